@@ -1,0 +1,40 @@
+# Sourced by the scripts at the root: where the tools are that ./setup found or installed. Changes PATH and exports only.
+
+tandem_cache=${TANDEM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tandem}
+cuda_home=$tandem_cache/cuda-13.0
+min_rust_minor=85 # Rust 1.85 is the first with edition 2024, which the crates need
+
+say() { printf '%s\n' "$*"; }
+fail() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
+
+# rust_minor CARGO: prints 95 for "cargo 1.95.0", 0 when it does not run.
+rust_minor() {
+  local version
+  version=$("$1" --version 2>/dev/null) || version=
+  if [[ $version =~ ^cargo\ 1\.([0-9]+)\. ]]; then say "${BASH_REMATCH[1]}"; else say 0; fi
+}
+
+# Puts the first folder whose cargo is new enough at the head of PATH: what PATH holds, rustup's, a distribution's
+# versioned one (Ubuntu keeps those in /usr/lib/rust-1.85/bin and the like). Fails when there is none.
+use_rust() {
+  local cargo
+  for cargo in "$(command -v cargo || true)" "$HOME/.cargo/bin/cargo" /usr/lib/rust-*/bin/cargo; do
+    if [ -x "$cargo" ] && [ "$(rust_minor "$cargo")" -ge "$min_rust_minor" ]; then
+      PATH=$(dirname "$cargo"):$PATH
+      return 0
+    fi
+  done
+  return 1
+}
+
+# A compiler that is installed wins over the one `./setup --cuda` unpacks. Fails when there is neither.
+use_cuda() {
+  local nvcc
+  for nvcc in "${CUDACXX:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc "$cuda_home/bin/nvcc"; do
+    if [ -n "$nvcc" ] && [ -x "$nvcc" ]; then
+      export CUDACXX=$nvcc
+      return 0
+    fi
+  done
+  return 1
+}
