@@ -1,0 +1,36 @@
+// The time source that engine and server are given, so that a test can hold the world still.
+// Implementations are safe on any thread. Monotonic: wall-clock jumps do not show.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace tandem {
+
+using Nanos = std::chrono::nanoseconds;
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Time since an arbitrary fixed point.
+  virtual Nanos Now() const = 0;
+};
+
+class SteadyClock final : public Clock {
+ public:
+  Nanos Now() const override {
+    return std::chrono::duration_cast<Nanos>(std::chrono::steady_clock::now().time_since_epoch());
+  }
+};
+
+class FakeClock final : public Clock {
+ public:
+  Nanos Now() const override { return Nanos(now_ns_.load()); }
+  void Advance(Nanos by) { now_ns_ += by.count(); }
+
+ private:
+  std::atomic<int64_t> now_ns_{0};
+};
+
+}  // namespace tandem

@@ -1,0 +1,123 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace tandem {
+namespace {
+
+Status ErrnoStatus(const std::filesystem::path& path, std::string_view what) {
+  const int error = errno;
+  const Code code = error == ENOENT ? Code::kNotFound : Code::kFailedPrecondition;
+  return {code, path.string() + ": " + std::string(what) + ": " + std::strerror(error)};
+}
+
+// Owns a descriptor until Release().
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+MappedFile::MappedFile(std::filesystem::path path, const std::byte* data, size_t size)
+    : path_(std::move(path)), data_(data), size_(size) {}
+
+MappedFile::~MappedFile() {
+  if (size_ > 0) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+Result<std::shared_ptr<MappedFile>> MappedFile::Open(const std::filesystem::path& path) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return ErrnoStatus(path, "cannot open");
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(path, "cannot stat");
+  if (!S_ISREG(info.st_mode)) return InvalidArgument(path.string() + ": not a regular file");
+  const auto size = static_cast<size_t>(info.st_size);
+  const std::byte* data = nullptr;
+  if (size > 0) {
+    void* mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+    if (mapped == MAP_FAILED) return ErrnoStatus(path, "cannot map");
+    data = static_cast<const std::byte*>(mapped);
+  }
+  return std::shared_ptr<MappedFile>(new MappedFile(path, data, size));
+}
+
+Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes) {
+  TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
+  const auto bytes = file->bytes();
+  if (bytes.size() > max_bytes) {
+    return InvalidArgument(path.string() + ": " + std::to_string(bytes.size()) +
+                           " bytes, more than the " + std::to_string(max_bytes) + " allowed");
+  }
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+AtomicFileWriter::AtomicFileWriter(std::filesystem::path path, std::filesystem::path temporary,
+                                   int fd)
+    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
+
+AtomicFileWriter::~AtomicFileWriter() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+Result<std::unique_ptr<AtomicFileWriter>> AtomicFileWriter::Create(
+    const std::filesystem::path& path) {
+  const std::filesystem::path temporary = path.string() + ".tmp";
+  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return ErrnoStatus(temporary, "cannot create");
+  return std::unique_ptr<AtomicFileWriter>(new AtomicFileWriter(path, temporary, fd));
+}
+
+Status AtomicFileWriter::Append(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(temporary_, "cannot write");
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+Status AtomicFileWriter::Append(std::string_view text) {
+  return Append(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+Status AtomicFileWriter::Commit() {
+  TANDEM_CHECK(fd_ >= 0, "committed twice");
+  if (::fsync(fd_) != 0) return ErrnoStatus(temporary_, "cannot sync");
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return ErrnoStatus(path_, "cannot rename");
+  ::close(std::exchange(fd_, -1));
+  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  const Descriptor dir(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (dir.get() < 0 || ::fsync(dir.get()) != 0) return ErrnoStatus(folder, "cannot sync");
+  return {};
+}
+
+Status WriteFileAtomically(const std::filesystem::path& path, std::string_view text) {
+  TANDEM_ASSIGN_OR_RETURN(const auto writer, AtomicFileWriter::Create(path));
+  TANDEM_RETURN_IF_ERROR(writer->Append(text));
+  return writer->Commit();
+}
+
+}  // namespace tandem

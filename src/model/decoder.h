@@ -1,0 +1,47 @@
+// Decoder: one forward pass, the same code for every backend, family, draft and target. Owns its
+// workspace, made once for the largest batch; Forward allocates nothing. Used by one thread.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "model/weights.h"
+#include "ops/backend.h"
+
+namespace tandem {
+
+class Decoder {
+ public:
+  // Makes workspaces for up to `max_rows` rows of which `max_logits_rows` want logits.
+  static Result<std::unique_ptr<Decoder>> Create(std::shared_ptr<const Weights> weights,
+                                                 ops::Backend& backend, int32_t max_rows,
+                                                 int32_t max_logits_rows);
+  static int64_t WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows);
+
+  // Runs the batch: stores keys and values into `pool` and returns the logits of batch.logits_rows:
+  // [num_logits, vocab] fp32, a view that is valid until the next call.
+  Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool);
+
+  const ModelSpec& spec() const { return weights_->spec; }
+
+ private:
+  Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend);
+  Status AllocateWorkspace(int32_t max_rows, int32_t max_logits_rows);
+
+  std::shared_ptr<const Weights> weights_;
+  ops::Backend& backend_;
+  int32_t max_rows_ = 0;
+  int32_t max_logits_rows_ = 0;
+  // Activations, [max_rows, ...] in the model's dtype unless said.
+  Buffer residual_;   // [max_rows, hidden]
+  Buffer normed_;     // [max_rows, hidden]
+  Buffer delta_;      // [max_rows, hidden] what a block adds to the residual
+  Buffer qkv_;        // [max_rows, qkv_rows]
+  Buffer attention_;  // [max_rows, num_heads * head_dim]
+  Buffer gate_up_;    // [max_rows, 2 * intermediate]
+  Buffer activated_;  // [max_rows, intermediate]
+  Buffer gathered_;   // [max_logits_rows, hidden]
+  Buffer logits_;     // [max_logits_rows, vocab] fp32
+};
+
+}  // namespace tandem

@@ -1,0 +1,53 @@
+// Weights: the packed tensors of one model on one backend, and where they come from. Loaded once,
+// immutable afterwards, shared by every executor of the model.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "model/families.h"
+#include "model/spec.h"
+#include "ops/backend.h"
+
+namespace tandem {
+
+// A place to read weights from: an HF folder, a checkpoint, an engine folder, a dummy generator.
+// Tensors are host views that live as long as the source. Not thread-safe.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  virtual const ModelSpec& spec() const = 0;
+  // [rows, cols] or [size]; NOT_FOUND names the file and the missing tensor. Shape and dtype are checked
+  // against the spec by the source. `bias` asks for the bias of a linear weight.
+  virtual Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) = 0;
+};
+
+struct LayerWeights {
+  Buffer input_norm;  // [hidden]
+  Buffer post_norm;   // [hidden]
+  ops::LinearWeight qkv;      // [(num_heads + 2 num_kv_heads) * head_dim, hidden]
+  ops::LinearWeight out;      // [hidden, num_heads * head_dim]
+  ops::LinearWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
+  ops::LinearWeight down;     // [hidden, intermediate]
+};
+
+struct Weights {
+  ModelSpec spec;
+  Buffer embedding;  // [vocab, hidden]
+  std::vector<LayerWeights> layers;
+  Buffer final_norm;       // [hidden]
+  ops::LinearWeight head;  // [vocab, hidden]
+  Buffer rope_cos;         // [max_positions, head_dim / 2] fp32
+  Buffer rope_sin;
+};
+
+// Called after each layer with the share done in [0, 1].
+using LoadProgress = std::function<void(double)>;
+// `max_positions`: rows of the rotary tables, at most what will ever be served.
+Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
+                                                   int64_t max_positions,
+                                                   const LoadProgress& progress = {});
+
+}  // namespace tandem

@@ -1,0 +1,87 @@
+// What the sampling ops need to know of a sequence: plain data that a device can hold, one record a
+// slot, written by the executor when a sequence takes its slot and read by Sample and VerifyAndAccept.
+// Semantics follow TensorRT-LLM's executor: penalties see prompt + output, and act before the
+// temperature; min-p before top-k before top-p (renormalised in between).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace tandem::ops {
+
+// Set at admission, constant while the sequence holds its slot.
+struct SamplingParams {
+  float temperature = 1.0f;  // 0 means greedy
+  int32_t top_k = 0;         // 0 means all; 1 means greedy
+  float top_p = 1.0f;        // 1 means all
+  float top_p_min = 1e-6f;   // p_t = max(top_p * decay^t, min); back to top_p after reset_id
+  float top_p_decay = 1.0f;
+  int32_t top_p_reset_id = -1;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;  // divides positive, multiplies negative logits of seen tokens
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  int32_t no_repeat_ngram_size = 0;  // 0 means off
+  int32_t min_tokens = 0;            // end ids are banned for so many output tokens
+  int32_t num_top_logprobs = -1;     // -1: none; 0: the sampled token's alone; up to 20 beside it
+  uint64_t seed = 0;
+  uint32_t choice = 0;  // index among the n choices of a request: part of the noise key
+
+  // True when the draw is an arg-max: no noise is involved.
+  bool greedy() const { return temperature <= 0.0f || top_k == 1; }
+};
+
+// A slot's sampling record: parameters and views of the slot's own lists (backend memory).
+struct SlotSampling {
+  SamplingParams params;
+  const int32_t* end_ids = nullptr;  // [num_end_ids], banned before min_tokens
+  int32_t num_end_ids = 0;
+  const int32_t* bias_ids = nullptr;  // [num_bias] tokens and what is added to their logits
+  const float* bias_values = nullptr;
+  int32_t num_bias = 0;
+  // Banned token sequences, back to back: sequence i is ban_tokens[ban_ends[i-1] .. ban_ends[i]).
+  const int32_t* ban_tokens = nullptr;
+  const int32_t* ban_ends = nullptr;  // [num_bans]
+  int32_t num_bans = 0;
+};
+
+// A slot's history: what plain decoding has seen so far. Device-resident, written by Sample's caller.
+struct SlotHistory {
+  const int32_t* tokens = nullptr;  // [num_tokens]: prompt, then output
+  int32_t num_tokens = 0;
+  int32_t prompt_tokens = 0;
+  int32_t* counts = nullptr;  // [vocab] occurrences in tokens; null when no penalty needs them.
+                              // An op may overlay drafts on it while it runs and restores it.
+};
+
+// One row to draw from: the logits that follow the slot's history and `num_ahead` drafts behind it.
+struct SampleRow {
+  const float* logits = nullptr;  // [vocab] raw, left untouched
+  const SlotSampling* slot = nullptr;
+  SlotHistory history;
+  const int32_t* ahead = nullptr;  // [num_ahead] drafts already proposed behind the history
+  int32_t num_ahead = 0;
+  const uint32_t* allowed = nullptr;  // [vocab / 32] bit set = may be drawn; null = all may
+  // The distribution the draw was made from, after every filter; null when not wanted. Greedy rows
+  // get a one at the arg-max.
+  float* probs = nullptr;  // [vocab]
+};
+
+constexpr int kMaxTopLogprobs = 20;
+
+// What a draw gives. Log-probabilities are of the raw logits (log-softmax), whatever the filters.
+struct SampledToken {
+  int32_t token = 0;
+  float logprob = std::numeric_limits<float>::quiet_NaN();  // set when num_top_logprobs >= 0
+  int32_t num_top = 0;
+  int32_t top_ids[kMaxTopLogprobs];
+  float top_logprobs[kMaxTopLogprobs];
+};
+
+// Gumbel noise of a token at an absolute position: depends on its arguments alone, so that draft and
+// target, any batch and any replay see the same. In (-4, 24).
+float GumbelNoise(uint64_t seed, uint32_t choice, int32_t position, int32_t token);
+// Uniform in (0, 1) from an independent stream of the same key (ratio mode's acceptance test).
+float UniformNoise(uint64_t seed, uint32_t choice, int32_t position);
+
+}  // namespace tandem::ops

@@ -1,0 +1,63 @@
+// BatchPlan: what one step does, as plain data: written by the scheduler, run by an executor, complete in
+// itself (it could be broadcast to other ranks). Ranges count from the sequence's own computed length,
+// resolved where that length lives (on the device), so that a plan can be made while the step before
+// is still in flight. A prefill chunk, a decode step, a verification and a draft's catch-up are the
+// same thing with different lengths.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/kv_cache.h"
+
+namespace tandem {
+
+struct SequencePlan {
+  int32_t slot = 0;
+  // Known tokens the target computes this step, from its computed length on: a prefill chunk's length, or
+  // 1 for a decoding sequence.
+  int32_t target_tokens = 0;
+  // The chunk reaches the last known token: a next token is drawn.
+  bool samples = false;
+  // Draft length k: at most so many drafts are proposed and verified behind the target's range.
+  int32_t num_drafts = 0;
+  // Known tokens the draft model computes this step, from its own computed length on, at most; with
+  // num_drafts > 0 it is an upper bound of what the draft lags behind (at least 1), else a catch-up.
+  int32_t draft_tokens = 0;
+  // Blocks behind those the slot already has.
+  std::vector<BlockId> new_blocks;
+};
+
+// Copies the first `tokens` of a block before the step runs (partial prefix reuse).
+struct BlockCopy {
+  BlockId from = 0;
+  BlockId to = 0;
+  int32_t tokens = 0;
+};
+
+struct BatchPlan {
+  uint64_t step = 0;
+  std::vector<SequencePlan> sequences;
+  std::vector<BlockCopy> copies;
+
+  bool empty() const { return sequences.empty(); }
+  int32_t TargetRows() const {
+    int32_t rows = 0;
+    for (const SequencePlan& s : sequences) rows += s.target_tokens + s.num_drafts;
+    return rows;
+  }
+};
+
+// What a step gave, in the plan's order.
+struct SequenceResult {
+  int32_t slot = 0;
+  int32_t proposed = 0;  // drafts that were verified; at most num_drafts
+  int32_t accepted = 0;  // of those, how many held
+  // accepted + 1 tokens when the plan said `samples`, else none. Lies in the executor until the next Land.
+  int32_t first_token = 0;  // index into StepResult::tokens
+  int32_t num_tokens = 0;
+  // What each model has computed of the sequence after this step.
+  ComputedLengths computed{0, 0};
+};
+
+}  // namespace tandem

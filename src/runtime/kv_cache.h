@@ -1,0 +1,88 @@
+// KvCache: the one owner of block ids. It allocates, shares, evicts and matches prefixes, and is the
+// only code that changes a reference count. It never touches the keys and values themselves: the pools
+// of both models (ops::KvPool) use the same ids. Engine thread only.
+//
+// A block is free (in no sequence, holds nothing), cached (in no sequence, in the prefix tree) or
+// referenced (in at least one sequence). Validity is not shared between the models: each tree node
+// stores how many of its leading tokens each model has computed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tandem {
+
+using BlockId = int32_t;
+constexpr int kNumModels = 2;  // index 0: target, 1: draft
+enum class ModelIndex : uint8_t { kTarget = 0, kDraft = 1 };
+using ComputedLengths = std::array<int32_t, kNumModels>;
+
+struct KvCacheOptions {
+  int32_t num_blocks = 0;
+  int32_t block_tokens = 32;
+  bool enable_reuse = true;
+};
+
+// What the prefix tree holds of a prompt. The blocks are already referenced for the caller.
+struct PrefixMatch {
+  std::vector<BlockId> blocks;     // whole blocks whose target validity is full
+  ComputedLengths computed{0, 0};  // tokens valid per model, from the start; target: blocks * block_tokens
+                                   // (+ partial_tokens once the copy has been made)
+  BlockId partial_source = -1;     // a block whose first partial_tokens continue the prompt; copy them into
+  int32_t partial_tokens = 0;      // a fresh block. Referenced too: release it once the copy has run
+};
+
+struct KvCacheStats {
+  int32_t total_blocks = 0;
+  int32_t free_blocks = 0;
+  int32_t cached_blocks = 0;
+  int32_t referenced_blocks = 0;
+  int64_t lookup_tokens = 0;  // prompt tokens asked for
+  int64_t hit_tokens = 0;     // of those, found
+  int64_t evictions = 0;
+};
+
+class KvCache {
+ public:
+  explicit KvCache(const KvCacheOptions& options);
+  ~KvCache();
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  int32_t block_tokens() const;
+  // Blocks that an Allocate can have: free and evictable ones.
+  int32_t AvailableBlocks() const;
+
+  // The longest prefix of `tokens` in the tree, leaving at least one token to compute. Takes references.
+  PrefixMatch Match(std::span<const int32_t> tokens);
+  // As Match, without taking references or counting: how many target tokens it would bring.
+  int32_t PeekMatch(std::span<const int32_t> tokens) const;
+
+  // Takes `count` blocks, evicting least recently used leaves where none is free; all or nothing.
+  // Appends to `blocks`. False when there are not enough.
+  bool Allocate(int32_t count, std::vector<BlockId>& blocks);
+
+  // Puts the full blocks of `tokens` into the tree, with what each model has computed of them. A block
+  // whose content the tree already holds under another id is left private. May be called again with
+  // more tokens or larger `computed`. Changes no reference count.
+  void Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
+               const ComputedLengths& computed);
+
+  // Gives the references back; a block that is in the tree becomes cached, another one free.
+  void Release(std::span<const BlockId> blocks);
+
+  KvCacheStats Stats() const;
+  // Aborts with both values when the counts do not add up.
+  void CheckIntegrity() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem

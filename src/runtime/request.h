@@ -1,0 +1,89 @@
+// Request: what a client asked for, immutable once submitted. Token ids only: text stays in serve.
+// Event: what the engine says about one choice of a request. Plain values, passed between threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "ops/sampling.h"
+
+namespace tandem {
+
+using RequestId = uint64_t;
+
+// Restricts what may be drawn next. Owned by one choice of one request; called by the executor's thread
+// alone, between draws; drafts never change its state.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // Sets in `allowed` ([vocab / 32] rounded up, pre-set to all ones) the bits of tokens that may follow
+  // the committed tokens and then `ahead` (drafts not yet committed).
+  virtual void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) = 0;
+  // Tokens that were emitted.
+  virtual void Commit(const int32_t* tokens, int32_t num_tokens) = 0;
+  // A copy in the same state, for another choice.
+  virtual std::unique_ptr<TokenConstraint> Clone() const = 0;
+};
+
+struct LogitBias {
+  int32_t token = 0;
+  float value = 0.0f;
+};
+
+struct Request {
+  std::vector<int32_t> prompt;  // at least one token
+  int32_t max_tokens = 0;       // output tokens, at least 1
+  ops::SamplingParams sampling;  // min_tokens is here; seed and choice are filled by the engine
+  std::optional<uint64_t> seed;  // a random one is drawn, and told, when absent
+  int32_t num_choices = 1;       // n: share the prompt's blocks
+  std::vector<int32_t> end_ids;  // end the output and are not part of it
+  bool ignore_eos = false;       // end_ids do not end it (and may be drawn)
+  std::vector<std::vector<int32_t>> stop_sequences;  // token ids; end the output, and are part of it
+  std::vector<std::vector<int32_t>> banned_sequences;
+  std::vector<LogitBias> logit_bias;
+  double priority = 0.5;         // [0, 1], larger first
+  std::optional<Nanos> deadline;  // on the engine's clock; past it the request ends, kTimedOut
+  std::shared_ptr<const TokenConstraint> constraint;  // cloned for each choice
+  bool use_draft = true;         // false: plain decoding for this request
+};
+
+enum class FinishReason : uint8_t {
+  kNone,
+  kEnd,        // an end id
+  kStop,       // a stop sequence of token ids
+  kLength,     // max_tokens, or the model's longest sequence
+  kCancelled,  // Cancel()
+  kTimedOut,   // its deadline
+  kFailed,     // Event::error says why
+};
+std::string_view FinishReasonName(FinishReason reason);
+
+// Figures of one choice, complete on its last event.
+struct Usage {
+  int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of the prompt, found in the prefix tree
+  int32_t output_tokens = 0;
+  int32_t draft_rounds = 0;   // verifications that carried at least one draft
+  int32_t drafts_proposed = 0;
+  int32_t drafts_accepted = 0;  // of those, emitted
+  uint64_t seed = 0;
+  Nanos queued{0};       // submit to first scheduled
+  Nanos first_token{0};  // submit to first token
+};
+
+struct Event {
+  RequestId request = 0;
+  int32_t choice = 0;
+  std::vector<ops::SampledToken> tokens;  // new since the event before; end ids are not shown
+  FinishReason finish = FinishReason::kNone;
+  Usage usage;
+  Status error;  // with kFailed
+};
+
+}  // namespace tandem
