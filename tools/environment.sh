@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts at the root: where the tools are that ./setup found or installed. Changes PATH and exports only.
 
 tandem_cache=${TANDEM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tandem}
