@@ -1,0 +1,67 @@
+// A verb of the program as data: its name, its help, its options (rows of the option table) and the
+// function that does the work. From these rows come parsing, --help, completion and docs/cli.md.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/options.h"
+#include "base/status.h"
+
+namespace tandem::apps {
+
+// What a verb prints goes through here, so that --json, NO_COLOR and a missing terminal are decided in
+// one place. Results go to stdout; progress to stderr.
+class Console {
+ public:
+  explicit Console(bool json);
+
+  bool json() const { return json_; }
+  bool is_terminal() const { return terminal_; }
+  // A line for people; silent under --json.
+  void Say(std::string_view line) const;
+  // A piece of a line, flushed at once (streamed text); silent under --json.
+  void SayPart(std::string_view text) const;
+  // The one JSON object of --json; silent without it.
+  void Result(std::string_view json_object) const;
+  // "Loading ... 42 %": redrawn on a terminal, at every tenth as a plain line otherwise.
+  void Progress(std::string_view what, double done);
+
+ private:
+  const bool json_;
+  const bool terminal_;
+  int last_tenth_ = -1;
+};
+
+struct Positional {
+  std::string_view name;  // its row in the options; filled by position
+  bool required = false;
+};
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;   // one line
+  std::string_view examples;  // shell lines, shown at the end of --help
+  std::vector<Positional> positionals;
+  std::vector<OptionSpec> options;
+  Status (*run)(const OptionValues& options, Console& console);
+};
+
+// All verbs, in the order of --help.
+std::span<const Command> Commands();
+
+// Options shared by verbs, as rows to append.
+std::vector<OptionSpec> Join(std::initializer_list<std::span<const OptionSpec>> parts);
+
+// The whole program: parse, call, print errors; returns the exit code.
+//   0 done; 1 our fault; 2 wrong usage or input; 3 not found; 4 broken file; 5 not on this machine or
+//   out of memory; 6 unavailable, cancelled or timed out
+int Main(int argc, const char* const* argv);
+
+// For the completion verb and the documentation page.
+std::string CompletionScript(std::string_view shell);
+std::string CommandLineReference();
+
+}  // namespace tandem::apps

@@ -1,0 +1,51 @@
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "apps/command.h"
+
+namespace tandem::apps {
+namespace {
+
+void Write(std::FILE* stream, std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+}  // namespace
+
+Console::Console(bool json) : json_(json), terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+void Console::Say(std::string_view line) const {
+  if (json_) return;
+  Write(stdout, line);
+  Write(stdout, "\n");
+}
+
+void Console::SayPart(std::string_view text) const {
+  if (!json_) Write(stdout, text);
+}
+
+void Console::Result(std::string_view json_object) const {
+  if (!json_) return;
+  Write(stdout, json_object);
+  Write(stdout, "\n");
+}
+
+void Console::Progress(std::string_view what, double done) {
+  if (json_) return;
+  const int percent = static_cast<int>(std::lround(done * 100));
+  if (terminal_) {
+    Write(stderr, fmt::format("\r{} {:3d} %{}", what, percent, done >= 1 ? "\n" : ""));
+    return;
+  }
+  // Short work says nothing on its way; long work a line every tenth.
+  const int tenth = percent / 10;
+  if (tenth == last_tenth_) return;
+  last_tenth_ = done >= 1 ? -1 : tenth;
+  Write(stderr, fmt::format("{} {} %\n", what, percent));
+}
+
+}  // namespace tandem::apps

@@ -1,0 +1,229 @@
+#include "base/options.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+namespace tandem {
+namespace {
+
+constexpr std::string_view kTrueWords[] = {"true", "True", "TRUE", "1", "enable", "on", "yes"};
+constexpr std::string_view kFalseWords[] = {"false", "False", "FALSE", "0", "disable", "off", "no"};
+
+bool Among(std::string_view word, std::span<const std::string_view> words) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+Result<double> ParseNumber(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
+    return InvalidArgument("is not a number");
+  }
+  return value;
+}
+
+Result<int64_t> ParseInteger(std::string_view text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) {
+    return InvalidArgument("is not an integer");
+  }
+  return value;
+}
+
+std::string AllowedValues(const OptionSpec& spec) {
+  if (!spec.choices.empty()) {
+    std::string words(spec.choices);
+    for (size_t at = 0; (at = words.find('|', at)) != std::string::npos; at += 2) {
+      words.replace(at, 1, ", ");
+    }
+    return "one of " + words;
+  }
+  const bool low = spec.min > std::numeric_limits<double>::lowest();
+  const bool high = spec.max < std::numeric_limits<double>::max();
+  if (low && high) return fmt::format("a number from {:g} to {:g}", spec.min, spec.max);
+  if (low) return fmt::format("a number of at least {:g}", spec.min);
+  if (high) return fmt::format("a number of at most {:g}", spec.max);
+  switch (spec.type) {
+    case OptionType::kFlag:
+      return "true or false";
+    case OptionType::kInt:
+      return "an integer";
+    case OptionType::kFloat:
+      return "a number";
+    case OptionType::kBytes:
+      return "bytes, with an optional K, M or G";
+    case OptionType::kText:
+    case OptionType::kTexts:
+      return "text";
+  }
+  return "";
+}
+
+bool IsChoice(std::string_view value, std::string_view choices) {
+  while (!choices.empty()) {
+    const size_t bar = choices.find('|');
+    if (value == choices.substr(0, bar)) return true;
+    if (bar == std::string_view::npos) return false;
+    choices.remove_prefix(bar + 1);
+  }
+  return false;
+}
+
+Status CheckRange(const OptionSpec& spec, double value) {
+  if (value < spec.min || value > spec.max) return InvalidArgument("is out of range");
+  return {};
+}
+
+Status CheckValue(const OptionSpec& spec, std::string_view value) {
+  if (!spec.choices.empty() && !IsChoice(value, spec.choices)) return InvalidArgument("is unknown");
+  switch (spec.type) {
+    case OptionType::kFlag:
+      if (Among(value, kTrueWords) || Among(value, kFalseWords)) return {};
+      return InvalidArgument("is neither true nor false");
+    case OptionType::kInt: {
+      TANDEM_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(value));
+      return CheckRange(spec, static_cast<double>(number));
+    }
+    case OptionType::kBytes: {
+      TANDEM_ASSIGN_OR_RETURN(const int64_t number, ParseBytes(value));
+      return CheckRange(spec, static_cast<double>(number));
+    }
+    case OptionType::kFloat: {
+      TANDEM_ASSIGN_OR_RETURN(const double number, ParseNumber(value));
+      return CheckRange(spec, number);
+    }
+    case OptionType::kText:
+    case OptionType::kTexts:
+      return {};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string EnvironmentName(const OptionSpec& spec) {
+  std::string name = "TANDEM_";
+  for (const char c : spec.name) {
+    name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+Result<int64_t> ParseBytes(std::string_view text) {
+  int64_t unit = 1;
+  if (!text.empty()) {
+    const auto at = std::string_view("KMG").find(
+        static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))));
+    if (at != std::string_view::npos) {
+      unit = int64_t{1} << (10 * (at + 1));
+      text.remove_suffix(1);
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(text));
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(number, unit, &bytes)) return InvalidArgument("is too large");
+  return bytes;
+}
+
+std::string FormatBytes(int64_t bytes) {
+  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (std::abs(value) >= 1024 && unit + 1 < std::size(kUnits)) {
+    value /= 1024;
+    ++unit;
+  }
+  if (unit == 0) return fmt::format("{} B", bytes);
+  return fmt::format("{:.{}f} {}", value, value < 100 ? 1 : 0, kUnits[unit]);
+}
+
+OptionValues::OptionValues(std::span<const OptionSpec> specs) : specs_(specs) {
+  for (const OptionSpec& spec : specs) {
+    auto& values = values_[spec.name];
+    if (spec.default_value.empty()) continue;
+    TANDEM_CHECK(CheckValue(spec, spec.default_value).ok(), spec.name);
+    values.emplace_back(spec.default_value);
+  }
+}
+
+const OptionSpec* OptionValues::Find(std::string_view name) const {
+  for (const OptionSpec& spec : specs_) {
+    if (spec.name == name || (!spec.alias.empty() && spec.alias == name)) return &spec;
+  }
+  return nullptr;
+}
+
+Status OptionValues::Set(std::string_view name, const std::vector<std::string>& values,
+                         std::string_view where) {
+  const OptionSpec* spec = Find(name);
+  if (spec == nullptr) return InvalidArgument(fmt::format("{}: there is no such option", where));
+  if (spec->type != OptionType::kTexts && values.size() != 1) {
+    return InvalidArgument(fmt::format("{}: takes one value, got {}", where, values.size()));
+  }
+  for (const std::string& value : values) {
+    if (const Status status = CheckValue(*spec, value); !status.ok()) {
+      return InvalidArgument(fmt::format("{}: '{}' {}; it takes {}", where, value,
+                                         status.message(), AllowedValues(*spec)));
+    }
+  }
+  values_[spec->name] = values;
+  set_[spec->name] = true;
+  return {};
+}
+
+Status OptionValues::ReadEnvironment() {
+  for (const OptionSpec& spec : specs_) {
+    if (IsSet(spec.name)) continue;
+    const std::string variable = EnvironmentName(spec);
+    if (const char* value = std::getenv(variable.c_str()); value != nullptr) {
+      TANDEM_RETURN_IF_ERROR(Set(spec.name, {value}, variable));
+    }
+  }
+  return {};
+}
+
+bool OptionValues::IsSet(std::string_view name) const { return set_.contains(name); }
+
+const std::vector<std::string>& OptionValues::Values(std::string_view name, OptionType type) const {
+  const OptionSpec* spec = Find(name);
+  TANDEM_CHECK(spec != nullptr, name);
+  TANDEM_CHECK(spec->type == type, name);
+  return values_.at(spec->name);
+}
+
+bool OptionValues::Flag(std::string_view name) const {
+  const auto& values = Values(name, OptionType::kFlag);
+  return !values.empty() && Among(values.front(), kTrueWords);
+}
+
+int64_t OptionValues::Int(std::string_view name) const {
+  const OptionSpec* spec = Find(name);
+  TANDEM_CHECK(spec != nullptr, name);
+  const auto& values = Values(name, spec->type);
+  if (values.empty()) return 0;
+  return spec->type == OptionType::kBytes ? *ParseBytes(values.front())
+                                          : *ParseInteger(values.front());
+}
+
+double OptionValues::Float(std::string_view name) const {
+  const auto& values = Values(name, OptionType::kFloat);
+  return values.empty() ? 0.0 : *ParseNumber(values.front());
+}
+
+const std::string& OptionValues::Text(std::string_view name) const {
+  static const std::string empty;
+  const auto& values = Values(name, OptionType::kText);
+  return values.empty() ? empty : values.front();
+}
+
+const std::vector<std::string>& OptionValues::Texts(std::string_view name) const {
+  return Values(name, OptionType::kTexts);
+}
+
+}  // namespace tandem

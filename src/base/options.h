@@ -1,0 +1,76 @@
+// The option table: every option of the program is one row of data, from which parsing, ranges, --help,
+// environment names, shell completion and the documentation page are made. Rows are constants; values
+// are plain, owned by who parsed them, and may be read from any thread afterwards.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tandem {
+
+enum class OptionType : uint8_t {
+  kFlag,   // true when named alone; also true/false, 1/0, enable/disable
+  kInt,
+  kFloat,
+  kBytes,  // an integer with an optional K, M, G (powers of 1024)
+  kText,
+  kTexts,  // one or more values behind one name
+};
+
+struct OptionSpec {
+  std::string_view name = {};      // canonical, with underscores: "max_batch_size"
+  OptionType type = OptionType::kText;
+  std::string_view default_value = {};  // as text; empty: none (0, false, "")
+  std::string_view meaning = {};
+  std::string_view group = "Options";
+  std::string_view choices = {};  // "auto|avx2|amx": the only values allowed
+  double min = std::numeric_limits<double>::lowest();
+  double max = std::numeric_limits<double>::max();
+  std::string_view alias = {};  // another spelling: "draft_model"; one letter: "-i"
+};
+
+// "TANDEM_MAX_BATCH_SIZE"
+std::string EnvironmentName(const OptionSpec& spec);
+
+class OptionValues {
+ public:
+  // Starts with the defaults of `specs`, which must outlive the values.
+  explicit OptionValues(std::span<const OptionSpec> specs);
+
+  // `where` names the place for the reader: "--max_batch_size", "TANDEM_MAX_BATCH_SIZE". An unknown
+  // name, a wrong type or a value out of range is INVALID_ARGUMENT naming key and allowed values.
+  Status Set(std::string_view name, const std::vector<std::string>& values, std::string_view where);
+  // Takes what the environment says of options that were not set.
+  Status ReadEnvironment();
+
+  bool IsSet(std::string_view name) const;
+  bool Flag(std::string_view name) const;
+  int64_t Int(std::string_view name) const;  // kInt, kBytes
+  double Float(std::string_view name) const;
+  const std::string& Text(std::string_view name) const;
+  const std::vector<std::string>& Texts(std::string_view name) const;
+
+  std::span<const OptionSpec> specs() const { return specs_; }
+
+ private:
+  const OptionSpec* Find(std::string_view name) const;
+  const std::vector<std::string>& Values(std::string_view name, OptionType type) const;
+
+  std::span<const OptionSpec> specs_;
+  std::map<std::string_view, std::vector<std::string>> values_;  // by canonical name
+  std::map<std::string_view, bool> set_;
+};
+
+// "64M" → 67108864. INVALID_ARGUMENT says what is allowed.
+Result<int64_t> ParseBytes(std::string_view text);
+// "1.5 GiB"
+std::string FormatBytes(int64_t bytes);
+
+}  // namespace tandem

@@ -1,0 +1,82 @@
+#include "base/options.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace tandem {
+namespace {
+
+constexpr OptionSpec kSpecs[] = {
+    {.name = "max_batch_size",
+     .type = OptionType::kInt,
+     .default_value = "64",
+     .meaning = "sequences a step",
+     .min = 1,
+     .max = 4096},
+    {.name = "isa", .default_value = "auto", .meaning = "kernels", .choices = "auto|avx2|amx"},
+    {.name = "kv_cache_bytes", .type = OptionType::kBytes, .meaning = "cache", .min = 0},
+    {.name = "no_draft", .type = OptionType::kFlag, .meaning = "plain decoding"},
+    {.name = "top_p", .type = OptionType::kFloat, .default_value = "0.5", .meaning = "", .max = 1},
+    {.name = "input_text", .type = OptionType::kTexts, .meaning = "prompts", .alias = "-i"},
+};
+
+TEST(OptionValuesTest, StartsWithTheDefaults) {
+  const OptionValues values(kSpecs);
+  EXPECT_EQ(values.Int("max_batch_size"), 64);
+  EXPECT_EQ(values.Text("isa"), "auto");
+  EXPECT_EQ(values.Int("kv_cache_bytes"), 0);
+  EXPECT_FALSE(values.Flag("no_draft"));
+  EXPECT_EQ(values.Float("top_p"), 0.5);
+  EXPECT_TRUE(values.Texts("input_text").empty());
+  EXPECT_FALSE(values.IsSet("isa"));
+}
+
+TEST(OptionValuesTest, ReadsEveryType) {
+  OptionValues values(kSpecs);
+  EXPECT_TRUE(values.Set("kv_cache_bytes", {"3G"}, "x").ok());
+  EXPECT_EQ(values.Int("kv_cache_bytes"), int64_t{3} << 30);
+  EXPECT_TRUE(values.Set("no_draft", {"enable"}, "x").ok());
+  EXPECT_TRUE(values.Flag("no_draft"));
+  EXPECT_TRUE(values.Set("-i", {"a", "b"}, "x").ok());
+  EXPECT_EQ(values.Texts("input_text").size(), 2u);
+}
+
+TEST(OptionValuesTest, NamesThePlaceAndWhatIsAllowed) {
+  OptionValues values(kSpecs);
+  EXPECT_EQ(values.Set("max_batch_size", {"0"}, "--max_batch_size").message(),
+            "--max_batch_size: '0' is out of range; it takes a number from 1 to 4096");
+  EXPECT_EQ(values.Set("isa", {"mmx"}, "--isa").message(),
+            "--isa: 'mmx' is unknown; it takes one of auto, avx2, amx");
+  EXPECT_EQ(values.Set("max_batch_sise", {"1"}, "--max_batch_sise").message(),
+            "--max_batch_sise: there is no such option");
+  EXPECT_FALSE(values.Set("top_p", {"nan"}, "--top_p").ok());
+  EXPECT_FALSE(values.Set("top_p", {"1e999"}, "--top_p").ok());
+  EXPECT_FALSE(values.Set("max_batch_size", {"12x"}, "--max_batch_size").ok());
+  EXPECT_FALSE(values.Set("kv_cache_bytes", {"9999999999G"}, "x").ok());
+  EXPECT_EQ(values.Int("max_batch_size"), 64);
+}
+
+TEST(OptionValuesTest, EnvironmentFillsOnlyWhatWasNotSet) {
+  ::setenv("TANDEM_ISA", "amx", 1);
+  ::setenv("TANDEM_MAX_BATCH_SIZE", "8", 1);
+  OptionValues values(kSpecs);
+  ASSERT_TRUE(values.Set("isa", {"avx2"}, "--isa").ok());
+  ASSERT_TRUE(values.ReadEnvironment().ok());
+  EXPECT_EQ(values.Text("isa"), "avx2");
+  EXPECT_EQ(values.Int("max_batch_size"), 8);
+  ::setenv("TANDEM_MAX_BATCH_SIZE", "many", 1);
+  EXPECT_NE(OptionValues(kSpecs).ReadEnvironment().message().find("TANDEM_MAX_BATCH_SIZE"),
+            std::string::npos);
+  ::unsetenv("TANDEM_ISA");
+  ::unsetenv("TANDEM_MAX_BATCH_SIZE");
+}
+
+TEST(FormatBytesTest, IsShortAndExactEnough) {
+  EXPECT_EQ(FormatBytes(512), "512 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(int64_t{300} << 20), "300 MiB");
+}
+
+}  // namespace
+}  // namespace tandem
