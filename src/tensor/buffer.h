@@ -22,7 +22,9 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // Large ones ask the kernel for huge pages: a weight stream is otherwise bound by address look-ups.
+  // Without memory left (or for no bytes) the buffer is empty: the caller says how much it asked
+  // for. Large ones ask the kernel for huge pages: a weight stream is otherwise bound by address
+  // look-ups.
   static Buffer OnHost(size_t bytes);
 
   void* data() const { return data_; }

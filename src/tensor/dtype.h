@@ -32,7 +32,8 @@ constexpr size_t SizeOf(DType dtype) {
 
 // "bfloat16", as in config.json and on our command line.
 std::string_view DTypeName(DType dtype);
-// Accepts the spellings of config.json ("bfloat16", "torch.bfloat16") and of the command line ("bf16").
+// Accepts the spellings of config.json ("bfloat16", "torch.bfloat16") and of the command line
+// ("bf16").
 std::optional<DType> ParseDType(std::string_view name);
 // "BF16", as in safetensors headers.
 std::string_view SafetensorsName(DType dtype);

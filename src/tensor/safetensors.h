@@ -1,8 +1,9 @@
 // The safetensors format: a memory-mapped, fully validated reader and a streaming writer.
 // Validation: header length against the file and 100,000,000 bytes; checked multiplications; every
-// tensor inside the data section, without holes or overlaps; no duplicate names; a clear DATA_LOSS or
-// INVALID_ARGUMENT names file, tensor and fault. Readers are immutable and safe on any thread; the
-// tensors are views into the mapping and live as long as the reader.
+// tensor inside the data section, without holes or overlaps; no duplicate names; a clear DATA_LOSS
+// or INVALID_ARGUMENT names file, tensor and fault. Readers are immutable and safe on any thread;
+// the tensors are views into the mapping and live as long as the reader. The format promises no
+// alignment: read through memcpy or ConvertElements (convert.h).
 #pragma once
 
 #include <filesystem>
@@ -30,6 +31,30 @@ class SafetensorsFile {
   std::shared_ptr<MappedFile> file_;
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, std::string> metadata_;
+};
+
+// Writes tensors one at a time, in the order that `Create` was told: memory stays that of one
+// tensor. The file appears under its name at Commit, whole, or not at all. Used by one thread.
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kF32;
+  Shape shape;
+};
+class SafetensorsWriter {
+ public:
+  static Result<std::unique_ptr<SafetensorsWriter>> Create(
+      const std::filesystem::path& path, std::vector<TensorInfo> tensors,
+      const std::map<std::string, std::string>& metadata = {});
+  // The next tensor; dtype and shape must be as announced.
+  Status Append(const Tensor& tensor);
+  Status Commit();
+
+ private:
+  SafetensorsWriter(std::unique_ptr<AtomicFileWriter> file, std::vector<TensorInfo> tensors)
+      : file_(std::move(file)), tensors_(std::move(tensors)) {}
+  std::unique_ptr<AtomicFileWriter> file_;
+  std::vector<TensorInfo> tensors_;
+  size_t next_ = 0;
 };
 
 // Writes the tensors in the given order under `path`, atomically.

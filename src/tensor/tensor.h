@@ -1,10 +1,12 @@
-// Tensor: a non-owning view {data, dtype, shape, device} of dense row-major memory; valid as long as
-// the Buffer behind it. A plain value, free to copy between threads; the memory's own rules apply.
+// Tensor: a non-owning view {data, dtype, shape, device} of dense row-major memory; valid as long
+// as the Buffer behind it. A plain value, free to copy between threads; the memory's own rules
+// apply.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "base/check.h"
@@ -28,6 +30,9 @@ class Shape {
     TANDEM_CHECK(dims.size() <= kMaxRank, "a tensor has at most four dimensions");
     for (const int64_t dim : dims) dims_[rank_++] = dim;
   }
+
+  // As the constructor, for a rank that only the run knows; at most kMaxRank.
+  static Shape Of(std::span<const int64_t> dims);
 
   int rank() const { return rank_; }
   int64_t operator[](int i) const { return dims_[i]; }
@@ -62,6 +67,8 @@ struct Tensor {
   }
   // The first `rows` rows of a tensor, as a view.
   Tensor Rows(int64_t rows) const;
+  // Rows begin .. begin + rows, as a view.
+  Tensor RowRange(int64_t begin, int64_t rows) const;
 };
 
 }  // namespace tandem

@@ -1,0 +1,76 @@
+#include "tensor/convert.h"
+
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+namespace tandem {
+namespace {
+
+// A mapped file promises no alignment: go through memcpy, which compiles to a plain load.
+template <typename T>
+T LoadAt(const void* data, int64_t i) {
+  T value;
+  std::memcpy(&value, static_cast<const std::byte*>(data) + i * static_cast<int64_t>(sizeof(T)),
+              sizeof(T));
+  return value;
+}
+
+float AsFloat(float value) { return value; }
+float AsFloat(BFloat16 value) { return ToFloat(value); }
+float AsFloat(Float16 value) { return ToFloat(value); }
+
+template <typename T>
+T FromFloat(float value) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    return ToBFloat16(value);
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return ToFloat16(value);
+  } else {
+    return value;
+  }
+}
+
+// Calls fn with a value of the C++ type behind `dtype`.
+template <typename Fn>
+auto DispatchFloat(DType dtype, Fn&& fn) {
+  if (dtype == DType::kBF16) return fn(BFloat16{});
+  if (dtype == DType::kF16) return fn(Float16{});
+  TANDEM_CHECK(dtype == DType::kF32, DTypeName(dtype));
+  return fn(float{});
+}
+
+}  // namespace
+
+void ConvertElements(const Tensor& from, const Tensor& to) {
+  const int64_t count = from.NumElements();
+  TANDEM_CHECK(count == to.NumElements(), "as many elements out as in");
+  if (from.dtype == to.dtype) {
+    std::memcpy(to.data, from.data, static_cast<size_t>(from.NumBytes()));
+    return;
+  }
+  DispatchFloat(from.dtype, [&](auto source) {
+    using Source = decltype(source);
+    DispatchFloat(to.dtype, [&](auto target) {
+      using Target = decltype(target);
+      auto* out = to.As<Target>();
+      for (int64_t i = 0; i < count; ++i) {
+        out[i] = FromFloat<Target>(AsFloat(LoadAt<Source>(from.data, i)));
+      }
+    });
+  });
+}
+
+int64_t CountNonFinite(const Tensor& tensor) {
+  if (!IsFloat(tensor.dtype)) return 0;
+  return DispatchFloat(tensor.dtype, [&](auto element) {
+    using Element = decltype(element);
+    int64_t found = 0;
+    for (int64_t i = 0; i < tensor.NumElements(); ++i) {
+      found += std::isfinite(AsFloat(LoadAt<Element>(tensor.data, i))) ? 0 : 1;
+    }
+    return found;
+  });
+}
+
+}  // namespace tandem

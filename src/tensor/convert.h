@@ -1,0 +1,21 @@
+// Conversions between the floating-point element types of weights, on the host, by the caller's
+// thread. Pure functions over memory that the caller owns; safe on any thread.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace tandem {
+
+// True for the types that weights and activations may have: F32, F16, BF16.
+constexpr bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+// Writes every element of `from` into `to` (same number of elements; both of a floating-point
+// type), rounding to nearest even. `from` may be misaligned, as tensors of a mapped file can be.
+void ConvertElements(const Tensor& from, const Tensor& to);
+
+// Elements that are NaN or infinite; 0 for integer types.
+int64_t CountNonFinite(const Tensor& tensor);
+
+}  // namespace tandem

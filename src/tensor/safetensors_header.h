@@ -1,0 +1,37 @@
+// The JSON header of a safetensors file, read event by event: no document is built, so duplicate
+// names are seen and memory stays in proportion to the tensors. Pure functions, internal to
+// tensor/.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+namespace tandem {
+
+// One entry as the header states it; offsets are not checked against the file yet.
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::kF32;
+  Shape shape;
+  uint64_t begin = 0;  // bytes from the start of the data section
+  uint64_t end = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;  // in the header's order, names unique
+  std::map<std::string, std::string> metadata;
+};
+
+// Each entry is complete: known dtype, sizes that do not overflow and that its offsets agree with.
+Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json);
+
+// `tensor "model.norm.weight"` for messages: control characters escaped, long names cut.
+std::string QuotedTensorName(std::string_view name);
+
+}  // namespace tandem
