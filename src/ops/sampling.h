@@ -65,11 +65,15 @@ struct SampleRow {
   // The distribution the draw was made from, after every filter; null when not wanted. Greedy rows
   // get a one at the arg-max.
   float* probs = nullptr;  // [vocab]
+  // Not negative: no draw, this is the token (ratio acceptance chose it) whose log-probs are wanted.
+  int32_t given = -1;
 };
 
 constexpr int kMaxTopLogprobs = 20;
+constexpr float kMinLogprob = -9999.0f;  // what OpenAI reports for an impossible token
 
-// What a draw gives. Log-probabilities are of the raw logits (log-softmax), whatever the filters.
+// What a draw gives. Log-probabilities are of the raw logits (log-softmax), whatever the filters;
+// always finite, at least kMinLogprob.
 struct SampledToken {
   int32_t token = 0;
   float logprob = std::numeric_limits<float>::quiet_NaN();  // set when num_top_logprobs >= 0

@@ -30,11 +30,12 @@ struct KvCacheOptions {
 
 // What the prefix tree holds of a prompt. The blocks are already referenced for the caller.
 struct PrefixMatch {
-  std::vector<BlockId> blocks;     // whole blocks whose target validity is full
-  ComputedLengths computed{0, 0};  // tokens valid per model, from the start; target: blocks * block_tokens
-                                   // (+ partial_tokens once the copy has been made)
-  BlockId partial_source = -1;     // a block whose first partial_tokens continue the prompt; copy them into
-  int32_t partial_tokens = 0;      // a fresh block. Referenced too: release it once the copy has run
+  std::vector<BlockId> blocks;  // whole blocks; the target has computed all of them
+  // Tokens valid per model, from the start, the partial ones included (so it holds once they are
+  // copied). Target: blocks * block_tokens + partial_tokens; the draft's is never larger.
+  ComputedLengths computed{0, 0};
+  BlockId partial_source = -1;  // a block whose first partial_tokens continue the prompt; copy them into
+  int32_t partial_tokens = 0;   // a fresh block. Referenced too: release it once the copy has run
 };
 
 struct KvCacheStats {
@@ -67,9 +68,10 @@ class KvCache {
   // Appends to `blocks`. False when there are not enough.
   bool Allocate(int32_t count, std::vector<BlockId>& blocks);
 
-  // Puts the full blocks of `tokens` into the tree, with what each model has computed of them. A block
-  // whose content the tree already holds under another id is left private. May be called again with
-  // more tokens or larger `computed`. Changes no reference count.
+  // Puts the full blocks of `tokens` that the target has computed into the tree, with what the draft
+  // has computed of them. A block whose content the tree already holds under another id is left
+  // private. May be called again with more tokens or larger `computed`. The caller holds a reference to
+  // each of `blocks`. Changes no reference count.
   void Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
                const ComputedLengths& computed);
 
