@@ -1,0 +1,96 @@
+// The C face of rust/text: tokenizers and chat templates. Consumed by src/text alone.
+//
+// A handle comes from a `_new` or `_load` and goes back once to its `_free`; between them it is
+// immutable and may be used by any number of threads. Functions that can fail return a
+// TandemTextCode and, when it is not 0, fill `error` with a sentence that the caller frees. No
+// function unwinds: a panic inside is code 5. Text is UTF-8 with a length, never NUL-terminated.
+// rust/text/tests/header.rs checks this file against the definitions.
+#ifndef TANDEM_TEXT_H_
+#define TANDEM_TEXT_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum TandemTextCode {
+  TANDEM_TEXT_OK = 0,
+  TANDEM_TEXT_INVALID_ARGUMENT = 1,
+  TANDEM_TEXT_NOT_FOUND = 2,
+  TANDEM_TEXT_RESOURCE_EXHAUSTED = 3,
+  TANDEM_TEXT_DATA_LOSS = 4,
+  TANDEM_TEXT_INTERNAL = 5,
+  TANDEM_TEXT_UNIMPLEMENTED = 6,
+} TandemTextCode;
+
+typedef struct TextTokenizer TextTokenizer;
+typedef struct TemplateSet TemplateSet;
+
+// Bytes owned by the library until tandem_text_buffer_free.
+typedef struct TandemTextBuffer {
+  uint8_t* data;
+  size_t len;
+} TandemTextBuffer;
+
+// Token ids owned by the library until tandem_text_ids_free.
+typedef struct TandemTextIds {
+  uint32_t* data;
+  size_t len;
+} TandemTextIds;
+
+// Borrowed bytes.
+typedef struct TandemTextView {
+  const uint8_t* data;
+  size_t len;
+} TandemTextView;
+
+typedef struct TandemTextTokenizerInfo {
+  size_t vocab_size;         // one more than the largest id
+  uint64_t fingerprint;      // equal when every id has the same bytes and specialness
+  int64_t bos_id;            // -1: none
+  int64_t pad_id;            // -1: none
+  const uint32_t* eos_ids;   // lives as long as the tokenizer
+  size_t eos_count;
+  uint32_t first_token_rule; // 0 keep, 1 strip one leading space, 2 drop the first token's spaces
+} TandemTextTokenizerInfo;
+
+void tandem_text_buffer_free(TandemTextBuffer buffer);
+void tandem_text_ids_free(TandemTextIds ids);
+
+// Reads tokenizer.json and its side files from a model folder.
+uint32_t tandem_text_tokenizer_new(TandemTextView model_dir, TextTokenizer** out,
+                                   TandemTextBuffer* error);
+void tandem_text_tokenizer_free(TextTokenizer* tokenizer);
+uint32_t tandem_text_tokenizer_encode(const TextTokenizer* tokenizer, TandemTextView text,
+                                      bool add_special, TandemTextIds* out,
+                                      TandemTextBuffer* error);
+void tandem_text_tokenizer_info(const TextTokenizer* tokenizer, TandemTextTokenizerInfo* out);
+// Empty for an id that stands for no token. Lives as long as the tokenizer.
+TandemTextView tandem_text_tokenizer_token_bytes(const TextTokenizer* tokenizer, uint32_t id);
+bool tandem_text_tokenizer_is_special(const TextTokenizer* tokenizer, uint32_t id);
+// -1: no such token.
+int64_t tandem_text_tokenizer_token_to_id(const TextTokenizer* tokenizer, TandemTextView token);
+
+// Reads and compiles the chat template(s) of a model folder.
+uint32_t tandem_text_template_load(TandemTextView model_dir, TemplateSet** out,
+                                   TandemTextBuffer* error);
+// Compiles one template; special_tokens_json is an object such as {"bos_token": "<s>"}.
+uint32_t tandem_text_template_new(TandemTextView source, TandemTextView special_tokens_json,
+                                  TemplateSet** out, TandemTextBuffer* error);
+void tandem_text_template_free(TemplateSet* templates);
+// Of the default template. Lives as long as the handle.
+TandemTextView tandem_text_template_source(const TemplateSet* templates);
+// messages_json: an array; variables_json: an object (tools, add_generation_prompt, ...) or empty;
+// now_unix_seconds: what strftime_now sees, negative for the clock.
+uint32_t tandem_text_template_render(const TemplateSet* templates, TandemTextView messages_json,
+                                     TandemTextView variables_json, int64_t now_unix_seconds,
+                                     TandemTextBuffer* out, TandemTextBuffer* error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // TANDEM_TEXT_H_

@@ -1,0 +1,303 @@
+//! The C ABI. Every function is declared in include/tandem_text.h; tests/header.rs compares the two.
+//!
+//! Rules: handles are opaque and freed once by their `_free`; a panic becomes an error, never
+//! unwinds into C++; text crosses as pointer and length, never NUL-terminated.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::template::TemplateSet;
+use crate::tokenizer::TextTokenizer;
+
+/// Bytes owned by the library until `tandem_text_buffer_free`.
+#[repr(C)]
+pub struct TandemTextBuffer {
+    data: *mut u8,
+    len: usize,
+}
+
+/// Token ids owned by the library until `tandem_text_ids_free`.
+#[repr(C)]
+pub struct TandemTextIds {
+    data: *mut u32,
+    len: usize,
+}
+
+/// Borrowed bytes; what they point into says how long they live.
+#[repr(C)]
+pub struct TandemTextView {
+    data: *const u8,
+    len: usize,
+}
+
+/// What a tokenizer is, in one call. Ids are -1 where there is none.
+#[repr(C)]
+pub struct TandemTextTokenizerInfo {
+    vocab_size: usize,
+    fingerprint: u64,
+    bos_id: i64,
+    pad_id: i64,
+    eos_ids: *const u32,
+    eos_count: usize,
+    first_token_rule: u32,
+}
+
+impl TandemTextView {
+    /// # Safety
+    /// `data` must point to `len` readable bytes, or `len` be 0.
+    unsafe fn bytes(&self) -> &[u8] {
+        match self.len {
+            0 => &[],
+            len => std::slice::from_raw_parts(self.data, len),
+        }
+    }
+
+    /// # Safety
+    /// As `bytes`.
+    unsafe fn text(&self, what: &str) -> Result<&str> {
+        std::str::from_utf8(self.bytes())
+            .map_err(|e| Error::invalid(format!("{what} is not UTF-8: {e}")))
+    }
+}
+
+impl TandemTextBuffer {
+    fn from_string(text: String) -> Self {
+        let bytes = Box::leak(text.into_bytes().into_boxed_slice());
+        Self {
+            data: bytes.as_mut_ptr(),
+            len: bytes.len(),
+        }
+    }
+}
+
+/// Runs `body`; its error, or a panic's message, goes to `error` and its code is returned (0 = ok).
+///
+/// # Safety
+/// `error` must be writable.
+unsafe fn guarded(error: *mut TandemTextBuffer, body: impl FnOnce() -> Result<()>) -> u32 {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(failure)) => failure,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("unknown");
+            Error::new(
+                ErrorCode::Internal,
+                format!("panic in the text library: {text}"),
+            )
+        }
+    };
+    error.write(TandemTextBuffer::from_string(failure.message));
+    failure.code as u32
+}
+
+/// # Safety
+/// `buffer` must come from this library and not have been freed.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_buffer_free(buffer: TandemTextBuffer) {
+    if !buffer.data.is_null() {
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
+            buffer.data,
+            buffer.len,
+        )));
+    }
+}
+
+/// # Safety
+/// `ids` must come from this library and not have been freed.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_ids_free(ids: TandemTextIds) {
+    if !ids.data.is_null() {
+        drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
+            ids.data, ids.len,
+        )));
+    }
+}
+
+/// # Safety
+/// Views must be readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_tokenizer_new(
+    model_dir: TandemTextView,
+    out: *mut *mut TextTokenizer,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let dir = Path::new(model_dir.text("the path of the model folder")?);
+        out.write(Box::into_raw(Box::new(TextTokenizer::load(dir)?)));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `tokenizer` must be live or null.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_tokenizer_free(tokenizer: *mut TextTokenizer) {
+    if !tokenizer.is_null() {
+        drop(Box::from_raw(tokenizer));
+    }
+}
+
+/// # Safety
+/// `tokenizer` must be live, `text` readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_tokenizer_encode(
+    tokenizer: *const TextTokenizer,
+    text: TandemTextView,
+    add_special: bool,
+    out: *mut TandemTextIds,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let ids = (*tokenizer).encode(text.text("the text")?, add_special)?;
+        let ids = Box::leak(ids.into_boxed_slice());
+        out.write(TandemTextIds {
+            data: ids.as_mut_ptr(),
+            len: ids.len(),
+        });
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `tokenizer` must be live and `out` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_tokenizer_info(
+    tokenizer: *const TextTokenizer,
+    out: *mut TandemTextTokenizerInfo,
+) {
+    let tokenizer = &*tokenizer;
+    let eos = tokenizer.eos();
+    out.write(TandemTextTokenizerInfo {
+        vocab_size: tokenizer.vocab_size(),
+        fingerprint: tokenizer.fingerprint(),
+        bos_id: tokenizer.bos().map_or(-1, i64::from),
+        pad_id: tokenizer.pad().map_or(-1, i64::from),
+        eos_ids: eos.as_ptr(),
+        eos_count: eos.len(),
+        first_token_rule: tokenizer.first_token_rule() as u32,
+    });
+}
+
+/// # Safety
+/// `tokenizer` must be live; the view lives as long as it.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_tokenizer_token_bytes(
+    tokenizer: *const TextTokenizer,
+    id: u32,
+) -> TandemTextView {
+    let bytes = (*tokenizer).token_bytes(id);
+    TandemTextView {
+        data: bytes.as_ptr(),
+        len: bytes.len(),
+    }
+}
+
+/// # Safety
+/// `tokenizer` must be live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_tokenizer_is_special(
+    tokenizer: *const TextTokenizer,
+    id: u32,
+) -> bool {
+    (*tokenizer).is_special(id)
+}
+
+/// -1 when there is no such token.
+///
+/// # Safety
+/// `tokenizer` must be live and `token` readable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_tokenizer_token_to_id(
+    tokenizer: *const TextTokenizer,
+    token: TandemTextView,
+) -> i64 {
+    let look_up = || {
+        let text = std::str::from_utf8(token.bytes()).ok()?;
+        (*tokenizer).token_to_id(text).map(i64::from)
+    };
+    catch_unwind(AssertUnwindSafe(look_up))
+        .ok()
+        .flatten()
+        .unwrap_or(-1)
+}
+
+/// # Safety
+/// Views must be readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_template_load(
+    model_dir: TandemTextView,
+    out: *mut *mut TemplateSet,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let dir = Path::new(model_dir.text("the path of the model folder")?);
+        out.write(Box::into_raw(Box::new(TemplateSet::load(dir)?)));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// Views must be readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_template_new(
+    source: TandemTextView,
+    special_tokens_json: TandemTextView,
+    out: *mut *mut TemplateSet,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let source = source.text("the chat template")?;
+        let tokens = special_tokens_json.text("special tokens")?;
+        let templates = TemplateSet::compile_one(source, tokens)?;
+        out.write(Box::into_raw(Box::new(templates)));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `templates` must be live or null.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_template_free(templates: *mut TemplateSet) {
+    if !templates.is_null() {
+        drop(Box::from_raw(templates));
+    }
+}
+
+/// # Safety
+/// `templates` must be live; the view lives as long as it.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_template_source(
+    templates: *const TemplateSet,
+) -> TandemTextView {
+    let source = (*templates).source();
+    TandemTextView {
+        data: source.as_ptr(),
+        len: source.len(),
+    }
+}
+
+/// # Safety
+/// `templates` must be live, views readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_template_render(
+    templates: *const TemplateSet,
+    messages_json: TandemTextView,
+    variables_json: TandemTextView,
+    now_unix_seconds: i64,
+    out: *mut TandemTextBuffer,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let messages = messages_json.text("messages")?;
+        let variables = variables_json.text("template variables")?;
+        let now = (now_unix_seconds >= 0).then_some(now_unix_seconds);
+        let text = (*templates).render(messages, variables, now)?;
+        out.write(TandemTextBuffer::from_string(text));
+        Ok(())
+    })
+}

@@ -1,0 +1,17 @@
+//! Tokenizer and chat templates of Tandem, behind the C header `include/tandem_text.h`.
+//!
+//! One crate, because two Rust static libraries in one program clash. Nothing here executes code
+//! found in a model folder: a chat template runs in a sandbox with bounded steps, bytes and depth.
+
+mod error;
+mod ffi;
+mod model_folder;
+mod split;
+mod template;
+mod token_bytes;
+mod tokenizer;
+
+pub use error::{Error, ErrorCode};
+pub use template::{ChatTemplate, TemplateSet};
+pub use token_bytes::FirstTokenRule;
+pub use tokenizer::TextTokenizer;
