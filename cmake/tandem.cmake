@@ -5,7 +5,10 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+# The bundle's libraries stand in lib/ beside bin/. DT_RPATH, since DT_RUNPATH does not reach what they
+# load in turn.
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
+add_link_options(-Wl,--disable-new-dtags)
 
 find_program(CCACHE ccache)
 if(CCACHE)
