@@ -31,7 +31,7 @@ impl Scope {
     pub fn begin(input_bytes: usize) -> Self {
         let input = input_bytes as u64;
         BUDGET.set(Some(Budget {
-            bytes: (16 << 20) + 32 * input,
+            bytes: (4 << 20) + 32 * input,
             nodes: 4_000_000 + 32 * input,
             deadline: Instant::now() + MAX_RENDER_TIME,
         }));

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::machinery::{
-    ast::Stmt, make_string_output, parse, CodeGenerator, Instructions, Vm, WhitespaceConfig,
+    make_string_output, parse, tokenize, CodeGenerator, Instructions, Token, Vm, WhitespaceConfig,
 };
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
@@ -23,7 +23,13 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::model_folder::{read_optional, ModelFolder};
 
 /// The largest template in use is about 30 KB.
-const MAX_TEMPLATE_BYTES: usize = 1 << 20;
+const MAX_TEMPLATE_BYTES: usize = 256 << 10;
+/// Of one `{{ }}` or `{% %}`: `1+1+1+...` nests as deep as it is long, and the parser's own limit
+/// does not see it.
+const MAX_TAG_TOKENS: usize = 5_000;
+/// Parsing and compiling recurse; with the limits above they stay well below this. Pages that are
+/// not touched cost nothing.
+const COMPILE_STACK_BYTES: usize = 256 << 20;
 const MAX_INPUT_BYTES: usize = 64 << 20;
 /// Levels of macros and loops inside each other.
 const RECURSION_LIMIT: usize = 120;
@@ -40,9 +46,8 @@ const SPECIAL_TOKEN_KEYS: [&str; 7] = [
 
 /// One compiled template. Immutable; shared by threads.
 pub struct ChatTemplate {
-    /// Declared before what they borrow from, so that they drop first.
+    /// Declared before `source`, which it borrows from, so that it drops first.
     instructions: Instructions<'static>,
-    blocks: BTreeMap<&'static str, Instructions<'static>>,
     env: Environment<'static>,
     tokens: serde_json::Map<String, serde_json::Value>,
     source: OwnedSource,
@@ -88,20 +93,17 @@ impl ChatTemplate {
         let owned = OwnedSource::new(without_generation_tags(source));
         // Stored beside `instructions` and dropped after them.
         let text = unsafe { owned.get() };
-        let whitespace = WhitespaceConfig {
-            keep_trailing_newline: false,
-            lstrip_blocks: true,
-            trim_blocks: true,
-        };
-        let ast: Stmt<'static> =
-            parse(text, "chat_template", SyntaxConfig::default(), whitespace).map_err(invalid)?;
-        constants::check(&ast).map_err(invalid)?;
-        let mut generator = CodeGenerator::new("chat_template", text);
-        generator.compile_stmt(&ast);
-        let (instructions, blocks) = generator.finish();
+        let instructions = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(COMPILE_STACK_BYTES);
+            let compiled = thread.spawn_scoped(scope, || compile_instructions(text));
+            compiled
+                .map_err(|e| Error::new(ErrorCode::Internal, format!("no thread: {e}")))?
+                .join()
+                .map_err(|_| Error::new(ErrorCode::Internal, "the template compiler panicked"))?
+                .map_err(invalid)
+        })?;
         Ok(Self {
-            instructions: rewrite::guard_instructions(&instructions),
-            blocks,
+            instructions,
             env: environment(),
             tokens: special_tokens,
             source: owned,
@@ -136,7 +138,7 @@ impl ChatTemplate {
             .eval(
                 &self.instructions,
                 context,
-                &self.blocks,
+                &BTreeMap::new(),
                 &mut make_string_output(&mut text),
                 AutoEscape::None,
             )
@@ -173,6 +175,36 @@ impl ChatTemplate {
         root.insert("messages".to_owned(), messages);
         Ok(Value::from_serialize(root))
     }
+}
+
+fn compile_instructions(
+    source: &'static str,
+) -> std::result::Result<Instructions<'static>, minijinja::Error> {
+    let whitespace = WhitespaceConfig {
+        keep_trailing_newline: false,
+        lstrip_blocks: true,
+        trim_blocks: true,
+    };
+    let mut tag_tokens = 0;
+    for token in tokenize(source, false, SyntaxConfig::default(), whitespace) {
+        tag_tokens = match token?.0 {
+            Token::VariableStart | Token::BlockStart => 0,
+            _ => tag_tokens + 1,
+        };
+        if tag_tokens > MAX_TAG_TOKENS {
+            return Err(budget::too_large(
+                "has an expression of more than 5,000 tokens",
+            ));
+        }
+    }
+    let syntax = SyntaxConfig::default();
+    let ast = parse(source, "chat_template", syntax, whitespace)?;
+    constants::check(&ast)?;
+    let mut generator = CodeGenerator::new("chat_template", source);
+    generator.compile_stmt(&ast);
+    // Without `block` there is one body; the other half of the result is empty.
+    let (instructions, _) = generator.finish();
+    Ok(rewrite::guard_instructions(&instructions))
 }
 
 /// The templates of a model: one, or several by name ("default", "tool_use", "rag").

@@ -224,11 +224,12 @@ fn write_json_items(
 }
 
 fn new_line(out: &mut dyn Write, spaces: usize) -> Result<(), Stop> {
+    const PAD: &str = "                                                                ";
     out.write_char('\n')?;
-    for _ in 0..spaces {
-        out.write_char(' ')?;
+    for _ in 0..spaces / PAD.len() {
+        out.write_str(PAD)?;
     }
-    Ok(())
+    Ok(out.write_str(&PAD[..spaces % PAD.len()])?)
 }
 
 fn write_json_string(out: &mut dyn Write, text: &str) -> Result<(), Stop> {
