@@ -5,6 +5,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
+use std::sync::Once;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::template::TemplateSet;
@@ -76,6 +77,9 @@ impl TandemTextBuffer {
 /// # Safety
 /// `error` must be writable.
 unsafe fn guarded(error: *mut TandemTextBuffer, body: impl FnOnce() -> Result<()>) -> u32 {
+    // A panic is reported to the caller; the default hook would print text of users to stderr.
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,

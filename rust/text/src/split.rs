@@ -4,27 +4,95 @@
 //! rest of the text for one piece: other ids than the reference's, and nobody hears of it. Here the
 //! same patterns run with a bound that text of megabytes does not reach, and an error is an error.
 
-use tokenizers::pattern::Invert;
+use tokenizers::pattern::{Invert, Pattern};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{
-    PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Result, SplitDelimiterBehavior,
+    Offsets, PreTokenizedString, PreTokenizer, PreTokenizerWrapper, Result, SplitDelimiterBehavior,
 };
 
 /// ByteLevel's fixed pattern (GPT-2).
 const GPT2_PATTERN: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// Steps back within one match: about a second of work, far above a mebibyte of spaces.
+/// How nearly every pattern since GPT-2 ends: "white space, but leave its last character to the
+/// word behind". It is the only part that needs look-ahead, and look-ahead needs a backtracking engine.
+const LAST_SPACE_TAIL: &str = r"|\s+(?!\S)|\s+";
+/// With this alternative before it, the tail never sees a run that ends in a line break.
+const LINE_BREAKS: &str = r"|\s*[\r\n]+";
+
+/// Steps back within one match, where a pattern does backtrack: about a second of work.
 const BACKTRACK_LIMIT: usize = 50_000_000;
+
+/// A pattern with the tail taken off and done by hand, so that the rest runs in linear time.
+struct Splitter {
+    regex: fancy_regex::Regex,
+    gives_back_last_space: bool,
+    line_breaks_apart: bool,
+}
+
+impl Splitter {
+    fn new(pattern: &str) -> Result<Self> {
+        let head = pattern.strip_suffix(LAST_SPACE_TAIL);
+        let linear = head.map(|head| format!(r"{head}|\s+"));
+        let regex = fancy_regex::RegexBuilder::new(linear.as_deref().unwrap_or(pattern))
+            .backtrack_limit(BACKTRACK_LIMIT)
+            .build()?;
+        Ok(Self {
+            regex,
+            gives_back_last_space: head.is_some(),
+            line_breaks_apart: head.is_some_and(|head| head.ends_with(LINE_BREAKS)),
+        })
+    }
+
+    /// Where a match of white space ends once its last character is left to the word behind.
+    fn end_of(&self, text: &str, start: usize, end: usize) -> usize {
+        let found = &text[start..end];
+        let Some(last) = found.chars().next_back() else {
+            return end;
+        };
+        let only_char = last.len_utf8() == found.len();
+        let line_break = self.line_breaks_apart && matches!(last, '\r' | '\n');
+        if end == text.len() || only_char || line_break || !found.chars().all(char::is_whitespace) {
+            return end;
+        }
+        end - last.len_utf8()
+    }
+}
+
+impl Pattern for &Splitter {
+    fn find_matches(&self, inside: &str) -> Result<Vec<(Offsets, bool)>> {
+        if !self.gives_back_last_space {
+            return (&self.regex).find_matches(inside);
+        }
+        let mut pieces = Vec::new();
+        let mut done = 0;
+        while let Some(found) = self.regex.find_from_pos(inside, done)? {
+            let end = self.end_of(inside, found.start(), found.end());
+            if found.start() > done {
+                pieces.push(((done, found.start()), false));
+            }
+            if end == found.start() {
+                // A pattern of this shape has no empty match; without progress the rest is one piece.
+                break;
+            }
+            pieces.push(((found.start(), end), true));
+            done = end;
+        }
+        if done < inside.len() || inside.is_empty() {
+            pieces.push(((done, inside.len()), false));
+        }
+        Ok(pieces)
+    }
+}
 
 pub struct SafePreTokenizer {
     steps: Vec<Step>,
 }
 
 enum Step {
-    Regex {
-        regex: Box<fancy_regex::Regex>,
+    Split {
+        splitter: Box<Splitter>,
         behavior: SplitDelimiterBehavior,
         invert: bool,
     },
@@ -53,8 +121,8 @@ fn push_steps(wrapper: &PreTokenizerWrapper, steps: &mut Vec<Step>) -> Result<()
             if byte_level.add_prefix_space {
                 steps.push(Step::PrefixSpace);
             }
-            steps.push(Step::Regex {
-                regex: Box::new(compile(GPT2_PATTERN)?),
+            steps.push(Step::Split {
+                splitter: Box::new(Splitter::new(GPT2_PATTERN)?),
                 behavior: SplitDelimiterBehavior::Isolated,
                 invert: false,
             });
@@ -67,34 +135,28 @@ fn push_steps(wrapper: &PreTokenizerWrapper, steps: &mut Vec<Step>) -> Result<()
 }
 
 fn split_step(split: &Split) -> Result<Step> {
-    let regex = match &split.pattern {
-        SplitPattern::String(text) => compile(&fancy_regex::escape(text))?,
-        SplitPattern::Regex(pattern) => compile(pattern)?,
+    let splitter = match &split.pattern {
+        SplitPattern::String(text) => Splitter::new(&fancy_regex::escape(text))?,
+        SplitPattern::Regex(pattern) => Splitter::new(pattern)?,
     };
-    Ok(Step::Regex {
-        regex: Box::new(regex),
+    Ok(Step::Split {
+        splitter: Box::new(splitter),
         behavior: split.behavior,
         invert: split.invert,
     })
-}
-
-fn compile(pattern: &str) -> Result<fancy_regex::Regex> {
-    Ok(fancy_regex::RegexBuilder::new(pattern)
-        .backtrack_limit(BACKTRACK_LIMIT)
-        .build()?)
 }
 
 impl PreTokenizer for SafePreTokenizer {
     fn pre_tokenize(&self, text: &mut PreTokenizedString) -> Result<()> {
         for step in &self.steps {
             match step {
-                Step::Regex {
-                    regex,
+                Step::Split {
+                    splitter,
                     behavior,
                     invert,
                 } => text.split(|_, piece| match invert {
-                    true => piece.split(Invert(regex.as_ref()), *behavior),
-                    false => piece.split(regex.as_ref(), *behavior),
+                    true => piece.split(Invert(splitter.as_ref()), *behavior),
+                    false => piece.split(splitter.as_ref(), *behavior),
                 })?,
                 Step::PrefixSpace => text.split(|_, mut piece| {
                     if !piece.get().starts_with(' ') {
@@ -106,5 +168,42 @@ impl PreTokenizer for SafePreTokenizer {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+    /// Every string over a small alphabet, against the pattern as it is written.
+    #[test]
+    fn the_tail_by_hand_equals_the_look_ahead() {
+        let alphabet = ["a", "1", "!", " ", "\t", "\n", "\r", "\u{3000}", "'s"];
+        for pattern in [GPT2_PATTERN, LLAMA3] {
+            let splitter = Splitter::new(pattern).unwrap();
+            assert!(splitter.gives_back_last_space);
+            let reference = fancy_regex::Regex::new(pattern).unwrap();
+            for code in 0..alphabet.len().pow(5) {
+                let mut rest = code;
+                let mut text = String::new();
+                while rest > 0 {
+                    text.push_str(alphabet[rest % alphabet.len()]);
+                    rest /= alphabet.len();
+                }
+                assert_eq!(
+                    (&splitter).find_matches(&text).unwrap(),
+                    (&reference).find_matches(&text).unwrap(),
+                    "{text:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn running_into_the_bound_is_an_error() {
+        let splitter = Splitter::new(r"(?=(a+))\1b|(a|a)*(?!a)c").unwrap();
+        assert!((&splitter).find_matches(&"a".repeat(5000)).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! A tokenizer.json with its side files: encode, and a table of what each token id stands for.
 
 use std::collections::HashSet;
+use std::panic::catch_unwind;
 use std::path::Path;
 
 use tokenizers::{
@@ -59,7 +60,9 @@ impl TextTokenizer {
     }
 
     fn from_json(json: &str, folder: &ModelFolder) -> Result<Self> {
-        let mut tokenizer = Tokenizer::from_bytes(json.as_bytes())
+        // The crate unwraps on some malformed files.
+        let mut tokenizer = catch_unwind(|| Tokenizer::from_bytes(json.as_bytes()))
+            .map_err(|_| Error::data_loss("tokenizer.json is malformed"))?
             .map_err(|e| Error::data_loss(format!("tokenizer.json: {e}")))?;
         add_tokens_of_config(&mut tokenizer, folder)?;
 

@@ -32,7 +32,7 @@ impl Scope {
         let input = input_bytes as u64;
         BUDGET.set(Some(Budget {
             bytes: (4 << 20) + 32 * input,
-            nodes: 4_000_000 + 32 * input,
+            nodes: 1_000_000 + 32 * input,
             deadline: Instant::now() + MAX_RENDER_TIME,
         }));
         Scope(())

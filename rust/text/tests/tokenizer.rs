@@ -1,0 +1,176 @@
+//! Ids and bytes against what the reference library said (tests/data/tokenizers/make.py), and text
+//! of one character class, which is what makes careless tokenizers slow or overflow their stack.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tandem_text::{ErrorCode, FirstTokenRule, TextTokenizer};
+
+const FIXTURES: [&str; 4] = [
+    "byte_level",
+    "byte_level_gpt2",
+    "metaspace_bytes",
+    "metaspace_decoder",
+];
+
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/data/tokenizers")
+        .join(name)
+}
+
+fn load(name: &str) -> TextTokenizer {
+    TextTokenizer::load(&folder(name)).unwrap()
+}
+
+fn cases(name: &str) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(folder(name).join("cases.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn ids(value: &serde_json::Value) -> Vec<u32> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+/// Concatenated token bytes with the first-token rule: what C++ does, in the simplest way.
+fn decode(tokenizer: &TextTokenizer, ids: &[u32], skip_special: bool) -> String {
+    let kept = ids
+        .iter()
+        .filter(|id| !(skip_special && tokenizer.is_special(**id)));
+    let mut bytes = Vec::new();
+    for (i, id) in kept.enumerate() {
+        let token = tokenizer.token_bytes(*id);
+        match (i, tokenizer.first_token_rule()) {
+            (0, FirstTokenRule::DropWordMarks) => {
+                bytes.extend(token.iter().filter(|b| **b != b' '))
+            }
+            _ => bytes.extend_from_slice(token),
+        }
+    }
+    if tokenizer.first_token_rule() == FirstTokenRule::StripOneSpace && bytes.first() == Some(&b' ')
+    {
+        bytes.remove(0);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn ids_equal_the_reference() {
+    for name in FIXTURES {
+        let tokenizer = load(name);
+        for case in cases(name) {
+            let text = case["text"].as_str().unwrap();
+            assert_eq!(
+                tokenizer.encode(text, true).unwrap(),
+                ids(&case["ids"]),
+                "{name} {text:?}"
+            );
+            let plain = tokenizer.encode(text, false).unwrap();
+            assert_eq!(plain, ids(&case["plain_ids"]), "{name} {text:?}");
+        }
+    }
+}
+
+#[test]
+fn concatenated_bytes_equal_the_reference_decoding() {
+    for name in FIXTURES {
+        let tokenizer = load(name);
+        for case in cases(name) {
+            let ids = ids(&case["ids"]);
+            assert_eq!(decode(&tokenizer, &ids, true), case["decoded"], "{name}");
+            assert_eq!(
+                decode(&tokenizer, &ids, false),
+                case["decoded_with_special"],
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_mebibyte_of_one_class_is_quick_on_a_small_stack() {
+    for name in FIXTURES {
+        let worker = move || {
+            let tokenizer = load(name);
+            for unit in ["a", "^", " ", "\n", "7", "漢", "👩‍👩‍👧‍👦", "\u{300}", " a", "A1"]
+            {
+                let text = unit.repeat((1 << 20) / unit.len());
+                let start = Instant::now();
+                let ids = tokenizer.encode(&text, false).unwrap();
+                let took = start.elapsed();
+                assert!(took < Duration::from_secs(8), "{name} {unit:?}: {took:?}");
+                println!("{name} {unit:?} {took:?} {} ids", ids.len());
+                // A word mark or a prefix space may come in front; nothing may be lost.
+                assert!(decode(&tokenizer, &ids, false)
+                    .trim_start()
+                    .ends_with(text.trim_start()));
+            }
+        };
+        let thread = std::thread::Builder::new().stack_size(256 << 10);
+        thread.spawn(worker).unwrap().join().unwrap();
+    }
+}
+
+#[test]
+fn special_tokens_come_from_the_side_files() {
+    let tokenizer = load("byte_level");
+    assert_eq!(tokenizer.bos(), Some(0));
+    assert_eq!(tokenizer.eos(), [1, 2]);
+    assert_eq!(tokenizer.pad(), Some(1));
+    assert!(tokenizer.is_special(2));
+    assert!(!tokenizer.is_special(100));
+    assert_eq!(tokenizer.token_to_id("<|eot|>"), Some(2));
+    assert_eq!(tokenizer.token_to_id("no such token"), None);
+    assert_eq!(tokenizer.vocab_size(), 628);
+    assert!(tokenizer.token_bytes(99_999).is_empty());
+
+    let tokenizer = load("metaspace_bytes");
+    assert_eq!(
+        (tokenizer.bos(), tokenizer.eos(), tokenizer.pad()),
+        (Some(1), &[2][..], None)
+    );
+    assert_eq!(tokenizer.token_bytes(3 + 0xE2), [0xE2]);
+}
+
+#[test]
+fn fingerprints_tell_tokenizers_apart() {
+    let first = load("byte_level").fingerprint();
+    assert_eq!(first, load("byte_level").fingerprint());
+    assert_ne!(first, load("metaspace_bytes").fingerprint());
+}
+
+#[test]
+fn broken_folders_are_explained() {
+    let error = |path: PathBuf| TextTokenizer::load(&path).err().unwrap();
+    assert_eq!(
+        error(PathBuf::from("/no/such/folder")).code,
+        ErrorCode::NotFound
+    );
+
+    let dir = std::env::temp_dir().join(format!("tandem_text_{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    assert!(error(dir.clone()).message.contains("tokenizer.json"));
+    let json = dir.join("tokenizer.json");
+    let good = std::fs::read_to_string(folder("byte_level").join("tokenizer.json")).unwrap();
+    for broken in [
+        "",
+        "{}",
+        "[1",
+        "null",
+        &good[..good.len() / 2],
+        &"[".repeat(100_000),
+    ] {
+        std::fs::write(&json, broken).unwrap();
+        assert_eq!(error(dir.clone()).code, ErrorCode::DataLoss);
+    }
+    let word_piece = good.replace(
+        r#""decoder":{"type":"ByteLevel""#,
+        r#""decoder":{"type":"Fuse","x":"#,
+    );
+    std::fs::write(&json, word_piece).unwrap();
+    let _ = error(dir.clone());
+    std::fs::write(&json, good).unwrap();
+    std::fs::write(dir.join("tokenizer_config.json"), "{\"bos_token\": ").unwrap();
+    assert!(error(dir.clone()).message.contains("tokenizer_config.json"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
