@@ -27,9 +27,9 @@ void* MapHuge(size_t bytes) {
       ::mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(mapped);
-  auto* aligned =
-      reinterpret_cast<std::byte*>(RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePage));
-  const auto head = static_cast<size_t>(aligned - begin);
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const size_t head = RoundUp(address, kHugePage) - address;
+  std::byte* const aligned = begin + head;
   if (head > 0) ::munmap(begin, head);
   if (kHugePage - head > 0) ::munmap(aligned + rounded, kHugePage - head);
   ::madvise(aligned, rounded, MADV_HUGEPAGE);  // a wish: without it the pages are small

@@ -71,7 +71,7 @@ std::vector<Hostile> HostileFiles() {
   for (int i = 0; i < 1000; ++i) ones += "1,";
   return {
       {"empty file", "", {"truncated"}},
-      {"length cut", "\1\0\0", {"truncated"}},
+      {"length cut", std::string("\1\0\0", 3), {"truncated"}},
       {"no header behind the length", Length(10), {"truncated", "10 bytes"}},
       {"header cut", Length(50) + "{" + good.substr(0, 20), {"truncated"}},
       {"header of 100,000,001 bytes", Length(100'000'001) + std::string(16, ' '), {"100000001"}},
