@@ -27,21 +27,25 @@ class Decoder {
  private:
   Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend);
   Status AllocateWorkspace(int32_t max_rows, int32_t max_logits_rows);
+  void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
+  Tensor RunHead(const ops::BatchView& batch);
 
   std::shared_ptr<const Weights> weights_;
   ops::Backend& backend_;
+  const ops::RopeTable rope_;
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;
   // Activations, [max_rows, ...] in the model's dtype unless said.
-  Buffer residual_;   // [max_rows, hidden]
-  Buffer normed_;     // [max_rows, hidden]
-  Buffer delta_;      // [max_rows, hidden] what a block adds to the residual
-  Buffer qkv_;        // [max_rows, qkv_rows]
-  Buffer attention_;  // [max_rows, num_heads * head_dim]
-  Buffer gate_up_;    // [max_rows, 2 * intermediate]
-  Buffer activated_;  // [max_rows, intermediate]
-  Buffer gathered_;   // [max_logits_rows, hidden]
-  Buffer logits_;     // [max_logits_rows, vocab] fp32
+  Buffer residual_;        // [max_rows, hidden]
+  Buffer normed_;          // [max_rows, hidden]
+  Buffer delta_;           // [max_rows, hidden] what a block adds to the residual
+  Buffer qkv_;             // [max_rows, qkv_rows]
+  Buffer attention_;       // [max_rows, num_heads * head_dim]
+  Buffer gate_up_;         // [max_rows, 2 * intermediate]
+  Buffer activated_;       // [max_rows, intermediate]
+  Buffer gathered_;        // [max_logits_rows, hidden] the residual of the rows that want logits
+  Buffer gathered_delta_;  // [max_logits_rows, hidden]
+  Buffer logits_;          // [max_logits_rows, vocab] fp32
 };
 
 }  // namespace tandem

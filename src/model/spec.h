@@ -1,6 +1,6 @@
 // ModelSpec: everything the forward pass must know about a model, and nothing about where it came
-// from (no Hugging Face or TensorRT-LLM field names). A pure value; families.h makes it from a config,
-// and it round-trips through JSON for the engine folder.
+// from (no Hugging Face or TensorRT-LLM field names). A pure value; families.h makes it from a
+// config, and it round-trips through JSON for the engine folder.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct RopeScaling {
 };
 
 struct ModelSpec {
-  std::string family;        // row of the families table: "llama"
-  std::string architecture;  // as the config named it: "LlamaForCausalLM"
+  std::string family;          // row of the families table: "llama"
+  std::string architecture;    // as the config named it: "LlamaForCausalLM"
   DType dtype = DType::kBF16;  // of weights and activations
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -33,7 +33,7 @@ struct ModelSpec {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t intermediate_size = 0;
-  int64_t max_positions = 0;
+  int64_t max_positions = 0;  // as trained; see max_context()
   double norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
@@ -43,6 +43,9 @@ struct ModelSpec {
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 
+  // The longest context that makes sense: linear and dynamic scaling stretch max_positions by their
+  // factor.
+  int64_t max_context() const;
   int64_t qkv_rows() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
   // Weights read in one decode step, the embedding look-up not counted.
   int64_t StepWeightBytes() const;

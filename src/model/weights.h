@@ -14,19 +14,22 @@
 namespace tandem {
 
 // A place to read weights from: an HF folder, a checkpoint, an engine folder, a dummy generator.
-// Tensors are host views that live as long as the source. Not thread-safe.
+// Tensors are host views that live until Release() or the end of the source. Not thread-safe.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual const ModelSpec& spec() const = 0;
-  // [rows, cols] or [size]; NOT_FOUND names the file and the missing tensor. Shape and dtype are checked
-  // against the spec by the source. `bias` asks for the bias of a linear weight.
+  // [rows, cols] or [size]; NOT_FOUND names the file and the missing tensor. Shape and dtype are
+  // checked against the spec by the source. `bias` asks for the bias of a linear weight. The tensor
+  // has the spec's dtype and is aligned for it.
   virtual Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) = 0;
+  // The tensors got so far are done with: a source that had to convert or merge frees its copies.
+  virtual void Release() {}
 };
 
 struct LayerWeights {
-  Buffer input_norm;  // [hidden]
-  Buffer post_norm;   // [hidden]
+  Buffer input_norm;          // [hidden]
+  Buffer post_norm;           // [hidden]
   ops::LinearWeight qkv;      // [(num_heads + 2 num_kv_heads) * head_dim, hidden]
   ops::LinearWeight out;      // [hidden, num_heads * head_dim]
   ops::LinearWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
@@ -41,6 +44,8 @@ struct Weights {
   ops::LinearWeight head;  // [vocab, hidden]
   Buffer rope_cos;         // [max_positions, head_dim / 2] fp32
   Buffer rope_sin;
+
+  ops::RopeTable rope() const;
 };
 
 // Called after each layer with the share done in [0, 1].
@@ -49,5 +54,7 @@ using LoadProgress = std::function<void(double)>;
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {});
+// What LoadWeights will take in the backend's memory, for the memory plan.
+int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions);
 
 }  // namespace tandem

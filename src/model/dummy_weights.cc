@@ -1,0 +1,216 @@
+#include "model/dummy_weights.h"
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace tandem {
+namespace {
+
+// A bijective scrambler of 64 bits (splitmix64's finalizer): counter in, random word out.
+inline uint64_t Mix(uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9u;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// Distance between counters of one stream: odd, with its bits well spread (2^64 / golden ratio).
+constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
+
+// How random bits become numbers of a type, on a whole 64-bit word of them: the kept bits stay
+// random (sign, mantissa, low bits of the exponent), the set bits pin the rest of the exponent.
+struct BitPattern {
+  uint64_t keep;
+  uint64_t set;
+};
+
+// Of a weight: sign, mantissa and 16 binades of exponent (8 of float16), all below 2.
+BitPattern WeightPattern(DType dtype) {
+  if (dtype == DType::kBF16) return {0x87ff87ff87ff87ffu, 0x3800380038003800u};
+  if (dtype == DType::kF16) return {0x9fff9fff9fff9fffu, 0x2000200020002000u};
+  return {0x87ffffff87ffffffu, 0x3800000038000000u};
+}
+
+// Of a vector shared by embedding and head: sign and mantissa of a number in [1, 2).
+BitPattern VectorPattern(DType dtype) {
+  if (dtype == DType::kBF16) return {0x807f807f807f807fu, 0x3f803f803f803f80u};
+  if (dtype == DType::kF16) return {0x83ff83ff83ff83ffu, 0x3c003c003c003c00u};
+  return {0x807fffff807fffffu, 0x3f8000003f800000u};
+}
+
+// Bytes begin .. end of the stream of random words that `key` starts; begin is a multiple of 8.
+void FillBytes(std::byte* out, uint64_t key, BitPattern pattern, int64_t begin, int64_t end) {
+  uint64_t counter = key + static_cast<uint64_t>(begin / 8) * kStep;
+  int64_t at = begin;
+  for (; at + 8 <= end; at += 8, counter += kStep) {
+    const uint64_t word = (Mix(counter) & pattern.keep) | pattern.set;
+    std::memcpy(out + at, &word, 8);
+  }
+  if (at < end) {
+    const uint64_t word = (Mix(counter) & pattern.keep) | pattern.set;
+    std::memcpy(out + at, &word, static_cast<size_t>(end - at));
+  }
+}
+
+constexpr int64_t kGrainBytes = int64_t{256} << 10;  // a thread's piece: some tens of microseconds
+
+// Standard deviation of a random weight, roughly: binades 2^-15 (2^-7) .. 2^0, mantissas in [1, 2).
+constexpr double kWeightDeviation = 0.5;
+
+// A stride with one cycle through all tokens that looks like no counting.
+int64_t CycleStride(int64_t tokens) {
+  if (tokens <= 2) return tokens - 1;
+  auto stride = static_cast<int64_t>(static_cast<double>(tokens) * 0.6180339887);
+  while (std::gcd(stride, tokens) != 1) ++stride;
+  return stride % tokens;
+}
+
+}  // namespace
+
+DummySource::DummySource(ModelSpec spec, const DummyOptions& options)
+    : spec_(std::move(spec)),
+      options_(options),
+      map_tokens_(options.map_tokens > 0 ? options.map_tokens : spec_.vocab_size),
+      stride_(CycleStride(map_tokens_)),
+      pool_(options.num_threads, /*pin=*/false) {}
+
+Result<std::unique_ptr<DummySource>> DummySource::FromConfig(const std::string& config_json,
+                                                             const DummyOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSpec spec, SpecFromHfConfig(config_json));
+  return FromSpec(std::move(spec), options);
+}
+
+Result<std::unique_ptr<DummySource>> DummySource::FromSpec(ModelSpec spec,
+                                                           const DummyOptions& options) {
+  spec.tied_head = false;
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  if (!(options.agreement >= 0.0 && options.agreement <= 1.0)) {
+    return InvalidArgument("the agreement of a dummy draft must lie between 0 and 1");
+  }
+  if (options.map_tokens < 0 || options.map_tokens > spec.vocab_size) {
+    return InvalidArgument("the map of a dummy model cannot have more tokens than its vocabulary");
+  }
+  return std::unique_ptr<DummySource>(new DummySource(std::move(spec), options));
+}
+
+bool DummySource::Agrees(int32_t token) const {
+  const uint64_t hash = Mix(options_.seed * kStep + static_cast<uint64_t>(token % map_tokens_) + 1);
+  return static_cast<double>(hash >> 11) * 0x1.0p-53 < options_.agreement;
+}
+
+// Where the model does not agree it looks up its neighbour's vector, and so answers as after that.
+int64_t DummySource::VectorOfEmbedding(int64_t token) const {
+  const int64_t mapped = token % map_tokens_;
+  return Agrees(static_cast<int32_t>(mapped)) ? mapped : (mapped + 1) % map_tokens_;
+}
+
+// The vector of the token before this one; a token outside the map has a vector that nobody looks
+// up.
+int64_t DummySource::VectorOfHead(int64_t token) const {
+  if (token >= map_tokens_) return token;
+  return (token + map_tokens_ - stride_) % map_tokens_;
+}
+
+int32_t DummySource::Expected(int32_t token) const {
+  return static_cast<int32_t>((VectorOfEmbedding(token) + stride_) % map_tokens_);
+}
+
+// A layer adds at most about deviation^2 * sqrt(hidden * attention) * scale to each element of the
+// residual, whose elements are between 1 and 2; over all layers that stays near 1/32.
+double DummySource::LayerNormScale() const {
+  const auto fan_in = static_cast<double>(spec_.hidden_size) *
+                      static_cast<double>(spec_.num_heads * spec_.head_dim);
+  const double gain = kWeightDeviation * kWeightDeviation * std::sqrt(fan_in) *
+                      std::sqrt(static_cast<double>(spec_.num_layers));
+  return std::exp2(std::floor(std::log2(1.0 / (32.0 * gain))));
+}
+
+Result<Tensor> DummySource::Scratch(const Shape& shape) {
+  const auto bytes = static_cast<size_t>(shape.NumElements()) * SizeOf(spec_.dtype);
+  if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
+  Buffer& buffer = scratch_[scratch_used_++];
+  if (buffer.bytes() < bytes) {
+    buffer = {};  // before asking for more
+    buffer = Buffer::OnHost(bytes);
+  }
+  if (buffer.data() == nullptr) {
+    return ResourceExhausted("no memory for a dummy tensor of " + std::to_string(bytes) + " bytes");
+  }
+  return buffer.View(spec_.dtype, shape);
+}
+
+void DummySource::Release() {
+  scratch_used_ = 0;
+  // Embedding and head are much larger than the layers' tensors: do not hold on to theirs.
+  constexpr size_t kKeptBytes = size_t{128} << 20;
+  std::erase_if(scratch_, [](const Buffer& buffer) { return buffer.bytes() > kKeptBytes; });
+}
+
+void DummySource::FillRandom(const Tensor& out, uint64_t stream) {
+  const BitPattern pattern = WeightPattern(spec_.dtype);
+  const uint64_t key = Mix(options_.seed + stream * kStep);
+  auto* bytes = static_cast<std::byte*>(out.data);
+  pool_.ParallelFor(out.NumBytes(), kGrainBytes, [&](int64_t begin, int64_t end) {
+    FillBytes(bytes, key, pattern, begin, end);
+  });
+}
+
+template <typename RowOf>
+void DummySource::FillVectors(const Tensor& out, RowOf row_of) {
+  const BitPattern pattern = VectorPattern(spec_.dtype);
+  const int64_t row_bytes = out.NumBytes() / out.dim(0);
+  const int64_t words = (row_bytes + 7) / 8;
+  const uint64_t key = Mix(options_.seed);  // the same for every shape: draft and target may differ
+  auto* bytes = static_cast<std::byte*>(out.data);
+  pool_.ParallelFor(out.dim(0), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const auto start = static_cast<uint64_t>(row_of(row) * words);
+      FillBytes(bytes + row * row_bytes, key + start * kStep, pattern, 0, row_bytes);
+    }
+  });
+}
+
+void DummySource::FillConstant(const Tensor& out, float value) {
+  const int64_t count = out.NumElements();
+  for (int64_t i = 0; i < count; ++i) {
+    if (out.dtype == DType::kBF16) {
+      out.As<BFloat16>()[i] = ToBFloat16(value);
+    } else if (out.dtype == DType::kF16) {
+      out.As<Float16>()[i] = ToFloat16(value);
+    } else {
+      out.As<float>()[i] = value;
+    }
+  }
+}
+
+Result<Tensor> DummySource::Get(WeightRole role, int64_t layer, bool bias) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out, Scratch(WeightShape(spec_, role, bias)));
+  const auto scale = static_cast<float>(LayerNormScale());
+  if (bias) {
+    FillConstant(out, 0.0f);
+    return out;
+  }
+  switch (role) {
+    case WeightRole::kEmbedding:
+      FillVectors(out, [this](int64_t row) { return VectorOfEmbedding(row); });
+      break;
+    case WeightRole::kHead:
+      FillVectors(out, [this](int64_t row) { return VectorOfHead(row); });
+      break;
+    case WeightRole::kFinalNorm:
+      FillConstant(out, 1.0f);
+      break;
+    case WeightRole::kInputNorm:
+    case WeightRole::kPostNorm:
+      FillConstant(out, scale);
+      break;
+    default:
+      FillRandom(out, 1 + static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(role));
+  }
+  return out;
+}
+
+}  // namespace tandem

@@ -1,0 +1,70 @@
+// Dummy weights: a model of any size from a config alone, whose next token is known. Embedding and
+// head agree on a map from each token to the next one; the layers' weights are random over many
+// binades (zeros would draw less power and clock higher) but stand behind norms so small that they
+// add only noise. Timing is that of the real model, and the expected tokens can still be checked.
+// Values come from a counter, so any tensor is made on demand, in parallel, in the memory of that
+// one tensor. Used by one thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "model/weights.h"
+
+namespace tandem {
+
+struct DummyOptions {
+  uint64_t seed = 0;
+  // Share of tokens on which this model agrees with the map of the seed: 1 for a target; less for a
+  // draft of that target, whose acceptance rate this becomes.
+  double agreement = 1.0;
+  // Tokens the map cycles through; 0 means the whole vocabulary. Give draft and target the smaller
+  // of their vocabularies when these differ.
+  int64_t map_tokens = 0;
+  int num_threads = 0;  // 0: one a core
+};
+
+class DummySource final : public WeightSource {
+ public:
+  // The spec of a config.json; a tied model gets a head of its own (tied, it would repeat one token
+  // for ever), which costs a decode step the same bytes.
+  static Result<std::unique_ptr<DummySource>> FromConfig(const std::string& config_json,
+                                                         const DummyOptions& options = {});
+  static Result<std::unique_ptr<DummySource>> FromSpec(ModelSpec spec,
+                                                       const DummyOptions& options = {});
+
+  const ModelSpec& spec() const override { return spec_; }
+  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override;
+  void Release() override;
+
+  // The token that greedy decoding (and sampling: the margin is wide) puts behind `token`.
+  int32_t Expected(int32_t token) const;
+  // True where the model follows the map of its seed.
+  bool Agrees(int32_t token) const;
+
+ private:
+  DummySource(ModelSpec spec, const DummyOptions& options);
+  Result<Tensor> Scratch(const Shape& shape);
+  // Fills with random signs and mantissas over several binades, the stream being that of the
+  // weight.
+  void FillRandom(const Tensor& out, uint64_t stream);
+  // Row i becomes the random vector number row_of(i).
+  template <typename RowOf>
+  void FillVectors(const Tensor& out, RowOf row_of);
+  void FillConstant(const Tensor& out, float value);
+  int64_t VectorOfEmbedding(int64_t token) const;
+  int64_t VectorOfHead(int64_t token) const;
+  double LayerNormScale() const;
+
+  ModelSpec spec_;
+  DummyOptions options_;
+  int64_t map_tokens_;
+  int64_t stride_;  // the map is t -> (t + stride) mod map_tokens: one cycle through all of them
+  ThreadPool pool_;
+  // Kept between tensors: touching fresh pages costs more than the values.
+  std::vector<Buffer> scratch_;
+  size_t scratch_used_ = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,11 @@
+// The Llama family's row of the table: Llama 1, 2, 3, 3.1, 3.2, 3.3 and what keeps to their shape.
+// Pure functions; see families.h.
+#pragma once
+
+#include "model/families.h"
+
+namespace tandem {
+
+Family LlamaFamily();
+
+}  // namespace tandem

@@ -1,0 +1,21 @@
+// The rotary tables: cos and sin of position * frequency for every position that will be served,
+// with the scaling that the spec asks for. Pure functions, on the host.
+#pragma once
+
+#include <vector>
+
+#include "model/spec.h"
+#include "tensor/tensor.h"
+
+namespace tandem {
+
+// Angle per position of each pair of dimensions, [head_dim / 2]. `max_positions` matters to dynamic
+// scaling alone: its base is fixed for the longest context served, since cached keys keep their
+// angle.
+std::vector<double> RopeFrequencies(const ModelSpec& spec, int64_t max_positions);
+
+// Fills cos and sin, [max_positions, head_dim / 2] fp32 each.
+void FillRopeTables(const ModelSpec& spec, int64_t max_positions, const Tensor& cos,
+                    const Tensor& sin);
+
+}  // namespace tandem

@@ -1,0 +1,73 @@
+#include "model/rope.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tensor/buffer.h"
+
+namespace tandem {
+namespace {
+
+ModelSpec HeadOf(int64_t head_dim, double theta) {
+  ModelSpec spec;
+  spec.head_dim = head_dim;
+  spec.rope_theta = theta;
+  spec.max_positions = 2048;
+  return spec;
+}
+
+TEST(Rope, PlainFrequenciesFallGeometrically) {
+  const auto frequencies = RopeFrequencies(HeadOf(8, 10000.0), 2048);
+  ASSERT_EQ(frequencies.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_DOUBLE_EQ(frequencies[i], std::pow(10.0, -static_cast<double>(i)));
+  }
+}
+
+TEST(Rope, LinearDividesEveryFrequency) {
+  ModelSpec spec = HeadOf(8, 10000.0);
+  spec.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4.0};
+  EXPECT_DOUBLE_EQ(RopeFrequencies(spec, 2048)[0], 0.25);
+  EXPECT_EQ(spec.max_context(), 8192);
+}
+
+TEST(Rope, DynamicChangesTheBaseBeyondTheTrainedContext) {
+  ModelSpec spec = HeadOf(8, 10000.0);
+  spec.rope_scaling = {RopeScaling::Kind::kDynamic, 2.0, 1.0, 4.0, 2048};
+  EXPECT_EQ(RopeFrequencies(spec, 2048), RopeFrequencies(HeadOf(8, 10000.0), 2048));
+  // n = 2 M, s = 2: base * (2 * 2 - 1)^(8 / 6).
+  const double base = 10000.0 * std::pow(3.0, 8.0 / 6.0);
+  EXPECT_NEAR(RopeFrequencies(spec, 4096)[1], std::pow(base, -0.25), 1e-15);
+}
+
+TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
+  ModelSpec spec = HeadOf(64, 500000.0);
+  spec.rope_scaling = {RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192};
+  const auto plain = RopeFrequencies(HeadOf(64, 500000.0), 2048);
+  const auto scaled = RopeFrequencies(spec, 2048);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const double wavelength = 2.0 * M_PI / plain[i];
+    if (wavelength < 8192.0 / 4.0) {
+      EXPECT_DOUBLE_EQ(scaled[i], plain[i]) << i;
+    } else if (wavelength > 8192.0) {
+      EXPECT_DOUBLE_EQ(scaled[i], plain[i] / 32.0) << i;
+    } else {
+      EXPECT_LT(scaled[i], plain[i]) << i;
+      EXPECT_GT(scaled[i], plain[i] / 32.0) << i;
+    }
+  }
+}
+
+TEST(Rope, TablesHoldCosAndSinOfTheAngle) {
+  const ModelSpec spec = HeadOf(4, 10000.0);
+  const Buffer cos = Buffer::OnHost(6 * 2 * sizeof(float));
+  const Buffer sin = Buffer::OnHost(6 * 2 * sizeof(float));
+  FillRopeTables(spec, 6, cos.View(DType::kF32, {6, 2}), sin.View(DType::kF32, {6, 2}));
+  EXPECT_EQ(cos.As<float>()[0], 1.0f);
+  EXPECT_EQ(cos.As<float>()[2 * 5], static_cast<float>(std::cos(5.0)));
+  EXPECT_EQ(sin.As<float>()[2 * 5 + 1], static_cast<float>(std::sin(0.05)));
+}
+
+}  // namespace
+}  // namespace tandem

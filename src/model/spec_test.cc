@@ -1,0 +1,219 @@
+#include "model/spec.h"
+
+#include <gtest/gtest.h>
+
+#include "model/families.h"
+
+namespace tandem {
+namespace {
+
+// Llama-3.2-1B as transformers 4 writes it.
+constexpr const char* kLlama32 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64,
+  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+  "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+  "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+  "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+  "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers_version": "4.45.0.dev0", "use_cache": true, "vocab_size": 128256})";
+
+// The same as transformers 5 writes it.
+constexpr const char* kLlama32V5 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "dtype": "bfloat16", "eos_token_id": [128001, 128008, 128009],
+  "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+  "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+  "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+  "num_key_value_heads": 8, "pad_token_id": null, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_parameters": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                      "original_max_position_embeddings": 8192, "rope_theta": 500000.0,
+                      "rope_type": "llama3"},
+  "tie_word_embeddings": true, "transformers_version": "5.0.0", "use_cache": true,
+  "vocab_size": 128256})";
+
+// A small config with `extra` inside; `extra` may repeat a key, the later one counts.
+std::string Small(const std::string& extra) {
+  return R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+             "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4)" +
+         (extra.empty() ? "" : ", " + extra) + "}";
+}
+
+ModelSpec MustParse(const std::string& config) {
+  const auto spec = SpecFromHfConfig(config);
+  EXPECT_TRUE(spec.ok()) << config << "\n" << spec.status().message();
+  return spec.ok() ? *spec : ModelSpec{};
+}
+
+TEST(HfConfig, ReadsLlama32AsBothVersionsOfTransformersWriteIt) {
+  const ModelSpec spec = MustParse(kLlama32);
+  EXPECT_EQ(spec, MustParse(kLlama32V5));
+  EXPECT_EQ(spec.family, "llama");
+  EXPECT_EQ(spec.dtype, DType::kBF16);
+  EXPECT_EQ(spec.head_dim, 64);
+  EXPECT_EQ(spec.num_kv_heads, 8);
+  EXPECT_EQ(spec.max_positions, 131072);
+  EXPECT_EQ(spec.max_context(), 131072);
+  EXPECT_EQ(spec.rope_theta, 500000.0);
+  EXPECT_EQ(spec.rope_scaling, (RopeScaling{RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192}));
+  EXPECT_TRUE(spec.tied_head);
+  EXPECT_EQ(spec.bos_ids, std::vector<int32_t>{128000});
+  EXPECT_EQ(spec.eos_ids, (std::vector<int32_t>{128001, 128008, 128009}));
+  EXPECT_EQ(spec.NumParameters(), 1235814400);
+  EXPECT_EQ(spec.StepWeightBytes(), int64_t{2} * 1235814400);
+  EXPECT_EQ(spec.KvBytesPerToken(DType::kBF16), 32768);
+}
+
+TEST(HfConfig, FallsBackAsTransformersDoes) {
+  const ModelSpec spec = MustParse(Small(""));
+  EXPECT_EQ(spec.num_kv_heads, 4);
+  EXPECT_EQ(spec.head_dim, 16);
+  EXPECT_EQ(spec.max_positions, 2048);
+  EXPECT_EQ(spec.norm_epsilon, 1e-6);
+  EXPECT_EQ(spec.rope_theta, 10000.0);
+  EXPECT_EQ(spec.dtype, DType::kF32);
+  EXPECT_FALSE(spec.tied_head);
+  EXPECT_TRUE(spec.eos_ids.empty());
+}
+
+TEST(HfConfig, AcceptsWhatDoesNotChangeTheResult) {
+  const char* const extras[] = {
+      R"("head_dim": null, "num_key_value_heads": null, "rope_scaling": null)",
+      R"("pretraining_tp": 4, "use_cache": false, "attention_dropout": 0.1, "unheard_of": {"a": []})",
+      R"("rope_parameters": {"rope_type": "default", "rope_theta": 10000.0})",
+      R"("rope_scaling": {"type": "default"})",
+      R"("sliding_window": null, "quantization_config": null)",
+      R"("sliding_window": 4096, "use_sliding_window": false)",
+      R"("layer_types": ["full_attention", "full_attention"])",
+      R"("hidden_act": "swish", "partial_rotary_factor": 1.0)",
+      R"("eos_token_id": null, "bos_token_id": -1, "hidden_size": 64.0)",
+      R"("torch_dtype": null, "dtype": "torch.float32")",
+  };
+  const ModelSpec plain = MustParse(Small(""));
+  for (const char* extra : extras) EXPECT_EQ(MustParse(Small(extra)), plain) << extra;
+}
+
+TEST(HfConfig, ReadsEveryScalingInBothSpellings) {
+  const ModelSpec linear = MustParse(Small(R"("rope_scaling": {"type": "linear", "factor": 2})"));
+  EXPECT_EQ(linear.rope_scaling.kind, RopeScaling::Kind::kLinear);
+  EXPECT_EQ(linear.rope_scaling.factor, 2.0);
+  EXPECT_EQ(linear.max_context(), 4096);
+  const ModelSpec dynamic = MustParse(
+      Small(R"("rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6})"));
+  EXPECT_EQ(dynamic.rope_scaling.kind, RopeScaling::Kind::kDynamic);
+  EXPECT_EQ(dynamic.rope_scaling.original_max_positions, 2048);
+  EXPECT_EQ(dynamic.rope_theta, 1e6);
+  EXPECT_EQ(dynamic.max_context(), 8192);
+}
+
+TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
+  const ModelSpec spec = MustParse(Small(
+      R"("attention_bias": true, "mlp_bias": true, "head_dim": 32, "num_key_value_heads": 2)"));
+  EXPECT_TRUE(spec.attention_bias && spec.mlp_bias);
+  EXPECT_EQ(spec.qkv_rows(), 8 * 32);
+  EXPECT_EQ(WeightShape(spec, WeightRole::kAttentionOut, false), (Shape{64, 128}));
+  EXPECT_EQ(WeightShape(spec, WeightRole::kKey, true), (Shape{64}));
+  EXPECT_TRUE(HasBias(spec, WeightRole::kDown));
+  EXPECT_FALSE(HasBias(spec, WeightRole::kHead));
+}
+
+TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
+  struct Case {
+    const char* extra;
+    const char* named;
+  };
+  const Case cases[] = {
+      {R"("sliding_window": 4096)", "sliding_window: 4096"},
+      {R"("quantization_config": {"quant_method": "awq"})", "quantization_config"},
+      {R"("hidden_act": "gelu")", "hidden_act: \"gelu\""},
+      {R"("layer_types": ["sliding_attention"])", "layer_types"},
+      {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor"},
+      {R"("rope_scaling": {"rope_type": "yarn", "factor": 4})", "rope_scaling.rope_type: \"yarn\""},
+      {R"("rope_scaling": {"type": "longrope"})", "rope_scaling.type"},
+      {R"("rope_parameters": {"rope_type": "mrope"})", "rope_parameters.rope_type"},
+      {R"("rope_parameters": {"full_attention": {"rope_type": "default"}})", "full_attention"},
+      {R"("rope_scaling": {"type": "linear"})", "rope_scaling.factor: is missing"},
+      {R"("rope_scaling": {"type": "linear", "factor": "4"})", "rope_scaling.factor"},
+      {R"("rope_scaling": {"type": "linear", "factor": 0.5})", "rope_scaling.factor"},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", "rope_scaling.low_freq_factor"},
+      {R"("rope_scaling": "linear")", "rope_scaling: must be an object"},
+      {R"("torch_dtype": "float64")", "torch_dtype"},
+      {R"("dtype": "int8")", "dtype"},
+      {R"("torch_dtype": 16)", "torch_dtype: must be a string"},
+      {R"("vocab_size": null)", "vocab_size: is missing"},
+      {R"("vocab_size": "100")", "vocab_size: must be a whole number"},
+      {R"("vocab_size": -5)", "vocab_size"},
+      {R"("vocab_size": 99999999999)", "vocab_size"},
+      {R"("hidden_size": 63.5)", "hidden_size"},
+      {R"("hidden_size": 66)", "head_dim is missing"},
+      {R"("num_hidden_layers": 0)", "num_layers"},
+      {R"("num_hidden_layers": 1e300)", "num_hidden_layers"},
+      {R"("num_attention_heads": 0)", "num_heads"},
+      {R"("num_key_value_heads": 3)", "num_kv_heads"},
+      {R"("head_dim": 15)", "head_dim"},
+      {R"("head_dim": [])", "head_dim: must be a whole number, found a list"},
+      {R"("rms_norm_eps": 0)", "norm_epsilon"},
+      {R"("rope_theta": -1)", "rope_theta"},
+      {R"("tie_word_embeddings": "yes")", "tie_word_embeddings: must be true or false"},
+      {R"("eos_token_id": "</s>")", "eos_token_id"},
+      {R"("eos_token_id": [2, "x"])", "eos_token_id"},
+      {R"("max_position_embeddings": 0)", "max_positions"},
+  };
+  for (const Case& c : cases) {
+    const auto spec = SpecFromHfConfig(Small(c.extra));
+    ASSERT_FALSE(spec.ok()) << c.extra;
+    EXPECT_NE(spec.status().message().find(c.named), std::string::npos)
+        << c.extra << ": " << spec.status().message();
+  }
+}
+
+TEST(HfConfig, RefusesWhatIsNoConfig) {
+  const std::string deep = std::string(1'000'000, '[');
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("{"), std::string("null"),
+        std::string("{\"architectures\": \"Llama\"}"), std::string("{\"architectures\": []}"), deep,
+        "{\"architectures\": " + deep + std::string(1'000'000, ']') + "}"}) {
+    EXPECT_FALSE(SpecFromHfConfig(text).ok()) << text.substr(0, 100);
+  }
+}
+
+TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
+  for (const char* name : {"MistralForCausalLM", "Qwen2ForCausalLM", "BertModel"}) {
+    const auto spec = SpecFromHfConfig(std::string("{\"architectures\": [\"") + name + "\"]}");
+    ASSERT_FALSE(spec.ok());
+    EXPECT_EQ(spec.status().code(), Code::kUnimplemented);
+    EXPECT_NE(spec.status().message().find(name), std::string::npos);
+    EXPECT_NE(spec.status().message().find("LlamaForCausalLM"), std::string::npos);
+  }
+}
+
+TEST(Families, NamesEveryWeightOnce) {
+  const Family* llama = *FindFamily("LlamaForCausalLM");
+  EXPECT_EQ(llama->hf_name(WeightRole::kQuery, 3, false), "model.layers.3.self_attn.q_proj.weight");
+  EXPECT_EQ(llama->hf_name(WeightRole::kDown, 0, true), "model.layers.0.mlp.down_proj.bias");
+  EXPECT_EQ(llama->hf_name(WeightRole::kHead, 0, false), "lm_head.weight");
+}
+
+TEST(Spec, RoundTripsThroughJson) {
+  ModelSpec spec = MustParse(kLlama32);
+  const auto again = SpecFromJson(SpecToJson(spec));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(*again, spec);
+  spec =
+      MustParse(Small(R"("rope_scaling": {"type": "dynamic", "factor": 2.5}, "mlp_bias": true)"));
+  EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
+}
+
+TEST(Spec, RefusesBrokenJsonNamingTheField) {
+  std::string json = SpecToJson(MustParse(kLlama32));
+  json.replace(json.find("\"llama3\""), 8, "\"yarn\"");
+  const auto spec = SpecFromJson(json);
+  ASSERT_FALSE(spec.ok());
+  EXPECT_NE(spec.status().message().find("rope_scaling.kind"), std::string::npos);
+  EXPECT_FALSE(SpecFromJson("{}").ok());
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,120 @@
+#include "model/weights.h"
+
+#include <array>
+#include <utility>
+
+#include "model/rope.h"
+
+namespace tandem {
+namespace {
+
+// Copies a tensor of the source as it is.
+Status LoadPlain(WeightSource& source, ops::Backend& backend, WeightRole role, int64_t layer,
+                 Buffer& out) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source.Get(role, layer, /*bias=*/false));
+  const auto bytes = static_cast<size_t>(tensor.NumBytes());
+  TANDEM_ASSIGN_OR_RETURN(out, backend.Allocate(bytes));
+  backend.CopyToDevice(out.data(), tensor.data, bytes);
+  source.Release();
+  return {};
+}
+
+// Packs the weights of several roles one below the other: q, k and v share their input, and so do
+// gate and up.
+Status LoadLinear(WeightSource& source, ops::Backend& backend, std::span<const WeightRole> roles,
+                  int64_t layer, ops::LinearWeight& out) {
+  std::vector<Tensor> parts;
+  std::vector<Tensor> biases;
+  for (const WeightRole role : roles) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor part, source.Get(role, layer, /*bias=*/false));
+    parts.push_back(part);
+    if (!HasBias(source.spec(), role)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const Tensor bias, source.Get(role, layer, /*bias=*/true));
+    biases.push_back(bias);
+  }
+  TANDEM_ASSIGN_OR_RETURN(out, backend.PackLinear(parts, biases));
+  source.Release();
+  return {};
+}
+
+Status LoadLayer(WeightSource& source, ops::Backend& backend, int64_t layer, LayerWeights& out) {
+  constexpr std::array kQkv = {WeightRole::kQuery, WeightRole::kKey, WeightRole::kValue};
+  constexpr std::array kOut = {WeightRole::kAttentionOut};
+  constexpr std::array kGateUp = {WeightRole::kGate, WeightRole::kUp};
+  constexpr std::array kDown = {WeightRole::kDown};
+  TANDEM_RETURN_IF_ERROR(LoadPlain(source, backend, WeightRole::kInputNorm, layer, out.input_norm));
+  TANDEM_RETURN_IF_ERROR(LoadPlain(source, backend, WeightRole::kPostNorm, layer, out.post_norm));
+  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kQkv, layer, out.qkv));
+  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kOut, layer, out.out));
+  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kGateUp, layer, out.gate_up));
+  return LoadLinear(source, backend, kDown, layer, out.down);
+}
+
+Status MakeRopeTables(const ModelSpec& spec, ops::Backend& backend, int64_t max_positions,
+                      Weights& out) {
+  const Shape shape{max_positions, spec.head_dim / 2};
+  const auto bytes = static_cast<size_t>(shape.NumElements()) * sizeof(float);
+  const Buffer cos = Buffer::OnHost(bytes);
+  const Buffer sin = Buffer::OnHost(bytes);
+  if (cos.data() == nullptr || sin.data() == nullptr) {
+    return ResourceExhausted("no memory for rotary tables of " + std::to_string(bytes) + " bytes");
+  }
+  FillRopeTables(spec, max_positions, cos.View(DType::kF32, shape), sin.View(DType::kF32, shape));
+  TANDEM_ASSIGN_OR_RETURN(out.rope_cos, backend.Allocate(bytes));
+  TANDEM_ASSIGN_OR_RETURN(out.rope_sin, backend.Allocate(bytes));
+  backend.CopyToDevice(out.rope_cos.data(), cos.data(), bytes);
+  backend.CopyToDevice(out.rope_sin.data(), sin.data(), bytes);
+  return {};
+}
+
+}  // namespace
+
+ops::RopeTable Weights::rope() const {
+  const int64_t half = spec.head_dim / 2;
+  const Shape shape{static_cast<int64_t>(rope_cos.bytes() / sizeof(float)) / half, half};
+  return {rope_cos.View(DType::kF32, shape), rope_sin.View(DType::kF32, shape)};
+}
+
+Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
+                                                   int64_t max_positions,
+                                                   const LoadProgress& progress) {
+  const auto report = [&progress](double share) {
+    if (progress) progress(share);
+  };
+  auto weights = std::make_shared<Weights>();
+  const ModelSpec& spec = weights->spec = source.spec();
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  if (max_positions < 1) return InvalidArgument("max_positions must be at least 1");
+
+  TANDEM_RETURN_IF_ERROR(LoadPlain(source, backend, WeightRole::kEmbedding, 0, weights->embedding));
+  const std::array head_role = {spec.tied_head ? WeightRole::kEmbedding : WeightRole::kHead};
+  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, head_role, 0, weights->head));
+  TANDEM_RETURN_IF_ERROR(
+      LoadPlain(source, backend, WeightRole::kFinalNorm, 0, weights->final_norm));
+  weights->layers.resize(static_cast<size_t>(spec.num_layers));
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    report(static_cast<double>(layer) / static_cast<double>(spec.num_layers));
+    TANDEM_RETURN_IF_ERROR(
+        LoadLayer(source, backend, layer, weights->layers[static_cast<size_t>(layer)]));
+  }
+  TANDEM_RETURN_IF_ERROR(MakeRopeTables(spec, backend, max_positions, *weights));
+  report(1.0);
+  return std::shared_ptr<const Weights>(std::move(weights));
+}
+
+int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions) {
+  const auto packed = [&](int64_t rows, int64_t cols) {
+    return backend.PackedBytes(rows, cols, spec.dtype);
+  };
+  const auto element = static_cast<int64_t>(SizeOf(spec.dtype));
+  const int64_t hidden = spec.hidden_size;
+  const int64_t layer = packed(spec.qkv_rows(), hidden) +
+                        packed(hidden, spec.num_heads * spec.head_dim) +
+                        packed(2 * spec.intermediate_size, hidden) +
+                        packed(hidden, spec.intermediate_size) + 2 * hidden * element;
+  const int64_t rope = max_positions * spec.head_dim * static_cast<int64_t>(sizeof(float));
+  return spec.num_layers * layer + packed(spec.vocab_size, hidden) +
+         (spec.vocab_size + 1) * hidden * element + rope;
+}
+
+}  // namespace tandem
