@@ -1,0 +1,100 @@
+#include "text/chat_template.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+
+#include "text/test_tokenizers.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kMessages =
+    R"([{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi \n"}])";
+
+TEST(ChatTemplate, RendersTheTemplateOfAModelFolder) {
+  const auto chat = ChatTemplate::FromModelDir(TestTokenizerDir("byte_level")).value();
+  EXPECT_EQ(chat->Render(kMessages).value(),
+            "<|begin|>system: Be brief.<|eot|>user: Hi<|eot|>assistant: ");
+  EXPECT_EQ(chat->Render(kMessages, {.add_generation_prompt = false}).value(),
+            "<|begin|>system: Be brief.<|eot|>user: Hi<|eot|>");
+  EXPECT_THAT(std::string(chat->Source()), HasSubstr("add_generation_prompt"));
+}
+
+TEST(ChatTemplate, IsNotFoundInAModelWithoutOne) {
+  const auto chat = ChatTemplate::FromModelDir(TestTokenizerDir("metaspace_bytes"));
+  EXPECT_EQ(chat.status().code(), Code::kNotFound);
+  EXPECT_THAT(chat.status().message(), HasSubstr("chat template"));
+}
+
+TEST(ChatTemplate, FilesOverruleTheConfigAndToolsChooseTheirTemplate) {
+  std::string pattern = std::filesystem::temp_directory_path() / "tandem_chat_XXXXXX";
+  const std::filesystem::path dir = mkdtemp(pattern.data());
+  std::ofstream(dir / "tokenizer_config.json")
+      << R"({"eos_token": {"content": "</s>"}, "chat_template": [)"
+      << R"({"name": "default", "template": "plain{{ eos_token }}"},)"
+      << R"({"name": "tool_use", "template": "{{ tools | tojson }}"}]})";
+  const auto named = ChatTemplate::FromModelDir(dir).value();
+  EXPECT_EQ(named->Render("[]").value(), "plain</s>");
+  EXPECT_EQ(named->Render("[]", {.variables_json = R"({"tools": null})"}).value(), "plain</s>");
+  EXPECT_EQ(named->Render("[]", {.variables_json = R"({"tools": [{"a": 1}]})"}).value(),
+            R"([{"a": 1}])");
+
+  std::ofstream(dir / "chat_template.jinja") << "jinja{{ eos_token }}";
+  EXPECT_EQ(ChatTemplate::FromModelDir(dir).value()->Render("[]").value(), "jinja</s>");
+  std::ofstream(dir / "chat_template.j2") << "j2";
+  EXPECT_EQ(ChatTemplate::FromModelDir(dir).value()->Render("[]").value(), "j2");
+  std::ofstream(dir / "chat_template.j2") << "{% if %}";
+  EXPECT_EQ(ChatTemplate::FromModelDir(dir).status().code(), Code::kInvalidArgument);
+  std::filesystem::remove_all(dir);
+}
+
+TEST(ChatTemplate, TellsTheDateItIsGiven) {
+  const auto chat = ChatTemplate::FromSource("{{ strftime_now('%d %b %Y') }}").value();
+  EXPECT_EQ(chat->Render("[]", {.now_unix_seconds = 1735603200}).value(), "31 Dec 2024");
+}
+
+TEST(ChatTemplate, RaisesTheExceptionsOfTheTemplate) {
+  const auto chat =
+      ChatTemplate::FromSource("{{ raise_exception('roles must alternate') }}").value();
+  const Status status = chat->Render(kMessages).status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("roles must alternate"));
+}
+
+TEST(ChatTemplate, RefusesMessagesThatAreNotAJsonArray) {
+  const auto chat = ChatTemplate::FromSource("x").value();
+  for (const char* bad : {"", "{", "{}", "7", "[1,", "\"\xFF\""}) {
+    EXPECT_EQ(chat->Render(bad).status().code(), Code::kInvalidArgument) << bad;
+  }
+  EXPECT_FALSE(chat->Render("[]", {.variables_json = "[]"}).ok());
+  EXPECT_FALSE(chat->Render("[]", {.variables_json = R"({"bos_token": "x"})"}).ok());
+}
+
+TEST(ChatTemplate, HostileTemplatesEndQuickly) {
+  const char* hostile[] = {
+      "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+      "{{ range(1000000000) | list }}",
+      "{{ 'x' * 1000000000 }}",
+      "{% set ns = namespace(s='x') %}{% for i in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% "
+      "endfor %}",
+      "{% macro m() %}{{ m() }}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(64) %}{% set ns.l = [ns.l, ns.l] %}{% "
+      "endfor %}"
+      "{{ ns.l }}",
+  };
+  for (const char* source : hostile) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto chat = ChatTemplate::FromSource(source);
+    const Status status = chat.ok() ? chat.value()->Render(kMessages).status() : chat.status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << source;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2)) << source;
+  }
+}
+
+}  // namespace
+}  // namespace tandem

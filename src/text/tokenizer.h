@@ -1,0 +1,91 @@
+// Text to token ids and back to raw bytes, as a Hugging Face model folder defines them.
+// A Tokenizer is immutable after Load and shared by shared_ptr; every method may be called from any
+// number of threads at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+struct TextTokenizer;  // the handle of rust/text
+
+namespace tandem {
+
+// What decoding does with spaces at the start of a text.
+enum class FirstTokenRule : uint32_t {
+  kKeep = 0,
+  kStripOneSpace = 1,  // one space of the text goes (Llama 2)
+  kDropWordMarks = 2,  // every space of the first token goes (decoder Metaspace)
+};
+
+class Tokenizer {
+ public:
+  struct Options {
+    // A longer text is refused: a bound on the time and memory of one Encode.
+    size_t max_text_bytes = 16u << 20;
+  };
+
+  // Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json,
+  // generation_config.json and config.json. Truncation and padding left in tokenizer.json are off.
+  static Result<std::shared_ptr<Tokenizer>> Load(const std::filesystem::path& model_dir,
+                                                 Options options);
+  static Result<std::shared_ptr<Tokenizer>> Load(const std::filesystem::path& model_dir) {
+    return Load(model_dir, Options());
+  }
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // `add_special`: put BOS (and what else the model wants) around the text. A text that a chat
+  // template made has them already.
+  Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special) const;
+
+  // What the token adds to the decoded bytes; not always whole characters. Empty for an id that
+  // stands for none. Lives as long as the tokenizer.
+  std::string_view TokenBytes(int32_t id) const;
+  std::optional<int32_t> TokenToId(std::string_view token) const;
+  // Control tokens and BOS, EOS, PAD, UNK: left out of decoded text by default.
+  bool IsSpecial(int32_t id) const;
+
+  // One more than the largest id. A model's own vocabulary may be larger by padding.
+  int32_t VocabSize() const { return vocab_size_; }
+  std::optional<int32_t> BosId() const { return bos_id_; }
+  std::optional<int32_t> PadId() const { return pad_id_; }
+  // Every id that ends a generation: those of generation_config.json (else config.json), then the
+  // tokenizer's own. Empty when nothing names one.
+  std::span<const int32_t> EosIds() const { return eos_ids_; }
+  FirstTokenRule first_token_rule() const { return first_token_rule_; }
+
+  // Equal when every id has the same bytes and the same specialness.
+  uint64_t Fingerprint() const { return fingerprint_; }
+  // Ok when ids mean the same in both, so that one may draft for the other: special tokens may be
+  // named differently, and one side may have further special tokens at the end. Else says what
+  // differs first.
+  Status CompatibleWith(const Tokenizer& other) const;
+
+  // Ids of ordinary tokens with bytes, in the order of their bytes; made on first use.
+  std::span<const int32_t> IdsByBytes() const;
+
+ private:
+  struct SortedIds;
+  Tokenizer(TextTokenizer* handle, Options options);
+
+  TextTokenizer* handle_;  // owned
+  Options options_;
+  int32_t vocab_size_ = 0;
+  uint64_t fingerprint_ = 0;
+  std::optional<int32_t> bos_id_;
+  std::optional<int32_t> pad_id_;
+  std::vector<int32_t> eos_ids_;
+  FirstTokenRule first_token_rule_ = FirstTokenRule::kKeep;
+  std::unique_ptr<SortedIds> sorted_;
+};
+
+}  // namespace tandem
