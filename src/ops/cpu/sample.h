@@ -1,6 +1,7 @@
 // CpuSampler: Sample and VerifyAndAccept of ops.h on the CPU. A row's result depends on that row
-// alone, so rows go to any thread in any order. Owned by the CPU backend's Ops; one caller at a time.
-// Allocates only when a larger vocabulary than before is seen (Reserve does it ahead of time).
+// alone, so rows go to any thread in any order. Owned by the CPU backend's Ops; one caller at a
+// time. Allocates only when a larger vocabulary than before is seen (Reserve does it ahead of
+// time).
 #pragma once
 
 #include <cstdint>

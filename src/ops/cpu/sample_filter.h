@@ -1,0 +1,34 @@
+// min-p, top-k and top-p of one row: which tokens may still be drawn. Candidates are ordered by
+// score, equal ones by token id (the lower is kept first). Pure functions on the caller's memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/cpu/sample_kernels.h"
+
+namespace tandem::ops {
+
+// The score below which min_p drops a token: p < min_p * largest p.
+float MinPFloor(float min_p);
+
+// The `k` best tokens with scores at or above the floor, in no order. out: [vocab]
+std::span<Candidate> TopK(const SampleKernels& kernels, const float* logits, int64_t vocab,
+                          ScoreMap map, int64_t k, Candidate* out);
+
+// The tokens that can be in the nucleus: all but a tail too light to matter. `total` is the sum of
+// exp of all scores at or above the floor. out: [vocab]
+std::span<Candidate> NucleusCandidates(const SampleKernels& kernels, const float* logits,
+                                       int64_t vocab, ScoreMap map, double total, float top_p,
+                                       Candidate* out);
+
+// Keeps the shortest run of best candidates whose weights reach `mass`; at least one. Reorders
+// them.
+std::span<Candidate> KeepMass(std::span<Candidate> candidates, double mass);
+
+double TotalWeight(std::span<const Candidate> candidates);
+
+// The candidate with the largest score + Gumbel noise, the lowest token of equals.
+int32_t DrawCandidate(std::span<const Candidate> candidates, NoiseKey key);
+
+}  // namespace tandem::ops

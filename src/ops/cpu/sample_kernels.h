@@ -1,0 +1,50 @@
+// The passes over a whole vocabulary that sampling is made of, vectorised, chosen once for the CPU
+// at hand; every choice gives the same bits. Pure functions: any thread, nothing allocated. A NaN
+// logit counts as minus infinity.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cpu/sample_scratch.h"
+#include "ops/noise.h"
+
+namespace tandem::ops {
+
+struct MaxLogit {
+  float value;
+  int32_t token;  // the lowest with that value; -1 when there is nothing above minus infinity
+};
+
+// Lower scores than this have a probability below 1e-34 of the likeliest token's: taken as zero.
+constexpr float kMinScore = -80.0f;
+
+// How a logit becomes a score, log-probability up to a constant: 0 for the largest logit, which
+// must be finite. Scores below `floor` do not count.
+struct ScoreMap {
+  float max = 0.0f;
+  float inverse_temperature = 1.0f;
+  float floor = kMinScore;
+};
+
+struct SampleKernels {
+  MaxLogit (*arg_max)(const float* logits, int64_t vocab);
+  // Sum of exp(score) over the scores at or above the floor, which is at least kMinScore.
+  double (*sum_exp)(const float* logits, int64_t vocab, ScoreMap map);
+  // out[i] = exp(score) * scale, 0 below the floor.
+  void (*exp_scores)(const float* logits, int64_t vocab, ScoreMap map, float scale, float* out);
+  // The token with the largest score + Gumbel noise, of those at or above the floor; the lowest of
+  // equals. `likeliest` is arg_max's token.
+  int32_t (*gumbel_arg_max)(const float* logits, int64_t vocab, ScoreMap map, NoiseKey key,
+                            int32_t likeliest);
+  // Writes tokens first .. first + count with scores at or above the floor to `out`; how many.
+  int64_t (*gather)(const float* logits, int64_t first, int64_t count, ScoreMap map,
+                    Candidate* out);
+};
+
+const SampleKernels& KernelsForThisCpu();
+
+// The compiled versions; a test compares them.
+extern const SampleKernels kSampleKernelsBaseline;
+extern const SampleKernels kSampleKernelsAvx2;
+
+}  // namespace tandem::ops

@@ -1,0 +1,211 @@
+#include "ops/cpu/sample_process.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+
+namespace tandem::ops {
+namespace {
+
+constexpr float kBanned = -std::numeric_limits<float>::infinity();
+
+// The tokens before the row's draw: the history, then the drafts ahead of it.
+class Context {
+ public:
+  explicit Context(const SampleRow& row) : row_(row) {}
+  int32_t size() const { return row_.history.num_tokens + row_.num_ahead; }
+  int32_t operator[](int32_t i) const {
+    const int32_t known = row_.history.num_tokens;
+    return i < known ? row_.history.tokens[i] : row_.ahead[i - known];
+  }
+  int32_t num_output() const { return size() - row_.history.prompt_tokens; }
+
+  // Whether tokens [at, at + count) equal the ones of `other` from `other_at` on.
+  bool EndsWith(const int32_t* tokens, int32_t count) const {
+    if (count > size()) return false;
+    for (int32_t i = count - 1; i >= 0; --i) {
+      if ((*this)[size() - count + i] != tokens[i]) return false;
+    }
+    return true;
+  }
+
+ private:
+  const SampleRow& row_;
+};
+
+bool HasPenalty(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+         params.frequency_penalty != 0.0f;
+}
+
+bool BansEndIds(const SampleRow& row) {
+  return row.slot->num_end_ids > 0 && Context(row).num_output() < row.slot->params.min_tokens;
+}
+
+float Penalised(float logit, int32_t count, const SamplingParams& params) {
+  const float repeated =
+      logit > 0.0f ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+  return repeated -
+         (params.presence_penalty + params.frequency_penalty * static_cast<float>(count));
+}
+
+void Ban(int32_t token, int64_t vocab, float* logits) {
+  if (token >= 0 && token < vocab) logits[token] = kBanned;
+}
+
+// Only seen tokens change, and few of a vocabulary are seen: whole groups are skipped.
+void PenaliseHistory(const SampleRow& row, int64_t vocab, float* logits) {
+  constexpr int64_t kGroup = 16;
+  const int32_t* counts = row.history.counts;
+  TANDEM_CHECK(counts != nullptr, "a penalty needs the slot's token counts");
+  for (int64_t begin = 0; begin < vocab; begin += kGroup) {
+    const int64_t end = std::min(begin + kGroup, vocab);
+    int32_t any = 0;
+    for (int64_t i = begin; i < end; ++i) any |= counts[i];
+    if (any == 0) continue;
+    for (int64_t i = begin; i < end; ++i) {
+      if (counts[i] > 0) logits[i] = Penalised(logits[i], counts[i], row.slot->params);
+    }
+  }
+}
+
+// Tokens among the drafts are penalised anew from their raw logits. The counts stay untouched:
+// other rows of the sequence are read from other threads.
+void PenaliseAhead(const SampleRow& row, int64_t vocab, float* logits) {
+  const int32_t* ahead = row.ahead;
+  for (int32_t i = 0; i < row.num_ahead; ++i) {
+    const int32_t token = ahead[i];
+    if (token < 0 || token >= vocab) continue;
+    const auto extra = std::count(ahead, ahead + row.num_ahead, token);
+    const int32_t count = row.history.counts[token] + static_cast<int32_t>(extra);
+    logits[token] = Penalised(row.logits[token], count, row.slot->params);
+  }
+}
+
+// Bans what followed each earlier occurrence of the last size - 1 tokens.
+void BanRepeatedNgrams(const SampleRow& row, int64_t vocab, float* logits) {
+  const Context context(row);
+  const int32_t prefix = row.slot->params.no_repeat_ngram_size - 1;
+  for (int32_t next = prefix; next < context.size(); ++next) {
+    bool same = true;
+    for (int32_t i = 1; same && i <= prefix; ++i) {
+      same = context[next - i] == context[context.size() - i];
+    }
+    if (same) Ban(context[next], vocab, logits);
+  }
+}
+
+void AddBias(const SlotSampling& slot, int64_t vocab, float* logits) {
+  for (int32_t i = 0; i < slot.num_bias; ++i) {
+    const int32_t token = slot.bias_ids[i];
+    if (token >= 0 && token < vocab) logits[token] += slot.bias_values[i];
+  }
+}
+
+// Bans the last token of each sequence whose other tokens were just seen.
+void BanSequences(const SampleRow& row, int64_t vocab, float* logits) {
+  const SlotSampling& slot = *row.slot;
+  const Context context(row);
+  int32_t begin = 0;
+  for (int32_t i = 0; i < slot.num_bans; ++i) {
+    const int32_t end = slot.ban_ends[i];
+    const int32_t before = end - begin - 1;
+    if (before >= 0 && context.EndsWith(slot.ban_tokens + begin, before)) {
+      Ban(slot.ban_tokens[end - 1], vocab, logits);
+    }
+    begin = end;
+  }
+}
+
+bool IsAllowed(const uint32_t* allowed, int64_t token) {
+  return allowed == nullptr || (allowed[token / 32] >> (token % 32) & 1u) != 0;
+}
+
+void ApplyMask(const uint32_t* allowed, int64_t vocab, float* logits) {
+  for (int64_t begin = 0; begin < vocab; begin += 32) {
+    const uint32_t word = allowed[begin / 32];
+    const int64_t end = std::min(begin + 32, vocab);
+    if (word == ~0u) continue;
+    if (word == 0u) {
+      std::fill(logits + begin, logits + end, kBanned);
+      continue;
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      if ((word >> (i - begin) & 1u) == 0) logits[i] = kBanned;
+    }
+  }
+}
+
+// The largest raw logit among the allowed tokens; with none above minus infinity (or NaN) the first
+// allowed token; -1 when none is allowed.
+int32_t LikeliestAllowed(const SampleRow& row, const uint32_t* allowed, int64_t vocab) {
+  int32_t best = -1;
+  float best_logit = -std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < vocab; ++i) {
+    if (!IsAllowed(allowed, i)) continue;
+    if (best < 0 || row.logits[i] > best_logit) {
+      best = static_cast<int32_t>(i);
+      if (row.logits[i] > best_logit) best_logit = row.logits[i];
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+bool ChangesLogits(const SampleRow& row) {
+  const SlotSampling& slot = *row.slot;
+  return row.allowed != nullptr || HasPenalty(slot.params) ||
+         slot.params.no_repeat_ngram_size > 0 || slot.num_bias > 0 || slot.num_bans > 0 ||
+         BansEndIds(row);
+}
+
+void ProcessLogits(const SampleRow& row, int64_t vocab, float* out) {
+  const SlotSampling& slot = *row.slot;
+  std::memcpy(out, row.logits, static_cast<size_t>(vocab) * sizeof(float));
+  if (HasPenalty(slot.params)) {
+    PenaliseHistory(row, vocab, out);
+    PenaliseAhead(row, vocab, out);
+  }
+  if (slot.params.no_repeat_ngram_size > 0) BanRepeatedNgrams(row, vocab, out);
+  AddBias(slot, vocab, out);
+  if (BansEndIds(row)) {
+    for (int32_t i = 0; i < slot.num_end_ids; ++i) Ban(slot.end_ids[i], vocab, out);
+  }
+  BanSequences(row, vocab, out);
+  if (row.allowed != nullptr) ApplyMask(row.allowed, vocab, out);
+}
+
+float EffectiveTopP(const SampleRow& row) {
+  const SamplingParams& params = row.slot->params;
+  if (params.top_p_decay == 1.0f) return params.top_p;
+  const Context context(row);
+  int32_t since_reset = 0;
+  while (since_reset < context.num_output() &&
+         context[context.size() - 1 - since_reset] != params.top_p_reset_id) {
+    ++since_reset;
+  }
+  // Multiplied out rather than raised to a power, so that every device computes the same bits.
+  float top_p = params.top_p;
+  for (int32_t i = 0; i < since_reset; ++i) {
+    top_p *= params.top_p_decay;
+    if (!(top_p > params.top_p_min)) return params.top_p_min;
+  }
+  return top_p;
+}
+
+int32_t FallbackToken(const SampleRow& row, int64_t vocab) {
+  if (row.allowed != nullptr) {
+    const int32_t token = LikeliestAllowed(row, row.allowed, vocab);
+    if (token >= 0) return token;
+  }
+  const SlotSampling& slot = *row.slot;
+  if (slot.num_end_ids > 0 && slot.end_ids[0] >= 0 && slot.end_ids[0] < vocab) {
+    return slot.end_ids[0];
+  }
+  return std::max(LikeliestAllowed(row, nullptr, vocab), 0);
+}
+
+}  // namespace tandem::ops

@@ -1,0 +1,84 @@
+// Ratio acceptance: speculative sampling after Leviathan (arXiv 2211.17192) and Chen (2302.01318).
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/cpu/sample.h"
+#include "ops/noise.h"
+
+namespace tandem::ops {
+namespace {
+
+// Probabilities come from logits that may hold anything: what is not a positive number counts as
+// zero.
+float Positive(float value) { return value > 0.0f ? value : 0.0f; }
+
+double Sum(const float* values, int64_t count) {
+  constexpr int64_t kLanes = 8;  // independent sums: an addition a cycle instead of one in four
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += double{Positive(values[i + lane])};
+  }
+  for (; i < count; ++i) lanes[0] += double{Positive(values[i])};
+  double sum = 0.0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+// The token at which the running sum of weights (not normalised) passes `uniform` of their total;
+// token 0 when nothing is positive.
+int32_t DrawByWeight(const float* weights, int64_t vocab, double total, double uniform) {
+  constexpr int64_t kBlock = 256;
+  double rest = uniform * total;
+  for (int64_t begin = 0; begin < vocab; begin += kBlock) {
+    const int64_t end = std::min(begin + kBlock, vocab);
+    const double block = Sum(weights + begin, end - begin);
+    if (block < rest) {
+      rest -= block;
+      continue;
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      rest -= double{Positive(weights[i])};
+      if (rest < 0.0) return static_cast<int32_t>(i);
+    }
+  }
+  // Rounding left a little rest: the last token that can be drawn.
+  for (int64_t i = vocab - 1; i > 0; --i) {
+    if (weights[i] > 0.0f) return static_cast<int32_t>(i);
+  }
+  return 0;
+}
+
+// p := max(p - q, 0). Left as it is when nothing would remain: p and q agree but for rounding.
+void SubtractProbs(float* p, const float* q, int64_t vocab) {
+  double remaining = 0.0;
+  for (int64_t i = 0; i < vocab; ++i) remaining += double{Positive(p[i] - Positive(q[i]))};
+  if (!(remaining > 0.0)) return;
+  for (int64_t i = 0; i < vocab; ++i) p[i] = Positive(p[i] - Positive(q[i]));
+}
+
+}  // namespace
+
+int32_t CpuSampler::VerifyAndAccept(const SlotSampling& slot, int32_t position,
+                                    const int32_t* draft, int32_t num_draft,
+                                    const float* draft_probs, float* target_probs, int64_t vocab,
+                                    int32_t* next) {
+  TANDEM_CHECK(vocab > 0 && num_draft >= 0, "a vocabulary, and drafts or none");
+  const uint64_t seed = slot.params.seed;
+  const uint32_t choice = slot.params.choice;
+  int32_t held = 0;
+  for (; held < num_draft; ++held) {
+    const int64_t token = draft[held];
+    if (token < 0 || token >= vocab) break;
+    const float p = Positive(target_probs[held * vocab + token]);
+    const float q = Positive(draft_probs[held * vocab + token]);
+    if (!(UniformNoise(seed, choice, position + held) * q < p)) break;
+  }
+  float* weights = target_probs + held * vocab;
+  if (held < num_draft) SubtractProbs(weights, draft_probs + held * vocab, vocab);
+  const double uniform = UniformDouble(NoiseStream::kResidual, seed, choice, position + held);
+  *next = DrawByWeight(weights, vocab, Sum(weights, vocab), uniform);
+  return held;
+}
+
+}  // namespace tandem::ops
