@@ -1,0 +1,56 @@
+// HfReader: a Hugging Face model folder (config.json, model.safetensors or an index with shards) as
+// a WeightSource. Open validates everything that will be read: missing shards and tensors, shapes
+// and element types are named with their file. Weights stay mapped; those stored in another
+// floating-point type than the spec's are converted when asked for. Nothing in the folder is
+// executed. One thread.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/as_dtype.h"
+#include "model/weights.h"
+#include "tensor/safetensors.h"
+
+namespace tandem {
+
+class HfReader final : public WeightSource {
+ public:
+  // `dtype`: compute in this type instead of the config's.
+  static Result<std::unique_ptr<HfReader>> Open(const std::filesystem::path& folder,
+                                                std::optional<DType> dtype = std::nullopt);
+
+  const ModelSpec& spec() const override { return spec_; }
+  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override;
+  void Release() override { scratch_.Clear(); }
+
+ private:
+  struct Stored {
+    Tensor tensor;
+    const SafetensorsFile* file = nullptr;
+  };
+  HfReader() = default;
+  Status ReadConfig(std::optional<DType> dtype);
+  Status OpenShards();
+  Status OpenSingleFile(const std::filesystem::path& path);
+  Status OpenIndex(const std::filesystem::path& path);
+  Status AddShard(const std::string& name, std::map<std::string, const SafetensorsFile*>& open);
+  void SettleHead();
+  Status SettleDType();
+  Status CheckAll() const;
+  Status Check(WeightRole role, int64_t layer, bool bias) const;
+
+  std::filesystem::path folder_;
+  const Family* family_ = nullptr;
+  ModelSpec spec_;
+  bool config_names_dtype_ = false;
+  std::vector<std::shared_ptr<const SafetensorsFile>> shards_;
+  std::map<std::string, Stored> tensors_;
+  ScratchBuffers scratch_;
+};
+
+}  // namespace tandem

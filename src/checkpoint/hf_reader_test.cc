@@ -1,0 +1,186 @@
+#include "checkpoint/hf_reader.h"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/hf_folder_test_util.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using Tensors = std::map<std::string, Tensor>;
+
+class HfReaderTest : public FolderTest {
+ protected:
+  // Opening must fail with every one of `parts` in the message.
+  void ExpectRefused(std::initializer_list<std::string> parts) const {
+    const auto reader = HfReader::Open(folder_);
+    ASSERT_FALSE(reader.ok());
+    for (const std::string& part : parts) {
+      EXPECT_NE(reader.status().message().find(part), std::string::npos)
+          << part << " not in: " << reader.status().message();
+    }
+  }
+};
+
+float At(const Tensor& tensor, int64_t i) { return ToFloat(tensor.As<BFloat16>()[i]); }
+
+TEST_F(HfReaderTest, ReadsOneFileAndShardsAlike) {
+  HfFolder{}.Write(folder_ / "one");
+  HfFolder{.extra_config = "", .stored = DType::kBF16, .num_shards = 3}.Write(folder_ / "three");
+  const auto one = HfReader::Open(folder_ / "one");
+  const auto three = HfReader::Open(folder_ / "three");
+  ASSERT_TRUE(one.ok()) << one.status().message();
+  ASSERT_TRUE(three.ok()) << three.status().message();
+  EXPECT_EQ((*one)->spec(), (*three)->spec());
+  const auto a = (*one)->Get(WeightRole::kDown, 1, false);
+  const auto b = (*three)->Get(WeightRole::kDown, 1, false);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->shape, (Shape{64, 128}));
+  EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
+}
+
+TEST_F(HfReaderTest, ConvertsToTheTypeOfTheConfig) {
+  HfFolder{.extra_config = "", .stored = DType::kF32}.Write(folder_ / "f32");
+  HfFolder{.extra_config = "", .stored = DType::kBF16}.Write(folder_ / "bf16");
+  const auto f32 = HfReader::Open(folder_ / "f32");
+  const auto bf16 = HfReader::Open(folder_ / "bf16");
+  ASSERT_TRUE(f32.ok() && bf16.ok());
+  const auto a = (*f32)->Get(WeightRole::kUp, 0, false);
+  const auto b = (*bf16)->Get(WeightRole::kUp, 0, false);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(a->dtype, DType::kBF16);
+  for (int64_t i = 0; i < a->NumElements(); ++i) ASSERT_EQ(At(*a, i), At(*b, i));
+  const auto wide = HfReader::Open(folder_ / "bf16", DType::kF32);
+  ASSERT_TRUE(wide.ok());
+  EXPECT_EQ((*wide)->Get(WeightRole::kUp, 0, false)->As<float>()[5], At(*b, 5));
+}
+
+TEST_F(HfReaderTest, TakesTheTypeOfTheWeightsWhenTheConfigNamesNone) {
+  HfFolder{.extra_config = ", \"torch_dtype\": null", .stored = DType::kF16}.Write(folder_);
+  const auto reader = HfReader::Open(folder_);
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  EXPECT_EQ((*reader)->spec().dtype, DType::kF16);
+}
+
+TEST_F(HfReaderTest, ReadsMisalignedFiles) {
+  HfFolder{}.Write(folder_);
+  // One space more in the header moves all data to odd addresses.
+  const fs::path path = folder_ / "model.safetensors";
+  std::string bytes = *ReadTextFile(path);
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), 8);
+  bytes.insert(8 + header, " ");
+  ++header;
+  std::memcpy(bytes.data(), &header, 8);
+  const auto before = HfReader::Open(folder_);
+  ASSERT_TRUE(before.ok());
+  const float expected = At(*(*before)->Get(WeightRole::kGate, 1, false), 77);
+  WriteText(folder_ / "moved", bytes);
+  fs::rename(folder_ / "moved", path);
+  const auto reader = HfReader::Open(folder_);
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  const auto gate = (*reader)->Get(WeightRole::kGate, 1, false);
+  ASSERT_TRUE(gate.ok());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(gate->data) % 2, 0u);
+  EXPECT_EQ(At(*gate, 77), expected);
+}
+
+TEST_F(HfReaderTest, TiesTheHeadUnlessADifferentOneIsStored) {
+  const std::string tied = ", \"tie_word_embeddings\": true";
+  HfFolder{.extra_config = tied, .stored = DType::kBF16, .num_shards = 1, .with_head = false}.Write(
+      folder_ / "absent");
+  HfFolder{.extra_config = tied}.Write(folder_ / "same", [](Tensors& tensors) {
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
+  });
+  HfFolder{.extra_config = tied}.Write(folder_ / "other");
+  EXPECT_TRUE((*HfReader::Open(folder_ / "absent"))->spec().tied_head);
+  EXPECT_TRUE((*HfReader::Open(folder_ / "same"))->spec().tied_head);
+  EXPECT_FALSE((*HfReader::Open(folder_ / "other"))->spec().tied_head);
+}
+
+TEST_F(HfReaderTest, NamesAMissingHeadThatIsNotTied) {
+  HfFolder{.extra_config = "", .stored = DType::kBF16, .num_shards = 1, .with_head = false}.Write(
+      folder_);
+  ExpectRefused({"model.safetensors", "tensor \"lm_head.weight\" is missing"});
+}
+
+TEST_F(HfReaderTest, NamesAMissingTensor) {
+  HfFolder{}.Write(folder_,
+                   [](Tensors& tensors) { tensors.erase("model.layers.1.mlp.up_proj.weight"); });
+  ExpectRefused({"model.safetensors", "tensor \"model.layers.1.mlp.up_proj.weight\" is missing"});
+}
+
+TEST_F(HfReaderTest, NamesAMissingBias) {
+  HfFolder{.extra_config = ", \"attention_bias\": true"}.Write(
+      folder_, [](Tensors& tensors) { tensors.erase("model.layers.0.self_attn.o_proj.bias"); });
+  ExpectRefused({"model.layers.0.self_attn.o_proj.bias"});
+}
+
+TEST_F(HfReaderTest, NamesAWrongShape) {
+  HfFolder{}.Write(folder_, [](Tensors& tensors) {
+    Tensor& tensor = tensors["model.layers.0.self_attn.k_proj.weight"];
+    tensor = tensor.Rows(16);
+  });
+  ExpectRefused({"model.safetensors", "k_proj.weight", "[16, 64]", "[32, 64]"});
+}
+
+TEST_F(HfReaderTest, NamesAnUnusableType) {
+  HfFolder{}.Write(folder_, [](Tensors& tensors) {
+    Tensor& tensor = tensors["model.layers.0.mlp.down_proj.weight"];
+    tensor = {tensor.data, DType::kI8, tensor.shape, Device{}};
+  });
+  ExpectRefused({"down_proj.weight", "I8"});
+}
+
+TEST_F(HfReaderTest, NamesAMissingShard) {
+  HfFolder{.extra_config = "", .stored = DType::kBF16, .num_shards = 3}.Write(folder_);
+  fs::remove(folder_ / "model-1.safetensors");
+  ExpectRefused({"model-1.safetensors", "missing"});
+}
+
+TEST_F(HfReaderTest, NamesATruncatedShard) {
+  HfFolder{.extra_config = "", .stored = DType::kBF16, .num_shards = 3}.Write(folder_);
+  const fs::path path = folder_ / "model-2.safetensors";
+  fs::resize_file(path, fs::file_size(path) - 100);
+  ExpectRefused({"model-2.safetensors", "tensor \"", "truncated"});
+}
+
+TEST_F(HfReaderTest, NamesATensorThatIsNotWhereTheIndexPutsIt) {
+  HfFolder{.extra_config = "", .stored = DType::kBF16, .num_shards = 2}.Write(folder_);
+  std::string index = *ReadTextFile(folder_ / "model.safetensors.index.json");
+  const size_t at = index.find("lm_head.weight\": \"model-") + 24;
+  index[at] = index[at] == '0' ? '1' : '0';
+  WriteText(folder_ / "model.safetensors.index.json", index);
+  ExpectRefused({"tensor \"lm_head.weight\" is missing", "model.safetensors.index.json"});
+}
+
+TEST_F(HfReaderTest, RefusesAnIndexThatLeavesTheFolder) {
+  HfFolder{}.Write(folder_);
+  fs::remove(folder_ / "model.safetensors");
+  for (const char* shard : {"../x.safetensors", "/etc/passwd", "a/b.safetensors", ""}) {
+    WriteText(folder_ / "model.safetensors.index.json",
+              std::string("{\"weight_map\": {\"a\": \"") + shard + "\"}}");
+    ExpectRefused({"index.json", "not the name of a file"});
+  }
+  WriteText(folder_ / "model.safetensors.index.json", "{\"weight_map\": {\"a\": 7}}");
+  ExpectRefused({"index.json", "weight_map.a"});
+  WriteText(folder_ / "model.safetensors.index.json", "{}");
+  ExpectRefused({"index.json", "weight_map"});
+}
+
+TEST_F(HfReaderTest, SaysWhatItCannotRead) {
+  ExpectRefused({"config.json"});
+  HfFolder{}.Write(folder_);
+  fs::remove(folder_ / "model.safetensors");
+  ExpectRefused({"neither model.safetensors nor"});
+  WriteText(folder_ / "pytorch_model.bin", "x");
+  ExpectRefused({"pytorch_model.bin", "safetensors"});
+  fs::rename(folder_ / "pytorch_model.bin", folder_ / "q4.gguf");
+  ExpectRefused({"q4.gguf", "GGUF"});
+  WriteText(folder_ / "config.json", "{\"architectures\": [\"MistralForCausalLM\"]}");
+  ExpectRefused({"config.json", "MistralForCausalLM", "LlamaForCausalLM"});
+}
+
+}  // namespace
+}  // namespace tandem
