@@ -1,6 +1,6 @@
-// KvCache: the one owner of block ids. It allocates, shares, evicts and matches prefixes, and is the
-// only code that changes a reference count. It never touches the keys and values themselves: the pools
-// of both models (ops::KvPool) use the same ids. Engine thread only.
+// KvCache: the one owner of block ids. It allocates, shares, evicts and matches prefixes, and is
+// the only code that changes a reference count. It never touches the keys and values themselves:
+// the pools of both models (ops::KvPool) use the same ids. Engine thread only.
 //
 // A block is free (in no sequence, holds nothing), cached (in no sequence, in the prefix tree) or
 // referenced (in at least one sequence). Validity is not shared between the models: each tree node
@@ -34,8 +34,10 @@ struct PrefixMatch {
   // Tokens valid per model, from the start, the partial ones included (so it holds once they are
   // copied). Target: blocks * block_tokens + partial_tokens; the draft's is never larger.
   ComputedLengths computed{0, 0};
-  BlockId partial_source = -1;  // a block whose first partial_tokens continue the prompt; copy them into
-  int32_t partial_tokens = 0;   // a fresh block. Referenced too: release it once the copy has run
+  // A block whose first partial_tokens continue the prompt; copy them into a fresh block. It is
+  // referenced too: release it once the copy has run.
+  BlockId partial_source = -1;
+  int32_t partial_tokens = 0;
 };
 
 struct KvCacheStats {
@@ -59,7 +61,8 @@ class KvCache {
   // Blocks that an Allocate can have: free and evictable ones.
   int32_t AvailableBlocks() const;
 
-  // The longest prefix of `tokens` in the tree, leaving at least one token to compute. Takes references.
+  // The longest prefix of `tokens` in the tree, leaving at least one token to compute. Takes
+  // references.
   PrefixMatch Match(std::span<const int32_t> tokens);
   // As Match, without taking references or counting: how many target tokens it would bring.
   int32_t PeekMatch(std::span<const int32_t> tokens) const;
@@ -68,10 +71,10 @@ class KvCache {
   // Appends to `blocks`. False when there are not enough.
   bool Allocate(int32_t count, std::vector<BlockId>& blocks);
 
-  // Puts the full blocks of `tokens` that the target has computed into the tree, with what the draft
-  // has computed of them. A block whose content the tree already holds under another id is left
-  // private. May be called again with more tokens or larger `computed`. The caller holds a reference to
-  // each of `blocks`. Changes no reference count.
+  // Puts the full blocks of `tokens` that the target has computed into the tree, with what the
+  // draft has computed of them. A block whose content the tree already holds under another id is
+  // left private. May be called again with more tokens or larger `computed`. The caller holds a
+  // reference to each of `blocks`. Changes no reference count.
   void Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
                const ComputedLengths& computed);
 
