@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 
+#include "text/detokenizer.h"
 #include "text/test_tokenizers.h"
 
 namespace tandem {
@@ -23,6 +25,27 @@ TEST(ChatTemplate, RendersTheTemplateOfAModelFolder) {
   EXPECT_EQ(chat->Render(kMessages, {.add_generation_prompt = false}).value(),
             "<|begin|>system: Be brief.<|eot|>user: Hi<|eot|>");
   EXPECT_THAT(std::string(chat->Source()), HasSubstr("add_generation_prompt"));
+}
+
+TEST(ChatTemplate, EmbeddedPairAsksItsQuestion) {
+  const std::filesystem::path models =
+      std::filesystem::path(TANDEM_SOURCE_DIR) / "models/dictionary";
+  const auto target = Tokenizer::Load(models / "target").value();
+  const auto draft = Tokenizer::Load(models / "draft").value();
+  EXPECT_TRUE(target->CompatibleWith(*draft).ok());
+  EXPECT_EQ(target->TokenToId("</s>"), 2);
+  EXPECT_THAT(std::vector<int32_t>(target->EosIds().begin(), target->EosIds().end()),
+              ::testing::Contains(2));
+
+  const auto chat = ChatTemplate::FromModelDir(models / "target").value();
+  const std::string prompt =
+      chat->Render(R"([{"role": "user", "content": "What does \"tandem\" mean?"}])").value();
+  EXPECT_THAT(prompt, HasSubstr("What does \"tandem\" mean?"));
+  const std::vector<int32_t> ids = target->Encode(prompt, /*add_special=*/false).value();
+  // The template writes BOS itself, once.
+  EXPECT_EQ(ids.front(), target->BosId());
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), *target->BosId()), 1);
+  EXPECT_EQ(Decode(target, ids, {.skip_special = false}), prompt);
 }
 
 TEST(ChatTemplate, IsNotFoundInAModelWithoutOne) {

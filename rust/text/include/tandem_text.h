@@ -83,11 +83,12 @@ uint32_t tandem_text_template_new(TandemTextView source, TandemTextView special_
 void tandem_text_template_free(TemplateSet* templates);
 // Of the default template. Lives as long as the handle.
 TandemTextView tandem_text_template_source(const TemplateSet* templates);
-// messages_json: an array; variables_json: an object (tools, add_generation_prompt, ...) or empty;
+// messages_json: an array; variables_json: an object (tools, documents, ...) or empty;
 // now_unix_seconds: what strftime_now sees, negative for the clock.
 uint32_t tandem_text_template_render(const TemplateSet* templates, TandemTextView messages_json,
-                                     TandemTextView variables_json, int64_t now_unix_seconds,
-                                     TandemTextBuffer* out, TandemTextBuffer* error);
+                                     TandemTextView variables_json, bool add_generation_prompt,
+                                     int64_t now_unix_seconds, TandemTextBuffer* out,
+                                     TandemTextBuffer* error);
 
 #ifdef __cplusplus
 }  // extern "C"

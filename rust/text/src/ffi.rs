@@ -292,6 +292,7 @@ pub unsafe extern "C" fn tandem_text_template_render(
     templates: *const TemplateSet,
     messages_json: TandemTextView,
     variables_json: TandemTextView,
+    add_generation_prompt: bool,
     now_unix_seconds: i64,
     out: *mut TandemTextBuffer,
     error: *mut TandemTextBuffer,
@@ -300,7 +301,7 @@ pub unsafe extern "C" fn tandem_text_template_render(
         let messages = messages_json.text("messages")?;
         let variables = variables_json.text("template variables")?;
         let now = (now_unix_seconds >= 0).then_some(now_unix_seconds);
-        let text = (*templates).render(messages, variables, now)?;
+        let text = (*templates).render(messages, variables, add_generation_prompt, now)?;
         out.write(TandemTextBuffer::from_string(text));
         Ok(())
     })

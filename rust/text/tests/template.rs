@@ -8,7 +8,12 @@ const NOW: i64 = 1_735_603_200; // 2024-12-31
 
 fn render_with(source: &str, messages: &str, extra: &str) -> Result<String, tandem_text::Error> {
     let tokens = r#"{"bos_token": "<s>", "eos_token": "</s>"}"#;
-    TemplateSet::compile_one(source, tokens)?.render(messages, extra, Some(NOW))
+    TemplateSet::compile_one(source, tokens)?.render(
+        messages,
+        extra,
+        extra.contains("tools"),
+        Some(NOW),
+    )
 }
 
 fn render(source: &str) -> String {
@@ -46,8 +51,7 @@ fn generation_prompt_tools_and_variables() {
     let source = "{% if tools is not none %}{{ tools | tojson }}{% endif %}\
         {% if add_generation_prompt %}<a>{% endif %}{{ style }}";
     assert_eq!(render(source), "");
-    let extra =
-        r#"{"tools":[{"z":1,"a":["é",true,null,1.0]}],"add_generation_prompt":true,"style":"x"}"#;
+    let extra = r#"{"tools":[{"z":1,"a":["é",true,null,1.0]}],"style":"x"}"#;
     let text = render_with(source, "[]", extra).unwrap();
     assert_eq!(text, r#"[{"z": 1, "a": ["é", true, null, 1.0]}]<a>x"#);
 }
@@ -78,6 +82,14 @@ fn values_print_as_in_python() {
         r#"[True, None, 1, 1.5, "it's", 'q', {'k': False}] True None 1e+20 1e-05 "#
     );
     assert_eq!(render("{{ 1 ~ true ~ 'a' }}{{ [1]|string }}"), "1Truea[1]");
+    assert_eq!(
+        render("{{ [true]|trim }}{{ none|upper }}{{ 1.0|e }}{{ '<'|e }}"),
+        "[True]NONE1.0&lt;"
+    );
+    assert_eq!(
+        render("{{ [1]|replace('1', '2') }}{{ '--x-'|trim('-') }}"),
+        "[2]x"
+    );
 }
 
 #[test]
@@ -148,7 +160,13 @@ fn long_honest_conversations_fit() {
 
 #[test]
 fn variables_cannot_replace_what_the_server_sets() {
-    for key in ["messages", "bos_token", "(settle)", "a b"] {
+    for key in [
+        "messages",
+        "add_generation_prompt",
+        "bos_token",
+        "(settle)",
+        "a b",
+    ] {
         let extra = format!(r#"{{"{key}": 1}}"#);
         let error = render_with("x", "[]", &extra).unwrap_err();
         assert!(error.message.contains(key), "{}", error.message);
@@ -234,7 +252,7 @@ fn hostile_templates_end_quickly_in_little_memory() {
         "{% set s = 'x' * 1000000 %}{{ ([s] * 1000)|map('upper')|join }}".into(),
         format!("{{{{ {nested} }}}}"),
         blocks,
-        format!("{{{{ {} }}}}", vec!["'aaaaaaaaaaaaaaaa'"; 200].join(" ~ ").repeat(1)),
+        format!("{{{{ {} }}}}", vec!["'aaaaaaaaaaaaaaaa'"; 200].join(" ~ ")),
         format!("{{{{ {}1 }}}}", "-".repeat(100_000)),
         format!("{{{{ {}1 }}}}", "not ".repeat(100_000)),
         format!("{{{{ x{} }}}}", "[0]".repeat(100_000)),
@@ -271,7 +289,7 @@ fn hostile_templates_end_quickly_in_little_memory() {
         assert!(peak_bytes() - before < 64 << 20);
     };
     let thread = std::thread::Builder::new()
-        .stack_size(2 << 20)
+        .stack_size(512 << 10)
         .spawn(worker)
         .unwrap();
     thread.join().unwrap();

@@ -25,42 +25,20 @@ fn plain() -> &'static Environment<'static> {
 }
 
 const WRAPPED_FILTERS: &[&str] = &[
-    "abs",
-    "attr",
-    "batch",
-    "bool",
+    "abs", "attr", "batch", "bool", "chain", "count", "d", "default", "dictsort", "first", "float",
+    "groupby", "int", "items", "last", "length", "lines", "list", "max", "min", "reverse", "round",
+    "safe", "slice", "sort", "split", "sum", "unique", "zip",
+];
+
+/// These take the text of any value.
+const TEXT_FILTERS: &[&str] = &[
     "capitalize",
-    "chain",
-    "count",
-    "d",
-    "default",
-    "dictsort",
     "e",
     "escape",
-    "first",
-    "float",
-    "groupby",
-    "int",
-    "items",
-    "last",
-    "length",
-    "lines",
-    "list",
     "lower",
-    "max",
-    "min",
-    "reverse",
-    "round",
-    "safe",
-    "slice",
-    "sort",
-    "split",
-    "sum",
     "title",
     "trim",
-    "unique",
     "upper",
-    "zip",
 ];
 
 const WRAPPED_TESTS: &[&str] = &[
@@ -98,6 +76,13 @@ pub fn install(env: &mut Environment<'static>) {
             settle(plain().empty_state().apply_filter(name, &args)?)
         });
     }
+    for &name in TEXT_FILTERS {
+        env.add_filter(name, move |value: Value, options: Rest<Value>| {
+            let mut args = vec![Value::from(str_of(&value)?)];
+            args.extend(options.iter().cloned());
+            settle(plain().empty_state().apply_filter(name, &args)?)
+        });
+    }
     for &name in WRAPPED_TESTS {
         env.add_test(name, move |args: Rest<Value>| {
             args.iter().try_for_each(|arg| weigh(arg, 0))?;
@@ -106,8 +91,8 @@ pub fn install(env: &mut Environment<'static>) {
     }
     env.add_filter("string", |value: Value| str_of(&value));
     env.add_filter("tojson", tojson);
-    env.add_filter("replace", |s: String, from: String, to: String| {
-        replace(&s, &from, &to, None)
+    env.add_filter("replace", |value: Value, from: String, to: String| {
+        replace(&str_of(&value)?, &from, &to, None)
     });
     env.add_filter("join", |items: Value, glue: Option<String>| {
         join(&items, glue.as_deref().unwrap_or(""))
@@ -240,7 +225,8 @@ fn join(items: &Value, glue: &str) -> Result<String, Error> {
     Ok(text)
 }
 
-fn indent(s: String, options: Rest<Value>) -> Result<String, Error> {
+fn indent(value: Value, options: Rest<Value>) -> Result<String, Error> {
+    let s = str_of(&value)?;
     let (width, first, blank, kwargs): (Option<usize>, Option<bool>, Option<bool>, Kwargs) =
         from_args(&options)?;
     let width = width.or(kwargs.get("width")?).unwrap_or(4);

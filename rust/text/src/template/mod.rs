@@ -2,6 +2,7 @@
 //! whose steps, bytes and depth are bounded: a template is input, wherever it comes from.
 
 mod budget;
+mod compile;
 mod constants;
 mod guard;
 mod python;
@@ -12,27 +13,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::machinery::{
-    make_string_output, parse, tokenize, CodeGenerator, Instructions, Token, Vm, WhitespaceConfig,
-};
-use minijinja::syntax::SyntaxConfig;
+use minijinja::machinery::{make_string_output, Vm};
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, ErrorKind};
 
+use self::compile::{Compiled, MAX_TEMPLATE_BYTES};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model_folder::{read_optional, ModelFolder};
 
-/// The largest template in use is about 30 KB.
-const MAX_TEMPLATE_BYTES: usize = 256 << 10;
-/// Of one `{{ }}` or `{% %}`: `1+1+1+...` nests as deep as it is long, and the parser's own limit
-/// does not see it.
-const MAX_TAG_TOKENS: usize = 5_000;
-/// Parsing and compiling recurse; with the limits above they stay well below this. Pages that are
-/// not touched cost nothing.
-const COMPILE_STACK_BYTES: usize = 256 << 20;
 const MAX_INPUT_BYTES: usize = 64 << 20;
 /// Levels of macros and loops inside each other.
-const RECURSION_LIMIT: usize = 120;
+const RECURSION_LIMIT: usize = 200;
 
 const SPECIAL_TOKEN_KEYS: [&str; 7] = [
     "bos_token",
@@ -46,36 +37,9 @@ const SPECIAL_TOKEN_KEYS: [&str; 7] = [
 
 /// One compiled template. Immutable; shared by threads.
 pub struct ChatTemplate {
-    /// Declared before `source`, which it borrows from, so that it drops first.
-    instructions: Instructions<'static>,
+    compiled: Compiled,
     env: Environment<'static>,
     tokens: serde_json::Map<String, serde_json::Value>,
-    source: OwnedSource,
-}
-
-/// Text that `instructions` borrows from; freed with the template.
-struct OwnedSource(*mut str);
-
-// Nobody writes to the text.
-unsafe impl Send for OwnedSource {}
-unsafe impl Sync for OwnedSource {}
-
-impl OwnedSource {
-    fn new(text: String) -> Self {
-        Self(Box::into_raw(text.into_boxed_str()))
-    }
-    /// # Safety
-    /// The result must not be used after `self` is dropped.
-    unsafe fn get(&self) -> &'static str {
-        &*self.0
-    }
-}
-
-impl Drop for OwnedSource {
-    fn drop(&mut self) {
-        // Made by Box::into_raw in `new`, dropped once.
-        drop(unsafe { Box::from_raw(self.0) });
-    }
 }
 
 impl ChatTemplate {
@@ -84,47 +48,34 @@ impl ChatTemplate {
         source: &str,
         special_tokens: serde_json::Map<String, serde_json::Value>,
     ) -> Result<Self> {
-        if source.len() > MAX_TEMPLATE_BYTES {
-            return Err(Error::invalid(format!(
-                "the chat template has {} bytes; at most {MAX_TEMPLATE_BYTES} are allowed",
-                source.len()
-            )));
-        }
-        let owned = OwnedSource::new(without_generation_tags(source));
-        // Stored beside `instructions` and dropped after them.
-        let text = unsafe { owned.get() };
-        let instructions = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(COMPILE_STACK_BYTES);
-            let compiled = thread.spawn_scoped(scope, || compile_instructions(text));
-            compiled
-                .map_err(|e| Error::new(ErrorCode::Internal, format!("no thread: {e}")))?
-                .join()
-                .map_err(|_| Error::new(ErrorCode::Internal, "the template compiler panicked"))?
-                .map_err(invalid)
-        })?;
+        let compiled = Compiled::new(source)?;
         Ok(Self {
-            instructions,
+            compiled,
             env: environment(),
             tokens: special_tokens,
-            source: owned,
         })
     }
 
     pub fn source(&self) -> &str {
-        // The borrow ends with &self.
-        unsafe { self.source.get() }
+        self.compiled.source()
     }
 
     /// `messages`: a JSON array. `extra`: a JSON object with further variables (tools, documents,
-    /// add_generation_prompt, what the client passes on). `now`: Unix seconds for strftime_now.
-    pub fn render(&self, messages: &str, extra: &str, now: Option<i64>) -> Result<String> {
+    /// what the client passes on). `now`: Unix seconds for strftime_now, else the clock.
+    pub fn render(
+        &self,
+        messages: &str,
+        extra: &str,
+        add_generation_prompt: bool,
+        now: Option<i64>,
+    ) -> Result<String> {
         let input_bytes = messages.len() + extra.len();
         if input_bytes > MAX_INPUT_BYTES {
             return Err(Error::invalid(format!(
                 "messages have {input_bytes} bytes; at most {MAX_INPUT_BYTES} are rendered"
             )));
         }
-        let context = self.context(messages, extra)?;
+        let context = self.context(messages, extra, add_generation_prompt)?;
         let mut env = self.env.clone();
         env.set_fuel(Some(budget::fuel(input_bytes)));
         let now = now.unwrap_or_else(system_seconds);
@@ -136,7 +87,7 @@ impl ChatTemplate {
         let mut text = String::new();
         Vm::new(&env)
             .eval(
-                &self.instructions,
+                self.compiled.instructions(),
                 context,
                 &BTreeMap::new(),
                 &mut make_string_output(&mut text),
@@ -146,7 +97,7 @@ impl ChatTemplate {
         Ok(text)
     }
 
-    fn context(&self, messages: &str, extra: &str) -> Result<Value> {
+    fn context(&self, messages: &str, extra: &str, add_generation_prompt: bool) -> Result<Value> {
         let messages: serde_json::Value =
             serde_json::from_str(messages).map_err(|e| Error::invalid(format!("messages: {e}")))?;
         if !messages.is_array() {
@@ -162,10 +113,10 @@ impl ChatTemplate {
         let mut root = self.tokens.clone();
         root.insert("tools".to_owned(), serde_json::Value::Null);
         root.insert("documents".to_owned(), serde_json::Value::Null);
-        root.insert("add_generation_prompt".to_owned(), false.into());
         for (key, value) in extra {
             let identifier = key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-            if !identifier || key == "messages" || SPECIAL_TOKEN_KEYS.contains(&key.as_str()) {
+            let ours = ["messages", "add_generation_prompt"].contains(&key.as_str());
+            if !identifier || ours || SPECIAL_TOKEN_KEYS.contains(&key.as_str()) {
                 return Err(Error::invalid(format!(
                     "{key:?} cannot be set as a variable of the chat template"
                 )));
@@ -173,38 +124,12 @@ impl ChatTemplate {
             root.insert(key, value);
         }
         root.insert("messages".to_owned(), messages);
+        root.insert(
+            "add_generation_prompt".to_owned(),
+            add_generation_prompt.into(),
+        );
         Ok(Value::from_serialize(root))
     }
-}
-
-fn compile_instructions(
-    source: &'static str,
-) -> std::result::Result<Instructions<'static>, minijinja::Error> {
-    let whitespace = WhitespaceConfig {
-        keep_trailing_newline: false,
-        lstrip_blocks: true,
-        trim_blocks: true,
-    };
-    let mut tag_tokens = 0;
-    for token in tokenize(source, false, SyntaxConfig::default(), whitespace) {
-        tag_tokens = match token?.0 {
-            Token::VariableStart | Token::BlockStart => 0,
-            _ => tag_tokens + 1,
-        };
-        if tag_tokens > MAX_TAG_TOKENS {
-            return Err(budget::too_large(
-                "has an expression of more than 5,000 tokens",
-            ));
-        }
-    }
-    let syntax = SyntaxConfig::default();
-    let ast = parse(source, "chat_template", syntax, whitespace)?;
-    constants::check(&ast)?;
-    let mut generator = CodeGenerator::new("chat_template", source);
-    generator.compile_stmt(&ast);
-    // Without `block` there is one body; the other half of the result is empty.
-    let (instructions, _) = generator.finish();
-    Ok(rewrite::guard_instructions(&instructions))
 }
 
 /// The templates of a model: one, or several by name ("default", "tool_use", "rag").
@@ -267,8 +192,15 @@ impl TemplateSet {
         template
     }
 
-    pub fn render(&self, messages: &str, extra: &str, now: Option<i64>) -> Result<String> {
-        self.choose(extra).render(messages, extra, now)
+    pub fn render(
+        &self,
+        messages: &str,
+        extra: &str,
+        add_generation_prompt: bool,
+        now: Option<i64>,
+    ) -> Result<String> {
+        self.choose(extra)
+            .render(messages, extra, add_generation_prompt, now)
     }
 
     pub fn source(&self) -> &str {
@@ -320,34 +252,6 @@ impl std::fmt::Write for Counted<'_, '_> {
         budget::charge_bytes(s.len()).map_err(|_| std::fmt::Error)?;
         self.0.write_str(s)
     }
-}
-
-/// `{% generation %}` only marks what the assistant said, for training: it becomes `{% if true %}`.
-fn without_generation_tags(source: &str) -> String {
-    let mut result = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else {
-            break;
-        };
-        let inner = &rest[start + 2..start + length];
-        let replaced = match inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+')
-        {
-            "generation" => inner.replace("generation", "if true"),
-            "endgeneration" => inner.replace("endgeneration", "endif"),
-            _ => inner.to_owned(),
-        };
-        result.push_str(&rest[..start + 2]);
-        result.push_str(&replaced);
-        result.push_str("%}");
-        rest = &rest[start + length + 2..];
-    }
-    result.push_str(rest);
-    result
-}
-
-fn invalid(error: minijinja::Error) -> Error {
-    Error::invalid(error.to_string())
 }
 
 fn render_error(error: minijinja::Error) -> Error {
