@@ -1,0 +1,264 @@
+// QkvRopeStore, PagedAttention and CopyBlock on every backend: against a double-precision reference over
+// ragged batches, and bit for bit against other cuts of the same work.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/op_test.h"
+
+namespace tandem::ops {
+namespace {
+
+struct AttentionShape {
+  int32_t num_heads, num_kv_heads, head_dim, block_tokens;
+};
+
+// Rows [context - rows, context) of one sequence.
+struct Range {
+  int32_t seq = 0;
+  int32_t context = 0;
+  int32_t rows = 0;
+};
+
+constexpr int32_t kMaxBlocks = 40;
+constexpr int32_t kLayers = 2;
+constexpr int32_t kLayer = 1;
+
+class AttentionTest : public OpTest {
+ protected:
+  // A pool whose every element is NaN, and per sequence a table of scattered block ids.
+  void MakePool(const AttentionShape& shape, int32_t num_seqs) {
+    shape_ = shape;
+    pool_.num_blocks = num_seqs * kMaxBlocks;
+    pool_.num_layers = kLayers;
+    pool_.num_kv_heads = shape.num_kv_heads;
+    pool_.block_tokens = shape.block_tokens;
+    pool_.head_dim = shape.head_dim;
+    pool_memory_ = Poisoned({pool_.num_blocks * pool_.elements_per_block()}, dtype());
+    pool_.data = pool_memory_.tensor;
+    std::vector<int32_t> ids(static_cast<size_t>(pool_.num_blocks));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(99));
+    tables_ = ids;
+    const int32_t positions = kMaxBlocks * shape.block_tokens;
+    std::vector<float> cos, sin;
+    for (int32_t position = 0; position < positions; ++position) {
+      for (int32_t i = 0; i < shape.head_dim / 2; ++i) {
+        const double angle = position * std::pow(10000.0, -2.0 * i / shape.head_dim);
+        cos.push_back(static_cast<float>(std::cos(angle)));
+        sin.push_back(static_cast<float>(std::sin(angle)));
+      }
+    }
+    cos_ = FromFloats({positions, shape.head_dim / 2}, DType::kF32, cos);
+    sin_ = FromFloats({positions, shape.head_dim / 2}, DType::kF32, sin);
+  }
+  int64_t Width() const { return (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim; }
+  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+
+  // The qkv row of (seq, position), the same whatever batch it is in.
+  std::vector<float> QkvRow(int32_t seq, int32_t position) const {
+    std::mt19937 rng(static_cast<uint32_t>(seq * 100003 + position));
+    std::normal_distribution<float> normal(0.0f, 1.5f);
+    std::vector<float> row(static_cast<size_t>(Width()));
+    for (float& value : row) value = normal(rng);
+    return row;
+  }
+
+  // Stores and attends the ranges as one batch; returns its output rows.
+  std::vector<std::byte> Step(const std::vector<Range>& ranges) {
+    std::vector<int32_t> positions, row_seq, query_start = {0}, context_len, table;
+    std::vector<float> values;
+    for (const Range& range : ranges) {
+      for (int32_t p = range.context - range.rows; p < range.context; ++p) {
+        positions.push_back(p);
+        row_seq.push_back(static_cast<int32_t>(context_len.size()));
+        const std::vector<float> row = QkvRow(range.seq, p);
+        values.insert(values.end(), row.begin(), row.end());
+      }
+      query_start.push_back(static_cast<int32_t>(positions.size()));
+      context_len.push_back(range.context);
+      table.insert(table.end(), tables_.begin() + range.seq * kMaxBlocks,
+                   tables_.begin() + (range.seq + 1) * kMaxBlocks);
+    }
+    const auto rows = static_cast<int64_t>(positions.size());
+    const OwnedTensor qkv = FromFloats({rows, Width()}, dtype(), values);
+    const OwnedTensor out = Poisoned({rows, int64_t{shape_.num_heads} * shape_.head_dim}, dtype());
+    const Buffer positions_buffer = Ints(positions), row_seq_buffer = Ints(row_seq);
+    const Buffer start_buffer = Ints(query_start), context_buffer = Ints(context_len);
+    const Buffer table_buffer = Ints(table);
+    BatchView batch;
+    batch.num_rows = static_cast<int32_t>(rows);
+    batch.num_seqs = static_cast<int32_t>(ranges.size());
+    batch.positions = positions_buffer.As<int32_t>();
+    batch.row_seq = row_seq_buffer.As<int32_t>();
+    batch.query_start = start_buffer.As<int32_t>();
+    batch.context_len = context_buffer.As<int32_t>();
+    batch.block_table = table_buffer.As<int32_t>();
+    batch.max_blocks = kMaxBlocks;
+    ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, pool_, kLayer);
+    ops().PagedAttention(qkv.tensor, batch, pool_, kLayer, Scale(), out.tensor);
+    return Bytes(out.tensor);
+  }
+
+  std::vector<double> ToDoubles(const std::vector<std::byte>& bytes) {
+    std::vector<float> floats(bytes.size() / SizeOf(dtype()));
+    const Shape shape{static_cast<int64_t>(floats.size())};
+    ConvertElements({const_cast<std::byte*>(bytes.data()), dtype(), shape, {}},
+                    {floats.data(), DType::kF32, shape, {}});
+    return {floats.begin(), floats.end()};
+  }
+
+  double Rounded(double value) {
+    std::byte bytes[4];
+    float result = static_cast<float>(value);
+    ConvertElements({&result, DType::kF32, {1}, {}}, {bytes, dtype(), {1}, {}});
+    ConvertElements({bytes, dtype(), {1}, {}}, {&result, DType::kF32, {1}, {}});
+    return result;
+  }
+  // Head `head` of a row, rotated to `position` and rounded as the op stores it.
+  std::vector<double> RotatedHead(const std::vector<float>& row, int32_t head, int32_t position) {
+    const int32_t half = shape_.head_dim / 2;
+    std::vector<double> x, result(static_cast<size_t>(shape_.head_dim));
+    for (int32_t i = 0; i < shape_.head_dim; ++i) {
+      x.push_back(Rounded(row[static_cast<size_t>(head * shape_.head_dim + i)]));
+    }
+    for (int32_t i = 0; i < half; ++i) {
+      const double angle = position * std::pow(10000.0, -2.0 * i / shape_.head_dim);
+      result[i] = Rounded(x[i] * std::cos(angle) - x[i + half] * std::sin(angle));
+      result[i + half] = Rounded(x[i + half] * std::cos(angle) + x[i] * std::sin(angle));
+    }
+    return result;
+  }
+  // Attention output of one row, all heads.
+  std::vector<double> Reference(int32_t seq, int32_t position) {
+    const int32_t dim = shape_.head_dim, group = shape_.num_heads / shape_.num_kv_heads;
+    std::vector<double> out;
+    const std::vector<float> query_row = QkvRow(seq, position);
+    for (int32_t head = 0; head < shape_.num_heads; ++head) {
+      const std::vector<double> q = RotatedHead(query_row, head, position);
+      std::vector<double> scores, result(static_cast<size_t>(dim), 0.0);
+      double sum = 0.0;
+      for (int32_t key = 0; key <= position; ++key) {
+        const std::vector<double> k =
+            RotatedHead(QkvRow(seq, key), shape_.num_heads + head / group, key);
+        double score = 0.0;
+        for (int32_t i = 0; i < dim; ++i) score += q[i] * k[i];
+        scores.push_back(score * Scale());
+      }
+      const double max = *std::max_element(scores.begin(), scores.end());
+      for (int32_t key = 0; key <= position; ++key) {
+        const std::vector<float> row = QkvRow(seq, key);
+        const double p = std::exp(scores[key] - max);
+        const int32_t base = (shape_.num_heads + shape_.num_kv_heads + head / group) * dim;
+        for (int32_t i = 0; i < dim; ++i) result[i] += p * Rounded(row[base + i]);
+        sum += p;
+      }
+      for (const double value : result) out.push_back(value / sum);
+    }
+    return out;
+  }
+
+  AttentionShape shape_{};
+  KvPool pool_;
+  OwnedTensor pool_memory_;
+  std::vector<int32_t> tables_;  // [num_seqs, kMaxBlocks]
+  OwnedTensor cos_, sin_;
+};
+
+TEST_P(AttentionTest, MatchesReferenceOverRaggedBatches) {
+  const AttentionShape shapes[] = {{4, 2, 64, 16}, {3, 3, 16, 7}, {8, 1, 20, 32}, {4, 4, 128, 64}, {2, 1, 6, 5}};
+  for (const AttentionShape& shape : shapes) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << "/" << shape.num_kv_heads << " heads of "
+                                      << shape.head_dim << ", blocks of " << shape.block_tokens);
+    MakePool(shape, 4);
+    Step({{0, 40, 40}, {1, 1, 1}, {2, 33, 33}});
+    // A decode step, a second chunk, a verification and a new prompt in one batch.
+    const std::vector<Range> ranges = {{0, 41, 1}, {1, 30, 29}, {2, 38, 5}, {3, 3, 3}};
+    const std::vector<double> out = ToDoubles(Step(ranges));
+    std::vector<double> expected;
+    for (const Range& range : ranges) {
+      for (int32_t p = range.context - range.rows; p < range.context; ++p) {
+        const std::vector<double> row = Reference(range.seq, p);
+        expected.insert(expected.end(), row.begin(), row.end());
+      }
+    }
+    // A rounding of a stored key or query may tip the other way in the reference.
+    ExpectNear(out, expected, 4 * Rounding(dtype()) + 1e-5, 1.0);
+  }
+}
+
+TEST_P(AttentionTest, RowDoesNotDependOnChunkingOrNeighbours) {
+  const AttentionShape shapes[] = {{4, 2, 64, 16}, {5, 1, 24, 7}, {3, 3, 32, 48}};
+  for (const AttentionShape& shape : shapes) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << "/" << shape.num_kv_heads);
+    const int32_t length = 150;
+    MakePool(shape, 3);
+    const std::vector<std::byte> at_once = Step({{0, length, length}});
+    const size_t row_bytes = at_once.size() / length;
+    const auto expect_rows = [&](const std::vector<std::byte>& rows, size_t offset, int32_t begin, int32_t count) {
+      ASSERT_EQ(std::memcmp(rows.data() + offset, at_once.data() + begin * row_bytes, count * row_bytes), 0)
+          << "positions from " << begin;
+    };
+    // In chunks.
+    for (const int32_t chunk : {1, 9, 32, 64}) {
+      MakePool(shape, 3);
+      for (int32_t begin = 0; begin < length; begin += chunk) {
+        const int32_t count = std::min(chunk, length - begin);
+        expect_rows(Step({{0, begin + count, count}}), 0, begin, count);
+      }
+    }
+    // Among neighbours, before and behind.
+    MakePool(shape, 3);
+    expect_rows(Step({{1, 70, 70}, {0, 100, 100}, {2, 5, 5}}), 70 * row_bytes, 0, 100);
+    expect_rows(Step({{2, 6, 1}, {1, 73, 3}, {0, 105, 5}}), 4 * row_bytes, 100, 5);
+  }
+}
+
+// Slots behind the context hold NaN here, as they may after a roll-back.
+TEST_P(AttentionTest, RejectedDraftsLeaveNoTrace) {
+  MakePool({4, 2, 32, 16}, 2);
+  Step({{0, 20, 20}});
+  const std::vector<std::byte> clean = Step({{0, 21, 1}});
+  // A verification of 5 wrote positions 20..24; all but the first are rolled back and computed again.
+  Step({{0, 25, 5}});
+  EXPECT_EQ(Step({{0, 21, 1}}), clean);
+}
+
+TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
+  MakePool({2, 1, 16, 16}, 1);
+  const OwnedTensor qkv = FromFloats({1, 4 * 16}, dtype(), std::vector<float>(4 * 16, 200.0f));
+  const OwnedTensor out = Poisoned({1, 2 * 16}, dtype());
+  const Buffer zero = Ints({0}), start = Ints({0, 1}), one = Ints({1}), table = Ints(tables_);
+  BatchView batch;
+  batch.num_rows = batch.num_seqs = 1;
+  batch.positions = batch.row_seq = zero.As<int32_t>();
+  batch.query_start = start.As<int32_t>();
+  batch.context_len = one.As<int32_t>();
+  batch.block_table = table.As<int32_t>();
+  batch.max_blocks = kMaxBlocks;
+  ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, pool_, kLayer);
+  ops().PagedAttention(qkv.tensor, batch, pool_, kLayer, 1.0f, out.tensor);
+  for (const double value : Doubles(out.tensor)) EXPECT_EQ(value, 200.0);
+}
+
+TEST_P(AttentionTest, CopyBlockCopiesLeadingTokensOfAllLayers) {
+  MakePool({2, 2, 8, 4}, 1);
+  const std::vector<float> values = [&] {
+    std::vector<float> v(static_cast<size_t>(pool_.data.NumElements()));
+    for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i % 251);
+    return v;
+  }();
+  pool_memory_ = FromFloats({pool_.data.NumElements()}, dtype(), values);
+  pool_.data = pool_memory_.tensor;
+  ops().CopyBlock(pool_, 3, 7, 2);
+  const std::vector<double> result = Doubles(pool_.data);
+  const int64_t per_block = pool_.elements_per_block(), per_head = pool_.elements_per_head();
+  for (int64_t i = 0; i < pool_.data.NumElements(); ++i) {
+    const bool copied = i / per_block == 7 && i % per_head < 2 * pool_.head_dim;
+    ASSERT_EQ(result[i], values[copied ? i - 4 * per_block : i]) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, ::testing::ValuesIn(AllBackendCases()), CaseName);
+
+}  // namespace
+}  // namespace tandem::ops

@@ -1,0 +1,188 @@
+// The ops that read and write the key-value pool.
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/pack.h"
+#include "ops/cpu/pieces.h"
+
+namespace tandem::ops::cpu {
+namespace {
+
+// Query rows one job should have: enough to pay for transposing the keys, few enough to share out.
+constexpr int64_t kJobQueryRows = 96;
+static_assert(kJobQueryRows <= kMaxQueryRows);
+
+std::byte* At(const Tensor& tensor, int64_t element) {
+  return static_cast<std::byte*>(tensor.data) +
+         element * static_cast<int64_t>(SizeOf(tensor.dtype));
+}
+
+// First element of a (layer, k or v, head) in block 0.
+int64_t PlaneOffset(const KvPool& pool, int32_t layer, bool values, int64_t head) {
+  return ((int64_t{layer} * 2 + (values ? 1 : 0)) * pool.num_kv_heads + head) *
+         pool.elements_per_head();
+}
+
+// First element of a position's key or value within its plane.
+int64_t TokenOffset(const KvPool& pool, const int32_t* block_table, int64_t position) {
+  return block_table[position / pool.block_tokens] * pool.elements_per_block() +
+         position % pool.block_tokens * pool.head_dim;
+}
+
+int64_t NumQueryHeads(const Tensor& qkv, const KvPool& pool) {
+  return qkv.dim(1) / pool.head_dim - 2 * pool.num_kv_heads;
+}
+
+// How the batch's attention is cut into jobs: per sequence blocks of positions, kv heads, and splits of the
+// query heads of a kv head (more than one only where few jobs would leave threads idle).
+struct AttentionJobs {
+  AttentionJobs(const BatchView& view, const KvPool& kv, int64_t query_heads, int num_threads)
+      : batch(view), group(query_heads / kv.num_kv_heads), kv_heads(kv.num_kv_heads) {
+    SetSplits((group + kJobQueryRows - 1) / kJobQueryRows);
+    const int64_t wanted = 2 * num_threads;
+    const int64_t jobs = Count();
+    if (num_threads > 1 && jobs < wanted) {
+      SetSplits(std::clamp<int64_t>((wanted + jobs - 1) / jobs * splits, 1, group));
+    }
+  }
+  void SetSplits(int64_t count) {
+    splits = count;
+    const int64_t largest_split = (group + splits - 1) / splits;
+    positions = std::max<int64_t>(1, kJobQueryRows / largest_split);
+  }
+  int64_t Rows(int32_t seq) const { return batch.query_start[seq + 1] - batch.query_start[seq]; }
+  int64_t Blocks(int32_t seq) const { return (Rows(seq) + positions - 1) / positions; }
+  int64_t CountOf(int32_t seq) const { return Blocks(seq) * kv_heads * splits; }
+  int64_t Count() const {
+    int64_t count = 0;
+    for (int32_t seq = 0; seq < batch.num_seqs; ++seq) count += CountOf(seq);
+    return count;
+  }
+  // Query-key products over all heads of all sequences.
+  double Products() const {
+    double products = 0.0;
+    for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
+      products += static_cast<double>(Rows(seq)) * batch.context_len[seq];
+    }
+    return products * static_cast<double>(group * kv_heads);
+  }
+
+  const BatchView& batch;
+  int64_t group;
+  int64_t kv_heads;
+  int64_t splits = 1;
+  int64_t positions = 1;  // of one job
+};
+
+}  // namespace
+
+void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
+                          const KvPool& pool, int32_t layer) {
+  TANDEM_CHECK(pool.data.dtype == qkv.dtype, "keys and values are stored in the activations' type");
+  const Element element = ElementOf(qkv.dtype);
+  const int64_t head_dim = pool.head_dim;
+  const int64_t num_heads = NumQueryHeads(qkv, pool);
+  const auto head_bytes = static_cast<size_t>(head_dim) * SizeOf(qkv.dtype);
+  const auto store_row = [&](int64_t row) {
+    const int32_t position = batch.positions[row];
+    TANDEM_CHECK(position < rope.cos.dim(0), "a position beyond the rotary tables");
+    const float* cos = rope.cos.As<float>() + position * (head_dim / 2);
+    const float* sin = rope.sin.As<float>() + position * (head_dim / 2);
+    const int64_t token = TokenOffset(
+        pool, batch.block_table + int64_t{batch.row_seq[row]} * batch.max_blocks, position);
+    const auto head = [&](int64_t index) { return At(qkv, row * qkv.dim(1) + index * head_dim); };
+    for (int64_t h = 0; h < num_heads; ++h) {
+      kernels_.rotate_head(element, head(h), cos, sin, head_dim, head(h));
+    }
+    for (int64_t h = 0; h < pool.num_kv_heads; ++h) {
+      kernels_.rotate_head(element, head(num_heads + h), cos, sin, head_dim,
+                           At(pool.data, token + PlaneOffset(pool, layer, false, h)));
+      std::memcpy(At(pool.data, token + PlaneOffset(pool, layer, true, h)),
+                  head(num_heads + pool.num_kv_heads + h), head_bytes);
+    }
+  };
+  ForEachPiece(pool_, batch.num_rows, 1, 4.0 * static_cast<double>(qkv.NumElements()),
+               [&](const Piece& piece) {
+                 for (int64_t row = piece.begin; row < piece.end; ++row) store_row(row);
+               });
+}
+
+float* CpuOps::AttentionScratch(int thread) const {
+  return attention_scratch_.As<float>() + thread * attention_scratch_stride_;
+}
+
+void CpuOps::ReserveAttention(int64_t head_dim) {
+  const int64_t floats = (kernels_.attention_scratch_floats(head_dim) + 15) / 16 * 16;
+  if (floats <= attention_scratch_stride_) return;
+  attention_scratch_ =
+      Buffer::OnHost(static_cast<size_t>(floats * pool_.num_threads()) * sizeof(float));
+  TANDEM_CHECK(attention_scratch_.data() != nullptr, "no memory for the scratch of the threads");
+  attention_scratch_stride_ = floats;
+}
+
+void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
+                            int32_t layer, float scale, const Tensor& out) {
+  TANDEM_CHECK(pool.data.dtype == qkv.dtype && out.dtype == qkv.dtype, "the types differ");
+  const int64_t num_heads = NumQueryHeads(qkv, pool);
+  TANDEM_CHECK(num_heads > 0 && num_heads % pool.num_kv_heads == 0 &&
+                   out.dim(1) == num_heads * pool.head_dim,
+               "head counts do not fit");
+  ReserveAttention(pool.head_dim);
+  const AttentionJobs jobs(batch, pool, num_heads, pool_.num_threads());
+
+  const auto run = [&](int32_t seq, int64_t index, int thread) {
+    // Late positions first: they see the most keys, and a long job must not come last.
+    const int64_t block = jobs.Blocks(seq) - 1 - index / (jobs.kv_heads * jobs.splits);
+    const int64_t kv_head = index / jobs.splits % jobs.kv_heads;
+    const int64_t split = index % jobs.splits;
+    const int64_t first_head = jobs.group * split / jobs.splits;
+    const int64_t end_head = jobs.group * (split + 1) / jobs.splits;
+    const int64_t first_row = batch.query_start[seq] + block * jobs.positions;
+    const int64_t end_row =
+        std::min<int64_t>(first_row + jobs.positions, batch.query_start[seq + 1]);
+    const int64_t head = kv_head * jobs.group + first_head;
+
+    AttentionJob job;
+    job.element = ElementOf(qkv.dtype);
+    job.q = At(qkv, first_row * qkv.dim(1) + head * pool.head_dim);
+    job.q_stride = qkv.dim(1);
+    job.out = At(out, first_row * out.dim(1) + head * pool.head_dim);
+    job.out_stride = out.dim(1);
+    job.keys = At(pool.data, PlaneOffset(pool, layer, false, kv_head));
+    job.values = At(pool.data, PlaneOffset(pool, layer, true, kv_head));
+    job.block_stride = pool.elements_per_block();
+    job.block_table = batch.block_table + int64_t{seq} * batch.max_blocks;
+    job.block_tokens = pool.block_tokens;
+    job.head_dim = pool.head_dim;
+    job.num_heads = static_cast<int32_t>(end_head - first_head);
+    job.num_positions = static_cast<int32_t>(end_row - first_row);
+    job.first_position = static_cast<int32_t>(batch.context_len[seq] -
+                                              (batch.query_start[seq + 1] - first_row));
+    job.scale = scale;
+    job.scratch = AttentionScratch(thread);
+    kernels_.attention(job);
+  };
+  const double operations = 4.0 * pool.head_dim * jobs.Products();
+  ForEachPiece(pool_, jobs.Count(), 1, operations, [&](const Piece& piece) {
+    int32_t seq = 0;
+    int64_t before = 0;  // jobs of the sequences before seq
+    for (int64_t index = piece.begin; index < piece.end; ++index) {
+      while (index - before >= jobs.CountOf(seq)) before += jobs.CountOf(seq++);
+      run(seq, index - before, piece.thread);
+    }
+  });
+}
+
+void CpuOps::CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) {
+  const auto bytes =
+      static_cast<size_t>(tokens) * static_cast<size_t>(pool.head_dim) * SizeOf(pool.data.dtype);
+  const int64_t planes = int64_t{pool.num_layers} * 2 * pool.num_kv_heads;
+  for (int64_t plane = 0; plane < planes; ++plane) {
+    const int64_t offset = plane * pool.elements_per_head();
+    std::memcpy(At(pool.data, to * pool.elements_per_block() + offset),
+                At(pool.data, from * pool.elements_per_block() + offset), bytes);
+  }
+}
+
+}  // namespace tandem::ops::cpu

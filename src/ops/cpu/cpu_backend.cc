@@ -1,0 +1,158 @@
+// The CPU as a backend.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "ops/backend.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/isa.h"
+#include "ops/cpu/measure.h"
+#include "ops/cpu/pack.h"
+#include "tensor/convert.h"
+
+namespace tandem::ops {
+namespace {
+
+using cpu::CpuKernels;
+
+// Larger than any cache at hand.
+constexpr int64_t kBandwidthBytes = int64_t{1} << 30;
+constexpr int kBandwidthPasses = 12;
+
+std::string JoinIsas() {
+  std::string names;
+  for (const std::string& name : SupportedCpuIsas()) names += (names.empty() ? "" : ", ") + name;
+  return names;
+}
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const CpuKernels& kernels, const CpuOptions& options)
+      : kernels_(kernels),
+        pool_(options.num_threads, options.pin_threads),
+        ops_(kernels, pool_) {}
+
+  std::string Describe() const override {
+    return fmt::format("cpu {}, {} thread{}", kernels_.name, pool_.num_threads(),
+                       pool_.num_threads() == 1 ? "" : "s");
+  }
+  Device device() const override { return {}; }
+  Ops& ops() override { return ops_; }
+
+  Result<Buffer> Allocate(size_t bytes) override {
+    Buffer buffer = Buffer::OnHost(bytes);
+    if (bytes > 0 && buffer.data() == nullptr) {
+      return ResourceExhausted(fmt::format("{} bytes of memory were asked for and refused", bytes));
+    }
+    return buffer;
+  }
+  void CopyToDevice(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
+  void CopyToHost(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
+
+  Result<LinearWeight> PackLinear(std::span<const Tensor> parts,
+                                  std::span<const Tensor> bias) override;
+  int64_t PackedBytes(int64_t rows, int64_t cols, DType dtype) const override {
+    return cpu::PackedWeightBytes(rows, cols, dtype);
+  }
+  double MeasureReadBandwidth() override {
+    return cpu::MeasureReadBandwidth(kernels_, pool_, kBandwidthBytes, kBandwidthPasses);
+  }
+  double MeasureMatrixPeak(DType dtype) override {
+    return cpu::MeasureMatrixPeak(kernels_, pool_, cpu::ElementOf(dtype));
+  }
+
+ private:
+  Result<Buffer> PackBias(std::span<const Tensor> parts, std::span<const Tensor> bias,
+                          int64_t rows);
+  void PackRows(const Tensor& part, int64_t first_row, void* packed);
+
+  const CpuKernels& kernels_;
+  ThreadPool pool_;
+  cpu::CpuOps ops_;
+};
+
+Result<LinearWeight> CpuBackend::PackLinear(std::span<const Tensor> parts,
+                                            std::span<const Tensor> bias) {
+  TANDEM_CHECK(!parts.empty(), "a weight has at least one part");
+  TANDEM_CHECK(bias.empty() || bias.size() == parts.size(), "as many biases as parts, or none");
+  LinearWeight weight;
+  weight.dtype = parts[0].dtype;
+  weight.cols = parts[0].dim(1);
+  for (const Tensor& part : parts) {
+    TANDEM_CHECK(part.dtype == weight.dtype && part.dim(1) == weight.cols, "parts differ in kind");
+    weight.rows += part.dim(0);
+  }
+  if (!IsFloat(weight.dtype)) {
+    return Unimplemented(
+        fmt::format("weights of type {} on the CPU", DTypeName(weight.dtype)));
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      weight.data,
+      Allocate(static_cast<size_t>(PackedBytes(weight.rows, weight.cols, weight.dtype))));
+  int64_t row = 0;
+  for (const Tensor& part : parts) {
+    PackRows(part, row, weight.data.data());
+    row += part.dim(0);
+  }
+  if (!bias.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(weight.bias, PackBias(parts, bias, weight.rows));
+  }
+  ops_.ReserveLinear(weight.cols);
+  return weight;
+}
+
+void CpuBackend::PackRows(const Tensor& part, int64_t first_row, void* packed) {
+  const cpu::Element element = cpu::ElementOf(part.dtype);
+  const int64_t row_bytes = part.dim(1) * static_cast<int64_t>(SizeOf(part.dtype));
+  // Whole panels to a thread: rows of one share cache lines.
+  pool_.ParallelFor(part.dim(0), cpu::kPanelOutputs, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      cpu::PackWeightRow(element, static_cast<const std::byte*>(part.data) + row * row_bytes,
+                         first_row + row, part.dim(1), packed);
+    }
+  });
+}
+
+Result<Buffer> CpuBackend::PackBias(std::span<const Tensor> parts, std::span<const Tensor> bias,
+                                    int64_t rows) {
+  TANDEM_ASSIGN_OR_RETURN(Buffer packed, Allocate(static_cast<size_t>(rows) * sizeof(float)));
+  int64_t row = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int64_t part_rows = parts[i].dim(0);
+    if (!bias[i].empty()) {
+      TANDEM_CHECK(bias[i].NumElements() == part_rows, "a bias as long as its part has rows");
+      ConvertElements(bias[i], packed.View(DType::kF32, {part_rows},
+                                           static_cast<size_t>(row) * sizeof(float)));
+    }
+    row += part_rows;
+  }
+  return packed;
+}
+
+}  // namespace
+
+std::vector<std::string> SupportedCpuIsas() {
+  std::vector<std::string> names;
+  for (const CpuKernels* kernels : cpu::SupportedKernels()) names.emplace_back(kernels->name);
+  return names;
+}
+
+Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
+  const CpuKernels* kernels =
+      options.isa == "auto" ? &cpu::FastestKernels() : cpu::FindKernels(options.isa);
+  if (kernels == nullptr) {
+    return InvalidArgument(fmt::format("this CPU has no instruction set \"{}\"; it has {} (or auto)",
+                                       options.isa, JoinIsas()));
+  }
+  if (options.num_threads < 0) {
+    return InvalidArgument(
+        fmt::format("{} threads; 0 takes one a core, more take so many", options.num_threads));
+  }
+  return std::unique_ptr<Backend>(new CpuBackend(*kernels, options));
+}
+
+}  // namespace tandem::ops

@@ -1,0 +1,57 @@
+// CpuOps: the forward-pass functions on the CPU: shapes are checked, work is split over the threads,
+// kernels do the rest. Every split is over rows, outputs or heads, never over what is summed, so a
+// result does not depend on it. Owned by CpuBackend; one caller at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/thread_pool.h"
+#include "ops/cpu/kernels.h"
+#include "ops/cpu/sample.h"
+#include "ops/ops.h"
+
+namespace tandem::ops::cpu {
+
+class CpuOps final : public Ops {
+ public:
+  CpuOps(const CpuKernels& kernels, ThreadPool& pool);
+
+  // Makes room for the activations of weights with so many input features; called when they are packed,
+  // so that Linear allocates nothing.
+  void ReserveLinear(int64_t cols);
+
+  void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
+  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,
+                  const Tensor& out) override;
+  void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
+  void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
+                    const KvPool& pool, int32_t layer) override;
+  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
+                      float scale, const Tensor& out) override;
+  void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
+  void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
+  void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
+  void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) override;
+  int32_t VerifyAndAccept(const SlotSampling& slot, int32_t position, const int32_t* draft,
+                          int32_t num_draft, const float* draft_probs, float* target_probs,
+                          int64_t vocab, int32_t* next) override;
+
+ private:
+  void LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,
+                  const Tensor& out);
+  void ReserveAttention(int64_t head_dim);  // allocates for the first model of so large heads alone
+  float* LinearScratch(int thread) const;
+  float* AttentionScratch(int thread) const;
+
+  const CpuKernels& kernels_;
+  ThreadPool& pool_;
+  CpuSampler sampler_;
+  Buffer activations_;          // packed rows of one Linear, or one small copy a thread
+  int64_t reserved_inputs_ = 0;
+  Buffer linear_scratch_;       // [num_threads, kLinearScratchBytes]
+  Buffer attention_scratch_;    // [num_threads, attention_scratch_stride_] floats
+  int64_t attention_scratch_stride_ = 0;
+};
+
+}  // namespace tandem::ops::cpu

@@ -1,0 +1,138 @@
+#include "ops/cpu/isa.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "tensor/buffer.h"
+
+namespace tandem::ops::cpu {
+namespace {
+
+struct CpuidLeaf {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+CpuidLeaf Cpuid(unsigned leaf, unsigned subleaf) {
+  CpuidLeaf r;
+  __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
+  return r;
+}
+
+bool Bit(unsigned word, int bit) { return (word >> bit & 1u) != 0; }
+
+// Register state that the operating system saves (XCR0): without it the instructions fault.
+uint64_t SavedState() {
+  if (!Bit(Cpuid(1, 0).ecx, 27)) return 0;  // OSXSAVE
+  unsigned low = 0, high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return uint64_t{high} << 32 | low;
+}
+
+constexpr uint64_t kYmmState = 0x6;
+constexpr uint64_t kZmmState = 0xe6;
+constexpr uint64_t kTileState = 0x60000;
+
+bool HasAvx2() {
+  const CpuidLeaf basic = Cpuid(1, 0);
+  const bool fma = Bit(basic.ecx, 12);
+  const bool f16c = Bit(basic.ecx, 29);
+  return (SavedState() & kYmmState) == kYmmState && fma && f16c && Bit(Cpuid(7, 0).ebx, 5);
+}
+
+bool HasAvx512() {
+  const unsigned features = Cpuid(7, 0).ebx;
+  const bool f = Bit(features, 16), dq = Bit(features, 17);
+  const bool bw = Bit(features, 30), vl = Bit(features, 31);
+  return HasAvx2() && (SavedState() & kZmmState) == kZmmState && f && dq && bw && vl;
+}
+
+bool HasAvx512Bf16() { return HasAvx512() && Bit(Cpuid(7, 1).eax, 5); }
+
+// Linux hands the 8 KB of tile registers only to a program that asks (x86: ARCH_REQ_XCOMP_PERM).
+bool AskForTiles() {
+  constexpr int kRequestPermission = 0x1023;
+  constexpr int kTileData = 18;
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+bool HasAmx() {
+  const unsigned features = Cpuid(7, 0).edx;
+  const bool bf16 = Bit(features, 22), tile = Bit(features, 24);
+  return HasAvx512Bf16() && bf16 && tile && (SavedState() & kTileState) == kTileState &&
+         AskForTiles();
+}
+
+// Seconds of a product small enough for the caches, best of a few.
+double MultiplySeconds(const CpuKernels& kernels) {
+  constexpr int64_t kRows = 64, kInputs = 512, kOutputs = 256;
+  const Buffer x = Buffer::OnHost(kRows * kInputs * 2);
+  const Buffer packed = Buffer::OnHost(kRows * kInputs * 4);
+  const Buffer weights = Buffer::OnHost(kInputs * kOutputs * 2);
+  const Buffer out = Buffer::OnHost(kRows * kOutputs * 2);
+  const Buffer scratch = Buffer::OnHost(kLinearScratchBytes);
+  kernels.pack_activations({Element::kBF16, x.data(), kRows, kInputs, kInputs, packed.data()}, 0,
+                           kernels.num_linear_blocks(Element::kBF16, kRows));
+  LinearJob job;
+  job.element = Element::kBF16;
+  job.num_rows = kRows;
+  job.inputs = kInputs;
+  job.outputs = kOutputs;
+  job.activations = packed.data();
+  job.weights = weights.data();
+  job.out = out.data();
+  job.out_stride = kOutputs;
+  double best = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    kernels.linear_panels(job, 0, kOutputs / kPanelOutputs, scratch.As<float>());
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, spent.count());
+  }
+  return best;
+}
+
+const CpuKernels& MeasureFastest() {
+  const CpuKernels* fastest = &kScalarKernels;
+  double best = 1e9;
+  for (const CpuKernels* kernels : SupportedKernels()) {
+    if (kernels == &kScalarKernels) continue;  // any other is faster
+    const double seconds = MultiplySeconds(*kernels);
+    if (seconds < best) {
+      best = seconds;
+      fastest = kernels;
+    }
+  }
+  return *fastest;
+}
+
+}  // namespace
+
+const std::vector<const CpuKernels*>& SupportedKernels() {
+  static const std::vector<const CpuKernels*> supported = [] {
+    std::vector<const CpuKernels*> found = {&kScalarKernels};
+    if (HasAvx2()) found.push_back(&kAvx2Kernels);
+    if (HasAvx512()) found.push_back(&kAvx512Kernels);
+    if (HasAvx512Bf16()) found.push_back(&kAvx512Bf16Kernels);
+    if (HasAmx()) found.push_back(&kAmxKernels);
+    return found;
+  }();
+  return supported;
+}
+
+const CpuKernels* FindKernels(std::string_view name) {
+  for (const CpuKernels* kernels : SupportedKernels()) {
+    if (name == kernels->name) return kernels;
+  }
+  return nullptr;
+}
+
+const CpuKernels& FastestKernels() {
+  static const CpuKernels& fastest = MeasureFastest();
+  return fastest;
+}
+
+}  // namespace tandem::ops::cpu

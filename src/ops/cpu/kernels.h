@@ -1,0 +1,111 @@
+// The kernels of one instruction set, as a table of plain functions over plain pointers. One source
+// (the .inc files) is compiled once per instruction set; each gives one table. Kernels are pure: they
+// touch what their job names, on any thread, and never allocate.
+//
+// This header is seen by files compiled for newer CPUs than the program may run on, so neither it nor
+// they include anything that defines inline functions or templates other files share: the linker
+// could keep the copy with the newer instructions for all.
+#pragma once
+
+#include <cstdint>
+
+namespace tandem::ops::cpu {
+
+enum class Element : uint8_t { kF32, kF16, kBF16 };
+
+// Packed weights lie in panels of 16 outputs, their inputs padded with zeros to a multiple of 32:
+// bf16 [outputs/16][inputs/2][16][2] (pairs, as the dot-product instructions and AMX tiles want
+// them), fp16 and fp32 [outputs/16][inputs][16].
+constexpr int64_t kPanelOutputs = 16;
+constexpr int64_t kInputsMultiple = 32;
+// Rows of one pass of Linear: larger batches are split, so that the packed activations stay small.
+constexpr int64_t kMaxLinearRows = 512;
+// Up to so many rows every thread packs the activations for itself, which spares a barrier.
+constexpr int64_t kSmallLinearRows = 16;
+// Scratch of one thread for linear_panels, in bytes.
+constexpr int64_t kLinearScratchBytes = int64_t{1} << 20;
+// Keys of one attention tile; tiles start at position 0.
+constexpr int64_t kTileKeys = 32;
+// Query rows (positions * heads) one attention job may have.
+constexpr int64_t kMaxQueryRows = 128;
+
+struct LinearJob {
+  Element element = Element::kF32;  // of activations and weights
+  bool out_f32 = false;             // out is fp32 whatever `element` is
+  int64_t num_rows = 0;             // at most kMaxLinearRows
+  int64_t inputs = 0;               // padded
+  int64_t outputs = 0;              // not padded
+  const void* activations = nullptr;  // as pack_activations wrote them
+  const void* weights = nullptr;      // packed panels
+  const float* bias = nullptr;        // [outputs] or null
+  void* out = nullptr;                // [num_rows, out_stride]
+  int64_t out_stride = 0;
+};
+
+struct PackJob {
+  Element element = Element::kF32;
+  const void* x = nullptr;  // [num_rows, inputs]
+  int64_t num_rows = 0;
+  int64_t inputs = 0;         // of x
+  int64_t padded_inputs = 0;  // of the packed copy
+  void* packed = nullptr;
+};
+
+// Attention of `num_positions` consecutive positions and `num_heads` query heads that share one kv head.
+struct AttentionJob {
+  Element element = Element::kF32;
+  const void* q = nullptr;  // first row's first head; heads are head_dim apart, rows q_stride elements
+  int64_t q_stride = 0;
+  void* out = nullptr;  // as q, rows out_stride apart
+  int64_t out_stride = 0;
+  // Key of position p: keys + block_table[p / block_tokens] * block_stride + (p % block_tokens) * head_dim
+  const void* keys = nullptr;
+  const void* values = nullptr;
+  int64_t block_stride = 0;  // in elements
+  const int32_t* block_table = nullptr;
+  int32_t block_tokens = 0;
+  int32_t head_dim = 0;
+  int32_t num_heads = 0;
+  int32_t num_positions = 0;  // num_positions * num_heads <= kMaxQueryRows
+  int32_t first_position = 0;
+  float scale = 1.0f;
+  float* scratch = nullptr;  // attention_scratch_floats(head_dim)
+};
+
+struct CpuKernels {
+  const char* name;
+
+  // Packs row blocks [begin, end) of num_linear_blocks(element, num_rows).
+  int64_t (*num_linear_blocks)(Element element, int64_t num_rows);
+  void (*pack_activations)(const PackJob& job, int64_t block_begin, int64_t block_end);
+  // Computes panels [begin, end) of the product for all rows.
+  void (*linear_panels)(const LinearJob& job, int64_t panel_begin, int64_t panel_end,
+                        float* scratch);
+
+  // One row each. `delta` may be null.
+  void (*add_rms_norm)(Element element, void* residual, const void* delta, const void* weight,
+                       int64_t hidden, float epsilon, void* out);
+  // Rotates one head from `in` to `out` (which may be the same).
+  void (*rotate_head)(Element element, const void* in, const float* cos, const float* sin,
+                      int64_t head_dim, void* out);
+  // out[i] = silu(gate[i]) * up[i]
+  void (*swi_glu)(Element element, const void* gate, const void* up, int64_t count, void* out);
+
+  int64_t (*attention_scratch_floats)(int64_t head_dim);
+  void (*attention)(const AttentionJob& job);
+
+  // Reads `bytes` (a multiple of 4096) and returns a value that depends on all of them.
+  uint64_t (*read_stream)(const void* data, int64_t bytes);
+  // Runs `steps` rounds of the innermost matrix instruction on registers alone; returns how many
+  // multiply-adds (as 2 operations each) that was.
+  double (*matrix_burst)(Element element, int64_t steps);
+};
+
+// Which of these may run is for isa.h to say.
+extern const CpuKernels kScalarKernels;
+extern const CpuKernels kAvx2Kernels;
+extern const CpuKernels kAvx512Kernels;
+extern const CpuKernels kAvx512Bf16Kernels;
+extern const CpuKernels kAmxKernels;
+
+}  // namespace tandem::ops::cpu

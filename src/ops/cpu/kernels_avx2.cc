@@ -1,0 +1,23 @@
+// The kernels compiled for AVX2, FMA and F16C.
+#include "ops/cpu/kernels.h"
+
+#include <immintrin.h>
+
+#include "ops/cpu/inline.inc"
+
+namespace tandem::ops::cpu {
+namespace {
+// clang-format off: each builds on the one before
+#include "ops/cpu/simd_avx2.inc"
+#include "ops/cpu/vector_math.inc"
+#include "ops/cpu/tile.inc"
+#include "ops/cpu/linear.inc"
+#include "ops/cpu/attention.inc"
+#include "ops/cpu/rows.inc"
+#include "ops/cpu/table.inc"
+// clang-format on
+}  // namespace
+
+constinit const CpuKernels kAvx2Kernels = TANDEM_VECTOR_KERNELS("avx2");
+
+}  // namespace tandem::ops::cpu

@@ -1,0 +1,21 @@
+// The kernels compiled for plain C++, for any x86-64.
+#include "ops/cpu/kernels.h"
+
+#include "ops/cpu/inline.inc"
+
+namespace tandem::ops::cpu {
+namespace {
+// clang-format off: each builds on the one before
+#include "ops/cpu/simd_scalar.inc"
+#include "ops/cpu/vector_math.inc"
+#include "ops/cpu/tile.inc"
+#include "ops/cpu/linear.inc"
+#include "ops/cpu/attention.inc"
+#include "ops/cpu/rows.inc"
+#include "ops/cpu/table.inc"
+// clang-format on
+}  // namespace
+
+constinit const CpuKernels kScalarKernels = TANDEM_VECTOR_KERNELS("scalar");
+
+}  // namespace tandem::ops::cpu

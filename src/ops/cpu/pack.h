@@ -1,0 +1,19 @@
+// Packs the rows of a weight matrix into the panels of kernels.h. Pure functions over host memory.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cpu/kernels.h"
+#include "tensor/tensor.h"
+
+namespace tandem::ops::cpu {
+
+Element ElementOf(DType dtype);  // of a floating-point type; a CHECK for others
+int64_t PackedInputs(int64_t cols);
+int64_t NumPanels(int64_t rows);
+int64_t PackedWeightBytes(int64_t rows, int64_t cols, DType dtype);
+
+// Writes row `row` ([cols], possibly misaligned) of a matrix to its place in `packed`, which was zeroed.
+void PackWeightRow(Element element, const void* row_data, int64_t row, int64_t cols, void* packed);
+
+}  // namespace tandem::ops::cpu

@@ -1,0 +1,126 @@
+// The ops that work row by row, on every backend, against double-precision references: normalisation,
+// activation, look-up, the gated MLP.
+#include <cmath>
+
+#include "ops/op_test.h"
+
+namespace tandem::ops {
+namespace {
+
+class RowOpsTest : public OpTest {
+ protected:
+  // `value` as it is after a round trip through the case's type.
+  double Rounded(double value) {
+    const OwnedTensor one = FromFloats({1}, dtype(), {static_cast<float>(value)});
+    return Doubles(one.tensor)[0];
+  }
+};
+
+TEST_P(RowOpsTest, AddRmsNormMatchesReference) {
+  for (const int64_t hidden : {1, 16, 37, 384, 2050}) {
+    for (const bool with_delta : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << hidden << (with_delta ? " with delta" : ""));
+      const int64_t rows = 3;
+      const OwnedTensor residual = Random({rows, hidden}, dtype(), 1, 3.0f);
+      const OwnedTensor delta = Random({rows, hidden}, dtype(), 2);
+      const OwnedTensor weight = Random({hidden}, dtype(), 3);
+      const OwnedTensor out = Poisoned({rows, hidden}, dtype());
+      std::vector<double> sums = Doubles(residual.tensor);
+      const std::vector<double> d = Doubles(delta.tensor), w = Doubles(weight.tensor);
+      if (with_delta) {
+        for (size_t i = 0; i < sums.size(); ++i) sums[i] = Rounded(sums[i] + d[i]);
+      }
+      ops().AddRmsNorm(residual.tensor, with_delta ? delta.tensor : Tensor{}, weight.tensor, 1e-5f,
+                       out.tensor);
+      ExpectNear(Doubles(residual.tensor), sums, 0.0, 0.0);
+      std::vector<double> expected;
+      for (int64_t row = 0; row < rows; ++row) {
+        double squares = 0.0;
+        for (int64_t i = 0; i < hidden; ++i) squares += std::pow(sums[row * hidden + i], 2);
+        const double inverse = 1.0 / std::sqrt(squares / static_cast<double>(hidden) + 1e-5);
+        for (int64_t i = 0; i < hidden; ++i) expected.push_back(sums[row * hidden + i] * inverse * w[i]);
+      }
+      ExpectNear(Doubles(out.tensor), expected, Rounding(dtype()) + 1e-6, 1e-4);
+    }
+  }
+}
+
+TEST_P(RowOpsTest, AddRmsNormRowDoesNotDependOnTheOthers) {
+  const int64_t rows = 300, hidden = 200;
+  const OwnedTensor weight = Random({hidden}, dtype(), 3);
+  const OwnedTensor delta = Random({rows, hidden}, dtype(), 2);
+  const OwnedTensor all = Random({rows, hidden}, dtype(), 1), all_out = Poisoned({rows, hidden}, dtype());
+  ops().AddRmsNorm(all.tensor, delta.tensor, weight.tensor, 1e-5f, all_out.tensor);
+  const OwnedTensor one = Random({rows, hidden}, dtype(), 1), one_out = Poisoned({1, hidden}, dtype());
+  ops().AddRmsNorm(one.tensor.Rows(1), delta.tensor.Rows(1), weight.tensor, 1e-5f, one_out.tensor);
+  EXPECT_EQ(Bytes(one_out.tensor), Bytes(all_out.tensor.Rows(1)));
+  EXPECT_EQ(Bytes(one.tensor.Rows(1)), Bytes(all.tensor.Rows(1)));
+}
+
+TEST_P(RowOpsTest, SwiGluMatchesReference) {
+  for (const int64_t width : {1, 15, 64, 1500}) {
+    const int64_t rows = 5;
+    const OwnedTensor gate_up = Random({rows, 2 * width}, dtype(), 4, 8.0f);
+    const OwnedTensor out = Poisoned({rows, width}, dtype());
+    ops().SwiGlu(gate_up.tensor, out.tensor);
+    const std::vector<double> in = Doubles(gate_up.tensor);
+    std::vector<double> expected;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < width; ++i) {
+        const double gate = in[row * 2 * width + i], up = in[row * 2 * width + width + i];
+        expected.push_back(gate / (1.0 + std::exp(-gate)) * up);
+      }
+    }
+    ExpectNear(Doubles(out.tensor), expected, Rounding(dtype()) + 1e-6, 1e-4);
+  }
+}
+
+TEST_P(RowOpsTest, SwiGluSurvivesExtremes) {
+  const float big = dtype() == DType::kF16 ? 6e4f : 1e30f;
+  const OwnedTensor gate_up = FromFloats({1, 8}, dtype(), {big, -big, 0.0f, -100.0f, 1, 1, 1, 1});
+  const OwnedTensor out = Poisoned({1, 4}, dtype());
+  ops().SwiGlu(gate_up.tensor, out.tensor);
+  const std::vector<double> result = Doubles(out.tensor);
+  EXPECT_NEAR(result[0] / Rounded(big), 1.0, 1e-6);
+  EXPECT_NEAR(result[1], 0.0, 1e-6);
+  EXPECT_EQ(result[2], 0.0);
+  EXPECT_NEAR(result[3], 0.0, 1e-30);
+}
+
+TEST_P(RowOpsTest, EmbedAndGatherRowsCopyBits) {
+  const OwnedTensor table = Random({50, 33}, dtype(), 5);
+  const std::vector<int32_t> ids = {49, 0, 7, 7, 12};
+  const Buffer rows = Ints(ids);
+  const std::vector<std::byte> source = Bytes(table.tensor);
+  const size_t row_bytes = 33 * SizeOf(dtype());
+  const OwnedTensor embedded = Poisoned({5, 33}, dtype()), gathered = Poisoned({5, 33}, dtype());
+  ops().Embed(table.tensor, rows.As<int32_t>(), embedded.tensor);
+  ops().GatherRows(table.tensor, rows.As<int32_t>(), gathered.tensor);
+  EXPECT_EQ(Bytes(embedded.tensor), Bytes(gathered.tensor));
+  const std::vector<std::byte> result = Bytes(embedded.tensor);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(std::memcmp(result.data() + i * row_bytes, source.data() + ids[i] * row_bytes, row_bytes), 0);
+  }
+}
+
+TEST_P(RowOpsTest, GatedMlpIsItsParts) {
+  const int64_t rows = 4, hidden = 48, width = 80;
+  const OwnedTensor x = Random({rows, hidden}, dtype(), 6);
+  const OwnedTensor gate = Random({width, hidden}, dtype(), 7), up = Random({width, hidden}, dtype(), 8);
+  const OwnedTensor down = Random({hidden, width}, dtype(), 9);
+  const LinearWeight gate_up_weight = backend().PackLinear({{gate.tensor, up.tensor}}, {}).value();
+  const LinearWeight down_weight = backend().PackLinear({{down.tensor}}, {}).value();
+  const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
+  const OwnedTensor activated = Poisoned({rows, width}, dtype());
+  const OwnedTensor fused = Poisoned({rows, hidden}, dtype()), composed = Poisoned({rows, hidden}, dtype());
+  ops().GatedMlp(x.tensor, gate_up_weight, down_weight, gate_up.tensor, activated.tensor, fused.tensor);
+  ops().Linear(x.tensor, gate_up_weight, gate_up.tensor);
+  ops().SwiGlu(gate_up.tensor, activated.tensor);
+  ops().Linear(activated.tensor, down_weight, composed.tensor);
+  ExpectNear(Doubles(fused.tensor), Doubles(composed.tensor), 4 * Rounding(dtype()), 1.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RowOpsTest, ::testing::ValuesIn(AllBackendCases()), CaseName);
+
+}  // namespace
+}  // namespace tandem::ops
