@@ -60,6 +60,6 @@ struct ModelSpec {
 // Checks the numbers against each other and against sane bounds; names the field at fault.
 Status ValidateSpec(const ModelSpec& spec);
 std::string SpecToJson(const ModelSpec& spec);
-Result<ModelSpec> SpecFromJson(const std::string& json);
+Result<ModelSpec> SpecFromJson(const std::string& text);
 
 }  // namespace tandem

@@ -54,7 +54,7 @@ class RowSampler {
     return DrawFrom(logits, map, max.token);
   }
 
-  int32_t Certain(int32_t token) {
+  int32_t Certain(int32_t token) const {
     if (row_.probs != nullptr) {
       std::fill(row_.probs, row_.probs + vocab_, 0.0f);
       row_.probs[token] = 1.0f;
@@ -90,7 +90,7 @@ class RowSampler {
     return kernels_.gumbel_arg_max(logits, vocab_, map, Key(), likeliest);
   }
 
-  void WriteProbs(std::span<const Candidate> kept) {
+  void WriteProbs(std::span<const Candidate> kept) const {
     std::fill(row_.probs, row_.probs + vocab_, 0.0f);
     const float scale = static_cast<float>(1.0 / TotalWeight(kept));
     for (const Candidate& candidate : kept) {
@@ -121,9 +121,7 @@ class RowSampler {
     map.floor = std::numeric_limits<float>::lowest();
     const std::span<Candidate> best =
         TopK(kernels_, row_.logits, vocab_, map, top, scratch_.candidates.get());
-    std::sort(best.begin(), best.end(), [](const Candidate& a, const Candidate& b) {
-      return a.score > b.score || (a.score == b.score && a.token < b.token);
-    });
+    std::sort(best.begin(), best.end(), IsBetter);
     for (const Candidate& candidate : best) {
       out.top_ids[out.num_top] = candidate.token;
       out.top_logprobs[out.num_top] = std::max(candidate.score - log_sum, kMinLogprob);
