@@ -97,6 +97,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
     TANDEM_RETURN_IF_ERROR(
         LoadLayer(source, backend, layer, weights->layers[static_cast<size_t>(layer)]));
   }
+  TANDEM_RETURN_IF_ERROR(source.Finish());
   TANDEM_RETURN_IF_ERROR(MakeRopeTables(spec, backend, max_positions, *weights));
   report(1.0);
   return std::shared_ptr<const Weights>(std::move(weights));

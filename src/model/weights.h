@@ -25,6 +25,8 @@ class WeightSource {
   virtual Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) = 0;
   // The tensors got so far are done with: a source that had to convert or merge frees its copies.
   virtual void Release() {}
+  // Called when all is loaded: a source with checksums checks what nobody asked for.
+  virtual Status Finish() { return {}; }
 };
 
 struct LayerWeights {

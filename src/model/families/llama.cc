@@ -3,14 +3,13 @@
 #include <array>
 
 #include "model/json_fields.h"
+#include "model/rope_config.h"
 
 namespace tandem {
 namespace {
 
 // The second is what the very first conversions wrote.
 constexpr std::array<std::string_view, 2> kArchitectures = {"LlamaForCausalLM", "LLaMAForCausalLM"};
-
-constexpr std::string_view kSupportedScalings = "default, linear, dynamic, llama3";
 
 void Refuse(const JsonFields& config, std::string_view key, std::string_view why) {
   config.Fail(key, config.Shown(key) + " is not supported" + std::string(why));
@@ -51,35 +50,6 @@ DType DTypeOf(const JsonFields& config) {
   return *dtype;
 }
 
-RopeScaling ScalingOf(const JsonFields& config, const JsonFields& rope, const ModelSpec& spec) {
-  RopeScaling scaling;
-  const char* key = rope.Has("rope_type") ? "rope_type" : "type";
-  const std::string type = rope.Text(key, "default");
-  if (type == "default") return scaling;
-  if (type == "linear") {
-    scaling.kind = RopeScaling::Kind::kLinear;
-  } else if (type == "dynamic") {
-    scaling.kind = RopeScaling::Kind::kDynamic;
-  } else if (type == "llama3") {
-    scaling.kind = RopeScaling::Kind::kLlama3;
-  } else {
-    Refuse(rope, key, "; supported are " + std::string(kSupportedScalings));
-    return scaling;
-  }
-  scaling.factor = rope.Number("factor");
-  if (scaling.kind == RopeScaling::Kind::kDynamic) {
-    scaling.original_max_positions = spec.max_positions;
-  }
-  if (scaling.kind == RopeScaling::Kind::kLlama3) {
-    scaling.low_freq_factor = rope.Number("low_freq_factor");
-    scaling.high_freq_factor = rope.Number("high_freq_factor");
-    constexpr std::string_view kOriginal = "original_max_position_embeddings";
-    scaling.original_max_positions =
-        rope.Has(kOriginal) ? rope.Int(kOriginal) : config.Int(kOriginal, spec.max_positions);
-  }
-  return scaling;
-}
-
 // transformers 4: rope_theta and rope_scaling side by side; 5: both inside rope_parameters.
 void ReadRope(const JsonFields& config, ModelSpec& spec) {
   spec.rope_theta = config.Number("rope_theta", spec.rope_theta);
@@ -93,7 +63,9 @@ void ReadRope(const JsonFields& config, ModelSpec& spec) {
     Refuse(*rope, "partial_rotary_factor", "; every dimension of a head is rotated");
   }
   spec.rope_theta = rope->Number("rope_theta", spec.rope_theta);
-  spec.rope_scaling = ScalingOf(config, *rope, spec);
+  spec.rope_scaling =
+      ReadRopeScaling(*rope, spec.max_positions,
+                      config.Int("original_max_position_embeddings", spec.max_positions));
 }
 
 // Ids outside the vocabulary are never produced; some configs write -1 for "none".

@@ -1,0 +1,189 @@
+#include "model/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <tuple>
+
+#include "model/decoder_test_driver.h"
+#include "model/reference_decoder_test_util.h"
+
+namespace tandem {
+namespace {
+
+// Random weights of a size that keeps activations near 1, biases included.
+class RandomSource final : public WeightSource {
+ public:
+  RandomSource(ModelSpec spec, uint32_t seed) : spec_(std::move(spec)), seed_(seed) {}
+  const ModelSpec& spec() const override { return spec_; }
+  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override {
+    const auto key = std::tuple(role, layer, bias);
+    if (const auto found = tensors_.find(key); found != tensors_.end()) return View(found->second);
+    const Shape shape = WeightShape(spec_, role, bias);
+    std::mt19937 random(seed_ + 1000 * static_cast<uint32_t>(layer) +
+                        10 * static_cast<uint32_t>(role) + (bias ? 1 : 0));
+    const bool norm = shape.rank() == 1 && !bias;
+    const float deviation = shape.rank() == 2 ? 1.0f / std::sqrt(float(shape[1])) : 0.2f;
+    std::normal_distribution<float> normal(norm ? 1.0f : 0.0f, deviation);
+    std::vector<float> values(static_cast<size_t>(shape.NumElements()));
+    for (float& value : values) value = normal(random);
+    Stored stored{shape, Buffer::OnHost(values.size() * SizeOf(spec_.dtype))};
+    ConvertElements({values.data(), DType::kF32, shape, Device{}}, View(stored));
+    return View(tensors_.emplace(key, std::move(stored)).first->second);
+  }
+
+ private:
+  struct Stored {
+    Shape shape;
+    Buffer buffer;
+  };
+  Tensor View(const Stored& stored) const { return stored.buffer.View(spec_.dtype, stored.shape); }
+  ModelSpec spec_;
+  uint32_t seed_;
+  std::map<std::tuple<WeightRole, int64_t, bool>, Stored> tensors_;
+};
+
+ModelSpec TinySpec(DType dtype) {
+  ModelSpec spec;
+  spec.family = "llama";
+  spec.dtype = dtype;
+  spec.vocab_size = 101;
+  spec.hidden_size = 48;
+  spec.num_layers = 3;
+  spec.num_heads = 6;
+  spec.num_kv_heads = 2;
+  spec.head_dim = 16;  // 6 * 16 is not 48: the two widths are independent
+  spec.intermediate_size = 72;
+  spec.max_positions = 64;
+  return spec;
+}
+
+std::vector<int32_t> RandomTokens(int count, int64_t vocab) {
+  std::mt19937 random(7);
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) {
+    tokens.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(vocab)));
+  }
+  return tokens;
+}
+
+std::unique_ptr<ops::Backend> CpuBackend(const std::string& isa) {
+  auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = isa});
+  EXPECT_TRUE(backend.ok()) << backend.status().message();
+  return std::move(*backend);
+}
+
+struct Variant {
+  const char* name;
+  void (*change)(ModelSpec&);
+};
+
+const Variant kVariants[] = {
+    {"grouped", [](ModelSpec&) {}},
+    {"tied", [](ModelSpec& spec) { spec.tied_head = true; }},
+    {"multi_head", [](ModelSpec& spec) { spec.num_kv_heads = 6; }},
+    {"one_kv_head", [](ModelSpec& spec) { spec.num_kv_heads = 1; }},
+    {"biases", [](ModelSpec& spec) { spec.attention_bias = spec.mlp_bias = true; }},
+    {"linear",
+     [](ModelSpec& spec) {
+       spec.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4};
+     }},
+    {"llama3",
+     [](ModelSpec& spec) { spec.rope_scaling = {RopeScaling::Kind::kLlama3, 8.0, 1.0, 4.0, 32}; }},
+    {"dynamic",
+     [](ModelSpec& spec) {
+       spec.max_positions = 16;
+       spec.rope_scaling = {RopeScaling::Kind::kDynamic, 4.0, 1.0, 4.0, 16};
+     }},
+};
+
+class DecoderTest : public ::testing::TestWithParam<std::tuple<std::string, DType, Variant>> {};
+
+TEST_P(DecoderTest, AgreesWithTheReferenceHoweverTheTokensAreFed) {
+  const auto& [isa, dtype, variant] = GetParam();
+  ModelSpec spec = TinySpec(dtype);
+  variant.change(spec);
+  RandomSource source(spec, 1);
+  const auto backend = CpuBackend(isa);
+  constexpr int kTokens = 45;
+  const auto tokens = RandomTokens(kTokens, spec.vocab_size);
+  const auto weights = LoadWeights(source, *backend, kTokens);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+
+  DecoderTestDriver whole(*weights, *backend, kTokens);
+  const auto logits = whole.Feed(tokens);
+  const Matrix expected = ReferenceDecoder(source).Logits(tokens, kTokens);
+  EXPECT_LT(RelativeError(logits, expected), dtype == DType::kF32 ? 1e-5 : 2e-2);
+
+  // Chunks, single steps and a verification-sized range give the very same bits.
+  DecoderTestDriver pieces(*weights, *backend, kTokens);
+  std::vector<std::vector<float>> again;
+  const std::span<const int32_t> all(tokens);
+  size_t done = 0;
+  for (const size_t count : {33u, 1u, 1u, 5u, 1u, 4u}) {
+    for (auto& row : pieces.Feed(all.subspan(done, count))) again.push_back(std::move(row));
+    done += count;
+  }
+  ASSERT_EQ(done, tokens.size());
+  EXPECT_EQ(again, logits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, DecoderTest,
+                         ::testing::Combine(::testing::ValuesIn(ops::SupportedCpuIsas()),
+                                            ::testing::Values(DType::kF32, DType::kBF16,
+                                                              DType::kF16),
+                                            ::testing::ValuesIn(kVariants)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" +
+                                  std::string(DTypeName(std::get<1>(info.param))) + "_" +
+                                  std::get<2>(info.param).name;
+                         });
+
+TEST(Decoder, RunsWithoutRowsThatWantLogits) {
+  RandomSource source(TinySpec(DType::kF32), 1);
+  const auto backend = CpuBackend("auto");
+  const auto weights = LoadWeights(source, *backend, 8);
+  ASSERT_TRUE(weights.ok());
+  EXPECT_FALSE(Decoder::Create(*weights, *backend, 0, 1).ok());
+  auto decoder = Decoder::Create(*weights, *backend, 8, 1);
+  ASSERT_TRUE(decoder.ok());
+  EXPECT_GT(Decoder::WorkspaceBytes((*weights)->spec, 8, 1), 0);
+}
+
+TEST(LoadWeights, TakesTheBytesItSaid) {
+  RandomSource source(TinySpec(DType::kBF16), 1);
+  const auto backend = CpuBackend("auto");
+  const auto weights = LoadWeights(source, *backend, 64);
+  ASSERT_TRUE(weights.ok());
+  const Weights& loaded = **weights;
+  size_t bytes = loaded.embedding.bytes() + loaded.head.data.bytes() + loaded.final_norm.bytes() +
+                 loaded.rope_cos.bytes() + loaded.rope_sin.bytes();
+  for (const LayerWeights& layer : loaded.layers) {
+    bytes += layer.input_norm.bytes() + layer.post_norm.bytes() + layer.qkv.data.bytes() +
+             layer.out.data.bytes() + layer.gate_up.data.bytes() + layer.down.data.bytes();
+  }
+  EXPECT_EQ(WeightBytes(loaded.spec, *backend, 64), static_cast<int64_t>(bytes));
+}
+
+TEST(LoadWeights, SaysWhatTheSourceSays) {
+  class Broken final : public WeightSource {
+   public:
+    const ModelSpec& spec() const override { return spec_; }
+    Result<Tensor> Get(WeightRole, int64_t, bool) override {
+      return NotFound("model.safetensors: tensor \"lm_head.weight\" is missing");
+    }
+    ModelSpec spec_ = TinySpec(DType::kF32);
+  };
+  Broken source;
+  const auto backend = CpuBackend("auto");
+  const auto weights = LoadWeights(source, *backend, 8);
+  ASSERT_FALSE(weights.ok());
+  EXPECT_NE(weights.status().message().find("lm_head.weight"), std::string::npos);
+  source.spec_.num_kv_heads = 4;
+  EXPECT_NE(LoadWeights(source, *backend, 8).status().message().find("num_kv_heads"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,147 @@
+#include "model/dummy_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "model/decoder_test_driver.h"
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+ModelSpec SmallSpec(DType dtype) {
+  ModelSpec spec;
+  spec.family = "llama";
+  spec.dtype = dtype;
+  spec.vocab_size = 1000;
+  spec.hidden_size = 128;
+  spec.num_layers = 4;
+  spec.num_heads = 8;
+  spec.num_kv_heads = 2;
+  spec.head_dim = 16;
+  spec.intermediate_size = 256;
+  spec.max_positions = 128;
+  spec.tied_head = true;
+  return spec;
+}
+
+std::unique_ptr<DummySource> Make(ModelSpec spec, DummyOptions options = {}) {
+  options.num_threads = 2;
+  auto source = DummySource::FromSpec(std::move(spec), options);
+  EXPECT_TRUE(source.ok()) << source.status().message();
+  return std::move(*source);
+}
+
+class DummyWeightsTest : public ::testing::TestWithParam<DType> {};
+
+TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMap) {
+  const auto source = Make(SmallSpec(GetParam()), {.seed = 3});
+  auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "auto"});
+  ASSERT_TRUE(backend.ok());
+  const auto weights = LoadWeights(*source, **backend, 128);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  DecoderTestDriver driver(*weights, **backend, 100);
+  std::vector<int32_t> tokens = {17, 999, 0, 512, 5};
+  for (int step = 0; step < 40; ++step) {
+    const int32_t next = ArgMax(driver.Feed(tokens).back());
+    ASSERT_EQ(next, source->Expected(tokens.back())) << "step " << step;
+    tokens = {next};
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, DummyWeightsTest,
+                         ::testing::Values(DType::kF32, DType::kBF16, DType::kF16));
+
+TEST(DummyWeights, TheMapIsOneCycleThroughTheVocabulary) {
+  for (const int64_t vocab : {2, 3, 10, 1000, 4096}) {
+    ModelSpec spec = SmallSpec(DType::kBF16);
+    spec.vocab_size = vocab;
+    const auto source = Make(spec);
+    std::set<int32_t> seen;
+    int32_t token = 0;
+    for (int64_t i = 0; i < vocab; ++i) {
+      seen.insert(token);
+      token = source->Expected(token);
+    }
+    EXPECT_EQ(token, 0);
+    EXPECT_EQ(seen.size(), static_cast<size_t>(vocab));
+  }
+}
+
+TEST(DummyWeights, ADraftAgreesOnTheShareAskedFor) {
+  ModelSpec spec = SmallSpec(DType::kBF16);
+  spec.vocab_size = 20000;
+  const auto target = Make(spec, {.seed = 1});
+  spec.hidden_size = 64;
+  spec.vocab_size = 20480;  // padded otherwise
+  const auto draft = Make(spec, {.seed = 1, .agreement = 0.7, .map_tokens = 20000});
+  int agreed = 0;
+  for (int32_t token = 0; token < 20000; ++token) {
+    const bool same = draft->Expected(token) == target->Expected(token);
+    EXPECT_EQ(same, draft->Agrees(token));
+    agreed += same ? 1 : 0;
+  }
+  EXPECT_NEAR(agreed / 20000.0, 0.7, 0.02);
+}
+
+TEST(DummyWeights, ADraftFollowsItsOwnMap) {
+  const auto source =
+      Make(SmallSpec(DType::kBF16), {.seed = 3, .agreement = 0.5, .map_tokens = 900});
+  auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "auto"});
+  ASSERT_TRUE(backend.ok());
+  const auto weights = LoadWeights(*source, **backend, 128);
+  ASSERT_TRUE(weights.ok());
+  DecoderTestDriver driver(*weights, **backend, 100);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 60; ++i) tokens.push_back(i * 13);
+  tokens.push_back(950);  // outside the map
+  const auto logits = driver.Feed(tokens);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    EXPECT_EQ(ArgMax(logits[i]), source->Expected(tokens[i])) << tokens[i];
+  }
+}
+
+TEST(DummyWeights, LayerWeightsUseSignsMantissasAndManyBinades) {
+  const auto source = Make(SmallSpec(DType::kBF16));
+  const auto tensor = source->Get(WeightRole::kGate, 1, false);
+  ASSERT_TRUE(tensor.ok());
+  std::set<int> exponents;
+  std::set<int> mantissas;
+  int negative = 0;
+  for (int64_t i = 0; i < tensor->NumElements(); ++i) {
+    const uint16_t bits = tensor->As<BFloat16>()[i].bits;
+    exponents.insert(bits >> 7 & 0xff);
+    mantissas.insert(bits & 0x7f);
+    negative += bits >> 15;
+  }
+  EXPECT_EQ(exponents.size(), 16u);
+  EXPECT_EQ(mantissas.size(), 128u);
+  EXPECT_NEAR(static_cast<double>(negative) / static_cast<double>(tensor->NumElements()), 0.5,
+              0.02);
+  EXPECT_EQ(CountNonFinite(*tensor), 0);
+}
+
+TEST(DummyWeights, TheSameWhateverTheOrderAndThreads) {
+  const auto one = Make(SmallSpec(DType::kF16), {.seed = 5});
+  auto two = DummySource::FromSpec(SmallSpec(DType::kF16), {.seed = 5, .num_threads = 1});
+  ASSERT_TRUE(two.ok());
+  ASSERT_TRUE(one->Get(WeightRole::kUp, 0, false).ok());
+  one->Release();
+  const auto a = one->Get(WeightRole::kDown, 2, false);
+  const auto b = (*two)->Get(WeightRole::kDown, 2, false);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
+}
+
+TEST(DummyWeights, RefusesAMapOrShareThatCannotBe) {
+  EXPECT_FALSE(DummySource::FromSpec(SmallSpec(DType::kBF16), {.agreement = 1.5}).ok());
+  EXPECT_FALSE(DummySource::FromSpec(SmallSpec(DType::kBF16), {.agreement = NAN}).ok());
+  EXPECT_FALSE(DummySource::FromSpec(SmallSpec(DType::kBF16), {.map_tokens = 1001}).ok());
+  EXPECT_FALSE(DummySource::FromConfig("{}").ok());
+}
+
+}  // namespace
+}  // namespace tandem

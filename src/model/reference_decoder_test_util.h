@@ -1,0 +1,166 @@
+// The Llama forward pass written down once more, plainly and in double precision over the whole
+// sequence, without cache, batching or ops: what Decoder is compared with. Test code, pure
+// functions.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "model/rope.h"
+#include "model/weights.h"
+#include "tensor/convert.h"
+
+namespace tandem {
+
+using Matrix = std::vector<std::vector<double>>;  // [rows][cols]
+
+class ReferenceDecoder {
+ public:
+  explicit ReferenceDecoder(WeightSource& source) : source_(source), spec_(source.spec()) {}
+
+  // Logits behind every token, [tokens][vocab].
+  Matrix Logits(std::span<const int32_t> tokens, int64_t max_positions) {
+    const std::vector<double> frequencies = RopeFrequencies(spec_, max_positions);
+    const Matrix embedding = Weight(WeightRole::kEmbedding, 0);
+    Matrix x;
+    for (const int32_t token : tokens) x.push_back(embedding[static_cast<size_t>(token)]);
+    for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
+      Add(x, Attention(Norm(x, WeightRole::kInputNorm, layer), layer, frequencies));
+      Add(x, Mlp(Norm(x, WeightRole::kPostNorm, layer), layer));
+    }
+    const Matrix normed = Norm(x, WeightRole::kFinalNorm, 0);
+    return Product(normed, spec_.tied_head ? embedding : Weight(WeightRole::kHead, 0), {});
+  }
+
+ private:
+  Matrix Weight(WeightRole role, int64_t layer, bool bias = false) {
+    const auto tensor = source_.Get(role, layer, bias);
+    EXPECT_TRUE(tensor.ok()) << tensor.status().message();
+    const Buffer buffer = Buffer::OnHost(static_cast<size_t>(tensor->NumElements()) * 4);
+    const Tensor values = buffer.View(DType::kF32, tensor->shape);
+    ConvertElements(*tensor, values);
+    source_.Release();
+    const int64_t rows = values.shape.rank() == 1 ? 1 : values.dim(0);
+    const int64_t cols = values.NumElements() / rows;
+    Matrix out(static_cast<size_t>(rows));
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* row = values.As<float>() + r * cols;
+      out[static_cast<size_t>(r)].assign(row, row + cols);
+    }
+    return out;
+  }
+
+  static void Add(Matrix& x, const Matrix& delta) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      for (size_t j = 0; j < x[i].size(); ++j) x[i][j] += delta[i][j];
+    }
+  }
+
+  Matrix Norm(const Matrix& x, WeightRole role, int64_t layer) {
+    const Matrix weight = Weight(role, layer);
+    Matrix out = x;
+    for (auto& row : out) {
+      double squares = 0;
+      for (const double value : row) squares += value * value;
+      const double scale =
+          1.0 / std::sqrt(squares / static_cast<double>(row.size()) + spec_.norm_epsilon);
+      for (size_t j = 0; j < row.size(); ++j) row[j] *= scale * weight[0][j];
+    }
+    return out;
+  }
+
+  static Matrix Product(const Matrix& x, const Matrix& weight, const Matrix& bias) {
+    Matrix out(x.size(), std::vector<double>(weight.size()));
+    for (size_t i = 0; i < x.size(); ++i) {
+      for (size_t r = 0; r < weight.size(); ++r) {
+        double sum = bias.empty() ? 0.0 : bias[0][r];
+        for (size_t c = 0; c < x[i].size(); ++c) sum += x[i][c] * weight[r][c];
+        out[i][r] = sum;
+      }
+    }
+    return out;
+  }
+
+  Matrix Linear(const Matrix& x, WeightRole role, int64_t layer) {
+    return Product(x, Weight(role, layer),
+                   HasBias(spec_, role) ? Weight(role, layer, true) : Matrix{});
+  }
+
+  void Rotate(Matrix& x, const std::vector<double>& frequencies) const {
+    const auto dim = static_cast<size_t>(spec_.head_dim);
+    for (size_t position = 0; position < x.size(); ++position) {
+      for (size_t head = 0; head < x[position].size(); head += dim) {
+        for (size_t i = 0; i < dim / 2; ++i) {
+          const double angle = static_cast<double>(position) * frequencies[i];
+          double& low = x[position][head + i];
+          double& high = x[position][head + i + dim / 2];
+          const double rotated = low * std::cos(angle) - high * std::sin(angle);
+          high = high * std::cos(angle) + low * std::sin(angle);
+          low = rotated;
+        }
+      }
+    }
+  }
+
+  Matrix Attention(const Matrix& x, int64_t layer, const std::vector<double>& frequencies) {
+    Matrix query = Linear(x, WeightRole::kQuery, layer);
+    Matrix key = Linear(x, WeightRole::kKey, layer);
+    const Matrix value = Linear(x, WeightRole::kValue, layer);
+    Rotate(query, frequencies);
+    Rotate(key, frequencies);
+    const auto dim = static_cast<size_t>(spec_.head_dim);
+    const auto group = static_cast<size_t>(spec_.num_heads / spec_.num_kv_heads);
+    Matrix out(x.size(), std::vector<double>(query[0].size(), 0.0));
+    for (size_t head = 0; head < static_cast<size_t>(spec_.num_heads); ++head) {
+      const size_t kv = head / group * dim;
+      for (size_t row = 0; row < x.size(); ++row) {
+        std::vector<double> score(row + 1);
+        double sum = 0;
+        for (size_t other = 0; other <= row; ++other) {
+          double dot = 0;
+          for (size_t i = 0; i < dim; ++i) dot += query[row][head * dim + i] * key[other][kv + i];
+          score[other] = std::exp(dot / std::sqrt(static_cast<double>(dim)));
+          sum += score[other];
+        }
+        for (size_t other = 0; other <= row; ++other) {
+          for (size_t i = 0; i < dim; ++i) {
+            out[row][head * dim + i] += score[other] / sum * value[other][kv + i];
+          }
+        }
+      }
+    }
+    return Linear(out, WeightRole::kAttentionOut, layer);
+  }
+
+  Matrix Mlp(const Matrix& x, int64_t layer) {
+    Matrix gate = Linear(x, WeightRole::kGate, layer);
+    const Matrix up = Linear(x, WeightRole::kUp, layer);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      for (size_t j = 0; j < gate[i].size(); ++j) {
+        gate[i][j] = gate[i][j] / (1.0 + std::exp(-gate[i][j])) * up[i][j];
+      }
+    }
+    return Linear(gate, WeightRole::kDown, layer);
+  }
+
+  WeightSource& source_;
+  ModelSpec spec_;
+};
+
+// |a - b| / |b| over all elements.
+inline double RelativeError(const std::vector<std::vector<float>>& a, const Matrix& b) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    for (size_t j = 0; j < b[i].size(); ++j) {
+      difference += (a[i][j] - b[i][j]) * (a[i][j] - b[i][j]);
+      norm += b[i][j] * b[i][j];
+    }
+  }
+  return std::sqrt(difference / norm);
+}
+
+}  // namespace tandem
