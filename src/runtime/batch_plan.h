@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "runtime/kv_cache.h"
 
 namespace tandem {
@@ -24,8 +26,9 @@ struct SequencePlan {
   // Known tokens the draft model computes this step, from its own computed length on, at most; with
   // num_drafts > 0 it is an upper bound of what the draft lags behind (at least 1), else a catch-up.
   int32_t draft_tokens = 0;
-  // Blocks behind those the slot already has.
-  std::vector<BlockId> new_blocks;
+  // Blocks behind those the slot already has: new_blocks of them in BatchPlan::blocks.
+  int32_t first_new_block = 0;
+  int32_t num_new_blocks = 0;
 };
 
 // Copies the first `tokens` of a block before the step runs (partial prefix reuse).
@@ -35,17 +38,34 @@ struct BlockCopy {
   int32_t tokens = 0;
 };
 
+// Reused from step to step: Clear keeps the memory.
 struct BatchPlan {
   uint64_t step = 0;
   std::vector<SequencePlan> sequences;
+  std::vector<BlockId> blocks;  // the new blocks of all sequences, back to back
   std::vector<BlockCopy> copies;
 
   bool empty() const { return sequences.empty(); }
+  std::span<const BlockId> NewBlocks(const SequencePlan& s) const {
+    return std::span(blocks).subspan(s.first_new_block, s.num_new_blocks);
+  }
   int32_t TargetRows() const {
     int32_t rows = 0;
     for (const SequencePlan& s : sequences) rows += s.target_tokens + s.num_drafts;
     return rows;
   }
+  void Clear() {
+    sequences.clear();
+    blocks.clear();
+    copies.clear();
+  }
+};
+
+// Why a sequence cannot go on; the others of the step are untouched.
+enum class StepFault : uint8_t {
+  kNone,
+  kNoTokenAllowed,  // the constraint leaves no token to draw
+  kBadLogits,       // no token could be drawn from the model's logits
 };
 
 // What a step gave, in the plan's order.
@@ -53,11 +73,12 @@ struct SequenceResult {
   int32_t slot = 0;
   int32_t proposed = 0;  // drafts that were verified; at most num_drafts
   int32_t accepted = 0;  // of those, how many held
-  // accepted + 1 tokens when the plan said `samples`, else none. Lies in the executor until the next Land.
+  // accepted + 1 tokens when the plan said `samples` and the sequence had not ended, else none.
   int32_t first_token = 0;  // index into StepResult::tokens
   int32_t num_tokens = 0;
   // What each model has computed of the sequence after this step.
   ComputedLengths computed{0, 0};
+  StepFault fault = StepFault::kNone;
 };
 
 }  // namespace tandem

@@ -81,6 +81,8 @@ struct EngineModel {
   std::string name;
 };
 
+struct EngineParts;  // engine_parts.h
+
 class Engine {
  public:
   // `draft` may hold no weights. The backend and the clock outlive the engine. FAILED_PRECONDITION when
@@ -88,6 +90,8 @@ class Engine {
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, EngineModel target,
                                                 EngineModel draft, ops::Backend& backend,
                                                 const Clock& clock);
+  // As Create, of parts made by the caller (tests, tools).
+  static std::unique_ptr<Engine> FromParts(EngineParts parts, const Clock& clock);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -115,6 +119,8 @@ class Engine {
   const EngineOptions& options() const;
   int32_t max_seq_len() const;
   bool has_draft() const;
+  // Aborts when the KV cache's counts do not add up. Not while Start()ed.
+  void CheckIntegrity() const;
 
  private:
   struct Impl;

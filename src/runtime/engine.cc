@@ -1,0 +1,210 @@
+#include "runtime/engine.h"
+
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "runtime/engine_loop.h"
+#include "runtime/engine_parts.h"
+#include "runtime/event_queue.h"
+#include "runtime/inbox.h"
+#include "runtime/validate_request.h"
+
+namespace tandem {
+namespace {
+
+// Wakes an idle loop for its heartbeat.
+constexpr Nanos kIdleWait = std::chrono::milliseconds(200);
+// For what is left after a drain or a stop: two steps, however long they are.
+constexpr Nanos kCancelWait = std::chrono::seconds(60);
+
+uint64_t Mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+uint64_t SeedSource(uint64_t seed) {
+  if (seed != 0) return seed;
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+// Room for every choice that waits or runs, and as many again whose last event nobody has read yet.
+int32_t NumMailboxes(const EngineOptions& options) {
+  return 2 * (options.max_queue_size + options.max_batch_size);
+}
+
+RequestLimits LimitsOf(const EngineParts& parts) {
+  const EngineOptions& options = parts.options;
+  RequestLimits limits;
+  limits.max_seq_len = options.max_seq_len;
+  limits.max_prompt = options.enable_chunked_prefill
+                          ? options.max_seq_len
+                          : std::min(options.max_seq_len, options.max_num_tokens);
+  limits.max_batch_size = std::min(options.max_batch_size, options.max_queue_size);
+  limits.vocab_size = parts.vocab_size;
+  return limits;
+}
+
+}  // namespace
+
+std::string_view FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "none";
+    case FinishReason::kEnd:
+      return "end";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kTimedOut:
+      return "timed_out";
+    case FinishReason::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+struct Engine::Impl {
+  Impl(EngineParts parts, const Clock& clock)
+      : options(parts.options),
+        limits(LimitsOf(parts)),
+        has_draft(parts.has_draft),
+        memory_plan(std::move(parts.memory_plan)),
+        clock(clock),
+        seed_source(SeedSource(options.seed)),
+        inbox(options.max_queue_size),
+        events(NumMailboxes(options)),
+        loop(std::move(parts), inbox, events, clock) {}
+
+  void RunLoop() {
+    while (!stop) {
+      if (!loop.Step()) inbox.WaitForWork(kIdleWait);
+    }
+  }
+
+  // True when every sequence ended within `timeout`; drives the loop where no thread does.
+  bool RunUntilEmpty(Nanos timeout) {
+    if (thread.joinable()) return inbox.WaitUntilEmpty(timeout);
+    const Nanos end = clock.Now() + timeout;
+    while (inbox.open() > 0 && clock.Now() < end) loop.Step();
+    return inbox.open() == 0;
+  }
+
+  std::vector<std::unique_ptr<Sequence>> MakeSequences(std::shared_ptr<OpenRequest> open,
+                                                       const std::vector<int32_t>& mailboxes) const;
+
+  // Constant.
+  const EngineOptions options;
+  const RequestLimits limits;
+  const bool has_draft;
+  const std::vector<MemoryLine> memory_plan;
+  const Clock& clock;
+  const uint64_t seed_source;
+
+  std::atomic<RequestId> last_id{0};
+  Inbox inbox;
+  EventQueue events;
+  EngineLoop loop;
+  std::thread thread;
+  std::atomic<bool> stop{false};
+};
+
+std::vector<std::unique_ptr<Sequence>> Engine::Impl::MakeSequences(
+    std::shared_ptr<OpenRequest> open, const std::vector<int32_t>& mailboxes) const {
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  const Request& request = open->request;
+  open->open_choices = request.num_choices;
+  for (int32_t choice = 0; choice < request.num_choices; ++choice) {
+    auto sequence = std::make_unique<Sequence>();
+    sequence->open = open;
+    sequence->choice = choice;
+    sequence->max_length = static_cast<int32_t>(request.prompt.size()) + request.max_tokens;
+    sequence->mailbox = mailboxes[static_cast<size_t>(choice)];
+    if (request.constraint) sequence->constraint = request.constraint->Clone();
+    // The whole length, so that no step allocates.
+    sequence->tokens.reserve(static_cast<size_t>(sequence->max_length));
+    sequence->tokens = request.prompt;
+    sequence->usage.prompt_tokens = static_cast<int32_t>(request.prompt.size());
+    sequence->usage.seed = open->seed;
+    sequences.push_back(std::move(sequence));
+  }
+  return sequences;
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() { Stop(); }
+
+std::unique_ptr<Engine> Engine::FromParts(EngineParts parts, const Clock& clock) {
+  return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(std::move(parts), clock)));
+}
+
+Result<RequestId> Engine::Submit(Request request) {
+  TANDEM_RETURN_IF_ERROR(ValidateRequest(request, impl_->limits));
+  TANDEM_RETURN_IF_ERROR(impl_->inbox.HasRoom(request.num_choices));
+  auto open = std::make_shared<OpenRequest>();
+  open->id = ++impl_->last_id;
+  open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id));
+  open->submitted = impl_->clock.Now();
+  open->request = std::move(request);
+  std::vector<int32_t> mailboxes;
+  if (!impl_->events.Open(open->id, open->request.num_choices, mailboxes)) {
+    return ResourceExhausted("Too many answers wait to be read, please try again later");
+  }
+  std::vector<std::unique_ptr<Sequence>> sequences = impl_->MakeSequences(open, mailboxes);
+  const Status put = impl_->inbox.Put(sequences);
+  if (!put.ok()) {
+    impl_->events.Abandon(mailboxes);
+    return put;
+  }
+  return open->id;
+}
+
+void Engine::Cancel(RequestId request) { impl_->inbox.Cancel(request); }
+
+bool Engine::PopEvent(Event& event, Nanos timeout) { return impl_->events.Pop(event, timeout); }
+
+void Engine::Start() {
+  TANDEM_CHECK(!impl_->thread.joinable(), "the engine is running");
+  impl_->stop = false;
+  impl_->thread = std::thread([this] { impl_->RunLoop(); });
+}
+
+bool Engine::Drain(Nanos timeout) {
+  impl_->inbox.Close();
+  const bool ended = impl_->RunUntilEmpty(timeout);
+  if (ended) return true;
+  impl_->inbox.CancelAll();
+  impl_->RunUntilEmpty(kCancelWait);
+  return false;
+}
+
+void Engine::Stop() {
+  impl_->inbox.Close();
+  impl_->stop = true;
+  impl_->inbox.WakeLoop();
+  if (impl_->thread.joinable()) impl_->thread.join();
+  impl_->inbox.CancelAll();
+  while (impl_->inbox.open() > 0) impl_->loop.Step();
+}
+
+bool Engine::Step() {
+  TANDEM_CHECK(!impl_->thread.joinable(), "the loop has a thread of its own");
+  return impl_->loop.Step();
+}
+
+EngineStats Engine::Stats() const { return impl_->loop.Stats(); }
+const std::vector<MemoryLine>& Engine::memory_plan() const { return impl_->memory_plan; }
+const EngineOptions& Engine::options() const { return impl_->options; }
+int32_t Engine::max_seq_len() const { return impl_->options.max_seq_len; }
+bool Engine::has_draft() const { return impl_->has_draft; }
+void Engine::CheckIntegrity() const { impl_->loop.CheckIntegrity(); }
+
+}  // namespace tandem

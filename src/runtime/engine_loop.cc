@@ -1,0 +1,231 @@
+#include "runtime/engine_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/commit.h"
+
+namespace tandem {
+
+EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, const Clock& clock)
+    : inbox_(inbox),
+      events_(events),
+      clock_(clock),
+      steps_in_flight_(parts.options.steps_in_flight),
+      costs_(std::move(parts.costs)),
+      kv_(parts.kv),
+      scheduler_(parts.limits, kv_, *costs_),
+      executor_(std::move(parts.executor)),
+      last_step_ns_(clock.Now().count()) {
+  changes_.reserve(static_cast<size_t>(parts.limits.max_batch_size) * 2);
+  UpdateStats();
+}
+
+// ---- The loop ----
+
+bool EngineLoop::Step() {
+  const bool launched = Launch();
+  const bool landed = Land(launched);
+  return launched || landed;
+}
+
+bool EngineLoop::Launch() {
+  const Nanos now = clock_.Now();
+  last_step_ns_ = now.count();
+  Admit(now);
+  const BatchPlan& plan = Plan(now);
+  if (plan.empty()) return false;
+  executor_->Propose(plan);
+  executor_->Run(plan);
+  executor_->Sample(plan);
+  ++launched_;
+  return true;
+}
+
+// The step just launched may stay in flight; with nothing launched there is no reason to wait.
+bool EngineLoop::Land(bool launched) {
+  const uint64_t may_fly = launched ? static_cast<uint64_t>(steps_in_flight_) : 0;
+  const bool lands = launched_ - landed_ > may_fly;
+  if (lands) {
+    executor_->Land(result_);
+    Commit(clock_.Now());
+    ++landed_;
+  }
+  Emit();
+  Retire();
+  UpdateStats();
+  return lands;
+}
+
+// ---- Admit ----
+
+void EngineLoop::Admit(Nanos now) {
+  const bool cancel_all = inbox_.Take(arrived_, cancels_);
+  for (std::unique_ptr<Sequence>& sequence : arrived_) Enter(std::move(sequence));
+  arrived_.clear();
+  for (const std::unique_ptr<Sequence>& sequence : sequences_) {
+    if (sequence->phase == Phase::kFinished) continue;
+    const bool cancelled =
+        cancel_all ||
+        std::find(cancels_.begin(), cancels_.end(), sequence->open->id) != cancels_.end();
+    CancelOrTimeOut(*sequence, cancelled, now);
+  }
+  cancels_.clear();
+}
+
+void EngineLoop::Enter(std::unique_ptr<Sequence> sequence) {
+  sequence->arrival = ++arrivals_;
+  scheduler_.Enqueue(*sequence);
+  sequences_.push_back(std::move(sequence));
+}
+
+void EngineLoop::CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now) {
+  const std::optional<Nanos> deadline = sequence.request().deadline;
+  if (cancelled) {
+    End(sequence, FinishReason::kCancelled);
+  } else if (deadline.has_value() && now >= *deadline) {
+    End(sequence, FinishReason::kTimedOut);
+  } else {
+    return;
+  }
+  changes_.push_back({&sequence, 0, 0});
+}
+
+// ---- Plan ----
+
+const BatchPlan& EngineLoop::Plan(Nanos now) {
+  StepPlan& plan = plans_[launched_ % kMaxLaunched];
+  scheduler_.Plan(launched_, plan);
+  for (const int32_t slot : plan.vacated_slots) executor_->RemoveSequence(slot);
+  for (Sequence* sequence : plan.started) TakeSlot(*sequence, now);
+  return plan.batch;
+}
+
+void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
+  if (!sequence.ever_started) {
+    sequence.ever_started = true;
+    sequence.usage.queued = now - sequence.open->submitted;
+    totals_.prompt_tokens += sequence.prompt_tokens();
+    inbox_.LeftQueue();
+  }
+  SlotInit init;
+  init.tokens = sequence.tokens;
+  init.prompt_tokens = sequence.prompt_tokens();
+  init.max_length = sequence.max_length;
+  init.computed = sequence.computed;
+  init.request = &sequence.request();
+  init.sampling = sequence.request().sampling;
+  init.sampling.seed = sequence.open->seed;
+  init.sampling.choice = static_cast<uint32_t>(sequence.choice);
+  init.constraint = sequence.constraint.get();
+  executor_->AddSequence(sequence.slot, init);
+}
+
+// ---- Commit ----
+
+void EngineLoop::Commit(Nanos now) {
+  const StepPlan& plan = plans_[result_.step % kMaxLaunched];
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    Sequence& sequence = *plan.sequences[i];
+    sequence.in_flight[result_.step % kMaxLaunched] = {};
+    if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));
+    sequence.copy_source = -1;
+    // One that was cancelled meanwhile has had its last event.
+    if (sequence.phase != Phase::kFinished) CommitSequence(sequence, result_.sequences[i], now);
+    if (sequence.phase == Phase::kPausing && !sequence.InFlightAny()) {
+      executor_->RemoveSequence(scheduler_.FinishPause(sequence));
+    }
+  }
+  ++totals_.steps;
+}
+
+void EngineLoop::CommitSequence(Sequence& sequence, const SequenceResult& result, Nanos now) {
+  const auto tokens = std::span(result_.tokens)
+                          .subspan(static_cast<size_t>(result.first_token),
+                                   static_cast<size_t>(result.num_tokens));
+  const Usage before = sequence.usage;
+  const int32_t shown = CommitTokens(sequence, result, tokens, now);
+  PublishBlocks(sequence, kv_);
+  totals_.output_tokens += shown;
+  totals_.draft_rounds += sequence.usage.draft_rounds - before.draft_rounds;
+  totals_.drafts_proposed += sequence.usage.drafts_proposed - before.drafts_proposed;
+  totals_.drafts_accepted += sequence.usage.drafts_accepted - before.drafts_accepted;
+  if (sequence.finish != FinishReason::kNone) End(sequence, sequence.finish);
+  if (shown > 0 || sequence.finish != FinishReason::kNone) {
+    changes_.push_back({&sequence, result.first_token, shown});
+  }
+}
+
+// Nothing is planned for the sequence any more; its blocks go when no step in flight names it.
+void EngineLoop::End(Sequence& sequence, FinishReason reason) {
+  if (sequence.phase == Phase::kWaiting) {
+    scheduler_.Dequeue(sequence);
+    if (!sequence.ever_started) inbox_.LeftQueue();
+  }
+  sequence.phase = Phase::kFinished;
+  sequence.finish = reason;
+  any_ended_ = true;
+}
+
+// ---- Emit ----
+
+void EngineLoop::Emit() {
+  for (const Change& change : changes_) {
+    const Sequence& sequence = *change.sequence;
+    events_.Push(sequence.mailbox,
+                 std::span(result_.tokens)
+                     .subspan(static_cast<size_t>(change.first_token),
+                              static_cast<size_t>(change.num_tokens)),
+                 sequence.usage, sequence.finish, sequence.error);
+  }
+  changes_.clear();
+}
+
+// ---- The end of a sequence ----
+
+void EngineLoop::Retire() {
+  if (!any_ended_) return;
+  bool waits = false;
+  std::erase_if(sequences_, [&](const std::unique_ptr<Sequence>& sequence) {
+    if (sequence->phase != Phase::kFinished) return false;
+    waits = waits || sequence->InFlightAny();
+    if (sequence->InFlightAny()) return false;
+    Leave(*sequence);
+    return true;
+  });
+  any_ended_ = waits;
+}
+
+void EngineLoop::Leave(Sequence& sequence) {
+  if (sequence.slot >= 0) executor_->RemoveSequence(scheduler_.Release(sequence));
+  OpenRequest& request = *sequence.open;
+  request.failed = request.failed || sequence.finish == FinishReason::kFailed;
+  if (--request.open_choices == 0) {
+    ++(request.failed ? totals_.requests_failed : totals_.requests_finished);
+  }
+  inbox_.Ended();
+}
+
+// ---- Figures ----
+
+void EngineLoop::UpdateStats() {
+  totals_.running = static_cast<int32_t>(scheduler_.active().size());
+  totals_.waiting = static_cast<int32_t>(scheduler_.waiting().size());
+  totals_.preemptions = scheduler_.preemptions();
+  totals_.kv = kv_.Stats();
+  const std::lock_guard lock(stats_mutex_);
+  stats_ = totals_;
+}
+
+EngineStats EngineLoop::Stats() const {
+  EngineStats stats;
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats = stats_;
+  }
+  const std::chrono::duration<double> age = clock_.Now() - Nanos(last_step_ns_.load());
+  stats.seconds_since_step = age.count();
+  return stats;
+}
+
+}  // namespace tandem

@@ -1,0 +1,80 @@
+// EngineLoop: the seven verbs. Owns every sequence, the KV cache, the scheduler and the executor; nothing
+// here is touched by another thread but Inbox, EventQueue and the snapshot that Stats returns.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/engine_parts.h"
+#include "runtime/event_queue.h"
+#include "runtime/inbox.h"
+#include "runtime/scheduler.h"
+
+namespace tandem {
+
+class EngineLoop {
+ public:
+  // `inbox`, `events` and `clock` outlive the loop.
+  EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, const Clock& clock);
+
+  // One turn; false when there was nothing to do. Engine thread.
+  bool Step();
+  EngineStats Stats() const;  // any thread
+  // Aborts when the block counts do not add up. Engine thread.
+  void CheckIntegrity() const { kv_.CheckIntegrity(); }
+
+ private:
+  // What Emit has to tell of a sequence: tokens of the result at hand, and how it stands.
+  struct Change {
+    Sequence* sequence = nullptr;
+    int32_t first_token = 0;
+    int32_t num_tokens = 0;
+  };
+
+  bool Launch();
+  bool Land(bool launched);
+  void Admit(Nanos now);
+  const BatchPlan& Plan(Nanos now);
+  void Commit(Nanos now);
+  void Emit();
+
+  void Enter(std::unique_ptr<Sequence> sequence);
+  void CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now);
+  void TakeSlot(Sequence& sequence, Nanos now);
+  void CommitSequence(Sequence& sequence, const SequenceResult& result, Nanos now);
+  void End(Sequence& sequence, FinishReason reason);
+  void Retire();
+  void Leave(Sequence& sequence);
+  void UpdateStats();
+
+  Inbox& inbox_;
+  EventQueue& events_;
+  const Clock& clock_;
+  const int32_t steps_in_flight_;
+  const std::unique_ptr<CostTable> costs_;
+  KvCache kv_;
+  Scheduler scheduler_;
+  const std::unique_ptr<Executor> executor_;
+
+  std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival
+  uint64_t arrivals_ = 0;
+  std::array<StepPlan, kMaxLaunched> plans_;  // by the parity of the step
+  uint64_t launched_ = 0;                     // steps
+  uint64_t landed_ = 0;                       // steps
+  StepResult result_;
+  std::vector<Change> changes_;
+  bool any_ended_ = false;
+  // Scratch of Admit.
+  std::vector<std::unique_ptr<Sequence>> arrived_;
+  std::vector<RequestId> cancels_;
+
+  EngineStats totals_;  // engine thread
+  std::atomic<int64_t> last_step_ns_;
+  mutable std::mutex stats_mutex_;
+  EngineStats stats_;  // guarded by stats_mutex_
+};
+
+}  // namespace tandem

@@ -1,0 +1,115 @@
+#include "runtime/inbox.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace tandem {
+namespace {
+
+template <typename T>
+void MoveAll(std::vector<T>& from, std::vector<T>& to) {
+  std::move(from.begin(), from.end(), std::back_inserter(to));
+  from.clear();
+}
+
+}  // namespace
+
+Status Inbox::HasRoomLocked(int32_t count) const {
+  if (closed_) return Unavailable("the server is shutting down; send the request to another one");
+  if (waiting_ + count > max_waiting_) {
+    return ResourceExhausted("Maximum queue size of " + std::to_string(max_waiting_) +
+                             " has been reached, please try again later");
+  }
+  return {};
+}
+
+Status Inbox::HasRoom(int32_t count) const {
+  const std::lock_guard lock(mutex_);
+  return HasRoomLocked(count);
+}
+
+Status Inbox::Put(std::vector<std::unique_ptr<Sequence>>& sequences) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto count = static_cast<int32_t>(sequences.size());
+    TANDEM_RETURN_IF_ERROR(HasRoomLocked(count));
+    waiting_ += count;
+    open_ += count;
+    MoveAll(sequences, sequences_);
+  }
+  work_.notify_one();
+  return {};
+}
+
+void Inbox::Cancel(RequestId request) {
+  {
+    const std::lock_guard lock(mutex_);
+    // A client that repeats itself must not grow the list.
+    if (std::find(cancels_.begin(), cancels_.end(), request) != cancels_.end()) return;
+    cancels_.push_back(request);
+  }
+  work_.notify_one();
+}
+
+void Inbox::CancelAll() {
+  {
+    const std::lock_guard lock(mutex_);
+    cancel_all_ = true;
+  }
+  work_.notify_one();
+}
+
+void Inbox::Close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+void Inbox::WakeLoop() {
+  {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  work_.notify_one();
+}
+
+bool Inbox::Take(std::vector<std::unique_ptr<Sequence>>& sequences,
+                 std::vector<RequestId>& cancels) {
+  const std::lock_guard lock(mutex_);
+  MoveAll(sequences_, sequences);
+  MoveAll(cancels_, cancels);
+  woken_ = false;
+  return std::exchange(cancel_all_, false);
+}
+
+void Inbox::LeftQueue() {
+  const std::lock_guard lock(mutex_);
+  --waiting_;
+}
+
+void Inbox::Ended() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (--open_ > 0) return;
+  }
+  empty_.notify_all();
+}
+
+void Inbox::WaitForWork(Nanos timeout) {
+  std::unique_lock lock(mutex_);
+  work_.wait_for(lock, timeout, [this] {
+    return woken_ || cancel_all_ || !sequences_.empty() || !cancels_.empty();
+  });
+}
+
+bool Inbox::WaitUntilEmpty(Nanos timeout) {
+  std::unique_lock lock(mutex_);
+  return empty_.wait_for(lock, timeout, [this] { return open_ == 0; });
+}
+
+int32_t Inbox::open() const {
+  const std::lock_guard lock(mutex_);
+  return open_;
+}
+
+}  // namespace tandem

@@ -1,0 +1,60 @@
+// Inbox: what clients ask of the loop: new sequences and cancellations, put in by any thread and taken by
+// the engine's in Admit. Bounded: by max_queue_size sequences that have not started yet.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/sequence.h"
+
+namespace tandem {
+
+class Inbox {
+ public:
+  explicit Inbox(int32_t max_waiting) : max_waiting_(max_waiting) {}
+
+  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED at the bound, UNAVAILABLE when closed.
+  Status Put(std::vector<std::unique_ptr<Sequence>>& sequences);
+  // Whether `count` more would be taken now.
+  Status HasRoom(int32_t count) const;
+  void Cancel(RequestId request);
+  void CancelAll();
+  // Refuses what comes from now on.
+  void Close();
+  void WakeLoop();
+
+  // Engine thread: moves everything into the lists (appended); true when all open sequences are to be
+  // cancelled.
+  bool Take(std::vector<std::unique_ptr<Sequence>>& sequences, std::vector<RequestId>& cancels);
+  // Engine thread: a sequence started for the first time, or ended before that.
+  void LeftQueue();
+  // Engine thread: a sequence is gone.
+  void Ended();
+  // Sleeps until something arrives or `timeout` has passed.
+  void WaitForWork(Nanos timeout);
+
+  // True when every sequence has ended within `timeout`.
+  bool WaitUntilEmpty(Nanos timeout);
+  int32_t open() const;
+
+ private:
+  Status HasRoomLocked(int32_t count) const;
+
+  const int32_t max_waiting_;
+  mutable std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable empty_;
+  // Guarded by mutex_.
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  std::vector<RequestId> cancels_;
+  bool cancel_all_ = false;
+  bool closed_ = false;
+  bool woken_ = false;
+  int32_t waiting_ = 0;  // put, not yet started
+  int32_t open_ = 0;     // put, not yet ended
+};
+
+}  // namespace tandem

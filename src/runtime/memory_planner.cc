@@ -1,0 +1,118 @@
+#include "runtime/memory_planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+#include "base/options.h"
+
+namespace tandem {
+namespace {
+
+// Without an option the pools take at most this share of what is free: other programs live here too.
+constexpr double kDefaultShare = 0.5;
+constexpr int32_t kMinBlocks = 2;
+
+int64_t BlockBytes(const ModelMemory& model, int32_t block_tokens) {
+  if (model.spec == nullptr) return 0;
+  return model.spec->KvBytesPerToken(model.spec->dtype) * block_tokens;
+}
+
+int64_t CeilDivide(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+Result<int32_t> LongestSequence(const EngineOptions& options, const ModelMemory& target) {
+  if (options.max_seq_len > target.max_positions) {
+    return InvalidArgument(fmt::format("max_seq_len is {}; the model has {} positions",
+                                       options.max_seq_len, target.max_positions));
+  }
+  const int64_t longest = options.max_seq_len > 0 ? options.max_seq_len : target.max_positions;
+  return static_cast<int32_t>(std::min<int64_t>(longest, std::numeric_limits<int32_t>::max()));
+}
+
+std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draft,
+                              int64_t sampling_bytes, int64_t target_kv, int64_t draft_kv) {
+  std::vector<MemoryLine> lines;
+  const auto add = [&](std::string what, int64_t bytes, std::string option) {
+    if (bytes > 0) lines.push_back({std::move(what), bytes, std::move(option)});
+  };
+  add("target weights", target.weight_bytes, "");
+  add("draft weights", draft.weight_bytes, "no_draft");
+  add("target workspace", target.workspace_bytes, "max_num_tokens");
+  add("draft workspace", draft.workspace_bytes, "max_num_tokens");
+  add("sampling", sampling_bytes, "max_batch_size");
+  add("target keys and values", target_kv, "kv_cache_bytes");
+  add("draft keys and values", draft_kv, "kv_cache_bytes");
+  return lines;
+}
+
+// The number after `key` in a file of "Key:  123 kB" lines, or the file's only number where key is empty.
+int64_t NumberIn(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  std::string word;
+  while (file >> word) {
+    if (key.empty()) return word == "max" ? -1 : std::atoll(word.c_str());
+    if (word == key && file >> word) return std::atoll(word.c_str());
+  }
+  return -1;
+}
+
+}  // namespace
+
+Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
+                              const ModelMemory& draft, int64_t sampling_bytes,
+                              int64_t free_bytes) {
+  MemoryPlan plan;
+  TANDEM_ASSIGN_OR_RETURN(plan.max_seq_len, LongestSequence(options, target));
+  const int64_t target_block = BlockBytes(target, options.block_tokens);
+  const int64_t draft_block = BlockBytes(draft, options.block_tokens);
+  const int64_t block_bytes = target_block + draft_block;
+  const int64_t work_bytes = target.workspace_bytes + draft.workspace_bytes + sampling_bytes;
+  const int64_t sequence_blocks = CeilDivide(plan.max_seq_len, options.block_tokens);
+  const int64_t most_blocks = sequence_blocks * options.max_batch_size;
+
+  int64_t kv_bytes = options.kv_cache_bytes;
+  if (kv_bytes == 0) {
+    const auto share = static_cast<double>(std::max<int64_t>(free_bytes - work_bytes, 0));
+    kv_bytes = std::min(static_cast<int64_t>(share * kDefaultShare), most_blocks * block_bytes);
+  }
+  const int64_t blocks =
+      std::min<int64_t>(kv_bytes / block_bytes, std::numeric_limits<int32_t>::max());
+  // A longest length that was asked for has to fit; else the cache bounds it.
+  const int64_t needed_blocks = options.max_seq_len > 0 ? sequence_blocks : kMinBlocks;
+  if (blocks < needed_blocks) {
+    return FailedPrecondition(fmt::format(
+        "the key-value cache has {}; one sequence of {} tokens needs {}: raise kv_cache_bytes or "
+        "lower max_seq_len ({} are free, workspaces take {} of them)",
+        FormatBytes(kv_bytes), needed_blocks * options.block_tokens,
+        FormatBytes(needed_blocks * block_bytes), FormatBytes(free_bytes),
+        FormatBytes(work_bytes)));
+  }
+  if (blocks * block_bytes + work_bytes > free_bytes) {
+    return FailedPrecondition(fmt::format(
+        "key-value cache and workspaces need {}, {} are free: lower kv_cache_bytes ({}) or "
+        "max_num_tokens ({})",
+        FormatBytes(blocks * block_bytes + work_bytes), FormatBytes(free_bytes),
+        FormatBytes(kv_bytes), options.max_num_tokens));
+  }
+  plan.num_blocks = static_cast<int32_t>(blocks);
+  plan.max_seq_len = static_cast<int32_t>(
+      std::min<int64_t>(plan.max_seq_len, blocks * options.block_tokens));
+  plan.kv_cache_bytes = blocks * block_bytes;
+  plan.lines = Lines(target, draft, sampling_bytes, blocks * target_block, blocks * draft_block);
+  return plan;
+}
+
+int64_t FreeHostBytes() {
+  int64_t free_bytes = NumberIn("/proc/meminfo", "MemAvailable:") * 1024;
+  const int64_t limit = NumberIn("/sys/fs/cgroup/memory.max", "");
+  const int64_t used = NumberIn("/sys/fs/cgroup/memory.current", "");
+  // Cached files count as used; the kernel gives them back.
+  const int64_t cache = std::max<int64_t>(NumberIn("/sys/fs/cgroup/memory.stat", "inactive_file"), 0);
+  if (limit > 0 && used >= 0) free_bytes = std::min(free_bytes, limit - used + cache);
+  return std::max<int64_t>(free_bytes, 0);
+}
+
+}  // namespace tandem

@@ -1,0 +1,38 @@
+// MemoryPlanner: divides memory between weights, workspaces and the key-value pools of target and draft,
+// in absolute bytes, each line with the option that changes it. A pure function; FreeHostBytes reads
+// the machine. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "model/spec.h"
+#include "runtime/engine.h"
+
+namespace tandem {
+
+struct ModelMemory {
+  const ModelSpec* spec = nullptr;  // null: no such model
+  int64_t weight_bytes = 0;         // already taken
+  int64_t workspace_bytes = 0;      // of the decoder, yet to be taken
+  int64_t max_positions = 0;        // that the rotary tables reach
+};
+
+struct MemoryPlan {
+  int32_t num_blocks = 0;
+  int32_t max_seq_len = 0;
+  int64_t kv_cache_bytes = 0;  // of num_blocks, both models
+  std::vector<MemoryLine> lines;
+};
+
+// `free_bytes`: what is free with the weights loaded. `sampling_bytes`: tables of the executor.
+// FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.
+Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
+                              const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes);
+
+// Bytes that this process may still take without pushing others out: MemAvailable, and what a memory
+// limit of its control group leaves.
+int64_t FreeHostBytes();
+
+}  // namespace tandem

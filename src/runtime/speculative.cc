@@ -1,0 +1,200 @@
+#include "runtime/speculative.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+// An average over about 30 passes: follows a growing context, outlasts a hiccup of the machine.
+constexpr double kObservationWeight = 1.0 / 32;
+// Older rounds fade: about ten count.
+constexpr double kAcceptanceDecay = 0.9;
+constexpr double kPriorDrafts = 4.0;
+// Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
+constexpr double kMargin = 1.03;
+// A catch-up is paid off over the rounds to come, at most so many.
+constexpr double kPayOffRounds = 16.0;
+constexpr int32_t kMinProbeInterval = 16;
+constexpr int32_t kMaxProbeInterval = 512;
+// Share of the time since the last draft that a probe may cost.
+constexpr double kProbeShare = 0.02;
+constexpr double kHopefulAcceptance = 0.9;
+
+double CatchUpShare(const DraftCandidate& candidate, const CostTable& costs) {
+  // One or two tokens behind is the rhythm of every round: the first draft step carries them.
+  if (candidate.draft_lag <= 2) return 0.0;
+  const double price = costs.Seconds(ModelIndex::kDraft, candidate.draft_lag) -
+                       costs.Seconds(ModelIndex::kDraft, 2);
+  return price / std::clamp(candidate.tokens_left / 4.0, 1.0, kPayOffRounds);
+}
+
+}  // namespace
+
+void CostTable::Set(ModelIndex model, std::span<const Point> points) {
+  Curve& curve = curves_[static_cast<size_t>(model)];
+  curve.points.assign(points.begin(), points.end());
+  curve.factor = 1.0;
+  for (size_t i = 1; i < curve.points.size(); ++i) {
+    TANDEM_CHECK(curve.points[i - 1].rows < curve.points[i].rows, "points must rise by rows");
+    curve.points[i].seconds = std::max(curve.points[i].seconds, curve.points[i - 1].seconds);
+  }
+}
+
+double CostTable::Measured(const Curve& curve, int32_t rows) {
+  const std::vector<Point>& points = curve.points;
+  if (points.empty() || rows <= 0) return 0.0;
+  if (points.size() == 1 || rows <= points.front().rows) return points.front().seconds;
+  size_t i = 1;
+  while (i + 1 < points.size() && points[i].rows < rows) ++i;
+  const double slope =
+      (points[i].seconds - points[i - 1].seconds) / (points[i].rows - points[i - 1].rows);
+  return points[i - 1].seconds + slope * (rows - points[i - 1].rows);
+}
+
+double CostTable::Seconds(ModelIndex model, int32_t rows) const {
+  return Measured(curve(model), rows) * curve(model).factor;
+}
+
+void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
+  Curve& curve = curves_[static_cast<size_t>(model)];
+  const double expected = Measured(curve, rows);
+  if (expected <= 0.0) return;
+  const double ratio = std::clamp(seconds / expected, 0.25, 4.0);
+  curve.factor += kObservationWeight * (ratio - curve.factor);
+}
+
+void Acceptance::Observe(int32_t proposed, int32_t accepted) {
+  if (proposed <= 0) return;
+  held_ = held_ * kAcceptanceDecay + accepted;
+  tested_ = tested_ * kAcceptanceDecay + accepted + (accepted < proposed ? 1 : 0);
+}
+
+double Acceptance::Estimate(double prior) const {
+  return (held_ + prior * kPriorDrafts) / (tested_ + kPriorDrafts);
+}
+
+void ProbeState::AfterRound(int32_t proposed, int32_t accepted) {
+  if (proposed == 0) {
+    ++rounds_idle;
+    return;
+  }
+  interval = accepted > 0 ? kMinProbeInterval : std::min(interval * 2, kMaxProbeInterval);
+  rounds_idle = 0;
+}
+
+DraftLengthChooser::DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len)
+    : rows_at_(static_cast<size_t>(max_draft_len) + 1) {
+  drafts_.reserve(static_cast<size_t>(max_candidates) * static_cast<size_t>(max_draft_len));
+}
+
+void DraftLengthChooser::ListDrafts(std::span<const DraftCandidate> candidates) {
+  drafts_.clear();
+  const auto longest = static_cast<int32_t>(rows_at_.size()) - 1;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    double chance = 1.0;
+    for (int32_t j = 1; j <= std::min(candidates[i].max_drafts, longest); ++j) {
+      chance *= candidates[i].acceptance;
+      drafts_.push_back({chance, static_cast<int32_t>(i), j});
+    }
+  }
+  // Ties: earlier positions first, so that a sequence's drafts stay without gaps.
+  std::sort(drafts_.begin(), drafts_.end(), [](const Draft& a, const Draft& b) {
+    if (a.chance != b.chance) return a.chance > b.chance;
+    if (a.position != b.position) return a.position < b.position;
+    return a.candidate < b.candidate;
+  });
+}
+
+void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
+                                const CostTable& costs) {
+  for (DraftCandidate& candidate : candidates) candidate.num_drafts = 0;
+  ListDrafts(candidates);
+  const double plain_tokens = static_cast<double>(candidates.size()) + limits.other_tokens;
+  const double plain_seconds = costs.Seconds(ModelIndex::kTarget, limits.base_rows);
+  const auto affordable =
+      std::min(drafts_.size(), static_cast<size_t>(std::max(limits.max_drafts, 0)));
+
+  std::fill(rows_at_.begin(), rows_at_.end(), 0);
+  double tokens = plain_tokens;
+  double draft_seconds = 0.0;
+  // Compared as tokens a second; without a measured target every draft looks free, so none is taken.
+  double best_goodput = plain_seconds > 0.0 ? plain_tokens / plain_seconds * kMargin : 0.0;
+  size_t best_count = 0;
+  for (size_t count = 1; count <= affordable && plain_seconds > 0.0; ++count) {
+    const Draft& draft = drafts_[count - 1];
+    const DraftCandidate& candidate = candidates[static_cast<size_t>(draft.candidate)];
+    int32_t& rows = rows_at_[static_cast<size_t>(draft.position)];
+    const int32_t added = draft.position == 1 ? std::min(candidate.draft_lag, 2) : 1;
+    draft_seconds += costs.Seconds(ModelIndex::kDraft, rows + added) -
+                     costs.Seconds(ModelIndex::kDraft, rows);
+    if (draft.position == 1) draft_seconds += CatchUpShare(candidate, costs);
+    rows += added;
+    tokens += draft.chance;
+    const double seconds =
+        costs.Seconds(ModelIndex::kTarget, limits.base_rows + static_cast<int32_t>(count)) +
+        draft_seconds;
+    if (tokens / seconds > best_goodput) {
+      best_goodput = tokens / seconds;
+      best_count = count;
+    }
+  }
+  for (size_t i = 0; i < best_count; ++i) {
+    ++candidates[static_cast<size_t>(drafts_[i].candidate)].num_drafts;
+  }
+  if (best_count == 0 && affordable > 0) ChooseProbe(candidates, limits, costs);
+}
+
+// One draft for the sequence that has waited longest, where good drafts of all would pay and the try is
+// cheap beside the time that went by.
+void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
+                                     const DraftLimits& limits, const CostTable& costs) const {
+  DraftCandidate* probed = nullptr;
+  int32_t able = 0;
+  for (DraftCandidate& candidate : candidates) {
+    if (candidate.max_drafts == 0) continue;
+    ++able;
+    if (candidate.probe.rounds_idle < candidate.probe.interval) continue;
+    if (probed == nullptr || candidate.probe.rounds_idle > probed->probe.rounds_idle) {
+      probed = &candidate;
+    }
+  }
+  if (probed == nullptr) return;
+  const double plain = costs.Seconds(ModelIndex::kTarget, limits.base_rows);
+  const double hopeful = costs.Seconds(ModelIndex::kTarget, limits.base_rows + able) +
+                         costs.Seconds(ModelIndex::kDraft, able);
+  const double plain_tokens = static_cast<double>(candidates.size()) + limits.other_tokens;
+  const bool could_pay = (plain_tokens + kHopefulAcceptance * able) * plain > plain_tokens * hopeful;
+  const double price = costs.Seconds(ModelIndex::kTarget, limits.base_rows + 1) - plain +
+                       costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
+  const double allowed = kProbeShare * probed->probe.rounds_idle * plain / able;
+  if (could_pay && price <= allowed) probed->num_drafts = 1;
+}
+
+int32_t LookupDrafts(std::span<const int32_t> history, int32_t max_ngram,
+                     std::span<int32_t> drafts) {
+  const auto size = static_cast<int32_t>(history.size());
+  if (max_ngram <= 0 || drafts.empty() || size < 2) return 0;
+  int32_t best_length = std::min(max_ngram, 2) - 1;  // a match must be longer
+  int32_t best_end = 0;                              // where its continuation starts
+  for (int32_t end = size - 1; end >= 1 && best_length < max_ngram; --end) {
+    int32_t length = 0;
+    while (length < max_ngram && length < end &&
+           history[static_cast<size_t>(end - 1 - length)] ==
+               history[static_cast<size_t>(size - 1 - length)]) {
+      ++length;
+    }
+    if (length > best_length) {
+      best_length = length;
+      best_end = end;
+    }
+  }
+  if (best_end == 0) return 0;
+  const auto count = std::min<int32_t>(static_cast<int32_t>(drafts.size()), size - best_end);
+  std::copy_n(history.begin() + best_end, count, drafts.begin());
+  return count;
+}
+
+}  // namespace tandem

@@ -1,0 +1,111 @@
+// What speculation is worth: the price of a step (CostTable), how likely drafts hold (Acceptance), and the
+// draft lengths that give the most tokens a second (ChooseDraftLengths); and drafts looked up in the
+// sequence's own history. Plain values and pure functions, used by the engine thread alone; nothing
+// allocates after construction.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/kv_cache.h"
+
+namespace tandem {
+
+// Seconds of one forward pass by rows, per model: points measured at start, linear between them and
+// beyond the last. Observations move one factor per model (context length, neighbours on the machine),
+// never the shape, so that a row count that was never tried is not left with a stale price.
+class CostTable {
+ public:
+  struct Point {
+    int32_t rows = 0;
+    double seconds = 0.0;
+  };
+
+  CostTable() = default;
+  // Points by rising rows; falling seconds are raised to the point before (a step never gets cheaper).
+  void Set(ModelIndex model, std::span<const Point> points);
+  bool empty(ModelIndex model) const { return curve(model).points.empty(); }
+
+  // Zero for no rows or a model that was never measured.
+  double Seconds(ModelIndex model, int32_t rows) const;
+  void Observe(ModelIndex model, int32_t rows, double seconds);
+
+ private:
+  struct Curve {
+    std::vector<Point> points;
+    double factor = 1.0;
+  };
+  const Curve& curve(ModelIndex model) const { return curves_[static_cast<size_t>(model)]; }
+  static double Measured(const Curve& curve, int32_t rows);
+
+  std::array<Curve, kNumModels> curves_;
+};
+
+// The chance that a draft holds, given that those before it did: an exponential average over rounds that
+// starts from a prior of a few drafts.
+class Acceptance {
+ public:
+  // Of `proposed` drafts `accepted` held; the one after them, if any, was refused, the rest not tested.
+  void Observe(int32_t proposed, int32_t accepted);
+  double Estimate(double prior) const;
+
+ private:
+  double held_ = 0.0;
+  double tested_ = 0.0;
+};
+
+// Rounds since a sequence last drafted, and how long to wait before trying again although its estimate
+// says no: a sequence that turns predictable is noticed. Every try that fails doubles the wait.
+struct ProbeState {
+  int32_t rounds_idle = 0;
+  int32_t interval = 16;
+
+  void AfterRound(int32_t proposed, int32_t accepted);
+};
+
+struct DraftCandidate {
+  double acceptance = 0.0;   // estimate in [0, 1]
+  int32_t max_drafts = 0;    // bound by tokens left, context, budget, option; 0: cannot draft
+  int32_t draft_lag = 1;     // known tokens that the draft model has yet to compute
+  int32_t tokens_left = 0;   // an outlook over which a long catch-up is paid off
+  ProbeState probe;
+  int32_t num_drafts = 0;    // the answer
+};
+
+struct DraftLimits {
+  int32_t base_rows = 0;      // target rows of the step without drafts, prefill chunks included
+  int32_t max_drafts = 0;     // of all candidates together
+  int32_t other_tokens = 0;   // sampled this step by sequences that are no candidates
+};
+
+// Chooses num_drafts of each candidate by expected goodput (tokens a second of the step): drafts enter in
+// the order of their chance to be emitted, and the count with the best goodput is taken; none unless it
+// beats plain decoding by a margin. Keeps its scratch memory between calls.
+class DraftLengthChooser {
+ public:
+  DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len);
+  void Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
+              const CostTable& costs);
+
+ private:
+  struct Draft {
+    double chance = 0.0;  // to be emitted
+    int32_t candidate = 0;
+    int32_t position = 0;  // 1: the first draft of its round
+  };
+  void ListDrafts(std::span<const DraftCandidate> candidates);
+  void ChooseProbe(std::span<DraftCandidate> candidates, const DraftLimits& limits,
+                   const CostTable& costs) const;
+
+  std::vector<Draft> drafts_;
+  std::vector<int32_t> rows_at_;  // [max_draft_len + 1] rows of each draft step
+};
+
+// Drafts from the sequence's own history: the longest run of its last tokens, at most max_ngram long,
+// that stood earlier (the latest such place) is followed as it was then. Writes at most drafts.size()
+// tokens and returns how many; runs shorter than two tokens count only when max_ngram is 1.
+int32_t LookupDrafts(std::span<const int32_t> history, int32_t max_ngram,
+                     std::span<int32_t> drafts);
+
+}  // namespace tandem
