@@ -1,13 +1,64 @@
 #include "ops/cpu/sample_filter.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 namespace tandem::ops {
 namespace {
 
-bool Better(const Candidate& a, const Candidate& b) {
-  return a.score > b.score || (a.score == b.score && a.token < b.token);
+constexpr size_t kManyCandidates = 1024;
+
+// Moves the candidates whose score interval holds the border of the nucleus to [begin, end) and the
+// better ones before it; returns the mass still wanted from there. Three passes, where selecting
+// among all would compare and swap each candidate several times.
+double NarrowByHistogram(std::span<Candidate> candidates, double mass, size_t& begin, size_t& end) {
+  constexpr int kIntervals = 1024;
+  float lowest = 0.0f;
+  for (const Candidate& candidate : candidates) lowest = std::min(lowest, candidate.score);
+  const float scale = lowest < 0.0f ? (kIntervals - 1) / lowest : 0.0f;
+  const auto interval = [&](float score) { return static_cast<int>(score * scale); };
+  std::array<double, kIntervals> masses{};
+  for (const Candidate& candidate : candidates) {
+    masses[static_cast<size_t>(interval(candidate.score))] += double{candidate.weight};
+  }
+  const int last = interval(lowest);  // not empty: rounding must not carry the border past it
+  int border = 0;
+  while (border < last && masses[static_cast<size_t>(border)] < mass) {
+    mass -= masses[static_cast<size_t>(border++)];
+  }
+  const auto inside = std::partition(candidates.begin(), candidates.end(), [&](const Candidate& c) {
+    return interval(c.score) < border;
+  });
+  const auto behind = std::partition(
+      inside, candidates.end(), [&](const Candidate& c) { return interval(c.score) == border; });
+  begin = static_cast<size_t>(inside - candidates.begin());
+  end = static_cast<size_t>(behind - candidates.begin());
+  return mass;
+}
+
+// How many candidates to keep: at least `begin` + 1, at most `end`, so many that those from `begin`
+// on reach `mass`. A quick-select by weight: halves the range until it is small.
+size_t BorderBySelection(std::span<Candidate> candidates, double mass, size_t begin, size_t end) {
+  constexpr size_t kSmall = 32;
+  const auto at = [&](size_t i) { return candidates.begin() + static_cast<ptrdiff_t>(i); };
+  while (end - begin > kSmall) {
+    const size_t middle = begin + (end - begin) / 2;
+    std::nth_element(at(begin), at(middle), at(end), IsBetter);
+    const double upper = TotalWeight(candidates.subspan(begin, middle - begin));
+    if (upper >= mass) {
+      end = middle;
+    } else {
+      mass -= upper;
+      begin = middle;
+    }
+  }
+  std::sort(at(begin), at(end), IsBetter);
+  size_t kept = begin;
+  do {
+    mass -= double{candidates[kept++].weight};
+  } while (kept < end && mass > 0.0);
+  return kept;
 }
 
 }  // namespace
@@ -19,7 +70,7 @@ float MinPFloor(float min_p) {
 
 std::span<Candidate> TopK(const SampleKernels& kernels, const float* logits, int64_t vocab,
                           ScoreMap map, int64_t k, Candidate* out) {
-  constexpr int64_t kChunk = 1024;
+  constexpr int64_t kChunk = 128;  // small: the floor rises early, and few candidates are written
   const int64_t full = std::min(2 * k + kChunk, vocab);  // when to drop all but the k best so far
   int64_t found = 0;
   for (int64_t first = 0; first < vocab; first += kChunk) {
@@ -27,7 +78,7 @@ std::span<Candidate> TopK(const SampleKernels& kernels, const float* logits, int
     found += kernels.gather(logits, first, count, map, out + found);
     const bool last = first + count == vocab;
     if (found <= k || (found < full && !last)) continue;
-    std::nth_element(out, out + k - 1, out + found, Better);
+    std::nth_element(out, out + k - 1, out + found, IsBetter);
     found = k;
     map.floor = out[k - 1].score;
   }
@@ -47,32 +98,11 @@ std::span<Candidate> NucleusCandidates(const SampleKernels& kernels, const float
   return {out, static_cast<size_t>(found)};
 }
 
-// A quick-select by weight: halves the range that holds the border until it is small.
 std::span<Candidate> KeepMass(std::span<Candidate> candidates, double mass) {
-  constexpr size_t kSmall = 32;
-  size_t begin = 0;  // candidates before it are kept; the border lies in [begin, end]
+  size_t begin = 0;
   size_t end = candidates.size();
-  while (end - begin > kSmall) {
-    const size_t middle = begin + (end - begin) / 2;
-    const auto first = candidates.begin();
-    std::nth_element(first + static_cast<ptrdiff_t>(begin), first + static_cast<ptrdiff_t>(middle),
-                     first + static_cast<ptrdiff_t>(end), Better);
-    const double upper = TotalWeight(candidates.subspan(begin, middle - begin));
-    if (upper >= mass) {
-      end = middle;
-    } else {
-      mass -= upper;
-      begin = middle;
-    }
-  }
-  std::sort(candidates.begin() + static_cast<ptrdiff_t>(begin),
-            candidates.begin() + static_cast<ptrdiff_t>(end), Better);
-  size_t kept = begin;
-  do {
-    mass -= double{candidates[kept].weight};
-    ++kept;
-  } while (kept < end && mass > 0.0);
-  return candidates.first(kept);
+  if (candidates.size() >= kManyCandidates) mass = NarrowByHistogram(candidates, mass, begin, end);
+  return candidates.first(BorderBySelection(candidates, mass, begin, end));
 }
 
 double TotalWeight(std::span<const Candidate> candidates) {

@@ -9,6 +9,10 @@
 
 namespace tandem::ops {
 
+inline bool IsBetter(const Candidate& a, const Candidate& b) {
+  return a.score > b.score || (a.score == b.score && a.token < b.token);
+}
+
 // The score below which min_p drops a token: p < min_p * largest p.
 float MinPFloor(float min_p);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -97,14 +98,35 @@ class Speculation {
   }
 
  private:
-  SampledToken Draw(const Process& process, const std::vector<int32_t>& output,
-                    const std::vector<int32_t>& ahead, uint64_t seed, float* probs) {
-    OwnedRow row = process.RowBehind(output, ahead, vocab_);
-    row.params.seed = seed;
-    SampleRow view = row.View();
-    view.probs = probs;
+  // A row of a process behind some tokens: few contexts come up, again and again.
+  struct ContextRow {
+    OwnedRow owned;
+    SlotSampling slot;
+    SampleRow row;
+  };
+  using ContextRows = std::map<std::vector<int32_t>, ContextRow>;
+
+  ContextRow& RowBehind(const Process& process, ContextRows& rows,
+                        const std::vector<int32_t>& output, const std::vector<int32_t>& ahead) {
+    std::vector<int32_t> key = output;
+    key.push_back(-1);  // drafts ahead are not yet history
+    key.insert(key.end(), ahead.begin(), ahead.end());
+    const auto [it, is_new] = rows.try_emplace(std::move(key));
+    ContextRow& context = it->second;
+    if (is_new) {
+      context.owned = process.RowBehind(output, ahead, vocab_);
+      context.row = context.owned.View();
+      context.slot = *context.row.slot;
+      context.row.slot = &context.slot;
+    }
+    return context;
+  }
+
+  SampledToken Draw(ContextRow& context, uint64_t seed, float* probs) {
+    context.slot.params.seed = seed;
+    context.row.probs = probs;
     SampledToken out;
-    sampler_.Sample({&view, 1}, vocab_, {&out, 1});
+    sampler_.Sample({&context.row, 1}, vocab_, {&out, 1});
     return out;
   }
 
@@ -115,11 +137,15 @@ class Speculation {
     std::vector<float> draft_probs(vocab * static_cast<size_t>(num_drafts_));
     std::vector<float> target_probs(vocab * static_cast<size_t>(num_drafts_ + 1));
     for (size_t i = 0; i < static_cast<size_t>(num_drafts_); ++i) {
-      drafts.push_back(Draw(draft_, output, drafts, seed, &draft_probs[i * vocab]).token);
+      drafts.push_back(
+          Draw(RowBehind(draft_, draft_rows_, output, drafts), seed, &draft_probs[i * vocab])
+              .token);
     }
     for (size_t i = 0; i <= drafts.size(); ++i) {
       const std::vector<int32_t> ahead(drafts.begin(), drafts.begin() + static_cast<ptrdiff_t>(i));
-      targets.push_back(Draw(target_, output, ahead, seed, &target_probs[i * vocab]).token);
+      targets.push_back(
+          Draw(RowBehind(target_, target_rows_, output, ahead), seed, &target_probs[i * vocab])
+              .token);
     }
 
     int32_t next = 0;
@@ -171,6 +197,8 @@ class Speculation {
   const Rule rule_;
   ThreadPool pool_{1};
   CpuSampler sampler_{pool_};
+  ContextRows draft_rows_;
+  ContextRows target_rows_;
   std::mt19937_64 random_{1};
   int64_t proposed_ = 0;
   int64_t accepted_ = 0;

@@ -58,13 +58,17 @@ void Ban(int32_t token, int64_t vocab, float* logits) {
 // Only seen tokens change, and few of a vocabulary are seen: whole groups are skipped.
 void PenaliseHistory(const SampleRow& row, int64_t vocab, float* logits) {
   constexpr int64_t kGroup = 16;
+  uint64_t pairs[kGroup / 2];  // of counts
   const int32_t* counts = row.history.counts;
   TANDEM_CHECK(counts != nullptr, "a penalty needs the slot's token counts");
   for (int64_t begin = 0; begin < vocab; begin += kGroup) {
     const int64_t end = std::min(begin + kGroup, vocab);
-    int32_t any = 0;
-    for (int64_t i = begin; i < end; ++i) any |= counts[i];
-    if (any == 0) continue;
+    if (end - begin == kGroup) {
+      std::memcpy(pairs, counts + begin, sizeof(pairs));
+      uint64_t any = 0;
+      for (const uint64_t pair : pairs) any |= pair;
+      if (any == 0) continue;
+    }
     for (int64_t i = begin; i < end; ++i) {
       if (counts[i] > 0) logits[i] = Penalised(logits[i], counts[i], row.slot->params);
     }

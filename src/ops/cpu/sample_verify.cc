@@ -12,17 +12,23 @@ namespace {
 // zero.
 float Positive(float value) { return value > 0.0f ? value : 0.0f; }
 
-double Sum(const float* values, int64_t count) {
+// The sum of value(i) over [0, count).
+template <typename Value>
+double SumOf(int64_t count, Value value) {
   constexpr int64_t kLanes = 8;  // independent sums: an addition a cycle instead of one in four
   double lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += double{Positive(values[i + lane])};
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += double{value(i + lane)};
   }
-  for (; i < count; ++i) lanes[0] += double{Positive(values[i])};
+  for (; i < count; ++i) lanes[0] += double{value(i)};
   double sum = 0.0;
   for (const double lane : lanes) sum += lane;
   return sum;
+}
+
+double Sum(const float* values, int64_t count) {
+  return SumOf(count, [&](int64_t i) { return Positive(values[i]); });
 }
 
 // The token at which the running sum of weights (not normalised) passes `uniform` of their total;
@@ -51,10 +57,9 @@ int32_t DrawByWeight(const float* weights, int64_t vocab, double total, double u
 
 // p := max(p - q, 0). Left as it is when nothing would remain: p and q agree but for rounding.
 void SubtractProbs(float* p, const float* q, int64_t vocab) {
-  double remaining = 0.0;
-  for (int64_t i = 0; i < vocab; ++i) remaining += double{Positive(p[i] - Positive(q[i]))};
-  if (!(remaining > 0.0)) return;
-  for (int64_t i = 0; i < vocab; ++i) p[i] = Positive(p[i] - Positive(q[i]));
+  const auto rest = [&](int64_t i) { return Positive(p[i] - Positive(q[i])); };
+  if (!(SumOf(vocab, rest) > 0.0)) return;
+  for (int64_t i = 0; i < vocab; ++i) p[i] = rest(i);
 }
 
 }  // namespace
