@@ -1,0 +1,52 @@
+#include "checkpoint/convert.h"
+
+#include <optional>
+#include <utility>
+
+#include "checkpoint/hf_reader.h"
+#include "checkpoint/output_folder.h"
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<std::optional<DType>> ParseOption(const std::string& name) {
+  if (name == "auto") return std::optional<DType>();
+  const auto dtype = ParseDType(name);
+  if (dtype && IsFloat(*dtype)) return dtype;
+  return InvalidArgument("dtype is \"" + name +
+                         "\"; it must be auto, float16, bfloat16 or float32");
+}
+
+int64_t FolderBytes(const fs::path& folder) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.is_regular_file(error)) bytes += static_cast<int64_t>(entry.file_size(error));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
+  TANDEM_ASSIGN_OR_RETURN(const auto dtype, ParseOption(options.dtype));
+  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(options.model_dir, dtype));
+  if (!dtype && reader->spec().dtype == DType::kF32) {
+    TANDEM_ASSIGN_OR_RETURN(reader, HfReader::Open(options.model_dir, DType::kF16));
+  }
+  const Sharding sharding{options.tp_size, options.parallel_embedding,
+                          options.embedding_sharding_dim};
+  TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));
+  TANDEM_ASSIGN_OR_RETURN(const auto output,
+                          OutputFolder::Create(options.output_dir, ".safetensors"));
+  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
+  TANDEM_RETURN_IF_ERROR(WriteCheckpoint(*reader, sharding, output->temporary(), progress));
+  ConvertReport report{reader->spec(), sharding.tp_size, FolderBytes(output->temporary())};
+  TANDEM_RETURN_IF_ERROR(output->Commit());
+  return report;
+}
+
+}  // namespace tandem

@@ -1,0 +1,225 @@
+#include "checkpoint/convert.h"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/hf_folder_test_util.h"
+#include "checkpoint/hf_reader.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kBiases = ", \"attention_bias\": true, \"mlp_bias\": true";
+
+// Every weight of `a` must be in `b`, bit for bit.
+void ExpectSameWeights(WeightSource& a, WeightSource& b) {
+  const auto same = [&](WeightRole role, int64_t layer, bool bias) {
+    const auto x = a.Get(role, layer, bias);
+    const auto y = b.Get(role, layer, bias);
+    ASSERT_TRUE(x.ok()) << x.status().message();
+    ASSERT_TRUE(y.ok()) << y.status().message();
+    ASSERT_EQ(x->shape, y->shape);
+    ASSERT_EQ(x->dtype, y->dtype);
+    ASSERT_EQ(std::memcmp(x->data, y->data, static_cast<size_t>(x->NumBytes())), 0)
+        << FusedTensorOf(role, layer, bias).name;
+  };
+  for (const WeightRole role : GlobalRoles()) same(role, 0, false);
+  for (int64_t layer = 0; layer < a.spec().num_layers; ++layer) {
+    for (const WeightRole role : LayerRoles()) {
+      same(role, layer, false);
+      if (HasBias(a.spec(), role)) same(role, layer, true);
+    }
+  }
+}
+
+class ConvertTest : public FolderTest {
+ protected:
+  ConvertOptions Options(int64_t tp_size) const {
+    return {.model_dir = folder_ / "hf", .output_dir = folder_ / "out", .tp_size = tp_size};
+  }
+  void ExpectRefused(std::initializer_list<std::string> parts) const {
+    const auto opened = OpenCheckpoint(folder_ / "out");
+    ASSERT_FALSE(opened.ok());
+    for (const std::string& part : parts) {
+      EXPECT_NE(opened.status().message().find(part), std::string::npos)
+          << part << " not in: " << opened.status().message();
+    }
+  }
+  // Writes out/config.json with one piece of text replaced.
+  void EditConfig(const std::string& from, const std::string& to) const {
+    std::string text = *ReadTextFile(folder_ / "out" / "config.json");
+    const size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << text;
+    WriteText(folder_ / "out" / "config.json", text.replace(at, from.size(), to));
+  }
+};
+
+TEST_F(ConvertTest, EveryShardingMergesBackToTheSameWeights) {
+  struct Case {
+    const char* extra_config;
+    int64_t tp_size;
+    bool parallel_embedding;
+    int64_t dim;
+  };
+  const Case cases[] = {
+      {"", 1, false, 0},
+      {"", 2, false, 0},
+      {"", 4, false, 0},
+      {"", 8, false, 0},  // twice as many ranks as key-value heads
+      {kBiases, 2, false, 0},
+      {kBiases, 8, false, 0},
+      {", \"vocab_size\": 97", 4, true, 0},  // the last rank's rows are padded
+      {", \"vocab_size\": 97", 2, true, 1},
+      {", \"num_key_value_heads\": 1", 4, false, 0},
+      {", \"tie_word_embeddings\": true, \"head_dim\": 32", 4, false, 0},
+      {", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}", 1, false, 0},
+      {", \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 5000}", 2,
+       false, 0},
+      {", \"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+       "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 1024}",
+       2, false, 0},
+  };
+  for (const Case& c : cases) {
+    HfFolder{.extra_config = c.extra_config}.Write(
+        folder_ / "hf", [&](std::map<std::string, Tensor>& tensors) {
+          if (std::string(c.extra_config).find("tie_word") != std::string::npos) {
+            tensors.erase("lm_head.weight");
+          }
+        });
+    ConvertOptions options = Options(c.tp_size);
+    options.parallel_embedding = c.parallel_embedding;
+    options.embedding_sharding_dim = c.dim;
+    const auto report = Convert(options);
+    ASSERT_TRUE(report.ok()) << c.extra_config << report.status().message();
+    const auto hf = HfReader::Open(folder_ / "hf");
+    const auto checkpoint = OpenCheckpoint(folder_ / "out");
+    ASSERT_TRUE(hf.ok()) << hf.status().message();
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ((*hf)->spec(), (*checkpoint)->spec());
+    EXPECT_EQ((*checkpoint)->sharding().tp_size, c.tp_size);
+    ExpectSameWeights(**hf, **checkpoint);
+  }
+}
+
+TEST_F(ConvertTest, WritesTheNamesAndShapesOfTheLayout) {
+  HfFolder{}.Write(folder_ / "hf");
+  ASSERT_TRUE(Convert(Options(2)).ok());
+  const auto rank = SafetensorsFile::Open(folder_ / "out" / "rank1.safetensors");
+  ASSERT_TRUE(rank.ok());
+  const auto& tensors = (*rank)->tensors();
+  EXPECT_EQ(tensors.at("transformer.vocab_embedding.weight").shape, (Shape{96, 64}));
+  EXPECT_EQ(tensors.at("transformer.layers.1.attention.qkv.weight").shape, (Shape{64, 64}));
+  EXPECT_EQ(tensors.at("transformer.layers.0.attention.dense.weight").shape, (Shape{64, 32}));
+  EXPECT_EQ(tensors.at("transformer.layers.0.mlp.fc.weight").shape, (Shape{64, 64}));
+  EXPECT_EQ(tensors.at("transformer.layers.0.mlp.gate.weight").shape, (Shape{64, 64}));
+  EXPECT_EQ(tensors.at("transformer.layers.0.mlp.proj.weight").shape, (Shape{64, 64}));
+  EXPECT_EQ(tensors.at("transformer.layers.0.input_layernorm.weight").shape, (Shape{64}));
+  EXPECT_EQ(tensors.at("transformer.layers.1.post_layernorm.weight").shape, (Shape{64}));
+  EXPECT_EQ(tensors.at("transformer.ln_f.weight").shape, (Shape{64}));
+  EXPECT_EQ(tensors.at("lm_head.weight").shape, (Shape{48, 64}));
+  EXPECT_EQ(tensors.size(), 2u * 7u + 3u);
+}
+
+TEST_F(ConvertTest, ConvertsTheTypeAskedFor) {
+  HfFolder{.extra_config = ", \"dtype\": \"float32\"", .stored = DType::kF32}.Write(folder_ / "hf");
+  ASSERT_TRUE(Convert(Options(1)).ok());
+  EXPECT_EQ((*OpenCheckpoint(folder_ / "out"))->spec().dtype, DType::kF16);  // auto
+  ConvertOptions options = Options(1);
+  options.dtype = "float32";
+  ASSERT_TRUE(Convert(options).ok());
+  EXPECT_EQ((*OpenCheckpoint(folder_ / "out"))->spec().dtype, DType::kF32);
+  options.dtype = "int8";
+  EXPECT_FALSE(Convert(options).ok());
+}
+
+TEST_F(ConvertTest, TokenizerAndDefaultsTravelAlong) {
+  HfFolder{}.Write(folder_ / "hf");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json",
+                           "chat_template.jinja", "README.md"}) {
+    WriteText(folder_ / "hf" / name, name);
+  }
+  ASSERT_TRUE(Convert(Options(1)).ok());
+  EXPECT_EQ(*ReadTextFile(folder_ / "out" / "tokenizer.json"), "tokenizer.json");
+  EXPECT_TRUE(fs::exists(folder_ / "out" / "chat_template.jinja"));
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "README.md"));
+}
+
+TEST_F(ConvertTest, ReplacesAnOlderResultAndKeepsForeignFiles) {
+  HfFolder{}.Write(folder_ / "hf");
+  ASSERT_TRUE(Convert(Options(4)).ok());
+  WriteText(folder_ / "out" / "runtime.json", "mine");
+  ASSERT_TRUE(Convert(Options(2)).ok());
+  EXPECT_TRUE(OpenCheckpoint(folder_ / "out").ok());
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "rank3.safetensors"));
+  EXPECT_EQ(*ReadTextFile(folder_ / "out" / "runtime.json"), "mine");
+  EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
+}
+
+TEST_F(ConvertTest, LeavesAFolderOfAnotherKindAlone) {
+  HfFolder{}.Write(folder_ / "hf");
+  fs::create_directories(folder_ / "out");
+  WriteText(folder_ / "out" / "thesis.tex", "years of work");
+  const auto report = Convert(Options(1));
+  ASSERT_FALSE(report.ok());
+  EXPECT_NE(report.status().message().find("something else"), std::string::npos);
+  EXPECT_EQ(*ReadTextFile(folder_ / "out" / "thesis.tex"), "years of work");
+}
+
+TEST_F(ConvertTest, AFailureLeavesTheOldResultAndNoTrace) {
+  HfFolder{}.Write(folder_ / "hf");
+  ASSERT_TRUE(Convert(Options(1)).ok());
+  ConvertOptions options = Options(1);
+  options.tp_size = 3;
+  const auto uneven = Convert(options);
+  ASSERT_FALSE(uneven.ok());
+  EXPECT_NE(uneven.status().message().find("tp_size is 3"), std::string::npos);
+  fs::remove(folder_ / "hf" / "model.safetensors");
+  EXPECT_FALSE(Convert(Options(1)).ok());
+  EXPECT_TRUE(OpenCheckpoint(folder_ / "out").ok());
+  EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
+}
+
+TEST_F(ConvertTest, ClearsWhatAnInterruptedRunLeft) {
+  HfFolder{}.Write(folder_ / "hf");
+  fs::create_directories(folder_ / "out.tmp");
+  WriteText(folder_ / "out.tmp" / "rank7.safetensors", "half");
+  ASSERT_TRUE(Convert(Options(1)).ok());
+  EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
+  EXPECT_FALSE(fs::exists(folder_ / "out" / "rank7.safetensors"));
+}
+
+TEST_F(ConvertTest, NamesWhatIsWrongWithACheckpoint) {
+  HfFolder{}.Write(folder_ / "hf");
+  const auto again = [&] { ASSERT_TRUE(Convert(Options(2)).ok()); };
+  again();
+  fs::remove(folder_ / "out" / "rank1.safetensors");
+  ExpectRefused({"rank1.safetensors"});
+  again();
+  fs::resize_file(folder_ / "out" / "rank0.safetensors", 5000);
+  ExpectRefused({"rank0.safetensors", "truncated"});
+  again();
+  EditConfig("\"tp_size\": 2", "\"tp_size\": 1");
+  ExpectRefused({"config.json", "world_size"});
+  again();
+  EditConfig("\"intermediate_size\": 128", "\"intermediate_size\": 256");
+  ExpectRefused({"rank0.safetensors", "mlp.fc.weight", "[64, 64]", "[128, 64]"});
+  again();
+  EditConfig("\"quant_algo\": null", "\"quant_algo\": \"FP8\"");
+  ExpectRefused({"config.json", "quantization.quant_algo", "FP8"});
+  again();
+  EditConfig("\"pp_size\": 1", "\"pp_size\": 2");
+  ExpectRefused({"mapping.pp_size"});
+  again();
+  EditConfig("\"LlamaForCausalLM\"", "\"GPTForCausalLM\"");
+  ExpectRefused({"GPTForCausalLM", "LlamaForCausalLM"});
+  again();
+  EditConfig("\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"");
+  ExpectRefused({"hidden_act"});
+  again();
+  EditConfig("\"rotary_scaling\": null", "\"rotary_scaling\": {\"type\": \"yarn\"}");
+  ExpectRefused({"rotary_scaling.type", "yarn"});
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,141 @@
+#include "checkpoint/output_folder.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/file.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<std::string_view, 11> kSideFiles = {
+    "tokenizer.json",     "tokenizer_config.json",   "tokenizer.model",       "vocab.json",
+    "merges.txt",         "special_tokens_map.json", "added_tokens.json",     "chat_template.jinja",
+    "chat_template.json", "chat_template.j2",        "generation_config.json"};
+
+Status Failed(const fs::path& path, std::string_view what, int error) {
+  return FailedPrecondition(path.string() + ": " + std::string(what) + ": " + std::strerror(error));
+}
+
+Status SyncFolder(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return Failed(folder, "cannot open", errno);
+  const int synced = ::fsync(fd);
+  const int error = errno;
+  ::close(fd);
+  return synced == 0 ? Status() : Failed(folder, "cannot sync", error);
+}
+
+Status CopyFile(const fs::path& from, const fs::path& to) {
+  TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(from));
+  TANDEM_ASSIGN_OR_RETURN(const auto writer, AtomicFileWriter::Create(to));
+  TANDEM_RETURN_IF_ERROR(writer->Append(file->bytes()));
+  return writer->Commit();
+}
+
+// "rank0.engine", "rank12.safetensors"
+bool IsRankFile(const std::string& name, const std::string& extension) {
+  if (!name.starts_with("rank") || !name.ends_with(extension)) return false;
+  if (name.size() <= 4 + extension.size()) return false;
+  const std::string digits = name.substr(4, name.size() - 4 - extension.size());
+  return digits.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// Swaps two folders in one step; false where the file system cannot.
+bool Exchange(const fs::path& a, const fs::path& b) {
+  constexpr unsigned kRenameExchange = 2;
+  return ::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), kRenameExchange) == 0;
+}
+
+// Folders that may be replaced: empty ones and older results of the same kind.
+Status CheckReplaceable(const fs::path& path, const std::string& extension) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return {};
+  if (!fs::is_directory(path, error)) {
+    return FailedPrecondition(path.string() + ": exists and is not a folder");
+  }
+  if (fs::is_empty(path, error)) return {};
+  if (fs::exists(path / "config.json", error) && fs::exists(path / ("rank0" + extension), error)) {
+    return {};
+  }
+  return FailedPrecondition(path.string() +
+                            ": exists and holds something else (no config.json with rank0" +
+                            extension + "); choose a new or empty folder");
+}
+
+fs::path WithoutTrailingSlash(const fs::path& path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<OutputFolder>> OutputFolder::Create(const fs::path& path,
+                                                           const std::string& extension) {
+  std::error_code error;
+  const fs::path final_path = WithoutTrailingSlash(fs::absolute(path, error).lexically_normal());
+  TANDEM_RETURN_IF_ERROR(CheckReplaceable(final_path, extension));
+  const fs::path temporary = final_path.string() + ".tmp";
+  fs::remove_all(temporary, error);
+  fs::create_directories(temporary, error);
+  if (error) return Failed(temporary, "cannot create", error.value());
+  return std::unique_ptr<OutputFolder>(new OutputFolder(final_path, temporary, extension));
+}
+
+OutputFolder::~OutputFolder() {
+  std::error_code ignored;
+  fs::remove_all(temporary_, ignored);
+}
+
+Status OutputFolder::KeepForeignFiles() const {
+  std::error_code error;
+  if (!fs::exists(path_, error)) return {};
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (IsRankFile(name, extension_) || name == "config.json" || name.ends_with(".tmp")) continue;
+    const fs::path kept = temporary_ / name;
+    if (fs::exists(kept, error)) continue;
+    if (entry.is_regular_file(error)) {
+      TANDEM_RETURN_IF_ERROR(CopyFile(entry.path(), kept));
+    } else {
+      fs::copy(entry.path(), kept, fs::copy_options::recursive | fs::copy_options::copy_symlinks,
+               error);
+      if (error) return Failed(entry.path(), "cannot copy", error.value());
+    }
+  }
+  return {};
+}
+
+Status OutputFolder::Commit() {
+  TANDEM_RETURN_IF_ERROR(KeepForeignFiles());
+  TANDEM_RETURN_IF_ERROR(SyncFolder(temporary_));
+  std::error_code error;
+  const bool exists = fs::exists(path_, error);
+  if (!exists || !Exchange(temporary_, path_)) {
+    // Nothing there, or no exchange: between these two steps the name is absent, never mixed.
+    if (exists) fs::remove_all(path_, error);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      return Failed(path_, "cannot rename", errno);
+    }
+  }
+  return SyncFolder(path_.parent_path());
+}
+
+Status CopySideFiles(const fs::path& from, const fs::path& to) {
+  for (const std::string_view name : kSideFiles) {
+    std::error_code error;
+    if (!fs::is_regular_file(from / name, error)) continue;
+    TANDEM_RETURN_IF_ERROR(CopyFile(from / name, to / name));
+  }
+  return {};
+}
+
+}  // namespace tandem

@@ -1,0 +1,46 @@
+// OutputFolder: a folder that appears under its name whole or not at all. Files are written into a
+// temporary folder beside it; Commit syncs that and swaps it in. An older folder of the same kind
+// is replaced in one step (where the file system can exchange names), its foreign files (a
+// tokenizer, a runtime.json) moving along; a folder of another kind is left alone. Used by one
+// thread.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace tandem {
+
+class OutputFolder {
+ public:
+  // Refuses a `path` that holds something else than what such a folder holds: `extension` is that
+  // of its rank files, ".safetensors" or ".engine". Removes what an interrupted run left behind.
+  static Result<std::unique_ptr<OutputFolder>> Create(const std::filesystem::path& path,
+                                                      const std::string& extension);
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  // Where to write; valid until Commit.
+  const std::filesystem::path& temporary() const { return temporary_; }
+  Status Commit();
+
+ private:
+  OutputFolder(std::filesystem::path path, std::filesystem::path temporary, std::string extension)
+      : path_(std::move(path)),
+        temporary_(std::move(temporary)),
+        extension_(std::move(extension)) {}
+  Status KeepForeignFiles() const;
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  std::string extension_;
+};
+
+// Copies the tokenizer's files and generation_config.json, those that exist, so that a folder can
+// be served alone. Existing files of the same name are replaced.
+Status CopySideFiles(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace tandem

@@ -1,0 +1,106 @@
+#include "checkpoint/sharded_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+void PutRows(const Tensor& part, int64_t begin, const Tensor& whole) {
+  const int64_t rows =
+      std::min(part.dim(0), whole.dim(0) - begin);  // the vocabulary's padding goes
+  if (rows > 0) ConvertElements(part.Rows(rows), whole.RowRange(begin, rows));
+}
+
+// One row at a time: a part's columns lie apart in the whole.
+void PutCols(const Tensor& part, int64_t begin, const Tensor& whole) {
+  const int64_t cols = part.dim(1);
+  for (int64_t row = 0; row < part.dim(0); ++row) {
+    const Tensor from = part.RowRange(row, 1);
+    Tensor to = whole.RowRange(row, 1);
+    to.data = static_cast<std::byte*>(to.data) + begin * static_cast<int64_t>(SizeOf(to.dtype));
+    to.shape = {1, cols};
+    ConvertElements(from, to);
+  }
+}
+
+}  // namespace
+
+ShardedSource::ShardedSource(ModelSpec spec, Sharding sharding,
+                             std::vector<std::unique_ptr<RankFile>> ranks)
+    : spec_(std::move(spec)), sharding_(sharding), ranks_(std::move(ranks)) {}
+
+Result<std::unique_ptr<ShardedSource>> ShardedSource::Create(
+    ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks) {
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  TANDEM_RETURN_IF_ERROR(CheckSharding(spec, sharding));
+  TANDEM_CHECK(ranks.size() == static_cast<size_t>(sharding.tp_size), "one file a rank");
+  std::unique_ptr<ShardedSource> source(
+      new ShardedSource(std::move(spec), sharding, std::move(ranks)));
+  for (const FusedTensor& tensor : FusedTensors(source->spec_)) {
+    for (int64_t rank = 0; rank < sharding.tp_size; ++rank) {
+      const auto found = source->Fused(tensor, rank);
+      if (!found.ok()) return found.status();
+    }
+  }
+  return source;
+}
+
+Result<Tensor> ShardedSource::Fused(const FusedTensor& tensor, int64_t rank) const {
+  RankFile& file = *ranks_[static_cast<size_t>(rank)];
+  TANDEM_ASSIGN_OR_RETURN(const Tensor found, file.Find(tensor.name));
+  const std::string where = file.path().string() + ": tensor \"" + tensor.name + "\"";
+  const Shape expected = FusedShape(spec_, sharding_, tensor);
+  if (found.shape != expected) {
+    return InvalidArgument(where + ": has shape " + found.shape.ToString() +
+                           "; by config.json it is " + expected.ToString());
+  }
+  if (!IsFloat(found.dtype)) {
+    return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(found.dtype)) +
+                         "; weights must be F32, F16 or BF16");
+  }
+  return found;
+}
+
+Result<Tensor> ShardedSource::Part(WeightRole role, int64_t layer, bool bias, int64_t rank) const {
+  const FusedTensor tensor = FusedTensorOf(role, layer, bias);
+  TANDEM_ASSIGN_OR_RETURN(const Tensor fused, Fused(tensor, rank));
+  TANDEM_RETURN_IF_ERROR(ranks_[static_cast<size_t>(rank)]->Verify(tensor.name));
+  int64_t begin = 0;
+  for (const WeightRole above : tensor.roles) {
+    const int64_t rows = PartShape(spec_, sharding_, above, bias)[0];
+    if (above == role) return fused.RowRange(begin, rows);
+    begin += rows;
+  }
+  return Internal("a fused tensor without the role it was asked for");
+}
+
+Result<Tensor> ShardedSource::Merge(WeightRole role, int64_t layer, bool bias, Split split) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor whole,
+                          scratch_.Allocate(spec_.dtype, WeightShape(spec_, role, bias)));
+  for (int64_t rank = 0; rank < sharding_.tp_size; ++rank) {
+    // Repeated key-value heads are written again, over their equal.
+    TANDEM_ASSIGN_OR_RETURN(const Tensor part, Part(role, layer, bias, rank));
+    const int64_t begin = PartBegin(spec_, sharding_, role, bias, rank);
+    split == Split::kCols ? PutCols(part, begin, whole) : PutRows(part, begin, whole);
+  }
+  return whole;
+}
+
+Result<Tensor> ShardedSource::Get(WeightRole role, int64_t layer, bool bias) {
+  if (role == WeightRole::kHead && spec_.tied_head) role = WeightRole::kEmbedding;
+  const Split split = SplitOf(sharding_, role, bias);
+  if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(role, layer, bias, split);
+  TANDEM_ASSIGN_OR_RETURN(const Tensor part, Part(role, layer, bias, /*rank=*/0));
+  // At tp_size 1 a padded vocabulary cannot be, so the part is the whole.
+  return AsDType(part, spec_.dtype, scratch_);
+}
+
+Status ShardedSource::Finish() {
+  for (const auto& rank : ranks_) TANDEM_RETURN_IF_ERROR(rank->Finish());
+  return {};
+}
+
+}  // namespace tandem

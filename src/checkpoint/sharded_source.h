@@ -1,0 +1,54 @@
+// ShardedSource: the files of all ranks, merged back into whole weights, so that a checkpoint or
+// engine made for any number of ranks can be loaded on any other. Owns its files; used by one
+// thread.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/sharding.h"
+#include "model/weights.h"
+
+namespace tandem {
+
+// The tensors of one rank by name. Views live as long as the file.
+class RankFile {
+ public:
+  virtual ~RankFile() = default;
+  virtual const std::filesystem::path& path() const = 0;
+  // NOT_FOUND names file and tensor. Its bytes are not read yet.
+  virtual Result<Tensor> Find(const std::string& name) = 0;
+  // Checks the bytes of a tensor before their first use, where the format has checksums.
+  virtual Status Verify(const std::string& /*name*/) { return {}; }
+  // Checks what was never asked for.
+  virtual Status Finish() { return {}; }
+};
+
+class ShardedSource final : public WeightSource {
+ public:
+  // One file a rank. Every tensor's presence, shape and type are checked here.
+  static Result<std::unique_ptr<ShardedSource>> Create(
+      ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks);
+
+  const ModelSpec& spec() const override { return spec_; }
+  const Sharding& sharding() const { return sharding_; }
+  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override;
+  void Release() override { scratch_.Clear(); }
+  Status Finish() override;
+
+ private:
+  ShardedSource(ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks);
+  Result<Tensor> Fused(const FusedTensor& tensor, int64_t rank) const;
+  // The rows of a role inside its fused tensor on a rank.
+  Result<Tensor> Part(WeightRole role, int64_t layer, bool bias, int64_t rank) const;
+  Result<Tensor> Merge(WeightRole role, int64_t layer, bool bias, Split split);
+
+  ModelSpec spec_;
+  Sharding sharding_;
+  std::vector<std::unique_ptr<RankFile>> ranks_;
+  ScratchBuffers scratch_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,34 @@
+// A checkpoint folder in TensorRT-LLM's layout: config.json and one rankN.safetensors a
+// tensor-parallel rank. The reader merges the ranks (ShardedSource); the writer streams one tensor
+// at a time. docs/formats/checkpoint.md describes both. Used by one thread.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "checkpoint/sharded_source.h"
+#include "checkpoint/trtllm_config.h"
+
+namespace tandem {
+
+Result<std::unique_ptr<ShardedSource>> OpenCheckpoint(const std::filesystem::path& folder);
+
+// Called after each tensor with the share done in [0, 1].
+using WriteProgress = std::function<void(double)>;
+
+// Writes rank files and, last, config.json into `folder`, which exists. Memory: two tensors.
+Status WriteCheckpoint(WeightSource& source, const Sharding& sharding,
+                       const std::filesystem::path& folder, const WriteProgress& progress = {});
+
+// Calls `write` with every tensor of every rank in file order; `begin_rank` before, `end_rank`
+// after each rank's. What checkpoint and engine writers share.
+struct ShardSink {
+  std::function<Status(int64_t rank, const std::vector<FusedTensor>& tensors)> begin_rank;
+  std::function<Status(const FusedTensor& info, const Tensor& tensor)> write;
+  std::function<Status()> end_rank;
+};
+Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSink& sink,
+                   const WriteProgress& progress = {});
+
+}  // namespace tandem

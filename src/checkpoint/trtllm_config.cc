@@ -1,0 +1,170 @@
+#include "checkpoint/trtllm_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "model/families.h"
+#include "model/rope_config.h"
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ScalingToJson(const RopeScaling& scaling) {
+  switch (scaling.kind) {
+    case RopeScaling::Kind::kNone:
+      return nullptr;
+    case RopeScaling::Kind::kLinear:
+      return {{"rope_type", "linear"}, {"factor", scaling.factor}};
+    case RopeScaling::Kind::kDynamic:
+      return {{"rope_type", "dynamic"}, {"factor", scaling.factor}};
+    case RopeScaling::Kind::kLlama3:
+      return {{"rope_type", "llama3"},
+              {"factor", scaling.factor},
+              {"low_freq_factor", scaling.low_freq_factor},
+              {"high_freq_factor", scaling.high_freq_factor},
+              {"original_max_position_embeddings", scaling.original_max_positions}};
+  }
+  return nullptr;
+}
+
+void RequireOne(const JsonFields& json, const char* key) {
+  if (json.Number(key, 1.0) != 1.0) json.Fail(key, json.Shown(key) + " is not supported");
+}
+
+void RefuseUnsupported(const JsonFields& json) {
+  const std::string activation = json.Text("hidden_act", "silu");
+  if (activation != "silu" && activation != "swiglu") {
+    json.Fail("hidden_act", json.Shown("hidden_act") + " is not supported; it must be silu");
+  }
+  const std::string positions = json.Text("position_embedding_type", "rope_gpt_neox");
+  if (positions != "rope_gpt_neox") {
+    json.Fail("position_embedding_type",
+              "\"" + positions + "\" is not supported; it must be rope_gpt_neox");
+  }
+  if (json.Bool("residual_mlp", false)) json.Fail("residual_mlp", "true is not supported");
+  for (const char* key : {"embedding_multiplier", "attention_multiplier", "residual_multiplier",
+                          "output_multiplier_scale", "rotary_pct"}) {
+    RequireOne(json, key);
+  }
+  if (const auto moe = json.Object("moe"); moe && moe->Int("num_experts", 0) > 0) {
+    moe->Fail("num_experts", "mixtures of experts are not supported");
+  }
+  if (const auto quantization = json.Object("quantization")) {
+    for (const char* key : {"quant_algo", "kv_cache_quant_algo"}) {
+      if (!quantization->Has(key)) continue;
+      quantization->Fail(key, quantization->Shown(key) + " is not supported; convert without it");
+    }
+  }
+}
+
+Sharding ReadSharding(const JsonFields& json) {
+  Sharding sharding;
+  if (const auto mapping = json.Object("mapping")) {
+    sharding.tp_size = mapping->Int("tp_size", 1);
+    RequireOne(*mapping, "pp_size");
+    RequireOne(*mapping, "cp_size");
+    const int64_t world_size = mapping->Int("world_size", sharding.tp_size);
+    if (world_size != sharding.tp_size) {
+      mapping->Fail("world_size", "must equal tp_size, found " + std::to_string(world_size) +
+                                      " and " + std::to_string(sharding.tp_size));
+    }
+  }
+  sharding.parallel_embedding = json.Bool("use_parallel_embedding", false);
+  sharding.embedding_dim = json.Int("embedding_sharding_dim", 0);
+  if (sharding.embedding_dim != 0 && sharding.embedding_dim != 1) {
+    json.Fail("embedding_sharding_dim", "must be 0 or 1");
+  }
+  return sharding;
+}
+
+std::vector<int32_t> Ids(const JsonFields& json, const char* key, int64_t vocab_size) {
+  std::vector<int32_t> ids;
+  for (const int64_t id : json.Ints(key)) {
+    if (id >= 0 && id < vocab_size) ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+}  // namespace
+
+std::string CheckpointConfigToJson(const CheckpointConfig& config) {
+  const ModelSpec& spec = config.spec;
+  const Sharding& sharding = config.sharding;
+  const Json json = {
+      {"architecture", spec.architecture},
+      {"dtype", DTypeName(spec.dtype)},
+      {"logits_dtype", "float32"},
+      {"vocab_size", spec.vocab_size},
+      {"hidden_size", spec.hidden_size},
+      {"num_hidden_layers", spec.num_layers},
+      {"num_attention_heads", spec.num_heads},
+      {"num_key_value_heads", spec.num_kv_heads},
+      {"head_size", spec.head_dim},
+      {"intermediate_size", spec.intermediate_size},
+      {"hidden_act", "silu"},
+      {"norm_epsilon", spec.norm_epsilon},
+      {"position_embedding_type", "rope_gpt_neox"},
+      {"max_position_embeddings", spec.max_positions},
+      {"rotary_base", spec.rope_theta},
+      {"rotary_scaling", ScalingToJson(spec.rope_scaling)},
+      {"tie_word_embeddings", spec.tied_head},
+      {"attn_bias", spec.attention_bias},
+      {"mlp_bias", spec.mlp_bias},
+      {"bos_token_id", spec.bos_ids},
+      {"eos_token_id", spec.eos_ids},
+      {"use_parallel_embedding", sharding.parallel_embedding},
+      {"embedding_sharding_dim", sharding.embedding_dim},
+      {"mapping",
+       {{"world_size", sharding.tp_size},
+        {"tp_size", sharding.tp_size},
+        {"pp_size", 1},
+        {"cp_size", 1}}},
+      {"quantization", {{"quant_algo", nullptr}, {"kv_cache_quant_algo", nullptr}}},
+  };
+  return json.dump(4, ' ', true, Json::error_handler_t::replace) + "\n";
+}
+
+Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
+  const std::string architecture = json.Text("architecture");
+  TANDEM_RETURN_IF_ERROR(json.status());
+  TANDEM_ASSIGN_OR_RETURN(const Family* family, FindFamily(architecture));
+  RefuseUnsupported(json);
+  CheckpointConfig config;
+  ModelSpec& spec = config.spec;
+  spec.family = std::string(family->name);
+  spec.architecture = architecture;
+  const std::string dtype = json.Text("dtype");
+  const auto parsed = ParseDType(dtype);
+  if (parsed && IsFloat(*parsed)) {
+    spec.dtype = *parsed;
+  } else {
+    json.Fail("dtype", json.Shown("dtype") + " is not float32, float16 or bfloat16");
+  }
+  spec.vocab_size = json.Int("vocab_size");
+  spec.hidden_size = json.Int("hidden_size");
+  spec.num_layers = json.Int("num_hidden_layers");
+  spec.num_heads = json.Int("num_attention_heads");
+  spec.num_kv_heads = json.Int("num_key_value_heads", spec.num_heads);
+  spec.head_dim = json.Int("head_size", spec.num_heads > 0 ? spec.hidden_size / spec.num_heads : 0);
+  spec.intermediate_size = json.Int("intermediate_size", 4 * spec.hidden_size);
+  spec.max_positions = json.Int("max_position_embeddings");
+  spec.norm_epsilon = json.Number("norm_epsilon", 1e-5);
+  spec.rope_theta = json.Number("rotary_base", 10000.0);
+  spec.tied_head = json.Bool("tie_word_embeddings", false);
+  spec.attention_bias = json.Bool("attn_bias", false);
+  spec.mlp_bias = json.Bool("mlp_bias", false);
+  spec.bos_ids = Ids(json, "bos_token_id", spec.vocab_size);
+  spec.eos_ids = Ids(json, "eos_token_id", spec.vocab_size);
+  if (const auto scaling = json.Object("rotary_scaling")) {
+    spec.rope_scaling = ReadRopeScaling(*scaling, spec.max_positions, spec.max_positions);
+  }
+  config.sharding = ReadSharding(json);
+  TANDEM_RETURN_IF_ERROR(json.status());
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  TANDEM_RETURN_IF_ERROR(CheckSharding(spec, config.sharding));
+  return config;
+}
+
+}  // namespace tandem

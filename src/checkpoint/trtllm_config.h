@@ -1,0 +1,23 @@
+// The config.json of a TensorRT-LLM checkpoint, which an engine repeats as "pretrained_config".
+// docs/formats/checkpoint.md lists the keys. Pure functions.
+#pragma once
+
+#include <string>
+
+#include "checkpoint/sharding.h"
+#include "model/json_fields.h"
+#include "model/spec.h"
+
+namespace tandem {
+
+struct CheckpointConfig {
+  ModelSpec spec;
+  Sharding sharding;
+};
+
+std::string CheckpointConfigToJson(const CheckpointConfig& config);
+// Refuses, by key, what would change the result and is not computed (quantized weights, other
+// activations, pipeline ranks, ...).
+Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json);
+
+}  // namespace tandem
