@@ -1,0 +1,74 @@
+#include "serve/active_request.h"
+
+#include <iterator>
+#include <utility>
+
+namespace tandem::serve {
+namespace {
+
+constexpr size_t kPieceBytes = 16;  // counted for a piece beside its text
+
+size_t CountBytes(const TextEvent& event) {
+  size_t bytes = 0;
+  for (const TokenPiece& piece : event.pieces) {
+    bytes += kPieceBytes + piece.text.size() + piece.top.size() * sizeof(TopLogprob);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void ActiveRequest::AddLocked(TextEvent event) {
+  pending_bytes += CountBytes(event);
+  if (event.finish != TextFinish::kNone && ++num_finished == num_choices) ended = true;
+  for (TextEvent& waiting : pending) {
+    if (waiting.choice != event.choice || !waiting.error.ok()) continue;
+    waiting.pieces.insert(waiting.pieces.end(), std::make_move_iterator(event.pieces.begin()),
+                          std::make_move_iterator(event.pieces.end()));
+    waiting.finish = event.finish;
+    waiting.usage = event.usage;
+    return;
+  }
+  pending.push_back(std::move(event));
+}
+
+bool ActiveRequest::Deliver(TextEvent event) {
+  bool in_time = true;
+  {
+    const std::lock_guard lock(mutex);
+    if (ended) return true;
+    AddLocked(std::move(event));
+    if (max_bytes > 0 && pending_bytes > max_bytes && !ended) {
+      in_time = false;
+      TextEvent last;
+      last.error = ResourceExhausted("the client reads too slowly; the request was cancelled");
+      pending.push_back(std::move(last));
+      ended = true;
+    }
+  }
+  ready.notify_all();
+  if (wake) wake();
+  return in_time;
+}
+
+void ActiveRequest::Fail(Status error) {
+  {
+    const std::lock_guard lock(mutex);
+    if (ended) return;
+    TextEvent last;
+    last.error = std::move(error);
+    pending.push_back(std::move(last));
+    ended = true;
+  }
+  ready.notify_all();
+  if (wake) wake();
+}
+
+void ActiveRequest::Abandon() {
+  const std::lock_guard lock(mutex);
+  ended = true;
+  pending.clear();
+  pending_bytes = 0;
+}
+
+}  // namespace tandem::serve

@@ -1,0 +1,64 @@
+// ActiveRequest: one request between the service, its pump thread and the client's stream. Private to the
+// service's files; each group of members says who may touch it.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "base/clock.h"
+#include "runtime/request.h"
+#include "serve/choice_decoder.h"
+#include "serve/text_request.h"
+
+namespace tandem::serve {
+
+struct ActiveRequest {
+  struct Choice {
+    ChoiceDecoder decoder;
+    bool ended = false;   // its finish has been delivered; what the engine still says is dropped
+    bool landed = false;  // the engine's last event has come
+    Nanos last_token{0};
+  };
+
+  // Adds an event to the mailbox and wakes the reader. False when the reader has fallen behind by more
+  // than `max_bytes`: the mailbox then ends with an error. Pump and tokenizer threads.
+  bool Deliver(TextEvent event);
+  // Ends the mailbox with an error, unless it has ended.
+  void Fail(Status error);
+  // Nobody reads any more.
+  void Abandon();
+
+  // Constant after Start.
+  std::function<void()> wake;
+  size_t max_bytes = 0;  // 0: no bound (the reader wants the whole answer anyway)
+  int num_choices = 1;
+  Nanos started{0};
+
+  TextRequest text;  // by the thread that tokenizes, until the engine has the request
+
+  // Guarded by the service's mutex.
+  RequestId id = 0;        // 0: not submitted
+  bool cancelled = false;  // its stream is gone
+
+  // Pump thread, once submitted.
+  std::vector<Choice> choices;
+  int num_ended = 0;
+  int num_landed = 0;
+
+  // Mailbox.
+  mutable std::mutex mutex;
+  std::condition_variable ready;
+  std::deque<TextEvent> pending;  // at most one unfinished event a choice: later pieces join it
+  size_t pending_bytes = 0;
+  int num_finished = 0;  // choices whose finish is in the mailbox or was taken
+  bool ended = false;    // nothing will be added
+
+ private:
+  void AddLocked(TextEvent event);
+};
+
+}  // namespace tandem::serve

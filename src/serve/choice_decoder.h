@@ -1,0 +1,43 @@
+// ChoiceDecoder: the tokens of one choice → pieces of text that may be shown. A piece waits while its text
+// could be the beginning of a stop string; what lies in or behind a matched one is never given out.
+// Owned by the service's pump thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/request.h"
+#include "serve/text_codec.h"
+#include "serve/text_request.h"
+#include "text/stop_matcher.h"
+
+namespace tandem::serve {
+
+class ChoiceDecoder {
+ public:
+  // `stops` may be null.
+  ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder, std::shared_ptr<const StopStrings> stops);
+
+  // Appends to `out` what may now be shown. True when a stop string is complete: nothing follows.
+  bool Push(const ops::SampledToken& token, std::vector<TokenPiece>& out);
+  // The end without a stop string: appends everything that was held back.
+  void Flush(std::vector<TokenPiece>& out);
+
+  // Tokens pushed so far: what the client pays for.
+  int32_t num_tokens() const { return num_tokens_; }
+
+ private:
+  void Release(std::vector<TokenPiece>& out);
+
+  std::unique_ptr<TextCodec::Decoder> decoder_;
+  std::optional<StopMatcher> matcher_;  // none without stop strings
+  std::deque<TokenPiece> held_;
+  size_t released_bytes_ = 0;  // of the choice's text, by the matcher
+  size_t shown_bytes_ = 0;     // of those, given out in pieces
+  int32_t num_tokens_ = 0;
+};
+
+}  // namespace tandem::serve

@@ -1,0 +1,30 @@
+#include "serve/engine_client.h"
+
+#include <utility>
+
+namespace tandem::serve {
+namespace {
+
+class DirectEngineClient final : public EngineClient {
+ public:
+  explicit DirectEngineClient(Engine& engine) : engine_(engine) {}
+
+  Result<RequestId> Submit(Request request) override { return engine_.Submit(std::move(request)); }
+  void Cancel(RequestId request) override { engine_.Cancel(request); }
+  bool PopEvent(Event& event, Nanos timeout) override { return engine_.PopEvent(event, timeout); }
+  EngineStats Stats() const override { return engine_.Stats(); }
+  EngineLimits limits() const override {
+    return {engine_.max_seq_len(), engine_.options().max_batch_size, engine_.has_draft()};
+  }
+
+ private:
+  Engine& engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<EngineClient> MakeEngineClient(Engine& engine) {
+  return std::make_unique<DirectEngineClient>(engine);
+}
+
+}  // namespace tandem::serve

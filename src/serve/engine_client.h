@@ -1,0 +1,30 @@
+// EngineClient: what serve needs of an engine, so that the service can be driven by a scripted one. The
+// promises are Engine's (runtime/engine.h): Submit, Cancel and the getters on any thread, PopEvent on one.
+#pragma once
+
+#include <memory>
+
+#include "runtime/engine.h"
+
+namespace tandem::serve {
+
+struct EngineLimits {
+  int32_t max_seq_len = 0;
+  int32_t max_batch_size = 0;
+  bool has_draft = false;
+};
+
+class EngineClient {
+ public:
+  virtual ~EngineClient() = default;
+  virtual Result<RequestId> Submit(Request request) = 0;
+  virtual void Cancel(RequestId request) = 0;
+  virtual bool PopEvent(Event& event, Nanos timeout) = 0;
+  virtual EngineStats Stats() const = 0;
+  virtual EngineLimits limits() const = 0;
+};
+
+// The engine outlives the client.
+std::unique_ptr<EngineClient> MakeEngineClient(Engine& engine);
+
+}  // namespace tandem::serve

@@ -1,0 +1,67 @@
+#include "serve/field_reader.h"
+
+#include <fmt/format.h>
+
+#include "serve/request_builder.h"
+
+namespace tandem::serve {
+
+void FieldReader::Fail(std::string_view name, std::string_view sentence) {
+  if (status_.ok()) status_ = FieldError(name, sentence);
+}
+
+void FieldReader::WrongType(std::string_view name, std::string_view wanted, const Json& value) {
+  Fail(name, fmt::format("must be {}, not {}", wanted, value.KindName()));
+}
+
+const Json* FieldReader::Get(std::string_view name) const {
+  const Json* value = object_.Find(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+std::optional<double> FieldReader::Number(std::string_view name) {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  const std::optional<double> number = value->Number();
+  if (!number) WrongType(name, "a number", *value);
+  return number;
+}
+
+std::optional<int64_t> FieldReader::Integer(std::string_view name) {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->AsInt() != nullptr) return *value->AsInt();
+  if (value->AsUint() != nullptr) {
+    Fail(name, "is too large");
+  } else {
+    WrongType(name, "an integer", *value);
+  }
+  return std::nullopt;
+}
+
+std::optional<uint64_t> FieldReader::Bits64(std::string_view name) {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->AsInt() != nullptr) return static_cast<uint64_t>(*value->AsInt());
+  if (value->AsUint() != nullptr) return *value->AsUint();
+  WrongType(name, "an integer", *value);
+  return std::nullopt;
+}
+
+std::optional<bool> FieldReader::Boolean(std::string_view name) {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->AsBool() != nullptr) return *value->AsBool();
+  WrongType(name, "a boolean", *value);
+  return std::nullopt;
+}
+
+std::optional<std::string> FieldReader::String(std::string_view name) {
+  const Json* value = Get(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->AsString() != nullptr) return *value->AsString();
+  WrongType(name, "a string", *value);
+  return std::nullopt;
+}
+
+}  // namespace tandem::serve

@@ -1,0 +1,37 @@
+// FieldReader: typed members of one JSON object. The first member of a wrong type is kept as the error; a
+// member that is missing or null reads as nothing. A plain local value; the object outlives it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "serve/json.h"
+
+namespace tandem::serve {
+
+class FieldReader {
+ public:
+  explicit FieldReader(const Json& object) : object_(object) {}
+
+  const Json* Get(std::string_view name) const;  // null when missing or null
+  std::optional<double> Number(std::string_view name);
+  std::optional<int64_t> Integer(std::string_view name);
+  // Any 64-bit integer; a negative one is taken by its bits.
+  std::optional<uint64_t> Bits64(std::string_view name);
+  std::optional<bool> Boolean(std::string_view name);
+  std::optional<std::string> String(std::string_view name);
+
+  void Fail(std::string_view name, std::string_view sentence);  // the first one counts
+  const Status& status() const { return status_; }
+
+ private:
+  void WrongType(std::string_view name, std::string_view wanted, const Json& value);
+
+  const Json& object_;
+  Status status_;
+};
+
+}  // namespace tandem::serve

@@ -1,0 +1,302 @@
+#include "serve/generate_service.h"
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/bounded_queue.h"
+#include "serve/active_request.h"
+
+namespace tandem::serve {
+namespace {
+
+constexpr Nanos kPumpWait = std::chrono::milliseconds(100);
+
+size_t PromptBytes(const TextRequest& text) {
+  if (text.messages) return text.messages->size();
+  return text.text ? text.text->size() : 0;
+}
+
+}  // namespace
+
+std::string_view TextFinishName(TextFinish finish) {
+  switch (finish) {
+    case TextFinish::kStop:
+      return "stop";
+    case TextFinish::kLength:
+      return "length";
+    case TextFinish::kNone:
+      break;
+  }
+  return "";
+}
+
+struct GenerateService::Impl {
+  using RequestPtr = std::shared_ptr<ActiveRequest>;
+
+  Impl(EngineClient& engine_client, const TextCodec& text_codec, GenerationDefaults model_defaults,
+       const Clock& service_clock, const ServiceOptions& service_options, Metrics* service_metrics)
+      : engine(engine_client),
+        codec(text_codec),
+        defaults(std::move(model_defaults)),
+        clock(service_clock),
+        options(service_options),
+        metrics(service_metrics),
+        limits(engine_client.limits()),
+        to_tokenize(service_options.tokenizer_queue) {
+    pump = std::thread([this] { Pump(); });
+    tokenizer = std::thread([this] { Tokenize(); });
+  }
+
+  ~Impl() {
+    Close();
+    stop = true;
+    to_tokenize.Close();
+    tokenizer.join();
+    pump.join();
+  }
+
+  // Tokenizes and submits.
+  void Begin(const RequestPtr& request) {
+    Result<Request> built =
+        BuildRequest(request->text, codec, defaults, limits, options.limits, clock.Now());
+    if (!built.ok()) return Refuse(*request, built.status());
+    std::shared_ptr<const StopStrings> stops;
+    if (!request->text.stop.empty()) {
+      Result<std::shared_ptr<const StopStrings>> compiled =
+          StopStrings::Compile(std::move(request->text.stop));
+      if (!compiled.ok()) return Refuse(*request, compiled.status());
+      stops = *std::move(compiled);
+    }
+    const bool at_start = !request->text.continues_prompt;
+    request->text = TextRequest();
+    for (int i = 0; i < request->num_choices; ++i) {
+      request->choices.push_back({ChoiceDecoder(codec.NewDecoder(at_start), stops), false, false, Nanos(0)});
+    }
+    Status refused;
+    {
+      // The lock is held over Submit, so that the pump cannot see an event of a request it does not know.
+      const std::lock_guard lock(mutex);
+      if (request->cancelled) return;
+      if (closing) {
+        refused = Unavailable("the server is shutting down");
+      } else if (Result<RequestId> id = engine.Submit(*std::move(built)); id.ok()) {
+        request->id = *id;
+        active.emplace(*id, request);
+      } else {
+        refused = id.status();
+      }
+    }
+    if (!refused.ok()) Refuse(*request, refused);
+  }
+
+  void Refuse(ActiveRequest& request, const Status& why) {
+    if (metrics != nullptr) metrics->CountFailed(why.code());
+    request.Fail(why);
+  }
+
+  void Tokenize() {
+    while (!stop) {
+      if (std::optional<RequestPtr> request = to_tokenize.Pop(kPumpWait)) Begin(*request);
+    }
+  }
+
+  void Pump() {
+    Event event;
+    while (!stop) {
+      if (engine.PopEvent(event, kPumpWait)) Handle(event);
+    }
+  }
+
+  RequestPtr Find(RequestId id) {
+    const std::lock_guard lock(mutex);
+    const auto it = active.find(id);
+    return it == active.end() ? nullptr : it->second;
+  }
+
+  void Handle(const Event& event) {
+    const RequestPtr request = Find(event.request);
+    if (request == nullptr || event.choice < 0 || event.choice >= request->num_choices) return;
+    ActiveRequest::Choice& choice = request->choices[static_cast<size_t>(event.choice)];
+    if (event.finish != FinishReason::kNone && !choice.landed) {
+      choice.landed = true;
+      ++request->num_landed;
+    }
+    ObserveTokens(*request, choice, event);
+    if (!choice.ended) Translate(*request, choice, event);
+    if (request->num_landed == request->num_choices) {
+      const std::lock_guard lock(mutex);
+      active.erase(event.request);
+    }
+  }
+
+  // Engine event → text event.
+  void Translate(ActiveRequest& request, ActiveRequest::Choice& choice, const Event& event) {
+    TextEvent out;
+    out.choice = event.choice;
+    for (const ops::SampledToken& token : event.tokens) {
+      if (!choice.decoder.Push(token, out.pieces)) continue;
+      out.finish = TextFinish::kStop;
+      break;
+    }
+    if (out.finish == TextFinish::kNone && event.finish != FinishReason::kNone) {
+      if (Status error = FailureOf(event); !error.ok()) {
+        End(request, choice);
+        return Refuse(request, error);
+      }
+      choice.decoder.Flush(out.pieces);
+      out.finish = event.finish == FinishReason::kLength ? TextFinish::kLength : TextFinish::kStop;
+    }
+    out.usage = event.usage;
+    out.usage.output_tokens = choice.decoder.num_tokens();
+    if (out.finish != TextFinish::kNone) {
+      End(request, choice);
+      if (metrics != nullptr) {
+        metrics->CountFinished(out.finish, out.usage);
+        metrics->ObserveEndToEnd(clock.Now() - request.started);
+      }
+      // The engine goes on behind a stop string until it is told; it can only be told for all choices.
+      if (request.num_ended == request.num_choices && !choice.landed) engine.Cancel(event.request);
+    }
+    if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
+    if (!request.Deliver(std::move(out))) engine.Cancel(event.request);
+  }
+
+  static Status FailureOf(const Event& event) {
+    switch (event.finish) {
+      case FinishReason::kFailed:
+        return event.error.ok() ? Internal("the request failed") : event.error;
+      case FinishReason::kTimedOut:
+        return DeadlineExceeded("timeout: the request's time has passed");
+      case FinishReason::kCancelled:
+        return Unavailable("the request was cancelled: the server is shutting down");
+      default:
+        return {};
+    }
+  }
+
+  static void End(ActiveRequest& request, ActiveRequest::Choice& choice) {
+    choice.ended = true;
+    ++request.num_ended;
+  }
+
+  void ObserveTokens(const ActiveRequest& request, ActiveRequest::Choice& choice, const Event& event) {
+    if (metrics == nullptr || event.tokens.empty() || choice.ended) return;
+    const Nanos now = clock.Now();
+    size_t later_tokens = event.tokens.size();
+    if (choice.last_token == Nanos(0)) {
+      metrics->ObserveFirstToken(now - request.started);
+      --later_tokens;
+    }
+    // Tokens of one step reach the client together: the wait is shared among them.
+    const Nanos since = choice.last_token == Nanos(0) ? Nanos(0) : now - choice.last_token;
+    for (size_t i = 0; i < later_tokens; ++i) {
+      metrics->ObserveInterToken(since / static_cast<int64_t>(event.tokens.size()));
+    }
+    choice.last_token = now;
+  }
+
+  void Close() {
+    std::vector<RequestPtr> open;
+    {
+      const std::lock_guard lock(mutex);
+      closing = true;
+      for (const auto& [id, request] : active) open.push_back(request);
+    }
+    for (const RequestPtr& request : open) {
+      request->Fail(Unavailable("the server is shutting down"));
+      engine.Cancel(request->id);
+    }
+  }
+
+  EngineClient& engine;
+  const TextCodec& codec;
+  const GenerationDefaults defaults;
+  const Clock& clock;
+  const ServiceOptions options;
+  Metrics* const metrics;
+  const EngineLimits limits;
+
+  std::mutex mutex;
+  std::unordered_map<RequestId, RequestPtr> active;  // guarded by mutex; until the engine's last event
+  bool closing = false;                              // guarded by mutex
+
+  BoundedQueue<RequestPtr> to_tokenize;
+  std::atomic<bool> stop{false};
+  std::thread pump;
+  std::thread tokenizer;
+};
+
+GenerateService::GenerateService(EngineClient& engine, const TextCodec& codec,
+                                 GenerationDefaults defaults, const Clock& clock,
+                                 ServiceOptions options, Metrics* metrics)
+    : engine_(engine),
+      codec_(codec),
+      impl_(std::make_unique<Impl>(engine, codec, std::move(defaults), clock, options, metrics)) {}
+
+GenerateService::~GenerateService() = default;
+
+std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::function<void()> wake) {
+  auto request = std::make_shared<ActiveRequest>();
+  request->wake = std::move(wake);
+  request->max_bytes = text.stream ? impl_->options.stream_bytes : 0;
+  // A number outside the limits is refused by BuildRequest, before anything is made for each choice.
+  request->num_choices = static_cast<int>(text.num_choices);
+  request->started = impl_->clock.Now();
+  const bool is_quick =
+      PromptBytes(text) <= impl_->options.inline_prompt_bytes && text.bad_words.empty();
+  request->text = std::move(text);
+  auto stream = std::make_unique<TextStream>(*this, request);
+  if (is_quick) {
+    impl_->Begin(request);
+  } else if (std::shared_ptr<ActiveRequest> queued = request; !impl_->to_tokenize.TryPush(std::move(queued))) {
+    impl_->Refuse(*request, ResourceExhausted("too many prompts wait for the tokenizer, please try again "
+                                              "later"));
+  }
+  return stream;
+}
+
+Result<TextResult> GenerateService::Generate(TextRequest text) {
+  const std::unique_ptr<TextStream> stream = Start(std::move(text));
+  TextResult result;
+  TextEvent event;
+  while (stream->Next(event)) {
+    if (!event.error.ok()) return event.error;
+    const auto index = static_cast<size_t>(event.choice);
+    if (result.choices.size() <= index) result.choices.resize(index + 1);
+    TextChoice& choice = result.choices[index];
+    for (TokenPiece& piece : event.pieces) {
+      choice.text += piece.text;
+      choice.pieces.push_back(std::move(piece));
+    }
+    choice.finish = event.finish;
+    choice.usage = event.usage;
+    event = TextEvent();
+  }
+  return result;
+}
+
+void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request) {
+  bool is_open = false;
+  RequestId id = 0;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    request->cancelled = true;
+    id = request->id;
+    is_open = id != 0 && impl_->active.contains(id);
+  }
+  request->Abandon();
+  if (is_open) engine_.Cancel(id);
+}
+
+void GenerateService::Close() { impl_->Close(); }
+
+bool GenerateService::Alive() const {
+  return engine_.Stats().seconds_since_step <
+         std::chrono::duration<double>(impl_->options.heartbeat_limit).count();
+}
+
+}  // namespace tandem::serve

@@ -1,0 +1,67 @@
+// GenerateService: text in, text events out; the only caller of the engine. One pump thread takes the
+// engine's events, turns tokens into text, matches stop strings and hands events to the streams; it never
+// waits for a client. Long prompts are tokenized on a worker. Every method may be called on any thread.
+// The engine, the codec and the clock outlive the service; the service outlives its streams.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "serve/engine_client.h"
+#include "serve/generation_defaults.h"
+#include "serve/metrics.h"
+#include "serve/request_builder.h"
+#include "serve/text_codec.h"
+#include "serve/text_request.h"
+#include "serve/text_stream.h"
+
+namespace tandem::serve {
+
+struct ServiceOptions {
+  RequestLimits limits;
+  size_t stream_bytes = 256 << 10;        // of text that a stream's reader has not taken
+  size_t inline_prompt_bytes = 2 << 10;   // longer prompts are tokenized on the worker
+  size_t tokenizer_queue = 256;           // prompts waiting for it; beyond: RESOURCE_EXHAUSTED
+  Nanos heartbeat_limit = std::chrono::seconds(30);
+};
+
+class GenerateService {
+ public:
+  // `metrics` may be null.
+  GenerateService(EngineClient& engine, const TextCodec& codec, GenerationDefaults defaults,
+                  const Clock& clock, ServiceOptions options = {}, Metrics* metrics = nullptr);
+  ~GenerateService();
+  GenerateService(const GenerateService&) = delete;
+  GenerateService& operator=(const GenerateService&) = delete;
+
+  // Never blocks and never fails by itself: a refusal is the stream's first event. `wake` is called when
+  // there is something to take, from any thread, perhaps before Start returns and once too often.
+  std::unique_ptr<TextStream> Start(TextRequest request, std::function<void()> wake = {});
+  // For programs: waits for the whole answer.
+  Result<TextResult> Generate(TextRequest request);
+
+  // Ends every open request with UNAVAILABLE and refuses new ones.
+  void Close();
+
+  // The engine's loop turns.
+  bool Alive() const;
+  EngineStats Stats() const { return engine_.Stats(); }
+  EngineLimits engine_limits() const { return engine_.limits(); }
+  const TextCodec& codec() const { return codec_; }
+
+ private:
+  friend class TextStream;
+  struct Impl;
+
+  void CancelStream(const std::shared_ptr<ActiveRequest>& request);
+
+  EngineClient& engine_;
+  const TextCodec& codec_;
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem::serve

@@ -1,0 +1,154 @@
+#include "serve/generate_service.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/testing/byte_codec.h"
+#include "serve/testing/fake_engine.h"
+#include "serve/testing/test_server.h"
+
+namespace tandem::serve {
+namespace {
+
+struct Fixture {
+  explicit Fixture(FakeEngineOptions engine_options = {}, ServiceOptions options = {})
+      : engine(std::move(engine_options)),
+        service(engine, codec, GenerationDefaults(), clock, options, &metrics) {}
+
+  FakeEngine engine;
+  ByteCodec codec;
+  SteadyClock clock;
+  Metrics metrics;
+  GenerateService service;
+};
+
+TextRequest Ask(std::string prompt, std::optional<int64_t> max_tokens = {}) {
+  TextRequest request;
+  request.text = std::move(prompt);
+  request.max_tokens = max_tokens;
+  return request;
+}
+
+TEST(GenerateServiceTest, AnswersWithTextReasonAndFigures) {
+  Fixture f;
+  const Result<TextResult> result = f.service.Generate(Ask("What is tandem?"));
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const TextChoice& choice = result->choices.at(0);
+  EXPECT_EQ(choice.text, "One behind the other.");
+  EXPECT_EQ(choice.finish, TextFinish::kStop);
+  EXPECT_EQ(choice.pieces.size(), 21u);
+  EXPECT_EQ(choice.usage.prompt_tokens, 16);
+  EXPECT_EQ(choice.usage.output_tokens, 21);
+  EXPECT_EQ(choice.usage.drafts_accepted, 10);
+}
+
+TEST(GenerateServiceTest, EndsAtMaxTokens) {
+  Fixture f;
+  const Result<TextResult> result = f.service.Generate(Ask("tandem", 3));
+  EXPECT_EQ(result->choices.at(0).text, "One");
+  EXPECT_EQ(result->choices.at(0).finish, TextFinish::kLength);
+}
+
+TEST(GenerateServiceTest, CancelsTheEngineAtAStopString) {
+  FakeEngineOptions options;
+  options.step = std::chrono::milliseconds(1);
+  Fixture f(options);
+  TextRequest request = Ask("endless");
+  request.stop = {"gh ab"};
+  const Result<TextResult> result = f.service.Generate(std::move(request));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->choices.at(0).text, "abcdef");
+  EXPECT_EQ(result->choices.at(0).finish, TextFinish::kStop);
+  EXPECT_EQ(result->choices.at(0).usage.output_tokens, 11);
+  EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
+  EXPECT_EQ(f.engine.num_cancelled(), 1);
+}
+
+TEST(GenerateServiceTest, AnswersEveryChoice) {
+  Fixture f;
+  TextRequest request = Ask("emoji");
+  request.num_choices = 3;
+  const Result<TextResult> result = f.service.Generate(std::move(request));
+  ASSERT_EQ(result->choices.size(), 3u);
+  for (const TextChoice& choice : result->choices) EXPECT_EQ(choice.text, "h\xC3\xA9llo \xF0\x9F\x99\x82!");
+}
+
+TEST(GenerateServiceTest, TellsFailuresAndGoesOn) {
+  Fixture f;
+  EXPECT_EQ(f.service.Generate(Ask("fail now")).status().code(), Code::kInternal);
+  EXPECT_EQ(f.service.Generate(Ask("fail later")).status().message(), "the device is lost");
+  EXPECT_EQ(f.service.Generate(Ask("")).status().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(f.service.Generate(Ask("tandem")).ok());
+}
+
+TEST(GenerateServiceTest, LongPromptsGoThroughTheWorker) {
+  Fixture f;
+  EXPECT_TRUE(f.service.Generate(Ask(std::string(1000, 'x') + " tandem", 5)).ok());
+  ServiceOptions options;
+  options.inline_prompt_bytes = 0;
+  Fixture every(FakeEngineOptions(), options);
+  EXPECT_EQ(every.service.Generate(Ask("tandem", 3))->choices.at(0).text, "One");
+}
+
+TEST(GenerateServiceTest, AStreamThatIsDroppedFreesItsSequence) {
+  FakeEngineOptions options;
+  options.step = std::chrono::milliseconds(1);
+  Fixture f(options);
+  std::unique_ptr<TextStream> stream = f.service.Start(Ask("endless"));
+  TextEvent event;
+  ASSERT_TRUE(stream->Next(event));
+  EXPECT_EQ(f.engine.open_sequences(), 1);
+  stream.reset();
+  EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
+}
+
+TEST(GenerateServiceTest, AReaderThatFallsBehindIsCutWithAnError) {
+  ServiceOptions options;
+  options.stream_bytes = 200;
+  Fixture f(FakeEngineOptions(), options);
+  TextRequest request = Ask("endless");
+  request.stream = true;
+  std::unique_ptr<TextStream> stream = f.service.Start(std::move(request));
+  EXPECT_TRUE(Eventually([&] { return f.engine.num_cancelled() == 1; }));
+  TextEvent event;
+  Status last;
+  while (stream->Next(event)) last = event.error;
+  EXPECT_EQ(last.code(), Code::kResourceExhausted);
+}
+
+TEST(GenerateServiceTest, CloseEndsOpenRequestsAndRefusesNewOnes) {
+  FakeEngineOptions options;
+  options.step = std::chrono::milliseconds(1);
+  Fixture f(options);
+  std::unique_ptr<TextStream> stream = f.service.Start(Ask("endless"));
+  TextEvent event;
+  ASSERT_TRUE(stream->Next(event));
+  f.service.Close();
+  Status last;
+  while (stream->Next(event)) last = event.error;
+  EXPECT_EQ(last.code(), Code::kUnavailable);
+  EXPECT_EQ(f.service.Generate(Ask("tandem")).status().code(), Code::kUnavailable);
+}
+
+TEST(GenerateServiceTest, ManyThreadsGetTheirOwnAnswers) {
+  Fixture f;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&f, i] {
+      for (int round = 0; round < 10; ++round) {
+        const bool emoji = (i + round) % 2 == 0;
+        const Result<TextResult> result = f.service.Generate(Ask(emoji ? "emoji" : "tandem"));
+        EXPECT_EQ(result->choices.at(0).text,
+                  emoji ? "h\xC3\xA9llo \xF0\x9F\x99\x82!" : "One behind the other.");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(f.engine.open_sequences(), 0);
+}
+
+}  // namespace
+}  // namespace tandem::serve

@@ -1,0 +1,315 @@
+// The transport on its own: limits, time-outs, framing, disconnects, over a handler that does as told.
+#include "serve/http/http_server.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/http/client.h"
+#include "serve/testing/test_server.h"
+
+namespace tandem::serve {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What a handler's replies do, and how many of them live.
+struct Behaviour {
+  std::atomic<int> alive{0};
+  std::atomic<int> destroyed{0};
+  std::atomic<bool> draining{false};
+};
+
+// Says nothing for ever.
+class SilentReply final : public Reply {
+ public:
+  explicit SilentReply(Behaviour& behaviour) : behaviour_(behaviour) { ++behaviour_.alive; }
+  ~SilentReply() override {
+    --behaviour_.alive;
+    ++behaviour_.destroyed;
+  }
+  Progress Poll(HttpHead&, std::string&) override { return Progress::kPending; }
+
+ private:
+  Behaviour& behaviour_;
+};
+
+// `pieces` pieces of `bytes` each, as fast as they are taken.
+class FloodReply final : public Reply {
+ public:
+  FloodReply(Behaviour& behaviour, int pieces, size_t bytes)
+      : behaviour_(behaviour), pieces_(pieces), bytes_(bytes) {
+    ++behaviour_.alive;
+  }
+  ~FloodReply() override { --behaviour_.alive; }
+  Progress Poll(HttpHead& head, std::string& out) override {
+    head.content_type = "text/plain";
+    out.assign(bytes_, 'x');
+    return --pieces_ > 0 ? Progress::kMore : Progress::kLast;
+  }
+
+ private:
+  Behaviour& behaviour_;
+  int pieces_;
+  const size_t bytes_;
+};
+
+class TestHandler final : public HttpHandler {
+ public:
+  Behaviour behaviour;
+
+  size_t BodyLimit(std::string_view path) const override { return path == "/small" ? 10 : 100'000; }
+  bool draining() const override { return behaviour.draining; }
+  std::string ErrorBody(std::string_view path, int status, std::string_view message) const override {
+    return fmt::format("{{\"error\":\"{}|{}|{}\"}}", path, status, message);
+  }
+  std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()>) override {
+    if (request.path == "/silent") return std::make_unique<SilentReply>(behaviour);
+    if (request.path == "/flood") return std::make_unique<FloodReply>(behaviour, 100'000, 16 << 10);
+    if (request.path == "/pieces") return std::make_unique<FloodReply>(behaviour, 3, 5);
+    return MakeReply(200, fmt::format("{} {} {}", request.method, request.path, request.body));
+  }
+};
+
+class HttpServerTest : public testing::Test {
+ protected:
+  void Start(HttpLimits limits = {}) {
+    HttpServerOptions options;
+    options.port = 0;
+    options.limits = limits;
+    server_ = *HttpServer::Start(options, handler_);
+  }
+
+  HttpClient Client() const { return HttpClient("127.0.0.1", server_->port(), std::chrono::seconds(10)); }
+
+  // The response to raw bytes.
+  ClientResponse Exchange(std::string_view bytes) const {
+    HttpClient client = Client();
+    EXPECT_TRUE(client.Connect().ok());
+    EXPECT_TRUE(client.WriteRaw(bytes).ok());
+    Result<ClientResponse> response = client.ReadResponse();
+    EXPECT_TRUE(response.ok()) << response.status().message();
+    return response.ok() ? *std::move(response) : ClientResponse();
+  }
+
+  // True when the server closes the connection without a byte.
+  static bool IsClosed(HttpClient& client) {
+    const Result<std::string> read = client.ReadRaw(1);
+    return read.ok() ? read->empty() : read.status().code() == Code::kUnavailable;
+  }
+
+  TestHandler handler_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, KeepsAConnectionForManyRequests) {
+  Start();
+  HttpClient client = Client();
+  for (int i = 0; i < 5; ++i) {
+    const Result<ClientResponse> response = client.Post("/echo?x=1", std::to_string(i));
+    ASSERT_TRUE(response.ok());
+    EXPECT_EQ(response->body, fmt::format("POST /echo {}", i));
+    EXPECT_EQ(response->Header("connection"), "keep-alive");
+  }
+  EXPECT_EQ(server_->open_connections(), 1);
+}
+
+TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client.WriteRaw("GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /pieces HTTP/1.1\r\nHost: x\r\n\r\n"
+                              "GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                  .ok());
+  EXPECT_EQ(client.ReadResponse()->body, "GET /a ");
+  EXPECT_EQ(client.ReadResponse()->body, "xxxxxxxxxxxxxxx");
+  EXPECT_EQ(client.ReadResponse()->body, "GET /b ");
+}
+
+TEST_F(HttpServerTest, ReadsChunkedBodiesAndAbsoluteTargets) {
+  Start();
+  EXPECT_EQ(Exchange("POST http://host/p HTTP/1.1\r\nHost: host\r\nTransfer-Encoding: chunked\r\n\r\n"
+                     "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+                .body,
+            "POST /p abcde");
+}
+
+TEST_F(HttpServerTest, EchoesTheRequestIdOrMakesOne) {
+  Start();
+  HttpClient client = Client();
+  EXPECT_EQ(client.Get("/", {{"X-Request-Id", "abc-1"}})->Header("x-request-id"), "abc-1");
+  const Result<ClientResponse> own = client.Get("/");
+  EXPECT_EQ(own->Header("x-request-id").size(), 16u);
+}
+
+TEST_F(HttpServerTest, AnswersEveryLimitWithItsStatus) {
+  HttpLimits limits;
+  limits.body_chunks = 8;
+  Start(limits);
+  const std::string get = "GET / HTTP/1.1\r\nHost: x\r\n";
+  EXPECT_EQ(Exchange("GET /" + std::string(9000, 'a') + " HTTP/1.1\r\n\r\n").status, 414);
+  EXPECT_EQ(Exchange("GET /" + std::string(40000, 'a')).status, 414);
+  EXPECT_EQ(Exchange(get + "A: " + std::string(17000, 'a') + "\r\n\r\n").status, 431);
+  std::string many = get;
+  for (int i = 0; i < 101; ++i) many += fmt::format("h{}: 1\r\n", i);
+  EXPECT_EQ(Exchange(many + "\r\n").status, 431);
+  EXPECT_EQ(Exchange("POST /small HTTP/1.1\r\nContent-Length: 11\r\n\r\n").status, 413);
+  EXPECT_EQ(Exchange("POST /small HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n01234567890\r\n").status, 413);
+  std::string chunks = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (int i = 0; i < 9; ++i) chunks += "1\r\nx\r\n";
+  EXPECT_EQ(Exchange(chunks).status, 413);
+  EXPECT_EQ(Exchange("POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx").status, 415);
+}
+
+TEST_F(HttpServerTest, AnswersWhatIsNotHttpWithBadRequest) {
+  Start();
+  const char* const kBad[] = {
+      "rubbish\r\n\r\n",
+      "GET / HTTP/9.9\r\n\r\n",
+      "GET relative HTTP/1.1\r\n\r\n",
+      "GET / HTTP/1.1\r\nno colon\r\n\r\n",
+      "GET / HTTP/1.1\r\nName : x\r\n\r\n",
+      "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+      "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+      "POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+      "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+  };
+  for (const char* bytes : kBad) {
+    const ClientResponse response = Exchange(bytes);
+    EXPECT_EQ(response.status, 400) << bytes;
+    EXPECT_EQ(response.Header("connection"), "close") << bytes;
+    EXPECT_NE(response.body.find("error"), std::string::npos) << bytes;
+  }
+  EXPECT_EQ(Client().Get("/")->status, 200);
+}
+
+TEST_F(HttpServerTest, SlowSendersGetATimeoutAndIdleOnesAreClosed) {
+  HttpLimits limits;
+  limits.header_timeout = milliseconds(80);
+  limits.body_timeout = milliseconds(80);
+  limits.idle_timeout = milliseconds(80);
+  Start(limits);
+  EXPECT_EQ(Exchange("GET / HTTP/1.1\r\nHos").status, 408);
+  EXPECT_EQ(Exchange("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab").status, 408);
+  HttpClient idle = Client();
+  ASSERT_TRUE(idle.Connect().ok());
+  EXPECT_TRUE(IsClosed(idle));
+  // A byte now and then does not stretch the time.
+  HttpClient dripping = Client();
+  ASSERT_TRUE(dripping.Connect().ok());
+  const auto start = std::chrono::steady_clock::now();
+  for (const char c : std::string("GET / HTTP/1.1\r\nHost: x\r\nMore: y")) {
+    if (!dripping.WriteRaw(std::string(1, c)).ok()) break;
+    std::this_thread::sleep_for(milliseconds(10));
+    if (std::chrono::steady_clock::now() - start > milliseconds(150)) break;
+  }
+  EXPECT_EQ(dripping.ReadResponse()->status, 408);
+}
+
+TEST_F(HttpServerTest, AReaderThatStallsIsCut) {
+  HttpLimits limits;
+  limits.write_stall_timeout = milliseconds(150);
+  Start(limits);
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client.WriteRaw("GET /flood HTTP/1.1\r\nHost: x\r\n\r\n").ok());
+  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 1; }));
+  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 0; }));
+}
+
+TEST_F(HttpServerTest, AClientThatGoesDestroysItsReply) {
+  Start();
+  {
+    HttpClient client = Client();
+    ASSERT_TRUE(client.Connect().ok());
+    ASSERT_TRUE(client.WriteRaw("GET /silent HTTP/1.1\r\nHost: x\r\n\r\n").ok());
+    EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 1; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 0; }, milliseconds(1000)));
+  EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 0; }));
+  EXPECT_EQ(server_->active_requests(), 0);
+}
+
+TEST_F(HttpServerTest, TooManyConnectionsAreTurnedAway) {
+  HttpLimits limits;
+  limits.connections = 2;
+  Start(limits);
+  HttpClient first = Client();
+  HttpClient second = Client();
+  ASSERT_EQ(first.Get("/")->status, 200);
+  ASSERT_EQ(second.Get("/")->status, 200);
+  HttpClient third = Client();
+  ASSERT_TRUE(third.Connect().ok());
+  EXPECT_EQ(third.ReadResponse()->status, 503);
+  first.Close();
+  EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 1; }));
+  EXPECT_EQ(Client().Get("/")->status, 200);
+}
+
+TEST_F(HttpServerTest, Http10GetsAStreamThatEndsWithTheConnection) {
+  Start();
+  const ClientResponse response = Exchange("GET /pieces HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(response.body, "xxxxxxxxxxxxxxx");
+  EXPECT_EQ(response.Header("transfer-encoding"), "");
+}
+
+TEST_F(HttpServerTest, ExpectContinueIsAnswered) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client.WriteRaw("POST /e HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").ok());
+  EXPECT_EQ(*client.ReadRaw(25), "HTTP/1.1 100 Continue\r\n\r\n");
+  ASSERT_TRUE(client.WriteRaw("ok").ok());
+  EXPECT_EQ(client.ReadResponse()->body, "POST /e ok");
+}
+
+TEST_F(HttpServerTest, DrainingClosesConnectionsBehindTheirResponse) {
+  Start();
+  HttpClient client = Client();
+  EXPECT_EQ(client.Get("/")->Header("connection"), "keep-alive");
+  handler_.behaviour.draining = true;
+  EXPECT_EQ(client.Get("/")->Header("connection"), "close");
+}
+
+TEST_F(HttpServerTest, StopDestroysWhatIsUnderWay) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client.WriteRaw("GET /silent HTTP/1.1\r\nHost: x\r\n\r\n").ok());
+  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 1; }));
+  server_->Stop();
+  EXPECT_EQ(handler_.behaviour.alive, 0);
+  EXPECT_TRUE(IsClosed(client));
+}
+
+TEST_F(HttpServerTest, ATakenPortIsNamedWithOneThatIsFree) {
+  Start();
+  HttpServerOptions options;
+  options.port = server_->port();
+  const Result<std::unique_ptr<HttpServer>> second = HttpServer::Start(options, handler_);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find(fmt::format("Port {} is in use; try --port ", options.port)),
+            std::string::npos);
+  options.host = "example.invalid";
+  EXPECT_EQ(HttpServer::Start(options, handler_).status().code(), Code::kInvalidArgument);
+}
+
+TEST(ParseUrlTest, TakesUrlsApart) {
+  const Result<HttpEndpoint> endpoint = ParseUrl("http://localhost:8000/v1/");
+  ASSERT_TRUE(endpoint.ok());
+  EXPECT_EQ(endpoint->host, "localhost");
+  EXPECT_EQ(endpoint->port, 8000);
+  EXPECT_EQ(endpoint->path, "/v1");
+  EXPECT_EQ(ParseUrl("[::1]:9")->host, "::1");
+  EXPECT_EQ(ParseUrl("https://x").status().code(), Code::kUnimplemented);
+  EXPECT_FALSE(ParseUrl("http://x:abc").ok());
+}
+
+}  // namespace
+}  // namespace tandem::serve

@@ -1,0 +1,70 @@
+// HTTP as front ends see it: a request, and a reply that is polled. Nothing here knows sockets or the
+// library that reads them.
+//
+// A Reply is an answer in the making. The transport polls it at once and again after each wake(); it belongs
+// to the connection's thread and is destroyed when it has said kLast or when the client is gone: its
+// destructor cancels what still runs.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace tandem::serve {
+
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string path;    // without the query
+  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+  std::string body;
+  std::string id;  // x-request-id: the client's, or one of ours; sent back by the transport
+
+  // The first header of that (lower-case) name; empty when there is none.
+  std::string_view Header(std::string_view name) const;
+};
+
+struct HttpHead {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers;
+  bool close = false;  // the connection ends behind this response
+};
+
+class Reply {
+ public:
+  enum class Progress {
+    kPending,  // nothing yet: poll again after wake()
+    kMore,     // `out` got bytes (some tens of KiB at most): poll again when they are written
+    kLast,     // `out` got the last bytes
+  };
+  virtual ~Reply() = default;
+  // The first answer that is not kPending sets `head`; later ones leave it alone.
+  virtual Progress Poll(HttpHead& head, std::string& out) = 0;
+};
+
+class HttpHandler {
+ public:
+  virtual ~HttpHandler() = default;
+  // Bytes of body that a request to `path` may have.
+  virtual size_t BodyLimit(std::string_view path) const = 0;
+  // Any thread; must not block. `wake` may be called from any thread, also after the reply is gone.
+  virtual std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()> wake) = 0;
+  // The body of an error that the transport itself found, in the style of the front end behind `path`
+  // (empty when the request could not be read so far).
+  virtual std::string ErrorBody(std::string_view path, int status, std::string_view message) const = 0;
+  // New requests are refused: connections should end.
+  virtual bool draining() const = 0;
+};
+
+// A reply that is complete at once.
+std::unique_ptr<Reply> MakeReply(HttpHead head, std::string body);
+std::unique_ptr<Reply> MakeReply(int status, std::string json);
+
+// "Too Many Requests" and so on.
+std::string_view HttpReason(int status);
+
+}  // namespace tandem::serve

@@ -1,0 +1,105 @@
+// JSON at the wire: a small value tree and a writer, so that front ends never see the parsing library.
+// ParseJson bounds depth and the number of values, and says where a text went wrong and in which member.
+// Plain values, owned by whoever holds them, safe on any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tandem::serve {
+
+struct JsonMember;
+
+class Json {
+ public:
+  using Array = std::vector<Json>;
+  using Object = std::vector<JsonMember>;  // in the order of the text; may hold a name twice
+
+  Json() = default;  // null
+  explicit Json(bool value) : value_(value) {}
+  explicit Json(int64_t value) : value_(value) {}
+  explicit Json(uint64_t value) : value_(value) {}  // only above the largest int64_t
+  explicit Json(double value) : value_(value) {}
+  explicit Json(std::string value) : value_(std::move(value)) {}
+  explicit Json(Array value);
+  explicit Json(Object value);
+
+  bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
+  bool is_number() const { return AsInt() || AsUint() || AsDouble(); }
+  // The content when the value is of that kind, else null. Valid while the value lives.
+  const bool* AsBool() const { return std::get_if<bool>(&value_); }
+  const int64_t* AsInt() const { return std::get_if<int64_t>(&value_); }
+  const uint64_t* AsUint() const { return std::get_if<uint64_t>(&value_); }
+  const double* AsDouble() const { return std::get_if<double>(&value_); }
+  const std::string* AsString() const { return std::get_if<std::string>(&value_); }
+  const Array* AsArray() const { return std::get_if<Array>(&value_); }
+  const Object* AsObject() const { return std::get_if<Object>(&value_); }
+  // Any number as a double.
+  std::optional<double> Number() const;
+
+  // The member of that name; null when there is none or this is no object.
+  const Json* Find(std::string_view name) const;
+  // "a string", "an object" and so on, for messages.
+  std::string_view KindName() const;
+  // Compact text of the value.
+  std::string Dump() const;
+
+ private:
+  std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, Array, Object> value_;
+};
+
+struct JsonMember {
+  std::string name;
+  Json value;
+};
+
+struct JsonLimits {
+  int max_depth = 100;
+  size_t max_values = 1'000'000;  // a value costs about 40 bytes, its text may cost two
+  bool allow_duplicates = false;
+};
+
+// INVALID_ARGUMENT with position, cause and the member it happened in.
+Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
+
+// Appends one JSON text to a string; commas come by themselves. Strings are made valid UTF-8: a byte
+// that is none becomes U+FFFD. Numbers that JSON cannot say (NaN, infinities) become null.
+class JsonWriter {
+ public:
+  explicit JsonWriter(std::string& out) : out_(out) {}
+
+  JsonWriter& BeginObject();
+  JsonWriter& EndObject();
+  JsonWriter& BeginArray();
+  JsonWriter& EndArray();
+  JsonWriter& Key(std::string_view name);
+
+  JsonWriter& String(std::string_view value);
+  JsonWriter& Int(int64_t value);
+  JsonWriter& Uint(uint64_t value);
+  JsonWriter& Float(float value);    // shortest text that reads back equal; "0.0", not "0"
+  JsonWriter& Double(double value);  // the same
+  JsonWriter& Bool(bool value);
+  JsonWriter& Null();
+  JsonWriter& Value(const Json& value);
+
+ private:
+  void Separate();
+  template <typename T>
+  void Floating(T value);
+
+  std::string& out_;
+  bool needs_comma_ = false;
+};
+
+// A JSON string literal, quotes included.
+void AppendJsonString(std::string_view text, std::string& out);
+
+}  // namespace tandem::serve

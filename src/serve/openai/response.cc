@@ -1,0 +1,221 @@
+#include "serve/openai/response.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "serve/json.h"
+#include "serve/utf8.h"
+
+namespace tandem::serve::openai {
+namespace {
+
+bool IsUtf8(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t length = Utf8SequenceLength(bytes);
+    if (length == 0) return false;
+    bytes.remove_prefix(length);
+  }
+  return true;
+}
+
+// A token as a key of an object: tokens of broken characters must stay apart.
+std::string TokenKey(const TextCodec& codec, int32_t token) {
+  const std::string bytes = codec.TokenBytes(token);
+  if (IsUtf8(bytes)) return bytes;
+  std::string key = "bytes:";
+  for (const char c : bytes) fmt::format_to(std::back_inserter(key), "\\x{:02x}", static_cast<uint8_t>(c));
+  return key;
+}
+
+void WriteChatToken(const TextCodec& codec, int32_t token, float logprob, JsonWriter& writer) {
+  const std::string bytes = codec.TokenBytes(token);
+  writer.Key("token").String(bytes).Key("logprob").Float(logprob).Key("bytes").BeginArray();
+  for (const char c : bytes) writer.Int(static_cast<uint8_t>(c));
+  writer.EndArray();
+}
+
+void WriteChatLogprobs(const Choice& choice, const TextCodec& codec, JsonWriter& writer) {
+  writer.Key("logprobs").BeginObject().Key("content").BeginArray();
+  for (const TokenPiece& piece : choice.pieces) {
+    if (piece.token < 0) continue;
+    writer.BeginObject();
+    WriteChatToken(codec, piece.token, piece.logprob, writer);
+    writer.Key("top_logprobs").BeginArray();
+    for (const TopLogprob& top : piece.top) {
+      writer.BeginObject();
+      WriteChatToken(codec, top.token, top.logprob, writer);
+      writer.EndObject();
+    }
+    writer.EndArray().EndObject();
+  }
+  writer.EndArray().Key("refusal").Null().EndObject();
+}
+
+void WriteTopDictionary(const TokenPiece& piece, const TextCodec& codec, JsonWriter& writer) {
+  writer.BeginObject();
+  bool has_own = false;
+  for (const TopLogprob& top : piece.top) {
+    writer.Key(TokenKey(codec, top.token)).Float(top.logprob);
+    has_own |= top.token == piece.token;
+  }
+  if (!has_own) writer.Key(TokenKey(codec, piece.token)).Float(piece.logprob);
+  writer.EndObject();
+}
+
+void WriteCompletionLogprobs(const Choice& choice, const TextCodec& codec, JsonWriter& writer) {
+  std::vector<const TokenPiece*> pieces;
+  std::vector<size_t> offsets;
+  size_t offset = choice.text_offset;
+  for (const TokenPiece& piece : choice.pieces) {
+    if (piece.token >= 0) {
+      pieces.push_back(&piece);
+      offsets.push_back(offset);
+    }
+    offset += piece.text.size();
+  }
+  writer.Key("logprobs").BeginObject().Key("tokens").BeginArray();
+  for (const TokenPiece* piece : pieces) writer.String(TokenKey(codec, piece->token));
+  writer.EndArray().Key("token_logprobs").BeginArray();
+  for (const TokenPiece* piece : pieces) writer.Float(piece->logprob);
+  writer.EndArray().Key("top_logprobs").BeginArray();
+  for (const TokenPiece* piece : pieces) WriteTopDictionary(*piece, codec, writer);
+  writer.EndArray().Key("text_offset").BeginArray();
+  for (const size_t start : offsets) writer.Int(static_cast<int64_t>(start));
+  writer.EndArray().EndObject();
+}
+
+void WriteLogprobs(Endpoint endpoint, const Choice& choice, bool wanted, const TextCodec& codec,
+                   JsonWriter& writer) {
+  if (!wanted) {
+    writer.Key("logprobs").Null();
+  } else if (endpoint == Endpoint::kChat) {
+    WriteChatLogprobs(choice, codec, writer);
+  } else {
+    WriteCompletionLogprobs(choice, codec, writer);
+  }
+}
+
+void WriteFinish(TextFinish finish, JsonWriter& writer) {
+  writer.Key("finish_reason");
+  finish == TextFinish::kNone ? writer.Null() : writer.String(TextFinishName(finish));
+}
+
+void WriteUsage(const CallUsage& usage, JsonWriter& writer) {
+  writer.Key("usage").BeginObject();
+  writer.Key("prompt_tokens").Int(usage.prompt_tokens);
+  writer.Key("completion_tokens").Int(usage.completion_tokens);
+  writer.Key("total_tokens").Int(usage.prompt_tokens + usage.completion_tokens);
+  writer.Key("prompt_tokens_details").BeginObject();
+  writer.Key("cached_tokens").Int(usage.cached_tokens).EndObject();
+  writer.Key("completion_tokens_details").BeginObject();
+  writer.Key("accepted_prediction_tokens").Int(usage.accepted_tokens);
+  writer.Key("rejected_prediction_tokens").Int(usage.rejected_tokens).EndObject();
+  writer.EndObject();
+}
+
+void WriteHeader(const ResponseHeader& header, std::string_view object, JsonWriter& writer) {
+  writer.Key("id").String(header.id).Key("object").String(object);
+  writer.Key("created").Int(header.created).Key("model").String(header.model);
+}
+
+void WriteModel(const std::string& model, int64_t created, int32_t max_seq_len, JsonWriter& writer) {
+  writer.BeginObject().Key("id").String(model).Key("object").String("model");
+  writer.Key("created").Int(created).Key("owned_by").String("tandem");
+  writer.Key("max_model_len").Int(max_seq_len).EndObject();
+}
+
+void WriteChunkChoice(const ResponseHeader& header, const Choice& choice, const ChunkOptions& options,
+                      const TextCodec& codec, JsonWriter& writer) {
+  writer.BeginObject().Key("index").Int(choice.index);
+  if (header.endpoint == Endpoint::kChat) {
+    writer.Key("delta").BeginObject();
+    if (options.is_first) writer.Key("role").String("assistant");
+    // The last chunk of an answer says nothing but why it ended.
+    if (choice.finish == TextFinish::kNone) writer.Key("content").String(choice.text);
+    writer.EndObject();
+  } else {
+    writer.Key("text").String(choice.text);
+  }
+  WriteLogprobs(header.endpoint, choice, options.logprobs && !choice.pieces.empty(), codec, writer);
+  WriteFinish(choice.finish, writer);
+  writer.EndObject();
+}
+
+}  // namespace
+
+void CallUsage::Add(const Usage& usage, bool is_first) {
+  if (is_first) {
+    prompt_tokens += usage.prompt_tokens;
+    cached_tokens += usage.cached_tokens;
+    if (seed == 0) seed = usage.seed;
+  }
+  completion_tokens += usage.output_tokens;
+  accepted_tokens += usage.drafts_accepted;
+  rejected_tokens += std::max(usage.drafts_proposed - usage.drafts_accepted, 0);
+}
+
+std::string FormatResponse(const ResponseHeader& header, const std::vector<Choice>& choices,
+                           const CallUsage& usage, bool logprobs, const TextCodec& codec) {
+  const bool is_chat = header.endpoint == Endpoint::kChat;
+  std::string out;
+  JsonWriter writer(out);
+  writer.BeginObject();
+  WriteHeader(header, is_chat ? "chat.completion" : "text_completion", writer);
+  writer.Key("choices").BeginArray();
+  for (const Choice& choice : choices) {
+    writer.BeginObject().Key("index").Int(choice.index);
+    if (is_chat) {
+      writer.Key("message").BeginObject().Key("role").String("assistant");
+      writer.Key("content").String(choice.text).EndObject();
+    } else {
+      writer.Key("text").String(choice.text);
+    }
+    WriteLogprobs(header.endpoint, choice, logprobs, codec, writer);
+    WriteFinish(choice.finish, writer);
+    writer.EndObject();
+  }
+  writer.EndArray();
+  WriteUsage(usage, writer);
+  writer.Key("seed").Uint(usage.seed).EndObject();
+  return out;
+}
+
+std::string FormatChunk(const ResponseHeader& header, const Choice* choice, const ChunkOptions& options,
+                        const TextCodec& codec) {
+  std::string out;
+  JsonWriter writer(out);
+  writer.BeginObject();
+  WriteHeader(header,
+              header.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion", writer);
+  writer.Key("choices").BeginArray();
+  if (choice != nullptr) WriteChunkChoice(header, *choice, options, codec, writer);
+  writer.EndArray();
+  if (options.usage != nullptr) {
+    WriteUsage(*options.usage, writer);
+    if (choice == nullptr) writer.Key("seed").Uint(options.usage->seed);
+  } else if (options.null_usage) {
+    writer.Key("usage").Null();
+  }
+  writer.EndObject();
+  return out;
+}
+
+std::string FormatModels(const std::string& model, int64_t created, int32_t max_seq_len) {
+  std::string out;
+  JsonWriter writer(out);
+  writer.BeginObject().Key("object").String("list").Key("data").BeginArray();
+  WriteModel(model, created, max_seq_len, writer);
+  writer.EndArray().EndObject();
+  return out;
+}
+
+std::string FormatModel(const std::string& model, int64_t created, int32_t max_seq_len) {
+  std::string out;
+  JsonWriter writer(out);
+  WriteModel(model, created, max_seq_len, writer);
+  return out;
+}
+
+}  // namespace tandem::serve::openai

@@ -1,0 +1,276 @@
+#include "serve/request_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace tandem::serve {
+namespace {
+
+constexpr std::string_view kContextLength = "maximum context length";
+
+Status CheckRange(std::string_view field, double value, double low, double high) {
+  if (value >= low && value <= high) return {};  // false for NaN
+  return FieldError(field, fmt::format("must be a number from {} to {}", low, high));
+}
+
+Status CheckInteger(std::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return {};
+  return FieldError(field, fmt::format("must be an integer from {} to {}", low, high));
+}
+
+template <typename T>
+T Or(const std::optional<T>& asked, const std::optional<T>& otherwise, T neutral) {
+  return asked ? *asked : otherwise ? *otherwise : neutral;
+}
+
+Status CheckSampling(const SamplingFields& fields) {
+  struct Row {
+    std::string_view name;
+    const std::optional<double>& value;
+    double low, high;
+  };
+  const Row rows[] = {
+      {"temperature", fields.temperature, 0, 100},
+      {"top_p", fields.top_p, 0, 1},
+      {"top_p_min", fields.top_p_min, 0, 1},
+      {"top_p_decay", fields.top_p_decay, 0, 1},
+      {"min_p", fields.min_p, 0, 1},
+      {"repetition_penalty", fields.repetition_penalty, 0.01, 100},
+      {"presence_penalty", fields.presence_penalty, -100, 100},
+      {"frequency_penalty", fields.frequency_penalty, -100, 100},
+  };
+  for (const Row& row : rows) {
+    if (row.value) TANDEM_RETURN_IF_ERROR(CheckRange(row.name, *row.value, row.low, row.high));
+  }
+  constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+  TANDEM_RETURN_IF_ERROR(CheckInteger("top_k", fields.top_k.value_or(0), -1, kMaxInt));
+  TANDEM_RETURN_IF_ERROR(
+      CheckInteger("top_p_reset_id", fields.top_p_reset_id.value_or(-1), -1, kMaxInt));
+  TANDEM_RETURN_IF_ERROR(
+      CheckInteger("no_repeat_ngram_size", fields.no_repeat_ngram_size.value_or(0), 0, kMaxInt));
+  return CheckInteger("min_tokens", fields.min_tokens.value_or(0), 0, kMaxInt);
+}
+
+ops::SamplingParams Neutral(const SamplingFields& fields) {
+  ops::SamplingParams params;
+  if (fields.top_p_min) params.top_p_min = static_cast<float>(*fields.top_p_min);
+  if (fields.top_p_decay) params.top_p_decay = static_cast<float>(*fields.top_p_decay);
+  params.top_p_reset_id = static_cast<int32_t>(fields.top_p_reset_id.value_or(-1));
+  params.presence_penalty = static_cast<float>(fields.presence_penalty.value_or(0));
+  params.frequency_penalty = static_cast<float>(fields.frequency_penalty.value_or(0));
+  params.no_repeat_ngram_size = static_cast<int32_t>(fields.no_repeat_ngram_size.value_or(0));
+  params.min_tokens = static_cast<int32_t>(fields.min_tokens.value_or(0));
+  return params;
+}
+
+// The arg-max unless top_k or top_p is set; 0 means unset for both.
+void FillGreedyByDefault(const SamplingFields& fields, ops::SamplingParams& params) {
+  const int64_t top_k = std::max<int64_t>(fields.top_k.value_or(0), 0);
+  const double top_p = fields.top_p.value_or(0);
+  params.top_k = static_cast<int32_t>(top_k);
+  params.top_p = top_p > 0 ? static_cast<float>(top_p) : 1.0f;
+  params.min_p = static_cast<float>(fields.min_p.value_or(0));
+  params.repetition_penalty = static_cast<float>(fields.repetition_penalty.value_or(1));
+  params.temperature = top_k == 0 && top_p <= 0
+                           ? 0.0f
+                           : static_cast<float>(fields.temperature.value_or(1.0));
+}
+
+void FillFromGenerationConfig(const SamplingFields& fields, const GenerationDefaults& defaults,
+                              ops::SamplingParams& params) {
+  const bool greedy = defaults.do_sample.has_value() && !*defaults.do_sample;
+  const bool asked_to_sample = fields.temperature || fields.top_k || fields.top_p || fields.min_p;
+  if (greedy && !asked_to_sample) {
+    params.temperature = 0.0f;
+  } else {
+    params.temperature = static_cast<float>(Or(fields.temperature, defaults.temperature, 1.0));
+  }
+  params.top_k =
+      static_cast<int32_t>(std::max<int64_t>(Or(fields.top_k, defaults.top_k, int64_t{0}), 0));
+  // 0 asks for the most likely token alone.
+  params.top_p = std::max(static_cast<float>(Or(fields.top_p, defaults.top_p, 1.0)), 1e-6f);
+  params.min_p = static_cast<float>(Or(fields.min_p, defaults.min_p, 0.0));
+  params.repetition_penalty =
+      static_cast<float>(Or(fields.repetition_penalty, defaults.repetition_penalty, 1.0));
+}
+
+Status CheckWords(std::string_view field, const std::vector<std::string>& words, size_t max_words,
+                  size_t max_bytes) {
+  if (words.size() > max_words) {
+    return FieldError(field, fmt::format("at most {} strings are allowed", max_words));
+  }
+  for (const std::string& word : words) {
+    if (word.empty()) return FieldError(field, "a string in it is empty");
+    if (word.size() > max_bytes) {
+      return FieldError(field, fmt::format("a string in it is longer than {} bytes", max_bytes));
+    }
+  }
+  return {};
+}
+
+Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_len) {
+  return FieldError(
+      "max_tokens",
+      fmt::format("This model's {} is {} tokens. However, you requested {} tokens ({} in the prompt, "
+                  "{} in the completion). Please reduce the length of either one.",
+                  kContextLength, max_seq_len, prompt_tokens + max_tokens, prompt_tokens, max_tokens));
+}
+
+Status CheckPromptBytes(size_t bytes, const EngineLimits& engine, const RequestLimits& limits) {
+  if (bytes == 0) return FieldError("prompt", "must not be empty");
+  const int64_t most = engine.max_seq_len * limits.max_prompt_bytes_per_token;
+  if (static_cast<int64_t>(bytes) <= most) return {};
+  return FieldError("prompt", fmt::format("This model's {} is {} tokens; a prompt of {} bytes is too long "
+                                          "for it (at most {} bytes are read).",
+                                          kContextLength, engine.max_seq_len, bytes, most));
+}
+
+Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
+                                          const EngineLimits& engine, const RequestLimits& limits) {
+  if (text.tokens) {
+    if (text.tokens->empty()) return FieldError("prompt", "must not be empty");
+    for (const int32_t token : *text.tokens) {
+      if (token < 0 || token >= codec.vocab_size()) {
+        return FieldError("prompt", fmt::format("token id {} is outside the vocabulary (0 to {})",
+                                                token, codec.vocab_size() - 1));
+      }
+    }
+    return *text.tokens;
+  }
+  if (text.messages) {
+    // A template mostly repeats what it is given: the cap may be looked at before it runs.
+    TANDEM_RETURN_IF_ERROR(CheckPromptBytes(text.messages->size() / 2, engine, limits));
+    Result<std::string> rendered = codec.RenderChat(*text.messages);
+    if (!rendered.ok()) {
+      if (rendered.status().code() == Code::kInvalidArgument && FieldOf(rendered.status()).empty()) {
+        return FieldError("messages", rendered.status().message());
+      }
+      return rendered.status();
+    }
+    TANDEM_RETURN_IF_ERROR(CheckPromptBytes(rendered->size(), engine, limits));
+    // The template has written the special tokens.
+    return codec.Encode(*rendered, /*add_special_tokens=*/false);
+  }
+  const std::string empty;
+  const std::string& prompt = text.text ? *text.text : empty;
+  TANDEM_RETURN_IF_ERROR(CheckPromptBytes(prompt.size(), engine, limits));
+  return codec.Encode(prompt, /*add_special_tokens=*/true);
+}
+
+Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const int64_t room = engine.max_seq_len - prompt_tokens;
+  const int64_t wanted = text.max_tokens.value_or(std::max<int64_t>(room, 1));
+  if (wanted < 1) return FieldError("max_tokens", "must be at least 1");
+  if (wanted > room) return PromptTooLong(prompt_tokens, wanted, engine.max_seq_len);
+  request.max_tokens = static_cast<int32_t>(wanted);
+  if (request.sampling.min_tokens > request.max_tokens) {
+    return FieldError("min_tokens", fmt::format("must be at most max_tokens, which is {}", wanted));
+  }
+  return {};
+}
+
+Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLimits& limits,
+                Request& request) {
+  for (const auto& [token, value] : text.logit_bias) {
+    TANDEM_RETURN_IF_ERROR(CheckInteger("logit_bias", token, 0, codec.vocab_size() - 1));
+    TANDEM_RETURN_IF_ERROR(CheckRange("logit_bias", value, -100, 100));
+    request.logit_bias.push_back({static_cast<int32_t>(token), static_cast<float>(value)});
+  }
+  for (const auto& [word, value] : text.word_bias) {
+    if (word.size() > limits.max_word_bytes) {
+      return FieldError("embedding_bias_words", "a word in it is too long");
+    }
+    TANDEM_RETURN_IF_ERROR(CheckRange("embedding_bias_weights", value, -1e6, 1e6));
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, codec.Encode(word, false));
+    for (const int32_t token : tokens) {
+      request.logit_bias.push_back({token, static_cast<float>(value)});
+    }
+  }
+  if (request.logit_bias.size() > limits.max_logit_bias) {
+    return FieldError("logit_bias", fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
+  }
+  return {};
+}
+
+Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request) {
+  request.ignore_eos = text.ignore_eos;
+  request.end_ids = codec.end_ids();
+  if (!text.end_id) return {};
+  TANDEM_RETURN_IF_ERROR(CheckInteger("end_id", *text.end_id, -1, codec.vocab_size() - 1));
+  request.end_ids.clear();
+  if (*text.end_id >= 0) request.end_ids.push_back(static_cast<int32_t>(*text.end_id));
+  return {};
+}
+
+}  // namespace
+
+Status FieldError(std::string_view field, std::string_view sentence) {
+  return InvalidArgument(fmt::format("{}: {}", field, sentence));
+}
+
+std::string FieldOf(const Status& status) {
+  const std::string& message = status.message();
+  const size_t end = message.find(": ");
+  if (end == std::string::npos || end == 0 || end > 64) return "";
+  const std::string field = message.substr(0, end);
+  const auto is_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '[' ||
+           c == ']';
+  };
+  return std::all_of(field.begin(), field.end(), is_name) ? field : "";
+}
+
+bool IsContextLengthError(const Status& status) {
+  return status.message().find(kContextLength) != std::string::npos;
+}
+
+Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
+                             const GenerationDefaults& defaults, const EngineLimits& engine,
+                             const RequestLimits& limits, Nanos now) {
+  // What is cheap to refuse comes before the prompt is tokenized.
+  TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling));
+  TANDEM_RETURN_IF_ERROR(
+      CheckInteger("n", text.num_choices, 1, std::min<int64_t>(limits.max_choices, engine.max_batch_size)));
+  TANDEM_RETURN_IF_ERROR(CheckInteger("logprobs", text.num_top_logprobs, -1, ops::kMaxTopLogprobs));
+  TANDEM_RETURN_IF_ERROR(CheckWords("stop", text.stop, limits.max_stop, limits.max_word_bytes));
+  TANDEM_RETURN_IF_ERROR(
+      CheckWords("bad_words", text.bad_words, limits.max_bad_words, limits.max_word_bytes));
+  if (text.max_tokens && *text.max_tokens < 1) return FieldError("max_tokens", "must be at least 1");
+  if (text.max_tokens && *text.max_tokens >= engine.max_seq_len) {
+    return PromptTooLong(1, *text.max_tokens, engine.max_seq_len);
+  }
+  if (text.priority) TANDEM_RETURN_IF_ERROR(CheckRange("priority", *text.priority, 0, 1));
+  if (text.logit_bias.size() > limits.max_logit_bias) {
+    return FieldError("logit_bias", fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
+  }
+
+  Request request;
+  request.sampling = Neutral(text.sampling);
+  if (text.defaults == SamplingDefaults::kGreedy) {
+    FillGreedyByDefault(text.sampling, request.sampling);
+  } else {
+    FillFromGenerationConfig(text.sampling, defaults, request.sampling);
+  }
+  request.sampling.num_top_logprobs = static_cast<int32_t>(text.num_top_logprobs);
+  request.seed = text.seed;
+  request.num_choices = static_cast<int32_t>(text.num_choices);
+  request.use_draft = text.use_draft;
+  if (text.priority) request.priority = *text.priority;
+  if (text.timeout) request.deadline = now + *text.timeout;
+  TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));
+  TANDEM_RETURN_IF_ERROR(FillBias(text, codec, limits, request));
+  if (!text.bad_words.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(request.constraint, codec.BanWords(text.bad_words));
+  }
+  TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, engine, limits));
+  if (request.prompt.empty()) return FieldError("prompt", "must not be empty");
+  TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
+  return request;
+}
+
+}  // namespace tandem::serve

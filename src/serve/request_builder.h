@@ -1,0 +1,38 @@
+// BuildRequest: text request + model defaults + limits → engine request. A pure function of its arguments
+// (it tokenizes, which may take long for a long prompt); every refusal is INVALID_ARGUMENT "field: sentence".
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "runtime/request.h"
+#include "serve/engine_client.h"
+#include "serve/generation_defaults.h"
+#include "serve/text_codec.h"
+#include "serve/text_request.h"
+
+namespace tandem::serve {
+
+// What one request may ask for; beyond it: INVALID_ARGUMENT naming the field.
+struct RequestLimits {
+  int64_t max_choices = 128;      // and at most the engine's batch size
+  size_t max_stop = 16;           // stop strings
+  size_t max_bad_words = 128;
+  size_t max_word_bytes = 256;    // of a stop string or bad word
+  size_t max_logit_bias = 1024;
+  int64_t max_prompt_bytes_per_token = 8;  // looked at before a long prompt is tokenized
+};
+
+Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
+                             const GenerationDefaults& defaults, const EngineLimits& engine,
+                             const RequestLimits& limits, Nanos now);
+
+// INVALID_ARGUMENT "field: sentence", and the field of such a message (empty when it names none).
+Status FieldError(std::string_view field, std::string_view sentence);
+std::string FieldOf(const Status& status);
+// FieldError's code for prompts that do not fit; clients look for these words.
+bool IsContextLengthError(const Status& status);
+
+}  // namespace tandem::serve

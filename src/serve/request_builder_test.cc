@@ -1,0 +1,123 @@
+#include "serve/request_builder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "serve/testing/byte_codec.h"
+
+namespace tandem::serve {
+namespace {
+
+constexpr EngineLimits kEngine{100, 8, true};
+
+Result<Request> Build(const std::function<void(TextRequest&)>& change, GenerationDefaults defaults = {}) {
+  TextRequest text;
+  text.text = "hello";
+  change(text);
+  return BuildRequest(text, ByteCodec(), defaults, kEngine, RequestLimits(), Nanos(0));
+}
+
+std::string FieldAtFault(const std::function<void(TextRequest&)>& change) {
+  const Result<Request> built = Build(change);
+  if (built.ok()) return "nothing";
+  EXPECT_EQ(built.status().code(), Code::kInvalidArgument);
+  return FieldOf(built.status());
+}
+
+TEST(RequestBuilderTest, TokenizesAndTakesTheRestOfTheContextByDefault) {
+  const Result<Request> built = Build([](TextRequest&) {});
+  ASSERT_TRUE(built.ok());
+  EXPECT_EQ(built->prompt.size(), 6u);  // with the begin token
+  EXPECT_EQ(built->max_tokens, 94);
+  EXPECT_EQ(built->end_ids, std::vector<int32_t>{ByteCodec::kEnd});
+}
+
+TEST(RequestBuilderTest, SamplesAtTemperatureOneUnlessTheModelSaysOtherwise) {
+  EXPECT_EQ(Build([](TextRequest&) {})->sampling.temperature, 1.0f);
+  GenerationDefaults greedy;
+  greedy.do_sample = false;
+  EXPECT_TRUE(Build([](TextRequest&) {}, greedy)->sampling.greedy());
+  EXPECT_EQ(Build([](TextRequest& t) { t.sampling.temperature = 0.5; }, greedy)->sampling.temperature, 0.5f);
+  GenerationDefaults warm;
+  warm.temperature = 0.6;
+  warm.top_p = 0.9;
+  const Result<Request> built = Build([](TextRequest&) {}, warm);
+  EXPECT_EQ(built->sampling.temperature, 0.6f);
+  EXPECT_EQ(built->sampling.top_p, 0.9f);
+}
+
+TEST(RequestBuilderTest, GreedyRouteSamplesOnlyWithTopKOrTopP) {
+  const auto temperature = [](std::function<void(SamplingFields&)> change) {
+    return Build([&](TextRequest& t) {
+             t.defaults = SamplingDefaults::kGreedy;
+             change(t.sampling);
+           })
+        ->sampling.temperature;
+  };
+  EXPECT_EQ(temperature([](SamplingFields&) {}), 0.0f);
+  EXPECT_EQ(temperature([](SamplingFields& s) { s.temperature = 1.0; }), 0.0f);
+  EXPECT_EQ(temperature([](SamplingFields& s) { s.top_k = 0, s.top_p = 0.0; }), 0.0f);
+  EXPECT_EQ(temperature([](SamplingFields& s) { s.top_p = 0.9; }), 1.0f);
+  EXPECT_EQ(temperature([](SamplingFields& s) { s.top_k = 5, s.temperature = 0.7; }), 0.7f);
+}
+
+TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.temperature = -0.1; }), "temperature");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.temperature = NAN; }), "temperature");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.top_p = 1.5; }), "top_p");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.top_k = -2; }), "top_k");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.repetition_penalty = 0; }), "repetition_penalty");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.max_tokens = 0; }), "max_tokens");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.max_tokens = -5; }), "max_tokens");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.num_choices = int64_t{1} << 31; }), "n");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.num_choices = 9; }), "n");  // the batch is 8
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.num_top_logprobs = 21; }), "logprobs");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.stop.assign(17, "x"); }), "stop");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.stop = {std::string(257, 'x')}; }), "stop");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.logit_bias = {{259, 1.0}}; }), "logit_bias");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.logit_bias.assign(1025, {1, 1.0}); }), "logit_bias");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.text = ""; }), "prompt");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.text.reset(), t.tokens.emplace(); }), "prompt");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.text.reset(), t.tokens.emplace(1, 400); }), "prompt");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.min_tokens = 50, t.max_tokens = 20; }), "min_tokens");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.end_id = 300; }), "end_id");
+}
+
+TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {
+  const auto is_context_error = [](std::function<void(TextRequest&)> change) {
+    return IsContextLengthError(Build(change).status());
+  };
+  EXPECT_TRUE(is_context_error([](TextRequest& t) { t.max_tokens = 95; }));
+  EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(150, 'a'); }));
+  // Refused before it is tokenized.
+  EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(5000, 'a'); }));
+}
+
+TEST(RequestBuilderTest, PassesBiasBadWordsAndEndThrough) {
+  const Result<Request> built = Build([](TextRequest& t) {
+    t.logit_bias = {{5, -100.0}};
+    t.word_bias = {{"ab", 2.0}};
+    t.bad_words = {"no"};
+    t.end_id = -1;
+    t.seed = 7;
+    t.timeout = std::chrono::seconds(3);
+  });
+  ASSERT_TRUE(built.ok());
+  ASSERT_EQ(built->logit_bias.size(), 3u);
+  EXPECT_EQ(built->logit_bias[2].token, ByteCodec::TokenOf('b'));
+  EXPECT_NE(built->constraint, nullptr);
+  EXPECT_TRUE(built->end_ids.empty());
+  EXPECT_EQ(built->seed, 7u);
+  EXPECT_EQ(built->deadline, Nanos(std::chrono::seconds(3)));
+}
+
+TEST(FieldOfTest, ReadsNothingIntoOtherSentences) {
+  EXPECT_EQ(FieldOf(InvalidArgument("the body is not valid JSON: x")), "");
+  EXPECT_EQ(FieldOf(FieldError("messages[0].role", "must be a string")), "messages[0].role");
+}
+
+}  // namespace
+}  // namespace tandem::serve

@@ -1,0 +1,201 @@
+#include "serve/server.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "serve/http/router.h"
+#include "serve/kserve/front_end.h"
+#include "serve/openai/front_end.h"
+
+namespace tandem::serve {
+namespace {
+
+constexpr Nanos kPoll = std::chrono::milliseconds(10);
+constexpr Nanos kLastWords = std::chrono::seconds(1);  // for the error events of requests that were cut
+
+// A pipe that wakes Run(): one byte for each signal. One in a process, since signal handlers are.
+class SignalPipe {
+ public:
+  static SignalPipe& Get() {
+    static SignalPipe pipe;
+    return pipe;
+  }
+
+  void Write() const {
+    const char byte = 1;
+    // Full means that more wake-ups wait than anyone counts.
+    [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
+  }
+  // True when there was a wake-up within `timeout` (for ever when negative).
+  bool Read(Nanos timeout) const {
+    pollfd waiting{fds_[0], POLLIN, 0};
+    const auto ms = timeout < Nanos(0)
+                        ? -1
+                        : static_cast<int>(
+                              std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
+    char byte = 0;
+    return ::poll(&waiting, 1, ms) > 0 && ::read(fds_[0], &byte, 1) == 1;
+  }
+
+ private:
+  SignalPipe() { TANDEM_CHECK(::pipe2(fds_, O_CLOEXEC | O_NONBLOCK) == 0, "pipe2 failed"); }
+  int fds_[2] = {-1, -1};
+};
+
+void OnSignal(int) {
+  const int error = errno;
+  SignalPipe::Get().Write();
+  errno = error;
+}
+
+// SIGTERM and SIGINT wake Run() while this lives.
+class SignalHandlers {
+ public:
+  SignalHandlers() {
+    SignalPipe::Get();  // made here: a handler must not
+    struct sigaction action {};
+    action.sa_handler = OnSignal;
+    action.sa_flags = SA_RESTART;
+    ::sigaction(SIGTERM, &action, &old_term_);
+    ::sigaction(SIGINT, &action, &old_int_);
+  }
+  ~SignalHandlers() {
+    ::sigaction(SIGTERM, &old_term_, nullptr);
+    ::sigaction(SIGINT, &old_int_, nullptr);
+  }
+  SignalHandlers(const SignalHandlers&) = delete;
+  SignalHandlers& operator=(const SignalHandlers&) = delete;
+
+ private:
+  struct sigaction old_term_ {};
+  struct sigaction old_int_ {};
+};
+
+FrontEnd MakeMetricsFrontEnd(GenerateService& service, Metrics& metrics) {
+  FrontEnd front_end;
+  front_end.name = "metrics";
+  front_end.path_prefix = "/metrics";
+  front_end.format_error = [](int, std::string_view message) { return std::string(message); };
+  front_end.routes = {{"GET", "/metrics", [&service, &metrics](auto&&...) {
+                         HttpHead head;
+                         head.content_type = "text/plain; version=0.0.4; charset=utf-8";
+                         return MakeReply(std::move(head), metrics.Text(service.Stats()));
+                       }}};
+  return front_end;
+}
+
+FrontEnd MakeHealthFrontEnd(std::function<bool()> ready) {
+  FrontEnd front_end;
+  front_end.name = "health";
+  front_end.path_prefix = "/health";
+  front_end.format_error = [](int, std::string_view message) {
+    return fmt::format(R"({{"status":"{}"}})", message);
+  };
+  front_end.routes = {{"GET", "/health",
+                       [ready = std::move(ready)](auto&&...) {
+                         const bool is_ready = ready();
+                         return MakeReply(is_ready ? 200 : 503, is_ready ? R"({"status":"ok"})"
+                                                                         : R"({"status":"not ready"})");
+                       },
+                       true}};
+  return front_end;
+}
+
+}  // namespace
+
+bool IsLoopback(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr v4{};
+  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6{};
+  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+struct Server::Impl {
+  Impl(const ServerOptions& server_options, GenerateService& generate_service, Metrics& metrics)
+      : options(server_options), service(generate_service), router(options.api_keys, &metrics) {
+    const auto is_live = [this] { return service.Alive(); };
+    const auto is_ready = [this] { return !leaving && service.Alive(); };
+    router.Add(kserve::MakeFrontEnd(service, options.kserve_body_bytes, is_live, is_ready));
+    router.Add(MakeHealthFrontEnd(is_ready));
+    router.Add(MakeMetricsFrontEnd(service, metrics));
+    router.Add(openai::MakeFrontEnd(service, options.served_model_name, options.openai_body_bytes));
+  }
+
+  // True when every request ended by itself; false when the time was up or a second signal came.
+  bool Drain(bool& aborted) {
+    leaving = true;
+    aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().Read(options.drain_grace);
+    router.SetDraining();
+    LogInfo("shutting down: {} requests in flight", http->active_requests());
+    const SteadyClock clock;
+    const Nanos end = clock.Now() + options.shutdown_timeout;
+    while (!aborted && http->active_requests() > 0 && clock.Now() < end) {
+      aborted = SignalPipe::Get().Read(kPoll);
+    }
+    return http->active_requests() == 0;
+  }
+
+  // Ends what still runs; each stream is told.
+  void Cut() {
+    service.Close();
+    const SteadyClock clock;
+    const Nanos end = clock.Now() + kLastWords;
+    while (http->active_requests() > 0 && clock.Now() < end) std::this_thread::sleep_for(kPoll);
+  }
+
+  const ServerOptions options;
+  GenerateService& service;
+  Router router;
+  std::atomic<bool> leaving{false};
+  std::unique_ptr<HttpServer> http;  // last: its replies use what stands above
+};
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, GenerateService& service,
+                                              Metrics& metrics) {
+  if (!IsLoopback(options.http.host) && options.api_keys.empty() && !options.insecure) {
+    return FailedPrecondition(fmt::format(
+        "host: {} can be reached from other machines, and there is no API key; give one, or say "
+        "--insecure, or listen on 127.0.0.1",
+        options.http.host));
+  }
+  auto impl = std::make_unique<Impl>(options, service, metrics);
+  TANDEM_ASSIGN_OR_RETURN(impl->http, HttpServer::Start(options.http, impl->router));
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+uint16_t Server::port() const { return impl_->http->port(); }
+int Server::active_requests() const { return impl_->http->active_requests(); }
+
+void Server::Shutdown() { SignalPipe::Get().Write(); }
+
+Status Server::Run() {
+  const SignalHandlers handlers;
+  while (!SignalPipe::Get().Read(Nanos(-1))) {
+  }
+  bool aborted = false;
+  const bool drained = impl_->Drain(aborted);
+  if (!drained) {
+    LogWarning("shutting down: {} requests are cut", impl_->http->active_requests());
+    impl_->Cut();
+  }
+  impl_->http->Stop();
+  while (SignalPipe::Get().Read(Nanos(0))) {
+  }
+  return aborted ? Cancelled("a second signal ended the server") : Status();
+}
+
+}  // namespace tandem::serve

@@ -1,0 +1,411 @@
+// The whole server over a scripted engine: many clients at once, clients that go, an orderly end, keys, bad input.
+#include "serve/server.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/json.h"
+#include "serve/testing/test_server.h"
+
+namespace tandem::serve {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::string_view kGenerate = "/v2/models/ensemble/generate";
+constexpr std::string_view kCompletions = "/v1/completions";
+
+std::string Completion(std::string_view prompt, int max_tokens, bool stream) {
+  return fmt::format(R"({{"prompt":"{}","max_tokens":{},"stream":{}}})", prompt, max_tokens, stream);
+}
+
+FakeEngineOptions Paced(Nanos step) {
+  FakeEngineOptions options;
+  options.step = step;
+  return options;
+}
+
+// The text of a stream of completions; "broken" when it did not end with [DONE].
+std::string ReadStream(HttpClient& client) {
+  std::string text;
+  for (bool done = false;;) {
+    const Result<std::optional<std::string>> event = client.NextEvent();
+    if (!event.ok()) return "broken: " + event.status().message();
+    if (!event->has_value()) return done ? text : "broken: no end mark";
+    if (**event == "[DONE]") {
+      done = true;
+      continue;
+    }
+    const Result<Json> json = ParseJson(**event);
+    if (!json.ok() || json->Find("error") != nullptr) return "broken: " + **event;
+    for (const Json& choice : *json->Find("choices")->AsArray()) text += *choice.Find("text")->AsString();
+  }
+}
+
+TEST(ServerTest, TwentyParallelRequestsOfTheGenerateRoute) {
+  TestServer server(Paced(milliseconds(1)));
+  const std::string body =
+      R"({"text_input": "What is machine learning?", "max_tokens": 20, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 2})";
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int i = 0; i < 20; ++i) {
+    threads.emplace_back([&] {
+      const Result<ClientResponse> response = server.Client().Post(kGenerate, body);
+      if (response.ok() && response->status == 200 &&
+          response->body.find(R"("text_output":"\nMachine learning is"})") != std::string::npos) {
+        ++good;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 20);
+}
+
+TEST(ServerTest, TwoHundredConcurrentStreams) {
+  FakeEngineOptions engine = Paced(milliseconds(5));
+  engine.limits.max_batch_size = 256;
+  TestServer server(std::move(engine));
+  constexpr int kStreams = 200;
+  std::vector<HttpClient> clients;
+  for (int i = 0; i < kStreams; ++i) {
+    clients.push_back(server.Client());
+    // The head comes with the first token: all are opened before any is read.
+    ASSERT_TRUE(clients.back().Connect().ok());
+    const std::string body = Completion("endless", 20, true);
+    ASSERT_TRUE(clients.back()
+                    .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                          kCompletions, body.size(), body))
+                    .ok());
+  }
+  for (HttpClient& client : clients) {
+    std::string all;
+    while (all.find("[DONE]") == std::string::npos) {
+      const Result<std::string> read = client.ReadRaw(64 << 10);
+      ASSERT_TRUE(read.ok() && !read->empty());
+      all += *read;
+    }
+    EXPECT_NE(all.find("200 OK"), std::string::npos);
+  }
+  EXPECT_EQ(server.engine.open_sequences(), 0);
+}
+
+TEST(ServerTest, StreamsHoldStopStringsBackAcrossChunks) {
+  TestServer server;
+  HttpClient client = server.Client();
+  const Result<ClientResponse> head = client.OpenStream(
+      kCompletions, R"({"prompt":"endless","max_tokens":100,"stream":true,"stop":["h abcX","gh abcdefgh a"]})");
+  ASSERT_TRUE(head.ok());
+  EXPECT_EQ(ReadStream(client), "abcdef");
+  EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
+}
+
+TEST(ServerTest, AConnectionStreamsAgainAndAgain) {
+  TestServer server;
+  HttpClient client = server.Client();
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(client.OpenStream(kCompletions, Completion("tandem", 30, true))->status, 200);
+    EXPECT_EQ(ReadStream(client), "One behind the other.");
+  }
+}
+
+TEST(ServerTest, ClientsThatGoAtAnyByteFreeTheirRequests) {
+  TestServer server(Paced(Nanos(200'000)));
+  const std::string body = Completion("endless", 1000, true);
+  const std::string request = fmt::format(
+      "POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", kCompletions, body.size(), body);
+  std::mt19937 random(1);
+  for (int i = 0; i < 150; ++i) {
+    HttpClient client = server.Client();
+    ASSERT_TRUE(client.Connect().ok());
+    // Half go while they send, half while they read.
+    const size_t sent = random() % 2 == 0 ? random() % request.size() : request.size();
+    ASSERT_TRUE(client.WriteRaw(std::string_view(request).substr(0, sent)).ok());
+    if (sent < request.size()) continue;
+    for (size_t left = random() % 2000; left > 0;) {
+      const Result<std::string> read = client.ReadRaw(left);
+      ASSERT_TRUE(read.ok() && !read->empty());
+      left -= read->size();
+    }
+  }
+  EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server.server->active_requests() == 0; }));
+  EXPECT_EQ(server.Client().Post(kCompletions, Completion("tandem", 3, false))->status, 200);
+}
+
+TEST(ServerTest, AClientThatGoesIsNoticedAtOnceAlsoWithoutAStream) {
+  TestServer server(Paced(milliseconds(1)));
+  {
+    HttpClient client = server.Client();
+    const std::string body = Completion("endless", 2000, false);
+    ASSERT_TRUE(client.Connect().ok());
+    ASSERT_TRUE(client.WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                            kCompletions, body.size(), body))
+                    .ok());
+    ASSERT_TRUE(Eventually([&] { return server.engine.open_sequences() == 1; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }, milliseconds(500)));
+}
+
+TEST(ServerTest, AFullQueueSaysWhenToComeBack) {
+  FakeEngineOptions engine;
+  engine.max_open = 2;
+  TestServer server(std::move(engine));
+  server.engine.Pause();
+  std::vector<HttpClient> holders;
+  for (int i = 0; i < 2; ++i) {
+    holders.push_back(server.Client());
+    const std::string body = Completion("tandem", 3, false);
+    ASSERT_TRUE(holders.back().Connect().ok());
+    ASSERT_TRUE(holders.back()
+                    .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                          kCompletions, body.size(), body))
+                    .ok());
+  }
+  ASSERT_TRUE(Eventually([&] { return server.engine.open_sequences() == 2; }));
+  const auto start = std::chrono::steady_clock::now();
+  const Result<ClientResponse> refused = server.Client().Post(kCompletions, Completion("tandem", 3, true));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(500));
+  EXPECT_EQ(refused->status, 429);
+  EXPECT_EQ(refused->Header("retry-after"), "1");
+  EXPECT_NE(refused->body.find("rate_limit_exceeded"), std::string::npos);
+  const Result<ClientResponse> other = server.Client().Post(kGenerate, R"({"text_input":"x","max_tokens":1})");
+  EXPECT_EQ(other->status, 503);
+  EXPECT_EQ(other->Header("retry-after"), "1");
+  EXPECT_NE(other->body.find("Exceeds maximum queue size"), std::string::npos);
+  EXPECT_NE(other->body.find("Maximum queue size of 2"), std::string::npos);
+  server.engine.Resume();
+  for (HttpClient& holder : holders) EXPECT_EQ(holder.ReadResponse()->status, 200);
+}
+
+TEST(ServerTest, ASlowReaderIsCutWithoutAnEndMarkAndOthersAreNot) {
+  ServiceOptions service;
+  service.stream_bytes = 4 << 10;
+  ServerOptions options;
+  options.http.limits.write_stall_timeout = milliseconds(300);
+  options.http.limits.send_buffer_bytes = 8 << 10;
+  TestServer server(Paced(Nanos(20'000)), options, service);
+  HttpClient slow = server.Client();
+  const std::string body = R"({"prompt":"endless","max_tokens":2000,"stream":true,"n":16})";
+  ASSERT_TRUE(slow.Connect().ok());
+  ASSERT_TRUE(slow.WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                        kCompletions, body.size(), body))
+                  .ok());
+  HttpClient quick = server.Client();
+  EXPECT_EQ(quick.Post(kCompletions, Completion("tandem", 30, false))->status, 200);
+  EXPECT_TRUE(Eventually([&] { return server.engine.num_cancelled() > 0; }, seconds(20)));
+  EXPECT_TRUE(Eventually([&] { return server.server->active_requests() == 0; }, seconds(20)));
+  std::string all;
+  for (Result<std::string> read = slow.ReadRaw(64 << 10); read.ok() && !read->empty();
+       read = slow.ReadRaw(64 << 10)) {
+    all += *read;
+  }
+  EXPECT_EQ(all.find("[DONE]"), std::string::npos);
+}
+
+TEST(ServerTest, KeysGuardEveryRouteButHealth) {
+  ServerOptions options;
+  options.api_keys = {"first-key", "second-key"};
+  TestServer server({}, options);
+  HttpClient client = server.Client();
+  EXPECT_EQ(client.Get("/health")->status, 200);
+  EXPECT_EQ(client.Get("/v2/health/ready")->status, 200);
+  for (const char* path : {"/v1/models", "/metrics", "/v2", "/v2/models/ensemble", "/nothing"}) {
+    const Result<ClientResponse> refused = client.Get(path);
+    EXPECT_EQ(refused->status, 401) << path;
+    EXPECT_EQ(refused->body.find("first-key"), std::string::npos);
+  }
+  EXPECT_EQ(client.Post(kGenerate, "{}")->status, 401);
+  EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer first-ke"}})->status, 401);
+  EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer first-key2"}})->status, 401);
+  EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "first-key"}})->status, 401);
+  EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer first-key"}})->status, 200);
+  EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer second-key"}})->status, 200);
+}
+
+TEST(ServerTest, RefusesAPublicAddressWithoutAKey) {
+  EXPECT_TRUE(IsLoopback("127.0.0.1"));
+  EXPECT_TRUE(IsLoopback("127.8.0.1"));
+  EXPECT_TRUE(IsLoopback("localhost"));
+  EXPECT_TRUE(IsLoopback("::1"));
+  EXPECT_FALSE(IsLoopback("0.0.0.0"));
+  EXPECT_FALSE(IsLoopback("::"));
+  TestServer server;
+  ServerOptions options;
+  options.http.host = "0.0.0.0";
+  options.http.port = 0;
+  const auto refused = Server::Start(options, server.service, server.metrics);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("--insecure"), std::string::npos);
+  options.insecure = true;
+  EXPECT_TRUE(Server::Start(options, server.service, server.metrics).ok());
+}
+
+TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
+  TestServer server(Paced(milliseconds(5)));
+  Status end = Internal("not ended");
+  std::thread runner([&] { end = server.server->Run(); });
+  HttpClient client = server.Client();
+  ASSERT_EQ(client.OpenStream(kCompletions, Completion("endless", 100, true))->status, 200);
+  HttpClient idle = server.Client();
+  ASSERT_EQ(idle.Get("/health")->status, 200);
+  ::kill(::getpid(), SIGTERM);
+  EXPECT_TRUE(Eventually([&] { return server.Client().Get("/v2/health/ready")->status == 400; }));
+  EXPECT_EQ(server.Client().Get("/health")->status, 503);
+  EXPECT_EQ(server.Client().Get("/v2/health/live")->status, 200);
+  const Result<ClientResponse> refused = idle.Post(kCompletions, Completion("tandem", 3, false));
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_EQ(refused->Header("connection"), "close");
+  EXPECT_EQ(ReadStream(client).size(), 100u);
+  runner.join();
+  EXPECT_TRUE(end.ok());
+  EXPECT_FALSE(server.Client().Get("/health").ok());
+}
+
+TEST(ServerTest, TheDrainEndsWithItsTimeAndTellsTheStreams) {
+  ServerOptions options;
+  options.shutdown_timeout = milliseconds(100);
+  TestServer server(Paced(milliseconds(5)), options);
+  Status end = Internal("not ended");
+  std::thread runner([&] { end = server.server->Run(); });
+  HttpClient client = server.Client();
+  ASSERT_EQ(client.OpenStream(kCompletions, Completion("endless", 2000, true))->status, 200);
+  const auto start = std::chrono::steady_clock::now();
+  server.server->Shutdown();
+  const std::string text = ReadStream(client);
+  EXPECT_NE(text.find("shutting down"), std::string::npos) << text;
+  runner.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(3));
+  EXPECT_TRUE(end.ok());
+  EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
+}
+
+TEST(ServerTest, ASecondSignalCutsTheDrainShort) {
+  TestServer server(Paced(milliseconds(5)));
+  Status end;
+  std::thread runner([&] { end = server.server->Run(); });
+  HttpClient client = server.Client();
+  ASSERT_EQ(client.OpenStream(kCompletions, Completion("endless", 2000, true))->status, 200);
+  server.server->Shutdown();
+  EXPECT_TRUE(Eventually([&] { return server.Client().Get("/health")->status == 503; }));
+  server.server->Shutdown();
+  runner.join();
+  EXPECT_EQ(end.code(), Code::kCancelled);
+}
+
+TEST(ServerTest, HostileBodiesGetA4xxAndTheServerGoesOn) {
+  TestServer server;
+  HttpClient client = server.Client();
+  const std::string deep = std::string(101, '[') + std::string(101, ']');
+  const std::vector<std::string> bodies = {
+      "",
+      "{",
+      "null",
+      deep,
+      std::string(250'000, '['),
+      fmt::format(R"({{"prompt":"x","other":{}}})", deep),
+      "{\"prompt\":\"\xff\"}",
+      R"({"prompt":"\ud800"})",
+      R"({"prompt":1e400})",
+      R"({"prompt":"x","temperature":-0.5})",
+      R"({"prompt":"x","temperature":"hot"})",
+      R"({"prompt":"x","top_p":2})",
+      R"({"prompt":"x","max_tokens":-1})",
+      R"({"prompt":"x","max_tokens":99999999999999999999})",
+      R"({"prompt":"x","n":0})",
+      R"({"prompt":"x","n":4294967296})",
+      R"({"prompt":"x","seed":1.5})",
+      R"({"prompt":"x","stream":"yes"})",
+      R"({"prompt":"x","stream_options":{"include_usage":3}})",
+      R"({"prompt":"x","logprobs":21})",
+      R"({"prompt":"x","logprobs":-1})",
+      R"({"prompt":"x","stop":[1]})",
+      R"({"prompt":"x","stop":)" + Json(Json::Array(100'000, Json(std::string("a")))).Dump() + "}",
+      R"({"prompt":"x","logit_bias":{"9999999":1}})",
+      R"({"prompt":"x","logit_bias":{"1":"a"}})",
+      R"({"prompt":[1,"a"]})",
+      R"({"prompt":[[1],[-5]]})",
+      R"({"prompt":)" + Json(Json::Array(200, Json(std::string("a")))).Dump() + "}",
+      fmt::format(R"({{"prompt":"{}"}})", std::string(1 << 20, 'a')),
+  };
+  for (const std::string& body : bodies) {
+    const Result<ClientResponse> response = client.Post(kCompletions, body);
+    ASSERT_TRUE(response.ok()) << response.status().message();
+    EXPECT_EQ(response->status, 400) << body.substr(0, 100);
+    EXPECT_NE(response->body.find("\"error\""), std::string::npos);
+  }
+  EXPECT_EQ(client.Post(kCompletions, std::string((16 << 20) + 1, ' '))->status, 413);
+  EXPECT_EQ(server.engine.open_sequences(), 0);
+  EXPECT_EQ(client.Post(kCompletions, Completion("tandem", 3, false))->status, 200);
+}
+
+TEST(ServerTest, OptionsReachTheEngine) {
+  TestServer server;
+  HttpClient client = server.Client();
+  ASSERT_EQ(client
+                .Post(kCompletions,
+                      R"({"prompt":"tandem","max_tokens":9,"temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,
+                          "presence_penalty":0.3,"frequency_penalty":0.4,"repetition_penalty":1.2,"seed":11,
+                          "min_tokens":2,"ignore_eos":true,"logit_bias":{"5":-100},"bad_words":["no"],
+                          "use_draft":false,"n":2})")
+                ->status,
+            200);
+  const Request request = server.engine.last_request();
+  EXPECT_EQ(request.sampling.temperature, 0.5f);
+  EXPECT_EQ(request.sampling.top_p, 0.9f);
+  EXPECT_EQ(request.sampling.top_k, 7);
+  EXPECT_EQ(request.sampling.min_p, 0.1f);
+  EXPECT_EQ(request.sampling.presence_penalty, 0.3f);
+  EXPECT_EQ(request.sampling.frequency_penalty, 0.4f);
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.2f);
+  EXPECT_EQ(request.sampling.min_tokens, 2);
+  EXPECT_EQ(request.seed, 11u);
+  EXPECT_EQ(request.num_choices, 2);
+  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_FALSE(request.use_draft);
+  EXPECT_NE(request.constraint, nullptr);
+  ASSERT_EQ(request.logit_bias.size(), 1u);
+  ASSERT_EQ(client.Post(kGenerate, R"({"text_input":"x","max_tokens":3,"temperature":0.9,"end_id":-1})")->status,
+            200);
+  const Request greedy = server.engine.last_request();
+  EXPECT_TRUE(greedy.sampling.greedy());
+  EXPECT_TRUE(greedy.end_ids.empty());
+}
+
+TEST(ServerTest, MetricsTellWhatHappened) {
+  TestServer server;
+  HttpClient client = server.Client();
+  ASSERT_EQ(client.Post(kCompletions, Completion("tandem", 30, false))->status, 200);
+  ASSERT_EQ(client.Post(kCompletions, "{")->status, 400);
+  const std::string text = client.Get("/metrics")->body;
+  for (const char* line : {
+           "tandem_http_responses_total{front_end=\"openai\",status=\"200\"} 1",
+           "tandem_http_responses_total{front_end=\"openai\",status=\"400\"} 1",
+           "tandem_choices_finished_total{reason=\"stop\"} 1",
+           "tandem_time_to_first_token_seconds_count 1",
+           "tandem_inter_token_seconds_count 20",
+           "tandem_request_seconds_count 1",
+           "tandem_kv_blocks{state=\"free\"} 1000",
+           "tandem_kv_blocks{state=\"cached\"} 0",
+           "tandem_kv_blocks{state=\"referenced\"} 0",
+           "tandem_requests_running 0",
+           "tandem_drafts_proposed_total",
+           "tandem_drafts_accepted_total",
+           "tandem_draft_rounds_total",
+           "tandem_preemptions_total",
+           "tandem_prefix_hit_tokens_total",
+       }) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+}
+
+}  // namespace
+}  // namespace tandem::serve

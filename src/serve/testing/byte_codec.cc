@@ -1,0 +1,80 @@
+#include "serve/testing/byte_codec.h"
+
+#include <utility>
+
+#include "serve/json.h"
+#include "text/detokenizer.h"
+
+namespace tandem::serve {
+namespace {
+
+class ByteDecoder final : public TextCodec::Decoder {
+ public:
+  std::string Push(int32_t token) override {
+    if (token < 3) return "";
+    const char byte = static_cast<char>(token - 3);
+    return utf8_.Push(std::string_view(&byte, 1));
+  }
+  std::string Flush() override { return utf8_.Flush(); }
+
+ private:
+  Utf8Stream utf8_;
+};
+
+class LastByteBan final : public TokenConstraint {
+ public:
+  explicit LastByteBan(std::vector<int32_t> tokens) : tokens_(std::move(tokens)) {}
+  void FillMask(const int32_t*, int32_t, uint32_t* allowed) override {
+    for (const int32_t token : tokens_) allowed[token / 32] &= ~(1u << (token % 32));
+  }
+  void Commit(const int32_t*, int32_t) override {}
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<LastByteBan>(tokens_);
+  }
+
+ private:
+  const std::vector<int32_t> tokens_;
+};
+
+}  // namespace
+
+std::string ByteCodec::TextOf(const std::vector<int32_t>& tokens) {
+  std::string text;
+  for (const int32_t token : tokens) {
+    if (token >= 3) text += static_cast<char>(token - 3);
+  }
+  return text;
+}
+
+Result<std::vector<int32_t>> ByteCodec::Encode(std::string_view text, bool add_special_tokens) const {
+  std::vector<int32_t> tokens;
+  if (add_special_tokens) tokens.push_back(kBegin);
+  for (const char byte : text) tokens.push_back(TokenOf(byte));
+  return tokens;
+}
+
+std::unique_ptr<TextCodec::Decoder> ByteCodec::NewDecoder(bool) const {
+  return std::make_unique<ByteDecoder>();
+}
+
+std::string ByteCodec::TokenBytes(int32_t token) const {
+  return token < 3 ? "" : std::string(1, static_cast<char>(token - 3));
+}
+
+Result<std::string> ByteCodec::RenderChat(std::string_view messages) const {
+  TANDEM_ASSIGN_OR_RETURN(const Json list, ParseJson(messages));
+  std::string text;
+  for (const Json& message : *list.AsArray()) {
+    text += *message.Find("role")->AsString() + ": " + *message.Find("content")->AsString() + "\n";
+  }
+  return text + "assistant: ";
+}
+
+Result<std::shared_ptr<const TokenConstraint>> ByteCodec::BanWords(
+    const std::vector<std::string>& words) const {
+  std::vector<int32_t> tokens;
+  for (const std::string& word : words) tokens.push_back(TokenOf(word.back()));
+  return std::shared_ptr<const TokenConstraint>(std::make_shared<LastByteBan>(std::move(tokens)));
+}
+
+}  // namespace tandem::serve

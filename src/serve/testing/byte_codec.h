@@ -1,0 +1,34 @@
+// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads, 1 begins, 2 ends. Characters of several
+// bytes are several tokens, so every split that a real tokenizer can make happens here. For tests.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/text_codec.h"
+
+namespace tandem::serve {
+
+class ByteCodec final : public TextCodec {
+ public:
+  static constexpr int32_t kBegin = 1;
+  static constexpr int32_t kEnd = 2;
+  static int32_t TokenOf(char byte) { return static_cast<unsigned char>(byte) + 3; }
+  // Special tokens left out.
+  static std::string TextOf(const std::vector<int32_t>& tokens);
+
+  Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override;
+  std::unique_ptr<Decoder> NewDecoder(bool at_start) const override;
+  std::string TokenBytes(int32_t token) const override;
+  int32_t vocab_size() const override { return 259; }
+  std::vector<int32_t> end_ids() const override { return {kEnd}; }
+  // "user: hello\nassistant: "
+  Result<std::string> RenderChat(std::string_view messages) const override;
+  // Bans the words' last bytes outright: enough to see that a constraint reaches the engine.
+  Result<std::shared_ptr<const TokenConstraint>> BanWords(
+      const std::vector<std::string>& words) const override;
+};
+
+}  // namespace tandem::serve

@@ -1,0 +1,175 @@
+#include "serve/testing/fake_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "serve/testing/byte_codec.h"
+
+namespace tandem::serve {
+namespace {
+
+constexpr size_t kMaxEvents = 4096;  // a full queue holds the sequences still
+
+bool Has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+Script DefaultScript(const std::string& prompt) {
+  if (Has(prompt, "fail now")) return {"", 0};
+  if (Has(prompt, "fail later")) return {"abcdef", 3};
+  if (Has(prompt, "tandem")) return {"One behind the other.", {}};
+  if (Has(prompt, "emoji")) return {"h\xC3\xA9llo \xF0\x9F\x99\x82!", {}};
+  if (Has(prompt, "empty")) return {"", {}};
+  if (Has(prompt, "endless")) {
+    std::string text;
+    while (text.size() < 4096) text += "abcdefgh ";
+    return {text, {}};
+  }
+  return {"\nMachine learning is a subset of artificial intelligence.", {}};
+}
+
+FakeEngine::FakeEngine(FakeEngineOptions options) : options_(std::move(options)) {
+  thread_ = std::thread([this] { Run(); });
+}
+
+FakeEngine::~FakeEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Result<RequestId> FakeEngine::Submit(Request request) {
+  const std::string prompt = ByteCodec::TextOf(request.prompt);
+  const Script script = options_.script ? options_.script(prompt) : DefaultScript(prompt);
+  const std::lock_guard lock(mutex_);
+  if (static_cast<int>(sequences_.size()) + request.num_choices > options_.max_open) {
+    return ResourceExhausted(fmt::format(
+        "Maximum queue size of {} has been reached, please try again later", options_.max_open));
+  }
+  const RequestId id = next_id_++;
+  for (int32_t choice = 0; choice < request.num_choices; ++choice) {
+    sequences_.push_back({id, choice, script, 0, request.max_tokens,
+                          static_cast<int32_t>(request.prompt.size()),
+                          request.sampling.num_top_logprobs, request.seed.value_or(4242), false});
+  }
+  totals_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
+  last_request_ = std::move(request);
+  changed_.notify_all();
+  return id;
+}
+
+void FakeEngine::Cancel(RequestId request) {
+  const std::lock_guard lock(mutex_);
+  for (Sequence& sequence : sequences_) {
+    if (sequence.request == request && !std::exchange(sequence.cancelled, true)) ++num_cancelled_;
+  }
+  changed_.notify_all();
+}
+
+bool FakeEngine::PopEvent(Event& event, Nanos timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [this] { return stop_ || !events_.empty(); });
+  if (events_.empty()) return false;
+  event = std::move(events_.front());
+  events_.pop_front();
+  changed_.notify_all();
+  return true;
+}
+
+EngineStats FakeEngine::Stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = totals_;
+  stats.running = static_cast<int32_t>(sequences_.size());
+  stats.kv.total_blocks = 1000;
+  stats.kv.referenced_blocks = stats.running;
+  stats.kv.free_blocks = 1000 - stats.running;
+  return stats;
+}
+
+int FakeEngine::open_sequences() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(sequences_.size());
+}
+
+Request FakeEngine::last_request() const {
+  const std::lock_guard lock(mutex_);
+  return last_request_;
+}
+
+void FakeEngine::Pause() {
+  const std::lock_guard lock(mutex_);
+  paused_ = true;
+}
+
+void FakeEngine::Resume() {
+  const std::lock_guard lock(mutex_);
+  paused_ = false;
+  changed_.notify_all();
+}
+
+void FakeEngine::Run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    const auto cancelled = [](const Sequence& s) { return s.cancelled; };
+    const bool any_cancelled = std::any_of(sequences_.begin(), sequences_.end(), cancelled);
+    if (sequences_.empty() || (paused_ && !any_cancelled) || events_.size() >= kMaxEvents) {
+      changed_.wait(lock);
+      continue;
+    }
+    StepLocked();
+    changed_.notify_all();
+    // A sleeping step holds nothing up but time itself.
+    changed_.wait_for(lock, options_.step > Nanos(0) ? options_.step : Nanos(1000), [this] { return stop_; });
+  }
+}
+
+void FakeEngine::StepLocked() {
+  ++totals_.steps;
+  for (Sequence& sequence : sequences_) {
+    if (paused_ && !sequence.cancelled) continue;
+    events_.push_back(Advance(sequence));
+    totals_.output_tokens += static_cast<int64_t>(events_.back().tokens.size());
+    if (events_.back().finish != FinishReason::kNone) sequence.max_tokens = 0;
+  }
+  std::erase_if(sequences_, [](const Sequence& s) { return s.max_tokens == 0; });
+}
+
+Event FakeEngine::Advance(Sequence& sequence) const {
+  Event event;
+  event.request = sequence.request;
+  event.choice = sequence.choice;
+  if (sequence.cancelled) {
+    event.finish = FinishReason::kCancelled;
+  } else if (sequence.script.fail_after == sequence.position) {
+    event.finish = FinishReason::kFailed;
+    event.error = Internal("the device is lost");
+  } else if (sequence.position == sequence.script.answer.size()) {
+    event.finish = FinishReason::kEnd;
+  } else {
+    ops::SampledToken token{};
+    token.token = ByteCodec::TokenOf(sequence.script.answer[sequence.position++]);
+    if (sequence.num_top_logprobs >= 0) token.logprob = -0.25f;
+    token.num_top = std::max(sequence.num_top_logprobs, 0);
+    for (int32_t i = 0; i < token.num_top; ++i) {
+      token.top_ids[i] = token.token + i;
+      token.top_logprobs[i] = -0.25f * static_cast<float>(i + 1);
+    }
+    event.tokens.push_back(token);
+    if (sequence.position == static_cast<size_t>(sequence.max_tokens)) event.finish = FinishReason::kLength;
+  }
+  const auto produced = static_cast<int32_t>(sequence.position);
+  event.usage.prompt_tokens = sequence.prompt_tokens;
+  event.usage.cached_tokens = sequence.prompt_tokens / 2;
+  event.usage.output_tokens = produced;
+  event.usage.drafts_proposed = produced;
+  event.usage.drafts_accepted = produced / 2;
+  event.usage.seed = sequence.seed;
+  return event;
+}
+
+}  // namespace tandem::serve

@@ -1,0 +1,88 @@
+// FakeEngine: an EngineClient that plays a script: the answer to a prompt is a function of the prompt. One
+// token a step for every open sequence, as a batch does. For tests; every method on any thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/engine_client.h"
+
+namespace tandem::serve {
+
+// What the engine does with a request.
+struct Script {
+  std::string answer;              // its bytes, then the end token; max_tokens may cut it
+  std::optional<size_t> fail_after;  // tokens, then kFailed "the device is lost"
+};
+
+struct FakeEngineOptions {
+  EngineLimits limits{2048, 64, true};
+  int max_open = 256;        // sequences; beyond: the queue is full
+  Nanos step{0};             // time between tokens of a sequence
+  std::function<Script(const std::string& prompt)> script;  // by default: DefaultScript
+};
+
+// "tandem" → "One behind the other.", "emoji" → "h\xC3\xA9llo \xF0\x9F\x99\x82!", "endless", "empty",
+// "fail now", "fail later"; anything else: "\nMachine learning is a subset of artificial intelligence."
+Script DefaultScript(const std::string& prompt);
+
+class FakeEngine final : public EngineClient {
+ public:
+  explicit FakeEngine(FakeEngineOptions options = {});
+  ~FakeEngine() override;
+
+  Result<RequestId> Submit(Request request) override;
+  void Cancel(RequestId request) override;
+  bool PopEvent(Event& event, Nanos timeout) override;
+  EngineStats Stats() const override;
+  EngineLimits limits() const override { return options_.limits; }
+
+  int open_sequences() const;
+  int num_cancelled() const { return num_cancelled_; }
+  // The last request submitted.
+  Request last_request() const;
+  // Holds all sequences still until Resume().
+  void Pause();
+  void Resume();
+
+ private:
+  struct Sequence {
+    RequestId request;
+    int32_t choice;
+    Script script;
+    size_t position = 0;
+    int32_t max_tokens;
+    int32_t prompt_tokens;
+    int32_t num_top_logprobs;
+    uint64_t seed;
+    bool cancelled = false;
+  };
+
+  void Run();
+  void StepLocked();
+  // The next event of a sequence.
+  Event Advance(Sequence& sequence) const;
+
+  const FakeEngineOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Sequence> sequences_;
+  std::deque<Event> events_;
+  Request last_request_;
+  RequestId next_id_ = 1;
+  bool paused_ = false;
+  bool stop_ = false;
+  EngineStats totals_;
+  std::atomic<int> num_cancelled_{0};
+  std::thread thread_;
+};
+
+}  // namespace tandem::serve

@@ -1,0 +1,51 @@
+// TestServer: a whole server on a free port over a FakeEngine, with everything a test may want to reach.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "serve/http/client.h"
+#include "serve/server.h"
+#include "serve/testing/byte_codec.h"
+#include "serve/testing/fake_engine.h"
+
+namespace tandem::serve {
+
+class TestServer {
+ public:
+  explicit TestServer(FakeEngineOptions engine_options = {}, ServerOptions options = {},
+                      ServiceOptions service_options = {})
+      : engine(std::move(engine_options)),
+        service(engine, codec, GenerationDefaults(), clock, service_options, &metrics) {
+    options.http.port = 0;
+    Result<std::unique_ptr<Server>> started = Server::Start(options, service, metrics);
+    TANDEM_CHECK(started.ok(), started.status().message());
+    server = *std::move(started);
+  }
+
+  HttpClient Client(Nanos timeout = std::chrono::seconds(20)) const {
+    return HttpClient("127.0.0.1", server->port(), timeout);
+  }
+
+  FakeEngine engine;
+  ByteCodec codec;
+  SteadyClock clock;
+  Metrics metrics;
+  GenerateService service;
+  std::unique_ptr<Server> server;
+};
+
+// Whether `condition` becomes true within `limit`.
+inline bool Eventually(const std::function<bool()>& condition, Nanos limit = std::chrono::seconds(5)) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace tandem::serve

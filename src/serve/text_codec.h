@@ -1,0 +1,51 @@
+// TextCodec: everything about a model's text that the service needs: text to tokens and back, the chat
+// template, banned words. Immutable once loaded: any thread may use it. A Decoder belongs to one choice.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "runtime/request.h"
+
+namespace tandem::serve {
+
+class TextCodec {
+ public:
+  // Turns a choice's tokens into text, a whole UTF-8 character at a time.
+  class Decoder {
+   public:
+    virtual ~Decoder() = default;
+    // The text that `token` completed; may be empty.
+    virtual std::string Push(int32_t token) = 0;
+    // What an unfinished character leaves at the end.
+    virtual std::string Flush() = 0;
+  };
+
+  virtual ~TextCodec() = default;
+
+  virtual Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
+  // `at_start`: the text stands by itself; else it continues a prompt, and a leading space is part of it.
+  virtual std::unique_ptr<Decoder> NewDecoder(bool at_start) const = 0;
+  // The bytes a token adds to a text.
+  virtual std::string TokenBytes(int32_t token) const = 0;
+  virtual int32_t vocab_size() const = 0;
+  // Tokens that end an answer.
+  virtual std::vector<int32_t> end_ids() const = 0;
+
+  // `messages` is a JSON array of {role, content}. FAILED_PRECONDITION without a chat template.
+  virtual Result<std::string> RenderChat(std::string_view messages) const = 0;
+
+  // A constraint under which none of the words is ever generated, however it is spelled in tokens.
+  virtual Result<std::shared_ptr<const TokenConstraint>> BanWords(
+      const std::vector<std::string>& words) const = 0;
+};
+
+// Reads tokenizer.json and what stands beside it.
+Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir);
+
+}  // namespace tandem::serve

@@ -1,0 +1,102 @@
+// What a front end asks of the service and what it hears back, in text and without a protocol. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "runtime/request.h"
+
+namespace tandem::serve {
+
+// Options a client left out stay empty and take the model's or the route's defaults.
+struct SamplingFields {
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;
+  std::optional<double> top_p;
+  std::optional<double> top_p_min;
+  std::optional<double> top_p_decay;
+  std::optional<int64_t> top_p_reset_id;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<int64_t> no_repeat_ngram_size;
+  std::optional<int64_t> min_tokens;
+};
+
+enum class SamplingDefaults : uint8_t {
+  kGenerationConfig,  // what generation_config.json says, else temperature 1
+  kGreedy,            // the arg-max unless top_k or top_p is given, whatever the temperature
+};
+
+// Exactly one of text, tokens and messages is the prompt.
+struct TextRequest {
+  std::optional<std::string> text;
+  std::optional<std::vector<int32_t>> tokens;
+  std::optional<std::string> messages;  // JSON array for the chat template
+
+  std::optional<int64_t> max_tokens;  // what fits behind the prompt when left out
+  SamplingFields sampling;
+  SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
+  std::optional<uint64_t> seed;
+  int64_t num_choices = 1;
+  int64_t num_top_logprobs = -1;  // as ops::SamplingParams
+
+  std::vector<std::string> stop;       // matched on decoded text; not part of the answer
+  std::vector<std::string> bad_words;  // never generated
+  std::vector<std::pair<int64_t, double>> logit_bias;          // token id, added value
+  std::vector<std::pair<std::string, double>> word_bias;       // every token of the word
+  std::optional<int64_t> end_id;  // instead of the model's; -1: none
+  bool ignore_eos = false;
+  bool use_draft = true;
+  std::optional<double> priority;
+  std::optional<Nanos> timeout;  // from the moment the service gets it
+
+  bool continues_prompt = false;  // the answer is read behind the prompt: its leading space counts
+  bool stream = false;  // a slow reader of a stream is cut at ServiceLimits::stream_bytes
+};
+
+struct TopLogprob {
+  int32_t token = 0;
+  float logprob = 0.0f;
+};
+
+// One token of an answer. Concatenated, the texts of a choice's pieces are its text.
+struct TokenPiece {
+  int32_t token = 0;
+  std::string text;  // may be empty: the token ends inside a character
+  float logprob = 0.0f;             // with num_top_logprobs >= 0
+  std::vector<TopLogprob> top;
+};
+
+enum class TextFinish : uint8_t { kNone, kStop, kLength };
+// "stop", "length"; empty for kNone.
+std::string_view TextFinishName(TextFinish finish);
+
+// News of one choice; or, with an error, the end of the whole request.
+struct TextEvent {
+  int32_t choice = 0;
+  std::vector<TokenPiece> pieces;
+  TextFinish finish = TextFinish::kNone;
+  Usage usage;  // as far as known; complete when finish is set. output_tokens are those shown
+  Status error;
+};
+
+struct TextChoice {
+  std::string text;
+  std::vector<TokenPiece> pieces;
+  TextFinish finish = TextFinish::kNone;
+  Usage usage;
+};
+
+struct TextResult {
+  std::vector<TextChoice> choices;
+};
+
+}  // namespace tandem::serve

@@ -1,0 +1,43 @@
+#include "serve/text_stream.h"
+
+#include <mutex>
+#include <utility>
+
+#include "serve/active_request.h"
+#include "serve/generate_service.h"
+
+namespace tandem::serve {
+namespace {
+
+bool TakeLocked(ActiveRequest& request, TextEvent& event) {
+  if (request.pending.empty()) return false;
+  event = std::move(request.pending.front());
+  request.pending.pop_front();
+  if (request.pending.empty()) request.pending_bytes = 0;
+  return true;
+}
+
+}  // namespace
+
+TextStream::TextStream(GenerateService& service, std::shared_ptr<ActiveRequest> request)
+    : service_(service), request_(std::move(request)) {}
+
+TextStream::~TextStream() { service_.CancelStream(request_); }
+
+bool TextStream::TryNext(TextEvent& event) {
+  const std::lock_guard lock(request_->mutex);
+  return TakeLocked(*request_, event);
+}
+
+bool TextStream::Next(TextEvent& event) {
+  std::unique_lock lock(request_->mutex);
+  request_->ready.wait(lock, [this] { return request_->ended || !request_->pending.empty(); });
+  return TakeLocked(*request_, event);
+}
+
+bool TextStream::over() const {
+  const std::lock_guard lock(request_->mutex);
+  return request_->ended && request_->pending.empty();
+}
+
+}  // namespace tandem::serve

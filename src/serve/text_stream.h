@@ -1,0 +1,36 @@
+// TextStream: a client's end of one request. Events are taken without blocking after `wake` (a front end) or
+// with waiting (a program). Destroying it before the end cancels the request. One thread at a time; the
+// service outlives it. What has not been taken is bounded: a stream that falls behind by more than
+// ServiceLimits::stream_bytes is cancelled with an error, never cut silently.
+#pragma once
+
+#include <memory>
+
+#include "serve/text_request.h"
+
+namespace tandem::serve {
+
+class GenerateService;
+struct ActiveRequest;
+
+class TextStream {
+ public:
+  TextStream(GenerateService& service, std::shared_ptr<ActiveRequest> request);
+  ~TextStream();
+  TextStream(const TextStream&) = delete;
+  TextStream& operator=(const TextStream&) = delete;
+
+  // The next event; false when there is none yet. After the last one (an error, or every choice has
+  // finished) there is none any more.
+  bool TryNext(TextEvent& event);
+  // Waits; false when the request is over.
+  bool Next(TextEvent& event);
+  // True once every event has been taken.
+  bool over() const;
+
+ private:
+  GenerateService& service_;
+  const std::shared_ptr<ActiveRequest> request_;
+};
+
+}  // namespace tandem::serve
