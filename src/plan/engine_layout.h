@@ -1,0 +1,26 @@
+// The fixed parts of an engine file, shared by its writer and reader. Pure values and functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tandem::engine_layout {
+
+constexpr std::string_view kMagic = "TANDEMEN";     // at byte 0
+constexpr std::string_view kEndMagic = "ENDTNDEM";  // the last bytes
+constexpr uint64_t kFormat = 1;                     // at byte 8
+constexpr uint64_t kHeadBytes = 64;                 // magic, format, zeros
+constexpr uint64_t kTrailerBytes =
+    64;  // table offset, table bytes, table checksum, zeros, end magic
+constexpr uint64_t kAlignment = 64;
+constexpr size_t kChecksumDigits = 32;
+
+std::string LittleEndian64(uint64_t value);
+uint64_t ReadLittleEndian64(const std::byte* bytes);
+// xxh3-128 of the bytes, as 32 hex digits.
+std::string Checksum(std::span<const std::byte> bytes);
+
+}  // namespace tandem::engine_layout
