@@ -12,7 +12,6 @@ namespace {
 constexpr double kObservationWeight = 1.0 / 32;
 // Older rounds fade: about ten count.
 constexpr double kAcceptanceDecay = 0.9;
-constexpr double kPriorDrafts = 4.0;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
 constexpr double kMargin = 1.03;
 // A catch-up is paid off over the rounds to come, at most so many.
@@ -70,10 +69,11 @@ void Acceptance::Observe(int32_t proposed, int32_t accepted) {
   if (proposed <= 0) return;
   held_ = held_ * kAcceptanceDecay + accepted;
   tested_ = tested_ * kAcceptanceDecay + accepted + (accepted < proposed ? 1 : 0);
+  prior_drafts_ *= kAcceptanceDecay;
 }
 
 double Acceptance::Estimate(double prior) const {
-  return (held_ + prior * kPriorDrafts) / (tested_ + kPriorDrafts);
+  return (held_ + prior * prior_drafts_) / (tested_ + prior_drafts_);
 }
 
 void ProbeState::AfterRound(int32_t proposed, int32_t accepted) {

@@ -43,7 +43,7 @@ class CostTable {
 };
 
 // The chance that a draft holds, given that those before it did: an exponential average over rounds that
-// starts from a prior of a few drafts.
+// starts from a prior worth a few drafts, which fades with the rounds.
 class Acceptance {
  public:
   // Of `proposed` drafts `accepted` held; the one after them, if any, was refused, the rest not tested.
@@ -53,6 +53,7 @@ class Acceptance {
  private:
   double held_ = 0.0;
   double tested_ = 0.0;
+  double prior_drafts_ = 4.0;
 };
 
 // Rounds since a sequence last drafted, and how long to wait before trying again although its estimate

@@ -1,0 +1,330 @@
+// The engine as its callers see it: submitting, events, limits, cancellation, deadlines, draining.
+#include "runtime/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+
+#include "runtime/test_engine.h"
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+class EngineTest : public testing::Test {
+ protected:
+  void Make() { engine_ = MakeTestEngine(setup_, clock_); }
+  void SetUp() override {
+    setup_.options = SmallOptions();
+    Make();
+  }
+  Output RunOne(const Request& request) { return RunRequests(*engine_, {request})[0][0]; }
+  std::string Refusal(const Request& request) {
+    const Result<RequestId> id = engine_->Submit(request);
+    EXPECT_FALSE(id.ok());
+    return id.ok() ? "accepted" : std::string(CodeName(id.status().code())) + " " +
+                                      id.status().message();
+  }
+
+  FakeClock clock_;
+  TestSetup setup_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, GivesTheArgMaxOfTheModelTokenByToken) {
+  const Output output = RunOne(SimpleRequest({1, 2, 3}, 20));
+  const FormulaPass model(setup_.target, 1);
+  std::vector<int32_t> context = {1, 2, 3};
+  for (const int32_t token : output.tokens) {
+    const std::vector<float> logits = model.Logits(context);
+    EXPECT_EQ(token, std::max_element(logits.begin(), logits.end()) - logits.begin());
+    context.push_back(token);
+  }
+  EXPECT_EQ(output.tokens.size(), 20u);
+  EXPECT_EQ(output.finish, FinishReason::kLength);
+  EXPECT_EQ(output.usage.prompt_tokens, 3);
+  EXPECT_EQ(output.usage.output_tokens, 20);
+  EXPECT_EQ(output.usage.seed, 11u);
+}
+
+TEST_F(EngineTest, EndIdsEndTheOutputAndAreNoPartOfIt) {
+  const Output free = RunOne(SimpleRequest({1, 2, 3}, 20));
+  Request request = SimpleRequest({1, 2, 3}, 20);
+  request.end_ids = {free.tokens[7]};
+  const Output ended = RunOne(request);
+  EXPECT_EQ(ended.finish, FinishReason::kEnd);
+  const auto first = std::find(free.tokens.begin(), free.tokens.end(), free.tokens[7]);
+  EXPECT_EQ(ended.tokens, std::vector<int32_t>(free.tokens.begin(), first));
+  request.ignore_eos = true;
+  EXPECT_EQ(RunOne(request).tokens, free.tokens);
+}
+
+TEST_F(EngineTest, StopSequencesEndTheOutputAndArePartOfIt) {
+  const Output free = RunOne(SimpleRequest({1, 2, 3}, 20));
+  Request request = SimpleRequest({1, 2, 3}, 20);
+  request.stop_sequences = {{47, 47, 47}, {free.tokens[8], free.tokens[9]}};
+  const Output stopped = RunOne(request);
+  EXPECT_EQ(stopped.finish, FinishReason::kStop);
+  EXPECT_EQ(stopped.tokens, std::vector<int32_t>(free.tokens.begin(), free.tokens.begin() + 10));
+}
+
+TEST_F(EngineTest, ChoicesDifferShareTheirPromptAndRepeatWithTheSeed) {
+  Request request = SimpleRequest(CountingPrompt(40, 1), 12);
+  request.sampling.temperature = 1.0f;
+  request.num_choices = 4;
+  const auto choices = RunRequests(*engine_, {request})[0];
+  EXPECT_NE(choices[0].tokens, choices[1].tokens);
+  for (size_t c = 1; c < choices.size(); ++c) {
+    EXPECT_GE(choices[c].usage.cached_tokens, 32) << "four full blocks of the first choice";
+  }
+  const auto again = RunRequests(*engine_, {request})[0];
+  for (size_t c = 0; c < choices.size(); ++c) EXPECT_EQ(choices[c].tokens, again[c].tokens);
+}
+
+TEST_F(EngineTest, ARandomSeedIsDrawnToldAndGivesTheSameTextAgain) {
+  Request request = SimpleRequest({1, 2, 3}, 20);
+  request.sampling.temperature = 1.0f;
+  request.seed.reset();
+  const Output first = RunOne(request);
+  const Output second = RunOne(request);
+  EXPECT_NE(first.usage.seed, second.usage.seed);
+  request.seed = first.usage.seed;
+  EXPECT_EQ(RunOne(request).tokens, first.tokens);
+}
+
+TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
+  const auto with = [](auto change) {
+    Request request = SimpleRequest({1, 2, 3}, 5);
+    change(request);
+    return request;
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(Refusal(with([](Request& r) { r.prompt.clear(); })),
+              HasSubstr("INVALID_ARGUMENT prompt is empty"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.prompt = {48}; })),
+              HasSubstr("prompt holds token 48; the vocabulary goes from 0 to 47"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.max_tokens = -1; })),
+              HasSubstr("max_tokens must be at least 1; it is -1"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.max_tokens = 300; })),
+              HasSubstr("together 303; max_seq_len of this server is 256"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.prompt.assign(300, 1); })),
+              HasSubstr("prompt has 300 tokens"));
+  EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.temperature = nan; })),
+              HasSubstr("temperature must be between 0 and 1000000; it is nan"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.temperature = -1.0f; })),
+              HasSubstr("it is -1"));
+  EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.top_p = nan; })), HasSubstr("top_p"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.top_p = 1.5f; })), HasSubstr("1.5"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.top_k = -2; })), HasSubstr("top_k"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.min_p = 2.0f; })), HasSubstr("min_p"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.repetition_penalty = 0.0f; })),
+              HasSubstr("repetition_penalty must be greater than 0"));
+  EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.presence_penalty = nan; })),
+              HasSubstr("presence_penalty"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.min_tokens = 6; })),
+              HasSubstr("min_tokens must be between 0 and 5; it is 6"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.num_top_logprobs = 21; })),
+              HasSubstr("top_logprobs must be between -1 and 20; it is 21"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.num_choices = 9; })),
+              HasSubstr("n must be between 1 and 8; it is 9"));
+  EXPECT_THAT(Refusal(with([&](Request& r) { r.priority = double{nan}; })), HasSubstr("priority"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.logit_bias = {{99, 1.0f}}; })),
+              HasSubstr("logit_bias holds token 99"));
+  EXPECT_THAT(Refusal(with([&](Request& r) { r.logit_bias = {{1, nan}}; })), HasSubstr("nan"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.stop_sequences = {{}}; })),
+              HasSubstr("stop holds a sequence of 0 tokens"));
+  EXPECT_THAT(Refusal(with([](Request& r) { r.banned_sequences = {{-1}}; })),
+              HasSubstr("bad_words holds token -1"));
+  // And the engine goes on.
+  EXPECT_EQ(RunOne(SimpleRequest({1, 2, 3}, 5)).tokens.size(), 5u);
+}
+
+TEST_F(EngineTest, AFullQueueRefusesAndTakesAgainLater) {
+  setup_.options.max_queue_size = 3;
+  setup_.options.max_batch_size = 2;
+  Make();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine_->Submit(SimpleRequest({1}, 4)).ok());
+  EXPECT_THAT(Refusal(SimpleRequest({1}, 4)),
+              HasSubstr("RESOURCE_EXHAUSTED Maximum queue size of 3 has been reached, please try "
+                        "again later"));
+  engine_->Step();
+  EXPECT_TRUE(engine_->Submit(SimpleRequest({1}, 4)).ok());
+  Outputs outputs;
+  RunToEnd(*engine_, outputs, 4);
+}
+
+TEST_F(EngineTest, ACancelledRequestIsGoneWithinTwoSteps) {
+  for (const int32_t in_flight : {0, 1}) {
+    setup_.options.steps_in_flight = in_flight;
+    Make();
+    const RequestId id = *engine_->Submit(SimpleRequest(CountingPrompt(50, 1), 100));
+    for (int i = 0; i < 5; ++i) engine_->Step();
+    EXPECT_GT(engine_->Stats().kv.referenced_blocks, 0);
+    engine_->Cancel(id);
+    engine_->Step();
+    engine_->Step();
+    EXPECT_EQ(engine_->Stats().kv.referenced_blocks, 0);
+    EXPECT_EQ(engine_->Stats().running, 0);
+    Outputs outputs;
+    ReadEvents(*engine_, outputs);
+    EXPECT_EQ((outputs[{id, 0}].finish), FinishReason::kCancelled);
+    engine_->Cancel(id);  // finished: ignored
+    engine_->Cancel(12345);
+    EXPECT_FALSE(engine_->Step());
+  }
+}
+
+TEST_F(EngineTest, AWaitingRequestCanBeCancelled) {
+  setup_.options.max_batch_size = 1;
+  Make();
+  ASSERT_TRUE(engine_->Submit(SimpleRequest({1}, 10)).ok());
+  const RequestId waiting = *engine_->Submit(SimpleRequest({2}, 10));
+  engine_->Step();
+  engine_->Cancel(waiting);
+  engine_->Step();
+  Outputs outputs;
+  ReadEvents(*engine_, outputs);
+  EXPECT_EQ((outputs[{waiting, 0}].finish), FinishReason::kCancelled);
+  EXPECT_EQ((outputs[{waiting, 0}].usage.output_tokens), 0);
+  RunToEnd(*engine_, outputs, 2);
+}
+
+TEST_F(EngineTest, ADeadlineEndsARequestWhetherItRunsOrWaits) {
+  setup_.options.max_batch_size = 1;
+  Make();
+  Request request = SimpleRequest({1, 2}, 100);
+  request.deadline = clock_.Now() + std::chrono::seconds(5);
+  const RequestId running = *engine_->Submit(request);
+  const RequestId waiting = *engine_->Submit(request);
+  for (int i = 0; i < 3; ++i) engine_->Step();
+  clock_.Advance(std::chrono::seconds(6));
+  Outputs outputs;
+  RunToEnd(*engine_, outputs, 2);
+  EXPECT_EQ((outputs[{running, 0}].finish), FinishReason::kTimedOut);
+  EXPECT_EQ((outputs[{running, 0}].tokens.size()), 3u);
+  EXPECT_EQ((outputs[{waiting, 0}].finish), FinishReason::kTimedOut);
+}
+
+TEST_F(EngineTest, HigherPriorityStartsFirst) {
+  setup_.options.max_batch_size = 1;
+  Make();
+  std::vector<RequestId> ids;
+  for (const double priority : {0.5, 0.1, 0.9, 0.5}) {
+    Request request = SimpleRequest({1, 2}, 3);
+    request.priority = priority;
+    ids.push_back(*engine_->Submit(request));
+  }
+  std::vector<RequestId> ended;
+  Event event;
+  while (ended.size() < 4) {
+    engine_->Step();
+    while (engine_->PopEvent(event, Nanos(0))) {
+      if (event.finish != FinishReason::kNone) ended.push_back(event.request);
+    }
+  }
+  EXPECT_EQ(ended, (std::vector<RequestId>{ids[2], ids[0], ids[3], ids[1]}));
+}
+
+// Allows nothing once `length` tokens were committed.
+class DeadEnd final : public TokenConstraint {
+ public:
+  explicit DeadEnd(int32_t length) : left_(length) {}
+  void FillMask(const int32_t* /*ahead*/, int32_t num_ahead, uint32_t* allowed) override {
+    if (num_ahead >= left_) allowed[0] = allowed[1] = 0;
+  }
+  void Commit(const int32_t* /*tokens*/, int32_t num_tokens) override { left_ -= num_tokens; }
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<DeadEnd>(*this);
+  }
+
+ private:
+  int32_t left_;
+};
+
+TEST_F(EngineTest, ARequestFailsAlone) {
+  for (const DraftMode mode : {DraftMode::kOff, DraftMode::kFixed}) {
+    setup_.options.draft_mode = mode;
+    Make();
+    Request failing = SimpleRequest({1, 2}, 20);
+    failing.constraint = std::make_shared<DeadEnd>(6);
+    const auto outputs = RunRequests(*engine_, {SimpleRequest({1, 2}, 20), failing});
+    EXPECT_EQ(outputs[0][0].finish, FinishReason::kLength);
+    EXPECT_EQ(outputs[1][0].finish, FinishReason::kFailed);
+    EXPECT_EQ(outputs[1][0].tokens.size(), 6u);
+    EXPECT_THAT(outputs[1][0].error.message(), HasSubstr("allows no token"));
+    EXPECT_EQ(engine_->Stats().requests_failed, 1);
+  }
+}
+
+TEST_F(EngineTest, DrainLetsRequestsEndAndRefusesNewOnes) {
+  engine_->Start();
+  ASSERT_TRUE(engine_->Submit(SimpleRequest({1, 2}, 50)).ok());
+  EXPECT_TRUE(engine_->Drain(std::chrono::seconds(20)));
+  EXPECT_THAT(Refusal(SimpleRequest({1}, 4)), HasSubstr("UNAVAILABLE"));
+  Event event;
+  size_t tokens = 0;
+  while (engine_->PopEvent(event, Nanos(0))) tokens += event.tokens.size();
+  EXPECT_EQ(tokens, 50u);
+}
+
+TEST_F(EngineTest, StopAnswersEveryOpenRequest) {
+  engine_->Start();
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 20; ++i) ids.push_back(*engine_->Submit(SimpleRequest({1, 2}, 200)));
+  engine_->Stop();
+  Outputs outputs;
+  ReadEvents(*engine_, outputs);
+  for (const RequestId id : ids) EXPECT_NE((outputs[{id, 0}].finish), FinishReason::kNone);
+}
+
+TEST_F(EngineTest, ServesManyThreadsAtOnce) {
+  setup_.options.steps_in_flight = 1;
+  setup_.options.draft_mode = DraftMode::kFixed;
+  Make();
+  const std::vector<int32_t> expected = RunOne(SimpleRequest({1, 2, 3}, 30)).tokens;
+  engine_->Start();
+  constexpr int kThreads = 4, kRequests = 25;
+  std::vector<std::thread> clients;
+  for (int t = 0; t < kThreads; ++t) {
+    clients.emplace_back([&, t] {
+      for (int i = 0; i < kRequests; ++i) {
+        const RequestId id = *engine_->Submit(SimpleRequest({1, 2, 3}, 30));
+        if ((i + t) % 5 == 0) engine_->Cancel(id);
+      }
+    });
+  }
+  Outputs outputs;
+  size_t ended = 0;
+  Event event;
+  while (ended < kThreads * kRequests) {
+    ASSERT_TRUE(engine_->PopEvent(event, std::chrono::seconds(30)));
+    Output& output = outputs[{event.request, 0}];
+    for (const ops::SampledToken& token : event.tokens) output.tokens.push_back(token.token);
+    output.finish = event.finish;
+    ended += event.finish != FinishReason::kNone;
+  }
+  for (std::thread& client : clients) client.join();
+  for (const auto& [key, output] : outputs) {
+    if (output.finish == FinishReason::kLength) {
+      EXPECT_EQ(output.tokens, expected);
+    }
+  }
+  engine_->Stop();
+  engine_->CheckIntegrity();
+  EXPECT_EQ(engine_->Stats().kv.referenced_blocks, 0);
+}
+
+TEST_F(EngineTest, TheHeartbeatFollowsTheLoop) {
+  engine_->Step();
+  clock_.Advance(std::chrono::seconds(3));
+  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_step, 3.0);
+  engine_->Step();
+  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_step, 0.0);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,208 @@
+#include "runtime/speculative.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace tandem {
+namespace {
+
+// A memory-bound target: a second a pass and a hundredth a row. A draft a twentieth of it.
+CostTable Costs(double target_row = 0.01, double draft = 0.05, double draft_row = 0.0005) {
+  CostTable costs;
+  const CostTable::Point target_points[] = {{1, 1.0}, {1001, 1.0 + 1000 * target_row}};
+  const CostTable::Point draft_points[] = {{1, draft}, {1001, draft + 1000 * draft_row}};
+  costs.Set(ModelIndex::kTarget, target_points);
+  costs.Set(ModelIndex::kDraft, draft_points);
+  return costs;
+}
+
+DraftCandidate Candidate(double acceptance, int32_t max_drafts = 8) {
+  DraftCandidate candidate;
+  candidate.acceptance = acceptance;
+  candidate.max_drafts = max_drafts;
+  candidate.tokens_left = 100;
+  return candidate;
+}
+
+std::vector<int32_t> Choose(std::vector<DraftCandidate> candidates, const CostTable& costs,
+                            int32_t base_rows = 0, int32_t max_drafts = 1000) {
+  DraftLengthChooser chooser(64, 8);
+  if (base_rows == 0) base_rows = static_cast<int32_t>(candidates.size());
+  chooser.Choose(candidates, {base_rows, max_drafts, 0}, costs);
+  std::vector<int32_t> lengths;
+  for (const DraftCandidate& candidate : candidates) lengths.push_back(candidate.num_drafts);
+  return lengths;
+}
+
+int32_t ChooseOne(double acceptance, const CostTable& costs, int32_t max_drafts = 8) {
+  return Choose({Candidate(acceptance, max_drafts)}, costs)[0];
+}
+
+TEST(CostTable, IsLinearBetweenPointsAndBeyondTheLast) {
+  CostTable costs;
+  const CostTable::Point points[] = {{1, 1.0}, {3, 3.0}, {5, 3.0}, {7, 7.0}};
+  costs.Set(ModelIndex::kTarget, points);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 0), 0.0);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 2), 2.0);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 4), 3.0);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 8), 9.0);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kDraft, 8), 0.0);
+}
+
+TEST(CostTable, NeverFallsWithMoreRows) {
+  CostTable costs;
+  const CostTable::Point points[] = {{1, 2.0}, {2, 1.5}, {4, 3.0}};
+  costs.Set(ModelIndex::kTarget, points);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 2), 2.0);
+}
+
+TEST(CostTable, FollowsWhatIsObservedAndShrugsOffAHiccup) {
+  CostTable costs = Costs();
+  const double before = costs.Seconds(ModelIndex::kTarget, 100);
+  costs.Observe(ModelIndex::kTarget, 1, 1000.0);
+  EXPECT_LT(costs.Seconds(ModelIndex::kTarget, 100), before * 1.2);
+  for (int i = 0; i < 300; ++i) costs.Observe(ModelIndex::kTarget, 1, 2.0);
+  EXPECT_NEAR(costs.Seconds(ModelIndex::kTarget, 100), 2 * before, 0.01 * before);
+}
+
+TEST(Acceptance, StartsAtThePriorAndLearns) {
+  Acceptance acceptance;
+  EXPECT_DOUBLE_EQ(acceptance.Estimate(0.7), 0.7);
+  for (int i = 0; i < 100; ++i) acceptance.Observe(4, 4);
+  EXPECT_GT(acceptance.Estimate(0.7), 0.99);
+  for (int i = 0; i < 100; ++i) acceptance.Observe(4, 0);
+  EXPECT_LT(acceptance.Estimate(0.7), 0.01);
+  for (int i = 0; i < 200; ++i) acceptance.Observe(4, i % 2 == 0 ? 4 : 0);
+  EXPECT_NEAR(acceptance.Estimate(0.7), 0.8, 0.03);  // four of five tested held
+}
+
+TEST(ChooseDraftLengths, GrowsWithAcceptance) {
+  const CostTable costs = Costs();
+  int32_t last = 0;
+  for (double acceptance = 0.0; acceptance <= 1.0; acceptance += 0.05) {
+    const int32_t length = ChooseOne(acceptance, costs);
+    EXPECT_GE(length, last) << acceptance;
+    last = length;
+  }
+  EXPECT_EQ(last, 8);
+}
+
+TEST(ChooseDraftLengths, IsZeroWhereDraftsSeldomHold) {
+  EXPECT_EQ(ChooseOne(0.05, Costs()), 0);
+  EXPECT_GT(ChooseOne(0.6, Costs()), 0);
+}
+
+TEST(ChooseDraftLengths, IsZeroWhereRowsOrDraftsAreExpensive) {
+  EXPECT_EQ(ChooseOne(0.9, Costs(1.0)), 0);        // a verified row costs a whole pass
+  EXPECT_EQ(ChooseOne(0.9, Costs(0.01, 1.0)), 0);  // a draft costs as much as the target
+}
+
+TEST(ChooseDraftLengths, FallsWithTheBatchWhereRowsBindTheTarget) {
+  // From the first row on in proportion: no free rows to verify in.
+  CostTable costs;
+  const CostTable::Point target[] = {{1, 1.0}, {16, 1.0}, {1016, 63.5}};
+  const CostTable::Point draft[] = {{1, 0.1}, {16, 0.1}, {1016, 6.35}};
+  costs.Set(ModelIndex::kTarget, target);
+  costs.Set(ModelIndex::kDraft, draft);
+  int32_t last = 9;
+  for (const size_t batch : {1u, 4u, 16u, 64u}) {
+    const auto lengths = Choose(std::vector(batch, Candidate(0.7)), costs);
+    const int32_t longest = *std::max_element(lengths.begin(), lengths.end());
+    EXPECT_LE(longest, last) << batch;
+    last = longest;
+  }
+  EXPECT_EQ(last, 0);
+}
+
+TEST(ChooseDraftLengths, NeverChoosesLessGoodputThanPlainDecoding) {
+  for (const double target_row : {0.0, 0.01, 0.1, 0.5}) {
+    for (const double draft : {0.01, 0.1, 0.5}) {
+      const CostTable costs = Costs(target_row, draft);
+      for (const double acceptance : {0.1, 0.4, 0.7, 0.95}) {
+        for (const int32_t batch : {1, 3, 17}) {
+          const auto count = static_cast<size_t>(batch);
+          const auto lengths = Choose(std::vector(count, Candidate(acceptance)), costs);
+          double tokens = batch, seconds = 0.0;
+          int32_t rows = batch;
+          for (int32_t position = 1; position <= 8; ++position) {
+            int32_t drafting = 0;
+            for (const int32_t length : lengths) drafting += length >= position;
+            tokens += drafting * std::pow(acceptance, position);
+            seconds += costs.Seconds(ModelIndex::kDraft, drafting);
+            rows += drafting;
+          }
+          seconds += costs.Seconds(ModelIndex::kTarget, rows);
+          EXPECT_GE(tokens / seconds, batch / costs.Seconds(ModelIndex::kTarget, batch));
+        }
+      }
+    }
+  }
+}
+
+TEST(ChooseDraftLengths, GivesMoreToTheSequenceThatIsPredicted) {
+  const auto lengths = Choose({Candidate(0.9), Candidate(0.3), Candidate(0.0)}, Costs());
+  EXPECT_GT(lengths[0], lengths[1]);
+  EXPECT_EQ(lengths[2], 0);
+}
+
+TEST(ChooseDraftLengths, KeepsToItsBounds) {
+  EXPECT_EQ(ChooseOne(1.0, Costs(), 3), 3);
+  EXPECT_EQ(ChooseOne(1.0, Costs(), 0), 0);
+  const auto lengths = Choose(std::vector(4, Candidate(1.0)), Costs(), 4, 10);
+  EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), 0), 10);
+}
+
+TEST(ChooseDraftLengths, PricesACatchUpByWhatIsLeftToGainFromIt) {
+  const CostTable costs = Costs(0.01, 0.05, 0.005);
+  DraftCandidate far_behind = Candidate(0.8, 3);
+  far_behind.draft_lag = 500;  // 2.5 seconds
+  far_behind.tokens_left = 4;
+  EXPECT_EQ(Choose({far_behind}, costs)[0], 0);
+  far_behind.tokens_left = 400;
+  EXPECT_GT(Choose({far_behind}, costs)[0], 0);
+}
+
+TEST(ChooseDraftLengths, TriesAgainNowAndThenButOnlyWhereItCouldPay) {
+  DraftCandidate idle = Candidate(0.01);
+  idle.draft_lag = 17;
+  idle.probe.rounds_idle = 15;
+  EXPECT_EQ(Choose({idle}, Costs())[0], 0);
+  idle.probe.rounds_idle = 16;
+  EXPECT_EQ(Choose({idle}, Costs())[0], 1);
+  EXPECT_EQ(Choose({idle}, Costs(1.0))[0], 0);
+  idle.probe.AfterRound(1, 0);
+  EXPECT_EQ(idle.probe.interval, 32);
+  idle.probe.AfterRound(1, 1);
+  EXPECT_EQ(idle.probe.interval, 16);
+}
+
+std::vector<int32_t> LookUp(const std::vector<int32_t>& history, int32_t max_ngram, size_t room) {
+  std::vector<int32_t> drafts(room);
+  drafts.resize(static_cast<size_t>(LookupDrafts(history, max_ngram, drafts)));
+  return drafts;
+}
+
+TEST(LookupDrafts, ContinuesTheLongestLatestMatch) {
+  using Tokens = std::vector<int32_t>;
+  EXPECT_EQ(LookUp({1, 2, 3, 4, 5, 1, 2, 3}, 3, 2), (Tokens{4, 5}));
+  EXPECT_EQ(LookUp({7, 2, 3, 8, 9, 2, 3, 4, 2, 3}, 2, 1), (Tokens{4}));        // the latest
+  EXPECT_EQ(LookUp({1, 2, 3, 8, 9, 2, 3, 4, 1, 2, 3}, 3, 1), (Tokens{8}));     // the longest
+  EXPECT_EQ(LookUp({1, 2, 3, 1, 2, 3}, 3, 8), (Tokens{1, 2, 3}));              // up to the end
+  EXPECT_EQ(LookUp({5, 5, 5}, 2, 4), (Tokens{5}));
+}
+
+TEST(LookupDrafts, FindsNothingWhereNothingRepeats) {
+  EXPECT_TRUE(LookUp({1, 2, 3, 4}, 3, 4).empty());
+  EXPECT_TRUE(LookUp({1, 2, 3, 2}, 3, 4).empty());  // one token is no evidence
+  EXPECT_FALSE(LookUp({1, 2, 3, 2}, 1, 4).empty());
+  EXPECT_TRUE(LookUp({1}, 3, 4).empty());
+  EXPECT_TRUE(LookUp({1, 1, 1}, 0, 4).empty());
+  EXPECT_TRUE(LookUp({1, 1, 1}, 2, 0).empty());
+}
+
+}  // namespace
+}  // namespace tandem
