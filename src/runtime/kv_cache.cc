@@ -68,8 +68,8 @@ struct KvCache::Impl {
 
   void Reference(BlockId block);
   void Unreference(BlockId block);
-  // The block was, or has just become, active: take it from, or put it into, the eviction list, and
-  // tell its parents as far as that changes them.
+  // A block in the tree has just become active (inactive): takes it from (puts it into) the
+  // eviction list, and the blocks above it that became so with it.
   void BecameActive(BlockId block);
   void BecameInactive(BlockId block);
   void PushNewest(BlockId block);
@@ -289,8 +289,7 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
 }
 
 void KvCache::Release(std::span<const BlockId> blocks) {
-  // Back to front: the end of a sequence is the first to be evicted.
-  for (size_t i = blocks.size(); i-- > 0;) impl_->Unreference(blocks[i]);
+  for (const BlockId block : blocks) impl_->Unreference(block);
 }
 
 KvCacheStats KvCache::Stats() const {

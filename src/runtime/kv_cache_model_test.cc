@@ -88,9 +88,14 @@ class Model {
     return &sequences_[static_cast<size_t>(Below(static_cast<int64_t>(sequences_.size())))];
   }
 
+  static size_t PoolIndex(BlockId block, int32_t offset) {
+    const int32_t index = block * kBlockTokens + offset;
+    return static_cast<size_t>(index);
+  }
+
   uint64_t& Written(size_t model, const Sequence& sequence, int32_t position) {
     const BlockId block = sequence.blocks[static_cast<size_t>(position / kBlockTokens)];
-    return pool_[model][static_cast<size_t>(block * kBlockTokens + position % kBlockTokens)];
+    return pool_[model][PoolIndex(block, position % kBlockTokens)];
   }
 
   void ExpectContent(const Sequence& sequence) {
@@ -179,13 +184,11 @@ class Model {
     }
     for (const auto& [candidate, cached] : tree_) {
       if (candidate.size() != prefix.size() + kBlockTokens || Parent(candidate) != prefix) continue;
-      int32_t common = 0;
-      const auto start = static_cast<int32_t>(prefix.size());
-      while (common < kBlockTokens && start + common < usable &&
-             candidate[static_cast<size_t>(start + common)] ==
-                 tokens[static_cast<size_t>(start + common)]) {
-        ++common;
-      }
+      const auto start = static_cast<ptrdiff_t>(prefix.size());
+      const auto first_different = std::mismatch(candidate.begin() + start, candidate.end(),
+                                                 tokens.begin() + start, tokens.begin() + usable)
+                                       .first;
+      const auto common = static_cast<int32_t>(first_different - candidate.begin() - start);
       expected.partial_tokens = std::max(expected.partial_tokens, common);
     }
     return expected;
@@ -251,8 +254,8 @@ class Model {
     ++partial_hits_;
     for (size_t model = 0; model < kNumModels; ++model) {
       for (int32_t i = 0; i < match.partial_tokens; ++i) {
-        const auto from = static_cast<size_t>(match.partial_source * kBlockTokens + i);
-        Written(model, to, whole * kBlockTokens + i) = pool_[model][from];
+        Written(model, to, whole * kBlockTokens + i) =
+            pool_[model][PoolIndex(match.partial_source, i)];
       }
     }
   }

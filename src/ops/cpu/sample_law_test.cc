@@ -107,7 +107,8 @@ class Speculation {
   using ContextRows = std::map<std::vector<int32_t>, ContextRow>;
 
   ContextRow& RowBehind(const Process& process, ContextRows& rows,
-                        const std::vector<int32_t>& output, const std::vector<int32_t>& ahead) {
+                        const std::vector<int32_t>& output,
+                        const std::vector<int32_t>& ahead) const {
     std::vector<int32_t> key = output;
     key.push_back(-1);  // drafts ahead are not yet history
     key.insert(key.end(), ahead.begin(), ahead.end());

@@ -4,8 +4,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
