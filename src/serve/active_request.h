@@ -1,5 +1,5 @@
-// ActiveRequest: one request between the service, its pump thread and the client's stream. Private to the
-// service's files; each group of members says who may touch it.
+// ActiveRequest: one request between the service, its pump thread and the client's stream. Private
+// to the service's files; each group of members says who may touch it.
 #pragma once
 
 #include <condition_variable>
@@ -24,8 +24,8 @@ struct ActiveRequest {
     Nanos last_token{0};
   };
 
-  // Adds an event to the mailbox and wakes the reader. False when the reader has fallen behind by more
-  // than `max_bytes`: the mailbox then ends with an error. Pump and tokenizer threads.
+  // Adds an event to the mailbox and wakes the reader. False when the reader has fallen behind by
+  // more than `max_bytes`: the mailbox then ends with an error. Pump and tokenizer threads.
   bool Deliver(TextEvent event);
   // Ends the mailbox with an error, unless it has ended.
   void Fail(Status error);

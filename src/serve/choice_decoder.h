@@ -1,6 +1,6 @@
-// ChoiceDecoder: the tokens of one choice → pieces of text that may be shown. A piece waits while its text
-// could be the beginning of a stop string; what lies in or behind a matched one is never given out.
-// Owned by the service's pump thread.
+// ChoiceDecoder: the tokens of one choice → pieces of text that may be shown. A piece waits while
+// its text could be the beginning of a stop string; what lies in or behind a matched one is never
+// given out. Owned by the service's pump thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace tandem::serve {
 class ChoiceDecoder {
  public:
   // `stops` may be null.
-  ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder, std::shared_ptr<const StopStrings> stops);
+  ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
+                std::shared_ptr<const StopStrings> stops);
 
   // Appends to `out` what may now be shown. True when a stop string is complete: nothing follows.
   bool Push(const ops::SampledToken& token, std::vector<TokenPiece>& out);

@@ -1,5 +1,6 @@
-// EngineClient: what serve needs of an engine, so that the service can be driven by a scripted one. The
-// promises are Engine's (runtime/engine.h): Submit, Cancel and the getters on any thread, PopEvent on one.
+// EngineClient: what serve needs of an engine, so that the service can be driven by a scripted one.
+// The promises are Engine's (runtime/engine.h): Submit, Cancel and the getters on any thread,
+// PopEvent on one.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
-// FieldReader: typed members of one JSON object. The first member of a wrong type is kept as the error; a
-// member that is missing or null reads as nothing. A plain local value; the object outlives it.
+// FieldReader: typed members of one JSON object. The first member of a wrong type is kept as the
+// error; a member that is missing or null reads as nothing. A plain local value; the object
+// outlives it.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 namespace tandem::serve {
 namespace {
 
-constexpr Nanos kPumpWait = std::chrono::milliseconds(100);
+constexpr Nanos kPumpWait = std::chrono::milliseconds(50);
 
 size_t PromptBytes(const TextRequest& text) {
   if (text.messages) return text.messages->size();
@@ -74,11 +74,13 @@ struct GenerateService::Impl {
     const bool at_start = !request->text.continues_prompt;
     request->text = TextRequest();
     for (int i = 0; i < request->num_choices; ++i) {
-      request->choices.push_back({ChoiceDecoder(codec.NewDecoder(at_start), stops), false, false, Nanos(0)});
+      request->choices.push_back(
+          {ChoiceDecoder(codec.NewDecoder(at_start), stops), false, false, Nanos(0)});
     }
     Status refused;
     {
-      // The lock is held over Submit, so that the pump cannot see an event of a request it does not know.
+      // The lock is held over Submit, so that the pump cannot see an event of a request it does not
+      // know.
       const std::lock_guard lock(mutex);
       if (request->cancelled) return;
       if (closing) {
@@ -158,7 +160,8 @@ struct GenerateService::Impl {
         metrics->CountFinished(out.finish, out.usage);
         metrics->ObserveEndToEnd(clock.Now() - request.started);
       }
-      // The engine goes on behind a stop string until it is told; it can only be told for all choices.
+      // The engine goes on behind a stop string until it is told; it can only be told for all
+      // choices.
       if (request.num_ended == request.num_choices && !choice.landed) engine.Cancel(event.request);
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
@@ -183,7 +186,8 @@ struct GenerateService::Impl {
     ++request.num_ended;
   }
 
-  void ObserveTokens(const ActiveRequest& request, ActiveRequest::Choice& choice, const Event& event) {
+  void ObserveTokens(const ActiveRequest& request, ActiveRequest::Choice& choice,
+                     const Event& event) {
     if (metrics == nullptr || event.tokens.empty() || choice.ended) return;
     const Nanos now = clock.Now();
     size_t later_tokens = event.tokens.size();
@@ -221,8 +225,9 @@ struct GenerateService::Impl {
   const EngineLimits limits;
 
   std::mutex mutex;
-  std::unordered_map<RequestId, RequestPtr> active;  // guarded by mutex; until the engine's last event
-  bool closing = false;                              // guarded by mutex
+  std::unordered_map<RequestId, RequestPtr>
+      active;            // guarded by mutex; until the engine's last event
+  bool closing = false;  // guarded by mutex
 
   BoundedQueue<RequestPtr> to_tokenize;
   std::atomic<bool> stop{false};
@@ -243,7 +248,8 @@ std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::functi
   auto request = std::make_shared<ActiveRequest>();
   request->wake = std::move(wake);
   request->max_bytes = text.stream ? impl_->options.stream_bytes : 0;
-  // A number outside the limits is refused by BuildRequest, before anything is made for each choice.
+  // A number outside the limits is refused by BuildRequest, before anything is made for each
+  // choice.
   request->num_choices = static_cast<int>(text.num_choices);
   request->started = impl_->clock.Now();
   const bool is_quick =
@@ -252,9 +258,11 @@ std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::functi
   auto stream = std::make_unique<TextStream>(*this, request);
   if (is_quick) {
     impl_->Begin(request);
-  } else if (std::shared_ptr<ActiveRequest> queued = request; !impl_->to_tokenize.TryPush(std::move(queued))) {
-    impl_->Refuse(*request, ResourceExhausted("too many prompts wait for the tokenizer, please try again "
-                                              "later"));
+  } else if (std::shared_ptr<ActiveRequest> queued = request;
+             !impl_->to_tokenize.TryPush(std::move(queued))) {
+    impl_->Refuse(*request,
+                  ResourceExhausted("too many prompts wait for the tokenizer, please try again "
+                                    "later"));
   }
   return stream;
 }

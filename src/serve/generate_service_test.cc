@@ -73,7 +73,8 @@ TEST(GenerateServiceTest, AnswersEveryChoice) {
   request.num_choices = 3;
   const Result<TextResult> result = f.service.Generate(std::move(request));
   ASSERT_EQ(result->choices.size(), 3u);
-  for (const TextChoice& choice : result->choices) EXPECT_EQ(choice.text, "h\xC3\xA9llo \xF0\x9F\x99\x82!");
+  for (const TextChoice& choice : result->choices)
+    EXPECT_EQ(choice.text, "h\xC3\xA9llo \xF0\x9F\x99\x82!");
 }
 
 TEST(GenerateServiceTest, TellsFailuresAndGoesOn) {

@@ -18,8 +18,8 @@ struct GenerationDefaults {
   std::optional<double> repetition_penalty;
 };
 
-// From generation_config.json; a folder without one gives no defaults. A broken file is DATA_LOSS, a field of
-// a wrong type INVALID_ARGUMENT.
+// From generation_config.json; a folder without one gives no defaults. A broken file is DATA_LOSS,
+// a field of a wrong type INVALID_ARGUMENT.
 Result<GenerationDefaults> LoadGenerationDefaults(const std::filesystem::path& model_dir);
 
 }  // namespace tandem::serve

@@ -17,7 +17,8 @@ namespace {
 
 namespace bj = boost::json;
 
-// Builds the tree from parser events. What the limits refuse ends the parse with a sentence in `problem`.
+// Builds the tree from parser events. What the limits refuse ends the parse with a sentence in
+// `problem`.
 class TreeBuilder {
  public:
   static constexpr size_t max_array_size = static_cast<size_t>(-1);
@@ -80,7 +81,9 @@ class TreeBuilder {
   }
   bool on_number_part(bj::string_view, bj::error_code&) { return true; }
   bool on_int64(int64_t value, bj::string_view, bj::error_code& ec) { return Put(Json(value), ec); }
-  bool on_uint64(uint64_t value, bj::string_view, bj::error_code& ec) { return Put(Json(value), ec); }
+  bool on_uint64(uint64_t value, bj::string_view, bj::error_code& ec) {
+    return Put(Json(value), ec);
+  }
   bool on_double(double value, bj::string_view, bj::error_code& ec) {
     if (!std::isfinite(value)) return Refuse("the number is too large", ec);
     return Put(Json(value), ec);
@@ -123,8 +126,8 @@ class TreeBuilder {
     names.reserve(members.size());
     for (const JsonMember& member : members) names.push_back(&member.name);
     std::sort(names.begin(), names.end(), [](auto* a, auto* b) { return *a < *b; });
-    const auto twice = std::adjacent_find(names.begin(), names.end(),
-                                          [](auto* a, auto* b) { return *a == *b; });
+    const auto twice =
+        std::adjacent_find(names.begin(), names.end(), [](auto* a, auto* b) { return *a == *b; });
     return twice == names.end() ? nullptr : *twice;
   }
 
@@ -166,9 +169,9 @@ const Json* Json::Find(std::string_view name) const {
 }
 
 std::string_view Json::KindName() const {
-  constexpr std::array<std::string_view, 8> kNames = {
-      "null", "a boolean", "an integer", "an integer", "a number", "a string", "an array",
-      "an object"};
+  constexpr std::array<std::string_view, 8> kNames = {"null",       "a boolean", "an integer",
+                                                      "an integer", "a number",  "a string",
+                                                      "an array",   "an object"};
   return kNames[value_.index()];
 }
 
@@ -192,7 +195,8 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   const std::string cause =
       tree.problem.empty() ? Cause(ec, text.substr(std::min(used, text.size())), limits.max_depth)
                            : tree.problem;
-  return InvalidArgument(fmt::format("the body is not valid JSON: {} (byte {}{})", cause, used, where));
+  return InvalidArgument(
+      fmt::format("the body is not valid JSON: {} (byte {}{})", cause, used, where));
 }
 
 void JsonWriter::Separate() {
@@ -322,11 +326,21 @@ void AppendJsonString(std::string_view text, std::string& out) {
       continue;
     }
     switch (byte) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
       default:
         if (byte < 0x20 || byte == 0x7f) {
           fmt::format_to(std::back_inserter(out), "\\u{:04x}", byte);

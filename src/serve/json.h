@@ -1,6 +1,6 @@
-// JSON at the wire: a small value tree and a writer, so that front ends never see the parsing library.
-// ParseJson bounds depth and the number of values, and says where a text went wrong and in which member.
-// Plain values, owned by whoever holds them, safe on any thread.
+// JSON at the wire: a small value tree and a writer, so that front ends never see the parsing
+// library. ParseJson bounds depth and the number of values, and says where a text went wrong and in
+// which member. Plain values, owned by whoever holds them, safe on any thread.
 #pragma once
 
 #include <cstddef>
@@ -69,8 +69,8 @@ struct JsonLimits {
 // INVALID_ARGUMENT with position, cause and the member it happened in.
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
-// Appends one JSON text to a string; commas come by themselves. Strings are made valid UTF-8: a byte
-// that is none becomes U+FFFD. Numbers that JSON cannot say (NaN, infinities) become null.
+// Appends one JSON text to a string; commas come by themselves. Strings are made valid UTF-8: a
+// byte that is none becomes U+FFFD. Numbers that JSON cannot say (NaN, infinities) become null.
 class JsonWriter {
  public:
   explicit JsonWriter(std::string& out) : out_(out) {}

@@ -15,8 +15,8 @@ std::string Problem(std::string_view text) {
 }
 
 TEST(JsonTest, ReadsEveryKindOfValue) {
-  const Result<Json> json =
-      ParseJson(R"( {"s":"a\u00e9\n","i":-3,"u":18446744073709551615,"d":2.5,"b":true,"n":null,"l":[1,[]]} )");
+  const Result<Json> json = ParseJson(
+      R"( {"s":"a\u00e9\n","i":-3,"u":18446744073709551615,"d":2.5,"b":true,"n":null,"l":[1,[]]} )");
   ASSERT_TRUE(json.ok()) << json.status().message();
   EXPECT_EQ(*json->Find("s")->AsString(), "a\xC3\xA9\n");
   EXPECT_EQ(*json->Find("i")->AsInt(), -3);
@@ -34,7 +34,8 @@ TEST(JsonTest, WritesBackWhatItRead) {
 }
 
 TEST(JsonTest, NamesPositionAndMemberOfBrokenText) {
-  EXPECT_NE(Problem(R"({"temperature": NaN})").find("NaN and Infinity are not JSON numbers"), std::string::npos);
+  EXPECT_NE(Problem(R"({"temperature": NaN})").find("NaN and Infinity are not JSON numbers"),
+            std::string::npos);
   EXPECT_NE(Problem(R"({"temperature": NaN})").find("\"temperature\""), std::string::npos);
   EXPECT_NE(Problem(R"({"temperature": 1e400})").find("too large"), std::string::npos);
   EXPECT_NE(Problem(R"({"prompt": "abc)").find("ends too early"), std::string::npos);
@@ -69,7 +70,14 @@ TEST(JsonTest, RefusesANameThatAppearsTwiceUnlessAllowed) {
 
 TEST(JsonWriterTest, WritesNumbersThatReadBackEqual) {
   std::string out;
-  JsonWriter(out).BeginArray().Float(0.0f).Float(-0.25f).Float(0.1f).Double(1e300).Float(NAN).EndArray();
+  JsonWriter(out)
+      .BeginArray()
+      .Float(0.0f)
+      .Float(-0.25f)
+      .Float(0.1f)
+      .Double(1e300)
+      .Float(NAN)
+      .EndArray();
   EXPECT_EQ(out, "[0.0,-0.25,0.1,1e+300,null]");
 }
 

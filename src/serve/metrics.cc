@@ -39,8 +39,8 @@ prom::MetricFamily EngineFigure(const std::string& name, const std::string& help
 }
 
 prom::MetricFamily KvBlocks(const KvCacheStats& kv) {
-  prom::MetricFamily family{"tandem_kv_blocks", "Key-value cache blocks by state.",
-                            prom::MetricType::Gauge, {}};
+  prom::MetricFamily family{
+      "tandem_kv_blocks", "Key-value cache blocks by state.", prom::MetricType::Gauge, {}};
   const auto add = [&family](const char* state, int32_t blocks) {
     prom::ClientMetric metric;
     metric.label = {{"state", state}};
@@ -107,8 +107,9 @@ struct Metrics::Impl {
                                               "From a token to the next.", kWaitSeconds);
   prom::Histogram& end_to_end = AddHistogram(registry, "tandem_request_seconds",
                                              "From a request's arrival to its end.", kWaitSeconds);
-  prom::Histogram& queued = AddHistogram(registry, "tandem_queue_seconds",
-                                         "From a request's arrival to its first step.", kWaitSeconds);
+  prom::Histogram& queued =
+      AddHistogram(registry, "tandem_queue_seconds", "From a request's arrival to its first step.",
+                   kWaitSeconds);
   prom::Histogram& prompt_tokens = AddHistogram(registry, "tandem_request_prompt_tokens",
                                                 "Prompt tokens of a request.", kTokenCounts);
   prom::Histogram& output_tokens = AddHistogram(registry, "tandem_request_output_tokens",

@@ -1,5 +1,6 @@
-// Runs the transcripts of tests/protocol/: each file is a list of exchanges, sent to a whole server over a
-// scripted engine (testing/fake_engine.h says what it answers). tests/protocol/README.md has the format.
+// Runs the transcripts of tests/protocol/: each file is a list of exchanges, sent to a whole server
+// over a scripted engine (testing/fake_engine.h says what it answers). tests/protocol/README.md has
+// the format.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -52,9 +53,7 @@ class TranscriptReader {
 
  private:
   bool AtEnd() const { return at_ == lines_.size(); }
-  bool AtMark() const {
-    return AtEnd() || lines_[at_].starts_with("=== ") || lines_[at_] == "---";
-  }
+  bool AtMark() const { return AtEnd() || lines_[at_].starts_with("=== ") || lines_[at_] == "---"; }
 
   Exchange ReadExchange() {
     Exchange exchange;
@@ -63,12 +62,15 @@ class TranscriptReader {
     const size_t space = request.find(' ');
     exchange.method = request.substr(0, space);
     exchange.path = request.substr(space + 1);
-    ReadHeaders([&](std::string name, std::string value) { exchange.headers.emplace_back(name, value); });
+    ReadHeaders(
+        [&](std::string name, std::string value) { exchange.headers.emplace_back(name, value); });
     exchange.body = ReadBody();
     TANDEM_CHECK(!AtEnd() && lines_[at_] == "---", "a transcript needs --- before the response");
     exchange.status = std::stoi(lines_[++at_]);
     ++at_;
-    ReadHeaders([&](std::string name, std::string value) { exchange.expected_headers.push_back({name, value}); });
+    ReadHeaders([&](std::string name, std::string value) {
+      exchange.expected_headers.push_back({name, value});
+    });
     exchange.expected_body = ReadBody();
     return exchange;
   }
@@ -138,8 +140,9 @@ TEST_P(ProtocolTest, AnswersAsWritten) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transcripts, ProtocolTest,
-                         testing::Values("kserve_generate", "kserve_errors", "kserve_stream", "openai_chat",
-                                         "openai_completions", "openai_errors", "openai_stream", "routes"),
+                         testing::Values("kserve_generate", "kserve_errors", "kserve_stream",
+                                         "openai_chat", "openai_completions", "openai_errors",
+                                         "openai_stream", "routes"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

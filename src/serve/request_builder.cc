@@ -75,9 +75,8 @@ void FillGreedyByDefault(const SamplingFields& fields, ops::SamplingParams& para
   params.top_p = top_p > 0 ? static_cast<float>(top_p) : 1.0f;
   params.min_p = static_cast<float>(fields.min_p.value_or(0));
   params.repetition_penalty = static_cast<float>(fields.repetition_penalty.value_or(1));
-  params.temperature = top_k == 0 && top_p <= 0
-                           ? 0.0f
-                           : static_cast<float>(fields.temperature.value_or(1.0));
+  params.temperature =
+      top_k == 0 && top_p <= 0 ? 0.0f : static_cast<float>(fields.temperature.value_or(1.0));
 }
 
 void FillFromGenerationConfig(const SamplingFields& fields, const GenerationDefaults& defaults,
@@ -115,18 +114,20 @@ Status CheckWords(std::string_view field, const std::vector<std::string>& words,
 Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_len) {
   return FieldError(
       "max_tokens",
-      fmt::format("This model's {} is {} tokens. However, you requested {} tokens ({} in the prompt, "
-                  "{} in the completion). Please reduce the length of either one.",
-                  kContextLength, max_seq_len, prompt_tokens + max_tokens, prompt_tokens, max_tokens));
+      fmt::format(
+          "This model's {} is {} tokens. However, you requested {} tokens ({} in the prompt, "
+          "{} in the completion). Please reduce the length of either one.",
+          kContextLength, max_seq_len, prompt_tokens + max_tokens, prompt_tokens, max_tokens));
 }
 
 Status CheckPromptBytes(size_t bytes, const EngineLimits& engine, const RequestLimits& limits) {
   if (bytes == 0) return FieldError("prompt", "must not be empty");
   const int64_t most = engine.max_seq_len * limits.max_prompt_bytes_per_token;
   if (static_cast<int64_t>(bytes) <= most) return {};
-  return FieldError("prompt", fmt::format("This model's {} is {} tokens; a prompt of {} bytes is too long "
-                                          "for it (at most {} bytes are read).",
-                                          kContextLength, engine.max_seq_len, bytes, most));
+  return FieldError("prompt",
+                    fmt::format("This model's {} is {} tokens; a prompt of {} bytes is too long "
+                                "for it (at most {} bytes are read).",
+                                kContextLength, engine.max_seq_len, bytes, most));
 }
 
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
@@ -146,7 +147,8 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
     TANDEM_RETURN_IF_ERROR(CheckPromptBytes(text.messages->size() / 2, engine, limits));
     Result<std::string> rendered = codec.RenderChat(*text.messages);
     if (!rendered.ok()) {
-      if (rendered.status().code() == Code::kInvalidArgument && FieldOf(rendered.status()).empty()) {
+      if (rendered.status().code() == Code::kInvalidArgument &&
+          FieldOf(rendered.status()).empty()) {
         return FieldError("messages", rendered.status().message());
       }
       return rendered.status();
@@ -192,7 +194,8 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
     }
   }
   if (request.logit_bias.size() > limits.max_logit_bias) {
-    return FieldError("logit_bias", fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
+    return FieldError("logit_bias",
+                      fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
   }
   return {};
 }
@@ -234,19 +237,21 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const RequestLimits& limits, Nanos now) {
   // What is cheap to refuse comes before the prompt is tokenized.
   TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling));
-  TANDEM_RETURN_IF_ERROR(
-      CheckInteger("n", text.num_choices, 1, std::min<int64_t>(limits.max_choices, engine.max_batch_size)));
+  TANDEM_RETURN_IF_ERROR(CheckInteger(
+      "n", text.num_choices, 1, std::min<int64_t>(limits.max_choices, engine.max_batch_size)));
   TANDEM_RETURN_IF_ERROR(CheckInteger("logprobs", text.num_top_logprobs, -1, ops::kMaxTopLogprobs));
   TANDEM_RETURN_IF_ERROR(CheckWords("stop", text.stop, limits.max_stop, limits.max_word_bytes));
   TANDEM_RETURN_IF_ERROR(
       CheckWords("bad_words", text.bad_words, limits.max_bad_words, limits.max_word_bytes));
-  if (text.max_tokens && *text.max_tokens < 1) return FieldError("max_tokens", "must be at least 1");
+  if (text.max_tokens && *text.max_tokens < 1)
+    return FieldError("max_tokens", "must be at least 1");
   if (text.max_tokens && *text.max_tokens >= engine.max_seq_len) {
     return PromptTooLong(1, *text.max_tokens, engine.max_seq_len);
   }
   if (text.priority) TANDEM_RETURN_IF_ERROR(CheckRange("priority", *text.priority, 0, 1));
   if (text.logit_bias.size() > limits.max_logit_bias) {
-    return FieldError("logit_bias", fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
+    return FieldError("logit_bias",
+                      fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
   }
 
   Request request;

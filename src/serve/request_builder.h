@@ -1,5 +1,6 @@
-// BuildRequest: text request + model defaults + limits → engine request. A pure function of its arguments
-// (it tokenizes, which may take long for a long prompt); every refusal is INVALID_ARGUMENT "field: sentence".
+// BuildRequest: text request + model defaults + limits → engine request. A pure function of its
+// arguments (it tokenizes, which may take long for a long prompt); every refusal is
+// INVALID_ARGUMENT "field: sentence".
 #pragma once
 
 #include <cstddef>
@@ -17,10 +18,10 @@ namespace tandem::serve {
 
 // What one request may ask for; beyond it: INVALID_ARGUMENT naming the field.
 struct RequestLimits {
-  int64_t max_choices = 128;      // and at most the engine's batch size
-  size_t max_stop = 16;           // stop strings
+  int64_t max_choices = 128;  // and at most the engine's batch size
+  size_t max_stop = 16;       // stop strings
   size_t max_bad_words = 128;
-  size_t max_word_bytes = 256;    // of a stop string or bad word
+  size_t max_word_bytes = 256;  // of a stop string or bad word
   size_t max_logit_bias = 1024;
   int64_t max_prompt_bytes_per_token = 8;  // looked at before a long prompt is tokenized
 };

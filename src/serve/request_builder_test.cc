@@ -13,7 +13,8 @@ namespace {
 
 constexpr EngineLimits kEngine{100, 8, true};
 
-Result<Request> Build(const std::function<void(TextRequest&)>& change, GenerationDefaults defaults = {}) {
+Result<Request> Build(const std::function<void(TextRequest&)>& change,
+                      GenerationDefaults defaults = {}) {
   TextRequest text;
   text.text = "hello";
   change(text);
@@ -40,7 +41,9 @@ TEST(RequestBuilderTest, SamplesAtTemperatureOneUnlessTheModelSaysOtherwise) {
   GenerationDefaults greedy;
   greedy.do_sample = false;
   EXPECT_TRUE(Build([](TextRequest&) {}, greedy)->sampling.greedy());
-  EXPECT_EQ(Build([](TextRequest& t) { t.sampling.temperature = 0.5; }, greedy)->sampling.temperature, 0.5f);
+  EXPECT_EQ(
+      Build([](TextRequest& t) { t.sampling.temperature = 0.5; }, greedy)->sampling.temperature,
+      0.5f);
   GenerationDefaults warm;
   warm.temperature = 0.6;
   warm.top_p = 0.9;
@@ -69,7 +72,8 @@ TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.temperature = NAN; }), "temperature");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.top_p = 1.5; }), "top_p");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.top_k = -2; }), "top_k");
-  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.repetition_penalty = 0; }), "repetition_penalty");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.repetition_penalty = 0; }),
+            "repetition_penalty");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.max_tokens = 0; }), "max_tokens");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.max_tokens = -5; }), "max_tokens");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.num_choices = int64_t{1} << 31; }), "n");
@@ -78,11 +82,14 @@ TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.stop.assign(17, "x"); }), "stop");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.stop = {std::string(257, 'x')}; }), "stop");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.logit_bias = {{259, 1.0}}; }), "logit_bias");
-  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.logit_bias.assign(1025, {1, 1.0}); }), "logit_bias");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.logit_bias.assign(1025, {1, 1.0}); }),
+            "logit_bias");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.text = ""; }), "prompt");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.text.reset(), t.tokens.emplace(); }), "prompt");
-  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.text.reset(), t.tokens.emplace(1, 400); }), "prompt");
-  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.min_tokens = 50, t.max_tokens = 20; }), "min_tokens");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.text.reset(), t.tokens.emplace(1, 400); }),
+            "prompt");
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.min_tokens = 50, t.max_tokens = 20; }),
+            "min_tokens");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.end_id = 300; }), "end_id");
 }
 

@@ -1,6 +1,5 @@
 #include "serve/server.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -21,7 +20,8 @@ namespace tandem::serve {
 namespace {
 
 constexpr Nanos kPoll = std::chrono::milliseconds(10);
-constexpr Nanos kLastWords = std::chrono::seconds(1);  // for the error events of requests that were cut
+constexpr Nanos kLastWords =
+    std::chrono::seconds(1);  // for the error events of requests that were cut
 
 // A pipe that wakes Run(): one byte for each signal. One in a process, since signal handlers are.
 class SignalPipe {
@@ -39,10 +39,11 @@ class SignalPipe {
   // True when there was a wake-up within `timeout` (for ever when negative).
   bool Read(Nanos timeout) const {
     pollfd waiting{fds_[0], POLLIN, 0};
-    const auto ms = timeout < Nanos(0)
-                        ? -1
-                        : static_cast<int>(
-                              std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
+    const auto ms =
+        timeout < Nanos(0)
+            ? -1
+            : static_cast<int>(
+                  std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
     char byte = 0;
     return ::poll(&waiting, 1, ms) > 0 && ::read(fds_[0], &byte, 1) == 1;
   }
@@ -63,7 +64,7 @@ class SignalHandlers {
  public:
   SignalHandlers() {
     SignalPipe::Get();  // made here: a handler must not
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = OnSignal;
     action.sa_flags = SA_RESTART;
     ::sigaction(SIGTERM, &action, &old_term_);
@@ -77,8 +78,8 @@ class SignalHandlers {
   SignalHandlers& operator=(const SignalHandlers&) = delete;
 
  private:
-  struct sigaction old_term_ {};
-  struct sigaction old_int_ {};
+  struct sigaction old_term_{};
+  struct sigaction old_int_{};
 };
 
 FrontEnd MakeMetricsFrontEnd(GenerateService& service, Metrics& metrics) {
@@ -104,22 +105,15 @@ FrontEnd MakeHealthFrontEnd(std::function<bool()> ready) {
   front_end.routes = {{"GET", "/health",
                        [ready = std::move(ready)](auto&&...) {
                          const bool is_ready = ready();
-                         return MakeReply(is_ready ? 200 : 503, is_ready ? R"({"status":"ok"})"
-                                                                         : R"({"status":"not ready"})");
+                         return MakeReply(is_ready ? 200 : 503, is_ready
+                                                                    ? R"({"status":"ok"})"
+                                                                    : R"({"status":"not ready"})");
                        },
                        true}};
   return front_end;
 }
 
 }  // namespace
-
-bool IsLoopback(const std::string& host) {
-  if (host == "localhost") return true;
-  in_addr v4{};
-  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
-  in6_addr v6{};
-  return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
-}
 
 struct Server::Impl {
   Impl(const ServerOptions& server_options, GenerateService& generate_service, Metrics& metrics)
@@ -164,8 +158,8 @@ struct Server::Impl {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, GenerateService& service,
-                                              Metrics& metrics) {
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                              GenerateService& service, Metrics& metrics) {
   if (!IsLoopback(options.http.host) && options.api_keys.empty() && !options.insecure) {
     return FailedPrecondition(fmt::format(
         "host: {} can be reached from other machines, and there is no API key; give one, or say "

@@ -1,5 +1,5 @@
-// Server: the HTTP face of a GenerateService: OpenAI and KServe routes, health, metrics, keys, and an orderly
-// end. Owned by main(); Start and Run on one thread, Shutdown on any.
+// Server: the HTTP face of a GenerateService: OpenAI and KServe routes, health, metrics, keys, and
+// an orderly end. Owned by main(); Start and Run on one thread, Shutdown on any.
 //
 //   auto engine_client = MakeEngineClient(*engine);          // the engine is Start()ed
 //   auto codec = LoadTextCodec(model_dir);
@@ -18,29 +18,30 @@
 #include "base/status.h"
 #include "serve/generate_service.h"
 #include "serve/http/http_server.h"
+#include "serve/http/listen.h"
 #include "serve/metrics.h"
 
 namespace tandem::serve {
 
 struct ServerOptions {
-  HttpServerOptions http;  // host, port, threads, limits
+  HttpServerOptions http;             // host, port, threads, limits
   std::vector<std::string> api_keys;  // any of them opens every route; health needs none
   bool insecure = false;              // listen on a public address without a key
   std::string served_model_name = "tandem";
   size_t openai_body_bytes = 16 << 20;
   size_t kserve_body_bytes = 64 << 20;
-  // SIGTERM: not ready at once; for `drain_grace` requests are still taken (a balancer needs a while to
-  // notice), then refused; what runs may end within `shutdown_timeout`.
+  // SIGTERM: not ready at once; for `drain_grace` requests are still taken (a balancer needs a
+  // while to notice), then refused; what runs may end within `shutdown_timeout`.
   Nanos drain_grace{0};
   Nanos shutdown_timeout = std::chrono::seconds(25);
 };
 
 class Server {
  public:
-  // Binds and serves. FAILED_PRECONDITION for a public address without key or `insecure`; UNAVAILABLE
-  // "Port 8000 is in use; try --port 8001."
-  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, GenerateService& service,
-                                               Metrics& metrics);
+  // Binds and serves. FAILED_PRECONDITION for a public address without key or `insecure`;
+  // UNAVAILABLE "Port 8000 is in use; try --port 8001."
+  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options,
+                                               GenerateService& service, Metrics& metrics);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -48,8 +49,8 @@ class Server {
   uint16_t port() const;
   int active_requests() const;
 
-  // Serves until SIGTERM, SIGINT or Shutdown(), then drains. Ok also when requests had to be cut at the
-  // end of the time; CANCELLED when a second signal cut them.
+  // Serves until SIGTERM, SIGINT or Shutdown(), then drains. Ok also when requests had to be cut at
+  // the end of the time; CANCELLED when a second signal cut them.
   Status Run();
   // As a signal.
   void Shutdown();
@@ -59,8 +60,5 @@ class Server {
   explicit Server(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// Whether only programs of this machine can reach `host`.
-bool IsLoopback(const std::string& host);
 
 }  // namespace tandem::serve

@@ -1,4 +1,5 @@
-// The whole server over a scripted engine: many clients at once, clients that go, an orderly end, keys, bad input.
+// The whole server over a scripted engine: many clients at once, clients that go, an orderly end,
+// keys, bad input.
 #include "serve/server.h"
 
 #include <fmt/format.h>
@@ -25,7 +26,8 @@ constexpr std::string_view kGenerate = "/v2/models/ensemble/generate";
 constexpr std::string_view kCompletions = "/v1/completions";
 
 std::string Completion(std::string_view prompt, int max_tokens, bool stream) {
-  return fmt::format(R"({{"prompt":"{}","max_tokens":{},"stream":{}}})", prompt, max_tokens, stream);
+  return fmt::format(R"({{"prompt":"{}","max_tokens":{},"stream":{}}})", prompt, max_tokens,
+                     stream);
 }
 
 FakeEngineOptions Paced(Nanos step) {
@@ -47,7 +49,8 @@ std::string ReadStream(HttpClient& client) {
     }
     const Result<Json> json = ParseJson(**event);
     if (!json.ok() || json->Find("error") != nullptr) return "broken: " + **event;
-    for (const Json& choice : *json->Find("choices")->AsArray()) text += *choice.Find("text")->AsString();
+    for (const Json& choice : *json->Find("choices")->AsArray())
+      text += *choice.Find("text")->AsString();
   }
 }
 
@@ -81,10 +84,11 @@ TEST(ServerTest, TwoHundredConcurrentStreams) {
     // The head comes with the first token: all are opened before any is read.
     ASSERT_TRUE(clients.back().Connect().ok());
     const std::string body = Completion("endless", 20, true);
-    ASSERT_TRUE(clients.back()
-                    .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
-                                          kCompletions, body.size(), body))
-                    .ok());
+    ASSERT_TRUE(
+        clients.back()
+            .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                  kCompletions, body.size(), body))
+            .ok());
   }
   for (HttpClient& client : clients) {
     std::string all;
@@ -102,7 +106,8 @@ TEST(ServerTest, StreamsHoldStopStringsBackAcrossChunks) {
   TestServer server;
   HttpClient client = server.Client();
   const Result<ClientResponse> head = client.OpenStream(
-      kCompletions, R"({"prompt":"endless","max_tokens":100,"stream":true,"stop":["h abcX","gh abcdefgh a"]})");
+      kCompletions,
+      R"({"prompt":"endless","max_tokens":100,"stream":true,"stop":["h abcX","gh abcdefgh a"]})");
   ASSERT_TRUE(head.ok());
   EXPECT_EQ(ReadStream(client), "abcdef");
   EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
@@ -120,8 +125,9 @@ TEST(ServerTest, AConnectionStreamsAgainAndAgain) {
 TEST(ServerTest, ClientsThatGoAtAnyByteFreeTheirRequests) {
   TestServer server(Paced(Nanos(200'000)));
   const std::string body = Completion("endless", 1000, true);
-  const std::string request = fmt::format(
-      "POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", kCompletions, body.size(), body);
+  const std::string request =
+      fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", kCompletions,
+                  body.size(), body);
   std::mt19937 random(1);
   for (int i = 0; i < 150; ++i) {
     HttpClient client = server.Client();
@@ -147,9 +153,11 @@ TEST(ServerTest, AClientThatGoesIsNoticedAtOnceAlsoWithoutAStream) {
     HttpClient client = server.Client();
     const std::string body = Completion("endless", 2000, false);
     ASSERT_TRUE(client.Connect().ok());
-    ASSERT_TRUE(client.WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
-                                            kCompletions, body.size(), body))
-                    .ok());
+    ASSERT_TRUE(
+        client
+            .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                  kCompletions, body.size(), body))
+            .ok());
     ASSERT_TRUE(Eventually([&] { return server.engine.open_sequences() == 1; }));
   }
   EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }, milliseconds(500)));
@@ -165,19 +173,22 @@ TEST(ServerTest, AFullQueueSaysWhenToComeBack) {
     holders.push_back(server.Client());
     const std::string body = Completion("tandem", 3, false);
     ASSERT_TRUE(holders.back().Connect().ok());
-    ASSERT_TRUE(holders.back()
-                    .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
-                                          kCompletions, body.size(), body))
-                    .ok());
+    ASSERT_TRUE(
+        holders.back()
+            .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                                  kCompletions, body.size(), body))
+            .ok());
   }
   ASSERT_TRUE(Eventually([&] { return server.engine.open_sequences() == 2; }));
   const auto start = std::chrono::steady_clock::now();
-  const Result<ClientResponse> refused = server.Client().Post(kCompletions, Completion("tandem", 3, true));
+  const Result<ClientResponse> refused =
+      server.Client().Post(kCompletions, Completion("tandem", 3, true));
   EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(500));
   EXPECT_EQ(refused->status, 429);
   EXPECT_EQ(refused->Header("retry-after"), "1");
   EXPECT_NE(refused->body.find("rate_limit_exceeded"), std::string::npos);
-  const Result<ClientResponse> other = server.Client().Post(kGenerate, R"({"text_input":"x","max_tokens":1})");
+  const Result<ClientResponse> other =
+      server.Client().Post(kGenerate, R"({"text_input":"x","max_tokens":1})");
   EXPECT_EQ(other->status, 503);
   EXPECT_EQ(other->Header("retry-after"), "1");
   EXPECT_NE(other->body.find("Exceeds maximum queue size"), std::string::npos);
@@ -196,7 +207,8 @@ TEST(ServerTest, ASlowReaderIsCutWithoutAnEndMarkAndOthersAreNot) {
   HttpClient slow = server.Client();
   const std::string body = R"({"prompt":"endless","max_tokens":2000,"stream":true,"n":16})";
   ASSERT_TRUE(slow.Connect().ok());
-  ASSERT_TRUE(slow.WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+  ASSERT_TRUE(slow.WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                                        "Content-Length: {}\r\n\r\n{}",
                                         kCompletions, body.size(), body))
                   .ok());
   HttpClient quick = server.Client();
@@ -350,14 +362,16 @@ TEST(ServerTest, HostileBodiesGetA4xxAndTheServerGoesOn) {
 TEST(ServerTest, OptionsReachTheEngine) {
   TestServer server;
   HttpClient client = server.Client();
-  ASSERT_EQ(client
-                .Post(kCompletions,
-                      R"({"prompt":"tandem","max_tokens":9,"temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,
+  ASSERT_EQ(
+      client
+          .Post(
+              kCompletions,
+              R"({"prompt":"tandem","max_tokens":9,"temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,
                           "presence_penalty":0.3,"frequency_penalty":0.4,"repetition_penalty":1.2,"seed":11,
                           "min_tokens":2,"ignore_eos":true,"logit_bias":{"5":-100},"bad_words":["no"],
                           "use_draft":false,"n":2})")
-                ->status,
-            200);
+          ->status,
+      200);
   const Request request = server.engine.last_request();
   EXPECT_EQ(request.sampling.temperature, 0.5f);
   EXPECT_EQ(request.sampling.top_p, 0.9f);
@@ -373,8 +387,10 @@ TEST(ServerTest, OptionsReachTheEngine) {
   EXPECT_FALSE(request.use_draft);
   EXPECT_NE(request.constraint, nullptr);
   ASSERT_EQ(request.logit_bias.size(), 1u);
-  ASSERT_EQ(client.Post(kGenerate, R"({"text_input":"x","max_tokens":3,"temperature":0.9,"end_id":-1})")->status,
-            200);
+  ASSERT_EQ(
+      client.Post(kGenerate, R"({"text_input":"x","max_tokens":3,"temperature":0.9,"end_id":-1})")
+          ->status,
+      200);
   const Request greedy = server.engine.last_request();
   EXPECT_TRUE(greedy.sampling.greedy());
   EXPECT_TRUE(greedy.end_ids.empty());

@@ -50,10 +50,12 @@ class BadWordsConstraint final : public TokenConstraint {
 
 class ModelTextCodec final : public TextCodec {
  public:
-  ModelTextCodec(std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<const ChatTemplate> chat)
+  ModelTextCodec(std::shared_ptr<const Tokenizer> tokenizer,
+                 std::shared_ptr<const ChatTemplate> chat)
       : tokenizer_(std::move(tokenizer)), chat_(std::move(chat)) {}
 
-  Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override {
+  Result<std::vector<int32_t>> Encode(std::string_view text,
+                                      bool add_special_tokens) const override {
     return tokenizer_->Encode(text, add_special_tokens);
   }
   std::unique_ptr<Decoder> NewDecoder(bool at_start) const override {

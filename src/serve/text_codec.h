@@ -1,5 +1,6 @@
-// TextCodec: everything about a model's text that the service needs: text to tokens and back, the chat
-// template, banned words. Immutable once loaded: any thread may use it. A Decoder belongs to one choice.
+// TextCodec: everything about a model's text that the service needs: text to tokens and back, the
+// chat template, banned words. Immutable once loaded: any thread may use it. A Decoder belongs to
+// one choice.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,10 @@ class TextCodec {
 
   virtual ~TextCodec() = default;
 
-  virtual Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const = 0;
-  // `at_start`: the text stands by itself; else it continues a prompt, and a leading space is part of it.
+  virtual Result<std::vector<int32_t>> Encode(std::string_view text,
+                                              bool add_special_tokens) const = 0;
+  // `at_start`: the text stands by itself; else it continues a prompt, and a leading space is part
+  // of it.
   virtual std::unique_ptr<Decoder> NewDecoder(bool at_start) const = 0;
   // The bytes a token adds to a text.
   virtual std::string TokenBytes(int32_t token) const = 0;

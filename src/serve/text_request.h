@@ -1,4 +1,5 @@
-// What a front end asks of the service and what it hears back, in text and without a protocol. Plain values.
+// What a front end asks of the service and what it hears back, in text and without a protocol.
+// Plain values.
 #pragma once
 
 #include <cstdint>
@@ -50,16 +51,16 @@ struct TextRequest {
 
   std::vector<std::string> stop;       // matched on decoded text; not part of the answer
   std::vector<std::string> bad_words;  // never generated
-  std::vector<std::pair<int64_t, double>> logit_bias;          // token id, added value
-  std::vector<std::pair<std::string, double>> word_bias;       // every token of the word
-  std::optional<int64_t> end_id;  // instead of the model's; -1: none
+  std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
+  std::vector<std::pair<std::string, double>> word_bias;  // every token of the word
+  std::optional<int64_t> end_id;                          // instead of the model's; -1: none
   bool ignore_eos = false;
   bool use_draft = true;
   std::optional<double> priority;
   std::optional<Nanos> timeout;  // from the moment the service gets it
 
   bool continues_prompt = false;  // the answer is read behind the prompt: its leading space counts
-  bool stream = false;  // a slow reader of a stream is cut at ServiceLimits::stream_bytes
+  bool stream = false;            // a slow reader of a stream is cut at ServiceLimits::stream_bytes
 };
 
 struct TopLogprob {
@@ -70,8 +71,8 @@ struct TopLogprob {
 // One token of an answer. Concatenated, the texts of a choice's pieces are its text.
 struct TokenPiece {
   int32_t token = 0;
-  std::string text;  // may be empty: the token ends inside a character
-  float logprob = 0.0f;             // with num_top_logprobs >= 0
+  std::string text;      // may be empty: the token ends inside a character
+  float logprob = 0.0f;  // with num_top_logprobs >= 0
   std::vector<TopLogprob> top;
 };
 

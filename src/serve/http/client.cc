@@ -8,10 +8,13 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <memory>
+
+#include "serve/http/wire.h"
 
 namespace tandem::serve {
 namespace {
@@ -23,14 +26,6 @@ std::string_view Trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-}
-
-std::string Lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
 }
 
 template <typename T>
@@ -95,6 +90,7 @@ HttpClient& HttpClient::operator=(HttpClient&& other) noexcept {
   reused_ = other.reused_;
   chunked_ = other.chunked_;
   until_close_ = other.until_close_;
+  bytes_left_ = other.bytes_left_;
   stream_ended_ = other.stream_ended_;
   stream_ = std::move(other.stream_);
   return *this;
@@ -124,7 +120,8 @@ Status HttpClient::Connect() {
     if (fd_ < 0) continue;
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout_);
     const auto rest = std::chrono::duration_cast<std::chrono::microseconds>(timeout_ - seconds);
-    const timeval limit{static_cast<time_t>(seconds.count()), static_cast<suseconds_t>(rest.count())};
+    const timeval limit{static_cast<time_t>(seconds.count()),
+                        static_cast<suseconds_t>(rest.count())};
     const int on = 1;
     ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
@@ -190,9 +187,10 @@ Result<std::string> HttpClient::ReadLine() {
   return line;
 }
 
-Status HttpClient::WriteRequest(std::string_view method, std::string_view path, std::string_view body,
-                                const HttpHeaders& headers) {
-  std::string request = fmt::format("{} {} HTTP/1.1\r\nHost: {}:{}\r\n", method, path, host_, port_);
+Status HttpClient::WriteRequest(std::string_view method, std::string_view path,
+                                std::string_view body, const HttpHeaders& headers) {
+  std::string request =
+      fmt::format("{} {} HTTP/1.1\r\nHost: {}:{}\r\n", method, path, host_, port_);
   for (const auto& [name, value] : headers) request += fmt::format("{}: {}\r\n", name, value);
   if (method != "GET") {
     request += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());
@@ -216,13 +214,18 @@ Result<ClientResponse> HttpClient::ReadHead() {
       if (line.empty()) break;
       const size_t colon = line.find(':');
       if (colon == std::string::npos) return Internal("the server sent a broken header");
-      response.headers.emplace_back(Lower(line.substr(0, colon)),
+      response.headers.emplace_back(LowerCase(line.substr(0, colon)),
                                     std::string(Trim(std::string_view(line).substr(colon + 1))));
     }
   } while (response.status == 100);
   reused_ = true;
-  chunked_ = Lower(response.Header("transfer-encoding")) == "chunked";
-  until_close_ = !chunked_ && response.Header("content-length").empty();
+  chunked_ = LowerCase(response.Header("transfer-encoding")) == "chunked";
+  const std::string_view length = response.Header("content-length");
+  until_close_ = !chunked_ && length.empty();
+  bytes_left_ = 0;
+  if (!length.empty() && !ParseNumber(length, bytes_left_)) {
+    return Internal("the server sent a broken Content-Length");
+  }
   return response;
 }
 
@@ -240,36 +243,30 @@ Result<bool> HttpClient::ReadChunk(std::string& out) {
 
 Result<bool> HttpClient::ReadPiece(std::string& out) {
   if (chunked_) return ReadChunk(out);
-  if (buffer_.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(buffer_, ReadRaw(kReadBytes));
+  if (!until_close_ && bytes_left_ == 0) return false;
+  TANDEM_ASSIGN_OR_RETURN(const std::string piece,
+                          ReadRaw(until_close_ ? kReadBytes : std::min(kReadBytes, bytes_left_)));
+  if (until_close_) {
+    out += piece;
+    return !piece.empty();
   }
-  out += buffer_;
-  const bool more = !buffer_.empty();
-  buffer_.clear();
-  return more;
+  if (piece.empty()) return Unavailable("the server closed the connection");
+  out += piece;
+  bytes_left_ -= piece.size();
+  return true;
 }
 
 Status HttpClient::ReadBody(ClientResponse& response) {
-  if (chunked_ || until_close_) {
-    for (;;) {
-      TANDEM_ASSIGN_OR_RETURN(const bool more, ReadPiece(response.body));
-      if (!more) return {};
-    }
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, ReadPiece(response.body));
+    if (!more) return {};
   }
-  size_t length = 0;
-  if (!ParseNumber(response.Header("content-length"), length)) {
-    return Internal("the server sent a broken Content-Length");
-  }
-  while (buffer_.size() < length) TANDEM_RETURN_IF_ERROR(Fill());
-  response.body = buffer_.substr(0, length);
-  buffer_.erase(0, length);
-  return {};
 }
 
 Result<ClientResponse> HttpClient::ReadResponse() {
   TANDEM_ASSIGN_OR_RETURN(ClientResponse response, ReadHead());
   TANDEM_RETURN_IF_ERROR(ReadBody(response));
-  if (until_close_ || Lower(response.Header("connection")) == "close") Close();
+  if (until_close_ || LowerCase(response.Header("connection")) == "close") Close();
   return response;
 }
 
@@ -309,7 +306,7 @@ Result<ClientResponse> HttpClient::OpenStream(std::string_view path, std::string
     return response;
   }
   TANDEM_RETURN_IF_ERROR(ReadBody(response));
-  if (until_close_ || Lower(response.Header("connection")) == "close") Close();
+  if (until_close_ || LowerCase(response.Header("connection")) == "close") Close();
   return response;
 }
 

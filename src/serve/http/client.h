@@ -1,6 +1,6 @@
-// HttpClient: one blocking HTTP/1.1 connection, for tests and load generators: plain requests, and streams of
-// server-sent events read one at a time. Connects by itself and again when the server closed an idle
-// connection. Owned and used by one thread.
+// HttpClient: one blocking HTTP/1.1 connection, for tests and load generators: plain requests, and
+// streams of server-sent events read one at a time. Connects by itself and again when the server
+// closed an idle connection. Owned and used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -46,12 +46,12 @@ class HttpClient {
   Result<ClientResponse> Send(std::string_view method, std::string_view path, std::string_view body,
                               const HttpHeaders& headers = {});
 
-  // Sends a request and reads the response's head; when it is a stream of events, NextEvent() reads them.
-  // Another response (an error) is complete, body and all.
+  // Sends a request and reads the response's head; when it is a stream of events, NextEvent() reads
+  // them. Another response (an error) is complete, body and all.
   Result<ClientResponse> OpenStream(std::string_view path, std::string_view body,
                                     const HttpHeaders& headers = {});
-  // The data of the next event ("[DONE]" included); nothing at the stream's proper end. UNAVAILABLE when
-  // the connection broke off before that.
+  // The data of the next event ("[DONE]" included); nothing at the stream's proper end. UNAVAILABLE
+  // when the connection broke off before that.
   Result<std::optional<std::string>> NextEvent();
 
   // For tests of the wire itself.
@@ -75,11 +75,12 @@ class HttpClient {
   uint16_t port_;
   Nanos timeout_;  // for each read and write
   int fd_ = -1;
-  std::string buffer_;  // read, not consumed
+  std::string buffer_;   // read, not consumed
   bool reused_ = false;  // a response has been read on this connection
   // Of the stream being read.
   bool chunked_ = false;
   bool until_close_ = false;
+  size_t bytes_left_ = 0;  // of a body of known length
   bool stream_ended_ = true;
   std::string stream_;
 };

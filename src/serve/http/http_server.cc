@@ -21,12 +21,13 @@
 #include <boost/beast/http/string_body.hpp>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
 #include "base/log.h"
+#include "serve/http/listen.h"
+#include "serve/http/wire.h"
 
 namespace tandem::serve {
 namespace {
@@ -39,11 +40,11 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using RequestParser = http::request_parser<http::string_body>;
 
-constexpr size_t kReadAhead = 4 << 10;        // of the next request, while this one is answered
-constexpr size_t kMaxReadAhead = 64 << 10;    // then reading stops until the response is out
-constexpr size_t kLingerBytes = 128u << 20;   // read and dropped behind a refusal, so that it arrives
+constexpr size_t kReadAhead = 4 << 10;      // of the next request, while this one is answered
+constexpr size_t kMaxReadAhead = 64 << 10;  // then reading stops until the response is out
+constexpr size_t kLingerBytes = 128u
+                                << 20;  // read and dropped behind a refusal, so that it arrives
 constexpr Nanos kLingerTime = std::chrono::seconds(2);
-constexpr size_t kMaxRequestId = 128;
 
 class Session;
 
@@ -85,36 +86,8 @@ class WakeHandle {
   bool posted_ = false;  // guarded by mutex_; a wake-up is on its way
 };
 
-std::string NewRequestId() {
-  thread_local std::mt19937_64 random(std::random_device{}());
-  return fmt::format("{:016x}", random());
-}
-
-bool IsGoodRequestId(std::string_view id) {
-  return !id.empty() && id.size() <= kMaxRequestId &&
-         std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
-}
-
-std::string Lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
-
-// The path of an origin-form or absolute-form target.
-std::string PathOf(std::string_view target) {
-  if (!target.starts_with('/')) {
-    const size_t scheme = target.find("://");
-    if (scheme == std::string_view::npos) return "";
-    const size_t slash = target.find('/', scheme + 3);
-    target = slash == std::string_view::npos ? "/" : target.substr(slash);
-  }
-  return std::string(target.substr(0, target.find_first_of("?#")));
-}
-
-// One connection: reads a request, polls its reply, writes it, and again. Lives on one loop's thread.
+// One connection: reads a request, polls its reply, writes it, and again. Lives on one loop's
+// thread.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(tcp::socket socket, Loop& loop, Shared& shared)
@@ -168,7 +141,8 @@ class Session : public std::enable_shared_from_this<Session> {
   awaitable<void> Serve() {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
-    socket_.set_option(asio::socket_base::send_buffer_size(shared_.limits.send_buffer_bytes), ignored);
+    socket_.set_option(asio::socket_base::send_buffer_size(shared_.limits.send_buffer_bytes),
+                       ignored);
     while (!gone_ && !loop_.stopping) {
       HttpRequest request;
       Refusal refusal;
@@ -202,7 +176,8 @@ class Session : public std::enable_shared_from_this<Session> {
     error_code ec;
     if (buffer_.size() == 0) {
       Arm(shared_.limits.idle_timeout);
-      co_await socket_.async_wait(tcp::socket::wait_read, asio::redirect_error(asio::use_awaitable, ec));
+      co_await socket_.async_wait(tcp::socket::wait_read,
+                                  asio::redirect_error(asio::use_awaitable, ec));
       if (ec || gone_) co_return false;
     }
     RequestParser parser;
@@ -226,19 +201,20 @@ class Session : public std::enable_shared_from_this<Session> {
   awaitable<bool> ReadBody(RequestParser& parser, Refusal& refusal) {
     error_code ec;
     Arm(shared_.limits.body_timeout);
-    if (!parser.is_done() && Lower(Field(parser, http::field::expect)) == "100-continue") {
+    if (!parser.is_done() && LowerCase(Field(parser, http::field::expect)) == "100-continue") {
       constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
       co_await asio::async_write(socket_, asio::buffer(kContinue),
                                  asio::redirect_error(asio::use_awaitable, ec));
       if (ec) co_return false;
     }
     size_t chunks = 0;
-    auto count_chunk = [&chunks, most = shared_.limits.body_chunks](
-                                 uint64_t, beast::string_view, error_code& chunk_ec) {
+    auto count_chunk = [&chunks, most = shared_.limits.body_chunks](uint64_t, beast::string_view,
+                                                                    error_code& chunk_ec) {
       if (++chunks > most) chunk_ec = http::error::body_limit;
     };
     parser.on_chunk_header(count_chunk);
-    co_await http::async_read(socket_, buffer_, parser, asio::redirect_error(asio::use_awaitable, ec));
+    co_await http::async_read(socket_, buffer_, parser,
+                              asio::redirect_error(asio::use_awaitable, ec));
     if (!ec) co_return true;
     const std::string path = refusal.path;
     refusal = RefusalOf(ec, "body");
@@ -255,16 +231,17 @@ class Session : public std::enable_shared_from_this<Session> {
   bool CheckHeader(RequestParser& parser, Refusal& refusal) {
     const auto& header = parser.get();
     const std::string_view target(header.target().data(), header.target().size());
-    refusal.path = PathOf(target);
+    refusal.path = PathOfTarget(target);
     const auto count = static_cast<size_t>(std::distance(header.begin(), header.end()));
     if (target.size() > shared_.limits.uri_bytes) {
-      return Set(refusal, 414, fmt::format("the URI is longer than {} bytes", shared_.limits.uri_bytes));
+      return Set(refusal, 414,
+                 fmt::format("the URI is longer than {} bytes", shared_.limits.uri_bytes));
     }
     if (count > shared_.limits.headers) {
       return Set(refusal, 431, fmt::format("more than {} header fields", shared_.limits.headers));
     }
     if (refusal.path.empty()) return Set(refusal, 400, "the request target is not a path");
-    const std::string encoding = Lower(Field(parser, http::field::content_encoding));
+    const std::string encoding = LowerCase(Field(parser, http::field::content_encoding));
     if (!encoding.empty() && encoding != "identity") {
       return Set(refusal, 415, "content-encoding must be identity");
     }
@@ -290,8 +267,10 @@ class Session : public std::enable_shared_from_this<Session> {
     } else if (ec == http::error::header_limit) {
       // Without a line end in it, what filled the buffer is the request line.
       const auto* begin = static_cast<const char*>(buffer_.data().data());
-      const bool in_target = std::find(begin, begin + buffer_.size(), '\n') == begin + buffer_.size();
-      Set(refusal, in_target ? 414 : 431, in_target ? "the URI is too long" : "the header is too large");
+      const bool in_target =
+          std::find(begin, begin + buffer_.size(), '\n') == begin + buffer_.size();
+      Set(refusal, in_target ? 414 : 431,
+          in_target ? "the URI is too long" : "the header is too large");
     } else if (ec == http::error::body_limit) {
       Set(refusal, 413, "the body is larger, or in more pieces, than is allowed");
     } else if (ec.category() == http::make_error_code(http::error::bad_method).category() &&
@@ -306,10 +285,13 @@ class Session : public std::enable_shared_from_this<Session> {
     keep_alive_ = message.keep_alive();
     is_http_1_0_ = message.version() < 11;
     request.method = std::string(message.method_string().data(), message.method_string().size());
-    request.path = PathOf({message.target().data(), message.target().size()});
+    is_head_ = request.method == "HEAD";  // a GET whose body stays here
+    if (is_head_) request.method = "GET";
+    request.path = PathOfTarget({message.target().data(), message.target().size()});
     for (const auto& field : message) {
-      request.headers.emplace_back(Lower({field.name_string().data(), field.name_string().size()}),
-                                   std::string(field.value().data(), field.value().size()));
+      request.headers.emplace_back(
+          LowerCase({field.name_string().data(), field.name_string().size()}),
+          std::string(field.value().data(), field.value().size()));
     }
     request.body = std::move(message.body());
     const std::string_view id = request.Header("x-request-id");
@@ -325,12 +307,12 @@ class Session : public std::enable_shared_from_this<Session> {
       std::atomic<int>& count;
     };
     const Active active(shared_.active_requests);
-    std::unique_ptr<Reply> reply = shared_.handler.Handle(
-        std::move(request), [handle = wake_] { handle->Wake(); });
+    std::unique_ptr<Reply> reply =
+        shared_.handler.Handle(std::move(request), [handle = wake_] { handle->Wake(); });
     const bool written = co_await WriteReply(*reply);
     reply.reset();  // a client that is gone cancels what still runs
     co_await StopWatching();
-    co_return written && keep_alive_ && !gone_;
+    co_return written&& keep_alive_ && !gone_;
   }
 
   awaitable<bool> WriteReply(Reply& reply) {
@@ -348,7 +330,8 @@ class Session : public std::enable_shared_from_this<Session> {
         continue;
       }
       const bool is_last = progress == Reply::Progress::kLast;
-      if (is_first && (head.close || shared_.handler.draining() || loop_.stopping)) keep_alive_ = false;
+      if (is_first && (head.close || shared_.handler.draining() || loop_.stopping))
+        keep_alive_ = false;
       const bool written = co_await WritePart(head, out, is_first, is_last);
       if (!written) co_return false;
       if (is_last) co_return true;
@@ -356,12 +339,17 @@ class Session : public std::enable_shared_from_this<Session> {
     }
   }
 
-  awaitable<bool> WritePart(const HttpHead& head, const std::string& body, bool is_first, bool is_last) {
+  awaitable<bool> WritePart(const HttpHead& head, const std::string& body, bool is_first,
+                            bool is_last) {
     const bool is_whole = is_first && is_last;
     const bool chunked = !is_whole && !is_http_1_0_;
     if (!is_whole && is_http_1_0_) keep_alive_ = false;  // the end of the stream ends the body
     std::string before;
-    if (is_first) AppendHead(head, is_whole ? std::optional(body.size()) : std::nullopt, before);
+    if (is_first) {
+      Framing framing{std::nullopt, is_http_1_0_, keep_alive_};
+      if (is_whole) framing.length = body.size();
+      AppendHead(head, framing, request_id_, before);
+    }
     std::string_view after;
     if (chunked) {
       if (!body.empty()) {
@@ -371,34 +359,24 @@ class Session : public std::enable_shared_from_this<Session> {
         after = "0\r\n\r\n";
       }
     }
-    const std::array<asio::const_buffer, 3> parts = {asio::buffer(before), asio::buffer(body),
-                                                     asio::buffer(after)};
+    const std::array<asio::const_buffer, 3> parts = {
+        asio::buffer(before), is_head_ ? asio::const_buffer() : asio::buffer(body),
+        asio::buffer(after)};
     error_code ec;
     Arm(shared_.limits.write_stall_timeout);
     co_await asio::async_write(socket_, parts, asio::redirect_error(asio::use_awaitable, ec));
     Disarm();
-    if (timed_out_) LogDebug("request {}: the client does not read; connection closed", request_id_);
+    if (timed_out_) {
+      LogDebug("request {}: the client does not read; connection closed", request_id_);
+    }
     co_return !ec && !gone_;
   }
 
-  void AppendHead(const HttpHead& head, std::optional<size_t> length, std::string& out) const {
-    const auto to = std::back_inserter(out);
-    fmt::format_to(to, "HTTP/1.1 {} {}\r\n", head.status, HttpReason(head.status));
-    if (!head.content_type.empty()) fmt::format_to(to, "Content-Type: {}\r\n", head.content_type);
-    if (length) {
-      fmt::format_to(to, "Content-Length: {}\r\n", *length);
-    } else if (!is_http_1_0_) {
-      out += "Transfer-Encoding: chunked\r\n";
-    }
-    for (const auto& [name, value] : head.headers) fmt::format_to(to, "{}: {}\r\n", name, value);
-    if (!request_id_.empty()) fmt::format_to(to, "X-Request-Id: {}\r\n", request_id_);
-    out += keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
-  }
-
-  // Answers a request that could not be read, and reads on for a while, since closing over unread bytes
-  // would reset the connection and take the answer with it.
+  // Answers a request that could not be read, and reads on for a while, since closing over unread
+  // bytes would reset the connection and take the answer with it.
   awaitable<void> Refuse(const Refusal& refusal) {
     keep_alive_ = false;
+    is_head_ = false;
     request_id_.clear();
     HttpHead head;
     head.status = refusal.status;
@@ -472,6 +450,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool stop_watching_ = false;
   bool keep_alive_ = true;
   bool is_http_1_0_ = false;
+  bool is_head_ = false;
   std::string request_id_;
 };
 
@@ -482,47 +461,12 @@ void WakeHandle::Wake() {
   session_->PostSignal();
 }
 
-Result<asio::ip::address> ParseAddress(const std::string& host) {
-  if (host == "localhost") return asio::ip::address(asio::ip::address_v4::loopback());
-  error_code ec;
-  const asio::ip::address address = asio::ip::make_address(host, ec);
-  if (ec) {
-    return InvalidArgument(fmt::format("host: \"{}\" is not an IP address of this machine, and not "
-                                       "localhost",
-                                       host));
-  }
-  return address;
-}
-
-Status Bind(tcp::acceptor& acceptor, const tcp::endpoint& endpoint) {
-  error_code ec;
-  acceptor.open(endpoint.protocol(), ec);
-  if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
-  if (!ec) acceptor.bind(endpoint, ec);
-  if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
-  if (!ec) return {};
-  if (ec == asio::error::address_in_use) return Unavailable(ec.message());
-  return FailedPrecondition(fmt::format("cannot listen on {} port {}: {}",
-                                        endpoint.address().to_string(), endpoint.port(), ec.message()));
-}
-
-// The first port behind `port` that can be bound; 0 when none of the next few can.
-uint16_t FreePortBehind(const tcp::endpoint& taken) {
-  for (int port = taken.port() + 1; port < std::min(taken.port() + 50, 65536); ++port) {
-    asio::io_context context;
-    tcp::acceptor acceptor(context);
-    if (Bind(acceptor, {taken.address(), static_cast<uint16_t>(port)}).ok()) {
-      return static_cast<uint16_t>(port);
-    }
-  }
-  return 0;
-}
-
 }  // namespace
 
 struct HttpServer::Impl {
   Impl(const HttpServerOptions& options, HttpHandler& handler) : shared{handler, options.limits} {
-    for (int i = 0; i < std::max(options.threads, 1); ++i) loops.push_back(std::make_unique<Loop>());
+    for (int i = 0; i < std::max(options.threads, 1); ++i)
+      loops.push_back(std::make_unique<Loop>());
     acceptor.emplace(loops[0]->context);
     retry_timer.emplace(loops[0]->context);
   }
@@ -552,18 +496,20 @@ struct HttpServer::Impl {
         TurnAway(socket);
         continue;
       }
-      asio::post(loop.context, [this, &loop, moved = std::make_shared<tcp::socket>(std::move(socket))] {
-        if (loop.stopping) return;
-        auto session = std::make_shared<Session>(std::move(*moved), loop, shared);
-        asio::co_spawn(loop.context, Session::Run(std::move(session)), asio::detached);
-      });
+      asio::post(loop.context,
+                 [this, &loop, moved = std::make_shared<tcp::socket>(std::move(socket))] {
+                   if (loop.stopping) return;
+                   auto session = std::make_shared<Session>(std::move(*moved), loop, shared);
+                   asio::co_spawn(loop.context, Session::Run(std::move(session)), asio::detached);
+                 });
     }
   }
 
   void TurnAway(tcp::socket& socket) {
     const std::string body = shared.handler.ErrorBody("", 503, "too many connections");
     const std::string response = fmt::format(
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: {}\r\n"
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: "
+        "{}\r\n"
         "Retry-After: 1\r\nConnection: close\r\n\r\n{}",
         body.size(), body);
     error_code ignored;
@@ -602,15 +548,10 @@ HttpServer::~HttpServer() { Stop(); }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,
                                                       HttpHandler& handler) {
-  TANDEM_ASSIGN_OR_RETURN(const asio::ip::address address, ParseAddress(options.host));
+  TANDEM_ASSIGN_OR_RETURN(const ListeningSocket socket, Listen(options.host, options.port));
   auto impl = std::make_unique<Impl>(options, handler);
-  const tcp::endpoint endpoint(address, options.port);
-  if (Status bound = Bind(*impl->acceptor, endpoint); !bound.ok()) {
-    if (bound.code() != Code::kUnavailable) return bound;
-    const uint16_t free = FreePortBehind(endpoint);
-    return Unavailable(fmt::format("Port {} is in use; try --port {}.", options.port, free));
-  }
-  impl->port = impl->acceptor->local_endpoint().port();
+  impl->acceptor->assign(socket.is_ipv6 ? tcp::v6() : tcp::v4(), socket.fd);
+  impl->port = socket.port;
   impl->Start();
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

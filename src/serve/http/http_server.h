@@ -1,6 +1,7 @@
-// HttpServer: HTTP/1.1 over TCP. Each thread runs its own event loop; a connection lives on one of them, so
-// nothing about it is shared. Limits and time-outs answer with the exact status; a client that goes away
-// destroys its reply within one turn of the loop. Owned by Server; Start and Stop from one thread.
+// HttpServer: HTTP/1.1 over TCP. Each thread runs its own event loop; a connection lives on one of
+// them, so nothing about it is shared. Limits and time-outs answer with the exact status; a client
+// that goes away destroys its reply within one turn of the loop. Owned by Server; Start and Stop
+// from one thread.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +16,15 @@
 namespace tandem::serve {
 
 struct HttpLimits {
-  size_t header_bytes = 16 << 10;  // beyond: 431
-  size_t headers = 100;            // 431
-  size_t uri_bytes = 8 << 10;      // 414
-  size_t body_chunks = 65536;      // non-empty ones of a chunked body: 413
-  int connections = 4096;          // 503
-  int send_buffer_bytes = 128 << 10;  // of the kernel's, for each connection
-  Nanos header_timeout = std::chrono::seconds(10);  // 408
-  Nanos body_timeout = std::chrono::seconds(60);    // 408
-  Nanos idle_timeout = std::chrono::seconds(75);    // close
+  size_t header_bytes = 16 << 10;                        // beyond: 431
+  size_t headers = 100;                                  // 431
+  size_t uri_bytes = 8 << 10;                            // 414
+  size_t body_chunks = 65536;                            // non-empty ones of a chunked body: 413
+  int connections = 4096;                                // 503
+  int send_buffer_bytes = 128 << 10;                     // of the kernel's, for each connection
+  Nanos header_timeout = std::chrono::seconds(10);       // 408
+  Nanos body_timeout = std::chrono::seconds(60);         // 408
+  Nanos idle_timeout = std::chrono::seconds(75);         // close
   Nanos write_stall_timeout = std::chrono::seconds(30);  // no room for what is to be written: close
 };
 
@@ -37,7 +38,8 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // Binds and serves. UNAVAILABLE when the port is taken, with one that may be tried.
-  static Result<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, HttpHandler& handler);
+  static Result<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
+                                                   HttpHandler& handler);
   // Stop()s.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

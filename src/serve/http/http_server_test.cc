@@ -1,4 +1,5 @@
-// The transport on its own: limits, time-outs, framing, disconnects, over a handler that does as told.
+// The transport on its own: limits, time-outs, framing, disconnects, over a handler that does as
+// told.
 #include "serve/http/http_server.h"
 
 #include <fmt/format.h>
@@ -65,7 +66,8 @@ class TestHandler final : public HttpHandler {
 
   size_t BodyLimit(std::string_view path) const override { return path == "/small" ? 10 : 100'000; }
   bool draining() const override { return behaviour.draining; }
-  std::string ErrorBody(std::string_view path, int status, std::string_view message) const override {
+  std::string ErrorBody(std::string_view path, int status,
+                        std::string_view message) const override {
     return fmt::format("{{\"error\":\"{}|{}|{}\"}}", path, status, message);
   }
   std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()>) override {
@@ -85,7 +87,9 @@ class HttpServerTest : public testing::Test {
     server_ = *HttpServer::Start(options, handler_);
   }
 
-  HttpClient Client() const { return HttpClient("127.0.0.1", server_->port(), std::chrono::seconds(10)); }
+  HttpClient Client() const {
+    return HttpClient("127.0.0.1", server_->port(), std::chrono::seconds(10));
+  }
 
   // The response to raw bytes.
   ClientResponse Exchange(std::string_view bytes) const {
@@ -123,9 +127,11 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   Start();
   HttpClient client = Client();
   ASSERT_TRUE(client.Connect().ok());
-  ASSERT_TRUE(client.WriteRaw("GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /pieces HTTP/1.1\r\nHost: x\r\n\r\n"
-                              "GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                  .ok());
+  ASSERT_TRUE(
+      client
+          .WriteRaw("GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /pieces HTTP/1.1\r\nHost: x\r\n\r\n"
+                    "GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+          .ok());
   EXPECT_EQ(client.ReadResponse()->body, "GET /a ");
   EXPECT_EQ(client.ReadResponse()->body, "xxxxxxxxxxxxxxx");
   EXPECT_EQ(client.ReadResponse()->body, "GET /b ");
@@ -133,10 +139,11 @@ TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
 
 TEST_F(HttpServerTest, ReadsChunkedBodiesAndAbsoluteTargets) {
   Start();
-  EXPECT_EQ(Exchange("POST http://host/p HTTP/1.1\r\nHost: host\r\nTransfer-Encoding: chunked\r\n\r\n"
-                     "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
-                .body,
-            "POST /p abcde");
+  EXPECT_EQ(
+      Exchange("POST http://host/p HTTP/1.1\r\nHost: host\r\nTransfer-Encoding: chunked\r\n\r\n"
+               "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+          .body,
+      "POST /p abcde");
 }
 
 TEST_F(HttpServerTest, EchoesTheRequestIdOrMakesOne) {
@@ -159,11 +166,16 @@ TEST_F(HttpServerTest, AnswersEveryLimitWithItsStatus) {
   for (int i = 0; i < 101; ++i) many += fmt::format("h{}: 1\r\n", i);
   EXPECT_EQ(Exchange(many + "\r\n").status, 431);
   EXPECT_EQ(Exchange("POST /small HTTP/1.1\r\nContent-Length: 11\r\n\r\n").status, 413);
-  EXPECT_EQ(Exchange("POST /small HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n01234567890\r\n").status, 413);
+  EXPECT_EQ(
+      Exchange("POST /small HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n01234567890\r\n")
+          .status,
+      413);
   std::string chunks = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (int i = 0; i < 9; ++i) chunks += "1\r\nx\r\n";
   EXPECT_EQ(Exchange(chunks).status, 413);
-  EXPECT_EQ(Exchange("POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx").status, 415);
+  EXPECT_EQ(
+      Exchange("POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx").status,
+      415);
 }
 
 TEST_F(HttpServerTest, AnswersWhatIsNotHttpWithBadRequest) {
@@ -259,11 +271,25 @@ TEST_F(HttpServerTest, Http10GetsAStreamThatEndsWithTheConnection) {
   EXPECT_EQ(response.Header("transfer-encoding"), "");
 }
 
+TEST_F(HttpServerTest, HeadIsAGetWithoutItsBody) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client.WriteRaw("HEAD /h HTTP/1.1\r\nConnection: close\r\n\r\n").ok());
+  std::string all;
+  for (std::string part = *client.ReadRaw(4096); !part.empty(); part = *client.ReadRaw(4096))
+    all += part;
+  EXPECT_NE(all.find("Content-Length: 7\r\n"), std::string::npos);
+  EXPECT_TRUE(all.ends_with("\r\n\r\n"));
+}
+
 TEST_F(HttpServerTest, ExpectContinueIsAnswered) {
   Start();
   HttpClient client = Client();
   ASSERT_TRUE(client.Connect().ok());
-  ASSERT_TRUE(client.WriteRaw("POST /e HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n").ok());
+  ASSERT_TRUE(
+      client.WriteRaw("POST /e HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+          .ok());
   EXPECT_EQ(*client.ReadRaw(25), "HTTP/1.1 100 Continue\r\n\r\n");
   ASSERT_TRUE(client.WriteRaw("ok").ok());
   EXPECT_EQ(client.ReadResponse()->body, "POST /e ok");
@@ -294,8 +320,9 @@ TEST_F(HttpServerTest, ATakenPortIsNamedWithOneThatIsFree) {
   options.port = server_->port();
   const Result<std::unique_ptr<HttpServer>> second = HttpServer::Start(options, handler_);
   ASSERT_FALSE(second.ok());
-  EXPECT_NE(second.status().message().find(fmt::format("Port {} is in use; try --port ", options.port)),
-            std::string::npos);
+  EXPECT_NE(
+      second.status().message().find(fmt::format("Port {} is in use; try --port ", options.port)),
+      std::string::npos);
   options.host = "example.invalid";
   EXPECT_EQ(HttpServer::Start(options, handler_).status().code(), Code::kInvalidArgument);
 }

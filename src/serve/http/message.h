@@ -1,9 +1,9 @@
-// HTTP as front ends see it: a request, and a reply that is polled. Nothing here knows sockets or the
-// library that reads them.
+// HTTP as front ends see it: a request, and a reply that is polled. Nothing here knows sockets or
+// the library that reads them.
 //
-// A Reply is an answer in the making. The transport polls it at once and again after each wake(); it belongs
-// to the connection's thread and is destroyed when it has said kLast or when the client is gone: its
-// destructor cancels what still runs.
+// A Reply is an answer in the making. The transport polls it at once and again after each wake();
+// it belongs to the connection's thread and is destroyed when it has said kLast or when the client
+// is gone: its destructor cancels what still runs.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 namespace tandem::serve {
 
 struct HttpRequest {
-  std::string method;  // "GET"
-  std::string path;    // without the query
+  std::string method;                                        // "GET"
+  std::string path;                                          // without the query
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
   std::string id;  // x-request-id: the client's, or one of ours; sent back by the transport
@@ -53,9 +53,10 @@ class HttpHandler {
   virtual size_t BodyLimit(std::string_view path) const = 0;
   // Any thread; must not block. `wake` may be called from any thread, also after the reply is gone.
   virtual std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()> wake) = 0;
-  // The body of an error that the transport itself found, in the style of the front end behind `path`
-  // (empty when the request could not be read so far).
-  virtual std::string ErrorBody(std::string_view path, int status, std::string_view message) const = 0;
+  // The body of an error that the transport itself found, in the style of the front end behind
+  // `path` (empty when the request could not be read so far).
+  virtual std::string ErrorBody(std::string_view path, int status,
+                                std::string_view message) const = 0;
   // New requests are refused: connections should end.
   virtual bool draining() const = 0;
 };

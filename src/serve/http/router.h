@@ -1,6 +1,6 @@
-// Router: path and method → front end. Also what every front end shares: the API key, refusing while the
-// server drains, 404 and 405, and the count of responses. Routes are added before the server starts; after
-// that any thread may call Handle.
+// Router: path and method → front end. Also what every front end shares: the API key, refusing
+// while the server drains, 404 and 405, and the count of responses. Routes are added before the
+// server starts; after that any thread may call Handle.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,8 @@ namespace tandem::serve {
 
 // The values that the {…} of a route's pattern matched, in order.
 using PathValues = std::vector<std::string>;
-using RouteFunction =
-    std::function<std::unique_ptr<Reply>(HttpRequest, const PathValues&, std::function<void()> wake)>;
+using RouteFunction = std::function<std::unique_ptr<Reply>(HttpRequest, const PathValues&,
+                                                           std::function<void()> wake)>;
 
 // How a front end writes an error.
 using ErrorFormat = std::function<std::string(int status, std::string_view message)>;

@@ -76,7 +76,8 @@ std::string FormatResponse(const Call& call, const Response& response) {
   if (response.sequence_index >= 0) writer.Key("sequence_index").Int(response.sequence_index);
   if (call.model == "ensemble") writer.Key("sequence_start").Bool(false);
   writer.Key("text_output");
-  WriteElements(response.texts, [&writer](const std::string& text) { writer.String(text); }, writer);
+  WriteElements(
+      response.texts, [&writer](const std::string& text) { writer.String(text); }, writer);
   writer.EndObject();
   return out;
 }
@@ -101,7 +102,9 @@ class CallReply : public Reply {
   }
 
  protected:
-  float LogProb(const TokenPiece& piece) const { return call_.return_log_probs ? piece.logprob : 0.0f; }
+  float LogProb(const TokenPiece& piece) const {
+    return call_.return_log_probs ? piece.logprob : 0.0f;
+  }
 
   // Adds the event to its choice.
   void Collect(const TextEvent& event) {
@@ -216,7 +219,8 @@ class StreamReply final : public CallReply {
     }
   }
 
-  void AppendToken(int32_t choice, float cum_log_prob, const TokenPiece* piece, std::string& out) const {
+  void AppendToken(int32_t choice, float cum_log_prob, const TokenPiece* piece,
+                   std::string& out) const {
     Response response;
     response.cum_log_probs = {cum_log_prob};
     if (piece != nullptr && piece->token >= 0) response.output_log_probs = {LogProb(*piece)};
@@ -248,14 +252,25 @@ std::unique_ptr<Reply> DescribeServer() {
   std::string out;
   JsonWriter writer(out);
   writer.BeginObject().Key("name").String("triton").Key("version").String("2.56.0");
-  writer.Key("extensions").BeginArray().String("parameters").String("generate").EndArray().EndObject();
+  writer.Key("extensions")
+      .BeginArray()
+      .String("parameters")
+      .String("generate")
+      .EndArray()
+      .EndObject();
   return MakeReply(200, out);
 }
 
 std::unique_ptr<Reply> DescribeModel(const std::string& model) {
   std::string out;
   JsonWriter writer(out);
-  writer.BeginObject().Key("name").String(model).Key("versions").BeginArray().String("1").EndArray();
+  writer.BeginObject()
+      .Key("name")
+      .String(model)
+      .Key("versions")
+      .BeginArray()
+      .String("1")
+      .EndArray();
   writer.Key("platform").String(model == "ensemble" ? "ensemble" : "python");
   writer.Key("inputs");
   WriteTensors(Inputs(), model, writer);
@@ -302,7 +317,8 @@ FrontEnd MakeFrontEnd(GenerateService& service, size_t body_limit, std::function
       return Health(check(), otherwise);
     };
   };
-  const RouteFunction model_ready = [ready](const HttpRequest&, const PathValues& values, const auto&) {
+  const RouteFunction model_ready = [ready](const HttpRequest&, const PathValues& values,
+                                            const auto&) {
     return Health(IsModel(values[0]) && ready(), "Model version not ready");
   };
   const RouteFunction describe = [](const HttpRequest&, const PathValues& values, const auto&) {

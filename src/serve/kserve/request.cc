@@ -82,8 +82,8 @@ const TensorInfo* FindInput(std::string_view model, std::string_view name) {
 
 Status CheckElement(const TensorInfo& info, const Json& value) {
   const auto wrong = [&](std::string_view is_not, std::string_view wanted) {
-    return InvalidArgument(fmt::format("unable to parse '{}': attempt to access JSON {} as {}", info.name,
-                                       is_not, wanted));
+    return InvalidArgument(fmt::format("unable to parse '{}': attempt to access JSON {} as {}",
+                                       info.name, is_not, wanted));
   };
   switch (info.type) {
     case DataType::kString:
@@ -99,7 +99,8 @@ Status CheckElement(const TensorInfo& info, const Json& value) {
       if (value.AsInt() == nullptr) return wrong("non-signed-integer", "signed-integer");
       if (*value.AsInt() < std::numeric_limits<int32_t>::min() ||
           *value.AsInt() > std::numeric_limits<int32_t>::max()) {
-        return InvalidArgument(fmt::format("unable to parse '{}': the value does not fit INT32", info.name));
+        return InvalidArgument(
+            fmt::format("unable to parse '{}': the value does not fit INT32", info.name));
       }
       return {};
     case DataType::kUint64:
@@ -109,8 +110,8 @@ Status CheckElement(const TensorInfo& info, const Json& value) {
       return {};
     case DataType::kFp16:
     case DataType::kUint8:
-      return InvalidArgument(
-          fmt::format("input '{}': {} data cannot be given as JSON", info.name, DataTypeName(info.type)));
+      return InvalidArgument(fmt::format("input '{}': {} data cannot be given as JSON", info.name,
+                                         DataTypeName(info.type)));
   }
   return {};
 }
@@ -123,7 +124,8 @@ class BodyReader {
     for (const JsonMember& member : *body.AsObject()) {
       if (member.name == "id") {
         if (member.value.AsString() == nullptr) {
-          return InvalidArgument("unable to parse 'id': attempt to access JSON non-string as string");
+          return InvalidArgument(
+              "unable to parse 'id': attempt to access JSON non-string as string");
         }
         id = *member.value.AsString();
       } else if (member.name == "parameters") {
@@ -143,7 +145,8 @@ class BodyReader {
   // The input's only element; null when it was not given or has no elements.
   const Json* One(std::string_view name) const {
     const auto it = tensors_.find(name);
-    return it == tensors_.end() || it->second.elements.empty() ? nullptr : it->second.elements.front();
+    return it == tensors_.end() || it->second.elements.empty() ? nullptr
+                                                               : it->second.elements.front();
   }
   std::vector<const Json*> All(std::string_view name) const {
     const auto it = tensors_.find(name);
@@ -162,14 +165,16 @@ class BodyReader {
     if (info != nullptr) return ReadInput(*info, member.value);
     const Json& value = member.value;
     if (value.AsString() == nullptr && value.AsBool() == nullptr && !value.is_number()) {
-      return InvalidArgument(fmt::format("parameter '{}' has invalid type. It should be either 'int', "
-                                         "'bool', or 'string'.",
-                                         member.name));
+      return InvalidArgument(
+          fmt::format("parameter '{}' has invalid type. It should be either 'int', "
+                      "'bool', or 'string'.",
+                      member.name));
     }
     if (member.name.starts_with("triton_")) {
-      return InvalidArgument(fmt::format("parameter keys starting with 'triton_' are reserved for "
-                                         "internal use: '{}'",
-                                         member.name));
+      return InvalidArgument(
+          fmt::format("parameter keys starting with 'triton_' are reserved for "
+                      "internal use: '{}'",
+                      member.name));
     }
     parameters_[member.name] = &value;
     return {};
@@ -195,8 +200,9 @@ class BodyReader {
   }
 
   Status WrongShape(const TensorInfo& info) const {
-    return InvalidArgument(fmt::format("unexpected shape for input '{}' for model '{}'. Expected [{}]",
-                                       info.name, model_, info.is_list ? "1,-1" : "1,1"));
+    return InvalidArgument(
+        fmt::format("unexpected shape for input '{}' for model '{}'. Expected [{}]", info.name,
+                    model_, info.is_list ? "1,-1" : "1,1"));
   }
 
   Status CheckRequired() const {
@@ -210,14 +216,14 @@ class BodyReader {
     for (const auto& [name, tensor] : tensors_) {
       got += fmt::format("{}'{}'", got.empty() ? "" : ",", name);
     }
-    const auto most = std::count_if(std::begin(kInputs), std::end(kInputs), [this](const TensorInfo& info) {
-      return !info.bls_only || model_ == "tensorrt_llm_bls";
-    });
-    return InvalidArgument(
-        fmt::format("expected number of inputs between 2 and {} but got {} inputs for model '{}'. Got "
-                    "input(s) [{}], but missing required input(s) [{}]. Please provide all required "
-                    "input(s).",
-                    most, tensors_.size(), model_, got, missing));
+    const auto most = std::count_if(
+        std::begin(kInputs), std::end(kInputs),
+        [this](const TensorInfo& info) { return !info.bls_only || model_ == "tensorrt_llm_bls"; });
+    return InvalidArgument(fmt::format(
+        "expected number of inputs between 2 and {} but got {} inputs for model '{}'. Got "
+        "input(s) [{}], but missing required input(s) [{}]. Please provide all required "
+        "input(s).",
+        most, tensors_.size(), model_, got, missing));
   }
 
   const std::string model_;
@@ -261,8 +267,8 @@ Status RefuseUnsupported(const BodyReader& body) {
     return InvalidArgument("beam_width: only 1 is supported by this server");
   }
   for (const std::string_view name :
-       {"decoder_text_input", "image_url_input", "prompt_table_extra_id", "lora_task_id", "lora_config",
-        "guided_decoding_guide", "guided_decoding_guide_type"}) {
+       {"decoder_text_input", "image_url_input", "prompt_table_extra_id", "lora_task_id",
+        "lora_config", "guided_decoding_guide", "guided_decoding_guide_type"}) {
     const Json* value = body.One(name);
     if (value == nullptr || (value->AsString() != nullptr && value->AsString()->empty())) continue;
     return InvalidArgument(fmt::format("{}: is not supported by this server", name));
@@ -274,7 +280,8 @@ Status ReadBias(const BodyReader& body, TextRequest& text) {
   const std::vector<const Json*> words = body.All("embedding_bias_words");
   const std::vector<const Json*> weights = body.All("embedding_bias_weights");
   if (words.size() != weights.size()) {
-    return InvalidArgument("embedding_bias_weights: must have as many values as embedding_bias_words");
+    return InvalidArgument(
+        "embedding_bias_weights: must have as many values as embedding_bias_words");
   }
   for (size_t i = 0; i < words.size(); ++i) {
     text.word_bias.emplace_back(*words[i]->AsString(), *weights[i]->Number());
@@ -352,8 +359,8 @@ Result<Call> ParseGenerate(std::string_view model, std::string_view body_text) {
   text.continues_prompt = call.echo_prompt;
   ReadSampling(body, text);
   TANDEM_RETURN_IF_ERROR(ReadBias(body, text));
-  if (const Json* timeout = body.Parameter("timeout"); timeout != nullptr && timeout->AsInt() != nullptr &&
-                                                        *timeout->AsInt() > 0) {
+  if (const Json* timeout = body.Parameter("timeout");
+      timeout != nullptr && timeout->AsInt() != nullptr && *timeout->AsInt() > 0) {
     constexpr int64_t kMaxMicros = int64_t{86400} * 1'000'000;
     text.timeout = std::chrono::microseconds(std::min(*timeout->AsInt(), kMaxMicros));
   }

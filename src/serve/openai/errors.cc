@@ -39,9 +39,9 @@ std::string FormatError(int status, std::string_view message, std::string_view p
 }
 
 std::string FormatStatus(const Status& error) {
-  const std::string_view code = IsContextLengthError(error)          ? "context_length_exceeded"
+  const std::string_view code = IsContextLengthError(error)       ? "context_length_exceeded"
                                 : error.code() == Code::kNotFound ? "model_not_found"
-                                                                     : "";
+                                                                  : "";
   return FormatError(HttpStatusOf(error.code()), error.message(), FieldOf(error), code);
 }
 

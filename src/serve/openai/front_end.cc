@@ -24,8 +24,8 @@ int64_t UnixSeconds() {
 
 std::string NewId(Endpoint endpoint) {
   thread_local std::mt19937_64 random(std::random_device{}());
-  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", random(),
-                     random());
+  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl",
+                     random(), random());
 }
 
 // One call: the streams of its prompts, and what has come of their choices.
@@ -35,7 +35,8 @@ class CallReply : public Reply {
             const std::function<void()>& wake)
       : codec_(service.codec()), header_(std::move(header)), logprobs_(call.logprobs) {
     // A number outside the limits is refused by the service.
-    num_choices_ = static_cast<size_t>(std::clamp<int64_t>(call.prompts.front().num_choices, 1, 1024));
+    num_choices_ =
+        static_cast<size_t>(std::clamp<int64_t>(call.prompts.front().num_choices, 1, 1024));
     for (TextRequest& prompt : call.prompts) {
       streams_.push_back(service.Start(std::move(prompt), wake));
     }
@@ -226,7 +227,8 @@ class Routes {
 
  private:
   Status UnknownModel(const std::string& name) const {
-    return NotFound(fmt::format("model: \"{}\" does not exist; this server has \"{}\"", name, model_));
+    return NotFound(
+        fmt::format("model: \"{}\" does not exist; this server has \"{}\"", name, model_));
   }
 
   GenerateService& service_;

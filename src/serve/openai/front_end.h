@@ -1,4 +1,5 @@
-// The OpenAI front end: wire ↔ service and nothing more. It answers paths that no other front end knows.
+// The OpenAI front end: wire ↔ service and nothing more. It answers paths that no other front end
+// knows.
 #pragma once
 
 #include <string>

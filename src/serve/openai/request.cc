@@ -41,7 +41,8 @@ std::vector<std::string> ReadStrings(FieldReader& fields, std::string_view name)
   }
   const Json::Array* list = value->AsArray();
   if (list == nullptr) {
-    fields.Fail(name, fmt::format("must be a string or an array of strings, not {}", value->KindName()));
+    fields.Fail(name,
+                fmt::format("must be a string or an array of strings, not {}", value->KindName()));
     return strings;
   }
   for (const Json& item : *list) {
@@ -94,7 +95,8 @@ void RefuseUnsupported(FieldReader& fields) {
   if (const std::optional<bool> echo = fields.Boolean("echo"); echo && *echo) {
     fields.Fail("echo", "true is not supported by this server");
   }
-  if (const std::optional<std::string> suffix = fields.String("suffix"); suffix && !suffix->empty()) {
+  if (const std::optional<std::string> suffix = fields.String("suffix");
+      suffix && !suffix->empty()) {
     fields.Fail("suffix", "is not supported by this server");
   }
 }
@@ -128,7 +130,8 @@ void ReadStreamOptions(FieldReader& fields, Call& call) {
   const Json* options = fields.Get("stream_options");
   if (options == nullptr) return;
   if (options->AsObject() == nullptr) {
-    return fields.Fail("stream_options", fmt::format("must be an object, not {}", options->KindName()));
+    return fields.Fail("stream_options",
+                       fmt::format("must be an object, not {}", options->KindName()));
   }
   FieldReader inner(*options);
   call.include_usage = inner.Boolean("include_usage").value_or(false);
@@ -157,7 +160,8 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   const std::optional<int64_t> old_name = fields.Integer("max_tokens");
   const std::optional<int64_t> new_name = fields.Integer("max_completion_tokens");
   text.max_tokens = new_name ? new_name : old_name;
-  if (!text.max_tokens && call.endpoint == Endpoint::kCompletions) text.max_tokens = kDefaultMaxTokens;
+  if (!text.max_tokens && call.endpoint == Endpoint::kCompletions)
+    text.max_tokens = kDefaultMaxTokens;
   text.stream = call.stream;
   return text;
 }
@@ -167,8 +171,8 @@ Result<std::string> ReadContent(const Json* content, const std::string& where) {
   if (content == nullptr || content->is_null()) return std::string();
   if (content->AsString() != nullptr) return *content->AsString();
   if (content->AsArray() == nullptr) {
-    return FieldError(where, fmt::format("must be a string or an array of parts, not {}",
-                                         content->KindName()));
+    return FieldError(
+        where, fmt::format("must be a string or an array of parts, not {}", content->KindName()));
   }
   std::string text;
   for (const Json& part : *content->AsArray()) {
@@ -236,7 +240,8 @@ Status ReadTokenIds(const Json::Array& list, std::vector<int32_t>& tokens) {
 }
 
 // A string, strings, token ids, or arrays of token ids.
-Status ReadPrompts(const Json& body, const TextRequest& options, std::vector<TextRequest>& prompts) {
+Status ReadPrompts(const Json& body, const TextRequest& options,
+                   std::vector<TextRequest>& prompts) {
   const Json* prompt = body.Find("prompt");
   if (prompt == nullptr || prompt->is_null()) return FieldError("prompt", "is required");
   if (prompt->AsString() != nullptr) {
@@ -246,7 +251,8 @@ Status ReadPrompts(const Json& body, const TextRequest& options, std::vector<Tex
   }
   const Json::Array* list = prompt->AsArray();
   if (list == nullptr) {
-    return FieldError("prompt", fmt::format("must be a string or an array, not {}", prompt->KindName()));
+    return FieldError("prompt",
+                      fmt::format("must be a string or an array, not {}", prompt->KindName()));
   }
   if (list->empty()) return FieldError("prompt", "must not be empty");
   if (list->front().is_number()) {

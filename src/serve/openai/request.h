@@ -1,5 +1,6 @@
-// The body of /v1/chat/completions or /v1/completions → text requests. A pure function; what is wrong is
-// INVALID_ARGUMENT "field: sentence". Unknown members are ignored; a known one of a wrong type is refused.
+// The body of /v1/chat/completions or /v1/completions → text requests. A pure function; what is
+// wrong is INVALID_ARGUMENT "field: sentence". Unknown members are ignored; a known one of a wrong
+// type is refused.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ enum class Endpoint : uint8_t { kChat, kCompletions };
 
 struct Call {
   Endpoint endpoint = Endpoint::kChat;
-  std::string model;  // as asked; may be empty
+  std::string model;                 // as asked; may be empty
   std::vector<TextRequest> prompts;  // one for chat
   bool stream = false;
   bool include_usage = false;     // a last chunk with the figures

@@ -25,7 +25,8 @@ std::string TokenKey(const TextCodec& codec, int32_t token) {
   const std::string bytes = codec.TokenBytes(token);
   if (IsUtf8(bytes)) return bytes;
   std::string key = "bytes:";
-  for (const char c : bytes) fmt::format_to(std::back_inserter(key), "\\x{:02x}", static_cast<uint8_t>(c));
+  for (const char c : bytes)
+    fmt::format_to(std::back_inserter(key), "\\x{:02x}", static_cast<uint8_t>(c));
   return key;
 }
 
@@ -120,14 +121,15 @@ void WriteHeader(const ResponseHeader& header, std::string_view object, JsonWrit
   writer.Key("created").Int(header.created).Key("model").String(header.model);
 }
 
-void WriteModel(const std::string& model, int64_t created, int32_t max_seq_len, JsonWriter& writer) {
+void WriteModel(const std::string& model, int64_t created, int32_t max_seq_len,
+                JsonWriter& writer) {
   writer.BeginObject().Key("id").String(model).Key("object").String("model");
   writer.Key("created").Int(created).Key("owned_by").String("tandem");
   writer.Key("max_model_len").Int(max_seq_len).EndObject();
 }
 
-void WriteChunkChoice(const ResponseHeader& header, const Choice& choice, const ChunkOptions& options,
-                      const TextCodec& codec, JsonWriter& writer) {
+void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
+                      const ChunkOptions& options, const TextCodec& codec, JsonWriter& writer) {
   writer.BeginObject().Key("index").Int(choice.index);
   if (header.endpoint == Endpoint::kChat) {
     writer.Key("delta").BeginObject();
@@ -182,13 +184,14 @@ std::string FormatResponse(const ResponseHeader& header, const std::vector<Choic
   return out;
 }
 
-std::string FormatChunk(const ResponseHeader& header, const Choice* choice, const ChunkOptions& options,
-                        const TextCodec& codec) {
+std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
+                        const ChunkOptions& options, const TextCodec& codec) {
   std::string out;
   JsonWriter writer(out);
   writer.BeginObject();
   WriteHeader(header,
-              header.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion", writer);
+              header.endpoint == Endpoint::kChat ? "chat.completion.chunk" : "text_completion",
+              writer);
   writer.Key("choices").BeginArray();
   if (choice != nullptr) WriteChunkChoice(header, *choice, options, codec, writer);
   writer.EndArray();

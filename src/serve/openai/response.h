@@ -51,8 +51,8 @@ struct ChunkOptions {
   const CallUsage* usage = nullptr;  // shown when set
   bool null_usage = false;           // "usage": null, as clients of include_usage expect
 };
-std::string FormatChunk(const ResponseHeader& header, const Choice* choice, const ChunkOptions& options,
-                        const TextCodec& codec);
+std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
+                        const ChunkOptions& options, const TextCodec& codec);
 
 std::string FormatModels(const std::string& model, int64_t created, int32_t max_seq_len);
 std::string FormatModel(const std::string& model, int64_t created, int32_t max_seq_len);

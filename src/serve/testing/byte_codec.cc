@@ -46,7 +46,8 @@ std::string ByteCodec::TextOf(const std::vector<int32_t>& tokens) {
   return text;
 }
 
-Result<std::vector<int32_t>> ByteCodec::Encode(std::string_view text, bool add_special_tokens) const {
+Result<std::vector<int32_t>> ByteCodec::Encode(std::string_view text,
+                                               bool add_special_tokens) const {
   std::vector<int32_t> tokens;
   if (add_special_tokens) tokens.push_back(kBegin);
   for (const char byte : text) tokens.push_back(TokenOf(byte));

@@ -1,5 +1,6 @@
-// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads, 1 begins, 2 ends. Characters of several
-// bytes are several tokens, so every split that a real tokenizer can make happens here. For tests.
+// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads, 1 begins, 2 ends. Characters
+// of several bytes are several tokens, so every split that a real tokenizer can make happens here.
+// For tests.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,8 @@ class ByteCodec final : public TextCodec {
   // Special tokens left out.
   static std::string TextOf(const std::vector<int32_t>& tokens);
 
-  Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special_tokens) const override;
+  Result<std::vector<int32_t>> Encode(std::string_view text,
+                                      bool add_special_tokens) const override;
   std::unique_ptr<Decoder> NewDecoder(bool at_start) const override;
   std::string TokenBytes(int32_t token) const override;
   int32_t vocab_size() const override { return 259; }

@@ -12,7 +12,9 @@ namespace {
 
 constexpr size_t kMaxEvents = 4096;  // a full queue holds the sequences still
 
-bool Has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool Has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -124,7 +126,8 @@ void FakeEngine::Run() {
     StepLocked();
     changed_.notify_all();
     // A sleeping step holds nothing up but time itself.
-    changed_.wait_for(lock, options_.step > Nanos(0) ? options_.step : Nanos(1000), [this] { return stop_; });
+    changed_.wait_for(lock, options_.step > Nanos(0) ? options_.step : Nanos(1000),
+                      [this] { return stop_; });
   }
 }
 
@@ -160,7 +163,8 @@ Event FakeEngine::Advance(Sequence& sequence) const {
       token.top_logprobs[i] = -0.25f * static_cast<float>(i + 1);
     }
     event.tokens.push_back(token);
-    if (sequence.position == static_cast<size_t>(sequence.max_tokens)) event.finish = FinishReason::kLength;
+    if (sequence.position == static_cast<size_t>(sequence.max_tokens))
+      event.finish = FinishReason::kLength;
   }
   const auto produced = static_cast<int32_t>(sequence.position);
   event.usage.prompt_tokens = sequence.prompt_tokens;

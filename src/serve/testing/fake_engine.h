@@ -1,5 +1,6 @@
-// FakeEngine: an EngineClient that plays a script: the answer to a prompt is a function of the prompt. One
-// token a step for every open sequence, as a batch does. For tests; every method on any thread.
+// FakeEngine: an EngineClient that plays a script: the answer to a prompt is a function of the
+// prompt. One token a step for every open sequence, as a batch does. For tests; every method on any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -19,19 +20,20 @@ namespace tandem::serve {
 
 // What the engine does with a request.
 struct Script {
-  std::string answer;              // its bytes, then the end token; max_tokens may cut it
+  std::string answer;                // its bytes, then the end token; max_tokens may cut it
   std::optional<size_t> fail_after;  // tokens, then kFailed "the device is lost"
 };
 
 struct FakeEngineOptions {
   EngineLimits limits{2048, 64, true};
-  int max_open = 256;        // sequences; beyond: the queue is full
-  Nanos step{0};             // time between tokens of a sequence
+  int max_open = 256;                                       // sequences; beyond: the queue is full
+  Nanos step{0};                                            // time between tokens of a sequence
   std::function<Script(const std::string& prompt)> script;  // by default: DefaultScript
 };
 
-// "tandem" → "One behind the other.", "emoji" → "h\xC3\xA9llo \xF0\x9F\x99\x82!", "endless", "empty",
-// "fail now", "fail later"; anything else: "\nMachine learning is a subset of artificial intelligence."
+// "tandem" → "One behind the other.", "emoji" → "h\xC3\xA9llo \xF0\x9F\x99\x82!", "endless",
+// "empty", "fail now", "fail later"; anything else: "\nMachine learning is a subset of artificial
+// intelligence."
 Script DefaultScript(const std::string& prompt);
 
 class FakeEngine final : public EngineClient {

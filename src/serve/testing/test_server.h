@@ -1,4 +1,5 @@
-// TestServer: a whole server on a free port over a FakeEngine, with everything a test may want to reach.
+// TestServer: a whole server on a free port over a FakeEngine, with everything a test may want to
+// reach.
 #pragma once
 
 #include <chrono>
@@ -39,7 +40,8 @@ class TestServer {
 };
 
 // Whether `condition` becomes true within `limit`.
-inline bool Eventually(const std::function<bool()>& condition, Nanos limit = std::chrono::seconds(5)) {
+inline bool Eventually(const std::function<bool()>& condition,
+                       Nanos limit = std::chrono::seconds(5)) {
   const auto end = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;

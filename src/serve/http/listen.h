@@ -1,0 +1,24 @@
+// A listening TCP socket, and the sentences for what can be wrong with one. Safe on any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace tandem::serve {
+
+struct ListeningSocket {
+  int fd = -1;  // owned by whoever holds this
+  bool is_ipv6 = false;
+  uint16_t port = 0;  // as bound
+};
+
+// `host` is an address of this machine or "localhost"; port 0 takes a free one. UNAVAILABLE "Port
+// 8000 is in use; try --port 8001." names a port that is free.
+Result<ListeningSocket> Listen(const std::string& host, uint16_t port);
+
+// Whether only programs of this machine can reach `host`.
+bool IsLoopback(const std::string& host);
+
+}  // namespace tandem::serve
