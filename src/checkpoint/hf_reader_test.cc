@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "checkpoint/check_weights.h"
 #include "checkpoint/hf_folder_test_util.h"
 
 namespace tandem {
@@ -131,6 +132,20 @@ TEST_F(HfReaderTest, NamesAnUnusableType) {
     tensor = {tensor.data, DType::kI8, tensor.shape, Device{}};
   });
   ExpectRefused({"down_proj.weight", "I8"});
+}
+
+TEST_F(HfReaderTest, FindsWeightsThatAreNoNumbers) {
+  HfFolder{}.Write(folder_, [](Tensors& tensors) {
+    tensors["model.layers.1.self_attn.v_proj.weight"].As<BFloat16>()[5] = {0x7fc0};
+    tensors["model.layers.1.self_attn.k_proj.weight"].As<BFloat16>()[0] = {0xff80};
+  });
+  const auto reader = HfReader::Open(folder_);
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  const auto bad = FindNonFinite(**reader);
+  ASSERT_TRUE(bad.ok());
+  ASSERT_EQ(bad->size(), 1u);
+  EXPECT_EQ(bad->front().name, "transformer.layers.1.attention.qkv.weight");
+  EXPECT_EQ(bad->front().count, 2);
 }
 
 TEST_F(HfReaderTest, NamesAMissingShard) {

@@ -1,0 +1,20 @@
+// Looks into the numbers of a model, for `doctor` and `inspect`. Reads every weight once; the
+// caller's thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/weights.h"
+
+namespace tandem {
+
+struct BadWeight {
+  std::string name;   // "transformer.layers.3.mlp.fc.weight"
+  int64_t count = 0;  // elements that are NaN or infinite
+};
+
+// Weights that hold NaN or infinity; empty for a healthy model.
+Result<std::vector<BadWeight>> FindNonFinite(WeightSource& source);
+
+}  // namespace tandem
