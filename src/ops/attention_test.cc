@@ -1,5 +1,5 @@
-// QkvRopeStore, PagedAttention and CopyBlock on every backend: against a double-precision reference over
-// ragged batches, and bit for bit against other cuts of the same work.
+// QkvRopeStore, PagedAttention and CopyBlock on every backend: against a double-precision reference
+// over ragged batches, and bit for bit against other cuts of the same work.
 #include <algorithm>
 #include <cmath>
 
@@ -165,10 +165,12 @@ class AttentionTest : public OpTest {
 };
 
 TEST_P(AttentionTest, MatchesReferenceOverRaggedBatches) {
-  const AttentionShape shapes[] = {{4, 2, 64, 16}, {3, 3, 16, 7}, {8, 1, 20, 32}, {4, 4, 128, 64}, {2, 1, 6, 5}};
+  const AttentionShape shapes[] = {
+      {4, 2, 64, 16}, {3, 3, 16, 7}, {8, 1, 20, 32}, {4, 4, 128, 64}, {2, 1, 6, 5}};
   for (const AttentionShape& shape : shapes) {
-    SCOPED_TRACE(::testing::Message() << shape.num_heads << "/" << shape.num_kv_heads << " heads of "
-                                      << shape.head_dim << ", blocks of " << shape.block_tokens);
+    SCOPED_TRACE(::testing::Message()
+                 << shape.num_heads << "/" << shape.num_kv_heads << " heads of " << shape.head_dim
+                 << ", blocks of " << shape.block_tokens);
     MakePool(shape, 4);
     Step({{0, 40, 40}, {1, 1, 1}, {2, 33, 33}});
     // A decode step, a second chunk, a verification and a new prompt in one batch.
@@ -194,8 +196,11 @@ TEST_P(AttentionTest, RowDoesNotDependOnChunkingOrNeighbours) {
     MakePool(shape, 3);
     const std::vector<std::byte> at_once = Step({{0, length, length}});
     const size_t row_bytes = at_once.size() / length;
-    const auto expect_rows = [&](const std::vector<std::byte>& rows, size_t offset, int32_t begin, int32_t count) {
-      ASSERT_EQ(std::memcmp(rows.data() + offset, at_once.data() + begin * row_bytes, count * row_bytes), 0)
+    const auto expect_rows = [&](const std::vector<std::byte>& rows, size_t offset, int32_t begin,
+                                 int32_t count) {
+      ASSERT_EQ(
+          std::memcmp(rows.data() + offset, at_once.data() + begin * row_bytes, count * row_bytes),
+          0)
           << "positions from " << begin;
     };
     // In chunks.
@@ -218,7 +223,8 @@ TEST_P(AttentionTest, RejectedDraftsLeaveNoTrace) {
   MakePool({4, 2, 32, 16}, 2);
   Step({{0, 20, 20}});
   const std::vector<std::byte> clean = Step({{0, 21, 1}});
-  // A verification of 5 wrote positions 20..24; all but the first are rolled back and computed again.
+  // A verification of 5 wrote positions 20..24; all but the first are rolled back and computed
+  // again.
   Step({{0, 25, 5}});
   EXPECT_EQ(Step({{0, 21, 1}}), clean);
 }

@@ -1,5 +1,5 @@
-// Linear on every backend: against a double-precision reference, and bit for bit against itself with
-// other row counts.
+// Linear on every backend: against a double-precision reference, and bit for bit against itself
+// with other row counts.
 #include <cmath>
 
 #include "ops/op_test.h"
@@ -44,7 +44,8 @@ TEST_P(LinearTest, MatchesReference) {
                                 {12, 320, 48}, {13, 257, 33}, {17, 96, 80},  {40, 1056, 70},
                                 {64, 130, 16}, {130, 70, 31}, {515, 40, 33}};
   for (const LinearShape& shape : shapes) {
-    SCOPED_TRACE(::testing::Message() << shape.rows << " x " << shape.cols << " x " << shape.outputs);
+    SCOPED_TRACE(::testing::Message()
+                 << shape.rows << " x " << shape.cols << " x " << shape.outputs);
     const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 1);
     const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 2);
     const LinearWeight weight = backend().PackLinear({{w.tensor}}, {}).value();
@@ -69,7 +70,8 @@ TEST_P(LinearTest, RowDoesNotDependOnTheOthers) {
   for (const DType out_dtype : {DType::kF32, dtype()}) {
     const std::vector<std::byte> all = Run(x.tensor, weight, out_dtype);
     const size_t row_bytes = outputs * SizeOf(out_dtype);
-    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 200, 512}) {
+    for (const int64_t rows :
+         {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 200, 512}) {
       const std::vector<std::byte> some = Run(x.tensor.Rows(rows), weight, out_dtype);
       ASSERT_EQ(std::memcmp(some.data(), all.data(), static_cast<size_t>(rows) * row_bytes), 0)
           << rows << " rows";
@@ -79,7 +81,9 @@ TEST_P(LinearTest, RowDoesNotDependOnTheOthers) {
       Tensor one = x.tensor.Rows(1);
       one.data = static_cast<std::byte*>(x.tensor.data) + row * one.NumBytes();
       const std::vector<std::byte> alone = Run(one, weight, out_dtype);
-      ASSERT_EQ(std::memcmp(alone.data(), all.data() + static_cast<size_t>(row) * row_bytes, row_bytes), 0)
+      ASSERT_EQ(
+          std::memcmp(alone.data(), all.data() + static_cast<size_t>(row) * row_bytes, row_bytes),
+          0)
           << "row " << row;
     }
   }

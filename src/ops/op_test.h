@@ -1,5 +1,5 @@
-// What the op tests share: the backends to run on, tensors in a backend's memory filled from a seed, and
-// comparison with double-precision references. Every test is one list over all backends.
+// What the op tests share: the backends to run on, tensors in a backend's memory filled from a
+// seed, and comparison with double-precision references. Every test is one list over all backends.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,14 +23,17 @@ struct BackendCase {
   DType dtype;
 };
 
-inline void PrintTo(const BackendCase& backend_case, std::ostream* out) { *out << backend_case.name; }
+inline void PrintTo(const BackendCase& backend_case, std::ostream* out) {
+  *out << backend_case.name;
+}
 
 // Every backend of this machine with every type of weights and activations.
 inline std::vector<BackendCase> AllBackendCases() {
   std::vector<BackendCase> cases;
   for (const std::string& isa : SupportedCpuIsas()) {
     const auto make = [isa] {
-      // Two threads even on one core, so that work is really split; unpinned, since tests run in parallel.
+      // Two threads even on one core, so that work is really split; unpinned, since tests run in
+      // parallel.
       auto backend = MakeCpuBackend({.num_threads = 2, .pin_threads = false, .isa = isa});
       return std::move(backend).value();
     };

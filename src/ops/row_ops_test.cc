@@ -1,5 +1,5 @@
-// The ops that work row by row, on every backend, against double-precision references: normalisation,
-// activation, look-up, the gated MLP.
+// The ops that work row by row, on every backend, against double-precision references:
+// normalisation, activation, look-up, the gated MLP.
 #include <cmath>
 
 #include "ops/op_test.h"
@@ -38,7 +38,8 @@ TEST_P(RowOpsTest, AddRmsNormMatchesReference) {
         double squares = 0.0;
         for (int64_t i = 0; i < hidden; ++i) squares += std::pow(sums[row * hidden + i], 2);
         const double inverse = 1.0 / std::sqrt(squares / static_cast<double>(hidden) + 1e-5);
-        for (int64_t i = 0; i < hidden; ++i) expected.push_back(sums[row * hidden + i] * inverse * w[i]);
+        for (int64_t i = 0; i < hidden; ++i)
+          expected.push_back(sums[row * hidden + i] * inverse * w[i]);
       }
       ExpectNear(Doubles(out.tensor), expected, Rounding(dtype()) + 1e-6, 1e-4);
     }
@@ -49,9 +50,11 @@ TEST_P(RowOpsTest, AddRmsNormRowDoesNotDependOnTheOthers) {
   const int64_t rows = 300, hidden = 200;
   const OwnedTensor weight = Random({hidden}, dtype(), 3);
   const OwnedTensor delta = Random({rows, hidden}, dtype(), 2);
-  const OwnedTensor all = Random({rows, hidden}, dtype(), 1), all_out = Poisoned({rows, hidden}, dtype());
+  const OwnedTensor all = Random({rows, hidden}, dtype(), 1),
+                    all_out = Poisoned({rows, hidden}, dtype());
   ops().AddRmsNorm(all.tensor, delta.tensor, weight.tensor, 1e-5f, all_out.tensor);
-  const OwnedTensor one = Random({rows, hidden}, dtype(), 1), one_out = Poisoned({1, hidden}, dtype());
+  const OwnedTensor one = Random({rows, hidden}, dtype(), 1),
+                    one_out = Poisoned({1, hidden}, dtype());
   ops().AddRmsNorm(one.tensor.Rows(1), delta.tensor.Rows(1), weight.tensor, 1e-5f, one_out.tensor);
   EXPECT_EQ(Bytes(one_out.tensor), Bytes(all_out.tensor.Rows(1)));
   EXPECT_EQ(Bytes(one.tensor.Rows(1)), Bytes(all.tensor.Rows(1)));
@@ -99,21 +102,26 @@ TEST_P(RowOpsTest, EmbedAndGatherRowsCopyBits) {
   EXPECT_EQ(Bytes(embedded.tensor), Bytes(gathered.tensor));
   const std::vector<std::byte> result = Bytes(embedded.tensor);
   for (size_t i = 0; i < ids.size(); ++i) {
-    EXPECT_EQ(std::memcmp(result.data() + i * row_bytes, source.data() + ids[i] * row_bytes, row_bytes), 0);
+    EXPECT_EQ(
+        std::memcmp(result.data() + i * row_bytes, source.data() + ids[i] * row_bytes, row_bytes),
+        0);
   }
 }
 
 TEST_P(RowOpsTest, GatedMlpIsItsParts) {
   const int64_t rows = 4, hidden = 48, width = 80;
   const OwnedTensor x = Random({rows, hidden}, dtype(), 6);
-  const OwnedTensor gate = Random({width, hidden}, dtype(), 7), up = Random({width, hidden}, dtype(), 8);
+  const OwnedTensor gate = Random({width, hidden}, dtype(), 7),
+                    up = Random({width, hidden}, dtype(), 8);
   const OwnedTensor down = Random({hidden, width}, dtype(), 9);
   const LinearWeight gate_up_weight = backend().PackLinear({{gate.tensor, up.tensor}}, {}).value();
   const LinearWeight down_weight = backend().PackLinear({{down.tensor}}, {}).value();
   const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
   const OwnedTensor activated = Poisoned({rows, width}, dtype());
-  const OwnedTensor fused = Poisoned({rows, hidden}, dtype()), composed = Poisoned({rows, hidden}, dtype());
-  ops().GatedMlp(x.tensor, gate_up_weight, down_weight, gate_up.tensor, activated.tensor, fused.tensor);
+  const OwnedTensor fused = Poisoned({rows, hidden}, dtype()),
+                    composed = Poisoned({rows, hidden}, dtype());
+  ops().GatedMlp(x.tensor, gate_up_weight, down_weight, gate_up.tensor, activated.tensor,
+                 fused.tensor);
   ops().Linear(x.tensor, gate_up_weight, gate_up.tensor);
   ops().SwiGlu(gate_up.tensor, activated.tensor);
   ops().Linear(activated.tensor, down_weight, composed.tensor);

@@ -34,8 +34,9 @@ int64_t NumQueryHeads(const Tensor& qkv, const KvPool& pool) {
   return qkv.dim(1) / pool.head_dim - 2 * pool.num_kv_heads;
 }
 
-// How the batch's attention is cut into jobs: per sequence blocks of positions, kv heads, and splits of the
-// query heads of a kv head (more than one only where few jobs would leave threads idle).
+// How the batch's attention is cut into jobs: per sequence blocks of positions, kv heads, and
+// splits of the query heads of a kv head (more than one only where few jobs would leave threads
+// idle).
 struct AttentionJobs {
   AttentionJobs(const BatchView& view, const KvPool& kv, int64_t query_heads, int num_threads)
       : batch(view), group(query_heads / kv.num_kv_heads), kv_heads(kv.num_kv_heads) {
@@ -157,8 +158,8 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvP
     job.head_dim = pool.head_dim;
     job.num_heads = static_cast<int32_t>(end_head - first_head);
     job.num_positions = static_cast<int32_t>(end_row - first_row);
-    job.first_position = static_cast<int32_t>(batch.context_len[seq] -
-                                              (batch.query_start[seq + 1] - first_row));
+    job.first_position =
+        static_cast<int32_t>(batch.context_len[seq] - (batch.query_start[seq + 1] - first_row));
     job.scale = scale;
     job.scratch = AttentionScratch(thread);
     kernels_.attention(job);

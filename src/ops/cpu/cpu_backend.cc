@@ -28,9 +28,7 @@ std::string JoinIsas() {
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const CpuKernels& kernels, const CpuOptions& options)
-      : kernels_(kernels),
-        pool_(options.num_threads, options.pin_threads),
-        ops_(kernels, pool_) {}
+      : kernels_(kernels), pool_(options.num_threads, options.pin_threads), ops_(kernels, pool_) {}
 
   std::string Describe() const override {
     return fmt::format("cpu {}, {} thread{}", kernels_.name, pool_.num_threads(),
@@ -87,8 +85,7 @@ Result<LinearWeight> CpuBackend::PackLinear(std::span<const Tensor> parts,
     weight.rows += part.dim(0);
   }
   if (!IsFloat(weight.dtype)) {
-    return Unimplemented(
-        fmt::format("weights of type {} on the CPU", DTypeName(weight.dtype)));
+    return Unimplemented(fmt::format("weights of type {} on the CPU", DTypeName(weight.dtype)));
   }
   TANDEM_ASSIGN_OR_RETURN(
       weight.data,
@@ -125,8 +122,8 @@ Result<Buffer> CpuBackend::PackBias(std::span<const Tensor> parts, std::span<con
     const int64_t part_rows = parts[i].dim(0);
     if (!bias[i].empty()) {
       TANDEM_CHECK(bias[i].NumElements() == part_rows, "a bias as long as its part has rows");
-      ConvertElements(bias[i], packed.View(DType::kF32, {part_rows},
-                                           static_cast<size_t>(row) * sizeof(float)));
+      ConvertElements(
+          bias[i], packed.View(DType::kF32, {part_rows}, static_cast<size_t>(row) * sizeof(float)));
     }
     row += part_rows;
   }
@@ -145,8 +142,8 @@ Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
   const CpuKernels* kernels =
       options.isa == "auto" ? &cpu::FastestKernels() : cpu::FindKernels(options.isa);
   if (kernels == nullptr) {
-    return InvalidArgument(fmt::format("this CPU has no instruction set \"{}\"; it has {} (or auto)",
-                                       options.isa, JoinIsas()));
+    return InvalidArgument(fmt::format(
+        "this CPU has no instruction set \"{}\"; it has {} (or auto)", options.isa, JoinIsas()));
   }
   if (options.num_threads < 0) {
     return InvalidArgument(

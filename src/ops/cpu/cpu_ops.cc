@@ -22,8 +22,7 @@ int64_t RowBytes(const Tensor& tensor) {
 
 CpuOps::CpuOps(const CpuKernels& kernels, ThreadPool& pool)
     : kernels_(kernels), pool_(pool), sampler_(pool) {
-  linear_scratch_ =
-      Buffer::OnHost(static_cast<size_t>(kLinearScratchBytes) * pool.num_threads());
+  linear_scratch_ = Buffer::OnHost(static_cast<size_t>(kLinearScratchBytes) * pool.num_threads());
   TANDEM_CHECK(linear_scratch_.data() != nullptr, "no memory for the scratch of the threads");
 }
 
@@ -58,7 +57,8 @@ void CpuOps::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tenso
 
 void CpuOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
   const int64_t width = out.dim(1);
-  TANDEM_CHECK(gate_up.dtype == out.dtype && gate_up.dim(1) == 2 * width, "gate_up is not twice out");
+  TANDEM_CHECK(gate_up.dtype == out.dtype && gate_up.dim(1) == 2 * width,
+               "gate_up is not twice out");
   // Pieces within a row, so that one row of a large model is shared too.
   constexpr int64_t kPiece = 1024;
   const int64_t row_pieces = (width + kPiece - 1) / kPiece;
@@ -70,7 +70,8 @@ void CpuOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
                    const int64_t first = i % row_pieces * kPiece;
                    const std::byte* gate = RowOf(gate_up, row) + first * size;
                    kernels_.swi_glu(ElementOf(out.dtype), gate, gate + width * size,
-                                    std::min(kPiece, width - first), RowOf(out, row) + first * size);
+                                    std::min(kPiece, width - first),
+                                    RowOf(out, row) + first * size);
                  }
                });
 }
@@ -82,8 +83,8 @@ void CpuOps::Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<Sa
 int32_t CpuOps::VerifyAndAccept(const SlotSampling& slot, int32_t position, const int32_t* draft,
                                 int32_t num_draft, const float* draft_probs, float* target_probs,
                                 int64_t vocab, int32_t* next) {
-  return sampler_.VerifyAndAccept(slot, position, draft, num_draft, draft_probs, target_probs, vocab,
-                                  next);
+  return sampler_.VerifyAndAccept(slot, position, draft, num_draft, draft_probs, target_probs,
+                                  vocab, next);
 }
 
 void CpuOps::ReserveLinear(int64_t cols) {
@@ -137,10 +138,9 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
   const double operations = 2.0 * static_cast<double>(num_rows * job.inputs * job.outputs);
   constexpr int64_t kGrain = 4;  // panels that a kernel likes to read side by side
   if (num_rows > kSmallLinearRows) {
-    ForEachPiece(pool_, blocks, 1, 10.0 * static_cast<double>(num_rows * job.inputs),
-                 [&](const Piece& piece) {
-                   kernels_.pack_activations(pack, piece.begin, piece.end);
-                 });
+    ForEachPiece(
+        pool_, blocks, 1, 10.0 * static_cast<double>(num_rows * job.inputs),
+        [&](const Piece& piece) { kernels_.pack_activations(pack, piece.begin, piece.end); });
     ForEachPiece(pool_, panels, kGrain, operations, [&](const Piece& piece) {
       kernels_.linear_panels(job, piece.begin, piece.end, LinearScratch(piece.thread));
     });

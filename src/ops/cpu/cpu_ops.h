@@ -1,6 +1,6 @@
-// CpuOps: the forward-pass functions on the CPU: shapes are checked, work is split over the threads,
-// kernels do the rest. Every split is over rows, outputs or heads, never over what is summed, so a
-// result does not depend on it. Owned by CpuBackend; one caller at a time.
+// CpuOps: the forward-pass functions on the CPU: shapes are checked, work is split over the
+// threads, kernels do the rest. Every split is over rows, outputs or heads, never over what is
+// summed, so a result does not depend on it. Owned by CpuBackend; one caller at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class CpuOps final : public Ops {
  public:
   CpuOps(const CpuKernels& kernels, ThreadPool& pool);
 
-  // Makes room for the activations of weights with so many input features; called when they are packed,
-  // so that Linear allocates nothing.
+  // Makes room for the activations of weights with so many input features; called when they are
+  // packed, so that Linear allocates nothing.
   void ReserveLinear(int64_t cols);
 
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
@@ -47,10 +47,10 @@ class CpuOps final : public Ops {
   const CpuKernels& kernels_;
   ThreadPool& pool_;
   CpuSampler sampler_;
-  Buffer activations_;          // packed rows of one Linear, or one small copy a thread
+  Buffer activations_;  // packed rows of one Linear, or one small copy a thread
   int64_t reserved_inputs_ = 0;
-  Buffer linear_scratch_;       // [num_threads, kLinearScratchBytes]
-  Buffer attention_scratch_;    // [num_threads, attention_scratch_stride_] floats
+  Buffer linear_scratch_;     // [num_threads, kLinearScratchBytes]
+  Buffer attention_scratch_;  // [num_threads, attention_scratch_stride_] floats
   int64_t attention_scratch_stride_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Which instruction sets this CPU and kernel let us use, and which is fastest. Pure questions, safe on
-// any thread; the answers do not change while the program runs.
+// Which instruction sets this CPU and kernel let us use, and which is fastest. Pure questions, safe
+// on any thread; the answers do not change while the program runs.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,8 @@
 
 namespace tandem::ops::cpu {
 
-// The tables that may run here, slowest first. The first call asks the kernel for AMX's tile registers.
+// The tables that may run here, slowest first. The first call asks the kernel for AMX's tile
+// registers.
 const std::vector<const CpuKernels*>& SupportedKernels();
 
 // Null when the CPU lacks it or the name is unknown.

@@ -1,10 +1,10 @@
 // The kernels of one instruction set, as a table of plain functions over plain pointers. One source
-// (the .inc files) is compiled once per instruction set; each gives one table. Kernels are pure: they
-// touch what their job names, on any thread, and never allocate.
+// (the .inc files) is compiled once per instruction set; each gives one table. Kernels are pure:
+// they touch what their job names, on any thread, and never allocate.
 //
-// This header is seen by files compiled for newer CPUs than the program may run on, so neither it nor
-// they include anything that defines inline functions or templates other files share: the linker
-// could keep the copy with the newer instructions for all.
+// This header is seen by files compiled for newer CPUs than the program may run on, so neither it
+// nor they include anything that defines inline functions or templates other files share: the
+// linker could keep the copy with the newer instructions for all.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ constexpr int64_t kTileKeys = 32;
 constexpr int64_t kMaxQueryRows = 128;
 
 struct LinearJob {
-  Element element = Element::kF32;  // of activations and weights
-  bool out_f32 = false;             // out is fp32 whatever `element` is
-  int64_t num_rows = 0;             // at most kMaxLinearRows
-  int64_t inputs = 0;               // padded
-  int64_t outputs = 0;              // not padded
+  Element element = Element::kF32;    // of activations and weights
+  bool out_f32 = false;               // out is fp32 whatever `element` is
+  int64_t num_rows = 0;               // at most kMaxLinearRows
+  int64_t inputs = 0;                 // padded
+  int64_t outputs = 0;                // not padded
   const void* activations = nullptr;  // as pack_activations wrote them
   const void* weights = nullptr;      // packed panels
   const float* bias = nullptr;        // [outputs] or null
@@ -51,14 +51,17 @@ struct PackJob {
   void* packed = nullptr;
 };
 
-// Attention of `num_positions` consecutive positions and `num_heads` query heads that share one kv head.
+// Attention of `num_positions` consecutive positions and `num_heads` query heads that share one kv
+// head.
 struct AttentionJob {
   Element element = Element::kF32;
-  const void* q = nullptr;  // first row's first head; heads are head_dim apart, rows q_stride elements
+  const void* q =
+      nullptr;  // first row's first head; heads are head_dim apart, rows q_stride elements
   int64_t q_stride = 0;
   void* out = nullptr;  // as q, rows out_stride apart
   int64_t out_stride = 0;
-  // Key of position p: keys + block_table[p / block_tokens] * block_stride + (p % block_tokens) * head_dim
+  // Key of position p: keys + block_table[p / block_tokens] * block_stride + (p % block_tokens) *
+  // head_dim
   const void* keys = nullptr;
   const void* values = nullptr;
   int64_t block_stride = 0;  // in elements

@@ -1,9 +1,8 @@
 // The kernels compiled for AVX2, FMA and F16C.
-#include "ops/cpu/kernels.h"
-
 #include <immintrin.h>
 
 #include "ops/cpu/inline.inc"
+#include "ops/cpu/kernels.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -18,6 +17,6 @@ namespace {
 // clang-format on
 }  // namespace
 
-constinit const CpuKernels kAvx2Kernels = TANDEM_VECTOR_KERNELS("avx2");
+constinit const CpuKernels kAvx2Kernels = VectorKernels("avx2");
 
 }  // namespace tandem::ops::cpu

@@ -1,9 +1,8 @@
 // The kernels compiled for AVX-512 F, BW, DQ and VL.
-#include "ops/cpu/kernels.h"
-
 #include <immintrin.h>
 
 #include "ops/cpu/inline.inc"
+#include "ops/cpu/kernels.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -18,6 +17,6 @@ namespace {
 // clang-format on
 }  // namespace
 
-constinit const CpuKernels kAvx512Kernels = TANDEM_VECTOR_KERNELS("avx512");
+constinit const CpuKernels kAvx512Kernels = VectorKernels("avx512");
 
 }  // namespace tandem::ops::cpu

@@ -1,7 +1,6 @@
 // The kernels compiled for plain C++, for any x86-64.
-#include "ops/cpu/kernels.h"
-
 #include "ops/cpu/inline.inc"
+#include "ops/cpu/kernels.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -16,6 +15,6 @@ namespace {
 // clang-format on
 }  // namespace
 
-constinit const CpuKernels kScalarKernels = TANDEM_VECTOR_KERNELS("scalar");
+constinit const CpuKernels kScalarKernels = VectorKernels("scalar");
 
 }  // namespace tandem::ops::cpu

@@ -7,9 +7,9 @@
 
 namespace tandem::ops::cpu {
 
-// Bytes/s of the best of `passes` passes over `bytes` (more than any cache holds); 0 when so much memory cannot be had.
-double MeasureReadBandwidth(const CpuKernels& kernels, ThreadPool& pool, int64_t bytes,
-                            int passes);
+// Bytes/s of the best of `passes` passes over `bytes` (more than any cache holds); 0 when so much
+// memory cannot be had.
+double MeasureReadBandwidth(const CpuKernels& kernels, ThreadPool& pool, int64_t bytes, int passes);
 
 // Multiply-adds/s, as 2 operations each, on registers alone; best of several short runs.
 double MeasureMatrixPeak(const CpuKernels& kernels, ThreadPool& pool, Element element);

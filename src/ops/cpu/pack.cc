@@ -8,8 +8,8 @@ namespace {
 // Element (row, col) goes to panel row / 16, then [col / kGroup][row % 16][col % kGroup].
 template <typename T, int kGroup>
 void PackRow(const void* row_data, int64_t row, int64_t cols, void* packed) {
-  T* out = static_cast<T*>(packed) +
-           row / kPanelOutputs * PackedInputs(cols) * kPanelOutputs + row % kPanelOutputs * kGroup;
+  T* out = static_cast<T*>(packed) + row / kPanelOutputs * PackedInputs(cols) * kPanelOutputs +
+           row % kPanelOutputs * kGroup;
   const auto* in = static_cast<const char*>(row_data);
   const int64_t whole = cols / kGroup;
   for (int64_t group = 0; group < whole; ++group) {
@@ -43,12 +43,10 @@ int64_t PackedInputs(int64_t cols) {
 int64_t NumPanels(int64_t rows) { return (rows + kPanelOutputs - 1) / kPanelOutputs; }
 
 int64_t PackedWeightBytes(int64_t rows, int64_t cols, DType dtype) {
-  return NumPanels(rows) * kPanelOutputs * PackedInputs(cols) *
-         static_cast<int64_t>(SizeOf(dtype));
+  return NumPanels(rows) * kPanelOutputs * PackedInputs(cols) * static_cast<int64_t>(SizeOf(dtype));
 }
 
-void PackWeightRow(Element element, const void* row_data, int64_t row, int64_t cols,
-                   void* packed) {
+void PackWeightRow(Element element, const void* row_data, int64_t row, int64_t cols, void* packed) {
   switch (element) {
     case Element::kF32:
       return PackRow<uint32_t, 1>(row_data, row, cols, packed);

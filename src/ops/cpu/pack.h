@@ -13,7 +13,8 @@ int64_t PackedInputs(int64_t cols);
 int64_t NumPanels(int64_t rows);
 int64_t PackedWeightBytes(int64_t rows, int64_t cols, DType dtype);
 
-// Writes row `row` ([cols], possibly misaligned) of a matrix to its place in `packed`, which was zeroed.
+// Writes row `row` ([cols], possibly misaligned) of a matrix to its place in `packed`, which was
+// zeroed.
 void PackWeightRow(Element element, const void* row_data, int64_t row, int64_t cols, void* packed);
 
 }  // namespace tandem::ops::cpu
