@@ -17,6 +17,9 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
       scheduler_(parts.limits, kv_, *costs_),
       executor_(std::move(parts.executor)),
       last_step_ns_(clock.Now().count()) {
+  for (StepPlan& plan : plans_) {
+    plan = StepPlan(parts.limits.max_batch_size, parts.limits.max_num_tokens, parts.kv.block_tokens);
+  }
   changes_.reserve(static_cast<size_t>(parts.limits.max_batch_size) * 2);
   UpdateStats();
 }

@@ -16,6 +16,17 @@ bool Before(const Sequence& a, const Sequence& b, uint64_t order_a, uint64_t ord
 
 }  // namespace
 
+StepPlan::StepPlan(int32_t max_batch_size, int32_t max_num_tokens, int32_t block_tokens) {
+  const auto slots = static_cast<size_t>(max_batch_size);
+  batch.sequences.reserve(slots);
+  batch.copies.reserve(slots);
+  // Its own rows, an edge at either end, and a length that is not known yet.
+  batch.blocks.reserve(static_cast<size_t>(max_num_tokens / block_tokens) + 3 * slots);
+  sequences.reserve(slots);
+  vacated_slots.reserve(slots);
+  started.reserve(slots);
+}
+
 void StepPlan::Clear(uint64_t step) {
   batch.Clear();
   batch.step = step;

@@ -39,6 +39,10 @@ struct StepPlan {
   std::vector<Sequence*> sequences;    // of batch.sequences, in its order
   std::vector<int32_t> vacated_slots;  // of paused sequences: clear them before the launch,
   std::vector<Sequence*> started;      // and before these fill theirs
+
+  StepPlan() = default;
+  // Room for what a step of so many sequences and rows usually names.
+  StepPlan(int32_t max_batch_size, int32_t max_num_tokens, int32_t block_tokens);
   void Clear(uint64_t step);
 };
 

@@ -100,7 +100,7 @@ ops::Backend& TestBackend() {
     ops::CpuOptions options;
     options.num_threads = 2;
     options.pin_threads = false;
-    options.isa = "scalar";
+    options.isa = ops::SupportedCpuIsas().back();
     return ops::MakeCpuBackend(options).value();
   }();
   return *backend;
@@ -151,7 +151,8 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   config.max_draft_len = limits.max_draft_len;
   config.lookup_ngram = options.lookup_ngram;
   config.ratio_acceptance = options.ratio_acceptance;
-  parts.executor = std::make_unique<CpuExecutor>(config, TestBackend().ops(), std::move(models),
+  ops::Ops& ops = setup.ops != nullptr ? *setup.ops : TestBackend().ops();
+  parts.executor = std::make_unique<CpuExecutor>(config, ops, std::move(models),
                                                  CostMeter{&clock, parts.costs.get()});
   return Engine::FromParts(std::move(parts), clock);
 }

@@ -51,6 +51,7 @@ struct TestSetup {
   double target_seconds = 1.0;
   double target_row_seconds = 0.01;
   double draft_seconds = 0.05;
+  ops::Ops* ops = nullptr;  // null: those of TestBackend
 };
 
 // Small blocks and budgets, so that their edges are met often.

@@ -1,0 +1,277 @@
+// What speculation emits follows the target's law: the joint distribution of k + 2 tokens, counted over
+// many seeds, against the exact one, in both modes of acceptance; and how often drafts hold in each.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "runtime/test_engine.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kVocab = 5;
+constexpr int32_t kDrafts = 2;
+constexpr int32_t kTokens = kDrafts + 2;
+constexpr int32_t kDraws = 100000;
+constexpr int32_t kWave = 1000;  // requests submitted at once
+
+TestSetup SmallVocabulary() {
+  TestSetup setup;
+  setup.options = SmallOptions();
+  setup.options.max_batch_size = 64;
+  setup.options.max_num_tokens = 512;
+  setup.options.max_queue_size = kWave;
+  setup.options.draft_mode = DraftMode::kFixed;
+  setup.options.fixed_draft_len = kDrafts;
+  setup.options.max_draft_len = kDrafts;
+  setup.target = {.vocab = kVocab, .share = 1.0, .scale = 3.0f};
+  setup.draft = {.vocab = kVocab, .share = 0.5, .scale = 3.0f};
+  return setup;
+}
+
+// Tokens other than the one before.
+class NoTwins final : public TokenConstraint {
+ public:
+  void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) override {
+    const int32_t last = num_ahead > 0 ? ahead[num_ahead - 1] : last_;
+    allowed[0] &= ~(1u << last);
+  }
+  void Commit(const int32_t* tokens, int32_t num_tokens) override {
+    last_ = tokens[num_tokens - 1];
+  }
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<NoTwins>(*this);
+  }
+
+ private:
+  int32_t last_ = 2;
+};
+
+using Law = std::map<std::vector<int32_t>, double>;  // probability of the kTokens tokens
+
+// The exact law, by the sampler's own filtered distribution behind every possible prefix.
+void AddLaw(const FormulaPass& model, const Request& request, std::vector<int32_t>& context,
+            double probability, Law& law) {
+  const size_t prompt = request.prompt.size();
+  if (context.size() == prompt + kTokens) {
+    law[{context.begin() + static_cast<ptrdiff_t>(prompt), context.end()}] = probability;
+    return;
+  }
+  const std::vector<float> logits = model.Logits(context);
+  ops::SlotSampling slot;
+  slot.params = request.sampling;
+  std::vector<int32_t> counts(kVocab);
+  for (const int32_t token : context) ++counts[static_cast<size_t>(token)];
+  std::vector<float> probs(kVocab);
+  uint32_t allowed = 0;
+  ops::SampleRow row;
+  row.logits = logits.data();
+  row.slot = &slot;
+  row.history = {context.data(), static_cast<int32_t>(context.size()),
+                 static_cast<int32_t>(prompt), counts.data()};
+  row.probs = probs.data();
+  if (request.constraint) {
+    allowed = ~0u;
+    request.constraint->Clone()->FillMask(&context.back(), 1, &allowed);
+    row.allowed = &allowed;
+  }
+  ops::SampledToken drawn;
+  TestBackend().ops().Sample(std::span(&row, 1), kVocab, std::span(&drawn, 1));
+  for (int32_t token = 0; token < kVocab; ++token) {
+    const double p = static_cast<double>(probs[static_cast<size_t>(token)]);
+    if (p <= 0.0) continue;
+    context.push_back(token);
+    AddLaw(model, request, context, probability * p, law);
+    context.pop_back();
+  }
+}
+
+struct Count {
+  std::map<std::vector<int32_t>, int64_t> outputs;
+  EngineStats stats;
+};
+
+Count Draw(const TestSetup& setup, const Request& request) {
+  FakeClock clock;
+  const auto engine = MakeTestEngine(setup, clock);
+  Count count;
+  for (int32_t first = 0; first < kDraws; first += kWave) {
+    std::vector<Request> requests(kWave, request);
+    for (int32_t i = 0; i < kWave; ++i) {
+      requests[static_cast<size_t>(i)].seed = static_cast<uint64_t>(first + i);
+    }
+    for (const std::vector<Output>& outputs : RunRequests(*engine, requests)) {
+      ++count.outputs[outputs[0].tokens];
+    }
+  }
+  count.stats = engine->Stats();
+  return count;
+}
+
+// (chi-square - its mean) / its standard deviation, over cells of at least five expected draws; the rest
+// is one cell.
+double Deviation(const Law& law, const Count& count) {
+  double chi_square = 0.0, rest_expected = 0.0;
+  int64_t cells = 0, rest = kDraws;
+  for (const auto& [tokens, probability] : law) {
+    const double expected = probability * kDraws;
+    if (expected < 5.0) {
+      rest_expected += expected;
+      continue;
+    }
+    const auto found = count.outputs.find(tokens);
+    const int64_t drawn = found == count.outputs.end() ? 0 : found->second;
+    rest -= drawn;
+    const double difference = static_cast<double>(drawn) - expected;
+    chi_square += difference * difference / expected;
+    ++cells;
+  }
+  if (rest_expected < 1e-3 && rest > 0) return 1e9;  // an output that cannot be
+  if (rest_expected >= 5.0) {
+    const double difference = static_cast<double>(rest) - rest_expected;
+    chi_square += difference * difference / rest_expected;
+    ++cells;
+  }
+  const auto freedom = static_cast<double>(cells - 1);
+  return (chi_square - freedom) / std::sqrt(2.0 * freedom);
+}
+
+constexpr double kHolds = 5.0;  // one in a million, were the law right
+
+struct LawCase {
+  std::string name;
+  std::function<void(Request&)> set;
+};
+
+class AcceptanceLawTest : public testing::TestWithParam<LawCase> {
+ protected:
+  static Request MakeRequest() {
+    Request request = SimpleRequest({1, 3, 2}, kTokens);
+    request.sampling.temperature = 1.0f;
+    GetParam().set(request);
+    return request;
+  }
+  static Law ExactLaw(const TestSetup& setup, const Request& request) {
+    const FormulaPass target(setup.target, 1);
+    Law law;
+    std::vector<int32_t> context = request.prompt;
+    AddLaw(target, request, context, 1.0, law);
+    return law;
+  }
+};
+
+TEST_P(AcceptanceLawTest, RatioModeFollowsTheTarget) {
+  TestSetup setup = SmallVocabulary();
+  setup.options.ratio_acceptance = true;
+  const Request request = MakeRequest();
+  const Count count = Draw(setup, request);
+  EXPECT_GT(count.stats.drafts_proposed, kDraws);
+  EXPECT_GT(count.stats.drafts_accepted, 0);
+  EXPECT_LT(Deviation(ExactLaw(setup, request), count), kHolds);
+}
+
+TEST_P(AcceptanceLawTest, TokenMatchFollowsTheTarget) {
+  const TestSetup setup = SmallVocabulary();
+  const Request request = MakeRequest();
+  const Count count = Draw(setup, request);
+  EXPECT_GT(count.stats.drafts_accepted, 0);
+  EXPECT_LT(Deviation(ExactLaw(setup, request), count), kHolds);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Options, AcceptanceLawTest,
+    testing::Values(LawCase{"plain", [](Request&) {}},
+                    LawCase{"temperature_and_top_k",
+                            [](Request& r) {
+                              r.sampling.temperature = 1.4f;
+                              r.sampling.top_k = 4;
+                            }},
+                    LawCase{"top_p", [](Request& r) { r.sampling.top_p = 0.8f; }},
+                    LawCase{"penalties",
+                            [](Request& r) {
+                              r.sampling.repetition_penalty = 1.5f;
+                              r.sampling.frequency_penalty = 0.4f;
+                            }},
+                    LawCase{"mask", [](Request& r) { r.constraint = std::make_shared<NoTwins>(); }}),
+    [](const testing::TestParamInfo<LawCase>& info) { return info.param.name; });
+
+// The ops of another backend, with an acceptance that believes drafts were half as likely as they were.
+class BiasedOps final : public ops::Ops {
+ public:
+  explicit BiasedOps(ops::Ops& ops) : ops_(ops) {}
+  int32_t VerifyAndAccept(const ops::SlotSampling& slot, int32_t position, const int32_t* draft,
+                          int32_t num_draft, const float* draft_probs, float* target_probs,
+                          int64_t vocab, int32_t* next) override {
+    std::vector<float> halved(draft_probs, draft_probs + num_draft * vocab);
+    for (float& q : halved) q *= 0.5f;
+    return ops_.VerifyAndAccept(slot, position, draft, num_draft, halved.data(), target_probs,
+                                vocab, next);
+  }
+  void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
+              std::span<ops::SampledToken> out) override {
+    ops_.Sample(rows, vocab, out);
+  }
+  void CopyBlock(const ops::KvPool& pool, int32_t from, int32_t to, int32_t tokens) override {
+    ops_.CopyBlock(pool, from, to, tokens);
+  }
+  // The formula models use none of these.
+  void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
+  void AddRmsNorm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&) override {}
+  void Linear(const Tensor&, const ops::LinearWeight&, const Tensor&) override {}
+  void QkvRopeStore(const Tensor&, const ops::RopeTable&, const ops::BatchView&,
+                    const ops::KvPool&, int32_t) override {}
+  void PagedAttention(const Tensor&, const ops::BatchView&, const ops::KvPool&, int32_t, float,
+                      const Tensor&) override {}
+  void SwiGlu(const Tensor&, const Tensor&) override {}
+  void GatherRows(const Tensor&, const int32_t*, const Tensor&) override {}
+
+ private:
+  ops::Ops& ops_;
+};
+
+TEST(AcceptanceLaw, ABiasedRuleIsFoundOut) {
+  BiasedOps biased(TestBackend().ops());
+  TestSetup setup = SmallVocabulary();
+  setup.options.ratio_acceptance = true;
+  setup.ops = &biased;
+  Request request = SimpleRequest({1, 3, 2}, kTokens);
+  request.sampling.temperature = 1.0f;
+  const FormulaPass target(setup.target, 1);
+  Law law;
+  std::vector<int32_t> context = request.prompt;
+  AddLaw(target, request, context, 1.0, law);
+  EXPECT_GT(Deviation(law, Draw(setup, request)), kHolds);
+}
+
+double AcceptanceRate(bool ratio) {
+  TestSetup setup;
+  setup.options = SmallOptions();
+  setup.options.draft_mode = DraftMode::kFixed;
+  setup.options.fixed_draft_len = 1;  // so that every proposed draft is tested
+  setup.options.ratio_acceptance = ratio;
+  setup.draft.share = 0.85;
+  FakeClock clock;
+  const auto engine = MakeTestEngine(setup, clock);
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 100; ++i) {
+    Request request = SimpleRequest(CountingPrompt(6, i), 200);
+    request.sampling.temperature = 1.0f;
+    request.seed = static_cast<uint64_t>(i);
+    requests.push_back(std::move(request));
+  }
+  RunRequests(*engine, requests);
+  const EngineStats stats = engine->Stats();
+  return static_cast<double>(stats.drafts_accepted) / static_cast<double>(stats.drafts_proposed);
+}
+
+TEST(AcceptanceLaw, SharedNoiseAcceptsNearlyAsOftenAsTheRatioRule) {
+  const double ratio = AcceptanceRate(true);
+  EXPECT_GT(ratio, 0.5);
+  EXPECT_GE(AcceptanceRate(false), 0.9 * ratio);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,104 @@
+// Nothing allocates in the steady state: malloc is counted on every thread over 1,000 steps of an engine
+// with drafts, penalties and log-probabilities, between the events of one read and the next.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/test_engine.h"
+#include "runtime/test_llama.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TANDEM_COUNTS_MALLOC 0  // the sanitizer has its own malloc
+#else
+#define TANDEM_COUNTS_MALLOC 1
+#endif
+
+namespace {
+std::atomic<bool> counting{false};
+std::atomic<int64_t> allocations{0};
+void Count() {
+  if (counting.load(std::memory_order_relaxed)) ++allocations;
+}
+}  // namespace
+
+#if TANDEM_COUNTS_MALLOC
+extern "C" {
+void* __libc_malloc(size_t bytes);
+void* __libc_calloc(size_t count, size_t bytes);
+void* __libc_realloc(void* old, size_t bytes);
+void* __libc_memalign(size_t alignment, size_t bytes);
+
+void* malloc(size_t bytes) {
+  Count();
+  return __libc_malloc(bytes);
+}
+void* calloc(size_t count, size_t bytes) {
+  Count();
+  return __libc_calloc(count, bytes);
+}
+void* realloc(void* old, size_t bytes) {
+  Count();
+  return __libc_realloc(old, bytes);
+}
+void* aligned_alloc(size_t alignment, size_t bytes) {
+  Count();
+  return __libc_memalign(alignment, bytes);
+}
+}
+#endif
+
+namespace tandem {
+namespace {
+
+class AllocationTest : public testing::TestWithParam<int32_t> {};
+
+TEST_P(AllocationTest, AThousandStepsAllocateNothing) {
+  if (!TANDEM_COUNTS_MALLOC) GTEST_SKIP() << "malloc is the sanitizer's";
+  SteadyClock clock;
+  const ModelSpec spec = TinyLlamaSpec(DType::kBF16, 8192);
+  EngineOptions options;
+  options.max_batch_size = 4;
+  options.max_num_tokens = 64;
+  options.max_seq_len = 8192;
+  options.kv_cache_bytes = int64_t{1} << 28;
+  options.draft_mode = DraftMode::kFixed;
+  options.lookup_ngram = 2;
+  options.steps_in_flight = GetParam();
+  auto engine = Engine::Create(options, MakeTinyLlama(spec, 5, 0.0f, TestBackend()),
+                               MakeTinyLlama(spec, 5, 0.05f, TestBackend()), TestBackend(), clock);
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+  for (int32_t i = 0; i < 4; ++i) {
+    Request request = SimpleRequest(CountingPrompt(20, i, 96), 8000);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    if (i == 1) request.sampling.repetition_penalty = 1.1f;
+    if (i == 2) request.sampling.num_top_logprobs = 2;
+    if (i == 3) request.sampling.top_p = 0.9f;
+    ASSERT_TRUE((*engine)->Submit(request).ok());
+  }
+  Event event;
+  const auto step = [&] {
+    (*engine)->Step();
+    while ((*engine)->PopEvent(event, Nanos(0))) {
+    }
+  };
+  for (int i = 0; i < 100; ++i) step();
+  const EngineStats before = (*engine)->Stats();
+  counting = true;
+  for (int i = 0; i < 1000; ++i) step();
+  counting = false;
+  const EngineStats after = (*engine)->Stats();
+  EXPECT_EQ(allocations.exchange(0), 0);
+  EXPECT_EQ(after.steps - before.steps, 1000);
+  EXPECT_EQ(after.running, 4);
+  EXPECT_GT(after.drafts_proposed - before.drafts_proposed, 1000);
+}
+
+INSTANTIATE_TEST_SUITE_P(StepsInFlight, AllocationTest, testing::Values(0, 1),
+                         [](const testing::TestParamInfo<int32_t>& info) {
+                           return std::to_string(info.param);
+                         });
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,121 @@
+// Random traffic: requests of every shape, cancelled and timed out at random, under every policy. The
+// block counts add up after every step, nothing is referenced at the end, and whoever was left alone
+// got the tokens that the target alone gives.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+#include "runtime/test_engine.h"
+
+namespace tandem {
+namespace {
+
+struct Traffic {
+  Request request;
+  std::vector<std::vector<int32_t>> expected;  // by choice
+  RequestId id = 0;
+  bool disturbed = false;
+};
+
+class EnginePropertyTest : public testing::TestWithParam<int> {
+ protected:
+  int32_t Random(int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random_);
+  }
+
+  Request RandomRequest() {
+    Request request = SimpleRequest(CountingPrompt(Random(1, 90), Random(0, 3)), Random(1, 60));
+    request.seed = static_cast<uint64_t>(Random(1, 5));
+    request.sampling.temperature = Random(0, 2) == 0 ? 0.0f : 1.0f;
+    request.sampling.repetition_penalty = Random(0, 3) == 0 ? 1.2f : 1.0f;
+    request.num_choices = Random(0, 4) == 0 ? Random(2, 4) : 1;
+    request.priority = Random(0, 2) / 2.0;
+    request.use_draft = Random(0, 5) != 0;
+    if (Random(0, 2) == 0) request.end_ids = {Random(0, 47), Random(0, 47)};
+    return request;
+  }
+
+  TestSetup RandomSetup() {
+    TestSetup setup;
+    EngineOptions& options = setup.options;
+    options = SmallOptions();
+    options.max_batch_size = Random(4, 8);
+    options.max_num_tokens = Random(8, 80);
+    options.block_tokens = 1 << Random(2, 4);
+    options.policy = static_cast<SchedulerPolicy>(Random(0, 2));
+    options.steps_in_flight = Random(0, 1);
+    options.enable_prefix_reuse = Random(0, 3) != 0;
+    options.draft_mode = static_cast<DraftMode>(Random(0, 2));
+    options.lookup_ngram = Random(0, 2);
+    setup.draft.share = Random(0, 10) / 10.0;
+    // The longest sequence has 150 tokens.
+    setup.num_blocks = (150 + options.block_tokens - 1) / options.block_tokens + Random(1, 40);
+    options.max_seq_len = 150;
+    return setup;
+  }
+
+  std::mt19937 random_;
+};
+
+TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
+  random_.seed(static_cast<uint32_t>(GetParam()));
+  TestSetup plain;
+  plain.options = SmallOptions();
+  plain.options.enable_prefix_reuse = false;
+  FakeClock clock;
+  const auto reference = MakeTestEngine(plain, clock);
+  std::vector<Traffic> traffic(40);
+  for (Traffic& item : traffic) {
+    item.request = RandomRequest();
+    const auto outputs = RunRequests(*reference, {item.request});
+    for (const Output& output : outputs[0]) item.expected.push_back(output.tokens);
+    if (Random(0, 9) == 0) {
+      item.request.deadline = clock.Now() + Nanos(Random(0, 60));
+      item.disturbed = true;
+    }
+  }
+
+  const auto engine = MakeTestEngine(RandomSetup(), clock);
+  Outputs outputs;
+  size_t submitted = 0, choices = 0;
+  int idle_steps = 0;
+  for (int step = 0; idle_steps < 3; ++step) {
+    ASSERT_LT(step, 20000) << "the traffic never ends";
+    while (submitted < traffic.size() && Random(0, 2) == 0) {
+      Traffic& item = traffic[submitted++];
+      const Result<RequestId> id = engine->Submit(item.request);
+      ASSERT_TRUE(id.ok()) << id.status().ToString();
+      item.id = *id;
+      choices += static_cast<size_t>(item.request.num_choices);
+    }
+    if (submitted > 0 && Random(0, 15) == 0) {
+      Traffic& victim = traffic[static_cast<size_t>(Random(0, static_cast<int32_t>(submitted) - 1))];
+      engine->Cancel(victim.id);
+      victim.disturbed = true;
+    }
+    const bool worked = engine->Step();
+    engine->CheckIntegrity();
+    clock.Advance(Nanos(1));
+    ReadEvents(*engine, outputs);
+    idle_steps = worked || submitted < traffic.size() ? 0 : idle_steps + 1;
+  }
+  EXPECT_EQ(engine->Stats().kv.referenced_blocks, 0);
+  EXPECT_EQ(engine->Stats().running, 0);
+  ASSERT_EQ(outputs.size(), choices);
+  for (const Traffic& item : traffic) {
+    for (size_t c = 0; c < item.expected.size(); ++c) {
+      const Output& output = outputs[{item.id, static_cast<int32_t>(c)}];
+      EXPECT_NE(output.finish, FinishReason::kNone);
+      EXPECT_NE(output.finish, FinishReason::kFailed);
+      if (!item.disturbed) {
+        EXPECT_EQ(output.tokens, item.expected[c]);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, EnginePropertyTest, testing::Range(0, 60));
+
+}  // namespace
+}  // namespace tandem

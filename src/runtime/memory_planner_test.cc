@@ -1,0 +1,83 @@
+#include "runtime/memory_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace tandem {
+namespace {
+
+using testing::HasSubstr;
+
+class MemoryPlannerTest : public testing::Test {
+ protected:
+  MemoryPlannerTest() {
+    spec_.dtype = DType::kBF16;
+    spec_.num_layers = 2;
+    spec_.num_kv_heads = 4;
+    spec_.head_dim = 8;  // 256 bytes a token
+    target_ = {.spec = &spec_, .weight_bytes = 5000, .workspace_bytes = 3000, .max_positions = 1000};
+    draft_spec_ = spec_;
+    draft_spec_.num_layers = 1;
+    draft_ = {.spec = &draft_spec_, .weight_bytes = 700, .workspace_bytes = 400, .max_positions = 1000};
+    options_.max_batch_size = 4;
+    options_.block_tokens = 10;
+  }
+  Result<MemoryPlan> Plan(int64_t free_bytes) {
+    return PlanMemory(options_, target_, draft_, 600, free_bytes);
+  }
+  std::string Refusal(int64_t free_bytes) {
+    const auto plan = Plan(free_bytes);
+    return plan.ok() ? "planned" : plan.status().message();
+  }
+
+  ModelSpec spec_, draft_spec_;
+  ModelMemory target_, draft_;
+  EngineOptions options_;
+};
+
+TEST_F(MemoryPlannerTest, ByDefaultTakesWhatTheLongestBatchNeedsAndNoMore) {
+  const MemoryPlan plan = Plan(int64_t{1} << 40).value();
+  EXPECT_EQ(plan.num_blocks, 4 * 100);
+  EXPECT_EQ(plan.max_seq_len, 1000);
+  EXPECT_EQ(plan.kv_cache_bytes, 4000 * (256 + 128));
+}
+
+TEST_F(MemoryPlannerTest, ByDefaultTakesHalfOfWhatIsFree) {
+  const MemoryPlan plan = Plan(1'000'000 + 4000).value();
+  EXPECT_EQ(plan.num_blocks, 500'000 / 3840);
+  EXPECT_EQ(plan.max_seq_len, 1000);
+  const MemoryPlan little = Plan(100'000 + 4000).value();
+  EXPECT_EQ(little.max_seq_len, little.num_blocks * 10) << "the cache bounds the longest sequence";
+}
+
+TEST_F(MemoryPlannerTest, EveryLineHasItsBytesAndItsOption) {
+  options_.kv_cache_bytes = 38400;
+  options_.max_seq_len = 100;
+  const MemoryPlan plan = Plan(1 << 20).value();
+  EXPECT_EQ(plan.num_blocks, 10);
+  ASSERT_EQ(plan.lines.size(), 7u);
+  int64_t sum = 0;
+  for (const MemoryLine& line : plan.lines) sum += line.bytes;
+  EXPECT_EQ(sum, 5000 + 700 + 3000 + 400 + 600 + 38400);
+  EXPECT_EQ(plan.lines[5].what, "target keys and values");
+  EXPECT_EQ(plan.lines[5].bytes, 25600);
+  EXPECT_EQ(plan.lines[5].option, "kv_cache_bytes");
+}
+
+TEST_F(MemoryPlannerTest, RefusesWithNeededAndFreeBytesAndTheOption) {
+  options_.max_seq_len = 2000;
+  EXPECT_THAT(Refusal(1 << 20), HasSubstr("max_seq_len is 2000; the model has 1000 positions"));
+  options_.max_seq_len = 1000;
+  options_.kv_cache_bytes = 100'000;
+  EXPECT_THAT(Refusal(1 << 20), HasSubstr("one sequence of 1000 tokens needs"));
+  options_.max_seq_len = 100;
+  options_.kv_cache_bytes = 1 << 20;
+  EXPECT_THAT(Refusal(1 << 20), HasSubstr("lower kv_cache_bytes"));
+}
+
+TEST_F(MemoryPlannerTest, TheMachineHasMemory) { EXPECT_GT(FreeHostBytes(), 1 << 20); }
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,143 @@
+// The engine around real decoders: tiny random Llama models, through Engine::Create.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "runtime/test_engine.h"
+#include "runtime/test_llama.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kPositions = 512;
+
+EngineOptions Options() {
+  EngineOptions options;
+  options.max_batch_size = 8;
+  options.max_num_tokens = 48;
+  options.max_seq_len = 160;
+  options.block_tokens = 16;
+  options.kv_cache_bytes = 1 << 20;
+  options.draft_mode = DraftMode::kOff;
+  return options;
+}
+
+class RealModelTest : public testing::TestWithParam<DType> {
+ protected:
+  std::unique_ptr<Engine> Make(const EngineOptions& options, float draft_noise = 0.05f) {
+    const ModelSpec spec = TinyLlamaSpec(GetParam(), kPositions);
+    EngineModel target = MakeTinyLlama(spec, 5, 0.0f, TestBackend());
+    EngineModel draft;
+    if (options.draft_mode != DraftMode::kOff) {
+      draft = MakeTinyLlama(spec, 5, draft_noise, TestBackend());
+    }
+    auto engine = Engine::Create(options, target, draft, TestBackend(), clock_);
+    EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+    return std::move(engine).value();
+  }
+
+  static std::vector<Request> Requests() {
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 8; ++i) {
+      Request request = SimpleRequest(CountingPrompt(3 + 11 * i, i % 3, 96), 48);
+      request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+      if (i % 4 == 1) request.sampling.repetition_penalty = 1.2f;
+      if (i % 4 == 3) request.sampling.top_p = 0.9f;
+      if (i == 5) request.num_choices = 2;
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+
+  void ExpectTokensOfPlainDecoding(const EngineOptions& options, bool drafts = true) {
+    const auto alone = Make(Options());
+    const auto engine = Make(options);
+    const std::vector<Request> requests = Requests();
+    for (int round = 0; round < 2; ++round) {
+      const auto got = RunRequests(*engine, requests);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        const auto expected = RunRequests(*alone, {requests[i]});
+        for (size_t c = 0; c < got[i].size(); ++c) {
+          EXPECT_EQ(got[i][c].tokens, expected[0][c].tokens) << "request " << i;
+        }
+      }
+    }
+    if (drafts) {
+      EXPECT_GT(engine->Stats().drafts_proposed, 0);
+      EXPECT_GT(engine->Stats().drafts_accepted, 0);
+    }
+  }
+
+  SteadyClock clock_;
+};
+
+TEST_P(RealModelTest, BatchesChunksAndReuseChangeNoToken) {
+  for (const int32_t in_flight : {0, 1}) {
+    EngineOptions options = Options();
+    options.steps_in_flight = in_flight;
+    ExpectTokensOfPlainDecoding(options, false);
+  }
+}
+
+TEST_P(RealModelTest, AFixedDraftChangesNoToken) {
+  for (const int32_t in_flight : {0, 1}) {
+    EngineOptions options = Options();
+    options.steps_in_flight = in_flight;
+    options.draft_mode = DraftMode::kFixed;
+    ExpectTokensOfPlainDecoding(options);
+  }
+}
+
+TEST_P(RealModelTest, TheChooserAndLookupsChangeNoToken) {
+  EngineOptions options = Options();
+  options.draft_mode = DraftMode::kAdaptive;
+  options.lookup_ngram = 2;
+  // Two equal tiny models: whether drafting pays is a matter of nanoseconds, so nothing is said of it.
+  ExpectTokensOfPlainDecoding(options, false);
+}
+
+TEST_P(RealModelTest, PreemptionChangesNoToken) {
+  EngineOptions options = Options();
+  options.draft_mode = DraftMode::kFixed;
+  // Both models' blocks; room for about three of the longest sequences.
+  const ModelSpec spec = TinyLlamaSpec(GetParam(), kPositions);
+  options.kv_cache_bytes = 2 * spec.KvBytesPerToken(spec.dtype) * 16 * 26;
+  const auto alone = Make(Options());
+  const auto engine = Make(options);
+  const std::vector<Request> requests = Requests();
+  const auto got = RunRequests(*engine, requests);
+  EXPECT_GT(engine->Stats().preemptions, 0);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(got[i][0].tokens, RunRequests(*alone, {requests[i]})[0][0].tokens);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, RealModelTest, testing::Values(DType::kBF16, DType::kF32),
+                         [](const testing::TestParamInfo<DType>& info) {
+                           return std::string(DTypeName(info.param));
+                         });
+
+TEST(EngineCreate, SaysWhatDoesNotFitAndWhichOptionHelps) {
+  SteadyClock clock;
+  const ModelSpec spec = TinyLlamaSpec(DType::kBF16, kPositions);
+  const EngineModel target = MakeTinyLlama(spec, 5, 0.0f, TestBackend());
+  const auto refusal = [&](const EngineOptions& options) {
+    const auto engine = Engine::Create(options, target, {}, TestBackend(), clock);
+    return engine.ok() ? std::string("made") : engine.status().message();
+  };
+  EngineOptions options = Options();
+  options.kv_cache_bytes = 1000;
+  EXPECT_THAT(refusal(options), testing::HasSubstr("raise kv_cache_bytes"));
+  options.kv_cache_bytes = int64_t{1} << 50;
+  EXPECT_THAT(refusal(options), testing::HasSubstr("lower kv_cache_bytes"));
+  options = Options();
+  options.max_seq_len = 5000;
+  EXPECT_THAT(refusal(options), testing::HasSubstr("max_seq_len is 5000; the model has 512"));
+  options = Options();
+  options.max_batch_size = 0;
+  EXPECT_THAT(refusal(options), testing::HasSubstr("max_batch_size must be at least 1"));
+}
+
+}  // namespace
+}  // namespace tandem
