@@ -58,11 +58,11 @@ struct Shared {
 
 // One event loop, its thread and the connections on it (touched by that thread alone).
 struct Loop {
+  std::unordered_set<Session*> sessions;  // outlives the context, whose end may end sessions
+  bool stopping = false;
   asio::io_context context{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work{
       asio::make_work_guard(context)};
-  std::unordered_set<Session*> sessions;
-  bool stopping = false;
   std::thread thread;
 };
 
