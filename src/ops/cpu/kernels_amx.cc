@@ -15,9 +15,7 @@ namespace {
 #include "ops/cpu/vector_math.inc"
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
-#include "ops/cpu/attention.inc"
-#include "ops/cpu/rows.inc"
-#include "ops/cpu/table.inc"
+#include "ops/cpu/forward.inc"
 // clang-format on
 
 constexpr int64_t kTileRows = 16;         // rows of activations in a tile
@@ -97,6 +95,8 @@ struct TileBlock {
   float* sums;  // [rows, stride]
   int64_t stride;
   bool accumulate;
+  const char* next;  // weights to ask for meanwhile: so many lines a step and panel
+  int64_t lines_per_step;
 };
 
 constexpr int64_t kPairBytes = 64;  // bytes between the rows of a tile in memory
@@ -118,6 +118,11 @@ void Multiply2x2(const TileBlock& b) {
   }
   for (int64_t i = 0; i < b.num_inputs; i += kTileInputs) {
     const char* w = b.w + i / kTileInputs * kTileBytes;
+    const char* next = b.next + i / kTileInputs * b.lines_per_step * 64;
+    for (int64_t line = 0; line < b.lines_per_step; ++line) {
+      __builtin_prefetch(next + line * 64, 0, 2);
+      __builtin_prefetch(next + b.panel_bytes + line * 64, 0, 2);
+    }
     _tile_loadd(4, b.a0 + i * b.rows0, kPairBytes);
     _tile_loadd(6, w, kPairBytes);
     _tile_loadd(7, w + b.panel_bytes, kPairBytes);
@@ -234,8 +239,8 @@ void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_
                 int64_t first_input, const char* next, float* sums) {
   const auto* activations = static_cast<const uint16_t*>(job.activations);
   const int64_t pairs = (tiles.count + 1) / 2;
-  const int64_t block_bytes = b.num_inputs / kTileInputs * kTileBytes;
-  const int64_t slice = (block_bytes / pairs + 63) / 64 * 64;
+  b.lines_per_step = (kTileBytes / 64 + pairs - 1) / pairs;
+  const int64_t pass_bytes = b.num_inputs / kTileInputs * b.lines_per_step * 64;
   const auto at = [&](int64_t tile) TANDEM_INLINE_LAMBDA {
     return activations + tile * kTileRows * job.inputs + first_input * tiles.Rows(tile);
   };
@@ -248,6 +253,7 @@ void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_
     b.rows1 = alone ? 0 : tiles.Rows(tile + 1);
     b.a1 = alone ? b.a0 : at(tile + 1);
     b.sums = sums + tile * kTileRows * b.stride;
+    b.next = next + pair * pass_bytes;
     const int64_t setting = b.rows0 * 32 + b.rows1;  // at most 16 each
     if (setting != configured) {
       Configure(b.rows0, b.rows1);
@@ -263,10 +269,6 @@ void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_
         Multiply1x1(one, false);
         if (!alone) Multiply1x1(one, true);
       }
-    }
-    for (int64_t i = pair * slice; i < (pair + 1) * slice && i < block_bytes; i += 64) {
-      __builtin_prefetch(next + i, 0, 2);
-      __builtin_prefetch(next + b.panel_bytes + i, 0, 2);
     }
   }
 }
@@ -299,16 +301,17 @@ void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scrat
 }
 
 int64_t NumBlocks(Element element, int64_t num_rows) {
-  return element == Element::kBF16 ? RowTiles(num_rows).count : NumVectorBlocks(element, num_rows);
+  return element == Element::kBF16 ? RowTiles(num_rows).count
+                                   : kAvx512Kernels.num_linear_blocks(element, num_rows);
 }
 
 void PackActivations(const PackJob& job, int64_t begin, int64_t end) {
   if (job.element == Element::kBF16) return PackTiles(job, begin, end);
-  PackVector(job, begin, end);
+  kAvx512Kernels.pack_activations(job, begin, end);
 }
 
 void LinearPanels(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
-  if (job.element != Element::kBF16) return VectorLinearPanels(job, begin, end, scratch);
+  if (job.element != Element::kBF16) return kAvx512Kernels.linear_panels(job, begin, end, scratch);
   if (job.num_rows <= kTileRows) {
     StreamTiles(job, begin, end, scratch);
   } else {
@@ -342,11 +345,11 @@ double TileBurst(int64_t steps) {
 }
 
 double MatrixBurst(Element element, int64_t steps) {
-  return element == Element::kBF16 ? TileBurst(steps) : VectorBurst(steps);
+  return element == Element::kBF16 ? TileBurst(steps) : kAvx512Kernels.matrix_burst(element, steps);
 }
 
 constexpr CpuKernels TileKernels() {
-  CpuKernels kernels = VectorKernels("amx");
+  CpuKernels kernels = ForwardToAvx512("amx");
   kernels.num_linear_blocks = NumBlocks;
   kernels.pack_activations = PackActivations;
   kernels.linear_panels = LinearPanels;

@@ -11,6 +11,7 @@ namespace {
 #include "ops/cpu/vector_math.inc"
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
+#include "ops/cpu/linear_vector.inc"
 #include "ops/cpu/attention.inc"
 #include "ops/cpu/rows.inc"
 #include "ops/cpu/table.inc"

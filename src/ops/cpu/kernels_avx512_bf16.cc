@@ -12,9 +12,7 @@ namespace {
 #include "ops/cpu/vector_math.inc"
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
-#include "ops/cpu/attention.inc"
-#include "ops/cpu/rows.inc"
-#include "ops/cpu/table.inc"
+#include "ops/cpu/forward.inc"
 // clang-format on
 
 // Activations of a row block, [inputs / 2][MR] pairs of bf16.
@@ -72,14 +70,14 @@ void PackPairs(const PackJob& job, int64_t block_begin, int64_t block_end) {
 
 void PackActivations(const PackJob& job, int64_t block_begin, int64_t block_end) {
   if (job.element == Element::kBF16) return PackPairs(job, block_begin, block_end);
-  PackVector(job, block_begin, block_end);
+  kAvx512Kernels.pack_activations(job, block_begin, block_end);
 }
 
 void LinearPanels(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
   if (job.element == Element::kBF16) {
     return LinearVector<WeightsBf16Pairs>(job, begin, end, scratch);
   }
-  VectorLinearPanels(job, begin, end, scratch);
+  kAvx512Kernels.linear_panels(job, begin, end, scratch);
 }
 
 double DotBurst(int64_t steps) {
@@ -103,11 +101,17 @@ double DotBurst(int64_t steps) {
 }
 
 double MatrixBurst(Element element, int64_t steps) {
-  return element == Element::kBF16 ? DotBurst(steps) : VectorBurst(steps);
+  return element == Element::kBF16 ? DotBurst(steps) : kAvx512Kernels.matrix_burst(element, steps);
+}
+
+int64_t NumBlocks(Element element, int64_t num_rows) {
+  return element == Element::kBF16 ? RowBlocks(num_rows).count
+                                   : kAvx512Kernels.num_linear_blocks(element, num_rows);
 }
 
 constexpr CpuKernels DotKernels() {
-  CpuKernels kernels = VectorKernels("avx512_bf16");
+  CpuKernels kernels = ForwardToAvx512("avx512_bf16");
+  kernels.num_linear_blocks = NumBlocks;
   kernels.pack_activations = PackActivations;
   kernels.linear_panels = LinearPanels;
   kernels.matrix_burst = MatrixBurst;
