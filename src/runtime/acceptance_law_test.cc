@@ -1,5 +1,6 @@
-// What speculation emits follows the target's law: the joint distribution of k + 2 tokens, counted over
-// many seeds, against the exact one, in both modes of acceptance; and how often drafts hold in each.
+// What speculation emits follows the target's law: the joint distribution of k + 2 tokens, counted
+// over many seeds, against the exact one, in both modes of acceptance; and how often drafts hold in
+// each.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -70,8 +71,8 @@ void AddLaw(const FormulaPass& model, const Request& request, std::vector<int32_
   ops::SampleRow row;
   row.logits = logits.data();
   row.slot = &slot;
-  row.history = {context.data(), static_cast<int32_t>(context.size()),
-                 static_cast<int32_t>(prompt), counts.data()};
+  row.history = {context.data(), static_cast<int32_t>(context.size()), static_cast<int32_t>(prompt),
+                 counts.data()};
   row.probs = probs.data();
   if (request.constraint) {
     allowed = ~0u;
@@ -111,8 +112,8 @@ Count Draw(const TestSetup& setup, const Request& request) {
   return count;
 }
 
-// (chi-square - its mean) / its standard deviation, over cells of at least five expected draws; the rest
-// is one cell.
+// (chi-square - its mean) / its standard deviation, over cells of at least five expected draws; the
+// rest is one cell.
 double Deviation(const Law& law, const Count& count) {
   double chi_square = 0.0, rest_expected = 0.0;
   int64_t cells = 0, rest = kDraws;
@@ -195,10 +196,12 @@ INSTANTIATE_TEST_SUITE_P(
                               r.sampling.repetition_penalty = 1.5f;
                               r.sampling.frequency_penalty = 0.4f;
                             }},
-                    LawCase{"mask", [](Request& r) { r.constraint = std::make_shared<NoTwins>(); }}),
+                    LawCase{"mask",
+                            [](Request& r) { r.constraint = std::make_shared<NoTwins>(); }}),
     [](const testing::TestParamInfo<LawCase>& info) { return info.param.name; });
 
-// The ops of another backend, with an acceptance that believes drafts were half as likely as they were.
+// The ops of another backend, with an acceptance that believes drafts were half as likely as they
+// were.
 class BiasedOps final : public ops::Ops {
  public:
   explicit BiasedOps(ops::Ops& ops) : ops_(ops) {}
@@ -221,8 +224,8 @@ class BiasedOps final : public ops::Ops {
   void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
   void AddRmsNorm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&) override {}
   void Linear(const Tensor&, const ops::LinearWeight&, const Tensor&) override {}
-  void QkvRopeStore(const Tensor&, const ops::RopeTable&, const ops::BatchView&,
-                    const ops::KvPool&, int32_t) override {}
+  void QkvRopeStore(const Tensor&, const ops::RopeTable&, const ops::BatchView&, const ops::KvPool&,
+                    int32_t) override {}
   void PagedAttention(const Tensor&, const ops::BatchView&, const ops::KvPool&, int32_t, float,
                       const Tensor&) override {}
   void SwiGlu(const Tensor&, const Tensor&) override {}

@@ -1,5 +1,5 @@
-// Nothing allocates in the steady state: malloc is counted on every thread over 1,000 steps of an engine
-// with drafts, penalties and log-probabilities, between the events of one read and the next.
+// Nothing allocates in the steady state: malloc is counted on every thread over 1,000 steps of an
+// engine with drafts, penalties and log-probabilities, between the events of one read and the next.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,8 +1,8 @@
-// BatchPlan: what one step does, as plain data: written by the scheduler, run by an executor, complete in
-// itself (it could be broadcast to other ranks). Ranges count from the sequence's own computed length,
-// resolved where that length lives (on the device), so that a plan can be made while the step before
-// is still in flight. A prefill chunk, a decode step, a verification and a draft's catch-up are the
-// same thing with different lengths.
+// BatchPlan: what one step does, as plain data: written by the scheduler, run by an executor,
+// complete in itself (it could be broadcast to other ranks). Ranges count from the sequence's own
+// computed length, resolved where that length lives (on the device), so that a plan can be made
+// while the step before is still in flight. A prefill chunk, a decode step, a verification and a
+// draft's catch-up are the same thing with different lengths.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,16 @@ namespace tandem {
 
 struct SequencePlan {
   int32_t slot = 0;
-  // Known tokens the target computes this step, from its computed length on: a prefill chunk's length, or
-  // 1 for a decoding sequence.
+  // Known tokens the target computes this step, from its computed length on: a prefill chunk's
+  // length, or 1 for a decoding sequence.
   int32_t target_tokens = 0;
   // The chunk reaches the last known token: a next token is drawn.
   bool samples = false;
   // Draft length k: at most so many drafts are proposed and verified behind the target's range.
   int32_t num_drafts = 0;
   // Known tokens the draft model computes this step, from its own computed length on, at most; with
-  // num_drafts > 0 it is an upper bound of what the draft lags behind (at least 1), else a catch-up.
+  // num_drafts > 0 it is an upper bound of what the draft lags behind (at least 1), else a
+  // catch-up.
   int32_t draft_tokens = 0;
   // Blocks behind those the slot already has: new_blocks of them in BatchPlan::blocks.
   int32_t first_new_block = 0;

@@ -63,10 +63,9 @@ class Probe {
 }  // namespace
 
 std::vector<CostTable::Point> MeasureCosts(ForwardPass& pass, const ops::KvPool& pool,
-                                           ops::Ops& ops, int32_t max_rows,
-                                           int32_t max_logits_rows, const Clock& clock) {
-  max_rows = static_cast<int32_t>(
-      std::min<int64_t>(max_rows, pool.num_blocks * pool.block_tokens));
+                                           ops::Ops& ops, int32_t max_rows, int32_t max_logits_rows,
+                                           const Clock& clock) {
+  max_rows = static_cast<int32_t>(std::min<int64_t>(max_rows, pool.num_blocks * pool.block_tokens));
   Probe probe(pass, pool, ops, max_rows, max_logits_rows);
   std::vector<CostTable::Point> points;
   const Nanos begin = clock.Now();

@@ -1,5 +1,6 @@
-// MeasureCosts: what a pass of a model costs by its number of rows, measured at start: forward pass and
-// greedy draws together, as a step does them. Writes over the pool's first blocks; no sequence may run.
+// MeasureCosts: what a pass of a model costs by its number of rows, measured at start: forward pass
+// and greedy draws together, as a step does them. Writes over the pool's first blocks; no sequence
+// may run.
 #pragma once
 
 #include <vector>
@@ -13,7 +14,7 @@ namespace tandem {
 
 // Up to `max_rows` rows; fewer where the measurement takes too long (the table goes on in a line).
 std::vector<CostTable::Point> MeasureCosts(ForwardPass& pass, const ops::KvPool& pool,
-                                           ops::Ops& ops, int32_t max_rows,
-                                           int32_t max_logits_rows, const Clock& clock);
+                                           ops::Ops& ops, int32_t max_rows, int32_t max_logits_rows,
+                                           const Clock& clock);
 
 }  // namespace tandem

@@ -15,8 +15,8 @@ CpuExecutor::CpuExecutor(const ExecutorConfig& config, ops::Ops& ops, ExecutorMo
               .max_blocks = config.MaxBlocks(),
               .max_draft_len = config.max_draft_len,
               .vocab_size = models_.target->vocab_size()}),
-      proposer_(config, ops, models_.draft.get(), models_.draft_pool,
-                models_.target->vocab_size(), slots_, meter),
+      proposer_(config, ops, models_.draft.get(), models_.draft_pool, models_.target->vocab_size(),
+                slots_, meter),
       verifier_(config, ops, *models_.target, models_.target_pool, slots_, proposer_, meter) {}
 
 void CpuExecutor::AddSequence(int32_t slot, const SlotInit& init) { slots_.Add(slot, init); }

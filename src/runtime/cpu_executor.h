@@ -1,7 +1,7 @@
-// CpuExecutor: an executor in one process, on a backend whose work is done when a call returns. Holds the
-// slots and both models' passes; what it does with them is in its parts: Proposer and Verifier. Its
-// state advances when a step is enqueued, results wait for Land: so the engine meets lengths it does
-// not know yet, as on a device.
+// CpuExecutor: an executor in one process, on a backend whose work is done when a call returns.
+// Holds the slots and both models' passes; what it does with them is in its parts: Proposer and
+// Verifier. Its state advances when a step is enqueued, results wait for Land: so the engine meets
+// lengths it does not know yet, as on a device.
 #pragma once
 
 #include <array>

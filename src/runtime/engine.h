@@ -1,6 +1,6 @@
-// Engine: the one loop. Requests and cancellations come in from any thread; events go out through one
-// bounded queue, in which the tokens of a sequence coalesce when the reader is slow, so that the loop
-// never blocks. A request can fail alone; nothing a client sends ends the loop.
+// Engine: the one loop. Requests and cancellations come in from any thread; events go out through
+// one bounded queue, in which the tokens of a sequence coalesce when the reader is slow, so that
+// the loop never blocks. A request can fail alone; nothing a client sends ends the loop.
 //
 //   Admit -> Plan -> Propose -> Run -> Sample -> Commit -> Emit
 //
@@ -22,7 +22,8 @@
 namespace tandem {
 
 enum class SchedulerPolicy : uint8_t {
-  kMaxUtilization,     // admit optimistically; pause the last started when blocks run out, re-prefill later
+  kMaxUtilization,  // admit optimistically; pause the last started when blocks run out, re-prefill
+                    // later
   kGuaranteedNoEvict,  // reserve to the longest possible length
   kStaticBatch,        // as no-evict, but admit only when nothing is active
 };
@@ -34,22 +35,23 @@ enum class DraftMode : uint8_t {
 };
 
 struct EngineOptions {
-  int32_t max_batch_size = 64;      // sequences a step, and slots
-  int32_t max_num_tokens = 2048;    // target rows a step (prefill chunks + decodes + drafts)
-  int32_t max_seq_len = 0;          // prompt + output; 0: what the model and the cache allow
-  int32_t max_queue_size = 256;     // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
-  int64_t kv_cache_bytes = 0;       // both models' pools; 0: planned from free memory
+  int32_t max_batch_size = 64;    // sequences a step, and slots
+  int32_t max_num_tokens = 2048;  // target rows a step (prefill chunks + decodes + drafts)
+  int32_t max_seq_len = 0;        // prompt + output; 0: what the model and the cache allow
+  int32_t max_queue_size = 256;   // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
+  int64_t kv_cache_bytes = 0;     // both models' pools; 0: planned from free memory
   int32_t block_tokens = 32;
   bool enable_prefix_reuse = true;
   bool enable_chunked_prefill = true;
   SchedulerPolicy policy = SchedulerPolicy::kMaxUtilization;
-  int32_t steps_in_flight = 0;      // 0 or 1
+  int32_t steps_in_flight = 0;  // 0 or 1
   DraftMode draft_mode = DraftMode::kAdaptive;
   int32_t fixed_draft_len = 4;
   int32_t max_draft_len = 8;
-  int32_t lookup_ngram = 0;         // > 0: n-gram lookup drafts from the sequence's own history, tried first
-  bool ratio_acceptance = false;    // the seeds' use_logits: ratio rule instead of token match
-  uint64_t seed = 0;                // 0: from the system; the source of seeds of requests without one
+  int32_t lookup_ngram =
+      0;  // > 0: n-gram lookup drafts from the sequence's own history, tried first
+  bool ratio_acceptance = false;  // the seeds' use_logits: ratio rule instead of token match
+  uint64_t seed = 0;              // 0: from the system; the source of seeds of requests without one
 };
 
 // A snapshot for metrics; totals since the start.
@@ -71,7 +73,7 @@ struct EngineStats {
 
 // One line of the memory plan, printed at start.
 struct MemoryLine {
-  std::string what;    // "target weights"
+  std::string what;  // "target weights"
   int64_t bytes = 0;
   std::string option;  // the option that changes it; empty when none does
 };
@@ -85,8 +87,8 @@ struct EngineParts;  // engine_parts.h
 
 class Engine {
  public:
-  // `draft` may hold no weights. The backend and the clock outlive the engine. FAILED_PRECONDITION when
-  // the models do not fit in memory, with bytes needed and free and the option that helps.
+  // `draft` may hold no weights. The backend and the clock outlive the engine. FAILED_PRECONDITION
+  // when the models do not fit in memory, with bytes needed and free and the option that helps.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, EngineModel target,
                                                 EngineModel draft, ops::Backend& backend,
                                                 const Clock& clock);
@@ -96,8 +98,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Any thread. INVALID_ARGUMENT names the field; RESOURCE_EXHAUSTED when the queue is full ("Maximum
-  // queue size of N has been reached, please try again later"); UNAVAILABLE when draining.
+  // Any thread. INVALID_ARGUMENT names the field; RESOURCE_EXHAUSTED when the queue is full
+  // ("Maximum queue size of N has been reached, please try again later"); UNAVAILABLE when
+  // draining.
   Result<RequestId> Submit(Request request);
   // Any thread; unknown or finished ids are ignored. A last event follows within two steps.
   void Cancel(RequestId request);
@@ -106,7 +109,8 @@ class Engine {
   bool PopEvent(Event& event, Nanos timeout);
 
   void Start();  // runs the loop on a thread
-  // Refuses new requests. True when every request ended within `timeout`; what is left is then cancelled.
+  // Refuses new requests. True when every request ended within `timeout`; what is left is then
+  // cancelled.
   bool Drain(Nanos timeout);
   void Stop();  // ends the loop; open requests get kCancelled
 

@@ -21,9 +21,9 @@ bool HasDraftModel(const EngineOptions& options, const EngineModel& draft) {
 
 Status CheckOptions(const EngineOptions& options) {
   const auto at_least = [](std::string_view name, int64_t value, int64_t least) {
-    return value >= least
-               ? Status()
-               : InvalidArgument(fmt::format("{} must be at least {}; it is {}", name, least, value));
+    return value >= least ? Status()
+                          : InvalidArgument(fmt::format("{} must be at least {}; it is {}", name,
+                                                        least, value));
   };
   TANDEM_RETURN_IF_ERROR(at_least("max_batch_size", options.max_batch_size, 1));
   TANDEM_RETURN_IF_ERROR(at_least("max_num_tokens", options.max_num_tokens, 1));
@@ -53,8 +53,7 @@ int64_t BytesOf(const Weights& weights) {
                BytesOf(weights.head);
   for (const LayerWeights& layer : weights.layers) {
     bytes += static_cast<int64_t>(layer.input_norm.bytes() + layer.post_norm.bytes()) +
-             BytesOf(layer.qkv) + BytesOf(layer.out) + BytesOf(layer.gate_up) +
-             BytesOf(layer.down);
+             BytesOf(layer.qkv) + BytesOf(layer.out) + BytesOf(layer.gate_up) + BytesOf(layer.down);
   }
   return bytes;
 }
@@ -102,9 +101,8 @@ Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan, int3
 
 Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Backend& backend,
                                               int32_t max_rows, int32_t max_logits_rows) {
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<Decoder> decoder,
-      Decoder::Create(model.weights, backend, max_rows, max_logits_rows));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
+                          Decoder::Create(model.weights, backend, max_rows, max_logits_rows));
   return std::unique_ptr<ForwardPass>(std::make_unique<DecoderPass>(std::move(decoder)));
 }
 
@@ -127,8 +125,8 @@ SchedulerLimits LimitsFrom(const EngineOptions& options, const EngineModel& draf
   return limits;
 }
 
-// What the options mean together: nothing to draft with is no drafting, and a step has a row for every
-// sequence.
+// What the options mean together: nothing to draft with is no drafting, and a step has a row for
+// every sequence.
 EngineOptions Effective(EngineOptions options, const EngineModel& draft) {
   if (!HasDraftModel(options, draft) && options.lookup_ngram == 0) {
     options.draft_mode = DraftMode::kOff;
@@ -168,21 +166,20 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
 
   ExecutorModels models;
   TANDEM_ASSIGN_OR_RETURN(models.target, MakePass(target, backend, rows, logits_rows));
-  TANDEM_ASSIGN_OR_RETURN(models.target_pool, MakePool(target.weights->spec, memory,
-                                                       options.block_tokens, backend, models.memory));
+  TANDEM_ASSIGN_OR_RETURN(
+      models.target_pool,
+      MakePool(target.weights->spec, memory, options.block_tokens, backend, models.memory));
   parts.costs = std::make_unique<CostTable>();
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (parts.has_draft) {
-    TANDEM_ASSIGN_OR_RETURN(models.draft,
-                            MakePass(draft, backend, rows, options.max_batch_size));
-    TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
-                            MakePool(draft.weights->spec, memory, options.block_tokens, backend,
-                                     models.memory));
+    TANDEM_ASSIGN_OR_RETURN(models.draft, MakePass(draft, backend, rows, options.max_batch_size));
+    TANDEM_ASSIGN_OR_RETURN(
+        models.draft_pool,
+        MakePool(draft.weights->spec, memory, options.block_tokens, backend, models.memory));
   }
   if (adaptive) {
-    parts.costs->Set(ModelIndex::kTarget,
-                     MeasureCosts(*models.target, models.target_pool, backend.ops(), rows,
-                                  logits_rows, clock));
+    parts.costs->Set(ModelIndex::kTarget, MeasureCosts(*models.target, models.target_pool,
+                                                       backend.ops(), rows, logits_rows, clock));
   }
   if (adaptive && parts.has_draft) {
     parts.costs->Set(ModelIndex::kDraft,

@@ -18,7 +18,8 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
       executor_(std::move(parts.executor)),
       last_step_ns_(clock.Now().count()) {
   for (StepPlan& plan : plans_) {
-    plan = StepPlan(parts.limits.max_batch_size, parts.limits.max_num_tokens, parts.kv.block_tokens);
+    plan =
+        StepPlan(parts.limits.max_batch_size, parts.limits.max_num_tokens, parts.kv.block_tokens);
   }
   changes_.reserve(static_cast<size_t>(parts.limits.max_batch_size) * 2);
   UpdateStats();
@@ -68,9 +69,8 @@ void EngineLoop::Admit(Nanos now) {
   arrived_.clear();
   for (const std::unique_ptr<Sequence>& sequence : sequences_) {
     if (sequence->phase == Phase::kFinished) continue;
-    const bool cancelled =
-        cancel_all ||
-        std::find(cancels_.begin(), cancels_.end(), sequence->open->id) != cancels_.end();
+    const bool cancelled = cancel_all || std::find(cancels_.begin(), cancels_.end(),
+                                                   sequence->open->id) != cancels_.end();
     CancelOrTimeOut(*sequence, cancelled, now);
   }
   cancels_.clear();
@@ -143,9 +143,9 @@ void EngineLoop::Commit(Nanos now) {
 }
 
 void EngineLoop::CommitSequence(Sequence& sequence, const SequenceResult& result, Nanos now) {
-  const auto tokens = std::span(result_.tokens)
-                          .subspan(static_cast<size_t>(result.first_token),
-                                   static_cast<size_t>(result.num_tokens));
+  const auto tokens =
+      std::span(result_.tokens)
+          .subspan(static_cast<size_t>(result.first_token), static_cast<size_t>(result.num_tokens));
   const Usage before = sequence.usage;
   const int32_t shown = CommitTokens(sequence, result, tokens, now);
   PublishBlocks(sequence, kv_);

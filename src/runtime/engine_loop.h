@@ -1,5 +1,6 @@
-// EngineLoop: the seven verbs. Owns every sequence, the KV cache, the scheduler and the executor; nothing
-// here is touched by another thread but Inbox, EventQueue and the snapshot that Stats returns.
+// EngineLoop: the seven verbs. Owns every sequence, the KV cache, the scheduler and the executor;
+// nothing here is touched by another thread but Inbox, EventQueue and the snapshot that Stats
+// returns.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// EngineParts: what an engine is put together from, once memory is planned and the models are loaded.
-// Engine::Create makes them for real models; a test brings its own executor.
+// EngineParts: what an engine is put together from, once memory is planned and the models are
+// loaded. Engine::Create makes them for real models; a test brings its own executor.
 #pragma once
 
 #include <cstdint>

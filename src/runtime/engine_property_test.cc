@@ -1,6 +1,6 @@
-// Random traffic: requests of every shape, cancelled and timed out at random, under every policy. The
-// block counts add up after every step, nothing is referenced at the end, and whoever was left alone
-// got the tokens that the target alone gives.
+// Random traffic: requests of every shape, cancelled and timed out at random, under every policy.
+// The block counts add up after every step, nothing is referenced at the end, and whoever was left
+// alone got the tokens that the target alone gives.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -90,7 +90,8 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
       choices += static_cast<size_t>(item.request.num_choices);
     }
     if (submitted > 0 && Random(0, 15) == 0) {
-      Traffic& victim = traffic[static_cast<size_t>(Random(0, static_cast<int32_t>(submitted) - 1))];
+      Traffic& victim =
+          traffic[static_cast<size_t>(Random(0, static_cast<int32_t>(submitted) - 1))];
       engine->Cancel(victim.id);
       victim.disturbed = true;
     }

@@ -26,8 +26,8 @@ class EngineTest : public testing::Test {
   std::string Refusal(const Request& request) {
     const Result<RequestId> id = engine_->Submit(request);
     EXPECT_FALSE(id.ok());
-    return id.ok() ? "accepted" : std::string(CodeName(id.status().code())) + " " +
-                                      id.status().message();
+    return id.ok() ? "accepted"
+                   : std::string(CodeName(id.status().code())) + " " + id.status().message();
   }
 
   FakeClock clock_;

@@ -1,7 +1,7 @@
-// EventQueue: what the engine tells the service. One mailbox for every open choice, so the queue is bounded
-// by the number of open choices, and what happens at the bound is decided when a request is submitted.
-// Events of a choice that was not read yet coalesce: a slow reader gets more tokens at once, and the
-// loop never blocks. Open and Pop on any thread (one reader), Push on the engine's.
+// EventQueue: what the engine tells the service. One mailbox for every open choice, so the queue is
+// bounded by the number of open choices, and what happens at the bound is decided when a request is
+// submitted. Events of a choice that was not read yet coalesce: a slow reader gets more tokens at
+// once, and the loop never blocks. Open and Pop on any thread (one reader), Push on the engine's.
 #pragma once
 
 #include <condition_variable>
@@ -18,19 +18,20 @@ class EventQueue {
  public:
   explicit EventQueue(int32_t num_mailboxes);
 
-  // Takes `count` mailboxes for the choices of a request, all or nothing; a mailbox is given back when its
-  // last event has been read.
+  // Takes `count` mailboxes for the choices of a request, all or nothing; a mailbox is given back
+  // when its last event has been read.
   bool Open(RequestId request, int32_t count, std::vector<int32_t>& mailboxes);
 
   // Gives back mailboxes nothing was pushed to: the request was refused after all.
   void Abandon(std::span<const int32_t> mailboxes);
 
-  // A finish other than kNone makes this the mailbox's last event. Allocates only when more tokens wait
-  // than ever did in this mailbox.
+  // A finish other than kNone makes this the mailbox's last event. Allocates only when more tokens
+  // wait than ever did in this mailbox.
   void Push(int32_t mailbox, std::span<const ops::SampledToken> tokens, const Usage& usage,
             FinishReason finish = FinishReason::kNone, const Status& error = {});
 
-  // The oldest event, waiting up to `timeout`; false when there is none. Trades buffers with `event`.
+  // The oldest event, waiting up to `timeout`; false when there is none. Trades buffers with
+  // `event`.
   bool Pop(Event& event, Nanos timeout);
 
  private:

@@ -1,7 +1,7 @@
 // Executor: runs batch plans on a backend. Owns the device-resident state of every slot (tokens,
 // computed lengths, block table, sampling record), the models' key-value pools and all workspaces.
-// Engine thread only. Propose, Run and Sample enqueue the parts of a step; Land gives the results of the
-// oldest step in flight, waiting for it if need be. Nothing here allocates in steady state.
+// Engine thread only. Propose, Run and Sample enqueue the parts of a step; Land gives the results
+// of the oldest step in flight, waiting for it if need be. Nothing here allocates in steady state.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct SlotInit {
   int32_t max_length = 0;          // prompt + output at most: a slot that reaches it has ended
   ComputedLengths computed{0, 0};  // what the prefix tree brought
   const Request* request = nullptr;
-  ops::SamplingParams sampling;     // with the seed and choice of this sequence
+  ops::SamplingParams sampling;           // with the seed and choice of this sequence
   TokenConstraint* constraint = nullptr;  // owned by the sequence; null without one
 };
 
@@ -45,9 +45,9 @@ class Executor {
   // Clears it; no step in flight may name it.
   virtual void RemoveSequence(int32_t slot) = 0;
 
-  // Enqueue the three parts of a step, called in this order with the same plan. A slot that ended in a
-  // step still in flight (an end id, its longest length) may be named once more: nothing is computed
-  // for it and its result has no token.
+  // Enqueue the three parts of a step, called in this order with the same plan. A slot that ended
+  // in a step still in flight (an end id, its longest length) may be named once more: nothing is
+  // computed for it and its result has no token.
   virtual void Propose(const BatchPlan& plan) = 0;
   virtual void Run(const BatchPlan& plan) = 0;
   virtual void Sample(const BatchPlan& plan) = 0;

@@ -1,5 +1,5 @@
-// Inbox: what clients ask of the loop: new sequences and cancellations, put in by any thread and taken by
-// the engine's in Admit. Bounded: by max_queue_size sequences that have not started yet.
+// Inbox: what clients ask of the loop: new sequences and cancellations, put in by any thread and
+// taken by the engine's in Admit. Bounded: by max_queue_size sequences that have not started yet.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,8 @@ class Inbox {
  public:
   explicit Inbox(int32_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED at the bound, UNAVAILABLE when closed.
+  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED at the bound, UNAVAILABLE when
+  // closed.
   Status Put(std::vector<std::unique_ptr<Sequence>>& sequences);
   // Whether `count` more would be taken now.
   Status HasRoom(int32_t count) const;
@@ -26,8 +27,8 @@ class Inbox {
   void Close();
   void WakeLoop();
 
-  // Engine thread: moves everything into the lists (appended); true when all open sequences are to be
-  // cancelled.
+  // Engine thread: moves everything into the lists (appended); true when all open sequences are to
+  // be cancelled.
   bool Take(std::vector<std::unique_ptr<Sequence>>& sequences, std::vector<RequestId>& cancels);
   // Engine thread: a sequence started for the first time, or ended before that.
   void LeftQueue();

@@ -12,7 +12,8 @@
 namespace tandem {
 namespace {
 
-// Without an option the pools take at most this share of what is free: other programs live here too.
+// Without an option the pools take at most this share of what is free: other programs live here
+// too.
 constexpr double kDefaultShare = 0.5;
 constexpr int32_t kMinBlocks = 2;
 
@@ -48,7 +49,8 @@ std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draf
   return lines;
 }
 
-// The number after `key` in a file of "Key:  123 kB" lines, or the file's only number where key is empty.
+// The number after `key` in a file of "Key:  123 kB" lines, or the file's only number where key is
+// empty.
 int64_t NumberIn(const char* path, std::string_view key) {
   std::ifstream file(path);
   std::string word;
@@ -98,8 +100,8 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
         FormatBytes(kv_bytes), options.max_num_tokens));
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
-  plan.max_seq_len = static_cast<int32_t>(
-      std::min<int64_t>(plan.max_seq_len, blocks * options.block_tokens));
+  plan.max_seq_len =
+      static_cast<int32_t>(std::min<int64_t>(plan.max_seq_len, blocks * options.block_tokens));
   plan.kv_cache_bytes = blocks * block_bytes;
   plan.lines = Lines(target, draft, sampling_bytes, blocks * target_block, blocks * draft_block);
   return plan;
@@ -110,7 +112,8 @@ int64_t FreeHostBytes() {
   const int64_t limit = NumberIn("/sys/fs/cgroup/memory.max", "");
   const int64_t used = NumberIn("/sys/fs/cgroup/memory.current", "");
   // Cached files count as used; the kernel gives them back.
-  const int64_t cache = std::max<int64_t>(NumberIn("/sys/fs/cgroup/memory.stat", "inactive_file"), 0);
+  const int64_t cache =
+      std::max<int64_t>(NumberIn("/sys/fs/cgroup/memory.stat", "inactive_file"), 0);
   if (limit > 0 && used >= 0) free_bytes = std::min(free_bytes, limit - used + cache);
   return std::max<int64_t>(free_bytes, 0);
 }

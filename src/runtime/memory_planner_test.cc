@@ -17,10 +17,12 @@ class MemoryPlannerTest : public testing::Test {
     spec_.num_layers = 2;
     spec_.num_kv_heads = 4;
     spec_.head_dim = 8;  // 256 bytes a token
-    target_ = {.spec = &spec_, .weight_bytes = 5000, .workspace_bytes = 3000, .max_positions = 1000};
+    target_ = {
+        .spec = &spec_, .weight_bytes = 5000, .workspace_bytes = 3000, .max_positions = 1000};
     draft_spec_ = spec_;
     draft_spec_.num_layers = 1;
-    draft_ = {.spec = &draft_spec_, .weight_bytes = 700, .workspace_bytes = 400, .max_positions = 1000};
+    draft_ = {
+        .spec = &draft_spec_, .weight_bytes = 700, .workspace_bytes = 400, .max_positions = 1000};
     options_.max_batch_size = 4;
     options_.block_tokens = 10;
   }

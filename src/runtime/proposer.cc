@@ -85,7 +85,8 @@ bool Proposer::LookUp(SlotState& slot, int32_t wanted) {
 void Proposer::AddDraftRange(SlotState& slot, const SequencePlan& item, int32_t wanted) {
   const int32_t start = slot.computed[1];
   const int32_t lag = slot.known - start;
-  TANDEM_CHECK(wanted == 0 || lag <= item.draft_tokens, "the draft lags more than the plan's bound");
+  TANDEM_CHECK(wanted == 0 || lag <= item.draft_tokens,
+               "the draft lags more than the plan's bound");
   const int32_t count = wanted > 0 ? lag : std::min(lag, item.draft_tokens);
   if (count <= 0) return;
   const int32_t logits = builder_.Add(
@@ -132,17 +133,16 @@ void Proposer::DrawFrom(const Tensor& logits) {
   if (rows_.empty()) return;
   ops_.Sample(rows_, draw_vocab_, std::span(drawn_).first(rows_.size()));
   size_t i = 0;
-  std::erase_if(drafting_, [&](Drafting& drafting) {
-    return !KeepDraft(drafting, drawn_[i++].token);
-  });
+  std::erase_if(drafting_,
+                [&](Drafting& drafting) { return !KeepDraft(drafting, drawn_[i++].token); });
 }
 
 // Takes a drawn token; true when the sequence wants another draft behind it.
 bool Proposer::KeepDraft(Drafting& drafting, int32_t token) {
   SlotState& slot = *drafting.slot;
   const bool end = slot.IsEnd(token);
-  // In token match the target's own draw is emitted, so an end need not be verified. The ratio rule has to
-  // judge every token that was drawn.
+  // In token match the target's own draw is emitted, so an end need not be verified. The ratio rule
+  // has to judge every token that was drawn.
   if (end && !config_.ratio_acceptance) return false;
   slot.drafts[static_cast<size_t>(slot.num_drafts++)] = token;
   return !end && slot.num_drafts < drafting.wanted;

@@ -1,7 +1,7 @@
-// Proposer: the drafts of a round. First from the sequence's own history, where the option says so, else
-// from the draft model: one pass over what it has yet to compute of every drafting sequence, then one
-// row a sequence until each has its drafts. Each draft is drawn as the target would draw it, with the
-// same filters, masks, history and noise. Owned and used by the executor.
+// Proposer: the drafts of a round. First from the sequence's own history, where the option says so,
+// else from the draft model: one pass over what it has yet to compute of every drafting sequence,
+// then one row a sequence until each has its drafts. Each draft is drawn as the target would draw
+// it, with the same filters, masks, history and noise. Owned and used by the executor.
 #pragma once
 
 #include <vector>
@@ -50,10 +50,10 @@ class Proposer {
 
   BatchBuilder builder_;
   RowMasks masks_;
-  std::vector<Drafting> drafting_;         // those that want more drafts
-  std::vector<ops::SampleRow> rows_;       // of drafting_
-  std::vector<ops::SampledToken> drawn_;   // of rows_
-  std::vector<float> probs_;               // ratio mode: [max draft rows, target vocab]
+  std::vector<Drafting> drafting_;        // those that want more drafts
+  std::vector<ops::SampleRow> rows_;      // of drafting_
+  std::vector<ops::SampledToken> drawn_;  // of rows_
+  std::vector<float> probs_;              // ratio mode: [max draft rows, target vocab]
   int32_t prob_rows_ = 0;
 };
 

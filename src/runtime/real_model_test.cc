@@ -93,7 +93,8 @@ TEST_P(RealModelTest, TheChooserAndLookupsChangeNoToken) {
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kAdaptive;
   options.lookup_ngram = 2;
-  // Two equal tiny models: whether drafting pays is a matter of nanoseconds, so nothing is said of it.
+  // Two equal tiny models: whether drafting pays is a matter of nanoseconds, so nothing is said of
+  // it.
   ExpectTokensOfPlainDecoding(options, false);
 }
 

@@ -17,13 +17,13 @@ namespace tandem {
 
 using RequestId = uint64_t;
 
-// Restricts what may be drawn next. Owned by one choice of one request; called by the executor's thread
-// alone, between draws; drafts never change its state.
+// Restricts what may be drawn next. Owned by one choice of one request; called by the executor's
+// thread alone, between draws; drafts never change its state.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
-  // Sets in `allowed` ([vocab / 32] rounded up, pre-set to all ones) the bits of tokens that may follow
-  // the committed tokens and then `ahead` (drafts not yet committed).
+  // Sets in `allowed` ([vocab / 32] rounded up, pre-set to all ones) the bits of tokens that may
+  // follow the committed tokens and then `ahead` (drafts not yet committed).
   virtual void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) = 0;
   // Tokens that were emitted.
   virtual void Commit(const int32_t* tokens, int32_t num_tokens) = 0;
@@ -37,20 +37,21 @@ struct LogitBias {
 };
 
 struct Request {
-  std::vector<int32_t> prompt;  // at least one token
-  int32_t max_tokens = 0;       // output tokens, at least 1
+  std::vector<int32_t> prompt;   // at least one token
+  int32_t max_tokens = 0;        // output tokens, at least 1
   ops::SamplingParams sampling;  // min_tokens is here; seed and choice are filled by the engine
   std::optional<uint64_t> seed;  // a random one is drawn, and told, when absent
   int32_t num_choices = 1;       // n: share the prompt's blocks
   std::vector<int32_t> end_ids;  // end the output and are not part of it
   bool ignore_eos = false;       // end_ids do not end it (and may be drawn)
-  std::vector<std::vector<int32_t>> stop_sequences;  // token ids; end the output, and are part of it
+  std::vector<std::vector<int32_t>>
+      stop_sequences;  // token ids; end the output, and are part of it
   std::vector<std::vector<int32_t>> banned_sequences;
   std::vector<LogitBias> logit_bias;
-  double priority = 0.5;         // [0, 1], larger first
+  double priority = 0.5;          // [0, 1], larger first
   std::optional<Nanos> deadline;  // on the engine's clock; past it the request ends, kTimedOut
   std::shared_ptr<const TokenConstraint> constraint;  // cloned for each choice
-  bool use_draft = true;         // false: plain decoding for this request
+  bool use_draft = true;                              // false: plain decoding for this request
 };
 
 enum class FinishReason : uint8_t {
@@ -69,7 +70,7 @@ struct Usage {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, found in the prefix tree
   int32_t output_tokens = 0;
-  int32_t draft_rounds = 0;   // verifications that carried at least one draft
+  int32_t draft_rounds = 0;  // verifications that carried at least one draft
   int32_t drafts_proposed = 0;
   int32_t drafts_accepted = 0;  // of those, emitted
   uint64_t seed = 0;

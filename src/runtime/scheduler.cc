@@ -76,7 +76,8 @@ void Scheduler::PlanDecodes(StepPlan& plan) {
   }
 }
 
-// Those that decode in this step, each with the block its next token needs: drafts come after all of them.
+// Those that decode in this step, each with the block its next token needs: drafts come after all
+// of them.
 void Scheduler::GatherDecoding(StepPlan& plan) {
   decoding_.clear();
   for (size_t i = 0; i < active_.size();) {
@@ -111,8 +112,7 @@ void Scheduler::ChooseDrafts() {
 
 void Scheduler::ChooseFixedDrafts(int32_t max_drafts) {
   for (DraftCandidate& candidate : candidates_) {
-    candidate.num_drafts =
-        std::min({limits_.fixed_draft_len, candidate.max_drafts, max_drafts});
+    candidate.num_drafts = std::min({limits_.fixed_draft_len, candidate.max_drafts, max_drafts});
     max_drafts -= candidate.num_drafts;
   }
 }
@@ -156,7 +156,8 @@ void Scheduler::PlanDecode(Sequence& sequence, int32_t num_drafts, StepPlan& pla
       plan);
 }
 
-// The draft model's range. Where it is too far behind for this step's rows it catches up without drafting.
+// The draft model's range. Where it is too far behind for this step's rows it catches up without
+// drafting.
 int32_t Scheduler::PlanDraftTokens(const Sequence& sequence, int32_t& num_drafts) {
   if (num_drafts == 0 || !limits_.draft_model) return 0;
   const int32_t lag = sequence.DraftLagHigh();
@@ -204,13 +205,11 @@ void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
   const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
   if (whole && chunk < remaining) return;
   if (!Reserve(sequence, start + chunk)) {
-    const int32_t fitting =
-        Capacity(sequence) + kv_.AvailableBlocks() * kv_.block_tokens() - start;
+    const int32_t fitting = Capacity(sequence) + kv_.AvailableBlocks() * kv_.block_tokens() - start;
     if (!whole && fitting > 0) chunk = std::min(chunk, fitting);
     if (!ReserveByPausing(sequence, start + chunk, plan)) return;
   }
-  Add(sequence,
-      {.planned = true, .samples = chunk == remaining, .target_tokens = chunk}, plan);
+  Add(sequence, {.planned = true, .samples = chunk == remaining, .target_tokens = chunk}, plan);
 }
 
 // ---- New sequences ----
@@ -242,8 +241,8 @@ bool Scheduler::AnotherComputesNextBlock(const Sequence& sequence) const {
   for (const Sequence* other : active_) {
     const bool computes = other->phase == Phase::kActive && other->computed[0] < end &&
                           static_cast<int32_t>(other->tokens.size()) >= end;
-    if (computes && std::equal(other->tokens.begin(), other->tokens.begin() + end,
-                               sequence.tokens.begin())) {
+    if (computes &&
+        std::equal(other->tokens.begin(), other->tokens.begin() + end, sequence.tokens.begin())) {
       return true;
     }
   }
@@ -253,7 +252,8 @@ bool Scheduler::AnotherComputesNextBlock(const Sequence& sequence) const {
 bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   const auto known = static_cast<int32_t>(sequence.tokens.size());
   const bool optimistic = limits_.policy == SchedulerPolicy::kMaxUtilization;
-  const int32_t length = optimistic ? std::min(known + 1, sequence.max_length) : sequence.max_length;
+  const int32_t length =
+      optimistic ? std::min(known + 1, sequence.max_length) : sequence.max_length;
   PrefixMatch match;
   if (limits_.prefix_reuse) match = kv_.Match(sequence.tokens);
   // A copy runs with the step that computes behind it; without rows for that it is not made.
@@ -323,14 +323,16 @@ bool Scheduler::Reserve(Sequence& sequence, int32_t tokens) {
 
 bool Scheduler::ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& plan) {
   while (!Reserve(sequence, tokens)) {
-    TANDEM_CHECK(limits_.policy == SchedulerPolicy::kMaxUtilization, "blocks were reserved at start");
+    TANDEM_CHECK(limits_.policy == SchedulerPolicy::kMaxUtilization,
+                 "blocks were reserved at start");
     if (!PauseLast(sequence, plan)) return false;
   }
   return true;
 }
 
-// Pauses the last in order that is not in this plan. False when `needy` has to wait: nobody stands behind
-// it (then it pauses itself, unless it is alone), or the blocks come back only when a step lands.
+// Pauses the last in order that is not in this plan. False when `needy` has to wait: nobody stands
+// behind it (then it pauses itself, unless it is alone), or the blocks come back only when a step
+// lands.
 bool Scheduler::PauseLast(const Sequence& needy, StepPlan& plan) {
   const size_t parity = plan.batch.step % kMaxLaunched;
   for (auto it = active_.rbegin(); it != active_.rend(); ++it) {

@@ -1,6 +1,7 @@
-// Scheduler: decides what the next step does. A function of the sequences, the KV cache, the limits and
-// the cost table: no device call, no clock, no randomness. The only place that reserves blocks (for both
-// models at once) or preempts. Engine thread only; allocates nothing once its lists have grown.
+// Scheduler: decides what the next step does. A function of the sequences, the KV cache, the limits
+// and the cost table: no device call, no clock, no randomness. The only place that reserves blocks
+// (for both models at once) or preempts. Engine thread only; allocates nothing once its lists have
+// grown.
 //
 // Order: higher priority first, then who came first. Within a step decoding sequences come before
 // prompt chunks, and those before new sequences, all under one budget of rows.
@@ -55,7 +56,8 @@ class Scheduler {
   // Takes a waiting sequence out of it.
   void Dequeue(Sequence& sequence);
   void Plan(uint64_t step, StepPlan& plan);
-  // Gives back the slot and the blocks of a sequence that no step in flight names; returns the slot.
+  // Gives back the slot and the blocks of a sequence that no step in flight names; returns the
+  // slot.
   int32_t Release(Sequence& sequence);
   // The last step that named a pausing sequence has landed: releases it and queues it again.
   int32_t FinishPause(Sequence& sequence);

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int32_t kBlock = 8;
 
-// Sequences and a scheduler, with a device that computes what the plan says and draws token 7; drafts all
-// hold or all fail.
+// Sequences and a scheduler, with a device that computes what the plan says and draws token 7;
+// drafts all hold or all fail.
 class SchedulerTest : public testing::Test {
  protected:
   void Make(int32_t num_blocks) {

@@ -1,5 +1,5 @@
-// Sequence: the mutable progress of one choice of one request. Engine thread only. What has landed is
-// exact; what a step in flight will add is known as an interval.
+// Sequence: the mutable progress of one choice of one request. Engine thread only. What has landed
+// is exact; what a step in flight will add is known as an interval.
 #pragma once
 
 #include <algorithm>
@@ -38,22 +38,22 @@ struct Sequence {
   // Set at admission, constant.
   std::shared_ptr<OpenRequest> open;
   int32_t choice = 0;
-  int32_t max_length = 0;  // prompt + output
-  uint64_t arrival = 0;    // order of submission
-  int32_t mailbox = -1;    // of the event queue
+  int32_t max_length = 0;                       // prompt + output
+  uint64_t arrival = 0;                         // order of submission
+  int32_t mailbox = -1;                         // of the event queue
   std::unique_ptr<TokenConstraint> constraint;  // committed to by the executor
 
   // Set by the scheduler; released by the engine when the sequence ends.
   Phase phase = Phase::kWaiting;
   int32_t slot = -1;
   std::vector<BlockId> blocks;
-  int32_t blocks_told = 0;    // of those, how many a plan has named to the executor
-  BlockId copy_source = -1;   // referenced until the step that copies from it has landed
-  uint64_t started = 0;       // order of taking a slot
+  int32_t blocks_told = 0;   // of those, how many a plan has named to the executor
+  BlockId copy_source = -1;  // referenced until the step that copies from it has landed
+  uint64_t started = 0;      // order of taking a slot
   bool ever_started = false;
 
-  // What launched steps will add, by the parity of the step's number; set by the scheduler, cleared when
-  // the step lands.
+  // What launched steps will add, by the parity of the step's number; set by the scheduler, cleared
+  // when the step lands.
   struct InFlight {
     bool planned = false;
     bool samples = false;
@@ -64,7 +64,7 @@ struct Sequence {
   std::array<InFlight, kMaxLaunched> in_flight;
 
   // Set by Commit when a step lands.
-  std::vector<int32_t> tokens;      // prompt, then output
+  std::vector<int32_t> tokens;  // prompt, then output
   ComputedLengths computed{0, 0};
   ComputedLengths published{0, 0};  // computed lengths at the last Publish, in whole blocks
   Acceptance acceptance;
@@ -91,7 +91,8 @@ struct Sequence {
     return std::min(known, max_length);
   }
 
-  // Known tokens the target has yet to compute then. Exact: a step that samples leaves one, whatever held.
+  // Known tokens the target has yet to compute then. Exact: a step that samples leaves one,
+  // whatever held.
   int32_t Remaining() const {
     int32_t remaining = static_cast<int32_t>(tokens.size()) - computed[0];
     for (const InFlight& step : in_flight) {
@@ -100,11 +101,12 @@ struct Sequence {
     }
     return remaining;
   }
-  // A step is a decode step when one token is left to compute: a prompt's last token is nothing else.
+  // A step is a decode step when one token is left to compute: a prompt's last token is nothing
+  // else.
   bool Decoding() const { return Remaining() == 1; }
 
-  // At most so many known tokens the draft will have to compute then. A draft's length never shrinks, and a
-  // catch-up without drafts is exact.
+  // At most so many known tokens the draft will have to compute then. A draft's length never
+  // shrinks, and a catch-up without drafts is exact.
   int32_t DraftLagHigh() const {
     int32_t computed_draft = computed[1];
     for (const InFlight& step : in_flight) {

@@ -1,6 +1,7 @@
-// SlotTable: what the executor keeps of every running sequence: its tokens, what each model has computed
-// of them, its block table and its sampling record. On a GPU this lies on the device; the host side of
-// the engine never reads it. Owned and used by the executor; Remove and Append allocate nothing.
+// SlotTable: what the executor keeps of every running sequence: its tokens, what each model has
+// computed of them, its block table and its sampling record. On a GPU this lies on the device; the
+// host side of the engine never reads it. Owned and used by the executor; Remove and Append
+// allocate nothing.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 namespace tandem {
 
 struct SlotState {
-  bool ended = true;  // emitted an end id, reached its longest length, or empty
+  bool ended = true;          // emitted an end id, reached its longest length, or empty
   std::span<int32_t> tokens;  // [max_seq_len]: prompt, then output
   int32_t known = 0;          // of those
   int32_t prompt_tokens = 0;
@@ -30,8 +31,8 @@ struct SlotState {
   bool counted = false;
   TokenConstraint* constraint = nullptr;
 
-  // Of the round at hand: drafts behind the known tokens, how far the draft model's cache reaches with
-  // them, and (ratio mode) where their distributions stand.
+  // Of the round at hand: drafts behind the known tokens, how far the draft model's cache reaches
+  // with them, and (ratio mode) where their distributions stand.
   std::span<int32_t> drafts;  // [max_draft_len]
   int32_t num_drafts = 0;
   int32_t draft_reach = 0;
@@ -39,9 +40,7 @@ struct SlotState {
   StepFault fault = StepFault::kNone;
 
   std::span<const int32_t> Known() const { return tokens.first(static_cast<size_t>(known)); }
-  std::span<const int32_t> Drafts() const {
-    return drafts.first(static_cast<size_t>(num_drafts));
-  }
+  std::span<const int32_t> Drafts() const { return drafts.first(static_cast<size_t>(num_drafts)); }
   bool IsEnd(int32_t token) const;
   ops::SlotHistory History();
 };

@@ -1,5 +1,5 @@
-// Speculation changes speed, never tokens: every option, alone and in company, with a fixed draft length
-// and with the chooser, against the target alone.
+// Speculation changes speed, never tokens: every option, alone and in company, with a fixed draft
+// length and with the chooser, against the target alone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -284,7 +284,8 @@ TEST(Speculation, APerfectDraftIsAlwaysAcceptedAndADraftNeverTakesTheLastToken) 
   const auto outputs = RunRequests(*engine, {SimpleRequest(CountingPrompt(10, 1), 41)});
   const Usage& usage = outputs[0][0].usage;
   EXPECT_EQ(usage.drafts_accepted, usage.drafts_proposed);
-  // The first token comes with the prompt; then eight rounds of four drafts and the token behind them.
+  // The first token comes with the prompt; then eight rounds of four drafts and the token behind
+  // them.
   EXPECT_EQ(usage.draft_rounds, 8);
   EXPECT_EQ(usage.drafts_proposed, 32);
 }

@@ -25,8 +25,8 @@ constexpr double kHopefulAcceptance = 0.9;
 double CatchUpShare(const DraftCandidate& candidate, const CostTable& costs) {
   // One or two tokens behind is the rhythm of every round: the first draft step carries them.
   if (candidate.draft_lag <= 2) return 0.0;
-  const double price = costs.Seconds(ModelIndex::kDraft, candidate.draft_lag) -
-                       costs.Seconds(ModelIndex::kDraft, 2);
+  const double price =
+      costs.Seconds(ModelIndex::kDraft, candidate.draft_lag) - costs.Seconds(ModelIndex::kDraft, 2);
   return price / std::clamp(candidate.tokens_left / 4.0, 1.0, kPayOffRounds);
 }
 
@@ -120,7 +120,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   std::fill(rows_at_.begin(), rows_at_.end(), 0);
   double tokens = plain_tokens;
   double draft_seconds = 0.0;
-  // Compared as tokens a second; without a measured target every draft looks free, so none is taken.
+  // Compared as tokens a second; without a measured target every draft looks free, so none is
+  // taken.
   double best_goodput = plain_seconds > 0.0 ? plain_tokens / plain_seconds * kMargin : 0.0;
   size_t best_count = 0;
   for (size_t count = 1; count <= affordable && plain_seconds > 0.0; ++count) {
@@ -128,8 +129,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     const DraftCandidate& candidate = candidates[static_cast<size_t>(draft.candidate)];
     int32_t& rows = rows_at_[static_cast<size_t>(draft.position)];
     const int32_t added = draft.position == 1 ? std::min(candidate.draft_lag, 2) : 1;
-    draft_seconds += costs.Seconds(ModelIndex::kDraft, rows + added) -
-                     costs.Seconds(ModelIndex::kDraft, rows);
+    draft_seconds +=
+        costs.Seconds(ModelIndex::kDraft, rows + added) - costs.Seconds(ModelIndex::kDraft, rows);
     if (draft.position == 1) draft_seconds += CatchUpShare(candidate, costs);
     rows += added;
     tokens += draft.chance;
@@ -147,8 +148,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   if (best_count == 0 && affordable > 0) ChooseProbe(candidates, limits, costs);
 }
 
-// One draft for the sequence that has waited longest, where good drafts of all would pay and the try is
-// cheap beside the time that went by.
+// One draft for the sequence that has waited longest, where good drafts of all would pay and the
+// try is cheap beside the time that went by.
 void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
                                      const DraftLimits& limits, const CostTable& costs) const {
   DraftCandidate* probed = nullptr;
@@ -166,7 +167,8 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
   const double hopeful = costs.Seconds(ModelIndex::kTarget, limits.base_rows + able) +
                          costs.Seconds(ModelIndex::kDraft, able);
   const double plain_tokens = static_cast<double>(candidates.size()) + limits.other_tokens;
-  const bool could_pay = (plain_tokens + kHopefulAcceptance * able) * plain > plain_tokens * hopeful;
+  const bool could_pay =
+      (plain_tokens + kHopefulAcceptance * able) * plain > plain_tokens * hopeful;
   const double price = costs.Seconds(ModelIndex::kTarget, limits.base_rows + 1) - plain +
                        costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
   const double allowed = kProbeShare * probed->probe.rounds_idle * plain / able;

@@ -1,7 +1,7 @@
-// What speculation is worth: the price of a step (CostTable), how likely drafts hold (Acceptance), and the
-// draft lengths that give the most tokens a second (ChooseDraftLengths); and drafts looked up in the
-// sequence's own history. Plain values and pure functions, used by the engine thread alone; nothing
-// allocates after construction.
+// What speculation is worth: the price of a step (CostTable), how likely drafts hold (Acceptance),
+// and the draft lengths that give the most tokens a second (ChooseDraftLengths); and drafts looked
+// up in the sequence's own history. Plain values and pure functions, used by the engine thread
+// alone; nothing allocates after construction.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 namespace tandem {
 
 // Seconds of one forward pass by rows, per model: points measured at start, linear between them and
-// beyond the last. Observations move one factor per model (context length, neighbours on the machine),
-// never the shape, so that a row count that was never tried is not left with a stale price.
+// beyond the last. Observations move one factor per model (context length, neighbours on the
+// machine), never the shape, so that a row count that was never tried is not left with a stale
+// price.
 class CostTable {
  public:
   struct Point {
@@ -23,7 +24,8 @@ class CostTable {
   };
 
   CostTable() = default;
-  // Points by rising rows; falling seconds are raised to the point before (a step never gets cheaper).
+  // Points by rising rows; falling seconds are raised to the point before (a step never gets
+  // cheaper).
   void Set(ModelIndex model, std::span<const Point> points);
   bool empty(ModelIndex model) const { return curve(model).points.empty(); }
 
@@ -42,11 +44,12 @@ class CostTable {
   std::array<Curve, kNumModels> curves_;
 };
 
-// The chance that a draft holds, given that those before it did: an exponential average over rounds that
-// starts from a prior worth a few drafts, which fades with the rounds.
+// The chance that a draft holds, given that those before it did: an exponential average over rounds
+// that starts from a prior worth a few drafts, which fades with the rounds.
 class Acceptance {
  public:
-  // Of `proposed` drafts `accepted` held; the one after them, if any, was refused, the rest not tested.
+  // Of `proposed` drafts `accepted` held; the one after them, if any, was refused, the rest not
+  // tested.
   void Observe(int32_t proposed, int32_t accepted);
   double Estimate(double prior) const;
 
@@ -56,8 +59,9 @@ class Acceptance {
   double prior_drafts_ = 4.0;
 };
 
-// Rounds since a sequence last drafted, and how long to wait before trying again although its estimate
-// says no: a sequence that turns predictable is noticed. Every try that fails doubles the wait.
+// Rounds since a sequence last drafted, and how long to wait before trying again although its
+// estimate says no: a sequence that turns predictable is noticed. Every try that fails doubles the
+// wait.
 struct ProbeState {
   int32_t rounds_idle = 0;
   int32_t interval = 16;
@@ -66,23 +70,23 @@ struct ProbeState {
 };
 
 struct DraftCandidate {
-  double acceptance = 0.0;   // estimate in [0, 1]
-  int32_t max_drafts = 0;    // bound by tokens left, context, budget, option; 0: cannot draft
-  int32_t draft_lag = 1;     // known tokens that the draft model has yet to compute
-  int32_t tokens_left = 0;   // an outlook over which a long catch-up is paid off
+  double acceptance = 0.0;  // estimate in [0, 1]
+  int32_t max_drafts = 0;   // bound by tokens left, context, budget, option; 0: cannot draft
+  int32_t draft_lag = 1;    // known tokens that the draft model has yet to compute
+  int32_t tokens_left = 0;  // an outlook over which a long catch-up is paid off
   ProbeState probe;
-  int32_t num_drafts = 0;    // the answer
+  int32_t num_drafts = 0;  // the answer
 };
 
 struct DraftLimits {
-  int32_t base_rows = 0;      // target rows of the step without drafts, prefill chunks included
-  int32_t max_drafts = 0;     // of all candidates together
-  int32_t other_tokens = 0;   // sampled this step by sequences that are no candidates
+  int32_t base_rows = 0;     // target rows of the step without drafts, prefill chunks included
+  int32_t max_drafts = 0;    // of all candidates together
+  int32_t other_tokens = 0;  // sampled this step by sequences that are no candidates
 };
 
-// Chooses num_drafts of each candidate by expected goodput (tokens a second of the step): drafts enter in
-// the order of their chance to be emitted, and the count with the best goodput is taken; none unless it
-// beats plain decoding by a margin. Keeps its scratch memory between calls.
+// Chooses num_drafts of each candidate by expected goodput (tokens a second of the step): drafts
+// enter in the order of their chance to be emitted, and the count with the best goodput is taken;
+// none unless it beats plain decoding by a margin. Keeps its scratch memory between calls.
 class DraftLengthChooser {
  public:
   DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len);
@@ -103,9 +107,10 @@ class DraftLengthChooser {
   std::vector<int32_t> rows_at_;  // [max_draft_len + 1] rows of each draft step
 };
 
-// Drafts from the sequence's own history: the longest run of its last tokens, at most max_ngram long,
-// that stood earlier (the latest such place) is followed as it was then. Writes at most drafts.size()
-// tokens and returns how many; runs shorter than two tokens count only when max_ngram is 1.
+// Drafts from the sequence's own history: the longest run of its last tokens, at most max_ngram
+// long, that stood earlier (the latest such place) is followed as it was then. Writes at most
+// drafts.size() tokens and returns how many; runs shorter than two tokens count only when max_ngram
+// is 1.
 int32_t LookupDrafts(std::span<const int32_t> history, int32_t max_ngram,
                      std::span<int32_t> drafts);
 

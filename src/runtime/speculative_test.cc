@@ -189,9 +189,9 @@ std::vector<int32_t> LookUp(const std::vector<int32_t>& history, int32_t max_ngr
 TEST(LookupDrafts, ContinuesTheLongestLatestMatch) {
   using Tokens = std::vector<int32_t>;
   EXPECT_EQ(LookUp({1, 2, 3, 4, 5, 1, 2, 3}, 3, 2), (Tokens{4, 5}));
-  EXPECT_EQ(LookUp({7, 2, 3, 8, 9, 2, 3, 4, 2, 3}, 2, 1), (Tokens{4}));        // the latest
-  EXPECT_EQ(LookUp({1, 2, 3, 8, 9, 2, 3, 4, 1, 2, 3}, 3, 1), (Tokens{8}));     // the longest
-  EXPECT_EQ(LookUp({1, 2, 3, 1, 2, 3}, 3, 8), (Tokens{1, 2, 3}));              // up to the end
+  EXPECT_EQ(LookUp({7, 2, 3, 8, 9, 2, 3, 4, 2, 3}, 2, 1), (Tokens{4}));     // the latest
+  EXPECT_EQ(LookUp({1, 2, 3, 8, 9, 2, 3, 4, 1, 2, 3}, 3, 1), (Tokens{8}));  // the longest
+  EXPECT_EQ(LookUp({1, 2, 3, 1, 2, 3}, 3, 8), (Tokens{1, 2, 3}));           // up to the end
   EXPECT_EQ(LookUp({5, 5, 5}, 2, 4), (Tokens{5}));
 }
 

@@ -129,8 +129,8 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   limits.draft_max_positions = setup.draft_max_positions;
 
   parts.costs = std::make_unique<CostTable>();
-  const CostTable::Point target[] = {
-      {1, setup.target_seconds}, {101, setup.target_seconds + 100 * setup.target_row_seconds}};
+  const CostTable::Point target[] = {{1, setup.target_seconds},
+                                     {101, setup.target_seconds + 100 * setup.target_row_seconds}};
   const CostTable::Point draft[] = {{1, setup.draft_seconds}, {101, 2 * setup.draft_seconds}};
   parts.costs->Set(ModelIndex::kTarget, target);
   if (parts.has_draft) parts.costs->Set(ModelIndex::kDraft, draft);
@@ -186,8 +186,7 @@ void RunToEnd(Engine& engine, Outputs& outputs, size_t num_choices) {
   FAIL() << "the requests never ended";
 }
 
-std::vector<std::vector<Output>> RunRequests(Engine& engine,
-                                             const std::vector<Request>& requests) {
+std::vector<std::vector<Output>> RunRequests(Engine& engine, const std::vector<Request>& requests) {
   std::vector<RequestId> ids;
   size_t num_choices = 0;
   for (const Request& request : requests) {

@@ -1,6 +1,6 @@
-// What the runtime's tests share: models whose logits are a formula of the whole context, read back from
-// the paged cache (so that a wrong block, length or copy shows as wrong tokens), and an engine around
-// them that a test drives step by step. The sampler is the real one.
+// What the runtime's tests share: models whose logits are a formula of the whole context, read back
+// from the paged cache (so that a wrong block, length or copy shows as wrong tokens), and an engine
+// around them that a test drives step by step. The sampler is the real one.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ namespace tandem {
 
 struct FormulaModel {
   int64_t vocab = 48;
-  // Logits are share * (a formula of the context) + (1 - share) * (another one): a draft with a share below
-  // the target's 1 agrees with it more or less often.
+  // Logits are share * (a formula of the context) + (1 - share) * (another one): a draft with a
+  // share below the target's 1 agrees with it more or less often.
   double share = 1.0;
   float scale = 8.0f;  // logits lie in [0, scale)
 };
@@ -72,8 +72,8 @@ using Outputs = std::map<std::pair<RequestId, int32_t>, Output>;
 void ReadEvents(Engine& engine, Outputs& outputs);
 // Steps until `num_choices` choices have ended; fails the test when that takes too long.
 void RunToEnd(Engine& engine, Outputs& outputs, size_t num_choices);
-// Submits all, runs to the end: the outputs of request i, choice c at [i][c]. After the last one no block
-// is referenced.
+// Submits all, runs to the end: the outputs of request i, choice c at [i][c]. After the last one no
+// block is referenced.
 std::vector<std::vector<Output>> RunRequests(Engine& engine, const std::vector<Request>& requests);
 
 Request SimpleRequest(std::vector<int32_t> prompt, int32_t max_tokens);

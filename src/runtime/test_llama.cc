@@ -30,8 +30,7 @@ class RandomSource final : public WeightSource {
       value = (norm ? 1.0f : 0.0f) + normal(random) + noise_ * mixed(other);
     }
     Buffer buffer = Buffer::OnHost(values.size() * SizeOf(spec_.dtype));
-    ConvertElements({values.data(), DType::kF32, shape, Device{}},
-                    buffer.View(spec_.dtype, shape));
+    ConvertElements({values.data(), DType::kF32, shape, Device{}}, buffer.View(spec_.dtype, shape));
     return buffers_.emplace(key, std::move(buffer)).first->second.View(spec_.dtype, shape);
   }
 

@@ -1,5 +1,5 @@
-// Tiny Llama models with random weights, for tests that want the real decoder: and a draft that agrees
-// with its target more or less often, made by mixing other weights into the target's.
+// Tiny Llama models with random weights, for tests that want the real decoder: and a draft that
+// agrees with its target more or less often, made by mixing other weights into the target's.
 #pragma once
 
 #include <map>
@@ -17,7 +17,6 @@ namespace tandem {
 ModelSpec TinyLlamaSpec(DType dtype, int64_t max_positions);
 
 // A model of the seed; `noise` mixes in so much of another one (0: none of it).
-EngineModel MakeTinyLlama(const ModelSpec& spec, uint32_t seed, float noise,
-                          ops::Backend& backend);
+EngineModel MakeTinyLlama(const ModelSpec& spec, uint32_t seed, float noise, ops::Backend& backend);
 
 }  // namespace tandem

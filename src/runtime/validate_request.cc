@@ -19,9 +19,11 @@ constexpr size_t kMaxSequences = 4096;  // stop or banned sequences, and tokens 
 Status InRange(std::string_view field, double value, double low, double high) {
   if (value >= low && value <= high) return {};
   if (high >= kMaxFloat) {
-    return InvalidArgument(fmt::format("{} must be a number of at least {}; it is {}", field, low, value));
+    return InvalidArgument(
+        fmt::format("{} must be a number of at least {}; it is {}", field, low, value));
   }
-  return InvalidArgument(fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
+  return InvalidArgument(
+      fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
 }
 
 Status AboveZero(std::string_view field, double value, double high) {
@@ -57,15 +59,16 @@ Status TokenSequences(std::string_view field, const std::vector<std::vector<int3
 }
 
 Status Lengths(const Request& request, const RequestLimits& limits) {
-  if (request.prompt.empty()) return InvalidArgument("prompt is empty; it needs at least one token");
+  if (request.prompt.empty())
+    return InvalidArgument("prompt is empty; it needs at least one token");
   if (request.max_tokens < 1) {
     return InvalidArgument(
         fmt::format("max_tokens must be at least 1; it is {}", request.max_tokens));
   }
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt > limits.max_prompt) {
-    return InvalidArgument(
-        fmt::format("prompt has {} tokens; this server takes at most {}", prompt, limits.max_prompt));
+    return InvalidArgument(fmt::format("prompt has {} tokens; this server takes at most {}", prompt,
+                                       limits.max_prompt));
   }
   if (prompt + request.max_tokens > limits.max_seq_len) {
     return InvalidArgument(fmt::format(
@@ -84,8 +87,7 @@ Status Sampling(const Request& request) {
   TANDEM_RETURN_IF_ERROR(AboveZero("top_p_decay", params.top_p_decay, 1.0));
   TANDEM_RETURN_IF_ERROR(InRange("min_p", params.min_p, 0.0, 1.0));
   TANDEM_RETURN_IF_ERROR(AboveZero("repetition_penalty", params.repetition_penalty, kLargest));
-  TANDEM_RETURN_IF_ERROR(
-      InRange("presence_penalty", params.presence_penalty, -kLargest, kLargest));
+  TANDEM_RETURN_IF_ERROR(InRange("presence_penalty", params.presence_penalty, -kLargest, kLargest));
   TANDEM_RETURN_IF_ERROR(
       InRange("frequency_penalty", params.frequency_penalty, -kLargest, kLargest));
   TANDEM_RETURN_IF_ERROR(InRange("no_repeat_ngram_size", params.no_repeat_ngram_size, 0,

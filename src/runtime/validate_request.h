@@ -1,5 +1,5 @@
-// ValidateRequest: every bound a request has to keep, checked before it is queued. A pure function; any
-// thread.
+// ValidateRequest: every bound a request has to keep, checked before it is queued. A pure function;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tandem {
 
 struct RequestLimits {
   int32_t max_seq_len = 0;
-  int32_t max_prompt = 0;      // shorter than max_seq_len where prompts may not be chunked
+  int32_t max_prompt = 0;  // shorter than max_seq_len where prompts may not be chunked
   int32_t max_batch_size = 0;
   int64_t vocab_size = 0;
 };

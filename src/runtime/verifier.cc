@@ -119,6 +119,11 @@ void Verifier::Finish(const SequencePlan& item, const Block& block, StepResult& 
   if (out.num_tokens > 0) {
     out.proposed = block.num_rows - 1;
     out.accepted = out.num_tokens - 1;
+    // An end that was drafted and held is nobody's output: not refused, and what stood behind it
+    // not tested.
+    const bool end_held = out.accepted < out.proposed && slot.IsEnd(slot.Known().back()) &&
+                          slot.Known().back() == slot.Drafts()[static_cast<size_t>(out.accepted)];
+    if (end_held) out.proposed = out.accepted;
     slot.computed[0] = slot.known - 1;
     slot.computed[1] = std::min(slot.draft_reach, known + out.accepted);
   }

@@ -1,6 +1,6 @@
-// Verifier: the target's half of a step. Run computes the logits of every planned row in one ragged pass;
-// Sample draws from them and keeps drafts as long as they hold: while they equal the target's own draw
-// (token match), or by the ratio rule. Owned and used by the executor.
+// Verifier: the target's half of a step. Run computes the logits of every planned row in one ragged
+// pass; Sample draws from them and keeps drafts as long as they hold: while they equal the target's
+// own draw (token match), or by the ratio rule. Owned and used by the executor.
 #pragma once
 
 #include <vector>
@@ -28,8 +28,8 @@ class Verifier {
   // The rows of one sequence that are sampled: its last known token's, then its drafts'.
   struct Block {
     SlotState* slot = nullptr;
-    int32_t logits = 0;    // first row of the pass
-    int32_t num_rows = 0;  // 0: nothing is sampled
+    int32_t logits = 0;     // first row of the pass
+    int32_t num_rows = 0;   // 0: nothing is sampled
     int32_t first_row = 0;  // in rows_
   };
   void AddRows(Block& block);
