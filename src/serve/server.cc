@@ -59,7 +59,7 @@ void OnSignal(int) {
   errno = error;
 }
 
-// SIGTERM and SIGINT wake Run() while this lives.
+// SIGTERM and SIGINT wake Run(), or wait for it, while this lives.
 class SignalHandlers {
  public:
   SignalHandlers() {
@@ -148,6 +148,7 @@ struct Server::Impl {
     while (http->active_requests() > 0 && clock.Now() < end) std::this_thread::sleep_for(kPoll);
   }
 
+  const SignalHandlers handlers;  // first: no signal is lost between Start and Run
   const ServerOptions options;
   GenerateService& service;
   Router router;
@@ -177,7 +178,6 @@ int Server::active_requests() const { return impl_->http->active_requests(); }
 void Server::Shutdown() { SignalPipe::Get().Write(); }
 
 Status Server::Run() {
-  const SignalHandlers handlers;
   while (!SignalPipe::Get().Read(Nanos(-1))) {
   }
   bool aborted = false;
