@@ -178,12 +178,14 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
         MakePool(draft.weights->spec, memory, options.block_tokens, backend, models.memory));
   }
   if (adaptive) {
+    const int32_t most = std::min(rows, options.max_seq_len);
     parts.costs->Set(ModelIndex::kTarget, MeasureCosts(*models.target, models.target_pool,
-                                                       backend.ops(), rows, logits_rows, clock));
+                                                       backend.ops(), most, logits_rows, clock));
   }
   if (adaptive && parts.has_draft) {
+    const int32_t most = std::min({rows, options.max_seq_len, parts.limits.draft_max_positions});
     parts.costs->Set(ModelIndex::kDraft,
-                     MeasureCosts(*models.draft, models.draft_pool, backend.ops(), rows,
+                     MeasureCosts(*models.draft, models.draft_pool, backend.ops(), most,
                                   options.max_batch_size, clock));
   }
 

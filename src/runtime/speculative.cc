@@ -8,8 +8,11 @@
 namespace tandem {
 namespace {
 
-// An average over about 30 passes: follows a growing context, outlasts a hiccup of the machine.
-constexpr double kObservationWeight = 1.0 / 32;
+// A pass moves the factor by this share, up or down: it settles at the median, so that a pass the
+// machine interrupted (40 times as long, for a small draft) weighs no more than any other.
+constexpr double kObservationStep = 1.0 / 64;
+// Of the way to the target's factor, a pass, for a draft that is not used and so not observed.
+constexpr double kUnobservedStep = 1.0 / 512;
 // Older rounds fade: about ten count.
 constexpr double kAcceptanceDecay = 0.9;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
@@ -36,9 +39,9 @@ void CostTable::Set(ModelIndex model, std::span<const Point> points) {
   Curve& curve = curves_[static_cast<size_t>(model)];
   curve.points.assign(points.begin(), points.end());
   curve.factor = 1.0;
-  for (size_t i = 1; i < curve.points.size(); ++i) {
+  for (size_t i = curve.points.size(); i-- > 1;) {
     TANDEM_CHECK(curve.points[i - 1].rows < curve.points[i].rows, "points must rise by rows");
-    curve.points[i].seconds = std::max(curve.points[i].seconds, curve.points[i - 1].seconds);
+    curve.points[i - 1].seconds = std::min(curve.points[i - 1].seconds, curve.points[i].seconds);
   }
 }
 
@@ -59,10 +62,13 @@ double CostTable::Seconds(ModelIndex model, int32_t rows) const {
 
 void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
   Curve& curve = curves_[static_cast<size_t>(model)];
-  const double expected = Measured(curve, rows);
-  if (expected <= 0.0) return;
-  const double ratio = std::clamp(seconds / expected, 0.25, 4.0);
-  curve.factor += kObservationWeight * (ratio - curve.factor);
+  const double expected = Measured(curve, rows) * curve.factor;
+  if (expected <= 0.0 || seconds <= 0.0) return;
+  curve.factor *= seconds > expected ? 1.0 + kObservationStep : 1.0 - kObservationStep;
+  curve.factor = std::clamp(curve.factor, 0.25, 16.0);
+  // What slows the target slows the draft; a price that was once too high must not keep it idle.
+  double& draft_factor = curves_[static_cast<size_t>(ModelIndex::kDraft)].factor;
+  if (model == ModelIndex::kTarget) draft_factor += kUnobservedStep * (curve.factor - draft_factor);
 }
 
 void Acceptance::Observe(int32_t proposed, int32_t accepted) {

@@ -24,8 +24,8 @@ class CostTable {
   };
 
   CostTable() = default;
-  // Points by rising rows; falling seconds are raised to the point before (a step never gets
-  // cheaper).
+  // Points by rising rows. What took longer than a larger step was disturbed: it gets the larger
+  // one's seconds.
   void Set(ModelIndex model, std::span<const Point> points);
   bool empty(ModelIndex model) const { return curve(model).points.empty(); }
 
