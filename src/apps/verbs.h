@@ -1,10 +1,21 @@
-// The verbs of the program, one file each. Constants made at first use.
+// The verbs of the program, one file each.
 #pragma once
+
+#include <vector>
 
 #include "apps/command.h"
 
 namespace tandem::apps {
 
+Command BenchCommand();
+Command BuildCommand();
 Command CompletionCommand();
+Command ConvertCommand();
+Command DoctorCommand();
+Command InspectCommand();
+Command PlanCommand();
+
+// serve, run, eval: what needs tokenizers and the server; none in a build without them.
+std::vector<Command> TextCommands();
 
 }  // namespace tandem::apps

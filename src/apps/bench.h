@@ -1,0 +1,31 @@
+// The kinds of `tandem bench`, one file each; bench.cc chooses among them. Main thread.
+#pragma once
+
+#include <vector>
+
+#include "apps/command.h"
+#include "apps/load.h"
+#include "apps/session.h"
+
+namespace tandem::apps {
+
+Status BenchLatency(const OptionValues& options, Console& console);
+Status BenchThroughput(const OptionValues& options, Console& console);
+Status BenchServe(const OptionValues& options, Console& console);
+Status BenchOps(const OptionValues& options, Console& console);
+
+// `count` requests: dictionary questions when the session runs the embedded pair and no input length is
+// asked for (they end by themselves), else `input_len` random tokens each with exactly `output_len` out.
+Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
+                                           int32_t output_len);
+
+// `count` questions of the embedded pair's key; UNIMPLEMENTED in a build without tokenizers.
+Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count);
+
+// The numbers of a comma-separated option: "1,8,32".
+Result<std::vector<int32_t>> ParseNumberList(std::string_view text, std::string_view where);
+
+// "AMD EPYC, cpu avx2, 2 threads": named beside every figure.
+std::string MachineLine(const ops::Backend& backend);
+
+}  // namespace tandem::apps

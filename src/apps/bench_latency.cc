@@ -1,0 +1,187 @@
+// `tandem bench latency`: time to first token and decode rate at small batches, plain beside
+// speculative in turn, each beside the limit that the same command measures in between.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench.h"
+
+namespace tandem::apps {
+namespace {
+
+struct Limits {
+  double read_bandwidth = 0;  // bytes a second, best so far
+  double matrix_peak = 0;     // operations a second, best so far
+};
+
+// The best figures of one batch size.
+struct BatchFigures {
+  int32_t batch = 0;
+  double plain = 0;        // tokens a second, all sequences together
+  double speculative = 0;  // as above; 0 without a draft
+  double acceptance = 0;
+  Nanos first_token{0};
+  int64_t prompt_tokens = 0;
+};
+
+double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
+
+// Operations of one prompt: two a weight and row, and the attention products; the head serves one row.
+double PrefillOperations(const ModelSpec& spec, int64_t tokens) {
+  const auto n = static_cast<double>(tokens);
+  const double head = static_cast<double>(spec.vocab_size * spec.hidden_size);
+  const double embedding = spec.tied_head ? 0.0 : head;
+  const double layers = static_cast<double>(spec.NumParameters()) - head - embedding;
+  const double attention = 2.0 * n * n *
+                           static_cast<double>(spec.num_layers * spec.num_heads * spec.head_dim);
+  return 2.0 * (layers * n + head) + attention;
+}
+
+class LatencyBench {
+ public:
+  LatencyBench(Session& session, Console& console) : session_(session), console_(console) {}
+
+  Result<BatchFigures> Measure(int32_t batch, int32_t runs, const OptionValues& options) {
+    const auto asked = static_cast<size_t>(options.Int("num_requests"));
+    const size_t count = asked > 0 ? asked : std::max<size_t>(size_t(batch) * 2, 8);
+    TANDEM_ASSIGN_OR_RETURN(
+        std::vector<Request> requests,
+        BenchRequests(session_, count, static_cast<int32_t>(options.Int("input_len")),
+                      static_cast<int32_t>(options.Int("output_len"))));
+    BatchFigures figures;
+    figures.batch = batch;
+    figures.prompt_tokens = static_cast<int64_t>(requests.front().prompt.size());
+    for (int32_t run = 0; run < runs; ++run) {
+      MeasureLimits();
+      TANDEM_ASSIGN_OR_RETURN(const LoadReport plain, RunOnce(requests, batch, false));
+      figures.plain = std::max(figures.plain, plain.DecodeRate(batch));
+      // With one request at a time the first token comes after exactly one prompt.
+      const Nanos first = batch == 1 ? FastestFirstToken(plain) : plain.MeanFirstToken();
+      if (run == 0 || first < figures.first_token) figures.first_token = first;
+      if (!session_.engine->has_draft()) continue;
+      TANDEM_ASSIGN_OR_RETURN(const LoadReport speculative, RunOnce(requests, batch, true));
+      figures.speculative = std::max(figures.speculative, speculative.DecodeRate(batch));
+      figures.acceptance = speculative.Acceptance();
+      console_.Progress("measuring", static_cast<double>(run + 1) / runs);
+    }
+    MeasureLimits();
+    return figures;
+  }
+
+  const Limits& limits() const { return limits_; }
+
+ private:
+  void MeasureLimits() {
+    limits_.read_bandwidth =
+        std::max(limits_.read_bandwidth, session_.backend->MeasureReadBandwidth());
+    limits_.matrix_peak = std::max(limits_.matrix_peak, session_.backend->MeasureMatrixPeak(
+                                                            session_.target.spec.dtype));
+  }
+
+  Result<LoadReport> RunOnce(std::vector<Request>& requests, int32_t batch, bool use_draft) {
+    for (Request& request : requests) request.use_draft = use_draft;
+    return RunClosedLoop(*session_.engine, session_.clock, requests, batch);
+  }
+
+  static Nanos FastestFirstToken(const LoadReport& report) {
+    Nanos fastest = report.records.front().first_token;
+    for (const LoadRecord& record : report.records) {
+      fastest = std::min(fastest, record.first_token);
+    }
+    return fastest;
+  }
+
+  Session& session_;
+  Console& console_;
+  Limits limits_;
+};
+
+struct Row {
+  BatchFigures figures;
+  double decode_share = 0;   // of the read bandwidth, batch 1
+  double prefill_share = 0;  // of the matrix peak, batch 1
+};
+
+Row MakeRow(const BatchFigures& figures, const ModelSpec& spec, const Limits& limits) {
+  Row row;
+  row.figures = figures;
+  const double steps = figures.plain / figures.batch;  // every sequence gains a token a step
+  row.decode_share = steps * static_cast<double>(spec.StepWeightBytes()) / limits.read_bandwidth;
+  row.prefill_share = PrefillOperations(spec, figures.prompt_tokens) /
+                      std::max(Seconds(figures.first_token), 1e-9) / limits.matrix_peak;
+  return row;
+}
+
+void Say(const Console& console, const Row& row, bool has_draft) {
+  const BatchFigures& f = row.figures;
+  std::string line = fmt::format("{:5}  {:10.1f} ms  {:9.1f} tok/s  {:5.1f} %", f.batch,
+                                 Seconds(f.first_token) * 1e3, f.plain, row.decode_share * 100);
+  if (has_draft) {
+    line += fmt::format("  {:9.1f} tok/s  {:5.2f}x  {:5.1f} %", f.speculative,
+                        f.speculative / f.plain, f.acceptance * 100);
+  }
+  console.Say(line);
+}
+
+nlohmann::ordered_json ToJson(const Row& row) {
+  const BatchFigures& f = row.figures;
+  return {{"batch", f.batch},
+          {"prompt_tokens", f.prompt_tokens},
+          {"first_token_s", Seconds(f.first_token)},
+          {"plain_tokens_per_s", f.plain},
+          {"share_of_read_bandwidth", row.decode_share},
+          {"share_of_matrix_peak", row.prefill_share},
+          {"draft_tokens_per_s", f.speculative},
+          {"speedup", f.speculative / f.plain},
+          {"acceptance", f.acceptance}};
+}
+
+}  // namespace
+
+Status BenchLatency(const OptionValues& options, Console& console) {
+  const bool quick = options.Flag("quick");
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<int32_t> batches,
+      ParseNumberList(quick ? "1" : options.Text("batch"), "--batch"));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto session,
+      OpenSession(options, console,
+                  // Prompts repeat between runs: a prefix found in the cache would hide their cost.
+                  [](EngineOptions& engine) { engine.enable_prefix_reuse = false; }));
+  session->engine->Start();
+  const bool has_draft = session->engine->has_draft();
+  console.Say(MachineLine(*session->backend));
+  console.Say(fmt::format("target {}{}", session->target.name,
+                          has_draft ? ", draft " + session->draft->name : ", no draft"));
+  console.Say(fmt::format("batch  {:>13}  {:>15}  {:>7}{}", "first token", "plain", "of DRAM",
+                          has_draft ? "      with draft  speedup  accepted" : ""));
+  LatencyBench bench(*session, console);
+  std::vector<Row> rows;
+  for (const int32_t batch : batches) {
+    const auto runs = static_cast<int32_t>(quick ? 2 : options.Int("runs"));
+    TANDEM_ASSIGN_OR_RETURN(const BatchFigures figures, bench.Measure(batch, runs, options));
+    rows.push_back(MakeRow(figures, session->target.spec, bench.limits()));
+    Say(console, rows.back(), has_draft);
+  }
+  const Row& first = rows.front();
+  console.Say(fmt::format(
+      "limits: {:.1f} GB/s read, {:.2f} TFLOP/s; a prompt of {} tokens reaches {:.0f} % of the latter",
+      bench.limits().read_bandwidth / 1e9, bench.limits().matrix_peak / 1e12,
+      first.figures.prompt_tokens, first.prefill_share * 100));
+  if (has_draft) {
+    console.Say(fmt::format(
+        "{:.1f} tokens per second without the draft, {:.1f} with it; acceptance rate {:.0f} %",
+        first.figures.plain, first.figures.speculative, first.figures.acceptance * 100));
+  }
+  nlohmann::ordered_json json = {{"machine", MachineLine(*session->backend)},
+                                 {"target", session->target.name},
+                                 {"read_bytes_per_s", bench.limits().read_bandwidth},
+                                 {"matrix_flops_per_s", bench.limits().matrix_peak},
+                                 {"rows", nlohmann::ordered_json::array()}};
+  for (const Row& row : rows) json["rows"].push_back(ToJson(row));
+  console.Result(json.dump());
+  return {};
+}
+
+}  // namespace tandem::apps

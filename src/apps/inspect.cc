@@ -1,0 +1,90 @@
+// `tandem inspect PATH`: what a model folder or a safetensors file holds.
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/verbs.h"
+#include "plan/source.h"
+#include "tensor/safetensors.h"
+
+namespace tandem::apps {
+namespace {
+
+constexpr OptionSpec kOptions[] = {
+    {.name = "path",
+     .meaning = "A Hugging Face folder, a checkpoint, an engine, or a .safetensors file",
+     .group = "Arguments"},
+    {.name = "tensors",
+     .type = OptionType::kFlag,
+     .meaning = "List every tensor of the folder's safetensors files",
+     .group = "Arguments"},
+};
+
+Status InspectFile(const std::filesystem::path& path, Console& console,
+                   nlohmann::ordered_json& json) {
+  TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+  console.Say(path.string());
+  for (const auto& [name, tensor] : file->tensors()) {
+    console.Say(fmt::format("  {:60} {:5} {}", name, SafetensorsName(tensor.dtype),
+                            tensor.shape.ToString()));
+    json[path.filename().string()][name] = {{"dtype", SafetensorsName(tensor.dtype)},
+                                            {"shape", tensor.shape.ToString()}};
+  }
+  return {};
+}
+
+Status InspectFolder(const std::filesystem::path& path, Console& console,
+                     nlohmann::ordered_json& json) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
+  const ModelSpec& spec = source.spec();
+  console.Say(fmt::format("{}: {}", path.string(), KindName(source.kind)));
+  console.Say(fmt::format("architecture  {}, {}", spec.architecture, DTypeName(spec.dtype)));
+  console.Say(fmt::format("parameters    {:.1f} M in {} layers", spec.NumParameters() / 1e6,
+                          spec.num_layers));
+  console.Say(fmt::format("attention     {} heads of {}, {} for keys and values", spec.num_heads,
+                          spec.head_dim, spec.num_kv_heads));
+  console.Say(fmt::format("sizes         hidden {}, MLP {}, vocabulary {}, {} positions",
+                          spec.hidden_size, spec.intermediate_size, spec.vocab_size,
+                          spec.max_positions));
+  console.Say(fmt::format("a token       reads {} of weights, keeps {} of keys and values",
+                          FormatBytes(spec.StepWeightBytes()),
+                          FormatBytes(spec.KvBytesPerToken(spec.dtype))));
+  json = {{"path", path.string()},
+          {"kind", KindName(source.kind)},
+          {"spec", nlohmann::ordered_json::parse(SpecToJson(spec))},
+          {"parameters", spec.NumParameters()},
+          {"weight_bytes_per_token", spec.StepWeightBytes()},
+          {"kv_bytes_per_token", spec.KvBytesPerToken(spec.dtype)}};
+  return {};
+}
+
+Status Run(const OptionValues& options, Console& console) {
+  const std::filesystem::path path = options.Text("path");
+  nlohmann::ordered_json json;
+  if (path.extension() == ".safetensors") {
+    TANDEM_RETURN_IF_ERROR(InspectFile(path, console, json));
+  } else {
+    TANDEM_RETURN_IF_ERROR(InspectFolder(path, console, json));
+    if (options.Flag("tensors")) {
+      for (const auto& entry : std::filesystem::directory_iterator(path)) {
+        if (entry.path().extension() != ".safetensors") continue;
+        TANDEM_RETURN_IF_ERROR(InspectFile(entry.path(), console, json["tensors"]));
+      }
+    }
+  }
+  console.Result(json.dump());
+  return {};
+}
+
+}  // namespace
+
+Command InspectCommand() {
+  return {.name = "inspect",
+          .summary = "Show what a model folder or a safetensors file holds",
+          .examples = "  tandem inspect MODEL --tensors\n",
+          .positionals = {{.name = "path", .required = true}},
+          .options = Join({kOptions}),
+          .run = Run};
+}
+
+}  // namespace tandem::apps

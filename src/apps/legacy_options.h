@@ -1,0 +1,21 @@
+// Options of the old toolchain that have nothing to act on here: accepted, so that command lines of old
+// run unchanged, and named in one log line. Constants; any thread.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/options.h"
+
+namespace tandem::apps {
+
+// Of convert_checkpoint.py, trtllm-build and run.py, by verb.
+std::span<const OptionSpec> LegacyConvertRows();
+std::span<const OptionSpec> LegacyBuildRows();
+std::span<const OptionSpec> LegacyRunRows();
+
+// Logs which of `rows` were given. They are recorded as text, whatever they took.
+void NameLegacyOptions(const OptionValues& values, std::span<const OptionSpec> rows);
+
+}  // namespace tandem::apps

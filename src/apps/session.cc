@@ -1,0 +1,225 @@
+#include "apps/session.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "runtime/option_rows.h"
+
+namespace tandem::apps {
+namespace {
+
+constexpr std::string_view kModels = "Models";
+constexpr std::string_view kMachine = "Machine";
+
+constexpr OptionSpec kBackendRows[] = {
+    {.name = "threads",
+     .type = OptionType::kInt,
+     .default_value = "0",
+     .meaning = "Compute threads; 0: one a core",
+     .group = kMachine,
+     .min = 0,
+     .max = 1024},
+    {.name = "pin_threads",
+     .type = OptionType::kFlag,
+     .default_value = "true",
+     .meaning = "Bind each compute thread to a core",
+     .group = kMachine},
+    {.name = "isa",
+     .default_value = "auto",
+     .meaning = "Instruction set of the kernels; auto: chosen by a short measurement",
+     .group = kMachine},
+};
+
+constexpr OptionSpec kModelRows[] = {
+    {.name = "model",
+     .meaning = "Target: a Hugging Face folder, a checkpoint or an engine; the embedded pair when "
+                "left out",
+     .group = kModels,
+     .alias = "engine_dir"},
+    {.name = "draft",
+     .meaning = "Draft model that rides with the target; same vocabulary",
+     .group = kModels,
+     .alias = "draft_engine_dir"},
+    {.name = "tokenizer_dir",
+     .meaning = "Folder with tokenizer.json, when it is not the target's",
+     .group = kModels},
+    {.name = "dummy",
+     .meaning = "A config.json: the target gets made-up weights of that shape, whose next tokens "
+                "are known",
+     .group = kModels},
+    {.name = "draft_dummy", .meaning = "The same for the draft", .group = kModels},
+    {.name = "acceptance",
+     .type = OptionType::kFloat,
+     .default_value = "0.8",
+     .meaning = "Share of tokens on which the dummy draft agrees with the dummy target",
+     .group = kModels,
+     .min = 0,
+     .max = 1},
+};
+
+bool IsPairFolder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(folder / "target", ignored);
+}
+
+std::filesystem::path ExecutableFolder() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) return {};
+  return std::filesystem::path(std::string(path.data(), static_cast<size_t>(length))).parent_path();
+}
+
+// A model whose weights are yet to be packed.
+struct Opened {
+  LoadedModel model;
+  ModelSource source;
+};
+
+Opened WithName(ModelSource source, std::string name) {
+  Opened opened;
+  opened.model = {.name = std::move(name), .folder = source.tokenizer_dir, .spec = source.spec()};
+  opened.source = std::move(source);
+  return opened;
+}
+
+Result<Opened> OpenFolder(const std::filesystem::path& path) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path));
+  return WithName(std::move(source), std::filesystem::weakly_canonical(path).filename().string());
+}
+
+Result<Opened> OpenShape(const std::filesystem::path& config, const DummyOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenDummy(config, options));
+  return WithName(std::move(source), "dummy " + config.stem().string());
+}
+
+struct OpenedPair {
+  Opened target;
+  std::unique_ptr<Opened> draft;
+  bool embedded = false;
+};
+
+Result<OpenedPair> OpenDummyPair(const OptionValues& options) {
+  DummyOptions dummy;
+  dummy.num_threads = static_cast<int>(options.Int("threads"));
+  OpenedPair pair;
+  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenShape(options.Text("dummy"), dummy));
+  if (!options.IsSet("draft_dummy") || options.Flag("no_draft")) return pair;
+  dummy.agreement = options.Float("acceptance");
+  TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenShape(options.Text("draft_dummy"), dummy));
+  if (pair.target.model.spec.vocab_size != draft.model.spec.vocab_size) {
+    return InvalidArgument(fmt::format(
+        "--draft_dummy: its vocabulary of {} tokens is not the target's of {}",
+        draft.model.spec.vocab_size, pair.target.model.spec.vocab_size));
+  }
+  pair.draft = std::make_unique<Opened>(std::move(draft));
+  return pair;
+}
+
+Result<OpenedPair> OpenPair(const OptionValues& options) {
+  if (options.IsSet("dummy")) return OpenDummyPair(options);
+  std::filesystem::path target = options.Text("model");
+  std::filesystem::path draft = options.Text("draft");
+  OpenedPair pair;
+  if (target.empty()) {
+    if (!draft.empty()) return InvalidArgument("--draft: names a draft without a target");
+    TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, EmbeddedPairFolder());
+    target = folder / "target";
+    draft = folder / "draft";
+    pair.embedded = true;
+  }
+  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target));
+  if (!draft.empty() && !options.Flag("no_draft")) {
+    TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft));
+    pair.draft = std::make_unique<Opened>(std::move(opened));
+  }
+  return pair;
+}
+
+// What an engine folder was built for bounds what is asked at run time.
+void ApplyLimits(const BuildLimits& limits, EngineOptions& engine) {
+  const auto bound = [](int64_t limit, int32_t& value) {
+    const auto narrow = static_cast<int32_t>(std::min<int64_t>(limit, INT32_MAX));
+    if (narrow > 0) value = value > 0 ? std::min(value, narrow) : narrow;
+  };
+  bound(limits.max_batch_size, engine.max_batch_size);
+  bound(limits.max_num_tokens, engine.max_num_tokens);
+  bound(limits.max_seq_len, engine.max_seq_len);
+  bound(limits.max_draft_len, engine.max_draft_len);
+}
+
+Result<EngineModel> Load(Opened& opened, Session& session, int64_t max_positions,
+                         Console& console) {
+  EngineModel model{.weights = nullptr, .name = opened.model.name};
+  TANDEM_ASSIGN_OR_RETURN(
+      model.weights,
+      LoadWeights(*opened.source.weights, *session.backend, max_positions,
+                  [&](double done) { console.Progress("loading " + model.name, done); }));
+  opened.source.weights.reset();  // packed: the files need not stay mapped
+  return model;
+}
+
+}  // namespace
+
+std::span<const OptionSpec> BackendOptionRows() { return kBackendRows; }
+
+std::vector<OptionSpec> SessionOptionRows() {
+  return Join({kModelRows, EngineOptionRows(), kBackendRows});
+}
+
+std::vector<Positional> SessionPositionals() { return {{.name = "model"}, {.name = "draft"}}; }
+
+Result<std::unique_ptr<ops::Backend>> MakeBackend(const OptionValues& options) {
+  ops::CpuOptions cpu;
+  cpu.num_threads = static_cast<int>(options.Int("threads"));
+  cpu.pin_threads = options.Flag("pin_threads");
+  cpu.isa = options.Text("isa");
+  auto backend = ops::MakeCpuBackend(cpu);
+  if (!backend.ok()) return backend.status().Annotate("--isa");
+  return backend;
+}
+
+Result<std::filesystem::path> EmbeddedPairFolder() {
+  const std::filesystem::path shipped =
+      ExecutableFolder().parent_path() / "share" / "tandem" / "models" / "dictionary";
+  if (IsPairFolder(shipped)) return shipped;
+  const std::filesystem::path source = std::filesystem::path(TANDEM_SOURCE_MODELS) / "dictionary";
+  if (IsPairFolder(source)) return source;
+  return NotFound("the embedded pair is neither in " + shipped.string() + " nor in " +
+                  source.string());
+}
+
+Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Console& console,
+                                             const std::function<void(EngineOptions&)>& adjust) {
+  auto session = std::make_unique<Session>();
+  TANDEM_ASSIGN_OR_RETURN(session->backend, MakeBackend(options));
+  TANDEM_ASSIGN_OR_RETURN(OpenedPair pair, OpenPair(options));
+  EngineOptions engine = EngineOptionsFrom(options);
+  if (adjust) adjust(engine);
+  if (pair.target.source.limits) ApplyLimits(*pair.target.source.limits, engine);
+  session->embedded = pair.embedded;
+
+  const auto positions = [&](const ModelSpec& spec) {
+    return engine.max_seq_len > 0 ? std::min<int64_t>(engine.max_seq_len, spec.max_positions)
+                                  : spec.max_positions;
+  };
+  TANDEM_ASSIGN_OR_RETURN(
+      EngineModel target,
+      Load(pair.target, *session, positions(pair.target.model.spec), console));
+  session->target = std::move(pair.target.model);
+  EngineModel draft;
+  if (pair.draft) {
+    TANDEM_ASSIGN_OR_RETURN(
+        draft, Load(*pair.draft, *session, positions(pair.draft->model.spec), console));
+    session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
+  }
+  TANDEM_ASSIGN_OR_RETURN(session->engine,
+                          Engine::Create(engine, std::move(target), std::move(draft),
+                                         *session->backend, session->clock));
+  return session;
+}
+
+}  // namespace tandem::apps

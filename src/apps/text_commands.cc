@@ -1,0 +1,8 @@
+#include "apps/text_verbs.h"
+#include "apps/verbs.h"
+
+namespace tandem::apps {
+
+std::vector<Command> TextCommands() { return {ServeCommand(), RunCommand(), EvalCommand()}; }
+
+}  // namespace tandem::apps

@@ -1,0 +1,17 @@
+// What stands for tokenizers and the server in a build without them (preset `engine`).
+#include "apps/bench.h"
+#include "apps/verbs.h"
+
+namespace tandem::apps {
+
+std::vector<Command> TextCommands() { return {}; }
+
+Result<std::vector<Request>> DictionaryQuestions(const Session&, size_t) {
+  return Unimplemented("this build has no tokenizer: give --input_len to bench with token ids");
+}
+
+Status BenchServe(const OptionValues&, Console&) {
+  return Unimplemented("this build has no HTTP client: use a full build for bench serve");
+}
+
+}  // namespace tandem::apps

@@ -1,0 +1,193 @@
+"""The verbs as their users meet them: convert, build, run, eval, and what goes wrong."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from harness import QUESTION, REPOSITORY, TANDEM, answer_key, tandem
+
+KEY = answer_key()
+PAIR = REPOSITORY / "models/dictionary"
+
+
+class WorkflowTest(unittest.TestCase):
+    """HF folder -> checkpoint -> engine -> answer, by the seeds' own command lines through the old names."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.work = Path(cls.folder.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def old_name(self, script, *arguments):
+        done = subprocess.run(
+            [sys.executable, REPOSITORY / "compat" / script, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env={**os.environ, "TANDEM": str(Path(TANDEM).resolve())},
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_the_draft_target_workflow_of_the_seeds(self):
+        for name in ("target", "draft"):
+            self.old_name(
+                "convert_checkpoint.py",
+                f"--model_dir={PAIR / name}",
+                f"--output_dir={self.work / ('ckpt-' + name)}",
+                "--dtype=bfloat16",
+            )
+        self.old_name(
+            "trtllm-build",
+            f"--checkpoint_dir={self.work / 'ckpt-draft'}",
+            f"--output_dir={self.work / 'engine-draft'}",
+            "--gemm_plugin=float16",
+            "--use_paged_context_fmha=enable",
+            "--max_batch_size=4",
+            "--max_input_len=320",
+            "--max_seq_len=480",
+        )
+        self.old_name(
+            "trtllm-build",
+            f"--checkpoint_dir={self.work / 'ckpt-target'}",
+            f"--output_dir={self.work / 'engine-target'}",
+            "--gemm_plugin=float16",
+            "--use_paged_context_fmha=enable",
+            "--speculative_decoding_mode=draft_tokens_external",
+            "--max_batch_size=4",
+            "--max_draft_len=10",
+            "--max_input_len=320",
+            "--max_seq_len=480",
+        )
+        output = self.old_name(
+            "examples/run.py",
+            f"--tokenizer_dir={PAIR / 'target'}",
+            f"--draft_engine_dir={self.work / 'engine-draft'}",
+            f"--engine_dir={self.work / 'engine-target'}",
+            "--draft_target_model_config=[4,[0],[1],False]",
+            "--max_output_len=256",
+            "--kv_cache_enable_block_reuse",
+            "--kv_cache_free_gpu_memory_fraction=0.5",
+            f"--input_text={QUESTION}",
+        )
+        self.assertIn(f'Input [Text 0]: "{QUESTION}"', output)
+        self.assertIn(f'Output [Text 0 Beam 0]: "{KEY["tandem"]}"', output)
+        self.assertIn("drafted tokens held", output)
+
+    def test_sharded_checkpoints_build_to_the_same_answers(self):
+        for tp_size in (2, 4):
+            checkpoint = self.work / f"ckpt-tp{tp_size}"
+            engine = self.work / f"engine-tp{tp_size}"
+            tandem("convert", "--model_dir", PAIR / "target", "--output_dir", checkpoint, "--tp_size", tp_size)
+            self.assertEqual(len(list(checkpoint.glob("rank*.safetensors"))), tp_size)
+            tandem("build", "--checkpoint_dir", checkpoint, "--output_dir", engine)
+            for model in (checkpoint, engine):
+                done = tandem("run", model, "--no_draft", "--input_text", QUESTION)
+                self.assertIn(KEY["tandem"], done.stdout)
+
+    def test_a_damaged_engine_is_refused_naming_the_section(self):
+        checkpoint, engine = self.work / "ckpt-damaged", self.work / "engine-damaged"
+        tandem("convert", "--model_dir", PAIR / "draft", "--output_dir", checkpoint)
+        tandem("build", "--checkpoint_dir", checkpoint, "--output_dir", engine)
+        rank = engine / "rank0.engine"
+        data = bytearray(rank.read_bytes())
+        data[len(data) // 2] ^= 0x10
+        rank.write_bytes(data)
+        done = tandem("run", engine, "--no_draft", "--input_text", QUESTION, check=False)
+        self.assertEqual(done.returncode, 4, done.stderr)
+        self.assertIn("rank0.engine", done.stderr)
+
+
+class BadModelTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.model = Path(self.folder.name) / "model"
+        shutil.copytree(PAIR / "draft", self.model)
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def refused(self, *words, code=None):
+        done = tandem("run", self.model, "--no_draft", "--input_text", "x", check=False)
+        self.assertNotEqual(done.returncode, 0)
+        if code is not None:
+            self.assertEqual(done.returncode, code, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def edit_config(self, **changes):
+        path = self.model / "config.json"
+        config = json.loads(path.read_text())
+        config.update(changes)
+        path.write_text(json.dumps(config))
+
+    def test_truncated_safetensors(self):
+        weights = next(self.model.glob("*.safetensors"))
+        weights.write_bytes(weights.read_bytes()[:-1000])
+        self.refused(weights.name, code=4)
+
+    def test_an_architecture_that_is_not_supported_lists_those_that_are(self):
+        self.edit_config(architectures=["MambaForCausalLM"])
+        self.refused("MambaForCausalLM", "LlamaForCausalLM")
+
+    def test_a_folder_that_is_no_model(self):
+        shutil.rmtree(self.model)
+        self.refused("model", code=3)
+
+    def test_a_draft_with_another_tokenizer(self):
+        path = self.model / "tokenizer.json"
+        tokenizer = json.loads(path.read_text())
+        words = list(tokenizer["model"]["vocab"])
+        a, b = words[3000], words[3001]
+        vocabulary = tokenizer["model"]["vocab"]
+        vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+        path.write_text(json.dumps(tokenizer))
+        done = tandem("run", PAIR / "target", self.model, "--input_text", "x", check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("tokenizer", done.stderr)
+
+
+class VerbsTest(unittest.TestCase):
+    def test_eval_finds_the_key_with_and_without_the_draft(self):
+        done = json.loads(tandem("eval", "dictionary", "--sample", 1000, "--min_recall", 0.95, "--json").stdout)
+        self.assertEqual(done["different_with_draft"], 0)
+        self.assertEqual(len(done["tasks"]), 2)
+        self.assertGreater(done["tasks"][1]["acceptance"], 0.3)
+
+    def test_run_prints_json_alone(self):
+        done = json.loads(tandem("run", "--input_text", QUESTION, "--json").stdout)
+        self.assertEqual(done[0]["outputs"][0]["text"], KEY["tandem"])
+
+    def test_usage_errors_name_option_and_values(self):
+        done = tandem("run", "--max_batch_size", 0, "--input_text", "x", check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--max_batch_size", done.stderr)
+        done = tandem("run", "--num_beams", 4, "--input_text", "x", check=False)
+        self.assertIn("--num_beams", done.stderr)
+
+    def test_every_verb_has_help_and_completion(self):
+        verbs = "serve run eval bench convert build inspect plan doctor completion".split()
+        script = tandem("completion").stdout
+        for verb in verbs:
+            self.assertIn("Usage", tandem(verb, "--help").stdout)
+            self.assertIn(verb, script)
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+        self.assertRegex(tandem("--version").stdout, r"^tandem \d+\.\d+\.\d+ \(\w+\)\n$")
+
+    def test_plan_and_inspect_tell_bytes_and_tensors(self):
+        plan = json.loads(tandem("plan", "--json").stdout)
+        self.assertGreater(sum(line["bytes"] for line in plan["memory"]), 10_000_000)
+        self.assertIn("LlamaForCausalLM", tandem("inspect", PAIR / "target").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

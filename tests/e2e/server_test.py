@@ -1,0 +1,246 @@
+"""The server as its users meet it, over the embedded pair."""
+
+import concurrent.futures
+import json
+import signal
+import time
+import unittest
+
+from harness import QUESTION, Server, ServerTest, answer_key, tandem
+
+KEY = answer_key()
+# The body of the seeds' curl line, to the letter.
+SEED_BODY = (
+    '{"text_input": "What is machine learning?", "max_tokens": 20, "bad_words": "", "stop_words": "", '
+    '"pad_id": 2, "end_id": 2}'
+)
+NESTED_SEED_BODY = (
+    '{"text_input": "How do I count to nine in French?",\n'
+    '"parameters": {"max_tokens": 100, "bad_words":[""],"stop_words":[""]}}'
+)
+
+
+class GenerateTest(ServerTest):
+    def test_answers_the_question_from_the_key(self):
+        status, reply = self.server.generate(QUESTION)
+        self.assertEqual(status, 200)
+        self.assertEqual(reply["text_output"], KEY["tandem"])
+
+    def test_answers_the_seeds_curl_line_with_its_fields(self):
+        for model in ("ensemble", "tensorrt_llm_bls"):
+            status, reply = self.server.post(f"/v2/models/{model}/generate", SEED_BODY)
+            self.assertEqual(status, 200, reply)
+            self.assertTrue(reply["text_output"])
+            self.assertNotIn("machine learning", reply["text_output"])
+            self.assertEqual(reply["model_name"], model)
+            self.assertEqual(reply["model_version"], "1")
+        _, reply = self.server.post("/v2/models/ensemble/generate", SEED_BODY)
+        self.assertEqual(
+            sorted(reply),
+            [
+                "cum_log_probs",
+                "model_name",
+                "model_version",
+                "output_log_probs",
+                "sequence_end",
+                "sequence_id",
+                "sequence_start",
+                "text_output",
+            ],
+        )
+        self.assertEqual(list(reply), sorted(reply))
+        self.assertEqual(reply["cum_log_probs"], 0.0)
+        self.assertEqual(set(reply["output_log_probs"]), {0.0})
+        self.assertEqual(reply["sequence_id"], 0)
+
+    def test_answers_nested_parameters(self):
+        status, reply = self.server.post("/v2/models/ensemble/generate", NESTED_SEED_BODY)
+        self.assertEqual(status, 200, reply)
+        self.assertTrue(reply["text_output"])
+
+    def test_twenty_parallel_seed_requests_answer_alike(self):
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            replies = list(
+                pool.map(lambda _: self.server.post("/v2/models/ensemble/generate", SEED_BODY), range(20))
+            )
+        self.assertEqual({status for status, _ in replies}, {200})
+        self.assertEqual(len({reply["text_output"] for _, reply in replies}), 1)
+
+    def test_streams_one_event_a_token(self):
+        pieces = self.server.stream(QUESTION)
+        self.assertEqual("".join(pieces), KEY["tandem"])
+        self.assertGreater(len(pieces), 10)
+        self.assertEqual(len(self.server.stream(QUESTION, max_tokens=7)), 7)
+
+    def test_stops_before_a_stop_word(self):
+        _, reply = self.server.generate(QUESTION, stop_words=["arrangement"])
+        self.assertEqual(reply["text_output"], KEY["tandem"].split("arrangement")[0])
+
+    def test_never_says_a_bad_word(self):
+        _, reply = self.server.generate(QUESTION, bad_words=["arrangement"])
+        self.assertNotIn("arrangement", reply["text_output"])
+        self.assertTrue(reply["text_output"])
+
+
+class SpeculationTest(ServerTest):
+    def test_64_concurrent_streams_equal_single_answers_and_leave_no_block(self):
+        words = list(KEY)[:: len(KEY) // 64][:64]
+        questions = [f'What does "{word}" mean?' for word in words]
+        alone = [self.server.generate(question)[1]["text_output"] for question in questions]
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            together = list(pool.map(lambda question: "".join(self.server.stream(question)), questions))
+        self.assertEqual(together, alone)
+        for _ in range(50):
+            if self.server.metric('tandem_kv_blocks{state="referenced"}') == 0:
+                break
+            time.sleep(0.1)
+        self.assertEqual(self.server.metric('tandem_kv_blocks{state="referenced"}'), 0)
+        self.assertGreater(self.server.metric("tandem_drafts_accepted_total"), 0)
+
+
+class OpenAiTest(ServerTest):
+    def chat(self, **fields):
+        return {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], **fields}
+
+    def test_chat_answers_with_usage(self):
+        status, reply = self.server.post("/v1/chat/completions", self.chat())
+        self.assertEqual(status, 200, reply)
+        choice = reply["choices"][0]
+        self.assertEqual(choice["message"]["role"], "assistant")
+        self.assertEqual(choice["message"]["content"], KEY["tandem"])
+        self.assertEqual(choice["finish_reason"], "stop")
+        self.assertGreater(reply["usage"]["completion_tokens"], 5)
+        self.assertIn("accepted_prediction_tokens", json.dumps(reply["usage"]))
+
+    def test_chat_streams_to_done_with_usage(self):
+        events = self.server.events(
+            "/v1/chat/completions", self.chat(stream=True, stream_options={"include_usage": True})
+        )
+        self.assertEqual(events[-1], "[DONE]")
+        chunks = [json.loads(event) for event in events[:-1]]
+        text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+        self.assertEqual(text, KEY["tandem"])
+        self.assertEqual(chunks[-1]["choices"], [])
+        self.assertGreater(chunks[-1]["usage"]["completion_tokens"], 5)
+
+    def test_n_choices_with_a_seed_repeat(self):
+        body = self.chat(n=3, temperature=1.5, seed=7, max_tokens=20)
+        first, second = (self.server.post("/v1/chat/completions", body)[1]["choices"] for _ in range(2))
+        self.assertEqual([c["message"] for c in first], [c["message"] for c in second])
+        self.assertEqual([c["index"] for c in first], [0, 1, 2])
+
+    def test_completions_and_models(self):
+        _, reply = self.server.post("/v1/completions", {"model": "x", "prompt": QUESTION, "max_tokens": 120})
+        self.assertEqual(reply["choices"][0]["text"], KEY["tandem"])
+        status, _, text = self.server.request("GET", "/v1/models")
+        self.assertEqual(status, 200)
+        self.assertTrue(json.loads(text)["data"][0]["id"])
+
+    def test_log_probabilities_come_with_their_tokens(self):
+        _, reply = self.server.post("/v1/chat/completions", self.chat(logprobs=True, top_logprobs=3, max_tokens=5))
+        content = reply["choices"][0]["logprobs"]["content"]
+        self.assertEqual(len(content), 5)
+        for token in content:
+            self.assertLessEqual(token["logprob"], 0)
+            self.assertEqual(len(token["top_logprobs"]), 3)
+            self.assertAlmostEqual(token["logprob"], token["top_logprobs"][0]["logprob"], places=5)
+
+
+class BadInputTest(ServerTest):
+    """Each gets its clear error, and the server goes on."""
+
+    def tearDown(self):
+        self.assertEqual(self.server.generate(QUESTION)[0], 200)
+
+    def refused(self, path, body, *words, status=400):
+        got, _, text = self.server.request("POST", path, body)
+        self.assertEqual(got, status, text[:300])
+        for word in words:
+            self.assertIn(word, text)
+        self.assertIn("error", json.loads(text))
+
+    def test_fields_of_a_wrong_type(self):
+        self.refused("/v2/models/ensemble/generate", {"text_input": 5, "max_tokens": 5}, "string")
+        self.refused("/v2/models/ensemble/generate", {"text_input": "x", "max_tokens": "many"}, "max_tokens")
+        self.refused("/v1/completions", {"prompt": "x", "temperature": "hot"}, "temperature")
+        self.refused("/v2/models/ensemble/generate", {"text_input": "x", "max_tokens": 5, "unknown": {}}, "unknown")
+
+    def test_empty_prompt(self):
+        self.refused("/v1/completions", {"prompt": []}, "prompt")
+        self.refused("/v1/chat/completions", {"messages": []}, "messages")
+
+    def test_prompt_that_is_too_long(self):
+        self.refused("/v1/completions", {"prompt": "word " * 5000, "max_tokens": 5}, "tokens")
+
+    def test_numbers_out_of_range(self):
+        self.refused("/v1/completions", '{"prompt": "x", "temperature": NaN}')
+        self.refused("/v1/completions", '{"prompt": "x", "temperature": 1e400}')
+        self.refused("/v1/completions", {"prompt": "x", "temperature": -1}, "temperature")
+        self.refused("/v1/completions", {"prompt": "x", "max_tokens": -5}, "max_tokens")
+        self.refused("/v2/models/ensemble/generate", {"text_input": "x", "max_tokens": -5}, "max_tokens")
+        self.refused("/v1/completions", {"prompt": "x", "n": 2**31}, "n")
+        self.refused("/v1/completions", {"prompt": "x", "logit_bias": {"99999999": 1}}, "logit_bias")
+
+    def test_broken_and_deep_json(self):
+        self.refused("/v1/completions", '{"prompt": "x"')
+        self.refused("/v1/completions", "[" * 100_000)
+        self.refused("/v1/completions", '{"prompt": "\\ud800"}')
+
+    def test_oversized_body(self):
+        status, _, _ = self.server.request("POST", "/v1/completions", b'{"prompt": "' + b"x" * (17 << 20) + b'"}')
+        self.assertEqual(status, 413)
+
+    def test_unknown_model_and_path(self):
+        status, _, text = self.server.request("POST", "/v2/models/none/generate", SEED_BODY)
+        self.assertEqual(status, 404)
+        self.assertIn("none", text)
+        self.assertEqual(self.server.request("GET", "/nothing")[0], 404)
+        self.assertEqual(self.server.request("GET", "/v2/models/ensemble/generate")[0], 405)
+
+
+class LifecycleTest(unittest.TestCase):
+    def test_says_how_to_reach_it(self):
+        server = Server()
+        self.assertEqual(server.request("GET", "/v2/health/live")[0], 200)
+        self.assertEqual(server.request("GET", "/v2/health/ready")[0], 200)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertEqual(server.stop(), 0)
+        text = "".join(server.lines)
+        for expected in ("curl", "READY", "target weights", "--kv_cache_bytes"):
+            self.assertIn(expected, text)
+
+    def test_drains_on_sigterm(self):
+        server = Server()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            running = [
+                pool.submit(server.stream, QUESTION, max_tokens=800, end_id=-1, ignore_eos=True) for _ in range(4)
+            ]
+            time.sleep(0.5)
+            self.assertEqual(server.stop(signal.SIGTERM), 0)
+            for one in running:
+                self.assertTrue("".join(one.result()).startswith(KEY["tandem"][:20]))
+
+    def test_a_port_in_use_names_the_next(self):
+        server = Server()
+        done = tandem("serve", "--port", server.port, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(f"Port {server.port} is in use; try --port {server.port + 1}.", done.stderr)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_public_address_needs_a_key(self):
+        done = tandem("serve", "--host", "0.0.0.0", "--port", 0, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--api_key", done.stderr)
+
+    def test_an_api_key_guards_the_routes(self):
+        server = Server("--api_key", "open-sesame")
+        self.assertEqual(server.request("GET", "/v1/models")[0], 401)
+        self.assertEqual(server.request("GET", "/v1/models", None, {"Authorization": "Bearer wrong"})[0], 401)
+        self.assertEqual(server.request("GET", "/v1/models", None, {"Authorization": "Bearer open-sesame"})[0], 200)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        self.assertEqual(server.stop(), 0)
+        self.assertNotIn("open-sesame", "".join(server.lines))
+
+
+if __name__ == "__main__":
+    unittest.main()
