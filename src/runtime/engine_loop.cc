@@ -149,6 +149,7 @@ void EngineLoop::CommitSequence(Sequence& sequence, const SequenceResult& result
   const Usage before = sequence.usage;
   const int32_t shown = CommitTokens(sequence, result, tokens, now);
   PublishBlocks(sequence, kv_);
+  scheduler_.ObserveDrafts(result.proposed, result.accepted);
   totals_.output_tokens += shown;
   totals_.draft_rounds += sequence.usage.draft_rounds - before.draft_rounds;
   totals_.drafts_proposed += sequence.usage.drafts_proposed - before.drafts_proposed;

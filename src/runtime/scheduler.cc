@@ -119,7 +119,8 @@ void Scheduler::ChooseFixedDrafts(int32_t max_drafts) {
 
 DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
   DraftCandidate candidate;
-  candidate.acceptance = sequence.acceptance.Estimate(limits_.acceptance_prior);
+  candidate.acceptance =
+      sequence.acceptance.Estimate(all_acceptance_.Estimate(limits_.acceptance_prior));
   candidate.max_drafts = MaxDrafts(sequence);
   // While a round is in flight the draft is about to be one or two tokens behind.
   const bool drafts_in_flight =

@@ -31,7 +31,7 @@ struct SchedulerLimits {
   int32_t max_draft_len = 0;
   bool draft_model = false;         // without one drafts are only looked up
   int32_t draft_max_positions = 0;  // the draft model's longest context
-  double acceptance_prior = 0.7;
+  double acceptance_prior = 0.7;    // before anything was drafted
 };
 
 // A step's plan and what the engine has to do around it. Reused from step to step.
@@ -61,6 +61,11 @@ class Scheduler {
   int32_t Release(Sequence& sequence);
   // The last step that named a pausing sequence has landed: releases it and queues it again.
   int32_t FinishPause(Sequence& sequence);
+
+  // How a round went: what new sequences may expect of their drafts.
+  void ObserveDrafts(int32_t proposed, int32_t accepted) {
+    all_acceptance_.Observe(proposed, accepted);
+  }
 
   // Valid until the next call that changes the scheduler.
   const std::vector<Sequence*>& waiting() const { return waiting_; }
@@ -106,6 +111,7 @@ class Scheduler {
   std::vector<Sequence*> waiting_;
   std::vector<Sequence*> active_;
   std::vector<int32_t> free_slots_;
+  Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
   uint64_t starts_ = 0;
   int64_t preemptions_ = 0;
 

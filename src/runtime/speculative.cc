@@ -13,8 +13,6 @@ namespace {
 constexpr double kObservationStep = 1.0 / 64;
 // Of the way to the target's factor, a pass, for a draft that is not used and so not observed.
 constexpr double kUnobservedStep = 1.0 / 512;
-// Older rounds fade: about ten count.
-constexpr double kAcceptanceDecay = 0.9;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
 constexpr double kMargin = 1.03;
 // A catch-up is paid off over the rounds to come, at most so many.
@@ -73,9 +71,9 @@ void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
 
 void Acceptance::Observe(int32_t proposed, int32_t accepted) {
   if (proposed <= 0) return;
-  held_ = held_ * kAcceptanceDecay + accepted;
-  tested_ = tested_ * kAcceptanceDecay + accepted + (accepted < proposed ? 1 : 0);
-  prior_drafts_ *= kAcceptanceDecay;
+  held_ = held_ * decay_ + accepted;
+  tested_ = tested_ * decay_ + accepted + (accepted < proposed ? 1 : 0);
+  prior_drafts_ *= decay_;
 }
 
 double Acceptance::Estimate(double prior) const {

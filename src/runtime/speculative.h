@@ -48,15 +48,20 @@ class CostTable {
 // that starts from a prior worth a few drafts, which fades with the rounds.
 class Acceptance {
  public:
+  // A round counts `decay` times as much as the one after it; the prior as many drafts as given.
+  explicit Acceptance(double decay = 0.9, double prior_drafts = 4.0)
+      : decay_(decay), prior_drafts_(prior_drafts) {}
+
   // Of `proposed` drafts `accepted` held; the one after them, if any, was refused, the rest not
   // tested.
   void Observe(int32_t proposed, int32_t accepted);
   double Estimate(double prior) const;
 
  private:
+  double decay_;
+  double prior_drafts_;
   double held_ = 0.0;
   double tested_ = 0.0;
-  double prior_drafts_ = 4.0;
 };
 
 // Rounds since a sequence last drafted, and how long to wait before trying again although its
