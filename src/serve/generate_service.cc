@@ -95,7 +95,7 @@ struct GenerateService::Impl {
     if (!refused.ok()) Refuse(*request, refused);
   }
 
-  void Refuse(ActiveRequest& request, const Status& why) {
+  void Refuse(ActiveRequest& request, const Status& why) const {
     if (metrics != nullptr) metrics->CountFailed(why.code());
     request.Fail(why);
   }

@@ -42,9 +42,9 @@ class GenerateService {
   // Never blocks and never fails by itself: a refusal is the stream's first event. `wake` is called
   // when there is something to take, from any thread, perhaps before Start returns and once too
   // often.
-  std::unique_ptr<TextStream> Start(TextRequest request, std::function<void()> wake = {});
+  std::unique_ptr<TextStream> Start(TextRequest text, std::function<void()> wake = {});
   // For programs: waits for the whole answer.
-  Result<TextResult> Generate(TextRequest request);
+  Result<TextResult> Generate(TextRequest text);
 
   // Ends every open request with UNAVAILABLE and refuses new ones.
   void Close();

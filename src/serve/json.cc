@@ -149,8 +149,27 @@ std::string Cause(const bj::error_code& ec, std::string_view rest, int max_depth
 
 }  // namespace
 
+// Here and not in the class: a vector of members needs them whole.
+Json::Json() = default;
+Json::Json(bool value) : value_(value) {}
+Json::Json(int64_t value) : value_(value) {}
+Json::Json(uint64_t value) : value_(value) {}
+Json::Json(double value) : value_(value) {}
+Json::Json(std::string value) : value_(std::move(value)) {}
 Json::Json(Array value) : value_(std::move(value)) {}
 Json::Json(Object value) : value_(std::move(value)) {}
+
+bool Json::is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
+bool Json::is_number() const {
+  return AsInt() != nullptr || AsUint() != nullptr || AsDouble() != nullptr;
+}
+const bool* Json::AsBool() const { return std::get_if<bool>(&value_); }
+const int64_t* Json::AsInt() const { return std::get_if<int64_t>(&value_); }
+const uint64_t* Json::AsUint() const { return std::get_if<uint64_t>(&value_); }
+const double* Json::AsDouble() const { return std::get_if<double>(&value_); }
+const std::string* Json::AsString() const { return std::get_if<std::string>(&value_); }
+const Json::Array* Json::AsArray() const { return std::get_if<Array>(&value_); }
+const Json::Object* Json::AsObject() const { return std::get_if<Object>(&value_); }
 
 std::optional<double> Json::Number() const {
   if (const int64_t* value = AsInt()) return static_cast<double>(*value);

@@ -22,25 +22,25 @@ class Json {
   using Array = std::vector<Json>;
   using Object = std::vector<JsonMember>;  // in the order of the text; may hold a name twice
 
-  Json() = default;  // null
-  explicit Json(bool value) : value_(value) {}
-  explicit Json(int64_t value) : value_(value) {}
-  explicit Json(uint64_t value) : value_(value) {}  // only above the largest int64_t
-  explicit Json(double value) : value_(value) {}
-  explicit Json(std::string value) : value_(std::move(value)) {}
+  Json();  // null
+  explicit Json(bool value);
+  explicit Json(int64_t value);
+  explicit Json(uint64_t value);  // only above the largest int64_t
+  explicit Json(double value);
+  explicit Json(std::string value);
   explicit Json(Array value);
   explicit Json(Object value);
 
-  bool is_null() const { return std::holds_alternative<std::nullptr_t>(value_); }
-  bool is_number() const { return AsInt() || AsUint() || AsDouble(); }
+  bool is_null() const;
+  bool is_number() const;
   // The content when the value is of that kind, else null. Valid while the value lives.
-  const bool* AsBool() const { return std::get_if<bool>(&value_); }
-  const int64_t* AsInt() const { return std::get_if<int64_t>(&value_); }
-  const uint64_t* AsUint() const { return std::get_if<uint64_t>(&value_); }
-  const double* AsDouble() const { return std::get_if<double>(&value_); }
-  const std::string* AsString() const { return std::get_if<std::string>(&value_); }
-  const Array* AsArray() const { return std::get_if<Array>(&value_); }
-  const Object* AsObject() const { return std::get_if<Object>(&value_); }
+  const bool* AsBool() const;
+  const int64_t* AsInt() const;
+  const uint64_t* AsUint() const;
+  const double* AsDouble() const;
+  const std::string* AsString() const;
+  const Array* AsArray() const;
+  const Object* AsObject() const;
   // Any number as a double.
   std::optional<double> Number() const;
 

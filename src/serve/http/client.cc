@@ -136,7 +136,7 @@ Status HttpClient::Connect() {
   return {};
 }
 
-Status HttpClient::WriteRaw(std::string_view bytes) {
+Status HttpClient::WriteRaw(std::string_view bytes) const {
   while (!bytes.empty()) {
     const ssize_t written = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (written < 0 && errno == EINTR) continue;

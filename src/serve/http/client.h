@@ -56,7 +56,7 @@ class HttpClient {
 
   // For tests of the wire itself.
   Status Connect();
-  Status WriteRaw(std::string_view bytes);
+  Status WriteRaw(std::string_view bytes) const;
   Result<std::string> ReadRaw(size_t max_bytes);  // one read; empty at the end
   Result<ClientResponse> ReadResponse();
   void Close();

@@ -290,7 +290,7 @@ std::unique_ptr<Reply> Health(bool is_good, std::string_view otherwise) {
 }  // namespace
 
 FrontEnd MakeFrontEnd(GenerateService& service, size_t body_limit, std::function<bool()> live,
-                      std::function<bool()> ready) {
+                      const std::function<bool()>& ready) {
   FrontEnd front_end;
   front_end.name = "kserve";
   front_end.path_prefix = "/v2";
@@ -298,8 +298,8 @@ FrontEnd MakeFrontEnd(GenerateService& service, size_t body_limit, std::function
   front_end.format_error = [](int, std::string_view message) { return FormatError(message); };
 
   const auto generate = [&service](bool stream) -> RouteFunction {
-    return [&service, stream](HttpRequest request, const PathValues& values,
-                              std::function<void()> wake) -> std::unique_ptr<Reply> {
+    return [&service, stream](const HttpRequest& request, const PathValues& values,
+                              const std::function<void()>& wake) -> std::unique_ptr<Reply> {
       if (!IsModel(values[0])) return UnknownModel(values[0]);
       if (values.size() > 1 && values[1] != "1") {
         return ErrorReply(NotFound(fmt::format(

@@ -10,6 +10,6 @@ namespace tandem::serve::kserve {
 
 // `service` outlives the router; `live` and `ready` answer the health routes.
 FrontEnd MakeFrontEnd(GenerateService& service, size_t body_limit, std::function<bool()> live,
-                      std::function<bool()> ready);
+                      const std::function<bool()>& ready);
 
 }  // namespace tandem::serve::kserve

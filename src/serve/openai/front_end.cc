@@ -113,7 +113,7 @@ class WholeReply final : public CallReply {
 
 class StreamReply final : public CallReply {
  public:
-  StreamReply(GenerateService& service, Call call, ResponseHeader header,
+  StreamReply(GenerateService& service, const Call& call, ResponseHeader header,
               const std::function<void()>& wake)
       : CallReply(service, call, std::move(header), wake),
         include_usage_(call.include_usage),
@@ -247,7 +247,8 @@ FrontEnd MakeFrontEnd(GenerateService& service, std::string model, size_t body_l
     return FormatError(status, message);
   };
   const auto generate = [routes](Endpoint endpoint) {
-    return [routes, endpoint](HttpRequest request, const PathValues&, std::function<void()> wake) {
+    return [routes, endpoint](const HttpRequest& request, const PathValues&,
+                              const std::function<void()>& wake) {
       return routes->Generate(endpoint, request, wake);
     };
   };

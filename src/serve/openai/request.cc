@@ -287,6 +287,7 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
   FieldReader fields(body);
   TextRequest options = ReadOptions(fields, call);
   TANDEM_RETURN_IF_ERROR(fields.status());
+  const int64_t num_choices = options.num_choices;
   if (endpoint == Endpoint::kChat) {
     TANDEM_ASSIGN_OR_RETURN(options.messages, ReadMessages(body));
     call.prompts.push_back(std::move(options));
@@ -294,8 +295,7 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
     TANDEM_RETURN_IF_ERROR(ReadPrompts(body, options, call.prompts));
   }
   if (call.prompts.size() > 1 &&
-      (options.num_choices < 1 ||
-       options.num_choices > static_cast<int64_t>(kMaxPrompts / call.prompts.size()))) {
+      (num_choices < 1 || num_choices > static_cast<int64_t>(kMaxPrompts / call.prompts.size()))) {
     return FieldError("n", fmt::format("prompts times n must be at most {}", kMaxPrompts));
   }
   return call;

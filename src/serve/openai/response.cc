@@ -22,7 +22,7 @@ bool IsUtf8(std::string_view bytes) {
 
 // A token as a key of an object: tokens of broken characters must stay apart.
 std::string TokenKey(const TextCodec& codec, int32_t token) {
-  const std::string bytes = codec.TokenBytes(token);
+  std::string bytes = codec.TokenBytes(token);
   if (IsUtf8(bytes)) return bytes;
   std::string key = "bytes:";
   for (const char c : bytes)
