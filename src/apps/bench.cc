@@ -79,7 +79,8 @@ constexpr OptionSpec kOptions[] = {
     {.name = "request_rate",
      .type = OptionType::kFloat,
      .default_value = "0",
-     .meaning = "Requests a second whether or not earlier ones ended, an open loop; 0: closed (serve)",
+     .meaning =
+         "Requests a second whether or not earlier ones ended, an open loop; 0: closed (serve)",
      .group = kLoad,
      .min = 0,
      .max = 1e6},
@@ -154,10 +155,11 @@ Command BenchCommand() {
   for (const Positional& model : SessionPositionals()) positionals.push_back(model);
   return {.name = "bench",
           .summary = "Measure speed beside the limit of the machine",
-          .examples = "  tandem bench latency                       # the embedded pair\n"
-                      "  tandem bench latency --dummy bench/configs/llama-3.2-1b.json --batch 1\n"
-                      "  tandem bench throughput MODEL --input_len 128 --output_len 128\n"
-                      "  tandem bench serve --url http://127.0.0.1:8000 --concurrency 16\n",
+          .examples =
+              "  tandem bench latency                       # the embedded pair\n"
+              "  tandem bench latency --dummy bench/configs/llama-3.2-1b.json --batch 1\n"
+              "  tandem bench throughput MODEL --input_len 128 --output_len 128\n"
+              "  tandem bench serve --url http://127.0.0.1:8000 --concurrency 16\n",
           .positionals = positionals,
           .options = Join({kKind, SessionOptionRows(), kOptions}),
           .run = Run};

@@ -14,8 +14,9 @@ Status BenchThroughput(const OptionValues& options, Console& console);
 Status BenchServe(const OptionValues& options, Console& console);
 Status BenchOps(const OptionValues& options, Console& console);
 
-// `count` requests: dictionary questions when the session runs the embedded pair and no input length is
-// asked for (they end by themselves), else `input_len` random tokens each with exactly `output_len` out.
+// `count` requests: dictionary questions when the session runs the embedded pair and no input
+// length is asked for (they end by themselves), else `input_len` random tokens each with exactly
+// `output_len` out.
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
                                            int32_t output_len);
 

@@ -27,14 +27,15 @@ struct BatchFigures {
 
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
 
-// Operations of one prompt: two a weight and row, and the attention products; the head serves one row.
+// Operations of one prompt: two a weight and row, and the attention products; the head serves one
+// row.
 double PrefillOperations(const ModelSpec& spec, int64_t tokens) {
   const auto n = static_cast<double>(tokens);
   const double head = static_cast<double>(spec.vocab_size * spec.hidden_size);
   const double embedding = spec.tied_head ? 0.0 : head;
   const double layers = static_cast<double>(spec.NumParameters()) - head - embedding;
-  const double attention = 2.0 * n * n *
-                           static_cast<double>(spec.num_layers * spec.num_heads * spec.head_dim);
+  const double attention =
+      2.0 * n * n * static_cast<double>(spec.num_layers * spec.num_heads * spec.head_dim);
   return 2.0 * (layers * n + head) + attention;
 }
 
@@ -75,8 +76,8 @@ class LatencyBench {
   void MeasureLimits() {
     limits_.read_bandwidth =
         std::max(limits_.read_bandwidth, session_.backend->MeasureReadBandwidth());
-    limits_.matrix_peak = std::max(limits_.matrix_peak, session_.backend->MeasureMatrixPeak(
-                                                            session_.target.spec.dtype));
+    limits_.matrix_peak = std::max(limits_.matrix_peak,
+                                   session_.backend->MeasureMatrixPeak(session_.target.spec.dtype));
   }
 
   Result<LoadReport> RunOnce(std::vector<Request>& requests, int32_t batch, bool use_draft) {
@@ -141,9 +142,8 @@ nlohmann::ordered_json ToJson(const Row& row) {
 
 Status BenchLatency(const OptionValues& options, Console& console) {
   const bool quick = options.Flag("quick");
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::vector<int32_t> batches,
-      ParseNumberList(quick ? "1" : options.Text("batch"), "--batch"));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> batches,
+                          ParseNumberList(quick ? "1" : options.Text("batch"), "--batch"));
   TANDEM_ASSIGN_OR_RETURN(
       const auto session,
       OpenSession(options, console,
@@ -165,10 +165,11 @@ Status BenchLatency(const OptionValues& options, Console& console) {
     Say(console, rows.back(), has_draft);
   }
   const Row& first = rows.front();
-  console.Say(fmt::format(
-      "limits: {:.1f} GB/s read, {:.2f} TFLOP/s; a prompt of {} tokens reaches {:.0f} % of the latter",
-      bench.limits().read_bandwidth / 1e9, bench.limits().matrix_peak / 1e12,
-      first.figures.prompt_tokens, first.prefill_share * 100));
+  console.Say(
+      fmt::format("limits: {:.1f} GB/s read, {:.2f} TFLOP/s; a prompt of {} tokens reaches {:.0f} "
+                  "% of the latter",
+                  bench.limits().read_bandwidth / 1e9, bench.limits().matrix_peak / 1e12,
+                  first.figures.prompt_tokens, first.prefill_share * 100));
   if (has_draft) {
     console.Say(fmt::format(
         "{:.1f} tokens per second without the draft, {:.1f} with it; acceptance rate {:.0f} %",

@@ -1,5 +1,5 @@
-// `tandem bench ops`: every linear layer of a model alone, by rows, as bandwidth and arithmetic beside the
-// machine's measured limits. The shapes come from a config.json; the weights are random.
+// `tandem bench ops`: every linear layer of a model alone, by rows, as bandwidth and arithmetic
+// beside the machine's measured limits. The shapes come from a config.json; the weights are random.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -56,7 +56,8 @@ class LinearTimer {
     constexpr int64_t kBeyondCaches = int64_t{256} << 20;
     const Buffer values = RandomValues(shape_.rows * shape_.cols, dtype_, random);
     const std::array parts = {values.View(dtype_, {shape_.rows, shape_.cols})};
-    const int64_t copies = std::max<int64_t>(2, kBeyondCaches / static_cast<int64_t>(values.bytes()));
+    const int64_t copies =
+        std::max<int64_t>(2, kBeyondCaches / static_cast<int64_t>(values.bytes()));
     for (int64_t i = 0; i < copies; ++i) {
       TANDEM_ASSIGN_OR_RETURN(weights_.emplace_back(), backend_.PackLinear(parts, {}));
     }
@@ -124,9 +125,10 @@ Status BenchOps(const OptionValues& options, Console& console) {
       const auto elements = static_cast<double>(shape.rows * shape.cols);
       const double bytes_rate = elements * static_cast<double>(SizeOf(spec.dtype)) / seconds;
       const double flops_rate = 2 * elements * static_cast<double>(num_rows) / seconds;
-      console.Say(fmt::format("{:8} {:>11} x {:<8} {:8}  {:9.3f} ms  {:5.1f} % DRAM  {:5.1f} % peak",
-                              shape.name, shape.rows, shape.cols, num_rows, seconds * 1e3,
-                              100 * bytes_rate / bandwidth, 100 * flops_rate / peak));
+      console.Say(
+          fmt::format("{:8} {:>11} x {:<8} {:8}  {:9.3f} ms  {:5.1f} % DRAM  {:5.1f} % peak",
+                      shape.name, shape.rows, shape.cols, num_rows, seconds * 1e3,
+                      100 * bytes_rate / bandwidth, 100 * flops_rate / peak));
       json["layers"].push_back({{"layer", shape.name},
                                 {"batch_rows", num_rows},
                                 {"seconds", seconds},

@@ -1,6 +1,6 @@
-// `tandem bench serve`: load on any server that speaks Triton's generate extension or the OpenAI API. A
-// closed loop keeps `concurrency` requests open; an open loop sends at a rate whatever comes back. Every
-// request streams, so that first token, gaps and end are all seen from the client.
+// `tandem bench serve`: load on any server that speaks Triton's generate extension or the OpenAI
+// API. A closed loop keeps `concurrency` requests open; an open loop sends at a rate whatever comes
+// back. Every request streams, so that first token, gaps and end are all seen from the client.
 #include <fmt/core.h>
 
 #include <atomic>
@@ -46,20 +46,24 @@ Job MakeJob(const OptionValues& options, const serve::HttpEndpoint& endpoint) {
   Job job;
   if (kind == "generate") {
     job.path = endpoint.path + "/v2/models/ensemble/generate_stream";
-    job.body = nlohmann::json{{"text_input", prompt}, {"max_tokens", max_tokens}, {"stream", true}}
-                   .dump();
+    job.body =
+        nlohmann::json{{"text_input", prompt}, {"max_tokens", max_tokens}, {"stream", true}}.dump();
   } else if (kind == "completions") {
     job.path = endpoint.path + "/v1/completions";
     job.body = nlohmann::json{
-        {"model", "tandem"}, {"prompt", prompt}, {"max_tokens", max_tokens}, {"stream", true}}
-                   .dump();
+        {"model", "tandem"},
+        {"prompt", prompt},
+        {"max_tokens", max_tokens},
+        {"stream",
+         true}}.dump();
   } else {
     job.path = endpoint.path + "/v1/chat/completions";
-    job.body = nlohmann::json{{"model", "tandem"},
-                              {"messages", {{{"role", "user"}, {"content", prompt}}}},
-                              {"max_tokens", max_tokens},
-                              {"stream", true}}
-                   .dump();
+    job.body = nlohmann::json{
+        {"model", "tandem"},
+        {"messages", {{{"role", "user"}, {"content", prompt}}}},
+        {"max_tokens", max_tokens},
+        {"stream",
+         true}}.dump();
   }
   job.headers = {{"content-type", "application/json"}};
   if (options.IsSet("api_key")) {
@@ -94,8 +98,8 @@ Status SendOne(serve::HttpClient& client, const Job& job, SteadyTime due, Tally&
   return {};
 }
 
-// When each request is due, from the start of the run: zero in a closed loop; in an open one the arrivals
-// of a Poisson process.
+// When each request is due, from the start of the run: zero in a closed loop; in an open one the
+// arrivals of a Poisson process.
 std::vector<double> DueTimes(size_t count, double rate) {
   std::vector<double> due(count, 0.0);
   if (rate <= 0) return due;
@@ -161,8 +165,7 @@ void Say(const Console& console, const char* what, const Percentiles& p) {
 }  // namespace
 
 Status BenchServe(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const serve::HttpEndpoint endpoint,
-                          serve::ParseUrl(options.Text("url")));
+  TANDEM_ASSIGN_OR_RETURN(const serve::HttpEndpoint endpoint, serve::ParseUrl(options.Text("url")));
   const double rate = options.Float("request_rate");
   const bool open_loop = rate > 0;
   const auto asked = static_cast<size_t>(options.Int("num_requests"));
@@ -177,23 +180,23 @@ Status BenchServe(const OptionValues& options, Console& console) {
   const Percentiles first = PercentilesOf(tally.first_token);
   const Percentiles between = PercentilesOf(tally.between_tokens);
   const Percentiles end = PercentilesOf(tally.end_to_end);
-  console.Say(fmt::format("{} requests in {:.2f} s ({}), {} errors: {:.1f} requests/s, {:.1f} events/s",
-                          count, seconds,
-                          open_loop ? fmt::format("open loop, {:g} a second", rate)
-                                    : fmt::format("closed loop, {} at a time", clients),
-                          tally.errors, served / seconds,
-                          static_cast<double>(tally.pieces) / seconds));
+  console.Say(fmt::format(
+      "{} requests in {:.2f} s ({}), {} errors: {:.1f} requests/s, {:.1f} events/s", count, seconds,
+      open_loop ? fmt::format("open loop, {:g} a second", rate)
+                : fmt::format("closed loop, {} at a time", clients),
+      tally.errors, served / seconds, static_cast<double>(tally.pieces) / seconds));
   Say(console, "first token", first);
   Say(console, "between tokens", between);
   Say(console, "end to end", end);
-  const nlohmann::ordered_json json = {{"requests", count},
-                                       {"errors", tally.errors},
-                                       {"seconds", seconds},
-                                       {"requests_per_s", served / seconds},
-                                       {"events_per_s", static_cast<double>(tally.pieces) / seconds},
-                                       {"first_token", ToJson(first)},
-                                       {"between_tokens", ToJson(between)},
-                                       {"end_to_end", ToJson(end)}};
+  const nlohmann::ordered_json json = {
+      {"requests", count},
+      {"errors", tally.errors},
+      {"seconds", seconds},
+      {"requests_per_s", served / seconds},
+      {"events_per_s", static_cast<double>(tally.pieces) / seconds},
+      {"first_token", ToJson(first)},
+      {"between_tokens", ToJson(between)},
+      {"end_to_end", ToJson(end)}};
   console.Result(json.dump());
   if (tally.errors > 0) {
     return Unavailable(fmt::format("{} of {} requests failed; the first: {}", tally.errors, count,

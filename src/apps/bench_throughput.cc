@@ -20,9 +20,8 @@ Status BenchThroughput(const OptionValues& options, Console& console) {
       BenchRequests(*session, count, static_cast<int32_t>(options.Int("input_len")),
                     static_cast<int32_t>(options.Int("output_len"))));
   console.Say(MachineLine(*session->backend));
-  nlohmann::ordered_json json = {{"machine", MachineLine(*session->backend)},
-                                 {"requests", count},
-                                 {"concurrency", slots}};
+  nlohmann::ordered_json json = {
+      {"machine", MachineLine(*session->backend)}, {"requests", count}, {"concurrency", slots}};
   for (const bool use_draft : {false, true}) {
     if (use_draft && !session->engine->has_draft()) continue;
     for (Request& request : requests) request.use_draft = use_draft;

@@ -1,5 +1,5 @@
-// `tandem build`: a checkpoint becomes an engine folder, with the flags of trtllm-build. What the old
-// compiler needed is recorded and named in one log line.
+// `tandem build`: a checkpoint becomes an engine folder, with the flags of trtllm-build. What the
+// old compiler needed is recorded and named in one log line.
 #include "plan/build.h"
 
 #include <fmt/core.h>
@@ -106,9 +106,8 @@ Status Run(const OptionValues& options, Console& console) {
   }
   build.limits.max_num_tokens = options.Int("max_num_tokens");
   build.limits.max_draft_len = options.Int("max_draft_len");
-  TANDEM_ASSIGN_OR_RETURN(
-      const BuildReport report,
-      Build(build, [&](double done) { console.Progress("building", done); }));
+  TANDEM_ASSIGN_OR_RETURN(const BuildReport report,
+                          Build(build, [&](double done) { console.Progress("building", done); }));
   console.Say(fmt::format("{}: {}, {} rank{}, {}; up to {} sequences of {} tokens",
                           build.output_dir.string(), DTypeName(report.spec.dtype), report.tp_size,
                           report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written),
@@ -125,12 +124,13 @@ Status Run(const OptionValues& options, Console& console) {
 }  // namespace
 
 Command BuildCommand() {
-  return {.name = "build",
-          .summary = "Write a checkpoint as an engine folder: portable, checksummed, with its limits",
-          .examples = "  tandem build --checkpoint_dir CKPT --output_dir ENGINE --max_draft_len 10\n",
-          .positionals = {{.name = "checkpoint_dir"}},
-          .options = Join({kOptions, LegacyBuildRows()}),
-          .run = Run};
+  return {
+      .name = "build",
+      .summary = "Write a checkpoint as an engine folder: portable, checksummed, with its limits",
+      .examples = "  tandem build --checkpoint_dir CKPT --output_dir ENGINE --max_draft_len 10\n",
+      .positionals = {{.name = "checkpoint_dir"}},
+      .options = Join({kOptions, LegacyBuildRows()}),
+      .run = Run};
 }
 
 }  // namespace tandem::apps

@@ -12,8 +12,8 @@
 
 namespace tandem::apps {
 
-// What a verb prints goes through here, so that --json, NO_COLOR and a missing terminal are decided in
-// one place. Results go to stdout; progress to stderr.
+// What a verb prints goes through here, so that --json, NO_COLOR and a missing terminal are decided
+// in one place. Results go to stdout; progress to stderr.
 class Console {
  public:
   explicit Console(bool json);
@@ -56,8 +56,8 @@ std::span<const Command> Commands();
 std::vector<OptionSpec> Join(std::initializer_list<std::span<const OptionSpec>> parts);
 
 // The whole program: parse, call, print errors; returns the exit code.
-//   0 done; 1 our fault; 2 wrong usage or input; 3 not found; 4 broken file; 5 not on this machine or
-//   out of memory; 6 unavailable, cancelled or timed out
+//   0 done; 1 our fault; 2 wrong usage or input; 3 not found; 4 broken file; 5 not on this machine
+//   or out of memory; 6 unavailable, cancelled or timed out
 int Main(int argc, const char* const* argv);
 
 // For the completion verb and the documentation page.

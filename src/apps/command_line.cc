@@ -117,8 +117,9 @@ void AddOption(CLI::App& app, ParsedCommand& parsed, const OptionSpec& spec) {
   if (!spec.default_value.empty()) help += fmt::format(" [{}]", spec.default_value);
   read->option = app.add_option(names, read->values, help)
                      ->group(std::string(spec.group))
-                     ->type_name(TypeName(spec))
-                     ->take_last();
+                     ->type_name(TypeName(spec));
+  // A later value wins over an earlier one; a position would then swallow the next one's value.
+  if (!positional) read->option->take_last();
   if (spec.type == OptionType::kTexts) {
     read->option->take_all()->expected(1, 1 << 20);
   } else if (spec.type == OptionType::kFlag) {
@@ -164,8 +165,9 @@ Status Run(const ParsedCommand& parsed) {
 void BuildParser(CLI::App& app, std::vector<std::unique_ptr<ParsedCommand>>& commands) {
   app.set_version_flag("--version", VersionLine());
   app.require_subcommand(1);
-  app.footer("Try it: tandem serve, then follow the curl line it prints.\n"
-             "`tandem VERB --help` tells the options of a verb.");
+  app.footer(
+      "Try it: tandem serve, then follow the curl line it prints.\n"
+      "`tandem VERB --help` tells the options of a verb.");
   for (const Command& command : Commands()) {
     auto parsed = std::make_unique<ParsedCommand>();
     parsed->command = &command;
@@ -234,8 +236,9 @@ std::string CompletionScript(std::string_view shell) {
 std::string CommandLineReference() {
   std::string page = "# Command line\n\nMade by `tandem completion --shell markdown`.\n";
   for (const Command& command : Commands()) {
-    page += fmt::format("\n## tandem {}\n\n{}\n\n| option | value | default | meaning |\n|---|---|---|---|\n",
-                        command.name, command.summary);
+    page += fmt::format(
+        "\n## tandem {}\n\n{}\n\n| option | value | default | meaning |\n|---|---|---|---|\n",
+        command.name, command.summary);
     for (const OptionSpec& spec : Join({command.options, kCommonOptions})) {
       std::string type = TypeName(spec);
       for (size_t at = 0; (at = type.find('|', at)) != std::string::npos; at += 2) {

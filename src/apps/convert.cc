@@ -1,5 +1,5 @@
-// `tandem convert`: a Hugging Face folder becomes a checkpoint in TensorRT-LLM's layout, with the flags of
-// its convert_checkpoint.py.
+// `tandem convert`: a Hugging Face folder becomes a checkpoint in TensorRT-LLM's layout, with the
+// flags of its convert_checkpoint.py.
 #include "checkpoint/convert.h"
 
 #include <fmt/core.h>
@@ -58,9 +58,9 @@ Status Run(const OptionValues& options, Console& console) {
       .parallel_embedding = options.Flag("use_parallel_embedding"),
       .embedding_sharding_dim = options.Int("embedding_sharding_dim"),
   };
-  TANDEM_ASSIGN_OR_RETURN(
-      const ConvertReport report,
-      Convert(convert, [&](double done) { console.Progress("converting", done); }));
+  TANDEM_ASSIGN_OR_RETURN(const ConvertReport report, Convert(convert, [&](double done) {
+                            console.Progress("converting", done);
+                          }));
   console.Say(fmt::format("{}: {}, {} rank{}, {}", convert.output_dir.string(),
                           DTypeName(report.spec.dtype), report.tp_size,
                           report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written)));

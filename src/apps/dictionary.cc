@@ -108,8 +108,7 @@ std::vector<DictionaryEntry> Dictionary::Sample(size_t count) const {
 
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count) {
   TANDEM_ASSIGN_OR_RETURN(auto codec, serve::LoadTextCodec(session.target.folder));
-  TANDEM_ASSIGN_OR_RETURN(const Dictionary dictionary,
-                          Dictionary::Open(session, std::move(codec)));
+  TANDEM_ASSIGN_OR_RETURN(const Dictionary dictionary, Dictionary::Open(session, std::move(codec)));
   return dictionary.Questions(count);
 }
 

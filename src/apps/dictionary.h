@@ -1,5 +1,5 @@
-// The answer key of the embedded pair: questions as token ids and their expected answers. What `eval
-// dictionary` measures with and what the benchmarks ask. Immutable after Open; any thread.
+// The answer key of the embedded pair: questions as token ids and their expected answers. What
+// `eval dictionary` measures with and what the benchmarks ask. Immutable after Open; any thread.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@ struct DictionaryEntry {
 
 // A way to ask: a wording of the plain prompt, or a chat with or without a system prompt.
 struct QuestionForm {
-  std::string name;           // "What does \"{}\" mean?", "chat"
-  std::string wording;        // {} stands for the word
+  std::string name;     // "What does \"{}\" mean?", "chat"
+  std::string wording;  // {} stands for the word
   bool chat = false;
   std::string system_prompt;  // chat only; empty: none
 };

@@ -70,8 +70,8 @@ Status Run(const OptionValues& options, Console& console) {
   console.Say(fmt::format("DRAM read  {:.1f} GB/s: decoding one sequence is bound by it",
                           f.read_bandwidth / 1e9));
   f.matrix_peak = backend->MeasureMatrixPeak(DType::kBF16);
-  console.Say(fmt::format("bf16       {:.2f} TFLOP/s: prompts are bound by it",
-                          f.matrix_peak / 1e12));
+  console.Say(
+      fmt::format("bf16       {:.2f} TFLOP/s: prompts are bound by it", f.matrix_peak / 1e12));
   console.Say(fmt::format("models     embedded pair: {}", f.pair));
   console.Result(ToJson(f));
   return pair.ok() ? Status() : pair.status();

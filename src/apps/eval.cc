@@ -1,5 +1,5 @@
-// `tandem eval dictionary`: how much of the embedded pair's answer key a model still knows, the standing
-// test of quality for any model or engine made from it, with and without its draft.
+// `tandem eval dictionary`: how much of the embedded pair's answer key a model still knows, the
+// standing test of quality for any model or engine made from it, with and without its draft.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -116,9 +116,9 @@ class Evaluation {
 };
 
 void Say(const Console& console, const TaskFigures& figures) {
-  console.Say(fmt::format("{:44} {:6.2f} % exact of {:6}   {:8.1f} tok/s   {:5.1f} % of drafts held",
-                          figures.name, figures.ExactShare() * 100, figures.asked,
-                          figures.output_rate, figures.acceptance * 100));
+  console.Say(fmt::format(
+      "{:44} {:6.2f} % exact of {:6}   {:8.1f} tok/s   {:5.1f} % of drafts held", figures.name,
+      figures.ExactShare() * 100, figures.asked, figures.output_rate, figures.acceptance * 100));
 }
 
 nlohmann::ordered_json ToJson(const TaskFigures& figures) {
@@ -151,8 +151,8 @@ Status AskForms(Evaluation& evaluation, const Dictionary& dictionary, bool use_d
   for (const std::string& word : dictionary.made_up_words()) {
     made_up.push_back({word, Dictionary::UnknownAnswer()});
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      all.emplace_back(), evaluation.Ask("made-up words", made_up, forms.front(), use_draft));
+  TANDEM_ASSIGN_OR_RETURN(all.emplace_back(),
+                          evaluation.Ask("made-up words", made_up, forms.front(), use_draft));
   return {};
 }
 
@@ -164,9 +164,9 @@ Status Run(const OptionValues& options, Console& console) {
   const auto sample = static_cast<size_t>(options.Int("sample"));
   const auto entries = sample == 0 ? dictionary.entries() : dictionary.Sample(sample);
   const int64_t concurrency = options.Int("concurrency");
-  Evaluation evaluation(*session, dictionary, console,
-                        concurrency > 0 ? static_cast<int>(concurrency)
-                                        : session->engine->options().max_batch_size);
+  Evaluation evaluation(
+      *session, dictionary, console,
+      concurrency > 0 ? static_cast<int>(concurrency) : session->engine->options().max_batch_size);
   const bool has_draft = session->engine->has_draft();
   const QuestionForm& form = Dictionary::Forms().front();
 
@@ -207,8 +207,9 @@ Command EvalCommand() {
   for (const Positional& model : SessionPositionals()) positionals.push_back(model);
   return {.name = "eval",
           .summary = "Measure what a model still knows: the project's quality test",
-          .examples = "  tandem eval dictionary --sample 1000\n"
-                      "  tandem eval dictionary ENGINE_DIR DRAFT_ENGINE_DIR --min_recall 0.95\n",
+          .examples =
+              "  tandem eval dictionary --sample 1000\n"
+              "  tandem eval dictionary ENGINE_DIR DRAFT_ENGINE_DIR --min_recall 0.95\n",
           .positionals = positionals,
           .options = Join({kTask, SessionOptionRows(), kOptions}),
           .run = Run};

@@ -8,15 +8,14 @@ namespace {
 constexpr std::string_view kGroup = "Accepted for old command lines, without effect";
 
 constexpr OptionSpec Legacy(std::string_view name) {
-  return {.name = name,
-          .type = OptionType::kTexts,
-          .meaning = "Recorded only",
-          .group = kGroup};
+  return {.name = name, .type = OptionType::kTexts, .meaning = "Recorded only", .group = kGroup};
 }
 
 constexpr OptionSpec kConvert[] = {
     Legacy("load_by_shard"),
-    Legacy("load_model_on_cpu"),      Legacy("workers"),                Legacy("model_type"),
+    Legacy("load_model_on_cpu"),
+    Legacy("workers"),
+    Legacy("model_type"),
 };
 
 constexpr OptionSpec kBuild[] = {
@@ -62,13 +61,20 @@ constexpr OptionSpec kBuild[] = {
 };
 
 constexpr OptionSpec kRun[] = {
-    Legacy("multi_block_mode"),        Legacy("enable_context_fmha_fp32_acc"),
-    Legacy("cuda_graph_mode"),         Legacy("gpu_weights_percent"),
-    Legacy("use_py_session"),          Legacy("debug_mode"),
-    Legacy("cross_kv_cache_fraction"), Legacy("sink_token_length"),
-    Legacy("early_stopping"),          Legacy("length_penalty"),
-    Legacy("tokenizer_type"),          Legacy("vocab_file"),
-    Legacy("streaming_interval"),      Legacy("output_generation_logits"),
+    Legacy("multi_block_mode"),
+    Legacy("enable_context_fmha_fp32_acc"),
+    Legacy("cuda_graph_mode"),
+    Legacy("gpu_weights_percent"),
+    Legacy("use_py_session"),
+    Legacy("debug_mode"),
+    Legacy("cross_kv_cache_fraction"),
+    Legacy("sink_token_length"),
+    Legacy("early_stopping"),
+    Legacy("length_penalty"),
+    Legacy("tokenizer_type"),
+    Legacy("vocab_file"),
+    Legacy("streaming_interval"),
+    Legacy("output_generation_logits"),
     Legacy("beam_search_diversity_rate"),
 };
 

@@ -1,5 +1,5 @@
-// Options of the old toolchain that have nothing to act on here: accepted, so that command lines of old
-// run unchanged, and named in one log line. Constants; any thread.
+// Options of the old toolchain that have nothing to act on here: accepted, so that command lines of
+// old run unchanged, and named in one log line. Constants; any thread.
 #pragma once
 
 #include <span>

@@ -38,8 +38,8 @@ struct LoadReport {
   double Acceptance() const;
 };
 
-// `done` hears of every finished request. A request that the engine refuses or fails ends the run with
-// its error; the rest is cancelled.
+// `done` hears of every finished request. A request that the engine refuses or fails ends the run
+// with its error; the rest is cancelled.
 Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
                                  std::span<const Request> requests, int concurrency,
                                  const std::function<void(size_t finished)>& done = {});

@@ -1,5 +1,5 @@
-// `tandem run`: prompts on the command line, answers on stdout, with the flags and the output lines of
-// TensorRT-LLM's examples/run.py.
+// `tandem run`: prompts on the command line, answers on stdout, with the flags and the output lines
+// of TensorRT-LLM's examples/run.py.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -9,8 +9,8 @@
 #include "apps/draft_target_config.h"
 #include "apps/legacy_options.h"
 #include "apps/session.h"
-#include "apps/tokenizers.h"
 #include "apps/text_verbs.h"
+#include "apps/tokenizers.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/generate_service.h"
@@ -81,8 +81,15 @@ constexpr OptionSpec kOptions[] = {
      .group = kSampling},
     {.name = "presence_penalty", .type = OptionType::kFloat, .meaning = "[0]", .group = kSampling},
     {.name = "frequency_penalty", .type = OptionType::kFloat, .meaning = "[0]", .group = kSampling},
-    {.name = "no_repeat_ngram_size", .type = OptionType::kInt, .meaning = "[off]", .group = kSampling},
-    {.name = "random_seed", .type = OptionType::kInt, .meaning = "[random]", .group = kSampling, .min = 0},
+    {.name = "no_repeat_ngram_size",
+     .type = OptionType::kInt,
+     .meaning = "[off]",
+     .group = kSampling},
+    {.name = "random_seed",
+     .type = OptionType::kInt,
+     .meaning = "[random]",
+     .group = kSampling,
+     .min = 0},
     {.name = "end_id", .type = OptionType::kInt, .meaning = "[the model's]", .group = kSampling},
     {.name = "stop_words",
      .type = OptionType::kTexts,
@@ -127,7 +134,8 @@ serve::TextRequest MakeTemplate(const OptionValues& options) {
   TakeFloat(options, "presence_penalty", sampling.presence_penalty);
   TakeFloat(options, "frequency_penalty", sampling.frequency_penalty);
   TakeInt(options, "no_repeat_ngram_size", sampling.no_repeat_ngram_size);
-  if (options.IsSet("random_seed")) request.seed = static_cast<uint64_t>(options.Int("random_seed"));
+  if (options.IsSet("random_seed"))
+    request.seed = static_cast<uint64_t>(options.Int("random_seed"));
   TakeInt(options, "end_id", request.end_id);
   request.stop = options.Texts("stop_words");
   request.bad_words = options.Texts("bad_words");
@@ -186,10 +194,10 @@ Result<std::vector<Prompt>> ReadPrompts(const OptionValues& options,
     prompts.push_back({text, std::move(tokens)});
   }
   if (options.IsSet("input_file")) {
-    TANDEM_RETURN_IF_ERROR(
-        AppendFile(options.Text("input_file"), codec, add_special, prompts));
+    TANDEM_RETURN_IF_ERROR(AppendFile(options.Text("input_file"), codec, add_special, prompts));
   }
-  if (prompts.empty()) return InvalidArgument("there is no prompt: give --input_text or --input_file");
+  if (prompts.empty())
+    return InvalidArgument("there is no prompt: give --input_text or --input_file");
   const auto limit = static_cast<size_t>(options.Int("max_input_length"));
   for (Prompt& prompt : prompts) {
     if (limit > 0 && prompt.tokens.size() > limit) prompt.tokens.resize(limit);
@@ -263,8 +271,9 @@ Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& options, Con
 
 Status Run(const OptionValues& options, Console& console) {
   if (options.Int("num_beams") != 1) {
-    return InvalidArgument("--num_beams: there is no beam search; --num_return_sequences draws "
-                           "several answers");
+    return InvalidArgument(
+        "--num_beams: there is no beam search; --num_return_sequences draws "
+        "several answers");
   }
   NameLegacyOptions(options, LegacyRunRows());
   TANDEM_ASSIGN_OR_RETURN(const DraftTargetConfig config, ReadDraftTargetConfig(options, console));
@@ -297,8 +306,8 @@ Status Run(const OptionValues& options, Console& console) {
     TANDEM_ASSIGN_OR_RETURN(const serve::TextResult result,
                             Answer(*streams[i], i, streaming, num_choices, console));
     for (size_t c = 0; c < num_choices && !streaming; ++c) {
-      console.Say(fmt::format("{}: \"{}\"", OutputName(i, c, num_choices > 1),
-                              result.choices[c].text));
+      console.Say(
+          fmt::format("{}: \"{}\"", OutputName(i, c, num_choices > 1), result.choices[c].text));
     }
     json.push_back(ToJson(prompts[i], result));
     csv += CsvLines(result);
@@ -320,10 +329,11 @@ Status Run(const OptionValues& options, Console& console) {
 Command RunCommand() {
   return {.name = "run",
           .summary = "Answer prompts from the command line, without a server",
-          .examples = "  tandem run --input_text 'What does \"ocean\" mean?'\n"
-                      "  tandem run --engine_dir TARGET --draft_engine_dir DRAFT \\\n"
-                      "    --draft_target_model_config '[4,[0],[1],False]' --max_output_len 256 \\\n"
-                      "    --input_text 'How does Draft-Sampling work?'\n",
+          .examples =
+              "  tandem run --input_text 'What does \"ocean\" mean?'\n"
+              "  tandem run --engine_dir TARGET --draft_engine_dir DRAFT \\\n"
+              "    --draft_target_model_config '[4,[0],[1],False]' --max_output_len 256 \\\n"
+              "    --input_text 'How does Draft-Sampling work?'\n",
           .positionals = SessionPositionals(),
           .options = Join({SessionOptionRows(), kOptions, LegacyRunRows()}),
           .run = Run};

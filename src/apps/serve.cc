@@ -1,7 +1,5 @@
-// `tandem serve`: models in, an HTTP server out. At start it says where the memory went, which models are
-// ready, where it listens and what to type next.
-#include "serve/server.h"
-
+// `tandem serve`: models in, an HTTP server out. At start it says where the memory went, which
+// models are ready, where it listens and what to type next.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/generation_defaults.h"
+#include "serve/server.h"
 
 namespace tandem::apps {
 namespace {
@@ -43,11 +42,10 @@ constexpr OptionSpec kOptions[] = {
      .meaning = "The model's name in /v1/models",
      .group = kServer},
     {.name = "api_key",
-     .meaning = "Clients must send it as a bearer token; every user of this machine can read it here",
+     .meaning =
+         "Clients must send it as a bearer token; every user of this machine can read it here",
      .group = kServer},
-    {.name = "api_key_file",
-     .meaning = "File with such keys, one a line",
-     .group = kServer},
+    {.name = "api_key_file", .meaning = "File with such keys, one a line", .group = kServer},
     {.name = "insecure",
      .type = OptionType::kFlag,
      .meaning = "Listen on a public address without a key",
@@ -69,7 +67,8 @@ constexpr OptionSpec kOptions[] = {
     {.name = "drain_grace",
      .type = OptionType::kFloat,
      .default_value = "0",
-     .meaning = "Seconds after SIGTERM in which new requests are still taken (behind a balancer: 5)",
+     .meaning =
+         "Seconds after SIGTERM in which new requests are still taken (behind a balancer: 5)",
      .group = kServer,
      .min = 0,
      .max = 3600},
@@ -128,8 +127,8 @@ void SayModels(const Session& session, const Console& console) {
     std::string model;
     std::string what;
   };
-  const std::string pair = session.draft ? session.target.name + " + " + session.draft->name
-                                         : session.target.name;
+  const std::string pair =
+      session.draft ? session.target.name + " + " + session.draft->name : session.target.name;
   const std::vector<Row> rows = {{"ensemble", pair}, {"tensorrt_llm_bls", pair}};
   size_t width = 5;
   for (const Row& row : rows) width = std::max(width, row.model.size());
@@ -179,11 +178,13 @@ Status Run(const OptionValues& options, Console& console) {
 
 Command ServeCommand() {
   return {.name = "serve",
-          .summary = "Serve a target and its draft over HTTP: Triton's generate extension and the "
-                     "OpenAI API",
-          .examples = "  tandem serve                          # the embedded pair on 127.0.0.1:8000\n"
-                      "  tandem serve MODEL DRAFT --port 8080\n"
-                      "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
+          .summary =
+              "Serve a target and its draft over HTTP: Triton's generate extension and the "
+              "OpenAI API",
+          .examples =
+              "  tandem serve                          # the embedded pair on 127.0.0.1:8000\n"
+              "  tandem serve MODEL DRAFT --port 8080\n"
+              "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
           .positionals = SessionPositionals(),
           .options = Join({SessionOptionRows(), kOptions}),
           .run = Run};

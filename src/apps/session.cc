@@ -111,9 +111,9 @@ Result<OpenedPair> OpenDummyPair(const OptionValues& options) {
   dummy.agreement = options.Float("acceptance");
   TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenShape(options.Text("draft_dummy"), dummy));
   if (pair.target.model.spec.vocab_size != draft.model.spec.vocab_size) {
-    return InvalidArgument(fmt::format(
-        "--draft_dummy: its vocabulary of {} tokens is not the target's of {}",
-        draft.model.spec.vocab_size, pair.target.model.spec.vocab_size));
+    return InvalidArgument(
+        fmt::format("--draft_dummy: its vocabulary of {} tokens is not the target's of {}",
+                    draft.model.spec.vocab_size, pair.target.model.spec.vocab_size));
   }
   pair.draft = std::make_unique<Opened>(std::move(draft));
   return pair;
@@ -206,9 +206,8 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Consol
     return engine.max_seq_len > 0 ? std::min<int64_t>(engine.max_seq_len, spec.max_positions)
                                   : spec.max_positions;
   };
-  TANDEM_ASSIGN_OR_RETURN(
-      EngineModel target,
-      Load(pair.target, *session, positions(pair.target.model.spec), console));
+  TANDEM_ASSIGN_OR_RETURN(EngineModel target,
+                          Load(pair.target, *session, positions(pair.target.model.spec), console));
   session->target = std::move(pair.target.model);
   EngineModel draft;
   if (pair.draft) {

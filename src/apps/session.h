@@ -1,5 +1,5 @@
-// What most verbs need first: the backend, the models named on the command line (or the embedded pair)
-// and an engine over them. Made and destroyed by one thread.
+// What most verbs need first: the backend, the models named on the command line (or the embedded
+// pair) and an engine over them. Made and destroyed by one thread.
 #pragma once
 
 #include <filesystem>
@@ -26,7 +26,8 @@ std::vector<Positional> SessionPositionals();
 
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const OptionValues& options);
 
-// The folder with `target/` and `draft/`: beside the source, or under share/tandem beside the binary.
+// The folder with `target/` and `draft/`: beside the source, or under share/tandem beside the
+// binary.
 Result<std::filesystem::path> EmbeddedPairFolder();
 
 // One model of the session as it was opened.
@@ -45,9 +46,10 @@ struct Session {
   bool embedded = false;  // the embedded pair was taken, none being named
 };
 
-// Loads the models and makes the engine (not started). `adjust` may change the engine's options after
-// they were read.
-Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Console& console,
-                                             const std::function<void(EngineOptions&)>& adjust = {});
+// Loads the models and makes the engine (not started). `adjust` may change the engine's options
+// after they were read.
+Result<std::unique_ptr<Session>> OpenSession(
+    const OptionValues& options, Console& console,
+    const std::function<void(EngineOptions&)>& adjust = {});
 
 }  // namespace tandem::apps

@@ -11,8 +11,8 @@ Result<std::filesystem::path> TokenizerFolder(const OptionValues& options, const
   return InvalidArgument("a dummy model has no tokenizer: give --tokenizer_dir");
 }
 
-// Drafted ids must mean the same text to both models. A draft folder without a tokenizer is taken to share
-// the target's: engines of old were built without one.
+// Drafted ids must mean the same text to both models. A draft folder without a tokenizer is taken
+// to share the target's: engines of old were built without one.
 Status CheckDraft(const std::filesystem::path& target, const Session& session) {
   if (session.draft == nullptr || session.draft->folder.empty()) return {};
   if (!std::filesystem::exists(session.draft->folder / "tokenizer.json")) return {};

@@ -8,8 +8,8 @@
 
 namespace tandem::apps {
 
-// --tokenizer_dir, or what lies in the target's folder. INVALID_ARGUMENT when the draft's tokenizer gives
-// other ids than the target's (padded vocabularies may differ), or for a dummy without one.
+// --tokenizer_dir, or what lies in the target's folder. INVALID_ARGUMENT when the draft's tokenizer
+// gives other ids than the target's (padded vocabularies may differ), or for a dummy without one.
 Result<std::unique_ptr<serve::TextCodec>> OpenCodec(const OptionValues& options,
                                                     const Session& session);
 

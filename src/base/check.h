@@ -12,9 +12,9 @@ namespace tandem {
 
 }  // namespace tandem
 
-#define TANDEM_CHECK(condition, ...)                                                  \
-  do {                                                                                \
-    if (!(condition)) [[unlikely]]                                                    \
-      ::tandem::CheckFailed(__FILE__, __LINE__, #condition,                           \
-                            ::std::string_view{__VA_OPT__(__VA_ARGS__)});             \
+#define TANDEM_CHECK(condition, ...)                                      \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]]                                        \
+      ::tandem::CheckFailed(__FILE__, __LINE__, #condition,               \
+                            ::std::string_view{__VA_OPT__(__VA_ARGS__)}); \
   } while (false)

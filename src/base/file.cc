@@ -46,7 +46,7 @@ MappedFile::~MappedFile() {
 Result<std::shared_ptr<MappedFile>> MappedFile::Open(const std::filesystem::path& path) {
   const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return ErrnoStatus(path, "cannot open");
-  struct stat info {};
+  struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(path, "cannot stat");
   if (!S_ISREG(info.st_mode)) return InvalidArgument(path.string() + ": not a regular file");
   const auto size = static_cast<size_t>(info.st_size);

@@ -34,8 +34,8 @@ class MappedFile {
 // The whole file as text; more than `max_bytes` is refused.
 Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes = 64u << 20);
 
-// Streams bytes into `path`: nothing stands under that name until Commit() succeeded; a writer that is
-// destroyed before leaves no file behind. Used by one thread.
+// Streams bytes into `path`: nothing stands under that name until Commit() succeeded; a writer that
+// is destroyed before leaves no file behind. Used by one thread.
 class AtomicFileWriter {
  public:
   static Result<std::unique_ptr<AtomicFileWriter>> Create(const std::filesystem::path& path);

@@ -32,8 +32,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 spdlog::logger& Logger() {
   static const std::shared_ptr<spdlog::logger> logger = [] {
     const bool plain = std::getenv("NO_COLOR") != nullptr;
-    auto made = spdlog::stderr_color_mt("tandem", plain ? spdlog::color_mode::never
-                                                        : spdlog::color_mode::automatic);
+    auto made = spdlog::stderr_color_mt(
+        "tandem", plain ? spdlog::color_mode::never : spdlog::color_mode::automatic);
     made->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
     return made;
   }();
@@ -73,7 +73,8 @@ void ConfigureLog(LogLevel level, LogFormat format) {
 bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
 
 void WriteLog(LogLevel level, std::string_view message) {
-  Logger().log(ToSpdlog(level), spdlog::string_view_t(Escape(message, g_format == LogFormat::kJson)));
+  Logger().log(ToSpdlog(level),
+               spdlog::string_view_t(Escape(message, g_format == LogFormat::kJson)));
 }
 
 }  // namespace tandem

@@ -168,8 +168,8 @@ Status OptionValues::Set(std::string_view name, const std::vector<std::string>& 
   }
   for (const std::string& value : values) {
     if (const Status status = CheckValue(*spec, value); !status.ok()) {
-      return InvalidArgument(fmt::format("{}: '{}' {}; it takes {}", where, value,
-                                         status.message(), AllowedValues(*spec)));
+      return InvalidArgument(fmt::format("{}: '{}' {}; it takes {}", where, value, status.message(),
+                                         AllowedValues(*spec)));
     }
   }
   values_[spec->name] = values;

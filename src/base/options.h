@@ -1,6 +1,7 @@
-// The option table: every option of the program is one row of data, from which parsing, ranges, --help,
-// environment names, shell completion and the documentation page are made. Rows are constants; values
-// are plain, owned by who parsed them, and may be read from any thread afterwards.
+// The option table: every option of the program is one row of data, from which parsing, ranges,
+// --help, environment names, shell completion and the documentation page are made. Rows are
+// constants; values are plain, owned by who parsed them, and may be read from any thread
+// afterwards.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 namespace tandem {
 
 enum class OptionType : uint8_t {
-  kFlag,   // true when named alone; also true/false, 1/0, enable/disable
+  kFlag,  // true when named alone; also true/false, 1/0, enable/disable
   kInt,
   kFloat,
   kBytes,  // an integer with an optional K, M, G (powers of 1024)
@@ -25,7 +26,7 @@ enum class OptionType : uint8_t {
 };
 
 struct OptionSpec {
-  std::string_view name = {};      // canonical, with underscores: "max_batch_size"
+  std::string_view name = {};  // canonical, with underscores: "max_batch_size"
   OptionType type = OptionType::kText;
   std::string_view default_value = {};  // as text; empty: none (0, false, "")
   std::string_view meaning = {};

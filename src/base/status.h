@@ -97,8 +97,8 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-#define TANDEM_RETURN_IF_ERROR(expr)                              \
-  do {                                                            \
+#define TANDEM_RETURN_IF_ERROR(expr)                                      \
+  do {                                                                    \
     if (::tandem::Status status_ = (expr); !status_.ok()) return status_; \
   } while (false)
 

@@ -26,7 +26,8 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls fn(thread_index) once on every thread, the caller included as index 0; returns when all did.
+  // Calls fn(thread_index) once on every thread, the caller included as index 0; returns when all
+  // did.
   template <typename Fn>
   void Run(Fn&& fn) {
     using Decayed = std::remove_reference_t<Fn>;
@@ -34,8 +35,8 @@ class ThreadPool {
               const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  // Calls fn(begin, end) over disjoint pieces of [0, count), each a multiple of `grain` long but the
-  // last; pieces go statically to threads, so the same call always splits the same way.
+  // Calls fn(begin, end) over disjoint pieces of [0, count), each a multiple of `grain` long but
+  // the last; pieces go statically to threads, so the same call always splits the same way.
   template <typename Fn>
   void ParallelFor(int64_t count, int64_t grain, Fn&& fn) {
     const int64_t pieces = (count + grain - 1) / grain;
@@ -58,8 +59,8 @@ class ThreadPool {
   const int num_threads_;
   std::vector<std::thread> workers_;
 
-  Task task_ = nullptr;      // written by the caller before epoch_ moves
-  void* context_ = nullptr;  // as task_
+  Task task_ = nullptr;                         // written by the caller before epoch_ moves
+  void* context_ = nullptr;                     // as task_
   alignas(64) std::atomic<uint64_t> epoch_{0};  // one up for every task
   alignas(64) std::atomic<int> running_{0};     // workers that have not finished this task
   std::mutex mutex_;

@@ -40,7 +40,7 @@ class Backend {
 };
 
 struct CpuOptions {
-  int num_threads = 0;   // 0: one a core
+  int num_threads = 0;  // 0: one a core
   bool pin_threads = true;
   std::string isa = "auto";  // auto (chosen by a short measurement), scalar, avx2, avx512, amx
 };

@@ -1,9 +1,9 @@
-// Ops: the functions of a forward pass and of sampling, stream-ordered, behind one interface for every
-// backend. They never allocate, synchronize or read configuration. All pointers and tensors lie in
-// the backend's memory. Called by one thread at a time (the executor's).
+// Ops: the functions of a forward pass and of sampling, stream-ordered, behind one interface for
+// every backend. They never allocate, synchronize or read configuration. All pointers and tensors
+// lie in the backend's memory. Called by one thread at a time (the executor's).
 //
-// Batch invariance (CPU always; GPU by option): a row's result depends on that row alone, never on how
-// many rows there are, how a prompt was chunked or which neighbours it has.
+// Batch invariance (CPU always; GPU by option): a row's result depends on that row alone, never on
+// how many rows there are, how a prompt was chunked or which neighbours it has.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +43,15 @@ struct KvPool {
   int32_t head_dim = 0;
 
   int64_t elements_per_head() const { return int64_t{block_tokens} * head_dim; }
-  int64_t elements_per_block() const { return int64_t{num_layers} * 2 * num_kv_heads * elements_per_head(); }
+  int64_t elements_per_block() const {
+    return int64_t{num_layers} * 2 * num_kv_heads * elements_per_head();
+  }
 };
 
 // A ragged batch of token ranges: prefill chunks, decode steps, verifications and catch-ups alike.
-// Sequence s has the rows query_start[s] .. query_start[s+1]; its last row sits at absolute position
-// context_len[s] - 1 and rows are consecutive positions. Lies in backend memory; the host knows only
-// the three counts.
+// Sequence s has the rows query_start[s] .. query_start[s+1]; its last row sits at absolute
+// position context_len[s] - 1 and rows are consecutive positions. Lies in backend memory; the host
+// knows only the three counts.
 struct BatchView {
   int32_t num_rows = 0;
   int32_t num_seqs = 0;
@@ -79,16 +81,19 @@ class Ops {
   // out = x W^T + b. x: [num_rows, cols]; out: [num_rows, rows] in x's dtype or fp32.
   virtual void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) = 0;
 
-  // Rotates the q and k parts of qkv ([num_rows, (num_heads + 2 num_kv_heads) * head_dim]; rotate-half
-  // pairing) at the rows' positions, leaves q in place and stores k and v into the pool's layer.
+  // Rotates the q and k parts of qkv ([num_rows, (num_heads + 2 num_kv_heads) * head_dim];
+  // rotate-half pairing) at the rows' positions, leaves q in place and stores k and v into the
+  // pool's layer.
   virtual void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                             const KvPool& pool, int32_t layer) = 0;
 
-  // Causal attention of the q part of qkv over the pool's layer. out: [num_rows, num_heads * head_dim]
+  // Causal attention of the q part of qkv over the pool's layer. out: [num_rows, num_heads *
+  // head_dim]
   virtual void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
                               int32_t layer, float scale, const Tensor& out) = 0;
 
-  // out = silu(gate) * up of gate_up [num_rows, 2 * intermediate] = (gate, up). out: [num_rows, intermediate]
+  // out = silu(gate) * up of gate_up [num_rows, 2 * intermediate] = (gate, up). out: [num_rows,
+  // intermediate]
   virtual void SwiGlu(const Tensor& gate_up, const Tensor& out) = 0;
 
   // out = down(silu(gate(x)) * up(x)). gate_up, activated: scratch [num_rows, 2 * intermediate],
@@ -103,15 +108,16 @@ class Ops {
   // Copies `tokens` leading tokens of block `from` to block `to`, all layers and heads.
   virtual void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) = 0;
 
-  // Draws one token a row. A draw is the arg-max of filtered log-probability + GumbelNoise at position
-  // history.num_tokens + num_ahead; a greedy row needs no noise.
+  // Draws one token a row. A draw is the arg-max of filtered log-probability + GumbelNoise at
+  // position history.num_tokens + num_ahead; a greedy row needs no noise.
   virtual void Sample(std::span<const SampleRow> rows, int64_t vocab,
                       std::span<SampledToken> out) = 0;
 
   // Ratio acceptance (arXiv 2302.01318) of one sequence. draft: [num_draft] tokens drawn from
-  // draft_probs [num_draft, vocab]; target_probs [num_draft + 1, vocab], after every filter. Accepts
-  // while u < p/q, else draws from max(p - q, 0); a bonus token from the last row when all held.
-  // Returns how many drafts held; *next is the token behind them. target_probs is used as scratch.
+  // draft_probs [num_draft, vocab]; target_probs [num_draft + 1, vocab], after every filter.
+  // Accepts while u < p/q, else draws from max(p - q, 0); a bonus token from the last row when all
+  // held. Returns how many drafts held; *next is the token behind them. target_probs is used as
+  // scratch.
   virtual int32_t VerifyAndAccept(const SlotSampling& slot, int32_t position, const int32_t* draft,
                                   int32_t num_draft, const float* draft_probs, float* target_probs,
                                   int64_t vocab, int32_t* next) = 0;

@@ -1,7 +1,7 @@
 // What the sampling ops need to know of a sequence: plain data that a device can hold, one record a
-// slot, written by the executor when a sequence takes its slot and read by Sample and VerifyAndAccept.
-// Semantics follow TensorRT-LLM's executor: penalties see prompt + output, and act before the
-// temperature; min-p before top-k before top-p (renormalised in between).
+// slot, written by the executor when a sequence takes its slot and read by Sample and
+// VerifyAndAccept. Semantics follow TensorRT-LLM's executor: penalties see prompt + output, and act
+// before the temperature; min-p before top-k before top-p (renormalised in between).
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,8 @@ struct SlotSampling {
   int32_t num_bans = 0;
 };
 
-// A slot's history: what plain decoding has seen so far. Device-resident, written by Sample's caller.
+// A slot's history: what plain decoding has seen so far. Device-resident, written by Sample's
+// caller.
 struct SlotHistory {
   const int32_t* tokens = nullptr;  // [num_tokens]: prompt, then output
   int32_t num_tokens = 0;
@@ -65,7 +66,8 @@ struct SampleRow {
   // The distribution the draw was made from, after every filter; null when not wanted. Greedy rows
   // get a one at the arg-max.
   float* probs = nullptr;  // [vocab]
-  // Not negative: no draw, this is the token (ratio acceptance chose it) whose log-probs are wanted.
+  // Not negative: no draw, this is the token (ratio acceptance chose it) whose log-probs are
+  // wanted.
   int32_t given = -1;
 };
 
@@ -82,8 +84,8 @@ struct SampledToken {
   float top_logprobs[kMaxTopLogprobs];
 };
 
-// Gumbel noise of a token at an absolute position: depends on its arguments alone, so that draft and
-// target, any batch and any replay see the same. In (-4, 24).
+// Gumbel noise of a token at an absolute position: depends on its arguments alone, so that draft
+// and target, any batch and any replay see the same. In (-4, 24).
 float GumbelNoise(uint64_t seed, uint32_t choice, int32_t position, int32_t token);
 // Uniform in (0, 1) from an independent stream of the same key (ratio mode's acceptance test).
 float UniformNoise(uint64_t seed, uint32_t choice, int32_t position);

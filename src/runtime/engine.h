@@ -35,11 +35,12 @@ enum class DraftMode : uint8_t {
 };
 
 struct EngineOptions {
-  int32_t max_batch_size = 64;    // sequences a step, and slots
-  int32_t max_num_tokens = 2048;  // target rows a step (prefill chunks + decodes + drafts)
-  int32_t max_seq_len = 0;        // prompt + output; 0: what the model and the cache allow
-  int32_t max_queue_size = 256;   // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
-  int64_t kv_cache_bytes = 0;     // both models' pools; 0: planned from free memory
+  int32_t max_batch_size = 64;          // sequences a step, and slots
+  int32_t max_num_tokens = 2048;        // target rows a step (prefill chunks + decodes + drafts)
+  int32_t max_seq_len = 0;              // prompt + output; 0: what the model and the cache allow
+  int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
+  int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
+  double kv_cache_free_fraction = 0.5;  // of what is free after loading, when planned
   int32_t block_tokens = 32;
   bool enable_prefix_reuse = true;
   bool enable_chunked_prefill = true;

@@ -13,8 +13,6 @@ namespace tandem {
 namespace {
 
 // Without an option the pools take at most this share of what is free: other programs live here
-// too.
-constexpr double kDefaultShare = 0.5;
 constexpr int32_t kMinBlocks = 2;
 
 int64_t BlockBytes(const ModelMemory& model, int32_t block_tokens) {
@@ -78,7 +76,8 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   int64_t kv_bytes = options.kv_cache_bytes;
   if (kv_bytes == 0) {
     const auto share = static_cast<double>(std::max<int64_t>(free_bytes - work_bytes, 0));
-    kv_bytes = std::min(static_cast<int64_t>(share * kDefaultShare), most_blocks * block_bytes);
+    kv_bytes = std::min(static_cast<int64_t>(share * options.kv_cache_free_fraction),
+                        most_blocks * block_bytes);
   }
   const int64_t blocks =
       std::min<int64_t>(kv_bytes / block_bytes, std::numeric_limits<int32_t>::max());

@@ -43,6 +43,15 @@ constexpr OptionSpec kRows[] = {
      .meaning = "Keys and values of both models; 0: planned from free memory",
      .group = kBatching,
      .min = 0},
+    {.name = "kv_cache_free_gpu_mem_fraction",
+     .type = OptionType::kFloat,
+     .default_value = "0.5",
+     .meaning = "Share of the memory free after loading that keys and values may take, when "
+                "--kv_cache_bytes is 0",
+     .group = kBatching,
+     .min = 0.01,
+     .max = 0.99,
+     .alias = "kv_cache_free_gpu_memory_fraction"},
     {.name = "tokens_per_block",
      .type = OptionType::kInt,
      .default_value = "32",
@@ -129,13 +138,14 @@ EngineOptions EngineOptionsFrom(const OptionValues& values) {
   options.max_seq_len = integer("max_seq_len");
   options.max_queue_size = integer("max_queue_size");
   options.kv_cache_bytes = values.Int("kv_cache_bytes");
+  options.kv_cache_free_fraction = values.Float("kv_cache_free_gpu_mem_fraction");
   options.block_tokens = integer("tokens_per_block");
   options.enable_prefix_reuse = values.Flag("enable_kv_cache_reuse");
   options.enable_chunked_prefill = values.Flag("enable_chunked_context");
   options.policy = PolicyFrom(values.Text("batch_scheduler_policy"));
   options.steps_in_flight = integer("steps_in_flight");
   options.fixed_draft_len = integer("draft_len");
-  options.draft_mode = values.Flag("no_draft")        ? DraftMode::kOff
+  options.draft_mode = values.Flag("no_draft")       ? DraftMode::kOff
                        : options.fixed_draft_len > 0 ? DraftMode::kFixed
                                                      : DraftMode::kAdaptive;
   options.max_draft_len = std::max(integer("max_draft_len"), options.fixed_draft_len);

@@ -140,5 +140,18 @@ TEST(EngineCreate, SaysWhatDoesNotFitAndWhichOptionHelps) {
   EXPECT_THAT(refusal(options), testing::HasSubstr("max_batch_size must be at least 1"));
 }
 
+// Prices are measured at start up to the longest step, which may have more rows than a model
+// positions.
+TEST(EngineCreate, MeasuresNoPositionThatTheModelsLack) {
+  SteadyClock clock;
+  const ModelSpec spec = TinyLlamaSpec(DType::kBF16, 64);
+  EngineOptions options = Options();
+  options.max_num_tokens = 1024;
+  options.max_seq_len = 0;
+  options.draft_mode = DraftMode::kAdaptive;
+  const EngineModel model = MakeTinyLlama(spec, 5, 0.0f, TestBackend());
+  EXPECT_TRUE(Engine::Create(options, model, model, TestBackend(), clock).ok());
+}
+
 }  // namespace
 }  // namespace tandem
