@@ -63,11 +63,7 @@ const std::vector<QuestionForm>& Dictionary::Forms() {
   return forms;
 }
 
-Result<Dictionary> Dictionary::Open(const Session& session,
-                                    std::shared_ptr<const serve::TextCodec> codec) {
-  if (session.target.folder.empty()) {
-    return InvalidArgument("a dummy model has no tokenizer to ask the dictionary with");
-  }
+Result<Dictionary> Dictionary::Open(std::shared_ptr<const serve::TextCodec> codec) {
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, EmbeddedPairFolder());
   Dictionary dictionary;
   TANDEM_ASSIGN_OR_RETURN(dictionary.entries_, ReadKey(folder / "key.tsv"));
@@ -108,7 +104,7 @@ std::vector<DictionaryEntry> Dictionary::Sample(size_t count) const {
 
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count) {
   TANDEM_ASSIGN_OR_RETURN(auto codec, serve::LoadTextCodec(session.target.folder));
-  TANDEM_ASSIGN_OR_RETURN(const Dictionary dictionary, Dictionary::Open(session, std::move(codec)));
+  TANDEM_ASSIGN_OR_RETURN(const Dictionary dictionary, Dictionary::Open(std::move(codec)));
   return dictionary.Questions(count);
 }
 

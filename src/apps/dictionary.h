@@ -28,8 +28,7 @@ struct QuestionForm {
 class Dictionary {
  public:
   // The key lies beside the embedded pair; `codec` is that of the session's target.
-  static Result<Dictionary> Open(const Session& session,
-                                 std::shared_ptr<const serve::TextCodec> codec);
+  static Result<Dictionary> Open(std::shared_ptr<const serve::TextCodec> codec);
 
   const std::vector<DictionaryEntry>& entries() const { return entries_; }
   // Words that no dictionary has; the expected answer is UnknownAnswer().

@@ -158,8 +158,8 @@ Status AskForms(Evaluation& evaluation, const Dictionary& dictionary, bool use_d
 
 Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
-  TANDEM_ASSIGN_OR_RETURN(auto codec, OpenCodec(options, *session));
-  TANDEM_ASSIGN_OR_RETURN(Dictionary dictionary, Dictionary::Open(*session, std::move(codec)));
+  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
+  TANDEM_ASSIGN_OR_RETURN(Dictionary dictionary, Dictionary::Open(std::move(text.codec)));
   session->engine->Start();
   const auto sample = static_cast<size_t>(options.Int("sample"));
   const auto entries = sample == 0 ? dictionary.entries() : dictionary.Sample(sample);

@@ -14,7 +14,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/generate_service.h"
-#include "serve/generation_defaults.h"
 
 namespace tandem::apps {
 namespace {
@@ -283,13 +282,11 @@ Status Run(const OptionValues& options, Console& console) {
                             engine.max_draft_len = config.draft_len;
                             engine.ratio_acceptance = config.use_logits;
                           }));
-  TANDEM_ASSIGN_OR_RETURN(const auto codec, OpenCodec(options, *session));
-  TANDEM_ASSIGN_OR_RETURN(const auto prompts, ReadPrompts(options, *codec));
+  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
+  TANDEM_ASSIGN_OR_RETURN(const auto prompts, ReadPrompts(options, *text.codec));
   session->engine->Start();
   const auto client = serve::MakeEngineClient(*session->engine);
-  TANDEM_ASSIGN_OR_RETURN(serve::GenerationDefaults defaults,
-                          serve::LoadGenerationDefaults(session->target.folder));
-  serve::GenerateService service(*client, *codec, std::move(defaults), session->clock);
+  serve::GenerateService service(*client, *text.codec, std::move(text.defaults), session->clock);
 
   serve::TextRequest request = MakeTemplate(options);
   std::vector<std::unique_ptr<serve::TextStream>> streams;

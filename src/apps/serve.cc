@@ -10,7 +10,6 @@
 #include "apps/tokenizers.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "serve/generation_defaults.h"
 #include "serve/server.h"
 
 namespace tandem::apps {
@@ -155,15 +154,11 @@ void SayAddress(const serve::ServerOptions& options, uint16_t port, const Consol
 Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const serve::ServerOptions server_options, MakeServerOptions(options));
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
-  TANDEM_ASSIGN_OR_RETURN(const auto codec, OpenCodec(options, *session));
-  serve::GenerationDefaults defaults;
-  if (!session->target.folder.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(defaults, serve::LoadGenerationDefaults(session->target.folder));
-  }
+  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
   serve::Metrics metrics;
-  serve::GenerateService service(*engine, *codec, std::move(defaults), session->clock, {},
+  serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock, {},
                                  &metrics);
   TANDEM_ASSIGN_OR_RETURN(const auto server,
                           serve::Server::Start(server_options, service, metrics));

@@ -8,7 +8,7 @@ namespace {
 Result<std::filesystem::path> TokenizerFolder(const OptionValues& options, const Session& session) {
   if (options.IsSet("tokenizer_dir")) return std::filesystem::path(options.Text("tokenizer_dir"));
   if (!session.target.folder.empty()) return session.target.folder;
-  return InvalidArgument("a dummy model has no tokenizer: give --tokenizer_dir");
+  return InvalidArgument("the model has no tokenizer.json beside it: give --tokenizer_dir");
 }
 
 // Drafted ids must mean the same text to both models. A draft folder without a tokenizer is taken
@@ -24,11 +24,13 @@ Status CheckDraft(const std::filesystem::path& target, const Session& session) {
 
 }  // namespace
 
-Result<std::unique_ptr<serve::TextCodec>> OpenCodec(const OptionValues& options,
-                                                    const Session& session) {
+Result<TextModel> OpenTextModel(const OptionValues& options, const Session& session) {
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TokenizerFolder(options, session));
   TANDEM_RETURN_IF_ERROR(CheckDraft(folder, session));
-  return serve::LoadTextCodec(folder);
+  TextModel model;
+  TANDEM_ASSIGN_OR_RETURN(model.codec, serve::LoadTextCodec(folder));
+  TANDEM_ASSIGN_OR_RETURN(model.defaults, serve::LoadGenerationDefaults(folder));
+  return model;
 }
 
 }  // namespace tandem::apps

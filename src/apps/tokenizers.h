@@ -1,16 +1,23 @@
-// The text side of a session: its tokenizer, checked against the draft's. Main thread.
+// The text side of a session: its tokenizer, checked against the draft's, and its sampling
+// defaults. Main thread.
 #pragma once
 
 #include <memory>
 
 #include "apps/session.h"
+#include "serve/generation_defaults.h"
 #include "serve/text_codec.h"
 
 namespace tandem::apps {
 
-// --tokenizer_dir, or what lies in the target's folder. INVALID_ARGUMENT when the draft's tokenizer
-// gives other ids than the target's (padded vocabularies may differ), or for a dummy without one.
-Result<std::unique_ptr<serve::TextCodec>> OpenCodec(const OptionValues& options,
-                                                    const Session& session);
+// What the model's folder says of text.
+struct TextModel {
+  std::unique_ptr<serve::TextCodec> codec;
+  serve::GenerationDefaults defaults;
+};
+
+// From --tokenizer_dir, or the target's folder. INVALID_ARGUMENT when the draft's tokenizer gives
+// other ids than the target's (padded vocabularies may differ), or for a dummy without one.
+Result<TextModel> OpenTextModel(const OptionValues& options, const Session& session);
 
 }  // namespace tandem::apps

@@ -64,21 +64,6 @@ Status OpenWeights(const fs::path& path, std::optional<DType> dtype, ModelSource
   return Internal("a dummy has no folder");
 }
 
-// What is read beside the weights.
-Status ReadSideFiles(const fs::path& folder, ModelSource& model) {
-  model.tokenizer_dir = TokenizerDir(folder);
-  TANDEM_ASSIGN_OR_RETURN(model.generation, ReadGenerationDefaults(folder));
-  model.eos_ids = model.spec().eos_ids;
-  for (const int64_t id : model.generation.eos_ids) {
-    if (id < 0 || id >= model.spec().vocab_size) continue;  // can never be produced
-    const auto token = static_cast<int32_t>(id);
-    if (std::find(model.eos_ids.begin(), model.eos_ids.end(), token) == model.eos_ids.end()) {
-      model.eos_ids.push_back(token);
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string_view KindName(ModelSource::Kind kind) {
@@ -98,7 +83,7 @@ Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype) 
   model.path = path;
   TANDEM_ASSIGN_OR_RETURN(model.kind, KindOf(path));
   TANDEM_RETURN_IF_ERROR(OpenWeights(path, dtype, model));
-  TANDEM_RETURN_IF_ERROR(ReadSideFiles(path, model));
+  model.tokenizer_dir = TokenizerDir(path);
   return model;
 }
 
@@ -112,7 +97,7 @@ Result<ModelSource> OpenDummy(const fs::path& config, const DummyOptions& option
   model.kind = ModelSource::Kind::kDummy;
   model.path = file;
   model.weights = *std::move(source);
-  TANDEM_RETURN_IF_ERROR(ReadSideFiles(file.parent_path(), model));
+  model.tokenizer_dir = TokenizerDir(file.parent_path());
   return model;
 }
 

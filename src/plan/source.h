@@ -1,19 +1,17 @@
 // OpenModel: whatever a user may name as a model (Hugging Face folder, checkpoint, engine) becomes
-// a WeightSource with its spec, limits, tokenizer folder and sampling defaults. The caller owns it;
-// used by one thread.
+// a WeightSource with its spec, limits and tokenizer folder. The caller owns it; used by one
+// thread.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "checkpoint/sharding.h"
 #include "model/dummy_weights.h"
 #include "model/weights.h"
 #include "plan/build.h"
-#include "plan/generation_config.h"
 
 namespace tandem {
 
@@ -26,9 +24,6 @@ struct ModelSource {
   Sharding sharding;                    // as stored; any source can be loaded unsharded
   std::optional<BuildLimits> limits;    // of an engine
   std::filesystem::path tokenizer_dir;  // empty when the folder holds no tokenizer
-  GenerationDefaults generation;
-  // Ids that end an answer: those of the config and of generation_config.json together.
-  std::vector<int32_t> eos_ids;
 
   const ModelSpec& spec() const { return weights->spec(); }
 };
