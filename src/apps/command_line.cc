@@ -118,8 +118,6 @@ void AddOption(CLI::App& app, ParsedCommand& parsed, const OptionSpec& spec) {
   read->option = app.add_option(names, read->values, help)
                      ->group(std::string(spec.group))
                      ->type_name(TypeName(spec));
-  // A later value wins over an earlier one; a position would then swallow the next one's value.
-  if (!positional) read->option->take_last();
   if (spec.type == OptionType::kTexts) {
     read->option->take_all()->expected(1, 1 << 20);
   } else if (spec.type == OptionType::kFlag) {
@@ -128,6 +126,10 @@ void AddOption(CLI::App& app, ParsedCommand& parsed, const OptionSpec& spec) {
   } else {
     read->option->expected(1);
   }
+  // Else a value in brackets would be taken apart, and a position would swallow the next one's
+  // value.
+  read->option->allow_extra_args(false);
+  if (spec.type != OptionType::kTexts && !positional) read->option->take_last();
   for (const Positional& p : parsed.command->positionals) {
     if (p.name == spec.name && p.required) read->option->required();
   }

@@ -28,7 +28,8 @@ Status Run(const OptionValues& options, Console& console) {
                                  {"memory", nlohmann::ordered_json::array()}};
   if (session->draft) json["draft"] = session->draft->name;
   for (const MemoryLine& line : engine.memory_plan()) {
-    console.Say(fmt::format("  {:34} {:>10}  {}", line.what, FormatBytes(line.bytes), line.option));
+    console.Say(fmt::format("  {:34} {:>10}  {}", line.what, FormatBytes(line.bytes),
+                            line.option.empty() ? "" : "--" + line.option));
     json["memory"].push_back({{"what", line.what}, {"bytes", line.bytes}, {"option", line.option}});
   }
   console.Result(json.dump());

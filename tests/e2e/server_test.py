@@ -130,7 +130,7 @@ class OpenAiTest(ServerTest):
         self.assertEqual([c["index"] for c in first], [0, 1, 2])
 
     def test_completions_and_models(self):
-        _, reply = self.server.post("/v1/completions", {"model": "x", "prompt": QUESTION, "max_tokens": 120})
+        _, reply = self.server.post("/v1/completions", {"model": "tandem", "prompt": QUESTION, "max_tokens": 120})
         self.assertEqual(reply["choices"][0]["text"], KEY["tandem"])
         status, _, text = self.server.request("GET", "/v1/models")
         self.assertEqual(status, 200)
