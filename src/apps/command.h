@@ -2,6 +2,7 @@
 // function that does the work. From these rows come parsing, --help, completion and docs/cli.md.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,13 +27,17 @@ class Console {
   void SayPart(std::string_view text) const;
   // The one JSON object of --json; silent without it.
   void Result(std::string_view json_object) const;
-  // "Loading ... 42 %": redrawn on a terminal, at every tenth as a plain line otherwise.
+  // "loading target 42 %": redrawn on a terminal; otherwise a plain line at every tenth of what
+  // takes longer than two seconds.
   void Progress(std::string_view what, double done);
 
  private:
   const bool json_;
   const bool terminal_;
-  int last_tenth_ = -1;
+  // Of the progress being told.
+  std::string task_;
+  std::chrono::steady_clock::time_point task_started_;
+  int last_tenth_ = 0;
 };
 
 struct Positional {

@@ -9,6 +9,8 @@
 namespace tandem::apps {
 namespace {
 
+constexpr std::chrono::seconds kSilence{2};
+
 void Write(std::FILE* stream, std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stream);
   std::fflush(stream);
@@ -42,9 +44,15 @@ void Console::Progress(std::string_view what, double done) {
     return;
   }
   // Short work says nothing on its way; long work a line every tenth.
+  const auto now = std::chrono::steady_clock::now();
+  if (what != task_) {
+    task_ = what;
+    task_started_ = now;
+    last_tenth_ = 0;
+  }
   const int tenth = percent / 10;
-  if (tenth == last_tenth_) return;
-  last_tenth_ = done >= 1 ? -1 : tenth;
+  if (tenth == last_tenth_ || now - task_started_ < kSilence) return;
+  last_tenth_ = tenth;
   Write(stderr, fmt::format("{} {} %\n", what, percent));
 }
 

@@ -298,6 +298,7 @@ Status Run(const OptionValues& options, Console& console) {
   const bool streaming = options.Flag("streaming") && num_choices == 1;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   std::string csv;
+  Usage total;  // of all answers
   for (size_t i = 0; i < prompts.size(); ++i) {
     console.Say(fmt::format("Input [Text {}]: \"{}\"", i, prompts[i].shown));
     TANDEM_ASSIGN_OR_RETURN(const serve::TextResult result,
@@ -308,14 +309,18 @@ Status Run(const OptionValues& options, Console& console) {
     }
     json.push_back(ToJson(prompts[i], result));
     csv += CsvLines(result);
+    for (const serve::TextChoice& choice : result.choices) {
+      total.output_tokens += choice.usage.output_tokens;
+      total.drafts_proposed += choice.usage.drafts_proposed;
+      total.drafts_accepted += choice.usage.drafts_accepted;
+    }
   }
   if (options.IsSet("output_csv")) {
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(options.Text("output_csv"), csv));
   }
-  const EngineStats stats = session->engine->Stats();
-  if (stats.drafts_proposed > 0) {
-    console.Say(fmt::format("[{} output tokens; {} of {} drafted tokens held]", stats.output_tokens,
-                            stats.drafts_accepted, stats.drafts_proposed));
+  if (session->engine->has_draft()) {
+    console.Say(fmt::format("[{} output tokens; {} of {} drafted tokens held]", total.output_tokens,
+                            total.drafts_accepted, total.drafts_proposed));
   }
   console.Result(json.dump());
   return {};

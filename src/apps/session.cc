@@ -88,7 +88,9 @@ Opened WithName(ModelSource source, std::string name) {
 
 Result<Opened> OpenFolder(const std::filesystem::path& path) {
   TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path));
-  return WithName(std::move(source), std::filesystem::weakly_canonical(path).filename().string());
+  // "dictionary/target": the last folder alone is often a role or a version.
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
+  return WithName(std::move(source), (whole.parent_path().filename() / whole.filename()).string());
 }
 
 Result<Opened> OpenShape(const std::filesystem::path& config, const DummyOptions& options) {

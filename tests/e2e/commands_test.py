@@ -183,6 +183,10 @@ class VerbsTest(unittest.TestCase):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
         self.assertRegex(tandem("--version").stdout, r"^tandem \d+\.\d+\.\d+ \(\w+\)\n$")
 
+    def test_the_reference_page_is_what_the_program_says(self):
+        page = (REPOSITORY / "docs/cli.md").read_text()
+        self.assertEqual(page, tandem("completion", "markdown").stdout, "run: tandem completion markdown >docs/cli.md")
+
     def test_plan_and_inspect_tell_bytes_and_tensors(self):
         plan = json.loads(tandem("plan", "--json").stdout)
         self.assertGreater(sum(line["bytes"] for line in plan["memory"]), 10_000_000)
