@@ -26,21 +26,26 @@ endif()
 set(CMAKE_CXX_FLAGS_DEV "-O2 -g1 -D_GLIBCXX_ASSERTIONS" CACHE STRING "" FORCE)
 set(CMAKE_C_FLAGS_DEV "-O2 -g1" CACHE STRING "" FORCE)
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG" CACHE STRING "" FORCE)
-add_compile_options(-Wall -Wextra -Wpedantic -fstack-protector-strong)
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>
+                    $<$<COMPILE_LANGUAGE:C,CXX>:-Wpedantic> $<$<COMPILE_LANGUAGE:C,CXX>:-fstack-protector-strong>)
 # A difference in contraction between two compilations of one formula would break bit equality.
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack)
 if(TANDEM_WERROR)
-  add_compile_options(-Werror)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
   # Warnings that follow inlined code into the libraries' headers are false with newer compilers (fmt 9
   # under GCC 13) and under the sanitizers; the plain build with GCC 12 keeps them as errors.
   if(TANDEM_SANITIZE OR CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-    add_compile_options(-Wno-error=array-bounds -Wno-error=stringop-overflow -Wno-error=stringop-overread
-                        -Wno-error=restrict -Wno-error=maybe-uninitialized)
+    foreach(warning array-bounds stringop-overflow stringop-overread restrict maybe-uninitialized)
+      add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wno-error=${warning}>)
+    endforeach()
   endif()
 endif()
 if(TANDEM_SANITIZE)
-  add_compile_options(-fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # The sanitizers see host code; device code has compute-sanitizer.
+  foreach(flag -fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:${flag}>)
+  endforeach()
   add_link_options(-fsanitize=${TANDEM_SANITIZE})
 endif()
 

@@ -2,6 +2,7 @@
 // long as anything made by it lives; used by the thread that loads and then by the executor's.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,12 @@
 #include "ops/ops.h"
 
 namespace tandem::ops {
+
+// Work that was enqueued once, kept so that it can be enqueued again at the price of one launch.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
 
 class Backend {
  public:
@@ -25,6 +32,31 @@ class Backend {
   virtual Result<Buffer> Allocate(size_t bytes) = 0;
   virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
+
+  // The backend's stream: the ops and the calls below run in the order they were enqueued. A backend
+  // that has finished when a call returns (the CPU) needs none of this, and the defaults serve it.
+
+  // Host memory that the device reads and writes by itself: what the asynchronous copies want.
+  virtual Result<Buffer> AllocatePinned(size_t bytes) { return Allocate(bytes); }
+  // `from` (`to`) is pinned and stays untouched until the copy has run.
+  virtual void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) {
+    CopyToDevice(to, from, bytes);
+  }
+  virtual void EnqueueCopyToHost(void* to, const void* from, size_t bytes) {
+    CopyToHost(to, from, bytes);
+  }
+  // Marks the end of what has been enqueued so far; the mark is one of kNumMarks, used in turn.
+  virtual void Mark(int /*mark*/) {}
+  // Returns when what stood before the mark has run.
+  virtual void WaitFor(int /*mark*/) {}
+  // Returns when everything has run; INTERNAL says what a kernel did wrong.
+  virtual Status Synchronize() { return {}; }
+  static constexpr int kNumMarks = 8;
+
+  // Records what `enqueue` enqueues (it does not run) instead of enqueuing it; null where the backend
+  // records nothing and `enqueue` was not called: the caller then calls it each time.
+  virtual std::unique_ptr<Graph> Capture(const std::function<void()>& /*enqueue*/) { return {}; }
+  virtual void Launch(const Graph& /*graph*/) {}
 
   // Packs the rows of `parts` ([rows_i, cols], host memory, one dtype) one below the other. `bias`:
   // empty, or as many [rows_i] tensors as parts (an empty one means zeros).
@@ -49,5 +81,18 @@ struct CpuOptions {
 Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options);
 // Instruction sets this CPU can run, slowest first: a test is instantiated over them.
 std::vector<std::string> SupportedCpuIsas();
+
+struct CudaOptions {
+  int device = 0;
+  // A row's result depends on that row alone, as on the CPU: one arithmetic for every number of rows,
+  // at the price of the faster ones.
+  bool batch_invariant = false;
+};
+
+// UNAVAILABLE when there is no such GPU, no driver, or this program was built without CUDA; the
+// message says which.
+Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options);
+// GPUs this program can use; 0 without a driver or when built without CUDA.
+int NumCudaDevices();
 
 }  // namespace tandem::ops

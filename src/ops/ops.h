@@ -19,6 +19,11 @@ namespace tandem::ops {
 struct LinearWeight {
   Buffer data;
   Buffer bias;  // [rows] fp32; empty without one
+  // fp8: what each output's sum is multiplied with, [rows] fp32; empty otherwise.
+  Buffer scales;
+  // fp8 with activations of a calibrated range: what x is divided by before it is rounded to fp8; 0:
+  // every row of x by its own largest value, where rounding it pays.
+  float input_scale = 0.0f;
   DType dtype = DType::kF32;
   int64_t rows = 0;  // output features
   int64_t cols = 0;  // input features
@@ -41,6 +46,9 @@ struct KvPool {
   int32_t num_kv_heads = 0;
   int32_t block_tokens = 0;
   int32_t head_dim = 0;
+  // fp8 pools: a stored element times its scale is the key or value.
+  float key_scale = 1.0f;
+  float value_scale = 1.0f;
 
   int64_t elements_per_head() const { return int64_t{block_tokens} * head_dim; }
   int64_t elements_per_block() const {
@@ -51,11 +59,13 @@ struct KvPool {
 // A ragged batch of token ranges: prefill chunks, decode steps, verifications and catch-ups alike.
 // Sequence s has the rows query_start[s] .. query_start[s+1]; its last row sits at absolute
 // position context_len[s] - 1 and rows are consecutive positions. Lies in backend memory; the host
-// knows only the three counts.
+// knows only the counts, and on a device these are upper bounds: a row behind the last has row_seq
+// -1 and stores nothing, a sequence without rows has query_start[s] == query_start[s + 1].
 struct BatchView {
   int32_t num_rows = 0;
   int32_t num_seqs = 0;
   int32_t num_logits = 0;
+  int32_t max_query_len = 0;  // no sequence has more rows; 0: num_rows
   const int32_t* tokens = nullptr;       // [num_rows]
   const int32_t* positions = nullptr;    // [num_rows] absolute
   const int32_t* row_seq = nullptr;      // [num_rows] sequence of the row

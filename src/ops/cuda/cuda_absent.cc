@@ -1,0 +1,12 @@
+// What a build without a CUDA compiler says of the CUDA backend.
+#include "ops/backend.h"
+
+namespace tandem::ops {
+
+Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& /*options*/) {
+  return Unavailable("this program was built without CUDA; ./setup --cuda, then build it again");
+}
+
+int NumCudaDevices() { return 0; }
+
+}  // namespace tandem::ops

@@ -1,0 +1,182 @@
+// One GPU as a backend.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "ops/backend.h"
+#include "ops/cuda/context.cuh"
+#include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/measure.cuh"
+
+namespace tandem::ops {
+namespace {
+
+using cuda::CheckCuda;
+
+void FreeDevice(void* data, size_t /*bytes*/) { cudaFree(data); }
+void FreePinned(void* data, size_t /*bytes*/) { cudaFreeHost(data); }
+
+class CudaGraph final : public Graph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t exec) : exec_(exec) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  cudaGraphExec_t exec() const { return exec_; }
+
+ private:
+  cudaGraphExec_t exec_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const cuda::Context& context, std::string name)
+      : context_(context), name_(std::move(name)), ops_(context) {
+    for (cudaEvent_t& mark : marks_) {
+      CheckCuda(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "an event");
+    }
+  }
+  ~CudaBackend() override {
+    cudaStreamSynchronize(context_.stream);
+    for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
+    cudaStreamDestroy(context_.stream);
+  }
+  CudaBackend(const CudaBackend&) = delete;
+  CudaBackend& operator=(const CudaBackend&) = delete;
+
+  std::string Describe() const override {
+    return fmt::format("cuda {} {}{}", context_.device, name_,
+                       context_.batch_invariant ? ", batch-invariant" : "");
+  }
+  Device device() const override { return {Device::Kind::kCuda, context_.device}; }
+  Ops& ops() override { return ops_; }
+
+  Result<Buffer> Allocate(size_t bytes) override;
+  Result<Buffer> AllocatePinned(size_t bytes) override;
+  // The plain copies wait: they serve loading and tests.
+  void CopyToDevice(void* to, const void* from, size_t bytes) override {
+    EnqueueCopyToDevice(to, from, bytes);
+    CheckCuda(cudaStreamSynchronize(context_.stream), "a copy to the device");
+  }
+  void CopyToHost(void* to, const void* from, size_t bytes) override {
+    EnqueueCopyToHost(to, from, bytes);
+    CheckCuda(cudaStreamSynchronize(context_.stream), "a copy to the host");
+  }
+  void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) override {
+    CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, context_.stream),
+              "a copy to the device");
+  }
+  void EnqueueCopyToHost(void* to, const void* from, size_t bytes) override {
+    CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, context_.stream),
+              "a copy to the host");
+  }
+
+  void Mark(int mark) override {
+    CheckCuda(cudaEventRecord(marks_[static_cast<size_t>(mark)], context_.stream), "a mark");
+  }
+  void WaitFor(int mark) override {
+    CheckCuda(cudaEventSynchronize(marks_[static_cast<size_t>(mark)]), "a kernel before a mark");
+  }
+  Status Synchronize() override {
+    const cudaError_t error = cudaStreamSynchronize(context_.stream);
+    if (error == cudaSuccess) return {};
+    return Internal(fmt::format("a kernel failed: {}", cudaGetErrorString(error)));
+  }
+  std::unique_ptr<Graph> Capture(const std::function<void()>& enqueue) override;
+  void Launch(const Graph& graph) override {
+    CheckCuda(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).exec(), context_.stream),
+              "a graph");
+  }
+
+  Result<LinearWeight> PackLinear(std::span<const Tensor> parts,
+                                  std::span<const Tensor> bias) override;
+  int64_t PackedBytes(int64_t rows, int64_t cols, DType dtype) const override {
+    return rows * cols * static_cast<int64_t>(SizeOf(dtype));
+  }
+
+  double MeasureReadBandwidth() override { return cuda::MeasureReadBandwidth(context_); }
+  double MeasureMatrixPeak(DType dtype) override { return cuda::MeasureMatrixPeak(context_, dtype); }
+
+ private:
+  const cuda::Context context_;
+  const std::string name_;
+  cuda::CudaOps ops_;
+  std::array<cudaEvent_t, kNumMarks> marks_{};
+};
+
+Result<LinearWeight> CudaBackend::PackLinear(std::span<const Tensor> /*parts*/,
+                                              std::span<const Tensor> /*bias*/) {
+  return Unimplemented("not yet");
+}
+
+Result<Buffer> CudaBackend::Allocate(size_t bytes) {
+  if (bytes == 0) return Buffer{};
+  void* data = nullptr;
+  if (cudaMalloc(&data, bytes) != cudaSuccess) {
+    cudaGetLastError();  // taken note of
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    return ResourceExhausted(fmt::format(
+        "{} bytes of device memory were asked for, {} of {} are free", bytes, free, total));
+  }
+  CheckCuda(cudaMemsetAsync(data, 0, bytes, context_.stream), "clearing memory");
+  return Buffer(data, bytes, device(), FreeDevice);
+}
+
+Result<Buffer> CudaBackend::AllocatePinned(size_t bytes) {
+  if (bytes == 0) return Buffer{};
+  void* data = nullptr;
+  if (cudaMallocHost(&data, bytes) != cudaSuccess) {
+    cudaGetLastError();
+    return ResourceExhausted(fmt::format("{} bytes of pinned memory were refused", bytes));
+  }
+  std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
+  return Buffer(data, bytes, Device{}, FreePinned);
+}
+
+std::unique_ptr<Graph> CudaBackend::Capture(const std::function<void()>& enqueue) {
+  CheckCuda(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal), "a capture");
+  enqueue();
+  cudaGraph_t graph = nullptr;
+  CheckCuda(cudaStreamEndCapture(context_.stream, &graph), "the end of a capture");
+  cudaGraphExec_t exec = nullptr;
+  CheckCuda(cudaGraphInstantiate(&exec, graph, 0), "a graph's instance");
+  CheckCuda(cudaGraphDestroy(graph), "a graph");
+  return std::make_unique<CudaGraph>(exec);
+}
+
+}  // namespace
+
+int NumCudaDevices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    cudaGetLastError();
+    return Unavailable(fmt::format("no GPU can be used: {}", cudaGetErrorString(error)));
+  }
+  if (options.device < 0 || options.device >= count) {
+    return Unavailable(fmt::format("GPU {} was asked for; there are {}", options.device, count));
+  }
+  cudaDeviceProp properties{};
+  CheckCuda(cudaSetDevice(options.device), "choosing the GPU");
+  CheckCuda(cudaGetDeviceProperties(&properties, options.device), "the GPU's properties");
+  cuda::Context context;
+  context.device = options.device;
+  context.num_sms = properties.multiProcessorCount;
+  context.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
+  context.batch_invariant = options.batch_invariant;
+  CheckCuda(cudaStreamCreateWithFlags(&context.stream, cudaStreamNonBlocking), "a stream");
+  return std::unique_ptr<Backend>(new CudaBackend(context, properties.name));
+}
+
+}  // namespace tandem::ops

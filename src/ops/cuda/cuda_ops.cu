@@ -1,0 +1,21 @@
+#include "ops/cuda/cuda_ops.cuh"
+
+namespace tandem::ops::cuda {
+
+CudaOps::CudaOps(const Context& context)
+    : context_(context), linear_(context), attention_(context), sampler_(context) {}
+
+void CudaOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+  linear_.Run(x, weight, out);
+}
+
+void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
+                             int32_t layer, float scale, const Tensor& out) {
+  attention_.Run(qkv, batch, pool, layer, scale, out);
+}
+
+void CudaOps::Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) {
+  sampler_.Sample(rows, vocab, out);
+}
+
+}  // namespace tandem::ops::cuda

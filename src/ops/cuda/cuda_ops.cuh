@@ -1,0 +1,41 @@
+// CudaOps: Ops on one GPU, every op enqueued on the context's stream. Each op stands in the .cu file
+// of its name. Owned by the backend; used by the executor's thread. Workspaces are made with the
+// object or by Reserve...; an op allocates nothing and never waits, so that it can be captured.
+#pragma once
+
+#include "ops/cuda/context.cuh"
+#include "ops/cuda/linear.cuh"
+#include "ops/cuda/paged_attention.cuh"
+#include "ops/cuda/sample.cuh"
+#include "ops/ops.h"
+
+namespace tandem::ops::cuda {
+
+class CudaOps final : public Ops {
+ public:
+  explicit CudaOps(const Context& context);
+
+  void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
+  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,
+                  const Tensor& out) override;
+  void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
+  void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
+                    const KvPool& pool, int32_t layer) override;
+  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
+                      float scale, const Tensor& out) override;
+  void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
+  void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
+  void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
+  void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) override;
+  int32_t VerifyAndAccept(const SlotSampling& slot, int32_t position, const int32_t* draft,
+                          int32_t num_draft, const float* draft_probs, float* target_probs,
+                          int64_t vocab, int32_t* next) override;
+
+ private:
+  const Context context_;
+  LinearRunner linear_;
+  AttentionRunner attention_;
+  CudaSampler sampler_;
+};
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,10 @@
+// The GPU's ceilings, measured: what the benchmarks print shares of.
+#pragma once
+#include "ops/cuda/context.cuh"
+#include "tensor/dtype.h"
+namespace tandem::ops::cuda {
+// Bytes/s of a read stream over all multiprocessors. Takes some tens of milliseconds.
+double MeasureReadBandwidth(const Context& context);
+// Operations/s of a large matrix product in `dtype` (bf16, fp16, fp8).
+double MeasureMatrixPeak(const Context& context, DType dtype);
+}  // namespace tandem::ops::cuda
