@@ -21,6 +21,8 @@ struct BackendCase {
   std::string name;
   std::function<std::unique_ptr<Backend>()> make;
   DType dtype;
+  // A row's result is the same bits whatever the other rows: the CPU always, CUDA by option.
+  bool batch_invariant = true;
 };
 
 inline void PrintTo(const BackendCase& backend_case, std::ostream* out) {
@@ -40,6 +42,17 @@ inline std::vector<BackendCase> AllBackendCases() {
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
       cases.push_back({isa + "_" + std::string(DTypeName(dtype)), make, dtype});
     }
+  }
+  if (NumCudaDevices() > 0) {
+    const auto make_cuda = [](bool batch_invariant) {
+      return [batch_invariant] {
+        auto backend = MakeCudaBackend({.batch_invariant = batch_invariant});
+        return std::move(backend).value();
+      };
+    };
+    cases.push_back({"cuda_bf16", make_cuda(false), DType::kBF16, false});
+    cases.push_back({"cuda_f16", make_cuda(false), DType::kF16, false});
+    cases.push_back({"cuda_invariant_bf16", make_cuda(true), DType::kBF16, true});
   }
   return cases;
 }
