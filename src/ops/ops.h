@@ -118,19 +118,21 @@ class Ops {
   // Copies `tokens` leading tokens of block `from` to block `to`, all layers and heads.
   virtual void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) = 0;
 
-  // Draws one token a row. A draw is the arg-max of filtered log-probability + GumbelNoise at
-  // position history.num_tokens + num_ahead; a greedy row needs no noise.
+  // Called ahead of the first Sample or VerifyAndAccept, so that they allocate nothing: no call
+  // will have more rows at once or a larger vocabulary.
+  virtual void ReserveSampling(int32_t /*max_rows*/, int64_t /*vocab*/) {}
+
+  // Draws one token a row: out[i] belongs to rows[i]. A draw is the arg-max of filtered
+  // log-probability + GumbelNoise at position history.num_tokens + num_ahead; a greedy row needs no
+  // noise. The rows, what they point to and `out` lie in backend memory, so the host knows only an
+  // upper bound of their number: an inert row (null logits) gets token -1.
   virtual void Sample(std::span<const SampleRow> rows, int64_t vocab,
                       std::span<SampledToken> out) = 0;
 
-  // Ratio acceptance (arXiv 2302.01318) of one sequence. draft: [num_draft] tokens drawn from
-  // draft_probs [num_draft, vocab]; target_probs [num_draft + 1, vocab], after every filter.
-  // Accepts while u < p/q, else draws from max(p - q, 0); a bonus token from the last row when all
-  // held. Returns how many drafts held; *next is the token behind them. target_probs is used as
-  // scratch.
-  virtual int32_t VerifyAndAccept(const SlotSampling& slot, int32_t position, const int32_t* draft,
-                                  int32_t num_draft, const float* draft_probs, float* target_probs,
-                                  int64_t vocab, int32_t* next) = 0;
+  // Ratio acceptance (arXiv 2302.01318), one row a sequence: accepts drafts while u < p/q, else
+  // draws from max(p - q, 0); a bonus token from the last row when all held. The rows lie in backend
+  // memory; an inert one (null slot) is passed over.
+  virtual void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) = 0;
 };
 
 }  // namespace tandem::ops

@@ -57,7 +57,7 @@ struct SlotHistory {
 
 // One row to draw from: the logits that follow the slot's history and `num_ahead` drafts behind it.
 struct SampleRow {
-  const float* logits = nullptr;  // [vocab] raw, left untouched
+  const float* logits = nullptr;  // [vocab] raw, left untouched; null: an inert row, token -1
   const SlotSampling* slot = nullptr;
   SlotHistory history;
   const int32_t* ahead = nullptr;  // [num_ahead] drafts already proposed behind the history
@@ -69,6 +69,18 @@ struct SampleRow {
   // Not negative: no draw, this is the token (ratio acceptance chose it) whose log-probs are
   // wanted.
   int32_t given = -1;
+};
+
+// One sequence whose drafts the ratio rule tests.
+struct VerifyRow {
+  const SlotSampling* slot = nullptr;  // null: an inert row, nothing is read or written
+  int32_t position = 0;                // of the first draft
+  const int32_t* draft = nullptr;      // [num_draft] tokens drawn from draft_probs
+  int32_t num_draft = 0;
+  const float* draft_probs = nullptr;  // [num_draft, vocab]
+  float* target_probs = nullptr;       // [num_draft + 1, vocab] after every filter; then scratch
+  int32_t* accepted = nullptr;         // set to how many drafts held
+  int32_t* next = nullptr;             // set to the token behind them
 };
 
 constexpr int kMaxTopLogprobs = 20;

@@ -205,13 +205,13 @@ INSTANTIATE_TEST_SUITE_P(
 class BiasedOps final : public ops::Ops {
  public:
   explicit BiasedOps(ops::Ops& ops) : ops_(ops) {}
-  int32_t VerifyAndAccept(const ops::SlotSampling& slot, int32_t position, const int32_t* draft,
-                          int32_t num_draft, const float* draft_probs, float* target_probs,
-                          int64_t vocab, int32_t* next) override {
-    std::vector<float> halved(draft_probs, draft_probs + num_draft * vocab);
-    for (float& q : halved) q *= 0.5f;
-    return ops_.VerifyAndAccept(slot, position, draft, num_draft, halved.data(), target_probs,
-                                vocab, next);
+  void VerifyAndAccept(std::span<const ops::VerifyRow> rows, int64_t vocab) override {
+    for (ops::VerifyRow row : rows) {
+      std::vector<float> halved(row.draft_probs, row.draft_probs + row.num_draft * vocab);
+      for (float& q : halved) q *= 0.5f;
+      row.draft_probs = halved.data();
+      ops_.VerifyAndAccept({&row, 1}, vocab);
+    }
   }
   void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
               std::span<ops::SampledToken> out) override {

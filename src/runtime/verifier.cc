@@ -151,10 +151,17 @@ void Verifier::AcceptByRatio(const Block& block, StepResult& result) {
     rows[i].probs = probs_.data() + static_cast<int64_t>(i) * vocab;
   }
   ops_.Sample(rows, vocab, drawn);
+  int32_t held = 0;
   int32_t next = 0;
-  const int32_t held =
-      ops_.VerifyAndAccept(slot.sampling, slot.known, slot.drafts.data(), block.num_rows - 1,
-                           proposer_.Probs(slot), probs_.data(), vocab, &next);
+  const ops::VerifyRow verify = {.slot = &slot.sampling,
+                                 .position = slot.known,
+                                 .draft = slot.drafts.data(),
+                                 .num_draft = block.num_rows - 1,
+                                 .draft_probs = proposer_.Probs(slot),
+                                 .target_probs = probs_.data(),
+                                 .accepted = &held,
+                                 .next = &next};
+  ops_.VerifyAndAccept({&verify, 1}, vocab);
   for (int32_t i = 0; i <= held; ++i) {
     ops::SampleRow& row = rows[static_cast<size_t>(i)];
     row.given = i < held ? slot.drafts[static_cast<size_t>(i)] : next;

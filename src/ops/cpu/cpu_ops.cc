@@ -76,15 +76,14 @@ void CpuOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
                });
 }
 
+void CpuOps::ReserveSampling(int32_t /*max_rows*/, int64_t vocab) { sampler_.Reserve(vocab); }
+
 void CpuOps::Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) {
   sampler_.Sample(rows, vocab, out);
 }
 
-int32_t CpuOps::VerifyAndAccept(const SlotSampling& slot, int32_t position, const int32_t* draft,
-                                int32_t num_draft, const float* draft_probs, float* target_probs,
-                                int64_t vocab, int32_t* next) {
-  return sampler_.VerifyAndAccept(slot, position, draft, num_draft, draft_probs, target_probs,
-                                  vocab, next);
+void CpuOps::VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) {
+  sampler_.VerifyAndAccept(rows, vocab);
 }
 
 void CpuOps::ReserveLinear(int64_t cols) {
@@ -136,12 +135,13 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
   const int64_t blocks = kernels_.num_linear_blocks(pack.element, num_rows);
   const int64_t panels = NumPanels(weight.rows);
   const double operations = 2.0 * static_cast<double>(num_rows * job.inputs * job.outputs);
-  constexpr int64_t kGrain = 4;  // panels that a kernel likes to read side by side
+  constexpr int64_t kGrain = 4;           // panels that a kernel likes to read side by side
+  constexpr int64_t kManyRowsGrain = 16;  // and those it keeps in L2 while many rows pass
   if (num_rows > kSmallLinearRows) {
     ForEachPiece(
         pool_, blocks, 1, 10.0 * static_cast<double>(num_rows * job.inputs),
         [&](const Piece& piece) { kernels_.pack_activations(pack, piece.begin, piece.end); });
-    ForEachPiece(pool_, panels, kGrain, operations, [&](const Piece& piece) {
+    ForEachPiece(pool_, panels, kManyRowsGrain, operations, [&](const Piece& piece) {
       kernels_.linear_panels(job, piece.begin, piece.end, LinearScratch(piece.thread));
     });
     return;

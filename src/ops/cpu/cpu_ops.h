@@ -32,10 +32,9 @@ class CpuOps final : public Ops {
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
+  void ReserveSampling(int32_t max_rows, int64_t vocab) override;
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) override;
-  int32_t VerifyAndAccept(const SlotSampling& slot, int32_t position, const int32_t* draft,
-                          int32_t num_draft, const float* draft_probs, float* target_probs,
-                          int64_t vocab, int32_t* next) override;
+  void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) override;
 
  private:
   void LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,

@@ -28,8 +28,6 @@ class RowSampler {
         kernels_(KernelsForThisCpu()) {}
 
   void Run(SampledToken& out) {
-    out.num_top = 0;
-    out.logprob = std::numeric_limits<float>::quiet_NaN();
     out.token = row_.given >= 0 ? row_.given : Draw();
     TANDEM_CHECK(out.token >= 0 && out.token < vocab_, "a token outside the vocabulary");
     if (params_.num_top_logprobs >= 0) FillLogprobs(out);
@@ -156,7 +154,13 @@ void CpuSampler::Sample(std::span<const SampleRow> rows, int64_t vocab,
   const auto run = [&](int thread) {
     SampleScratch& scratch = scratch_[static_cast<size_t>(thread)];
     for (size_t i = next.fetch_add(1); i < rows.size(); i = next.fetch_add(1)) {
-      RowSampler(rows[i], vocab, scratch).Run(out[i]);
+      out[i].num_top = 0;
+      out[i].logprob = std::numeric_limits<float>::quiet_NaN();
+      if (rows[i].logits == nullptr) {
+        out[i].token = -1;
+      } else {
+        RowSampler(rows[i], vocab, scratch).Run(out[i]);
+      }
     }
   };
   if (rows.size() < 2 || static_cast<int64_t>(rows.size()) * vocab < kMinParallelLogits) {

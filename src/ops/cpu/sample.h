@@ -25,11 +25,8 @@ class CpuSampler {
   // As Ops::Sample: out[i] belongs to rows[i].
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out);
 
-  // As Ops::VerifyAndAccept: how many of `draft` held; *next is the token behind them.
-  // draft_probs: [num_draft, vocab]; target_probs: [num_draft + 1, vocab], scratch afterwards.
-  int32_t VerifyAndAccept(const SlotSampling& slot, int32_t position, const int32_t* draft,
-                          int32_t num_draft, const float* draft_probs, float* target_probs,
-                          int64_t vocab, int32_t* next);
+  // As Ops::VerifyAndAccept.
+  void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab);
 
  private:
   ThreadPool& pool_;

@@ -179,13 +179,14 @@ class Speculation {
     slot.params.seed = seed;
     const auto position = static_cast<int32_t>(target_.options.prompt.size() + output.size());
     const auto count = static_cast<int32_t>(drafts.size());
-    const int32_t held =
-        sampler_.VerifyAndAccept(slot, position, drafts.data(), count, draft_probs.data(),
-                                 target_probs.data(), vocab_, &next);
+    int32_t held = 0;
+    const VerifyRow row = {
+        &slot, position, drafts.data(), count, draft_probs.data(), target_probs.data(),
+        &held, &next};
+    sampler_.VerifyAndAccept({&row, 1}, vocab_);
     if (rule_ == Rule::kRedrawFromTarget && held < count) {
-      const auto row =
-          unchanged.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(held) * vocab);
-      std::discrete_distribution<int32_t> law(row, row + static_cast<ptrdiff_t>(vocab));
+      const auto p = unchanged.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(held) * vocab);
+      std::discrete_distribution<int32_t> law(p, p + static_cast<ptrdiff_t>(vocab));
       next = law(random_);
     }
     return static_cast<size_t>(held);

@@ -396,8 +396,10 @@ TEST_F(CpuSamplerTest, AnyFloatAnywhereStaysInsideTheVocabulary) {
     target.insert(target.end(), probs.begin(), probs.end());
     const auto draft = static_cast<int32_t>(random() % 2 == 0 ? random() : 0);
     SampleRow view = row.View();
-    const int32_t held = sampler_.VerifyAndAccept(*view.slot, 5, &draft, 1, row.logits.data(),
-                                                  target.data(), row.vocab(), &next);
+    int32_t held = -1;
+    const VerifyRow verify = {view.slot,     5,     &draft, 1, row.logits.data(),
+                              target.data(), &held, &next};
+    sampler_.VerifyAndAccept({&verify, 1}, row.vocab());
     ASSERT_TRUE(held == 0 || held == 1);
     ASSERT_TRUE(next >= 0 && next < row.vocab()) << i;
   }

@@ -62,28 +62,32 @@ void SubtractProbs(float* p, const float* q, int64_t vocab) {
   for (int64_t i = 0; i < vocab; ++i) p[i] = rest(i);
 }
 
+void VerifySequence(const VerifyRow& row, int64_t vocab) {
+  TANDEM_CHECK(row.num_draft >= 0, "drafts or none");
+  const uint64_t seed = row.slot->params.seed;
+  const uint32_t choice = row.slot->params.choice;
+  int32_t held = 0;
+  for (; held < row.num_draft; ++held) {
+    const int64_t token = row.draft[held];
+    if (token < 0 || token >= vocab) break;
+    const float p = Positive(row.target_probs[held * vocab + token]);
+    const float q = Positive(row.draft_probs[held * vocab + token]);
+    if (!(UniformNoise(seed, choice, row.position + held) * q < p)) break;
+  }
+  float* weights = row.target_probs + held * vocab;
+  if (held < row.num_draft) SubtractProbs(weights, row.draft_probs + held * vocab, vocab);
+  const double uniform = UniformDouble(NoiseStream::kResidual, seed, choice, row.position + held);
+  *row.next = DrawByWeight(weights, vocab, Sum(weights, vocab), uniform);
+  *row.accepted = held;
+}
+
 }  // namespace
 
-int32_t CpuSampler::VerifyAndAccept(const SlotSampling& slot, int32_t position,
-                                    const int32_t* draft, int32_t num_draft,
-                                    const float* draft_probs, float* target_probs, int64_t vocab,
-                                    int32_t* next) {
-  TANDEM_CHECK(vocab > 0 && num_draft >= 0, "a vocabulary, and drafts or none");
-  const uint64_t seed = slot.params.seed;
-  const uint32_t choice = slot.params.choice;
-  int32_t held = 0;
-  for (; held < num_draft; ++held) {
-    const int64_t token = draft[held];
-    if (token < 0 || token >= vocab) break;
-    const float p = Positive(target_probs[held * vocab + token]);
-    const float q = Positive(draft_probs[held * vocab + token]);
-    if (!(UniformNoise(seed, choice, position + held) * q < p)) break;
+void CpuSampler::VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) {
+  TANDEM_CHECK(vocab > 0, "a vocabulary");
+  for (const VerifyRow& row : rows) {
+    if (row.slot != nullptr) VerifySequence(row, vocab);
   }
-  float* weights = target_probs + held * vocab;
-  if (held < num_draft) SubtractProbs(weights, draft_probs + held * vocab, vocab);
-  const double uniform = UniformDouble(NoiseStream::kResidual, seed, choice, position + held);
-  *next = DrawByWeight(weights, vocab, Sum(weights, vocab), uniform);
-  return held;
 }
 
 }  // namespace tandem::ops

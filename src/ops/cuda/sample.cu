@@ -1,8 +1,13 @@
-#include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/sample.cuh"
 
 namespace tandem::ops::cuda {
 
-void CudaSampler::Sample(std::span<const SampleRow>, int64_t, std::span<SampledToken>) { TANDEM_CHECK(false, "not yet"); }
-int32_t CudaOps::VerifyAndAccept(const SlotSampling&, int32_t, const int32_t*, int32_t, const float*, float*, int64_t, int32_t*) { TANDEM_CHECK(false, "not yet"); return 0; }
+void CudaSampler::Reserve(int64_t, int64_t) {}
+void CudaSampler::Sample(std::span<const SampleRow>, int64_t, std::span<SampledToken>) {
+  TANDEM_CHECK(false, "not yet");
+}
+void CudaSampler::VerifyAndAccept(std::span<const VerifyRow>, int64_t) {
+  TANDEM_CHECK(false, "not yet");
+}
 
 }  // namespace tandem::ops::cuda
