@@ -18,11 +18,13 @@ namespace {
 #include "ops/cpu/forward.inc"
 // clang-format on
 
-constexpr int64_t kTileRows = 16;         // rows of activations in a tile
-constexpr int64_t kTileInputs = 32;       // inputs in a tile: 64 bytes a row
-constexpr int64_t kTileBytes = 1024;      // of weights: 16 pairs of inputs x 16 outputs
-constexpr int64_t kAmxChunkPanels = 8;    // outputs whose fp32 sums stay in L2
-constexpr int64_t kAmxBlockInputs = 512;  // two panels of it stay in L1
+constexpr int64_t kTileRows = 16;     // rows of activations in a tile
+constexpr int64_t kTileInputs = 32;   // inputs in a tile: 64 bytes a row
+constexpr int64_t kTileBytes = 1024;  // of weights: 16 pairs of inputs x 16 outputs
+// Weights of so many panels and inputs stay in L2 while all rows pass (1 MB), and a pair of row
+// tiles while these panels do. Sums leave the tiles only between blocks of inputs.
+constexpr int64_t kAmxChunkPanels = 16;
+constexpr int64_t kAmxBlockInputs = 2048;
 
 // Tiles 0..3 are sums (2 x 2, or 1 x 4 for one row tile), 4 and 5 activations, 6 and 7 weights.
 struct alignas(64) TileConfig {
@@ -51,14 +53,21 @@ void Configure(int64_t first_rows, int64_t second_rows) {
   _tile_loadconfig(&config);
 }
 
-// Row tiles of a batch: 16 rows each but the last. Packed: tile after tile, each [inputs /
-// 32][rows][32].
+// Row tiles of a batch: 16 rows each but the last. Packed: block of inputs after block, in each
+// tile after tile, each [inputs of the block / 32][rows][32]. With whole rows side by side instead,
+// the tiles of one block would lie a power of two apart and push each other out of the caches.
 struct RowTiles {
   explicit RowTiles(int64_t num_rows)
       : rows(num_rows), count((num_rows + kTileRows - 1) / kTileRows) {}
   int64_t Rows(int64_t tile) const {
     const int64_t left = rows - tile * kTileRows;
     return left < kTileRows ? left : kTileRows;
+  }
+  // Where a tile of the block of inputs that starts at `first` stands, in elements.
+  int64_t Offset(int64_t tile, int64_t first, int64_t inputs) const {
+    const int64_t left = inputs - first;
+    const int64_t width = left < kAmxBlockInputs ? left : kAmxBlockInputs;
+    return first * rows + tile * kTileRows * width;
   }
   int64_t rows;
   int64_t count;
@@ -68,16 +77,17 @@ void PackTiles(const PackJob& job, int64_t tile_begin, int64_t tile_end) {
   const RowTiles tiles(job.num_rows);
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const int64_t rows = tiles.Rows(tile);
-    auto* out = static_cast<uint16_t*>(job.packed) + tile * kTileRows * job.padded_inputs;
     const auto* x = static_cast<const uint16_t*>(job.x) + tile * kTileRows * job.inputs;
     for (int64_t row = 0; row < rows; ++row, x += job.inputs) {
       for (int64_t i = 0; i < job.padded_inputs; i += kTileInputs) {
+        const int64_t first = i / kAmxBlockInputs * kAmxBlockInputs;
+        auto* out = static_cast<uint16_t*>(job.packed) +
+                    tiles.Offset(tile, first, job.padded_inputs) + (i - first) * rows;
         const int64_t left = job.inputs - i;
         // Copied as bits; lanes behind the last input become zeros.
         const __mmask32 mask =
             left >= 32 ? ~__mmask32{0} : (__mmask32{1} << (left > 0 ? left : 0)) - 1;
-        _mm512_storeu_si512(out + i * rows + row * kTileInputs,
-                            _mm512_maskz_loadu_epi16(mask, x + i));
+        _mm512_storeu_si512(out + row * kTileInputs, _mm512_maskz_loadu_epi16(mask, x + i));
       }
     }
   }
@@ -95,8 +105,8 @@ struct TileBlock {
   float* sums;  // [rows, stride]
   int64_t stride;
   bool accumulate;
-  const char* next;  // weights to ask for meanwhile: so many lines a step and panel
-  int64_t lines_per_step;
+  const char* next;    // activations that will be wanted next: asked for in step with the products
+  int64_t next_lines;  // a step of 32 inputs
 };
 
 constexpr int64_t kPairBytes = 64;  // bytes between the rows of a tile in memory
@@ -118,17 +128,14 @@ void Multiply2x2(const TileBlock& b) {
   }
   for (int64_t i = 0; i < b.num_inputs; i += kTileInputs) {
     const char* w = b.w + i / kTileInputs * kTileBytes;
-    const char* next = b.next + i / kTileInputs * b.lines_per_step * 64;
-    for (int64_t line = 0; line < b.lines_per_step; ++line) {
-      __builtin_prefetch(next + line * 64, 0, 2);
-      __builtin_prefetch(next + b.panel_bytes + line * 64, 0, 2);
-    }
-    _tile_loadd(4, b.a0 + i * b.rows0, kPairBytes);
+    const char* next = b.next + i / kTileInputs * b.next_lines * 64;
+    for (int64_t line = 0; line < b.next_lines; ++line) __builtin_prefetch(next + line * 64, 0, 2);
     _tile_loadd(6, w, kPairBytes);
-    _tile_loadd(7, w + b.panel_bytes, kPairBytes);
-    _tile_loadd(5, b.a1 + i * b.rows1, kPairBytes);
+    _tile_loadd(4, b.a0 + i * b.rows0, kPairBytes);
     _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, w + b.panel_bytes, kPairBytes);
     _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, b.a1 + i * b.rows1, kPairBytes);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
@@ -233,70 +240,65 @@ void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratc
   }
 }
 
-// One block of inputs of one or two panels, for all rows. While it computes it asks for the next
-// weights: two panels of this block's size at `next`.
-void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_t panels,
-                int64_t first_input, const char* next, float* sums) {
-  const auto* activations = static_cast<const uint16_t*>(job.activations);
-  const int64_t pairs = (tiles.count + 1) / 2;
-  b.lines_per_step = (kTileBytes / 64 + pairs - 1) / pairs;
-  const int64_t pass_bytes = b.num_inputs / kTileInputs * b.lines_per_step * 64;
-  const auto at = [&](int64_t tile) TANDEM_INLINE_LAMBDA {
-    return activations + tile * kTileRows * job.inputs + first_input * tiles.Rows(tile);
-  };
-  int64_t configured = 0;  // the row counts that the unit is set up for
-  for (int64_t pair = 0; pair < pairs; ++pair) {
-    const int64_t tile = 2 * pair;
-    const bool alone = tile + 1 == tiles.count;
-    b.a0 = at(tile);
-    b.rows0 = tiles.Rows(tile);
-    b.rows1 = alone ? 0 : tiles.Rows(tile + 1);
-    b.a1 = alone ? b.a0 : at(tile + 1);
-    b.sums = sums + tile * kTileRows * b.stride;
-    b.next = next + pair * pass_bytes;
-    const int64_t setting = b.rows0 * 32 + b.rows1;  // at most 16 each
-    if (setting != configured) {
-      Configure(b.rows0, b.rows1);
-      configured = setting;
-    }
-    if (!alone && panels == 2) {
+// A pair of row tiles (or the last one alone) times the panels of a chunk. `b` holds all but the
+// weights' panel.
+void MultiplyPair(TileBlock b, int64_t panels) {
+  for (int64_t panel = 0; panel < panels; panel += 2) {
+    if (b.rows1 > 0 && panel + 1 < panels) {
       Multiply2x2(b);
     } else {
-      for (int64_t panel = 0; panel < panels; ++panel) {
-        TileBlock one = b;
-        one.w += panel * b.panel_bytes;
-        one.sums += panel * 16;
+      const int64_t end = panel + 2 < panels ? panel + 2 : panels;
+      TileBlock one = b;
+      for (int64_t i = panel; i < end; ++i) {
         Multiply1x1(one, false);
-        if (!alone) Multiply1x1(one, true);
+        if (b.rows1 > 0) Multiply1x1(one, true);
+        one.w += b.panel_bytes;
+        one.sums += kPanelOutputs;
       }
     }
+    b.w += 2 * b.panel_bytes;
+    b.sums += 2 * kPanelOutputs;
+    b.next += b.num_inputs / kTileInputs * b.next_lines * 64;
   }
 }
 
 void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
+  const auto* activations = static_cast<const uint16_t*>(job.activations);
   const RowTiles tiles(job.num_rows);
+  const int64_t chunk_panels = AmxChunkPanels(job.inputs);
   TileBlock b = {};
   b.panel_bytes = job.inputs * 32;
-  b.stride = kAmxChunkPanels * 16;
-  for (int64_t chunk = begin; chunk < end; chunk += kAmxChunkPanels) {
-    const int64_t chunk_end = chunk + kAmxChunkPanels < end ? chunk + kAmxChunkPanels : end;
+  b.stride = chunk_panels * kPanelOutputs;
+  // The next pair of row tiles, spread over the pairs of panels of this one: 2 KB a step in all.
+  b.next_lines = 2 * kTileBytes / 64 / (chunk_panels / 2);
+  int64_t configured = 0;  // the row counts that the unit is set up for
+  for (int64_t chunk = begin; chunk < end; chunk += chunk_panels) {
+    const int64_t panels = chunk + chunk_panels < end ? chunk_panels : end - chunk;
     for (int64_t input = 0; input < job.inputs; input += kAmxBlockInputs) {
       const int64_t left = job.inputs - input;
       b.num_inputs = left < kAmxBlockInputs ? left : kAmxBlockInputs;
       b.accumulate = input > 0;
-      for (int64_t panel = chunk; panel < chunk_end; panel += 2) {
-        const int64_t panels = panel + 1 < chunk_end ? 2 : 1;
-        b.w = static_cast<const char*>(job.weights) + panel * b.panel_bytes +
-              input / kTileInputs * kTileBytes;
-        // Next come these inputs of the next panels, or the chunk's first panels at the next
-        // inputs.
-        const char* next = panel + 2 < chunk_end
-                               ? b.w + 2 * b.panel_bytes
-                               : b.w + (chunk - panel) * b.panel_bytes + b.num_inputs * 32;
-        BlockTiles(job, tiles, b, panels, input, next, scratch + (panel - chunk) * 16);
+      b.w = static_cast<const char*>(job.weights) + chunk * b.panel_bytes + input * 32;
+      for (int64_t tile = 0; tile < tiles.count; tile += 2) {
+        const bool alone = tile + 1 == tiles.count;
+        b.a0 = activations + tiles.Offset(tile, input, job.inputs);
+        b.rows0 = tiles.Rows(tile);
+        b.rows1 = alone ? 0 : tiles.Rows(tile + 1);
+        b.a1 = alone ? b.a0 : activations + tiles.Offset(tile + 1, input, job.inputs);
+        b.sums = scratch + tile * kTileRows * b.stride;
+        // Behind the last pair this points at what comes next in the packed activations, or past
+        // them: harmless, since it is only asked for.
+        b.next = reinterpret_cast<const char*>(b.a0 + 2 * kTileRows * b.num_inputs);
+        const int64_t setting = b.rows0 * 32 + b.rows1;  // at most 16 each
+        if (setting != configured) {
+          Configure(b.rows0, b.rows1);
+          configured = setting;
+        }
+        MultiplyPair(b, panels);
       }
     }
-    StoreRows(job, scratch, b.stride, 0, job.num_rows, chunk * 16, (chunk_end - chunk) * 16);
+    StoreRows(job, scratch, b.stride, 0, job.num_rows, chunk * kPanelOutputs,
+              panels * kPanelOutputs);
   }
 }
 
