@@ -22,9 +22,10 @@ constexpr int64_t kTileRows = 16;     // rows of activations in a tile
 constexpr int64_t kTileInputs = 32;   // inputs in a tile: 64 bytes a row
 constexpr int64_t kTileBytes = 1024;  // of weights: 16 pairs of inputs x 16 outputs
 // Weights of so many panels and inputs stay in L2 while all rows pass (1 MB), and a pair of row
-// tiles while these panels do. Sums leave the tiles only between blocks of inputs.
-constexpr int64_t kAmxChunkPanels = 16;
+// tiles while these panels do. Sums leave the tiles only between blocks of inputs. Panels longer
+// than a block lie far apart, often by a power of two: half as many, or they push each other out.
 constexpr int64_t kAmxBlockInputs = 2048;
+constexpr int64_t AmxChunkPanels(int64_t inputs) { return inputs > kAmxBlockInputs ? 8 : 16; }
 
 // Tiles 0..3 are sums (2 x 2, or 1 x 4 for one row tile), 4 and 5 activations, 6 and 7 weights.
 struct alignas(64) TileConfig {
