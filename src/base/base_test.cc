@@ -10,6 +10,7 @@
 #include "base/bounded_queue.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/free_memory.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 
@@ -108,6 +109,8 @@ TEST_F(FileTest, NamesTheFileThatIsMissing) {
   EXPECT_EQ(result.status().code(), Code::kNotFound);
   EXPECT_NE(result.status().message().find("absent"), std::string::npos);
 }
+
+TEST(FreeMemoryTest, TheMachineHasMemory) { EXPECT_GT(FreeHostBytes(), 1 << 20); }
 
 }  // namespace
 }  // namespace tandem

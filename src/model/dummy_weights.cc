@@ -8,51 +8,20 @@
 namespace tandem {
 namespace {
 
-// A bijective scrambler of 64 bits (splitmix64's finalizer): counter in, random word out.
-inline uint64_t Mix(uint64_t x) {
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9u;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-// Distance between counters of one stream: odd, with its bits well spread (2^64 / golden ratio).
-constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
-
-// How random bits become numbers of a type, on a whole 64-bit word of them: the kept bits stay
-// random (sign, mantissa, low bits of the exponent), the set bits pin the rest of the exponent.
-struct BitPattern {
-  uint64_t keep;
-  uint64_t set;
-};
+using ops::RandomWords;
 
 // Of a weight: sign, mantissa and 16 binades of exponent (8 of float16), all below 2.
-BitPattern WeightPattern(DType dtype) {
-  if (dtype == DType::kBF16) return {0x87ff87ff87ff87ffu, 0x3800380038003800u};
-  if (dtype == DType::kF16) return {0x9fff9fff9fff9fffu, 0x2000200020002000u};
-  return {0x87ffffff87ffffffu, 0x3800000038000000u};
+RandomWords WeightWords(DType dtype, uint64_t key) {
+  if (dtype == DType::kBF16) return {key, 0x87ff87ff87ff87ffu, 0x3800380038003800u};
+  if (dtype == DType::kF16) return {key, 0x9fff9fff9fff9fffu, 0x2000200020002000u};
+  return {key, 0x87ffffff87ffffffu, 0x3800000038000000u};
 }
 
 // Of a vector shared by embedding and head: sign and mantissa of a number in [1, 2).
-BitPattern VectorPattern(DType dtype) {
-  if (dtype == DType::kBF16) return {0x807f807f807f807fu, 0x3f803f803f803f80u};
-  if (dtype == DType::kF16) return {0x83ff83ff83ff83ffu, 0x3c003c003c003c00u};
-  return {0x807fffff807fffffu, 0x3f8000003f800000u};
-}
-
-// Bytes begin .. end of the stream of random words that `key` starts; begin is a multiple of 8.
-void FillBytes(std::byte* out, uint64_t key, BitPattern pattern, int64_t begin, int64_t end) {
-  uint64_t counter = key + static_cast<uint64_t>(begin / 8) * kStep;
-  int64_t at = begin;
-  for (; at + 8 <= end; at += 8, counter += kStep) {
-    const uint64_t word = (Mix(counter) & pattern.keep) | pattern.set;
-    std::memcpy(out + at, &word, 8);
-  }
-  if (at < end) {
-    const uint64_t word = (Mix(counter) & pattern.keep) | pattern.set;
-    std::memcpy(out + at, &word, static_cast<size_t>(end - at));
-  }
+RandomWords VectorWords(DType dtype, uint64_t key) {
+  if (dtype == DType::kBF16) return {key, 0x807f807f807f807fu, 0x3f803f803f803f80u};
+  if (dtype == DType::kF16) return {key, 0x83ff83ff83ff83ffu, 0x3c003c003c003c00u};
+  return {key, 0x807fffff807fffffu, 0x3f8000003f800000u};
 }
 
 constexpr int64_t kGrainBytes = int64_t{256} << 10;  // a thread's piece: some tens of microseconds
@@ -97,7 +66,8 @@ Result<std::unique_ptr<DummySource>> DummySource::FromSpec(ModelSpec spec,
 }
 
 bool DummySource::Agrees(int32_t token) const {
-  const uint64_t hash = Mix(options_.seed * kStep + static_cast<uint64_t>(token % map_tokens_) + 1);
+  const uint64_t hash = ops::ScrambleBits(options_.seed * ops::kCounterStep +
+                                          static_cast<uint64_t>(token % map_tokens_) + 1);
   return static_cast<double>(hash >> 11) * 0x1.0p-53 < options_.agreement;
 }
 
@@ -128,13 +98,18 @@ double DummySource::LayerNormScale() const {
   return std::exp2(std::floor(std::log2(1.0 / (32.0 * gain))));
 }
 
-Result<Tensor> DummySource::Scratch(const Shape& shape) {
+Result<Tensor> DummySource::Scratch(const Shape& shape, bool on_backend) {
   const auto bytes = static_cast<size_t>(shape.NumElements()) * SizeOf(spec_.dtype);
-  if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
-  Buffer& buffer = scratch_[scratch_used_++];
+  ScratchList& list = on_backend ? backend_scratch_ : host_scratch_;
+  if (list.used == list.buffers.size()) list.buffers.emplace_back();
+  Buffer& buffer = list.buffers[list.used++];
   if (buffer.bytes() < bytes) {
     buffer = {};  // before asking for more
-    buffer = Buffer::OnHost(bytes);
+    if (on_backend) {
+      TANDEM_ASSIGN_OR_RETURN(buffer, options_.backend->Allocate(bytes));
+    } else {
+      buffer = Buffer::OnHost(bytes);
+    }
   }
   if (buffer.data() == nullptr) {
     return ResourceExhausted("no memory for a dummy tensor of " + std::to_string(bytes) + " bytes");
@@ -143,32 +118,35 @@ Result<Tensor> DummySource::Scratch(const Shape& shape) {
 }
 
 void DummySource::Release() {
-  scratch_used_ = 0;
   // Embedding and head are much larger than the layers' tensors: do not hold on to theirs.
   constexpr size_t kKeptBytes = size_t{128} << 20;
-  std::erase_if(scratch_, [](const Buffer& buffer) { return buffer.bytes() > kKeptBytes; });
+  for (ScratchList* list : {&host_scratch_, &backend_scratch_}) {
+    list->used = 0;
+    std::erase_if(list->buffers, [](const Buffer& buffer) { return buffer.bytes() > kKeptBytes; });
+  }
 }
 
 void DummySource::FillRandom(const Tensor& out, uint64_t stream) {
-  const BitPattern pattern = WeightPattern(spec_.dtype);
-  const uint64_t key = Mix(options_.seed + stream * kStep);
+  const uint64_t key = ops::ScrambleBits(options_.seed + stream * ops::kCounterStep);
+  const RandomWords words = WeightWords(spec_.dtype, key);
+  if (out.device.kind == Device::Kind::kCuda) return options_.backend->FillRandom(out, words);
   auto* bytes = static_cast<std::byte*>(out.data);
   pool_.ParallelFor(out.NumBytes(), kGrainBytes, [&](int64_t begin, int64_t end) {
-    FillBytes(bytes, key, pattern, begin, end);
+    ops::FillBytes(bytes + begin, words, static_cast<uint64_t>(begin / 8), end - begin);
   });
 }
 
 template <typename RowOf>
 void DummySource::FillVectors(const Tensor& out, RowOf row_of) {
-  const BitPattern pattern = VectorPattern(spec_.dtype);
   const int64_t row_bytes = out.NumBytes() / out.dim(0);
-  const int64_t words = (row_bytes + 7) / 8;
-  const uint64_t key = Mix(options_.seed);  // the same for every shape: draft and target may differ
+  const int64_t row_words = (row_bytes + 7) / 8;
+  // The same key for every shape: draft and target may differ in theirs.
+  const RandomWords words = VectorWords(spec_.dtype, ops::ScrambleBits(options_.seed));
   auto* bytes = static_cast<std::byte*>(out.data);
   pool_.ParallelFor(out.dim(0), 64, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const auto start = static_cast<uint64_t>(row_of(row) * words);
-      FillBytes(bytes + row * row_bytes, key + start * kStep, pattern, 0, row_bytes);
+      const auto first = static_cast<uint64_t>(row_of(row) * row_words);
+      ops::FillBytes(bytes + row * row_bytes, words, first, row_bytes);
     }
   });
 }
@@ -186,8 +164,24 @@ void DummySource::FillConstant(const Tensor& out, float value) {
   }
 }
 
+// Only the layers' products are large and random; all else is made on the host.
+bool DummySource::MadeOnBackend(WeightRole role, bool bias) const {
+  if (options_.backend == nullptr || bias) return false;
+  switch (role) {
+    case WeightRole::kEmbedding:
+    case WeightRole::kHead:
+    case WeightRole::kFinalNorm:
+    case WeightRole::kInputNorm:
+    case WeightRole::kPostNorm:
+      return false;
+    default:
+      return options_.backend->device().kind != Device::Kind::kCpu;
+  }
+}
+
 Result<Tensor> DummySource::Get(WeightRole role, int64_t layer, bool bias) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor out, Scratch(WeightShape(spec_, role, bias)));
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out,
+                          Scratch(WeightShape(spec_, role, bias), MadeOnBackend(role, bias)));
   const auto scale = static_cast<float>(LayerNormScale());
   if (bias) {
     FillConstant(out, 0.0f);

@@ -23,6 +23,9 @@ struct DummyOptions {
   // of their vocabularies when these differ.
   int64_t map_tokens = 0;
   int num_threads = 0;  // 0: one a core
+  // Not null: the layers' weights are made in this backend's memory, where no host could hold them;
+  // outlives the source.
+  ops::Backend* backend = nullptr;
 };
 
 class DummySource final : public WeightSource {
@@ -45,7 +48,12 @@ class DummySource final : public WeightSource {
 
  private:
   DummySource(ModelSpec spec, const DummyOptions& options);
-  Result<Tensor> Scratch(const Shape& shape);
+  struct ScratchList {
+    std::vector<Buffer> buffers;
+    size_t used = 0;
+  };
+  Result<Tensor> Scratch(const Shape& shape, bool on_backend);
+  bool MadeOnBackend(WeightRole role, bool bias) const;
   // Fills with random signs and mantissas over several binades, the stream being that of the
   // weight.
   void FillRandom(const Tensor& out, uint64_t stream);
@@ -63,8 +71,8 @@ class DummySource final : public WeightSource {
   int64_t stride_;  // the map is t -> (t + stride) mod map_tokens: one cycle through all of them
   ThreadPool pool_;
   // Kept between tensors: touching fresh pages costs more than the values.
-  std::vector<Buffer> scratch_;
-  size_t scratch_used_ = 0;
+  ScratchList host_scratch_;
+  ScratchList backend_scratch_;
 };
 
 }  // namespace tandem

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "ops/ops.h"
+#include "ops/random_words.h"
 
 namespace tandem::ops {
 
@@ -17,6 +18,13 @@ namespace tandem::ops {
 class Graph {
  public:
   virtual ~Graph() = default;
+};
+
+// A piece of a linear weight as a model stores it, in host or in the backend's memory.
+struct LinearPart {
+  Tensor weight;      // [rows, cols]
+  Tensor bias = {};   // [rows]; empty: zeros
+  Tensor scale = {};  // fp8 weights: what an element is multiplied with, [rows] or [1] fp32
 };
 
 class Backend {
@@ -32,9 +40,14 @@ class Backend {
   virtual Result<Buffer> Allocate(size_t bytes) = 0;
   virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
+  // Bytes of the words' row from its start; `out` lies in the backend's memory.
+  virtual void FillRandom(const Tensor& out, const RandomWords& words) = 0;
+  // Memory that may still be taken without pushing others out.
+  virtual int64_t FreeBytes() const = 0;
 
-  // The backend's stream: the ops and the calls below run in the order they were enqueued. A backend
-  // that has finished when a call returns (the CPU) needs none of this, and the defaults serve it.
+  // The backend's stream: the ops and the calls below run in the order they were enqueued. A
+  // backend that has finished when a call returns (the CPU) needs none of this, and the defaults
+  // serve it.
 
   // Host memory that the device reads and writes by itself: what the asynchronous copies want.
   virtual Result<Buffer> AllocatePinned(size_t bytes) { return Allocate(bytes); }
@@ -53,17 +66,17 @@ class Backend {
   virtual Status Synchronize() { return {}; }
   static constexpr int kNumMarks = 8;
 
-  // Records what `enqueue` enqueues (it does not run) instead of enqueuing it; null where the backend
-  // records nothing and `enqueue` was not called: the caller then calls it each time.
+  // Records what `enqueue` enqueues (it does not run) instead of enqueuing it; null where the
+  // backend records nothing and `enqueue` was not called: the caller then calls it each time.
   virtual std::unique_ptr<Graph> Capture(const std::function<void()>& /*enqueue*/) { return {}; }
   virtual void Launch(const Graph& /*graph*/) {}
 
-  // Packs the rows of `parts` ([rows_i, cols], host memory, one dtype) one below the other. `bias`:
-  // empty, or as many [rows_i] tensors as parts (an empty one means zeros).
-  virtual Result<LinearWeight> PackLinear(std::span<const Tensor> parts,
-                                          std::span<const Tensor> bias) = 0;
-  // Bytes PackLinear will take, for the memory plan.
-  virtual int64_t PackedBytes(int64_t rows, int64_t cols, DType dtype) const = 0;
+  // Packs the rows of `parts` (of one width and one dtype) one below the other, kept as `stored`:
+  // the parts' own type, or kF8E4M3: each row rounded with a scale that makes its largest value the
+  // type's. UNIMPLEMENTED names a type that the backend does not compute with.
+  virtual Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) = 0;
+  // Bytes PackLinear will take (weights and scales), for the memory plan.
+  virtual int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const = 0;
 
   // What the machine can do at most, measured: bytes/s of a read stream over all threads, and
   // multiply-adds (as 2 operations)/s of the matrix path used for `dtype`. Takes about a second.
@@ -84,8 +97,8 @@ std::vector<std::string> SupportedCpuIsas();
 
 struct CudaOptions {
   int device = 0;
-  // A row's result depends on that row alone, as on the CPU: one arithmetic for every number of rows,
-  // at the price of the faster ones.
+  // A row's result depends on that row alone, as on the CPU: one arithmetic for every number of
+  // rows, at the price of the faster ones.
   bool batch_invariant = false;
 };
 

@@ -44,7 +44,7 @@ Status CheckOptions(const EngineOptions& options) {
 }
 
 int64_t BytesOf(const ops::LinearWeight& weight) {
-  return static_cast<int64_t>(weight.data.bytes() + weight.bias.bytes());
+  return static_cast<int64_t>(weight.data.bytes() + weight.bias.bytes() + weight.scales.bytes());
 }
 
 int64_t BytesOf(const Weights& weights) {
@@ -158,7 +158,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
   TANDEM_ASSIGN_OR_RETURN(
       MemoryPlan memory,
       PlanMemory(options, target_memory, draft_memory,
-                 SamplingBytes(options, logits_rows, parts.vocab_size), FreeHostBytes()));
+                 SamplingBytes(options, logits_rows, parts.vocab_size), backend.FreeBytes()));
   options.max_seq_len = memory.max_seq_len;
   options.kv_cache_bytes = memory.kv_cache_bytes;
   parts.kv = {memory.num_blocks, options.block_tokens, options.enable_prefix_reuse};

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <string>
 
@@ -45,18 +44,6 @@ std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draf
   add("target keys and values", target_kv, "kv_cache_bytes");
   add("draft keys and values", draft_kv, "kv_cache_bytes");
   return lines;
-}
-
-// The number after `key` in a file of "Key:  123 kB" lines, or the file's only number where key is
-// empty.
-int64_t NumberIn(const char* path, std::string_view key) {
-  std::ifstream file(path);
-  std::string word;
-  while (file >> word) {
-    if (key.empty()) return word == "max" ? -1 : std::atoll(word.c_str());
-    if (word == key && file >> word) return std::atoll(word.c_str());
-  }
-  return -1;
 }
 
 }  // namespace
@@ -104,17 +91,6 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   plan.kv_cache_bytes = blocks * block_bytes;
   plan.lines = Lines(target, draft, sampling_bytes, blocks * target_block, blocks * draft_block);
   return plan;
-}
-
-int64_t FreeHostBytes() {
-  int64_t free_bytes = NumberIn("/proc/meminfo", "MemAvailable:") * 1024;
-  const int64_t limit = NumberIn("/sys/fs/cgroup/memory.max", "");
-  const int64_t used = NumberIn("/sys/fs/cgroup/memory.current", "");
-  // Cached files count as used; the kernel gives them back.
-  const int64_t cache =
-      std::max<int64_t>(NumberIn("/sys/fs/cgroup/memory.stat", "inactive_file"), 0);
-  if (limit > 0 && used >= 0) free_bytes = std::min(free_bytes, limit - used + cache);
-  return std::max<int64_t>(free_bytes, 0);
 }
 
 }  // namespace tandem

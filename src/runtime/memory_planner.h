@@ -1,6 +1,6 @@
 // MemoryPlanner: divides memory between weights, workspaces and the key-value pools of target and
-// draft, in absolute bytes, each line with the option that changes it. A pure function;
-// FreeHostBytes reads the machine. Any thread.
+// draft, in absolute bytes, each line with the option that changes it. A pure function of what is
+// free.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,5 @@ struct MemoryPlan {
 // FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes);
-
-// Bytes that this process may still take without pushing others out: MemAvailable, and what a
-// memory limit of its control group leaves.
-int64_t FreeHostBytes();
 
 }  // namespace tandem

@@ -79,7 +79,6 @@ TEST_F(MemoryPlannerTest, RefusesWithNeededAndFreeBytesAndTheOption) {
   EXPECT_THAT(Refusal(1 << 20), HasSubstr("lower kv_cache_bytes"));
 }
 
-TEST_F(MemoryPlannerTest, TheMachineHasMemory) { EXPECT_GT(FreeHostBytes(), 1 << 20); }
 
 }  // namespace
 }  // namespace tandem

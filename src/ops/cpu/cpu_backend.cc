@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "base/free_memory.h"
 #include "ops/backend.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/isa.h"
@@ -50,11 +51,12 @@ class CpuBackend final : public Backend {
   void CopyToHost(void* to, const void* from, size_t bytes) override {
     std::memcpy(to, from, bytes);
   }
+  void FillRandom(const Tensor& out, const RandomWords& words) override;
+  int64_t FreeBytes() const override { return FreeHostBytes(); }
 
-  Result<LinearWeight> PackLinear(std::span<const Tensor> parts,
-                                  std::span<const Tensor> bias) override;
-  int64_t PackedBytes(int64_t rows, int64_t cols, DType dtype) const override {
-    return cpu::PackedWeightBytes(rows, cols, dtype);
+  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override;
+  int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
+    return cpu::PackedWeightBytes(rows, cols, stored);
   }
   double MeasureReadBandwidth() override {
     return cpu::MeasureReadBandwidth(kernels_, pool_, kBandwidthBytes, kBandwidthPasses);
@@ -64,8 +66,7 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  Result<Buffer> PackBias(std::span<const Tensor> parts, std::span<const Tensor> bias,
-                          int64_t rows);
+  Result<Buffer> PackBias(std::span<const LinearPart> parts, int64_t rows);
   void PackRows(const Tensor& part, int64_t first_row, void* packed);
 
   const CpuKernels& kernels_;
@@ -73,30 +74,43 @@ class CpuBackend final : public Backend {
   cpu::CpuOps ops_;
 };
 
-Result<LinearWeight> CpuBackend::PackLinear(std::span<const Tensor> parts,
-                                            std::span<const Tensor> bias) {
+void CpuBackend::FillRandom(const Tensor& out, const RandomWords& words) {
+  constexpr int64_t kGrainBytes = int64_t{256} << 10;  // some tens of microseconds
+  auto* bytes = static_cast<std::byte*>(out.data);
+  pool_.ParallelFor(out.NumBytes(), kGrainBytes, [&](int64_t begin, int64_t end) {
+    FillBytes(bytes + begin, words, static_cast<uint64_t>(begin / 8), end - begin);
+  });
+}
+
+Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts, DType stored) {
   TANDEM_CHECK(!parts.empty(), "a weight has at least one part");
-  TANDEM_CHECK(bias.empty() || bias.size() == parts.size(), "as many biases as parts, or none");
   LinearWeight weight;
-  weight.dtype = parts[0].dtype;
-  weight.cols = parts[0].dim(1);
-  for (const Tensor& part : parts) {
-    TANDEM_CHECK(part.dtype == weight.dtype && part.dim(1) == weight.cols, "parts differ in kind");
-    weight.rows += part.dim(0);
+  weight.dtype = parts[0].weight.dtype;
+  weight.cols = parts[0].weight.dim(1);
+  bool has_bias = false;
+  for (const LinearPart& part : parts) {
+    TANDEM_CHECK(part.weight.dtype == weight.dtype && part.weight.dim(1) == weight.cols,
+                 "parts differ in kind");
+    weight.rows += part.weight.dim(0);
+    has_bias = has_bias || !part.bias.empty();
   }
   if (!IsFloat(weight.dtype)) {
     return Unimplemented(fmt::format("weights of type {} on the CPU", DTypeName(weight.dtype)));
+  }
+  if (stored != weight.dtype) {
+    return Unimplemented(fmt::format("weights of type {} kept as {} on the CPU",
+                                     DTypeName(weight.dtype), DTypeName(stored)));
   }
   TANDEM_ASSIGN_OR_RETURN(
       weight.data,
       Allocate(static_cast<size_t>(PackedBytes(weight.rows, weight.cols, weight.dtype))));
   int64_t row = 0;
-  for (const Tensor& part : parts) {
-    PackRows(part, row, weight.data.data());
-    row += part.dim(0);
+  for (const LinearPart& part : parts) {
+    PackRows(part.weight, row, weight.data.data());
+    row += part.weight.dim(0);
   }
-  if (!bias.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(weight.bias, PackBias(parts, bias, weight.rows));
+  if (has_bias) {
+    TANDEM_ASSIGN_OR_RETURN(weight.bias, PackBias(parts, weight.rows));
   }
   ops_.ReserveLinear(weight.cols);
   return weight;
@@ -114,16 +128,15 @@ void CpuBackend::PackRows(const Tensor& part, int64_t first_row, void* packed) {
   });
 }
 
-Result<Buffer> CpuBackend::PackBias(std::span<const Tensor> parts, std::span<const Tensor> bias,
-                                    int64_t rows) {
+Result<Buffer> CpuBackend::PackBias(std::span<const LinearPart> parts, int64_t rows) {
   TANDEM_ASSIGN_OR_RETURN(Buffer packed, Allocate(static_cast<size_t>(rows) * sizeof(float)));
   int64_t row = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const int64_t part_rows = parts[i].dim(0);
-    if (!bias[i].empty()) {
-      TANDEM_CHECK(bias[i].NumElements() == part_rows, "a bias as long as its part has rows");
-      ConvertElements(
-          bias[i], packed.View(DType::kF32, {part_rows}, static_cast<size_t>(row) * sizeof(float)));
+  for (const LinearPart& part : parts) {
+    const int64_t part_rows = part.weight.dim(0);
+    if (!part.bias.empty()) {
+      TANDEM_CHECK(part.bias.NumElements() == part_rows, "a bias as long as its part has rows");
+      ConvertElements(part.bias, packed.View(DType::kF32, {part_rows},
+                                             static_cast<size_t>(row) * sizeof(float)));
     }
     row += part_rows;
   }

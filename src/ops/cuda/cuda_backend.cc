@@ -9,6 +9,8 @@
 #include "ops/cuda/context.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/measure.cuh"
+#include "ops/cuda/pack.cuh"
+#include "ops/cuda/random_words.cuh"
 
 namespace tandem::ops {
 namespace {
@@ -64,8 +66,16 @@ class CudaBackend final : public Backend {
     EnqueueCopyToHost(to, from, bytes);
     CheckCuda(cudaStreamSynchronize(context_.stream), "a copy to the host");
   }
+  void FillRandom(const Tensor& out, const RandomWords& words) override {
+    cuda::FillRandomWords(context_, out.data, out.NumBytes(), words);
+  }
+  int64_t FreeBytes() const override {
+    size_t free = 0, total = 0;
+    CheckCuda(cudaMemGetInfo(&free, &total), "reading free memory");
+    return static_cast<int64_t>(free);
+  }
   void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) override {
-    CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, context_.stream),
+    CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, context_.stream),
               "a copy to the device");
   }
   void EnqueueCopyToHost(void* to, const void* from, size_t bytes) override {
@@ -90,14 +100,18 @@ class CudaBackend final : public Backend {
               "a graph");
   }
 
-  Result<LinearWeight> PackLinear(std::span<const Tensor> parts,
-                                  std::span<const Tensor> bias) override;
-  int64_t PackedBytes(int64_t rows, int64_t cols, DType dtype) const override {
-    return rows * cols * static_cast<int64_t>(SizeOf(dtype));
+  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override {
+    return cuda::PackLinear(
+        context_, [this](size_t bytes) { return Allocate(bytes); }, parts, stored);
+  }
+  int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
+    return cuda::PackedBytes(rows, cols, stored);
   }
 
   double MeasureReadBandwidth() override { return cuda::MeasureReadBandwidth(context_); }
-  double MeasureMatrixPeak(DType dtype) override { return cuda::MeasureMatrixPeak(context_, dtype); }
+  double MeasureMatrixPeak(DType dtype) override {
+    return cuda::MeasureMatrixPeak(context_, dtype);
+  }
 
  private:
   const cuda::Context context_;
@@ -105,11 +119,6 @@ class CudaBackend final : public Backend {
   cuda::CudaOps ops_;
   std::array<cudaEvent_t, kNumMarks> marks_{};
 };
-
-Result<LinearWeight> CudaBackend::PackLinear(std::span<const Tensor> /*parts*/,
-                                              std::span<const Tensor> /*bias*/) {
-  return Unimplemented("not yet");
-}
 
 Result<Buffer> CudaBackend::Allocate(size_t bytes) {
   if (bytes == 0) return Buffer{};
