@@ -55,11 +55,11 @@ class LinearTimer {
   Status Pack(std::mt19937& random) {
     constexpr int64_t kBeyondCaches = int64_t{256} << 20;
     const Buffer values = RandomValues(shape_.rows * shape_.cols, dtype_, random);
-    const std::array parts = {values.View(dtype_, {shape_.rows, shape_.cols})};
+    const std::array parts = {ops::LinearPart{values.View(dtype_, {shape_.rows, shape_.cols})}};
     const int64_t copies =
         std::max<int64_t>(2, kBeyondCaches / static_cast<int64_t>(values.bytes()));
     for (int64_t i = 0; i < copies; ++i) {
-      TANDEM_ASSIGN_OR_RETURN(weights_.emplace_back(), backend_.PackLinear(parts, {}));
+      TANDEM_ASSIGN_OR_RETURN(weights_.emplace_back(), backend_.PackLinear(parts, dtype_));
     }
     return {};
   }

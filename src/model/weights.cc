@@ -22,32 +22,31 @@ Status LoadPlain(WeightSource& source, ops::Backend& backend, WeightRole role, i
 // Packs the weights of several roles one below the other: q, k and v share their input, and so do
 // gate and up.
 Status LoadLinear(WeightSource& source, ops::Backend& backend, std::span<const WeightRole> roles,
-                  int64_t layer, ops::LinearWeight& out) {
-  std::vector<Tensor> parts;
-  std::vector<Tensor> biases;
+                  int64_t layer, DType stored, ops::LinearWeight& out) {
+  std::vector<ops::LinearPart> parts;
   for (const WeightRole role : roles) {
-    TANDEM_ASSIGN_OR_RETURN(const Tensor part, source.Get(role, layer, /*bias=*/false));
-    parts.push_back(part);
+    ops::LinearPart& part = parts.emplace_back();
+    TANDEM_ASSIGN_OR_RETURN(part.weight, source.Get(role, layer, /*bias=*/false));
     if (!HasBias(source.spec(), role)) continue;
-    TANDEM_ASSIGN_OR_RETURN(const Tensor bias, source.Get(role, layer, /*bias=*/true));
-    biases.push_back(bias);
+    TANDEM_ASSIGN_OR_RETURN(part.bias, source.Get(role, layer, /*bias=*/true));
   }
-  TANDEM_ASSIGN_OR_RETURN(out, backend.PackLinear(parts, biases));
+  TANDEM_ASSIGN_OR_RETURN(out, backend.PackLinear(parts, stored));
   source.Release();
   return {};
 }
 
-Status LoadLayer(WeightSource& source, ops::Backend& backend, int64_t layer, LayerWeights& out) {
+Status LoadLayer(WeightSource& source, ops::Backend& backend, int64_t layer, DType stored,
+                 LayerWeights& out) {
   constexpr std::array kQkv = {WeightRole::kQuery, WeightRole::kKey, WeightRole::kValue};
   constexpr std::array kOut = {WeightRole::kAttentionOut};
   constexpr std::array kGateUp = {WeightRole::kGate, WeightRole::kUp};
   constexpr std::array kDown = {WeightRole::kDown};
   TANDEM_RETURN_IF_ERROR(LoadPlain(source, backend, WeightRole::kInputNorm, layer, out.input_norm));
   TANDEM_RETURN_IF_ERROR(LoadPlain(source, backend, WeightRole::kPostNorm, layer, out.post_norm));
-  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kQkv, layer, out.qkv));
-  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kOut, layer, out.out));
-  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kGateUp, layer, out.gate_up));
-  return LoadLinear(source, backend, kDown, layer, out.down);
+  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kQkv, layer, stored, out.qkv));
+  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kOut, layer, stored, out.out));
+  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, kGateUp, layer, stored, out.gate_up));
+  return LoadLinear(source, backend, kDown, layer, stored, out.down);
 }
 
 Status MakeRopeTables(const ModelSpec& spec, ops::Backend& backend, int64_t max_positions,
@@ -77,7 +76,8 @@ ops::RopeTable Weights::rope() const {
 
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
-                                                   const LoadProgress& progress) {
+                                                   const LoadProgress& progress,
+                                                   std::optional<DType> linears) {
   const auto report = [&progress](double share) {
     if (progress) progress(share);
   };
@@ -88,14 +88,14 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
 
   TANDEM_RETURN_IF_ERROR(LoadPlain(source, backend, WeightRole::kEmbedding, 0, weights->embedding));
   const std::array head_role = {spec.tied_head ? WeightRole::kEmbedding : WeightRole::kHead};
-  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, head_role, 0, weights->head));
+  TANDEM_RETURN_IF_ERROR(LoadLinear(source, backend, head_role, 0, spec.dtype, weights->head));
   TANDEM_RETURN_IF_ERROR(
       LoadPlain(source, backend, WeightRole::kFinalNorm, 0, weights->final_norm));
   weights->layers.resize(static_cast<size_t>(spec.num_layers));
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     report(static_cast<double>(layer) / static_cast<double>(spec.num_layers));
-    TANDEM_RETURN_IF_ERROR(
-        LoadLayer(source, backend, layer, weights->layers[static_cast<size_t>(layer)]));
+    TANDEM_RETURN_IF_ERROR(LoadLayer(source, backend, layer, linears.value_or(spec.dtype),
+                                     weights->layers[static_cast<size_t>(layer)]));
   }
   TANDEM_RETURN_IF_ERROR(source.Finish());
   TANDEM_RETURN_IF_ERROR(MakeRopeTables(spec, backend, max_positions, *weights));
@@ -103,9 +103,10 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   return std::shared_ptr<const Weights>(std::move(weights));
 }
 
-int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions) {
+int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
+                    std::optional<DType> linears) {
   const auto packed = [&](int64_t rows, int64_t cols) {
-    return backend.PackedBytes(rows, cols, spec.dtype);
+    return backend.PackedBytes(rows, cols, linears.value_or(spec.dtype));
   };
   const auto element = static_cast<int64_t>(SizeOf(spec.dtype));
   const int64_t hidden = spec.hidden_size;
@@ -114,7 +115,7 @@ int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t 
                         packed(2 * spec.intermediate_size, hidden) +
                         packed(hidden, spec.intermediate_size) + 2 * hidden * element;
   const int64_t rope = max_positions * spec.head_dim * static_cast<int64_t>(sizeof(float));
-  return spec.num_layers * layer + packed(spec.vocab_size, hidden) +
+  return spec.num_layers * layer + backend.PackedBytes(spec.vocab_size, hidden, spec.dtype) +
          (spec.vocab_size + 1) * hidden * element + rope;
 }
 

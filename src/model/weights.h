@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -52,11 +53,15 @@ struct Weights {
 
 // Called after each layer with the share done in [0, 1].
 using LoadProgress = std::function<void(double)>;
-// `max_positions`: rows of the rotary tables, at most what will ever be served.
+// `max_positions`: rows of the rotary tables, at most what will ever be served. `linears`: what the
+// linear weights of the layers are kept in, as Backend::PackLinear says; the spec's type unless
+// given. The head stays in the spec's type.
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
-                                                   const LoadProgress& progress = {});
+                                                   const LoadProgress& progress = {},
+                                                   std::optional<DType> linears = {});
 // What LoadWeights will take in the backend's memory, for the memory plan.
-int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions);
+int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
+                    std::optional<DType> linears = {});
 
 }  // namespace tandem

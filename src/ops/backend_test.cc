@@ -48,7 +48,16 @@ TEST(CpuBackendTest, RefusesToPackIntegers) {
   const auto backend = MakeCpuBackend({.num_threads = 1}).value();
   const Buffer memory = Buffer::OnHost(64);
   const Tensor weight = memory.View(DType::kI8, {8, 8});
-  EXPECT_EQ(backend->PackLinear({{weight}}, {}).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(backend->PackLinear({{{weight}}}, DType::kI8).status().code(), Code::kUnimplemented);
+}
+
+TEST(CpuBackendTest, RefusesToRoundWeights) {
+  const auto backend = MakeCpuBackend({.num_threads = 1}).value();
+  const Buffer memory = Buffer::OnHost(128);
+  const Tensor weight = memory.View(DType::kBF16, {8, 8});
+  const Status status = backend->PackLinear({{{weight}}}, DType::kF8E4M3).status();
+  EXPECT_EQ(status.code(), Code::kUnimplemented);
+  EXPECT_THAT(status.message(), HasSubstr(std::string(DTypeName(DType::kF8E4M3))));
 }
 
 TEST(CpuBackendTest, MatrixPeakIsPlausible) {

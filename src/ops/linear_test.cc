@@ -48,7 +48,7 @@ TEST_P(LinearTest, MatchesReference) {
                  << shape.rows << " x " << shape.cols << " x " << shape.outputs);
     const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 1);
     const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 2);
-    const LinearWeight weight = backend().PackLinear({{w.tensor}}, {}).value();
+    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
     const std::vector<double> expected = Reference(x.tensor, w.tensor, {});
     const double magnitude = std::sqrt(static_cast<double>(shape.cols));
     for (const DType out_dtype : {DType::kF32, dtype()}) {
@@ -66,7 +66,7 @@ TEST_P(LinearTest, RowDoesNotDependOnTheOthers) {
   const int64_t cols = 1100, outputs = 200, most = 515;
   const OwnedTensor x = Random({most, cols}, dtype(), 3);
   const OwnedTensor w = Random({outputs, cols}, dtype(), 4);
-  const LinearWeight weight = backend().PackLinear({{w.tensor}}, {}).value();
+  const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
   for (const DType out_dtype : {DType::kF32, dtype()}) {
     const std::vector<std::byte> all = Run(x.tensor, weight, out_dtype);
     const size_t row_bytes = outputs * SizeOf(out_dtype);
@@ -93,7 +93,7 @@ TEST_P(LinearTest, BiasIsAddedBeforeRounding) {
   const OwnedTensor x = Random({9, 70}, dtype(), 5);
   const OwnedTensor w = Random({37, 70}, dtype(), 6);
   const OwnedTensor bias = Random({37}, dtype(), 7, 10.0f);
-  const LinearWeight weight = backend().PackLinear({{w.tensor}}, {{bias.tensor}}).value();
+  const LinearWeight weight = backend().PackLinear({{{w.tensor, bias.tensor}}}, dtype()).value();
   const OwnedTensor out = Poisoned({9, 37}, dtype());
   ops().Linear(x.tensor, weight, out.tensor);
   ExpectNear(Doubles(out.tensor), Reference(x.tensor, w.tensor, Doubles(bias.tensor)),
@@ -106,7 +106,7 @@ TEST_P(LinearTest, PartsLieOneBelowTheOther) {
   const OwnedTensor k_bias = Random({8}, dtype(), 10);
   const OwnedTensor x = Random({3, 64}, dtype(), 11);
   const LinearWeight both =
-      backend().PackLinear({{q.tensor, k.tensor}}, {{Tensor{}, k_bias.tensor}}).value();
+      backend().PackLinear({{{q.tensor}, {k.tensor, k_bias.tensor}}}, dtype()).value();
   EXPECT_EQ(both.rows, 48);
   std::vector<double> expected = Reference(x.tensor, q.tensor, {});
   const std::vector<double> k_rows = Reference(x.tensor, k.tensor, Doubles(k_bias.tensor));
@@ -123,7 +123,7 @@ TEST_P(LinearTest, PackedBytesAreWhatThePlanSays) {
   for (const int64_t rows : {1, 16, 33}) {
     for (const int64_t cols : {1, 31, 64}) {
       const OwnedTensor w = Random({rows, cols}, dtype(), 12);
-      const LinearWeight weight = backend().PackLinear({{w.tensor}}, {}).value();
+      const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
       EXPECT_EQ(static_cast<int64_t>(weight.data.bytes()),
                 backend().PackedBytes(rows, cols, dtype()));
     }
@@ -136,7 +136,7 @@ TEST_P(LinearTest, NaNStaysInItsRow) {
   values[7 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
   const OwnedTensor x = FromFloats({20, 64}, dtype(), values);
   const OwnedTensor w = Random({24, 64}, dtype(), 13);
-  const LinearWeight weight = backend().PackLinear({{w.tensor}}, {}).value();
+  const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
   const OwnedTensor out = Poisoned({20, 24}, dtype());
   ops().Linear(x.tensor, weight, out.tensor);
   const std::vector<double> result = Doubles(out.tensor);

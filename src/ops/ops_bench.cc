@@ -52,7 +52,7 @@ std::vector<Layer> MakeLayers(Backend& backend) {
     const Buffer values = RandomBf16(backend, layer.outputs * layer.inputs);
     const Tensor view = values.View(DType::kBF16, {layer.outputs, layer.inputs});
     for (int i = 0; i < kCopies; ++i) {
-      layer.weights.push_back(backend.PackLinear({{view}}, {}).value());
+      layer.weights.push_back(backend.PackLinear({{{view}}}, DType::kBF16).value());
     }
   }
   return layers;

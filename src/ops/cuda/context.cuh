@@ -28,6 +28,6 @@ inline void CheckCuda(cudaError_t error, const char* what) {
 // Synchronize.
 inline void CheckLaunch(const char* kernel) { CheckCuda(cudaGetLastError(), kernel); }
 
-inline int64_t CeilDiv(int64_t value, int64_t by) { return (value + by - 1) / by; }
+constexpr int64_t CeilDiv(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
 }  // namespace tandem::ops::cuda

@@ -1,0 +1,162 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/cuda/pack.cuh"
+#include "ops/cuda/quantize.cuh"
+#include "tensor/convert.h"
+
+namespace tandem::ops::cuda {
+namespace {
+
+using Allocate = std::function<Result<Buffer>(size_t bytes)>;
+
+// Rows wait here on their way from the host to their rounding.
+constexpr int64_t kStagingBytes = int64_t{64} << 20;
+
+Status CheckKinds(std::span<const LinearPart> parts, DType stored) {
+  const DType from = parts[0].weight.dtype;
+  const bool kept = from == stored && (from == DType::kBF16 || from == DType::kF16);
+  const bool rounded = stored == DType::kF8E4M3 && (IsFloat(from) || from == stored);
+  if (!kept && !rounded) {
+    return Unimplemented("weights of type " + std::string(DTypeName(from)) + " kept as " +
+                         std::string(DTypeName(stored)) + " on CUDA");
+  }
+  return {};
+}
+
+// A small vector of floating-point values, wherever it lies, as fp32 on the host.
+std::vector<float> ToHostFloats(const Tensor& tensor) {
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.NumBytes()));
+  CheckCuda(cudaMemcpy(bytes.data(), tensor.data, bytes.size(), cudaMemcpyDefault),
+            "reading a vector of a weight");
+  std::vector<float> values(static_cast<size_t>(tensor.NumElements()));
+  ConvertElements({bytes.data(), tensor.dtype, tensor.shape, {}},
+                  {values.data(), DType::kF32, tensor.shape, {}});
+  return values;
+}
+
+// Copies the rows of a part, as they are, to their padded places.
+void CopyRows(const Context& context, const Tensor& part, void* packed, int64_t pitch_bytes) {
+  const auto row_bytes = static_cast<size_t>(part.dim(1)) * SizeOf(part.dtype);
+  CheckCuda(
+      cudaMemcpy2DAsync(packed, static_cast<size_t>(pitch_bytes), part.data, row_bytes, row_bytes,
+                        static_cast<size_t>(part.dim(0)), cudaMemcpyDefault, context.stream),
+      "copying weights");
+}
+
+class Packer {
+ public:
+  Packer(const Context& context, const Allocate& allocate, LinearWeight& weight)
+      : context_(context), allocate_(allocate), weight_(weight) {}
+
+  Status Pack(std::span<const LinearPart> parts) {
+    int64_t row = 0;
+    for (const LinearPart& part : parts) {
+      TANDEM_RETURN_IF_ERROR(PackPart(part, row));
+      row += part.weight.dim(0);
+    }
+    CheckCuda(cudaStreamSynchronize(context_.stream), "packing weights");
+    return {};
+  }
+
+ private:
+  Status PackPart(const LinearPart& part, int64_t row) {
+    const int64_t pitch = PackedPitch(weight_.cols, weight_.dtype);
+    const int64_t pitch_bytes = pitch * static_cast<int64_t>(SizeOf(weight_.dtype));
+    auto* const packed = weight_.data.As<std::byte>() + row * pitch_bytes;
+    if (!part.bias.empty()) {
+      TANDEM_CHECK(part.bias.NumElements() == part.weight.dim(0),
+                   "a bias as long as its part has rows");
+      CopyFloats(ToHostFloats(part.bias), weight_.bias, row);
+    }
+    if (part.weight.dtype != weight_.dtype) return RoundRows(part.weight, packed, row);
+    CopyRows(context_, part.weight, packed, pitch_bytes);
+    if (weight_.dtype == DType::kF8E4M3) CopyScales(part, row);
+    return {};
+  }
+
+  void CopyFloats(const std::vector<float>& values, const Buffer& to, int64_t first) {
+    CheckCuda(cudaMemcpy(to.As<float>() + first, values.data(), values.size() * sizeof(float),
+                         cudaMemcpyHostToDevice),
+              "copying a vector of a weight");
+  }
+
+  void CopyScales(const LinearPart& part, int64_t row) {
+    const auto rows = static_cast<size_t>(part.weight.dim(0));
+    std::vector<float> scales =
+        part.scale.empty() ? std::vector<float>(rows, 1.0f) : ToHostFloats(part.scale);
+    if (scales.size() == 1) scales.resize(rows, scales[0]);
+    TANDEM_CHECK(scales.size() == rows, "a scale for each row, or one for all");
+    CopyFloats(scales, weight_.scales, row);
+  }
+
+  // Rounds to fp8; rows that lie on the host pass through the staging memory.
+  Status RoundRows(const Tensor& part, std::byte* packed, int64_t first_row) {
+    const int64_t pitch = PackedPitch(weight_.cols, weight_.dtype);
+    const auto round = [&](const Tensor& rows, int64_t row) {
+      QuantizeWeightRows(context_, rows, packed + row * pitch, pitch,
+                         weight_.scales.As<float>() + first_row + row);
+    };
+    if (part.device.kind == Device::Kind::kCuda) {
+      round(part, 0);
+      return {};
+    }
+    const int64_t row_bytes = part.dim(1) * static_cast<int64_t>(SizeOf(part.dtype));
+    const int64_t most = std::clamp<int64_t>(kStagingBytes / row_bytes, 1, part.dim(0));
+    if (static_cast<int64_t>(staging_.bytes()) < most * row_bytes) {
+      staging_ = {};
+      TANDEM_ASSIGN_OR_RETURN(staging_, allocate_(static_cast<size_t>(most * row_bytes)));
+    }
+    for (int64_t row = 0; row < part.dim(0); row += most) {
+      const Tensor rows = part.RowRange(row, std::min(most, part.dim(0) - row));
+      CheckCuda(cudaMemcpyAsync(staging_.data(), rows.data, static_cast<size_t>(rows.NumBytes()),
+                                cudaMemcpyHostToDevice, context_.stream),
+                "copying weights");
+      round({staging_.data(), rows.dtype, rows.shape, staging_.device()}, row);
+    }
+    // The next part may replace the staging memory.
+    CheckCuda(cudaStreamSynchronize(context_.stream), "rounding weights");
+    return {};
+  }
+
+  const Context& context_;
+  const Allocate& allocate_;
+  LinearWeight& weight_;
+  Buffer staging_;
+};
+
+}  // namespace
+
+Result<LinearWeight> PackLinear(const Context& context, const Allocate& allocate,
+                                std::span<const LinearPart> parts, DType stored) {
+  TANDEM_CHECK(!parts.empty(), "a weight has at least one part");
+  TANDEM_RETURN_IF_ERROR(CheckKinds(parts, stored));
+  LinearWeight weight;
+  weight.dtype = stored;
+  weight.cols = parts[0].weight.dim(1);
+  bool has_bias = false;
+  for (const LinearPart& part : parts) {
+    TANDEM_CHECK(part.weight.dtype == parts[0].weight.dtype && part.weight.dim(1) == weight.cols,
+                 "parts differ in kind");
+    weight.rows += part.weight.dim(0);
+    has_bias = has_bias || !part.bias.empty();
+  }
+  const auto vector_bytes = static_cast<size_t>(weight.rows) * sizeof(float);
+  const bool scaled = stored == DType::kF8E4M3;
+  const auto bytes = static_cast<size_t>(PackedBytes(weight.rows, weight.cols, stored));
+  TANDEM_ASSIGN_OR_RETURN(weight.data, allocate(scaled ? bytes - vector_bytes : bytes));
+  if (scaled) {
+    TANDEM_ASSIGN_OR_RETURN(weight.scales, allocate(vector_bytes));
+  }
+  if (has_bias) {
+    TANDEM_ASSIGN_OR_RETURN(weight.bias, allocate(vector_bytes));
+  }
+  // Clearing is enqueued; what is copied without the stream must come after it.
+  CheckCuda(cudaStreamSynchronize(context.stream), "clearing memory for weights");
+  TANDEM_RETURN_IF_ERROR(Packer(context, allocate, weight).Pack(parts));
+  return Result<LinearWeight>(std::move(weight));
+}
+
+}  // namespace tandem::ops::cuda
