@@ -1,7 +1,45 @@
+#include <algorithm>
+
 #include "ops/cuda/cuda_ops.cuh"
 
 namespace tandem::ops::cuda {
+namespace {
 
-void CudaOps::GatherRows(const Tensor&, const int32_t*, const Tensor&) { TANDEM_CHECK(false, "not yet"); }
+constexpr int kThreads = 128;
+
+// One block a row and piece of it; Word is the widest type that divides a row.
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    GatherRowsKernel(const Word* x, const int32_t* rows, int64_t row_words, Word* out) {
+  const Word* from = x + rows[blockIdx.x] * row_words;
+  Word* to = out + blockIdx.x * row_words;
+  for (int64_t i = int64_t{blockIdx.y} * kThreads + threadIdx.x; i < row_words;
+       i += int64_t{gridDim.y} * kThreads) {
+    to[i] = from[i];
+  }
+}
+
+}  // namespace
+
+void CudaOps::GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) {
+  TANDEM_CHECK(x.dtype == out.dtype && x.dim(1) == out.dim(1), "rows of another kind");
+  const int64_t bytes = out.dim(1) * static_cast<int64_t>(SizeOf(out.dtype));
+  if (out.dim(0) == 0 || bytes == 0) return;
+  const auto launch = [&]<typename Word>(Word) {
+    const auto words = bytes / static_cast<int64_t>(sizeof(Word));
+    const dim3 grid(static_cast<unsigned>(out.dim(0)),
+                    static_cast<unsigned>(std::min<int64_t>(CeilDiv(words, kThreads), 16)));
+    GatherRowsKernel<Word><<<grid, kThreads, 0, context_.stream>>>(
+        static_cast<const Word*>(x.data), rows, words, static_cast<Word*>(out.data));
+  };
+  if (bytes % 16 == 0) {
+    launch(uint4{});
+  } else if (bytes % 2 == 0) {
+    launch(uint16_t{});
+  } else {
+    launch(uint8_t{});
+  }
+  CheckLaunch("GatherRows");
+}
 
 }  // namespace tandem::ops::cuda

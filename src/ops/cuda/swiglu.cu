@@ -1,7 +1,56 @@
+#include <algorithm>
+
+#include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 
 namespace tandem::ops::cuda {
+namespace {
 
-void CudaOps::SwiGlu(const Tensor&, const Tensor&) { TANDEM_CHECK(false, "not yet"); }
+constexpr int kThreads = 256;
+
+template <typename T, int kCount>
+__global__ void __launch_bounds__(kThreads)
+    SwiGluKernel(const T* gate_up, int64_t row_pieces, int64_t pieces, T* out) {
+  const int64_t width = row_pieces * kCount;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < pieces;
+       i += int64_t{gridDim.x} * kThreads) {
+    const int64_t row = i / row_pieces, first = i % row_pieces * kCount;
+    const T* gate = gate_up + row * 2 * width + first;
+    const Pack<T, kCount> g = LoadPack<T, kCount>(gate), u = LoadPack<T, kCount>(gate + width);
+    Pack<T, kCount> y;
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+      const float x = ToFloat(g.at[e]);
+      // exp overflows to infinity for a large negative gate, which gives the zero it should.
+      y.at[e] = FromFloat<T>(x / (1.0f + expf(-x)) * ToFloat(u.at[e]));
+    }
+    StorePack<T, kCount>(out + i * kCount, y);
+  }
+}
+
+}  // namespace
+
+void CudaOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
+  const int64_t width = out.dim(1);
+  TANDEM_CHECK(gate_up.dtype == out.dtype && gate_up.dim(1) == 2 * width,
+               "gate_up is not twice out");
+  if (out.NumElements() == 0) return;
+  WithActivation(out.dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto launch = [&]<int kCount>() {
+      const int64_t pieces = out.NumElements() / kCount;
+      const int64_t blocks =
+          std::min(CeilDiv(pieces, kThreads), int64_t{16} * std::max(context_.num_sms, 1));
+      SwiGluKernel<T, kCount><<<static_cast<unsigned>(blocks), kThreads, 0, context_.stream>>>(
+          static_cast<const T*>(gate_up.data), width / kCount, pieces, static_cast<T*>(out.data));
+    };
+    if (width % 8 == 0) {
+      launch.template operator()<8>();
+    } else {
+      launch.template operator()<1>();
+    }
+  });
+  CheckLaunch("SwiGlu");
+}
 
 }  // namespace tandem::ops::cuda
