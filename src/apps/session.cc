@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdint>
 
 #include "runtime/option_rows.h"
@@ -16,6 +17,15 @@ constexpr std::string_view kModels = "Models";
 constexpr std::string_view kMachine = "Machine";
 
 constexpr OptionSpec kBackendRows[] = {
+    {.name = "device",
+     .default_value = "auto",
+     .meaning = "cpu, cuda or cuda:N; auto: the first GPU where there is one",
+     .group = kMachine},
+    {.name = "batch_invariant",
+     .type = OptionType::kFlag,
+     .meaning = "GPU: results that do not depend on the other sequences of a step, at the price of "
+                "the fastest kernels (a CPU's never do)",
+     .group = kMachine},
     {.name = "threads",
      .type = OptionType::kInt,
      .default_value = "0",
@@ -47,6 +57,12 @@ constexpr OptionSpec kModelRows[] = {
     {.name = "tokenizer_dir",
      .meaning = "Folder with tokenizer.json, when it is not the target's",
      .group = kModels},
+    {.name = "weights",
+     .default_value = "auto",
+     .meaning = "What the layers' weights are kept in: the model's own type, or fp8, rounded while "
+                "loading (GPU)",
+     .group = kModels,
+     .choices = "auto|fp8"},
     {.name = "dummy",
      .meaning = "A config.json: the target gets made-up weights of that shape, whose next tokens "
                 "are known",
@@ -104,8 +120,9 @@ struct OpenedPair {
   bool embedded = false;
 };
 
-Result<OpenedPair> OpenDummyPair(const OptionValues& options) {
+Result<OpenedPair> OpenDummyPair(const OptionValues& options, ops::Backend& backend) {
   DummyOptions dummy;
+  dummy.backend = &backend;
   dummy.num_threads = static_cast<int>(options.Int("threads"));
   OpenedPair pair;
   TANDEM_ASSIGN_OR_RETURN(pair.target, OpenShape(options.Text("dummy"), dummy));
@@ -121,8 +138,8 @@ Result<OpenedPair> OpenDummyPair(const OptionValues& options) {
   return pair;
 }
 
-Result<OpenedPair> OpenPair(const OptionValues& options) {
-  if (options.IsSet("dummy")) return OpenDummyPair(options);
+Result<OpenedPair> OpenPair(const OptionValues& options, ops::Backend& backend) {
+  if (options.IsSet("dummy")) return OpenDummyPair(options, backend);
   std::filesystem::path target = options.Text("model");
   std::filesystem::path draft = options.Text("draft");
   OpenedPair pair;
@@ -154,14 +171,50 @@ void ApplyLimits(const BuildLimits& limits, EngineOptions& engine) {
 }
 
 Result<EngineModel> Load(Opened& opened, Session& session, int64_t max_positions,
-                         Console& console) {
+                         std::optional<DType> linears, Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
   TANDEM_ASSIGN_OR_RETURN(
       model.weights,
-      LoadWeights(*opened.source.weights, *session.backend, max_positions,
-                  [&](double done) { console.Progress("loading " + model.name, done); }));
+      LoadWeights(
+          *opened.source.weights, *session.backend, max_positions,
+          [&](double done) { console.Progress("loading " + model.name, done); }, linears));
   opened.source.weights.reset();  // packed: the files need not stay mapped
   return model;
+}
+
+Result<std::unique_ptr<ops::Backend>> MakeCpu(const OptionValues& options) {
+  ops::CpuOptions cpu;
+  cpu.num_threads = static_cast<int>(options.Int("threads"));
+  cpu.pin_threads = options.Flag("pin_threads");
+  cpu.isa = options.Text("isa");
+  auto backend = ops::MakeCpuBackend(cpu);
+  if (!backend.ok()) return backend.status().Annotate("--isa");
+  return backend;
+}
+
+// The number in "cuda:1"; 0 for "cuda".
+Result<int> ParseCudaDevice(std::string_view device) {
+  constexpr std::string_view kCuda = "cuda";
+  int index = 0;
+  std::string_view number = device;
+  if (device.starts_with(kCuda)) number.remove_prefix(kCuda.size());
+  if (number.empty()) return index;
+  const char* begin = number.data() + 1;
+  const char* end = number.data() + number.size();
+  const auto [rest, error] = std::from_chars(begin, end, index);
+  if (number.front() != ':' || begin == end || error != std::errc{} || rest != end) {
+    return InvalidArgument(
+        fmt::format("--device: '{}' is none of auto, cpu, cuda, cuda:0, cuda:1 ...", device));
+  }
+  return index;
+}
+
+// What serves best where it was not asked for otherwise: a GPU is fed ahead and has its memory to
+// itself.
+void ApplyDevice(const ops::Backend& backend, const OptionValues& options, EngineOptions& engine) {
+  if (backend.device().kind == Device::Kind::kCpu) return;
+  if (!options.IsSet("steps_in_flight")) engine.steps_in_flight = 1;
+  if (!options.IsSet("kv_cache_free_gpu_mem_fraction")) engine.kv_cache_free_fraction = 0.9;
 }
 
 }  // namespace
@@ -175,12 +228,17 @@ std::vector<OptionSpec> SessionOptionRows() {
 std::vector<Positional> SessionPositionals() { return {{.name = "model"}, {.name = "draft"}}; }
 
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const OptionValues& options) {
-  ops::CpuOptions cpu;
-  cpu.num_threads = static_cast<int>(options.Int("threads"));
-  cpu.pin_threads = options.Flag("pin_threads");
-  cpu.isa = options.Text("isa");
-  auto backend = ops::MakeCpuBackend(cpu);
-  if (!backend.ok()) return backend.status().Annotate("--isa");
+  const std::string& device = options.Text("device");
+  if (device == "cpu" || (device == "auto" && ops::NumCudaDevices() == 0)) {
+    return MakeCpu(options);
+  }
+  ops::CudaOptions cuda;
+  cuda.batch_invariant = options.Flag("batch_invariant");
+  if (device != "auto") {
+    TANDEM_ASSIGN_OR_RETURN(cuda.device, ParseCudaDevice(device));
+  }
+  auto backend = ops::MakeCudaBackend(cuda);
+  if (!backend.ok()) return backend.status().Annotate("--device");
   return backend;
 }
 
@@ -198,8 +256,9 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Consol
                                              const std::function<void(EngineOptions&)>& adjust) {
   auto session = std::make_unique<Session>();
   TANDEM_ASSIGN_OR_RETURN(session->backend, MakeBackend(options));
-  TANDEM_ASSIGN_OR_RETURN(OpenedPair pair, OpenPair(options));
+  TANDEM_ASSIGN_OR_RETURN(OpenedPair pair, OpenPair(options, *session->backend));
   EngineOptions engine = EngineOptionsFrom(options);
+  ApplyDevice(*session->backend, options, engine);
   if (adjust) adjust(engine);
   if (pair.target.source.limits) ApplyLimits(*pair.target.source.limits, engine);
   session->embedded = pair.embedded;
@@ -208,13 +267,16 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Consol
     return engine.max_seq_len > 0 ? std::min<int64_t>(engine.max_seq_len, spec.max_positions)
                                   : spec.max_positions;
   };
-  TANDEM_ASSIGN_OR_RETURN(EngineModel target,
-                          Load(pair.target, *session, positions(pair.target.model.spec), console));
+  std::optional<DType> linears;
+  if (options.Text("weights") == "fp8") linears = DType::kF8E4M3;
+  TANDEM_ASSIGN_OR_RETURN(
+      EngineModel target,
+      Load(pair.target, *session, positions(pair.target.model.spec), linears, console));
   session->target = std::move(pair.target.model);
   EngineModel draft;
   if (pair.draft) {
     TANDEM_ASSIGN_OR_RETURN(
-        draft, Load(*pair.draft, *session, positions(pair.draft->model.spec), console));
+        draft, Load(*pair.draft, *session, positions(pair.draft->model.spec), linears, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
   TANDEM_ASSIGN_OR_RETURN(session->engine,

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct EngineOptions {
   int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
   int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
   double kv_cache_free_fraction = 0.5;  // of what is free after loading, when planned
+  std::optional<DType> kv_cache_dtype;  // of both models' pools; their own types when left out
   int32_t block_tokens = 32;
   bool enable_prefix_reuse = true;
   bool enable_chunked_prefill = true;

@@ -83,18 +83,20 @@ int64_t SamplingBytes(const EngineOptions& options, int32_t max_logits_rows, int
   return bytes;
 }
 
-Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan, int32_t block_tokens,
-                             ops::Backend& backend, std::vector<Buffer>& buffers) {
+Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan,
+                             const EngineOptions& options, ops::Backend& backend,
+                             std::vector<Buffer>& buffers) {
+  const DType dtype = options.kv_cache_dtype.value_or(spec.dtype);
   ops::KvPool pool;
   pool.num_blocks = plan.num_blocks;
   pool.num_layers = static_cast<int32_t>(spec.num_layers);
   pool.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
-  pool.block_tokens = block_tokens;
+  pool.block_tokens = options.block_tokens;
   pool.head_dim = static_cast<int32_t>(spec.head_dim);
   const int64_t elements = pool.num_blocks * pool.elements_per_block();
-  const auto bytes = static_cast<size_t>(elements) * SizeOf(spec.dtype);
+  const auto bytes = static_cast<size_t>(elements) * SizeOf(dtype);
   TANDEM_ASSIGN_OR_RETURN(Buffer buffer, backend.Allocate(bytes));
-  pool.data = buffer.View(spec.dtype, {elements});
+  pool.data = buffer.View(dtype, {elements});
   buffers.push_back(std::move(buffer));
   return pool;
 }
@@ -143,6 +145,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
                                                EngineModel draft, ops::Backend& backend,
                                                const Clock& clock) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(asked));
+  if (asked.kv_cache_dtype.has_value() && backend.device().kind == Device::Kind::kCpu) {
+    return Unimplemented("kv_cache_dtype: on a CPU keys and values have the model's own type");
+  }
   EngineParts parts;
   parts.options = Effective(asked, draft);
   EngineOptions& options = parts.options;
@@ -166,16 +171,14 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
 
   ExecutorModels models;
   TANDEM_ASSIGN_OR_RETURN(models.target, MakePass(target, backend, rows, logits_rows));
-  TANDEM_ASSIGN_OR_RETURN(
-      models.target_pool,
-      MakePool(target.weights->spec, memory, options.block_tokens, backend, models.memory));
+  TANDEM_ASSIGN_OR_RETURN(models.target_pool,
+                          MakePool(target.weights->spec, memory, options, backend, models.memory));
   parts.costs = std::make_unique<CostTable>();
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (parts.has_draft) {
     TANDEM_ASSIGN_OR_RETURN(models.draft, MakePass(draft, backend, rows, options.max_batch_size));
-    TANDEM_ASSIGN_OR_RETURN(
-        models.draft_pool,
-        MakePool(draft.weights->spec, memory, options.block_tokens, backend, models.memory));
+    TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
+                            MakePool(draft.weights->spec, memory, options, backend, models.memory));
   }
   if (adaptive) {
     const int32_t most = std::min(rows, options.max_seq_len);

@@ -14,9 +14,10 @@ namespace {
 // Without an option the pools take at most this share of what is free: other programs live here
 constexpr int32_t kMinBlocks = 2;
 
-int64_t BlockBytes(const ModelMemory& model, int32_t block_tokens) {
+int64_t BlockBytes(const ModelMemory& model, const EngineOptions& options) {
   if (model.spec == nullptr) return 0;
-  return model.spec->KvBytesPerToken(model.spec->dtype) * block_tokens;
+  const DType dtype = options.kv_cache_dtype.value_or(model.spec->dtype);
+  return model.spec->KvBytesPerToken(dtype) * options.block_tokens;
 }
 
 int64_t CeilDivide(int64_t value, int64_t by) { return (value + by - 1) / by; }
@@ -53,8 +54,8 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
                               int64_t free_bytes) {
   MemoryPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.max_seq_len, LongestSequence(options, target));
-  const int64_t target_block = BlockBytes(target, options.block_tokens);
-  const int64_t draft_block = BlockBytes(draft, options.block_tokens);
+  const int64_t target_block = BlockBytes(target, options);
+  const int64_t draft_block = BlockBytes(draft, options);
   const int64_t block_bytes = target_block + draft_block;
   const int64_t work_bytes = target.workspace_bytes + draft.workspace_bytes + sampling_bytes;
   const int64_t sequence_blocks = CeilDivide(plan.max_seq_len, options.block_tokens);

@@ -47,11 +47,16 @@ constexpr OptionSpec kRows[] = {
      .type = OptionType::kFloat,
      .default_value = "0.5",
      .meaning = "Share of the memory free after loading that keys and values may take, when "
-                "--kv_cache_bytes is 0",
+                "--kv_cache_bytes is 0; 0.9 on a GPU when left out",
      .group = kBatching,
      .min = 0.01,
      .max = 0.99,
      .alias = "kv_cache_free_gpu_memory_fraction"},
+    {.name = "kv_cache_dtype",
+     .default_value = "auto",
+     .meaning = "What keys and values are kept in: the model's own type, or fp8 (GPU)",
+     .group = kBatching,
+     .choices = "auto|fp8"},
     {.name = "tokens_per_block",
      .type = OptionType::kInt,
      .default_value = "32",
@@ -77,7 +82,8 @@ constexpr OptionSpec kRows[] = {
     {.name = "steps_in_flight",
      .type = OptionType::kInt,
      .default_value = "0",
-     .meaning = "Steps enqueued before the results of the last one are read",
+     .meaning = "Steps enqueued before the results of the last one are read; 1 on a GPU when left "
+                "out",
      .group = kBatching,
      .min = 0,
      .max = 1},
@@ -139,6 +145,7 @@ EngineOptions EngineOptionsFrom(const OptionValues& values) {
   options.max_queue_size = integer("max_queue_size");
   options.kv_cache_bytes = values.Int("kv_cache_bytes");
   options.kv_cache_free_fraction = values.Float("kv_cache_free_gpu_mem_fraction");
+  if (values.Text("kv_cache_dtype") == "fp8") options.kv_cache_dtype = DType::kF8E4M3;
   options.block_tokens = integer("tokens_per_block");
   options.enable_prefix_reuse = values.Flag("enable_kv_cache_reuse");
   options.enable_chunked_prefill = values.Flag("enable_chunked_context");
