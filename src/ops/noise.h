@@ -1,6 +1,6 @@
-// The noise of sampling in parts, for kernels that compute it for many tokens: a key per (stream,
-// seed, choice, position), a 32-bit hash per token, and floats made of the hash. Integer mixing and
-// basic IEEE operations only, so a GPU computes the same bits. Pure functions.
+// The noise of sampling, whole and in parts, for kernels that compute it for many tokens: a key per
+// (stream, seed, choice, position), a 32-bit hash per token, and floats made of the hash. Integer
+// mixing and basic IEEE operations only, so a GPU computes the same bits. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct NoiseKey {
 };
 
 // splitmix64's finaliser.
-constexpr uint64_t MixBits64(uint64_t x) {
+TANDEM_HOST_DEVICE constexpr uint64_t MixBits64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
 
-constexpr NoiseKey MakeNoiseKey(NoiseStream stream, uint64_t seed, uint32_t choice,
-                                int32_t position) {
+TANDEM_HOST_DEVICE constexpr NoiseKey MakeNoiseKey(NoiseStream stream, uint64_t seed,
+                                                   uint32_t choice, int32_t position) {
   uint64_t x = MixBits64(seed + 0x9e3779b97f4a7c15u);
   x = MixBits64(x ^ (uint64_t{choice} << 32 | static_cast<uint32_t>(stream)));
   x = MixBits64(x + static_cast<uint32_t>(position));
@@ -40,7 +40,7 @@ constexpr NoiseKey MakeNoiseKey(NoiseStream stream, uint64_t seed, uint32_t choi
 // 32 uniform bits of a token (lowbias32 with the key's second half mixed in). U: uint32_t or a
 // vector.
 template <typename U>
-[[gnu::always_inline]] constexpr U NoiseBits(NoiseKey key, U token) {
+[[gnu::always_inline]] TANDEM_HOST_DEVICE constexpr U NoiseBits(NoiseKey key, U token) {
   U x = token * 0x9e3779b1u + key.add;
   x = (x ^ (x >> 16)) * 0x7feb352du + key.mix;
   x = (x ^ (x >> 15)) * 0x846ca68bu;
@@ -49,7 +49,7 @@ template <typename U>
 
 // Gumbel noise -log(-log(1 - v)) with v = (bits + 1/2) / 2^32: v near 0, the tail that decides an
 // arg-max, keeps its full precision. In (-3.2, 22.9).
-[[gnu::always_inline]] inline float GumbelFromBits(uint32_t bits) {
+[[gnu::always_inline]] TANDEM_HOST_DEVICE inline float GumbelFromBits(uint32_t bits) {
   const uint32_t folded = bits < ~bits ? bits : ~bits;
   const float v = (static_cast<float>(folded) + 0.5f) * 0x1p-32f;  // distance to 0 or to 1
   float exponential;                                               // -log(1 - v)
@@ -69,7 +69,7 @@ constexpr float kMaxGumbel = 22.9f;
 // operations: -log(-log(1 - v)) < -log v, and the bits of a float are a lower bound of its
 // logarithm. Template over a float type and its unsigned integers.
 template <typename F, typename U>
-[[gnu::always_inline]] inline F GumbelBound(U bits) {
+[[gnu::always_inline]] TANDEM_HOST_DEVICE inline F GumbelBound(U bits) {
   using B = FloatBits<F>;
   using I = typename B::Int;
   const F v = B::FromInt((I)(bits >> 1)) + 0.25f;  // in units of 2^-31
@@ -79,11 +79,27 @@ template <typename F, typename U>
 
 // Uniform in (0, 1) with 53 bits: fine enough to invert the cumulative distribution of any
 // vocabulary.
-inline double UniformDouble(NoiseStream stream, uint64_t seed, uint32_t choice, int32_t position) {
+TANDEM_HOST_DEVICE inline double UniformDouble(NoiseStream stream, uint64_t seed, uint32_t choice,
+                                               int32_t position) {
   const NoiseKey key = MakeNoiseKey(stream, seed, choice, position);
   const uint64_t high = NoiseBits<uint32_t>(key, 0);
   const uint64_t low = NoiseBits<uint32_t>(key, 1);
   return (static_cast<double>((high << 32 | low) >> 12) + 0.5) * 0x1p-52;
+}
+
+// Gumbel noise of a token at an absolute position: depends on its arguments alone, so that draft
+// and target, any batch and any replay see the same. In (-4, 24).
+TANDEM_HOST_DEVICE inline float GumbelNoise(uint64_t seed, uint32_t choice, int32_t position,
+                                            int32_t token) {
+  const NoiseKey key = MakeNoiseKey(NoiseStream::kToken, seed, choice, position);
+  return GumbelFromBits(NoiseBits(key, static_cast<uint32_t>(token)));
+}
+
+// Uniform in (0, 1) from an independent stream of the same key (ratio mode's acceptance test).
+TANDEM_HOST_DEVICE inline float UniformNoise(uint64_t seed, uint32_t choice, int32_t position) {
+  const NoiseKey key = MakeNoiseKey(NoiseStream::kAccept, seed, choice, position);
+  const uint32_t bits = NoiseBits<uint32_t>(key, 0);
+  return (static_cast<float>(bits >> 9) + 0.5f) * 0x1p-23f;  // 24 bits: exact
 }
 
 }  // namespace tandem::ops

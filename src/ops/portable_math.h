@@ -1,11 +1,14 @@
 // exp and log out of basic IEEE operations alone, in one fixed order, so that every compiler and
-// device that does not contract a*b+c computes the same bits (libm's differ between versions).
+// device that does not contract a*b+c computes the same bits (libm's differ between versions). A
+// .cu file that calls them is compiled with --fmad=false.
 // Templates over a float or a vector of floats: a lane of the vector version equals the scalar
 // version. Everything is forced inline, so that a file compiled for a newer instruction set leaves
 // no copy for others to call.
 #pragma once
 
 #include <cstdint>
+
+#include "ops/host_device.h"
 
 namespace tandem::ops {
 
@@ -18,14 +21,20 @@ template <>
 struct FloatBits<float> {
   using Int = int32_t;
   using UInt = uint32_t;
-  [[gnu::always_inline]] static Int ToBits(float value) { return __builtin_bit_cast(Int, value); }
-  [[gnu::always_inline]] static float FromBits(Int bits) { return __builtin_bit_cast(float, bits); }
-  [[gnu::always_inline]] static float FromInt(Int value) { return static_cast<float>(value); }
+  [[gnu::always_inline]] TANDEM_HOST_DEVICE static Int ToBits(float value) {
+    return __builtin_bit_cast(Int, value);
+  }
+  [[gnu::always_inline]] TANDEM_HOST_DEVICE static float FromBits(Int bits) {
+    return __builtin_bit_cast(float, bits);
+  }
+  [[gnu::always_inline]] TANDEM_HOST_DEVICE static float FromInt(Int value) {
+    return static_cast<float>(value);
+  }
 };
 
 // e * ln 2 + log(1 + f), f in [sqrt(1/2) - 1, sqrt(2) - 1]: Cephes' logf polynomial, about 1 ulp.
 template <typename F>
-[[gnu::always_inline]] inline F LogOfParts(F e, F f) {
+[[gnu::always_inline]] TANDEM_HOST_DEVICE inline F LogOfParts(F e, F f) {
   F p = f * 7.0376836292e-2f - 1.1514610310e-1f;
   p = p * f + 1.1676998740e-1f;
   p = p * f - 1.2420140846e-1f;
@@ -44,7 +53,7 @@ template <typename F>
 
 // Natural logarithm of a positive, normal, finite number.
 template <typename F>
-[[gnu::always_inline]] inline F PortableLog(F x) {
+[[gnu::always_inline]] TANDEM_HOST_DEVICE inline F PortableLog(F x) {
   using B = FloatBits<F>;
   using I = typename B::Int;
   // The mantissa in [sqrt(1/2), sqrt(2)): subtracting sqrt(1/2)'s bits moves the exponent's edge
@@ -57,7 +66,7 @@ template <typename F>
 
 // exp(x) for x in [-87, 88]; about 1 ulp. Outside, any finite or infinite value.
 template <typename F>
-[[gnu::always_inline]] inline F PortableExp(F x) {
+[[gnu::always_inline]] TANDEM_HOST_DEVICE inline F PortableExp(F x) {
   using B = FloatBits<F>;
   using U = typename B::UInt;
   // Adding 1.5 * 2^23 rounds to the nearest integer, whose low bits then lie in the mantissa.

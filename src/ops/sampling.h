@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "ops/host_device.h"
+
 namespace tandem::ops {
 
 // Set at admission, constant while the sequence holds its slot.
@@ -28,7 +30,7 @@ struct SamplingParams {
   uint32_t choice = 0;  // index among the n choices of a request: part of the noise key
 
   // True when the draw is an arg-max: no noise is involved.
-  bool greedy() const { return temperature <= 0.0f || top_k == 1; }
+  TANDEM_HOST_DEVICE bool greedy() const { return temperature <= 0.0f || top_k == 1; }
 };
 
 // A slot's sampling record: parameters and views of the slot's own lists (backend memory).
@@ -95,11 +97,5 @@ struct SampledToken {
   int32_t top_ids[kMaxTopLogprobs];
   float top_logprobs[kMaxTopLogprobs];
 };
-
-// Gumbel noise of a token at an absolute position: depends on its arguments alone, so that draft
-// and target, any batch and any replay see the same. In (-4, 24).
-float GumbelNoise(uint64_t seed, uint32_t choice, int32_t position, int32_t token);
-// Uniform in (0, 1) from an independent stream of the same key (ratio mode's acceptance test).
-float UniformNoise(uint64_t seed, uint32_t choice, int32_t position);
 
 }  // namespace tandem::ops

@@ -15,7 +15,6 @@ namespace {
 
 // Fewer logits than this in all are not worth waking the pool for.
 constexpr int64_t kMinParallelLogits = 64 * 1024;
-constexpr float kMinTemperature = 1e-6f;  // keeps 1 / temperature finite; far into greedy
 
 // The drawing of one row, with what all of its steps need.
 class RowSampler {
@@ -44,12 +43,7 @@ class RowSampler {
     if (max.token < 0) return Certain(FallbackToken(row_, vocab_));
     // An infinite logit leaves no law to draw from.
     if (params_.greedy() || std::isinf(max.value)) return Certain(max.token);
-    ScoreMap map;
-    map.max = max.value;
-    map.inverse_temperature =
-        1.0f / (params_.temperature > kMinTemperature ? params_.temperature : kMinTemperature);
-    map.floor = MinPFloor(params_.min_p);
-    return DrawFrom(logits, map, max.token);
+    return DrawFrom(logits, DrawScores(params_, max.value), max.token);
   }
 
   int32_t Certain(int32_t token) const {

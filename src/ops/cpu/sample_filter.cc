@@ -63,11 +63,6 @@ size_t BorderBySelection(std::span<Candidate> candidates, double mass, size_t be
 
 }  // namespace
 
-float MinPFloor(float min_p) {
-  if (!(min_p > 1e-30f)) return kMinScore;
-  return min_p >= 1.0f ? 0.0f : std::max(PortableLog(min_p), kMinScore);
-}
-
 std::span<Candidate> TopK(const SampleKernels& kernels, const float* logits, int64_t vocab,
                           ScoreMap map, int64_t k, Candidate* out) {
   constexpr int64_t kChunk = 128;  // small: the floor rises early, and few candidates are written

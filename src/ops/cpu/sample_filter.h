@@ -13,9 +13,6 @@ inline bool IsBetter(const Candidate& a, const Candidate& b) {
   return a.score > b.score || (a.score == b.score && a.token < b.token);
 }
 
-// The score below which min_p drops a token: p < min_p * largest p.
-float MinPFloor(float min_p);
-
 // The `k` best tokens with scores at or above the floor, in no order. out: [vocab]
 std::span<Candidate> TopK(const SampleKernels& kernels, const float* logits, int64_t vocab,
                           ScoreMap map, int64_t k, Candidate* out);

@@ -7,23 +7,13 @@
 
 #include "ops/cpu/sample_scratch.h"
 #include "ops/noise.h"
+#include "ops/sample_rules.h"
 
 namespace tandem::ops {
 
 struct MaxLogit {
   float value;
   int32_t token;  // the lowest with that value; -1 when there is nothing above minus infinity
-};
-
-// Lower scores than this have a probability below 1e-34 of the likeliest token's: taken as zero.
-constexpr float kMinScore = -80.0f;
-
-// How a logit becomes a score, log-probability up to a constant: 0 for the largest logit, which
-// must be finite. Scores below `floor` do not count.
-struct ScoreMap {
-  float max = 0.0f;
-  float inverse_temperature = 1.0f;
-  float floor = kMinScore;
 };
 
 struct SampleKernels {

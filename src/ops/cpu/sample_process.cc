@@ -5,51 +5,12 @@
 #include <limits>
 
 #include "base/check.h"
+#include "ops/sample_rules.h"
 
 namespace tandem::ops {
 namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
-
-// The tokens before the row's draw: the history, then the drafts ahead of it.
-class Context {
- public:
-  explicit Context(const SampleRow& row) : row_(row) {}
-  int32_t size() const { return row_.history.num_tokens + row_.num_ahead; }
-  int32_t operator[](int32_t i) const {
-    const int32_t known = row_.history.num_tokens;
-    return i < known ? row_.history.tokens[i] : row_.ahead[i - known];
-  }
-  int32_t num_output() const { return size() - row_.history.prompt_tokens; }
-
-  // Whether tokens [at, at + count) equal the ones of `other` from `other_at` on.
-  bool EndsWith(const int32_t* tokens, int32_t count) const {
-    if (count > size()) return false;
-    for (int32_t i = count - 1; i >= 0; --i) {
-      if ((*this)[size() - count + i] != tokens[i]) return false;
-    }
-    return true;
-  }
-
- private:
-  const SampleRow& row_;
-};
-
-bool HasPenalty(const SamplingParams& params) {
-  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
-         params.frequency_penalty != 0.0f;
-}
-
-bool BansEndIds(const SampleRow& row) {
-  return row.slot->num_end_ids > 0 && Context(row).num_output() < row.slot->params.min_tokens;
-}
-
-float Penalised(float logit, int32_t count, const SamplingParams& params) {
-  const float repeated =
-      logit > 0.0f ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-  return repeated -
-         (params.presence_penalty + params.frequency_penalty * static_cast<float>(count));
-}
 
 void Ban(int32_t token, int64_t vocab, float* logits) {
   if (token >= 0 && token < vocab) logits[token] = kBanned;
@@ -90,14 +51,10 @@ void PenaliseAhead(const SampleRow& row, int64_t vocab, float* logits) {
 
 // Bans what followed each earlier occurrence of the last size - 1 tokens.
 void BanRepeatedNgrams(const SampleRow& row, int64_t vocab, float* logits) {
-  const Context context(row);
+  const SampleContext context(row);
   const int32_t prefix = row.slot->params.no_repeat_ngram_size - 1;
   for (int32_t next = prefix; next < context.size(); ++next) {
-    bool same = true;
-    for (int32_t i = 1; same && i <= prefix; ++i) {
-      same = context[next - i] == context[context.size() - i];
-    }
-    if (same) Ban(context[next], vocab, logits);
+    if (context.Repeats(next, prefix)) Ban(context[next], vocab, logits);
   }
 }
 
@@ -111,7 +68,7 @@ void AddBias(const SlotSampling& slot, int64_t vocab, float* logits) {
 // Bans the last token of each sequence whose other tokens were just seen.
 void BanSequences(const SampleRow& row, int64_t vocab, float* logits) {
   const SlotSampling& slot = *row.slot;
-  const Context context(row);
+  const SampleContext context(row);
   int32_t begin = 0;
   for (int32_t i = 0; i < slot.num_bans; ++i) {
     const int32_t end = slot.ban_ends[i];
@@ -121,10 +78,6 @@ void BanSequences(const SampleRow& row, int64_t vocab, float* logits) {
     }
     begin = end;
   }
-}
-
-bool IsAllowed(const uint32_t* allowed, int64_t token) {
-  return allowed == nullptr || (allowed[token / 32] >> (token % 32) & 1u) != 0;
 }
 
 void ApplyMask(const uint32_t* allowed, int64_t vocab, float* logits) {
@@ -159,13 +112,6 @@ int32_t LikeliestAllowed(const SampleRow& row, const uint32_t* allowed, int64_t 
 
 }  // namespace
 
-bool ChangesLogits(const SampleRow& row) {
-  const SlotSampling& slot = *row.slot;
-  return row.allowed != nullptr || HasPenalty(slot.params) ||
-         slot.params.no_repeat_ngram_size > 0 || slot.num_bias > 0 || slot.num_bans > 0 ||
-         BansEndIds(row);
-}
-
 void ProcessLogits(const SampleRow& row, int64_t vocab, float* out) {
   const SlotSampling& slot = *row.slot;
   std::memcpy(out, row.logits, static_cast<size_t>(vocab) * sizeof(float));
@@ -185,19 +131,13 @@ void ProcessLogits(const SampleRow& row, int64_t vocab, float* out) {
 float EffectiveTopP(const SampleRow& row) {
   const SamplingParams& params = row.slot->params;
   if (params.top_p_decay == 1.0f) return params.top_p;
-  const Context context(row);
+  const SampleContext context(row);
   int32_t since_reset = 0;
   while (since_reset < context.num_output() &&
          context[context.size() - 1 - since_reset] != params.top_p_reset_id) {
     ++since_reset;
   }
-  // Multiplied out rather than raised to a power, so that every device computes the same bits.
-  float top_p = params.top_p;
-  for (int32_t i = 0; i < since_reset; ++i) {
-    top_p *= params.top_p_decay;
-    if (!(top_p > params.top_p_min)) return params.top_p_min;
-  }
-  return top_p;
+  return DecayedTopP(params, since_reset);
 }
 
 int32_t FallbackToken(const SampleRow& row, int64_t vocab) {

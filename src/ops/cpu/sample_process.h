@@ -8,9 +8,6 @@
 
 namespace tandem::ops {
 
-// False when the raw logits can be drawn from as they are.
-bool ChangesLogits(const SampleRow& row);
-
 // Writes the row's logits after penalties, n-gram bans, bias, bans and mask. out: [vocab]
 void ProcessLogits(const SampleRow& row, int64_t vocab, float* out);
 

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/noise.h"
 #include "ops/sampling.h"
 
 namespace tandem::ops {

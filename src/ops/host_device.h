@@ -1,0 +1,9 @@
+// TANDEM_HOST_DEVICE marks a function that a CUDA compiler builds for the CPU and the GPU alike; to
+// any other compiler it is nothing. Belongs to no thread.
+#pragma once
+
+#ifdef __CUDACC__
+#define TANDEM_HOST_DEVICE __host__ __device__
+#else
+#define TANDEM_HOST_DEVICE
+#endif
