@@ -10,11 +10,13 @@ namespace {
 
 using ops::RandomWords;
 
-// Of a weight: sign, mantissa and 16 binades of exponent (8 of float16), all below 2.
-RandomWords WeightWords(DType dtype, uint64_t key) {
-  if (dtype == DType::kBF16) return {key, 0x87ff87ff87ff87ffu, 0x3800380038003800u};
+// Of a weight: sign, mantissa and 16 binades of exponent (8 of float16), all below 2; or, in a type
+// that reaches so far down, the same times 2^-32.
+RandomWords WeightWords(DType dtype, uint64_t key, bool tiny) {
   if (dtype == DType::kF16) return {key, 0x9fff9fff9fff9fffu, 0x2000200020002000u};
-  return {key, 0x87ffffff87ffffffu, 0x3800000038000000u};
+  const uint64_t set = tiny ? 0x28002800u : 0x38003800u;
+  if (dtype == DType::kBF16) return {key, 0x87ff87ff87ff87ffu, set << 32 | set};
+  return {key, 0x87ffffff87ffffffu, (set << 32 | set) & 0xff000000ff000000u};
 }
 
 // Of a vector shared by embedding and head: sign and mantissa of a number in [1, 2).
@@ -39,11 +41,16 @@ int64_t CycleStride(int64_t tokens) {
 
 }  // namespace
 
+DummyMap::DummyMap(const DummyOptions& options, int64_t vocab_size)
+    : seed_(options.seed),
+      agreement_(options.agreement),
+      map_tokens_(options.map_tokens > 0 ? options.map_tokens : vocab_size),
+      stride_(CycleStride(map_tokens_)) {}
+
 DummySource::DummySource(ModelSpec spec, const DummyOptions& options)
     : spec_(std::move(spec)),
       options_(options),
-      map_tokens_(options.map_tokens > 0 ? options.map_tokens : spec_.vocab_size),
-      stride_(CycleStride(map_tokens_)),
+      map_(options, spec_.vocab_size),
       pool_(options.num_threads, /*pin=*/false) {}
 
 Result<std::unique_ptr<DummySource>> DummySource::FromConfig(const std::string& config_json,
@@ -65,29 +72,30 @@ Result<std::unique_ptr<DummySource>> DummySource::FromSpec(ModelSpec spec,
   return std::unique_ptr<DummySource>(new DummySource(std::move(spec), options));
 }
 
-bool DummySource::Agrees(int32_t token) const {
-  const uint64_t hash = ops::ScrambleBits(options_.seed * ops::kCounterStep +
-                                          static_cast<uint64_t>(token % map_tokens_) + 1);
-  return static_cast<double>(hash >> 11) * 0x1.0p-53 < options_.agreement;
+bool DummyMap::Agrees(int32_t token) const {
+  const uint64_t hash =
+      ops::ScrambleBits(seed_ * ops::kCounterStep + static_cast<uint64_t>(token % map_tokens_) + 1);
+  return static_cast<double>(hash >> 11) * 0x1.0p-53 < agreement_;
 }
 
 // Where the model does not agree it looks up its neighbour's vector, and so answers as after that.
-int64_t DummySource::VectorOfEmbedding(int64_t token) const {
+int64_t DummyMap::VectorOfEmbedding(int64_t token) const {
   const int64_t mapped = token % map_tokens_;
   return Agrees(static_cast<int32_t>(mapped)) ? mapped : (mapped + 1) % map_tokens_;
 }
 
 // The vector of the token before this one; a token outside the map has a vector that nobody looks
 // up.
-int64_t DummySource::VectorOfHead(int64_t token) const {
+int64_t DummyMap::VectorOfHead(int64_t token) const {
   if (token >= map_tokens_) return token;
   return (token + map_tokens_ - stride_) % map_tokens_;
 }
 
-int32_t DummySource::Expected(int32_t token) const {
+int32_t DummyMap::Expected(int32_t token) const {
   return static_cast<int32_t>((VectorOfEmbedding(token) + stride_) % map_tokens_);
 }
 
+// Float16 alone needs it: its weights cannot be small enough.
 // A layer adds at most about deviation^2 * sqrt(hidden * attention) * scale to each element of the
 // residual, whose elements are between 1 and 2; over all layers that stays near 1/32.
 double DummySource::LayerNormScale() const {
@@ -126,9 +134,9 @@ void DummySource::Release() {
   }
 }
 
-void DummySource::FillRandom(const Tensor& out, uint64_t stream) {
+void DummySource::FillRandom(const Tensor& out, uint64_t stream, bool tiny) {
   const uint64_t key = ops::ScrambleBits(options_.seed + stream * ops::kCounterStep);
-  const RandomWords words = WeightWords(spec_.dtype, key);
+  const RandomWords words = WeightWords(spec_.dtype, key, tiny);
   if (out.device.kind == Device::Kind::kCuda) return options_.backend->FillRandom(out, words);
   auto* bytes = static_cast<std::byte*>(out.data);
   pool_.ParallelFor(out.NumBytes(), kGrainBytes, [&](int64_t begin, int64_t end) {
@@ -189,20 +197,23 @@ Result<Tensor> DummySource::Get(WeightRole role, int64_t layer, bool bias) {
   }
   switch (role) {
     case WeightRole::kEmbedding:
-      FillVectors(out, [this](int64_t row) { return VectorOfEmbedding(row); });
+      FillVectors(out, [this](int64_t row) { return map_.VectorOfEmbedding(row); });
       break;
     case WeightRole::kHead:
-      FillVectors(out, [this](int64_t row) { return VectorOfHead(row); });
+      FillVectors(out, [this](int64_t row) { return map_.VectorOfHead(row); });
       break;
     case WeightRole::kFinalNorm:
       FillConstant(out, 1.0f);
       break;
     case WeightRole::kInputNorm:
     case WeightRole::kPostNorm:
-      FillConstant(out, scale);
+      FillConstant(out, spec_.dtype == DType::kF16 ? scale : 1.0f);
       break;
-    default:
-      FillRandom(out, 1 + static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(role));
+    default: {
+      const bool to_residual = role == WeightRole::kAttentionOut || role == WeightRole::kDown;
+      FillRandom(out, 1 + static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(role),
+                 to_residual);
+    }
   }
   return out;
 }

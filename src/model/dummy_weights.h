@@ -1,7 +1,8 @@
 // Dummy weights: a model of any size from a config alone, whose next token is known. Embedding and
 // head agree on a map from each token to the next one; the layers' weights are random over many
-// binades (zeros would draw less power and clock higher) but stand behind norms so small that they
-// add only noise. Timing is that of the real model, and the expected tokens can still be checked.
+// binades (zeros would draw less power and clock higher), keys and values have ordinary sizes (fp8
+// would round small ones to zero), but what a layer adds to the residual is so small that it is
+// only noise. Timing is that of the real model, and the expected tokens can still be checked.
 // Values come from a counter, so any tensor is made on demand, in parallel, in the memory of that
 // one tensor. Used by one thread.
 #pragma once
@@ -28,6 +29,25 @@ struct DummyOptions {
   ops::Backend* backend = nullptr;
 };
 
+// What a dummy model answers: a value that outlives the weights.
+class DummyMap {
+ public:
+  DummyMap(const DummyOptions& options, int64_t vocab_size);
+  // The token that greedy decoding (and sampling: the margin is wide) puts behind `token`.
+  int32_t Expected(int32_t token) const;
+  // True where the model follows the map of its seed.
+  bool Agrees(int32_t token) const;
+  // The token whose random vector stands in that row of the embedding or of the head.
+  int64_t VectorOfEmbedding(int64_t token) const;
+  int64_t VectorOfHead(int64_t token) const;
+
+ private:
+  uint64_t seed_;
+  double agreement_;
+  int64_t map_tokens_;
+  int64_t stride_;  // the map is t -> (t + stride) mod map_tokens: one cycle through all of them
+};
+
 class DummySource final : public WeightSource {
  public:
   // The spec of a config.json; a tied model gets a head of its own (tied, it would repeat one token
@@ -41,10 +61,7 @@ class DummySource final : public WeightSource {
   Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override;
   void Release() override;
 
-  // The token that greedy decoding (and sampling: the margin is wide) puts behind `token`.
-  int32_t Expected(int32_t token) const;
-  // True where the model follows the map of its seed.
-  bool Agrees(int32_t token) const;
+  const DummyMap& map() const { return map_; }
 
  private:
   DummySource(ModelSpec spec, const DummyOptions& options);
@@ -56,19 +73,16 @@ class DummySource final : public WeightSource {
   bool MadeOnBackend(WeightRole role, bool bias) const;
   // Fills with random signs and mantissas over several binades, the stream being that of the
   // weight.
-  void FillRandom(const Tensor& out, uint64_t stream);
+  void FillRandom(const Tensor& out, uint64_t stream, bool tiny);
   // Row i becomes the random vector number row_of(i).
   template <typename RowOf>
   void FillVectors(const Tensor& out, RowOf row_of);
   void FillConstant(const Tensor& out, float value);
-  int64_t VectorOfEmbedding(int64_t token) const;
-  int64_t VectorOfHead(int64_t token) const;
   double LayerNormScale() const;
 
   ModelSpec spec_;
   DummyOptions options_;
-  int64_t map_tokens_;
-  int64_t stride_;  // the map is t -> (t + stride) mod map_tokens: one cycle through all of them
+  const DummyMap map_;
   ThreadPool pool_;
   // Kept between tensors: touching fresh pages costs more than the values.
   ScratchList host_scratch_;

@@ -47,7 +47,7 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMap) {
   std::vector<int32_t> tokens = {17, 999, 0, 512, 5};
   for (int step = 0; step < 40; ++step) {
     const int32_t next = ArgMax(driver.Feed(tokens).back());
-    ASSERT_EQ(next, source->Expected(tokens.back())) << "step " << step;
+    ASSERT_EQ(next, source->map().Expected(tokens.back())) << "step " << step;
     tokens = {next};
   }
 }
@@ -64,7 +64,7 @@ TEST(DummyWeights, TheMapIsOneCycleThroughTheVocabulary) {
     int32_t token = 0;
     for (int64_t i = 0; i < vocab; ++i) {
       seen.insert(token);
-      token = source->Expected(token);
+      token = source->map().Expected(token);
     }
     EXPECT_EQ(token, 0);
     EXPECT_EQ(seen.size(), static_cast<size_t>(vocab));
@@ -80,8 +80,8 @@ TEST(DummyWeights, ADraftAgreesOnTheShareAskedFor) {
   const auto draft = Make(spec, {.seed = 1, .agreement = 0.7, .map_tokens = 20000});
   int agreed = 0;
   for (int32_t token = 0; token < 20000; ++token) {
-    const bool same = draft->Expected(token) == target->Expected(token);
-    EXPECT_EQ(same, draft->Agrees(token));
+    const bool same = draft->map().Expected(token) == target->map().Expected(token);
+    EXPECT_EQ(same, draft->map().Agrees(token));
     agreed += same ? 1 : 0;
   }
   EXPECT_NEAR(agreed / 20000.0, 0.7, 0.02);
@@ -100,7 +100,7 @@ TEST(DummyWeights, ADraftFollowsItsOwnMap) {
   tokens.push_back(950);  // outside the map
   const auto logits = driver.Feed(tokens);
   for (size_t i = 0; i < tokens.size(); ++i) {
-    EXPECT_EQ(ArgMax(logits[i]), source->Expected(tokens[i])) << tokens[i];
+    EXPECT_EQ(ArgMax(logits[i]), source->map().Expected(tokens[i])) << tokens[i];
   }
 }
 
