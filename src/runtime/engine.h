@@ -63,6 +63,7 @@ struct EngineStats {
   int32_t waiting = 0;
   KvCacheStats kv;
   int64_t steps = 0;
+  double host_seconds = 0;  // of the engine thread in these steps, waiting for results left out
   int64_t requests_finished = 0;
   int64_t requests_failed = 0;
   int64_t preemptions = 0;

@@ -28,9 +28,13 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
 // ---- The loop ----
 
 bool EngineLoop::Step() {
+  const Nanos start = clock_.Now();
+  waited_ = Nanos(0);
   const bool launched = Launch();
   const bool landed = Land(launched);
-  return launched || landed;
+  if (!launched && !landed) return false;
+  totals_.host_seconds += std::chrono::duration<double>(clock_.Now() - start - waited_).count();
+  return true;
 }
 
 bool EngineLoop::Launch() {
@@ -51,8 +55,11 @@ bool EngineLoop::Land(bool launched) {
   const uint64_t may_fly = launched ? static_cast<uint64_t>(steps_in_flight_) : 0;
   const bool lands = launched_ - landed_ > may_fly;
   if (lands) {
+    const Nanos start = clock_.Now();
     executor_->Land(result_);
-    Commit(clock_.Now());
+    const Nanos now = clock_.Now();
+    waited_ = now - start;
+    Commit(now);
     ++landed_;
   }
   Emit();

@@ -68,6 +68,7 @@ class EngineLoop {
   StepResult result_;
   std::vector<Change> changes_;
   bool any_ended_ = false;
+  Nanos waited_{0};  // for results, in the turn at hand
   // Scratch of Admit.
   std::vector<std::unique_ptr<Sequence>> arrived_;
   std::vector<RequestId> cancels_;
