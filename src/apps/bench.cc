@@ -138,6 +138,28 @@ Result<std::vector<Request>> BenchRequests(const Session& session, size_t count,
   return requests;
 }
 
+Result<LoadReport> RunRequests(Session& session, std::vector<Request>& requests, int concurrency,
+                               bool use_draft, const std::function<void(size_t)>& done) {
+  for (Request& request : requests) request.use_draft = use_draft;
+  TANDEM_ASSIGN_OR_RETURN(LoadReport report, RunClosedLoop(*session.engine, session.clock, requests,
+                                                           concurrency, done));
+  if (!session.target.map) return report;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    for (const std::vector<int32_t>& output : report.records[i].choices) {
+      int32_t last = requests[i].prompt.back();
+      for (const int32_t token : output) {
+        const int32_t expected = session.target.map->Expected(last);
+        if (token != expected) {
+          return Internal(fmt::format("request {}: behind token {} came {}; the dummy's is {}", i,
+                                      last, token, expected));
+        }
+        last = token;
+      }
+    }
+  }
+  return report;
+}
+
 std::string MachineLine(const ops::Backend& backend) {
   std::ifstream info("/proc/cpuinfo");
   std::string name = "unknown CPU";

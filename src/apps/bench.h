@@ -20,6 +20,12 @@ Status BenchOps(const OptionValues& options, Console& console);
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
                                            int32_t output_len);
 
+// Runs them with `concurrency` at a time; `use_draft`: whether they may draft. Checks every token
+// that a dummy model gave: INTERNAL names the first wrong one.
+Result<LoadReport> RunRequests(Session& session, std::vector<Request>& requests, int concurrency,
+                               bool use_draft,
+                               const std::function<void(size_t finished)>& done = {});
+
 // `count` questions of the embedded pair's key; UNIMPLEMENTED in a build without tokenizers.
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count);
 

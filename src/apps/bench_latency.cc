@@ -55,13 +55,15 @@ class LatencyBench {
     figures.prompt_tokens = static_cast<int64_t>(requests.front().prompt.size());
     for (int32_t run = 0; run < runs; ++run) {
       MeasureLimits();
-      TANDEM_ASSIGN_OR_RETURN(const LoadReport plain, RunOnce(requests, batch, false));
+      TANDEM_ASSIGN_OR_RETURN(const LoadReport plain,
+                              RunRequests(session_, requests, batch, false));
       figures.plain = std::max(figures.plain, plain.DecodeRate(batch));
       // With one request at a time the first token comes after exactly one prompt.
       const Nanos first = batch == 1 ? FastestFirstToken(plain) : plain.MeanFirstToken();
       if (run == 0 || first < figures.first_token) figures.first_token = first;
       if (!session_.engine->has_draft()) continue;
-      TANDEM_ASSIGN_OR_RETURN(const LoadReport speculative, RunOnce(requests, batch, true));
+      TANDEM_ASSIGN_OR_RETURN(const LoadReport speculative,
+                              RunRequests(session_, requests, batch, true));
       figures.speculative = std::max(figures.speculative, speculative.DecodeRate(batch));
       figures.acceptance = speculative.Acceptance();
       console_.Progress("measuring", static_cast<double>(run + 1) / runs);
@@ -78,11 +80,6 @@ class LatencyBench {
         std::max(limits_.read_bandwidth, session_.backend->MeasureReadBandwidth());
     limits_.matrix_peak = std::max(limits_.matrix_peak,
                                    session_.backend->MeasureMatrixPeak(session_.target.spec.dtype));
-  }
-
-  Result<LoadReport> RunOnce(std::vector<Request>& requests, int32_t batch, bool use_draft) {
-    for (Request& request : requests) request.use_draft = use_draft;
-    return RunClosedLoop(*session_.engine, session_.clock, requests, batch);
   }
 
   static Nanos FastestFirstToken(const LoadReport& report) {

@@ -24,10 +24,9 @@ Status BenchThroughput(const OptionValues& options, Console& console) {
       {"machine", MachineLine(*session->backend)}, {"requests", count}, {"concurrency", slots}};
   for (const bool use_draft : {false, true}) {
     if (use_draft && !session->engine->has_draft()) continue;
-    for (Request& request : requests) request.use_draft = use_draft;
     TANDEM_ASSIGN_OR_RETURN(
         const LoadReport report,
-        RunClosedLoop(*session->engine, session->clock, requests, slots, [&](size_t done) {
+        RunRequests(*session, requests, slots, use_draft, [&](size_t done) {
           console.Progress("serving", static_cast<double>(done) / static_cast<double>(count));
         }));
     const char* mode = use_draft ? "with_draft" : "plain";

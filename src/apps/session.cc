@@ -111,7 +111,9 @@ Result<Opened> OpenFolder(const std::filesystem::path& path) {
 
 Result<Opened> OpenShape(const std::filesystem::path& config, const DummyOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenDummy(config, options));
-  return WithName(std::move(source), "dummy " + config.stem().string());
+  Opened opened = WithName(std::move(source), "dummy " + config.stem().string());
+  opened.model.map.emplace(options, opened.model.spec.vocab_size);
+  return opened;
 }
 
 struct OpenedPair {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ struct LoadedModel {
   std::string name;              // for people: the folder's name
   std::filesystem::path folder;  // where its tokenizer lies; empty for a dummy
   ModelSpec spec;
+  std::optional<DummyMap> map = {};  // of a dummy: what it answers
 };
 
 struct Session {
