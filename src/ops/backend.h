@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "ops/ops.h"
 #include "ops/random_words.h"
+#include "ops/round.h"
 
 namespace tandem::ops {
 
@@ -35,6 +36,7 @@ class Backend {
   virtual std::string Describe() const = 0;
   virtual Device device() const = 0;
   virtual Ops& ops() = 0;
+  virtual RoundOps& round() = 0;
 
   // Zeroed memory; RESOURCE_EXHAUSTED says how much was asked for.
   virtual Result<Buffer> Allocate(size_t bytes) = 0;

@@ -6,6 +6,7 @@
 #include "base/free_memory.h"
 #include "ops/backend.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/cpu_round.h"
 #include "ops/cpu/isa.h"
 #include "ops/cpu/measure.h"
 #include "ops/cpu/pack.h"
@@ -37,6 +38,7 @@ class CpuBackend final : public Backend {
   }
   Device device() const override { return {}; }
   Ops& ops() override { return ops_; }
+  RoundOps& round() override { return round_; }
 
   Result<Buffer> Allocate(size_t bytes) override {
     Buffer buffer = Buffer::OnHost(bytes);
@@ -72,6 +74,7 @@ class CpuBackend final : public Backend {
   const CpuKernels& kernels_;
   ThreadPool pool_;
   cpu::CpuOps ops_;
+  cpu::CpuRoundOps round_;
 };
 
 void CpuBackend::FillRandom(const Tensor& out, const RandomWords& words) {

@@ -11,6 +11,7 @@
 #include "ops/cuda/measure.cuh"
 #include "ops/cuda/pack.cuh"
 #include "ops/cuda/random_words.cuh"
+#include "ops/cuda/round.cuh"
 
 namespace tandem::ops {
 namespace {
@@ -35,7 +36,7 @@ class CudaGraph final : public Graph {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const cuda::Context& context, std::string name)
-      : context_(context), name_(std::move(name)), ops_(context) {
+      : context_(context), name_(std::move(name)), ops_(context), round_(context) {
     for (cudaEvent_t& mark : marks_) {
       CheckCuda(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "an event");
     }
@@ -54,6 +55,7 @@ class CudaBackend final : public Backend {
   }
   Device device() const override { return {Device::Kind::kCuda, context_.device}; }
   Ops& ops() override { return ops_; }
+  RoundOps& round() override { return round_; }
 
   Result<Buffer> Allocate(size_t bytes) override;
   Result<Buffer> AllocatePinned(size_t bytes) override;
@@ -117,6 +119,7 @@ class CudaBackend final : public Backend {
   const cuda::Context context_;
   const std::string name_;
   cuda::CudaOps ops_;
+  cuda::CudaRoundOps round_;
   std::array<cudaEvent_t, kNumMarks> marks_{};
 };
 

@@ -1,0 +1,26 @@
+// CpuRoundOps: RoundOps on the CPU, one sequence after the other; what it does is in round_rules.h.
+// Owned by the CPU backend; one caller at a time.
+#pragma once
+
+#include "ops/round.h"
+
+namespace tandem::ops::cpu {
+
+class CpuRoundOps final : public RoundOps {
+ public:
+  void StartSlot(const SlotArrays& slots, const SlotPatch* patch) override;
+  void EndSlot(const SlotArrays& slots, int32_t slot) override;
+  void ApplyPlan(const Round& round, int32_t max_items) override;
+  void LookUpDrafts(const Round& round, int32_t max_items) override;
+  void LayDraftRows(const Round& round, const PassBounds& bounds) override;
+  void LayDraftSamples(const Round& round, const PassBounds& bounds, const float* logits,
+                       int64_t stride) override;
+  void KeepDrafts(const Round& round, const PassBounds& bounds) override;
+  void LayTargetRows(const Round& round, const PassBounds& bounds) override;
+  void LayTargetSamples(const Round& round, const PassBounds& bounds, const float* logits) override;
+  void LayVerifyRows(const Round& round, const PassBounds& bounds) override;
+  void LayChosenRows(const Round& round, const PassBounds& bounds) override;
+  void Accept(const Round& round, const PassBounds& bounds, const float* logits) override;
+};
+
+}  // namespace tandem::ops::cpu

@@ -1,0 +1,208 @@
+// RoundOps: what a round does between the models' passes, where the state of the sequences lies in
+// backend memory: it turns a plan into rows, drawn tokens into drafts, and what was verified into
+// lengths. Every function enqueues its work and returns; the host knows upper bounds of the counts
+// and never reads one back. Owned by the backend; called by the executor's thread. Allocates
+// nothing, never waits, so that it can be captured.
+//
+// A step enqueues ApplyPlan; then, where sequences draft, LookUpDrafts, LayDraftRows and for each
+// draft a pass of the draft model, LayDraftSamples, Ops::Sample and KeepDrafts; then LayTargetRows,
+// the target's pass, LayTargetSamples, Ops::Sample and Accept (under the ratio rule with
+// LayVerifyRows, Ops::VerifyAndAccept, LayChosenRows and another Sample before it).
+#pragma once
+
+#include <cstdint>
+
+#include "ops/ops.h"
+#include "ops/sampling.h"
+
+namespace tandem::ops {
+
+// Why a sequence cannot go on.
+enum RoundFault : int32_t { kFaultNone = 0, kFaultNoTokenAllowed = 1, kFaultBadLogits = 2 };
+
+// A slot's progress. Index 0 of `computed` is the target's length, 1 the draft's.
+struct SlotRecord {
+  // Constant while the sequence holds its slot.
+  int32_t prompt_tokens = 0;
+  int32_t max_length = 0;
+  int32_t counted = 0;  // its counts are kept
+  // Advanced by the rounds.
+  int32_t known = 0;  // tokens: prompt, then output
+  int32_t computed[2] = {0, 0};
+  int32_t num_blocks = 0;
+  int32_t ended = 1;  // emitted an end id, reached its longest length, faulted, or empty
+  int32_t fault = kFaultNone;
+  // Of the round at hand: drafts behind the known tokens, and how far the draft's cache reaches
+  // with them.
+  int32_t num_drafts = 0;
+  int32_t draft_reach = 0;
+};
+
+// The state of every slot.
+struct SlotArrays {
+  int32_t max_slots = 0;
+  int32_t max_seq_len = 0;
+  int32_t max_blocks = 0;
+  int32_t max_draft_len = 0;
+  int64_t vocab = 0;                       // the target's
+  SlotRecord* records = nullptr;           // [max_slots]
+  int32_t* tokens = nullptr;               // [max_slots, max_seq_len]
+  int32_t* blocks = nullptr;               // [max_slots, max_blocks]
+  int32_t* drafts = nullptr;               // [max_slots, max_draft_len]
+  int32_t* counts = nullptr;               // [max_slots, vocab]
+  SlotSampling* sampling = nullptr;        // [max_slots]
+  SlotSampling* draft_sampling = nullptr;  // [max_slots] the same without log-probabilities
+};
+
+// What a slot starts with. In backend memory, followed by [record.known] tokens and [num_values]
+// values of its lists, which go to `lists` (the sampling record points there).
+struct SlotPatch {
+  int32_t slot = 0;
+  int32_t num_values = 0;
+  int32_t* lists = nullptr;
+  SlotRecord record;
+  SlotSampling sampling;
+};
+
+// A sequence's part of a step: SequencePlan of runtime/batch_plan.h, for a device.
+struct RoundItem {
+  int32_t slot = 0;
+  int32_t target_tokens = 0;
+  int32_t samples = 0;
+  int32_t num_drafts = 0;
+  int32_t draft_tokens = 0;
+  int32_t first_new_block = 0;
+  int32_t num_new_blocks = 0;
+  int32_t constrained = 0;     // its row is drawn under a mask
+  int32_t first_prob_row = 0;  // ratio mode: where the distributions of its drafts stand
+};
+
+struct RoundHeader {
+  int32_t num_items = 0;
+};
+
+// Rows of one sequence in a pass: consecutive positions from `start` on, known tokens and then
+// drafts, of which the last num_logits want logits.
+struct RowRange {
+  int32_t slot = -1;  // -1: behind the last sequence
+  int32_t item = 0;   // of the plan
+  int32_t start = 0;
+  int32_t num_rows = 0;
+  int32_t first_row = 0;
+  int32_t num_logits = 0;
+  int32_t first_logits = 0;
+  int32_t wanted = 0;  // a drafting sequence: drafts it wants in all
+};
+
+// The rows of one model's pass: what a BatchView points to, where they come from, and what is drawn
+// from their logits.
+struct PassArrays {
+  int64_t vocab = 0;               // a token the model has no embedding of is replaced by token 0
+  int32_t* tokens = nullptr;       // [max_rows]
+  int32_t* positions = nullptr;    // [max_rows]
+  int32_t* row_seq = nullptr;      // [max_rows]
+  int32_t* query_start = nullptr;  // [max_seqs + 1]
+  int32_t* context_len = nullptr;  // [max_seqs]
+  int32_t* block_table = nullptr;  // [max_seqs, max_blocks]
+  int32_t* logits_rows = nullptr;  // [max_logits]
+  RowRange* ranges = nullptr;      // [max_seqs]
+  SampleRow* samples = nullptr;    // [max_logits]
+  SampledToken* drawn = nullptr;   // [max_logits]
+};
+
+// What a sequence's step gave, at its place in the plan; its tokens are the target pass's drawn
+// ones from first_token on.
+struct RoundResult {
+  int32_t slot = 0;
+  int32_t proposed = 0;
+  int32_t accepted = 0;
+  int32_t first_token = 0;
+  int32_t num_tokens = 0;
+  int32_t computed[2] = {0, 0};
+  int32_t fault = kFaultNone;
+};
+
+// Not zero: the plan and the state do not fit together, a defect; the step's results are void.
+struct RoundStatus {
+  int32_t broken = 0;
+};
+enum RoundBroken : int32_t {
+  kBrokenRows = 1,     // more rows, logits or sequences than the bounds
+  kBrokenBlocks = 2,   // more blocks than a sequence can have
+  kBrokenSamples = 4,  // a step samples behind the last known token, and only there
+  kBrokenLag = 8,      // the draft lags more than the plan's bound
+};
+
+// All that a round works on. Plain pointers into backend memory, constant once made: graphs hold
+// copies.
+struct Round {
+  SlotArrays slots;
+  // The step's plan.
+  const RoundHeader* header = nullptr;
+  const RoundItem* items = nullptr;     // [max_slots]
+  const int32_t* new_blocks = nullptr;  // of all items, back to back
+  const int32_t* mask_rows = nullptr;   // [max_slots] of constrained items; -1: no token is allowed
+  const uint32_t* masks = nullptr;      // [max_slots, mask_words]
+  int64_t mask_words = 0;
+  int32_t lookup_ngram = 0;
+  bool ratio = false;  // ratio acceptance instead of token match
+
+  PassArrays draft;
+  PassArrays target;
+  int64_t draw_vocab = 0;  // tokens both models know
+
+  // Ratio mode.
+  float* draft_probs = nullptr;    // [max_logits, vocab]
+  float* target_probs = nullptr;   // [max_logits, vocab]
+  VerifyRow* verify = nullptr;     // [max_slots] at the sequence's place in the plan
+  int32_t* held = nullptr;         // [max_slots]
+  int32_t* next = nullptr;         // [max_slots]
+  SampledToken* chosen = nullptr;  // [max_logits]
+
+  RoundStatus* status = nullptr;
+  RoundResult* results = nullptr;  // [max_slots]
+};
+
+// Upper bounds of one pass; what lies between the real counts and these is made inert: rows with
+// row_seq -1 and token 0, empty sequences, logits of row 0, sample rows without logits.
+struct PassBounds {
+  int32_t num_rows = 0;
+  int32_t num_seqs = 0;
+  int32_t num_logits = 0;
+};
+
+class RoundOps {
+ public:
+  virtual ~RoundOps() = default;
+
+  // Fills a slot from its patch (backend memory).
+  virtual void StartSlot(const SlotArrays& slots, const SlotPatch* patch) = 0;
+  virtual void EndSlot(const SlotArrays& slots, int32_t slot) = 0;
+
+  // Appends the plan's new blocks and forgets the drafts of the round before.
+  virtual void ApplyPlan(const Round& round, int32_t max_items) = 0;
+  // Drafts from the sequences' own history, as LookupDrafts of runtime/speculative.h gives them.
+  virtual void LookUpDrafts(const Round& round, int32_t max_items) = 0;
+  // The draft model's first pass: what it has yet to compute of each sequence that drafts or
+  // catches up.
+  virtual void LayDraftRows(const Round& round, const PassBounds& bounds) = 0;
+  // logits: [num_logits, draft vocab], stride in elements.
+  virtual void LayDraftSamples(const Round& round, const PassBounds& bounds, const float* logits,
+                               int64_t stride) = 0;
+  // Takes the drawn tokens as drafts and lays one row of each sequence that wants another.
+  virtual void KeepDrafts(const Round& round, const PassBounds& bounds) = 0;
+  // The target's pass: the planned known tokens and the drafts; sequence s is item s of the plan.
+  virtual void LayTargetRows(const Round& round, const PassBounds& bounds) = 0;
+  // logits: [num_logits, vocab].
+  virtual void LayTargetSamples(const Round& round, const PassBounds& bounds,
+                                const float* logits) = 0;
+  // Ratio mode: the sequences with drafts.
+  virtual void LayVerifyRows(const Round& round, const PassBounds& bounds) = 0;
+  // Ratio mode: sample rows anew, for the log-probabilities of the tokens that were chosen; they
+  // are drawn into `chosen`.
+  virtual void LayChosenRows(const Round& round, const PassBounds& bounds) = 0;
+  // Emits tokens, moves lengths, keeps counts, writes the results.
+  virtual void Accept(const Round& round, const PassBounds& bounds, const float* logits) = 0;
+};
+
+}  // namespace tandem::ops

@@ -1,0 +1,330 @@
+// The rules of a round for one sequence: plain functions on plain structs, one source for the CPU
+// and the GPU. They read and write the slot's own state and never another's, so that sequences go
+// to any threads; what spans sequences (where rows stand in a pass) comes in as a number. Used by
+// the backends' RoundOps alone.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/host_device.h"
+#include "ops/round.h"
+
+namespace tandem::ops::rules {
+
+TANDEM_HOST_DEVICE inline int32_t Smaller(int32_t a, int32_t b) { return a < b ? a : b; }
+
+TANDEM_HOST_DEVICE inline bool IsEnd(const SlotSampling& sampling, int32_t token) {
+  for (int32_t i = 0; i < sampling.num_end_ids; ++i) {
+    if (sampling.end_ids[i] == token) return true;
+  }
+  return false;
+}
+
+TANDEM_HOST_DEVICE inline int32_t* TokensOf(const SlotArrays& slots, int32_t slot) {
+  return slots.tokens + int64_t{slot} * slots.max_seq_len;
+}
+TANDEM_HOST_DEVICE inline int32_t* BlocksOf(const SlotArrays& slots, int32_t slot) {
+  return slots.blocks + int64_t{slot} * slots.max_blocks;
+}
+TANDEM_HOST_DEVICE inline int32_t* DraftsOf(const SlotArrays& slots, int32_t slot) {
+  return slots.drafts + int64_t{slot} * slots.max_draft_len;
+}
+TANDEM_HOST_DEVICE inline int32_t* CountsOf(const SlotArrays& slots, int32_t slot) {
+  return slots.records[slot].counted != 0 ? slots.counts + int64_t{slot} * slots.vocab : nullptr;
+}
+TANDEM_HOST_DEVICE inline SlotHistory HistoryOf(const SlotArrays& slots, int32_t slot) {
+  const SlotRecord& record = slots.records[slot];
+  SlotHistory history;
+  history.tokens = TokensOf(slots, slot);
+  history.num_tokens = record.known;
+  history.prompt_tokens = record.prompt_tokens;
+  history.counts = CountsOf(slots, slot);
+  return history;
+}
+
+// ---- The start of a round ----
+
+// Room for the item's new blocks: where they go in the slot's table, null when there is none.
+TANDEM_HOST_DEVICE inline int32_t* AppendBlocks(const SlotArrays& slots, const RoundItem& item) {
+  SlotRecord& record = slots.records[item.slot];
+  if (record.num_blocks + item.num_new_blocks > slots.max_blocks) return nullptr;
+  int32_t* place = BlocksOf(slots, item.slot) + record.num_blocks;
+  record.num_blocks += item.num_new_blocks;
+  return place;
+}
+
+TANDEM_HOST_DEVICE inline void ForgetDrafts(SlotRecord& record) {
+  record.num_drafts = 0;
+  record.draft_reach = record.computed[1];
+}
+
+// ---- Drafts ----
+
+// The plan knows the length as an interval; here it is exact, and the last token needs no draft.
+TANDEM_HOST_DEVICE inline int32_t DraftsWanted(const SlotRecord& record, const RoundItem& item) {
+  if (record.ended != 0) return 0;
+  const int32_t room = record.max_length - record.known - 1;
+  return room < 0 ? 0 : Smaller(room, item.num_drafts);
+}
+
+// How many of the tokens before `end` equal the last ones, up to max_ngram: what stood at `end` is
+// what followed them.
+TANDEM_HOST_DEVICE inline int32_t MatchLength(const int32_t* tokens, int32_t size, int32_t end,
+                                              int32_t max_ngram) {
+  int32_t length = 0;
+  while (length < max_ngram && length < end &&
+         tokens[end - 1 - length] == tokens[size - 1 - length]) {
+    ++length;
+  }
+  return length;
+}
+// A run shorter than two tokens counts only when one is all that is asked for.
+TANDEM_HOST_DEVICE inline int32_t LeastMatch(int32_t max_ngram) { return Smaller(max_ngram, 2); }
+
+// Takes the drafts that follow position `end`; at an end id they stop, since nothing holds behind
+// it.
+TANDEM_HOST_DEVICE inline void TakeLookedUp(const SlotArrays& slots, int32_t slot, int32_t end,
+                                            int32_t wanted) {
+  SlotRecord& record = slots.records[slot];
+  const int32_t* tokens = TokensOf(slots, slot);
+  int32_t* drafts = DraftsOf(slots, slot);
+  const int32_t count = Smaller(wanted, record.known - end);
+  while (record.num_drafts < count) {
+    const int32_t token = tokens[end + record.num_drafts];
+    if (IsEnd(slots.sampling[slot], token)) return;
+    drafts[record.num_drafts++] = token;
+  }
+}
+
+// The draft model's range: all it lags behind where it drafts, else a catch-up. Empty (no rows) for
+// a sequence that has ended, was looked up or needs nothing.
+TANDEM_HOST_DEVICE inline RowRange DraftRange(SlotRecord& record, const RoundItem& item,
+                                              int32_t* broken) {
+  RowRange range;
+  range.slot = item.slot;
+  if (record.ended != 0 || record.num_drafts > 0) return range;
+  const int32_t wanted = DraftsWanted(record, item);
+  const int32_t lag = record.known - record.computed[1];
+  if (wanted > 0 && lag > item.draft_tokens) *broken |= kBrokenLag;
+  const int32_t count = wanted > 0 ? lag : Smaller(lag, item.draft_tokens);
+  if (count <= 0) return range;
+  range.start = record.computed[1];
+  range.num_rows = count;
+  range.num_logits = wanted > 0 ? 1 : 0;
+  range.wanted = wanted;
+  record.draft_reach = range.start + count;
+  if (wanted == 0) record.computed[1] = record.draft_reach;
+  return range;
+}
+
+// Takes the token that a drafting sequence has drawn and makes `range` its next row, or an empty
+// one when it has its drafts.
+TANDEM_HOST_DEVICE inline void KeepDraft(const SlotArrays& slots, bool ratio, int32_t token,
+                                         RowRange& range) {
+  SlotRecord& record = slots.records[range.slot];
+  const bool end = IsEnd(slots.draft_sampling[range.slot], token);
+  // In token match the target's own draw is emitted, so an end need not be verified. The ratio rule
+  // has to judge every token that was drawn.
+  if (!end || ratio) DraftsOf(slots, range.slot)[record.num_drafts++] = token;
+  const bool more = !end && record.num_drafts < range.wanted;
+  range.start = record.draft_reach;
+  range.num_rows = more ? 1 : 0;
+  range.num_logits = range.num_rows;
+  record.draft_reach += range.num_rows;
+}
+
+// ---- Rows ----
+
+// The target's range: the planned known tokens and the drafts behind them.
+TANDEM_HOST_DEVICE inline RowRange TargetRange(SlotRecord& record, const RoundItem& item,
+                                               int32_t* broken) {
+  RowRange range;
+  range.slot = item.slot;
+  if (record.ended != 0) return range;
+  range.start = record.computed[0];
+  const bool reaches = range.start + item.target_tokens == record.known;
+  if (reaches != (item.samples != 0)) *broken |= kBrokenSamples;
+  range.num_rows = item.target_tokens + record.num_drafts;
+  range.num_logits = item.samples != 0 ? 1 + record.num_drafts : 0;
+  record.computed[0] += item.target_tokens;
+  return range;
+}
+
+// Where a range stands in its pass. Behind the bounds there is nowhere: the range becomes empty.
+TANDEM_HOST_DEVICE inline void Place(int32_t first_row, int32_t first_logits,
+                                     const PassBounds& bounds, RowRange& range, int32_t* broken) {
+  range.first_row = first_row;
+  range.first_logits = first_logits;
+  if (first_row + range.num_rows > bounds.num_rows ||
+      first_logits + range.num_logits > bounds.num_logits) {
+    *broken |= kBrokenRows;
+    range.num_rows = 0;
+    range.num_logits = 0;
+  }
+}
+
+TANDEM_HOST_DEVICE inline int32_t ContextLen(const RowRange& range) {
+  return range.num_rows > 0 ? range.start + range.num_rows : 0;
+}
+
+TANDEM_HOST_DEVICE inline void FillRow(const SlotArrays& slots, const PassArrays& pass,
+                                       const RowRange& range, int32_t seq, int32_t i) {
+  const int32_t position = range.start + i;
+  const int32_t known = slots.records[range.slot].known;
+  const int32_t token = position < known ? TokensOf(slots, range.slot)[position]
+                                         : DraftsOf(slots, range.slot)[position - known];
+  const int32_t row = range.first_row + i;
+  pass.tokens[row] = token < pass.vocab ? token : 0;
+  pass.positions[row] = position;
+  pass.row_seq[row] = seq;
+}
+TANDEM_HOST_DEVICE inline void FillLogitsRow(const PassArrays& pass, const RowRange& range,
+                                             int32_t i) {
+  pass.logits_rows[range.first_logits + i] =
+      range.first_row + range.num_rows - range.num_logits + i;
+}
+TANDEM_HOST_DEVICE inline void ClearRow(const PassArrays& pass, int32_t row) {
+  pass.tokens[row] = 0;
+  pass.positions[row] = 0;
+  pass.row_seq[row] = -1;
+}
+TANDEM_HOST_DEVICE inline void ClearSeq(const PassArrays& pass, int32_t seq) {
+  pass.ranges[seq] = RowRange{};
+  pass.context_len[seq] = 0;
+}
+
+// ---- Draws ----
+
+// The row that draws the next draft of a sequence.
+TANDEM_HOST_DEVICE inline SampleRow DraftSample(const Round& round, const RowRange& range,
+                                                const float* logits) {
+  const SlotRecord& record = round.slots.records[range.slot];
+  SampleRow row;
+  row.logits = logits;
+  row.slot = round.slots.draft_sampling + range.slot;
+  row.history = HistoryOf(round.slots, range.slot);
+  row.ahead = DraftsOf(round.slots, range.slot);
+  row.num_ahead = record.num_drafts;
+  if (round.ratio) {
+    const int64_t prob_row = round.items[range.item].first_prob_row + record.num_drafts;
+    row.probs = round.draft_probs + prob_row * round.slots.vocab;
+  }
+  return row;
+}
+
+TANDEM_HOST_DEVICE inline bool ByRatio(const Round& round, const RowRange& range) {
+  return round.ratio && range.num_logits > 1;
+}
+
+// Whether the sequence draws at all: a constrained one that may draw no token has come to a dead
+// end.
+TANDEM_HOST_DEVICE inline void CheckMask(const Round& round, RowRange& range) {
+  if (range.num_logits == 0 || round.items[range.item].constrained == 0) return;
+  if (round.mask_rows[range.item] >= 0) return;
+  round.slots.records[range.slot].fault = kFaultNoTokenAllowed;
+  range.num_logits = 0;
+}
+
+// Row i of the rows of a sequence that the target draws from.
+TANDEM_HOST_DEVICE inline SampleRow TargetSample(const Round& round, const RowRange& range,
+                                                 int32_t i, const float* logits) {
+  const int64_t index = range.first_logits + i;
+  SampleRow row;
+  row.logits = logits + index * round.slots.vocab;
+  row.slot = round.slots.sampling + range.slot;
+  row.history = HistoryOf(round.slots, range.slot);
+  row.ahead = DraftsOf(round.slots, range.slot);
+  row.num_ahead = i;
+  // Constrained sequences draft nothing: theirs is the only row.
+  if (round.items[range.item].constrained != 0) {
+    row.allowed = round.masks + round.mask_rows[range.item] * round.mask_words;
+  }
+  if (ByRatio(round, range)) row.probs = round.target_probs + index * round.slots.vocab;
+  return row;
+}
+
+TANDEM_HOST_DEVICE inline VerifyRow VerifyOf(const Round& round, const RowRange& range) {
+  VerifyRow row;
+  if (!ByRatio(round, range)) return row;
+  const int64_t vocab = round.slots.vocab;
+  row.slot = round.slots.sampling + range.slot;
+  row.position = round.slots.records[range.slot].known;
+  row.draft = DraftsOf(round.slots, range.slot);
+  row.num_draft = range.num_logits - 1;
+  row.draft_probs = round.draft_probs + round.items[range.item].first_prob_row * vocab;
+  row.target_probs = round.target_probs + range.first_logits * vocab;
+  row.accepted = round.held + range.item;
+  row.next = round.next + range.item;
+  return row;
+}
+
+// The token that the ratio rule chose for row i; -1 where it chose none.
+TANDEM_HOST_DEVICE inline int32_t ChosenToken(const Round& round, const RowRange& range,
+                                              int32_t i) {
+  if (!ByRatio(round, range) || i > round.held[range.item]) return -1;
+  return i < round.held[range.item] ? DraftsOf(round.slots, range.slot)[i] : round.next[range.item];
+}
+
+// ---- The end of a round ----
+
+// Puts a token behind the sequence; false when it was the last one. logits: those it was drawn
+// from.
+TANDEM_HOST_DEVICE inline bool Emit(const SlotArrays& slots, int32_t slot, int32_t token,
+                                    const float* logits) {
+  constexpr float kLargest = 3.402823466e+38f;
+  SlotRecord& record = slots.records[slot];
+  const bool valid =
+      token >= 0 && token < slots.vocab && logits[token] >= -kLargest && logits[token] <= kLargest;
+  if (!valid) {
+    record.fault = kFaultBadLogits;
+    return false;
+  }
+  TokensOf(slots, slot)[record.known++] = token;
+  if (int32_t* counts = CountsOf(slots, slot)) ++counts[token];
+  const bool end = record.known >= record.max_length || IsEnd(slots.sampling[slot], token);
+  record.ended = end ? 1 : 0;
+  return !end;
+}
+
+// Emits what held and the token behind it. logits: [num_logits, vocab] of the pass.
+TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const RowRange& range,
+                                                   const float* logits) {
+  const SlotArrays& slots = round.slots;
+  SlotRecord& record = slots.records[range.slot];
+  const int32_t* drafts = DraftsOf(slots, range.slot);
+  const int32_t known = record.known;
+  const bool by_ratio = ByRatio(round, range);
+  for (int32_t i = 0; i < range.num_logits; ++i) {
+    const int64_t row = range.first_logits + i;
+    if (by_ratio) {
+      if (i > round.held[range.item]) break;
+      round.target.drawn[row] = round.chosen[row];
+    }
+    const int32_t token = round.target.drawn[row].token;
+    if (!Emit(slots, range.slot, token, logits + row * slots.vocab)) break;
+    if (!by_ratio && i + 1 < range.num_logits && token != drafts[i]) break;
+  }
+  RoundResult result;
+  result.slot = range.slot;
+  result.first_token = range.first_logits;
+  result.num_tokens = record.known - known;
+  if (result.num_tokens > 0) {
+    result.proposed = range.num_logits - 1;
+    result.accepted = result.num_tokens - 1;
+    // An end that was drafted and held is nobody's output: not refused, and what stood behind it
+    // not tested.
+    const int32_t last = TokensOf(slots, range.slot)[record.known - 1];
+    const bool end_held = result.accepted < result.proposed && last == drafts[result.accepted] &&
+                          IsEnd(slots.sampling[range.slot], last);
+    if (end_held) result.proposed = result.accepted;
+    record.computed[0] = record.known - 1;
+    record.computed[1] = Smaller(record.draft_reach, known + result.accepted);
+  }
+  if (record.fault != kFaultNone) record.ended = 1;
+  result.computed[0] = record.computed[0];
+  result.computed[1] = record.computed[1];
+  result.fault = record.fault;
+  return result;
+}
+
+}  // namespace tandem::ops::rules
