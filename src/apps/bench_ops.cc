@@ -1,12 +1,12 @@
-// `tandem bench ops`: every linear layer of a model alone, by rows, as bandwidth and arithmetic
-// beside the machine's measured limits. The shapes come from a config.json; the weights are random.
+// `tandem bench ops`: every op of a model's step alone, by rows and context, as bandwidth and
+// arithmetic beside the machine's measured limits. The shapes come from a config.json; the weights
+// are random.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "apps/bench.h"
 #include "base/file.h"
@@ -14,6 +14,10 @@
 
 namespace tandem::apps {
 namespace {
+
+// More than any cache holds: operands that a step would find in memory are taken in turn from so
+// much of it.
+constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
 struct LayerShape {
   const char* name;
@@ -29,64 +33,265 @@ std::array<LayerShape, 5> Layers(const ModelSpec& spec) {
            {"head", spec.vocab_size, spec.hidden_size}}};
 }
 
-// Small random numbers in the bit pattern of any 16- or 32-bit float.
-Buffer RandomValues(int64_t count, DType dtype, std::mt19937& random) {
-  Buffer buffer = Buffer::OnHost(static_cast<size_t>(count) * SizeOf(dtype));
-  std::uniform_real_distribution<float> value(-1.0f, 1.0f);
-  for (int64_t i = 0; i < count; ++i) {
-    const float v = value(random);
-    if (dtype == DType::kF32) {
-      buffer.As<float>()[i] = v;
-    } else if (dtype == DType::kBF16) {
-      buffer.As<BFloat16>()[i] = ToBFloat16(v);
-    } else {
-      buffer.As<Float16>()[i] = ToFloat16(v);
-    }
-  }
-  return buffer;
+// Signs and mantissas at random, all values in +-[1, 2).
+ops::RandomWords OrdinaryNumbers(DType dtype) {
+  if (dtype == DType::kBF16) return {7, 0x807f807f807f807fu, 0x3f803f803f803f80u};
+  if (dtype == DType::kF16) return {7, 0x83ff83ff83ff83ffu, 0x3c003c003c003c00u};
+  if (dtype == DType::kF8E4M3) return {7, 0x8787878787878787u, 0x3838383838383838u};
+  return {7, 0x807fffff807fffffu, 0x3f8000003f800000u};
 }
 
-// Median seconds of one product, over enough copies of the weights that no cache holds them.
-class LinearTimer {
+class OpTimer {
  public:
-  LinearTimer(ops::Backend& backend, const LayerShape& shape, DType dtype)
-      : backend_(backend), shape_(shape), dtype_(dtype) {}
+  explicit OpTimer(ops::Backend& backend) : backend_(backend) {}
 
-  Status Pack(std::mt19937& random) {
-    constexpr int64_t kBeyondCaches = int64_t{256} << 20;
-    const Buffer values = RandomValues(shape_.rows * shape_.cols, dtype_, random);
-    const std::array parts = {ops::LinearPart{values.View(dtype_, {shape_.rows, shape_.cols})}};
-    const int64_t copies =
-        std::max<int64_t>(2, kBeyondCaches / static_cast<int64_t>(values.bytes()));
-    for (int64_t i = 0; i < copies; ++i) {
-      TANDEM_ASSIGN_OR_RETURN(weights_.emplace_back(), backend_.PackLinear(parts, dtype_));
-    }
-    return {};
+  Result<Buffer> Random(int64_t elements, DType dtype) {
+    const auto bytes = static_cast<size_t>(elements) * SizeOf(dtype);
+    TANDEM_ASSIGN_OR_RETURN(Buffer buffer, backend_.Allocate(bytes));
+    backend_.FillRandom(buffer.View(dtype, {elements}), OrdinaryNumbers(dtype));
+    return buffer;
+  }
+  Result<Buffer> Ints(const std::vector<int32_t>& values) {
+    TANDEM_ASSIGN_OR_RETURN(Buffer buffer, backend_.Allocate(values.size() * sizeof(int32_t)));
+    backend_.CopyToDevice(buffer.data(), values.data(), values.size() * sizeof(int32_t));
+    return buffer;
   }
 
-  double MedianSeconds(int64_t num_rows, std::mt19937& random) {
-    const Buffer x = RandomValues(num_rows * shape_.cols, dtype_, random);
-    const Buffer y = Buffer::OnHost(static_cast<size_t>(num_rows * shape_.rows) * SizeOf(dtype_));
-    const Tensor in = x.View(dtype_, {num_rows, shape_.cols});
-    const Tensor out = y.View(dtype_, {num_rows, shape_.rows});
+  // Median seconds of one call; `op(i)` takes operands number i, of which there are `copies`. Where
+  // the backend records work a round of all of them is launched as one, as a step's ops are.
+  template <typename Op>
+  double MedianSeconds(int64_t copies, Op&& op) {
+    constexpr int64_t kCalls = 20;
+    const int64_t calls = std::max(copies, kCalls);
+    const auto round = [&] {
+      for (int64_t i = 0; i < calls; ++i) op(i % copies);
+    };
+    op(0);  // first-time costs
+    (void)backend_.Synchronize();
+    const std::unique_ptr<ops::Graph> graph = backend_.Capture(round);
     std::vector<double> seconds;
     double total = 0;
-    for (size_t i = 0; seconds.size() < 5 || (total < 0.3 && seconds.size() < 200); ++i) {
+    while (seconds.size() < 3 || (total < 0.2 && seconds.size() < 50)) {
       const auto start = std::chrono::steady_clock::now();
-      backend_.ops().Linear(in, weights_[i % weights_.size()], out);
-      seconds.push_back(
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-      total += seconds.back();
+      if (graph != nullptr) {
+        backend_.Launch(*graph);
+      } else {
+        op(static_cast<int64_t>(seconds.size()) % copies);
+      }
+      (void)backend_.Synchronize();
+      const double elapsed =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      seconds.push_back(graph != nullptr ? elapsed / static_cast<double>(calls) : elapsed);
+      total += elapsed;
     }
     std::ranges::nth_element(seconds, seconds.begin() + static_cast<int64_t>(seconds.size() / 2));
     return seconds[seconds.size() / 2];
   }
 
+  ops::Backend& backend() { return backend_; }
+
  private:
   ops::Backend& backend_;
-  const LayerShape shape_;
-  const DType dtype_;
-  std::vector<ops::LinearWeight> weights_;
+};
+
+// One line of the table.
+struct OpFigure {
+  std::string op;
+  std::string shape;
+  double seconds = 0;
+  double bytes = 0;       // that have to move
+  double operations = 0;  // that have to be done
+};
+
+class OpsBench {
+ public:
+  OpsBench(ops::Backend& backend, const ModelSpec& spec, DType stored, DType kv, Console& console)
+      : timer_(backend), spec_(spec), stored_(stored), kv_(kv), console_(console) {}
+
+  Status Run() {
+    bandwidth_ = timer_.backend().MeasureReadBandwidth();
+    peak_ = timer_.backend().MeasureMatrixPeak(stored_);
+    console_.Say(fmt::format("{}; limits: {:.1f} GB/s read, {:.2f} TFLOP/s in {}",
+                             MachineLine(timer_.backend()), bandwidth_ / 1e9, peak_ / 1e12,
+                             DTypeName(stored_)));
+    console_.Say("op          shape                             time     of read     of matrix");
+    for (const LayerShape& shape : Layers(spec_)) TANDEM_RETURN_IF_ERROR(Linear(shape));
+    for (const int32_t context : {1024, 8192, 32768}) {
+      for (const int32_t sequences : {1, 16, 64}) {
+        if (int64_t{sequences} * context > kMostCachedTokens) continue;
+        for (const int32_t rows : {1, 5}) {
+          TANDEM_RETURN_IF_ERROR(Attention(sequences, rows, context));
+        }
+      }
+    }
+    for (const int32_t prompt : {512, 2048, 8192}) {
+      TANDEM_RETURN_IF_ERROR(Attention(1, prompt, prompt));
+    }
+    for (const int64_t rows : {1, 16, 64, 512}) TANDEM_RETURN_IF_ERROR(RowOps(rows));
+    return {};
+  }
+
+  nlohmann::ordered_json Json() const {
+    nlohmann::ordered_json json = {{"read_bytes_per_s", bandwidth_},
+                                   {"matrix_flops_per_s", peak_},
+                                   {"ops", nlohmann::ordered_json::array()}};
+    for (const OpFigure& f : figures_) {
+      json["ops"].push_back({{"op", f.op},
+                             {"shape", f.shape},
+                             {"seconds", f.seconds},
+                             {"bytes_per_s", f.bytes / f.seconds},
+                             {"flops_per_s", f.operations / f.seconds}});
+    }
+    return json;
+  }
+
+ private:
+  static constexpr int64_t kMostCachedTokens = 262144;
+  static constexpr int32_t kBlockTokens = 32;
+
+  void Add(OpFigure figure) {
+    console_.Say(fmt::format("{:10}  {:28}  {:9.1f} us  {:6.1f} %  {:9.1f} %", figure.op,
+                             figure.shape, figure.seconds * 1e6,
+                             100 * figure.bytes / figure.seconds / bandwidth_,
+                             100 * figure.operations / figure.seconds / peak_));
+    figures_.push_back(std::move(figure));
+  }
+
+  Status Linear(const LayerShape& shape) {
+    const DType stored = std::string_view(shape.name) == "head" ? spec_.dtype : stored_;
+    std::vector<ops::LinearWeight> weights;
+    const int64_t bytes = shape.rows * shape.cols * static_cast<int64_t>(SizeOf(stored));
+    {
+      TANDEM_ASSIGN_OR_RETURN(const Buffer values,
+                              timer_.Random(shape.rows * shape.cols, spec_.dtype));
+      const std::array parts = {
+          ops::LinearPart{.weight = values.View(spec_.dtype, {shape.rows, shape.cols})}};
+      const int64_t copies = std::max<int64_t>(2, kBeyondCaches / bytes);
+      for (int64_t i = 0; i < copies; ++i) {
+        TANDEM_ASSIGN_OR_RETURN(weights.emplace_back(), timer_.backend().PackLinear(parts, stored));
+      }
+    }
+    for (const int64_t rows : {1, 2, 4, 5, 8, 16, 32, 64, 128, 512, 2048}) {
+      TANDEM_ASSIGN_OR_RETURN(const Buffer x, timer_.Random(rows * shape.cols, spec_.dtype));
+      TANDEM_ASSIGN_OR_RETURN(const Buffer y, timer_.Random(rows * shape.rows, spec_.dtype));
+      const Tensor in = x.View(spec_.dtype, {rows, shape.cols});
+      const Tensor out = y.View(spec_.dtype, {rows, shape.rows});
+      const double seconds =
+          timer_.MedianSeconds(static_cast<int64_t>(weights.size()), [&](int64_t i) {
+            timer_.backend().ops().Linear(in, weights[static_cast<size_t>(i)], out);
+          });
+      const auto elements = static_cast<double>(shape.rows * shape.cols);
+      Add({shape.name, fmt::format("{} x {}, {} rows", shape.rows, shape.cols, rows), seconds,
+           static_cast<double>(bytes), 2 * elements * static_cast<double>(rows)});
+    }
+    return {};
+  }
+
+  // `sequences` of which each computes `rows` tokens behind a context that they end.
+  Status Attention(int32_t sequences, int32_t rows, int32_t context) {
+    ops::KvPool pool;
+    pool.num_layers = 1;
+    pool.num_kv_heads = static_cast<int32_t>(spec_.num_kv_heads);
+    pool.block_tokens = kBlockTokens;
+    pool.head_dim = static_cast<int32_t>(spec_.head_dim);
+    const int32_t blocks = (context + kBlockTokens - 1) / kBlockTokens;
+    const int64_t block_bytes = pool.elements_per_block() * static_cast<int64_t>(SizeOf(kv_));
+    const int64_t copies =
+        std::clamp<int64_t>(kBeyondCaches / (block_bytes * blocks * sequences), 1, 8);
+    pool.num_blocks = int64_t{blocks} * sequences * copies;
+    TANDEM_ASSIGN_OR_RETURN(const Buffer cache,
+                            timer_.Random(pool.num_blocks * pool.elements_per_block(), kv_));
+    pool.data = cache.View(kv_, {pool.num_blocks * pool.elements_per_block()});
+
+    const int64_t num_rows = int64_t{sequences} * rows;
+    std::vector<int32_t> positions, row_seq, query_start, lengths, table;
+    for (int32_t s = 0; s < sequences; ++s) {
+      query_start.push_back(s * rows);
+      lengths.push_back(context);
+      for (int32_t row = 0; row < rows; ++row) {
+        positions.push_back(context - rows + row);
+        row_seq.push_back(s);
+      }
+    }
+    query_start.push_back(sequences * rows);
+    // Blocks of one sequence do not lie side by side.
+    for (int64_t i = 0; i < pool.num_blocks; ++i) {
+      const int64_t copy = i / (int64_t{blocks} * sequences);
+      const int64_t inside = i % (int64_t{blocks} * sequences);
+      table.push_back(static_cast<int32_t>(copy * blocks * sequences + inside % blocks * sequences +
+                                           inside / blocks));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const Buffer positions_buffer, timer_.Ints(positions));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer row_seq_buffer, timer_.Ints(row_seq));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer query_start_buffer, timer_.Ints(query_start));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer lengths_buffer, timer_.Ints(lengths));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer table_buffer, timer_.Ints(table));
+    ops::BatchView batch;
+    batch.num_rows = static_cast<int32_t>(num_rows);
+    batch.num_seqs = sequences;
+    batch.max_query_len = rows;
+    batch.positions = positions_buffer.As<int32_t>();
+    batch.row_seq = row_seq_buffer.As<int32_t>();
+    batch.query_start = query_start_buffer.As<int32_t>();
+    batch.context_len = lengths_buffer.As<int32_t>();
+    batch.max_blocks = blocks;
+
+    const int64_t width = spec_.num_heads * spec_.head_dim;
+    TANDEM_ASSIGN_OR_RETURN(const Buffer qkv,
+                            timer_.Random(num_rows * spec_.qkv_rows(), spec_.dtype));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer out, timer_.Random(num_rows * width, spec_.dtype));
+    const double seconds = timer_.MedianSeconds(copies, [&](int64_t i) {
+      batch.block_table = table_buffer.As<int32_t>() + i * blocks * sequences;
+      timer_.backend().ops().PagedAttention(qkv.View(spec_.dtype, {num_rows, spec_.qkv_rows()}),
+                                            batch, pool, 0, 0.01f,
+                                            out.View(spec_.dtype, {num_rows, width}));
+    });
+    const double keys = static_cast<double>(context) - static_cast<double>(rows - 1) / 2;
+    Add({"attention", fmt::format("{} x {} of {} tokens", sequences, rows, context), seconds,
+         static_cast<double>(block_bytes) * blocks * sequences,
+         4.0 * static_cast<double>(num_rows * width) * keys});
+    return {};
+  }
+
+  Status RowOps(int64_t rows) {
+    const int64_t hidden = spec_.hidden_size, wide = spec_.intermediate_size;
+    ops::Ops& ops = timer_.backend().ops();
+    const DType dtype = spec_.dtype;
+    TANDEM_ASSIGN_OR_RETURN(const Buffer residual, timer_.Random(rows * hidden, dtype));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer delta, timer_.Random(rows * hidden, dtype));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer weight, timer_.Random(hidden, dtype));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer normed, timer_.Random(rows * hidden, dtype));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer gate_up, timer_.Random(rows * 2 * wide, dtype));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer activated, timer_.Random(rows * wide, dtype));
+    const auto size = static_cast<double>(SizeOf(dtype));
+    const std::string shape = fmt::format("{} rows", rows);
+    Add({"norm", shape,
+         timer_.MedianSeconds(1,
+                              [&](int64_t) {
+                                ops.AddRmsNorm(residual.View(dtype, {rows, hidden}),
+                                               delta.View(dtype, {rows, hidden}),
+                                               weight.View(dtype, {hidden}), 1e-5f,
+                                               normed.View(dtype, {rows, hidden}));
+                              }),
+         4 * size * static_cast<double>(rows * hidden), 0});
+    Add({"swiglu", shape,
+         timer_.MedianSeconds(1,
+                              [&](int64_t) {
+                                ops.SwiGlu(gate_up.View(dtype, {rows, 2 * wide}),
+                                           activated.View(dtype, {rows, wide}));
+                              }),
+         3 * size * static_cast<double>(rows * wide), 0});
+    return {};
+  }
+
+  OpTimer timer_;
+  const ModelSpec& spec_;
+  const DType stored_;
+  const DType kv_;
+  Console& console_;
+  double bandwidth_ = 0;
+  double peak_ = 0;
+  std::vector<OpFigure> figures_;
 };
 
 Result<ModelSpec> ShapesToMeasure(const OptionValues& options) {
@@ -107,35 +312,13 @@ Result<ModelSpec> ShapesToMeasure(const OptionValues& options) {
 Status BenchOps(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ShapesToMeasure(options));
   TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(options));
-  const double bandwidth = backend->MeasureReadBandwidth();
-  const double peak = backend->MeasureMatrixPeak(spec.dtype);
-  console.Say(fmt::format("{}; limits: {:.1f} GB/s read, {:.2f} TFLOP/s", MachineLine(*backend),
-                          bandwidth / 1e9, peak / 1e12));
-  console.Say("layer              rows x cols   batch rows      time       weights    arithmetic");
-  nlohmann::ordered_json json = {{"machine", MachineLine(*backend)},
-                                 {"read_bytes_per_s", bandwidth},
-                                 {"matrix_flops_per_s", peak},
-                                 {"layers", nlohmann::ordered_json::array()}};
-  std::mt19937 random(1);
-  for (const LayerShape& shape : Layers(spec)) {
-    LinearTimer timer(*backend, shape, spec.dtype);
-    TANDEM_RETURN_IF_ERROR(timer.Pack(random));
-    for (const int64_t num_rows : {1, 2, 5, 9, 32, 128, 512}) {
-      const double seconds = timer.MedianSeconds(num_rows, random);
-      const auto elements = static_cast<double>(shape.rows * shape.cols);
-      const double bytes_rate = elements * static_cast<double>(SizeOf(spec.dtype)) / seconds;
-      const double flops_rate = 2 * elements * static_cast<double>(num_rows) / seconds;
-      console.Say(
-          fmt::format("{:8} {:>11} x {:<8} {:8}  {:9.3f} ms  {:5.1f} % DRAM  {:5.1f} % peak",
-                      shape.name, shape.rows, shape.cols, num_rows, seconds * 1e3,
-                      100 * bytes_rate / bandwidth, 100 * flops_rate / peak));
-      json["layers"].push_back({{"layer", shape.name},
-                                {"batch_rows", num_rows},
-                                {"seconds", seconds},
-                                {"weight_bytes_per_s", bytes_rate},
-                                {"flops_per_s", flops_rate}});
-    }
-  }
+  const auto kept = [&](std::string_view option) {
+    return options.Text(option) == "fp8" ? DType::kF8E4M3 : spec.dtype;
+  };
+  OpsBench bench(*backend, spec, kept("weights"), kept("kv_cache_dtype"), console);
+  TANDEM_RETURN_IF_ERROR(bench.Run());
+  nlohmann::ordered_json json = bench.Json();
+  json["machine"] = MachineLine(*backend);
   console.Result(json.dump());
   return {};
 }
