@@ -1,7 +1,162 @@
-#include "ops/cuda/cuda_ops.cuh"
+#include <algorithm>
+
+#include "ops/cuda/linear.cuh"
+#include "ops/cuda/linear_kernels.cuh"
+#include "ops/cuda/pack.cuh"
+#include "ops/cuda/quantize.cuh"
 
 namespace tandem::ops::cuda {
+namespace {
 
-void LinearRunner::Run(const Tensor&, const LinearWeight&, const Tensor&) { TANDEM_CHECK(false, "not yet"); }
+constexpr size_t kLibraryBytes = size_t{64} << 20;
+constexpr size_t kRoundedBytes = size_t{64} << 20;  // activations rounded to fp8
+constexpr int64_t kMaxScales = int64_t{1} << 16;    // tokens whose scales fit
+constexpr int64_t kMaxBias = int64_t{1} << 19;      // rows whose bias fits
+
+void* AllocateOrDie(size_t bytes) {
+  void* data = nullptr;
+  CheckCuda(cudaMalloc(&data, bytes), "the workspace of matrix products");
+  return data;
+}
+
+LinearArgs ArgsOf(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+  return {.x = x.data,
+          .weight = weight.data.data(),
+          .scales = weight.scales.As<float>(),
+          .bias = weight.bias.As<float>(),
+          .out = out.data,
+          .tokens = static_cast<int>(x.dim(0)),
+          .rows = static_cast<int>(weight.rows),
+          .cols = static_cast<int>(weight.cols),
+          .pitch = static_cast<int>(PackedPitch(weight.cols, weight.dtype)),
+          .segment = SegmentCols(weight.cols),
+          .float_out = out.dtype == DType::kF32};
+}
+
+template <typename T, typename W>
+void RunOwn(const Context& context, const LinearArgs& args) {
+  if (args.tokens <= kMaxStreamingTokens) {
+    LaunchStreaming<T, W>(context, args);
+  } else {
+    LaunchTiled<T, W>(context, args);
+  }
+}
+
+void RunOwn(const Context& context, const Tensor& x, const LinearWeight& weight,
+            const Tensor& out) {
+  const LinearArgs args = ArgsOf(x, weight, out);
+  const bool fp8 = weight.dtype == DType::kF8E4M3;
+  if (x.dtype == DType::kBF16) {
+    fp8 ? RunOwn<Bf16, Fp8>(context, args) : RunOwn<Bf16, Bf16>(context, args);
+  } else {
+    fp8 ? RunOwn<__half, Fp8>(context, args) : RunOwn<__half, __half>(context, args);
+  }
+}
+
+__global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, __half* to_half) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  if (to_bf16 != nullptr) to_bf16[i] = __float2bfloat16_rn(from[i]);
+  if (to_half != nullptr) to_half[i] = __float2half_rn(from[i]);
+}
+
+}  // namespace
+
+struct LinearRunner::Workspace {
+  void* library = AllocateOrDie(kLibraryBytes);
+  void* rounded = AllocateOrDie(kRoundedBytes);
+  float* scales = static_cast<float*>(AllocateOrDie(kMaxScales * sizeof(float)));
+  void* bias = AllocateOrDie(kMaxBias * sizeof(Bf16));
+
+  Workspace() = default;
+  ~Workspace() {
+    for (void* data : {library, rounded, static_cast<void*>(scales), bias}) cudaFree(data);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+};
+
+LinearRunner::LinearRunner(const Context& context) : context_(context) {
+  PrepareTiled();
+  if (context.batch_invariant) return;
+  workspace_ = std::make_unique<Workspace>();
+  library_ = CublasLt::Load(workspace_->library, kLibraryBytes);
+  if (library_ == nullptr) workspace_.reset();
+}
+
+LinearRunner::~LinearRunner() = default;
+
+void LinearRunner::Run(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+  TANDEM_CHECK(x.dim(1) == weight.cols && out.dim(0) == x.dim(0) && out.dim(1) == weight.rows,
+               "the shapes of a product");
+  TANDEM_CHECK(x.dtype == DType::kBF16 || x.dtype == DType::kF16, "activations of 16 bits");
+  TANDEM_CHECK(weight.dtype == x.dtype || weight.dtype == DType::kF8E4M3,
+               "weights of the activations' type or of fp8");
+  TANDEM_CHECK(out.dtype == x.dtype || out.dtype == DType::kF32, "the type of a product");
+  if (x.dim(0) == 0) return;
+  if (x.dim(0) > kMaxStreamingTokens && library_ != nullptr && RunLibrary(x, weight, out)) return;
+  RunOwn(context_, x, weight, out);
+}
+
+const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
+  if (weight.bias.data() == nullptr) return nullptr;
+  const DType wanted = LtBiasType(weight.dtype, output);
+  if (wanted == DType::kF32) return weight.bias.data();
+  const int count = static_cast<int>(weight.rows);
+  const bool bf16 = wanted == DType::kBF16;
+  ConvertBiasKernel<<<static_cast<unsigned>(CeilDiv(count, 256)), 256, 0, context_.stream>>>(
+      weight.bias.As<float>(), count, bf16 ? static_cast<Bf16*>(workspace_->bias) : nullptr,
+      bf16 ? nullptr : static_cast<__half*>(workspace_->bias));
+  CheckLaunch("converting a bias");
+  return workspace_->bias;
+}
+
+bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+  // What the library's fast kernels ask for; the rest is small or odd and runs in ours.
+  const bool aligned = weight.cols % 16 == 0 && weight.rows % 8 == 0 &&
+                       reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
+  if (!aligned || weight.rows > kMaxBias) return false;
+  if (weight.dtype == DType::kF8E4M3) return RunLibraryFp8(x, weight, out);
+  return library_->Run({.input = x.dtype,
+                        .output = out.dtype,
+                        .tokens = x.dim(0),
+                        .rows = weight.rows,
+                        .cols = weight.cols,
+                        .pitch = weight.cols,
+                        .x = x.data,
+                        .weight = weight.data.data(),
+                        .out = out.data,
+                        .bias = BiasFor(weight, out.dtype)},
+                       context_.stream);
+}
+
+bool LinearRunner::RunLibraryFp8(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+  const auto most =
+      std::min<int64_t>(kMaxScales, static_cast<int64_t>(kRoundedBytes) / weight.cols);
+  if (most == 0 || weight.rows % 16 != 0) return false;
+  const void* const bias = BiasFor(weight, out.dtype);
+  for (int64_t first = 0; first < x.dim(0); first += most) {
+    const int64_t tokens = std::min(most, x.dim(0) - first);
+    QuantizeActivations(context_, x.RowRange(first, tokens), weight.input_scale,
+                        workspace_->rounded, workspace_->scales);
+    const bool done = library_->Run({.input = DType::kF8E4M3,
+                                     .output = out.dtype,
+                                     .tokens = tokens,
+                                     .rows = weight.rows,
+                                     .cols = weight.cols,
+                                     .pitch = weight.cols,
+                                     .x = workspace_->rounded,
+                                     .weight = weight.data.data(),
+                                     .out = out.RowRange(first, tokens).data,
+                                     .token_scales = workspace_->scales,
+                                     .row_scales = weight.scales.As<float>(),
+                                     .bias = bias},
+                                    context_.stream);
+    // The own kernel then does all of it.
+    if (!done) return false;
+  }
+  return true;
+}
 
 }  // namespace tandem::ops::cuda

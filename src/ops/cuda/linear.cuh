@@ -1,13 +1,41 @@
-// LinearRunner: products of activations with packed weights on the GPU.
+// LinearRunner: products of activations with packed weights on the GPU. Owned by CudaOps; makes its
+// workspaces once, so that Run neither allocates nor waits.
 #pragma once
+
+#include <memory>
+
 #include "ops/cuda/context.cuh"
+#include "ops/cuda/cublas_lt.h"
 #include "ops/ops.h"
+
 namespace tandem::ops::cuda {
+
 class LinearRunner {
  public:
-  explicit LinearRunner(const Context& context) : context_(context) {}
+  explicit LinearRunner(const Context& context);
+  ~LinearRunner();
+  LinearRunner(const LinearRunner&) = delete;
+  LinearRunner& operator=(const LinearRunner&) = delete;
+
+  // As Ops::Linear. x and out: bf16 or fp16; out also fp32.
+  //
+  // Few rows of x stream the weights through a kernel of ours; many go to cuBLASLt, with x rounded
+  // to fp8 when the weights are. Shapes that the library does not take, a machine without it and a
+  // batch-invariant context have a second kernel of ours, whose bits are those of the first.
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
+
  private:
+  struct Workspace;
+
+  bool RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out);
+  bool RunLibraryFp8(const Tensor& x, const LinearWeight& weight, const Tensor& out);
+  // The weight's bias in the type the library wants; null without one.
+  const void* BiasFor(const LinearWeight& weight, DType output);
+
   const Context context_;
+  // Empty where the library is not used.
+  std::unique_ptr<Workspace> workspace_;
+  std::unique_ptr<CublasLt> library_;
 };
+
 }  // namespace tandem::ops::cuda

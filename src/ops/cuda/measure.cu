@@ -1,5 +1,163 @@
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <memory>
+
+#include "ops/cuda/cublas_lt.h"
+#include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/measure.cuh"
+
 namespace tandem::ops::cuda {
-double MeasureReadBandwidth(const Context&) { TANDEM_CHECK(false, "not yet"); return 0.0; }
-double MeasureMatrixPeak(const Context&, DType) { TANDEM_CHECK(false, "not yet"); return 0.0; }
+namespace {
+
+// Far more than the caches hold.
+constexpr size_t kReadBytes = size_t{4} << 30;
+constexpr int kPasses = 8;
+constexpr int kReadThreads = 512;
+constexpr int kReadsAhead = 8;
+
+constexpr int64_t kMatrixSize = 8192;
+constexpr size_t kLibraryBytes = size_t{64} << 20;
+
+struct DeviceMemory {
+  explicit DeviceMemory(size_t bytes) { CheckCuda(cudaMalloc(&data, bytes), "memory to measure"); }
+  ~DeviceMemory() { cudaFree(data); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  void* data = nullptr;
+};
+
+// The least seconds that `enqueue` took.
+double BestSeconds(cudaStream_t stream, const std::function<void()>& enqueue) {
+  cudaEvent_t start = nullptr;
+  cudaEvent_t stop = nullptr;
+  CheckCuda(cudaEventCreate(&start), "an event");
+  CheckCuda(cudaEventCreate(&stop), "an event");
+  double best = std::numeric_limits<double>::infinity();
+  for (int pass = 0; pass < kPasses; ++pass) {
+    CheckCuda(cudaEventRecord(start, stream), "an event");
+    enqueue();
+    CheckCuda(cudaEventRecord(stop, stream), "an event");
+    CheckCuda(cudaEventSynchronize(stop), "a measurement");
+    float milliseconds = 0.0f;
+    CheckCuda(cudaEventElapsedTime(&milliseconds, start, stop), "an event");
+    best = std::min(best, double{milliseconds} * 1e-3);
+  }
+  cudaEventDestroy(start);
+  cudaEventDestroy(stop);
+  return best;
+}
+
+// Reads everything; the result is never needed, which the compiler does not know.
+__global__ void __launch_bounds__(kReadThreads)
+    ReadKernel(const uint4* data, int64_t count, uint32_t* out) {
+  const int64_t stride = int64_t{gridDim.x} * kReadThreads;
+  uint32_t all = 0;
+  int64_t i = int64_t{blockIdx.x} * kReadThreads + threadIdx.x;
+  for (; i + (kReadsAhead - 1) * stride < count; i += kReadsAhead * stride) {
+    uint4 words[kReadsAhead];
+#pragma unroll
+    for (int j = 0; j < kReadsAhead; ++j) words[j] = LoadOnce(data + i + j * stride);
+#pragma unroll
+    for (const uint4& word : words) all ^= word.x ^ word.y ^ word.z ^ word.w;
+  }
+  for (; i < count; i += stride) all ^= LoadOnce(data + i).x;
+  if (all == 0x2545f491u) *out = all;
+}
+
+// Random bytes whose 16-bit halves are numbers near 1 in bf16 and fp16, whose bytes are in fp8:
+// equal operands would draw less power, and clock higher, than a model's.
+__global__ void FillKernel(uint32_t* words, int64_t count, uint32_t mask, uint32_t base) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  uint32_t value = static_cast<uint32_t>(i) * 0x9e3779b9u;
+  value = (value ^ (value >> 16)) * 0x85ebca6bu;
+  value = (value ^ (value >> 13)) * 0xc2b2ae35u;
+  words[i] = ((value ^ (value >> 16)) & mask) | base;
+}
+
+// Sign and mantissa vary, the exponent stays that of 0.5 .. 1.
+void Fill(const Context& context, void* data, DType dtype) {
+  const int64_t words = kMatrixSize * kMatrixSize * static_cast<int64_t>(SizeOf(dtype)) / 4;
+  uint32_t mask = 0x807f807fu, base = 0x3f003f00u;  // bf16
+  if (dtype == DType::kF16) mask = 0x83ff83ffu, base = 0x38003800u;
+  if (dtype == DType::kF8E4M3) mask = 0x87878787u, base = 0x30303030u;
+  FillKernel<<<static_cast<unsigned>(CeilDiv(words, 256)), 256, 0, context.stream>>>(
+      static_cast<uint32_t*>(data), words, mask, base);
+  CheckLaunch("filling a matrix");
+}
+
+}  // namespace
+
+double MeasureReadBandwidth(const Context& context) {
+  size_t free = 0;
+  size_t total = 0;
+  CheckCuda(cudaMemGetInfo(&free, &total), "the free memory");
+  const size_t bytes = std::min(kReadBytes, free / 2) / 16 * 16;
+  const DeviceMemory data(bytes + 16);
+  CheckCuda(cudaMemsetAsync(data.data, 0x5a, bytes + 16, context.stream), "filling memory");
+  const auto count = static_cast<int64_t>(bytes / 16);
+  auto* const words = static_cast<uint4*>(data.data);
+  const double seconds = BestSeconds(context.stream, [&] {
+    const auto blocks = static_cast<unsigned>(context.num_sms * 4);
+    ReadKernel<<<blocks, kReadThreads, 0, context.stream>>>(
+        words, count, reinterpret_cast<uint32_t*>(words + count));
+    CheckLaunch("reading memory");
+  });
+  return static_cast<double>(bytes) / seconds;
+}
+
+double MeasureMatrixPeak(const Context& context, DType dtype) {
+  TANDEM_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF8E4M3,
+               "a type that the GPU multiplies");
+  constexpr auto kElements = static_cast<size_t>(kMatrixSize * kMatrixSize);
+  const DeviceMemory x(kElements * SizeOf(dtype));
+  const DeviceMemory weight(kElements * SizeOf(dtype));
+  const DeviceMemory out(kElements * sizeof(Bf16));
+  const DeviceMemory workspace(kLibraryBytes);
+  Fill(context, x.data, dtype);
+  Fill(context, weight.data, dtype);
+  const std::unique_ptr<CublasLt> library = CublasLt::Load(workspace.data, kLibraryBytes);
+  const auto size = static_cast<int>(kMatrixSize);
+  // Without the library the best there is here are our own kernels, which multiply fp8 as bf16.
+  const auto own = [&] {
+    const LinearArgs args{.x = x.data,
+                          .weight = weight.data,
+                          .scales = nullptr,
+                          .bias = nullptr,
+                          .out = out.data,
+                          .tokens = size,
+                          .rows = size,
+                          .cols = size,
+                          .pitch = size,
+                          .segment = SegmentCols(size),
+                          .float_out = false};
+    dtype == DType::kF16 ? LaunchTiled<__half, __half>(context, args)
+                         : LaunchTiled<Bf16, Bf16>(context, args);
+  };
+  const auto multiply = [&] {
+    if (library == nullptr) return false;
+    return library->Run({.input = dtype,
+                         .output = dtype == DType::kF16 ? DType::kF16 : DType::kBF16,
+                         .tokens = size,
+                         .rows = size,
+                         .cols = size,
+                         .pitch = size,
+                         .x = x.data,
+                         .weight = weight.data,
+                         .out = out.data},
+                        context.stream);
+  };
+  const bool by_library = multiply();
+  if (!by_library && dtype == DType::kF8E4M3) return MeasureMatrixPeak(context, DType::kBF16);
+  const double seconds = BestSeconds(context.stream, [&] {
+    if (by_library) {
+      multiply();
+    } else {
+      own();
+    }
+  });
+  return 2.0 * size * size * size / seconds;
+}
+
 }  // namespace tandem::ops::cuda

@@ -1,0 +1,244 @@
+#include "ops/cuda/cublas_lt.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <map>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem::ops::cuda {
+namespace {
+
+constexpr size_t kMaxPlans = 4096;
+
+void CheckLt(cublasStatus_t status, const char* what) {
+  TANDEM_CHECK(status == CUBLAS_STATUS_SUCCESS,
+               fmt::format("cuBLASLt: {}: status {}", what, static_cast<int>(status)));
+}
+
+cudaDataType_t CudaTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kF8E4M3:
+      return CUDA_R_8F_E4M3;
+    default:
+      break;
+  }
+  TANDEM_CHECK(false, "a type without products");
+  return CUDA_R_32F;
+}
+
+// The functions used, by the names and types of the header; nothing links against them.
+struct Functions {
+  decltype(&cublasLtCreate) Create = nullptr;
+  decltype(&cublasLtDestroy) Destroy = nullptr;
+  decltype(&cublasLtMatmulDescCreate) MatmulDescCreate = nullptr;
+  decltype(&cublasLtMatmulDescDestroy) MatmulDescDestroy = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) MatmulDescSetAttribute = nullptr;
+  decltype(&cublasLtMatrixLayoutCreate) MatrixLayoutCreate = nullptr;
+  decltype(&cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceCreate) MatmulPreferenceCreate = nullptr;
+  decltype(&cublasLtMatmulPreferenceDestroy) MatmulPreferenceDestroy = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) MatmulPreferenceSetAttribute = nullptr;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) MatmulAlgoGetHeuristic = nullptr;
+  decltype(&cublasLtMatmul) Matmul = nullptr;
+};
+
+// Loaded once for the process and never unloaded; null when the library or a function is missing.
+const Functions* LoadFunctions() {
+  static const Functions* const functions = []() -> const Functions* {
+    void* handle = nullptr;
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so"}) {
+      if (handle == nullptr) handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    }
+    if (handle == nullptr) return nullptr;
+    static Functions loaded;
+    bool complete = true;
+    const auto find = [&](const char* name, auto& function) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
+      complete = complete && function != nullptr;
+    };
+    find("cublasLtCreate", loaded.Create);
+    find("cublasLtDestroy", loaded.Destroy);
+    find("cublasLtMatmulDescCreate", loaded.MatmulDescCreate);
+    find("cublasLtMatmulDescDestroy", loaded.MatmulDescDestroy);
+    find("cublasLtMatmulDescSetAttribute", loaded.MatmulDescSetAttribute);
+    find("cublasLtMatrixLayoutCreate", loaded.MatrixLayoutCreate);
+    find("cublasLtMatrixLayoutDestroy", loaded.MatrixLayoutDestroy);
+    find("cublasLtMatmulPreferenceCreate", loaded.MatmulPreferenceCreate);
+    find("cublasLtMatmulPreferenceDestroy", loaded.MatmulPreferenceDestroy);
+    find("cublasLtMatmulPreferenceSetAttribute", loaded.MatmulPreferenceSetAttribute);
+    find("cublasLtMatmulAlgoGetHeuristic", loaded.MatmulAlgoGetHeuristic);
+    find("cublasLtMatmul", loaded.Matmul);
+    return complete ? &loaded : nullptr;
+  }();
+  return functions;
+}
+
+// Everything that decides how a product is done.
+using Shape = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, bool, bool>;
+
+Shape ShapeOf(const LtProduct& product) {
+  return {product.input,
+          product.output,
+          product.tokens,
+          product.rows,
+          product.cols,
+          product.pitch,
+          product.token_scales != nullptr,
+          product.bias != nullptr};
+}
+
+}  // namespace
+
+class CublasLt::Library {
+ public:
+  Library(const Functions& functions, cublasLtHandle_t handle, void* workspace,
+          size_t workspace_bytes)
+      : lt_(functions), handle_(handle), workspace_(workspace), workspace_bytes_(workspace_bytes) {}
+  ~Library() {
+    ForgetPlans();
+    lt_.Destroy(handle_);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  bool Run(const LtProduct& product, cudaStream_t stream) {
+    // Prompts come in every length.
+    if (plans_.size() == kMaxPlans) ForgetPlans();
+    const auto [place, added] = plans_.try_emplace(ShapeOf(product));
+    Plan& plan = place->second;
+    if (added) MakePlan(product, plan);
+    if (!plan.possible) return false;
+    SetPointers(product, plan);
+    const float one = 1.0f;
+    const float zero = 0.0f;
+    CheckLt(lt_.Matmul(handle_, plan.operation, &one, product.weight, plan.weight, product.x,
+                       plan.x, &zero, product.out, plan.out, product.out, plan.out, &plan.algorithm,
+                       workspace_, workspace_bytes_, stream),
+            "a product");
+    return true;
+  }
+
+ private:
+  // In the library's terms, which are column by column: out [rows, tokens] = weight^T x.
+  struct Plan {
+    cublasLtMatmulDesc_t operation = nullptr;
+    cublasLtMatrixLayout_t weight = nullptr;  // [cols, rows]
+    cublasLtMatrixLayout_t x = nullptr;       // [cols, tokens]
+    cublasLtMatrixLayout_t out = nullptr;     // [rows, tokens]
+    cublasLtMatmulAlgo_t algorithm{};
+    bool possible = false;
+  };
+
+  void ForgetPlans() {
+    for (const auto& [shape, plan] : plans_) {
+      for (const cublasLtMatrixLayout_t layout : {plan.weight, plan.x, plan.out}) {
+        lt_.MatrixLayoutDestroy(layout);
+      }
+      lt_.MatmulDescDestroy(plan.operation);
+    }
+    plans_.clear();
+  }
+
+  template <typename T>
+  bool TrySet(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    return lt_.MatmulDescSetAttribute(plan.operation, attribute, &value, sizeof(value)) ==
+           CUBLAS_STATUS_SUCCESS;
+  }
+  template <typename T>
+  void Set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    TANDEM_CHECK(TrySet(plan, attribute, value), "cuBLASLt refuses an attribute of a product");
+  }
+
+  void SetPointers(const LtProduct& product, const Plan& plan) {
+    if (product.bias != nullptr) Set(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+    if (product.token_scales == nullptr) return;
+    Set(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.row_scales);
+    Set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.token_scales);
+  }
+
+  void MakePlan(const LtProduct& product, Plan& plan) {
+    const auto layout = [&](cublasLtMatrixLayout_t& made, DType dtype, int64_t rows, int64_t cols,
+                            int64_t pitch) {
+      CheckLt(lt_.MatrixLayoutCreate(&made, CudaTypeOf(dtype), static_cast<uint64_t>(rows),
+                                     static_cast<uint64_t>(cols), pitch),
+              "a layout");
+    };
+    layout(plan.weight, product.input, product.cols, product.rows, product.pitch);
+    layout(plan.x, product.input, product.cols, product.tokens, product.cols);
+    layout(plan.out, product.output, product.rows, product.tokens, product.rows);
+    CheckLt(lt_.MatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a description");
+    Set(plan, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    Set(plan, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+    if (product.input == DType::kF8E4M3) Set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+    if (product.bias != nullptr) {
+      Set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      Set(plan, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+          static_cast<int32_t>(CudaTypeOf(LtBiasType(product.input, product.output))));
+    }
+    if (product.token_scales != nullptr) {
+      // Libraries older than this mode refuse it.
+      const auto mode = static_cast<int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+      if (!TrySet(plan, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode) ||
+          !TrySet(plan, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode)) {
+        return;
+      }
+    }
+    // The choice looks at the alignment of these pointers.
+    SetPointers(product, plan);
+    plan.possible = Choose(plan);
+  }
+
+  bool Choose(Plan& plan) {
+    cublasLtMatmulPreference_t preference = nullptr;
+    CheckLt(lt_.MatmulPreferenceCreate(&preference), "a preference");
+    const auto bytes = static_cast<uint64_t>(workspace_bytes_);
+    CheckLt(lt_.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &bytes, sizeof(bytes)),
+            "the bound of the workspace");
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status =
+        lt_.MatmulAlgoGetHeuristic(handle_, plan.operation, plan.weight, plan.x, plan.out, plan.out,
+                                   preference, 1, &best, &found);
+    lt_.MatmulPreferenceDestroy(preference);
+    if (status != CUBLAS_STATUS_SUCCESS || found == 0) return false;
+    plan.algorithm = best.algo;
+    return best.state == CUBLAS_STATUS_SUCCESS;
+  }
+
+  const Functions& lt_;
+  const cublasLtHandle_t handle_;
+  void* const workspace_;
+  const size_t workspace_bytes_;
+  std::map<Shape, Plan> plans_;
+};
+
+CublasLt::CublasLt(std::unique_ptr<Library> library) : library_(std::move(library)) {}
+CublasLt::~CublasLt() = default;
+
+std::unique_ptr<CublasLt> CublasLt::Load(void* workspace, size_t workspace_bytes) {
+  const Functions* const functions = LoadFunctions();
+  if (functions == nullptr) return nullptr;
+  cublasLtHandle_t handle = nullptr;
+  if (functions->Create(&handle) != CUBLAS_STATUS_SUCCESS) return nullptr;
+  return std::unique_ptr<CublasLt>(
+      new CublasLt(std::make_unique<Library>(*functions, handle, workspace, workspace_bytes)));
+}
+
+bool CublasLt::Run(const LtProduct& product, void* stream) {
+  return library_->Run(product, static_cast<cudaStream_t>(stream));
+}
+
+}  // namespace tandem::ops::cuda

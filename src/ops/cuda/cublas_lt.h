@@ -1,0 +1,56 @@
+// CublasLt: large matrix products by NVIDIA's library, which is loaded at run time: a machine
+// without it has our own kernels. Used by the executor's thread; a product allocates no device
+// memory and never waits, so that it can be captured.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "tensor/dtype.h"
+
+namespace tandem::ops::cuda {
+
+// out [tokens, rows] = x [tokens, cols] * weight [rows, cols]^T + bias, all on the device.
+struct LtProduct {
+  DType input = DType::kBF16;   // of x and weight: bf16, fp16 or fp8
+  DType output = DType::kBF16;  // bf16, fp16 or fp32
+  int64_t tokens = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t pitch = 0;  // elements from one weight row to the next
+  const void* x = nullptr;
+  const void* weight = nullptr;
+  void* out = nullptr;
+  // fp8: what a token's and a weight row's sums are multiplied with, [tokens] and [rows]; both
+  // null: nothing.
+  const float* token_scales = nullptr;
+  const float* row_scales = nullptr;
+  // [rows] of LtBiasType, or null.
+  const void* bias = nullptr;
+};
+
+// The type that the library wants a bias in.
+constexpr DType LtBiasType(DType input, DType output) {
+  return output == DType::kF32 && input == DType::kF8E4M3 ? DType::kBF16 : output;
+}
+
+class CublasLt {
+ public:
+  // Null where the library is missing. `workspace` is device memory that outlives this.
+  static std::unique_ptr<CublasLt> Load(void* workspace, size_t workspace_bytes);
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
+
+  // Enqueues the product on the stream (a cudaStream_t). False, and nothing enqueued, where the
+  // library has no way to do it. The way is looked up once for each shape.
+  bool Run(const LtProduct& product, void* stream);
+
+ private:
+  class Library;
+  explicit CublasLt(std::unique_ptr<Library> library);
+  std::unique_ptr<Library> library_;
+};
+
+}  // namespace tandem::ops::cuda

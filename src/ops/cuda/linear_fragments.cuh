@@ -1,0 +1,187 @@
+// What the matrix kernels share: how a lane of a warp holds weights and activations for
+// mma.m16n8k16 and how a sum is finished. The weights' rows are the M side and the tokens the N
+// side, so that a single token costs one tile of eight.
+//
+// A lane is (group, quad) = (lane / 4, lane % 4). A step is 64 bytes of each of 16 weight rows: a
+// lane takes 16 bytes of the rows `group` and `group + 8`, and of activation row `group` the
+// elements that lie against them, and feeds both straight to two (fp8: four) products: which of the
+// 16 columns of a product an element fills does not matter as long as both sides agree.
+//
+// Every kernel sums a row in the same order: kSegments pieces of the columns, each summed step by
+// step from zero, then added one after the other. So a result has the same bits whichever kernel
+// made it and whatever the number of tokens.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "ops/cuda/context.cuh"
+
+namespace tandem::ops::cuda {
+
+using Bf16 = __nv_bfloat16;
+struct Fp8 {
+  uint8_t bits;
+};
+
+// One product in plain pointers: out [tokens, rows] = x [tokens, cols] * weight^T + bias.
+struct LinearArgs {
+  const void* x;
+  const void* weight;   // [rows, pitch]; zeros behind `cols`
+  const float* scales;  // [rows], or null
+  const float* bias;    // [rows], or null
+  void* out;
+  int tokens;
+  int rows;
+  int cols;
+  int pitch;    // a multiple of 16 bytes
+  int segment;  // columns summed in one go: SegmentCols(cols)
+  bool float_out;
+};
+
+constexpr int kSegments = 8;
+constexpr int kStepBytes = 64;
+// Columns that end every step of either weight type.
+constexpr int kUnitCols = 64;
+
+constexpr int SegmentCols(int64_t cols) {
+  return static_cast<int>(CeilDiv(CeilDiv(cols, kUnitCols), kSegments)) * kUnitCols;
+}
+
+template <typename W>
+constexpr int kStepCols = kStepBytes / static_cast<int>(sizeof(W));
+// Columns of a lane in a step, and the words that hold them as pairs of 16 bits.
+template <typename W>
+constexpr int kLaneCols = kStepCols<W> / 4;
+template <typename W>
+constexpr int kLaneWords = kLaneCols<W> / 2;
+
+// Weights pass through once: they should not push out what is read again.
+__device__ inline uint4 LoadOnce(const void* from) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+
+template <typename T>
+__device__ inline void Mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                           uint32_t b0, uint32_t b1);
+template <>
+__device__ inline void Mma<Bf16>(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                 uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <>
+__device__ inline void Mma<__half>(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                   uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Four fp8 numbers as two pairs: bf16 pairs (0, 2), (1, 3), fp16 pairs (0, 1), (2, 3). Exact;
+// weights hold no NaN.
+template <typename T>
+__device__ inline void Widen(uint32_t four, uint32_t& first, uint32_t& second);
+template <>
+__device__ inline void Widen<Bf16>(uint32_t four, uint32_t& first, uint32_t& second) {
+  // Sign to the top, exponent and mantissa to the places of bf16's: 2^120 short, for subnormals
+  // too.
+  const uint32_t even = ((four << 8) & 0x80008000u) | ((four << 4) & 0x07f007f0u);
+  const uint32_t odd = (four & 0x80008000u) | ((four >> 4) & 0x07f007f0u);
+  constexpr uint32_t kTwoTo120 = 0x7b807b80u;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(first) : "r"(even), "r"(kTwoTo120));
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(second) : "r"(odd), "r"(kTwoTo120));
+}
+template <>
+__device__ inline void Widen<__half>(uint32_t four, uint32_t& first, uint32_t& second) {
+  asm("{\n\t"
+      ".reg .b16 low, high;\n\t"
+      "mov.b32 {low, high}, %2;\n\t"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n\t"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n\t"
+      "}"
+      : "=r"(first), "=r"(second)
+      : "r"(four));
+}
+
+// A lane's 16 bytes of a weight row as words of T.
+template <typename T, typename W>
+__device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLaneWords<W>]) {
+  if constexpr (sizeof(W) == 2) {
+    words[0] = bytes.x;
+    words[1] = bytes.y;
+    words[2] = bytes.z;
+    words[3] = bytes.w;
+  } else {
+    Widen<T>(bytes.x, words[0], words[1]);
+    Widen<T>(bytes.y, words[2], words[3]);
+    Widen<T>(bytes.z, words[4], words[5]);
+    Widen<T>(bytes.w, words[6], words[7]);
+  }
+}
+
+// Brings a lane's activations, in the order of their columns, into the order of UnpackWeights.
+template <typename T, typename W>
+__device__ inline void ArrangeActivations(uint32_t (&words)[kLaneWords<W>]) {
+  if constexpr (sizeof(W) == 1 && sizeof(T) == 2 && !std::is_same_v<T, __half>) {
+#pragma unroll
+    for (int i = 0; i < kLaneWords<W>; i += 2) {
+      const uint32_t even = __byte_perm(words[i], words[i + 1], 0x5410);
+      words[i + 1] = __byte_perm(words[i], words[i + 1], 0x7632);
+      words[i] = even;
+    }
+  }
+}
+
+// One step of 16 weight rows (the lane's two) times eight tokens.
+template <typename T, typename W>
+__device__ inline void MultiplyStep(float (&sum)[4], const uint32_t (&low)[kLaneWords<W>],
+                                    const uint32_t (&high)[kLaneWords<W>],
+                                    const uint32_t (&x)[kLaneWords<W>]) {
+#pragma unroll
+  for (int i = 0; i < kLaneWords<W>; i += 2) {
+    Mma<T>(sum, low[i], high[i], low[i + 1], high[i + 1], x[i], x[i + 1]);
+  }
+}
+
+// Columns col .. col + 7 of a row of 16-bit elements that need not be aligned, zeros behind the
+// end.
+__device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int at = col + 2 * i;
+    const uint32_t low = at < cols ? row[at] : 0;
+    const uint32_t high = at + 1 < cols ? row[at + 1] : 0;
+    words[i] = low | high << 16;
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Scales, adds the bias, rounds and stores the sum of one token and weight row.
+template <typename T>
+__device__ inline void StoreSum(const LinearArgs& args, int token, int row, float sum) {
+  if (args.scales != nullptr) sum *= args.scales[row];
+  if (args.bias != nullptr) sum = __fadd_rn(sum, args.bias[row]);
+  const int64_t at = static_cast<int64_t>(token) * args.rows + row;
+  if (args.float_out) {
+    static_cast<float*>(args.out)[at] = sum;
+  } else if constexpr (std::is_same_v<T, __half>) {
+    static_cast<__half*>(args.out)[at] = __float2half_rn(sum);
+  } else {
+    static_cast<Bf16*>(args.out)[at] = __float2bfloat16_rn(sum);
+  }
+}
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,171 @@
+// Products with few tokens. The time is that of reading the weights: a block takes 16 or 32 rows,
+// each of its warps one segment of their columns, and keeps several steps of weights in flight in
+// registers. The activations come through the L1 cache.
+
+#include "ops/cuda/linear_kernels.cuh"
+
+namespace tandem::ops::cuda {
+namespace {
+
+constexpr int kThreads = 32 * kSegments;
+
+// A lane's activations of one token from `col` on, zeros where `valid` is false or behind the end.
+// kAligned: rows begin at multiples of 16 bytes.
+template <typename T, typename W, bool kAligned>
+__device__ void LoadActivations(const uint16_t* row, int col, int cols, bool valid,
+                                uint32_t (&words)[kLaneWords<W>]) {
+#pragma unroll
+  for (int i = 0; i < kLaneWords<W>; i += 4) {
+    const int at = col + 2 * i;
+    uint4 piece = make_uint4(0, 0, 0, 0);
+    if (valid && at < cols) {
+      piece =
+          kAligned ? __ldg(reinterpret_cast<const uint4*>(row + at)) : LoadUnaligned(row, at, cols);
+    }
+    words[i] = piece.x;
+    words[i + 1] = piece.y;
+    words[i + 2] = piece.z;
+    words[i + 3] = piece.w;
+  }
+}
+
+// kRowTiles * 16 rows a block, kTokenTiles * 8 tokens, kAhead steps in flight.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned>
+__global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs args) {
+  constexpr int kRows = 16 * kRowTiles;
+  constexpr int kTokens = 8 * kTokenTiles;
+  constexpr int kPitch = kRows + 4;  // keeps the lanes' stores in different banks
+  __shared__ float partial[kSegments][kTokens][kPitch];
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int quad = static_cast<int>(threadIdx.x) % 4;
+  const int first_row = static_cast<int>(blockIdx.x) * kRows;
+  const int begin = warp * args.segment;
+  const int end = min(begin + args.segment, args.cols);
+
+  // Rows behind the last are read as the last and never stored.
+  const W* weights[kRowTiles][2];
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = min(first_row + 16 * tile + 8 * half + group, args.rows - 1);
+      weights[tile][half] =
+          static_cast<const W*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
+    }
+  }
+  const uint16_t* x[kTokenTiles];
+  bool has_token[kTokenTiles];
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+    const int token = 8 * tile + group;
+    has_token[tile] = token < args.tokens;
+    x[tile] = static_cast<const uint16_t*>(args.x) +
+              static_cast<int64_t>(has_token[tile] ? token : 0) * args.cols;
+  }
+
+  float sums[kRowTiles][kTokenTiles][4] = {};
+  for (int step = begin; step < end; step += kAhead * kStepCols<W>) {
+    uint4 ahead[kAhead][kRowTiles][2];
+    uint32_t activations[kAhead][kTokenTiles][kLaneWords<W>];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int col = step + i * kStepCols<W> + quad * kLaneCols<W>;
+      const bool inside = col < end;
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          ahead[i][tile][half] =
+              inside ? LoadOnce(weights[tile][half] + col) : make_uint4(0, 0, 0, 0);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int col = step + i * kStepCols<W> + quad * kLaneCols<W>;
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile) {
+        LoadActivations<T, W, kAligned>(x[tile], col, args.cols, has_token[tile] && col < end,
+                                        activations[i][tile]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile) {
+        ArrangeActivations<T, W>(activations[i][tile]);
+      }
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        uint32_t low[kLaneWords<W>];
+        uint32_t high[kLaneWords<W>];
+        UnpackWeights<T, W>(ahead[i][tile][0], low);
+        UnpackWeights<T, W>(ahead[i][tile][1], high);
+#pragma unroll
+        for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
+          MultiplyStep<T, W>(sums[tile][tokens], low, high, activations[i][tokens]);
+        }
+      }
+    }
+  }
+
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+    for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        partial[warp][8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
+            sums[tile][tokens][i];
+      }
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kTokens; i += kThreads) {
+    const int token = i / kRows;
+    const int row = first_row + i % kRows;
+    if (token >= args.tokens || row >= args.rows) continue;
+    float sum = 0.0f;
+#pragma unroll
+    for (int segment = 0; segment < kSegments; ++segment) {
+      sum += partial[segment][token][i % kRows];
+    }
+    StoreSum<T>(args, token, row, sum);
+  }
+}
+
+template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned>
+void Launch(const Context& context, const LinearArgs& args) {
+  const auto blocks = static_cast<unsigned>(CeilDiv(args.rows, 16 * kRowTiles));
+  StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned>
+      <<<blocks, kThreads, 0, context.stream>>>(args);
+}
+
+}  // namespace
+
+template <typename T, typename W>
+void LaunchStreaming(const Context& context, const LinearArgs& args) {
+  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
+  const bool aligned = args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  // Taller blocks read the activations less often; they must still fill the GPU.
+  const bool many_rows = args.rows >= 64 * context.num_sms;
+  if (!aligned) {
+    Launch<T, W, 1, 2, 2, false>(context, args);
+  } else if (args.tokens > 8) {
+    Launch<T, W, 2, 2, 2, true>(context, args);
+  } else if (args.tokens > 4 || many_rows) {
+    Launch<T, W, 2, 1, 2, true>(context, args);
+  } else {
+    Launch<T, W, 1, 1, 4, true>(context, args);
+  }
+  CheckLaunch("a product with few tokens");
+}
+
+template void LaunchStreaming<Bf16, Bf16>(const Context&, const LinearArgs&);
+template void LaunchStreaming<Bf16, Fp8>(const Context&, const LinearArgs&);
+template void LaunchStreaming<__half, __half>(const Context&, const LinearArgs&);
+template void LaunchStreaming<__half, Fp8>(const Context&, const LinearArgs&);
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,236 @@
+// Products with any number of tokens: tiles of weights and activations pass through shared memory,
+// several stages ahead of the tensor cores. Serves where the library is missing, does not take the
+// shape, or would not keep a row's bits.
+#include "ops/cuda/linear_kernels.cuh"
+
+namespace tandem::ops::cuda {
+namespace {
+
+constexpr int kRows = 128;   // weight rows of a block
+constexpr int kTokens = 64;  // and tokens
+constexpr int kStages = 4;
+constexpr int kThreads = 256;  // 4 x 2 warps of 32 x 32
+constexpr int kRowTiles = 2;   // of 16 rows, in a warp
+constexpr int kTokenTiles = 4;
+constexpr int kPieceBytes = 16;  // what one copy moves
+constexpr int kOutPitch = kRows + 4;
+
+// The shared memory of a stage: kUnitCols columns of the block's weights and activations, as pieces
+// of 16 bytes. The pieces of odd rows change places so that eight lanes of a load, four of each of
+// two rows, meet all banks.
+template <typename W>
+struct Stage {
+  static constexpr int kWeightPieces = kUnitCols * static_cast<int>(sizeof(W)) / kPieceBytes;
+  static constexpr int kTokenPieces = kUnitCols * 2 / kPieceBytes;
+  uint4 weights[kRows * kWeightPieces];
+  uint4 tokens[kTokens * kTokenPieces];
+
+  __device__ static int WeightAt(int row, int piece) {
+    // fp8: two rows fill the banks as they are.
+    const int place = sizeof(W) == 1 ? piece : piece ^ (row % 2 * 4);
+    return row * kWeightPieces + place;
+  }
+  __device__ static int TokenAt(int token, int piece) {
+    return token * kTokenPieces + (piece ^ (token % 2 * (sizeof(W) == 1 ? 1 : 4)));
+  }
+};
+
+template <typename W>
+constexpr int kSharedBytes = kStages * static_cast<int>(sizeof(Stage<W>));
+static_assert(kTokens * kOutPitch * sizeof(float) <= kSharedBytes<Fp8>,
+              "the sums reuse the stages");
+
+// Copies 16 bytes to shared memory behind the program's back, or zeros where `valid` is false.
+__device__ void CopyAhead(uint4* to, const void* from, bool valid) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = valid ? kPieceBytes : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
+               : "memory");
+}
+__device__ void EndOfStage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until no more than kStages - 2 stages are on their way.
+__device__ void WaitForStage() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
+}
+
+template <typename W, bool kAligned>
+__device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
+  constexpr int kWeightCols = kPieceBytes / static_cast<int>(sizeof(W));
+  const int first_row = static_cast<int>(blockIdx.x) * kRows;
+  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  // Not unrolled: the sums need the registers.
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * Stage<W>::kWeightPieces; i += kThreads) {
+    const int row = i / Stage<W>::kWeightPieces;
+    const int piece = i % Stage<W>::kWeightPieces;
+    const int at = col + piece * kWeightCols;
+    // Rows behind the last are read as the last and never stored.
+    const int64_t from = static_cast<int64_t>(min(first_row + row, args.rows - 1)) * args.pitch;
+    const bool valid = at < args.pitch;
+    CopyAhead(&stage.weights[Stage<W>::WeightAt(row, piece)],
+              static_cast<const W*>(args.weight) + from + (valid ? at : 0), valid);
+  }
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < kTokens * Stage<W>::kTokenPieces; i += kThreads) {
+    const int token = i / Stage<W>::kTokenPieces;
+    const int piece = i % Stage<W>::kTokenPieces;
+    const int at = col + piece * 8;
+    const bool valid = first_token + token < args.tokens && at < args.cols;
+    const auto* const row = static_cast<const uint16_t*>(args.x) +
+                            static_cast<int64_t>(valid ? first_token + token : 0) * args.cols;
+    uint4* const to = &stage.tokens[Stage<W>::TokenAt(token, piece)];
+    if constexpr (kAligned) {
+      CopyAhead(to, row + (valid ? at : 0), valid);
+    } else {
+      *to = valid ? LoadUnaligned(row, at, args.cols) : make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
+using Sums = float[kRowTiles][kTokenTiles][4];
+
+// Adds the stage's columns to the warp's 32 x 32 sums.
+template <typename T, typename W>
+__device__ void MultiplyStage(const Stage<W>& stage, int row, int token, int quad, Sums& sums) {
+  constexpr int kSteps = kUnitCols / kStepCols<W>;
+  constexpr int kTokenPieces = kLaneWords<W> / 4;  // of a lane in a step
+#pragma unroll 1
+  for (int step = 0; step < kSteps; ++step) {
+    uint32_t weights[kRowTiles][2][kLaneWords<W>];
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = Stage<W>::WeightAt(row + 16 * tile + 8 * half, step * 4 + quad);
+        UnpackWeights<T, W>(stage.weights[at], weights[tile][half]);
+      }
+    }
+#pragma unroll
+    for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
+      uint32_t x[kLaneWords<W>];
+#pragma unroll
+      for (int i = 0; i < kTokenPieces; ++i) {
+        const int piece = (step * 4 + quad) * kTokenPieces + i;
+        const uint4 words = stage.tokens[Stage<W>::TokenAt(token + 8 * tokens, piece)];
+        x[4 * i] = words.x;
+        x[4 * i + 1] = words.y;
+        x[4 * i + 2] = words.z;
+        x[4 * i + 3] = words.w;
+      }
+      ArrangeActivations<T, W>(x);
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        MultiplyStep<T, W>(sums[tile][tokens], weights[tile][0], weights[tile][1], x);
+      }
+    }
+  }
+}
+
+template <typename T, typename W, bool kAligned>
+__global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args) {
+  extern __shared__ uint4 shared[];
+  auto* const stages = reinterpret_cast<Stage<W>*>(shared);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int quad = static_cast<int>(threadIdx.x) % 4;
+  const int row = warp % 4 * 32 + group;  // the lane's first, in the tile
+  const int token = warp / 4 * 32 + group;
+
+  const int units = (args.cols + kUnitCols - 1) / kUnitCols;
+  const int segment_units = args.segment / kUnitCols;
+#pragma unroll
+  for (int unit = 0; unit < kStages - 1; ++unit) {
+    if (unit < units) FillStage<W, kAligned>(args, stages[unit], unit * kUnitCols);
+    EndOfStage();
+  }
+  Sums sums = {};
+  Sums totals = {};
+  for (int unit = 0, left = segment_units; unit < units; ++unit) {
+    WaitForStage();
+    __syncthreads();
+    // The stage that everybody left before the barrier is filled again.
+    const int next = unit + kStages - 1;
+    if (next < units) FillStage<W, kAligned>(args, stages[next % kStages], next * kUnitCols);
+    EndOfStage();
+    MultiplyStage<T, W>(stages[unit % kStages], row, token, quad, sums);
+    if (--left > 0 && unit + 1 < units) continue;
+    left = segment_units;
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < kTokenTiles; ++j) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          totals[i][j][k] += sums[i][j][k];
+          sums[i][j][k] = 0.0f;
+        }
+      }
+    }
+  }
+
+  // Through shared memory, so that neighbours store neighbours.
+  __syncthreads();
+  auto* const out = reinterpret_cast<float*>(shared);
+#pragma unroll
+  for (int i = 0; i < kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < kTokenTiles; ++j) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int at_token = warp / 4 * 32 + 8 * j + 2 * quad + k % 2;
+        out[at_token * kOutPitch + row + 16 * i + 8 * (k / 2)] = totals[i][j][k];
+      }
+    }
+  }
+  __syncthreads();
+  const int first_row = static_cast<int>(blockIdx.x) * kRows;
+  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  const int num_tokens = min(kTokens, args.tokens - first_token);
+  for (int i = static_cast<int>(threadIdx.x); i < num_tokens * kRows; i += kThreads) {
+    if (first_row + i % kRows >= args.rows) continue;
+    StoreSum<T>(args, first_token + i / kRows, first_row + i % kRows,
+                out[i / kRows * kOutPitch + i % kRows]);
+  }
+}
+
+template <typename T, typename W, bool kAligned>
+void Prepare() {
+  CheckCuda(cudaFuncSetAttribute(TiledKernel<T, W, kAligned>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<W>),
+            "shared memory of a product");
+}
+
+template <typename T, typename W>
+void PrepareBoth() {
+  Prepare<T, W, false>();
+  Prepare<T, W, true>();
+}
+
+}  // namespace
+
+void PrepareTiled() {
+  PrepareBoth<Bf16, Bf16>();
+  PrepareBoth<Bf16, Fp8>();
+  PrepareBoth<__half, __half>();
+  PrepareBoth<__half, Fp8>();
+}
+
+template <typename T, typename W>
+void LaunchTiled(const Context& context, const LinearArgs& args) {
+  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kRows)),
+                    static_cast<unsigned>(CeilDiv(args.tokens, kTokens)));
+  const bool aligned = args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  if (aligned) {
+    TiledKernel<T, W, true><<<blocks, kThreads, kSharedBytes<W>, context.stream>>>(args);
+  } else {
+    TiledKernel<T, W, false><<<blocks, kThreads, kSharedBytes<W>, context.stream>>>(args);
+  }
+  CheckLaunch("a product in tiles");
+}
+
+template void LaunchTiled<Bf16, Bf16>(const Context&, const LinearArgs&);
+template void LaunchTiled<Bf16, Fp8>(const Context&, const LinearArgs&);
+template void LaunchTiled<__half, __half>(const Context&, const LinearArgs&);
+template void LaunchTiled<__half, Fp8>(const Context&, const LinearArgs&);
+
+}  // namespace tandem::ops::cuda
