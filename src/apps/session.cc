@@ -122,20 +122,32 @@ struct OpenedPair {
   bool embedded = false;
 };
 
-Result<OpenedPair> OpenDummyPair(const OptionValues& options, ops::Backend& backend) {
-  DummyOptions dummy;
-  dummy.backend = &backend;
-  dummy.num_threads = static_cast<int>(options.Int("threads"));
-  OpenedPair pair;
-  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenShape(options.Text("dummy"), dummy));
-  if (!options.IsSet("draft_dummy") || options.Flag("no_draft")) return pair;
-  dummy.agreement = options.Float("acceptance");
-  TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenShape(options.Text("draft_dummy"), dummy));
-  if (pair.target.model.spec.vocab_size != draft.model.spec.vocab_size) {
+DummyOptions DummyOptionsFrom(const OptionValues& options, ops::Backend& backend,
+                              double agreement) {
+  return {.agreement = agreement,
+          .num_threads = static_cast<int>(options.Int("threads")),
+          .backend = &backend};
+}
+
+Result<Opened> OpenDummyDraft(const OptionValues& options, double acceptance,
+                              const ModelSpec& target, ops::Backend& backend) {
+  TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenShape(options.Text("draft_dummy"),
+                                                  DummyOptionsFrom(options, backend, acceptance)));
+  if (target.vocab_size != draft.model.spec.vocab_size) {
     return InvalidArgument(
         fmt::format("--draft_dummy: its vocabulary of {} tokens is not the target's of {}",
-                    draft.model.spec.vocab_size, pair.target.model.spec.vocab_size));
+                    draft.model.spec.vocab_size, target.vocab_size));
   }
+  return draft;
+}
+
+Result<OpenedPair> OpenDummyPair(const OptionValues& options, ops::Backend& backend) {
+  OpenedPair pair;
+  TANDEM_ASSIGN_OR_RETURN(
+      pair.target, OpenShape(options.Text("dummy"), DummyOptionsFrom(options, backend, 1.0)));
+  if (!options.IsSet("draft_dummy") || options.Flag("no_draft")) return pair;
+  TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenDummyDraft(options, options.Float("acceptance"),
+                                                       pair.target.model.spec, backend));
   pair.draft = std::make_unique<Opened>(std::move(draft));
   return pair;
 }
@@ -172,13 +184,19 @@ void ApplyLimits(const BuildLimits& limits, EngineOptions& engine) {
   bound(limits.max_draft_len, engine.max_draft_len);
 }
 
-Result<EngineModel> Load(Opened& opened, Session& session, int64_t max_positions,
-                         std::optional<DType> linears, Console& console) {
+// Weights for as many positions as the session will serve.
+Result<EngineModel> Load(const OptionValues& options, Opened& opened, Session& session,
+                         Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
+  const int64_t longest = session.engine_options.max_seq_len;
+  const int64_t positions = opened.model.spec.max_positions;
+  std::optional<DType> linears;
+  if (options.Text("weights") == "fp8") linears = DType::kF8E4M3;
   TANDEM_ASSIGN_OR_RETURN(
       model.weights,
       LoadWeights(
-          *opened.source.weights, *session.backend, max_positions,
+          *opened.source.weights, *session.backend,
+          longest > 0 ? std::min(longest, positions) : positions,
           [&](double done) { console.Progress("loading " + model.name, done); }, linears));
   opened.source.weights.reset();  // packed: the files need not stay mapped
   return model;
@@ -254,36 +272,43 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
                   source.string());
 }
 
+Status MakeEngine(Session& session, const EngineOptions& options) {
+  session.engine.reset();
+  TANDEM_ASSIGN_OR_RETURN(session.engine,
+                          Engine::Create(options, session.target_weights, session.draft_weights,
+                                         *session.backend, session.clock));
+  return {};
+}
+
+Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& session,
+                      Console& console) {
+  session.engine.reset();
+  session.draft_weights = {};
+  TANDEM_ASSIGN_OR_RETURN(
+      Opened opened, OpenDummyDraft(options, acceptance, session.target.spec, *session.backend));
+  TANDEM_ASSIGN_OR_RETURN(session.draft_weights, Load(options, opened, session, console));
+  session.draft = std::make_unique<LoadedModel>(std::move(opened.model));
+  return {};
+}
+
 Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Console& console,
                                              const std::function<void(EngineOptions&)>& adjust) {
   auto session = std::make_unique<Session>();
   TANDEM_ASSIGN_OR_RETURN(session->backend, MakeBackend(options));
   TANDEM_ASSIGN_OR_RETURN(OpenedPair pair, OpenPair(options, *session->backend));
-  EngineOptions engine = EngineOptionsFrom(options);
+  EngineOptions& engine = session->engine_options;
+  engine = EngineOptionsFrom(options);
   ApplyDevice(*session->backend, options, engine);
   if (adjust) adjust(engine);
   if (pair.target.source.limits) ApplyLimits(*pair.target.source.limits, engine);
   session->embedded = pair.embedded;
-
-  const auto positions = [&](const ModelSpec& spec) {
-    return engine.max_seq_len > 0 ? std::min<int64_t>(engine.max_seq_len, spec.max_positions)
-                                  : spec.max_positions;
-  };
-  std::optional<DType> linears;
-  if (options.Text("weights") == "fp8") linears = DType::kF8E4M3;
-  TANDEM_ASSIGN_OR_RETURN(
-      EngineModel target,
-      Load(pair.target, *session, positions(pair.target.model.spec), linears, console));
+  TANDEM_ASSIGN_OR_RETURN(session->target_weights, Load(options, pair.target, *session, console));
   session->target = std::move(pair.target.model);
-  EngineModel draft;
   if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(
-        draft, Load(*pair.draft, *session, positions(pair.draft->model.spec), linears, console));
+    TANDEM_ASSIGN_OR_RETURN(session->draft_weights, Load(options, *pair.draft, *session, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
-  TANDEM_ASSIGN_OR_RETURN(session->engine,
-                          Engine::Create(engine, std::move(target), std::move(draft),
-                                         *session->backend, session->clock));
+  TANDEM_RETURN_IF_ERROR(MakeEngine(*session, engine));
   return session;
 }
 

@@ -44,9 +44,22 @@ struct Session {
   std::unique_ptr<ops::Backend> backend;
   LoadedModel target;
   std::unique_ptr<LoadedModel> draft;  // null without one
+  // What the engine is made of: kept, so that another one can be made without loading again.
+  EngineModel target_weights;
+  EngineModel draft_weights;
+  EngineOptions engine_options;
   std::unique_ptr<Engine> engine;
   bool embedded = false;  // the embedded pair was taken, none being named
 };
+
+// Makes the session's engine anew (not started) by its models and `options`; the old one goes
+// first.
+Status MakeEngine(Session& session, const EngineOptions& options);
+
+// Loads another dummy draft of the session's --draft_dummy into it, which agrees with the target on
+// a share `acceptance` of tokens. The engine, made of the old one, goes first.
+Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& session,
+                      Console& console);
 
 // Loads the models and makes the engine (not started). `adjust` may change the engine's options
 // after they were read.
