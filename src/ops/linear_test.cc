@@ -1,5 +1,6 @@
 // Linear on every backend: against a double-precision reference, and bit for bit against itself
-// with other row counts.
+// with other row counts; weights kept in fp8 where a backend has them.
+#include <algorithm>
 #include <cmath>
 
 #include "ops/op_test.h"
@@ -15,12 +16,16 @@ class LinearTest : public OpTest {
  protected:
   std::vector<double> Reference(const Tensor& x, const Tensor& weight,
                                 const std::vector<double>& bias) {
+    return Reference(x, Doubles(weight), bias);
+  }
+  std::vector<double> Reference(const Tensor& x, const std::vector<double>& w,
+                                const std::vector<double>& bias) {
     const std::vector<double> a = Doubles(x);
-    const std::vector<double> w = Doubles(weight);
     const int64_t cols = x.dim(1);
+    const int64_t outputs = static_cast<int64_t>(w.size()) / cols;
     std::vector<double> out;
     for (int64_t row = 0; row < x.dim(0); ++row) {
-      for (int64_t output = 0; output < weight.dim(0); ++output) {
+      for (int64_t output = 0; output < outputs; ++output) {
         double sum = bias.empty() ? 0.0 : bias[static_cast<size_t>(output)];
         for (int64_t i = 0; i < cols; ++i) {
           sum += a[static_cast<size_t>(row * cols + i)] * w[static_cast<size_t>(output * cols + i)];
@@ -36,13 +41,34 @@ class LinearTest : public OpTest {
     ops().Linear(x, weight, out.tensor);
     return Bytes(out.tensor);
   }
+
+  void ExpectRowsStandAlone(const Tensor& x, const LinearWeight& weight) {
+    for (const DType out_dtype : {DType::kF32, dtype()}) {
+      const std::vector<std::byte> all = Run(x, weight, out_dtype);
+      const size_t row_bytes = static_cast<size_t>(weight.rows) * SizeOf(out_dtype);
+      for (const int64_t rows :
+           {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 200, 512}) {
+        const std::vector<std::byte> some = Run(x.Rows(rows), weight, out_dtype);
+        ASSERT_EQ(std::memcmp(some.data(), all.data(), static_cast<size_t>(rows) * row_bytes), 0)
+            << rows << " rows";
+      }
+      // One row alone, taken from anywhere.
+      for (const int64_t row : {5, 63, 511, 514}) {
+        const std::vector<std::byte> alone = Run(x.RowRange(row, 1), weight, out_dtype);
+        ASSERT_EQ(
+            std::memcmp(alone.data(), all.data() + static_cast<size_t>(row) * row_bytes, row_bytes),
+            0)
+            << "row " << row;
+      }
+    }
+  }
 };
 
 TEST_P(LinearTest, MatchesReference) {
-  const LinearShape shapes[] = {{1, 1, 1},     {1, 32, 16},   {1, 2048, 96}, {2, 31, 15},
-                                {3, 33, 17},   {4, 64, 129},  {5, 7, 64},    {7, 100, 130},
-                                {12, 320, 48}, {13, 257, 33}, {17, 96, 80},  {40, 1056, 70},
-                                {64, 130, 16}, {130, 70, 31}, {515, 40, 33}};
+  const LinearShape shapes[] = {
+      {1, 1, 1},     {1, 32, 16},   {1, 2048, 96}, {2, 31, 15},   {3, 33, 17},    {4, 64, 129},
+      {5, 7, 64},    {7, 100, 130}, {12, 320, 48}, {13, 257, 33}, {17, 96, 80},   {40, 1056, 70},
+      {64, 130, 16}, {130, 70, 31}, {515, 40, 33}, {20, 72, 40},  {64, 256, 136}, {150, 1040, 256}};
   for (const LinearShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message()
                  << shape.rows << " x " << shape.cols << " x " << shape.outputs);
@@ -62,42 +88,30 @@ TEST_P(LinearTest, MatchesReference) {
 }
 
 TEST_P(LinearTest, RowDoesNotDependOnTheOthers) {
-  // Crosses the kernels' blocks of inputs and their row counts.
-  const int64_t cols = 1100, outputs = 200, most = 515;
-  const OwnedTensor x = Random({most, cols}, dtype(), 3);
-  const OwnedTensor w = Random({outputs, cols}, dtype(), 4);
-  const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
-  for (const DType out_dtype : {DType::kF32, dtype()}) {
-    const std::vector<std::byte> all = Run(x.tensor, weight, out_dtype);
-    const size_t row_bytes = outputs * SizeOf(out_dtype);
-    for (const int64_t rows :
-         {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 200, 512}) {
-      const std::vector<std::byte> some = Run(x.tensor.Rows(rows), weight, out_dtype);
-      ASSERT_EQ(std::memcmp(some.data(), all.data(), static_cast<size_t>(rows) * row_bytes), 0)
-          << rows << " rows";
-    }
-    // One row alone, taken from anywhere.
-    for (const int64_t row : {5, 63, 511, 514}) {
-      Tensor one = x.tensor.Rows(1);
-      one.data = static_cast<std::byte*>(x.tensor.data) + row * one.NumBytes();
-      const std::vector<std::byte> alone = Run(one, weight, out_dtype);
-      ASSERT_EQ(
-          std::memcmp(alone.data(), all.data() + static_cast<size_t>(row) * row_bytes, row_bytes),
-          0)
-          << "row " << row;
-    }
+  if (!GetParam().batch_invariant) GTEST_SKIP() << "this backend promises it by option only";
+  // Crosses the kernels' blocks of inputs and their row counts; with whole vectors and without.
+  const int64_t outputs = 200, most = 515;
+  for (const int64_t cols : {1100, 1104}) {
+    const OwnedTensor x = Random({most, cols}, dtype(), 3);
+    const OwnedTensor w = Random({outputs, cols}, dtype(), 4);
+    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
+    ExpectRowsStandAlone(x.tensor, weight);
   }
 }
 
 TEST_P(LinearTest, BiasIsAddedBeforeRounding) {
-  const OwnedTensor x = Random({9, 70}, dtype(), 5);
-  const OwnedTensor w = Random({37, 70}, dtype(), 6);
-  const OwnedTensor bias = Random({37}, dtype(), 7, 10.0f);
-  const LinearWeight weight = backend().PackLinear({{{w.tensor, bias.tensor}}}, dtype()).value();
-  const OwnedTensor out = Poisoned({9, 37}, dtype());
-  ops().Linear(x.tensor, weight, out.tensor);
-  ExpectNear(Doubles(out.tensor), Reference(x.tensor, w.tensor, Doubles(bias.tensor)),
-             Rounding(dtype()) + 1e-6, 10.0);
+  for (const LinearShape& shape : {LinearShape{9, 70, 37}, LinearShape{70, 80, 48}}) {
+    const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 5);
+    const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 6);
+    const OwnedTensor bias = Random({shape.outputs}, dtype(), 7, 10.0f);
+    const LinearWeight weight = backend().PackLinear({{{w.tensor, bias.tensor}}}, dtype()).value();
+    const std::vector<double> expected = Reference(x.tensor, w.tensor, Doubles(bias.tensor));
+    for (const DType out_dtype : {DType::kF32, dtype()}) {
+      const OwnedTensor out = Poisoned({shape.rows, shape.outputs}, out_dtype);
+      ops().Linear(x.tensor, weight, out.tensor);
+      ExpectNear(Doubles(out.tensor), expected, Rounding(out_dtype) + 1e-6, 10.0);
+    }
+  }
 }
 
 TEST_P(LinearTest, PartsLieOneBelowTheOther) {
@@ -144,6 +158,219 @@ TEST_P(LinearTest, NaNStaysInItsRow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, LinearTest, ::testing::ValuesIn(AllBackendCases()), CaseName);
+
+// The value of an fp8 e4m3 number.
+double FromFp8(std::byte bits) {
+  const int value = std::to_integer<int>(bits);
+  const int exponent = value >> 3 & 15;
+  const int mantissa = value & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return value & 0x80 ? -magnitude : magnitude;
+}
+
+// The backends that keep weights in fp8.
+std::vector<BackendCase> Fp8Cases() {
+  std::vector<BackendCase> cases = AllBackendCases();
+  std::erase_if(cases, [](const BackendCase& one) { return !one.name.starts_with("cuda"); });
+  return cases;
+}
+
+class LinearFp8Test : public LinearTest {
+ protected:
+  std::vector<std::byte> ReadBuffer(const Buffer& buffer) {
+    std::vector<std::byte> bytes(buffer.bytes());
+    backend().CopyToHost(bytes.data(), buffer.data(), bytes.size());
+    return bytes;
+  }
+  std::vector<float> Scales(const LinearWeight& weight) {
+    std::vector<float> scales(weight.scales.bytes() / sizeof(float));
+    backend().CopyToHost(scales.data(), weight.scales.data(), weight.scales.bytes());
+    return scales;
+  }
+  // The weights as they are kept, [rows, cols].
+  std::vector<double> Kept(const LinearWeight& weight) {
+    const std::vector<std::byte> bytes = ReadBuffer(weight.data);
+    const std::vector<float> scales = Scales(weight);
+    const int64_t pitch = static_cast<int64_t>(bytes.size()) / weight.rows;
+    std::vector<double> values;
+    for (int64_t row = 0; row < weight.rows; ++row) {
+      for (int64_t col = 0; col < weight.cols; ++col) {
+        values.push_back(FromFp8(bytes[static_cast<size_t>(row * pitch + col)]) *
+                         double{scales[static_cast<size_t>(row)]});
+      }
+    }
+    return values;
+  }
+  LinearWeight Rounded(const Tensor& weight, const Tensor& bias = {}) {
+    return backend().PackLinear({{{weight, bias}}}, DType::kF8E4M3).value();
+  }
+
+  // The product against the weights as they are kept. Many rows may have been rounded to fp8 too,
+  // to 3 bits of mantissa: 2.5 % a term, of either sign.
+  void ExpectProduct(const Tensor& x, const LinearWeight& weight, DType out_dtype) {
+    const OwnedTensor out = Poisoned({x.dim(0), weight.rows}, out_dtype);
+    ops().Linear(x, weight, out.tensor);
+    const std::vector<double> actual = Doubles(out.tensor);
+    const std::vector<double> expected = Reference(x, Kept(weight), {});
+    const double magnitude = std::sqrt(static_cast<double>(weight.cols));
+    if (x.dim(0) <= 16 || GetParam().batch_invariant) {
+      ExpectNear(actual, expected, Rounding(out_dtype) + 0x1p-23 * magnitude, magnitude);
+      return;
+    }
+    ExpectNear(actual, expected, 0.15, magnitude);
+    double squares = 0;
+    for (size_t i = 0; i < actual.size(); ++i) squares += std::pow(actual[i] - expected[i], 2);
+    EXPECT_LT(std::sqrt(squares / static_cast<double>(actual.size())), 0.035 * magnitude);
+  }
+};
+
+TEST_P(LinearFp8Test, RoundsEachRowToItsOwnScale) {
+  const int64_t rows = 37, cols = 100;
+  std::mt19937 rng(20);
+  std::normal_distribution<float> normal;
+  std::vector<float> values;
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const auto row = static_cast<int>(i / cols);
+    values.push_back(row == 3 ? 0.0f : std::ldexp(normal(rng), row - 24));
+  }
+  for (const DType from : {dtype(), DType::kF32}) {
+    const OwnedTensor w = FromFloats({rows, cols}, from, values);
+    const std::vector<double> exact = Doubles(w.tensor);
+    // From the device's memory and from the host's.
+    std::vector<std::byte> bytes = Bytes(w.tensor);
+    const Tensor on_host{bytes.data(), from, w.tensor.shape, {}};
+    const LinearWeight weight = Rounded(w.tensor);
+    EXPECT_EQ(ReadBuffer(Rounded(on_host).data), ReadBuffer(weight.data));
+    EXPECT_EQ(static_cast<int64_t>(weight.data.bytes() + weight.scales.bytes()),
+              backend().PackedBytes(rows, cols, DType::kF8E4M3));
+    const std::vector<float> scales = Scales(weight);
+    const std::vector<double> kept = Kept(weight);
+    for (size_t row = 0; row < rows; ++row) {
+      double largest = 0;
+      for (size_t i = row * cols; i < (row + 1) * cols; ++i) {
+        largest = std::max(largest, std::abs(exact[i]));
+      }
+      const double scale = largest == 0 ? 1.0 : largest / 448;
+      EXPECT_NEAR(scales[row], scale, 1e-6 * scale);
+      for (size_t i = row * cols; i < (row + 1) * cols; ++i) {
+        // Half a step: of three bits of mantissa, and of subnormals.
+        ASSERT_LE(std::abs(kept[i] - exact[i]),
+                  1.001 * std::max(std::abs(exact[i]) * 0x1p-4, scale * 0x1p-10))
+            << "element " << i << ": " << kept[i] << " for " << exact[i];
+      }
+    }
+  }
+}
+
+TEST_P(LinearFp8Test, MatchesReference) {
+  const LinearShape shapes[] = {{1, 1, 1},     {1, 32, 16},    {1, 2048, 96},  {2, 31, 15},
+                                {3, 33, 17},   {4, 64, 129},   {5, 7, 64},     {7, 100, 130},
+                                {8, 328, 48},  {12, 320, 48},  {16, 1056, 70}, {17, 96, 80},
+                                {33, 130, 31}, {64, 256, 128}, {515, 40, 33},  {515, 1024, 64}};
+  for (const LinearShape& shape : shapes) {
+    SCOPED_TRACE(::testing::Message()
+                 << shape.rows << " x " << shape.cols << " x " << shape.outputs);
+    const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 21);
+    const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 22);
+    const LinearWeight weight = Rounded(w.tensor);
+    for (const DType out_dtype : {DType::kF32, dtype()}) ExpectProduct(x.tensor, weight, out_dtype);
+  }
+}
+
+TEST_P(LinearFp8Test, TakesACalibratedRangeOfActivations) {
+  const OwnedTensor x = Random({64, 256}, dtype(), 23);
+  const OwnedTensor w = Random({48, 256}, dtype(), 24);
+  LinearWeight weight = Rounded(w.tensor);
+  weight.input_scale = 5.0f / 448;
+  ExpectProduct(x.tensor, weight, dtype());
+  ExpectProduct(x.tensor.Rows(3), weight, dtype());
+}
+
+TEST_P(LinearFp8Test, AddsTheBias) {
+  for (const int64_t rows : {2, 70}) {
+    const OwnedTensor x = FromFloats({rows, 64}, dtype(), std::vector<float>(rows * 64, 0.0f));
+    const OwnedTensor w = Random({48, 64}, dtype(), 25);
+    const OwnedTensor bias = Random({48}, dtype(), 26);
+    const LinearWeight weight = Rounded(w.tensor, bias.tensor);
+    const OwnedTensor out = Poisoned({rows, 48}, dtype());
+    ops().Linear(x.tensor, weight, out.tensor);
+    std::vector<double> expected;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (const double value : Doubles(bias.tensor)) expected.push_back(value);
+    }
+    EXPECT_EQ(Doubles(out.tensor), expected);
+  }
+}
+
+TEST_P(LinearFp8Test, KeepsWhatIsFp8Already) {
+  const OwnedTensor w = Random({40, 48}, dtype(), 27);
+  const LinearWeight weight = Rounded(w.tensor);
+  const Tensor bytes = weight.data.View(DType::kF8E4M3, {40, 48});
+  const Tensor scales = weight.scales.View(DType::kF32, {40});
+  const LinearWeight same =
+      backend().PackLinear({{{.weight = bytes, .scale = scales}}}, DType::kF8E4M3).value();
+  EXPECT_EQ(ReadBuffer(same.data), ReadBuffer(weight.data));
+  EXPECT_EQ(Scales(same), Scales(weight));
+  // One scale for a whole part.
+  const LinearWeight parts =
+      backend()
+          .PackLinear(
+              {{{.weight = bytes, .scale = scales.Rows(1)}, {.weight = bytes, .scale = scales}}},
+              DType::kF8E4M3)
+          .value();
+  std::vector<float> expected(40, Scales(weight)[0]);
+  for (const float scale : Scales(weight)) expected.push_back(scale);
+  EXPECT_EQ(Scales(parts), expected);
+}
+
+TEST_P(LinearFp8Test, RefusesToWiden) {
+  const OwnedTensor w = Random({8, 16}, dtype(), 28);
+  const LinearWeight weight = Rounded(w.tensor);
+  const Tensor bytes = weight.data.View(DType::kF8E4M3, {8, 16});
+  EXPECT_EQ(backend().PackLinear({{{bytes}}}, dtype()).status().code(), Code::kUnimplemented);
+}
+
+TEST_P(LinearFp8Test, RowDoesNotDependOnTheOthers) {
+  if (!GetParam().batch_invariant) GTEST_SKIP() << "this backend promises it by option only";
+  const OwnedTensor x = Random({515, 1104}, dtype(), 29);
+  const OwnedTensor w = Random({200, 1104}, dtype(), 30);
+  ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
+}
+
+TEST_P(LinearFp8Test, NaNStaysInItsRow) {
+  for (const int64_t rows : {9, 64}) {
+    std::vector<float> values(static_cast<size_t>(rows) * 64, 1.0f);
+    values[7 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
+    const OwnedTensor x = FromFloats({rows, 64}, dtype(), values);
+    const OwnedTensor w = Random({32, 64}, dtype(), 31);
+    const OwnedTensor out = Poisoned({rows, 32}, dtype());
+    ops().Linear(x.tensor, Rounded(w.tensor), out.tensor);
+    const std::vector<double> result = Doubles(out.tensor);
+    for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isnan(result[i]), i / 32 == 7) << i;
+  }
+}
+
+// What an op enqueues can be recorded and enqueued again.
+TEST_P(LinearFp8Test, ACapturedProductIsTheSame) {
+  for (const int64_t rows : {1, 16, 64}) {
+    const OwnedTensor x = Random({rows, 256}, dtype(), 32);
+    const OwnedTensor w = Random({128, 256}, dtype(), 33);
+    for (const DType stored : {dtype(), DType::kF8E4M3}) {
+      const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, stored).value();
+      const std::vector<std::byte> expected = Run(x.tensor, weight, dtype());
+      const OwnedTensor out = Poisoned({rows, 128}, dtype());
+      const auto graph = backend().Capture([&] { ops().Linear(x.tensor, weight, out.tensor); });
+      ASSERT_NE(graph, nullptr);
+      backend().Launch(*graph);
+      ASSERT_TRUE(backend().Synchronize().ok());
+      EXPECT_EQ(Bytes(out.tensor), expected);
+    }
+  }
+}
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinearFp8Test);
+INSTANTIATE_TEST_SUITE_P(Backends, LinearFp8Test, ::testing::ValuesIn(Fp8Cases()), CaseName);
 
 }  // namespace
 }  // namespace tandem::ops
