@@ -14,10 +14,6 @@ void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const Kv
   attention_.Run(qkv, batch, pool, layer, scale, out);
 }
 
-void CudaOps::ReserveSampling(int32_t max_rows, int64_t vocab) {
-  sampler_.Reserve(max_rows, vocab);
-}
-
 void CudaOps::Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) {
   sampler_.Sample(rows, vocab, out);
 }

@@ -26,7 +26,6 @@ class CudaOps final : public Ops {
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
-  void ReserveSampling(int32_t max_rows, int64_t vocab) override;
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) override;
   void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) override;
 
