@@ -1,7 +1,139 @@
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/paged_attention.cuh"
 
 namespace tandem::ops::cuda {
+namespace {
 
-void AttentionRunner::Run(const Tensor&, const BatchView&, const KvPool&, int32_t, float, const Tensor&) { TANDEM_CHECK(false, "not yet"); }
+// Blocks of the tile kernels that an SM holds at a time.
+constexpr int64_t kBlocksPerSm = 2;
+
+Buffer MakeWorkspace(const Context& context) {
+  const auto bytes = static_cast<size_t>(AttentionRunner::WorkspaceBytes(context.batch_invariant));
+  void* data = nullptr;
+  CheckCuda(cudaMalloc(&data, bytes), "the workspace of attention");
+  return Buffer(data, bytes, {Device::Kind::kCuda, context.device},
+                [](void* memory, size_t) { cudaFree(memory); });
+}
+
+// The longest range a sequence of the batch may have.
+int64_t LongestRange(const BatchView& batch) {
+  return batch.max_query_len > 0 ? batch.max_query_len : batch.num_rows;
+}
+
+}  // namespace
+
+AttentionRunner::AttentionRunner(const Context& context)
+    : context_(context), workspace_(MakeWorkspace(context)) {}
+
+int AttentionRunner::PlanShort(const BatchView& batch, AttentionParams& params) const {
+  params.short_rows = static_cast<int32_t>(std::min<int64_t>(LongestRange(batch), kMaxShortRows));
+  params.slot_rows = params.short_rows * params.group;
+  const bool by_warps = params.slot_rows <= kWarpRows;
+  const int64_t tiles = by_warps ? 1 : CeilDiv(params.slot_rows, kBlockRows);
+  const int64_t heads = params.num_kv_heads;
+  const int64_t resident = kBlocksPerSm * context_.num_sms;
+  // Unequal sequences are better balanced by more blocks than run at a time.
+  const int64_t wanted = batch.num_seqs == 1 ? resident : 2 * resident;
+
+  int64_t items = 0, blocks = 0;  // of one kv head
+  if (context_.batch_invariant) {
+    params.chunk_keys = kInvariantChunkKeys;
+    params.item_chunks = by_warps ? kAttentionWarps : 1;
+    const int64_t longest = int64_t{batch.max_blocks} * params.block_tokens;
+    items = batch.num_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), params.item_chunks);
+    blocks = std::min(items, std::max(CeilDiv(wanted, heads * tiles), int64_t{1}));
+  } else {
+    params.target_chunks = static_cast<int32_t>(std::max(wanted / (heads * tiles), int64_t{1}));
+    // Rounding a sequence's share may give it one chunk more.
+    items = blocks = params.target_chunks + batch.num_seqs;
+  }
+
+  const int64_t slots = items * params.item_chunks * heads * params.slot_rows;
+  const int64_t output_bytes = slots * params.head_dim * int64_t{sizeof(float)};
+  if (output_bytes + slots * int64_t{sizeof(float2)} <= WorkspaceBytes(context_.batch_invariant)) {
+    params.partial = workspace_.As<float>();
+    params.partial_state = reinterpret_cast<float2*>(workspace_.As<std::byte>() + output_bytes);
+  } else if (context_.batch_invariant) {
+    // The kernel of the long sequences has the same arithmetic and needs no slots.
+    params.short_rows = 0;
+    return 0;
+  } else {
+    // So many rows keep the GPU busy uncut: one chunk a sequence needs no slots.
+    params.chunk_keys = std::numeric_limits<int32_t>::max() / 2;
+    blocks = batch.num_seqs;
+  }
+  return static_cast<int>(blocks);
+}
+
+template <typename T, typename Stored>
+void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) const {
+  if (!HasAttentionTiles(params.head_dim)) {
+    LaunchGenericAttention<T, Stored>(params, context_.stream);
+    return;
+  }
+  const int blocks = PlanShort(batch, params);
+  if (blocks > 0) LaunchShortAttention<T, Stored>(params, blocks, context_.stream);
+  if (LongestRange(batch) > params.short_rows) {
+    LaunchLongAttention<T, Stored>(params, context_.stream);
+  }
+}
+
+void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
+                          int32_t layer, float scale, const Tensor& out) {
+  const bool fp8 = pool.data.dtype == DType::kF8E4M3;
+  TANDEM_CHECK(out.dtype == qkv.dtype && (fp8 || pool.data.dtype == qkv.dtype), "the types differ");
+  const int64_t num_heads = qkv.dim(1) / pool.head_dim - 2 * pool.num_kv_heads;
+  TANDEM_CHECK(num_heads > 0 && num_heads % pool.num_kv_heads == 0 &&
+                   out.dim(1) == num_heads * pool.head_dim,
+               "head counts do not fit");
+  TANDEM_CHECK(pool.head_dim <= kMaxGenericHeadDim, "heads of more than 512 elements");
+  TANDEM_CHECK(scale > 0.0f, "the largest score must stay the largest when scaled");
+  const int64_t plane_rows = int64_t{pool.num_kv_heads} * pool.block_tokens;
+  const int64_t block_rows = 2 * pool.num_layers * plane_rows;
+  TANDEM_CHECK(pool.num_blocks * block_rows < int64_t{std::numeric_limits<uint32_t>::max()},
+               "more keys and values than 32 bits can count");
+  if (batch.num_rows == 0 || batch.num_seqs == 0) return;
+
+  AttentionParams params;
+  params.qkv = qkv.data;
+  params.out = out.data;
+  params.pool = static_cast<const std::byte*>(pool.data.data) +
+                2 * int64_t{layer} * plane_rows * pool.head_dim *
+                    static_cast<int64_t>(SizeOf(pool.data.dtype));
+  params.qkv_stride = qkv.dim(1);
+  params.out_stride = out.dim(1);
+  params.row_seq = batch.row_seq;
+  params.query_start = batch.query_start;
+  params.context_len = batch.context_len;
+  params.block_table = batch.block_table;
+  params.num_rows = batch.num_rows;
+  params.num_seqs = batch.num_seqs;
+  params.max_blocks = batch.max_blocks;
+  params.num_kv_heads = pool.num_kv_heads;
+  params.group = static_cast<int32_t>(num_heads / pool.num_kv_heads);
+  params.head_dim = pool.head_dim;
+  params.block_tokens = pool.block_tokens;
+  const auto block_tokens = static_cast<uint32_t>(pool.block_tokens);
+  if (std::has_single_bit(block_tokens)) params.block_shift = std::countr_zero(block_tokens);
+  params.block_rows = static_cast<uint32_t>(block_rows);
+  params.value_rows = static_cast<uint32_t>(plane_rows);
+  constexpr float kLog2E = 1.44269504f;
+  params.scale = scale * kLog2E * (fp8 ? pool.key_scale : 1.0f);
+  params.value_scale = fp8 ? pool.value_scale : 1.0f;
+  params.invariant = context_.batch_invariant;
+  WithActivation(qkv.dtype, [&](auto element) {
+    using T = decltype(element);
+    if (fp8) {
+      Launch<T, Fp8>(batch, params);
+    } else {
+      Launch<T, T>(batch, params);
+    }
+  });
+}
 
 }  // namespace tandem::ops::cuda

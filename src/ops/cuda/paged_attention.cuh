@@ -1,13 +1,44 @@
-// AttentionRunner: causal attention over the paged keys and values on the GPU.
+// AttentionRunner: causal attention over the paged keys and values on one GPU, for bf16 and fp16
+// activations over a pool of the same type or of fp8. Owned by CudaOps; used by its thread. Owns
+// the memory for partial results, made once; Run allocates nothing and never waits.
+//
+// A sequence's rows may be few (decode, verification: its keys are shared out over the GPU) or many
+// (prefill: its rows are); which, is found on the device, so any mix of them is one call.
+//
+// Batch invariance: a row's keys are taken in chunks of kInvariantChunkKeys from position 0, each
+// summed from scratch in steps of 32 keys and merged in order, by every kernel alike. Without it
+// the chunks are cut as the batch needs.
 #pragma once
+
+#include "ops/cuda/attention_params.cuh"
 #include "ops/cuda/context.cuh"
 #include "ops/ops.h"
+#include "tensor/buffer.h"
+
 namespace tandem::ops::cuda {
+
 class AttentionRunner {
  public:
-  explicit AttentionRunner(const Context& context) : context_(context) {}
-  void Run(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer, float scale, const Tensor& out);
+  explicit AttentionRunner(const Context& context);
+
+  // As Ops::PagedAttention. Rows without a sequence become zeros.
+  void Run(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
+           float scale, const Tensor& out);
+
+  // Device memory that an AttentionRunner takes.
+  static constexpr int64_t WorkspaceBytes(bool batch_invariant) {
+    return int64_t{batch_invariant ? 256 : 128} << 20;
+  }
+
  private:
+  // Decides how short sequences are cut and returns how many blocks a kv head they get; 0: there
+  // are none for the kernels that cut.
+  int PlanShort(const BatchView& batch, AttentionParams& params) const;
+  template <typename T, typename Stored>
+  void Launch(const BatchView& batch, AttentionParams& params) const;
+
   const Context context_;
+  const Buffer workspace_;
 };
+
 }  // namespace tandem::ops::cuda

@@ -1,0 +1,100 @@
+// Attention for head sizes that no tile kernel was made for: a warp a row and head, a lane a key.
+// Simple and slow; a row's arithmetic depends on that row alone.
+#include "ops/cuda/attention_elements.cuh"
+#include "ops/cuda/attention_params.cuh"
+#include "ops/cuda/context.cuh"
+
+namespace tandem::ops::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kPieces = kMaxGenericHeadDim / 32;  // elements of a head that a lane may have
+
+template <typename T, typename Stored>
+__global__ void __launch_bounds__(32 * kWarps)
+    GenericAttentionKernel(const __grid_constant__ AttentionParams params) {
+  __shared__ float queries[kWarps][kMaxGenericHeadDim];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int dim = params.head_dim, num_heads = params.num_kv_heads * params.group;
+  const int64_t index = int64_t{blockIdx.x} * kWarps + warp;
+  const auto row = static_cast<int>(index / num_heads);
+  const int head = static_cast<int>(index % num_heads);
+  if (row >= params.num_rows) return;
+  T* out = static_cast<T*>(params.out) + row * params.out_stride + int64_t{head} * dim;
+  const int seq = params.row_seq[row];
+  if (seq < 0) {
+    for (int i = lane; i < dim; i += 32) out[i] = FromFloat<T>(0.0f);
+    return;
+  }
+  const int position = params.context_len[seq] - (params.query_start[seq + 1] - row);
+  const int32_t* table = params.block_table + int64_t{seq} * params.max_blocks;
+  const auto* pool = static_cast<const Stored*>(params.pool);
+  const auto key_row = [&](int key) {
+    const int block = key / params.block_tokens;
+    return int64_t{table[block]} * params.block_rows +
+           int64_t{head / params.group} * params.block_tokens + key % params.block_tokens;
+  };
+  const T* query =
+      static_cast<const T*>(params.qkv) + row * params.qkv_stride + int64_t{head} * dim;
+  float* q = queries[warp];
+  for (int i = lane; i < dim; i += 32) q[i] = ToFloat(query[i]);
+  __syncwarp();
+
+  float output[kPieces] = {};
+  float max = -INFINITY, sum = 0.0f;
+  for (int first = 0; first <= position; first += 32) {
+    const int key = first + lane;
+    float score = -INFINITY;
+    int64_t pool_row = 0;
+    if (key <= position) {
+      pool_row = key_row(key);
+      score = 0.0f;
+      for (int i = 0; i < dim; ++i) score = fmaf(q[i], ToFloat(pool[pool_row * dim + i]), score);
+    }
+    float new_max = fmaxf(max, score);
+    for (int distance = 16; distance > 0; distance /= 2) {
+      new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, distance));
+    }
+    const float factor = exp2f((max - new_max) * params.scale);
+    const float weight = exp2f((score - new_max) * params.scale);
+    max = new_max;
+    sum = fmaf(sum, factor, weight);
+    for (int i = 0; i < kPieces; ++i) output[i] *= factor;
+    const int keys = min(32, position + 1 - first);
+    for (int j = 0; j < keys; ++j) {
+      const float w = __shfl_sync(~0u, weight, j);
+      const Stored* value =
+          pool + (__shfl_sync(~0u, pool_row, j) + params.value_rows) * int64_t{dim};
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const int element = lane + 32 * i;
+        if (element < dim) output[i] = fmaf(w, ToFloat(value[element]), output[i]);
+      }
+    }
+  }
+  for (int distance = 16; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(~0u, sum, distance);
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int element = lane + 32 * i;
+    if (element < dim) out[element] = FromFloat<T>(output[i] * (params.value_scale / sum));
+  }
+}
+
+}  // namespace
+
+template <typename T, typename Stored>
+void LaunchGenericAttention(const AttentionParams& params, cudaStream_t stream) {
+  const int64_t rows = int64_t{params.num_rows} * params.num_kv_heads * params.group;
+  GenericAttentionKernel<T, Stored>
+      <<<static_cast<unsigned>(CeilDiv(rows, kWarps)), 32 * kWarps, 0, stream>>>(params);
+  CheckLaunch("PagedAttention");
+}
+
+template void LaunchGenericAttention<Bf16, Bf16>(const AttentionParams&, cudaStream_t);
+template void LaunchGenericAttention<Fp16, Fp16>(const AttentionParams&, cudaStream_t);
+template void LaunchGenericAttention<Bf16, Fp8>(const AttentionParams&, cudaStream_t);
+template void LaunchGenericAttention<Fp16, Fp8>(const AttentionParams&, cudaStream_t);
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,80 @@
+// What the attention kernels are told, and how they are launched. Plain values, made by
+// AttentionRunner for one call.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace tandem::ops::cuda {
+
+// Keys of a chunk of the invariant option: partial sums begin and are merged at its multiples,
+// whichever kernel computes them.
+constexpr int kInvariantChunkKeys = 512;
+// A sequence with more query rows goes to the kernel that does not split keys.
+constexpr int kMaxShortRows = 16;
+// Rows of one tensor-core tile: short ranges with no more of them (query rows x heads of a group)
+// take a kernel whose warps share out the keys.
+constexpr int kWarpRows = 16;
+// Rows of a block where the warps share out the rows instead.
+constexpr int kBlockRows = 64;
+// Warps of a block; in the invariant option the first kernel gives each a chunk of its own.
+constexpr int kAttentionWarps = 4;
+// Largest head of the kernel that takes any.
+constexpr int kMaxGenericHeadDim = 512;
+
+struct AttentionParams {
+  const void* qkv = nullptr;   // [num_rows, qkv_stride]
+  void* out = nullptr;         // [num_rows, out_stride]
+  const void* pool = nullptr;  // the layer's first key of block 0
+  int64_t qkv_stride = 0;      // elements
+  int64_t out_stride = 0;
+
+  const int32_t* row_seq = nullptr;
+  const int32_t* query_start = nullptr;
+  const int32_t* context_len = nullptr;
+  const int32_t* block_table = nullptr;
+  int32_t num_rows = 0;
+  int32_t num_seqs = 0;
+  int32_t max_blocks = 0;
+
+  int32_t num_kv_heads = 0;
+  int32_t group = 0;  // query heads of a kv head
+  int32_t head_dim = 0;
+  int32_t block_tokens = 0;
+  int32_t block_shift = -1;  // log2 of block_tokens where that is a power of two
+  uint32_t block_rows = 0;   // heads of one token (head_dim elements each) in a block of all layers
+  uint32_t value_rows = 0;   // from a key to its value, likewise counted
+
+  float scale = 1.0f;  // of scores, with log2(e) and the pool's key scale in it
+  float value_scale = 1.0f;
+
+  // Short sequences: those with at most so many rows. Their keys are cut into chunks for several
+  // blocks or warps: of chunk_keys where that is not 0 (the last is shorter), else so that all of
+  // them together make about target_chunks.
+  int32_t short_rows = 0;
+  int32_t chunk_keys = 0;
+  int32_t target_chunks = 1;
+  // Chunks are counted over the sequences, each sequence's rounded up to a multiple of item_chunks
+  // (what one block takes). The partial result of a row of chunk c of kv head h lies in slot
+  // (c * num_kv_heads + h) * slot_rows + row.
+  int32_t item_chunks = 1;
+  int32_t slot_rows = 0;
+  float* partial = nullptr;         // [slots, head_dim] not yet divided by the sum
+  float2* partial_state = nullptr;  // [slots] largest score, sum
+  bool invariant = false;
+};
+
+// Launches for one pair of element types, each instantiated in a file of its own, for the head
+// sizes of HasAttentionTiles. `blocks` take the short sequences' chunks of one kv head.
+template <typename T, typename Stored>
+void LaunchShortAttention(const AttentionParams& params, int blocks, cudaStream_t stream);
+template <typename T, typename Stored>
+void LaunchLongAttention(const AttentionParams& params, cudaStream_t stream);
+// Any head_dim up to kMaxGenericHeadDim, all rows.
+template <typename T, typename Stored>
+void LaunchGenericAttention(const AttentionParams& params, cudaStream_t stream);
+
+constexpr bool HasAttentionTiles(int head_dim) { return head_dim == 64 || head_dim == 128; }
+
+}  // namespace tandem::ops::cuda
