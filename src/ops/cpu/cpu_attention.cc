@@ -86,6 +86,7 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
   const int64_t num_heads = NumQueryHeads(qkv, pool);
   const auto head_bytes = static_cast<size_t>(head_dim) * SizeOf(qkv.dtype);
   const auto store_row = [&](int64_t row) {
+    if (batch.row_seq[row] < 0) return;  // behind the last
     const int32_t position = batch.positions[row];
     TANDEM_CHECK(position < rope.cos.dim(0), "a position beyond the rotary tables");
     const float* cos = rope.cos.As<float>() + position * (head_dim / 2);
@@ -130,6 +131,7 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvP
                    out.dim(1) == num_heads * pool.head_dim,
                "head counts do not fit");
   ReserveAttention(pool.head_dim);
+  if (batch.query_start[batch.num_seqs] == 0) return;  // no row but those behind the last
   const AttentionJobs jobs(batch, pool, num_heads, pool_.num_threads());
 
   const auto run = [&](int32_t seq, int64_t index, int thread) {
