@@ -15,6 +15,7 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr size_t kMaxPlans = 4096;
+constexpr uint32_t kAlignment = 16;
 
 void CheckLt(cublasStatus_t status, const char* what) {
   TANDEM_CHECK(status == CUBLAS_STATUS_SUCCESS,
@@ -207,6 +208,15 @@ class CublasLt::Library {
     CheckLt(lt_.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                              &bytes, sizeof(bytes)),
             "the bound of the workspace");
+    // Rows of activations may begin anywhere; only this much is asked of callers.
+    const uint32_t alignment = kAlignment;
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      CheckLt(
+          lt_.MatmulPreferenceSetAttribute(preference, attribute, &alignment, sizeof(alignment)),
+          "the alignment of activations");
+    }
     cublasLtMatmulHeuristicResult_t best{};
     int found = 0;
     const cublasStatus_t status =

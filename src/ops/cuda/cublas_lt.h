@@ -11,7 +11,8 @@
 
 namespace tandem::ops::cuda {
 
-// out [tokens, rows] = x [tokens, cols] * weight [rows, cols]^T + bias, all on the device.
+// out [tokens, rows] = x [tokens, cols] * weight [rows, cols]^T + bias, all on the device; x and
+// out aligned to 16 bytes.
 struct LtProduct {
   DType input = DType::kBF16;   // of x and weight: bf16, fp16 or fp8
   DType output = DType::kBF16;  // bf16, fp16 or fp32

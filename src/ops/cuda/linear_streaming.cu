@@ -29,6 +29,28 @@ __device__ void LoadActivations(const uint16_t* row, int col, int cols, bool val
   }
 }
 
+// The kernel may start while the one before it still runs: weights come early, all else waits.
+__device__ void WaitForInputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Lets a kernel behind this one start in the same way.
+__device__ void LetNextStart() { asm volatile("griddepcontrol.launch_dependents;" :::); }
+
+// The next kAhead steps of weights, zeros behind `end`.
+template <typename W, int kRowTiles, int kAhead>
+__device__ void LoadWeights(const W* const (&rows)[kRowTiles][2], int col, int end,
+                            uint4 (&ahead)[kAhead][kRowTiles][2]) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const int at = col + i * kStepCols<W>;
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        ahead[i][tile][half] = at < end ? LoadOnce(rows[tile][half] + at) : make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+}
+
 // kRowTiles * 16 rows a block, kTokenTiles * 8 tokens, kAhead steps in flight.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs args) {
@@ -66,28 +88,20 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
   }
 
   float sums[kRowTiles][kTokenTiles][4] = {};
-  for (int step = begin; step < end; step += kAhead * kStepCols<W>) {
-    uint4 ahead[kAhead][kRowTiles][2];
+  uint4 ahead[kAhead][kRowTiles][2];
+  constexpr int kStride = kAhead * kStepCols<W>;
+  int col = begin + quad * kLaneCols<W>;
+  LoadWeights<W>(weights, col, end, ahead);
+  LetNextStart();
+  WaitForInputs();
+  for (int step = begin; step < end; step += kStride, col += kStride) {
     uint32_t activations[kAhead][kTokenTiles][kLaneWords<W>];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int col = step + i * kStepCols<W> + quad * kLaneCols<W>;
-      const bool inside = col < end;
-#pragma unroll
-      for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          ahead[i][tile][half] =
-              inside ? LoadOnce(weights[tile][half] + col) : make_uint4(0, 0, 0, 0);
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int col = step + i * kStepCols<W> + quad * kLaneCols<W>;
+      const int at = col + i * kStepCols<W>;
 #pragma unroll
       for (int tile = 0; tile < kTokenTiles; ++tile) {
-        LoadActivations<T, W, kAligned>(x[tile], col, args.cols, has_token[tile] && col < end,
+        LoadActivations<T, W, kAligned>(x[tile], at, args.cols, has_token[tile] && at < end,
                                         activations[i][tile]);
       }
     }
@@ -109,6 +123,7 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
         }
       }
     }
+    LoadWeights<W>(weights, col + kStride, end, ahead);
   }
 
 #pragma unroll
@@ -138,9 +153,18 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
 
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned>
 void Launch(const Context& context, const LinearArgs& args) {
-  const auto blocks = static_cast<unsigned>(CeilDiv(args.rows, 16 * kRowTiles));
-  StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned>
-      <<<blocks, kThreads, 0, context.stream>>>(args);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(CeilDiv(args.rows, 16 * kRowTiles)));
+  config.blockDim = dim3(kThreads);
+  config.stream = context.stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  CheckCuda(cudaLaunchKernelEx(
+                &config, StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned>, args),
+            "a product with few tokens");
 }
 
 }  // namespace
@@ -160,7 +184,6 @@ void LaunchStreaming(const Context& context, const LinearArgs& args) {
   } else {
     Launch<T, W, 1, 1, 4, true>(context, args);
   }
-  CheckLaunch("a product with few tokens");
 }
 
 template void LaunchStreaming<Bf16, Bf16>(const Context&, const LinearArgs&);

@@ -27,10 +27,12 @@ Status CheckKinds(std::span<const LinearPart> parts, DType stored) {
 }
 
 // A small vector of floating-point values, wherever it lies, as fp32 on the host.
-std::vector<float> ToHostFloats(const Tensor& tensor) {
+std::vector<float> ToHostFloats(const Context& context, const Tensor& tensor) {
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.NumBytes()));
-  CheckCuda(cudaMemcpy(bytes.data(), tensor.data, bytes.size(), cudaMemcpyDefault),
-            "reading a vector of a weight");
+  CheckCuda(
+      cudaMemcpyAsync(bytes.data(), tensor.data, bytes.size(), cudaMemcpyDefault, context.stream),
+      "reading a vector of a weight");
+  CheckCuda(cudaStreamSynchronize(context.stream), "reading a vector of a weight");
   std::vector<float> values(static_cast<size_t>(tensor.NumElements()));
   ConvertElements({bytes.data(), tensor.dtype, tensor.shape, {}},
                   {values.data(), DType::kF32, tensor.shape, {}});
@@ -69,7 +71,7 @@ class Packer {
     if (!part.bias.empty()) {
       TANDEM_CHECK(part.bias.NumElements() == part.weight.dim(0),
                    "a bias as long as its part has rows");
-      CopyFloats(ToHostFloats(part.bias), weight_.bias, row);
+      CopyFloats(ToHostFloats(context_, part.bias), weight_.bias, row);
     }
     if (part.weight.dtype != weight_.dtype) return RoundRows(part.weight, packed, row);
     CopyRows(context_, part.weight, packed, pitch_bytes);
@@ -77,16 +79,17 @@ class Packer {
     return {};
   }
 
+  // On the stream, as all that touches the weight. The values are staged when it returns.
   void CopyFloats(const std::vector<float>& values, const Buffer& to, int64_t first) {
-    CheckCuda(cudaMemcpy(to.As<float>() + first, values.data(), values.size() * sizeof(float),
-                         cudaMemcpyHostToDevice),
+    CheckCuda(cudaMemcpyAsync(to.As<float>() + first, values.data(), values.size() * sizeof(float),
+                              cudaMemcpyHostToDevice, context_.stream),
               "copying a vector of a weight");
   }
 
   void CopyScales(const LinearPart& part, int64_t row) {
     const auto rows = static_cast<size_t>(part.weight.dim(0));
     std::vector<float> scales =
-        part.scale.empty() ? std::vector<float>(rows, 1.0f) : ToHostFloats(part.scale);
+        part.scale.empty() ? std::vector<float>(rows, 1.0f) : ToHostFloats(context_, part.scale);
     if (scales.size() == 1) scales.resize(rows, scales[0]);
     TANDEM_CHECK(scales.size() == rows, "a scale for each row, or one for all");
     CopyFloats(scales, weight_.scales, row);
@@ -153,8 +156,6 @@ Result<LinearWeight> PackLinear(const Context& context, const Allocate& allocate
   if (has_bias) {
     TANDEM_ASSIGN_OR_RETURN(weight.bias, allocate(vector_bytes));
   }
-  // Clearing is enqueued; what is copied without the stream must come after it.
-  CheckCuda(cudaStreamSynchronize(context.stream), "clearing memory for weights");
   TANDEM_RETURN_IF_ERROR(Packer(context, allocate, weight).Pack(parts));
   return Result<LinearWeight>(std::move(weight));
 }
