@@ -18,9 +18,11 @@ constexpr OptionSpec kKind[] = {
     {.name = "kind",
      .default_value = "latency",
      .meaning = "latency: a few requests, each figure beside its limit; throughput: full batches; "
-                "serve: load on a running server; ops: each layer shape alone",
+                "speculative: plain beside speculative by batch, acceptance and draft length; "
+                "ttft: prompts, cold and found in the cache; serve: load on a running server; "
+                "ops: each op alone",
      .group = "Arguments",
-     .choices = "latency|throughput|serve|ops"},
+     .choices = "latency|throughput|speculative|ttft|serve|ops"},
 };
 
 constexpr OptionSpec kOptions[] = {
@@ -30,15 +32,13 @@ constexpr OptionSpec kOptions[] = {
      .group = kLoad},
     {.name = "batch",
      .default_value = "1,4,16,32",
-     .meaning = "Concurrent requests, a comma-separated list (latency)",
+     .meaning = "Concurrent requests, a comma-separated list (latency, speculative)",
      .group = kLoad},
     {.name = "input_len",
-     .type = OptionType::kInt,
      .default_value = "0",
-     .meaning = "Prompt tokens; 0: dictionary questions with the embedded pair, else 512",
-     .group = kLoad,
-     .min = 0,
-     .max = 1 << 20},
+     .meaning = "Prompt tokens, for latency and ttft a comma-separated list; 0: dictionary "
+                "questions with the embedded pair, else 512",
+     .group = kLoad},
     {.name = "output_len",
      .type = OptionType::kInt,
      .default_value = "64",
@@ -46,6 +46,15 @@ constexpr OptionSpec kOptions[] = {
      .group = kLoad,
      .min = 2,
      .max = 1 << 20},
+    {.name = "acceptances",
+     .default_value = "0.85",
+     .meaning = "Shares of tokens on which the dummy draft agrees, a comma-separated list "
+                "(speculative)",
+     .group = kLoad},
+    {.name = "draft_lens",
+     .default_value = "0",
+     .meaning = "Draft lengths, a comma-separated list; 0: chosen by what pays (speculative)",
+     .group = kLoad},
     {.name = "num_requests",
      .type = OptionType::kInt,
      .default_value = "0",
@@ -94,6 +103,8 @@ constexpr OptionSpec kOptions[] = {
 Status Run(const OptionValues& options, Console& console) {
   const std::string& kind = options.Text("kind");
   if (kind == "throughput") return BenchThroughput(options, console);
+  if (kind == "speculative") return BenchSpeculative(options, console);
+  if (kind == "ttft") return BenchTtft(options, console);
   if (kind == "serve") return BenchServe(options, console);
   if (kind == "ops") return BenchOps(options, console);
   return BenchLatency(options, console);
@@ -101,21 +112,36 @@ Status Run(const OptionValues& options, Console& console) {
 
 }  // namespace
 
-Result<std::vector<int32_t>> ParseNumberList(std::string_view text, std::string_view where) {
-  std::vector<int32_t> numbers;
+namespace {
+
+template <typename Number>
+Result<std::vector<Number>> ParseList(std::string_view text, std::string_view where, Number least) {
+  std::vector<Number> numbers;
   while (!text.empty()) {
     const size_t comma = text.find(',');
     const std::string_view word = text.substr(0, comma);
-    int32_t number = 0;
+    Number number = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (error != std::errc{} || end != word.data() + word.size() || number < 1) {
-      return InvalidArgument(fmt::format("{}: '{}' is not a positive number", where, word));
+    if (error != std::errc{} || end != word.data() + word.size() || !(number >= least)) {
+      return InvalidArgument(
+          fmt::format("{}: '{}' is not a number of at least {}", where, word, least));
     }
     numbers.push_back(number);
     text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
   }
   if (numbers.empty()) return InvalidArgument(fmt::format("{}: names no number", where));
   return numbers;
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> ParseNumberList(std::string_view text, std::string_view where,
+                                             int32_t least) {
+  return ParseList<int32_t>(text, where, least);
+}
+
+Result<std::vector<double>> ParseShareList(std::string_view text, std::string_view where) {
+  return ParseList<double>(text, where, 0.0);
 }
 
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
@@ -136,6 +162,34 @@ Result<std::vector<Request>> BenchRequests(const Session& session, size_t count,
     request.sampling.temperature = 0;
   }
   return requests;
+}
+
+void Limits::Measure(const Session& session) {
+  read_bandwidth = std::max(read_bandwidth, session.backend->MeasureReadBandwidth());
+  const DType dtype = session.target_weights.weights->layers.front().down.dtype;
+  matrix_peak = std::max(matrix_peak, session.backend->MeasureMatrixPeak(dtype));
+}
+
+double Limits::StepSeconds(const Session& session, int32_t batch, int64_t context) const {
+  const ModelSpec& spec = session.target.spec;
+  const DType kv = session.engine_options.kv_cache_dtype.value_or(spec.dtype);
+  const int64_t cache = batch * context * spec.KvBytesPerToken(kv);
+  const double bytes =
+      static_cast<double>(session.target_weights.weights->StepBytes() + cache) / read_bandwidth;
+  const double operations = 2.0 * static_cast<double>(spec.NumParameters()) * batch / matrix_peak;
+  return std::max(bytes, operations);
+}
+
+// Two operations a weight and row, and the attention products; the head serves one row.
+double Limits::PromptSeconds(const Session& session, int64_t tokens) const {
+  const ModelSpec& spec = session.target.spec;
+  const auto n = static_cast<double>(tokens);
+  const double head = static_cast<double>(spec.vocab_size * spec.hidden_size);
+  const double embedding = spec.tied_head ? 0.0 : head;
+  const double layers = static_cast<double>(spec.NumParameters()) - head - embedding;
+  const double attention =
+      2.0 * n * n * static_cast<double>(spec.num_layers * spec.num_heads * spec.head_dim);
+  return (2.0 * (layers * n + head) + attention) / matrix_peak;
 }
 
 Result<LoadReport> RunRequests(Session& session, std::vector<Request>& requests, int concurrency,

@@ -11,8 +11,22 @@ namespace tandem::apps {
 
 Status BenchLatency(const OptionValues& options, Console& console);
 Status BenchThroughput(const OptionValues& options, Console& console);
+Status BenchSpeculative(const OptionValues& options, Console& console);
+Status BenchTtft(const OptionValues& options, Console& console);
 Status BenchServe(const OptionValues& options, Console& console);
 Status BenchOps(const OptionValues& options, Console& console);
+
+// What the machine can do at most: the best of all measurements so far.
+struct Limits {
+  double read_bandwidth = 0;  // bytes a second
+  double matrix_peak = 0;     // operations a second
+
+  void Measure(const Session& session);
+  // Seconds of the fastest decode step that there could be: `batch` sequences of `context` tokens.
+  double StepSeconds(const Session& session, int32_t batch, int64_t context) const;
+  // Seconds of the fastest prompt that there could be.
+  double PromptSeconds(const Session& session, int64_t tokens) const;
+};
 
 // `count` requests: dictionary questions when the session runs the embedded pair and no input
 // length is asked for (they end by themselves), else `input_len` random tokens each with exactly
@@ -29,8 +43,11 @@ Result<LoadReport> RunRequests(Session& session, std::vector<Request>& requests,
 // `count` questions of the embedded pair's key; UNIMPLEMENTED in a build without tokenizers.
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count);
 
-// The numbers of a comma-separated option: "1,8,32".
-Result<std::vector<int32_t>> ParseNumberList(std::string_view text, std::string_view where);
+// The numbers of a comma-separated option, none less than `least`: "1,8,32".
+Result<std::vector<int32_t>> ParseNumberList(std::string_view text, std::string_view where,
+                                             int32_t least = 1);
+// "0.6,0.85"
+Result<std::vector<double>> ParseShareList(std::string_view text, std::string_view where);
 
 // "AMD EPYC, cpu avx2, 2 threads": named beside every figure.
 std::string MachineLine(const ops::Backend& backend);

@@ -10,56 +10,41 @@
 namespace tandem::apps {
 namespace {
 
-struct Limits {
-  double read_bandwidth = 0;  // bytes a second, best so far
-  double matrix_peak = 0;     // operations a second, best so far
-};
-
-// The best figures of one batch size.
-struct BatchFigures {
+// The best figures of one batch size and prompt length.
+struct Figures {
   int32_t batch = 0;
-  double plain = 0;        // tokens a second, all sequences together
-  double speculative = 0;  // as above; 0 without a draft
-  double acceptance = 0;
-  Nanos first_token{0};
   int64_t prompt_tokens = 0;
+  int64_t mean_context = 0;  // of the decode steps
+  double plain = 0;          // tokens a second, all sequences together
+  double speculative = 0;    // as above; 0 without a draft
+  double acceptance = 0;
+  double first_token = 0;  // seconds
 };
 
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
-
-// Operations of one prompt: two a weight and row, and the attention products; the head serves one
-// row.
-double PrefillOperations(const ModelSpec& spec, int64_t tokens) {
-  const auto n = static_cast<double>(tokens);
-  const double head = static_cast<double>(spec.vocab_size * spec.hidden_size);
-  const double embedding = spec.tied_head ? 0.0 : head;
-  const double layers = static_cast<double>(spec.NumParameters()) - head - embedding;
-  const double attention =
-      2.0 * n * n * static_cast<double>(spec.num_layers * spec.num_heads * spec.head_dim);
-  return 2.0 * (layers * n + head) + attention;
-}
 
 class LatencyBench {
  public:
   LatencyBench(Session& session, Console& console) : session_(session), console_(console) {}
 
-  Result<BatchFigures> Measure(int32_t batch, int32_t runs, const OptionValues& options) {
+  Result<Figures> Measure(int32_t batch, int32_t input_len, int32_t runs,
+                          const OptionValues& options) {
     const auto asked = static_cast<size_t>(options.Int("num_requests"));
     const size_t count = asked > 0 ? asked : std::max<size_t>(size_t(batch) * 2, 8);
-    TANDEM_ASSIGN_OR_RETURN(
-        std::vector<Request> requests,
-        BenchRequests(session_, count, static_cast<int32_t>(options.Int("input_len")),
-                      static_cast<int32_t>(options.Int("output_len"))));
-    BatchFigures figures;
+    const auto output_len = static_cast<int32_t>(options.Int("output_len"));
+    TANDEM_ASSIGN_OR_RETURN(std::vector<Request> requests,
+                            BenchRequests(session_, count, input_len, output_len));
+    Figures figures;
     figures.batch = batch;
     figures.prompt_tokens = static_cast<int64_t>(requests.front().prompt.size());
+    figures.mean_context = figures.prompt_tokens + output_len / 2;
     for (int32_t run = 0; run < runs; ++run) {
-      MeasureLimits();
+      limits_.Measure(session_);
       TANDEM_ASSIGN_OR_RETURN(const LoadReport plain,
                               RunRequests(session_, requests, batch, false));
       figures.plain = std::max(figures.plain, plain.DecodeRate(batch));
       // With one request at a time the first token comes after exactly one prompt.
-      const Nanos first = batch == 1 ? FastestFirstToken(plain) : plain.MeanFirstToken();
+      const double first = Seconds(batch == 1 ? FastestFirstToken(plain) : plain.MeanFirstToken());
       if (run == 0 || first < figures.first_token) figures.first_token = first;
       if (!session_.engine->has_draft()) continue;
       TANDEM_ASSIGN_OR_RETURN(const LoadReport speculative,
@@ -68,20 +53,13 @@ class LatencyBench {
       figures.acceptance = speculative.Acceptance();
       console_.Progress("measuring", static_cast<double>(run + 1) / runs);
     }
-    MeasureLimits();
+    limits_.Measure(session_);
     return figures;
   }
 
   const Limits& limits() const { return limits_; }
 
  private:
-  void MeasureLimits() {
-    limits_.read_bandwidth =
-        std::max(limits_.read_bandwidth, session_.backend->MeasureReadBandwidth());
-    limits_.matrix_peak = std::max(limits_.matrix_peak,
-                                   session_.backend->MeasureMatrixPeak(session_.target.spec.dtype));
-  }
-
   static Nanos FastestFirstToken(const LoadReport& report) {
     Nanos fastest = report.records.front().first_token;
     for (const LoadRecord& record : report.records) {
@@ -96,25 +74,26 @@ class LatencyBench {
 };
 
 struct Row {
-  BatchFigures figures;
-  double decode_share = 0;   // of the read bandwidth, batch 1
-  double prefill_share = 0;  // of the matrix peak, batch 1
+  Figures figures;
+  double decode_share = 0;   // of the fastest step there could be
+  double prefill_share = 0;  // of the fastest prompt there could be, at batch 1
 };
 
-Row MakeRow(const BatchFigures& figures, const ModelSpec& spec, const Limits& limits) {
+Row MakeRow(const Figures& figures, const Session& session, const Limits& limits) {
   Row row;
   row.figures = figures;
   const double steps = figures.plain / figures.batch;  // every sequence gains a token a step
-  row.decode_share = steps * static_cast<double>(spec.StepWeightBytes()) / limits.read_bandwidth;
-  row.prefill_share = PrefillOperations(spec, figures.prompt_tokens) /
-                      std::max(Seconds(figures.first_token), 1e-9) / limits.matrix_peak;
+  row.decode_share = steps * limits.StepSeconds(session, figures.batch, figures.mean_context);
+  row.prefill_share =
+      limits.PromptSeconds(session, figures.prompt_tokens) / std::max(figures.first_token, 1e-9);
   return row;
 }
 
 void Say(const Console& console, const Row& row, bool has_draft) {
-  const BatchFigures& f = row.figures;
-  std::string line = fmt::format("{:5}  {:10.1f} ms  {:9.1f} tok/s  {:5.1f} %", f.batch,
-                                 Seconds(f.first_token) * 1e3, f.plain, row.decode_share * 100);
+  const Figures& f = row.figures;
+  std::string line =
+      fmt::format("{:5} {:8}  {:10.1f} ms  {:9.1f} tok/s  {:5.1f} %", f.batch, f.prompt_tokens,
+                  f.first_token * 1e3, f.plain, row.decode_share * 100);
   if (has_draft) {
     line += fmt::format("  {:9.1f} tok/s  {:5.2f}x  {:5.1f} %", f.speculative,
                         f.speculative / f.plain, f.acceptance * 100);
@@ -123,12 +102,12 @@ void Say(const Console& console, const Row& row, bool has_draft) {
 }
 
 nlohmann::ordered_json ToJson(const Row& row) {
-  const BatchFigures& f = row.figures;
+  const Figures& f = row.figures;
   return {{"batch", f.batch},
           {"prompt_tokens", f.prompt_tokens},
-          {"first_token_s", Seconds(f.first_token)},
+          {"first_token_s", f.first_token},
           {"plain_tokens_per_s", f.plain},
-          {"share_of_read_bandwidth", row.decode_share},
+          {"share_of_step_limit", row.decode_share},
           {"share_of_matrix_peak", row.prefill_share},
           {"draft_tokens_per_s", f.speculative},
           {"speedup", f.speculative / f.plain},
@@ -141,6 +120,8 @@ Status BenchLatency(const OptionValues& options, Console& console) {
   const bool quick = options.Flag("quick");
   TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> batches,
                           ParseNumberList(quick ? "1" : options.Text("batch"), "--batch"));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
+                          ParseNumberList(options.Text("input_len"), "--input_len", 0));
   TANDEM_ASSIGN_OR_RETURN(
       const auto session,
       OpenSession(options, console,
@@ -151,15 +132,17 @@ Status BenchLatency(const OptionValues& options, Console& console) {
   console.Say(MachineLine(*session->backend));
   console.Say(fmt::format("target {}{}", session->target.name,
                           has_draft ? ", draft " + session->draft->name : ", no draft"));
-  console.Say(fmt::format("batch  {:>13}  {:>15}  {:>7}{}", "first token", "plain", "of DRAM",
-                          has_draft ? "      with draft  speedup  accepted" : ""));
+  console.Say(fmt::format("batch   prompt  {:>13}  {:>15}  of limit{}", "first token", "plain",
+                          has_draft ? "     with draft  speedup  accepted" : ""));
   LatencyBench bench(*session, console);
   std::vector<Row> rows;
-  for (const int32_t batch : batches) {
-    const auto runs = static_cast<int32_t>(quick ? 2 : options.Int("runs"));
-    TANDEM_ASSIGN_OR_RETURN(const BatchFigures figures, bench.Measure(batch, runs, options));
-    rows.push_back(MakeRow(figures, session->target.spec, bench.limits()));
-    Say(console, rows.back(), has_draft);
+  for (const int32_t length : lengths) {
+    for (const int32_t batch : batches) {
+      const auto runs = static_cast<int32_t>(quick ? 2 : options.Int("runs"));
+      TANDEM_ASSIGN_OR_RETURN(const Figures figures, bench.Measure(batch, length, runs, options));
+      rows.push_back(MakeRow(figures, *session, bench.limits()));
+      Say(console, rows.back(), has_draft);
+    }
   }
   const Row& first = rows.front();
   console.Say(
@@ -172,10 +155,16 @@ Status BenchLatency(const OptionValues& options, Console& console) {
         "{:.1f} tokens per second without the draft, {:.1f} with it; acceptance rate {:.0f} %",
         first.figures.plain, first.figures.speculative, first.figures.acceptance * 100));
   }
+  const EngineStats stats = session->engine->Stats();
+  const double host_us = 1e6 * stats.host_seconds / std::max<double>(1, double(stats.steps));
+  if (session->backend->device().kind != Device::Kind::kCpu) {
+    console.Say(fmt::format("host time of a step: {:.0f} us", host_us));
+  }
   nlohmann::ordered_json json = {{"machine", MachineLine(*session->backend)},
                                  {"target", session->target.name},
                                  {"read_bytes_per_s", bench.limits().read_bandwidth},
                                  {"matrix_flops_per_s", bench.limits().matrix_peak},
+                                 {"host_us_per_step", host_us},
                                  {"rows", nlohmann::ordered_json::array()}};
   for (const Row& row : rows) json["rows"].push_back(ToJson(row));
   console.Result(json.dump());

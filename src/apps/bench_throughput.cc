@@ -15,10 +15,11 @@ Status BenchThroughput(const OptionValues& options, Console& console) {
   const auto asked = static_cast<size_t>(options.Int("num_requests"));
   const size_t quick_count = static_cast<size_t>(slots);
   const size_t count = asked > 0 ? asked : quick_count * (options.Flag("quick") ? 1 : 4);
-  TANDEM_ASSIGN_OR_RETURN(
-      std::vector<Request> requests,
-      BenchRequests(*session, count, static_cast<int32_t>(options.Int("input_len")),
-                    static_cast<int32_t>(options.Int("output_len"))));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
+                          ParseNumberList(options.Text("input_len"), "--input_len", 0));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Request> requests,
+                          BenchRequests(*session, count, lengths.front(),
+                                        static_cast<int32_t>(options.Int("output_len"))));
   console.Say(MachineLine(*session->backend));
   nlohmann::ordered_json json = {
       {"machine", MachineLine(*session->backend)}, {"requests", count}, {"concurrency", slots}};

@@ -74,6 +74,17 @@ ops::RopeTable Weights::rope() const {
   return {rope_cos.View(DType::kF32, shape), rope_sin.View(DType::kF32, shape)};
 }
 
+int64_t Weights::StepBytes() const {
+  const auto bytes = [](const ops::LinearWeight& weight) {
+    return weight.weight_bytes() + static_cast<int64_t>(weight.scales.bytes());
+  };
+  int64_t sum = bytes(head);
+  for (const LayerWeights& layer : layers) {
+    sum += bytes(layer.qkv) + bytes(layer.out) + bytes(layer.gate_up) + bytes(layer.down);
+  }
+  return sum;
+}
+
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress,

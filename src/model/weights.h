@@ -49,6 +49,8 @@ struct Weights {
   Buffer rope_sin;
 
   ops::RopeTable rope() const;
+  // Read in one decode step as they are kept: the products' weights and scales.
+  int64_t StepBytes() const;
 };
 
 // Called after each layer with the share done in [0, 1].

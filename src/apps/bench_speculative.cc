@@ -1,0 +1,103 @@
+// `tandem bench speculative`: plain beside speculative decoding of a dummy pair in one run, by
+// batch, by the share of tokens on which the draft agrees and by draft length.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench.h"
+
+namespace tandem::apps {
+namespace {
+
+struct Point {
+  double agreement = 0;   // of the dummy draft
+  int32_t draft_len = 0;  // 0: chosen by what pays
+  int32_t batch = 0;
+  double plain = 0;  // tokens a second
+  double speculative = 0;
+  double accepted = 0;    // share of the drafts that were verified
+  double step_share = 0;  // plain decoding, of its limit
+};
+
+Result<Point> Measure(Session& session, int32_t batch, int32_t input_len, int32_t output_len,
+                      int32_t runs, Limits& limits) {
+  TANDEM_ASSIGN_OR_RETURN(
+      std::vector<Request> requests,
+      BenchRequests(session, static_cast<size_t>(batch), input_len, output_len));
+  Point point;
+  point.batch = batch;
+  for (int32_t run = 0; run < runs; ++run) {
+    limits.Measure(session);
+    TANDEM_ASSIGN_OR_RETURN(const LoadReport plain, RunRequests(session, requests, batch, false));
+    TANDEM_ASSIGN_OR_RETURN(const LoadReport drafted, RunRequests(session, requests, batch, true));
+    point.plain = std::max(point.plain, plain.DecodeRate(batch));
+    point.speculative = std::max(point.speculative, drafted.DecodeRate(batch));
+    point.accepted = drafted.Acceptance();
+  }
+  const auto context = static_cast<int64_t>(requests.front().prompt.size()) + output_len / 2;
+  point.step_share = point.plain / batch * limits.StepSeconds(session, batch, context);
+  return point;
+}
+
+}  // namespace
+
+Status BenchSpeculative(const OptionValues& options, Console& console) {
+  if (!options.IsSet("dummy") || !options.IsSet("draft_dummy")) {
+    return InvalidArgument("bench speculative: name the shapes with --dummy and --draft_dummy");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const auto batches, ParseNumberList(options.Text("batch"), "--batch"));
+  TANDEM_ASSIGN_OR_RETURN(const auto lengths,
+                          ParseNumberList(options.Text("input_len"), "--input_len", 0));
+  TANDEM_ASSIGN_OR_RETURN(const auto draft_lens,
+                          ParseNumberList(options.Text("draft_lens"), "--draft_lens", 0));
+  TANDEM_ASSIGN_OR_RETURN(const auto agreements,
+                          ParseShareList(options.Text("acceptances"), "--acceptances"));
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
+  console.Say(fmt::format("{}; target {}, draft {}", MachineLine(*session->backend),
+                          session->target.name, session->draft->name));
+  console.Say("agrees  draft  batch        plain  of limit  speculative  speedup  accepted");
+  Limits limits;
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const double agreement : agreements) {
+    TANDEM_RETURN_IF_ERROR(LoadDummyDraft(options, agreement, *session, console));
+    for (const int32_t draft_len : draft_lens) {
+      EngineOptions engine = session->engine_options;
+      engine.draft_mode = draft_len > 0 ? DraftMode::kFixed : DraftMode::kAdaptive;
+      engine.fixed_draft_len = draft_len;
+      engine.max_draft_len = std::max(engine.max_draft_len, draft_len);
+      TANDEM_RETURN_IF_ERROR(MakeEngine(*session, engine));
+      session->engine->Start();
+      for (const int32_t batch : batches) {
+        TANDEM_ASSIGN_OR_RETURN(Point point,
+                                Measure(*session, batch, lengths.front(),
+                                        static_cast<int32_t>(options.Int("output_len")),
+                                        static_cast<int32_t>(options.Int("runs")), limits));
+        point.agreement = agreement;
+        point.draft_len = draft_len;
+        console.Say(
+            fmt::format("{:6.2f}  {:>5}  {:5}  {:11.1f}  {:6.1f} %  {:11.1f}  {:6.2f}x  {:6.1f} %",
+                        point.agreement, draft_len > 0 ? std::to_string(draft_len) : "auto",
+                        point.batch, point.plain, point.step_share * 100, point.speculative,
+                        point.speculative / point.plain, point.accepted * 100));
+        rows.push_back({{"agreement", point.agreement},
+                        {"draft_len", point.draft_len},
+                        {"batch", point.batch},
+                        {"plain_tokens_per_s", point.plain},
+                        {"share_of_step_limit", point.step_share},
+                        {"draft_tokens_per_s", point.speculative},
+                        {"speedup", point.speculative / point.plain},
+                        {"acceptance", point.accepted}});
+      }
+    }
+  }
+  const nlohmann::ordered_json json = {{"machine", MachineLine(*session->backend)},
+                                       {"target", session->target.name},
+                                       {"draft", session->draft->name},
+                                       {"read_bytes_per_s", limits.read_bandwidth},
+                                       {"rows", rows}};
+  console.Result(json.dump());
+  return {};
+}
+
+}  // namespace tandem::apps

@@ -1,0 +1,65 @@
+// `tandem bench ttft`: time to the first token by prompt length, of a prompt never seen and of the
+// same prompt found in the prefix cache, beside the time of its arithmetic at the matrix peak.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench.h"
+
+namespace tandem::apps {
+namespace {
+
+double FirstTokenSeconds(const LoadReport& report) {
+  return std::chrono::duration<double>(report.records.front().first_token).count();
+}
+
+}  // namespace
+
+Status BenchTtft(const OptionValues& options, Console& console) {
+  const std::string& asked = options.Text("input_len");
+  TANDEM_ASSIGN_OR_RETURN(const auto lengths,
+                          ParseNumberList(asked == "0" ? "512,1024,2048" : asked, "--input_len"));
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
+  session->engine->Start();
+  console.Say(fmt::format("{}; target {}", MachineLine(*session->backend), session->target.name));
+  console.Say("prompt         cold  of matrix peak       in the cache");
+  Limits limits;
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  const auto runs = static_cast<size_t>(options.Int("runs"));
+  for (const int32_t length : lengths) {
+    TANDEM_ASSIGN_OR_RETURN(std::vector<Request> prompts,
+                            BenchRequests(*session, runs, length, /*output_len=*/2));
+    double cold = 0;
+    double hit = 0;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      limits.Measure(*session);
+      std::vector<Request> one = {prompts[i]};
+      // Another first block than any prompt before it.
+      one.front().prompt.front() = static_cast<int32_t>(length + static_cast<int32_t>(i) * 7 + 3) %
+                                   static_cast<int32_t>(session->target.spec.vocab_size);
+      TANDEM_ASSIGN_OR_RETURN(const LoadReport first, RunRequests(*session, one, 1, false));
+      TANDEM_ASSIGN_OR_RETURN(const LoadReport second, RunRequests(*session, one, 1, false));
+      const auto keep_least = [&](double& best, double seconds) {
+        best = i == 0 ? seconds : std::min(best, seconds);
+      };
+      keep_least(cold, FirstTokenSeconds(first));
+      keep_least(hit, FirstTokenSeconds(second));
+    }
+    const double share = limits.PromptSeconds(*session, length) / cold;
+    console.Say(fmt::format("{:6}  {:8.2f} ms  {:12.1f} %  {:14.2f} ms", length, cold * 1e3,
+                            share * 100, hit * 1e3));
+    rows.push_back({{"prompt_tokens", length},
+                    {"cold_s", cold},
+                    {"share_of_matrix_peak", share},
+                    {"cached_s", hit}});
+  }
+  const nlohmann::ordered_json json = {{"machine", MachineLine(*session->backend)},
+                                       {"target", session->target.name},
+                                       {"matrix_flops_per_s", limits.matrix_peak},
+                                       {"rows", rows}};
+  console.Result(json.dump());
+  return {};
+}
+
+}  // namespace tandem::apps
