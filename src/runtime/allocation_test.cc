@@ -66,6 +66,7 @@ TEST_P(AllocationTest, AThousandStepsAllocateNothing) {
   options.draft_mode = DraftMode::kFixed;
   options.lookup_ngram = 2;
   options.steps_in_flight = GetParam();
+  options.executor = TestExecutor();
   auto engine = Engine::Create(options, MakeTinyLlama(spec, 5, 0.0f, TestBackend()),
                                MakeTinyLlama(spec, 5, 0.05f, TestBackend()), TestBackend(), clock);
   ASSERT_TRUE(engine.ok()) << engine.status().ToString();

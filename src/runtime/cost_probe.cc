@@ -1,8 +1,10 @@
 #include "runtime/cost_probe.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 
+#include "base/check.h"
 #include "runtime/batch_builder.h"
 
 namespace tandem {
@@ -13,70 +15,140 @@ constexpr int32_t kAlwaysRows = 16;
 constexpr std::chrono::duration<double> kTimeLimit{0.5};
 constexpr int kRepeats = 3;
 
-// One sequence's rows from position 0 on, as a verification has them.
+// One sequence's rows from position 0 on, as a verification has them, in backend memory.
 class Probe {
  public:
-  Probe(ForwardPass& pass, const ops::KvPool& pool, ops::Ops& ops, int32_t max_rows,
+  Probe(ForwardPass& pass, const ops::KvPool& pool, ops::Backend& backend, int32_t max_rows,
         int32_t max_logits_rows)
       : pass_(pass),
         pool_(pool),
-        ops_(ops),
+        backend_(backend),
         max_logits_rows_(max_logits_rows),
         tokens_(static_cast<size_t>(max_rows)),
         blocks_(static_cast<size_t>((max_rows + pool.block_tokens - 1) / pool.block_tokens)),
         builder_(max_rows, 1, max_logits_rows, static_cast<int32_t>(blocks_.size()),
                  pass.vocab_size()),
-        drawn_(static_cast<size_t>(max_logits_rows)) {
+        rows_(static_cast<size_t>(max_logits_rows)) {
     std::iota(blocks_.begin(), blocks_.end(), 0);
-    slot_.params.temperature = 0.0f;
   }
 
-  void Run(int32_t rows) {
+  Status Allocate() {
+    const size_t logits = rows_.size();
+    const size_t ints = 3 * tokens_.size() + blocks_.size() + logits + kMaxSmallInts;
+    TANDEM_ASSIGN_OR_RETURN(ints_, backend_.Allocate(ints * sizeof(int32_t)));
+    TANDEM_ASSIGN_OR_RETURN(slot_, backend_.Allocate(sizeof(ops::SlotSampling)));
+    TANDEM_ASSIGN_OR_RETURN(device_rows_, backend_.Allocate(logits * sizeof(ops::SampleRow)));
+    TANDEM_ASSIGN_OR_RETURN(drawn_, backend_.Allocate(logits * sizeof(ops::SampledToken)));
+    ops::SlotSampling greedy;
+    greedy.params.temperature = 0.0f;
+    backend_.CopyToDevice(slot_.data(), &greedy, sizeof(greedy));
+    backend_.ops().ReserveSampling(max_logits_rows_, pass_.vocab_size());
+    return {};
+  }
+
+  // Lays out `rows` rows, and runs them once: warms caches and pages, and learns where the logits
+  // are.
+  void Prepare(int32_t rows) {
     builder_.Clear();
-    const int32_t num_logits = std::min(rows, max_logits_rows_);
-    builder_.Add(0, std::span(tokens_).first(static_cast<size_t>(rows)), {}, blocks_, num_logits);
-    const Tensor logits = pass_.Forward(builder_.View(), pool_);
-    rows_.clear();
-    for (int32_t i = 0; i < num_logits; ++i) {
-      ops::SampleRow row;
+    num_logits_ = std::min(rows, max_logits_rows_);
+    builder_.Add(0, std::span(tokens_).first(static_cast<size_t>(rows)), {}, blocks_, num_logits_);
+    SendView(builder_.View());
+    graph_.reset();
+    const Tensor logits = pass_.Forward(view_, pool_);
+    for (int32_t i = 0; i < num_logits_; ++i) {
+      ops::SampleRow& row = rows_[static_cast<size_t>(i)];
       row.logits = logits.As<float>() + i * pass_.vocab_size();
-      row.slot = &slot_;
-      row.history = {tokens_.data(), 1, 1, nullptr};
-      rows_.push_back(row);
+      row.slot = slot_.As<ops::SlotSampling>();
+      row.history = {view_.tokens, 1, 1, nullptr};
     }
-    ops_.Sample(rows_, pass_.vocab_size(), std::span(drawn_).first(rows_.size()));
+    backend_.CopyToDevice(device_rows_.data(), rows_.data(),
+                          static_cast<size_t>(num_logits_) * sizeof(ops::SampleRow));
+    Enqueue();
+    Wait();
+    graph_ = backend_.Capture([this] { Enqueue(); });
+  }
+
+  void Run() {
+    if (graph_ != nullptr) {
+      backend_.Launch(*graph_);
+    } else {
+      Enqueue();
+    }
+    Wait();
   }
 
  private:
+  // query_start and context_len of one sequence.
+  static constexpr size_t kMaxSmallInts = 3;
+
+  void SendView(const ops::BatchView& host) {
+    view_ = host;
+    view_.max_query_len = host.num_rows;
+    int32_t* next = ints_.As<int32_t>();
+    const auto send = [&](const int32_t*& array, int32_t count) {
+      backend_.CopyToDevice(next, array, static_cast<size_t>(count) * sizeof(int32_t));
+      array = next;
+      next += count;
+    };
+    send(view_.tokens, host.num_rows);
+    send(view_.positions, host.num_rows);
+    send(view_.row_seq, host.num_rows);
+    send(view_.query_start, 2);
+    send(view_.context_len, 1);
+    send(view_.block_table, host.max_blocks);
+    send(view_.logits_rows, host.num_logits);
+  }
+
+  void Enqueue() {
+    pass_.Forward(view_, pool_);
+    backend_.ops().Sample(
+        std::span<const ops::SampleRow>(device_rows_.As<ops::SampleRow>(),
+                                        static_cast<size_t>(num_logits_)),
+        pass_.vocab_size(),
+        std::span(drawn_.As<ops::SampledToken>(), static_cast<size_t>(num_logits_)));
+  }
+
+  void Wait() {
+    const Status status = backend_.Synchronize();
+    TANDEM_CHECK(status.ok(), status.message());
+  }
+
   ForwardPass& pass_;
   const ops::KvPool& pool_;
-  ops::Ops& ops_;
+  ops::Backend& backend_;
   const int32_t max_logits_rows_;
   std::vector<int32_t> tokens_;  // all of them token 0
   std::vector<BlockId> blocks_;
   BatchBuilder builder_;
-  ops::SlotSampling slot_;
   std::vector<ops::SampleRow> rows_;
-  std::vector<ops::SampledToken> drawn_;
+  // Backend memory.
+  Buffer ints_;         // the arrays of view_
+  Buffer slot_;         // one greedy sampling record
+  Buffer device_rows_;  // rows_
+  Buffer drawn_;
+  ops::BatchView view_;
+  int32_t num_logits_ = 0;
+  std::unique_ptr<ops::Graph> graph_;
 };
 
 }  // namespace
 
-std::vector<CostTable::Point> MeasureCosts(ForwardPass& pass, const ops::KvPool& pool,
-                                           ops::Ops& ops, int32_t max_rows, int32_t max_logits_rows,
-                                           const Clock& clock) {
+Result<std::vector<CostTable::Point>> MeasureCosts(ForwardPass& pass, const ops::KvPool& pool,
+                                                   ops::Backend& backend, int32_t max_rows,
+                                                   int32_t max_logits_rows, const Clock& clock) {
   max_rows = static_cast<int32_t>(std::min<int64_t>(max_rows, pool.num_blocks * pool.block_tokens));
-  Probe probe(pass, pool, ops, max_rows, max_logits_rows);
+  Probe probe(pass, pool, backend, max_rows, max_logits_rows);
+  TANDEM_RETURN_IF_ERROR(probe.Allocate());
   std::vector<CostTable::Point> points;
   const Nanos begin = clock.Now();
   for (int32_t rows = 1; rows <= max_rows; rows *= 2) {
     if (rows > kAlwaysRows && clock.Now() - begin > kTimeLimit) break;
-    probe.Run(rows);  // warms caches and pages
+    probe.Prepare(rows);
     Nanos best = Nanos::max();
     // The least of a few: what disturbs a measurement only ever adds to it.
     for (int i = 0; i < kRepeats; ++i) {
       const Nanos start = clock.Now();
-      probe.Run(rows);
+      probe.Run();
       best = std::min(best, clock.Now() - start);
       if (best > kTimeLimit / kRepeats) break;
     }

@@ -56,6 +56,7 @@ class EmbeddedPairTest : public testing::Test {
     options.draft_mode = mode;
     options.fixed_draft_len = draft_len;
     options.ratio_acceptance = ratio;
+    options.executor = TestExecutor();
     return Engine::Create(options, *target_, *draft_, TestBackend(), clock_).value();
   }
 

@@ -35,6 +35,13 @@ enum class DraftMode : uint8_t {
   kOff,
 };
 
+// Where the state of running sequences lies.
+enum class ExecutorKind : uint8_t {
+  kAuto,    // on a device that is not the CPU: there; else on the host
+  kHost,    // the CPU backend alone
+  kDevice,  // in the backend's memory, whatever it is (tests)
+};
+
 struct EngineOptions {
   int32_t max_batch_size = 64;          // sequences a step, and slots
   int32_t max_num_tokens = 2048;        // target rows a step (prefill chunks + decodes + drafts)
@@ -54,6 +61,7 @@ struct EngineOptions {
   int32_t lookup_ngram =
       0;  // > 0: n-gram lookup drafts from the sequence's own history, tried first
   bool ratio_acceptance = false;  // the seeds' use_logits: ratio rule instead of token match
+  ExecutorKind executor = ExecutorKind::kAuto;
   uint64_t seed = 0;              // 0: from the system; the source of seeds of requests without one
 };
 

@@ -5,6 +5,8 @@
 
 #include "runtime/cost_probe.h"
 #include "runtime/cpu_executor.h"
+#include "runtime/device_executor.h"
+#include "runtime/device_memory.h"
 #include "runtime/engine.h"
 #include "runtime/engine_parts.h"
 #include "runtime/memory_planner.h"
@@ -73,14 +75,21 @@ ModelMemory MemoryOf(const EngineModel& model, int32_t max_rows, int32_t max_log
           .max_positions = MaxPositions(weights)};
 }
 
-// Counts, masks and, in ratio mode, the distributions of drafts and target.
-int64_t SamplingBytes(const EngineOptions& options, int32_t max_logits_rows, int64_t vocab) {
-  int64_t bytes = options.max_batch_size * vocab * int64_t{sizeof(int32_t)};
-  bytes += max_logits_rows * (vocab / 8 + int64_t{sizeof(ops::SampledToken)});
-  if (options.ratio_acceptance) {
-    bytes += (max_logits_rows + options.max_draft_len + 1) * vocab * int64_t{sizeof(float)};
+bool OnDevice(const EngineOptions& options, const ops::Backend& backend) {
+  return options.executor == ExecutorKind::kDevice ||
+         (options.executor == ExecutorKind::kAuto && backend.device().kind != Device::Kind::kCpu);
+}
+
+Result<std::unique_ptr<Executor>> MakeExecutor(const EngineOptions& options,
+                                               const ExecutorConfig& config, ops::Backend& backend,
+                                               ExecutorModels models, const CostMeter& meter) {
+  if (!OnDevice(options, backend)) {
+    return std::unique_ptr<Executor>(
+        std::make_unique<CpuExecutor>(config, backend.ops(), std::move(models), meter));
   }
-  return bytes;
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,
+                          DeviceExecutor::Create(config, backend, std::move(models)));
+  return std::unique_ptr<Executor>(std::move(executor));
 }
 
 Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan,
@@ -127,6 +136,33 @@ SchedulerLimits LimitsFrom(const EngineOptions& options, const EngineModel& draf
   return limits;
 }
 
+ExecutorConfig ConfigFrom(const EngineOptions& options, const SchedulerLimits& limits) {
+  ExecutorConfig config;
+  config.max_batch_size = options.max_batch_size;
+  config.max_num_tokens = options.max_num_tokens;
+  config.max_logits_rows = limits.max_logits_rows;
+  config.max_seq_len = options.max_seq_len;
+  config.block_tokens = options.block_tokens;
+  config.max_draft_len = limits.max_draft_len;
+  config.lookup_ngram = options.lookup_ngram;
+  config.ratio_acceptance = options.ratio_acceptance;
+  return config;
+}
+
+// What an executor holds beside the models: counts, masks and, in ratio mode, the distributions of
+// drafts and target; on a device all of the sequences' state. config: max_seq_len the longest there
+// can be.
+int64_t ExecutorBytes(const ExecutorConfig& config, bool on_device, int64_t vocab,
+                      int64_t draft_vocab) {
+  if (on_device) return DeviceMemory::Bytes(config, vocab, draft_vocab);
+  int64_t bytes = config.max_batch_size * vocab * int64_t{sizeof(int32_t)};
+  bytes += config.max_logits_rows * (vocab / 8 + int64_t{sizeof(ops::SampledToken)});
+  if (config.ratio_acceptance) {
+    bytes += (config.max_logits_rows + config.max_draft_len + 1) * vocab * int64_t{sizeof(float)};
+  }
+  return bytes;
+}
+
 // What the options mean together: nothing to draft with is no drafting, and a step has a row for
 // every sequence.
 EngineOptions Effective(EngineOptions options, const EngineModel& draft) {
@@ -160,10 +196,15 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
   const ModelMemory target_memory = MemoryOf(target, rows, logits_rows);
   ModelMemory draft_memory;
   if (parts.has_draft) draft_memory = MemoryOf(draft, rows, options.max_batch_size);
-  TANDEM_ASSIGN_OR_RETURN(
-      MemoryPlan memory,
-      PlanMemory(options, target_memory, draft_memory,
-                 SamplingBytes(options, logits_rows, parts.vocab_size), backend.FreeBytes()));
+  ExecutorConfig longest = ConfigFrom(options, parts.limits);
+  if (longest.max_seq_len == 0) {
+    longest.max_seq_len = static_cast<int32_t>(target_memory.max_positions);
+  }
+  const int64_t draft_vocab = parts.has_draft ? draft.weights->spec.vocab_size : 0;
+  const int64_t executor_bytes =
+      ExecutorBytes(longest, OnDevice(options, backend), parts.vocab_size, draft_vocab);
+  TANDEM_ASSIGN_OR_RETURN(MemoryPlan memory, PlanMemory(options, target_memory, draft_memory,
+                                                        executor_bytes, backend.FreeBytes()));
   options.max_seq_len = memory.max_seq_len;
   options.kv_cache_bytes = memory.kv_cache_bytes;
   parts.kv = {memory.num_blocks, options.block_tokens, options.enable_prefix_reuse};
@@ -182,27 +223,22 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
   }
   if (adaptive) {
     const int32_t most = std::min(rows, options.max_seq_len);
-    parts.costs->Set(ModelIndex::kTarget, MeasureCosts(*models.target, models.target_pool,
-                                                       backend.ops(), most, logits_rows, clock));
+    TANDEM_ASSIGN_OR_RETURN(
+        const std::vector<CostTable::Point> points,
+        MeasureCosts(*models.target, models.target_pool, backend, most, logits_rows, clock));
+    parts.costs->Set(ModelIndex::kTarget, points);
   }
   if (adaptive && parts.has_draft) {
     const int32_t most = std::min({rows, options.max_seq_len, parts.limits.draft_max_positions});
-    parts.costs->Set(ModelIndex::kDraft,
-                     MeasureCosts(*models.draft, models.draft_pool, backend.ops(), most,
-                                  options.max_batch_size, clock));
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<CostTable::Point> points,
+                            MeasureCosts(*models.draft, models.draft_pool, backend, most,
+                                         options.max_batch_size, clock));
+    parts.costs->Set(ModelIndex::kDraft, points);
   }
 
-  ExecutorConfig config;
-  config.max_batch_size = options.max_batch_size;
-  config.max_num_tokens = rows;
-  config.max_logits_rows = logits_rows;
-  config.max_seq_len = options.max_seq_len;
-  config.block_tokens = options.block_tokens;
-  config.max_draft_len = parts.limits.max_draft_len;
-  config.lookup_ngram = options.lookup_ngram;
-  config.ratio_acceptance = options.ratio_acceptance;
-  parts.executor = std::make_unique<CpuExecutor>(config, backend.ops(), std::move(models),
-                                                 CostMeter{&clock, parts.costs.get()});
+  const ExecutorConfig config = ConfigFrom(options, parts.limits);
+  TANDEM_ASSIGN_OR_RETURN(parts.executor, MakeExecutor(options, config, backend, std::move(models),
+                                                       CostMeter{&clock, parts.costs.get()}));
   return FromParts(std::move(parts), clock);
 }
 

@@ -20,6 +20,7 @@ EngineOptions Options() {
   options.block_tokens = 16;
   options.kv_cache_bytes = 1 << 20;
   options.draft_mode = DraftMode::kOff;
+  options.executor = TestExecutor();
   return options;
 }
 

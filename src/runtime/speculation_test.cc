@@ -222,8 +222,11 @@ TEST_P(SpeculationTest, GivesTheTokensOfTheTargetAlone) {
       }
       const EngineStats stats = engine->Stats();
       const bool drafts = company.setup.options.draft_mode != DraftMode::kOff;
-      // A look-up finds nothing where no n-gram may repeat.
-      if (drafts && company.setup.draft_model) {
+      // A look-up finds nothing where no n-gram may repeat; on a device nothing is drafted under a
+      // constraint.
+      const bool constrained =
+          requests[0].constraint != nullptr && TestExecutor() == ExecutorKind::kDevice;
+      if (drafts && company.setup.draft_model && !constrained) {
         EXPECT_GT(stats.drafts_proposed, 0) << where;
       }
       EXPECT_LE(stats.drafts_accepted, stats.drafts_proposed) << where;

@@ -51,8 +51,12 @@ struct TestSetup {
   double target_seconds = 1.0;
   double target_row_seconds = 0.01;
   double draft_seconds = 0.05;
-  ops::Ops* ops = nullptr;  // null: those of TestBackend
+  ops::Ops* ops = nullptr;  // null: those of TestBackend; else the host's executor is tested
 };
+
+// The executor under test: each suite runs once on the host's and once, with the variable
+// TANDEM_TEST_EXECUTOR set to "device", on the one whose state lies in the backend's memory.
+ExecutorKind TestExecutor();
 
 // Small blocks and budgets, so that their edges are met often.
 EngineOptions SmallOptions();

@@ -1,0 +1,64 @@
+// DeviceGraphs: the parts of a round that are enqueued as one graph, one for each kind and number
+// of rows it has room for. A part runs kernel by kernel the first time (what they make at first use
+// is made then) and is recorded the second; a backend that records nothing runs it each time. Owned
+// and used by the executor.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/backend.h"
+
+namespace tandem {
+
+// Numbers of rows that graphs are made for: 1, 2, 4, 8, ... 256, then every 128, up to max_rows.
+std::vector<int32_t> RowBuckets(int32_t max_rows);
+
+enum class GraphKind : uint8_t {
+  kDraftFirst,  // a draft pass over the one or two tokens that a sequence lags
+  kDraftNext,   // a draft pass of one row a sequence
+  kRunPlain,    // the target's pass without drafts
+  kRunVerify,   // and with
+  kSamplePlain,
+  kSampleVerify,
+};
+constexpr size_t kNumGraphKinds = 6;
+
+class DeviceGraphs {
+ public:
+  DeviceGraphs(ops::Backend& backend, int32_t max_rows);
+
+  // The least bucket with room for `rows`.
+  int32_t Bucket(int32_t rows) const { return buckets_[IndexOf(rows)]; }
+  // Enqueues what `enqueue` enqueues, always the same for a kind and bucket.
+  template <typename Enqueue>
+  void Run(GraphKind kind, int32_t bucket, const Enqueue& enqueue) {
+    Part& part = parts_[static_cast<size_t>(kind)][IndexOf(bucket)];
+    if (records_ && part.ran && part.graph == nullptr) {
+      part.graph = backend_.Capture(enqueue);
+      records_ = part.graph != nullptr;
+    }
+    if (part.graph != nullptr) {
+      backend_.Launch(*part.graph);
+    } else {
+      enqueue();
+    }
+    part.ran = true;
+  }
+
+ private:
+  struct Part {
+    bool ran = false;
+    std::unique_ptr<ops::Graph> graph;
+  };
+  size_t IndexOf(int32_t rows) const;
+
+  ops::Backend& backend_;
+  const std::vector<int32_t> buckets_;
+  bool records_ = true;  // until the backend says that it does not
+  std::array<std::vector<Part>, kNumGraphKinds> parts_;
+};
+
+}  // namespace tandem
