@@ -157,6 +157,30 @@ TEST_P(LinearTest, NaNStaysInItsRow) {
   for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isnan(result[i]), i / 24 == 7) << i;
 }
 
+// A backend may fuse them; the bits stay.
+TEST_P(LinearTest, GatedMlpIsItsPartsBitForBit) {
+  for (const LinearShape& shape :
+       {LinearShape{1, 64, 36}, LinearShape{7, 1040, 136}, LinearShape{16, 96, 24},
+        LinearShape{20, 64, 40}, LinearShape{3, 50, 17}}) {
+    const int64_t width = shape.outputs;
+    const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 14);
+    const OwnedTensor gate = Random({width, shape.cols}, dtype(), 15, 0.2f);
+    const OwnedTensor up = Random({width, shape.cols}, dtype(), 16, 0.2f);
+    const OwnedTensor up_bias = Random({width}, dtype(), 17);
+    const OwnedTensor down = Random({shape.cols, width}, dtype(), 18);
+    const LinearWeight both =
+        backend().PackLinear({{{gate.tensor}, {up.tensor, up_bias.tensor}}}, dtype()).value();
+    const LinearWeight last = backend().PackLinear({{{down.tensor}}}, dtype()).value();
+    const OwnedTensor gate_up = Poisoned({shape.rows, 2 * width}, dtype());
+    const OwnedTensor activated = Poisoned({shape.rows, width}, dtype());
+    const OwnedTensor fused = Poisoned({shape.rows, shape.cols}, dtype());
+    ops().GatedMlp(x.tensor, both, last, gate_up.tensor, activated.tensor, fused.tensor);
+    ops().Linear(x.tensor, both, gate_up.tensor);
+    ops().SwiGlu(gate_up.tensor, activated.tensor);
+    EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << shape.rows << " rows";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, LinearTest, ::testing::ValuesIn(AllBackendCases()), CaseName);
 
 // The value of an fp8 e4m3 number.

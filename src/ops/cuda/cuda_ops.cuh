@@ -24,6 +24,10 @@ class CudaOps final : public Ops {
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
                       float scale, const Tensor& out) override;
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
+  // In linear.cu: few rows have SwiGlu in the first product.
+  void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
+                const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
+                const Tensor& out) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) override;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/pack.cuh"
@@ -33,24 +34,34 @@ LinearArgs ArgsOf(const Tensor& x, const LinearWeight& weight, const Tensor& out
           .float_out = out.dtype == DType::kF32};
 }
 
-template <typename T, typename W>
-void RunOwn(const Context& context, const LinearArgs& args) {
-  if (args.tokens <= kMaxStreamingTokens) {
-    LaunchStreaming<T, W>(context, args);
+// Calls call.operator()<T, W>() with the types of activations and weights.
+template <typename Call>
+void WithTypes(DType activations, DType weights, const Call& call) {
+  const bool fp8 = weights == DType::kF8E4M3;
+  if (activations == DType::kBF16) {
+    fp8 ? call.template operator()<Bf16, Fp8>() : call.template operator()<Bf16, Bf16>();
   } else {
-    LaunchTiled<T, W>(context, args);
+    fp8 ? call.template operator()<__half, Fp8>() : call.template operator()<__half, __half>();
   }
 }
 
 void RunOwn(const Context& context, const Tensor& x, const LinearWeight& weight,
             const Tensor& out) {
   const LinearArgs args = ArgsOf(x, weight, out);
-  const bool fp8 = weight.dtype == DType::kF8E4M3;
-  if (x.dtype == DType::kBF16) {
-    fp8 ? RunOwn<Bf16, Fp8>(context, args) : RunOwn<Bf16, Bf16>(context, args);
-  } else {
-    fp8 ? RunOwn<__half, Fp8>(context, args) : RunOwn<__half, __half>(context, args);
-  }
+  WithTypes(x.dtype, weight.dtype, [&]<typename T, typename W>() {
+    if (args.tokens <= kMaxStreamingTokens) {
+      LaunchStreaming<T, W>(context, args);
+    } else {
+      LaunchTiled<T, W>(context, args);
+    }
+  });
+}
+
+void CheckTypes(const Tensor& x, const LinearWeight& weight) {
+  TANDEM_CHECK(x.dim(1) == weight.cols, "as many inputs as the weight has");
+  TANDEM_CHECK(x.dtype == DType::kBF16 || x.dtype == DType::kF16, "activations of 16 bits");
+  TANDEM_CHECK(weight.dtype == x.dtype || weight.dtype == DType::kF8E4M3,
+               "weights of the activations' type or of fp8");
 }
 
 __global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, __half* to_half) {
@@ -87,15 +98,28 @@ LinearRunner::LinearRunner(const Context& context) : context_(context) {
 LinearRunner::~LinearRunner() = default;
 
 void LinearRunner::Run(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
-  TANDEM_CHECK(x.dim(1) == weight.cols && out.dim(0) == x.dim(0) && out.dim(1) == weight.rows,
-               "the shapes of a product");
-  TANDEM_CHECK(x.dtype == DType::kBF16 || x.dtype == DType::kF16, "activations of 16 bits");
-  TANDEM_CHECK(weight.dtype == x.dtype || weight.dtype == DType::kF8E4M3,
-               "weights of the activations' type or of fp8");
+  CheckTypes(x, weight);
+  TANDEM_CHECK(out.dim(0) == x.dim(0) && out.dim(1) == weight.rows, "the shape of a product");
   TANDEM_CHECK(out.dtype == x.dtype || out.dtype == DType::kF32, "the type of a product");
   if (x.dim(0) == 0) return;
   if (x.dim(0) > kMaxStreamingTokens && library_ != nullptr && RunLibrary(x, weight, out)) return;
   RunOwn(context_, x, weight, out);
+}
+
+bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated) {
+  CheckTypes(x, gate_up);
+  TANDEM_CHECK(activated.dtype == x.dtype && activated.dim(0) == x.dim(0) &&
+                   2 * activated.dim(1) == gate_up.rows,
+               "gate and up rows are twice the result's");
+  if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || gate_up.cols % 8 != 0 ||
+      reinterpret_cast<uintptr_t>(x.data) % 16 != 0) {
+    return false;
+  }
+  LinearArgs args = ArgsOf(x, gate_up, activated);
+  args.rows /= 2;
+  WithTypes(x.dtype, gate_up.dtype,
+            [&]<typename T, typename W>() { LaunchStreamingGated<T, W>(context_, args); });
+  return true;
 }
 
 const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
@@ -157,6 +181,16 @@ bool LinearRunner::RunLibraryFp8(const Tensor& x, const LinearWeight& weight, co
     if (!done) return false;
   }
   return true;
+}
+
+void CudaOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
+                       const LinearWeight& down_weight, const Tensor& gate_up,
+                       const Tensor& activated, const Tensor& out) {
+  if (linear_.RunGated(x, gate_up_weight, activated)) {
+    Linear(activated, down_weight, out);
+  } else {
+    Ops::GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
+  }
 }
 
 }  // namespace tandem::ops::cuda

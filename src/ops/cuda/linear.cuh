@@ -24,6 +24,10 @@ class LinearRunner {
   // batch-invariant context have a second kernel of ours, whose bits are those of the first.
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
 
+  // activated = silu(gate) * up of the product of x and gate_up, gate rows first; the bits are
+  // those of Run and SwiGlu. False, and nothing enqueued, for many rows of x and odd shapes.
+  bool RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated);
+
  private:
   struct Workspace;
 

@@ -169,18 +169,33 @@ __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Scales, adds the bias, rounds and stores the sum of one token and weight row.
-template <typename T>
-__device__ inline void StoreSum(const LinearArgs& args, int token, int row, float sum) {
-  if (args.scales != nullptr) sum *= args.scales[row];
+// The result of a weight row from its sum. Not fused: every kernel makes the same bits.
+__device__ inline float Finish(const LinearArgs& args, int row, float sum) {
+  if (args.scales != nullptr) sum = __fmul_rn(sum, args.scales[row]);
   if (args.bias != nullptr) sum = __fadd_rn(sum, args.bias[row]);
+  return sum;
+}
+
+template <typename T>
+__device__ inline T RoundTo(float value) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(value);
+  } else {
+    return __float2bfloat16_rn(value);
+  }
+}
+template <typename T>
+__device__ inline float Rounded(float value) {
+  return static_cast<float>(RoundTo<T>(value));
+}
+
+template <typename T>
+__device__ inline void Store(const LinearArgs& args, int token, int row, float value) {
   const int64_t at = static_cast<int64_t>(token) * args.rows + row;
   if (args.float_out) {
-    static_cast<float*>(args.out)[at] = sum;
-  } else if constexpr (std::is_same_v<T, __half>) {
-    static_cast<__half*>(args.out)[at] = __float2half_rn(sum);
+    static_cast<float*>(args.out)[at] = value;
   } else {
-    static_cast<Bf16*>(args.out)[at] = __float2bfloat16_rn(sum);
+    static_cast<T*>(args.out)[at] = RoundTo<T>(value);
   }
 }
 

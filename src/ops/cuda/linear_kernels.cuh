@@ -13,6 +13,12 @@ constexpr int kMaxStreamingTokens = 16;
 template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args);
 
+// As LaunchStreaming, for weights that hold `rows` gate rows and then as many up rows: stores
+// silu(gate) * up of the rounded products, the bits of the product and SwiGlu one after the other.
+// x: 16-byte aligned rows.
+template <typename T, typename W>
+void LaunchStreamingGated(const Context& context, const LinearArgs& args);
+
 // For any number of tokens: tiles in shared memory.
 template <typename T, typename W>
 void LaunchTiled(const Context& context, const LinearArgs& args);

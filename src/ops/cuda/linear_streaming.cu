@@ -51,10 +51,23 @@ __device__ void LoadWeights(const W* const (&rows)[kRowTiles][2], int col, int e
   }
 }
 
-// kRowTiles * 16 rows a block, kTokenTiles * 8 tokens, kAhead steps in flight.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned>
+// The sum of one token and one row of a block, out of what its warps made.
+template <int kTokens, int kPitch>
+__device__ float AddSegments(const float (&partial)[kSegments][kTokens][kPitch], int token,
+                             int row) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int segment = 0; segment < kSegments; ++segment) sum += partial[segment][token][row];
+  return sum;
+}
+
+// kRowTiles * 16 weight rows a block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: the
+// upper half of a tile are the up rows that belong to the gate rows of the lower half.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
+          bool kGated>
 __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs args) {
   constexpr int kRows = 16 * kRowTiles;
+  constexpr int kOutputs = kGated ? kRows / 2 : kRows;
   constexpr int kTokens = 8 * kTokenTiles;
   constexpr int kPitch = kRows + 4;  // keeps the lanes' stores in different banks
   __shared__ float partial[kSegments][kTokens][kPitch];
@@ -62,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
   const int quad = static_cast<int>(threadIdx.x) % 4;
-  const int first_row = static_cast<int>(blockIdx.x) * kRows;
+  const int first_row = static_cast<int>(blockIdx.x) * kOutputs;
   const int begin = warp * args.segment;
   const int end = min(begin + args.segment, args.cols);
 
@@ -72,7 +85,8 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = min(first_row + 16 * tile + 8 * half + group, args.rows - 1);
+      const int row = kGated ? min(first_row + 8 * tile + group, args.rows - 1) + half * args.rows
+                             : min(first_row + 16 * tile + 8 * half + group, args.rows - 1);
       weights[tile][half] =
           static_cast<const W*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
     }
@@ -138,33 +152,39 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kTokens; i += kThreads) {
-    const int token = i / kRows;
-    const int row = first_row + i % kRows;
+  for (int i = static_cast<int>(threadIdx.x); i < kOutputs * kTokens; i += kThreads) {
+    const int token = i / kOutputs;
+    const int at = i % kOutputs;
+    const int row = first_row + at;
     if (token >= args.tokens || row >= args.rows) continue;
-    float sum = 0.0f;
-#pragma unroll
-    for (int segment = 0; segment < kSegments; ++segment) {
-      sum += partial[segment][token][i % kRows];
+    if constexpr (kGated) {
+      const int gate_at = at / 8 * 16 + at % 8;
+      const float gate = Rounded<T>(Finish(args, row, AddSegments(partial, token, gate_at)));
+      const float up =
+          Rounded<T>(Finish(args, row + args.rows, AddSegments(partial, token, gate_at + 8)));
+      Store<T>(args, token, row, gate / (1.0f + expf(-gate)) * up);
+    } else {
+      Store<T>(args, token, row, Finish(args, row, AddSegments(partial, token, at)));
     }
-    StoreSum<T>(args, token, row, sum);
   }
 }
 
-template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
+          bool kGated>
 void Launch(const Context& context, const LinearArgs& args) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(CeilDiv(args.rows, 16 * kRowTiles)));
+  config.gridDim = dim3(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
   config.blockDim = dim3(kThreads);
   config.stream = context.stream;
   config.attrs = &early;
   config.numAttrs = 1;
-  CheckCuda(cudaLaunchKernelEx(
-                &config, StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned>, args),
-            "a product with few tokens");
+  CheckCuda(
+      cudaLaunchKernelEx(
+          &config, StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>, args),
+      "a product with few tokens");
 }
 
 }  // namespace
@@ -176,13 +196,24 @@ void LaunchStreaming(const Context& context, const LinearArgs& args) {
   // Taller blocks read the activations less often; they must still fill the GPU.
   const bool many_rows = args.rows >= 64 * context.num_sms;
   if (!aligned) {
-    Launch<T, W, 1, 2, 2, false>(context, args);
+    Launch<T, W, 1, 2, 2, false, false>(context, args);
   } else if (args.tokens > 8) {
-    Launch<T, W, 2, 2, 2, true>(context, args);
+    Launch<T, W, 2, 2, 2, true, false>(context, args);
   } else if (args.tokens > 4 || many_rows) {
-    Launch<T, W, 2, 1, 2, true>(context, args);
+    Launch<T, W, 2, 1, 2, true, false>(context, args);
   } else {
-    Launch<T, W, 1, 1, 4, true>(context, args);
+    Launch<T, W, 1, 1, 4, true, false>(context, args);
+  }
+}
+
+template <typename T, typename W>
+void LaunchStreamingGated(const Context& context, const LinearArgs& args) {
+  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && args.cols % 8 == 0,
+               "the streaming kernel does not take this");
+  if (args.tokens > 8) {
+    Launch<T, W, 2, 2, 2, true, true>(context, args);
+  } else {
+    Launch<T, W, 2, 1, 2, true, true>(context, args);
   }
 }
 
@@ -190,5 +221,9 @@ template void LaunchStreaming<Bf16, Bf16>(const Context&, const LinearArgs&);
 template void LaunchStreaming<Bf16, Fp8>(const Context&, const LinearArgs&);
 template void LaunchStreaming<__half, __half>(const Context&, const LinearArgs&);
 template void LaunchStreaming<__half, Fp8>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<Bf16, Bf16>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<Bf16, Fp8>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<__half, __half>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<__half, Fp8>(const Context&, const LinearArgs&);
 
 }  // namespace tandem::ops::cuda

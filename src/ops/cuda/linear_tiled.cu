@@ -187,9 +187,10 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
   const int first_token = static_cast<int>(blockIdx.y) * kTokens;
   const int num_tokens = min(kTokens, args.tokens - first_token);
   for (int i = static_cast<int>(threadIdx.x); i < num_tokens * kRows; i += kThreads) {
-    if (first_row + i % kRows >= args.rows) continue;
-    StoreSum<T>(args, first_token + i / kRows, first_row + i % kRows,
-                out[i / kRows * kOutPitch + i % kRows]);
+    const int out_row = first_row + i % kRows;
+    if (out_row >= args.rows) continue;
+    const float sum = out[i / kRows * kOutPitch + i % kRows];
+    Store<T>(args, first_token + i / kRows, out_row, Finish(args, out_row, sum));
   }
 }
 
