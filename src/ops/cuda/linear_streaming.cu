@@ -10,7 +10,8 @@ namespace {
 constexpr int kThreads = 32 * kSegments;
 
 // A lane's activations of one token from `col` on, zeros where `valid` is false or behind the end.
-// kAligned: rows begin at multiples of 16 bytes.
+// kAligned: rows begin at multiples of 16 bytes. Plain loads: the kernel before this one may still
+// have been writing when this one began.
 template <typename T, typename W, bool kAligned>
 __device__ void LoadActivations(const uint16_t* row, int col, int cols, bool valid,
                                 uint32_t (&words)[kLaneWords<W>]) {
@@ -19,8 +20,7 @@ __device__ void LoadActivations(const uint16_t* row, int col, int cols, bool val
     const int at = col + 2 * i;
     uint4 piece = make_uint4(0, 0, 0, 0);
     if (valid && at < cols) {
-      piece =
-          kAligned ? __ldg(reinterpret_cast<const uint4*>(row + at)) : LoadUnaligned(row, at, cols);
+      piece = kAligned ? *reinterpret_cast<const uint4*>(row + at) : LoadUnaligned(row, at, cols);
     }
     words[i] = piece.x;
     words[i + 1] = piece.y;
