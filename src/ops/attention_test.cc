@@ -28,6 +28,7 @@ class AttentionTest : public OpTest {
   // A pool whose every element is NaN, and per sequence a table of scattered block ids.
   void MakePool(const AttentionShape& shape, int32_t num_seqs) {
     shape_ = shape;
+    scale_ = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     pool_.num_blocks = num_seqs * kMaxBlocks;
     pool_.num_layers = kLayers;
     pool_.num_kv_heads = shape.num_kv_heads;
@@ -52,7 +53,6 @@ class AttentionTest : public OpTest {
     sin_ = FromFloats({positions, shape.head_dim / 2}, DType::kF32, sin);
   }
   int64_t Width() const { return (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim; }
-  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
 
   // The qkv row of (seq, position), the same whatever batch it is in.
   std::vector<float> QkvRow(int32_t seq, int32_t position) const {
@@ -95,7 +95,7 @@ class AttentionTest : public OpTest {
     batch.block_table = table_buffer.As<int32_t>();
     batch.max_blocks = kMaxBlocks;
     ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, pool_, kLayer);
-    ops().PagedAttention(qkv.tensor, batch, pool_, kLayer, Scale(), out.tensor);
+    ops().PagedAttention(qkv.tensor, batch, pool_, kLayer, scale_, out.tensor);
     return Bytes(out.tensor);
   }
 
@@ -142,7 +142,7 @@ class AttentionTest : public OpTest {
             RotatedHead(QkvRow(seq, key), shape_.num_heads + head / group, key);
         double score = 0.0;
         for (int32_t i = 0; i < dim; ++i) score += q[i] * k[i];
-        scores.push_back(score * Scale());
+        scores.push_back(score * scale_);
       }
       const double max = *std::max_element(scores.begin(), scores.end());
       for (int32_t key = 0; key <= position; ++key) {
@@ -158,6 +158,7 @@ class AttentionTest : public OpTest {
   }
 
   AttentionShape shape_{};
+  float scale_ = 0.0f;
   KvPool pool_;
   OwnedTensor pool_memory_;
   std::vector<int32_t> tables_;  // [num_seqs, kMaxBlocks]
@@ -189,6 +190,7 @@ TEST_P(AttentionTest, MatchesReferenceOverRaggedBatches) {
 }
 
 TEST_P(AttentionTest, RowDoesNotDependOnChunkingOrNeighbours) {
+  if (!GetParam().batch_invariant) GTEST_SKIP() << "not a batch-invariant backend";
   const AttentionShape shapes[] = {{4, 2, 64, 16}, {5, 1, 24, 7}, {3, 3, 32, 48}};
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << "/" << shape.num_kv_heads);
@@ -216,6 +218,28 @@ TEST_P(AttentionTest, RowDoesNotDependOnChunkingOrNeighbours) {
     expect_rows(Step({{1, 70, 70}, {0, 100, 100}, {2, 5, 5}}), 70 * row_bytes, 0, 100);
     expect_rows(Step({{2, 6, 1}, {1, 73, 3}, {0, 105, 5}}), 4 * row_bytes, 100, 5);
   }
+}
+
+// The largest score comes late, and by far: what was summed before must lose its weight.
+TEST_P(AttentionTest, ScoresFarApartMatchReference) {
+  const AttentionShape shape{4, 2, 64, 16};
+  const int32_t length = 150, rows = 8;
+  MakePool(shape, 1);
+  scale_ = 0.5f;
+  const std::vector<std::byte> at_once = Step({{0, length, length}});
+  MakePool(shape, 1);
+  scale_ = 0.5f;
+  Step({{0, length - rows, length - rows}});
+  const std::vector<std::byte> last = Step({{0, length, rows}});
+  if (GetParam().batch_invariant) {
+    ASSERT_TRUE(std::equal(last.begin(), last.end(), at_once.end() - std::ssize(last)));
+  }
+  std::vector<double> expected;
+  for (int32_t p = length - rows; p < length; ++p) {
+    const std::vector<double> row = Reference(0, p);
+    expected.insert(expected.end(), row.begin(), row.end());
+  }
+  ExpectNear(ToDoubles(last), expected, 8 * Rounding(dtype()) + 1e-4, 1.0);
 }
 
 // Slots behind the context hold NaN here, as they may after a roll-back.
