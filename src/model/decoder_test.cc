@@ -166,6 +166,14 @@ TEST(LoadWeights, TakesTheBytesItSaid) {
   EXPECT_EQ(WeightBytes(loaded.spec, *backend, 64), static_cast<int64_t>(bytes));
 }
 
+TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {
+  RandomSource source(TinySpec(DType::kBF16), 1);
+  const auto backend = CpuBackend("auto");
+  const auto weights = LoadWeights(source, *backend, 8, {}, DType::kF8E4M3);
+  ASSERT_FALSE(weights.ok());
+  EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
+}
+
 TEST(LoadWeights, SaysWhatTheSourceSays) {
   class Broken final : public WeightSource {
    public:
