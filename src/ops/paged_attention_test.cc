@@ -1,0 +1,449 @@
+// PagedAttention and QkvRopeStore over pools whose contents are given: long contexts, ranges of few
+// and of many rows in one batch, fp8 elements, counts that are upper bounds.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/op_test.h"
+
+namespace tandem::ops {
+namespace {
+
+struct AttentionShape {
+  int32_t num_heads, num_kv_heads, head_dim, block_tokens;
+};
+
+// Rows [context - rows, context) of one sequence.
+struct Range {
+  int32_t seq = 0;
+  int32_t context = 0;
+  int32_t rows = 0;
+};
+
+// By how much a batch's counts exceed what is in it, as a captured graph's do.
+struct Slack {
+  int32_t rows = 0;
+  int32_t seqs = 0;
+  int32_t max_query_len = 0;
+};
+
+// A batch and the memory it lies in.
+struct OwnedBatch {
+  BatchView view;
+  std::vector<Buffer> buffers;
+};
+
+constexpr int32_t kMaxBlocks = 40;
+
+enum class Contents {
+  kRandom,
+  // Queries are zero and the value of position p is the unit vector p % head_dim: an output element
+  // counts the visible positions, so that one too many or too few shows.
+  kCounting,
+};
+
+// The value of an fp8 (e4m3) element.
+double Fp8Value(std::byte element) {
+  const int bits = std::to_integer<int>(element);
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+class PagedAttentionTest : public OpTest {
+ protected:
+  bool OnCuda() { return backend().device().kind == Device::Kind::kCuda; }
+  int64_t Width() const { return (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim; }
+  int64_t RowBytes() const {
+    return int64_t{shape_.num_heads} * shape_.head_dim * static_cast<int64_t>(SizeOf(dtype()));
+  }
+  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+  // First element of a position's key or value.
+  int64_t Offset(int32_t seq, int32_t position, int32_t head, bool value) const {
+    const int64_t block =
+        tables_[static_cast<size_t>(seq * kMaxBlocks + position / shape_.block_tokens)];
+    return block * pool_.elements_per_block() +
+           ((value ? shape_.num_kv_heads : 0) + head) * pool_.elements_per_head() +
+           position % shape_.block_tokens * shape_.head_dim;
+  }
+
+  // A pool of one layer, and per sequence a table of scattered block ids; its elements are zero.
+  void MakePool(const AttentionShape& shape, int32_t num_seqs, DType element) {
+    shape_ = shape;
+    pool_.num_blocks = num_seqs * kMaxBlocks;
+    pool_.num_layers = 1;
+    pool_.num_kv_heads = shape.num_kv_heads;
+    pool_.block_tokens = shape.block_tokens;
+    pool_.head_dim = shape.head_dim;
+    pool_.key_scale = element == DType::kF8E4M3 ? 0.5f : 1.0f;
+    pool_.value_scale = element == DType::kF8E4M3 ? 0.02f : 1.0f;
+    tables_.resize(static_cast<size_t>(pool_.num_blocks));
+    for (size_t i = 0; i < tables_.size(); ++i) tables_[i] = static_cast<int32_t>(i);
+    std::shuffle(tables_.begin(), tables_.end(), std::mt19937(7));
+    const int64_t count = pool_.num_blocks * pool_.elements_per_block();
+    pool_memory_ = backend().Allocate(static_cast<size_t>(count) * SizeOf(element)).value();
+    pool_.data = pool_memory_.View(element, {count});
+  }
+  // Fills the pool; elements_ is what its elements are worth.
+  void FillPool(Contents contents);
+
+  // Sequence i of the batch is ranges[i].
+  OwnedBatch MakeBatch(const std::vector<Range>& ranges, const Slack& slack);
+  // Attends the ranges; returns the output rows.
+  std::vector<std::byte> Attend(const std::vector<Range>& ranges, const Slack& slack = {});
+  // Compares what Attend returned last with sums in double precision.
+  void ExpectReference(const std::vector<Range>& ranges);
+  void ExpectMixesMatchReference();
+
+  AttentionShape shape_{};
+  Contents contents_ = Contents::kRandom;
+  KvPool pool_;
+  Buffer pool_memory_;
+  std::vector<int32_t> tables_;  // [num_seqs, kMaxBlocks]
+  std::vector<double> elements_;
+  std::vector<double> queries_;  // of the last Attend, as results_
+  std::vector<double> results_;  // with the padding
+};
+
+void PagedAttentionTest::FillPool(Contents contents) {
+  contents_ = contents;
+  const bool fp8 = pool_.data.dtype == DType::kF8E4M3;
+  const auto count = static_cast<size_t>(pool_.data.NumElements());
+  std::minstd_rand rng(11);
+  std::uniform_real_distribution<float> uniform(-1.7f, 1.7f);
+  std::vector<float> values(count);
+  std::vector<std::byte> bytes(fp8 ? count : 0);
+  for (size_t i = 0; i < count; ++i) {
+    if (fp8) {
+      // Either sign, from 2^-2 to 2^3.
+      const auto random = static_cast<uint32_t>(rng()) >> 8;
+      bytes[i] = static_cast<std::byte>((random & 0x87) | (5 + (random >> 8) % 5) << 3);
+    } else {
+      values[i] = uniform(rng);
+    }
+  }
+  if (contents == Contents::kCounting) {
+    for (int32_t i = 0; i < static_cast<int32_t>(tables_.size()) * shape_.block_tokens; ++i) {
+      const int32_t position = i % (kMaxBlocks * shape_.block_tokens);
+      const int32_t seq = i / (kMaxBlocks * shape_.block_tokens);
+      for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+        const auto at = static_cast<size_t>(Offset(seq, position, head, true));
+        for (int32_t e = 0; e < shape_.head_dim; ++e) {
+          const bool one = e == position % shape_.head_dim;
+          values[at + static_cast<size_t>(e)] = one ? 1.0f : 0.0f;
+          if (fp8) bytes[at + static_cast<size_t>(e)] = static_cast<std::byte>(one ? 0x38 : 0);
+        }
+      }
+    }
+  }
+  if (!fp8) {
+    const Tensor host{values.data(), DType::kF32, pool_.data.shape, {}};
+    bytes.resize(static_cast<size_t>(pool_.data.NumBytes()));
+    ConvertElements(host, {bytes.data(), pool_.data.dtype, pool_.data.shape, {}});
+  }
+  backend().CopyToDevice(pool_.data.data, bytes.data(), bytes.size());
+  if (!fp8) {
+    elements_ = Doubles(pool_.data);
+    return;
+  }
+  elements_.resize(count);
+  const auto plane = static_cast<size_t>(pool_.elements_per_head() * shape_.num_kv_heads);
+  for (size_t i = 0; i < count; ++i) {
+    const bool value = i / plane % 2 != 0;
+    elements_[i] = Fp8Value(bytes[i]) * (value ? pool_.value_scale : pool_.key_scale);
+  }
+}
+
+OwnedBatch PagedAttentionTest::MakeBatch(const std::vector<Range>& ranges, const Slack& slack) {
+  std::vector<int32_t> positions, row_seq, query_start = {0}, context_len, table;
+  for (const Range& range : ranges) {
+    for (int32_t p = range.context - range.rows; p < range.context; ++p) {
+      positions.push_back(p);
+      row_seq.push_back(static_cast<int32_t>(context_len.size()));
+    }
+    query_start.push_back(static_cast<int32_t>(positions.size()));
+    context_len.push_back(range.context);
+    table.insert(table.end(), tables_.begin() + range.seq * kMaxBlocks,
+                 tables_.begin() + (range.seq + 1) * kMaxBlocks);
+  }
+  // Nothing that stands behind the real counts may be used as an address.
+  constexpr int32_t kNowhere = 1 << 28;
+  for (int32_t i = 0; i < slack.rows; ++i) {
+    positions.push_back(kNowhere);
+    row_seq.push_back(-1);
+  }
+  for (int32_t i = 0; i < slack.seqs; ++i) {
+    query_start.push_back(query_start.back());
+    context_len.push_back(kNowhere);
+    table.insert(table.end(), kMaxBlocks, kNowhere);
+  }
+  OwnedBatch batch;
+  const auto device = [&](const std::vector<int32_t>& values) {
+    batch.buffers.push_back(Ints(values));
+    return batch.buffers.back().As<int32_t>();
+  };
+  batch.view.num_rows = static_cast<int32_t>(positions.size());
+  batch.view.num_seqs = static_cast<int32_t>(context_len.size());
+  batch.view.max_query_len = slack.max_query_len;
+  batch.view.positions = device(positions);
+  batch.view.row_seq = device(row_seq);
+  batch.view.query_start = device(query_start);
+  batch.view.context_len = device(context_len);
+  batch.view.block_table = device(table);
+  batch.view.max_blocks = kMaxBlocks;
+  return batch;
+}
+
+std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& ranges,
+                                                  const Slack& slack) {
+  const OwnedBatch batch = MakeBatch(ranges, slack);
+  const int64_t rows = batch.view.num_rows;
+  std::vector<float> values(static_cast<size_t>(rows * Width()), 0.0f);
+  if (contents_ == Contents::kRandom) {
+    // A row's query depends on its sequence and position alone.
+    auto value = values.begin();
+    for (const Range& range : ranges) {
+      for (int32_t p = range.context - range.rows; p < range.context; ++p) {
+        std::minstd_rand rng(static_cast<uint32_t>(range.seq * 100003 + p + 1));
+        std::uniform_real_distribution<float> uniform(-2.0f, 2.0f);
+        for (int64_t i = 0; i < Width(); ++i) *value++ = uniform(rng);
+      }
+    }
+  }
+  const OwnedTensor qkv = FromFloats({rows, Width()}, dtype(), values);
+  const OwnedTensor out = Poisoned({rows, int64_t{shape_.num_heads} * shape_.head_dim}, dtype());
+  ops().PagedAttention(qkv.tensor, batch.view, pool_, 0, Scale(), out.tensor);
+  queries_ = Doubles(qkv.tensor);
+  results_ = Doubles(out.tensor);
+  return Bytes(out.tensor);
+}
+
+void PagedAttentionTest::ExpectReference(const std::vector<Range>& ranges) {
+  const int64_t dim = shape_.head_dim;
+  const int32_t group = shape_.num_heads / shape_.num_kv_heads;
+  std::vector<double> expected, weights, sums;
+  int64_t row = 0;
+  for (const Range& range : ranges) {
+    for (int32_t p = range.context - range.rows; p < range.context; ++p, ++row) {
+      for (int32_t head = 0; head < shape_.num_heads; ++head) {
+        const double* q = queries_.data() + row * Width() + head * dim;
+        weights.clear();
+        for (int32_t key = 0; key <= p; ++key) {
+          const double* k = elements_.data() + Offset(range.seq, key, head / group, false);
+          double score = 0.0;
+          for (int64_t i = 0; i < dim; ++i) score += q[i] * k[i];
+          weights.push_back(score * Scale());
+        }
+        const double max = *std::max_element(weights.begin(), weights.end());
+        double sum = 0.0;
+        sums.assign(static_cast<size_t>(dim), 0.0);
+        for (int32_t key = 0; key <= p; ++key) {
+          const double weight = std::exp(weights[static_cast<size_t>(key)] - max);
+          const double* v = elements_.data() + Offset(range.seq, key, head / group, true);
+          for (int64_t i = 0; i < dim; ++i) sums[static_cast<size_t>(i)] += weight * v[i];
+          sum += weight;
+        }
+        for (const double value : sums) expected.push_back(value / sum);
+      }
+    }
+  }
+  const std::vector<double> actual(results_.begin(), results_.begin() + std::ssize(expected));
+  if (contents_ == Contents::kCounting) {
+    ExpectNear(actual, expected, 1.01 * Rounding(dtype()) + 1e-5, 1e-3);
+  } else {
+    // Weights are rounded to the activations' type where they meet the values.
+    ExpectNear(actual, expected, 2 * Rounding(dtype()) + 1e-5, 0.5);
+  }
+}
+
+// Prompts, later chunks of prompts, decode steps and verifications over contexts short and long.
+const std::vector<Range> kMixed = {{0, 2100, 1}, {1, 700, 2},  {2, 33, 5},   {3, 1030, 16},
+                                   {4, 17, 17},  {5, 300, 64}, {6, 200, 130}};
+const std::vector<Range> kVerifications = {{0, 2100, 5}, {1, 3, 1}, {2, 512, 16}, {3, 1025, 2}};
+const std::vector<Range> kDecodes = {{0, 2400, 1}, {1, 1, 1}, {2, 513, 1}, {3, 128, 1}};
+constexpr int32_t kSeqs = 7;
+
+void PagedAttentionTest::ExpectMixesMatchReference() {
+  Attend(kMixed);
+  ExpectReference(kMixed);
+  Attend(kVerifications, {.max_query_len = 16});
+  ExpectReference(kVerifications);
+  Attend(kDecodes, {.max_query_len = 1});
+  ExpectReference(kDecodes);
+  Attend({kDecodes[0]}, {.max_query_len = 1});
+  ExpectReference({kDecodes[0]});
+}
+
+TEST_P(PagedAttentionTest, LongContextsMatchReference) {
+  const AttentionShape shapes[] = {{1, 1, 128, 64}, {8, 2, 64, 64}, {8, 1, 128, 64}};
+  for (const AttentionShape& shape : shapes) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakePool(shape, kSeqs, dtype());
+    FillPool(Contents::kRandom);
+    ExpectMixesMatchReference();
+  }
+}
+
+TEST_P(PagedAttentionTest, EachRowSeesExactlyItsKeys) {
+  const AttentionShape shapes[] = {{2, 2, 64, 64}, {4, 1, 128, 64}, {8, 1, 64, 96}};
+  for (const AttentionShape& shape : shapes) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakePool(shape, kSeqs, dtype());
+    FillPool(Contents::kCounting);
+    ExpectMixesMatchReference();
+  }
+}
+
+TEST_P(PagedAttentionTest, Fp8PoolMatchesReferenceOnStoredValues) {
+  if (!OnCuda()) GTEST_SKIP() << "fp8 pools lie on a GPU";
+  const AttentionShape shapes[] = {
+      {1, 1, 128, 64}, {8, 2, 64, 64}, {8, 1, 128, 64}, {4, 2, 20, 64}};
+  for (const AttentionShape& shape : shapes) {
+    for (const Contents contents : {Contents::kRandom, Contents::kCounting}) {
+      SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+      MakePool(shape, kSeqs, DType::kF8E4M3);
+      FillPool(contents);
+      ExpectMixesMatchReference();
+    }
+  }
+}
+
+TEST_P(PagedAttentionTest, CountsMayBeUpperBounds) {
+  if (!OnCuda()) GTEST_SKIP() << "a CPU batch has no padding";
+  for (const int32_t num_heads : {2, 8}) {
+    MakePool({num_heads, 1, 64, 64}, kSeqs, dtype());
+    FillPool(Contents::kRandom);
+    for (const Slack& slack : {Slack{5, 3, 16}, Slack{40, 60, 0}, Slack{3, 1, 200}}) {
+      for (const auto& ranges : {kDecodes, kVerifications, kMixed}) {
+        if (slack.max_query_len == 16 && ranges.size() == kMixed.size()) continue;
+        Attend(ranges, slack);
+        for (const double value : results_) ASSERT_TRUE(std::isfinite(value));
+        ExpectReference(ranges);
+      }
+    }
+  }
+}
+
+// The kernels for few rows, for some and for many, and any cut of the keys, give the same bits.
+TEST_P(PagedAttentionTest, RowDoesNotDependOnWhatServesIt) {
+  if (!GetParam().batch_invariant) GTEST_SKIP() << "not a batch-invariant backend";
+  std::vector<DType> elements = {dtype()};
+  if (OnCuda()) elements.push_back(DType::kF8E4M3);
+  constexpr int32_t kLength = 1300;
+  for (const DType element : elements) {
+    for (const AttentionShape& shape :
+         {AttentionShape{4, 1, 64, 64}, AttentionShape{8, 1, 128, 64}}) {
+      SCOPED_TRACE(::testing::Message()
+                   << DTypeName(element) << " " << shape.num_heads << " of " << shape.head_dim);
+      MakePool(shape, 3, element);
+      FillPool(Contents::kRandom);
+      const std::vector<std::byte> at_once = Attend({{0, kLength, kLength}});
+      const auto expect_row = [&](const std::vector<std::byte>& rows, int32_t row,
+                                  int32_t position) {
+        ASSERT_EQ(
+            std::memcmp(rows.data() + row * RowBytes(), at_once.data() + position * RowBytes(),
+                        static_cast<size_t>(RowBytes())),
+            0)
+            << "position " << position;
+      };
+      for (const int32_t context : {1, 31, 64, 512, 513, 1025, kLength}) {
+        SCOPED_TRACE(::testing::Message() << "context " << context);
+        expect_row(Attend({{0, context, 1}}, {.max_query_len = 1}), 0, context - 1);
+        expect_row(Attend({{1, 900, 1}, {0, context, 1}, {2, 40, 1}}, {.max_query_len = 1}), 1,
+                   context - 1);
+        for (const int32_t rows : {2, 5, 16, 17, 40}) {
+          if (rows > context) continue;
+          const std::vector<std::byte> out = Attend({{1, 1200, 3}, {0, context, rows}, {2, 40, 1}});
+          expect_row(out, 3, context - rows);
+          expect_row(out, 2 + rows, context - 1);
+        }
+      }
+    }
+  }
+}
+
+class QkvRopeStoreTest : public PagedAttentionTest {
+ protected:
+  // Tables of turns by 0.1 * (position + 1) * (i + 1).
+  void MakeTables(int32_t positions) {
+    const int32_t half = shape_.head_dim / 2;
+    std::vector<float> cos, sin;
+    for (int32_t position = 0; position < positions; ++position) {
+      for (int32_t i = 0; i < half; ++i) {
+        cos.push_back(static_cast<float>(std::cos(Angle(position, i))));
+        sin.push_back(static_cast<float>(std::sin(Angle(position, i))));
+      }
+    }
+    cos_ = FromFloats({positions, half}, DType::kF32, cos);
+    sin_ = FromFloats({positions, half}, DType::kF32, sin);
+  }
+  static double Angle(int32_t position, int32_t i) { return 0.1 * (position + 1) * (i + 1); }
+  void Store(const Tensor& qkv, const OwnedBatch& batch) {
+    ops().QkvRopeStore(qkv, {cos_.tensor, sin_.tensor}, batch.view, pool_, 0);
+  }
+
+  OwnedTensor cos_, sin_;
+};
+
+TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
+  if (!OnCuda()) GTEST_SKIP() << "a CPU batch has no padding";
+  const AttentionShape shape{4, 2, 64, 16};
+  const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
+  MakePool(shape, 2, dtype());
+  MakeTables(16);
+  const OwnedTensor exact = Random({5, Width()}, dtype(), 5);
+  Store(exact.tensor, MakeBatch(ranges, {}));
+  const std::vector<std::byte> stored = Bytes(pool_.data);
+
+  MakePool(shape, 2, dtype());
+  const OwnedTensor padded = Random({8, Width()}, dtype(), 5);
+  const std::vector<std::byte> before = Bytes(padded.tensor);
+  Store(padded.tensor, MakeBatch(ranges, {.rows = 3, .seqs = 2}));
+  EXPECT_EQ(Bytes(pool_.data), stored);
+  EXPECT_EQ(Bytes(padded.tensor.Rows(5)), Bytes(exact.tensor));
+  const std::vector<std::byte> after = Bytes(padded.tensor);
+  EXPECT_TRUE(std::equal(after.begin() + std::ssize(after) / 8 * 5, after.end(),
+                         before.begin() + std::ssize(before) / 8 * 5));
+}
+
+TEST_P(QkvRopeStoreTest, Fp8PoolHoldsRoundedAndSaturatedValues) {
+  if (!OnCuda()) GTEST_SKIP() << "fp8 pools lie on a GPU";
+  for (const AttentionShape& shape : {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 6, 5}}) {
+    MakePool(shape, 1, DType::kF8E4M3);
+    MakeTables(16);
+    constexpr int32_t kRows = 7;
+    // Some lie beyond what a value can be, 448 * 0.02.
+    const OwnedTensor qkv = Random({kRows, Width()}, dtype(), 6, 6.0f);
+    const std::vector<double> in = Doubles(qkv.tensor);
+    Store(qkv.tensor, MakeBatch({{0, kRows, kRows}}, {}));
+    const std::vector<std::byte> stored = Bytes(pool_.data);
+    const auto expect = [&](int64_t element, double expected) {
+      const double bounded = std::clamp(expected, -448.0, 448.0);
+      // Half of the last of three bits, or of a step of 2^-9; and what fp32 may change.
+      const double half_step = std::max(std::abs(bounded) * 0x1p-4, 0x1p-10);
+      ASSERT_NEAR(Fp8Value(stored[static_cast<size_t>(element)]), bounded, half_step + 1e-4);
+    };
+    const int32_t half = shape.head_dim / 2;
+    for (int32_t row = 0; row < kRows; ++row) {
+      for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+        const double* k = in.data() + row * Width() + (shape.num_heads + head) * shape.head_dim;
+        const double* v = k + shape.num_kv_heads * shape.head_dim;
+        const int64_t key = Offset(0, row, head, false), value = Offset(0, row, head, true);
+        for (int32_t i = 0; i < half; ++i) {
+          const double c = std::cos(Angle(row, i)), s = std::sin(Angle(row, i));
+          expect(key + i, (k[i] * c - k[i + half] * s) / pool_.key_scale);
+          expect(key + i + half, (k[i + half] * c + k[i] * s) / pool_.key_scale);
+        }
+        for (int32_t i = 0; i < shape.head_dim; ++i) expect(value + i, v[i] / pool_.value_scale);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionTest, ::testing::ValuesIn(AllBackendCases()),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(Backends, QkvRopeStoreTest, ::testing::ValuesIn(AllBackendCases()),
+                         CaseName);
+
+}  // namespace
+}  // namespace tandem::ops
