@@ -12,6 +12,7 @@
 
 #include "ops/noise.h"
 #include "ops/sampling.h"
+#include "ops/testing/sampling_memory.h"
 
 namespace tandem::ops {
 
@@ -30,46 +31,39 @@ struct OwnedRow {
 
   int64_t vocab() const { return static_cast<int64_t>(logits.size()); }
 
-  // Points into this object, which must stay where it is and not change until the row is drawn.
-  SampleRow View() {
-    history_ = prompt;
-    history_.insert(history_.end(), output.begin(), output.end());
-    counts_.assign(logits.size(), 0);
-    for (const int32_t token : history_) {
-      if (token >= 0 && token < vocab()) ++counts_[static_cast<size_t>(token)];
+  // The row in a backend's memory.
+  SampleRow Place(SamplingMemory& memory) const {
+    std::vector<int32_t> history = prompt;
+    history.insert(history.end(), output.begin(), output.end());
+    std::vector<int32_t> counts(logits.size());
+    for (const int32_t token : history) {
+      if (token >= 0 && token < vocab()) ++counts[static_cast<size_t>(token)];
     }
-    ban_tokens_.clear();
-    ban_ends_.clear();
+    std::vector<int32_t> ban_tokens;
+    std::vector<int32_t> ban_ends;
     for (const std::vector<int32_t>& ban : bans) {
-      ban_tokens_.insert(ban_tokens_.end(), ban.begin(), ban.end());
-      ban_ends_.push_back(static_cast<int32_t>(ban_tokens_.size()));
+      ban_tokens.insert(ban_tokens.end(), ban.begin(), ban.end());
+      ban_ends.push_back(static_cast<int32_t>(ban_tokens.size()));
     }
-    slot_ = {params,
-             end_ids.data(),
-             static_cast<int32_t>(end_ids.size()),
-             bias_ids.data(),
-             bias_values.data(),
-             static_cast<int32_t>(bias_ids.size()),
-             ban_tokens_.data(),
-             ban_ends_.data(),
-             static_cast<int32_t>(ban_ends_.size())};
+    const SlotSampling slot = {.params = params,
+                               .end_ids = memory.Put(end_ids),
+                               .num_end_ids = static_cast<int32_t>(end_ids.size()),
+                               .bias_ids = memory.Put(bias_ids),
+                               .bias_values = memory.Put(bias_values),
+                               .num_bias = static_cast<int32_t>(bias_ids.size()),
+                               .ban_tokens = memory.Put(ban_tokens),
+                               .ban_ends = memory.Put(ban_ends),
+                               .num_bans = static_cast<int32_t>(ban_ends.size())};
     SampleRow row;
-    row.logits = logits.data();
-    row.slot = &slot_;
-    row.history = {history_.data(), static_cast<int32_t>(history_.size()),
-                   static_cast<int32_t>(prompt.size()), counts_.data()};
-    row.ahead = ahead.data();
+    row.logits = memory.Put(logits);
+    row.slot = memory.Put(std::span(&slot, 1));
+    row.history = {memory.Put(history), static_cast<int32_t>(history.size()),
+                   static_cast<int32_t>(prompt.size()), memory.Put(counts)};
+    row.ahead = memory.Put(ahead);
     row.num_ahead = static_cast<int32_t>(ahead.size());
-    row.allowed = allowed.empty() ? nullptr : allowed.data();
+    row.allowed = memory.Put(allowed);
     return row;
   }
-
- private:
-  std::vector<int32_t> history_;
-  std::vector<int32_t> counts_;
-  std::vector<int32_t> ban_tokens_;
-  std::vector<int32_t> ban_ends_;
-  SlotSampling slot_;
 };
 
 struct ReferenceDraw {
