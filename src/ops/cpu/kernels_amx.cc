@@ -351,11 +351,15 @@ double MatrixBurst(Element element, int64_t steps) {
   return element == Element::kBF16 ? TileBurst(steps) : kAvx512Kernels.matrix_burst(element, steps);
 }
 
+#include "ops/cpu/attention_amx.inc"
+
 constexpr CpuKernels TileKernels() {
   CpuKernels kernels = ForwardToAvx512("amx");
   kernels.num_linear_blocks = NumBlocks;
   kernels.pack_activations = PackActivations;
   kernels.linear_panels = LinearPanels;
+  kernels.attention_scratch_floats = TileAttentionScratchFloats;
+  kernels.attention = TileAttention;
   kernels.matrix_burst = MatrixBurst;
   return kernels;
 }
