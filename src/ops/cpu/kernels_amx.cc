@@ -1,5 +1,5 @@
-// The kernels compiled for AMX: bf16 products in the tile unit, everything else as in plain
-// AVX-512.
+// The kernels compiled for AMX: bf16 products and attention in the tile unit, everything else as in
+// plain AVX-512.
 //
 // A bf16 sum goes through the inputs 32 at a time, whatever the number of rows: even and odd inputs
 // of the 32 are summed apart, then both are added to the sum so far (that is what TDPBF16PS does).
