@@ -197,7 +197,7 @@ void DeviceExecutor::RunDrafts() {
   if (shape_.draft_query <= kRoundLag) {
     const ops::PassBounds first = BoundsOf(shape_.draft_rows, config_.max_batch_size);
     graphs_.Run(GraphKind::kDraftFirst, first.num_rows,
-                [this, &first] { DraftPass(first, kRoundLag, true); });
+                [this, first] { DraftPass(first, kRoundLag, true); });
   } else {
     DraftPass({.num_rows = shape_.draft_rows,
                .num_seqs = next.num_seqs,
@@ -206,7 +206,7 @@ void DeviceExecutor::RunDrafts() {
   }
   if (shape_.draft_logits == 0) return;
   for (int32_t draft = 1; draft < shape_.max_drafts; ++draft) {
-    graphs_.Run(GraphKind::kDraftNext, next.num_rows, [this, &next] { DraftPass(next, 1, false); });
+    graphs_.Run(GraphKind::kDraftNext, next.num_rows, [this, next] { DraftPass(next, 1, false); });
   }
   backend_.round().KeepDrafts(memory_->round(), next);
 }

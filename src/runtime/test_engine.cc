@@ -167,7 +167,10 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   config.lookup_ngram = options.lookup_ngram;
   config.ratio_acceptance = options.ratio_acceptance;
   if (options.executor == ExecutorKind::kDevice && setup.ops == nullptr) {
-    parts.executor = DeviceExecutor::Create(config, TestBackend(), std::move(models)).value();
+    if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
+    if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
+    ops::Backend& backend = setup.backend != nullptr ? *setup.backend : TestBackend();
+    parts.executor = DeviceExecutor::Create(config, backend, std::move(models)).value();
   } else {
     ops::Ops& ops = setup.ops != nullptr ? *setup.ops : TestBackend().ops();
     parts.executor = std::make_unique<CpuExecutor>(config, ops, std::move(models),

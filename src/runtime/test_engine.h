@@ -51,6 +51,9 @@ struct TestSetup {
   double target_seconds = 1.0;
   double target_row_seconds = 0.01;
   double draft_seconds = 0.05;
+  // What the device executor runs on, null: TestBackend; and what is put around each model.
+  ops::Backend* backend = nullptr;
+  std::function<std::unique_ptr<ForwardPass>(std::unique_ptr<ForwardPass>)> wrap_pass;
   ops::Ops* ops = nullptr;  // null: those of TestBackend; else the host's executor is tested
 };
 
