@@ -57,7 +57,7 @@ class SampleRowDraw {
   // Reads this block's share of the raw logits, into the slice when it is kept. This thread's best;
   // 0 without one above minus infinity.
   __device__ uint64_t Load(bool keep) {
-    constexpr int kUnroll = 3;  // loads under way a thread: two blocks an SM hide memory's latency
+    constexpr int kUnroll = 2;  // loads under way a thread; more would not fit in 64 registers
     const float* from = row_.logits + begin_;
     float best = kBanned;
     int32_t best_index = -1;
@@ -66,7 +66,6 @@ class SampleRowDraw {
         best = logit;
         best_index = i;
       }
-      if (keep) slice_[i] = logit;
     };
     const bool aligned = reinterpret_cast<uintptr_t>(from) % sizeof(float4) == 0;
     const int32_t quads = aligned ? count_ / 4 : 0;
@@ -86,11 +85,14 @@ class SampleRowDraw {
         take(4 * i + 1, logits[j].y);
         take(4 * i + 2, logits[j].z);
         take(4 * i + 3, logits[j].w);
+        if (keep) reinterpret_cast<float4*>(slice_)[i] = logits[j];
       }
     }
     for (int32_t i = 4 * quads + static_cast<int32_t>(threadIdx.x); i < count_;
          i += kSampleThreads) {
-      take(i, __ldg(from + i));
+      const float logit = __ldg(from + i);
+      take(i, logit);
+      if (keep) slice_[i] = logit;
     }
     return best_index < 0 ? 0 : PackBest(best, begin_ + best_index);
   }

@@ -42,8 +42,8 @@ struct TopLogit {
   int32_t token;
 };
 
-// The front of a block's shared memory.
-struct SampleShared {
+// The front of a block's shared memory; its slice follows.
+struct alignas(16) SampleShared {
   uint64_t warps[kSampleWarps];
   uint64_t exchange[2];  // read by the whole team
   // Finding a bin (see sample_ranking.cuh).
