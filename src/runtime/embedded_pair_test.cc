@@ -40,8 +40,12 @@ class EmbeddedPairTest : public testing::Test {
   }
 
   static void SetUpTestSuite() {
+    if (!HasTestBackend()) return;
     target_ = new EngineModel(Load("target"));
     draft_ = new EngineModel(Load("draft"));
+  }
+  void SetUp() override {
+    if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   }
   static void TearDownTestSuite() {
     delete target_;

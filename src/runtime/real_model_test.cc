@@ -26,6 +26,12 @@ EngineOptions Options() {
 
 class RealModelTest : public testing::TestWithParam<DType> {
  protected:
+  void SetUp() override {
+    if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
+    if (TestBackend().device().kind != Device::Kind::kCpu && GetParam() == DType::kF32) {
+      GTEST_SKIP() << "the GPU computes in 16 bits";
+    }
+  }
   std::unique_ptr<Engine> Make(const EngineOptions& options, float draft_noise = 0.05f) {
     const ModelSpec spec = TinyLlamaSpec(GetParam(), kPositions);
     EngineModel target = MakeTinyLlama(spec, 5, 0.0f, TestBackend());
@@ -121,6 +127,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, RealModelTest, testing::Values(DType::kBF16, DT
                          });
 
 TEST(EngineCreate, SaysWhatDoesNotFitAndWhichOptionHelps) {
+  if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   SteadyClock clock;
   const ModelSpec spec = TinyLlamaSpec(DType::kBF16, kPositions);
   const EngineModel target = MakeTinyLlama(spec, 5, 0.0f, TestBackend());
@@ -144,6 +151,7 @@ TEST(EngineCreate, SaysWhatDoesNotFitAndWhichOptionHelps) {
 // Prices are measured at start up to the longest step, which may have more rows than a model
 // positions.
 TEST(EngineCreate, MeasuresNoPositionThatTheModelsLack) {
+  if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   SteadyClock clock;
   const ModelSpec spec = TinyLlamaSpec(DType::kBF16, 64);
   EngineOptions options = Options();

@@ -12,6 +12,11 @@
 namespace tandem {
 namespace {
 
+bool TestOnCuda() {
+  const char* name = std::getenv("TANDEM_TEST_BACKEND");
+  return name != nullptr && std::string_view(name) == "cuda";
+}
+
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -95,7 +100,7 @@ Tensor FormulaPass::Forward(const ops::BatchView& batch, const ops::KvPool& pool
 ExecutorKind TestExecutor() {
   const char* name = std::getenv("TANDEM_TEST_EXECUTOR");
   const bool device = name != nullptr && std::string_view(name) == "device";
-  return device ? ExecutorKind::kDevice : ExecutorKind::kHost;
+  return device || TestOnCuda() ? ExecutorKind::kDevice : ExecutorKind::kHost;
 }
 
 EngineOptions SmallOptions() {
@@ -110,8 +115,11 @@ EngineOptions SmallOptions() {
   return options;
 }
 
+bool HasTestBackend() { return !TestOnCuda() || ops::NumCudaDevices() > 0; }
+
 ops::Backend& TestBackend() {
   static const std::unique_ptr<ops::Backend> backend = [] {
+    if (TestOnCuda()) return ops::MakeCudaBackend({.batch_invariant = true}).value();
     ops::CpuOptions options;
     options.num_threads = 2;
     options.pin_threads = false;

@@ -64,7 +64,11 @@ ExecutorKind TestExecutor();
 // Small blocks and budgets, so that their edges are met often.
 EngineOptions SmallOptions();
 std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& clock);
+// The CPU, or with TANDEM_TEST_BACKEND set to "cuda" the GPU, batch-invariant: for models made on
+// it (a FormulaPass computes on the host).
 ops::Backend& TestBackend();
+// False where the GPU is asked for and there is none: skip.
+bool HasTestBackend();
 
 struct Output {
   std::vector<int32_t> tokens;
