@@ -63,7 +63,7 @@ class Probe {
     }
     backend_.CopyToDevice(device_rows_.data(), rows_.data(),
                           static_cast<size_t>(num_logits_) * sizeof(ops::SampleRow));
-    Enqueue();
+    Draw();
     Wait();
     graph_ = backend_.Capture([this] { Enqueue(); });
   }
@@ -101,6 +101,10 @@ class Probe {
 
   void Enqueue() {
     pass_.Forward(view_, pool_);
+    Draw();
+  }
+
+  void Draw() {
     backend_.ops().Sample(
         std::span<const ops::SampleRow>(device_rows_.As<ops::SampleRow>(),
                                         static_cast<size_t>(num_logits_)),

@@ -80,11 +80,9 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(const ExecutorCon
       new DeviceExecutor(config, backend, std::move(models), std::move(memory), std::move(slots)));
 }
 
-// The memory goes when nothing enqueued works on it any more.
-DeviceExecutor::~DeviceExecutor() {
-  const Status status = backend_.Synchronize();
-  TANDEM_CHECK(status.ok(), status.message());
-}
+// The memory goes when nothing enqueued works on it any more; what a kernel did wrong was said when
+// its step landed.
+DeviceExecutor::~DeviceExecutor() { static_cast<void>(backend_.Synchronize()); }
 
 void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init) {
   TANDEM_CHECK(sampled_ - landed_ < kMaxLaunched, "too many steps in flight");
