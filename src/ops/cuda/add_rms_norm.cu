@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/cuda/attention_elements.cuh"
+#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 
 namespace tandem::ops::cuda {
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   const bool keep = pieces <= blockDim.x;
   Piece x{}, w{};
   if (keep && threadIdx.x < pieces) w = LoadPack<T, kCount>(weight + threadIdx.x * kCount);
+  BeginKernel();
   float squares = 0.0f;
   for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
     x = LoadPack<T, kCount>(residual + i * kCount);
@@ -77,10 +79,10 @@ void CudaOps::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tens
     using T = decltype(element);
     const auto launch = [&]<int kCount>() {
       const int64_t warps = std::clamp<int64_t>(CeilDiv(hidden / kCount, 32), 1, kMaxThreads / 32);
-      AddRmsNormKernel<T, kCount>
-          <<<static_cast<unsigned>(rows), static_cast<unsigned>(32 * warps), 0, context_.stream>>>(
-              static_cast<T*>(residual.data), static_cast<const T*>(delta.data),
-              static_cast<const T*>(weight.data), hidden, epsilon, static_cast<T*>(out.data));
+      LaunchEarly("AddRmsNorm", AddRmsNormKernel<T, kCount>, dim3(static_cast<unsigned>(rows)),
+                  32 * warps, 0, context_.stream, static_cast<T*>(residual.data),
+                  static_cast<const T*>(delta.data), static_cast<const T*>(weight.data), hidden,
+                  epsilon, static_cast<T*>(out.data));
     };
     // An odd width leaves rows misaligned.
     if (hidden % 8 == 0) {
@@ -89,7 +91,6 @@ void CudaOps::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tens
       launch.template operator()<1>();
     }
   });
-  CheckLaunch("AddRmsNorm");
 }
 
 }  // namespace tandem::ops::cuda

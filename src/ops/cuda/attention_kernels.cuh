@@ -16,6 +16,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/attention_params.cuh"
 #include "ops/cuda/attention_tile.cuh"
 #include "ops/cuda/context.cuh"
@@ -317,6 +318,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
   extern __shared__ __align__(128) std::byte shared[];
+  BeginKernel();
   if (blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
   const Chunks chunks(params);
   std::byte* queues = shared + kWarpRows * Kind::kQueryPieces * 16;
@@ -605,6 +607,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
   extern __shared__ __align__(128) std::byte shared[];
+  BeginKernel();
   const int tile = blockIdx.z;
   if (blockIdx.x == 0 && tile == 0) ClearPadding<T>(params, blockIdx.y, kDim);
   const Chunks chunks(params);
@@ -637,6 +640,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   constexpr int kDim = Kind::kHeadDim;
   constexpr int kRows = BlockPlan<Kind, kTiles, kOrder>::kRows;
   extern __shared__ __align__(128) std::byte shared[];
+  BeginKernel();
   // Where no other kernel runs before.
   if (params.short_rows == 0 && blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
   const Part where =
@@ -660,6 +664,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
 template <typename T, int kHeadDim>
 __global__ void __launch_bounds__(kBlockThreads)
     MergeChunksKernel(const __grid_constant__ AttentionParams params) {
+  BeginKernel();
   const int num_heads = params.num_kv_heads * params.group;
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   const auto row = static_cast<int>(index / num_heads);
@@ -691,8 +696,7 @@ void LaunchAttention(Kernel kernel, const AttentionParams& params, dim3 grid, in
   CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
             "shared memory of attention");
-  kernel<<<grid, kBlockThreads, static_cast<size_t>(shared_bytes), stream>>>(params);
-  CheckLaunch("PagedAttention");
+  LaunchEarly("PagedAttention", kernel, grid, kBlockThreads, shared_bytes, stream, params);
 }
 
 template <typename Kind>

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 
 namespace tandem::ops::cuda {
@@ -11,6 +12,7 @@ constexpr int kThreads = 128;
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     GatherRowsKernel(const Word* x, const int32_t* rows, int64_t row_words, Word* out) {
+  BeginKernel();
   const Word* from = x + rows[blockIdx.x] * row_words;
   Word* to = out + blockIdx.x * row_words;
   for (int64_t i = int64_t{blockIdx.y} * kThreads + threadIdx.x; i < row_words;
@@ -29,8 +31,8 @@ void CudaOps::GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out
     const auto words = bytes / static_cast<int64_t>(sizeof(Word));
     const dim3 grid(static_cast<unsigned>(out.dim(0)),
                     static_cast<unsigned>(std::min<int64_t>(CeilDiv(words, kThreads), 16)));
-    GatherRowsKernel<Word><<<grid, kThreads, 0, context_.stream>>>(
-        static_cast<const Word*>(x.data), rows, words, static_cast<Word*>(out.data));
+    LaunchEarly("GatherRows", GatherRowsKernel<Word>, grid, kThreads, 0, context_.stream,
+                static_cast<const Word*>(x.data), rows, words, static_cast<Word*>(out.data));
   };
   if (bytes % 16 == 0) {
     launch(uint4{});
@@ -39,7 +41,6 @@ void CudaOps::GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out
   } else {
     launch(uint8_t{});
   }
-  CheckLaunch("GatherRows");
 }
 
 }  // namespace tandem::ops::cuda

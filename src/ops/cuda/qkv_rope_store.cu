@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/attention_elements.cuh"
+#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 
 namespace tandem::ops::cuda {
@@ -31,6 +32,7 @@ struct RopeJob {
 // T: activations; Stored: the pool's elements.
 template <typename T, typename Stored, int kCount>
 __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
+  BeginKernel();
   const int row = blockIdx.x;
   const int seq = job.row_seq[row];
   if (seq < 0) return;  // padding
@@ -101,8 +103,8 @@ void Launch(const RopeJob& job, int64_t rows, cudaStream_t stream) {
     const int64_t work =
         (job.num_heads + 3 * int64_t{job.num_kv_heads}) * (job.head_dim / 2 / kCount);
     const int64_t threads = std::clamp<int64_t>(CeilDiv(work, 32) * 32, 32, kMaxThreads);
-    QkvRopeStoreKernel<T, Stored, kCount>
-        <<<static_cast<unsigned>(rows), static_cast<unsigned>(threads), 0, stream>>>(job);
+    LaunchEarly("QkvRopeStore", QkvRopeStoreKernel<T, Stored, kCount>,
+                dim3(static_cast<unsigned>(rows)), threads, 0, stream, job);
   };
   if (job.head_dim % 16 == 0) {
     launch.template operator()<8>();
@@ -146,7 +148,6 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
       Launch<T, T>(job, batch.num_rows, context_.stream);
     }
   });
-  CheckLaunch("QkvRopeStore");
 }
 
 }  // namespace tandem::ops::cuda

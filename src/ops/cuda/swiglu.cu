@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/cuda/attention_elements.cuh"
+#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 
 namespace tandem::ops::cuda {
@@ -11,6 +12,7 @@ constexpr int kThreads = 256;
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kThreads)
     SwiGluKernel(const T* gate_up, int64_t row_pieces, int64_t pieces, T* out) {
+  BeginKernel();
   const int64_t width = row_pieces * kCount;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < pieces;
        i += int64_t{gridDim.x} * kThreads) {
@@ -41,8 +43,9 @@ void CudaOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
       const int64_t pieces = out.NumElements() / kCount;
       const int64_t blocks =
           std::min(CeilDiv(pieces, kThreads), int64_t{16} * std::max(context_.num_sms, 1));
-      SwiGluKernel<T, kCount><<<static_cast<unsigned>(blocks), kThreads, 0, context_.stream>>>(
-          static_cast<const T*>(gate_up.data), width / kCount, pieces, static_cast<T*>(out.data));
+      LaunchEarly("SwiGlu", SwiGluKernel<T, kCount>, dim3(static_cast<unsigned>(blocks)), kThreads,
+                  0, context_.stream, static_cast<const T*>(gate_up.data), width / kCount, pieces,
+                  static_cast<T*>(out.data));
     };
     if (width % 8 == 0) {
       launch.template operator()<8>();
@@ -50,7 +53,6 @@ void CudaOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
       launch.template operator()<1>();
     }
   });
-  CheckLaunch("SwiGlu");
 }
 
 }  // namespace tandem::ops::cuda
