@@ -128,6 +128,7 @@ class OpsBench {
       TANDEM_RETURN_IF_ERROR(Attention(1, prompt, prompt));
     }
     for (const int64_t rows : {1, 16, 64, 512}) TANDEM_RETURN_IF_ERROR(RowOps(rows));
+    for (const int64_t rows : {1, 16, 64, 256}) TANDEM_RETURN_IF_ERROR(Sampling(rows));
     return {};
   }
 
@@ -281,6 +282,44 @@ class OpsBench {
                                            activated.View(dtype, {rows, wide}));
                               }),
          3 * size * static_cast<double>(rows * wide), 0});
+    return {};
+  }
+
+  Status Sampling(int64_t rows) {
+    const int64_t vocab = spec_.vocab_size;
+    ops::Backend& backend = timer_.backend();
+    TANDEM_ASSIGN_OR_RETURN(const Buffer logits, timer_.Random(rows * vocab, DType::kF32));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer counts,
+                            timer_.Ints(std::vector<int32_t>(static_cast<size_t>(vocab))));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer slot, backend.Allocate(sizeof(ops::SlotSampling)));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer placed,
+                            backend.Allocate(static_cast<size_t>(rows) * sizeof(ops::SampleRow)));
+    TANDEM_ASSIGN_OR_RETURN(
+        const Buffer out, backend.Allocate(static_cast<size_t>(rows) * sizeof(ops::SampledToken)));
+    std::vector<ops::SampleRow> sample(static_cast<size_t>(rows));
+    for (size_t i = 0; i < sample.size(); ++i) {
+      sample[i].logits = logits.As<float>() + static_cast<int64_t>(i) * vocab;
+      sample[i].slot = slot.As<ops::SlotSampling>();
+      sample[i].history.counts = counts.As<int32_t>();
+    }
+    backend.CopyToDevice(placed.data(), sample.data(), placed.bytes());
+    const auto measure = [&](const char* name, const ops::SamplingParams& params) {
+      ops::SlotSampling record;
+      record.params = params;
+      backend.CopyToDevice(slot.data(), &record, sizeof(record));
+      const double seconds = timer_.MedianSeconds(1, [&](int64_t) {
+        backend.ops().Sample({placed.As<ops::SampleRow>(), sample.size()}, vocab,
+                             {out.As<ops::SampledToken>(), sample.size()});
+      });
+      Add({"sample", fmt::format("{} rows, {}", rows, name), seconds,
+           static_cast<double>(rows * vocab) * sizeof(float), 0});
+    };
+    measure("greedy", {.temperature = 0.0f});
+    measure("temperature", {});
+    measure("top-k 50", {.top_k = 50});
+    measure("top-p 0.9", {.top_p = 0.9f});
+    measure("penalties", {.frequency_penalty = 0.5f});
+    measure("log-probs", {.temperature = 0.0f, .num_top_logprobs = 5});
     return {};
   }
 
