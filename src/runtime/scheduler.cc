@@ -126,7 +126,7 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
   const bool drafts_in_flight =
       sequence.in_flight[0].num_drafts + sequence.in_flight[1].num_drafts > 0;
   candidate.draft_lag = drafts_in_flight ? 2 : std::max(sequence.DraftLagHigh(), 1);
-  candidate.tokens_left = sequence.max_length - sequence.KnownLow();
+  candidate.expected_tokens = output_length_.Expect(sequence.max_length - sequence.KnownLow());
   candidate.probe = sequence.probe;
   return candidate;
 }
@@ -180,9 +180,9 @@ int32_t Scheduler::PrefillBacklog() const {
   for (const Sequence* sequence : active_) {
     if (sequence->phase == Phase::kActive && !sequence->Decoding()) tokens += sequence->Remaining();
   }
-  for (const Sequence* sequence : waiting_) {
-    if (tokens >= limits_.max_num_tokens || free_slots_.empty()) break;
-    tokens += static_cast<int64_t>(sequence->tokens.size());
+  const size_t starting = std::min(waiting_.size(), free_slots_.size());
+  for (size_t i = 0; i < starting && tokens < limits_.max_num_tokens; ++i) {
+    tokens += static_cast<int64_t>(waiting_[i]->tokens.size());
   }
   return static_cast<int32_t>(std::min<int64_t>(tokens, limits_.max_num_tokens));
 }
@@ -352,6 +352,7 @@ bool Scheduler::PauseLast(const Sequence& needy, StepPlan& plan) {
 
 int32_t Scheduler::Release(Sequence& sequence) {
   TANDEM_CHECK(!sequence.InFlightAny(), "a step in flight names the sequence");
+  if (sequence.phase == Phase::kFinished) output_length_.Observe(sequence.output_tokens());
   kv_.Release(sequence.blocks);
   sequence.blocks.clear();
   if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));

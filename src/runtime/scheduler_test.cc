@@ -281,5 +281,40 @@ TEST_F(DraftSchedulerTest, DraftsLeaveRoomForPromptsAndTheBudget) {
   EXPECT_GE(PlanOf(waiting)->target_tokens, 14);
 }
 
+// Steps that cost a second whatever their rows, and a draft that costs a tenth of one a row.
+class AdaptiveDraftSchedulerTest : public DraftSchedulerTest {
+ protected:
+  void SetUp() override {
+    limits_.acceptance_prior = 0.8;
+    DraftSchedulerTest::SetUp();
+    limits_.draft_mode = DraftMode::kAdaptive;
+    const CostTable::Point points[] = {{1, 0.1}, {2, 0.2}};
+    costs_.Set(ModelIndex::kDraft, points);
+    Make(64);
+  }
+  void End(Sequence& sequence) {
+    sequence.phase = Phase::kFinished;
+    scheduler_->Release(sequence);
+  }
+};
+
+TEST_F(AdaptiveDraftSchedulerTest, LearnsThatAnswersAreTooShortForTheDraftsPrompt) {
+  Sequence& first = Add(25, 60);
+  Step();
+  Plan();
+  EXPECT_GT(PlanOf(first)->num_drafts, 0) << "2.3 seconds, once, for 60 tokens";
+  Land();
+  End(first);
+  for (int i = 0; i < 60; ++i) {
+    Sequence& sequence = Add(25, 60);
+    Step();
+    End(sequence);  // after one token
+  }
+  Sequence& last = Add(25, 60);
+  Step();
+  Plan();
+  EXPECT_EQ(PlanOf(last)->num_drafts, 0);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -15,20 +15,26 @@ constexpr double kObservationStep = 1.0 / 64;
 constexpr double kUnobservedStep = 1.0 / 512;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
 constexpr double kMargin = 1.03;
-// A catch-up is paid off over the rounds to come, at most so many.
-constexpr double kPayOffRounds = 16.0;
+// A catch-up is paid off over no more tokens than this, however long the answer may be.
+constexpr double kPayOffTokens = 64.0;
+// An ended sequence moves the mean length by this share.
+constexpr double kLengthStep = 1.0 / 16;
+// One or two tokens behind is the rhythm of every round: the first draft step carries them.
+constexpr int32_t kRoundLag = 2;
 constexpr int32_t kMinProbeInterval = 16;
 constexpr int32_t kMaxProbeInterval = 512;
 // Share of the time since the last draft that a probe may cost.
 constexpr double kProbeShare = 0.02;
 constexpr double kHopefulAcceptance = 0.9;
 
-double CatchUpShare(const DraftCandidate& candidate, const CostTable& costs) {
-  // One or two tokens behind is the rhythm of every round: the first draft step carries them.
-  if (candidate.draft_lag <= 2) return 0.0;
-  const double price =
-      costs.Seconds(ModelIndex::kDraft, candidate.draft_lag) - costs.Seconds(ModelIndex::kDraft, 2);
-  return price / std::clamp(candidate.tokens_left / 4.0, 1.0, kPayOffRounds);
+// What the draft model has to compute before the candidate's first draft, beyond the one or two
+// tokens that every round leaves, in a pass that has `rows` rows already; by the token that the
+// sequence gains from it.
+double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const CostTable& costs) {
+  if (candidate.draft_lag <= kRoundLag) return 0.0;
+  const double price = costs.Seconds(ModelIndex::kDraft, rows + candidate.draft_lag) -
+                       costs.Seconds(ModelIndex::kDraft, rows + kRoundLag);
+  return price / std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
 }
 
 }  // namespace
@@ -89,6 +95,12 @@ void ProbeState::AfterRound(int32_t proposed, int32_t accepted) {
   rounds_idle = 0;
 }
 
+void OutputLength::Observe(int32_t tokens) { mean_ += kLengthStep * (tokens - mean_); }
+
+double OutputLength::Expect(int32_t at_most) const {
+  return std::max(std::min(mean_, static_cast<double>(at_most)), 1.0);
+}
+
 DraftLengthChooser::DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len)
     : rows_at_(static_cast<size_t>(max_draft_len) + 1) {
   drafts_.reserve(static_cast<size_t>(max_candidates) * static_cast<size_t>(max_draft_len));
@@ -116,8 +128,11 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
                                 const CostTable& costs) {
   for (DraftCandidate& candidate : candidates) candidate.num_drafts = 0;
   ListDrafts(candidates);
-  const double plain_tokens = static_cast<double>(candidates.size()) + limits.other_tokens;
-  const double plain_seconds = costs.Seconds(ModelIndex::kTarget, limits.base_rows);
+  const auto plain_rows = static_cast<int32_t>(candidates.size()) + limits.other_tokens;
+  const double plain_tokens = plain_rows;
+  const double plain_seconds = costs.Seconds(ModelIndex::kTarget, plain_rows);
+  const double prompt_seconds =
+      costs.Seconds(ModelIndex::kTarget, limits.base_rows) - plain_seconds;
   const auto affordable =
       std::min(drafts_.size(), static_cast<size_t>(std::max(limits.max_drafts, 0)));
 
@@ -130,17 +145,20 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   size_t best_count = 0;
   for (size_t count = 1; count <= affordable && plain_seconds > 0.0; ++count) {
     const Draft& draft = drafts_[count - 1];
-    const DraftCandidate& candidate = candidates[static_cast<size_t>(draft.candidate)];
+    DraftCandidate& candidate = candidates[static_cast<size_t>(draft.candidate)];
     int32_t& rows = rows_at_[static_cast<size_t>(draft.position)];
-    const int32_t added = draft.position == 1 ? std::min(candidate.draft_lag, 2) : 1;
+    const bool first = draft.position == 1;
+    const int32_t added = first ? std::min(candidate.draft_lag, kRoundLag) : 1;
+    if (first) candidate.catch_up_per_token = CatchUpPerToken(candidate, rows, costs);
     draft_seconds +=
         costs.Seconds(ModelIndex::kDraft, rows + added) - costs.Seconds(ModelIndex::kDraft, rows);
-    if (draft.position == 1) draft_seconds += CatchUpShare(candidate, costs);
+    // With its first draft the round's own token is owed for as well.
+    draft_seconds += candidate.catch_up_per_token * (draft.chance + (first ? 1.0 : 0.0));
     rows += added;
     tokens += draft.chance;
     const double seconds =
-        costs.Seconds(ModelIndex::kTarget, limits.base_rows + static_cast<int32_t>(count)) +
-        draft_seconds;
+        costs.Seconds(ModelIndex::kTarget, limits.base_rows + static_cast<int32_t>(count)) -
+        prompt_seconds + draft_seconds;
     if (tokens / seconds > best_goodput) {
       best_goodput = tokens / seconds;
       best_count = count;
@@ -152,8 +170,9 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   if (best_count == 0 && affordable > 0) ChooseProbe(candidates, limits, costs);
 }
 
-// One draft for the sequence that has waited longest, where good drafts of all would pay and the
-// try is cheap beside the time that went by.
+// One draft for the sequence that has waited longest, where good drafts of all would pay, its own
+// are not known to be good, and the try is cheap beside the time that went by: all tries together
+// take at most kProbeShare of it.
 void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
                                      const DraftLimits& limits, const CostTable& costs) const {
   DraftCandidate* probed = nullptr;
@@ -162,18 +181,19 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
     if (candidate.max_drafts == 0) continue;
     ++able;
     if (candidate.probe.rounds_idle < candidate.probe.interval) continue;
+    if (candidate.acceptance >= kHopefulAcceptance) continue;
     if (probed == nullptr || candidate.probe.rounds_idle > probed->probe.rounds_idle) {
       probed = &candidate;
     }
   }
   if (probed == nullptr) return;
-  const double plain = costs.Seconds(ModelIndex::kTarget, limits.base_rows);
-  const double hopeful = costs.Seconds(ModelIndex::kTarget, limits.base_rows + able) +
+  const auto target = [&](int32_t rows) { return costs.Seconds(ModelIndex::kTarget, rows); };
+  const auto plain_rows = static_cast<int32_t>(candidates.size()) + limits.other_tokens;
+  const double plain = target(plain_rows);
+  const double hopeful = plain + target(limits.base_rows + able) - target(limits.base_rows) +
                          costs.Seconds(ModelIndex::kDraft, able);
-  const double plain_tokens = static_cast<double>(candidates.size()) + limits.other_tokens;
-  const bool could_pay =
-      (plain_tokens + kHopefulAcceptance * able) * plain > plain_tokens * hopeful;
-  const double price = costs.Seconds(ModelIndex::kTarget, limits.base_rows + 1) - plain +
+  const bool could_pay = (plain_rows + kHopefulAcceptance * able) * plain > plain_rows * hopeful;
+  const double price = target(limits.base_rows + 1) - target(limits.base_rows) +
                        costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
   const double allowed = kProbeShare * probed->probe.rounds_idle * plain / able;
   if (could_pay && price <= allowed) probed->num_drafts = 1;

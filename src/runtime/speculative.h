@@ -78,15 +78,32 @@ struct DraftCandidate {
   double acceptance = 0.0;  // estimate in [0, 1]
   int32_t max_drafts = 0;   // bound by tokens left, context, budget, option; 0: cannot draft
   int32_t draft_lag = 1;    // known tokens that the draft model has yet to compute
-  int32_t tokens_left = 0;  // an outlook over which a long catch-up is paid off
+  // Tokens it is likely to emit yet: an outlook over which a long catch-up is paid off.
+  double expected_tokens = 1.0;
   ProbeState probe;
-  int32_t num_drafts = 0;  // the answer
+  int32_t num_drafts = 0;           // the answer
+  double catch_up_per_token = 0.0;  // the chooser's own
 };
 
 struct DraftLimits {
-  int32_t base_rows = 0;     // target rows of the step without drafts, prefill chunks included
+  // Target rows of the step without drafts: the candidates', the others' and the prompt chunks'.
+  // Prompts are computed anyway, so their time counts on neither side; but drafts lie behind them
+  // on the target's curve.
+  int32_t base_rows = 0;
   int32_t max_drafts = 0;    // of all candidates together
   int32_t other_tokens = 0;  // sampled this step by sequences that are no candidates
+};
+
+// How many tokens a sequence emits, from those that have ended.
+class OutputLength {
+ public:
+  void Observe(int32_t tokens);
+  // Of a sequence that may emit at most so many. However many it has emitted, the ends of others
+  // tell nothing better than their mean.
+  double Expect(int32_t at_most) const;
+
+ private:
+  double mean_ = 64.0;
 };
 
 // Chooses num_drafts of each candidate by expected goodput (tokens a second of the step): drafts

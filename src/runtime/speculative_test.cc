@@ -24,7 +24,7 @@ DraftCandidate Candidate(double acceptance, int32_t max_drafts = 8) {
   DraftCandidate candidate;
   candidate.acceptance = acceptance;
   candidate.max_drafts = max_drafts;
-  candidate.tokens_left = 100;
+  candidate.expected_tokens = 100;
   return candidate;
 }
 
@@ -170,10 +170,42 @@ TEST(ChooseDraftLengths, PricesACatchUpByWhatIsLeftToGainFromIt) {
   const CostTable costs = Costs(0.01, 0.05, 0.005);
   DraftCandidate far_behind = Candidate(0.8, 3);
   far_behind.draft_lag = 500;  // 2.5 seconds
-  far_behind.tokens_left = 4;
+  far_behind.expected_tokens = 4;
   EXPECT_EQ(Choose({far_behind}, costs)[0], 0);
-  far_behind.tokens_left = 400;
+  far_behind.expected_tokens = 400;
   EXPECT_GT(Choose({far_behind}, costs)[0], 0);
+}
+
+// A prompt of 12 tokens costs the draft as much beside others' rows as alone: 16 answers of few
+// tokens never earn it back, 16 long ones do.
+TEST(ChooseDraftLengths, ShortAnswersDoNotPayForTheDraftsPrompt) {
+  const CostTable costs = Costs(0.01, 0.05, 0.01);
+  DraftCandidate fresh = Candidate(0.8, 4);
+  fresh.draft_lag = 13;
+  fresh.expected_tokens = 3;
+  const auto short_answers = Choose(std::vector(16, fresh), costs);
+  EXPECT_EQ(std::accumulate(short_answers.begin(), short_answers.end(), 0), 0);
+  fresh.expected_tokens = 60;
+  const auto long_answers = Choose(std::vector(16, fresh), costs);
+  EXPECT_GT(std::accumulate(long_answers.begin(), long_answers.end(), 0), 0);
+}
+
+// Where every row costs the same, a draft that fails now and then loses. Prompts in the step make
+// it longer but not drafts better: they are computed either way.
+TEST(ChooseDraftLengths, PromptsInTheStepMakeNoDraftWorthwhile) {
+  CostTable costs;
+  const CostTable::Point target[] = {{1, 1.0}, {8, 1.0}, {1008, 126.0}};
+  const CostTable::Point draft[] = {{1, 0.01}, {8, 0.01}, {1008, 1.26}};
+  costs.Set(ModelIndex::kTarget, target);
+  costs.Set(ModelIndex::kDraft, draft);
+  for (const int32_t prompt_rows : {0, 20, 200}) {
+    const auto lengths = Choose(std::vector(16, Candidate(0.85)), costs, 16 + prompt_rows);
+    EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), 0), 0) << prompt_rows;
+  }
+}
+
+TEST(ChooseDraftLengths, DraftsBesideAPromptWhereRowsAreFree) {
+  EXPECT_EQ(Choose({Candidate(0.9)}, Costs(0.0), 200)[0], ChooseOne(0.9, Costs(0.0)));
 }
 
 TEST(ChooseDraftLengths, TriesAgainNowAndThenButOnlyWhereItCouldPay) {
@@ -188,6 +220,48 @@ TEST(ChooseDraftLengths, TriesAgainNowAndThenButOnlyWhereItCouldPay) {
   EXPECT_EQ(idle.probe.interval, 32);
   idle.probe.AfterRound(1, 1);
   EXPECT_EQ(idle.probe.interval, 16);
+}
+
+TEST(ChooseDraftLengths, DoesNotTryWhatItKnows) {
+  DraftCandidate idle = Candidate(0.95, 1);
+  idle.draft_lag = 400;  // good drafts, but a catch-up that a short rest never pays
+  idle.expected_tokens = 2;
+  idle.probe.rounds_idle = 400;
+  EXPECT_EQ(Choose({idle}, Costs(0.01, 0.05, 0.005))[0], 0);
+}
+
+// Steps of sequences whose drafts never hold, with a draft that computes what it has missed in
+// proportion to it.
+TEST(ChooseDraftLengths, TriesTakeASmallShareOfTheTime) {
+  const CostTable costs = Costs(0.02, 0.05, 0.0005);
+  DraftLengthChooser chooser(64, 8);
+  std::vector<DraftCandidate> candidates(16, Candidate(0.01));
+  double tries = 0.0, plain = 0.0;
+  int32_t tried = 0;
+  for (int32_t step = 0; step < 5000; ++step) {
+    chooser.Choose(candidates, {16, 1000, 0}, costs);
+    plain += costs.Seconds(ModelIndex::kTarget, 16);
+    for (DraftCandidate& candidate : candidates) {
+      if (candidate.num_drafts > 0) {
+        tries += costs.Seconds(ModelIndex::kDraft, candidate.draft_lag) +
+                 costs.Seconds(ModelIndex::kTarget, 17) - costs.Seconds(ModelIndex::kTarget, 16);
+        ++tried;
+      }
+      candidate.draft_lag = candidate.num_drafts > 0 ? 1 : candidate.draft_lag + 1;
+      candidate.probe.AfterRound(candidate.num_drafts, 0);
+    }
+  }
+  EXPECT_GT(tried, 16);
+  EXPECT_LE(tries, 0.02 * plain);
+}
+
+TEST(OutputLength, FollowsWhatHasEnded) {
+  OutputLength length;
+  EXPECT_EQ(length.Expect(7), 7.0);
+  EXPECT_EQ(length.Expect(1000), 64.0);
+  for (int i = 0; i < 200; ++i) length.Observe(i % 2 == 0 ? 10 : 20);
+  EXPECT_NEAR(length.Expect(1000), 15.0, 1.0);
+  EXPECT_EQ(length.Expect(0), 1.0);
 }
 
 std::vector<int32_t> LookUp(const std::vector<int32_t>& history, int32_t max_ngram, size_t room) {
