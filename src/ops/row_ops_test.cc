@@ -17,7 +17,7 @@ class RowOpsTest : public OpTest {
 };
 
 TEST_P(RowOpsTest, AddRmsNormMatchesReference) {
-  for (const int64_t hidden : {1, 16, 37, 384, 2050}) {
+  for (const int64_t hidden : {1, 16, 37, 384, 2050, 8208}) {
     for (const bool with_delta : {false, true}) {
       SCOPED_TRACE(::testing::Message() << hidden << (with_delta ? " with delta" : ""));
       const int64_t rows = 3;
@@ -91,20 +91,23 @@ TEST_P(RowOpsTest, SwiGluSurvivesExtremes) {
 }
 
 TEST_P(RowOpsTest, EmbedAndGatherRowsCopyBits) {
-  const OwnedTensor table = Random({50, 33}, dtype(), 5);
-  const std::vector<int32_t> ids = {49, 0, 7, 7, 12};
-  const Buffer rows = Ints(ids);
-  const std::vector<std::byte> source = Bytes(table.tensor);
-  const size_t row_bytes = 33 * SizeOf(dtype());
-  const OwnedTensor embedded = Poisoned({5, 33}, dtype()), gathered = Poisoned({5, 33}, dtype());
-  ops().Embed(table.tensor, rows.As<int32_t>(), embedded.tensor);
-  ops().GatherRows(table.tensor, rows.As<int32_t>(), gathered.tensor);
-  EXPECT_EQ(Bytes(embedded.tensor), Bytes(gathered.tensor));
-  const std::vector<std::byte> result = Bytes(embedded.tensor);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    EXPECT_EQ(
-        std::memcmp(result.data() + i * row_bytes, source.data() + ids[i] * row_bytes, row_bytes),
-        0);
+  for (const int64_t width : {33, 64}) {
+    const OwnedTensor table = Random({50, width}, dtype(), 5);
+    const std::vector<int32_t> ids = {49, 0, 7, 7, 12};
+    const Buffer rows = Ints(ids);
+    const std::vector<std::byte> source = Bytes(table.tensor);
+    const size_t row_bytes = static_cast<size_t>(width) * SizeOf(dtype());
+    const OwnedTensor embedded = Poisoned({5, width}, dtype()),
+                      gathered = Poisoned({5, width}, dtype());
+    ops().Embed(table.tensor, rows.As<int32_t>(), embedded.tensor);
+    ops().GatherRows(table.tensor, rows.As<int32_t>(), gathered.tensor);
+    EXPECT_EQ(Bytes(embedded.tensor), Bytes(gathered.tensor));
+    const std::vector<std::byte> result = Bytes(embedded.tensor);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(std::memcmp(result.data() + i * row_bytes,
+                            source.data() + static_cast<size_t>(ids[i]) * row_bytes, row_bytes),
+                0);
+    }
   }
 }
 
