@@ -1,6 +1,7 @@
 #include "runtime/device_executor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -194,7 +195,7 @@ void DeviceExecutor::RunDrafts() {
   const ops::PassBounds next = BoundsOf(shape_.draft_seqs, config_.max_batch_size);
   if (shape_.draft_query <= kRoundLag) {
     const ops::PassBounds first = BoundsOf(shape_.draft_rows, config_.max_batch_size);
-    graphs_.Run(GraphKind::kDraftFirst, first.num_rows,
+    graphs_.Run(GraphKind::kDraftFirst, 0, first.num_rows,
                 [this, first] { DraftPass(first, kRoundLag, true); });
   } else {
     DraftPass({.num_rows = shape_.draft_rows,
@@ -204,7 +205,8 @@ void DeviceExecutor::RunDrafts() {
   }
   if (shape_.draft_logits == 0) return;
   for (int32_t draft = 1; draft < shape_.max_drafts; ++draft) {
-    graphs_.Run(GraphKind::kDraftNext, next.num_rows, [this, next] { DraftPass(next, 1, false); });
+    graphs_.Run(GraphKind::kDraftNext, 0, next.num_rows,
+                [this, next] { DraftPass(next, 1, false); });
   }
   backend_.round().KeepDrafts(memory_->round(), next);
 }
@@ -236,9 +238,14 @@ void DeviceExecutor::Run(const BatchPlan& /*plan*/) {
     return;
   }
   target_bounds_ = BoundsOf(shape_.target_rows, config_.max_logits_rows);
-  const bool plain = shape_.max_drafts == 0;
-  graphs_.Run(plain ? GraphKind::kRunPlain : GraphKind::kRunVerify, target_bounds_.num_rows,
-              [this, plain] { TargetPass(target_bounds_, plain ? 1 : 1 + config_.max_draft_len); });
+  // Attention is laid out for the longest range: powers of two, up to all the drafts there can be.
+  const auto width =
+      static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(shape_.target_query - 1)));
+  const int32_t variant = std::min(width, kNumVariants - 1);
+  const int32_t all = 1 + config_.max_draft_len;
+  const int32_t max_query_len = variant == kNumVariants - 1 ? all : std::min(1 << variant, all);
+  graphs_.Run(GraphKind::kRun, variant, target_bounds_.num_rows,
+              [this, max_query_len] { TargetPass(target_bounds_, max_query_len); });
 }
 
 void DeviceExecutor::TargetPass(const ops::PassBounds& bounds, int32_t max_query_len) {
@@ -258,8 +265,7 @@ void DeviceExecutor::Sample(const BatchPlan& plan) {
   if (shape_.constrained) SendMasks(plan);
   const bool verifies = config_.ratio_acceptance && shape_.max_drafts > 0;
   if (shape_.decodes) {
-    graphs_.Run(verifies ? GraphKind::kSampleVerify : GraphKind::kSamplePlain,
-                target_bounds_.num_rows,
+    graphs_.Run(GraphKind::kSample, verifies ? 1 : 0, target_bounds_.num_rows,
                 [this, verifies] { DrawAndAccept(target_bounds_, verifies); });
   } else {
     DrawAndAccept(target_bounds_, verifies);

@@ -17,7 +17,9 @@ std::vector<int32_t> RowBuckets(int32_t max_rows) {
 
 DeviceGraphs::DeviceGraphs(ops::Backend& backend, int32_t max_rows)
     : backend_(backend), buckets_(RowBuckets(max_rows)) {
-  for (std::vector<Part>& parts : parts_) parts.resize(buckets_.size());
+  for (auto& variants : parts_) {
+    for (std::vector<Part>& parts : variants) parts.resize(buckets_.size());
+  }
 }
 
 size_t DeviceGraphs::IndexOf(int32_t rows) const {

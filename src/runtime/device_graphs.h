@@ -19,12 +19,12 @@ std::vector<int32_t> RowBuckets(int32_t max_rows);
 enum class GraphKind : uint8_t {
   kDraftFirst,  // a draft pass over the one or two tokens that a sequence lags
   kDraftNext,   // a draft pass of one row a sequence
-  kRunPlain,    // the target's pass without drafts
-  kRunVerify,   // and with
-  kSamplePlain,
-  kSampleVerify,
+  kRun,         // the target's pass; by the longest range of a sequence
+  kSample,      // draws and acceptance; with 1 by the ratio rule
 };
-constexpr size_t kNumGraphKinds = 6;
+constexpr size_t kNumGraphKinds = 4;
+// What else tells graphs of a kind apart: a number below this.
+constexpr int32_t kNumVariants = 8;
 
 class DeviceGraphs {
  public:
@@ -32,10 +32,10 @@ class DeviceGraphs {
 
   // The least bucket with room for `rows`.
   int32_t Bucket(int32_t rows) const { return buckets_[IndexOf(rows)]; }
-  // Enqueues what `enqueue` enqueues, always the same for a kind and bucket.
+  // Enqueues what `enqueue` enqueues, always the same for a kind, variant and bucket.
   template <typename Enqueue>
-  void Run(GraphKind kind, int32_t bucket, const Enqueue& enqueue) {
-    Part& part = parts_[static_cast<size_t>(kind)][IndexOf(bucket)];
+  void Run(GraphKind kind, int32_t variant, int32_t bucket, const Enqueue& enqueue) {
+    Part& part = parts_[static_cast<size_t>(kind)][static_cast<size_t>(variant)][IndexOf(bucket)];
     if (records_ && part.ran && part.graph == nullptr) {
       part.graph = backend_.Capture(enqueue);
       records_ = part.graph != nullptr;
@@ -58,7 +58,7 @@ class DeviceGraphs {
   ops::Backend& backend_;
   const std::vector<int32_t> buckets_;
   bool records_ = true;  // until the backend says that it does not
-  std::array<std::vector<Part>, kNumGraphKinds> parts_;
+  std::array<std::array<std::vector<Part>, kNumVariants>, kNumGraphKinds> parts_;
 };
 
 }  // namespace tandem
