@@ -25,17 +25,24 @@ Status BenchThroughput(const OptionValues& options, Console& console) {
       {"machine", MachineLine(*session->backend)}, {"requests", count}, {"concurrency", slots}};
   for (const bool use_draft : {false, true}) {
     if (use_draft && !session->engine->has_draft()) continue;
+    const EngineStats before = session->engine->Stats();
     TANDEM_ASSIGN_OR_RETURN(
         const LoadReport report,
         RunRequests(*session, requests, slots, use_draft, [&](size_t done) {
           console.Progress("serving", static_cast<double>(done) / static_cast<double>(count));
         }));
+    const EngineStats after = session->engine->Stats();
+    const double host_us = 1e6 * (after.host_seconds - before.host_seconds) /
+                           std::max<double>(1, static_cast<double>(after.steps - before.steps));
     const char* mode = use_draft ? "with_draft" : "plain";
-    console.Say(fmt::format("{:10}  {} requests, {} at a time: {:.1f} output tok/s", mode, count,
-                            slots, report.OutputRate()));
+    console.Say(
+        fmt::format("{:10}  {} requests, {} at a time: {:.1f} output tok/s, host time of "
+                    "a step {:.0f} us",
+                    mode, count, slots, report.OutputRate(), host_us));
     json[mode] = {{"output_tokens_per_s", report.OutputRate()},
                   {"output_tokens", report.OutputTokens()},
                   {"seconds", std::chrono::duration<double>(report.wall).count()},
+                  {"host_us_per_step", host_us},
                   {"acceptance", report.Acceptance()}};
   }
   console.Result(json.dump());

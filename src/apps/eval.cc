@@ -61,6 +61,7 @@ struct TaskFigures {
   double acceptance = 0;
   double accepted_per_token = 0;  // share of output tokens that a draft brought
   std::vector<std::string> answers;
+  std::vector<std::string> wrong;  // words whose answer is not the key's
 
   double ExactShare() const {
     return static_cast<double>(exact) / static_cast<double>(std::max<size_t>(asked, 1));
@@ -98,7 +99,9 @@ class Evaluation {
       const LoadRecord& record = report.records[i];
       std::string answer = dictionary_.Decode(record.choices.front());
       const bool ended = record.finish == FinishReason::kEnd;
-      figures.exact += ended && answer == entries[i].answer;
+      const bool exact = ended && answer == entries[i].answer;
+      figures.exact += exact;
+      if (!exact) figures.wrong.push_back(entries[i].word);
       figures.unknown += answer == Dictionary::UnknownAnswer();
       figures.answers.push_back(std::move(answer));
     }
@@ -128,8 +131,21 @@ nlohmann::ordered_json ToJson(const TaskFigures& figures) {
           {"said_unknown", static_cast<double>(figures.unknown) /
                                static_cast<double>(std::max<size_t>(figures.asked, 1))},
           {"output_tokens_per_s", figures.output_rate},
+          {"wrong", figures.wrong},
           {"acceptance", figures.acceptance},
           {"accepted_per_output_token", figures.accepted_per_token}};
+}
+
+// The first few words that were not answered by the key.
+void SayWrong(const Console& console, const TaskFigures& figures) {
+  constexpr size_t kShown = 20;
+  if (figures.wrong.empty()) return;
+  std::string words;
+  for (size_t i = 0; i < std::min(kShown, figures.wrong.size()); ++i) {
+    words += (i > 0 ? ", " : "") + figures.wrong[i];
+  }
+  if (figures.wrong.size() > kShown) words += " ...";
+  console.Say(fmt::format("  not the key's: {}", words));
 }
 
 size_t CountDifferent(const TaskFigures& a, const TaskFigures& b) {
@@ -174,6 +190,7 @@ Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(all.emplace_back(),
                           evaluation.Ask(form.name + ", target alone", entries, form, false));
   Say(console, all.back());
+  SayWrong(console, all.back());
   size_t different = 0;
   if (has_draft) {
     TANDEM_ASSIGN_OR_RETURN(all.emplace_back(),
@@ -192,7 +209,11 @@ Status Run(const OptionValues& options, Console& console) {
                                  {"tasks", nlohmann::ordered_json::array()}};
   for (const TaskFigures& figures : all) json["tasks"].push_back(ToJson(figures));
   console.Result(json.dump());
-  if (different > 0) return Internal("the draft changed answers");
+  // The fast kernels of a GPU may flip near-ties; all else computes a token in one way alone.
+  const bool invariant =
+      session->backend->device().kind == Device::Kind::kCpu || options.Flag("batch_invariant");
+  const double most = invariant ? 0.0 : 0.005 * static_cast<double>(entries.size());
+  if (static_cast<double>(different) > most) return Internal("the draft changed answers");
   if (all.front().ExactShare() < options.Float("min_recall")) {
     return FailedPrecondition(fmt::format("recall {:.4f} is below --min_recall {}",
                                           all.front().ExactShare(), options.Float("min_recall")));
