@@ -17,7 +17,8 @@ constexpr int64_t kVocab = 5;
 constexpr int32_t kDrafts = 2;
 constexpr int32_t kTokens = kDrafts + 2;
 constexpr int32_t kDraws = 100000;
-constexpr int32_t kWave = 1000;  // requests submitted at once
+constexpr int32_t kControlDraws = 20000;  // enough to find a wrong law out
+constexpr int32_t kWave = 1000;           // requests submitted at once
 
 TestSetup SmallVocabulary() {
   TestSetup setup;
@@ -95,16 +96,26 @@ bool Drafts(const Request& request) {
   return request.constraint == nullptr || TestExecutor() == ExecutorKind::kHost;
 }
 
+Law ExactLaw(const TestSetup& setup, const Request& request) {
+  const FormulaPass target(setup.target, 1);
+  Law law;
+  std::vector<int32_t> context = request.prompt;
+  AddLaw(target, request, context, 1.0, law);
+  return law;
+}
+
 struct Count {
+  int32_t draws = 0;
   std::map<std::vector<int32_t>, int64_t> outputs;
   EngineStats stats;
 };
 
-Count Draw(const TestSetup& setup, const Request& request) {
+Count Draw(const TestSetup& setup, const Request& request, int32_t draws = kDraws) {
   FakeClock clock;
   const auto engine = MakeTestEngine(setup, clock);
   Count count;
-  for (int32_t first = 0; first < kDraws; first += kWave) {
+  count.draws = draws;
+  for (int32_t first = 0; first < draws; first += kWave) {
     std::vector<Request> requests(kWave, request);
     for (int32_t i = 0; i < kWave; ++i) {
       requests[static_cast<size_t>(i)].seed = static_cast<uint64_t>(first + i);
@@ -121,9 +132,9 @@ Count Draw(const TestSetup& setup, const Request& request) {
 // rest is one cell.
 double Deviation(const Law& law, const Count& count) {
   double chi_square = 0.0, rest_expected = 0.0;
-  int64_t cells = 0, rest = kDraws;
+  int64_t cells = 0, rest = count.draws;
   for (const auto& [tokens, probability] : law) {
-    const double expected = probability * kDraws;
+    const double expected = probability * count.draws;
     if (expected < 5.0) {
       rest_expected += expected;
       continue;
@@ -159,13 +170,6 @@ class AcceptanceLawTest : public testing::TestWithParam<LawCase> {
     request.sampling.temperature = 1.0f;
     GetParam().set(request);
     return request;
-  }
-  static Law ExactLaw(const TestSetup& setup, const Request& request) {
-    const FormulaPass target(setup.target, 1);
-    Law law;
-    std::vector<int32_t> context = request.prompt;
-    AddLaw(target, request, context, 1.0, law);
-    return law;
   }
 };
 
@@ -205,18 +209,12 @@ INSTANTIATE_TEST_SUITE_P(
                             [](Request& r) { r.constraint = std::make_shared<NoTwins>(); }}),
     [](const testing::TestParamInfo<LawCase>& info) { return info.param.name; });
 
-// The ops of another backend, with an acceptance that believes drafts were half as likely as they
-// were.
-class BiasedOps final : public ops::Ops {
+// The ops of another backend, for a test to change one of.
+class ForwardingOps : public ops::Ops {
  public:
-  explicit BiasedOps(ops::Ops& ops) : ops_(ops) {}
+  explicit ForwardingOps(ops::Ops& ops) : ops_(ops) {}
   void VerifyAndAccept(std::span<const ops::VerifyRow> rows, int64_t vocab) override {
-    for (ops::VerifyRow row : rows) {
-      std::vector<float> halved(row.draft_probs, row.draft_probs + row.num_draft * vocab);
-      for (float& q : halved) q *= 0.5f;
-      row.draft_probs = halved.data();
-      ops_.VerifyAndAccept({&row, 1}, vocab);
-    }
+    ops_.VerifyAndAccept(rows, vocab);
   }
   void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
               std::span<ops::SampledToken> out) override {
@@ -236,9 +234,130 @@ class BiasedOps final : public ops::Ops {
   void SwiGlu(const Tensor&, const Tensor&) override {}
   void GatherRows(const Tensor&, const int32_t*, const Tensor&) override {}
 
- private:
+ protected:
   ops::Ops& ops_;
 };
+
+// An acceptance that believes drafts were half as likely as they were.
+class BiasedOps final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void VerifyAndAccept(std::span<const ops::VerifyRow> rows, int64_t vocab) override {
+    for (ops::VerifyRow row : rows) {
+      std::vector<float> halved(row.draft_probs, row.draft_probs + row.num_draft * vocab);
+      for (float& q : halved) q *= 0.5f;
+      row.draft_probs = halved.data();
+      ops_.VerifyAndAccept({&row, 1}, vocab);
+    }
+  }
+};
+
+// How a draft is drawn in place of the request's own way.
+struct DraftFilter {
+  ops::SamplingParams params;
+  uint32_t allowed = ~0u;  // tokens
+};
+
+// Draws drafts through a filter of their own, so that a draft may be drawn that the target would
+// never draw, and the other way round. The rows of drafts are those that want no log-probability:
+// the request has to ask for it.
+class DraftFilterOps final : public ForwardingOps {
+ public:
+  DraftFilterOps(ops::Ops& ops, const DraftFilter& filter, bool tells_the_truth)
+      : ForwardingOps(ops), filter_(filter), tells_the_truth_(tells_the_truth) {}
+  void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
+              std::span<ops::SampledToken> out) override {
+    for (size_t i = 0; i < rows.size(); ++i) SampleOne(rows[i], vocab, out[i]);
+  }
+
+ private:
+  void SampleOne(const ops::SampleRow& row, int64_t vocab, ops::SampledToken& out) {
+    if (row.slot->params.num_top_logprobs >= 0) {
+      ops_.Sample({&row, 1}, vocab, {&out, 1});
+      return;
+    }
+    ops::SlotSampling slot = *row.slot;
+    slot.params = filter_.params;
+    slot.params.num_top_logprobs = -1;
+    slot.params.seed = row.slot->params.seed;
+    ops::SampleRow filtered = row;
+    filtered.slot = &slot;
+    filtered.allowed = &filter_.allowed;
+    ops_.Sample({&filtered, 1}, vocab, {&out, 1});
+    // The lie: what the draft would have been drawn from by the request's own filters.
+    ops::SampledToken unused;
+    if (!tells_the_truth_) ops_.Sample({&row, 1}, vocab, {&unused, 1});
+  }
+
+  const DraftFilter filter_;
+  const bool tells_the_truth_;
+};
+
+struct TwoFilters {
+  std::string name;
+  std::function<void(Request&)> target;
+  std::function<void(DraftFilter&)> draft;
+};
+
+class UnequalFiltersTest : public testing::TestWithParam<TwoFilters> {
+ protected:
+  void SetUp() override {
+    if (TestExecutor() == ExecutorKind::kDevice)
+      GTEST_SKIP() << "ops of a test's own are the host's";
+  }
+  // Of the drawn outputs against the target's law.
+  static double DeviationWith(bool tells_the_truth) {
+    DraftFilter filter;
+    GetParam().draft(filter);
+    DraftFilterOps ops(TestBackend().ops(), filter, tells_the_truth);
+    TestSetup setup = SmallVocabulary();
+    setup.options.ratio_acceptance = true;
+    setup.ops = &ops;
+    Request request = SimpleRequest({1, 3, 2}, kTokens);
+    request.sampling.temperature = 1.0f;
+    request.sampling.num_top_logprobs = 0;
+    GetParam().target(request);
+    const Count count = Draw(setup, request, tells_the_truth ? kDraws : kControlDraws);
+    EXPECT_GT(count.stats.drafts_accepted, 0);
+    EXPECT_LT(count.stats.drafts_accepted, count.stats.drafts_proposed);
+    return Deviation(ExactLaw(setup, request), count);
+  }
+};
+
+TEST_P(UnequalFiltersTest, TheTargetsLawHolds) { EXPECT_LT(DeviationWith(true), kHolds); }
+
+TEST_P(UnequalFiltersTest, AnUntrueDraftDistributionIsFoundOut) {
+  EXPECT_GT(DeviationWith(false), kHolds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, UnequalFiltersTest,
+                         testing::Values(TwoFilters{"narrow_target",
+                                                    [](Request& r) {
+                                                      r.sampling.temperature = 0.8f;
+                                                      r.sampling.top_k = 4;
+                                                      r.sampling.top_p = 0.9f;
+                                                      r.sampling.repetition_penalty = 1.3f;
+                                                      r.constraint = std::make_shared<NoTwins>();
+                                                    },
+                                                    [](DraftFilter& d) {
+                                                      d.params.temperature = 1.5f;
+                                                      d.params.presence_penalty = 0.7f;
+                                                    }},
+                                         TwoFilters{"narrow_draft",
+                                                    [](Request& r) {
+                                                      r.sampling.temperature = 1.4f;
+                                                      r.sampling.frequency_penalty = 0.4f;
+                                                    },
+                                                    [](DraftFilter& d) {
+                                                      d.params.temperature = 0.6f;
+                                                      d.params.top_k = 3;
+                                                      d.params.top_p = 0.8f;
+                                                      d.params.repetition_penalty = 1.5f;
+                                                      d.allowed = 0b11011;
+                                                    }}),
+                         [](const testing::TestParamInfo<TwoFilters>& info) {
+                           return info.param.name;
+                         });
 
 TEST(AcceptanceLaw, ABiasedRuleIsFoundOut) {
   BiasedOps biased(TestBackend().ops());
@@ -247,11 +366,7 @@ TEST(AcceptanceLaw, ABiasedRuleIsFoundOut) {
   setup.ops = &biased;
   Request request = SimpleRequest({1, 3, 2}, kTokens);
   request.sampling.temperature = 1.0f;
-  const FormulaPass target(setup.target, 1);
-  Law law;
-  std::vector<int32_t> context = request.prompt;
-  AddLaw(target, request, context, 1.0, law);
-  EXPECT_GT(Deviation(law, Draw(setup, request)), kHolds);
+  EXPECT_GT(Deviation(ExactLaw(setup, request), Draw(setup, request, kControlDraws)), kHolds);
 }
 
 double AcceptanceRate(bool ratio) {
