@@ -102,6 +102,9 @@ struct CudaOptions {
   // A row's result depends on that row alone, as on the CPU: one arithmetic for every number of
   // rows, at the price of the faster ones.
   bool batch_invariant = false;
+  // 10 * major + minor; 80: do nothing that older GPUs would have to do in another way, so that
+  // tests can run those ways. 0: the device's own.
+  int max_compute_capability = 0;
 };
 
 // UNAVAILABLE when there is no such GPU, no driver, or this program was built without CUDA; the

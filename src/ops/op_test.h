@@ -44,15 +44,21 @@ inline std::vector<BackendCase> AllBackendCases() {
     }
   }
   if (NumCudaDevices() > 0) {
-    const auto make_cuda = [](bool batch_invariant) {
-      return [batch_invariant] {
-        auto backend = MakeCudaBackend({.batch_invariant = batch_invariant});
+    const auto make_cuda = [](const CudaOptions& options) {
+      return [options] {
+        auto backend = MakeCudaBackend(options);
         return std::move(backend).value();
       };
     };
-    cases.push_back({"cuda_bf16", make_cuda(false), DType::kBF16, false});
-    cases.push_back({"cuda_f16", make_cuda(false), DType::kF16, false});
-    cases.push_back({"cuda_invariant_bf16", make_cuda(true), DType::kBF16, true});
+    cases.push_back({"cuda_bf16", make_cuda({}), DType::kBF16, false});
+    cases.push_back({"cuda_f16", make_cuda({}), DType::kF16, false});
+    cases.push_back(
+        {"cuda_invariant_bf16", make_cuda({.batch_invariant = true}), DType::kBF16, true});
+    cases.push_back(
+        {"cuda_as_sm80_bf16", make_cuda({.max_compute_capability = 80}), DType::kBF16, false});
+    cases.push_back({"cuda_as_sm80_invariant_bf16",
+                     make_cuda({.batch_invariant = true, .max_compute_capability = 80}),
+                     DType::kBF16, true});
   }
   return cases;
 }

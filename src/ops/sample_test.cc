@@ -243,6 +243,27 @@ TEST_P(SampleTest, ARowAloneIsTheRowInABatch) {
   }
 }
 
+// A backend may have room for some of them at a time.
+TEST_P(SampleTest, ManyRowsOfALargeVocabulary) {
+  Random random(15);
+  OwnedRow row = RandomRow(random, 262'144);
+  row.params.top_p = 0.9f;
+  row.params.repetition_penalty = 1.3f;
+  const SampleRow placed = row.Place(memory_);
+  std::vector<SampleRow> rows;
+  SlotSampling slot;
+  slot.params = row.params;
+  for (int i = 0; i < 150; ++i) {
+    slot.params.seed = random();
+    rows.push_back(placed);
+    rows.back().slot = memory_.Put(std::vector<SlotSampling>{slot});
+  }
+  const std::vector<SampledToken> together = memory_.Draw(rows, row.vocab());
+  for (const size_t i : {0, 1, 62, 63, 64, 65, 127, 128, 149}) {
+    EXPECT_EQ(together[i].token, memory_.Draw({rows[i]}, row.vocab())[0].token) << i;
+  }
+}
+
 // The host knows only an upper bound of the rows.
 TEST_P(SampleTest, InertRowsGetNoToken) {
   Random random(13);

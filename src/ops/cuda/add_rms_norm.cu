@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "ops/cuda/attention_elements.cuh"
-#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -79,8 +79,8 @@ void CudaOps::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tens
     using T = decltype(element);
     const auto launch = [&]<int kCount>() {
       const int64_t warps = std::clamp<int64_t>(CeilDiv(hidden / kCount, 32), 1, kMaxThreads / 32);
-      LaunchEarly("AddRmsNorm", AddRmsNormKernel<T, kCount>, dim3(static_cast<unsigned>(rows)),
-                  32 * warps, 0, context_.stream, static_cast<T*>(residual.data),
+      LaunchEarly(context_, "AddRmsNorm", AddRmsNormKernel<T, kCount>,
+                  dim3(static_cast<unsigned>(rows)), 32 * warps, 0, static_cast<T*>(residual.data),
                   static_cast<const T*>(delta.data), static_cast<const T*>(weight.data), hidden,
                   epsilon, static_cast<T*>(out.data));
     };

@@ -2,7 +2,8 @@
 
 namespace tandem::ops::cuda {
 
-template void LaunchShortAttention<Bf16, Bf16>(const AttentionParams&, int, cudaStream_t);
-template void LaunchLongAttention<Bf16, Bf16>(const AttentionParams&, cudaStream_t);
+template void LaunchShortAttention<Bf16, Bf16>(const Context&, const AttentionParams&, int);
+template void LaunchLongAttention<Bf16, Bf16>(const Context&, const AttentionParams&);
+template bool HasInvariantTiles<Bf16, Bf16>(const Context&, int);
 
 }  // namespace tandem::ops::cuda

@@ -2,7 +2,8 @@
 
 namespace tandem::ops::cuda {
 
-template void LaunchShortAttention<Bf16, Fp8>(const AttentionParams&, int, cudaStream_t);
-template void LaunchLongAttention<Bf16, Fp8>(const AttentionParams&, cudaStream_t);
+template void LaunchShortAttention<Bf16, Fp8>(const Context&, const AttentionParams&, int);
+template void LaunchLongAttention<Bf16, Fp8>(const Context&, const AttentionParams&);
+template bool HasInvariantTiles<Bf16, Fp8>(const Context&, int);
 
 }  // namespace tandem::ops::cuda

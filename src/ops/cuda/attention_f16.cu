@@ -2,7 +2,8 @@
 
 namespace tandem::ops::cuda {
 
-template void LaunchShortAttention<Fp16, Fp16>(const AttentionParams&, int, cudaStream_t);
-template void LaunchLongAttention<Fp16, Fp16>(const AttentionParams&, cudaStream_t);
+template void LaunchShortAttention<Fp16, Fp16>(const Context&, const AttentionParams&, int);
+template void LaunchLongAttention<Fp16, Fp16>(const Context&, const AttentionParams&);
+template bool HasInvariantTiles<Fp16, Fp16>(const Context&, int);
 
 }  // namespace tandem::ops::cuda

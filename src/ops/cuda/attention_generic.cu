@@ -85,16 +85,16 @@ __global__ void __launch_bounds__(32 * kWarps)
 }  // namespace
 
 template <typename T, typename Stored>
-void LaunchGenericAttention(const AttentionParams& params, cudaStream_t stream) {
+void LaunchGenericAttention(const Context& context, const AttentionParams& params) {
   const int64_t rows = int64_t{params.num_rows} * params.num_kv_heads * params.group;
   GenericAttentionKernel<T, Stored>
-      <<<static_cast<unsigned>(CeilDiv(rows, kWarps)), 32 * kWarps, 0, stream>>>(params);
+      <<<static_cast<unsigned>(CeilDiv(rows, kWarps)), 32 * kWarps, 0, context.stream>>>(params);
   CheckLaunch("PagedAttention");
 }
 
-template void LaunchGenericAttention<Bf16, Bf16>(const AttentionParams&, cudaStream_t);
-template void LaunchGenericAttention<Fp16, Fp16>(const AttentionParams&, cudaStream_t);
-template void LaunchGenericAttention<Bf16, Fp8>(const AttentionParams&, cudaStream_t);
-template void LaunchGenericAttention<Fp16, Fp8>(const AttentionParams&, cudaStream_t);
+template void LaunchGenericAttention<Bf16, Bf16>(const Context&, const AttentionParams&);
+template void LaunchGenericAttention<Fp16, Fp16>(const Context&, const AttentionParams&);
+template void LaunchGenericAttention<Bf16, Fp8>(const Context&, const AttentionParams&);
+template void LaunchGenericAttention<Fp16, Fp8>(const Context&, const AttentionParams&);
 
 }  // namespace tandem::ops::cuda

@@ -16,10 +16,10 @@
 
 #include <algorithm>
 
-#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/attention_params.cuh"
 #include "ops/cuda/attention_tile.cuh"
 #include "ops/cuda/context.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -445,11 +445,10 @@ class BlockQueue {
   uint32_t* const rows_;
 };
 
-template <typename Kind, int kTiles, KeyOrder kOrder>
+template <typename Kind, int kTiles, KeyOrder kOrder, int kQueueStages = 2>
 struct BlockPlan {
   static constexpr int kRows = kWarps * 16 * kTiles;
-  // Waiting for memory is all that kChunks does, so it has more under way.
-  static constexpr int kStages = kOrder == KeyOrder::kChunks ? 3 : 2;
+  static constexpr int kStages = kQueueStages;
   using Queue = BlockQueue<Kind, kStages>;
   static constexpr int kQueryBytes = kRows * Kind::kQueryPieces * 16;
   static constexpr int kTotalBytes =
@@ -501,11 +500,11 @@ struct MergedTile {
 
 // The block's rows of one sequence and kv head (those of row tile `tile`) against the keys
 // [begin, keys_end) that they see. The result is stored by `store(row, output, half, max, sum)`.
-template <typename Kind, int kTiles, KeyOrder kOrder, typename Store>
+template <typename Kind, int kTiles, KeyOrder kOrder, int kStages = 2, typename Store>
 __device__ inline void AttendBlock(const AttentionParams& params, const HeadView& head, int tile,
                                    int begin, int keys_end, std::byte* shared, const Store& store) {
   using T = typename Kind::Activation;
-  using Plan = BlockPlan<Kind, kTiles, kOrder>;
+  using Plan = BlockPlan<Kind, kTiles, kOrder, kStages>;
   using Queue = typename Plan::Queue;
   const int first_row = tile * Plan::kRows;
   const int end = min(keys_end, head.Position(params, first_row + Plan::kRows - 1) + 1);
@@ -601,7 +600,7 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
 }
 
 // Short sequences of many packed rows. grid: (blocks, kv heads, row tiles of a sequence)
-template <typename Kind>
+template <typename Kind, int kStages>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     ChunkAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
@@ -618,7 +617,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     if (tile * kBlockRows >= head.rows) continue;
     const int chunk_keys = chunks.Keys(head.context), begin = where.part * chunk_keys;
     const bool whole = chunks.Count(head.context) == 1 && !params.invariant;
-    AttendBlock<Kind, 1, KeyOrder::kChunks>(
+    AttendBlock<Kind, 1, KeyOrder::kChunks, kStages>(
         params, head, tile, begin, min(begin + chunk_keys, head.context), shared,
         [&](int r, const RowOutput<Kind>& output, int half, float max, float sum) {
           if (whole) {
@@ -691,42 +690,53 @@ __global__ void __launch_bounds__(kBlockThreads)
 // ---- Launches ----
 
 template <typename Kernel>
-void LaunchAttention(Kernel kernel, const AttentionParams& params, dim3 grid, int shared_bytes,
-                     cudaStream_t stream) {
+void LaunchAttention(const Context& context, Kernel kernel, const AttentionParams& params,
+                     dim3 grid, int shared_bytes) {
   CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
             "shared memory of attention");
-  LaunchEarly("PagedAttention", kernel, grid, kBlockThreads, shared_bytes, stream, params);
+  LaunchEarly(context, "PagedAttention", kernel, grid, kBlockThreads, shared_bytes, params);
 }
 
 template <typename Kind>
-void LaunchShort(const AttentionParams& params, int blocks, cudaStream_t stream) {
+void LaunchShort(const Context& context, const AttentionParams& params, int blocks) {
   dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(params.num_kv_heads));
-  if (params.slot_rows <= kWarpRows) {
-    LaunchAttention(WarpAttentionKernel<Kind>, params, grid, WarpAttentionSharedBytes<Kind>(),
-                    stream);
+  if (params.slot_rows <= kWarpRows && WarpAttentionSharedBytes<Kind>() <= context.shared_bytes) {
+    LaunchAttention(context, WarpAttentionKernel<Kind>, params, grid,
+                    WarpAttentionSharedBytes<Kind>());
   } else {
-    using Plan = BlockPlan<Kind, 1, KeyOrder::kChunks>;
-    static_assert(Plan::kRows == kBlockRows);
-    grid.z = static_cast<unsigned>(CeilDiv(params.slot_rows, kBlockRows));
-    LaunchAttention(ChunkAttentionKernel<Kind>, params, grid, Plan::kSharedBytes, stream);
+    const auto launch = [&]<int kStages>() {
+      using Plan = BlockPlan<Kind, 1, KeyOrder::kChunks, kStages>;
+      static_assert(Plan::kRows == kBlockRows);
+      grid.z = static_cast<unsigned>(CeilDiv(params.slot_rows, kBlockRows));
+      LaunchAttention(context, ChunkAttentionKernel<Kind, kStages>, params, grid,
+                      Plan::kSharedBytes);
+    };
+    // Waiting for memory is all that it does, so it has as much under way as leaves room for two
+    // blocks a multiprocessor.
+    constexpr int kMostBytes = BlockPlan<Kind, 1, KeyOrder::kChunks, 3>::kSharedBytes;
+    if (2 * kMostBytes <= context.shared_bytes) {
+      launch.template operator()<3>();
+    } else {
+      launch.template operator()<2>();
+    }
   }
   const int64_t rows = int64_t{params.num_rows} * params.num_kv_heads * params.group;
   const dim3 merge_grid(static_cast<unsigned>(CeilDiv(rows, kWarps)));
-  LaunchAttention(MergeChunksKernel<typename Kind::Activation, Kind::kHeadDim>, params, merge_grid,
-                  0, stream);
+  LaunchAttention(context, MergeChunksKernel<typename Kind::Activation, Kind::kHeadDim>, params,
+                  merge_grid, 0);
 }
 
 template <typename Kind>
-void LaunchLong(const AttentionParams& params, cudaStream_t stream) {
+void LaunchLong(const Context& context, const AttentionParams& params) {
   const auto launch = [&]<int kTiles, KeyOrder kOrder>() {
     using Plan = BlockPlan<Kind, kTiles, kOrder>;
     // Each sequence may have one tile that is not full.
     const int64_t tiles =
         CeilDiv(int64_t{params.num_rows} * params.group, Plan::kRows) + params.num_seqs;
-    LaunchAttention(RowTileAttentionKernel<Kind, kTiles, kOrder>, params,
+    LaunchAttention(context, RowTileAttentionKernel<Kind, kTiles, kOrder>, params,
                     dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(params.num_kv_heads)),
-                    Plan::kSharedBytes, stream);
+                    Plan::kSharedBytes);
   };
   if (params.invariant) {
     launch.template operator()<1, KeyOrder::kAllMerged>();
@@ -746,15 +756,27 @@ void WithHeadKind(int head_dim, const Launch& launch) {
 }
 
 template <typename T, typename Stored>
-void LaunchShortAttention(const AttentionParams& params, int blocks, cudaStream_t stream) {
+void LaunchShortAttention(const Context& context, const AttentionParams& params, int blocks) {
   WithHeadKind<T, Stored>(params.head_dim,
-                          [&](auto kind) { LaunchShort<decltype(kind)>(params, blocks, stream); });
+                          [&](auto kind) { LaunchShort<decltype(kind)>(context, params, blocks); });
 }
 
 template <typename T, typename Stored>
-void LaunchLongAttention(const AttentionParams& params, cudaStream_t stream) {
+void LaunchLongAttention(const Context& context, const AttentionParams& params) {
   WithHeadKind<T, Stored>(params.head_dim,
-                          [&](auto kind) { LaunchLong<decltype(kind)>(params, stream); });
+                          [&](auto kind) { LaunchLong<decltype(kind)>(context, params); });
+}
+
+template <typename T, typename Stored>
+bool HasInvariantTiles(const Context& context, int head_dim) {
+  bool fits = false;
+  WithHeadKind<T, Stored>(head_dim, [&](auto kind) {
+    using Kind = decltype(kind);
+    constexpr int kBytes = BlockPlan<Kind, 1, KeyOrder::kAllMerged>::kSharedBytes;
+    static_assert(WarpAttentionSharedBytes<Kind>() <= kBytes);
+    fits = kBytes <= context.shared_bytes;
+  });
+  return fits;
 }
 
 }  // namespace tandem::ops::cuda

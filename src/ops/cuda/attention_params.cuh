@@ -2,9 +2,9 @@
 // AttentionRunner for one call.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstdint>
+
+#include "ops/cuda/context.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -68,12 +68,16 @@ struct AttentionParams {
 // Launches for one pair of element types, each instantiated in a file of its own, for the head
 // sizes of HasAttentionTiles. `blocks` take the short sequences' chunks of one kv head.
 template <typename T, typename Stored>
-void LaunchShortAttention(const AttentionParams& params, int blocks, cudaStream_t stream);
+void LaunchShortAttention(const Context& context, const AttentionParams& params, int blocks);
 template <typename T, typename Stored>
-void LaunchLongAttention(const AttentionParams& params, cudaStream_t stream);
+void LaunchLongAttention(const Context& context, const AttentionParams& params);
+// Whether those kernels fit a block's shared memory in the invariant option; without it they always
+// do.
+template <typename T, typename Stored>
+bool HasInvariantTiles(const Context& context, int head_dim);
 // Any head_dim up to kMaxGenericHeadDim, all rows.
 template <typename T, typename Stored>
-void LaunchGenericAttention(const AttentionParams& params, cudaStream_t stream);
+void LaunchGenericAttention(const Context& context, const AttentionParams& params);
 
 constexpr bool HasAttentionTiles(int head_dim) { return head_dim == 64 || head_dim == 128; }
 

@@ -15,6 +15,9 @@ struct Context {
   int device = 0;
   int num_sms = 0;
   size_t l2_bytes = 0;
+  // 10 * major + minor of what may be used: the device's own or less (CudaOptions).
+  int compute_capability = 0;
+  int shared_bytes = 0;  // that a block may have, likewise
   bool batch_invariant = false;
   cudaStream_t stream = nullptr;
 };

@@ -186,6 +186,13 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   context.device = options.device;
   context.num_sms = properties.multiProcessorCount;
   context.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
+  context.compute_capability = 10 * properties.major + properties.minor;
+  context.shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin);
+  if (const int most = options.max_compute_capability; most > 0) {
+    constexpr int kLeastSharedBytes = 99 << 10;  // of GPUs from sm_80 on
+    context.compute_capability = std::min(context.compute_capability, most);
+    if (most < 90) context.shared_bytes = std::min(context.shared_bytes, kLeastSharedBytes);
+  }
   context.batch_invariant = options.batch_invariant;
   CheckCuda(cudaStreamCreateWithFlags(&context.stream, cudaStreamNonBlocking), "a stream");
   return std::unique_ptr<Backend>(new CudaBackend(context, properties.name));

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -31,7 +31,7 @@ void CudaOps::GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out
     const auto words = bytes / static_cast<int64_t>(sizeof(Word));
     const dim3 grid(static_cast<unsigned>(out.dim(0)),
                     static_cast<unsigned>(std::min<int64_t>(CeilDiv(words, kThreads), 16)));
-    LaunchEarly("GatherRows", GatherRowsKernel<Word>, grid, kThreads, 0, context_.stream,
+    LaunchEarly(context_, "GatherRows", GatherRowsKernel<Word>, grid, kThreads, 0,
                 static_cast<const Word*>(x.data), rows, words, static_cast<Word*>(out.data));
   };
   if (bytes % 16 == 0) {

@@ -141,7 +141,10 @@ bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const
                        reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
   if (!aligned || weight.rows > kMaxBias) return false;
-  if (weight.dtype == DType::kF8E4M3) return RunLibraryFp8(x, weight, out);
+  if (weight.dtype == DType::kF8E4M3) {
+    // A scale a token and a row are from sm_90 on; before, our kernel widens the weights.
+    return context_.compute_capability >= 90 && RunLibraryFp8(x, weight, out);
+  }
   return library_->Run({.input = x.dtype,
                         .output = out.dtype,
                         .tokens = x.dim(0),

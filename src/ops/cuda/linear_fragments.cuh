@@ -100,11 +100,19 @@ __device__ inline void Widen<Bf16>(uint32_t four, uint32_t& first, uint32_t& sec
   const uint32_t even = ((four << 8) & 0x80008000u) | ((four << 4) & 0x07f007f0u);
   const uint32_t odd = (four & 0x80008000u) | ((four >> 4) & 0x07f007f0u);
   constexpr uint32_t kTwoTo120 = 0x7b807b80u;
+#if __CUDA_ARCH__ >= 900
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(first) : "r"(even), "r"(kTwoTo120));
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(second) : "r"(odd), "r"(kTwoTo120));
+#else
+  // Adding -0 changes nothing, not even the sign of a zero.
+  constexpr uint32_t kMinusZero = 0x80008000u;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(first) : "r"(even), "r"(kTwoTo120), "r"(kMinusZero));
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(second) : "r"(odd), "r"(kTwoTo120), "r"(kMinusZero));
+#endif
 }
 template <>
 __device__ inline void Widen<__half>(uint32_t four, uint32_t& first, uint32_t& second) {
+#if __CUDA_ARCH__ >= 890
   asm("{\n\t"
       ".reg .b16 low, high;\n\t"
       "mov.b32 {low, high}, %2;\n\t"
@@ -113,6 +121,16 @@ __device__ inline void Widen<__half>(uint32_t four, uint32_t& first, uint32_t& s
       "}"
       : "=r"(first), "=r"(second)
       : "r"(four));
+#else
+  // As for bf16, 2^8 short. A byte to the top of each half first, in order.
+  constexpr uint32_t kTwoTo8 = 0x5c005c00u;
+  const uint32_t low = __byte_perm(four, 0, 0x1404);
+  const uint32_t high = __byte_perm(four, 0, 0x3424);
+  const uint32_t low_bits = (low & 0x80008000u) | ((low >> 1) & 0x3f803f80u);
+  const uint32_t high_bits = (high & 0x80008000u) | ((high >> 1) & 0x3f803f80u);
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(first) : "r"(low_bits), "r"(kTwoTo8));
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(second) : "r"(high_bits), "r"(kTwoTo8));
+#endif
 }
 
 // A lane's 16 bytes of a weight row as words of T.

@@ -2,6 +2,7 @@
 // each of its warps one segment of their columns, and keeps several steps of weights in flight in
 // registers. The activations come through the L1 cache.
 
+#include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 
 namespace tandem::ops::cuda {
@@ -28,11 +29,6 @@ __device__ void LoadActivations(const uint16_t* row, int col, int cols, bool val
     words[i + 3] = piece.w;
   }
 }
-
-// The kernel may start while the one before it still runs: weights come early, all else waits.
-__device__ void WaitForInputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-// Lets a kernel behind this one start in the same way.
-__device__ void LetNextStart() { asm volatile("griddepcontrol.launch_dependents;" :::); }
 
 // The next kAhead steps of weights, zeros behind `end`.
 template <typename W, int kRowTiles, int kAhead>
@@ -106,8 +102,8 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
   constexpr int kStride = kAhead * kStepCols<W>;
   int col = begin + quad * kLaneCols<W>;
   LoadWeights<W>(weights, col, end, ahead);
-  LetNextStart();
-  WaitForInputs();
+  // Weights come early, all else waits for the kernel before.
+  BeginKernel();
   for (int step = begin; step < end; step += kStride, col += kStride) {
     uint32_t activations[kAhead][kTokenTiles][kLaneWords<W>];
 #pragma unroll
@@ -172,19 +168,10 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
           bool kGated>
 void Launch(const Context& context, const LinearArgs& args) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
-  config.blockDim = dim3(kThreads);
-  config.stream = context.stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  CheckCuda(
-      cudaLaunchKernelEx(
-          &config, StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>, args),
-      "a product with few tokens");
+  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
+  LaunchEarly(context, "a product with few tokens",
+              StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>, blocks,
+              kThreads, 0, args);
 }
 
 }  // namespace

@@ -72,14 +72,17 @@ int AttentionRunner::PlanShort(const BatchView& batch, AttentionParams& params) 
 
 template <typename T, typename Stored>
 void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) const {
-  if (!HasAttentionTiles(params.head_dim)) {
-    LaunchGenericAttention<T, Stored>(params, context_.stream);
+  const bool has_tiles =
+      HasAttentionTiles(params.head_dim) &&
+      (!params.invariant || HasInvariantTiles<T, Stored>(context_, params.head_dim));
+  if (!has_tiles) {
+    LaunchGenericAttention<T, Stored>(context_, params);
     return;
   }
   const int blocks = PlanShort(batch, params);
-  if (blocks > 0) LaunchShortAttention<T, Stored>(params, blocks, context_.stream);
+  if (blocks > 0) LaunchShortAttention<T, Stored>(context_, params, blocks);
   if (LongestRange(batch) > params.short_rows) {
-    LaunchLongAttention<T, Stored>(params, context_.stream);
+    LaunchLongAttention<T, Stored>(context_, params);
   }
 }
 

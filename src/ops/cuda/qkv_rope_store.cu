@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "ops/cuda/attention_elements.cuh"
-#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -98,13 +98,13 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
 }
 
 template <typename T, typename Stored>
-void Launch(const RopeJob& job, int64_t rows, cudaStream_t stream) {
+void Launch(const Context& context, const RopeJob& job, int64_t rows) {
   const auto launch = [&]<int kCount>() {
     const int64_t work =
         (job.num_heads + 3 * int64_t{job.num_kv_heads}) * (job.head_dim / 2 / kCount);
     const int64_t threads = std::clamp<int64_t>(CeilDiv(work, 32) * 32, 32, kMaxThreads);
-    LaunchEarly("QkvRopeStore", QkvRopeStoreKernel<T, Stored, kCount>,
-                dim3(static_cast<unsigned>(rows)), threads, 0, stream, job);
+    LaunchEarly(context, "QkvRopeStore", QkvRopeStoreKernel<T, Stored, kCount>,
+                dim3(static_cast<unsigned>(rows)), threads, 0, job);
   };
   if (job.head_dim % 16 == 0) {
     launch.template operator()<8>();
@@ -143,9 +143,9 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
     if (fp8) {
       job.inverse_key_scale = 1.0f / pool.key_scale;
       job.inverse_value_scale = 1.0f / pool.value_scale;
-      Launch<T, Fp8>(job, batch.num_rows, context_.stream);
+      Launch<T, Fp8>(context_, job, batch.num_rows);
     } else {
-      Launch<T, T>(job, batch.num_rows, context_.stream);
+      Launch<T, T>(context_, job, batch.num_rows);
     }
   });
 }

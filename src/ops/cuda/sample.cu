@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "ops/cuda/sample.cuh"
 #include "ops/cuda/sample_row.cuh"
 #include "ops/cuda/sample_verify.cuh"
@@ -6,14 +8,24 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr int64_t kMaxVocab = 400'000;
+// Without clusters: tokens of a slice that every GPU's shared memory holds, and the device memory
+// that longer slices lie in, a row of 128k tokens for each multiprocessor, much of which the L2
+// cache holds.
+constexpr int32_t kMaxSharedSlice = 16'384;
+constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 
-size_t SampleSharedBytes(const TeamShape& shape) {
-  return sizeof(SampleShared) + static_cast<size_t>(shape.slice) * sizeof(float);
+size_t SampleSharedBytes(int32_t shared_slice) {
+  return sizeof(SampleShared) + static_cast<size_t>(shared_slice) * sizeof(float);
 }
 
-// A team a row, its blocks side by side.
+bool HasClusters(const Context& context) { return context.compute_capability >= 90; }
+
+// A team a row, its blocks side by side. slices: [blocks, slice_tokens] of which each block has
+// one; null: they lie in shared memory, which the compiler then knows.
+template <bool kInShared>
 __global__ void __launch_bounds__(kSampleThreads, 2)
-    SampleKernel(const SampleRow* rows, int64_t vocab, int32_t slice_tokens, SampledToken* out) {
+    SampleKernel(const SampleRow* rows, int64_t vocab, int32_t slice_tokens, float* slices,
+                 SampledToken* out) {
   extern __shared__ uint4 shared_memory[];
   auto& shared = *reinterpret_cast<SampleShared*>(shared_memory);
   SampleTeam team(shared);
@@ -27,7 +39,8 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
     }
     return;
   }
-  auto* slice = reinterpret_cast<float*>(&shared + 1);
+  float* const slice = kInShared ? reinterpret_cast<float*>(&shared + 1)
+                                 : slices + int64_t{blockIdx.x} * slice_tokens;
   SampleRowDraw(team, row, vocab, slice, slice_tokens).Run(out[index]);
   team.Sync();  // no block leaves while another reads its memory
 }
@@ -35,11 +48,10 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
 __global__ void __launch_bounds__(kSampleThreads)
     VerifyKernel(const VerifyRow* rows, int64_t vocab, int32_t slice_tokens) {
   __shared__ VerifyShared shared;
-  const auto size = cooperative_groups::this_cluster().num_blocks();
-  const VerifyRow& row = rows[blockIdx.x / size];
+  const VerifyRow& row = rows[blockIdx.x / TeamSize()];
   if (row.slot == nullptr) return;
   SampleVerification(shared, row, vocab, slice_tokens).Run();
-  cooperative_groups::this_cluster().sync();  // as above
+  SyncTeam();  // as above
 }
 
 // Launches `kernel` with a team for each of `num_rows` rows.
@@ -56,7 +68,7 @@ void LaunchTeams(const Context& context, size_t num_rows, const TeamShape& shape
   config.dynamicSmemBytes = shared_bytes;
   config.stream = context.stream;
   config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.numAttrs = HasClusters(context) ? 1 : 0;
   CheckCuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
             "a sampling kernel");
 }
@@ -64,23 +76,38 @@ void LaunchTeams(const Context& context, size_t num_rows, const TeamShape& shape
 }  // namespace
 
 CudaSampler::CudaSampler(const Context& context) : context_(context) {
-  const auto most = static_cast<int>(SampleSharedBytes(ShapeTeam(kMaxVocab)));
-  CheckCuda(cudaFuncSetAttribute(SampleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+  const int32_t slice = HasClusters(context) ? ShapeTeam(kMaxVocab, true).slice : kMaxSharedSlice;
+  CheckCuda(cudaFuncSetAttribute(SampleKernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(SampleSharedBytes(slice))),
             "the shared memory of a sampling kernel");
+  if (HasClusters(context)) return;
+  CheckCuda(cudaMalloc(&slices_, kWorkspaceBytes), "the workspace of sampling");
 }
+
+CudaSampler::~CudaSampler() { cudaFree(slices_); }
 
 void CudaSampler::Sample(std::span<const SampleRow> rows, int64_t vocab,
                          std::span<SampledToken> out) {
-  TANDEM_CHECK(vocab > 0 && vocab <= kMaxVocab, "a vocabulary that shared memory holds");
+  TANDEM_CHECK(vocab > 0 && vocab <= kMaxVocab, "a vocabulary that a team holds");
   TANDEM_CHECK(out.size() >= rows.size(), "one result a row");
-  const TeamShape shape = ShapeTeam(vocab);
-  LaunchTeams(context_, rows.size(), shape, SampleSharedBytes(shape), SampleKernel, rows.data(),
-              vocab, shape.slice, out.data());
+  const TeamShape shape = ShapeTeam(vocab, HasClusters(context_));
+  if (HasClusters(context_) || shape.slice <= kMaxSharedSlice) {
+    LaunchTeams(context_, rows.size(), shape, SampleSharedBytes(shape.slice), SampleKernel<true>,
+                rows.data(), vocab, shape.slice, nullptr, out.data());
+    return;
+  }
+  // As many rows at a time as the workspace holds.
+  const size_t most = kWorkspaceBytes / (static_cast<size_t>(shape.slice) * sizeof(float));
+  for (size_t first = 0; first < rows.size(); first += most) {
+    LaunchTeams(context_, std::min(most, rows.size() - first), shape, SampleSharedBytes(0),
+                SampleKernel<false>, rows.data() + first, vocab, shape.slice, slices_,
+                out.data() + first);
+  }
 }
 
 void CudaSampler::VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) {
   TANDEM_CHECK(vocab > 0, "a vocabulary");
-  const TeamShape shape = ShapeTeam(vocab);
+  const TeamShape shape = ShapeTeam(vocab, HasClusters(context_));
   LaunchTeams(context_, rows.size(), shape, 0, VerifyKernel, rows.data(), vocab, shape.slice);
 }
 

@@ -1,7 +1,8 @@
 // CudaSampler: Sample and VerifyAndAccept of ops.h on the GPU, one launch each, one team of blocks
 // (sample_team.cuh) a row. Everything is read on the device: the host knows an upper bound of the
-// rows alone. Needs no workspace: a row lies in its blocks' shared memory. A row's result depends
-// on that row alone, bit for bit. Owned by CudaOps; used by the executor's thread.
+// rows alone. A row lies in its blocks' shared memory; where there are no clusters (before sm_90),
+// in a workspace made with the object. A row's draw depends on that row alone, bit for bit, on
+// every GPU the same. Owned by CudaOps; used by the executor's thread.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,9 @@ namespace tandem::ops::cuda {
 class CudaSampler {
  public:
   explicit CudaSampler(const Context& context);
+  ~CudaSampler();
+  CudaSampler(const CudaSampler&) = delete;
+  CudaSampler& operator=(const CudaSampler&) = delete;
 
   // As Ops::Sample, for up to 400,000 tokens: what the shared memory of eight blocks holds.
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out);
@@ -23,6 +27,7 @@ class CudaSampler {
 
  private:
   const Context context_;
+  float* slices_ = nullptr;  // null with clusters
 };
 
 }  // namespace tandem::ops::cuda

@@ -14,7 +14,7 @@ constexpr uint64_t kKeepAll = ~uint64_t{0};  // as the last position kept
 
 class SampleRanking {
  public:
-  // slice: [count] logits of the tokens from `begin` on, in shared memory.
+  // slice: [count] logits of the tokens from `begin` on.
   __device__ SampleRanking(SampleTeam& team, const float* slice, int32_t begin, int32_t count,
                            int64_t vocab, const ScoreMap& map)
       : team_(team),

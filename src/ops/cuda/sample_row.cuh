@@ -1,7 +1,7 @@
-// SampleRowDraw: the draw of one row by a team of blocks. The row's logits are read once into
-// shared memory, where penalties, biases, bans and the mask change them, and every further pass
-// reads them there; the logits and the counts in global memory stay as they are. Lives in the
-// registers of a kernel.
+// SampleRowDraw: the draw of one row by a team of blocks. The row's logits are read once into the
+// blocks' slices, in shared memory unless there is one slice that is too long for it, where
+// penalties, biases, bans and the mask change them, and every further pass reads them there; the
+// logits and the counts in global memory stay as they are. Lives in the registers of a kernel.
 #pragma once
 
 #include <cfloat>
@@ -14,7 +14,8 @@ namespace tandem::ops::cuda {
 
 class SampleRowDraw {
  public:
-  // slice: this block's share of the row, in shared memory.
+  // slice: room for this block's share of the row; in shared memory, or anywhere if the team is one
+  // block.
   __device__ SampleRowDraw(SampleTeam& team, const SampleRow& row, int64_t vocab, float* slice,
                            int32_t slice_tokens)
       : team_(team),
@@ -187,7 +188,11 @@ class SampleRowDraw {
       if (!context.Repeats(next, prefix)) continue;
       const int32_t token = context[next];
       if (token < 0 || token >= vocab_) continue;
-      *team_.Of(token / slice_tokens_, slice_ + token % slice_tokens_) = kBanned;
+      if (IsMine(token)) {
+        Ban(token);
+      } else {
+        *team_.Of(token / slice_tokens_, slice_ + token % slice_tokens_) = kBanned;
+      }
     }
   }
 

@@ -1,7 +1,8 @@
 // SampleTeam: the blocks that work on one row of a vocabulary, a thread block cluster. Each holds a
 // slice of the row, in order of tokens, and sees the others' shared memory. What is combined are
-// integers, so the result does not depend on how many blocks there are. Lives in the registers of a
-// kernel; every thread of the team makes the same calls.
+// integers, so the result does not depend on how many blocks there are. GPUs before sm_90 have no
+// clusters: a team is one block. Lives in the registers of a kernel; every thread of the team makes
+// the same calls.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -12,7 +13,7 @@ namespace tandem::ops::cuda {
 
 constexpr int kSampleThreads = 512;
 constexpr int kSampleWarps = kSampleThreads / 32;
-constexpr int kMaxTeam = 8;  // the largest cluster that every GPU takes
+constexpr int kMaxTeam = 8;  // the largest cluster that every GPU with clusters takes
 constexpr unsigned kAllLanes = ~0u;
 
 // How a vocabulary is divided.
@@ -21,11 +22,44 @@ struct TeamShape {
   int32_t slice;  // tokens a block; the last ones may have fewer or none
 };
 
-inline TeamShape ShapeTeam(int64_t vocab) {
+inline TeamShape ShapeTeam(int64_t vocab, bool has_clusters) {
   constexpr int64_t kWorthABlock = 8192;  // below, the blocks' barriers cost more than they save
   int blocks = 1;
-  while (blocks < kMaxTeam && blocks * kWorthABlock < vocab) blocks *= 2;
+  while (has_clusters && blocks < kMaxTeam && blocks * kWorthABlock < vocab) blocks *= 2;
   return {blocks, static_cast<int32_t>(CeilDiv(CeilDiv(vocab, blocks), 32) * 32)};
+}
+
+// The block's place in its team.
+__device__ inline unsigned TeamRank() {
+#if __CUDA_ARCH__ >= 900
+  return cooperative_groups::this_cluster().block_rank();
+#else
+  return 0;
+#endif
+}
+__device__ inline unsigned TeamSize() {
+#if __CUDA_ARCH__ >= 900
+  return cooperative_groups::this_cluster().num_blocks();
+#else
+  return 1;
+#endif
+}
+// A barrier of all threads of the team; what was written before is seen behind it.
+__device__ inline void SyncTeam() {
+#if __CUDA_ARCH__ >= 900
+  cooperative_groups::this_cluster().sync();
+#else
+  __syncthreads();
+#endif
+}
+// Another block's copy of something in shared memory.
+template <typename T>
+__device__ T* OfTeam([[maybe_unused]] unsigned rank, T* mine) {
+#if __CUDA_ARCH__ >= 900
+  return cooperative_groups::this_cluster().map_shared_rank(mine, rank);
+#else
+  return mine;
+#endif
 }
 
 // Counts, and sums of masses, of a block's tokens by interval. A mass is below 2^63: two 32-bit
@@ -42,7 +76,7 @@ struct TopLogit {
   int32_t token;
 };
 
-// The front of a block's shared memory; its slice follows.
+// The front of a block's shared memory; its slice follows, where it fits (see sample.cu).
 struct alignas(16) SampleShared {
   uint64_t warps[kSampleWarps];
   uint64_t exchange[2];  // read by the whole team
@@ -60,21 +94,17 @@ struct alignas(16) SampleShared {
 class SampleTeam {
  public:
   __device__ explicit SampleTeam(SampleShared& shared)
-      : shared_(shared),
-        rank_(static_cast<int>(cooperative_groups::this_cluster().block_rank())),
-        size_(static_cast<int>(cooperative_groups::this_cluster().num_blocks())) {}
+      : shared_(shared), rank_(static_cast<int>(TeamRank())), size_(static_cast<int>(TeamSize())) {}
 
   __device__ int rank() const { return rank_; }
   __device__ int size() const { return size_; }
   __device__ bool is_leader() const { return rank_ == 0 && threadIdx.x == 0; }
   __device__ SampleShared& shared() const { return shared_; }
 
-  // A barrier of all threads of the team; what was written before is seen behind it.
-  __device__ void Sync() const { cooperative_groups::this_cluster().sync(); }
-  // Another block's copy of something in shared memory.
+  __device__ void Sync() const { SyncTeam(); }
   template <typename T>
   __device__ T* Of(int rank, T* mine) const {
-    return cooperative_groups::this_cluster().map_shared_rank(mine, static_cast<unsigned>(rank));
+    return OfTeam(static_cast<unsigned>(rank), mine);
   }
 
   // Over all threads of the team; every thread gets the result. Each is a barrier.

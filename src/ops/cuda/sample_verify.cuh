@@ -23,16 +23,16 @@ class SampleVerification {
         row_(row),
         vocab_(vocab),
         slice_(slice_tokens),
-        num_ranges_(cooperative_groups::this_cluster().num_blocks() * kSampleWarps),
+        num_ranges_(TeamSize() * kSampleWarps),
         lane_(threadIdx.x % 32) {}
 
   __device__ void Run() {
     const int32_t held = CountHeld();
     p_ = row_.target_probs + held * vocab_;
     q_ = held < row_.num_draft ? row_.draft_probs + held * vocab_ : nullptr;
-    const auto rank = cooperative_groups::this_cluster().block_rank();
+    const unsigned rank = TeamRank();
     SumRange(rank * kSampleWarps + threadIdx.x / 32);
-    cooperative_groups::this_cluster().sync();
+    SyncTeam();
     if (rank != 0 || threadIdx.x >= 32) return;
     const int32_t token = Draw(held);
     if (lane_ == 0) {
@@ -181,8 +181,7 @@ class SampleVerification {
   }
 
   __device__ static double SumOf(double* sums, unsigned index) {
-    return *cooperative_groups::this_cluster().map_shared_rank(sums + index % kSampleWarps,
-                                                               index / kSampleWarps);
+    return *OfTeam(index / kSampleWarps, sums + index % kSampleWarps);
   }
   __device__ double TotalOf(double* sums) const {
     double total = 0.0;

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "ops/cuda/attention_elements.cuh"
-#include "ops/cuda/attention_launch.cuh"
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -43,8 +43,8 @@ void CudaOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
       const int64_t pieces = out.NumElements() / kCount;
       const int64_t blocks =
           std::min(CeilDiv(pieces, kThreads), int64_t{16} * std::max(context_.num_sms, 1));
-      LaunchEarly("SwiGlu", SwiGluKernel<T, kCount>, dim3(static_cast<unsigned>(blocks)), kThreads,
-                  0, context_.stream, static_cast<const T*>(gate_up.data), width / kCount, pieces,
+      LaunchEarly(context_, "SwiGlu", SwiGluKernel<T, kCount>, dim3(static_cast<unsigned>(blocks)),
+                  kThreads, 0, static_cast<const T*>(gate_up.data), width / kCount, pieces,
                   static_cast<T*>(out.data));
     };
     if (width % 8 == 0) {

@@ -37,10 +37,14 @@ inline std::vector<SamplingBackend> SamplingBackends() {
                         return std::move(backend).value();
                       }});
   if (NumCudaDevices() > 0) {
-    backends.push_back({"cuda", [] {
-                          auto backend = MakeCudaBackend({});
-                          return std::move(backend).value();
-                        }});
+    const auto make_cuda = [](const CudaOptions& options) {
+      return [options] {
+        auto backend = MakeCudaBackend(options);
+        return std::move(backend).value();
+      };
+    };
+    backends.push_back({"cuda", make_cuda({})});
+    backends.push_back({"cuda_as_sm80", make_cuda({.max_compute_capability = 80})});
   }
   return backends;
 }

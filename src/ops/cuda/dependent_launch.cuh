@@ -1,0 +1,42 @@
+// Launches whose start overlaps the end of the kernel before (programmatic dependent launch): in a
+// step of many short kernels the starts would else add up to more than some of the work. GPUs
+// before sm_90 start each kernel behind the end of the one before: BeginKernel is then nothing.
+//
+// Every kernel launched so calls BeginKernel first, on every path. It returns
+// when the kernel before has finished, which had called BeginKernel too or was launched plainly: so
+// all that was enqueued before is done and visible. Only what no kernel writes, such as weights,
+// may be read ahead of it. What that kernel wrote must not be read through the read-only cache (no
+// __restrict__ const).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "ops/cuda/context.cuh"
+
+namespace tandem::ops::cuda {
+
+__device__ inline void BeginKernel() {
+#if __CUDA_ARCH__ >= 900
+  // The kernel behind may be set up as soon as all blocks of this one have come so far.
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+template <typename... Parameters, typename... Arguments>
+void LaunchEarly(const Context& context, const char* what, void (*kernel)(Parameters...), dim3 grid,
+                 int64_t threads, int shared_bytes, const Arguments&... arguments) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = context.stream;
+  config.attrs = &early;
+  config.numAttrs = context.compute_capability >= 90 ? 1 : 0;
+  CheckCuda(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
+}  // namespace tandem::ops::cuda
