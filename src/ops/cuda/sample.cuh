@@ -1,8 +1,8 @@
-// CudaSampler: Sample and VerifyAndAccept of ops.h on the GPU, one launch each, one team of blocks
-// (sample_team.cuh) a row. Everything is read on the device: the host knows an upper bound of the
-// rows alone. A row lies in its blocks' shared memory; where there are no clusters (before sm_90),
-// in a workspace made with the object. A row's draw depends on that row alone, bit for bit, on
-// every GPU the same. Owned by CudaOps; used by the executor's thread.
+// CudaSampler: Sample and VerifyAndAccept of ops.h on the GPU, one team of blocks (sample_team.cuh)
+// a row. Everything is read on the device: the host knows an upper bound of the rows alone. A row
+// lies in its blocks' shared memory and all rows take one launch; before sm_90 a long one lies in a
+// workspace made with the object, a launch for as many as that holds. A row's draw depends on that
+// row alone, bit for bit, on every GPU the same. Owned by CudaOps; used by the executor's thread.
 #pragma once
 
 #include <cstdint>
