@@ -126,7 +126,10 @@ Status BenchLatency(const OptionValues& options, Console& console) {
       const auto session,
       OpenSession(options, console,
                   // Prompts repeat between runs: a prefix found in the cache would hide their cost.
-                  [](EngineOptions& engine) { engine.enable_prefix_reuse = false; }));
+                  [](EngineOptions& engine) {
+                    QueueForAll(engine);
+                    engine.enable_prefix_reuse = false;
+                  }));
   session->engine->Start();
   const bool has_draft = session->engine->has_draft();
   console.Say(MachineLine(*session->backend));

@@ -53,7 +53,7 @@ Status BenchSpeculative(const OptionValues& options, Console& console) {
                           ParseNumberList(options.Text("draft_lens"), "--draft_lens", 0));
   TANDEM_ASSIGN_OR_RETURN(const auto agreements,
                           ParseShareList(options.Text("acceptances"), "--acceptances"));
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
   console.Say(fmt::format("{}; target {}, draft {}", MachineLine(*session->backend),
                           session->target.name, session->draft->name));
   console.Say("agrees  draft  batch        plain  of limit  speculative  speedup  accepted");

@@ -9,7 +9,7 @@
 namespace tandem::apps {
 
 Status BenchThroughput(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
   session->engine->Start();
   const int32_t slots = session->engine->options().max_batch_size;
   const auto asked = static_cast<size_t>(options.Int("num_requests"));

@@ -20,7 +20,7 @@ Status BenchTtft(const OptionValues& options, Console& console) {
   const std::string& asked = options.Text("input_len");
   TANDEM_ASSIGN_OR_RETURN(const auto lengths,
                           ParseNumberList(asked == "0" ? "512,1024,2048" : asked, "--input_len"));
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
   session->engine->Start();
   console.Say(fmt::format("{}; target {}", MachineLine(*session->backend), session->target.name));
   console.Say("prompt         cold  of matrix peak       in the cache");

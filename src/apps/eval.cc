@@ -173,7 +173,7 @@ Status AskForms(Evaluation& evaluation, const Dictionary& dictionary, bool use_d
 }
 
 Status Run(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   TANDEM_ASSIGN_OR_RETURN(Dictionary dictionary, Dictionary::Open(std::move(text.codec)));
   session->engine->Start();

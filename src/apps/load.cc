@@ -145,6 +145,10 @@ double LoadReport::Acceptance() const {
   return proposed > 0 ? static_cast<double>(DraftsAccepted()) / static_cast<double>(proposed) : 0.0;
 }
 
+void QueueForAll(EngineOptions& options) {
+  options.max_queue_size = std::max(options.max_queue_size, options.max_batch_size);
+}
+
 Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
                                  std::span<const Request> requests, int concurrency,
                                  const std::function<void(size_t finished)>& done) {

@@ -38,6 +38,9 @@ struct LoadReport {
   double Acceptance() const;
 };
 
+// Room in the queue for all that a closed loop has open: it submits them between two steps.
+void QueueForAll(EngineOptions& options);
+
 // `done` hears of every finished request. A request that the engine refuses or fails ends the run
 // with its error; the rest is cancelled.
 Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
