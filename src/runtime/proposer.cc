@@ -138,7 +138,7 @@ void Proposer::DrawFrom(const Tensor& logits) {
 }
 
 // Takes a drawn token; true when the sequence wants another draft behind it.
-bool Proposer::KeepDraft(Drafting& drafting, int32_t token) {
+bool Proposer::KeepDraft(Drafting& drafting, int32_t token) const {
   SlotState& slot = *drafting.slot;
   const bool end = slot.IsEnd(token);
   // In token match the target's own draw is emitted, so an end need not be verified. The ratio rule

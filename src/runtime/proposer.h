@@ -35,7 +35,7 @@ class Proposer {
   void AddDraftRange(SlotState& slot, const SequencePlan& item, int32_t wanted);
   void RunPass();
   void DrawFrom(const Tensor& logits);
-  bool KeepDraft(Drafting& drafting, int32_t token);
+  bool KeepDraft(Drafting& drafting, int32_t token) const;
   void AddNextRows();
   float* ProbRow(const SlotState& slot, int32_t draft);
 

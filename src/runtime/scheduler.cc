@@ -1,6 +1,7 @@
 #include "runtime/scheduler.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "base/check.h"
 
@@ -336,8 +337,8 @@ bool Scheduler::ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& p
 // lands.
 bool Scheduler::PauseLast(const Sequence& needy, StepPlan& plan) {
   const size_t parity = plan.batch.step % kMaxLaunched;
-  for (auto it = active_.rbegin(); it != active_.rend(); ++it) {
-    Sequence& last = **it;
+  for (Sequence* const behind : std::views::reverse(active_)) {
+    Sequence& last = *behind;
     if (last.phase != Phase::kActive) return false;  // its blocks are on their way
     if (last.in_flight[parity].planned) continue;
     if (&last == &needy && active_.size() == 1) return false;

@@ -135,7 +135,8 @@ void Verifier::Finish(const SequencePlan& item, const Block& block, StepResult& 
 void Verifier::MatchTokens(const Block& block, StepResult& result) {
   SlotState& slot = *block.slot;
   for (int32_t i = 0; i < block.num_rows; ++i) {
-    const ops::SampledToken& token = drawn_[static_cast<size_t>(block.first_row + i)];
+    const ops::SampledToken& token =
+        drawn_[static_cast<size_t>(block.first_row) + static_cast<size_t>(i)];
     if (!Emit(block, i, token, result)) return;
     if (i + 1 == block.num_rows || token.token != slot.drafts[static_cast<size_t>(i)]) return;
   }
@@ -179,7 +180,8 @@ void Verifier::AcceptByRatio(const Block& block, StepResult& result) {
 bool Verifier::Emit(const Block& block, int32_t row, const ops::SampledToken& token,
                     StepResult& result) {
   SlotState& slot = *block.slot;
-  const float* logits = rows_[static_cast<size_t>(block.first_row + row)].logits;
+  const float* logits =
+      rows_[static_cast<size_t>(block.first_row) + static_cast<size_t>(row)].logits;
   const bool valid = token.token >= 0 && token.token < target_.vocab_size();
   if (!valid || !std::isfinite(logits[token.token])) {
     slot.fault = StepFault::kBadLogits;
