@@ -22,6 +22,7 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
         StepPlan(parts.limits.max_batch_size, parts.limits.max_num_tokens, parts.kv.block_tokens);
   }
   changes_.reserve(static_cast<size_t>(parts.limits.max_batch_size) * 2);
+  postings_.reserve(changes_.capacity());
   UpdateStats();
 }
 
@@ -181,14 +182,19 @@ void EngineLoop::End(Sequence& sequence, FinishReason reason) {
 // ---- Emit ----
 
 void EngineLoop::Emit() {
+  if (changes_.empty()) return;
+  postings_.clear();
   for (const Change& change : changes_) {
     const Sequence& sequence = *change.sequence;
-    events_.Push(sequence.mailbox,
-                 std::span(result_.tokens)
-                     .subspan(static_cast<size_t>(change.first_token),
-                              static_cast<size_t>(change.num_tokens)),
-                 sequence.usage, sequence.finish, sequence.error);
+    postings_.push_back({.mailbox = sequence.mailbox,
+                         .tokens = std::span(result_.tokens)
+                                       .subspan(static_cast<size_t>(change.first_token),
+                                                static_cast<size_t>(change.num_tokens)),
+                         .usage = &sequence.usage,
+                         .finish = sequence.finish,
+                         .error = &sequence.error});
   }
+  events_.Push(postings_);
   changes_.clear();
 }
 

@@ -67,6 +67,7 @@ class EngineLoop {
   uint64_t landed_ = 0;                       // steps
   StepResult result_;
   std::vector<Change> changes_;
+  std::vector<Posting> postings_;  // scratch of Emit
   bool any_ended_ = false;
   Nanos waited_{0};  // for results, in the turn at hand
   // Scratch of Admit.

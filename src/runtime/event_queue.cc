@@ -41,21 +41,27 @@ void EventQueue::Abandon(std::span<const int32_t> mailboxes) {
   free_.insert(free_.end(), mailboxes.begin(), mailboxes.end());
 }
 
-void EventQueue::Push(int32_t mailbox, std::span<const ops::SampledToken> tokens,
-                      const Usage& usage, FinishReason finish, const Status& error) {
+void EventQueue::Push(std::span<const Posting> postings) {
+  bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    Mailbox& box = mailboxes_[static_cast<size_t>(mailbox)];
-    TANDEM_CHECK(box.event.finish == FinishReason::kNone, "an event behind the last one");
-    box.event.tokens.insert(box.event.tokens.end(), tokens.begin(), tokens.end());
-    box.event.usage = usage;
-    box.event.finish = finish;
-    box.event.error = error;
-    if (box.queued) return;
-    box.queued = true;
-    queue_[(head_ + queued_++) % queue_.size()] = mailbox;
+    for (const Posting& posting : postings) wake = PushLocked(posting) || wake;
   }
-  ready_.notify_one();
+  if (wake) ready_.notify_one();
+}
+
+// True when the mailbox had no event waiting.
+bool EventQueue::PushLocked(const Posting& posting) {
+  Mailbox& box = mailboxes_[static_cast<size_t>(posting.mailbox)];
+  TANDEM_CHECK(box.event.finish == FinishReason::kNone, "an event behind the last one");
+  box.event.tokens.insert(box.event.tokens.end(), posting.tokens.begin(), posting.tokens.end());
+  box.event.usage = *posting.usage;
+  box.event.finish = posting.finish;
+  box.event.error = *posting.error;
+  if (box.queued) return false;
+  box.queued = true;
+  queue_[(head_ + queued_++) % queue_.size()] = posting.mailbox;
+  return true;
 }
 
 bool EventQueue::Pop(Event& event, Nanos timeout) {

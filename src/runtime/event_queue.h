@@ -14,6 +14,15 @@
 
 namespace tandem {
 
+// What one step has to tell of one choice. Views: read before Push returns.
+struct Posting {
+  int32_t mailbox = 0;
+  std::span<const ops::SampledToken> tokens;
+  const Usage* usage = nullptr;
+  FinishReason finish = FinishReason::kNone;  // other than kNone: the mailbox's last event
+  const Status* error = nullptr;
+};
+
 class EventQueue {
  public:
   explicit EventQueue(int32_t num_mailboxes);
@@ -25,10 +34,14 @@ class EventQueue {
   // Gives back mailboxes nothing was pushed to: the request was refused after all.
   void Abandon(std::span<const int32_t> mailboxes);
 
-  // A finish other than kNone makes this the mailbox's last event. Allocates only when more tokens
-  // wait than ever did in this mailbox.
+  // All of a step at once: one lock and one wake-up of the reader, however many choices there are.
+  // Allocates only when more tokens wait in a mailbox than ever did.
+  void Push(std::span<const Posting> postings);
   void Push(int32_t mailbox, std::span<const ops::SampledToken> tokens, const Usage& usage,
-            FinishReason finish = FinishReason::kNone, const Status& error = {});
+            FinishReason finish = FinishReason::kNone, const Status& error = {}) {
+    const Posting posting = {mailbox, tokens, &usage, finish, &error};
+    Push(std::span(&posting, 1));
+  }
 
   // The oldest event, waiting up to `timeout`; false when there is none. Trades buffers with
   // `event`.
@@ -39,6 +52,8 @@ class EventQueue {
     Event event;
     bool queued = false;
   };
+
+  bool PushLocked(const Posting& posting);
 
   std::mutex mutex_;
   std::condition_variable ready_;

@@ -37,6 +37,29 @@ TEST(EventQueue, CoalescesTokensOfASlowReaderAndKeepsTheOrderOfChoices) {
   EXPECT_FALSE(queue.Pop(event, Nanos(0)));
 }
 
+TEST(EventQueue, TellsAllOfAStepAtOnce) {
+  EventQueue queue(3);
+  std::vector<int32_t> boxes;
+  ASSERT_TRUE(queue.Open(5, 3, boxes));
+  const Usage usage;
+  const Status fine;
+  const auto one = Tokens({7});
+  const auto two = Tokens({8, 9});
+  const std::vector<Posting> step = {
+      {.mailbox = boxes[2], .tokens = one, .usage = &usage, .error = &fine},
+      {.mailbox = boxes[0], .tokens = two, .usage = &usage, .error = &fine}};
+  queue.Push(step);
+  queue.Push(step);
+  Event event;
+  ASSERT_TRUE(queue.Pop(event, Nanos(0)));
+  EXPECT_EQ(event.choice, 2);
+  EXPECT_EQ(event.tokens.size(), 2u);
+  ASSERT_TRUE(queue.Pop(event, Nanos(0)));
+  EXPECT_EQ(event.choice, 0);
+  EXPECT_EQ(event.tokens.size(), 4u);
+  EXPECT_FALSE(queue.Pop(event, Nanos(0)));
+}
+
 TEST(EventQueue, GivesAMailboxBackWhenItsLastEventWasRead) {
   EventQueue queue(2);
   std::vector<int32_t> boxes, others;
