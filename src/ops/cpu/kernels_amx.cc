@@ -21,11 +21,10 @@ namespace {
 constexpr int64_t kTileRows = 16;     // rows of activations in a tile
 constexpr int64_t kTileInputs = 32;   // inputs in a tile: 64 bytes a row
 constexpr int64_t kTileBytes = 1024;  // of weights: 16 pairs of inputs x 16 outputs
-// Weights of so many panels and inputs stay in L2 while all rows pass (1 MB), and a pair of row
-// tiles while these panels do. Sums leave the tiles only between blocks of inputs. Panels longer
-// than a block lie far apart, often by a power of two: half as many, or they push each other out.
-constexpr int64_t kAmxBlockInputs = 2048;
-constexpr int64_t AmxChunkPanels(int64_t inputs) { return inputs > kAmxBlockInputs ? 8 : 16; }
+// A block of inputs: its weights of two panels stay in L1 while all rows pass, the rows' part of it
+// (512 KB at most) in L2 while a chunk of panels does, and so do the chunk's fp32 sums.
+constexpr int64_t kAmxBlockInputs = 512;
+constexpr int64_t kAmxChunkPanels = 16;
 
 // Tiles 0..3 are sums (2 x 2, or 1 x 4 for one row tile), 4 and 5 activations, 6 and 7 weights.
 struct alignas(64) TileConfig {
@@ -103,11 +102,12 @@ struct TileBlock {
   const char* w;  // first panel, at the block's first input
   int64_t panel_bytes;
   int64_t num_inputs;
-  float* sums;  // [rows, stride]
+  float* sums;  // of the first panel: [rows, stride]
   int64_t stride;
+  int64_t panel_sums;  // from a panel's sums to the next one's
   bool accumulate;
-  const char* next;    // activations that will be wanted next: asked for in step with the products
-  int64_t next_lines;  // a step of 32 inputs
+  const char* next;        // weights to ask for meanwhile
+  int64_t lines_per_step;  // of each panel, for 32 inputs
 };
 
 constexpr int64_t kPairBytes = 64;  // bytes between the rows of a tile in memory
@@ -115,12 +115,13 @@ constexpr int64_t kPairBytes = 64;  // bytes between the rows of a tile in memor
 // 2 row tiles x 2 panels: every tile loaded is used twice.
 void Multiply2x2(const TileBlock& b) {
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
+  float* first = b.sums;
   float* second = b.sums + b.rows0 * b.stride;
   if (b.accumulate) {
-    _tile_loadd(0, b.sums, stride);
-    _tile_loadd(1, b.sums + 16, stride);
+    _tile_loadd(0, first, stride);
+    _tile_loadd(1, first + b.panel_sums, stride);
     _tile_loadd(2, second, stride);
-    _tile_loadd(3, second + 16, stride);
+    _tile_loadd(3, second + b.panel_sums, stride);
   } else {
     _tile_zero(0);
     _tile_zero(1);
@@ -129,8 +130,11 @@ void Multiply2x2(const TileBlock& b) {
   }
   for (int64_t i = 0; i < b.num_inputs; i += kTileInputs) {
     const char* w = b.w + i / kTileInputs * kTileBytes;
-    const char* next = b.next + i / kTileInputs * b.next_lines * 64;
-    for (int64_t line = 0; line < b.next_lines; ++line) __builtin_prefetch(next + line * 64, 0, 2);
+    const char* next = b.next + i / kTileInputs * b.lines_per_step * 64;
+    for (int64_t line = 0; line < b.lines_per_step; ++line) {
+      __builtin_prefetch(next + line * 64, 0, 2);
+      __builtin_prefetch(next + b.panel_bytes + line * 64, 0, 2);
+    }
     _tile_loadd(6, w, kPairBytes);
     _tile_loadd(4, b.a0 + i * b.rows0, kPairBytes);
     _tile_dpbf16ps(0, 4, 6);
@@ -140,10 +144,10 @@ void Multiply2x2(const TileBlock& b) {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_stored(0, b.sums, stride);
-  _tile_stored(1, b.sums + 16, stride);
+  _tile_stored(0, first, stride);
+  _tile_stored(1, first + b.panel_sums, stride);
   _tile_stored(2, second, stride);
-  _tile_stored(3, second + 16, stride);
+  _tile_stored(3, second + b.panel_sums, stride);
 }
 
 // 1 row tile x 1 panel.
@@ -241,65 +245,79 @@ void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratc
   }
 }
 
-// A pair of row tiles (or the last one alone) times the panels of a chunk. `b` holds all but the
-// weights' panel.
-void MultiplyPair(TileBlock b, int64_t panels) {
-  for (int64_t panel = 0; panel < panels; panel += 2) {
-    if (b.rows1 > 0 && panel + 1 < panels) {
+// One block of inputs of one or two panels, for all rows. While it computes it asks for the next
+// weights: two panels of this block's size at b.next.
+void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_t panels,
+                int64_t first_input) {
+  const auto* activations = static_cast<const uint16_t*>(job.activations);
+  const int64_t pairs = (tiles.count + 1) / 2;
+  b.lines_per_step = (kTileBytes / 64 + pairs - 1) / pairs;
+  int64_t configured = 0;  // the row counts that the unit is set up for
+  for (int64_t tile = 0; tile < tiles.count; tile += 2) {
+    const bool alone = tile + 1 == tiles.count;
+    b.a0 = activations + tiles.Offset(tile, first_input, job.inputs);
+    b.rows0 = tiles.Rows(tile);
+    b.rows1 = alone ? 0 : tiles.Rows(tile + 1);
+    b.a1 = alone ? b.a0 : activations + tiles.Offset(tile + 1, first_input, job.inputs);
+    const int64_t setting = b.rows0 * 32 + b.rows1;  // at most 16 each
+    if (setting != configured) {
+      Configure(b.rows0, b.rows1);
+      configured = setting;
+    }
+    if (!alone && panels == 2) {
       Multiply2x2(b);
     } else {
-      const int64_t end = panel + 2 < panels ? panel + 2 : panels;
       TileBlock one = b;
-      for (int64_t i = panel; i < end; ++i) {
+      for (int64_t panel = 0; panel < panels; ++panel) {
         Multiply1x1(one, false);
-        if (b.rows1 > 0) Multiply1x1(one, true);
+        if (!alone) Multiply1x1(one, true);
         one.w += b.panel_bytes;
-        one.sums += kPanelOutputs;
+        one.sums += b.panel_sums;
       }
     }
-    b.w += 2 * b.panel_bytes;
-    b.sums += 2 * kPanelOutputs;
-    b.next += b.num_inputs / kTileInputs * b.next_lines * 64;
+    b.sums += 2 * kTileRows * b.stride;
+    b.next += b.num_inputs / kTileInputs * b.lines_per_step * 64;
+  }
+}
+
+// The sums of a chunk lie panel after panel, [panels][rows][16], so that a tile of them is one
+// piece of memory: side by side their rows would lie a power of two apart.
+void StoreChunk(const LinearJob& job, const float* sums, int64_t first_panel, int64_t panels) {
+  float row_sums[kAmxChunkPanels * kPanelOutputs];
+  for (int64_t row = 0; row < job.num_rows; ++row) {
+    for (int64_t panel = 0; panel < panels; ++panel) {
+      Store(row_sums + panel * kPanelOutputs,
+            Load(sums + (panel * job.num_rows + row) * kPanelOutputs));
+    }
+    StoreRows(job, row_sums, kAmxChunkPanels * kPanelOutputs, row, 1, first_panel * kPanelOutputs,
+              panels * kPanelOutputs);
   }
 }
 
 void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
-  const auto* activations = static_cast<const uint16_t*>(job.activations);
   const RowTiles tiles(job.num_rows);
-  const int64_t chunk_panels = AmxChunkPanels(job.inputs);
   TileBlock b = {};
   b.panel_bytes = job.inputs * 32;
-  b.stride = chunk_panels * kPanelOutputs;
-  // The next pair of row tiles, spread over the pairs of panels of this one: 2 KB a step in all.
-  b.next_lines = 2 * kTileBytes / 64 / (chunk_panels / 2);
-  int64_t configured = 0;  // the row counts that the unit is set up for
-  for (int64_t chunk = begin; chunk < end; chunk += chunk_panels) {
-    const int64_t panels = chunk + chunk_panels < end ? chunk_panels : end - chunk;
+  b.stride = kPanelOutputs;
+  b.panel_sums = job.num_rows * kPanelOutputs;
+  for (int64_t chunk = begin; chunk < end; chunk += kAmxChunkPanels) {
+    const int64_t chunk_end = chunk + kAmxChunkPanels < end ? chunk + kAmxChunkPanels : end;
     for (int64_t input = 0; input < job.inputs; input += kAmxBlockInputs) {
       const int64_t left = job.inputs - input;
       b.num_inputs = left < kAmxBlockInputs ? left : kAmxBlockInputs;
       b.accumulate = input > 0;
-      b.w = static_cast<const char*>(job.weights) + chunk * b.panel_bytes + input * 32;
-      for (int64_t tile = 0; tile < tiles.count; tile += 2) {
-        const bool alone = tile + 1 == tiles.count;
-        b.a0 = activations + tiles.Offset(tile, input, job.inputs);
-        b.rows0 = tiles.Rows(tile);
-        b.rows1 = alone ? 0 : tiles.Rows(tile + 1);
-        b.a1 = alone ? b.a0 : activations + tiles.Offset(tile + 1, input, job.inputs);
-        b.sums = scratch + tile * kTileRows * b.stride;
-        // Behind the last pair this points at what comes next in the packed activations, or past
-        // them: harmless, since it is only asked for.
-        b.next = reinterpret_cast<const char*>(b.a0 + 2 * kTileRows * b.num_inputs);
-        const int64_t setting = b.rows0 * 32 + b.rows1;  // at most 16 each
-        if (setting != configured) {
-          Configure(b.rows0, b.rows1);
-          configured = setting;
-        }
-        MultiplyPair(b, panels);
+      for (int64_t panel = chunk; panel < chunk_end; panel += 2) {
+        const int64_t panels = panel + 1 < chunk_end ? 2 : 1;
+        b.w = static_cast<const char*>(job.weights) + panel * b.panel_bytes + input * 32;
+        b.sums = scratch + (panel - chunk) * b.panel_sums;
+        // Next come these inputs of the next panels, or the chunk's first panels at the next
+        // inputs.
+        b.next = panel + 2 < chunk_end ? b.w + 2 * b.panel_bytes
+                                       : b.w + (chunk - panel) * b.panel_bytes + b.num_inputs * 32;
+        BlockTiles(job, tiles, b, panels, input);
       }
     }
-    StoreRows(job, scratch, b.stride, 0, job.num_rows, chunk * kPanelOutputs,
-              panels * kPanelOutputs);
+    StoreChunk(job, scratch, chunk, chunk_end - chunk);
   }
 }
 
