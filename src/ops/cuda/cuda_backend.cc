@@ -182,6 +182,11 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   cudaDeviceProp properties{};
   CheckCuda(cudaSetDevice(options.device), "choosing the GPU");
   CheckCuda(cudaGetDeviceProperties(&properties, options.device), "the GPU's properties");
+  if (!cuda::HasKernelsForDevice()) {
+    return Unavailable(fmt::format(
+        "GPU {} ({}) has compute capability {}.{}; this program holds no kernels for it",
+        options.device, properties.name, properties.major, properties.minor));
+  }
   cuda::Context context;
   context.device = options.device;
   context.num_sms = properties.multiProcessorCount;

@@ -24,4 +24,11 @@ void FillRandomWords(const Context& context, void* out, int64_t bytes, const Ran
   CheckLaunch("FillKernel");
 }
 
+bool HasKernelsForDevice() {
+  cudaFuncAttributes attributes{};
+  const bool found = cudaFuncGetAttributes(&attributes, FillKernel) == cudaSuccess;
+  cudaGetLastError();  // taken note of
+  return found;
+}
+
 }  // namespace tandem::ops::cuda
