@@ -21,8 +21,8 @@ struct LinearWeight {
   Buffer bias;  // [rows] fp32; empty without one
   // fp8: what each output's sum is multiplied with, [rows] fp32; empty otherwise.
   Buffer scales;
-  // fp8 with activations of a calibrated range: what x is divided by before it is rounded to fp8; 0:
-  // every row of x by its own largest value, where rounding it pays.
+  // fp8 with activations of a calibrated range: what x is divided by before it is rounded to fp8;
+  // 0: every row of x by its own largest value, where rounding it pays.
   float input_scale = 0.0f;
   DType dtype = DType::kF32;
   int64_t rows = 0;  // output features
@@ -65,7 +65,7 @@ struct BatchView {
   int32_t num_rows = 0;
   int32_t num_seqs = 0;
   int32_t num_logits = 0;
-  int32_t max_query_len = 0;  // no sequence has more rows; 0: num_rows
+  int32_t max_query_len = 0;             // no sequence has more rows; 0: num_rows
   const int32_t* tokens = nullptr;       // [num_rows]
   const int32_t* positions = nullptr;    // [num_rows] absolute
   const int32_t* row_seq = nullptr;      // [num_rows] sequence of the row
@@ -130,8 +130,8 @@ class Ops {
                       std::span<SampledToken> out) = 0;
 
   // Ratio acceptance (arXiv 2302.01318), one row a sequence: accepts drafts while u < p/q, else
-  // draws from max(p - q, 0); a bonus token from the last row when all held. The rows lie in backend
-  // memory; an inert one (null slot) is passed over.
+  // draws from max(p - q, 0); a bonus token from the last row when all held. The rows lie in
+  // backend memory; an inert one (null slot) is passed over.
   virtual void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) = 0;
 };
 

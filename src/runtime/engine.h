@@ -62,7 +62,7 @@ struct EngineOptions {
       0;  // > 0: n-gram lookup drafts from the sequence's own history, tried first
   bool ratio_acceptance = false;  // the seeds' use_logits: ratio rule instead of token match
   ExecutorKind executor = ExecutorKind::kAuto;
-  uint64_t seed = 0;              // 0: from the system; the source of seeds of requests without one
+  uint64_t seed = 0;  // 0: from the system; the source of seeds of requests without one
 };
 
 // A snapshot for metrics; totals since the start.

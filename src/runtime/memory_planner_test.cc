@@ -79,6 +79,5 @@ TEST_F(MemoryPlannerTest, RefusesWithNeededAndFreeBytesAndTheOption) {
   EXPECT_THAT(Refusal(1 << 20), HasSubstr("lower kv_cache_bytes"));
 }
 
-
 }  // namespace
 }  // namespace tandem
