@@ -174,6 +174,28 @@ class VerbsTest(unittest.TestCase):
         done = tandem("run", "--num_beams", 4, "--input_text", "x", check=False)
         self.assertIn("--num_beams", done.stderr)
 
+    def test_what_the_machine_cannot_do_is_refused_by_name(self):
+        for arguments, named in [
+            (["--device", "gpu"], "--device"),
+            (["--device", "cuda:"], "--device"),
+            (["--device", "cuda:99"], "--device"),  # no such GPU, no driver or no CUDA in this build
+            (["--device", "cpu", "--weights", "fp8"], "float8"),
+            (["--device", "cpu", "--kv_cache_dtype", "fp8"], "kv_cache_dtype"),
+        ]:
+            done = tandem("plan", *arguments, check=False)
+            self.assertNotIn(done.returncode, (0, 134), arguments)
+            self.assertIn(named, done.stderr, arguments)
+
+    def test_benchmarks_of_a_dummy_pair_check_its_tokens(self):
+        shapes = [f"--{option}={PAIR / folder / 'config.json'}" for option, folder in (("dummy", "target"), ("draft_dummy", "draft"))]
+        load = ["--input_len", 48, "--output_len", 8, "--runs", 1, "--max_seq_len", 512, "--json"]
+        speculative = json.loads(
+            tandem("bench", "speculative", *shapes, *load, "--batch", 2, "--draft_lens", "3", "--acceptances", "1").stdout
+        )
+        self.assertEqual(speculative["rows"][0]["acceptance"], 1)
+        ttft = json.loads(tandem("bench", "ttft", shapes[0], *load).stdout)
+        self.assertEqual(ttft["rows"][0]["prompt_tokens"], 48)
+
     def test_every_verb_has_help_and_completion(self):
         verbs = "serve run eval bench convert build inspect plan doctor completion".split()
         script = tandem("completion").stdout

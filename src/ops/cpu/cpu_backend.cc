@@ -101,7 +101,7 @@ Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts, D
     return Unimplemented(fmt::format("weights of type {} on the CPU", DTypeName(weight.dtype)));
   }
   if (stored != weight.dtype) {
-    return Unimplemented(fmt::format("weights of type {} kept as {} on the CPU",
+    return Unimplemented(fmt::format("the CPU keeps weights of type {} as they are, not as {}",
                                      DTypeName(weight.dtype), DTypeName(stored)));
   }
   TANDEM_ASSIGN_OR_RETURN(
