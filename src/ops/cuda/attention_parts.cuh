@@ -1,0 +1,207 @@
+// What the attention kernels share: which part of which sequence a block or warp has, found on the
+// device from the lengths that lie there, and how a part's rows are stored or put together. Query
+// rows are packed with the heads of their group: row r of a sequence and kv head is query row
+// r / group, head r % group. A key or value is fetched once for all of them.
+#pragma once
+
+#include <algorithm>
+
+#include "ops/cuda/attention_params.cuh"
+#include "ops/cuda/attention_tile.cuh"
+#include "ops/cuda/context.cuh"
+#include "ops/cuda/dependent_launch.cuh"
+
+namespace tandem::ops::cuda {
+
+constexpr int kWarps = kAttentionWarps;
+constexpr int kBlockThreads = 32 * kWarps;
+// A key that is not there: copied as zeros.
+constexpr uint32_t kNoRow = ~0u;
+
+// What a block knows of its sequence and kv head.
+struct HeadView {
+  __device__ HeadView(const AttentionParams& params, int sequence, int head)
+      : seq(sequence),
+        kv_head(head),
+        first_query(params.query_start[sequence]),
+        query_rows(params.query_start[sequence + 1] - first_query),
+        rows(query_rows * params.group),
+        context(params.context_len[sequence]),
+        table(params.block_table + int64_t{sequence} * params.max_blocks) {}
+
+  // Position of packed row r; rows behind the last count as the last.
+  __device__ int Position(const AttentionParams& params, int r) const {
+    return context - query_rows + min(r, rows - 1) / params.group;
+  }
+  // The row of the pool where position `key` has its key: block_rows and value_rows count likewise.
+  __device__ uint32_t KeyRow(const AttentionParams& params, int key) const {
+    const int block =
+        params.block_shift >= 0 ? key >> params.block_shift : key / params.block_tokens;
+    return static_cast<uint32_t>(table[block]) * params.block_rows +
+           static_cast<uint32_t>(kv_head * params.block_tokens + key - block * params.block_tokens);
+  }
+  template <typename T>
+  __device__ const T* Query(const AttentionParams& params, int r, int head_dim) const {
+    return static_cast<const T*>(params.qkv) +
+           (first_query + r / params.group) * params.qkv_stride +
+           int64_t{kv_head * params.group + r % params.group} * head_dim;
+  }
+  template <typename T>
+  __device__ T* Out(const AttentionParams& params, int r, int head_dim) const {
+    return static_cast<T*>(params.out) + (first_query + r / params.group) * params.out_stride +
+           int64_t{kv_head * params.group + r % params.group} * head_dim;
+  }
+  int seq, kv_head;
+  int first_query, query_rows;
+  int rows;  // packed
+  int context;
+  const int32_t* table;
+};
+
+// ---- Who does what ----
+
+// A sequence, and which of its parts (chunks, row tiles) the caller has; seq < 0: none.
+struct Part {
+  int seq = -1;
+  int part = 0;
+  int before = 0;  // parts of the sequences before
+};
+// Counts count_of(seq) parts a sequence and finds the index-th. For whole warps: all lanes find the
+// same.
+template <typename CountOf>
+__device__ inline Part FindPart(int num_seqs, int index, const CountOf& count_of) {
+  const int lane = threadIdx.x % 32;
+  int before = 0;
+  for (int base = 0; base < num_seqs; base += 32) {
+    const int count = base + lane < num_seqs ? count_of(base + lane) : 0;
+    int end = count;  // parts of this lane's and the lanes before
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int lower = __shfl_up_sync(kAllLanes, end, distance);
+      if (lane >= distance) end += lower;
+    }
+    const unsigned behind = __ballot_sync(kAllLanes, before + end > index);
+    if (behind != 0) {
+      const int found = __ffs(static_cast<int>(behind)) - 1;
+      before += __shfl_sync(kAllLanes, end - count, found);
+      return {base + found, index - before, before};
+    }
+    before += __shfl_sync(kAllLanes, end, 31);
+  }
+  return {};
+}
+// The sum of count_of(seq) over the first `num_seqs` sequences, to all lanes.
+template <typename CountOf>
+__device__ inline int CountParts(int num_seqs, const CountOf& count_of) {
+  int count = 0;
+  for (int seq = threadIdx.x % 32; seq < num_seqs; seq += 32) count += count_of(seq);
+  return __reduce_add_sync(kAllLanes, count);
+}
+
+// How the keys of short sequences are cut. Every warp of every kernel comes to the same answer from
+// the lengths on the device, so that a captured graph serves any.
+class Chunks {
+ public:
+  __device__ explicit Chunks(const AttentionParams& params) : params_(params) {
+    if (params.chunk_keys > 0) return;
+    const int keys = CountParts(
+        params.num_seqs, [&](int seq) { return IsShort(seq) ? params.context_len[seq] : 0; });
+    share_ = max((keys + params.target_chunks - 1) / params.target_chunks, kUnit);
+  }
+  // The keys of one chunk of a sequence; its chunks are alike, and a multiple of what the warps of
+  // a block take at a time, so that no warp has a step more than another.
+  __device__ int Keys(int context) const {
+    if (params_.chunk_keys > 0) return params_.chunk_keys;
+    const int count = max((context + share_ / 2) / share_, 1);
+    const int keys = (context + count - 1) / count;
+    return max((keys + kUnit - 1) / kUnit, 1) * kUnit;
+  }
+  __device__ int Count(int context) const {
+    const int keys = Keys(context);
+    return (context + keys - 1) / keys;
+  }
+  // What blocks take: params.item_chunks chunks each.
+  __device__ int Items(int seq) const {
+    if (!IsShort(seq)) return 0;
+    return (Count(params_.context_len[seq]) + params_.item_chunks - 1) / params_.item_chunks;
+  }
+  __device__ Part FindItem(int index) const {
+    return FindPart(params_.num_seqs, index, [&](int seq) { return Items(seq); });
+  }
+  __device__ int ItemsBefore(int seq) const {
+    return CountParts(seq, [&](int other) { return Items(other); });
+  }
+  // chunk: counted over the sequences.
+  __device__ int64_t Slot(int64_t chunk, int kv_head, int row) const {
+    return (chunk * params_.num_kv_heads + kv_head) * params_.slot_rows + row;
+  }
+
+ private:
+  static constexpr int kUnit = kWarps * kStepKeys;
+  __device__ bool IsShort(int seq) const {
+    const int rows = params_.query_start[seq + 1] - params_.query_start[seq];
+    return rows > 0 && rows <= params_.short_rows;
+  }
+  const AttentionParams& params_;
+  int share_ = 0;  // keys that one block should have
+};
+
+// Rows that belong to no sequence stand behind all others: they become zeros, that nothing odd goes
+// through the layers behind.
+template <typename T>
+__device__ void ClearPadding(const AttentionParams& params, int kv_head, int head_dim) {
+  const int first = params.query_start[params.num_seqs];
+  const int width = params.group * head_dim;
+  for (int row = first; row < params.num_rows; ++row) {
+    T* out = static_cast<T*>(params.out) + row * params.out_stride + int64_t{kv_head} * width;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) out[i] = FromFloat<T>(0.0f);
+  }
+}
+
+// ---- Results ----
+
+template <typename Kind>
+__device__ inline void StoreResult(typename Kind::Activation* to, const RowOutput<Kind>& output,
+                                   int half, float factor) {
+  using T = typename Kind::Activation;
+  ForEachPair<Kind>(output, half, [&](int dim, float x, float y) {
+    *reinterpret_cast<uint32_t*>(to + dim) = PackPair<T>(x * factor, y * factor);
+  });
+}
+
+template <typename Kind>
+__device__ inline void StorePartial(float* to, float2* state_to, const RowOutput<Kind>& output,
+                                    int half, float max, float sum) {
+  ForEachPair<Kind>(output, half, [&](int dim, float x, float y) {
+    *reinterpret_cast<float2*>(to + dim) = make_float2(x, y);
+  });
+  if (threadIdx.x % 4 == 0) *state_to = make_float2(max, sum);
+}
+
+// A row being put together from its chunks, by one warp: lane l holds elements l, l + 32, ...
+template <int kHeadDim>
+struct MergedRow {
+  float max = -INFINITY;
+  float sum = 0.0f;
+  float output[kHeadDim / 32] = {};
+
+  __device__ void Add(const float* part, float2 state, float scale) {
+    const int lane = threadIdx.x % 32;
+    const MergeFactors factors = Factors(max, state.x, scale);
+    max = factors.max;
+    sum = Merge(factors, sum, state.y);
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 32; ++i) {
+      output[i] = Merge(factors, output[i], part[lane + 32 * i]);
+    }
+  }
+  template <typename T>
+  __device__ void Store(T* to, float value_scale) const {
+    const float factor = value_scale / sum;
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 32; ++i) {
+      to[threadIdx.x % 32 + 32 * i] = FromFloat<T>(output[i] * factor);
+    }
+  }
+};
+
+}  // namespace tandem::ops::cuda

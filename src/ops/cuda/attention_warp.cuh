@@ -1,0 +1,187 @@
+// WarpAttentionKernel, decode: at most 16 packed rows a sequence; the warps of a block share out
+// the keys of a chunk.
+#pragma once
+
+#include "ops/cuda/attention_parts.cuh"
+
+namespace tandem::ops::cuda {
+
+// A warp's own queue of copies: keys and values of 32 positions in turn, two pieces under way while
+// one is used. No other warp touches it, so no block-wide barrier is needed.
+template <typename Kind>
+class WarpQueue {
+ public:
+  static constexpr int kPieces = 3;
+  static constexpr int kBytes = kPieces * Kind::kStepBytes;
+
+  __device__ WarpQueue(uint32_t memory, const void* pool)
+      : memory_(memory), pool_(static_cast<const std::byte*>(pool)) {}
+
+  // Begins the copy of 32 rows of the pool; lane l says which is the l-th.
+  __device__ void Push(uint32_t row) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < Kind::kRowPieces; ++i) {
+      const int index = i * 32 + lane;
+      const int place = index / Kind::kRowPieces, piece = index % Kind::kRowPieces;
+      const uint32_t from = __shfl_sync(kAllLanes, row, place);
+      const bool real = from != kNoRow;
+      CopyPiece(memory_ + head_ + PieceOffset<Kind::kRowPieces>(place, piece),
+                pool_ + (real ? uint64_t{from} * Kind::kRowBytes : 0) + piece * 16, real);
+    }
+    head_ = Next(head_);
+  }
+  // The shared address of the piece pushed the longest ago, once it is there; one group may be
+  // under way still. What Pop returned last may be pushed over from now on.
+  __device__ uint32_t Pop() {
+    WaitForCopies<1>();
+    __syncwarp();
+    const uint32_t address = memory_ + tail_;
+    tail_ = Next(tail_);
+    return address;
+  }
+
+ private:
+  static __device__ uint32_t Next(uint32_t offset) {
+    return offset == (kPieces - 1) * Kind::kStepBytes ? 0 : offset + Kind::kStepBytes;
+  }
+  const uint32_t memory_;
+  const std::byte* const pool_;
+  uint32_t head_ = 0, tail_ = 0;
+};
+
+// Attends the warp's 16 rows to the keys begin + 32 i * stride + [0, 32) before `end`.
+template <typename Kind>
+__device__ inline void AttendWarp(const AttentionParams& params, const HeadView& head,
+                                  uint32_t queries, uint32_t queue_memory,
+                                  const int (&positions)[1][2], int begin, int stride, int end,
+                                  RowState<1>& state, RowOutput<Kind> (&output)[1]) {
+  const int lane = threadIdx.x % 32;
+  const int first_position = head.Position(params, 0);
+  const auto row_at = [&](int key) {
+    return key + lane < end ? head.KeyRow(params, key + lane) : kNoRow;
+  };
+  const auto value_of = [&](uint32_t row) { return row == kNoRow ? row : row + params.value_rows; };
+  state.Reset();
+  ResetOutput<Kind>(output);
+  if (begin >= end) return;
+  WarpQueue<Kind> queue(queue_memory, params.pool);
+  uint32_t row = row_at(begin);
+  queue.Push(row);
+  CommitCopies();
+  queue.Push(value_of(row));
+  CommitCopies();
+  row = row_at(begin + stride);
+  for (int key = begin; key < end; key += stride) {
+    // Looked up two steps ahead: the block table is far away too.
+    const uint32_t later_row = row_at(key + 2 * stride);
+    const bool more = key + stride < end;
+    const uint32_t keys = queue.Pop();
+    if (more) queue.Push(row);
+    CommitCopies();
+    float scores[1][4][4];
+    Scores<Kind, 1>(queries, keys, scores);
+    if (key + kStepKeys - 1 > first_position) MaskScores<1>(key, positions, scores);
+    uint32_t weights[1][2][4];
+    Softmax<Kind, 1>(params.scale, scores, state, output, weights);
+    const uint32_t values = queue.Pop();
+    if (more) queue.Push(value_of(row));
+    CommitCopies();
+    AddValues<Kind, 1>(values, weights, output);
+    row = later_row;
+  }
+  // The next chunk's copies start in the first piece, which a slower lane may still be reading.
+  WaitForCopies<0>();
+  __syncwarp();
+  state.SumOverLanes();
+}
+
+template <typename Kind>
+constexpr int WarpAttentionSharedBytes() {
+  return kWarpRows * Kind::kQueryPieces * 16 + kWarps * WarpQueue<Kind>::kBytes;
+}
+
+// grid: (blocks, kv heads)
+template <typename Kind>
+__global__ void __launch_bounds__(kBlockThreads, 2)
+    WarpAttentionKernel(const __grid_constant__ AttentionParams params) {
+  using T = typename Kind::Activation;
+  constexpr int kDim = Kind::kHeadDim;
+  extern __shared__ __align__(128) std::byte shared[];
+  BeginKernel();
+  if (blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
+  const Chunks chunks(params);
+  std::byte* queues = shared + kWarpRows * Kind::kQueryPieces * 16;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
+  const uint32_t queries = SharedAddress(shared);
+  const uint32_t queue = SharedAddress(queues) + warp * WarpQueue<Kind>::kBytes;
+
+  for (int item = blockIdx.x;; item += gridDim.x) {
+    const Part where = chunks.FindItem(item);
+    if (where.seq < 0) return;
+    const HeadView head(params, where.seq, blockIdx.y);
+    // Nobody reads the queries of the item before any more.
+    __syncthreads();
+    LoadQueries<Kind>(shared, kWarpRows, threadIdx.x, kBlockThreads, [&](int r) {
+      return r < head.rows ? head.Query<T>(params, r, kDim) : nullptr;
+    });
+    __syncthreads();
+    const int positions[1][2] = {{head.Position(params, g), head.Position(params, g + 8)}};
+    const int chunk_keys = chunks.Keys(head.context), num_chunks = chunks.Count(head.context);
+    RowState<1> state;
+    RowOutput<Kind> output[1];
+
+    if (params.invariant) {
+      // A chunk is one warp's, so that its arithmetic is that of any other kernel's chunk.
+      const int chunk = where.part * kWarps + warp, begin = chunk * chunk_keys;
+      if (chunk >= num_chunks) continue;
+      AttendWarp<Kind>(params, head, queries, queue, positions, begin, kStepKeys,
+                       min(begin + chunk_keys, head.context), state, output);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = g + 8 * half;
+        if (r >= head.rows) continue;
+        const int64_t slot = chunks.Slot(where.before * kWarps + chunk, head.kv_head, r);
+        StorePartial<Kind>(params.partial + slot * kDim, params.partial_state + slot, output[0],
+                           half, state.max[0][half], state.sum[0][half]);
+      }
+      continue;
+    }
+
+    const int begin = where.part * chunk_keys;
+    AttendWarp<Kind>(params, head, queries, queue, positions, begin + warp * kStepKeys,
+                     kWarps * kStepKeys, min(begin + chunk_keys, head.context), state, output);
+    // The warps' parts are put together where the queues were.
+    static_assert(kWarps * WarpQueue<Kind>::kBytes >= kWarps * kWarpRows * (kDim + 2) * 4);
+    auto* parts = reinterpret_cast<float*>(queues);
+    auto* states = reinterpret_cast<float2*>(parts + kWarps * kWarpRows * kDim);
+    __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int place = warp * kWarpRows + g + 8 * half;
+      StorePartial<Kind>(parts + place * kDim, states + place, output[0], half, state.max[0][half],
+                         state.sum[0][half]);
+    }
+    __syncthreads();
+    for (int r = warp; r < head.rows; r += kWarps) {
+      MergedRow<kDim> row;
+#pragma unroll
+      for (int part = 0; part < kWarps; ++part) {
+        const int place = part * kWarpRows + r;
+        row.Add(parts + place * kDim, states[place], params.scale);
+      }
+      if (num_chunks == 1) {
+        row.Store(head.Out<T>(params, r, kDim), params.value_scale);
+        continue;
+      }
+      const int64_t slot = chunks.Slot(item, head.kv_head, r);
+#pragma unroll
+      for (int i = 0; i < kDim / 32; ++i) {
+        params.partial[slot * kDim + lane + 32 * i] = row.output[i];
+      }
+      if (lane == 0) params.partial_state[slot] = make_float2(row.max, row.sum);
+    }
+  }
+}
+
+}  // namespace tandem::ops::cuda
