@@ -189,8 +189,9 @@ TEST_P(AttentionTest, MatchesReferenceOverRaggedBatches) {
   }
 }
 
-TEST_P(AttentionTest, RowDoesNotDependOnChunkingOrNeighbours) {
-  if (!GetParam().batch_invariant) GTEST_SKIP() << "not a batch-invariant backend";
+class AttentionInvarianceTest : public AttentionTest {};
+
+TEST_P(AttentionInvarianceTest, RowDoesNotDependOnChunkingOrNeighbours) {
   const AttentionShape shapes[] = {{4, 2, 64, 16}, {5, 1, 24, 7}, {3, 3, 32, 48}};
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << "/" << shape.num_kv_heads);
@@ -289,6 +290,8 @@ TEST_P(AttentionTest, CopyBlockCopiesLeadingTokensOfAllLayers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, ::testing::ValuesIn(AllBackendCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Backends, AttentionInvarianceTest,
+                         ::testing::ValuesIn(Invariant(AllBackendCases())), CaseName);
 
 }  // namespace
 }  // namespace tandem::ops

@@ -87,8 +87,9 @@ TEST_P(LinearTest, MatchesReference) {
   }
 }
 
-TEST_P(LinearTest, RowDoesNotDependOnTheOthers) {
-  if (!GetParam().batch_invariant) GTEST_SKIP() << "this backend promises it by option only";
+class LinearInvarianceTest : public LinearTest {};
+
+TEST_P(LinearInvarianceTest, RowDoesNotDependOnTheOthers) {
   // Crosses the kernels' blocks of inputs and their row counts; with whole vectors and without.
   const int64_t outputs = 200, most = 515;
   for (const int64_t cols : {1100, 1104}) {
@@ -182,23 +183,8 @@ TEST_P(LinearTest, GatedMlpIsItsPartsBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, LinearTest, ::testing::ValuesIn(AllBackendCases()), CaseName);
-
-// The value of an fp8 e4m3 number.
-double FromFp8(std::byte bits) {
-  const int value = std::to_integer<int>(bits);
-  const int exponent = value >> 3 & 15;
-  const int mantissa = value & 7;
-  const double magnitude =
-      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return value & 0x80 ? -magnitude : magnitude;
-}
-
-// The backends that keep weights in fp8.
-std::vector<BackendCase> Fp8Cases() {
-  std::vector<BackendCase> cases = AllBackendCases();
-  std::erase_if(cases, [](const BackendCase& one) { return !one.name.starts_with("cuda"); });
-  return cases;
-}
+INSTANTIATE_TEST_SUITE_P(Backends, LinearInvarianceTest,
+                         ::testing::ValuesIn(Invariant(AllBackendCases())), CaseName);
 
 class LinearFp8Test : public LinearTest {
  protected:
@@ -220,7 +206,7 @@ class LinearFp8Test : public LinearTest {
     std::vector<double> values;
     for (int64_t row = 0; row < weight.rows; ++row) {
       for (int64_t col = 0; col < weight.cols; ++col) {
-        values.push_back(FromFp8(bytes[static_cast<size_t>(row * pitch + col)]) *
+        values.push_back(Fp8Value(bytes[static_cast<size_t>(row * pitch + col)]) *
                          double{scales[static_cast<size_t>(row)]});
       }
     }
@@ -355,8 +341,9 @@ TEST_P(LinearFp8Test, RefusesToWiden) {
   EXPECT_EQ(backend().PackLinear({{{bytes}}}, dtype()).status().code(), Code::kUnimplemented);
 }
 
-TEST_P(LinearFp8Test, RowDoesNotDependOnTheOthers) {
-  if (!GetParam().batch_invariant) GTEST_SKIP() << "this backend promises it by option only";
+class LinearFp8InvarianceTest : public LinearFp8Test {};
+
+TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthers) {
   const OwnedTensor x = Random({515, 1104}, dtype(), 29);
   const OwnedTensor w = Random({200, 1104}, dtype(), 30);
   ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
@@ -393,8 +380,13 @@ TEST_P(LinearFp8Test, ACapturedProductIsTheSame) {
   }
 }
 
+// Weights in fp8 are kept on a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinearFp8Test);
-INSTANTIATE_TEST_SUITE_P(Backends, LinearFp8Test, ::testing::ValuesIn(Fp8Cases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Backends, LinearFp8Test, ::testing::ValuesIn(OnCuda(AllBackendCases())),
+                         CaseName);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinearFp8InvarianceTest);
+INSTANTIATE_TEST_SUITE_P(Backends, LinearFp8InvarianceTest,
+                         ::testing::ValuesIn(Invariant(OnCuda(AllBackendCases()))), CaseName);
 
 }  // namespace
 }  // namespace tandem::ops

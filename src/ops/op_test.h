@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -63,8 +65,29 @@ inline std::vector<BackendCase> AllBackendCases() {
   return cases;
 }
 
+// Those of them that promise a row's bits whatever the other rows.
+inline std::vector<BackendCase> Invariant(std::vector<BackendCase> cases) {
+  std::erase_if(cases, [](const BackendCase& one) { return !one.batch_invariant; });
+  return cases;
+}
+
+// Those of them on a GPU: none on a machine without one.
+inline std::vector<BackendCase> OnCuda(std::vector<BackendCase> cases) {
+  std::erase_if(cases, [](const BackendCase& one) { return !one.name.starts_with("cuda"); });
+  return cases;
+}
+
 inline std::string CaseName(const ::testing::TestParamInfo<BackendCase>& info) {
   return info.param.name;
+}
+
+// The value of an fp8 (e4m3) element.
+inline double Fp8Value(std::byte element) {
+  const int bits = std::to_integer<int>(element);
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
 }
 
 // A tensor and the memory it lies in.

@@ -97,8 +97,8 @@ class Ops {
   virtual void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                             const KvPool& pool, int32_t layer) = 0;
 
-  // Causal attention of the q part of qkv over the pool's layer. out: [num_rows, num_heads *
-  // head_dim]
+  // Causal attention of the q part of qkv over the pool's layer; rows behind the last become zeros.
+  // out: [num_rows, num_heads * head_dim]
   virtual void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
                               int32_t layer, float scale, const Tensor& out) = 0;
 

@@ -41,18 +41,8 @@ enum class Contents {
   kCounting,
 };
 
-// The value of an fp8 (e4m3) element.
-double Fp8Value(std::byte element) {
-  const int bits = std::to_integer<int>(element);
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  const double magnitude =
-      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
-}
-
 class PagedAttentionTest : public OpTest {
  protected:
-  bool OnCuda() { return backend().device().kind == Device::Kind::kCuda; }
   int64_t Width() const { return (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim; }
   int64_t RowBytes() const {
     return int64_t{shape_.num_heads} * shape_.head_dim * static_cast<int64_t>(SizeOf(dtype()));
@@ -294,8 +284,9 @@ TEST_P(PagedAttentionTest, EachRowSeesExactlyItsKeys) {
   }
 }
 
-TEST_P(PagedAttentionTest, Fp8PoolMatchesReferenceOnStoredValues) {
-  if (!OnCuda()) GTEST_SKIP() << "fp8 pools lie on a GPU";
+class PagedAttentionFp8Test : public PagedAttentionTest {};
+
+TEST_P(PagedAttentionFp8Test, Fp8PoolMatchesReferenceOnStoredValues) {
   const AttentionShape shapes[] = {
       {1, 1, 128, 64}, {8, 2, 64, 64}, {8, 1, 128, 64}, {4, 2, 20, 64}};
   for (const AttentionShape& shape : shapes) {
@@ -309,7 +300,6 @@ TEST_P(PagedAttentionTest, Fp8PoolMatchesReferenceOnStoredValues) {
 }
 
 TEST_P(PagedAttentionTest, CountsMayBeUpperBounds) {
-  if (!OnCuda()) GTEST_SKIP() << "a CPU batch has no padding";
   for (const int32_t num_heads : {2, 8}) {
     MakePool({num_heads, 1, 64, 64}, kSeqs, dtype());
     FillPool(Contents::kRandom);
@@ -324,11 +314,12 @@ TEST_P(PagedAttentionTest, CountsMayBeUpperBounds) {
   }
 }
 
+class PagedAttentionInvarianceTest : public PagedAttentionTest {};
+
 // The kernels for few rows, for some and for many, and any cut of the keys, give the same bits.
-TEST_P(PagedAttentionTest, RowDoesNotDependOnWhatServesIt) {
-  if (!GetParam().batch_invariant) GTEST_SKIP() << "not a batch-invariant backend";
+TEST_P(PagedAttentionInvarianceTest, RowDoesNotDependOnWhatServesIt) {
   std::vector<DType> elements = {dtype()};
-  if (OnCuda()) elements.push_back(DType::kF8E4M3);
+  if (backend().device().kind == Device::Kind::kCuda) elements.push_back(DType::kF8E4M3);
   constexpr int32_t kLength = 1300;
   for (const DType element : elements) {
     for (const AttentionShape& shape :
@@ -386,7 +377,6 @@ class QkvRopeStoreTest : public PagedAttentionTest {
 };
 
 TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
-  if (!OnCuda()) GTEST_SKIP() << "a CPU batch has no padding";
   const AttentionShape shape{4, 2, 64, 16};
   const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
   MakePool(shape, 2, dtype());
@@ -406,8 +396,9 @@ TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
                          before.begin() + std::ssize(before) / 8 * 5));
 }
 
-TEST_P(QkvRopeStoreTest, Fp8PoolHoldsRoundedAndSaturatedValues) {
-  if (!OnCuda()) GTEST_SKIP() << "fp8 pools lie on a GPU";
+class QkvRopeStoreFp8Test : public QkvRopeStoreTest {};
+
+TEST_P(QkvRopeStoreFp8Test, Fp8PoolHoldsRoundedAndSaturatedValues) {
   for (const AttentionShape& shape : {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 6, 5}}) {
     MakePool(shape, 1, DType::kF8E4M3);
     MakeTables(16);
@@ -444,6 +435,15 @@ INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionTest, ::testing::ValuesIn(AllBa
                          CaseName);
 INSTANTIATE_TEST_SUITE_P(Backends, QkvRopeStoreTest, ::testing::ValuesIn(AllBackendCases()),
                          CaseName);
+INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionInvarianceTest,
+                         ::testing::ValuesIn(Invariant(AllBackendCases())), CaseName);
+// Pools in fp8 lie on a GPU.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PagedAttentionFp8Test);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(QkvRopeStoreFp8Test);
+INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionFp8Test,
+                         ::testing::ValuesIn(OnCuda(AllBackendCases())), CaseName);
+INSTANTIATE_TEST_SUITE_P(Backends, QkvRopeStoreFp8Test,
+                         ::testing::ValuesIn(OnCuda(AllBackendCases())), CaseName);
 
 }  // namespace
 }  // namespace tandem::ops

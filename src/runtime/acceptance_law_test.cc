@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "ops/testing/sampling_only_ops.h"
 #include "runtime/test_engine.h"
 
 namespace tandem {
@@ -209,8 +210,8 @@ INSTANTIATE_TEST_SUITE_P(
                             [](Request& r) { r.constraint = std::make_shared<NoTwins>(); }}),
     [](const testing::TestParamInfo<LawCase>& info) { return info.param.name; });
 
-// The ops of another backend, for a test to change one of.
-class ForwardingOps : public ops::Ops {
+// The sampling ops of another backend, for a test to change one of.
+class ForwardingOps : public ops::SamplingOnlyOps {
  public:
   explicit ForwardingOps(ops::Ops& ops) : ops_(ops) {}
   void VerifyAndAccept(std::span<const ops::VerifyRow> rows, int64_t vocab) override {
@@ -223,16 +224,6 @@ class ForwardingOps : public ops::Ops {
   void CopyBlock(const ops::KvPool& pool, int32_t from, int32_t to, int32_t tokens) override {
     ops_.CopyBlock(pool, from, to, tokens);
   }
-  // The formula models use none of these.
-  void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
-  void AddRmsNorm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&) override {}
-  void Linear(const Tensor&, const ops::LinearWeight&, const Tensor&) override {}
-  void QkvRopeStore(const Tensor&, const ops::RopeTable&, const ops::BatchView&, const ops::KvPool&,
-                    int32_t) override {}
-  void PagedAttention(const Tensor&, const ops::BatchView&, const ops::KvPool&, int32_t, float,
-                      const Tensor&) override {}
-  void SwiGlu(const Tensor&, const Tensor&) override {}
-  void GatherRows(const Tensor&, const int32_t*, const Tensor&) override {}
 
  protected:
   ops::Ops& ops_;

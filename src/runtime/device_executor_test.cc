@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 
+#include "ops/testing/sampling_only_ops.h"
 #include "runtime/test_engine.h"
 
 namespace tandem {
@@ -49,7 +50,7 @@ class Stream {
   std::array<int, ops::Backend::kNumMarks> recorded_{}, passed_{};
 };
 
-class StreamOps final : public ops::Ops {
+class StreamOps final : public ops::SamplingOnlyOps {
  public:
   StreamOps(Stream& stream, ops::Ops& inner) : stream_(stream), inner_(inner) {}
   void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
@@ -62,15 +63,6 @@ class StreamOps final : public ops::Ops {
   void CopyBlock(const ops::KvPool& pool, int32_t from, int32_t to, int32_t tokens) override {
     stream_.Enqueue([=, this] { inner_.CopyBlock(pool, from, to, tokens); });
   }
-  void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
-  void AddRmsNorm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&) override {}
-  void Linear(const Tensor&, const ops::LinearWeight&, const Tensor&) override {}
-  void QkvRopeStore(const Tensor&, const ops::RopeTable&, const ops::BatchView&, const ops::KvPool&,
-                    int32_t) override {}
-  void PagedAttention(const Tensor&, const ops::BatchView&, const ops::KvPool&, int32_t, float,
-                      const Tensor&) override {}
-  void SwiGlu(const Tensor&, const Tensor&) override {}
-  void GatherRows(const Tensor&, const int32_t*, const Tensor&) override {}
 
  private:
   Stream& stream_;

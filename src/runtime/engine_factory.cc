@@ -136,19 +136,6 @@ SchedulerLimits LimitsFrom(const EngineOptions& options, const EngineModel& draf
   return limits;
 }
 
-ExecutorConfig ConfigFrom(const EngineOptions& options, const SchedulerLimits& limits) {
-  ExecutorConfig config;
-  config.max_batch_size = options.max_batch_size;
-  config.max_num_tokens = options.max_num_tokens;
-  config.max_logits_rows = limits.max_logits_rows;
-  config.max_seq_len = options.max_seq_len;
-  config.block_tokens = options.block_tokens;
-  config.max_draft_len = limits.max_draft_len;
-  config.lookup_ngram = options.lookup_ngram;
-  config.ratio_acceptance = options.ratio_acceptance;
-  return config;
-}
-
 // What an executor holds beside the models: counts, masks and, in ratio mode, the distributions of
 // drafts and target; on a device all of the sequences' state. config: max_seq_len the longest there
 // can be.
@@ -177,6 +164,19 @@ EngineOptions Effective(EngineOptions options, const EngineModel& draft) {
 
 }  // namespace
 
+ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits) {
+  ExecutorConfig config;
+  config.max_batch_size = options.max_batch_size;
+  config.max_num_tokens = options.max_num_tokens;
+  config.max_logits_rows = limits.max_logits_rows;
+  config.max_seq_len = options.max_seq_len;
+  config.block_tokens = options.block_tokens;
+  config.max_draft_len = limits.max_draft_len;
+  config.lookup_ngram = options.lookup_ngram;
+  config.ratio_acceptance = options.ratio_acceptance;
+  return config;
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, EngineModel target,
                                                EngineModel draft, ops::Backend& backend,
                                                const Clock& clock) {
@@ -196,7 +196,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
   const ModelMemory target_memory = MemoryOf(target, rows, logits_rows);
   ModelMemory draft_memory;
   if (parts.has_draft) draft_memory = MemoryOf(draft, rows, options.max_batch_size);
-  ExecutorConfig longest = ConfigFrom(options, parts.limits);
+  ExecutorConfig longest = MakeExecutorConfig(options, parts.limits);
   if (longest.max_seq_len == 0) {
     longest.max_seq_len = static_cast<int32_t>(target_memory.max_positions);
   }
@@ -236,7 +236,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, Engin
     parts.costs->Set(ModelIndex::kDraft, points);
   }
 
-  const ExecutorConfig config = ConfigFrom(options, parts.limits);
+  const ExecutorConfig config = MakeExecutorConfig(options, parts.limits);
   TANDEM_ASSIGN_OR_RETURN(parts.executor, MakeExecutor(options, config, backend, std::move(models),
                                                        CostMeter{&clock, parts.costs.get()}));
   return FromParts(std::move(parts), clock);

@@ -8,6 +8,7 @@
 
 #include "runtime/engine.h"
 #include "runtime/executor.h"
+#include "runtime/executor_config.h"
 #include "runtime/kv_cache.h"
 #include "runtime/scheduler.h"
 #include "runtime/speculative.h"
@@ -24,5 +25,8 @@ struct EngineParts {
   std::unique_ptr<Executor> executor;
   std::vector<MemoryLine> memory_plan;
 };
+
+// What an executor has to know of effective options and their limits.
+ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits);
 
 }  // namespace tandem

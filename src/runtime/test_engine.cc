@@ -165,15 +165,7 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
     models.draft = std::make_unique<FormulaPass>(setup.draft, options.max_batch_size);
     models.draft_pool = MakePool(setup.num_blocks, options.block_tokens, models.memory);
   }
-  ExecutorConfig config;
-  config.max_batch_size = options.max_batch_size;
-  config.max_num_tokens = options.max_num_tokens;
-  config.max_logits_rows = limits.max_logits_rows;
-  config.max_seq_len = options.max_seq_len;
-  config.block_tokens = options.block_tokens;
-  config.max_draft_len = limits.max_draft_len;
-  config.lookup_ngram = options.lookup_ngram;
-  config.ratio_acceptance = options.ratio_acceptance;
+  const ExecutorConfig config = MakeExecutorConfig(options, limits);
   if (options.executor == ExecutorKind::kDevice && setup.ops == nullptr) {
     if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
     if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));

@@ -131,7 +131,11 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvP
                    out.dim(1) == num_heads * pool.head_dim,
                "head counts do not fit");
   ReserveAttention(pool.head_dim);
-  if (batch.query_start[batch.num_seqs] == 0) return;  // no row but those behind the last
+  // Rows behind the last become zeros, that nothing odd goes through the layers behind.
+  const int64_t num_rows = batch.query_start[batch.num_seqs];
+  std::memset(At(out, num_rows * out.dim(1)), 0,
+              static_cast<size_t>((batch.num_rows - num_rows) * out.dim(1)) * SizeOf(out.dtype));
+  if (num_rows == 0) return;
   const AttentionJobs jobs(batch, pool, num_heads, pool_.num_threads());
 
   const auto run = [&](int32_t seq, int64_t index, int thread) {

@@ -1,0 +1,22 @@
+// SamplingOnlyOps: for tests whose models are formulas: the ops of a forward pass do nothing, those
+// of sampling and of the cache are the test's.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace tandem::ops {
+
+class SamplingOnlyOps : public Ops {
+ public:
+  void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
+  void AddRmsNorm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&) override {}
+  void Linear(const Tensor&, const LinearWeight&, const Tensor&) override {}
+  void QkvRopeStore(const Tensor&, const RopeTable&, const BatchView&, const KvPool&,
+                    int32_t) override {}
+  void PagedAttention(const Tensor&, const BatchView&, const KvPool&, int32_t, float,
+                      const Tensor&) override {}
+  void SwiGlu(const Tensor&, const Tensor&) override {}
+  void GatherRows(const Tensor&, const int32_t*, const Tensor&) override {}
+};
+
+}  // namespace tandem::ops
