@@ -158,7 +158,7 @@ Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
-  serve::Metrics metrics;
+  serve::Metrics metrics([&session] { return session->backend->FreeBytes(); });
   serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock, {},
                                  &metrics);
   TANDEM_ASSIGN_OR_RETURN(const auto server,

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace tandem::serve {
 namespace {
@@ -114,9 +115,12 @@ struct Metrics::Impl {
                                                 "Prompt tokens of a request.", kTokenCounts);
   prom::Histogram& output_tokens = AddHistogram(registry, "tandem_request_output_tokens",
                                                 "Output tokens of an answer.", kTokenCounts);
+  std::function<int64_t()> free_memory;
 };
 
-Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::Metrics(std::function<int64_t()> free_memory) : impl_(std::make_unique<Impl>()) {
+  impl_->free_memory = std::move(free_memory);
+}
 Metrics::~Metrics() = default;
 
 void Metrics::CountResponse(std::string_view front_end, int status) {
@@ -142,6 +146,12 @@ void Metrics::CountFailed(Code code) {
 std::string Metrics::Text(const EngineStats& engine) const {
   std::vector<prom::MetricFamily> families = impl_->registry.Collect();
   AppendEngine(engine, families);
+  if (impl_->free_memory) {
+    families.push_back(EngineFigure("tandem_memory_free_bytes",
+                                    "Free memory of the device that serves.",
+                                    prom::MetricType::Gauge,
+                                    static_cast<double>(impl_->free_memory())));
+  }
   std::sort(families.begin(), families.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   return prom::TextSerializer().Serialize(families);

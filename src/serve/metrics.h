@@ -2,6 +2,7 @@
 // statistics when the text is asked for. Owned by whoever starts the server; safe on any thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,7 +15,9 @@ namespace tandem::serve {
 
 class Metrics {
  public:
-  Metrics();
+  // `free_memory`: of the device that serves, in bytes, on any thread; left out, there is no such
+  // gauge.
+  explicit Metrics(std::function<int64_t()> free_memory = {});
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
