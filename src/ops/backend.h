@@ -35,6 +35,8 @@ class Backend {
   // "cpu avx512_bf16, 2 threads"
   virtual std::string Describe() const = 0;
   virtual Device device() const = 0;
+  // Another thread than the one that made the backend calls this before it uses it.
+  virtual void BindThread() const {}
   virtual Ops& ops() = 0;
   virtual RoundOps& round() = 0;
 
@@ -44,7 +46,7 @@ class Backend {
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
   // Bytes of the words' row from its start; `out` lies in the backend's memory.
   virtual void FillRandom(const Tensor& out, const RandomWords& words) = 0;
-  // Memory that may still be taken without pushing others out.
+  // Memory that may still be taken without pushing others out. Any thread, bound or not.
   virtual int64_t FreeBytes() const = 0;
 
   // The backend's stream: the ops and the calls below run in the order they were enqueued. A

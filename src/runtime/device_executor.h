@@ -36,6 +36,7 @@ class DeviceExecutor final : public Executor {
                                                         ExecutorModels models);
   ~DeviceExecutor() override;
 
+  void BindThread() override { backend_.BindThread(); }
   void AddSequence(int32_t slot, const SlotInit& init) override;
   void RemoveSequence(int32_t slot) override;
   void Propose(const BatchPlan& plan) override;

@@ -85,6 +85,7 @@ struct Engine::Impl {
         loop(std::move(parts), inbox, events, clock) {}
 
   void RunLoop() {
+    loop.BindThread();
     while (!stop) {
       if (!loop.Step()) inbox.WaitForWork(kIdleWait);
     }

@@ -21,6 +21,8 @@ class EngineLoop {
   // `inbox`, `events` and `clock` outlive the loop.
   EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, const Clock& clock);
 
+  // Called by the thread that will call Step, unless it made the engine.
+  void BindThread() { executor_->BindThread(); }
   // One turn; false when there was nothing to do. Engine thread.
   bool Step();
   EngineStats Stats() const;  // any thread

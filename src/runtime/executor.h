@@ -40,6 +40,8 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
+  // Called by the engine's thread before all else.
+  virtual void BindThread() {}
   // Fills a slot; no step in flight may name it.
   virtual void AddSequence(int32_t slot, const SlotInit& init) = 0;
   // Clears it; no step in flight may name it.

@@ -71,7 +71,12 @@ class CudaBackend final : public Backend {
   void FillRandom(const Tensor& out, const RandomWords& words) override {
     cuda::FillRandomWords(context_, out.data, out.NumBytes(), words);
   }
+  // The runtime's current device is a property of the thread.
+  void BindThread() const override {
+    CheckCuda(cudaSetDevice(context_.device), "choosing the GPU");
+  }
   int64_t FreeBytes() const override {
+    BindThread();
     size_t free = 0, total = 0;
     CheckCuda(cudaMemGetInfo(&free, &total), "reading free memory");
     return static_cast<int64_t>(free);
