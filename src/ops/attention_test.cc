@@ -119,7 +119,7 @@ class AttentionTest : public OpTest {
     const int32_t half = shape_.head_dim / 2;
     std::vector<double> x, result(static_cast<size_t>(shape_.head_dim));
     for (int32_t i = 0; i < shape_.head_dim; ++i) {
-      x.push_back(Rounded(row[static_cast<size_t>(head * shape_.head_dim + i)]));
+      x.push_back(Rounded(row[static_cast<size_t>(int64_t{head} * shape_.head_dim + i)]));
     }
     for (int32_t i = 0; i < half; ++i) {
       const double angle = position * std::pow(10000.0, -2.0 * i / shape_.head_dim);

@@ -51,7 +51,7 @@ class PagedAttentionTest : public OpTest {
   // First element of a position's key or value.
   int64_t Offset(int32_t seq, int32_t position, int32_t head, bool value) const {
     const int64_t block =
-        tables_[static_cast<size_t>(seq * kMaxBlocks + position / shape_.block_tokens)];
+        tables_[static_cast<size_t>(int64_t{seq} * kMaxBlocks + position / shape_.block_tokens)];
     return block * pool_.elements_per_block() +
            ((value ? shape_.num_kv_heads : 0) + head) * pool_.elements_per_head() +
            position % shape_.block_tokens * shape_.head_dim;

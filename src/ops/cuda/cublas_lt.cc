@@ -154,8 +154,8 @@ class CublasLt::Library {
 
   template <typename T>
   bool TrySet(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    return lt_.MatmulDescSetAttribute(plan.operation, attribute, &value, sizeof(value)) ==
-           CUBLAS_STATUS_SUCCESS;
+    return lt_.MatmulDescSetAttribute(plan.operation, attribute, static_cast<const void*>(&value),
+                                      sizeof(value)) == CUBLAS_STATUS_SUCCESS;
   }
   template <typename T>
   void Set(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
