@@ -32,69 +32,105 @@ def dummy(name):
 
 
 def latency():
-    """(title, arguments) of each run."""
-    short = ["--batch", "1,4,16,64", "--input_len", "1024", "--output_len", "96", "--runs", "2"]
-    for title, model, kept in [
-        ("Llama-3.1-8B bf16", "llama-3.1-8b", []),
-        ("Llama-3.1-8B fp8", "llama-3.1-8b", FP8),
-        ("Llama-3.2-1B bf16", "llama-3.2-1b", []),
-        ("Llama-3.3-70B fp8", "llama-3.3-70b", FP8),
+    """(title, arguments, goals) of each run; a goal is (the row's figure, the row, the value)."""
+    short = ["--input_len", "1024", "--output_len", "64", "--runs", "1", "--max_seq_len", "2048", "--max_num_tokens", "8192"]
+    for title, model, kept, batches, goal in [
+        ("Llama-3.1-8B bf16", "llama-3.1-8b", [], "1,4,16,64", 255),
+        ("Llama-3.1-8B fp8", "llama-3.1-8b", FP8, "1,4,16,64,256", 470),
+        ("Llama-3.2-1B bf16", "llama-3.2-1b", [], "1,4,16,64", None),
+        ("Llama-3.2-1B fp8", "llama-3.2-1b", FP8, "1,4,16,64", 2100),
+        ("Llama-3.3-70B fp8", "llama-3.3-70b", FP8, "1,4,16,64", 55),
     ]:
-        yield title, ["latency", *dummy(model), *kept, *PLAIN, *short, "--max_seq_len", "2048", "--max_num_tokens", "8192"]
+        slots = ["--max_batch_size", "256"] if "256" in batches else []
+        goals = [("plain_tokens_per_s", {"batch": 1}, goal)] if goal else []
+        yield title, ["latency", *dummy(model), *kept, *PLAIN, "--batch", batches, *slots, *short], goals
     yield "Llama-3.1-8B fp8, long contexts", [
         "latency", *dummy("llama-3.1-8b"), *FP8, *PLAIN, "--batch", "1,4", "--input_len", "4096,16384,65536", "--output_len", "64",
-        "--num_requests", "4", "--runs", "1", "--max_seq_len", "70000", "--max_num_tokens", "8192"]
-    yield "Ops of Llama-3.1-8B, bf16", ["ops", *dummy("llama-3.1-8b")]
-    yield "Ops of Llama-3.1-8B, fp8", ["ops", *dummy("llama-3.1-8b"), *FP8]
+        "--num_requests", "4", "--runs", "1", "--max_seq_len", "70000", "--max_num_tokens", "8192"], []
+    yield "Ops of Llama-3.1-8B, bf16", ["ops", *dummy("llama-3.1-8b")], []
+    yield "Ops of Llama-3.1-8B, fp8", ["ops", *dummy("llama-3.1-8b"), *FP8], []
 
 
 def throughput():
-    for input_len, output_len, slots in [(128, 2048, 512), (1000, 1000, 256)]:
-        yield f"Llama-3.1-8B fp8, {input_len} in, {output_len} out", [
-            "throughput", *dummy("llama-3.1-8b"), *FP8, *PLAIN, "--max_batch_size", str(slots), "--num_requests", str(slots * 2),
-            "--input_len", str(input_len), "--output_len", str(output_len), "--max_seq_len", "4096", "--max_num_tokens", "8192"]
+    for model, name, input_len, output_len, slots, goal in [
+        ("llama-3.1-8b", "Llama-3.1-8B", 128, 2048, 512, 30000),
+        ("llama-3.1-8b", "Llama-3.1-8B", 1000, 1000, 384, 20000),
+        ("llama-3.3-70b", "Llama-3.3-70B", 128, 2048, 192, 5000),
+    ]:
+        yield f"{name} fp8, {input_len} in, {output_len} out", [
+            "throughput", *dummy(model), *FP8, *PLAIN, "--max_batch_size", str(slots), "--num_requests", str(slots * 4),
+            "--input_len", str(input_len), "--output_len", str(output_len), "--window", "30", "--max_seq_len", "4096",
+            "--max_num_tokens", "8192"], [("output_tokens_per_s", {"mode": "plain"}, goal)]
 
 
 def speculation():
     draft = ["--draft_dummy", shape("llama-3.2-1b")]
-    common = [*FP8, "--output_len", "96", "--runs", "2", "--max_seq_len", "2048", "--max_num_tokens", "8192"]
+    common = [*FP8, "--output_len", "96", "--runs", "1", "--max_seq_len", "2048", "--max_num_tokens", "8192"]
     yield "Llama-3.3-70B + 1B, fp8", [
         "speculative", *dummy("llama-3.3-70b"), *draft, *common, "--batch", "1,4,16,64", "--input_len", "512",
-        "--acceptances", "0.6,0.85", "--draft_lens", "0,4,8"]
+        "--acceptances", "0.6,0.85", "--draft_lens", "0,4"], [
+            ("draft_tokens_per_s", {"batch": 1, "agreement": 0.85, "draft_len": 0}, 230),
+            ("draft_tokens_per_s", {"batch": 16, "agreement": 0.85, "draft_len": 0}, 2200)]
     yield "Llama-3.1-8B + 1B, fp8", [
         "speculative", *dummy("llama-3.1-8b"), *draft, *common, "--batch", "1,16,64,256", "--max_batch_size", "256",
-        "--input_len", "1024", "--acceptances", "0.85", "--draft_lens", "0"]
+        "--input_len", "1024", "--acceptances", "0.85", "--draft_lens", "0"], []
     yield "First token, Llama-3.1-8B fp8", [
         "ttft", *dummy("llama-3.1-8b"), *FP8, "--input_len", "1024,4096,8192,32768,65536", "--runs", "2", "--max_seq_len",
-        "70000", "--max_num_tokens", "8192"]
+        "70000", "--max_num_tokens", "8192"], [("cold_s", {"prompt_tokens": 32768}, 0.85), ("cached_s", {"prompt_tokens": 32768}, 0.01)]
 
 
 def smoke(runs):
     """The same runs over the embedded pair's shapes, with a small load."""
     pair = HERE.parent / "models" / "dictionary"
-    small = {"--batch": "1,2", "--input_len": "32", "--output_len": "8", "--runs": "1", "--num_requests": "4",
-             "--max_batch_size": "4", "--max_seq_len": "512", "--max_num_tokens": "512", "--draft_lens": "0,2",
+    small = {"--batch": "1,2", "--input_len": "32", "--output_len": "8", "--runs": "1", "--num_requests": "2000",
+             "--max_batch_size": "4", "--window": "1", "--max_seq_len": "512", "--max_num_tokens": "512", "--draft_lens": "0,2",
              "--acceptances": "0.85", "--dummy": str(pair / "target" / "config.json"),
              "--draft_dummy": str(pair / "draft" / "config.json")}
-    for title, arguments in runs:
+    for title, arguments, goals in runs:
         kept = [arguments[0], "--device", "cpu"]
         for option, value in zip(arguments[1:], [*arguments[2:], ""]):
             if option in small:
                 kept += [option, small[option]]
             elif option == "--no_draft":
                 kept.append(option)
-        yield title, kept
+        yield title, kept, goals
 
 
-def measure(tandem, arguments):
+def measure(tandem, arguments, goals):
     """The run's figures, or what went wrong."""
     started = time.monotonic()
     run = subprocess.run([tandem, "bench", *arguments, "--json"], capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - started
-    command = " ".join(["tandem", "bench", *arguments])
+    result = {"command": " ".join(["tandem", "bench", *arguments]), "seconds": time.monotonic() - started}
     if run.returncode != 0:
-        return {"command": command, "seconds": seconds, "error": run.stderr.strip().splitlines()[-1:]}
-    return {"command": command, "seconds": seconds, "figures": json.loads(run.stdout)}
+        return {**result, "error": run.stderr.strip().splitlines()[-1:]}
+    figures = json.loads(run.stdout)
+    for figure, chosen, goal in goals:
+        for row in rows_of(figures):
+            if chosen.items() <= row.items():
+                row["goal"] = goal
+                row["of_goal"] = row[figure] / goal if figure.endswith("per_s") else goal / row[figure]
+    return {**result, "figures": figures}
+
+
+def tables_of(figures):
+    """Each table's rows: the lists of the figures, and their objects as one table."""
+    modes = [value for value in figures.values() if isinstance(value, dict)]
+    for mode, value in figures.items():
+        if isinstance(value, dict):
+            value["mode"] = mode
+    return [value for value in figures.values() if isinstance(value, list)] + ([modes] if modes else [])
+
+
+def rows_of(figures):
+    return [row for rows in tables_of(figures) for row in rows]
+
+
+def device():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "no GPU"
 
 
 def cell(value):
@@ -102,8 +138,9 @@ def cell(value):
 
 
 def table(rows):
-    """Rows of equal keys as Markdown."""
-    keys = list(rows[0])
+    """Rows as Markdown; a column that says nothing is left out."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    keys = [key for key in keys if any(row.get(key) for row in rows)]
     yield "| " + " | ".join(keys) + " |"
     yield "|" + "---|" * len(keys)
     for row in rows:
@@ -112,7 +149,7 @@ def table(rows):
 
 def markdown(kind, version, results):
     yield f"# Tandem on a GPU: {kind}\n"
-    yield f"{version}\n"
+    yield f"{version}; {device()}. `bench/gpu.py {kind}`. share_of_*: of the physical limit measured in the same run; goal: what is aimed at.\n"
     for title, result in results:
         yield f"## {title}\n"
         yield f"`{result['command']}` ({result['seconds']:.0f} s)\n"
@@ -122,11 +159,9 @@ def markdown(kind, version, results):
         figures = result["figures"]
         single = {key: value for key, value in figures.items() if not isinstance(value, (list, dict))}
         yield ", ".join(f"{key} {cell(value)}" for key, value in single.items()) + "\n"
-        for key, value in figures.items():
-            rows = value if isinstance(value, list) else [{"mode": key, **value}] if isinstance(value, dict) else []
-            if rows:
-                yield from table(rows)
-                yield ""
+        for rows in tables_of(figures):
+            yield from table(rows)
+            yield ""
 
 
 def main():
@@ -139,12 +174,12 @@ def main():
     options = parser.parse_args()
     runs = kinds[options.kind]()
     results = []
-    for title, arguments in smoke(runs) if options.smoke else runs:
-        results.append((title, measure(options.tandem, arguments)))
+    for title, arguments, goals in smoke(runs) if options.smoke else runs:
+        results.append((title, measure(options.tandem, arguments, goals)))
         print(f"{title}: {results[-1][1].get('error', 'measured')}, {results[-1][1]['seconds']:.0f} s", flush=True)
     version = subprocess.run([options.tandem, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"gpu-{options.kind}.json").write_text(json.dumps({"version": version, "runs": dict(results)}, indent=1) + "\n")
+    (options.out / f"gpu-{options.kind}.json").write_text(json.dumps({"version": version, "device": device(), "runs": dict(results)}, indent=1) + "\n")
     (options.out / f"gpu-{options.kind}.md").write_text("\n".join(markdown(options.kind, version, results)) + "\n")
     return 1 if any("error" in result for _, result in results) else 0
 

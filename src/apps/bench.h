@@ -1,6 +1,7 @@
 // The kinds of `tandem bench`, one file each; bench.cc chooses among them. Main thread.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "apps/command.h"
@@ -34,11 +35,16 @@ struct Limits {
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
                                            int32_t output_len);
 
-// Runs them with `concurrency` at a time; `use_draft`: whether they may draft. Checks every token
-// that a dummy model gave: INTERNAL names the first wrong one.
+// Runs them with `concurrency` at a time; `use_draft`: whether they may draft. Checks a dummy's
+// tokens.
 Result<LoadReport> RunRequests(Session& session, std::vector<Request>& requests, int concurrency,
                                bool use_draft,
                                const std::function<void(size_t finished)>& done = {});
+
+// That every token that a dummy model gave is the one it must give: INTERNAL names the first wrong
+// one. Nothing to check with real weights.
+Status CheckDummyTokens(const Session& session, std::span<const Request> requests,
+                        const LoadReport& report);
 
 // `count` questions of the embedded pair's key; UNIMPLEMENTED in a build without tokenizers.
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count);

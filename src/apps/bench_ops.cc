@@ -1,6 +1,6 @@
 // `tandem bench ops`: every op of a model's step alone, by rows and context, as bandwidth and
-// arithmetic beside the machine's measured limits. The shapes come from a config.json; the weights
-// are random.
+// arithmetic beside the machine's measured limits, and what share of a decode step each has. The
+// shapes come from a config.json; the weights are random.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -101,7 +101,13 @@ struct OpFigure {
   double seconds = 0;
   double bytes = 0;       // that have to move
   double operations = 0;  // that have to be done
+  // Of a decode step of so many sequences at kStepContext: how often it runs there, and for how
+  // many sequences it was measured.
+  int64_t step_calls = 0;
+  int64_t step_sequences = 0;
 };
+
+constexpr int32_t kStepContext = 1024;
 
 class OpsBench {
  public:
@@ -129,6 +135,7 @@ class OpsBench {
     }
     for (const int64_t rows : {1, 16, 64, 512}) TANDEM_RETURN_IF_ERROR(RowOps(rows));
     for (const int64_t rows : {1, 16, 64, 256}) TANDEM_RETURN_IF_ERROR(Sampling(rows));
+    SaySteps();
     return {};
   }
 
@@ -141,12 +148,24 @@ class OpsBench {
                              {"shape", f.shape},
                              {"seconds", f.seconds},
                              {"bytes_per_s", f.bytes / f.seconds},
-                             {"flops_per_s", f.operations / f.seconds}});
+                             {"share_of_read", f.bytes / f.seconds / bandwidth_},
+                             {"flops_per_s", f.operations / f.seconds},
+                             {"share_of_matrix_peak", f.operations / f.seconds / peak_}});
+    }
+    for (const int64_t sequences : kStepSequences) {
+      for (const OpFigure* f : StepOps(sequences)) {
+        const double seconds = f->seconds * static_cast<double>(f->step_calls);
+        json["steps"].push_back({{"sequences", sequences},
+                                 {"op", f->op},
+                                 {"seconds", seconds},
+                                 {"share", seconds / StepSeconds(sequences)}});
+      }
     }
     return json;
   }
 
  private:
+  static constexpr std::array<int64_t, 3> kStepSequences = {1, 16, 64};
   static constexpr int64_t kMostCachedTokens = 262144;
   static constexpr int32_t kBlockTokens = 32;
 
@@ -156,6 +175,37 @@ class OpsBench {
                              100 * figure.bytes / figure.seconds / bandwidth_,
                              100 * figure.operations / figure.seconds / peak_));
     figures_.push_back(std::move(figure));
+  }
+
+  std::vector<const OpFigure*> StepOps(int64_t sequences) const {
+    std::vector<const OpFigure*> ops;
+    for (const OpFigure& f : figures_) {
+      if (f.step_calls > 0 && f.step_sequences == sequences) ops.push_back(&f);
+    }
+    return ops;
+  }
+
+  // The sum of its ops: less than a step takes, by what lies between them.
+  double StepSeconds(int64_t sequences) const {
+    double seconds = 0;
+    for (const OpFigure* f : StepOps(sequences)) {
+      seconds += f->seconds * static_cast<double>(f->step_calls);
+    }
+    return seconds;
+  }
+
+  void SaySteps() const {
+    console_.Say(fmt::format("a decode step at {} tokens of context, from these:", kStepContext));
+    for (const int64_t sequences : kStepSequences) {
+      std::string line =
+          fmt::format("{:3} sequences {:9.1f} us:", sequences, 1e6 * StepSeconds(sequences));
+      for (const OpFigure* f : StepOps(sequences)) {
+        line += fmt::format(
+            " {} {:.0f} %", f->op,
+            100 * f->seconds * static_cast<double>(f->step_calls) / StepSeconds(sequences));
+      }
+      console_.Say(line);
+    }
   }
 
   Status Linear(const LayerShape& shape) {
@@ -183,7 +233,8 @@ class OpsBench {
           });
       const auto elements = static_cast<double>(shape.rows * shape.cols);
       Add({shape.name, fmt::format("{} x {}, {} rows", shape.rows, shape.cols, rows), seconds,
-           static_cast<double>(bytes), 2 * elements * static_cast<double>(rows)});
+           static_cast<double>(bytes), 2 * elements * static_cast<double>(rows),
+           std::string_view(shape.name) == "head" ? 1 : spec_.num_layers, rows});
     }
     return {};
   }
@@ -248,9 +299,25 @@ class OpsBench {
                                             out.View(spec_.dtype, {num_rows, width}));
     });
     const double keys = static_cast<double>(context) - static_cast<double>(rows - 1) / 2;
-    Add({"attention", fmt::format("{} x {} of {} tokens", sequences, rows, context), seconds,
-         static_cast<double>(block_bytes) * blocks * sequences,
-         4.0 * static_cast<double>(num_rows * width) * keys});
+    const bool in_step = rows == 1 && context == kStepContext;
+    const std::string shape = fmt::format("{} x {} of {} tokens", sequences, rows, context);
+    Add({"attention", shape, seconds, static_cast<double>(block_bytes) * blocks * sequences,
+         4.0 * static_cast<double>(num_rows * width) * keys, in_step ? spec_.num_layers : 0,
+         sequences});
+    if (!in_step) return {};
+    TANDEM_ASSIGN_OR_RETURN(const Buffer angles,
+                            timer_.Random(context * spec_.head_dim / 2, DType::kF32));
+    const Tensor table_of_angles = angles.View(DType::kF32, {context, spec_.head_dim / 2});
+    const ops::RopeTable rope = {.cos = table_of_angles, .sin = table_of_angles};
+    batch.block_table = table_buffer.As<int32_t>();
+    const double rope_seconds = timer_.MedianSeconds(1, [&](int64_t) {
+      timer_.backend().ops().QkvRopeStore(qkv.View(spec_.dtype, {num_rows, spec_.qkv_rows()}), rope,
+                                          batch, pool, 0);
+    });
+    Add({"rope+store", shape, rope_seconds,
+         2.0 * static_cast<double>(num_rows * spec_.qkv_rows()) *
+             static_cast<double>(SizeOf(spec_.dtype)),
+         0, spec_.num_layers, sequences});
     return {};
   }
 
@@ -274,14 +341,14 @@ class OpsBench {
                                                weight.View(dtype, {hidden}), 1e-5f,
                                                normed.View(dtype, {rows, hidden}));
                               }),
-         4 * size * static_cast<double>(rows * hidden), 0});
+         4 * size * static_cast<double>(rows * hidden), 0, 2 * spec_.num_layers + 1, rows});
     Add({"swiglu", shape,
          timer_.MedianSeconds(1,
                               [&](int64_t) {
                                 ops.SwiGlu(gate_up.View(dtype, {rows, 2 * wide}),
                                            activated.View(dtype, {rows, wide}));
                               }),
-         3 * size * static_cast<double>(rows * wide), 0});
+         3 * size * static_cast<double>(rows * wide), 0, spec_.num_layers, rows});
     return {};
   }
 
@@ -312,7 +379,8 @@ class OpsBench {
                              {out.As<ops::SampledToken>(), sample.size()});
       });
       Add({"sample", fmt::format("{} rows, {}", rows, name), seconds,
-           static_cast<double>(rows * vocab) * sizeof(float), 0});
+           static_cast<double>(rows * vocab) * sizeof(float), 0,
+           std::string_view(name) == "greedy" ? 1 : 0, rows});
     };
     measure("greedy", {.temperature = 0.0f});
     measure("temperature", {});

@@ -7,43 +7,138 @@
 #include "apps/bench.h"
 
 namespace tandem::apps {
+namespace {
+
+// The load of `slots` clients: what they send, and how long it is watched.
+struct Load {
+  int32_t slots = 0;
+  int32_t input_len = 0;
+  int32_t output_len = 0;
+  size_t count = 0;
+  Nanos window{0};  // 0: until all have ended
+};
+
+struct Measured {
+  double seconds = 0;
+  int64_t output_tokens = 0;
+  double rate = 0;  // output tokens a second
+  double acceptance = 0;
+  double host_us_per_step = 0;
+};
+
+double HostMicroseconds(const EngineStats& before, const EngineStats& after) {
+  return 1e6 * (after.host_seconds - before.host_seconds) /
+         std::max<double>(1, static_cast<double>(after.steps - before.steps));
+}
+
+// The first wave is of all ages, as if the load had lasted long: a request of age a has a tokens
+// more in its prompt and as many fewer to give.
+Status MakeAges(const Session& session, const Load& load, std::vector<Request>& requests) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<Request> given,
+      BenchRequests(session, static_cast<size_t>(load.slots), load.output_len, load.output_len));
+  for (size_t i = 0; i < given.size(); ++i) {
+    const auto age = static_cast<int32_t>(i * static_cast<size_t>(load.output_len) / given.size());
+    const std::vector<int32_t>& tokens = given[i].prompt;
+    requests[i].prompt.insert(requests[i].prompt.end(), tokens.begin(), tokens.begin() + age);
+    requests[i].max_tokens = load.output_len - age;
+  }
+  return {};
+}
+
+Result<Measured> MeasureWindow(Session& session, const Load& load, std::vector<Request>& requests,
+                               bool use_draft) {
+  for (Request& request : requests) request.use_draft = use_draft;
+  TANDEM_ASSIGN_OR_RETURN(const WindowReport report, RunWindow(*session.engine, session.clock,
+                                                               requests, load.slots, load.window));
+  TANDEM_RETURN_IF_ERROR(CheckDummyTokens(session, requests, report.load));
+  return Measured{.seconds = std::chrono::duration<double>(report.wall).count(),
+                  .output_tokens = report.after.output_tokens - report.before.output_tokens,
+                  .rate = report.OutputRate(),
+                  .acceptance = report.load.Acceptance(),
+                  .host_us_per_step = HostMicroseconds(report.before, report.after)};
+}
+
+Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Request>& requests,
+                            bool use_draft, Console& console) {
+  const EngineStats before = session.engine->Stats();
+  TANDEM_ASSIGN_OR_RETURN(
+      const LoadReport report,
+      RunRequests(session, requests, load.slots, use_draft, [&](size_t done) {
+        console.Progress("serving", static_cast<double>(done) / static_cast<double>(load.count));
+      }));
+  return Measured{.seconds = std::chrono::duration<double>(report.wall).count(),
+                  .output_tokens = report.OutputTokens(),
+                  .rate = report.OutputRate(),
+                  .acceptance = report.Acceptance(),
+                  .host_us_per_step = HostMicroseconds(before, session.engine->Stats())};
+}
+
+Result<Load> ReadLoad(const OptionValues& options, const Session& session) {
+  Load load;
+  load.slots = session.engine->options().max_batch_size;
+  load.output_len = static_cast<int32_t>(options.Int("output_len"));
+  load.window =
+      std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(options.Float("window")));
+  const auto asked = static_cast<size_t>(options.Int("num_requests"));
+  const auto slots = static_cast<size_t>(load.slots);
+  load.count = asked > 0 ? asked : slots * (options.Flag("quick") ? 1 : 4);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
+                          ParseNumberList(options.Text("input_len"), "--input_len", 0));
+  load.input_len = lengths.front();
+  if (load.window > Nanos(0) && load.input_len == 0) {
+    return InvalidArgument("--window: needs --input_len and --output_len");
+  }
+  if (load.window > Nanos(0) && load.count <= slots) {
+    return InvalidArgument("--num_requests: a window needs more requests than slots");
+  }
+  return load;
+}
+
+// Tokens a second if decoding read memory, and prompts multiplied, at the machine's limit, one
+// after the other.
+double LimitRate(const Session& session, const Load& load, const Limits& limits) {
+  const double step =
+      limits.StepSeconds(session, load.slots, load.input_len + load.output_len / 2) / load.slots;
+  return 1.0 / (step + limits.PromptSeconds(session, load.input_len) / load.output_len);
+}
+
+}  // namespace
 
 Status BenchThroughput(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
+  TANDEM_ASSIGN_OR_RETURN(const Load load, ReadLoad(options, *session));
+  Limits limits;
+  if (load.input_len > 0) limits.Measure(*session);
   session->engine->Start();
-  const int32_t slots = session->engine->options().max_batch_size;
-  const auto asked = static_cast<size_t>(options.Int("num_requests"));
-  const size_t quick_count = static_cast<size_t>(slots);
-  const size_t count = asked > 0 ? asked : quick_count * (options.Flag("quick") ? 1 : 4);
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
-                          ParseNumberList(options.Text("input_len"), "--input_len", 0));
   TANDEM_ASSIGN_OR_RETURN(std::vector<Request> requests,
-                          BenchRequests(*session, count, lengths.front(),
-                                        static_cast<int32_t>(options.Int("output_len"))));
-  console.Say(MachineLine(*session->backend));
+                          BenchRequests(*session, load.count, load.input_len, load.output_len));
+  const bool windowed = load.window > Nanos(0);
+  if (windowed) TANDEM_RETURN_IF_ERROR(MakeAges(*session, load, requests));
+  const std::string machine = MachineLine(*session->backend);
+  console.Say(machine);
   nlohmann::ordered_json json = {
-      {"machine", MachineLine(*session->backend)}, {"requests", count}, {"concurrency", slots}};
+      {"machine", machine}, {"requests", load.count}, {"concurrency", load.slots}};
+  std::string beside;
+  if (load.input_len > 0) {
+    const double limit = LimitRate(*session, load, limits);
+    json["limit_tokens_per_s"] = limit;
+    beside = fmt::format(" (limit {:.0f})", limit);
+  }
   for (const bool use_draft : {false, true}) {
     if (use_draft && !session->engine->has_draft()) continue;
-    const EngineStats before = session->engine->Stats();
-    TANDEM_ASSIGN_OR_RETURN(
-        const LoadReport report,
-        RunRequests(*session, requests, slots, use_draft, [&](size_t done) {
-          console.Progress("serving", static_cast<double>(done) / static_cast<double>(count));
-        }));
-    const EngineStats after = session->engine->Stats();
-    const double host_us = 1e6 * (after.host_seconds - before.host_seconds) /
-                           std::max<double>(1, static_cast<double>(after.steps - before.steps));
+    TANDEM_ASSIGN_OR_RETURN(const Measured measured,
+                            windowed ? MeasureWindow(*session, load, requests, use_draft)
+                                     : MeasureAll(*session, load, requests, use_draft, console));
     const char* mode = use_draft ? "with_draft" : "plain";
-    console.Say(
-        fmt::format("{:10}  {} requests, {} at a time: {:.1f} output tok/s, host time of "
-                    "a step {:.0f} us",
-                    mode, count, slots, report.OutputRate(), host_us));
-    json[mode] = {{"output_tokens_per_s", report.OutputRate()},
-                  {"output_tokens", report.OutputTokens()},
-                  {"seconds", std::chrono::duration<double>(report.wall).count()},
-                  {"host_us_per_step", host_us},
-                  {"acceptance", report.Acceptance()}};
+    console.Say(fmt::format(
+        "{:10}  {} at a time, {:.1f} s: {:.1f} output tok/s{}, host time of a step {:.0f} us", mode,
+        load.slots, measured.seconds, measured.rate, beside, measured.host_us_per_step));
+    json[mode] = {{"output_tokens_per_s", measured.rate},
+                  {"output_tokens", measured.output_tokens},
+                  {"seconds", measured.seconds},
+                  {"host_us_per_step", measured.host_us_per_step},
+                  {"acceptance", measured.acceptance}};
   }
   console.Result(json.dump());
   return {};

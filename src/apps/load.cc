@@ -25,20 +25,24 @@ class ClosedLoop {
 
   Status Run(int concurrency, const std::function<void(size_t)>& done) {
     const Nanos start = clock_.Now();
-    size_t next = 0;
-    size_t finished = 0;
-    while (finished < requests_.size()) {
-      while (next < requests_.size() && open_.size() < static_cast<size_t>(concurrency)) {
-        TANDEM_RETURN_IF_ERROR(Submit(next++));
-      }
-      Event event;
-      if (!engine_.PopEvent(event, std::chrono::seconds(1))) continue;
-      TANDEM_ASSIGN_OR_RETURN(const bool ended, Take(event));
-      if (!ended) continue;
-      ++finished;
-      if (done) done(finished);
+    while (finished_ < requests_.size()) {
+      TANDEM_RETURN_IF_ERROR(SendUpTo(concurrency));
+      TANDEM_ASSIGN_OR_RETURN(const bool ended, Receive());
+      if (ended && done) done(finished_);
     }
     report_.wall = clock_.Now() - start;
+    return {};
+  }
+
+  Status RunWindow(int concurrency, Nanos window, WindowReport& report) {
+    while (begun_ < concurrency) TANDEM_RETURN_IF_ERROR(KeepUp(concurrency));
+    report.before = engine_.Stats();
+    const Nanos start = clock_.Now();
+    while (clock_.Now() - start < window) TANDEM_RETURN_IF_ERROR(KeepUp(concurrency));
+    report.wall = clock_.Now() - start;
+    report.after = engine_.Stats();
+    CancelAll();
+    while (!open_.empty()) TANDEM_RETURN_IF_ERROR(Receive().status());
     return {};
   }
 
@@ -49,6 +53,30 @@ class ClosedLoop {
   LoadReport TakeReport() { return std::move(report_); }
 
  private:
+  Status SendUpTo(int concurrency) {
+    while (next_ < requests_.size() && open_.size() < static_cast<size_t>(concurrency)) {
+      TANDEM_RETURN_IF_ERROR(Submit(next_++));
+    }
+    return {};
+  }
+
+  Status KeepUp(int concurrency) {
+    TANDEM_RETURN_IF_ERROR(SendUpTo(concurrency));
+    if (open_.size() < static_cast<size_t>(concurrency)) {
+      return FailedPrecondition("the requests ended before the window: more are needed");
+    }
+    return Receive().status();
+  }
+
+  // Waits a while for an event; true when it ended its request.
+  Result<bool> Receive() {
+    Event event;
+    if (!engine_.PopEvent(event, std::chrono::seconds(1))) return false;
+    TANDEM_ASSIGN_OR_RETURN(const bool ended, Take(event));
+    if (ended) ++finished_;
+    return ended;
+  }
+
   Status Submit(size_t index) {
     const Nanos now = clock_.Now();
     TANDEM_ASSIGN_OR_RETURN(const RequestId id, engine_.Submit(requests_[index]));
@@ -65,7 +93,10 @@ class ClosedLoop {
     if (event.finish == FinishReason::kFailed) return event.error;
     LoadRecord& record = report_.records[open.index];
     const Nanos age = clock_.Now() - open.submitted;
-    if (!event.tokens.empty() && record.first_token == Nanos(0)) record.first_token = age;
+    if (!event.tokens.empty() && record.first_token == Nanos(0)) {
+      record.first_token = age;
+      ++begun_;
+    }
     for (const ops::SampledToken& token : event.tokens) {
       record.choices[static_cast<size_t>(event.choice)].push_back(token.token);
     }
@@ -83,6 +114,9 @@ class ClosedLoop {
   std::span<const Request> requests_;
   std::unordered_map<RequestId, Open> open_;
   LoadReport report_;
+  size_t next_ = 0;      // of the requests: the first that was not sent
+  size_t finished_ = 0;  // requests
+  int begun_ = 0;        // requests whose first token came
 };
 
 }  // namespace
@@ -145,6 +179,11 @@ double LoadReport::Acceptance() const {
   return proposed > 0 ? static_cast<double>(DraftsAccepted()) / static_cast<double>(proposed) : 0.0;
 }
 
+double WindowReport::OutputRate() const {
+  return static_cast<double>(after.output_tokens - before.output_tokens) /
+         std::max(Seconds(wall), 1e-9);
+}
+
 void QueueForAll(EngineOptions& options) {
   options.max_queue_size = std::max(options.max_queue_size, options.max_batch_size);
 }
@@ -158,6 +197,18 @@ Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
     return status;
   }
   return loop.TakeReport();
+}
+
+Result<WindowReport> RunWindow(Engine& engine, const Clock& clock,
+                               std::span<const Request> requests, int concurrency, Nanos window) {
+  ClosedLoop loop(engine, clock, requests);
+  WindowReport report;
+  if (const Status status = loop.RunWindow(concurrency, window, report); !status.ok()) {
+    loop.CancelAll();
+    return status;
+  }
+  report.load = loop.TakeReport();
+  return report;
 }
 
 }  // namespace tandem::apps

@@ -38,6 +38,16 @@ struct LoadReport {
   double Acceptance() const;
 };
 
+// What an engine did in a stretch of time with `concurrency` requests open all along.
+struct WindowReport {
+  LoadReport load;  // all requests that were sent, those behind the window cancelled
+  Nanos wall{0};    // of the window
+  EngineStats before;
+  EngineStats after;
+
+  double OutputRate() const;  // output tokens a second of the window
+};
+
 // Room in the queue for all that a closed loop has open: it submits them between two steps.
 void QueueForAll(EngineOptions& options);
 
@@ -46,5 +56,10 @@ void QueueForAll(EngineOptions& options);
 Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
                                  std::span<const Request> requests, int concurrency,
                                  const std::function<void(size_t finished)>& done = {});
+
+// The same, but only from when the first `concurrency` requests have all begun, for `window`;
+// what is open then is cancelled. FAILED_PRECONDITION when the requests do not last so long.
+Result<WindowReport> RunWindow(Engine& engine, const Clock& clock,
+                               std::span<const Request> requests, int concurrency, Nanos window);
 
 }  // namespace tandem::apps
