@@ -2,47 +2,12 @@
 // tiny random models of several shapes and spellings (tests/golden/make_fixtures.py).
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <fstream>
-
+#include "checkpoint/golden_test_util.h"
 #include "checkpoint/hf_reader.h"
 #include "model/decoder_test_driver.h"
-#include "model/json_fields.h"
-#include "tensor/convert.h"
 
 namespace tandem {
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kFixtures = fs::path(TANDEM_SOURCE_DIR) / "tests/data/tiny";
-
-std::vector<std::string> ModelNames() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kFixtures)) {
-    if (fs::exists(entry.path() / "golden.safetensors")) {
-      names.push_back(entry.path().filename().string());
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-// |ours - golden| / |golden| over all positions.
-double RelativeError(const std::vector<std::vector<float>>& ours, const Tensor& golden) {
-  EXPECT_EQ(golden.dim(0), static_cast<int64_t>(ours.size()));
-  EXPECT_EQ(golden.dim(1), static_cast<int64_t>(ours[0].size()));
-  double difference = 0;
-  double norm = 0;
-  for (int64_t i = 0; i < golden.NumElements(); ++i) {
-    const double expected = golden.As<float>()[i];
-    const auto row = static_cast<size_t>(i / golden.dim(1));
-    const double actual = ours[row][static_cast<size_t>(i % golden.dim(1))];
-    difference += (actual - expected) * (actual - expected);
-    norm += expected * expected;
-  }
-  return std::sqrt(difference / norm);
-}
 
 class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
@@ -50,7 +15,7 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, std::
   std::vector<std::vector<float>> Logits(const std::vector<int32_t>& tokens,
                                          std::optional<DType> dtype) const {
     const auto& [name, isa] = GetParam();
-    auto reader = HfReader::Open(kFixtures / name, dtype);
+    auto reader = HfReader::Open(GoldenFolder() / name, dtype);
     EXPECT_TRUE(reader.ok()) << reader.status().message();
     auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = isa});
     EXPECT_TRUE(backend.ok()) << backend.status().message();
@@ -63,18 +28,11 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, std::
 };
 
 TEST_P(GoldenTest, AgreesWithTransformers) {
-  const fs::path folder = kFixtures / std::get<0>(GetParam());
+  const std::filesystem::path folder = GoldenFolder() / std::get<0>(GetParam());
   const auto golden = SafetensorsFile::Open(folder / "golden.safetensors");
   ASSERT_TRUE(golden.ok()) << golden.status().message();
-  const auto json = JsonFields::Parse(*ReadTextFile(folder / "golden.json"));
-  ASSERT_TRUE(json.ok());
-  const auto prompts = json->Object("prompts");
-  ASSERT_TRUE(prompts.has_value());
   int compared = 0;
-  for (const std::string& prompt : prompts->Keys()) {
-    std::vector<int32_t> tokens;
-    for (const int64_t token : prompts->Ints(prompt)) tokens.push_back(static_cast<int32_t>(token));
-    ASSERT_FALSE(tokens.empty());
+  for (const auto& [prompt, tokens] : GoldenPrompts(folder)) {
     const auto& tensors = (*golden)->tensors();
     const double wide =
         RelativeError(Logits(tokens, DType::kF32), tensors.at(prompt + ".logits_fp32"));
@@ -89,18 +47,18 @@ TEST_P(GoldenTest, AgreesWithTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, GoldenTest,
-                         ::testing::Combine(::testing::ValuesIn(ModelNames()),
+                         ::testing::Combine(::testing::ValuesIn(GoldenModels()),
                                             ::testing::ValuesIn(ops::SupportedCpuIsas())),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + std::get<1>(info.param);
                          });
 
-TEST(Golden, CoversEveryShape) { EXPECT_GE(ModelNames().size(), 6u); }
+TEST(Golden, CoversEveryShape) { EXPECT_GE(GoldenModels().size(), 6u); }
 
 TEST(Golden, TheSpellingsOfTransformers4And5MeanTheSame) {
   for (const char* name : {"gqa_bf16_llama3_tied", "linear_bf16_sharded"}) {
-    const auto five = HfReader::Open(kFixtures / name);
-    const auto four = HfReader::Open(kFixtures / (std::string(name) + "_v4"));
+    const auto five = HfReader::Open(GoldenFolder() / name);
+    const auto four = HfReader::Open(GoldenFolder() / (std::string(name) + "_v4"));
     ASSERT_TRUE(five.ok()) << five.status().message();
     ASSERT_TRUE(four.ok()) << four.status().message();
     EXPECT_EQ((*five)->spec(), (*four)->spec());

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,8 +17,9 @@ namespace tandem {
 
 class DecoderTestDriver {
  public:
+  // `cache`: what keys and values are kept in; the model's own type unless given.
   DecoderTestDriver(std::shared_ptr<const Weights> weights, ops::Backend& backend,
-                    int32_t max_tokens)
+                    int32_t max_tokens, std::optional<DType> cache = {})
       : backend_(backend), spec_(weights->spec), max_blocks_(max_tokens / kBlockTokens + 1) {
     auto decoder = Decoder::Create(std::move(weights), backend, max_tokens, max_tokens);
     EXPECT_TRUE(decoder.ok()) << decoder.status().message();
@@ -28,8 +30,9 @@ class DecoderTestDriver {
     pool_.block_tokens = kBlockTokens;
     pool_.head_dim = static_cast<int32_t>(spec_.head_dim);
     const int64_t elements = pool_.num_blocks * pool_.elements_per_block();
-    cache_ = Allocate(static_cast<size_t>(elements) * SizeOf(spec_.dtype));
-    pool_.data = cache_.View(spec_.dtype, {elements});
+    const DType stored = cache.value_or(spec_.dtype);
+    cache_ = Allocate(static_cast<size_t>(elements) * SizeOf(stored));
+    pool_.data = cache_.View(stored, {elements});
     for (int32_t i = 0; i < max_blocks_; ++i) block_table_.push_back(max_blocks_ - i);
   }
 

@@ -1,11 +1,14 @@
 // The Llama forward pass written down once more, plainly and in double precision over the whole
-// sequence, without cache, batching or ops: what Decoder is compared with. Test code, pure
-// functions.
+// sequence, without cache, batching or ops: what Decoder is compared with. On demand it rounds what
+// a backend stores, and nothing else: what is then left of a difference is the order of sums. Test
+// code, pure functions.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,9 +20,25 @@ namespace tandem {
 
 using Matrix = std::vector<std::vector<double>>;  // [rows][cols]
 
+// What is stored rounded; left out, nothing is.
+struct StoredTypes {
+  std::optional<DType> activations;  // what an op writes, the logits aside
+  bool fp8_linears = false;  // the layers' weights, by a scale a row, as Backend::PackLinear says
+  bool fp8_cache = false;    // keys and values
+};
+
+// To the nearest e4m3 number, ties to even; beyond the largest, that one.
+inline double RoundToFp8(double value) {
+  const double magnitude = std::abs(value);
+  if (magnitude == 0.0) return value;
+  const double step = std::ldexp(1.0, std::max(std::ilogb(magnitude), -6) - 3);
+  return std::copysign(std::min(std::nearbyint(magnitude / step) * step, 448.0), value);
+}
+
 class ReferenceDecoder {
  public:
-  explicit ReferenceDecoder(WeightSource& source) : source_(source), spec_(source.spec()) {}
+  explicit ReferenceDecoder(WeightSource& source, const StoredTypes& types = {})
+      : source_(source), spec_(source.spec()), types_(types) {}
 
   // Logits behind every token, [tokens][vocab].
   Matrix Logits(std::span<const int32_t> tokens, int64_t max_positions) {
@@ -29,7 +48,9 @@ class ReferenceDecoder {
     for (const int32_t token : tokens) x.push_back(embedding[static_cast<size_t>(token)]);
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
       Add(x, Attention(Norm(x, WeightRole::kInputNorm, layer), layer, frequencies));
+      Store(x);
       Add(x, Mlp(Norm(x, WeightRole::kPostNorm, layer), layer));
+      Store(x);
     }
     const Matrix normed = Norm(x, WeightRole::kFinalNorm, 0);
     return Product(normed, spec_.tied_head ? embedding : Weight(WeightRole::kHead, 0), {});
@@ -53,6 +74,37 @@ class ReferenceDecoder {
     return out;
   }
 
+  // As an activation is.
+  void Store(Matrix& x) const {
+    if (!types_.activations) return;
+    for (auto& row : x) {
+      for (double& value : row) {
+        const auto narrow = static_cast<float>(value);
+        value = *types_.activations == DType::kBF16 ? ToFloat(ToBFloat16(narrow))
+                                                    : ToFloat(ToFloat16(narrow));
+      }
+    }
+  }
+  // As a key or a value is.
+  void StoreInCache(Matrix& x) const {
+    if (!types_.fp8_cache) return Store(x);
+    for (auto& row : x) {
+      for (double& value : row) value = RoundToFp8(value);
+    }
+  }
+  // As the weights of a layer's product are.
+  void StoreLinear(Matrix& weight) const {
+    if (!types_.fp8_linears) return;
+    for (auto& row : weight) {
+      double largest = 0;
+      for (const double value : row) largest = std::max(largest, std::abs(value));
+      const float scale = largest > 0 ? static_cast<float>(largest) / 448.0f : 1.0f;
+      for (double& value : row) {
+        value = RoundToFp8(static_cast<float>(value) / scale) * static_cast<double>(scale);
+      }
+    }
+  }
+
   static void Add(Matrix& x, const Matrix& delta) {
     for (size_t i = 0; i < x.size(); ++i) {
       for (size_t j = 0; j < x[i].size(); ++j) x[i][j] += delta[i][j];
@@ -69,6 +121,7 @@ class ReferenceDecoder {
           1.0 / std::sqrt(squares / static_cast<double>(row.size()) + spec_.norm_epsilon);
       for (size_t j = 0; j < row.size(); ++j) row[j] *= scale * weight[0][j];
     }
+    Store(out);
     return out;
   }
 
@@ -85,8 +138,11 @@ class ReferenceDecoder {
   }
 
   Matrix Linear(const Matrix& x, WeightRole role, int64_t layer) {
-    return Product(x, Weight(role, layer),
-                   HasBias(spec_, role) ? Weight(role, layer, true) : Matrix{});
+    Matrix weight = Weight(role, layer);
+    StoreLinear(weight);
+    Matrix out = Product(x, weight, HasBias(spec_, role) ? Weight(role, layer, true) : Matrix{});
+    Store(out);
+    return out;
   }
 
   void Rotate(Matrix& x, const std::vector<double>& frequencies) const {
@@ -108,9 +164,12 @@ class ReferenceDecoder {
   Matrix Attention(const Matrix& x, int64_t layer, const std::vector<double>& frequencies) {
     Matrix query = Linear(x, WeightRole::kQuery, layer);
     Matrix key = Linear(x, WeightRole::kKey, layer);
-    const Matrix value = Linear(x, WeightRole::kValue, layer);
+    Matrix value = Linear(x, WeightRole::kValue, layer);
     Rotate(query, frequencies);
     Rotate(key, frequencies);
+    Store(query);
+    StoreInCache(key);
+    StoreInCache(value);
     const auto dim = static_cast<size_t>(spec_.head_dim);
     const auto group = static_cast<size_t>(spec_.num_heads / spec_.num_kv_heads);
     Matrix out(x.size(), std::vector<double>(query[0].size(), 0.0));
@@ -132,6 +191,7 @@ class ReferenceDecoder {
         }
       }
     }
+    Store(out);
     return Linear(out, WeightRole::kAttentionOut, layer);
   }
 
@@ -143,11 +203,13 @@ class ReferenceDecoder {
         gate[i][j] = gate[i][j] / (1.0 + std::exp(-gate[i][j])) * up[i][j];
       }
     }
+    Store(gate);
     return Linear(gate, WeightRole::kDown, layer);
   }
 
   WeightSource& source_;
-  ModelSpec spec_;
+  const ModelSpec spec_;
+  const StoredTypes types_;
 };
 
 // |a - b| / |b| over all elements.
