@@ -5,11 +5,15 @@
 
 #include <cmath>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <string>
 
+#include "model/decoder_test_driver.h"
+#include "ops/testing/forwarding_backend.h"
 #include "ops/testing/sampling_only_ops.h"
 #include "runtime/test_engine.h"
+#include "runtime/test_llama.h"
 
 namespace tandem {
 namespace {
@@ -19,20 +23,104 @@ constexpr int32_t kDrafts = 2;
 constexpr int32_t kTokens = kDrafts + 2;
 constexpr int32_t kDraws = 100000;
 constexpr int32_t kControlDraws = 20000;  // enough to find a wrong law out
-constexpr int32_t kWave = 1000;           // requests submitted at once
 
-TestSetup SmallVocabulary() {
+// Where the logits come from: formulas, which the host computes, or a tiny pair of Llamas on the
+// test's backend.
+enum class Models : uint8_t { kFormulas, kLlamas };
+
+std::vector<Models> ModelsHere() {
+  if (TestOnCuda()) return {Models::kLlamas};
+  if (TestExecutor() == ExecutorKind::kDevice) return {Models::kFormulas, Models::kLlamas};
+  return {Models::kFormulas};
+}
+
+// Fewer where a CPU computes Llamas.
+int32_t DrawsOf(Models models) {
+  return models == Models::kLlamas && !TestOnCuda() ? kControlDraws : kDraws;
+}
+
+std::string Name(Models models) { return models == Models::kFormulas ? "formulas" : "llamas"; }
+
+struct LlamaPair {
+  EngineModel target, draft;
+};
+
+const LlamaPair& Llamas() {
+  static const LlamaPair pair = [] {
+    ModelSpec spec = TinyLlamaSpec(DType::kBF16, 64);
+    spec.vocab_size = kVocab;
+    return LlamaPair{MakeTinyLlama(spec, 5, 0.0f, TestBackend()),
+                     MakeTinyLlama(spec, 5, 0.5f, TestBackend())};
+  }();
+  return pair;
+}
+
+std::unique_ptr<ForwardPass> MakePass(const EngineModel& model, const EngineOptions& options,
+                                      int32_t max_logits_rows) {
+  return std::make_unique<DecoderPass>(
+      Decoder::Create(model.weights, TestBackend(), options.max_num_tokens, max_logits_rows)
+          .value());
+}
+
+ops::KvPool MakePool(const ModelSpec& spec, const TestSetup& setup, std::vector<Buffer>& memory) {
+  ops::KvPool pool;
+  pool.num_blocks = setup.num_blocks;
+  pool.num_layers = static_cast<int32_t>(spec.num_layers);
+  pool.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
+  pool.block_tokens = setup.options.block_tokens;
+  pool.head_dim = static_cast<int32_t>(spec.head_dim);
+  const int64_t elements = pool.num_blocks * pool.elements_per_block();
+  memory.push_back(
+      TestBackend().Allocate(static_cast<size_t>(elements) * SizeOf(spec.dtype)).value());
+  pool.data = memory.back().View(spec.dtype, {elements});
+  return pool;
+}
+
+ExecutorModels MakeLlamas(const TestSetup& setup, const SchedulerLimits& limits) {
+  const auto& [target, draft] = Llamas();
+  ExecutorModels models;
+  models.target = MakePass(target, setup.options, limits.max_logits_rows);
+  models.draft = MakePass(draft, setup.options, setup.options.max_batch_size);
+  models.target_pool = MakePool(target.weights->spec, setup, models.memory);
+  models.draft_pool = MakePool(draft.weights->spec, setup, models.memory);
+  return models;
+}
+
+TestSetup SmallVocabulary(Models models) {
   TestSetup setup;
   setup.options = SmallOptions();
   setup.options.max_batch_size = 64;
   setup.options.max_num_tokens = 512;
-  setup.options.max_queue_size = kWave;
+  setup.options.max_queue_size = 1000;
   setup.options.draft_mode = DraftMode::kFixed;
   setup.options.fixed_draft_len = kDrafts;
   setup.options.max_draft_len = kDrafts;
   setup.target = {.vocab = kVocab, .share = 1.0, .scale = 3.0f};
   setup.draft = {.vocab = kVocab, .share = 0.5, .scale = 3.0f};
+  if (models == Models::kLlamas) {
+    // All requests of a wave start in one step, so that the steps behind it are replayed graphs.
+    setup.options.max_batch_size = 256;
+    setup.options.max_num_tokens = 1024;
+    setup.options.max_queue_size = 256;
+    setup.options.block_tokens = 16;
+    setup.make_models = [setup](const SchedulerLimits& limits) {
+      return MakeLlamas(setup, limits);
+    };
+  }
   return setup;
+}
+
+// The target's logits behind a context, alone: what the backend gives it in any batch.
+std::vector<float> TargetLogits(const TestSetup& setup, const std::vector<int32_t>& context) {
+  if (!setup.make_models) return FormulaPass(setup.target, 1).Logits(context);
+  return DecoderTestDriver(Llamas().target.weights, TestBackend(), 16).Feed(context).back();
+}
+
+// What says how options filter a distribution, wherever the logits come from.
+ops::Ops& HostSampler() {
+  static const std::unique_ptr<ops::Backend> backend =
+      ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "scalar"}).value();
+  return backend->ops();
 }
 
 // Tokens other than the one before.
@@ -56,14 +144,14 @@ class NoTwins final : public TokenConstraint {
 using Law = std::map<std::vector<int32_t>, double>;  // probability of the kTokens tokens
 
 // The exact law, by the sampler's own filtered distribution behind every possible prefix.
-void AddLaw(const FormulaPass& model, const Request& request, std::vector<int32_t>& context,
+void AddLaw(const TestSetup& setup, const Request& request, std::vector<int32_t>& context,
             double probability, Law& law) {
   const size_t prompt = request.prompt.size();
   if (context.size() == prompt + kTokens) {
     law[{context.begin() + static_cast<ptrdiff_t>(prompt), context.end()}] = probability;
     return;
   }
-  const std::vector<float> logits = model.Logits(context);
+  const std::vector<float> logits = TargetLogits(setup, context);
   ops::SlotSampling slot;
   slot.params = request.sampling;
   std::vector<int32_t> counts(kVocab);
@@ -82,12 +170,12 @@ void AddLaw(const FormulaPass& model, const Request& request, std::vector<int32_
     row.allowed = &allowed;
   }
   ops::SampledToken drawn;
-  TestBackend().ops().Sample(std::span(&row, 1), kVocab, std::span(&drawn, 1));
+  HostSampler().Sample(std::span(&row, 1), kVocab, std::span(&drawn, 1));
   for (int32_t token = 0; token < kVocab; ++token) {
     const double p = static_cast<double>(probs[static_cast<size_t>(token)]);
     if (p <= 0.0) continue;
     context.push_back(token);
-    AddLaw(model, request, context, probability * p, law);
+    AddLaw(setup, request, context, probability * p, law);
     context.pop_back();
   }
 }
@@ -98,10 +186,9 @@ bool Drafts(const Request& request) {
 }
 
 Law ExactLaw(const TestSetup& setup, const Request& request) {
-  const FormulaPass target(setup.target, 1);
   Law law;
   std::vector<int32_t> context = request.prompt;
-  AddLaw(target, request, context, 1.0, law);
+  AddLaw(setup, request, context, 1.0, law);
   return law;
 }
 
@@ -111,16 +198,13 @@ struct Count {
   EngineStats stats;
 };
 
-Count Draw(const TestSetup& setup, const Request& request, int32_t draws = kDraws) {
+Count Draw(const TestSetup& setup, const Request& request, int32_t draws) {
   FakeClock clock;
   const auto engine = MakeTestEngine(setup, clock);
   Count count;
-  count.draws = draws;
-  for (int32_t first = 0; first < draws; first += kWave) {
-    std::vector<Request> requests(kWave, request);
-    for (int32_t i = 0; i < kWave; ++i) {
-      requests[static_cast<size_t>(i)].seed = static_cast<uint64_t>(first + i);
-    }
+  while (count.draws < draws) {
+    std::vector<Request> requests(static_cast<size_t>(setup.options.max_queue_size), request);
+    for (Request& one : requests) one.seed = static_cast<uint64_t>(count.draws++);
     for (const std::vector<Output>& outputs : RunRequests(*engine, requests)) {
       ++count.outputs[outputs[0].tokens];
     }
@@ -164,51 +248,68 @@ struct LawCase {
   std::function<void(Request&)> set;
 };
 
-class AcceptanceLawTest : public testing::TestWithParam<LawCase> {
+// How far the drawn outputs are from the target's law; told, for the record.
+double Measure(const TestSetup& setup, const Request& request, const Count& count) {
+  const double deviation = Deviation(ExactLaw(setup, request), count);
+  const EngineStats& stats = count.stats;
+  std::cout << count.draws << " draws, " << stats.drafts_accepted << " of " << stats.drafts_proposed
+            << " drafts accepted: chi-square " << deviation << " deviations from its mean\n";
+  return deviation;
+}
+
+class AcceptanceLawTest : public testing::TestWithParam<std::tuple<Models, LawCase>> {
  protected:
+  void SetUp() override {
+    if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
+  }
   static Request MakeRequest() {
     Request request = SimpleRequest({1, 3, 2}, kTokens);
     request.sampling.temperature = 1.0f;
-    GetParam().set(request);
+    std::get<1>(GetParam()).set(request);
     return request;
   }
 };
 
 TEST_P(AcceptanceLawTest, RatioModeFollowsTheTarget) {
-  TestSetup setup = SmallVocabulary();
+  TestSetup setup = SmallVocabulary(std::get<0>(GetParam()));
   setup.options.ratio_acceptance = true;
   const Request request = MakeRequest();
-  const Count count = Draw(setup, request);
-  EXPECT_EQ(count.stats.drafts_proposed > kDraws, Drafts(request));
+  const Count count = Draw(setup, request, DrawsOf(std::get<0>(GetParam())));
+  EXPECT_EQ(count.stats.drafts_proposed > count.draws, Drafts(request));
   EXPECT_EQ(count.stats.drafts_accepted > 0, Drafts(request));
-  EXPECT_LT(Deviation(ExactLaw(setup, request), count), kHolds);
+  EXPECT_LT(Measure(setup, request, count), kHolds);
 }
 
 TEST_P(AcceptanceLawTest, TokenMatchFollowsTheTarget) {
-  const TestSetup setup = SmallVocabulary();
+  const TestSetup setup = SmallVocabulary(std::get<0>(GetParam()));
   const Request request = MakeRequest();
-  const Count count = Draw(setup, request);
+  const Count count = Draw(setup, request, DrawsOf(std::get<0>(GetParam())));
   EXPECT_EQ(count.stats.drafts_accepted > 0, Drafts(request));
-  EXPECT_LT(Deviation(ExactLaw(setup, request), count), kHolds);
+  EXPECT_LT(Measure(setup, request, count), kHolds);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Options, AcceptanceLawTest,
-    testing::Values(LawCase{"plain", [](Request&) {}},
-                    LawCase{"temperature_and_top_k",
-                            [](Request& r) {
-                              r.sampling.temperature = 1.4f;
-                              r.sampling.top_k = 4;
-                            }},
-                    LawCase{"top_p", [](Request& r) { r.sampling.top_p = 0.8f; }},
-                    LawCase{"penalties",
-                            [](Request& r) {
-                              r.sampling.repetition_penalty = 1.5f;
-                              r.sampling.frequency_penalty = 0.4f;
-                            }},
-                    LawCase{"mask",
-                            [](Request& r) { r.constraint = std::make_shared<NoTwins>(); }}),
-    [](const testing::TestParamInfo<LawCase>& info) { return info.param.name; });
+const LawCase kLawCases[] = {
+    {"plain", [](Request&) {}},
+    {"temperature_and_top_k",
+     [](Request& r) {
+       r.sampling.temperature = 1.4f;
+       r.sampling.top_k = 4;
+     }},
+    {"top_p", [](Request& r) { r.sampling.top_p = 0.8f; }},
+    {"penalties",
+     [](Request& r) {
+       r.sampling.repetition_penalty = 1.5f;
+       r.sampling.frequency_penalty = 0.4f;
+     }},
+    {"mask", [](Request& r) { r.constraint = std::make_shared<NoTwins>(); }}};
+
+INSTANTIATE_TEST_SUITE_P(Options, AcceptanceLawTest,
+                         testing::Combine(testing::ValuesIn(ModelsHere()),
+                                          testing::ValuesIn(kLawCases)),
+                         [](const testing::TestParamInfo<std::tuple<Models, LawCase>>& info) {
+                           return std::get<1>(info.param).name + "_" +
+                                  Name(std::get<0>(info.param));
+                         });
 
 // The sampling ops of another backend, for a test to change one of.
 class ForwardingOps : public ops::SamplingOnlyOps {
@@ -243,11 +344,62 @@ class BiasedOps final : public ForwardingOps {
   }
 };
 
+// An acceptance that is told that drafts were drawn from all tokens alike.
+class AllAlikeRound : public ops::ForwardingRoundOps {
+ public:
+  AllAlikeRound(ops::Backend& backend, const EngineOptions& options)
+      : ForwardingRoundOps(backend.round()) {
+    const std::vector<float> alike(
+        static_cast<size_t>(options.max_batch_size * options.max_draft_len * kVocab),
+        1.0f / kVocab);
+    const size_t bytes = alike.size() * sizeof(float);
+    alike_ = backend.Allocate(bytes).value();
+    backend.CopyToDevice(alike_.data(), alike.data(), bytes);
+  }
+  void LayVerifyRows(const ops::Round& round, const ops::PassBounds& bounds) override {
+    ops::Round told = round;
+    told.draft_probs = alike_.As<float>();
+    inner_.LayVerifyRows(told, bounds);
+  }
+
+ private:
+  Buffer alike_;  // [rows, kVocab]
+};
+
+// Accepts by a wrong rule, the executor's own kind of.
+class BiasedBackend final : public ops::ForwardingBackend {
+ public:
+  BiasedBackend(ops::Backend& inner, const EngineOptions& options)
+      : ForwardingBackend(inner), ops_(inner.ops()), round_(inner, options) {}
+  ops::Ops& ops() override {
+    if (TestExecutor() == ExecutorKind::kHost) return ops_;
+    return inner_.ops();
+  }
+  ops::RoundOps& round() override { return round_; }
+
+ private:
+  BiasedOps ops_;
+  AllAlikeRound round_;
+};
+
 // How a draft is drawn in place of the request's own way.
 struct DraftFilter {
   ops::SamplingParams params;
-  uint32_t allowed = ~0u;  // tokens
+  int32_t forbidden = -1;  // a token
+
+  ops::SlotSampling Of(const ops::SlotSampling& request, const int32_t* id,
+                       const float* bias) const {
+    ops::SlotSampling slot = request;
+    slot.params = params;
+    slot.params.num_top_logprobs = -1;
+    slot.params.seed = request.params.seed;
+    slot.bias_ids = id;
+    slot.bias_values = bias;
+    slot.num_bias = forbidden < 0 ? 0 : 1;
+    return slot;
+  }
 };
+constexpr float kNever = -1e4f;  // a bias
 
 // Draws drafts through a filter of their own, so that a draft may be drawn that the target would
 // never draw, and the other way round. The rows of drafts are those that want no log-probability:
@@ -267,13 +419,10 @@ class DraftFilterOps final : public ForwardingOps {
       ops_.Sample({&row, 1}, vocab, {&out, 1});
       return;
     }
-    ops::SlotSampling slot = *row.slot;
-    slot.params = filter_.params;
-    slot.params.num_top_logprobs = -1;
-    slot.params.seed = row.slot->params.seed;
+    const ops::SlotSampling slot = filter_.Of(*row.slot, &filter_.forbidden, &kNever);
     ops::SampleRow filtered = row;
     filtered.slot = &slot;
-    filtered.allowed = &filter_.allowed;
+    filtered.allowed = nullptr;
     ops_.Sample({&filtered, 1}, vocab, {&out, 1});
     // The lie: what the draft would have been drawn from by the request's own filters.
     ops::SampledToken unused;
@@ -284,34 +433,91 @@ class DraftFilterOps final : public ForwardingOps {
   const bool tells_the_truth_;
 };
 
+// The same where the slots lie on a device: their records of how drafts are drawn are changed
+// there.
+class DraftFilterRound final : public AllAlikeRound {
+ public:
+  DraftFilterRound(ops::Backend& backend, const EngineOptions& options, const DraftFilter& filter,
+                   bool tells_the_truth)
+      : AllAlikeRound(backend, options),
+        backend_(backend),
+        filter_(filter),
+        tells_the_truth_(tells_the_truth),
+        forbidden_(backend.Allocate(sizeof(int32_t)).value()),
+        never_(backend.Allocate(sizeof(float)).value()) {
+    backend.CopyToDevice(forbidden_.data(), &filter.forbidden, sizeof(int32_t));
+    backend.CopyToDevice(never_.data(), &kNever, sizeof(float));
+  }
+  void StartSlot(const ops::SlotArrays& slots, const ops::SlotPatch* patch) override {
+    inner_.StartSlot(slots, patch);
+    ops::SlotPatch started;
+    backend_.CopyToHost(&started, patch, sizeof(started));
+    const ops::SlotSampling draft =
+        filter_.Of(started.sampling, forbidden_.As<int32_t>(), never_.As<float>());
+    backend_.CopyToDevice(slots.draft_sampling + started.slot, &draft, sizeof(draft));
+  }
+  void LayVerifyRows(const ops::Round& round, const ops::PassBounds& bounds) override {
+    if (tells_the_truth_) {
+      inner_.LayVerifyRows(round, bounds);
+    } else {
+      AllAlikeRound::LayVerifyRows(round, bounds);
+    }
+  }
+
+ private:
+  ops::Backend& backend_;
+  const DraftFilter filter_;
+  const bool tells_the_truth_;
+  Buffer forbidden_, never_;
+};
+
+class DraftFilterBackend final : public ops::ForwardingBackend {
+ public:
+  DraftFilterBackend(ops::Backend& inner, const EngineOptions& options, const DraftFilter& filter,
+                     bool tells_the_truth)
+      : ForwardingBackend(inner),
+        ops_(inner.ops(), filter, tells_the_truth),
+        round_(inner, options, filter, tells_the_truth) {}
+  ops::Ops& ops() override {
+    if (TestExecutor() == ExecutorKind::kHost) return ops_;
+    return inner_.ops();
+  }
+  ops::RoundOps& round() override { return round_; }
+
+ private:
+  DraftFilterOps ops_;
+  DraftFilterRound round_;
+};
+
 struct TwoFilters {
   std::string name;
   std::function<void(Request&)> target;
   std::function<void(DraftFilter&)> draft;
 };
 
-class UnequalFiltersTest : public testing::TestWithParam<TwoFilters> {
+class UnequalFiltersTest : public testing::TestWithParam<std::tuple<Models, TwoFilters>> {
  protected:
   void SetUp() override {
-    if (TestExecutor() == ExecutorKind::kDevice)
-      GTEST_SKIP() << "ops of a test's own are the host's";
+    if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   }
   // Of the drawn outputs against the target's law.
   static double DeviationWith(bool tells_the_truth) {
+    const auto& [models, filters] = GetParam();
     DraftFilter filter;
-    GetParam().draft(filter);
-    DraftFilterOps ops(TestBackend().ops(), filter, tells_the_truth);
-    TestSetup setup = SmallVocabulary();
+    filters.draft(filter);
+    TestSetup setup = SmallVocabulary(models);
     setup.options.ratio_acceptance = true;
-    setup.ops = &ops;
+    DraftFilterBackend backend(TestBackend(), setup.options, filter, tells_the_truth);
+    setup.backend = &backend;
     Request request = SimpleRequest({1, 3, 2}, kTokens);
     request.sampling.temperature = 1.0f;
     request.sampling.num_top_logprobs = 0;
-    GetParam().target(request);
-    const Count count = Draw(setup, request, tells_the_truth ? kDraws : kControlDraws);
+    filters.target(request);
+    if (!Drafts(request)) request.constraint = nullptr;
+    const Count count = Draw(setup, request, tells_the_truth ? DrawsOf(models) : kControlDraws);
     EXPECT_GT(count.stats.drafts_accepted, 0);
     EXPECT_LT(count.stats.drafts_accepted, count.stats.drafts_proposed);
-    return Deviation(ExactLaw(setup, request), count);
+    return Measure(setup, request, count);
   }
 };
 
@@ -321,44 +527,56 @@ TEST_P(UnequalFiltersTest, AnUntrueDraftDistributionIsFoundOut) {
   EXPECT_GT(DeviationWith(false), kHolds);
 }
 
+const TwoFilters kTwoFilters[] = {{"narrow_target",
+                                   [](Request& r) {
+                                     r.sampling.temperature = 0.8f;
+                                     r.sampling.top_k = 4;
+                                     r.sampling.top_p = 0.9f;
+                                     r.sampling.repetition_penalty = 1.3f;
+                                     r.constraint = std::make_shared<NoTwins>();
+                                   },
+                                   [](DraftFilter& d) {
+                                     d.params.temperature = 1.5f;
+                                     d.params.presence_penalty = 0.7f;
+                                   }},
+                                  {"narrow_draft",
+                                   [](Request& r) {
+                                     r.sampling.temperature = 1.4f;
+                                     r.sampling.frequency_penalty = 0.4f;
+                                   },
+                                   [](DraftFilter& d) {
+                                     d.params.temperature = 0.6f;
+                                     d.params.top_k = 3;
+                                     d.params.top_p = 0.8f;
+                                     d.params.repetition_penalty = 1.5f;
+                                     d.forbidden = 2;
+                                   }}};
+
 INSTANTIATE_TEST_SUITE_P(Options, UnequalFiltersTest,
-                         testing::Values(TwoFilters{"narrow_target",
-                                                    [](Request& r) {
-                                                      r.sampling.temperature = 0.8f;
-                                                      r.sampling.top_k = 4;
-                                                      r.sampling.top_p = 0.9f;
-                                                      r.sampling.repetition_penalty = 1.3f;
-                                                      r.constraint = std::make_shared<NoTwins>();
-                                                    },
-                                                    [](DraftFilter& d) {
-                                                      d.params.temperature = 1.5f;
-                                                      d.params.presence_penalty = 0.7f;
-                                                    }},
-                                         TwoFilters{"narrow_draft",
-                                                    [](Request& r) {
-                                                      r.sampling.temperature = 1.4f;
-                                                      r.sampling.frequency_penalty = 0.4f;
-                                                    },
-                                                    [](DraftFilter& d) {
-                                                      d.params.temperature = 0.6f;
-                                                      d.params.top_k = 3;
-                                                      d.params.top_p = 0.8f;
-                                                      d.params.repetition_penalty = 1.5f;
-                                                      d.allowed = 0b11011;
-                                                    }}),
-                         [](const testing::TestParamInfo<TwoFilters>& info) {
-                           return info.param.name;
+                         testing::Combine(testing::ValuesIn(ModelsHere()),
+                                          testing::ValuesIn(kTwoFilters)),
+                         [](const testing::TestParamInfo<std::tuple<Models, TwoFilters>>& info) {
+                           return std::get<1>(info.param).name + "_" +
+                                  Name(std::get<0>(info.param));
                          });
 
-TEST(AcceptanceLaw, ABiasedRuleIsFoundOut) {
-  BiasedOps biased(TestBackend().ops());
-  TestSetup setup = SmallVocabulary();
+class BiasedRuleTest : public testing::TestWithParam<Models> {};
+
+TEST_P(BiasedRuleTest, IsFoundOut) {
+  if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
+  TestSetup setup = SmallVocabulary(GetParam());
   setup.options.ratio_acceptance = true;
-  setup.ops = &biased;
+  BiasedBackend biased(TestBackend(), setup.options);
+  setup.backend = &biased;
   Request request = SimpleRequest({1, 3, 2}, kTokens);
   request.sampling.temperature = 1.0f;
-  EXPECT_GT(Deviation(ExactLaw(setup, request), Draw(setup, request, kControlDraws)), kHolds);
+  EXPECT_GT(Measure(setup, request, Draw(setup, request, kControlDraws)), kHolds);
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, BiasedRuleTest, testing::ValuesIn(ModelsHere()),
+                         [](const testing::TestParamInfo<Models>& info) {
+                           return Name(info.param);
+                         });
 
 double AcceptanceRate(bool ratio) {
   TestSetup setup;
@@ -382,6 +600,8 @@ double AcceptanceRate(bool ratio) {
 }
 
 TEST(AcceptanceLaw, SharedNoiseAcceptsNearlyAsOftenAsTheRatioRule) {
+  if (TestOnCuda())
+    GTEST_SKIP() << "of formulas, which the host computes; embedded_pair_test asks a GPU";
   const double ratio = AcceptanceRate(true);
   EXPECT_GT(ratio, 0.5);
   EXPECT_GE(AcceptanceRate(false), 0.9 * ratio);

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 
+#include "ops/testing/forwarding_backend.h"
 #include "ops/testing/sampling_only_ops.h"
 #include "runtime/test_engine.h"
 
@@ -122,15 +123,12 @@ struct StreamGraph final : ops::Graph {
 };
 
 // On the test's CPU backend.
-class StreamBackend final : public ops::Backend {
+class StreamBackend final : public ops::ForwardingBackend {
  public:
   explicit StreamBackend(ops::Backend& inner)
-      : inner_(inner), ops_(stream_, inner.ops()), round_(stream_, inner.round()) {}
-  std::string Describe() const override { return "a stream"; }
-  Device device() const override { return inner_.device(); }
+      : ForwardingBackend(inner), ops_(stream_, inner.ops()), round_(stream_, inner.round()) {}
   ops::Ops& ops() override { return ops_; }
   ops::RoundOps& round() override { return round_; }
-  Result<Buffer> Allocate(size_t bytes) override { return inner_.Allocate(bytes); }
   void CopyToDevice(void* to, const void* from, size_t bytes) override {
     stream_.Drain();
     inner_.CopyToDevice(to, from, bytes);
@@ -139,10 +137,6 @@ class StreamBackend final : public ops::Backend {
     stream_.Drain();
     inner_.CopyToHost(to, from, bytes);
   }
-  void FillRandom(const Tensor& out, const ops::RandomWords& words) override {
-    inner_.FillRandom(out, words);
-  }
-  int64_t FreeBytes() const override { return inner_.FreeBytes(); }
   void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) override {
     stream_.Enqueue([=, this] { inner_.CopyToDevice(to, from, bytes); });
   }
@@ -168,23 +162,12 @@ class StreamBackend final : public ops::Backend {
     ++launches_;
     for (const Work& work : static_cast<const StreamGraph&>(graph).works) stream_.Enqueue(work);
   }
-  Result<ops::LinearWeight> PackLinear(std::span<const ops::LinearPart> parts,
-                                       DType stored) override {
-    return inner_.PackLinear(parts, stored);
-  }
-  int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
-    return inner_.PackedBytes(rows, cols, stored);
-  }
-  double MeasureReadBandwidth() override { return 1.0; }
-  double MeasureMatrixPeak(DType) override { return 1.0; }
-
   Stream& stream() { return stream_; }
   int synchronizations() const { return synchronizations_; }
   int captures() const { return captures_; }
   int launches() const { return launches_; }
 
  private:
-  ops::Backend& inner_;
   Stream stream_;
   StreamOps ops_;
   StreamRoundOps round_;

@@ -12,11 +12,6 @@
 namespace tandem {
 namespace {
 
-bool TestOnCuda() {
-  const char* name = std::getenv("TANDEM_TEST_BACKEND");
-  return name != nullptr && std::string_view(name) == "cuda";
-}
-
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -40,6 +35,18 @@ ops::KvPool MakePool(int32_t num_blocks, int32_t block_tokens, std::vector<Buffe
   memory.push_back(Buffer::OnHost(static_cast<size_t>(elements) * sizeof(int32_t)));
   pool.data = memory.back().View(DType::kF32, {elements});
   return pool;
+}
+
+ExecutorModels MakeFormulas(const TestSetup& setup, int32_t max_logits_rows, bool has_draft) {
+  const EngineOptions& options = setup.options;
+  ExecutorModels models;
+  models.target = std::make_unique<FormulaPass>(setup.target, max_logits_rows);
+  models.target_pool = MakePool(setup.num_blocks, options.block_tokens, models.memory);
+  if (has_draft) {
+    models.draft = std::make_unique<FormulaPass>(setup.draft, options.max_batch_size);
+    models.draft_pool = MakePool(setup.num_blocks, options.block_tokens, models.memory);
+  }
+  return models;
 }
 
 int32_t& StoredToken(const ops::BatchView& batch, const ops::KvPool& pool, int32_t seq,
@@ -115,6 +122,11 @@ EngineOptions SmallOptions() {
   return options;
 }
 
+bool TestOnCuda() {
+  const char* name = std::getenv("TANDEM_TEST_BACKEND");
+  return name != nullptr && std::string_view(name) == "cuda";
+}
+
 bool HasTestBackend() { return !TestOnCuda() || ops::NumCudaDevices() > 0; }
 
 ops::Backend& TestBackend() {
@@ -158,22 +170,17 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   parts.costs->Set(ModelIndex::kTarget, target);
   if (parts.has_draft) parts.costs->Set(ModelIndex::kDraft, draft);
 
-  ExecutorModels models;
-  models.target = std::make_unique<FormulaPass>(setup.target, limits.max_logits_rows);
-  models.target_pool = MakePool(setup.num_blocks, options.block_tokens, models.memory);
-  if (parts.has_draft) {
-    models.draft = std::make_unique<FormulaPass>(setup.draft, options.max_batch_size);
-    models.draft_pool = MakePool(setup.num_blocks, options.block_tokens, models.memory);
-  }
+  ExecutorModels models = setup.make_models
+                              ? setup.make_models(limits)
+                              : MakeFormulas(setup, limits.max_logits_rows, parts.has_draft);
+  if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
+  if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
+  ops::Backend& backend = setup.backend != nullptr ? *setup.backend : TestBackend();
   const ExecutorConfig config = MakeExecutorConfig(options, limits);
-  if (options.executor == ExecutorKind::kDevice && setup.ops == nullptr) {
-    if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
-    if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
-    ops::Backend& backend = setup.backend != nullptr ? *setup.backend : TestBackend();
+  if (options.executor == ExecutorKind::kDevice) {
     parts.executor = DeviceExecutor::Create(config, backend, std::move(models)).value();
   } else {
-    ops::Ops& ops = setup.ops != nullptr ? *setup.ops : TestBackend().ops();
-    parts.executor = std::make_unique<CpuExecutor>(config, ops, std::move(models),
+    parts.executor = std::make_unique<CpuExecutor>(config, backend.ops(), std::move(models),
                                                    CostMeter{&clock, parts.costs.get()});
   }
   return Engine::FromParts(std::move(parts), clock);

@@ -51,10 +51,11 @@ struct TestSetup {
   double target_seconds = 1.0;
   double target_row_seconds = 0.01;
   double draft_seconds = 0.05;
-  // What the device executor runs on, null: TestBackend; and what is put around each model.
+  // Other models than the formulas, of target.vocab tokens: their passes and pools.
+  std::function<ExecutorModels(const SchedulerLimits&)> make_models;
+  // What the executor runs on, null: TestBackend; and what is put around each model.
   ops::Backend* backend = nullptr;
   std::function<std::unique_ptr<ForwardPass>(std::unique_ptr<ForwardPass>)> wrap_pass;
-  ops::Ops* ops = nullptr;  // null: those of TestBackend; else the host's executor is tested
 };
 
 // The executor under test: each suite runs once on the host's and once, with the variable
@@ -67,6 +68,7 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
 // The CPU, or with TANDEM_TEST_BACKEND set to "cuda" the GPU, batch-invariant: for models made on
 // it (a FormulaPass computes on the host).
 ops::Backend& TestBackend();
+bool TestOnCuda();
 // False where the GPU is asked for and there is none: skip.
 bool HasTestBackend();
 

@@ -1,0 +1,103 @@
+// ForwardingBackend and ForwardingRoundOps: another backend's, for a test to change some of. What
+// they forward to outlives them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "ops/backend.h"
+
+namespace tandem::ops {
+
+class ForwardingRoundOps : public RoundOps {
+ public:
+  explicit ForwardingRoundOps(RoundOps& inner) : inner_(inner) {}
+  void StartSlot(const SlotArrays& slots, const SlotPatch* patch) override {
+    inner_.StartSlot(slots, patch);
+  }
+  void EndSlot(const SlotArrays& slots, int32_t slot) override { inner_.EndSlot(slots, slot); }
+  void ApplyPlan(const Round& round, int32_t max_items) override {
+    inner_.ApplyPlan(round, max_items);
+  }
+  void LookUpDrafts(const Round& round, int32_t max_items) override {
+    inner_.LookUpDrafts(round, max_items);
+  }
+  void LayDraftRows(const Round& round, const PassBounds& bounds) override {
+    inner_.LayDraftRows(round, bounds);
+  }
+  void LayDraftSamples(const Round& round, const PassBounds& bounds, const float* logits,
+                       int64_t stride) override {
+    inner_.LayDraftSamples(round, bounds, logits, stride);
+  }
+  void KeepDrafts(const Round& round, const PassBounds& bounds) override {
+    inner_.KeepDrafts(round, bounds);
+  }
+  void LayTargetRows(const Round& round, const PassBounds& bounds) override {
+    inner_.LayTargetRows(round, bounds);
+  }
+  void LayTargetSamples(const Round& round, const PassBounds& bounds,
+                        const float* logits) override {
+    inner_.LayTargetSamples(round, bounds, logits);
+  }
+  void LayVerifyRows(const Round& round, const PassBounds& bounds) override {
+    inner_.LayVerifyRows(round, bounds);
+  }
+  void LayChosenRows(const Round& round, const PassBounds& bounds) override {
+    inner_.LayChosenRows(round, bounds);
+  }
+  void Accept(const Round& round, const PassBounds& bounds, const float* logits) override {
+    inner_.Accept(round, bounds, logits);
+  }
+
+ protected:
+  RoundOps& inner_;
+};
+
+class ForwardingBackend : public Backend {
+ public:
+  explicit ForwardingBackend(Backend& inner) : inner_(inner) {}
+  std::string Describe() const override { return inner_.Describe(); }
+  Device device() const override { return inner_.device(); }
+  Ops& ops() override { return inner_.ops(); }
+  RoundOps& round() override { return inner_.round(); }
+  Result<Buffer> Allocate(size_t bytes) override { return inner_.Allocate(bytes); }
+  void CopyToDevice(void* to, const void* from, size_t bytes) override {
+    inner_.CopyToDevice(to, from, bytes);
+  }
+  void CopyToHost(void* to, const void* from, size_t bytes) override {
+    inner_.CopyToHost(to, from, bytes);
+  }
+  void FillRandom(const Tensor& out, const RandomWords& words) override {
+    inner_.FillRandom(out, words);
+  }
+  int64_t FreeBytes() const override { return inner_.FreeBytes(); }
+  Result<Buffer> AllocatePinned(size_t bytes) override { return inner_.AllocatePinned(bytes); }
+  void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) override {
+    inner_.EnqueueCopyToDevice(to, from, bytes);
+  }
+  void EnqueueCopyToHost(void* to, const void* from, size_t bytes) override {
+    inner_.EnqueueCopyToHost(to, from, bytes);
+  }
+  void Mark(int mark) override { inner_.Mark(mark); }
+  void WaitFor(int mark) override { inner_.WaitFor(mark); }
+  Status Synchronize() override { return inner_.Synchronize(); }
+  std::unique_ptr<Graph> Capture(const std::function<void()>& enqueue) override {
+    return inner_.Capture(enqueue);
+  }
+  void Launch(const Graph& graph) override { inner_.Launch(graph); }
+  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override {
+    return inner_.PackLinear(parts, stored);
+  }
+  int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
+    return inner_.PackedBytes(rows, cols, stored);
+  }
+  double MeasureReadBandwidth() override { return inner_.MeasureReadBandwidth(); }
+  double MeasureMatrixPeak(DType dtype) override { return inner_.MeasureMatrixPeak(dtype); }
+
+ protected:
+  Backend& inner_;
+};
+
+}  // namespace tandem::ops
