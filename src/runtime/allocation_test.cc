@@ -6,8 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "runtime/test_engine.h"
-#include "runtime/test_llama.h"
+#include "runtime/steady_engine_test_util.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TANDEM_COUNTS_MALLOC 0  // the sanitizer has its own malloc
@@ -57,39 +56,17 @@ class AllocationTest : public testing::TestWithParam<int32_t> {};
 TEST_P(AllocationTest, AThousandStepsAllocateNothing) {
   if (!TANDEM_COUNTS_MALLOC) GTEST_SKIP() << "malloc is the sanitizer's";
   SteadyClock clock;
-  const ModelSpec spec = TinyLlamaSpec(DType::kBF16, 8192);
   EngineOptions options;
-  options.max_batch_size = 4;
-  options.max_num_tokens = 64;
-  options.max_seq_len = 8192;
-  options.kv_cache_bytes = int64_t{1} << 28;
-  options.draft_mode = DraftMode::kFixed;
-  options.lookup_ngram = 2;
   options.steps_in_flight = GetParam();
   options.executor = TestExecutor();
-  auto engine = Engine::Create(options, MakeTinyLlama(spec, 5, 0.0f, TestBackend()),
-                               MakeTinyLlama(spec, 5, 0.05f, TestBackend()), TestBackend(), clock);
-  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
-  for (int32_t i = 0; i < 4; ++i) {
-    Request request = SimpleRequest(CountingPrompt(20, i, 96), 8000);
-    request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
-    if (i == 1) request.sampling.repetition_penalty = 1.1f;
-    if (i == 2) request.sampling.num_top_logprobs = 2;
-    if (i == 3) request.sampling.top_p = 0.9f;
-    ASSERT_TRUE((*engine)->Submit(request).ok());
-  }
+  const auto engine = MakeSteadyEngine(options, TestBackend(), clock);
   Event event;
-  const auto step = [&] {
-    (*engine)->Step();
-    while ((*engine)->PopEvent(event, Nanos(0))) {
-    }
-  };
-  for (int i = 0; i < 100; ++i) step();
-  const EngineStats before = (*engine)->Stats();
+  for (int i = 0; i < 100; ++i) StepAndRead(*engine, event);
+  const EngineStats before = engine->Stats();
   counting = true;
-  for (int i = 0; i < 1000; ++i) step();
+  for (int i = 0; i < 1000; ++i) StepAndRead(*engine, event);
   counting = false;
-  const EngineStats after = (*engine)->Stats();
+  const EngineStats after = engine->Stats();
   EXPECT_EQ(allocations.exchange(0), 0);
   EXPECT_EQ(after.steps - before.steps, 1000);
   EXPECT_EQ(after.running, 4);

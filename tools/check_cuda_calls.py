@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Looks into the backend's object files for calls of CUDA that a test of allocations and waits would not see.
+
+    tools/check_cuda_calls.py COUNTED OBJECT...      COUNTED: functions that the test counts, with commas between
+
+Every function of the CUDA runtime that an object calls has to be counted or to stand in the list here of those that
+neither allocate nor wait; of the driver none may be called.
+"""
+
+import re
+import subprocess
+import sys
+
+NEITHER_ALLOCATE_NOR_WAIT = set(
+    """
+    cudaEventElapsedTime cudaEventRecord cudaFuncGetAttributes cudaFuncSetAttribute cudaGetDeviceCount
+    cudaGetDeviceProperties cudaGetErrorString cudaGetLastError cudaGraphDestroy cudaLaunchKernelExC cudaMemsetAsync
+    cudaSetDevice cudaStreamBeginCapture cudaStreamEndCapture
+    """.split()
+)
+
+
+def calls_of(path):
+    lines = subprocess.run(["nm", "-u", path], check=True, capture_output=True, text=True).stdout
+    return set(re.findall(r"\bU (cu(?:da)?[A-Z]\w*)", lines))
+
+
+def main(counted, paths):
+    calls = {path: calls_of(path) for path in paths}
+    known = NEITHER_ALLOCATE_NOR_WAIT | set(counted.split(","))
+    unknown = [f"{path}: {call}" for path in paths for call in sorted(calls[path] - known)]
+    for line in unknown:
+        print(line)
+    seen = set().union(*calls.values())
+    print(f"{len(paths)} object files call {len(seen)} functions of CUDA, {len(unknown)} of them unknown here")
+    return 1 if unknown or not seen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))
