@@ -260,7 +260,7 @@ bool KvCache::Allocate(int32_t count, std::vector<BlockId>& blocks) {
 }
 
 void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
-                      const ComputedLengths& computed) {
+                      const ComputedLengths& computed, const ComputedLengths& published) {
   Impl& impl = *impl_;
   if (!impl.options.enable_reuse) return;
   const int32_t size = block_tokens();
@@ -268,8 +268,14 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
   const int32_t whole = std::min(known, computed[kTarget]) / size;
   TANDEM_CHECK(Index(whole) <= blocks.size(), std::to_string(whole) + " blocks are computed, " +
                                                   std::to_string(blocks.size()) + " are there");
-  BlockId parent = kRoot;
-  for (int32_t i = 0; i < whole; ++i) {
+  // What came before the new stands, and behind a block of the caller's own the tree goes on.
+  const bool draft_moved = computed[kDraft] > published[kDraft];
+  const int32_t stands =
+      draft_moved ? std::min(published[kTarget], published[kDraft]) : published[kTarget];
+  int32_t first = std::min(stands / size, whole);
+  while (first > 0 && !impl.At(blocks[Index(first - 1)]).in_tree) --first;
+  BlockId parent = first > 0 ? blocks[Index(first - 1)] : kRoot;
+  for (int32_t i = first; i < whole; ++i) {
     const BlockId block = blocks[Index(i)];
     TANDEM_CHECK(impl.At(block).references > 0,
                  "block " + std::to_string(block) + " is published without a reference");

@@ -73,10 +73,11 @@ class KvCache {
 
   // Puts the full blocks of `tokens` that the target has computed into the tree, with what the
   // draft has computed of them. A block whose content the tree already holds under another id is
-  // left private. May be called again with more tokens or larger `computed`. The caller holds a
+  // left private. May be called again with more tokens or larger `computed`; `published` is then
+  // what the call before was given, and the price is that of what is new. The caller holds a
   // reference to each of `blocks`. Changes no reference count.
   void Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
-               const ComputedLengths& computed);
+               const ComputedLengths& computed, const ComputedLengths& published = {0, 0});
 
   // Gives the references back; a block that is in the tree becomes cached, another one free.
   void Release(std::span<const BlockId> blocks);

@@ -36,6 +36,7 @@ struct Sequence {
   Tokens tokens;
   std::vector<BlockId> blocks;
   ComputedLengths computed{0, 0};
+  ComputedLengths published{0, 0};
 };
 
 // The tree by definition: whole-block prefixes, each with its block.
@@ -240,7 +241,7 @@ class Model {
       cache_.Release(started.blocks);
       sequences_.pop_back();
     } else {
-      started.computed = match.computed;
+      started.computed = started.published = match.computed;
       ExpectContent(started);
     }
     MarkIdle();
@@ -288,7 +289,8 @@ class Model {
   void Publish() {
     Sequence* sequence = AnySequence();
     if (sequence == nullptr) return;
-    cache_.Publish(sequence->tokens, sequence->blocks, sequence->computed);
+    cache_.Publish(sequence->tokens, sequence->blocks, sequence->computed, sequence->published);
+    sequence->published = sequence->computed;
     for (int32_t i = 0; (i + 1) * kBlockTokens <= sequence->computed[0]; ++i) {
       const Tokens prefix(sequence->tokens.begin(),
                           sequence->tokens.begin() + (i + 1) * kBlockTokens);
