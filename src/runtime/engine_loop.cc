@@ -75,28 +75,36 @@ void EngineLoop::Admit(Nanos now) {
   const bool cancel_all = inbox_.Take(arrived_, cancels_);
   for (std::unique_ptr<Sequence>& sequence : arrived_) Enter(std::move(sequence));
   arrived_.clear();
+  if (cancel_all || !cancels_.empty() || now >= next_deadline_) EndAsked(cancel_all, now);
+  cancels_.clear();
+}
+
+void EngineLoop::Enter(std::unique_ptr<Sequence> sequence) {
+  sequence->arrival = ++arrivals_;
+  next_deadline_ = std::min(next_deadline_, sequence->request().deadline.value_or(Nanos::max()));
+  scheduler_.Enqueue(*sequence);
+  sequences_.push_back(std::move(sequence));
+}
+
+// Ends what was cancelled or has run out of time.
+void EngineLoop::EndAsked(bool cancel_all, Nanos now) {
+  next_deadline_ = Nanos::max();
   for (const std::unique_ptr<Sequence>& sequence : sequences_) {
     if (sequence->phase == Phase::kFinished) continue;
     const bool cancelled = cancel_all || std::find(cancels_.begin(), cancels_.end(),
                                                    sequence->open->id) != cancels_.end();
     CancelOrTimeOut(*sequence, cancelled, now);
   }
-  cancels_.clear();
-}
-
-void EngineLoop::Enter(std::unique_ptr<Sequence> sequence) {
-  sequence->arrival = ++arrivals_;
-  scheduler_.Enqueue(*sequence);
-  sequences_.push_back(std::move(sequence));
 }
 
 void EngineLoop::CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now) {
-  const std::optional<Nanos> deadline = sequence.request().deadline;
+  const Nanos deadline = sequence.request().deadline.value_or(Nanos::max());
   if (cancelled) {
     End(sequence, FinishReason::kCancelled);
-  } else if (deadline.has_value() && now >= *deadline) {
+  } else if (now >= deadline) {
     End(sequence, FinishReason::kTimedOut);
   } else {
+    next_deadline_ = std::min(next_deadline_, deadline);
     return;
   }
   changes_.push_back({&sequence, 0, 0});

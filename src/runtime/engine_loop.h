@@ -45,6 +45,7 @@ class EngineLoop {
   void Emit();
 
   void Enter(std::unique_ptr<Sequence> sequence);
+  void EndAsked(bool cancel_all, Nanos now);
   void CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now);
   void TakeSlot(Sequence& sequence, Nanos now);
   void CommitSequence(Sequence& sequence, const SequenceResult& result, Nanos now);
@@ -64,6 +65,7 @@ class EngineLoop {
 
   std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival
   uint64_t arrivals_ = 0;
+  Nanos next_deadline_ = Nanos::max();        // no open sequence has an earlier one
   std::array<StepPlan, kMaxLaunched> plans_;  // by the parity of the step
   uint64_t launched_ = 0;                     // steps
   uint64_t landed_ = 0;                       // steps
