@@ -96,6 +96,20 @@ struct SampledToken {
   int32_t num_top = 0;
   int32_t top_ids[kMaxTopLogprobs];
   float top_logprobs[kMaxTopLogprobs];
+
+  SampledToken() = default;
+  // A copy takes what is set: most tokens have nothing beside them, and room for 160 bytes.
+  TANDEM_HOST_DEVICE SampledToken(const SampledToken& other) { *this = other; }
+  TANDEM_HOST_DEVICE SampledToken& operator=(const SampledToken& other) {
+    token = other.token;
+    logprob = other.logprob;
+    num_top = other.num_top;
+    for (int32_t i = 0; i < num_top; ++i) {
+      top_ids[i] = other.top_ids[i];
+      top_logprobs[i] = other.top_logprobs[i];
+    }
+    return *this;
+  }
 };
 
 }  // namespace tandem::ops
