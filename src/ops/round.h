@@ -122,7 +122,8 @@ struct RoundResult {
   int32_t fault = kFaultNone;
 };
 
-// Not zero: the plan and the state do not fit together, a defect; the step's results are void.
+// Not zero: the plan and the state do not fit together, a defect; the results are void from then
+// on.
 struct RoundStatus {
   int32_t broken = 0;
 };

@@ -79,7 +79,6 @@ void CpuRoundOps::EndSlot(const SlotArrays& slots, int32_t slot) {
 }
 
 void CpuRoundOps::ApplyPlan(const Round& round, int32_t /*max_items*/) {
-  *round.status = RoundStatus{};
   for (int32_t i = 0; i < round.header->num_items; ++i) {
     const RoundItem& item = round.items[i];
     int32_t* place = rules::AppendBlocks(round.slots, item);

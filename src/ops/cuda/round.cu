@@ -321,7 +321,6 @@ void CudaRoundOps::EndSlot(const SlotArrays& slots, int32_t slot) {
 }
 
 void CudaRoundOps::ApplyPlan(const Round& round, int32_t max_items) {
-  CheckCuda(cudaMemsetAsync(round.status, 0, sizeof(RoundStatus), context_.stream), "ApplyPlan");
   if (max_items == 0) return;
   ApplyPlanKernel<<<BlocksOver(max_items, kItemThreads / kWarp), kItemThreads, 0,
                     context_.stream>>>(round);
