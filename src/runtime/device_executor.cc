@@ -195,29 +195,29 @@ void DeviceExecutor::RunDrafts() {
   const ops::PassBounds next = BoundsOf(shape_.draft_seqs, config_.max_batch_size);
   if (shape_.draft_query <= kRoundLag) {
     const ops::PassBounds first = BoundsOf(shape_.draft_rows, config_.max_batch_size);
-    graphs_.Run(GraphKind::kDraftFirst, 0, first.num_rows,
-                [this, first] { DraftPass(first, kRoundLag, true); });
+    graphs_.Run(GraphKind::kDraftFirst, 0, first.num_rows, [this, first] {
+      backend_.round().LayDraftRows(memory_->round(), first);
+      DraftPass(first, kRoundLag, first);
+    });
   } else {
-    DraftPass({.num_rows = shape_.draft_rows,
-               .num_seqs = next.num_seqs,
-               .num_logits = shape_.draft_logits},
-              shape_.draft_query, true);
+    const ops::PassBounds first = {.num_rows = shape_.draft_rows,
+                                   .num_seqs = next.num_seqs,
+                                   .num_logits = shape_.draft_logits};
+    backend_.round().LayDraftRows(memory_->round(), first);
+    DraftPass(first, shape_.draft_query, next);
   }
   if (shape_.draft_logits == 0) return;
   for (int32_t draft = 1; draft < shape_.max_drafts; ++draft) {
     graphs_.Run(GraphKind::kDraftNext, 0, next.num_rows,
-                [this, next] { DraftPass(next, 1, false); });
+                [this, next] { DraftPass(next, 1, next); });
   }
-  backend_.round().KeepDrafts(memory_->round(), next);
 }
 
-void DeviceExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_len, bool first) {
+// Draws one draft behind each range that was laid, and lays the rows of a pass of bounds `next`
+// for those that want another.
+void DeviceExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_len,
+                               const ops::PassBounds& next) {
   const ops::Round& round = memory_->round();
-  if (first) {
-    backend_.round().LayDraftRows(round, bounds);
-  } else {
-    backend_.round().KeepDrafts(round, bounds);
-  }
   const ops::BatchView view = ViewOf(round.draft, bounds, max_query_len, round.slots.max_blocks);
   const Tensor logits = models_.draft->Forward(view, models_.draft_pool);
   if (bounds.num_logits == 0) return;
@@ -227,6 +227,7 @@ void DeviceExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_
   backend_.round().LayDraftSamples(round, bounds, draft_logits_, models_.draft->vocab_size());
   backend_.ops().Sample(First<const ops::SampleRow>(round.draft.samples, bounds.num_logits),
                         round.draw_vocab, First(round.draft.drawn, bounds.num_logits));
+  backend_.round().KeepDrafts(round, next);
 }
 
 void DeviceExecutor::Run(const BatchPlan& /*plan*/) {

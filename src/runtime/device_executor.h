@@ -80,7 +80,7 @@ class DeviceExecutor final : public Executor {
   void AddToShape(const ops::RoundItem& item);
   int32_t TakeDraftRows(const ops::RoundItem& item);
   void RunDrafts();
-  void DraftPass(const ops::PassBounds& bounds, int32_t max_query_len, bool first);
+  void DraftPass(const ops::PassBounds& bounds, int32_t max_query_len, const ops::PassBounds& next);
   void TargetPass(const ops::PassBounds& bounds, int32_t max_query_len);
   void DrawAndAccept(const ops::PassBounds& bounds, bool verifies);
   ops::PassBounds BoundsOf(int32_t rows, int32_t max_logits) const;
