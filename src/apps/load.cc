@@ -70,9 +70,8 @@ class ClosedLoop {
 
   // Waits a while for an event; true when it ended its request.
   Result<bool> Receive() {
-    Event event;
-    if (!engine_.PopEvent(event, std::chrono::seconds(1))) return false;
-    TANDEM_ASSIGN_OR_RETURN(const bool ended, Take(event));
+    if (!engine_.PopEvent(event_, std::chrono::seconds(1))) return false;
+    TANDEM_ASSIGN_OR_RETURN(const bool ended, Take(event_));
     if (ended) ++finished_;
     return ended;
   }
@@ -114,6 +113,7 @@ class ClosedLoop {
   std::span<const Request> requests_;
   std::unordered_map<RequestId, Open> open_;
   LoadReport report_;
+  Event event_;          // one for all, so that its memory goes round
   size_t next_ = 0;      // of the requests: the first that was not sent
   size_t finished_ = 0;  // requests
   int begun_ = 0;        // requests whose first token came
