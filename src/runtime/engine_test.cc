@@ -209,6 +209,30 @@ TEST_F(EngineTest, ADeadlineEndsARequestWhetherItRunsOrWaits) {
   EXPECT_EQ((outputs[{waiting, 0}].finish), FinishReason::kTimedOut);
 }
 
+TEST_F(EngineTest, EachRequestEndsAtItsOwnDeadline) {
+  Make();
+  std::vector<RequestId> ids;
+  for (const int seconds : {20, 10, 30}) {
+    Request request = SimpleRequest({1, 2}, 100);
+    request.deadline = clock_.Now() + std::chrono::seconds(seconds);
+    ids.push_back(*engine_->Submit(request));
+  }
+  const RequestId cancelled = *engine_->Submit(SimpleRequest({1, 2}, 100));
+  engine_->Step();
+  engine_->Cancel(cancelled);
+  Outputs outputs;
+  for (const size_t due : {1, 0, 2}) {
+    engine_->Step();
+    ReadEvents(*engine_, outputs);
+    EXPECT_EQ((outputs[{ids[due], 0}].finish), FinishReason::kNone);
+    clock_.Advance(std::chrono::seconds(10));
+    engine_->Step();
+    ReadEvents(*engine_, outputs);
+    EXPECT_EQ((outputs[{ids[due], 0}].finish), FinishReason::kTimedOut);
+  }
+  EXPECT_EQ((outputs[{cancelled, 0}].finish), FinishReason::kCancelled);
+}
+
 TEST_F(EngineTest, HigherPriorityStartsFirst) {
   setup_.options.max_batch_size = 1;
   Make();
