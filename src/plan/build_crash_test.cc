@@ -1,9 +1,10 @@
 // What a full disk and a killed process leave behind: the old engine or the new one, whole.
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_folder_test_util.h"

@@ -23,6 +23,8 @@ void Count() {
 }  // namespace
 
 #if TANDEM_COUNTS_MALLOC
+// Names and parameters are glibc's: its own reserved ones.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-inconsistent-declaration-parameter-name)
 extern "C" {
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);
@@ -46,6 +48,7 @@ void* aligned_alloc(size_t alignment, size_t bytes) {
   return __libc_memalign(alignment, bytes);
 }
 }
+// NOLINTEND(bugprone-reserved-identifier,readability-inconsistent-declaration-parameter-name)
 #endif
 
 namespace tandem {

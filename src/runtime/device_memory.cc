@@ -66,7 +66,7 @@ void DeviceMemory::LaySlots(Layout& layout, int64_t vocab) {
 }
 
 void DeviceMemory::LayPass(Layout& layout, ops::PassArrays& pass, int64_t vocab,
-                           int64_t max_logits) {
+                           int64_t max_logits) const {
   const int64_t rows = config_.max_num_tokens;
   const int64_t seqs = config_.max_batch_size;
   pass.vocab = vocab;
