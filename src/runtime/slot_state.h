@@ -56,10 +56,10 @@ class SlotTable {
   };
   explicit SlotTable(const Limits& limits);
 
-  SlotState& operator[](int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
-  void Add(int32_t slot, const SlotInit& init);
-  void Remove(int32_t slot);
-  void AddBlocks(int32_t slot, std::span<const BlockId> blocks);
+  SlotState& operator[](int32_t index) { return slots_[static_cast<size_t>(index)]; }
+  void Add(int32_t index, const SlotInit& init);
+  void Remove(int32_t index);
+  void AddBlocks(int32_t index, std::span<const BlockId> blocks);
   // Puts an emitted token behind the known ones; marks the end.
   void Append(SlotState& slot, int32_t token);
 

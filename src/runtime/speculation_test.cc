@@ -255,8 +255,8 @@ TEST(Speculation, AgreesWhileNeighboursAreCancelled) {
     setup.options.steps_in_flight = in_flight;
     const auto engine = MakeTestEngine(setup, clock);
     std::vector<RequestId> kept, dropped;
-    for (size_t i = 0; i < requests.size(); ++i) {
-      kept.push_back(*engine->Submit(requests[i]));
+    for (const Request& request : requests) {
+      kept.push_back(*engine->Submit(request));
       dropped.push_back(*engine->Submit(SimpleRequest(CountingPrompt(20, 3), 60)));
     }
     Outputs outputs;
