@@ -24,7 +24,7 @@ GENERATE = "/v2/models/ensemble/generate"
 FIGURES = ("tandem_preemptions_total", "tandem_prefix_hit_tokens_total", "tandem_kv_evictions_total",
            "tandem_drafts_accepted_total", "tandem_output_tokens_total")
 # A cache that 48 clients overfill, so that sequences are paused and evicted prefixes computed again.
-SERVE = ("--kv_cache_bytes", 24 << 20, "--max_seq_len", 768, "--max_num_tokens", 512)
+SERVE = ("--kv_cache_bytes", 24 << 20, "--max_seq_len", 1024, "--max_num_tokens", 512)
 
 
 def requests():
