@@ -59,8 +59,9 @@ constexpr OptionSpec kModelRows[] = {
      .group = kModels},
     {.name = "weights",
      .default_value = "auto",
-     .meaning = "What the layers' weights are kept in: the model's own type, or fp8, rounded while "
-                "loading (GPU)",
+     .meaning =
+         "What the layers' weights are kept in: what they are stored in (fp8 on a GPU alone), "
+         "or fp8, rounded while loading (GPU)",
      .group = kModels,
      .choices = "auto|fp8"},
     {.name = "dummy",

@@ -10,7 +10,7 @@ Result<std::vector<BadWeight>> FindNonFinite(WeightSource& source) {
   for (const FusedTensor& tensor : FusedTensors(source.spec())) {
     int64_t count = 0;
     for (const WeightRole role : tensor.roles) {
-      TANDEM_ASSIGN_OR_RETURN(const Tensor values, source.Get(role, tensor.layer, tensor.bias));
+      TANDEM_ASSIGN_OR_RETURN(const Tensor values, source.Get(role, tensor.layer, tensor.part));
       count += CountNonFinite(values);
     }
     source.Release();

@@ -11,24 +11,27 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBiases = ", \"attention_bias\": true, \"mlp_bias\": true";
+constexpr const char* kStaticFp8 =
+    R"(, "quantization_config": {"quant_method": "fp8", "activation_scheme": "static"})";
+constexpr const char* kDynamicFp8 =
+    R"(, "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"})";
 
 // Every weight of `a` must be in `b`, bit for bit.
 void ExpectSameWeights(WeightSource& a, WeightSource& b) {
-  const auto same = [&](WeightRole role, int64_t layer, bool bias) {
-    const auto x = a.Get(role, layer, bias);
-    const auto y = b.Get(role, layer, bias);
+  const auto same = [&](WeightRole role, int64_t layer, WeightPart part) {
+    const auto x = a.Get(role, layer, part);
+    const auto y = b.Get(role, layer, part);
     ASSERT_TRUE(x.ok()) << x.status().message();
     ASSERT_TRUE(y.ok()) << y.status().message();
     ASSERT_EQ(x->shape, y->shape);
     ASSERT_EQ(x->dtype, y->dtype);
     ASSERT_EQ(std::memcmp(x->data, y->data, static_cast<size_t>(x->NumBytes())), 0)
-        << FusedTensorOf(role, layer, bias).name;
+        << FusedTensorOf(role, layer, part).name;
   };
-  for (const WeightRole role : GlobalRoles()) same(role, 0, false);
+  for (const WeightRole role : GlobalRoles()) same(role, 0, WeightPart::kWeight);
   for (int64_t layer = 0; layer < a.spec().num_layers; ++layer) {
     for (const WeightRole role : LayerRoles()) {
-      same(role, layer, false);
-      if (HasBias(a.spec(), role)) same(role, layer, true);
+      for (const WeightPart part : WeightParts(a.spec(), role)) same(role, layer, part);
     }
   }
 }
@@ -100,6 +103,88 @@ TEST_F(ConvertTest, EveryShardingMergesBackToTheSameWeights) {
     EXPECT_EQ((*checkpoint)->sharding().tp_size, c.tp_size);
     ExpectSameWeights(**hf, **checkpoint);
   }
+}
+
+TEST_F(ConvertTest, Fp8WeightsKeepTheirScales) {
+  for (const char* scheme : {kStaticFp8, kDynamicFp8}) {
+    for (const int64_t tp_size : {1, 2, 8}) {
+      HfFolder{.extra_config = scheme, .scales_by_row = scheme == kDynamicFp8}.Write(
+          folder_ / "hf", [&](std::map<std::string, Tensor>& tensors) {
+            if (scheme == kDynamicFp8) return;
+            // Parts of a fused weight share their inputs, and in a checkpoint the scale of these.
+            for (const char* part : {"q", "k", "v"}) {
+              tensors.at(std::string("model.layers.1.self_attn.") + part + "_proj.input_scale")
+                  .As<float>()[0] = 0.25f;
+              tensors.at(std::string("model.layers.0.self_attn.") + part + "_proj.input_scale")
+                  .As<float>()[0] = 0.5f;
+            }
+          });
+      ASSERT_TRUE(Convert(Options(tp_size)).ok());
+      const auto hf = HfReader::Open(folder_ / "hf");
+      const auto checkpoint = OpenCheckpoint(folder_ / "out");
+      ASSERT_TRUE(hf.ok()) << hf.status().message();
+      ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+      EXPECT_EQ((*hf)->spec(), (*checkpoint)->spec());
+      EXPECT_TRUE((*checkpoint)->spec().fp8_linears);
+      ExpectSameWeights(**hf, **checkpoint);
+    }
+  }
+}
+
+TEST_F(ConvertTest, AFusedWeightHasTheLargestInputScaleOfItsParts) {
+  HfFolder{.extra_config = kStaticFp8}.Write(
+      folder_ / "hf", [](std::map<std::string, Tensor>& tensors) {
+        const std::string prefix = "model.layers.1.self_attn.";
+        tensors.at(prefix + "q_proj.input_scale").As<float>()[0] = 0.25f;
+        tensors.at(prefix + "k_proj.input_scale").As<float>()[0] = 0.75f;
+        tensors.at(prefix + "v_proj.input_scale").As<float>()[0] = 0.5f;
+      });
+  const auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
+  const auto hf = HfReader::Open(folder_ / "hf");
+  ASSERT_TRUE(hf.ok()) << hf.status().message();
+  const auto loaded = LoadWeights(**hf, *backend, 8);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ((*loaded)->layers[1].qkv.input_scale, 0.75f);
+  ASSERT_TRUE(Convert(Options(2)).ok());
+  const auto checkpoint = OpenCheckpoint(folder_ / "out");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  for (const WeightRole role : {WeightRole::kQuery, WeightRole::kKey, WeightRole::kValue}) {
+    const auto scale = (*checkpoint)->Get(role, 1, WeightPart::kInputScale);
+    ASSERT_TRUE(scale.ok()) << scale.status().message();
+    EXPECT_EQ(*scale->As<float>(), 0.75f);
+  }
+}
+
+TEST_F(ConvertTest, ChecksTheScalesOfACheckpoint) {
+  HfFolder{.extra_config = kStaticFp8}.Write(folder_ / "hf");
+  ASSERT_TRUE(Convert(Options(1)).ok());
+  const fs::path rank = folder_ / "out" / "rank0.safetensors";
+  const std::string name = "transformer.layers.0.mlp.proj.weights_scaling_factor";
+  std::vector<float> scales(64, 0.5f);
+  // Writes the file again with `scales`, or without.
+  const auto rewrite = [&](bool with_scales) {
+    const auto file = SafetensorsFile::Open(rank).value();
+    std::vector<NamedTensor> tensors;
+    for (const auto& [stored, tensor] : file->tensors()) {
+      if (stored != name) {
+        tensors.push_back({stored, tensor});
+      } else if (with_scales) {
+        tensors.push_back({name, {scales.data(), DType::kF32, tensor.shape, {}}});
+      }
+    }
+    ASSERT_TRUE(WriteSafetensors(folder_ / "changed", tensors).ok());
+    fs::rename(folder_ / "changed", rank);
+  };
+  scales[7] = -1.0f;
+  rewrite(true);
+  const auto checkpoint = OpenCheckpoint(folder_ / "out");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const auto scale = (*checkpoint)->Get(WeightRole::kDown, 0, WeightPart::kScale);
+  ASSERT_FALSE(scale.ok());
+  EXPECT_NE(scale.status().message().find(name), std::string::npos) << scale.status().message();
+  EXPECT_NE(scale.status().message().find("positive"), std::string::npos);
+  rewrite(false);
+  ExpectRefused({"rank0.safetensors", name, "missing"});
 }
 
 TEST_F(ConvertTest, WritesTheNamesAndShapesOfTheLayout) {
@@ -205,8 +290,11 @@ TEST_F(ConvertTest, NamesWhatIsWrongWithACheckpoint) {
   EditConfig("\"intermediate_size\": 128", "\"intermediate_size\": 256");
   ExpectRefused({"rank0.safetensors", "mlp.fc.weight", "[64, 64]", "[128, 64]"});
   again();
+  EditConfig("\"quant_algo\": null", "\"quant_algo\": \"W4A16\"");
+  ExpectRefused({"config.json", "quantization.quant_algo", "W4A16", "supported are FP8"});
+  again();
   EditConfig("\"quant_algo\": null", "\"quant_algo\": \"FP8\"");
-  ExpectRefused({"config.json", "quantization.quant_algo", "FP8"});
+  ExpectRefused({"rank0.safetensors", "attention.qkv.weight", "BF16", "F8_E4M3"});
   again();
   EditConfig("\"pp_size\": 1", "\"pp_size\": 2");
   ExpectRefused({"mapping.pp_size"});

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -42,6 +43,7 @@ struct HfFolder {
   DType stored = DType::kBF16;
   int num_shards = 1;
   bool with_head = true;
+  bool scales_by_row = false;  // of fp8 weights; else one for all
 
   std::string Config() const {
     return R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 96, "hidden_size": 64,
@@ -62,23 +64,33 @@ struct HfFolder {
     std::map<std::string, Tensor> tensors;
     std::mt19937 random(11);
     std::normal_distribution<float> normal(0.0f, 0.1f);
-    const auto add = [&](WeightRole role, int64_t layer, bool bias) {
-      const Shape shape = WeightShape(*spec, role, bias);
-      std::vector<float> values(static_cast<size_t>(shape.NumElements()));
-      for (float& value : values)
-        value = normal(random) + (shape.rank() == 1 && !bias ? 1.0f : 0.0f);
-      memory.push_back(Buffer::OnHost(values.size() * SizeOf(stored)));
-      const Tensor tensor = memory.back().View(stored, shape);
+    const auto add = [&](WeightRole role, int64_t layer, WeightPart part) {
+      Shape shape = WeightShape(*spec, role, part);
+      if (part == WeightPart::kScale) shape = scales_by_row ? Shape{shape[0], 1} : Shape{1};
+      const DType asked = WeightDType(*spec, role, part);
+      const DType dtype = asked == spec->dtype ? stored : asked;
+      const auto count = static_cast<size_t>(shape.NumElements());
+      memory.push_back(Buffer::OnHost(count * SizeOf(dtype)));
+      const Tensor tensor = memory.back().View(dtype, shape);
+      tensors[Families()[0].hf_name(role, layer, part)] = tensor;
+      if (dtype == DType::kF8E4M3) {
+        // Of any sign and mantissa, up to 15.
+        for (size_t i = 0; i < count; ++i) tensor.As<uint8_t>()[i] = random() & 0xd7;
+        return;
+      }
+      std::vector<float> values(count);
+      for (float& value : values) {
+        value = normal(random) + (shape.rank() == 1 && part != WeightPart::kBias ? 1.0f : 0.0f);
+        if (IsScale(part)) value = 0.01f * std::abs(value);
+      }
       ConvertElements({values.data(), DType::kF32, shape, Device{}}, tensor);
-      tensors[Families()[0].hf_name(role, layer, bias)] = tensor;
     };
     for (const WeightRole role : GlobalRoles()) {
-      if (role != WeightRole::kHead || with_head) add(role, 0, false);
+      if (role != WeightRole::kHead || with_head) add(role, 0, WeightPart::kWeight);
     }
     for (int64_t layer = 0; layer < spec->num_layers; ++layer) {
       for (const WeightRole role : LayerRoles()) {
-        add(role, layer, false);
-        if (HasBias(*spec, role)) add(role, layer, true);
+        for (const WeightPart part : WeightParts(*spec, role)) add(role, layer, part);
       }
     }
     if (change) change(tensors);

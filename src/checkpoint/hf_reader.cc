@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "checkpoint/fp8_scales.h"
 #include "model/json_fields.h"
 #include "tensor/convert.h"
 
@@ -52,6 +53,7 @@ Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder,
   reader->SettleHead();
   TANDEM_RETURN_IF_ERROR(reader->SettleDType());
   TANDEM_RETURN_IF_ERROR(reader->CheckAll());
+  reader->WarnOfCacheScales();
   return reader;
 }
 
@@ -131,8 +133,9 @@ Status HfReader::OpenIndex(const fs::path& path) {
 // a config that does not tie but leaves the head out is refused by CheckAll.
 void HfReader::SettleHead() {
   if (!spec_.tied_head) return;
-  const auto head = tensors_.find(family_->hf_name(WeightRole::kHead, 0, false));
-  const auto embedding = tensors_.find(family_->hf_name(WeightRole::kEmbedding, 0, false));
+  const auto head = tensors_.find(family_->hf_name(WeightRole::kHead, 0, WeightPart::kWeight));
+  const auto embedding =
+      tensors_.find(family_->hf_name(WeightRole::kEmbedding, 0, WeightPart::kWeight));
   if (head == tensors_.end() || embedding == tensors_.end()) return;
   const Tensor& a = head->second.tensor;
   const Tensor& b = embedding->second.tensor;
@@ -147,14 +150,15 @@ void HfReader::SettleHead() {
 // A config that names no type leaves it to the weights.
 Status HfReader::SettleDType() {
   if (config_names_dtype_) return {};
-  const auto embedding = tensors_.find(family_->hf_name(WeightRole::kEmbedding, 0, false));
+  const auto embedding =
+      tensors_.find(family_->hf_name(WeightRole::kEmbedding, 0, WeightPart::kWeight));
   if (embedding == tensors_.end() || !IsFloat(embedding->second.tensor.dtype)) return {};
   spec_.dtype = embedding->second.tensor.dtype;
   return {};
 }
 
-Status HfReader::Check(WeightRole role, int64_t layer, bool bias) const {
-  const std::string name = family_->hf_name(role, layer, bias);
+Status HfReader::Check(WeightRole role, int64_t layer, WeightPart part) const {
+  const std::string name = family_->hf_name(role, layer, part);
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     const fs::path where = shards_.size() == 1 ? shards_.front()->path() : folder_;
@@ -162,22 +166,29 @@ Status HfReader::Check(WeightRole role, int64_t layer, bool bias) const {
   }
   const Tensor& tensor = found->second.tensor;
   const std::string where = found->second.file->path().string() + ": tensor \"" + name + "\"";
-  const Shape expected = WeightShape(spec_, role, bias);
+  const Shape expected = WeightShape(spec_, role, part);
+  if (IsScale(part)) {
+    TANDEM_RETURN_IF_ERROR(CheckScaleShape(tensor, expected, where));
+    return CheckScaleValues(tensor, where);
+  }
   if (tensor.shape != expected) {
     return InvalidArgument(where + ": has shape " + tensor.shape.ToString() +
                            "; by config.json it is " + expected.ToString());
   }
-  if (!IsFloat(tensor.dtype)) {
-    return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(tensor.dtype)) +
-                         "; weights must be F32, F16 or BF16");
-  }
-  return {};
+  const bool fp8 = WeightDType(spec_, role, part) == DType::kF8E4M3;
+  if (fp8 ? tensor.dtype == DType::kF8E4M3 : IsFloat(tensor.dtype)) return {};
+  return Unimplemented(
+      where + ": is stored as " + std::string(SafetensorsName(tensor.dtype)) +
+      (fp8 ? "; by quantization_config the linear weights of all layers are F8_E4M3"
+           : "; it must be F32, F16 or BF16"));
 }
 
 Status HfReader::CheckAll() const {
   const auto check = [this](WeightRole role, int64_t layer) -> Status {
-    TANDEM_RETURN_IF_ERROR(Check(role, layer, false));
-    return HasBias(spec_, role) ? Check(role, layer, true) : Status();
+    for (const WeightPart part : WeightParts(spec_, role)) {
+      TANDEM_RETURN_IF_ERROR(Check(role, layer, part));
+    }
+    return {};
   };
   for (const WeightRole role : GlobalRoles()) {
     if (role == WeightRole::kHead && spec_.tied_head) continue;
@@ -189,10 +200,25 @@ Status HfReader::CheckAll() const {
   return {};
 }
 
-Result<Tensor> HfReader::Get(WeightRole role, int64_t layer, bool bias) {
+// They say how a cache in fp8 was meant to be rounded; a cache in 16 bits needs none.
+void HfReader::WarnOfCacheScales() const {
+  for (const auto& [name, stored] : tensors_) {
+    if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") &&
+        !name.ends_with(".kv_scale")) {
+      continue;
+    }
+    LogWarning("{}: scales of keys and values (\"{}\") are not used; a cache in fp8 has none",
+               folder_.string(), name);
+    return;
+  }
+}
+
+Result<Tensor> HfReader::Get(WeightRole role, int64_t layer, WeightPart part) {
   if (role == WeightRole::kHead && spec_.tied_head) role = WeightRole::kEmbedding;
-  TANDEM_RETURN_IF_ERROR(Check(role, layer, bias));
-  return AsDType(tensors_.at(family_->hf_name(role, layer, bias)).tensor, spec_.dtype, scratch_);
+  TANDEM_RETURN_IF_ERROR(Check(role, layer, part));
+  const Tensor& stored = tensors_.at(family_->hf_name(role, layer, part)).tensor;
+  if (IsScale(part)) return SpreadScales(stored, WeightShape(spec_, role, part), scratch_);
+  return AsDType(stored, WeightDType(spec_, role, part), scratch_);
 }
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
 // HfReader: a Hugging Face model folder (config.json, model.safetensors or an index with shards) as
 // a WeightSource. Open validates everything that will be read: missing shards and tensors, shapes
 // and element types are named with their file. Weights stay mapped; those stored in another
-// floating-point type than the spec's are converted when asked for. Nothing in the folder is
-// executed. One thread.
+// floating-point type than the spec's are converted when asked for; fp8 weights with scales stay as
+// they are (docs/formats/fp8.md). Nothing in the folder is executed. One thread.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ class HfReader final : public WeightSource {
                                                 std::optional<DType> dtype = std::nullopt);
 
   const ModelSpec& spec() const override { return spec_; }
-  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override;
+  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override;
   void Release() override { scratch_.Clear(); }
 
  private:
@@ -42,7 +42,8 @@ class HfReader final : public WeightSource {
   void SettleHead();
   Status SettleDType();
   Status CheckAll() const;
-  Status Check(WeightRole role, int64_t layer, bool bias) const;
+  Status Check(WeightRole role, int64_t layer, WeightPart part) const;
+  void WarnOfCacheScales() const;
 
   std::filesystem::path folder_;
   const Family* family_ = nullptr;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "checkpoint/check_weights.h"
 #include "checkpoint/hf_folder_test_util.h"
 
@@ -34,8 +36,8 @@ TEST_F(HfReaderTest, ReadsOneFileAndShardsAlike) {
   ASSERT_TRUE(one.ok()) << one.status().message();
   ASSERT_TRUE(three.ok()) << three.status().message();
   EXPECT_EQ((*one)->spec(), (*three)->spec());
-  const auto a = (*one)->Get(WeightRole::kDown, 1, false);
-  const auto b = (*three)->Get(WeightRole::kDown, 1, false);
+  const auto a = (*one)->Get(WeightRole::kDown, 1, WeightPart::kWeight);
+  const auto b = (*three)->Get(WeightRole::kDown, 1, WeightPart::kWeight);
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(a->shape, (Shape{64, 128}));
   EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
@@ -47,14 +49,14 @@ TEST_F(HfReaderTest, ConvertsToTheTypeOfTheConfig) {
   const auto f32 = HfReader::Open(folder_ / "f32");
   const auto bf16 = HfReader::Open(folder_ / "bf16");
   ASSERT_TRUE(f32.ok() && bf16.ok());
-  const auto a = (*f32)->Get(WeightRole::kUp, 0, false);
-  const auto b = (*bf16)->Get(WeightRole::kUp, 0, false);
+  const auto a = (*f32)->Get(WeightRole::kUp, 0, WeightPart::kWeight);
+  const auto b = (*bf16)->Get(WeightRole::kUp, 0, WeightPart::kWeight);
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(a->dtype, DType::kBF16);
   for (int64_t i = 0; i < a->NumElements(); ++i) ASSERT_EQ(At(*a, i), At(*b, i));
   const auto wide = HfReader::Open(folder_ / "bf16", DType::kF32);
   ASSERT_TRUE(wide.ok());
-  EXPECT_EQ((*wide)->Get(WeightRole::kUp, 0, false)->As<float>()[5], At(*b, 5));
+  EXPECT_EQ((*wide)->Get(WeightRole::kUp, 0, WeightPart::kWeight)->As<float>()[5], At(*b, 5));
 }
 
 TEST_F(HfReaderTest, TakesTheTypeOfTheWeightsWhenTheConfigNamesNone) {
@@ -76,12 +78,12 @@ TEST_F(HfReaderTest, ReadsMisalignedFiles) {
   std::memcpy(bytes.data(), &header, 8);
   const auto before = HfReader::Open(folder_);
   ASSERT_TRUE(before.ok());
-  const float expected = At(*(*before)->Get(WeightRole::kGate, 1, false), 77);
+  const float expected = At(*(*before)->Get(WeightRole::kGate, 1, WeightPart::kWeight), 77);
   WriteText(folder_ / "moved", bytes);
   fs::rename(folder_ / "moved", path);
   const auto reader = HfReader::Open(folder_);
   ASSERT_TRUE(reader.ok()) << reader.status().message();
-  const auto gate = (*reader)->Get(WeightRole::kGate, 1, false);
+  const auto gate = (*reader)->Get(WeightRole::kGate, 1, WeightPart::kWeight);
   ASSERT_TRUE(gate.ok());
   EXPECT_EQ(reinterpret_cast<uintptr_t>(gate->data) % 2, 0u);
   EXPECT_EQ(At(*gate, 77), expected);
@@ -132,6 +134,75 @@ TEST_F(HfReaderTest, NamesAnUnusableType) {
     tensor = {tensor.data, DType::kI8, tensor.shape, Device{}};
   });
   ExpectRefused({"down_proj.weight", "I8"});
+}
+
+constexpr const char* kStaticFp8 =
+    R"(, "quantization_config": {"quant_method": "fp8", "activation_scheme": "static"})";
+
+TEST_F(HfReaderTest, Fp8WeightsComeWithScalesOfEveryShape) {
+  for (const bool by_row : {false, true}) {
+    float expected = 0;
+    HfFolder{.extra_config = kStaticFp8, .scales_by_row = by_row}.Write(
+        folder_, [&](Tensors& tensors) {
+          Tensor& scale = tensors.at("model.layers.1.mlp.up_proj.weight_scale");
+          expected = scale.As<float>()[by_row ? 5 : 0];
+          // modelopt writes scalars, others vectors.
+          scale.shape = by_row ? Shape{128} : Shape{};
+        });
+    const auto reader = HfReader::Open(folder_);
+    ASSERT_TRUE(reader.ok()) << reader.status().message();
+    EXPECT_EQ((*reader)->Get(WeightRole::kUp, 1, WeightPart::kWeight)->dtype, DType::kF8E4M3);
+    EXPECT_EQ((*reader)->Get(WeightRole::kHead, 0, WeightPart::kWeight)->dtype, DType::kBF16);
+    const auto scale = (*reader)->Get(WeightRole::kUp, 1, WeightPart::kScale);
+    ASSERT_TRUE(scale.ok()) << scale.status().message();
+    EXPECT_EQ(scale->shape, (Shape{128}));
+    EXPECT_EQ(scale->As<float>()[5], expected);
+    EXPECT_GT(*(*reader)->Get(WeightRole::kUp, 1, WeightPart::kInputScale)->As<float>(), 0.0f);
+  }
+}
+
+TEST_F(HfReaderTest, NamesWhatIsWrongWithScales) {
+  const std::string up = "model.layers.1.mlp.up_proj.";
+  struct Case {
+    std::function<void(Tensors&)> change;
+    std::vector<std::string> named;
+  };
+  const Case cases[] = {
+      {[&](Tensors& t) { t.erase(up + "weight_scale"); }, {up + "weight_scale", "missing"}},
+      {[&](Tensors& t) { t.erase(up + "input_scale"); }, {up + "input_scale", "missing"}},
+      {[&](Tensors& t) { t[up + "weight_scale"].shape = {64, 2}; }, {"weight_scale", "[64, 2]"}},
+      {[&](Tensors& t) { t[up + "weight_scale"].shape = {64}; }, {"weight_scale", "[64]", "[128]"}},
+      {[&](Tensors& t) { t[up + "weight_scale"].dtype = DType::kI32; }, {"weight_scale", "I32"}},
+      {[&](Tensors& t) { t[up + "weight_scale"].As<float>()[9] = NAN; }, {"weight_scale", "nan"}},
+      {[&](Tensors& t) { t[up + "weight_scale"].As<float>()[9] = INFINITY; },
+       {"weight_scale", "inf"}},
+      {[&](Tensors& t) { t[up + "weight_scale"].As<float>()[9] = 0; },
+       {"weight_scale", "positive"}},
+      {[&](Tensors& t) { t[up + "input_scale"].As<float>()[0] = -1; }, {"input_scale", "positive"}},
+      {[&](Tensors& t) {
+         t[up + "weight"] = t["lm_head.weight"], t[up + "weight"].shape = {128, 48};
+       },
+       {"up_proj.weight", "[128, 48]", "[128, 64]"}},
+      {[&](Tensors& t) { t[up + "weight"].dtype = DType::kI8; },
+       {"up_proj.weight", "I8", "F8_E4M3"}},
+      {[&](Tensors& t) { t["lm_head.weight"].dtype = DType::kF8E4M3; },
+       {"lm_head.weight", "F8_E4M3"}},
+  };
+  for (const Case& c : cases) {
+    HfFolder{.extra_config = kStaticFp8, .scales_by_row = true}.Write(folder_, c.change);
+    const auto reader = HfReader::Open(folder_);
+    ASSERT_FALSE(reader.ok()) << c.named[0];
+    for (const std::string& part : c.named) {
+      EXPECT_NE(reader.status().message().find(part), std::string::npos)
+          << part << " not in: " << reader.status().message();
+    }
+  }
+}
+
+TEST_F(HfReaderTest, RefusesFp8WeightsThatTheConfigDoesNotDescribe) {
+  HfFolder{.extra_config = kStaticFp8}.Write(folder_);
+  WriteText(folder_ / "config.json", HfFolder{}.Config());
+  ExpectRefused({"q_proj.weight", "F8_E4M3", "F32, F16 or BF16"});
 }
 
 TEST_F(HfReaderTest, FindsWeightsThatAreNoNumbers) {

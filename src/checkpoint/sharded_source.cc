@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "checkpoint/fp8_scales.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -51,51 +52,64 @@ Result<std::unique_ptr<ShardedSource>> ShardedSource::Create(
 Result<Tensor> ShardedSource::Fused(const FusedTensor& tensor, int64_t rank) const {
   RankFile& file = *ranks_[static_cast<size_t>(rank)];
   TANDEM_ASSIGN_OR_RETURN(const Tensor found, file.Find(tensor.name));
-  const std::string where = file.path().string() + ": tensor \"" + tensor.name + "\"";
+  const std::string where = Where(tensor, rank);
   const Shape expected = FusedShape(spec_, sharding_, tensor);
+  if (IsScale(tensor.part)) {
+    TANDEM_RETURN_IF_ERROR(CheckScaleShape(found, expected, where));
+    return found;
+  }
   if (found.shape != expected) {
     return InvalidArgument(where + ": has shape " + found.shape.ToString() +
                            "; by config.json it is " + expected.ToString());
   }
-  if (!IsFloat(found.dtype)) {
-    return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(found.dtype)) +
-                         "; weights must be F32, F16 or BF16");
-  }
-  return found;
+  const bool fp8 = FusedDType(spec_, tensor) == DType::kF8E4M3;
+  if (fp8 ? found.dtype == DType::kF8E4M3 : IsFloat(found.dtype)) return found;
+  return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(found.dtype)) +
+                       (fp8 ? "; by quant_algo it is F8_E4M3" : "; it must be F32, F16 or BF16"));
 }
 
-Result<Tensor> ShardedSource::Part(WeightRole role, int64_t layer, bool bias, int64_t rank) const {
-  const FusedTensor tensor = FusedTensorOf(role, layer, bias);
-  TANDEM_ASSIGN_OR_RETURN(const Tensor fused, Fused(tensor, rank));
+std::string ShardedSource::Where(const FusedTensor& tensor, int64_t rank) const {
+  return ranks_[static_cast<size_t>(rank)]->path().string() + ": tensor \"" + tensor.name + "\"";
+}
+
+Result<Tensor> ShardedSource::Share(WeightRole role, int64_t layer, WeightPart part, int64_t rank) {
+  const FusedTensor tensor = FusedTensorOf(role, layer, part);
+  TANDEM_ASSIGN_OR_RETURN(Tensor fused, Fused(tensor, rank));
   TANDEM_RETURN_IF_ERROR(ranks_[static_cast<size_t>(rank)]->Verify(tensor.name));
+  if (IsScale(part)) {
+    TANDEM_RETURN_IF_ERROR(CheckScaleValues(fused, Where(tensor, rank)));
+    TANDEM_ASSIGN_OR_RETURN(fused,
+                            SpreadScales(fused, FusedShape(spec_, sharding_, tensor), scratch_));
+  }
+  if (part == WeightPart::kInputScale) return fused;  // of all roles
   int64_t begin = 0;
   for (const WeightRole above : tensor.roles) {
-    const int64_t rows = PartShape(spec_, sharding_, above, bias)[0];
+    const int64_t rows = PartShape(spec_, sharding_, above, part)[0];
     if (above == role) return fused.RowRange(begin, rows);
     begin += rows;
   }
   return Internal("a fused tensor without the role it was asked for");
 }
 
-Result<Tensor> ShardedSource::Merge(WeightRole role, int64_t layer, bool bias, Split split) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor whole,
-                          scratch_.Allocate(spec_.dtype, WeightShape(spec_, role, bias)));
+Result<Tensor> ShardedSource::Merge(WeightRole role, int64_t layer, WeightPart part, Split split) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor whole, scratch_.Allocate(WeightDType(spec_, role, part),
+                                                                WeightShape(spec_, role, part)));
   for (int64_t rank = 0; rank < sharding_.tp_size; ++rank) {
     // Repeated key-value heads are written again, over their equal.
-    TANDEM_ASSIGN_OR_RETURN(const Tensor part, Part(role, layer, bias, rank));
-    const int64_t begin = PartBegin(spec_, sharding_, role, bias, rank);
-    split == Split::kCols ? PutCols(part, begin, whole) : PutRows(part, begin, whole);
+    TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(role, layer, part, rank));
+    const int64_t begin = PartBegin(spec_, sharding_, role, part, rank);
+    split == Split::kCols ? PutCols(share, begin, whole) : PutRows(share, begin, whole);
   }
   return whole;
 }
 
-Result<Tensor> ShardedSource::Get(WeightRole role, int64_t layer, bool bias) {
+Result<Tensor> ShardedSource::Get(WeightRole role, int64_t layer, WeightPart part) {
   if (role == WeightRole::kHead && spec_.tied_head) role = WeightRole::kEmbedding;
-  const Split split = SplitOf(sharding_, role, bias);
-  if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(role, layer, bias, split);
-  TANDEM_ASSIGN_OR_RETURN(const Tensor part, Part(role, layer, bias, /*rank=*/0));
-  // At tp_size 1 a padded vocabulary cannot be, so the part is the whole.
-  return AsDType(part, spec_.dtype, scratch_);
+  const Split split = SplitOf(sharding_, role, part);
+  if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(role, layer, part, split);
+  TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(role, layer, part, /*rank=*/0));
+  // At tp_size 1 a padded vocabulary cannot be, so the share is the whole.
+  return AsDType(share, WeightDType(spec_, role, part), scratch_);
 }
 
 Status ShardedSource::Finish() {

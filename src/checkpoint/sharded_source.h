@@ -34,16 +34,18 @@ class ShardedSource final : public WeightSource {
 
   const ModelSpec& spec() const override { return spec_; }
   const Sharding& sharding() const { return sharding_; }
-  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override;
+  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override;
   void Release() override { scratch_.Clear(); }
   Status Finish() override;
 
  private:
   ShardedSource(ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks);
   Result<Tensor> Fused(const FusedTensor& tensor, int64_t rank) const;
+  // "rank0.safetensors: tensor "lm_head.weight"", for messages.
+  std::string Where(const FusedTensor& tensor, int64_t rank) const;
   // The rows of a role inside its fused tensor on a rank.
-  Result<Tensor> Part(WeightRole role, int64_t layer, bool bias, int64_t rank) const;
-  Result<Tensor> Merge(WeightRole role, int64_t layer, bool bias, Split split);
+  Result<Tensor> Share(WeightRole role, int64_t layer, WeightPart part, int64_t rank);
+  Result<Tensor> Merge(WeightRole role, int64_t layer, WeightPart part, Split split);
 
   ModelSpec spec_;
   Sharding sharding_;

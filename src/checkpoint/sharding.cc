@@ -1,6 +1,7 @@
 #include "checkpoint/sharding.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -16,13 +17,14 @@ bool IsKeyOrValue(WeightRole role) {
 bool IsQkv(WeightRole role) { return role == WeightRole::kQuery || IsKeyOrValue(role); }
 
 // The dimension that is divided, undivided.
-int64_t SplitExtent(const ModelSpec& spec, WeightRole role, bool bias, Split split) {
-  return WeightShape(spec, role, bias)[split == Split::kCols ? 1 : 0];
+int64_t SplitExtent(const ModelSpec& spec, WeightRole role, WeightPart part, Split split) {
+  return WeightShape(spec, role, part)[split == Split::kCols ? 1 : 0];
 }
 
-int64_t PartExtent(const ModelSpec& spec, const Sharding& sharding, WeightRole role, bool bias) {
-  const Split split = SplitOf(sharding, role, bias);
-  const int64_t whole = SplitExtent(spec, role, bias, split);
+int64_t PartExtent(const ModelSpec& spec, const Sharding& sharding, WeightRole role,
+                   WeightPart part) {
+  const Split split = SplitOf(sharding, role, part);
+  const int64_t whole = SplitExtent(spec, role, part, split);
   if (IsKeyOrValue(role)) {
     return std::max(spec.num_kv_heads / sharding.tp_size, int64_t{1}) * spec.head_dim;
   }
@@ -76,6 +78,17 @@ void CopyCols(const Tensor& whole, int64_t begin, const Tensor& out) {
   }
 }
 
+Result<Tensor> LargestScale(WeightSource& source, const FusedTensor& tensor,
+                            ScratchBuffers& scratch) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, {1}));
+  float& largest = *out.As<float>();
+  for (const WeightRole role : tensor.roles) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor scale, source.Get(role, tensor.layer, tensor.part));
+    largest = std::max(largest, *scale.As<float>());
+  }
+  return out;
+}
+
 }  // namespace
 
 Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
@@ -98,27 +111,35 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
   return {};
 }
 
-FusedTensor FusedTensorOf(WeightRole role, int64_t layer, bool bias) {
-  FusedTensor tensor{BaseName(role, layer) + (bias ? ".bias" : ".weight"), {role}, layer, bias};
+FusedTensor FusedTensorOf(WeightRole role, int64_t layer, WeightPart part) {
+  constexpr std::array kSuffixes = {".weight", ".bias", ".weights_scaling_factor",
+                                    ".activation_scaling_factor"};
+  FusedTensor tensor{
+      BaseName(role, layer) + kSuffixes[static_cast<size_t>(part)], {role}, layer, part};
   if (IsQkv(role)) tensor.roles = {WeightRole::kQuery, WeightRole::kKey, WeightRole::kValue};
   return tensor;
 }
 
 std::vector<FusedTensor> FusedTensors(const ModelSpec& spec) {
-  std::vector<FusedTensor> tensors = {FusedTensorOf(WeightRole::kEmbedding, 0, false)};
+  std::vector<FusedTensor> tensors = {
+      FusedTensorOf(WeightRole::kEmbedding, 0, WeightPart::kWeight)};
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     for (const WeightRole role : LayerRoles()) {
       if (IsKeyOrValue(role)) continue;  // with the query
-      tensors.push_back(FusedTensorOf(role, layer, false));
-      if (HasBias(spec, role)) tensors.push_back(FusedTensorOf(role, layer, true));
+      for (const WeightPart part : WeightParts(spec, role)) {
+        tensors.push_back(FusedTensorOf(role, layer, part));
+      }
     }
   }
-  tensors.push_back(FusedTensorOf(WeightRole::kFinalNorm, 0, false));
-  if (!spec.tied_head) tensors.push_back(FusedTensorOf(WeightRole::kHead, 0, false));
+  tensors.push_back(FusedTensorOf(WeightRole::kFinalNorm, 0, WeightPart::kWeight));
+  if (!spec.tied_head) {
+    tensors.push_back(FusedTensorOf(WeightRole::kHead, 0, WeightPart::kWeight));
+  }
   return tensors;
 }
 
-Split SplitOf(const Sharding& sharding, WeightRole role, bool bias) {
+Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part) {
+  if (part == WeightPart::kInputScale) return Split::kNone;
   switch (role) {
     case WeightRole::kInputNorm:
     case WeightRole::kPostNorm:
@@ -129,55 +150,62 @@ Split SplitOf(const Sharding& sharding, WeightRole role, bool bias) {
       return sharding.embedding_dim == 0 ? Split::kRows : Split::kCols;
     case WeightRole::kAttentionOut:
     case WeightRole::kDown:
-      // Their products are summed over the ranks: the bias is added once, whole.
-      return bias ? Split::kNone : Split::kCols;
+      // Their products are summed over the ranks: the bias is added once, whole, and a rank's sum
+      // has all rows, and so all scales.
+      return part == WeightPart::kWeight ? Split::kCols : Split::kNone;
     default:
       return Split::kRows;
   }
 }
 
-Shape PartShape(const ModelSpec& spec, const Sharding& sharding, WeightRole role, bool bias) {
-  const Shape whole = WeightShape(spec, role, bias);
-  const Split split = SplitOf(sharding, role, bias);
+Shape PartShape(const ModelSpec& spec, const Sharding& sharding, WeightRole role, WeightPart part) {
+  const Shape whole = WeightShape(spec, role, part);
+  const Split split = SplitOf(sharding, role, part);
   if (split == Split::kNone) return whole;
-  const int64_t part = PartExtent(spec, sharding, role, bias);
-  if (split == Split::kCols) return {whole[0], part};
-  return whole.rank() == 1 ? Shape{part} : Shape{part, whole[1]};
+  const int64_t extent = PartExtent(spec, sharding, role, part);
+  if (split == Split::kCols) return {whole[0], extent};
+  return whole.rank() == 1 ? Shape{extent} : Shape{extent, whole[1]};
 }
 
-int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, WeightRole role, bool bias,
+int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, WeightRole role, WeightPart part,
                   int64_t rank) {
-  if (SplitOf(sharding, role, bias) == Split::kNone) return 0;
+  if (SplitOf(sharding, role, part) == Split::kNone) return 0;
   if (IsKeyOrValue(role)) return rank * spec.num_kv_heads / sharding.tp_size * spec.head_dim;
-  return rank * PartExtent(spec, sharding, role, bias);
+  return rank * PartExtent(spec, sharding, role, part);
 }
 
 Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor) {
+  if (tensor.part == WeightPart::kInputScale) return {1};
   int64_t rows = 0;
   Shape part;
   for (const WeightRole role : tensor.roles) {
-    part = PartShape(spec, sharding, role, tensor.bias);
+    part = PartShape(spec, sharding, role, tensor.part);
     rows += part[0];
   }
   return part.rank() == 1 ? Shape{rows} : Shape{rows, part[1]};
 }
 
+DType FusedDType(const ModelSpec& spec, const FusedTensor& tensor) {
+  return WeightDType(spec, tensor.roles[0], tensor.part);
+}
+
 Result<Tensor> MakeShard(WeightSource& source, const Sharding& sharding, const FusedTensor& tensor,
                          int64_t rank, ScratchBuffers& scratch) {
+  if (tensor.part == WeightPart::kInputScale) return LargestScale(source, tensor, scratch);
   const ModelSpec& spec = source.spec();
   const Shape shape = FusedShape(spec, sharding, tensor);
   Tensor out;
   int64_t row = 0;
   for (const WeightRole role : tensor.roles) {
-    TANDEM_ASSIGN_OR_RETURN(const Tensor whole, source.Get(role, tensor.layer, tensor.bias));
-    const int64_t begin = PartBegin(spec, sharding, role, tensor.bias, rank);
-    const bool by_cols = SplitOf(sharding, role, tensor.bias) == Split::kCols;
+    TANDEM_ASSIGN_OR_RETURN(const Tensor whole, source.Get(role, tensor.layer, tensor.part));
+    const int64_t begin = PartBegin(spec, sharding, role, tensor.part, rank);
+    const bool by_cols = SplitOf(sharding, role, tensor.part) == Split::kCols;
     const bool is_view = tensor.roles.size() == 1 && !by_cols && begin + shape[0] <= whole.dim(0);
     if (is_view) return whole.RowRange(begin, shape[0]);
     if (out.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(out, scratch.Allocate(spec.dtype, shape));
+      TANDEM_ASSIGN_OR_RETURN(out, scratch.Allocate(FusedDType(spec, tensor), shape));
     }
-    const int64_t rows = PartShape(spec, sharding, role, tensor.bias)[0];
+    const int64_t rows = PartShape(spec, sharding, role, tensor.part)[0];
     const Tensor part = out.RowRange(row, rows);
     by_cols ? CopyCols(whole, begin, part) : CopyRows(whole, begin, part);
     row += rows;

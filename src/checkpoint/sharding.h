@@ -20,30 +20,32 @@ struct Sharding {
 // The split must come out even: heads, intermediate size and (or replicated) key-value heads.
 Status CheckSharding(const ModelSpec& spec, const Sharding& sharding);
 
-// One tensor of a rank's file: the weights of its roles one below the other.
+// One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; of
+// input scales the largest, since the roles share their inputs.
 struct FusedTensor {
   std::string name;  // "transformer.layers.0.attention.qkv.weight"
   std::vector<WeightRole> roles;
   int64_t layer = 0;
-  bool bias = false;
+  WeightPart part = WeightPart::kWeight;
 };
 
 // All tensors of a rank, in the order they are written. A tied head is not stored.
 std::vector<FusedTensor> FusedTensors(const ModelSpec& spec);
 // The one that holds a weight.
-FusedTensor FusedTensorOf(WeightRole role, int64_t layer, bool bias);
+FusedTensor FusedTensorOf(WeightRole role, int64_t layer, WeightPart part);
 
 enum class Split { kNone, kRows, kCols };
-Split SplitOf(const Sharding& sharding, WeightRole role, bool bias);
+Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part);
 
 // Shape of a role's part on one rank.
-Shape PartShape(const ModelSpec& spec, const Sharding& sharding, WeightRole role, bool bias);
+Shape PartShape(const ModelSpec& spec, const Sharding& sharding, WeightRole role, WeightPart part);
 // First row (or column) of a role's part on a rank, in the whole weight. Key-value heads fewer than
 // ranks are repeated; the head's last rows may lie behind the vocabulary and are zero.
-int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, WeightRole role, bool bias,
+int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, WeightRole role, WeightPart part,
                   int64_t rank);
 
 Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor);
+DType FusedDType(const ModelSpec& spec, const FusedTensor& tensor);
 
 // The rank's part of a tensor, from a source of whole weights; lives as long as source and scratch.
 Result<Tensor> MakeShard(WeightSource& source, const Sharding& sharding, const FusedTensor& tensor,

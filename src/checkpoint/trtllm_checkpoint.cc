@@ -75,7 +75,7 @@ Status WriteCheckpoint(WeightSource& source, const Sharding& sharding, const fs:
   sink.begin_rank = [&](int64_t rank, const std::vector<FusedTensor>& tensors) -> Status {
     std::vector<TensorInfo> infos;
     for (const FusedTensor& tensor : tensors) {
-      infos.push_back({tensor.name, spec.dtype, FusedShape(spec, sharding, tensor)});
+      infos.push_back({tensor.name, FusedDType(spec, tensor), FusedShape(spec, sharding, tensor)});
     }
     TANDEM_ASSIGN_OR_RETURN(writer,
                             SafetensorsWriter::Create(RankPath(folder, rank), std::move(infos)));

@@ -51,11 +51,30 @@ void RefuseUnsupported(const JsonFields& json) {
   if (const auto moe = json.Object("moe"); moe && moe->Int("num_experts", 0) > 0) {
     moe->Fail("num_experts", "mixtures of experts are not supported");
   }
-  if (const auto quantization = json.Object("quantization")) {
-    for (const char* key : {"quant_algo", "kv_cache_quant_algo"}) {
-      if (!quantization->Has(key)) continue;
-      quantization->Fail(key, quantization->Shown(key) + " is not supported; convert without it");
-    }
+}
+
+// Which algorithm, and whether its inputs have fixed scales.
+constexpr std::string_view kFixedFp8 = "FP8";
+constexpr std::string_view kDynamicFp8 = "FP8_PER_CHANNEL_PER_TOKEN";
+
+Json QuantAlgo(const ModelSpec& spec) {
+  if (!spec.fp8_linears) return nullptr;
+  return spec.fixed_input_scales ? kFixedFp8 : kDynamicFp8;
+}
+
+void ReadQuantAlgo(const JsonFields& json, ModelSpec& spec) {
+  const auto quantization = json.Object("quantization");
+  if (!quantization) return;
+  const auto refuse = [&](const char* key, const char* why) {
+    quantization->Fail(key, quantization->Shown(key) + " is not supported; " + why);
+  };
+  if (quantization->Has("kv_cache_quant_algo")) refuse("kv_cache_quant_algo", "convert without it");
+  if (!quantization->Has("quant_algo")) return;
+  const std::string algorithm = quantization->Text("quant_algo");
+  spec.fp8_linears = true;
+  spec.fixed_input_scales = algorithm == kFixedFp8;
+  if (algorithm != kFixedFp8 && algorithm != kDynamicFp8) {
+    refuse("quant_algo", "supported are FP8 and FP8_PER_CHANNEL_PER_TOKEN");
   }
 }
 
@@ -121,7 +140,7 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
         {"tp_size", sharding.tp_size},
         {"pp_size", 1},
         {"cp_size", 1}}},
-      {"quantization", {{"quant_algo", nullptr}, {"kv_cache_quant_algo", nullptr}}},
+      {"quantization", {{"quant_algo", QuantAlgo(spec)}, {"kv_cache_quant_algo", nullptr}}},
   };
   return json.dump(4, ' ', true, Json::error_handler_t::replace) + "\n";
 }
@@ -160,6 +179,7 @@ Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   if (const auto scaling = json.Object("rotary_scaling")) {
     spec.rope_scaling = ReadRopeScaling(*scaling, spec.max_positions, spec.max_positions);
   }
+  ReadQuantAlgo(json, spec);
   config.sharding = ReadSharding(json);
   TANDEM_RETURN_IF_ERROR(json.status());
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));

@@ -16,8 +16,8 @@ struct CheckpointConfig {
 };
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config);
-// Refuses, by key, what would change the result and is not computed (quantized weights, other
-// activations, pipeline ranks, ...).
+// Refuses, by key, what would change the result and is not computed (weights quantized otherwise
+// than to fp8, other activations, pipeline ranks, ...).
 Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json);
 
 }  // namespace tandem

@@ -17,10 +17,11 @@ class RandomSource final : public WeightSource {
  public:
   RandomSource(ModelSpec spec, uint32_t seed) : spec_(std::move(spec)), seed_(seed) {}
   const ModelSpec& spec() const override { return spec_; }
-  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override {
-    const auto key = std::tuple(role, layer, bias);
+  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override {
+    const auto key = std::tuple(role, layer, part);
+    const bool bias = part == WeightPart::kBias;
     if (const auto found = tensors_.find(key); found != tensors_.end()) return View(found->second);
-    const Shape shape = WeightShape(spec_, role, bias);
+    const Shape shape = WeightShape(spec_, role, part);
     std::mt19937 random(seed_ + 1000 * static_cast<uint32_t>(layer) +
                         10 * static_cast<uint32_t>(role) + (bias ? 1 : 0));
     const bool norm = shape.rank() == 1 && !bias;
@@ -41,7 +42,7 @@ class RandomSource final : public WeightSource {
   Tensor View(const Stored& stored) const { return stored.buffer.View(spec_.dtype, stored.shape); }
   ModelSpec spec_;
   uint32_t seed_;
-  std::map<std::tuple<WeightRole, int64_t, bool>, Stored> tensors_;
+  std::map<std::tuple<WeightRole, int64_t, WeightPart>, Stored> tensors_;
 };
 
 ModelSpec TinySpec(DType dtype) {
@@ -178,7 +179,7 @@ TEST(LoadWeights, SaysWhatTheSourceSays) {
   class Broken final : public WeightSource {
    public:
     const ModelSpec& spec() const override { return spec_; }
-    Result<Tensor> Get(WeightRole, int64_t, bool) override {
+    Result<Tensor> Get(WeightRole, int64_t, WeightPart) override {
       return NotFound("model.safetensors: tensor \"lm_head.weight\" is missing");
     }
     ModelSpec spec_ = TinySpec(DType::kF32);

@@ -62,6 +62,7 @@ Result<std::unique_ptr<DummySource>> DummySource::FromConfig(const std::string& 
 Result<std::unique_ptr<DummySource>> DummySource::FromSpec(ModelSpec spec,
                                                            const DummyOptions& options) {
   spec.tied_head = false;
+  spec.fp8_linears = spec.fixed_input_scales = false;
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   if (!(options.agreement >= 0.0 && options.agreement <= 1.0)) {
     return InvalidArgument("the agreement of a dummy draft must lie between 0 and 1");
@@ -173,8 +174,8 @@ void DummySource::FillConstant(const Tensor& out, float value) {
 }
 
 // Only the layers' products are large and random; all else is made on the host.
-bool DummySource::MadeOnBackend(WeightRole role, bool bias) const {
-  if (options_.backend == nullptr || bias) return false;
+bool DummySource::MadeOnBackend(WeightRole role, WeightPart part) const {
+  if (options_.backend == nullptr || part == WeightPart::kBias) return false;
   switch (role) {
     case WeightRole::kEmbedding:
     case WeightRole::kHead:
@@ -187,11 +188,11 @@ bool DummySource::MadeOnBackend(WeightRole role, bool bias) const {
   }
 }
 
-Result<Tensor> DummySource::Get(WeightRole role, int64_t layer, bool bias) {
+Result<Tensor> DummySource::Get(WeightRole role, int64_t layer, WeightPart part) {
   TANDEM_ASSIGN_OR_RETURN(const Tensor out,
-                          Scratch(WeightShape(spec_, role, bias), MadeOnBackend(role, bias)));
+                          Scratch(WeightShape(spec_, role, part), MadeOnBackend(role, part)));
   const auto scale = static_cast<float>(LayerNormScale());
-  if (bias) {
+  if (part == WeightPart::kBias) {
     FillConstant(out, 0.0f);
     return out;
   }

@@ -51,14 +51,15 @@ class DummyMap {
 class DummySource final : public WeightSource {
  public:
   // The spec of a config.json; a tied model gets a head of its own (tied, it would repeat one token
-  // for ever), which costs a decode step the same bytes.
+  // for ever), which costs a decode step the same bytes. Weights are of the spec's type, also those
+  // that the model has in fp8.
   static Result<std::unique_ptr<DummySource>> FromConfig(const std::string& config_json,
                                                          const DummyOptions& options = {});
   static Result<std::unique_ptr<DummySource>> FromSpec(ModelSpec spec,
                                                        const DummyOptions& options = {});
 
   const ModelSpec& spec() const override { return spec_; }
-  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override;
+  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override;
   void Release() override;
 
   const DummyMap& map() const { return map_; }
@@ -70,7 +71,7 @@ class DummySource final : public WeightSource {
     size_t used = 0;
   };
   Result<Tensor> Scratch(const Shape& shape, bool on_backend);
-  bool MadeOnBackend(WeightRole role, bool bias) const;
+  bool MadeOnBackend(WeightRole role, WeightPart part) const;
   // Fills with random signs and mantissas over several binades, the stream being that of the
   // weight.
   void FillRandom(const Tensor& out, uint64_t stream, bool tiny);

@@ -106,7 +106,7 @@ TEST(DummyWeights, ADraftFollowsItsOwnMap) {
 
 TEST(DummyWeights, LayerWeightsUseSignsMantissasAndManyBinades) {
   const auto source = Make(SmallSpec(DType::kBF16));
-  const auto tensor = source->Get(WeightRole::kGate, 1, false);
+  const auto tensor = source->Get(WeightRole::kGate, 1, WeightPart::kWeight);
   ASSERT_TRUE(tensor.ok());
   std::set<int> exponents;
   std::set<int> mantissas;
@@ -128,10 +128,10 @@ TEST(DummyWeights, TheSameWhateverTheOrderAndThreads) {
   const auto one = Make(SmallSpec(DType::kF16), {.seed = 5});
   auto two = DummySource::FromSpec(SmallSpec(DType::kF16), {.seed = 5, .num_threads = 1});
   ASSERT_TRUE(two.ok());
-  ASSERT_TRUE(one->Get(WeightRole::kUp, 0, false).ok());
+  ASSERT_TRUE(one->Get(WeightRole::kUp, 0, WeightPart::kWeight).ok());
   one->Release();
-  const auto a = one->Get(WeightRole::kDown, 2, false);
-  const auto b = (*two)->Get(WeightRole::kDown, 2, false);
+  const auto a = one->Get(WeightRole::kDown, 2, WeightPart::kWeight);
+  const auto b = (*two)->Get(WeightRole::kDown, 2, WeightPart::kWeight);
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
 }

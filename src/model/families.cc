@@ -68,9 +68,46 @@ Result<const Family*> FindFamily(std::string_view architecture) {
 std::span<const WeightRole> LayerRoles() { return kLayerRoles; }
 std::span<const WeightRole> GlobalRoles() { return kGlobalRoles; }
 
-Shape WeightShape(const ModelSpec& spec, WeightRole role, bool bias) {
+Shape WeightShape(const ModelSpec& spec, WeightRole role, WeightPart part) {
+  if (part == WeightPart::kInputScale) return {1};
   const MatrixSize size = SizeOfRole(spec, role);
-  return bias || size.cols == 0 ? Shape{size.rows} : Shape{size.rows, size.cols};
+  return part != WeightPart::kWeight || size.cols == 0 ? Shape{size.rows}
+                                                       : Shape{size.rows, size.cols};
+}
+
+DType WeightDType(const ModelSpec& spec, WeightRole role, WeightPart part) {
+  switch (part) {
+    case WeightPart::kWeight:
+      return HasScales(spec, role) ? DType::kF8E4M3 : spec.dtype;
+    case WeightPart::kBias:
+      return spec.dtype;
+    case WeightPart::kScale:
+    case WeightPart::kInputScale:
+      return DType::kF32;
+  }
+  return spec.dtype;
+}
+
+std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role) {
+  std::vector<WeightPart> parts = {WeightPart::kWeight};
+  if (HasBias(spec, role)) parts.push_back(WeightPart::kBias);
+  if (!HasScales(spec, role)) return parts;
+  parts.push_back(WeightPart::kScale);
+  if (spec.fixed_input_scales) parts.push_back(WeightPart::kInputScale);
+  return parts;
+}
+
+bool HasScales(const ModelSpec& spec, WeightRole role) {
+  switch (role) {
+    case WeightRole::kEmbedding:
+    case WeightRole::kHead:
+    case WeightRole::kInputNorm:
+    case WeightRole::kPostNorm:
+    case WeightRole::kFinalNorm:
+      return false;
+    default:
+      return spec.fp8_linears;
+  }
 }
 
 bool HasBias(const ModelSpec& spec, WeightRole role) {

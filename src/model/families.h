@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "model/spec.h"
@@ -28,12 +29,23 @@ enum class WeightRole {
   kHead,
 };
 
+// What may be stored of a weight.
+enum class WeightPart {
+  kWeight,
+  kBias,
+  kScale,       // fp8: what an element of a row is multiplied with
+  kInputScale,  // fp8: what an input is divided by before it is rounded
+};
+constexpr bool IsScale(WeightPart part) {
+  return part == WeightPart::kScale || part == WeightPart::kInputScale;
+}
+
 struct Family {
   std::string_view name;                            // "llama"
   std::span<const std::string_view> architectures;  // what config.json calls it
   Result<ModelSpec> (*spec_from_hf)(const std::string& config_json);
-  // Name of a weight in a Hugging Face folder; `bias` asks for its bias.
-  std::string (*hf_name)(WeightRole role, int64_t layer, bool bias);
+  // Name of a part of a weight in a Hugging Face folder.
+  std::string (*hf_name)(WeightRole role, int64_t layer, WeightPart part);
 };
 
 std::span<const Family> Families();
@@ -42,10 +54,16 @@ Result<const Family*> FindFamily(std::string_view architecture);
 // The spec of a Hugging Face config.json, by the family that its "architectures" name.
 Result<ModelSpec> SpecFromHfConfig(const std::string& config_json);
 
-// Shape that a weight has by the spec; [rows, cols] of a linear weight, [size] of a norm or bias.
-Shape WeightShape(const ModelSpec& spec, WeightRole role, bool bias);
-// True when the spec gives this weight a bias.
+// Shape that a part of a weight has by the spec: [rows, cols] of a linear weight, [size] of a norm,
+// [rows] of a bias or of scales, [1] of an input scale.
+Shape WeightShape(const ModelSpec& spec, WeightRole role, WeightPart part);
+// Its type: the spec's, or fp8 with scales in fp32.
+DType WeightDType(const ModelSpec& spec, WeightRole role, WeightPart part);
+// The parts that the spec gives this weight, itself first.
+std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role);
+// True when the spec gives this weight a bias; scales, being in fp8.
 bool HasBias(const ModelSpec& spec, WeightRole role);
+bool HasScales(const ModelSpec& spec, WeightRole role);
 // The roles that repeat per layer, and those that do not, in the order of a forward pass.
 std::span<const WeightRole> LayerRoles();
 std::span<const WeightRole> GlobalRoles();

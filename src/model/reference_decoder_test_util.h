@@ -58,7 +58,7 @@ class ReferenceDecoder {
 
  private:
   Matrix Weight(WeightRole role, int64_t layer, bool bias = false) {
-    const auto tensor = source_.Get(role, layer, bias);
+    const auto tensor = source_.Get(role, layer, bias ? WeightPart::kBias : WeightPart::kWeight);
     EXPECT_TRUE(tensor.ok()) << tensor.status().message();
     const Buffer buffer = Buffer::OnHost(static_cast<size_t>(tensor->NumElements()) * 4);
     const Tensor values = buffer.View(DType::kF32, tensor->shape);

@@ -88,13 +88,22 @@ RopeScaling ScalingFromJson(const JsonFields& json) {
   return scaling;
 }
 
+// Elements of the linear weights of a layer.
+int64_t LayerLinears(const ModelSpec& spec) {
+  return (spec.qkv_rows() + spec.num_heads * spec.head_dim + 3 * spec.intermediate_size) *
+         spec.hidden_size;
+}
+
+// Rows of the linear weights of a layer: their scales, where they have any.
+int64_t LayerLinearRows(const ModelSpec& spec) {
+  return spec.qkv_rows() + 2 * spec.intermediate_size + 2 * spec.hidden_size;
+}
+
 int64_t LayerParameters(const ModelSpec& spec) {
   const int64_t hidden = spec.hidden_size;
-  const int64_t attention = spec.qkv_rows() * hidden + hidden * spec.num_heads * spec.head_dim +
-                            (spec.attention_bias ? spec.qkv_rows() + hidden : 0);
-  const int64_t mlp = 3 * spec.intermediate_size * hidden +
-                      (spec.mlp_bias ? 2 * spec.intermediate_size + hidden : 0);
-  return attention + mlp + 2 * hidden;
+  const int64_t biases = (spec.attention_bias ? spec.qkv_rows() + hidden : 0) +
+                         (spec.mlp_bias ? 2 * spec.intermediate_size + hidden : 0);
+  return LayerLinears(spec) + biases + 2 * hidden;
 }
 
 }  // namespace
@@ -106,7 +115,10 @@ int64_t ModelSpec::NumParameters() const {
 
 int64_t ModelSpec::StepWeightBytes() const {
   const int64_t read = num_layers * LayerParameters(*this) + hidden_size + vocab_size * hidden_size;
-  return read * static_cast<int64_t>(SizeOf(dtype));
+  const auto element = static_cast<int64_t>(SizeOf(dtype));
+  if (!fp8_linears) return read * element;
+  const int64_t fp8 = LayerLinears(*this) + LayerLinearRows(*this) * int64_t{sizeof(float)};
+  return (read - num_layers * LayerLinears(*this)) * element + num_layers * fp8;
 }
 
 int64_t ModelSpec::max_context() const {
@@ -137,6 +149,9 @@ Status ValidateSpec(const ModelSpec& spec) {
   if (spec.dtype != DType::kF32 && spec.dtype != DType::kF16 && spec.dtype != DType::kBF16) {
     return InvalidArgument("dtype is " + std::string(DTypeName(spec.dtype)) +
                            "; it must be float32, float16 or bfloat16");
+  }
+  if (spec.fixed_input_scales && !spec.fp8_linears) {
+    return InvalidArgument("fixed_input_scales is true, which fp8_linears alone can have");
   }
   TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm_epsilon));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", spec.rope_theta));
@@ -170,6 +185,8 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"tied_head", spec.tied_head},
       {"attention_bias", spec.attention_bias},
       {"mlp_bias", spec.mlp_bias},
+      {"fp8_linears", spec.fp8_linears},
+      {"fixed_input_scales", spec.fixed_input_scales},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},
   };
@@ -203,6 +220,8 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   spec.tied_head = json.Bool("tied_head", false);
   spec.attention_bias = json.Bool("attention_bias", false);
   spec.mlp_bias = json.Bool("mlp_bias", false);
+  spec.fp8_linears = json.Bool("fp8_linears", false);
+  spec.fixed_input_scales = json.Bool("fixed_input_scales", false);
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));
   TANDEM_RETURN_IF_ERROR(json.status());

@@ -113,10 +113,80 @@ TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
       R"("attention_bias": true, "mlp_bias": true, "head_dim": 32, "num_key_value_heads": 2)"));
   EXPECT_TRUE(spec.attention_bias && spec.mlp_bias);
   EXPECT_EQ(spec.qkv_rows(), 8 * 32);
-  EXPECT_EQ(WeightShape(spec, WeightRole::kAttentionOut, false), (Shape{64, 128}));
-  EXPECT_EQ(WeightShape(spec, WeightRole::kKey, true), (Shape{64}));
+  EXPECT_EQ(WeightShape(spec, WeightRole::kAttentionOut, WeightPart::kWeight), (Shape{64, 128}));
+  EXPECT_EQ(WeightShape(spec, WeightRole::kKey, WeightPart::kBias), (Shape{64}));
   EXPECT_TRUE(HasBias(spec, WeightRole::kDown));
   EXPECT_FALSE(HasBias(spec, WeightRole::kHead));
+}
+
+// A compressed-tensors config of one group.
+std::string Group(const std::string& weights, const std::string& inputs) {
+  return Small(R"("quantization_config": {"quant_method": "compressed-tensors",
+      "format": "float-quantized", "ignore": ["lm_head"], "kv_cache_scheme": null,
+      "config_groups": {"group_0": {"targets": ["Linear"], "output_activations": null,
+      "weights": {)" +
+               weights + R"(}, "input_activations": )" + inputs + "}}}");
+}
+constexpr const char* kFp8Channel = R"("num_bits": 8, "type": "float", "strategy": "channel")";
+constexpr const char* kTokenInputs =
+    R"({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true})";
+
+TEST(HfConfig, ReadsFp8Weights) {
+  struct Case {
+    std::string config;
+    bool fixed_input_scales;
+  };
+  const Case cases[] = {
+      {Group(kFp8Channel, kTokenInputs), false},
+      {Group(R"("num_bits": 8, "type": "float", "strategy": "tensor")",
+             R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false})"),
+       true},
+      {Small(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "static"})"),
+       true},
+      {Small(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"})"),
+       false},
+      {Small(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})"), true},
+  };
+  const ModelSpec plain = MustParse(Small(""));
+  for (const Case& c : cases) {
+    const ModelSpec spec = MustParse(c.config);
+    EXPECT_TRUE(spec.fp8_linears) << c.config;
+    EXPECT_EQ(spec.fixed_input_scales, c.fixed_input_scales) << c.config;
+    EXPECT_EQ(WeightDType(spec, WeightRole::kUp, WeightPart::kWeight), DType::kF8E4M3);
+    EXPECT_EQ(WeightDType(spec, WeightRole::kHead, WeightPart::kWeight), spec.dtype);
+    EXPECT_EQ(WeightParts(spec, WeightRole::kUp).size(), c.fixed_input_scales ? 3u : 2u);
+    EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
+    EXPECT_EQ(spec.NumParameters(), plain.NumParameters());
+    // fp32 becomes one byte an element and a scale a row.
+    const int64_t elements = (spec.qkv_rows() + 64 + 3 * spec.intermediate_size) * 64;
+    const int64_t rows = spec.qkv_rows() + 2 * 64 + 2 * spec.intermediate_size;
+    EXPECT_EQ(plain.StepWeightBytes() - spec.StepWeightBytes(),
+              spec.num_layers * (3 * elements - 4 * rows));
+  }
+}
+
+TEST(HfConfig, RefusesOtherQuantizedGroups) {
+  struct Case {
+    std::string config;
+    const char* named;
+  };
+  const Case cases[] = {
+      {Group(R"("num_bits": 8, "type": "float", "strategy": "block")", kTokenInputs),
+       "group_0.weights.strategy: \"block\""},
+      {Group(R"("num_bits": 4, "type": "float", "strategy": "channel")", kTokenInputs),
+       "group_0.weights.num_bits: 4"},
+      {Group(R"("num_bits": 8, "type": "int", "strategy": "channel")", kTokenInputs),
+       "group_0.weights.type: \"int\""},
+      {Group(kFp8Channel, "null"), "group_0.input_activations: is missing"},
+      {Group(kFp8Channel,
+             R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": true})"),
+       "group_0.input_activations.strategy: \"tensor\""},
+  };
+  for (const Case& c : cases) {
+    const auto spec = SpecFromHfConfig(c.config);
+    ASSERT_FALSE(spec.ok()) << c.config;
+    EXPECT_NE(spec.status().message().find(c.named), std::string::npos) << spec.status().message();
+  }
 }
 
 TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
@@ -126,7 +196,17 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
   };
   const Case cases[] = {
       {R"("sliding_window": 4096)", "sliding_window: 4096"},
-      {R"("quantization_config": {"quant_method": "awq"})", "quantization_config"},
+      {R"("quantization_config": {"quant_method": "awq"})", "quantization_config.quant_method"},
+      {R"("quantization_config": {"quant_method": "fp8"})", "activation_scheme: is missing"},
+      {R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
+           "weight_block_size": [128, 128]})",
+       "quantization_config.weight_block_size: a list is not supported; supported are fp8"},
+      {R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"})",
+       "quantization_config.quant_algo: \"NVFP4\""},
+      {R"("quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized"})",
+       "quantization_config.format: \"int-quantized\""},
+      {R"("quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"})",
+       "config_groups: is missing"},
       {R"("hidden_act": "gelu")", "hidden_act: \"gelu\""},
       {R"("layer_types": ["sliding_attention"])", "layer_types"},
       {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor"},
@@ -191,9 +271,11 @@ TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
 
 TEST(Families, NamesEveryWeightOnce) {
   const Family* llama = *FindFamily("LlamaForCausalLM");
-  EXPECT_EQ(llama->hf_name(WeightRole::kQuery, 3, false), "model.layers.3.self_attn.q_proj.weight");
-  EXPECT_EQ(llama->hf_name(WeightRole::kDown, 0, true), "model.layers.0.mlp.down_proj.bias");
-  EXPECT_EQ(llama->hf_name(WeightRole::kHead, 0, false), "lm_head.weight");
+  EXPECT_EQ(llama->hf_name(WeightRole::kQuery, 3, WeightPart::kWeight),
+            "model.layers.3.self_attn.q_proj.weight");
+  EXPECT_EQ(llama->hf_name(WeightRole::kDown, 0, WeightPart::kBias),
+            "model.layers.0.mlp.down_proj.bias");
+  EXPECT_EQ(llama->hf_name(WeightRole::kHead, 0, WeightPart::kWeight), "lm_head.weight");
 }
 
 TEST(Spec, RoundTripsThroughJson) {

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -11,7 +12,7 @@ namespace {
 // Copies a tensor of the source as it is.
 Status LoadPlain(WeightSource& source, ops::Backend& backend, WeightRole role, int64_t layer,
                  Buffer& out) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source.Get(role, layer, /*bias=*/false));
+  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source.Get(role, layer, WeightPart::kWeight));
   const auto bytes = static_cast<size_t>(tensor.NumBytes());
   TANDEM_ASSIGN_OR_RETURN(out, backend.Allocate(bytes));
   backend.CopyToDevice(out.data(), tensor.data, bytes);
@@ -19,18 +20,32 @@ Status LoadPlain(WeightSource& source, ops::Backend& backend, WeightRole role, i
   return {};
 }
 
+// What the layers' linear weights are kept in unless asked for otherwise.
+DType KeptLinears(const ModelSpec& spec, const ops::Backend& backend) {
+  return spec.fp8_linears ? backend.KeptFp8(spec.dtype) : spec.dtype;
+}
+
 // Packs the weights of several roles one below the other: q, k and v share their input, and so do
-// gate and up.
+// gate and up. Where each was calibrated for itself, the largest range holds all inputs.
 Status LoadLinear(WeightSource& source, ops::Backend& backend, std::span<const WeightRole> roles,
                   int64_t layer, DType stored, ops::LinearWeight& out) {
+  const ModelSpec& spec = source.spec();
   std::vector<ops::LinearPart> parts;
+  float input_scale = 0.0f;
   for (const WeightRole role : roles) {
     ops::LinearPart& part = parts.emplace_back();
-    TANDEM_ASSIGN_OR_RETURN(part.weight, source.Get(role, layer, /*bias=*/false));
-    if (!HasBias(source.spec(), role)) continue;
-    TANDEM_ASSIGN_OR_RETURN(part.bias, source.Get(role, layer, /*bias=*/true));
+    TANDEM_ASSIGN_OR_RETURN(part.weight, source.Get(role, layer, WeightPart::kWeight));
+    if (HasBias(spec, role)) {
+      TANDEM_ASSIGN_OR_RETURN(part.bias, source.Get(role, layer, WeightPart::kBias));
+    }
+    if (!HasScales(spec, role)) continue;
+    TANDEM_ASSIGN_OR_RETURN(part.scale, source.Get(role, layer, WeightPart::kScale));
+    if (!spec.fixed_input_scales) continue;
+    TANDEM_ASSIGN_OR_RETURN(const Tensor scale, source.Get(role, layer, WeightPart::kInputScale));
+    input_scale = std::max(input_scale, *scale.As<float>());
   }
   TANDEM_ASSIGN_OR_RETURN(out, backend.PackLinear(parts, stored));
+  out.input_scale = input_scale;
   source.Release();
   return {};
 }
@@ -105,7 +120,8 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   weights->layers.resize(static_cast<size_t>(spec.num_layers));
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
     report(static_cast<double>(layer) / static_cast<double>(spec.num_layers));
-    TANDEM_RETURN_IF_ERROR(LoadLayer(source, backend, layer, linears.value_or(spec.dtype),
+    TANDEM_RETURN_IF_ERROR(LoadLayer(source, backend, layer,
+                                     linears.value_or(KeptLinears(spec, backend)),
                                      weights->layers[static_cast<size_t>(layer)]));
   }
   TANDEM_RETURN_IF_ERROR(source.Finish());
@@ -116,8 +132,9 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
 
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
                     std::optional<DType> linears) {
+  const DType kept = linears.value_or(KeptLinears(spec, backend));
   const auto packed = [&](int64_t rows, int64_t cols) {
-    return backend.PackedBytes(rows, cols, linears.value_or(spec.dtype));
+    return backend.PackedBytes(rows, cols, kept);
   };
   const auto element = static_cast<int64_t>(SizeOf(spec.dtype));
   const int64_t hidden = spec.hidden_size;

@@ -20,10 +20,10 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual const ModelSpec& spec() const = 0;
-  // [rows, cols] or [size]; NOT_FOUND names the file and the missing tensor. Shape and dtype are
-  // checked against the spec by the source. `bias` asks for the bias of a linear weight. The tensor
-  // has the spec's dtype and is aligned for it.
-  virtual Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) = 0;
+  // A part that WeightParts names, of WeightShape and WeightDType and aligned for it; the source
+  // checked what is stored, scales to be positive numbers. NOT_FOUND names the file and the missing
+  // tensor.
+  virtual Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) = 0;
   // The tensors got so far are done with: a source that had to convert or merge frees its copies.
   virtual void Release() {}
   // Called when all is loaded: a source with checksums checks what nobody asked for.
@@ -56,8 +56,8 @@ struct Weights {
 // Called after each layer with the share done in [0, 1].
 using LoadProgress = std::function<void(double)>;
 // `max_positions`: rows of the rotary tables, at most what will ever be served. `linears`: what the
-// linear weights of the layers are kept in, as Backend::PackLinear says; the spec's type unless
-// given. The head stays in the spec's type.
+// linear weights of the layers are kept in, as Backend::PackLinear says; unless given, what they
+// are stored in, fp8 as Backend::KeptFp8 says. The head stays in the spec's type.
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {},

@@ -77,8 +77,12 @@ class Backend {
 
   // Packs the rows of `parts` (of one width and one dtype) one below the other, kept as `stored`:
   // the parts' own type, or kF8E4M3: each row rounded with a scale that makes its largest value the
-  // type's. UNIMPLEMENTED names a type that the backend does not compute with.
+  // type's; or, of fp8 parts, what KeptFp8 says. UNIMPLEMENTED names a type that the backend does
+  // not compute with.
   virtual Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) = 0;
+  // What weights that are fp8 already are kept as beside activations of this type: fp8, or that
+  // type (an element times its scale, rounded) where the backend does not compute with fp8.
+  virtual DType KeptFp8(DType activations) const = 0;
   // Bytes PackLinear will take (weights and scales), for the memory plan.
   virtual int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const = 0;
 

@@ -60,6 +60,36 @@ TEST(CpuBackendTest, RefusesToRoundWeights) {
   EXPECT_THAT(status.message(), HasSubstr(std::string(DTypeName(DType::kF8E4M3))));
 }
 
+// fp8 weights become the activations' type: an element times its scale.
+TEST(CpuBackendTest, WidensFp8Weights) {
+  for (const std::string& isa : SupportedCpuIsas()) {
+    const auto backend =
+        MakeCpuBackend({.num_threads = 2, .pin_threads = false, .isa = isa}).value();
+    std::vector<uint8_t> elements(40 * 48);
+    for (size_t i = 0; i < elements.size(); ++i) elements[i] = static_cast<uint8_t>(i * 37) & 0xf7;
+    std::vector<float> scales(41);
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01f * static_cast<float>(i + 1);
+    const Tensor weight{elements.data(), DType::kF8E4M3, {40, 48}, {}};
+    const LinearPart by_row{.weight = weight, .scale = {scales.data(), DType::kF32, {40}, {}}};
+    const LinearPart as_one{.weight = weight, .scale = {&scales[40], DType::kF32, {1}, {}}};
+    EXPECT_EQ(backend->KeptFp8(DType::kF32), DType::kF32);
+    const auto packed = backend->PackLinear({{by_row, as_one}}, DType::kF32);
+    ASSERT_TRUE(packed.ok()) << packed.status().message();
+    EXPECT_EQ(packed->dtype, DType::kF32);
+    // The product with each unit vector is a column of the weights, exactly.
+    std::vector<float> x(48 * 48), out(48 * 80);
+    for (size_t i = 0; i < 48; ++i) x[i * 48 + i] = 1.0f;
+    backend->ops().Linear({x.data(), DType::kF32, {48, 48}, {}}, *packed,
+                          {out.data(), DType::kF32, {48, 80}, {}});
+    for (size_t col = 0; col < 48; ++col) {
+      for (size_t row = 0; row < 80; ++row) {
+        const float element = ToFloat(Float8E4M3{elements[row % 40 * 48 + col]});
+        ASSERT_EQ(out[col * 80 + row], element * (row < 40 ? scales[row] : scales[40])) << isa;
+      }
+    }
+  }
+}
+
 TEST(CpuBackendTest, MatrixPeakIsPlausible) {
   const auto backend = MakeCpuBackend({.num_threads = 1}).value();
   const double peak = backend->MeasureMatrixPeak(DType::kBF16);

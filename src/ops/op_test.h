@@ -83,11 +83,7 @@ inline std::string CaseName(const ::testing::TestParamInfo<BackendCase>& info) {
 
 // The value of an fp8 (e4m3) element.
 inline double Fp8Value(std::byte element) {
-  const int bits = std::to_integer<int>(element);
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  const double magnitude =
-      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+  return ToFloat(Float8E4M3{std::to_integer<uint8_t>(element)});
 }
 
 // A tensor and the memory it lies in.

@@ -21,8 +21,9 @@ struct LinearWeight {
   Buffer bias;  // [rows] fp32; empty without one
   // fp8: what each output's sum is multiplied with, [rows] fp32; empty otherwise.
   Buffer scales;
-  // fp8 with activations of a calibrated range: what x is divided by before it is rounded to fp8;
-  // 0: every row of x by its own largest value, where rounding it pays.
+  // With activations of a calibrated range: what x is divided by before it is rounded to fp8; 0:
+  // every row of x by its own largest value. Rounded where that pays: many rows of x by weights in
+  // fp8 on a GPU that multiplies them; else x stays as it is.
   float input_scale = 0.0f;
   DType dtype = DType::kF32;
   int64_t rows = 0;  // output features

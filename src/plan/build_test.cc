@@ -15,13 +15,15 @@ namespace fs = std::filesystem;
 // Reads every weight, as loading does.
 Status ReadAll(WeightSource& source) {
   for (const WeightRole role : GlobalRoles()) {
-    const auto tensor = source.Get(role, 0, false);
+    const auto tensor = source.Get(role, 0, WeightPart::kWeight);
     if (!tensor.ok()) return tensor.status();
   }
   for (int64_t layer = 0; layer < source.spec().num_layers; ++layer) {
     for (const WeightRole role : LayerRoles()) {
-      const auto tensor = source.Get(role, layer, false);
-      if (!tensor.ok()) return tensor.status();
+      for (const WeightPart part : WeightParts(source.spec(), role)) {
+        const auto tensor = source.Get(role, layer, part);
+        if (!tensor.ok()) return tensor.status();
+      }
     }
   }
   return source.Finish();
@@ -35,8 +37,9 @@ Status OpenAndRead(const fs::path& folder) {
 class BuildTest : public FolderTest {
  protected:
   // hf → checkpoint with `tp_size` ranks → engine, in the folders of these names.
-  void BuildEngine(int64_t tp_size) const {
-    HfFolder{.extra_config = ", \"attention_bias\": true"}.Write(folder_ / "hf");
+  void BuildEngine(int64_t tp_size,
+                   const std::string& extra_config = ", \"attention_bias\": true") const {
+    HfFolder{.extra_config = extra_config}.Write(folder_ / "hf");
     WriteText(folder_ / "hf" / "tokenizer.json", "{}");
     const auto converted = Convert(
         {.model_dir = folder_ / "hf", .output_dir = folder_ / "checkpoint", .tp_size = tp_size});
@@ -59,19 +62,28 @@ class BuildTest : public FolderTest {
 };
 
 TEST_F(BuildTest, AnEngineHoldsTheWeightsOfTheModelItCameFrom) {
-  for (const int64_t tp_size : {1, 2, 8}) {
-    BuildEngine(tp_size);
+  const std::string fp8 =
+      R"(, "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"})";
+  for (const auto& [tp_size, extra_config] :
+       {std::pair<int64_t, std::string>{1, ", \"attention_bias\": true"},
+        {2, ", \"attention_bias\": true"},
+        {8, ", \"attention_bias\": true"},
+        {1, fp8},
+        {2, fp8}}) {
+    BuildEngine(tp_size, extra_config);
     const auto engine = OpenEngine(folder_ / "engine");
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     const auto hf = HfReader::Open(folder_ / "hf");
     ASSERT_TRUE(hf.ok());
     EXPECT_EQ(engine->source->spec(), (*hf)->spec());
     for (const WeightRole role : LayerRoles()) {
-      const auto a = (*hf)->Get(role, 1, HasBias((*hf)->spec(), role));
-      const auto b = engine->source->Get(role, 1, HasBias((*hf)->spec(), role));
-      ASSERT_TRUE(a.ok() && b.ok());
-      ASSERT_EQ(a->shape, b->shape);
-      EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
+      for (const WeightPart part : WeightParts((*hf)->spec(), role)) {
+        const auto a = (*hf)->Get(role, 1, part);
+        const auto b = engine->source->Get(role, 1, part);
+        ASSERT_TRUE(a.ok() && b.ok());
+        ASSERT_EQ(a->shape, b->shape);
+        EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
+      }
     }
     EXPECT_TRUE(fs::exists(folder_ / "engine" / "tokenizer.json"));
   }
@@ -144,7 +156,7 @@ TEST_F(BuildTest, NamesTheDamagedSection) {
   const std::string good = *ReadTextFile(folder_ / "engine" / "rank0.engine");
   const auto engine = OpenEngine(folder_ / "engine");
   ASSERT_TRUE(engine.ok());
-  const auto tensor = engine->source->Get(WeightRole::kDown, 1, false);
+  const auto tensor = engine->source->Get(WeightRole::kDown, 1, WeightPart::kWeight);
   ASSERT_TRUE(tensor.ok());
   // Where that tensor's first bytes stand in the file.
   const std::string_view start(static_cast<const char*>(tensor->data), 64);

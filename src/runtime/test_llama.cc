@@ -15,12 +15,13 @@ class RandomSource final : public WeightSource {
       : spec_(spec), seed_(seed), noise_(noise) {}
   const ModelSpec& spec() const override { return spec_; }
 
-  Result<Tensor> Get(WeightRole role, int64_t layer, bool bias) override {
-    const auto key = std::tuple(role, layer, bias);
+  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override {
+    const auto key = std::tuple(role, layer, part);
     const auto found = buffers_.find(key);
-    const Shape shape = WeightShape(spec_, role, bias);
+    const Shape shape = WeightShape(spec_, role, part);
     if (found != buffers_.end()) return found->second.View(spec_.dtype, shape);
-    const auto stream = static_cast<uint32_t>(1000 * layer + 10 * static_cast<int>(role) + bias);
+    const auto stream =
+        static_cast<uint32_t>(1000 * layer + 10 * static_cast<int>(role) + static_cast<int>(part));
     std::mt19937 random(seed_ + stream), other(seed_ + stream + 77777);
     const bool norm = shape.rank() == 1;
     const float deviation = norm ? 0.1f : 2.0f / std::sqrt(static_cast<float>(shape[1]));
@@ -38,7 +39,7 @@ class RandomSource final : public WeightSource {
   const ModelSpec spec_;
   const uint32_t seed_;
   const float noise_;
-  std::map<std::tuple<WeightRole, int64_t, bool>, Buffer> buffers_;
+  std::map<std::tuple<WeightRole, int64_t, WeightPart>, Buffer> buffers_;
 };
 
 }  // namespace

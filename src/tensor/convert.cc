@@ -19,6 +19,7 @@ T LoadAt(const void* data, int64_t i) {
 float AsFloat(float value) { return value; }
 float AsFloat(BFloat16 value) { return ToFloat(value); }
 float AsFloat(Float16 value) { return ToFloat(value); }
+float AsFloat(Float8E4M3 value) { return ToFloat(value); }
 
 template <typename T>
 T FromFloat(float value) {
@@ -40,6 +41,12 @@ auto DispatchFloat(DType dtype, Fn&& fn) {
   return fn(float{});
 }
 
+// The same for a type that is read.
+template <typename Fn>
+auto DispatchSource(DType dtype, Fn&& fn) {
+  return dtype == DType::kF8E4M3 ? fn(Float8E4M3{}) : DispatchFloat(dtype, fn);
+}
+
 }  // namespace
 
 void ConvertElements(const Tensor& from, const Tensor& to) {
@@ -49,7 +56,7 @@ void ConvertElements(const Tensor& from, const Tensor& to) {
     std::memcpy(to.data, from.data, static_cast<size_t>(from.NumBytes()));
     return;
   }
-  DispatchFloat(from.dtype, [&](auto source) {
+  DispatchSource(from.dtype, [&](auto source) {
     using Source = decltype(source);
     DispatchFloat(to.dtype, [&](auto target) {
       using Target = decltype(target);
@@ -62,8 +69,8 @@ void ConvertElements(const Tensor& from, const Tensor& to) {
 }
 
 int64_t CountNonFinite(const Tensor& tensor) {
-  if (!IsFloat(tensor.dtype)) return 0;
-  return DispatchFloat(tensor.dtype, [&](auto element) {
+  if (!IsFloat(tensor.dtype) && tensor.dtype != DType::kF8E4M3) return 0;
+  return DispatchSource(tensor.dtype, [&](auto element) {
     using Element = decltype(element);
     int64_t found = 0;
     for (int64_t i = 0; i < tensor.NumElements(); ++i) {

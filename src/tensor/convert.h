@@ -12,7 +12,8 @@ constexpr bool IsFloat(DType dtype) {
 }
 
 // Writes every element of `from` into `to` (same number of elements; both of a floating-point
-// type), rounding to nearest even. `from` may be misaligned, as tensors of a mapped file can be.
+// type, or `from` of fp8 or both of one type), rounding to nearest even. `from` may be misaligned,
+// as tensors of a mapped file can be.
 void ConvertElements(const Tensor& from, const Tensor& to);
 
 // Elements that are NaN or infinite; 0 for integer types.

@@ -88,4 +88,17 @@ Float16 ToFloat16(float value) {
   return with_sign((rounded - 0x38000000u) >> 13);
 }
 
+// No infinities: the highest exponent holds numbers too, up to 448, and one NaN.
+float ToFloat(Float8E4M3 value) {
+  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x80u) << 24;
+  const uint32_t exponent = (value.bits >> 3) & 0xfu;
+  const uint32_t mantissa = value.bits & 0x7u;
+  if (exponent == 0xf && mantissa == 0x7) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent == 0) {
+    const float magnitude = std::ldexp(static_cast<float>(mantissa), -9);
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 120u) << 23) | (mantissa << 20));
+}
+
 }  // namespace tandem

@@ -45,6 +45,9 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 };
+struct Float8E4M3 {
+  uint8_t bits;
+};
 
 inline float ToFloat(BFloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
@@ -57,5 +60,6 @@ inline BFloat16 ToBFloat16(float value) {
 }
 float ToFloat(Float16 value);
 Float16 ToFloat16(float value);  // round to nearest even, overflow to infinity
+float ToFloat(Float8E4M3 value);
 
 }  // namespace tandem

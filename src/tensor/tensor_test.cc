@@ -60,6 +60,23 @@ TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_TRUE(std::isnan(ToFloat(ToBFloat16(std::numeric_limits<float>::quiet_NaN()))));
 }
 
+// Every value by its definition: 1 sign, 4 exponent (bias 7) and 3 mantissa bits, one NaN.
+TEST(Float8E4M3, HasTheValuesOfItsBits) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    const float value = ToFloat(Float8E4M3{static_cast<uint8_t>(bits)});
+    if (exponent == 15 && mantissa == 7) {
+      EXPECT_TRUE(std::isnan(value));
+      continue;
+    }
+    const float magnitude = exponent == 0
+                                ? std::ldexp(static_cast<float>(mantissa), -9)
+                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+    EXPECT_EQ(value, (bits & 0x80) != 0 ? -magnitude : magnitude) << bits;
+  }
+  EXPECT_EQ(ToFloat(Float8E4M3{0x7e}), 448.0f);
+}
+
 TEST(Buffer, IsZeroedAndAlignedWhateverItsSize) {
   for (const size_t bytes : {size_t{1}, size_t{100}, size_t{2} << 20, (size_t{5} << 20) + 3}) {
     const Buffer buffer = Buffer::OnHost(bytes);
@@ -106,6 +123,8 @@ TEST(Convert, ConvertsFromMisalignedMemory) {
 }
 
 TEST(Convert, CountsNanAndInfinity) {
+  uint8_t fp8[] = {0x7f, 0xff, 0x7e, 0x00};
+  EXPECT_EQ(CountNonFinite({fp8, DType::kF8E4M3, {4}, Device{}}), 2);
   float values[4] = {1.0f, std::numeric_limits<float>::quiet_NaN(),
                      -std::numeric_limits<float>::infinity(), 0.0f};
   EXPECT_EQ(CountNonFinite({values, DType::kF32, {4}, Device{}}), 2);

@@ -6,6 +6,10 @@
 Each folder holds config.json, weights, golden.json (the prompts) and golden.safetensors, for each prompt P
     P.logits_fp32    [tokens, vocabulary]  the checkpoint's weights, everything computed in fp32
     P.logits_native  [tokens, vocabulary]  computed in the checkpoint's own type (bf16 and fp16 only), stored as fp32
+FP8_MODEL has weights in fp8 with static scales, and golden_fp8.safetensors with
+    P.logits_fp32    [tokens, vocabulary]  weights times their scales, everything computed in fp32
+    P.logits_rounded [tokens, vocabulary]  the same, but what enters a layer's linear weights is divided by its input scale,
+                                           clamped to +-448, rounded to e4m3 and multiplied back
 Runs on a CPU in seconds; `seed` makes it repeatable for one version of torch.
 """
 
@@ -65,6 +69,26 @@ MODELS = {
 }
 SHARD_SIZE = {"linear_bf16_sharded": "48KB"}
 
+# As compressed-tensors writes a static scheme: one scale a weight and one for its inputs.
+FP8_MODEL = "fp8_static_bf16"
+FP8_MAX = 448.0
+FP8_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+FP8_CONFIG = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "quantization_status": "compressed",
+    "ignore": ["lm_head"],
+    "kv_cache_scheme": None,
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": FP8_SCHEME,
+            "input_activations": FP8_SCHEME,
+            "output_activations": None,
+        }
+    },
+}
+
 # Copies whose config.json is spelled as transformers 4 did: name -> (copy of, key that names the kind of scaling).
 OLD_SPELLINGS = {
     "gqa_bf16_llama3_tied_v4": ("gqa_bf16_llama3_tied", "rope_type"),
@@ -106,6 +130,94 @@ def make_golden(model, dtype, seed):
     return prompts, tensors
 
 
+def round_to_fp8(x):
+    return x.float().clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
+
+
+def layer_linears(model):
+    return {name: module for name, module in model.model.layers.named_modules() if isinstance(module, torch.nn.Linear)}
+
+
+def convert_parameters(model, dtype):
+    """As model.to(dtype), but for the buffers: rotary frequencies stay in fp32."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+@torch.no_grad()
+def quantize(model):
+    """Rounds the layers' linear weights to fp8; returns weights and scales as they are stored."""
+    stored = {}
+    for name, linear in layer_linears(model).items():
+        scale = linear.weight.abs().max().float() / FP8_MAX
+        weight = round_to_fp8(linear.weight.float() / scale)
+        linear.weight.copy_(weight.float() * scale)
+        stored[f"model.layers.{name}.weight"] = weight
+        stored[f"model.layers.{name}.weight_scale"] = scale.reshape(1)
+    return stored
+
+
+def calibrate(model, seed):
+    """Scales of inputs by their range on random tokens. Half of it: some inputs are clamped, so that the scale matters."""
+    largest = {}
+    hooks = []
+    for name, linear in layer_linears(model).items():
+        hook = lambda _, x, name=name: largest.__setitem__(name, x[0].abs().max().float())
+        hooks.append(linear.register_forward_pre_hook(hook))
+    generator = torch.Generator().manual_seed(seed + 1000)
+    logits_of(model, torch.randint(3, model.config.vocab_size, (64,), generator=generator).tolist())
+    for hook in hooks:
+        hook.remove()
+    return {name: 0.5 * value / FP8_MAX for name, value in largest.items()}
+
+
+def round_inputs(model, scales):
+    for name, linear in layer_linears(model).items():
+        scale = scales[name]
+        linear.register_forward_pre_hook(
+            lambda _, x, scale=scale: (round_to_fp8(x[0].float() / scale).float().mul(scale).to(x[0].dtype),)
+        )
+
+
+def relative_error(a, b):
+    return ((a - b).norm() / b.norm()).item()
+
+
+def make_fp8_model(folder, seed):
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(LlamaConfig(**copy.deepcopy(BASE), attn_implementation="eager")).eval()
+    randomize(model, seed)
+    convert_parameters(model, torch.bfloat16)
+    plain = {name: value.clone() for name, value in model.state_dict().items() if "_proj" not in name}
+    convert_parameters(model, torch.float32)
+    tensors = {**plain, **quantize(model)}
+    scales = calibrate(model, seed)
+    tensors |= {f"model.layers.{name}.input_scale": scale.reshape(1) for name, scale in scales.items()}
+    model.config.save_pretrained(folder)
+    changes = {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16", "quantization_config": FP8_CONFIG}
+    write_config(folder / "config.json", changes)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    narrow = copy.deepcopy(model)
+    convert_parameters(narrow, torch.bfloat16)
+    generator = torch.Generator().manual_seed(seed)
+    prompts, golden = {}, {}
+    for name, count in PROMPT_TOKENS.items():
+        prompts[name] = torch.randint(3, model.config.vocab_size, (count,), generator=generator).tolist()
+        golden[f"{name}.logits_fp32"] = logits_of(model, prompts[name])
+    wide_in_bf16 = {name: logits_of(narrow, ids) for name, ids in prompts.items()}
+    round_inputs(model, scales)
+    round_inputs(narrow, scales)
+    for name, ids in prompts.items():
+        exact = golden[f"{name}.logits_fp32"]
+        golden[f"{name}.logits_rounded"] = rounded = logits_of(model, ids)
+        print(
+            f"  {name}: rounding the inputs moves logits by {relative_error(rounded, exact):.1e}; bfloat16 by"
+            f" {relative_error(wide_in_bf16[name], exact):.1e} and, with it, {relative_error(logits_of(narrow, ids), rounded):.1e}"
+        )
+    (folder / "golden.json").write_text(json.dumps({"prompts": prompts}) + "\n")
+    save_file(golden, folder / "golden_fp8.safetensors")
+
+
 def write_config(path, changes, removed=()):
     config = json.loads(path.read_text())
     config.update(changes)
@@ -144,13 +256,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
-    for name in (*MODELS, *OLD_SPELLINGS):
+    for name in (*MODELS, *OLD_SPELLINGS, FP8_MODEL):
         shutil.rmtree(args.out / name, ignore_errors=True)
     for seed, name in enumerate(MODELS):
         print(name)
         make_model(args.out / name, name, seed)
     for name, (source, kind_key) in OLD_SPELLINGS.items():
         copy_with_old_spelling(args.out / source, args.out / name, kind_key)
+    print(FP8_MODEL)
+    (args.out / FP8_MODEL).mkdir()
+    make_fp8_model(args.out / FP8_MODEL, len(MODELS))
     for path in args.out.rglob("*.safetensors"):
         path.chmod(0o644)
 

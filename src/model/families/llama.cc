@@ -3,6 +3,7 @@
 #include <array>
 
 #include "model/json_fields.h"
+#include "model/quantization_config.h"
 #include "model/rope_config.h"
 
 namespace tandem {
@@ -18,11 +19,6 @@ void Refuse(const JsonFields& config, std::string_view key, std::string_view why
 // What would change the result and is not computed here. Keys that Llama ignores (pretraining_tp,
 // use_cache, attention_dropout, ...) are ignored here too.
 void RefuseUnsupported(const JsonFields& config) {
-  if (config.Has("quantization_config")) {
-    config.Fail("quantization_config",
-                "quantized weights are not supported; bring a folder in "
-                "float32, float16 or bfloat16");
-  }
   if (config.Has("sliding_window") && config.Bool("use_sliding_window", true)) {
     Refuse(config, "sliding_window", "; attention is over the whole context");
   }
@@ -105,6 +101,7 @@ Result<ModelSpec> SpecFromHf(const std::string& config_json) {
     spec.head_dim = spec.hidden_size / spec.num_heads;
   }
   ReadRope(config, spec);
+  ReadQuantization(config, spec);
   spec.bos_ids = Ids(config.Ints("bos_token_id"), spec.vocab_size);
   spec.eos_ids = Ids(config.Ints("eos_token_id"), spec.vocab_size);
   TANDEM_RETURN_IF_ERROR(config.status());
@@ -143,8 +140,9 @@ std::string LayerName(WeightRole role, int64_t layer) {
   return {};
 }
 
-std::string HfName(WeightRole role, int64_t layer, bool bias) {
-  return LayerName(role, layer) + (bias ? ".bias" : ".weight");
+std::string HfName(WeightRole role, int64_t layer, WeightPart part) {
+  constexpr std::array kSuffixes = {".weight", ".bias", ".weight_scale", ".input_scale"};
+  return LayerName(role, layer) + kSuffixes[static_cast<size_t>(part)];
 }
 
 }  // namespace

@@ -27,6 +27,36 @@ std::string JoinIsas() {
   return names;
 }
 
+// What an element of the row is multiplied with.
+float ScaleOf(const LinearPart& part, int64_t row) {
+  if (part.scale.empty()) return 1.0f;
+  const auto* scales = part.scale.As<float>();
+  return part.scale.NumElements() == 1 ? scales[0] : scales[row];
+}
+
+// A row of fp8 weights in another type.
+class WidenedRow {
+ public:
+  WidenedRow(int64_t cols, DType dtype)
+      : floats_(static_cast<size_t>(cols)),
+        bytes_(static_cast<size_t>(cols) * SizeOf(dtype)),
+        dtype_(dtype) {}
+
+  // Elements times their scale, rounded; valid until the next call.
+  const void* Widen(const Tensor& row, float scale) {
+    const Tensor floats{floats_.data(), DType::kF32, row.shape, {}};
+    ConvertElements(row, floats);
+    for (float& value : floats_) value *= scale;
+    ConvertElements(floats, {bytes_.data(), dtype_, row.shape, {}});
+    return bytes_.data();
+  }
+
+ private:
+  std::vector<float> floats_;
+  std::vector<std::byte> bytes_;
+  DType dtype_;
+};
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const CpuKernels& kernels, const CpuOptions& options)
@@ -57,6 +87,7 @@ class CpuBackend final : public Backend {
   int64_t FreeBytes() const override { return FreeHostBytes(); }
 
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override;
+  DType KeptFp8(DType activations) const override { return activations; }
   int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
     return cpu::PackedWeightBytes(rows, cols, stored);
   }
@@ -69,7 +100,7 @@ class CpuBackend final : public Backend {
 
  private:
   Result<Buffer> PackBias(std::span<const LinearPart> parts, int64_t rows);
-  void PackRows(const Tensor& part, int64_t first_row, void* packed);
+  void PackRows(const LinearPart& part, int64_t first_row, const LinearWeight& weight);
 
   const CpuKernels& kernels_;
   ThreadPool pool_;
@@ -87,29 +118,30 @@ void CpuBackend::FillRandom(const Tensor& out, const RandomWords& words) {
 
 Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts, DType stored) {
   TANDEM_CHECK(!parts.empty(), "a weight has at least one part");
+  const DType from = parts[0].weight.dtype;
   LinearWeight weight;
-  weight.dtype = parts[0].weight.dtype;
+  weight.dtype = stored;
   weight.cols = parts[0].weight.dim(1);
   bool has_bias = false;
   for (const LinearPart& part : parts) {
-    TANDEM_CHECK(part.weight.dtype == weight.dtype && part.weight.dim(1) == weight.cols,
+    TANDEM_CHECK(part.weight.dtype == from && part.weight.dim(1) == weight.cols,
                  "parts differ in kind");
     weight.rows += part.weight.dim(0);
     has_bias = has_bias || !part.bias.empty();
   }
-  if (!IsFloat(weight.dtype)) {
-    return Unimplemented(fmt::format("weights of type {} on the CPU", DTypeName(weight.dtype)));
+  if (!IsFloat(from) && from != DType::kF8E4M3) {
+    return Unimplemented(fmt::format("weights of type {} on the CPU", DTypeName(from)));
   }
-  if (stored != weight.dtype) {
-    return Unimplemented(fmt::format("the CPU keeps weights of type {} as they are, not as {}",
-                                     DTypeName(weight.dtype), DTypeName(stored)));
+  if (!IsFloat(stored) || (stored != from && IsFloat(from))) {
+    return Unimplemented(fmt::format("the CPU does not keep weights of type {} as {}",
+                                     DTypeName(from), DTypeName(stored)));
   }
   TANDEM_ASSIGN_OR_RETURN(
       weight.data,
       Allocate(static_cast<size_t>(PackedBytes(weight.rows, weight.cols, weight.dtype))));
   int64_t row = 0;
   for (const LinearPart& part : parts) {
-    PackRows(part.weight, row, weight.data.data());
+    PackRows(part, row, weight);
     row += part.weight.dim(0);
   }
   if (has_bias) {
@@ -119,14 +151,16 @@ Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts, D
   return weight;
 }
 
-void CpuBackend::PackRows(const Tensor& part, int64_t first_row, void* packed) {
-  const cpu::Element element = cpu::ElementOf(part.dtype);
-  const int64_t row_bytes = part.dim(1) * static_cast<int64_t>(SizeOf(part.dtype));
+void CpuBackend::PackRows(const LinearPart& part, int64_t first_row, const LinearWeight& weight) {
+  const cpu::Element element = cpu::ElementOf(weight.dtype);
+  const bool widened = part.weight.dtype != weight.dtype;
   // Whole panels to a thread: rows of one share cache lines.
-  pool_.ParallelFor(part.dim(0), cpu::kPanelOutputs, [&](int64_t begin, int64_t end) {
+  pool_.ParallelFor(part.weight.dim(0), cpu::kPanelOutputs, [&](int64_t begin, int64_t end) {
+    WidenedRow wide(widened ? weight.cols : 0, weight.dtype);
     for (int64_t row = begin; row < end; ++row) {
-      cpu::PackWeightRow(element, static_cast<const std::byte*>(part.data) + row * row_bytes,
-                         first_row + row, part.dim(1), packed);
+      const Tensor stored = part.weight.RowRange(row, 1);
+      cpu::PackWeightRow(element, widened ? wide.Widen(stored, ScaleOf(part, row)) : stored.data,
+                         first_row + row, weight.cols, weight.data.data());
     }
   });
 }

@@ -107,6 +107,7 @@ class CudaBackend final : public Backend {
               "a graph");
   }
 
+  DType KeptFp8(DType /*activations*/) const override { return DType::kF8E4M3; }
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override {
     return cuda::PackLinear(
         context_, [this](size_t bytes) { return Allocate(bytes); }, parts, stored);

@@ -90,6 +90,7 @@ class ForwardingBackend : public Backend {
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override {
     return inner_.PackLinear(parts, stored);
   }
+  DType KeptFp8(DType activations) const override { return inner_.KeptFp8(activations); }
   int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
     return inner_.PackedBytes(rows, cols, stored);
   }

@@ -1,0 +1,51 @@
+#include "checkpoint/fp8_scales.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+std::vector<float> ToFloats(const Tensor& stored) {
+  std::vector<float> values(static_cast<size_t>(stored.NumElements()));
+  ConvertElements(stored, {values.data(), DType::kF32, stored.shape, {}});
+  return values;
+}
+
+}  // namespace
+
+Status CheckScaleShape(const Tensor& stored, const Shape& expected, const std::string& where) {
+  const int64_t rows = expected[0];
+  const Shape& shape = stored.shape;
+  const bool one_a_row = shape == expected || shape == Shape{rows, 1};
+  if (shape.NumElements() != 1 && !one_a_row) {
+    return InvalidArgument(where + ": has shape " + shape.ToString() + "; scales are [1]" +
+                           (rows == 1 ? "" : " or " + expected.ToString()));
+  }
+  if (IsFloat(stored.dtype)) return {};
+  return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(stored.dtype)) +
+                       "; scales must be F32, F16 or BF16");
+}
+
+Status CheckScaleValues(const Tensor& stored, const std::string& where) {
+  for (const float scale : ToFloats(stored)) {
+    if (std::isfinite(scale) && scale > 0.0f) continue;
+    return InvalidArgument(where + ": holds " + std::to_string(scale) +
+                           "; scales must be positive numbers");
+  }
+  return {};
+}
+
+Result<Tensor> SpreadScales(const Tensor& stored, const Shape& expected, ScratchBuffers& scratch) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor scales, scratch.Allocate(DType::kF32, expected));
+  const std::vector<float> values = ToFloats(stored);
+  for (int64_t row = 0; row < expected[0]; ++row) {
+    scales.As<float>()[row] = values.size() == 1 ? values[0] : values[static_cast<size_t>(row)];
+  }
+  return scales;
+}
+
+}  // namespace tandem
