@@ -136,6 +136,14 @@ TEST(DummyWeights, TheSameWhateverTheOrderAndThreads) {
   EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
 }
 
+TEST(DummyWeights, AModelInFp8IsMadeInItsOtherType) {
+  ModelSpec spec = SmallSpec(DType::kBF16);
+  spec.fp8_linears = spec.fixed_input_scales = true;
+  const auto source = Make(spec);
+  EXPECT_FALSE(source->spec().fp8_linears);
+  EXPECT_EQ(source->Get(WeightRole::kUp, 0, WeightPart::kWeight)->dtype, DType::kBF16);
+}
+
 TEST(DummyWeights, RefusesAMapOrShareThatCannotBe) {
   EXPECT_FALSE(DummySource::FromSpec(SmallSpec(DType::kBF16), {.agreement = 1.5}).ok());
   EXPECT_FALSE(DummySource::FromSpec(SmallSpec(DType::kBF16), {.agreement = NAN}).ok());

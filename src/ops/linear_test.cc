@@ -288,13 +288,30 @@ TEST_P(LinearFp8Test, MatchesReference) {
   }
 }
 
+// Where activations are rounded, by the given scale: so narrow a one clamps a third of them.
 TEST_P(LinearFp8Test, TakesACalibratedRangeOfActivations) {
+  constexpr float kScale = 0x1p-9f;  // exact in every type
   const OwnedTensor x = Random({64, 256}, dtype(), 23);
   const OwnedTensor w = Random({48, 256}, dtype(), 24);
+  std::vector<float> values;
+  for (const double value : Doubles(x.tensor)) {
+    values.push_back(kScale * static_cast<float>(NearestFp8(value / kScale)));
+  }
+  const OwnedTensor rounded = FromFloats({64, 256}, dtype(), values);
   LinearWeight weight = Rounded(w.tensor);
-  weight.input_scale = 5.0f / 448;
-  ExpectProduct(x.tensor, weight, dtype());
+  weight.input_scale = kScale;
   ExpectProduct(x.tensor.Rows(3), weight, dtype());
+  const OwnedTensor out = Poisoned({64, 48}, dtype());
+  ops().Linear(x.tensor, weight, out.tensor);
+  const std::vector<double> actual = Doubles(out.tensor);
+  const std::vector<double> wide = Reference(x.tensor, Kept(weight), {});
+  double squares = 0;
+  for (size_t i = 0; i < actual.size(); ++i) squares += std::pow(actual[i] - wide[i], 2);
+  const bool rounds = std::sqrt(squares / static_cast<double>(actual.size())) > 1.0;
+  EXPECT_FALSE(rounds && GetParam().batch_invariant);
+  // The matrix unit's sums of fp8 products keep 13 bits or so.
+  ExpectNear(actual, rounds ? Reference(rounded.tensor, Kept(weight), {}) : wide,
+             Rounding(dtype()) + 1e-3, 16.0);
 }
 
 TEST_P(LinearFp8Test, AddsTheBias) {
