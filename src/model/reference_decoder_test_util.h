@@ -14,6 +14,7 @@
 
 #include "model/rope.h"
 #include "model/weights.h"
+#include "ops/testing/round_to_fp8.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -26,14 +27,6 @@ struct StoredTypes {
   bool fp8_linears = false;  // the layers' weights, by a scale a row, as Backend::PackLinear says
   bool fp8_cache = false;    // keys and values
 };
-
-// To the nearest e4m3 number, ties to even; beyond the largest, that one.
-inline double RoundToFp8(double value) {
-  const double magnitude = std::abs(value);
-  if (magnitude == 0.0) return value;
-  const double step = std::ldexp(1.0, std::max(std::ilogb(magnitude), -6) - 3);
-  return std::copysign(std::min(std::nearbyint(magnitude / step) * step, 448.0), value);
-}
 
 class ReferenceDecoder {
  public:
@@ -89,7 +82,7 @@ class ReferenceDecoder {
   void StoreInCache(Matrix& x) const {
     if (!types_.fp8_cache) return Store(x);
     for (auto& row : x) {
-      for (double& value : row) value = RoundToFp8(value);
+      for (double& value : row) value = ops::RoundToFp8(value);
     }
   }
   // As the weights of a layer's product are.
@@ -100,7 +93,7 @@ class ReferenceDecoder {
       for (const double value : row) largest = std::max(largest, std::abs(value));
       const float scale = largest > 0 ? static_cast<float>(largest) / 448.0f : 1.0f;
       for (double& value : row) {
-        value = RoundToFp8(static_cast<float>(value) / scale) * static_cast<double>(scale);
+        value = ops::RoundToFp8(static_cast<float>(value) / scale) * static_cast<double>(scale);
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/op_test.h"
+#include "ops/testing/round_to_fp8.h"
 
 namespace tandem::ops {
 namespace {
@@ -295,7 +296,7 @@ TEST_P(LinearFp8Test, TakesACalibratedRangeOfActivations) {
   const OwnedTensor w = Random({48, 256}, dtype(), 24);
   std::vector<float> values;
   for (const double value : Doubles(x.tensor)) {
-    values.push_back(kScale * static_cast<float>(NearestFp8(value / kScale)));
+    values.push_back(kScale * static_cast<float>(RoundToFp8(value / kScale)));
   }
   const OwnedTensor rounded = FromFloats({64, 256}, dtype(), values);
   LinearWeight weight = Rounded(w.tensor);

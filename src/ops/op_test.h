@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -85,14 +84,6 @@ inline std::string CaseName(const ::testing::TestParamInfo<BackendCase>& info) {
 // The value of an fp8 (e4m3) element.
 inline double Fp8Value(std::byte element) {
   return ToFloat(Float8E4M3{std::to_integer<uint8_t>(element)});
-}
-
-// The fp8 (e4m3) value nearest to `value`, ties to even; beyond the largest, that one.
-inline double NearestFp8(double value) {
-  const double magnitude = std::abs(value);
-  if (magnitude == 0.0) return value;
-  const double step = std::ldexp(1.0, std::max(std::ilogb(magnitude), -6) - 3);
-  return std::copysign(std::min(std::nearbyint(magnitude / step) * step, 448.0), value);
 }
 
 // A tensor and the memory it lies in.
