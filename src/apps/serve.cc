@@ -56,6 +56,14 @@ constexpr OptionSpec kOptions[] = {
      .group = kServer,
      .min = 1,
      .max = 1 << 20},
+    {.name = "max_queue_wait",
+     .type = OptionType::kFloat,
+     .default_value = "60",
+     .meaning = "Seconds a request may wait for its turn before it is refused (429) after all; "
+                "0: for ever",
+     .group = kServer,
+     .min = 0,
+     .max = 86400},
     {.name = "shutdown_timeout",
      .type = OptionType::kFloat,
      .default_value = "25",
@@ -154,7 +162,10 @@ void SayAddress(const serve::ServerOptions& options, uint16_t port, const Consol
 
 Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const serve::ServerOptions server_options, MakeServerOptions(options));
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console));
+  const auto limit_wait = [&](EngineOptions& engine) {
+    engine.max_queue_wait = SecondsOption(options, "max_queue_wait");
+  };
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, limit_wait));
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);

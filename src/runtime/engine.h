@@ -47,6 +47,7 @@ struct EngineOptions {
   int32_t max_num_tokens = 2048;        // target rows a step (prefill chunks + decodes + drafts)
   int32_t max_seq_len = 0;              // prompt + output; 0: what the model and the cache allow
   int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
+  Nanos max_queue_wait{0};              // a request that waits longer ends so too; 0: no limit
   int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
   double kv_cache_free_fraction = 0.5;  // of what is free after loading, when planned
   std::optional<DType> kv_cache_dtype;  // of both models' pools; their own types when left out

@@ -1,5 +1,7 @@
 #include "runtime/engine_loop.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +14,7 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
       events_(events),
       clock_(clock),
       steps_in_flight_(parts.options.steps_in_flight),
+      max_queue_wait_(parts.options.max_queue_wait),
       costs_(std::move(parts.costs)),
       kv_(parts.kv),
       scheduler_(parts.limits, kv_, *costs_),
@@ -81,7 +84,8 @@ void EngineLoop::Admit(Nanos now) {
 
 void EngineLoop::Enter(std::unique_ptr<Sequence> sequence) {
   sequence->arrival = ++arrivals_;
-  next_deadline_ = std::min(next_deadline_, sequence->request().deadline.value_or(Nanos::max()));
+  const Nanos deadline = sequence->request().deadline.value_or(Nanos::max());
+  next_deadline_ = std::min({next_deadline_, deadline, WaitEnd(*sequence->open)});
   scheduler_.Enqueue(*sequence);
   sequences_.push_back(std::move(sequence));
 }
@@ -99,15 +103,27 @@ void EngineLoop::EndAsked(bool cancel_all, Nanos now) {
 
 void EngineLoop::CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now) {
   const Nanos deadline = sequence.request().deadline.value_or(Nanos::max());
+  const Nanos wait_end = WaitEnd(*sequence.open);
   if (cancelled) {
     End(sequence, FinishReason::kCancelled);
   } else if (now >= deadline) {
     End(sequence, FinishReason::kTimedOut);
+  } else if (now >= wait_end) {
+    sequence.error = ResourceExhausted(
+        fmt::format("Maximum queue wait of {} s has passed, please try again later",
+                    std::chrono::duration<double>(max_queue_wait_).count()));
+    End(sequence, FinishReason::kFailed);
   } else {
-    next_deadline_ = std::min(next_deadline_, deadline);
+    next_deadline_ = std::min({next_deadline_, deadline, wait_end});
     return;
   }
   changes_.push_back({&sequence, 0, 0});
+}
+
+// When the request has waited for its turn as long as it may.
+Nanos EngineLoop::WaitEnd(const OpenRequest& request) const {
+  if (request.started || max_queue_wait_ == Nanos(0)) return Nanos::max();
+  return request.submitted + max_queue_wait_;
 }
 
 // ---- Plan ----
@@ -123,6 +139,7 @@ const BatchPlan& EngineLoop::Plan(Nanos now) {
 void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
   if (!sequence.ever_started) {
     sequence.ever_started = true;
+    sequence.open->started = true;
     sequence.usage.queued = now - sequence.open->submitted;
     totals_.prompt_tokens += sequence.prompt_tokens();
     inbox_.LeftQueue();

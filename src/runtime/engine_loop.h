@@ -47,6 +47,7 @@ class EngineLoop {
   void Enter(std::unique_ptr<Sequence> sequence);
   void EndAsked(bool cancel_all, Nanos now);
   void CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now);
+  Nanos WaitEnd(const OpenRequest& request) const;
   void TakeSlot(Sequence& sequence, Nanos now);
   void CommitSequence(Sequence& sequence, const SequenceResult& result, Nanos now);
   void End(Sequence& sequence, FinishReason reason);
@@ -58,6 +59,7 @@ class EngineLoop {
   EventQueue& events_;
   const Clock& clock_;
   const int32_t steps_in_flight_;
+  const Nanos max_queue_wait_;
   const std::unique_ptr<CostTable> costs_;
   KvCache kv_;
   Scheduler scheduler_;

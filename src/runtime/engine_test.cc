@@ -233,6 +233,41 @@ TEST_F(EngineTest, EachRequestEndsAtItsOwnDeadline) {
   EXPECT_EQ((outputs[{cancelled, 0}].finish), FinishReason::kCancelled);
 }
 
+TEST_F(EngineTest, ARequestThatWaitsLongerThanItMayIsRefusedAfterAll) {
+  setup_.options.max_batch_size = 2;
+  setup_.options.max_queue_wait = std::chrono::seconds(60);
+  Make();
+  const RequestId running = *engine_->Submit(SimpleRequest({1, 2}, 100));
+  Request two_choices = SimpleRequest({3, 4}, 100);
+  two_choices.num_choices = 2;
+  const RequestId half_started = *engine_->Submit(two_choices);
+  const RequestId waiting = *engine_->Submit(two_choices);
+  Outputs outputs;
+  engine_->Step();
+  clock_.Advance(std::chrono::seconds(60) - Nanos(1));
+  engine_->Step();
+  ReadEvents(*engine_, outputs);
+  for (int choice = 0; choice < 2; ++choice) {
+    EXPECT_EQ((outputs[{waiting, choice}].finish), FinishReason::kNone);
+  }
+  clock_.Advance(Nanos(1));
+  const RequestId later = *engine_->Submit(SimpleRequest({5}, 4));
+  RunToEnd(*engine_, outputs, 6);
+  for (int choice = 0; choice < 2; ++choice) {
+    const Output& refused = outputs[{waiting, choice}];
+    EXPECT_EQ(refused.finish, FinishReason::kFailed);
+    EXPECT_EQ(refused.error.code(), Code::kResourceExhausted);
+    EXPECT_THAT(refused.error.message(), HasSubstr("Maximum queue wait of 60 s has passed"));
+    EXPECT_TRUE(refused.tokens.empty());
+    // A request that has begun goes on, also a choice of it that still waits.
+    EXPECT_EQ((outputs[{half_started, choice}].tokens.size()), 100u);
+  }
+  EXPECT_EQ((outputs[{running, 0}].tokens.size()), 100u);
+  EXPECT_EQ((outputs[{later, 0}].tokens.size()), 4u);
+  EXPECT_EQ(engine_->Stats().requests_failed, 1);
+  EXPECT_EQ(engine_->Stats().waiting, 0);
+}
+
 TEST_F(EngineTest, HigherPriorityStartsFirst) {
   setup_.options.max_batch_size = 1;
   Make();

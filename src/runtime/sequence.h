@@ -24,6 +24,7 @@ struct OpenRequest {
   Nanos submitted{0};
   // Engine thread only.
   int32_t open_choices = 0;
+  bool started = false;  // a choice of it has been scheduled
   bool failed = false;
 };
 

@@ -21,6 +21,10 @@ bool Has(const std::string& text, std::string_view part) {
 Script DefaultScript(const std::string& prompt) {
   if (Has(prompt, "fail now")) return {"", 0};
   if (Has(prompt, "fail later")) return {"abcdef", 3};
+  if (Has(prompt, "wait too long")) {
+    return {"", 0,
+            ResourceExhausted("Maximum queue wait of 60 s has passed, please try again later")};
+  }
   if (Has(prompt, "tandem")) return {"One behind the other.", {}};
   if (Has(prompt, "emoji")) return {"h\xC3\xA9llo \xF0\x9F\x99\x82!", {}};
   if (Has(prompt, "empty")) return {"", {}};
@@ -150,7 +154,7 @@ Event FakeEngine::Advance(Sequence& sequence) const {
     event.finish = FinishReason::kCancelled;
   } else if (sequence.script.fail_after == sequence.position) {
     event.finish = FinishReason::kFailed;
-    event.error = Internal("the device is lost");
+    event.error = sequence.script.failure;
   } else if (sequence.position == sequence.script.answer.size()) {
     event.finish = FinishReason::kEnd;
   } else {

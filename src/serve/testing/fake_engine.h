@@ -21,7 +21,8 @@ namespace tandem::serve {
 // What the engine does with a request.
 struct Script {
   std::string answer;                // its bytes, then the end token; max_tokens may cut it
-  std::optional<size_t> fail_after;  // tokens, then kFailed "the device is lost"
+  std::optional<size_t> fail_after;  // tokens, then kFailed with `failure`
+  Status failure = Internal("the device is lost");
 };
 
 struct FakeEngineOptions {
@@ -32,8 +33,8 @@ struct FakeEngineOptions {
 };
 
 // "tandem" → "One behind the other.", "emoji" → "h\xC3\xA9llo \xF0\x9F\x99\x82!", "endless",
-// "empty", "fail now", "fail later"; anything else: "\nMachine learning is a subset of artificial
-// intelligence."
+// "empty", "fail now", "fail later", "wait too long"; anything else: "\nMachine learning is a
+// subset of artificial intelligence."
 Script DefaultScript(const std::string& prompt);
 
 class FakeEngine final : public EngineClient {
