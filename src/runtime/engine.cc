@@ -168,7 +168,7 @@ Result<RequestId> Engine::Submit(Request request) {
   return open->id;
 }
 
-void Engine::Cancel(RequestId request) { impl_->inbox.Cancel(request); }
+void Engine::Cancel(RequestId request, int32_t choice) { impl_->inbox.Cancel({request, choice}); }
 
 bool Engine::PopEvent(Event& event, Nanos timeout) { return impl_->events.Pop(event, timeout); }
 

@@ -115,8 +115,9 @@ class Engine {
   // ("Maximum queue size of N has been reached, please try again later"); UNAVAILABLE when
   // draining.
   Result<RequestId> Submit(Request request);
-  // Any thread; unknown or finished ids are ignored. A last event follows within two steps.
-  void Cancel(RequestId request);
+  // Any thread; ends one choice of a request or all of them. What is unknown or finished is
+  // ignored. A last event of each follows within two steps.
+  void Cancel(RequestId request, int32_t choice = kAllChoices);
 
   // The next event, waiting up to `timeout`; false when there is none. One reader thread.
   bool PopEvent(Event& event, Nanos timeout);

@@ -95,8 +95,7 @@ void EngineLoop::EndAsked(bool cancel_all, Nanos now) {
   next_deadline_ = Nanos::max();
   for (const std::unique_ptr<Sequence>& sequence : sequences_) {
     if (sequence->phase == Phase::kFinished) continue;
-    const bool cancelled = cancel_all || std::find(cancels_.begin(), cancels_.end(),
-                                                   sequence->open->id) != cancels_.end();
+    const bool cancelled = cancel_all || AnyNames(cancels_, sequence->open->id, sequence->choice);
     CancelOrTimeOut(*sequence, cancelled, now);
   }
 }

@@ -78,7 +78,7 @@ class EngineLoop {
   Nanos waited_{0};  // for results, in the turn at hand
   // Scratch of Admit.
   std::vector<std::unique_ptr<Sequence>> arrived_;
-  std::vector<RequestId> cancels_;
+  std::vector<Cancellation> cancels_;
 
   EngineStats totals_;  // engine thread
   std::atomic<int64_t> last_step_ns_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 #include <string>
 
 #include "runtime/test_engine.h"
@@ -15,7 +16,7 @@ struct Traffic {
   Request request;
   std::vector<std::vector<int32_t>> expected;  // by choice
   RequestId id = 0;
-  bool disturbed = false;
+  std::set<int32_t> cancelled;  // choices, or kAllChoices
 };
 
 class EnginePropertyTest : public testing::TestWithParam<int> {
@@ -70,10 +71,7 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
     item.request = RandomRequest();
     const auto outputs = RunRequests(*reference, {item.request});
     for (const Output& output : outputs[0]) item.expected.push_back(output.tokens);
-    if (Random(0, 9) == 0) {
-      item.request.deadline = clock.Now() + Nanos(Random(0, 60));
-      item.disturbed = true;
-    }
+    if (Random(0, 9) == 0) item.request.deadline = clock.Now() + Nanos(Random(0, 60));
   }
 
   const auto engine = MakeTestEngine(RandomSetup(), clock);
@@ -92,8 +90,9 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
     if (submitted > 0 && Random(0, 15) == 0) {
       Traffic& victim =
           traffic[static_cast<size_t>(Random(0, static_cast<int32_t>(submitted) - 1))];
-      engine->Cancel(victim.id);
-      victim.disturbed = true;
+      const int32_t choice = Random(kAllChoices, victim.request.num_choices - 1);
+      engine->Cancel(victim.id, choice);
+      victim.cancelled.insert(choice);
     }
     const bool worked = engine->Step();
     engine->CheckIntegrity();
@@ -109,7 +108,9 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
       const Output& output = outputs[{item.id, static_cast<int32_t>(c)}];
       EXPECT_NE(output.finish, FinishReason::kNone);
       EXPECT_NE(output.finish, FinishReason::kFailed);
-      if (!item.disturbed) {
+      const bool cancelled =
+          item.cancelled.contains(kAllChoices) || item.cancelled.contains(static_cast<int32_t>(c));
+      if (!item.request.deadline && !cancelled) {
         EXPECT_EQ(output.tokens, item.expected[c]);
       }
     }

@@ -178,6 +178,38 @@ TEST_F(EngineTest, ACancelledRequestIsGoneWithinTwoSteps) {
   }
 }
 
+TEST_F(EngineTest, OneChoiceCanBeCancelledAndTheOthersGoOn) {
+  Request request = SimpleRequest(CountingPrompt(20, 1), 40);
+  request.sampling.temperature = 1.0f;
+  request.num_choices = 3;
+  for (const int32_t in_flight : {0, 1}) {
+    setup_.options.steps_in_flight = in_flight;
+    Make();
+    const std::unique_ptr<Engine> twin = std::move(engine_);
+    Make();
+    ASSERT_TRUE(twin->Submit(request).ok());
+    const RequestId id = *engine_->Submit(request);
+    for (int i = 0; i < 8; ++i) twin->Step();
+    for (int i = 0; i < 6; ++i) engine_->Step();
+    ASSERT_EQ(engine_->Stats().running, 3);
+    engine_->Cancel(id, 1);
+    engine_->Cancel(id, 7);  // unknown: ignored
+    engine_->Step();
+    engine_->Step();
+    EXPECT_EQ(engine_->Stats().running, 2) << "its slot is free";
+    EXPECT_LT(engine_->Stats().kv.referenced_blocks, twin->Stats().kv.referenced_blocks);
+    Outputs outputs, whole;
+    RunToEnd(*engine_, outputs, 3);
+    RunToEnd(*twin, whole, 3);
+    EXPECT_EQ((outputs[{id, 1}].finish), FinishReason::kCancelled);
+    EXPECT_LT((outputs[{id, 1}].tokens.size()), 40u);
+    EXPECT_EQ((outputs[{id, 0}].tokens), (whole[{id, 0}].tokens));
+    EXPECT_EQ((outputs[{id, 2}].tokens), (whole[{id, 2}].tokens));
+    EXPECT_EQ(engine_->Stats().kv.referenced_blocks, 0);
+    engine_->CheckIntegrity();
+  }
+}
+
 TEST_F(EngineTest, AWaitingRequestCanBeCancelled) {
   setup_.options.max_batch_size = 1;
   Make();

@@ -15,6 +15,12 @@ void MoveAll(std::vector<T>& from, std::vector<T>& to) {
 
 }  // namespace
 
+bool AnyNames(std::span<const Cancellation> cancels, RequestId request, int32_t choice) {
+  return std::any_of(cancels.begin(), cancels.end(), [&](const Cancellation& cancel) {
+    return cancel.request == request && (cancel.choice == kAllChoices || cancel.choice == choice);
+  });
+}
+
 Status Inbox::HasRoomLocked(int32_t count) const {
   if (closed_) return Unavailable("the server is shutting down; send the request to another one");
   if (waiting_ + count > max_waiting_) {
@@ -42,12 +48,12 @@ Status Inbox::Put(std::vector<std::unique_ptr<Sequence>>& sequences) {
   return {};
 }
 
-void Inbox::Cancel(RequestId request) {
+void Inbox::Cancel(Cancellation what) {
   {
     const std::lock_guard lock(mutex_);
     // A client that repeats itself must not grow the list.
-    if (std::find(cancels_.begin(), cancels_.end(), request) != cancels_.end()) return;
-    cancels_.push_back(request);
+    if (AnyNames(cancels_, what.request, what.choice)) return;
+    cancels_.push_back(what);
   }
   work_.notify_one();
 }
@@ -74,7 +80,7 @@ void Inbox::WakeLoop() {
 }
 
 bool Inbox::Take(std::vector<std::unique_ptr<Sequence>>& sequences,
-                 std::vector<RequestId>& cancels) {
+                 std::vector<Cancellation>& cancels) {
   const std::lock_guard lock(mutex_);
   MoveAll(sequences_, sequences);
   MoveAll(cancels_, cancels);

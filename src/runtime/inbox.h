@@ -6,11 +6,20 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "runtime/sequence.h"
 
 namespace tandem {
+
+// What is to end: one choice of a request, or all of them.
+struct Cancellation {
+  RequestId request = 0;
+  int32_t choice = kAllChoices;
+};
+// Whether one of them ends this choice of the request.
+bool AnyNames(std::span<const Cancellation> cancels, RequestId request, int32_t choice);
 
 class Inbox {
  public:
@@ -21,7 +30,7 @@ class Inbox {
   Status Put(std::vector<std::unique_ptr<Sequence>>& sequences);
   // Whether `count` more would be taken now.
   Status HasRoom(int32_t count) const;
-  void Cancel(RequestId request);
+  void Cancel(Cancellation what);
   void CancelAll();
   // Refuses what comes from now on.
   void Close();
@@ -29,7 +38,7 @@ class Inbox {
 
   // Engine thread: moves everything into the lists (appended); true when all open sequences are to
   // be cancelled.
-  bool Take(std::vector<std::unique_ptr<Sequence>>& sequences, std::vector<RequestId>& cancels);
+  bool Take(std::vector<std::unique_ptr<Sequence>>& sequences, std::vector<Cancellation>& cancels);
   // Engine thread: a sequence started for the first time, or ended before that.
   void LeftQueue();
   // Engine thread: a sequence is gone.
@@ -50,7 +59,7 @@ class Inbox {
   std::condition_variable empty_;
   // Guarded by mutex_.
   std::vector<std::unique_ptr<Sequence>> sequences_;
-  std::vector<RequestId> cancels_;
+  std::vector<Cancellation> cancels_;
   bool cancel_all_ = false;
   bool closed_ = false;
   bool woken_ = false;

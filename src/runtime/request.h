@@ -16,6 +16,7 @@
 namespace tandem {
 
 using RequestId = uint64_t;
+constexpr int32_t kAllChoices = -1;  // in the place of one choice's number
 
 // Restricts what may be drawn next. Owned by one choice of one request; called by the executor's
 // thread alone, between draws; drafts never change its state.

@@ -51,10 +51,10 @@ bool ActiveRequest::Deliver(TextEvent event) {
   return in_time;
 }
 
-void ActiveRequest::Fail(Status error) {
+bool ActiveRequest::Fail(Status error) {
   {
     const std::lock_guard lock(mutex);
-    if (ended) return;
+    if (ended) return false;
     TextEvent last;
     last.error = std::move(error);
     pending.push_back(std::move(last));
@@ -62,6 +62,7 @@ void ActiveRequest::Fail(Status error) {
   }
   ready.notify_all();
   if (wake) wake();
+  return true;
 }
 
 void ActiveRequest::Abandon() {

@@ -27,8 +27,8 @@ struct ActiveRequest {
   // Adds an event to the mailbox and wakes the reader. False when the reader has fallen behind by
   // more than `max_bytes`: the mailbox then ends with an error. Pump and tokenizer threads.
   bool Deliver(TextEvent event);
-  // Ends the mailbox with an error, unless it has ended.
-  void Fail(Status error);
+  // Ends the mailbox with an error; false when it had ended.
+  bool Fail(Status error);
   // Nobody reads any more.
   void Abandon();
 
@@ -46,7 +46,6 @@ struct ActiveRequest {
 
   // Pump thread, once submitted.
   std::vector<Choice> choices;
-  int num_ended = 0;
   int num_landed = 0;
 
   // Mailbox.

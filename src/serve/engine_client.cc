@@ -10,7 +10,7 @@ class DirectEngineClient final : public EngineClient {
   explicit DirectEngineClient(Engine& engine) : engine_(engine) {}
 
   Result<RequestId> Submit(Request request) override { return engine_.Submit(std::move(request)); }
-  void Cancel(RequestId request) override { engine_.Cancel(request); }
+  void Cancel(RequestId request, int32_t choice) override { engine_.Cancel(request, choice); }
   bool PopEvent(Event& event, Nanos timeout) override { return engine_.PopEvent(event, timeout); }
   EngineStats Stats() const override { return engine_.Stats(); }
   EngineLimits limits() const override {

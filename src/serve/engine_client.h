@@ -19,7 +19,7 @@ class EngineClient {
  public:
   virtual ~EngineClient() = default;
   virtual Result<RequestId> Submit(Request request) = 0;
-  virtual void Cancel(RequestId request) = 0;
+  virtual void Cancel(RequestId request, int32_t choice) = 0;  // or kAllChoices
   virtual bool PopEvent(Event& event, Nanos timeout) = 0;
   virtual EngineStats Stats() const = 0;
   virtual EngineLimits limits() const = 0;

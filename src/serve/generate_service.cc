@@ -96,8 +96,8 @@ struct GenerateService::Impl {
   }
 
   void Refuse(ActiveRequest& request, const Status& why) const {
-    if (metrics != nullptr) metrics->CountFailed(why.code());
-    request.Fail(why);
+    const bool is_news = request.Fail(why);
+    if (is_news && metrics != nullptr) metrics->CountFailed(why.code());
   }
 
   void Tokenize() {
@@ -146,7 +146,9 @@ struct GenerateService::Impl {
     }
     if (out.finish == TextFinish::kNone && event.finish != FinishReason::kNone) {
       if (Status error = FailureOf(event); !error.ok()) {
-        End(request, choice);
+        choice.ended = true;
+        // The request has failed: its other choices are for nobody.
+        if (request.num_landed < request.num_choices) engine.Cancel(event.request, kAllChoices);
         return Refuse(request, error);
       }
       choice.decoder.Flush(out.pieces);
@@ -155,17 +157,16 @@ struct GenerateService::Impl {
     out.usage = event.usage;
     out.usage.output_tokens = choice.decoder.num_tokens();
     if (out.finish != TextFinish::kNone) {
-      End(request, choice);
+      choice.ended = true;
       if (metrics != nullptr) {
         metrics->CountFinished(out.finish, out.usage);
         metrics->ObserveEndToEnd(clock.Now() - request.started);
       }
-      // The engine goes on behind a stop string until it is told; it can only be told for all
-      // choices.
-      if (request.num_ended == request.num_choices && !choice.landed) engine.Cancel(event.request);
+      // The engine goes on behind a stop string until it is told.
+      if (!choice.landed) engine.Cancel(event.request, event.choice);
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
-    if (!request.Deliver(std::move(out))) engine.Cancel(event.request);
+    if (!request.Deliver(std::move(out))) engine.Cancel(event.request, kAllChoices);
   }
 
   static Status FailureOf(const Event& event) {
@@ -179,11 +180,6 @@ struct GenerateService::Impl {
       default:
         return {};
     }
-  }
-
-  static void End(ActiveRequest& request, ActiveRequest::Choice& choice) {
-    choice.ended = true;
-    ++request.num_ended;
   }
 
   void ObserveTokens(const ActiveRequest& request, ActiveRequest::Choice& choice,
@@ -212,7 +208,7 @@ struct GenerateService::Impl {
     }
     for (const RequestPtr& request : open) {
       request->Fail(Unavailable("the server is shutting down"));
-      engine.Cancel(request->id);
+      engine.Cancel(request->id, kAllChoices);
     }
   }
 
@@ -297,7 +293,7 @@ void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request
     is_open = id != 0 && impl_->active.contains(id);
   }
   request->Abandon();
-  if (is_open) engine_.Cancel(id);
+  if (is_open) engine_.Cancel(id, kAllChoices);
 }
 
 void GenerateService::Close() { impl_->Close(); }

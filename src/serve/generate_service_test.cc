@@ -67,6 +67,48 @@ TEST(GenerateServiceTest, CancelsTheEngineAtAStopString) {
   EXPECT_EQ(f.engine.num_cancelled(), 1);
 }
 
+TEST(GenerateServiceTest, CancelsTheChoiceThatEndedAtAStopStringAlone) {
+  FakeEngineOptions options;
+  options.step = std::chrono::milliseconds(1);
+  options.script = [](const std::string&) {
+    return Script{.answer = "abSTOP" + std::string(100'000, 'x'),
+                  .fail_after = {},
+                  .later_answer = "cdefghijklmnopqrstuvwxyz"};
+  };
+  options.limits.max_seq_len = 200'000;
+  Fixture f(options);
+  TextRequest request = Ask("prompt");
+  request.num_choices = 2;
+  request.stop = {"STOP"};
+  const Result<TextResult> result = f.service.Generate(std::move(request));
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->choices.at(0).text, "ab");
+  EXPECT_EQ(result->choices.at(1).text, "cdefghijklmnopqrstuvwxyz");
+  EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
+  EXPECT_EQ(f.engine.num_cancelled(), 1);
+}
+
+TEST(GenerateServiceTest, AFailedChoiceTakesTheOthersAlongAndCountsOnce) {
+  FakeEngineOptions options;
+  options.step = std::chrono::milliseconds(1);
+  options.script = [](const std::string& prompt) {
+    if (prompt != "prompt") return DefaultScript(prompt);
+    return Script{.answer = "abc", .fail_after = 2, .later_answer = std::string(100'000, 'x')};
+  };
+  options.limits.max_seq_len = 200'000;
+  Fixture f(options);
+  TextRequest request = Ask("prompt");
+  request.num_choices = 2;
+  EXPECT_EQ(f.service.Generate(std::move(request)).status().message(), "the device is lost");
+  EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
+  // Behind its answer the service has seen all events of the request before.
+  EXPECT_TRUE(f.service.Generate(Ask("tandem")).ok());
+  EXPECT_NE(
+      f.metrics.Text(f.engine.Stats()).find(R"(tandem_requests_failed_total{code="INTERNAL"} 1)"),
+      std::string::npos);
+  EXPECT_EQ(f.metrics.Text(f.engine.Stats()).find(R"(code="UNAVAILABLE")"), std::string::npos);
+}
+
 TEST(GenerateServiceTest, AnswersEveryChoice) {
   Fixture f;
   TextRequest request = Ask("emoji");

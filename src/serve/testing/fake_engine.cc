@@ -59,8 +59,9 @@ Result<RequestId> FakeEngine::Submit(Request request) {
   }
   const RequestId id = next_id_++;
   for (int32_t choice = 0; choice < request.num_choices; ++choice) {
-    sequences_.push_back({id, choice, script, 0, request.max_tokens,
-                          static_cast<int32_t>(request.prompt.size()),
+    const bool is_later = choice > 0 && script.later_answer;
+    sequences_.push_back({id, choice, is_later ? Script{*script.later_answer, {}} : script, 0,
+                          request.max_tokens, static_cast<int32_t>(request.prompt.size()),
                           request.sampling.num_top_logprobs, request.seed.value_or(4242), false});
   }
   totals_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
@@ -69,10 +70,12 @@ Result<RequestId> FakeEngine::Submit(Request request) {
   return id;
 }
 
-void FakeEngine::Cancel(RequestId request) {
+void FakeEngine::Cancel(RequestId request, int32_t choice) {
   const std::lock_guard lock(mutex_);
   for (Sequence& sequence : sequences_) {
-    if (sequence.request == request && !std::exchange(sequence.cancelled, true)) ++num_cancelled_;
+    const bool named =
+        sequence.request == request && (choice == kAllChoices || choice == sequence.choice);
+    if (named && !std::exchange(sequence.cancelled, true)) ++num_cancelled_;
   }
   changed_.notify_all();
 }

@@ -23,6 +23,8 @@ struct Script {
   std::string answer;                // its bytes, then the end token; max_tokens may cut it
   std::optional<size_t> fail_after;  // tokens, then kFailed with `failure`
   Status failure = Internal("the device is lost");
+  // Of the choices behind the first, when they are to differ from it; these do not fail.
+  std::optional<std::string> later_answer = {};
 };
 
 struct FakeEngineOptions {
@@ -43,7 +45,7 @@ class FakeEngine final : public EngineClient {
   ~FakeEngine() override;
 
   Result<RequestId> Submit(Request request) override;
-  void Cancel(RequestId request) override;
+  void Cancel(RequestId request, int32_t choice) override;
   bool PopEvent(Event& event, Nanos timeout) override;
   EngineStats Stats() const override;
   EngineLimits limits() const override { return options_.limits; }
