@@ -182,6 +182,7 @@ void ApplyLimits(const BuildLimits& limits, EngineOptions& engine) {
   bound(limits.max_batch_size, engine.max_batch_size);
   bound(limits.max_num_tokens, engine.max_num_tokens);
   bound(limits.max_seq_len, engine.max_seq_len);
+  bound(limits.max_input_len, engine.max_input_len);
   bound(limits.max_draft_len, engine.max_draft_len);
 }
 

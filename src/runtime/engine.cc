@@ -42,9 +42,13 @@ RequestLimits LimitsOf(const EngineParts& parts) {
   const EngineOptions& options = parts.options;
   RequestLimits limits;
   limits.max_seq_len = options.max_seq_len;
-  limits.max_prompt = options.enable_chunked_prefill
-                          ? options.max_seq_len
-                          : std::min(options.max_seq_len, options.max_num_tokens);
+  limits.max_input_len = options.max_seq_len;
+  if (options.max_input_len > 0) {
+    limits.max_input_len = std::min(limits.max_input_len, options.max_input_len);
+  }
+  if (!options.enable_chunked_prefill) {
+    limits.max_input_len = std::min(limits.max_input_len, options.max_num_tokens);
+  }
   limits.max_batch_size = std::min(options.max_batch_size, options.max_queue_size);
   limits.vocab_size = parts.vocab_size;
   return limits;
@@ -205,6 +209,7 @@ EngineStats Engine::Stats() const { return impl_->loop.Stats(); }
 const std::vector<MemoryLine>& Engine::memory_plan() const { return impl_->memory_plan; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 int32_t Engine::max_seq_len() const { return impl_->options.max_seq_len; }
+int32_t Engine::max_input_len() const { return impl_->limits.max_input_len; }
 bool Engine::has_draft() const { return impl_->has_draft; }
 void Engine::CheckIntegrity() const { impl_->loop.CheckIntegrity(); }
 

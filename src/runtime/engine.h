@@ -46,6 +46,7 @@ struct EngineOptions {
   int32_t max_batch_size = 64;          // sequences a step, and slots
   int32_t max_num_tokens = 2048;        // target rows a step (prefill chunks + decodes + drafts)
   int32_t max_seq_len = 0;              // prompt + output; 0: what the model and the cache allow
+  int32_t max_input_len = 0;            // prompt; 0: as max_seq_len
   int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
   Nanos max_queue_wait{0};              // a request that waits longer ends so too; 0: no limit
   int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
@@ -136,6 +137,8 @@ class Engine {
   // The effective options, with what was planned filled in.
   const EngineOptions& options() const;
   int32_t max_seq_len() const;
+  // The longest prompt: max_input_len, or less where a prompt may not be chunked.
+  int32_t max_input_len() const;
   bool has_draft() const;
   // Aborts when the KV cache's counts do not add up. Not while Start()ed.
   void CheckIntegrity() const;

@@ -143,6 +143,16 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
   EXPECT_EQ(RunOne(SimpleRequest({1, 2, 3}, 5)).tokens.size(), 5u);
 }
 
+TEST_F(EngineTest, PromptsAreBoundByThemselvesWhereTheOptionsSaySo) {
+  EXPECT_EQ(engine_->max_input_len(), engine_->max_seq_len());
+  setup_.options.max_input_len = 10;
+  Make();
+  EXPECT_EQ(engine_->max_input_len(), 10);
+  EXPECT_EQ(RunOne(SimpleRequest(CountingPrompt(10, 1), 20)).tokens.size(), 20u);
+  EXPECT_THAT(Refusal(SimpleRequest(CountingPrompt(11, 1), 20)),
+              HasSubstr("INVALID_ARGUMENT prompt has 11 tokens; this server takes at most 10"));
+}
+
 TEST_F(EngineTest, AFullQueueRefusesAndTakesAgainLater) {
   setup_.options.max_queue_size = 3;
   setup_.options.max_batch_size = 2;

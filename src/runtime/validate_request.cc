@@ -66,9 +66,10 @@ Status Lengths(const Request& request, const RequestLimits& limits) {
         fmt::format("max_tokens must be at least 1; it is {}", request.max_tokens));
   }
   const auto prompt = static_cast<int64_t>(request.prompt.size());
-  if (prompt > limits.max_prompt) {
-    return InvalidArgument(fmt::format("prompt has {} tokens; this server takes at most {}", prompt,
-                                       limits.max_prompt));
+  if (prompt > limits.max_input_len) {
+    return InvalidArgument(
+        fmt::format("prompt has {} tokens; this server takes at most {} (max_input_len)", prompt,
+                    limits.max_input_len));
   }
   if (prompt + request.max_tokens > limits.max_seq_len) {
     return InvalidArgument(fmt::format(

@@ -11,7 +11,7 @@ namespace tandem {
 
 struct RequestLimits {
   int32_t max_seq_len = 0;
-  int32_t max_prompt = 0;  // shorter than max_seq_len where prompts may not be chunked
+  int32_t max_input_len = 0;  // of the prompt alone
   int32_t max_batch_size = 0;
   int64_t vocab_size = 0;
 };

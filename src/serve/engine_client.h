@@ -10,7 +10,8 @@
 namespace tandem::serve {
 
 struct EngineLimits {
-  int32_t max_seq_len = 0;
+  int32_t max_seq_len = 0;    // prompt and output
+  int32_t max_input_len = 0;  // prompt
   int32_t max_batch_size = 0;
   bool has_draft = false;
 };

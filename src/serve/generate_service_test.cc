@@ -75,7 +75,7 @@ TEST(GenerateServiceTest, CancelsTheChoiceThatEndedAtAStopStringAlone) {
                   .fail_after = {},
                   .later_answer = "cdefghijklmnopqrstuvwxyz"};
   };
-  options.limits.max_seq_len = 200'000;
+  options.limits.max_seq_len = options.limits.max_input_len = 200'000;
   Fixture f(options);
   TextRequest request = Ask("prompt");
   request.num_choices = 2;
@@ -95,7 +95,7 @@ TEST(GenerateServiceTest, AFailedChoiceTakesTheOthersAlongAndCountsOnce) {
     if (prompt != "prompt") return DefaultScript(prompt);
     return Script{.answer = "abc", .fail_after = 2, .later_answer = std::string(100'000, 'x')};
   };
-  options.limits.max_seq_len = 200'000;
+  options.limits.max_seq_len = options.limits.max_input_len = 200'000;
   Fixture f(options);
   TextRequest request = Ask("prompt");
   request.num_choices = 2;

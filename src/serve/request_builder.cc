@@ -11,6 +11,7 @@ namespace tandem::serve {
 namespace {
 
 constexpr std::string_view kContextLength = "maximum context length";
+constexpr std::string_view kInputLength = "maximum prompt length";
 
 Status CheckRange(std::string_view field, double value, double low, double high) {
   if (value >= low && value <= high) return {};  // false for NaN
@@ -120,6 +121,15 @@ Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_
           kContextLength, max_seq_len, prompt_tokens + max_tokens, prompt_tokens, max_tokens));
 }
 
+Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
+  // What fills the whole context is told so below.
+  if (prompt_tokens <= engine.max_input_len || prompt_tokens >= engine.max_seq_len) return {};
+  return FieldError("prompt",
+                    fmt::format("This model's {} is {} tokens (max_input_len). However, your "
+                                "prompt has {} tokens. Please shorten it.",
+                                kInputLength, engine.max_input_len, prompt_tokens));
+}
+
 Status CheckPromptBytes(size_t bytes, const EngineLimits& engine, const RequestLimits& limits) {
   if (bytes == 0) return FieldError("prompt", "must not be empty");
   const int64_t most = engine.max_seq_len * limits.max_prompt_bytes_per_token;
@@ -165,6 +175,7 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  TANDEM_RETURN_IF_ERROR(CheckInputLength(prompt_tokens, engine));
   const int64_t room = engine.max_seq_len - prompt_tokens;
   const int64_t wanted = text.max_tokens.value_or(std::max<int64_t>(room, 1));
   if (wanted < 1) return FieldError("max_tokens", "must be at least 1");
@@ -229,7 +240,8 @@ std::string FieldOf(const Status& status) {
 }
 
 bool IsContextLengthError(const Status& status) {
-  return status.message().find(kContextLength) != std::string::npos;
+  return status.message().find(kContextLength) != std::string::npos ||
+         status.message().find(kInputLength) != std::string::npos;
 }
 
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,

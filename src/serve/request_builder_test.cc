@@ -11,7 +11,7 @@
 namespace tandem::serve {
 namespace {
 
-constexpr EngineLimits kEngine{100, 8, true};
+constexpr EngineLimits kEngine{100, 90, 8, true};
 
 Result<Request> Build(const std::function<void(TextRequest&)>& change,
                       GenerationDefaults defaults = {}) {
@@ -101,6 +101,19 @@ TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(150, 'a'); }));
   // Refused before it is tokenized.
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(5000, 'a'); }));
+}
+
+TEST(RequestBuilderTest, SaysThatAPromptIsLongerThanPromptsMayBe) {
+  const auto with_letters = [](size_t count) {
+    return Build([count](TextRequest& t) { t.text = std::string(count, 'a'); });
+  };
+  EXPECT_TRUE(with_letters(89).ok());  // and the begin token
+  const Status refused = with_letters(90).status();
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "prompt: This model's maximum prompt length is 90 tokens (max_input_len). However, "
+            "your prompt has 91 tokens. Please shorten it.");
+  EXPECT_TRUE(IsContextLengthError(refused));
 }
 
 TEST(RequestBuilderTest, PassesBiasBadWordsAndEndThrough) {

@@ -94,6 +94,16 @@ class WorkflowTest(unittest.TestCase):
                 done = tandem("run", model, "--no_draft", "--input_text", QUESTION)
                 self.assertIn(KEY["tandem"], done.stdout)
 
+    def test_an_engine_takes_no_longer_prompts_than_it_was_built_for(self):
+        checkpoint, engine = self.work / "ckpt-short", self.work / "engine-short"
+        tandem("convert", "--model_dir", PAIR / "draft", "--output_dir", checkpoint)
+        tandem("build", "--checkpoint_dir", checkpoint, "--output_dir", engine, "--max_input_len", 5)
+        done = tandem("run", engine, "--input_text", QUESTION, check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"maximum prompt length is 5 tokens .* your prompt has \d+ tokens")
+        done = tandem("run", engine, "--input_text", QUESTION, "--max_input_length", 5)
+        self.assertIn("Output [Text 0", done.stdout)
+
     def test_a_damaged_engine_is_refused_naming_the_section(self):
         checkpoint, engine = self.work / "ckpt-damaged", self.work / "engine-damaged"
         tandem("convert", "--model_dir", PAIR / "draft", "--output_dir", checkpoint)

@@ -149,6 +149,8 @@ class OpenAiTest(ServerTest):
 class BadInputTest(ServerTest):
     """Each gets its clear error, and the server goes on."""
 
+    arguments = ("--max_input_len", 400)
+
     def tearDown(self):
         self.assertEqual(self.server.generate(QUESTION)[0], 200)
 
@@ -171,6 +173,7 @@ class BadInputTest(ServerTest):
 
     def test_prompt_that_is_too_long(self):
         self.refused("/v1/completions", {"prompt": "word " * 5000, "max_tokens": 5}, "tokens")
+        self.refused("/v1/completions", {"prompt": [5] * 401}, "is 400 tokens", "has 401 tokens", "context_length_exceeded")
 
     def test_numbers_out_of_range(self):
         self.refused("/v1/completions", '{"prompt": "x", "temperature": NaN}')

@@ -28,7 +28,7 @@ struct Script {
 };
 
 struct FakeEngineOptions {
-  EngineLimits limits{2048, 64, true};
+  EngineLimits limits{2048, 2048, 64, true};
   int max_open = 256;                                       // sequences; beyond: the queue is full
   Nanos step{0};                                            // time between tokens of a sequence
   std::function<Script(const std::string& prompt)> script;  // by default: DefaultScript
