@@ -197,6 +197,8 @@ def main():
     parser.add_argument("wordnet", type=Path, help="folder with data.noun, index.noun, cntlist.rev, ...")
     parser.add_argument("--check", action="store_true", help="compare with the files that are there; write nothing")
     args = parser.parse_args()
+    if not (args.wordnet / "data.noun").exists():
+        sys.exit(f"{args.wordnet} does not hold WordNet; on Debian and Ubuntu: apt-get install wordnet-base")
     for path, text in make_files(args.wordnet).items():
         if not args.check:
             path.write_bytes(text.encode("ascii"))
