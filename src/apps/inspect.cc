@@ -1,10 +1,13 @@
 // `tandem inspect PATH`: what a model folder or a safetensors file holds.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/verbs.h"
+#include "checkpoint/check_weights.h"
 #include "plan/source.h"
+#include "tensor/convert.h"
 #include "tensor/safetensors.h"
 
 namespace tandem::apps {
@@ -17,6 +20,10 @@ constexpr OptionSpec kOptions[] = {
     {.name = "tensors",
      .type = OptionType::kFlag,
      .meaning = "List every tensor of the folder's safetensors files",
+     .group = "Arguments"},
+    {.name = "check",
+     .type = OptionType::kFlag,
+     .meaning = "Read every weight: fail where a file is damaged, or a weight is NaN or infinite",
      .group = "Arguments"},
 };
 
@@ -61,6 +68,36 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   return {};
 }
 
+Result<std::vector<BadWeight>> FindNonFiniteIn(const std::filesystem::path& path) {
+  if (path.extension() == ".safetensors") {
+    TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+    std::vector<BadWeight> bad;
+    for (const auto& [name, tensor] : file->tensors()) {
+      if (const int64_t count = CountNonFinite(tensor); count > 0) bad.push_back({name, count});
+    }
+    return bad;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<BadWeight> bad, FindNonFinite(*source.weights));
+  TANDEM_RETURN_IF_ERROR(source.weights->Finish());
+  return bad;
+}
+
+Status CheckWeights(const std::filesystem::path& path, const Console& console) {
+  constexpr size_t kNamed = 8;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<BadWeight> bad, FindNonFiniteIn(path));
+  if (bad.empty()) {
+    console.Say("weights       read and checked: each is a finite number");
+    return {};
+  }
+  std::string names;
+  for (size_t i = 0; i < std::min(kNamed, bad.size()); ++i) {
+    names += fmt::format("{}{} ({})", i > 0 ? ", " : "", bad[i].name, bad[i].count);
+  }
+  return DataLoss(fmt::format("{}: NaN or infinity in {}{}", path.string(), names,
+                              bad.size() > kNamed ? " and more" : ""));
+}
+
 Status Run(const OptionValues& options, Console& console) {
   const std::filesystem::path path = options.Text("path");
   nlohmann::ordered_json json;
@@ -75,6 +112,7 @@ Status Run(const OptionValues& options, Console& console) {
       }
     }
   }
+  if (options.Flag("check")) TANDEM_RETURN_IF_ERROR(CheckWeights(path, console));
   console.Result(json.dump());
   return {};
 }
@@ -84,7 +122,9 @@ Status Run(const OptionValues& options, Console& console) {
 Command InspectCommand() {
   return {.name = "inspect",
           .summary = "Show what a model folder or a safetensors file holds",
-          .examples = "  tandem inspect MODEL --tensors\n",
+          .examples =
+              "  tandem inspect MODEL --tensors\n"
+              "  tandem inspect MODEL --check\n",
           .positionals = {{.name = "path", .required = true}},
           .options = Join({kOptions}),
           .run = Run};

@@ -145,6 +145,23 @@ class BadModelTest(unittest.TestCase):
         weights.write_bytes(weights.read_bytes()[:-1000])
         self.refused(weights.name, code=4)
 
+    def test_weights_that_are_no_numbers_are_found_on_request(self):
+        weights = next(self.model.glob("*.safetensors"))
+        data = bytearray(weights.read_bytes())
+        data_begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:data_begin])
+        place = data_begin + header["model.layers.1.mlp.down_proj.weight"]["data_offsets"][0]
+        data[place : place + 4] = bytes.fromhex("c07f 80ff")  # bf16: NaN, -infinity
+        tandem("inspect", self.model, "--check")
+        weights.write_bytes(data)
+        for path, name in (
+            (self.model, "transformer.layers.1.mlp.proj.weight (2)"),
+            (weights, "model.layers.1.mlp.down_proj.weight (2)"),
+        ):
+            done = tandem("inspect", path, "--check", check=False)
+            self.assertEqual(done.returncode, 4, done.stderr)
+            self.assertIn(name, done.stderr)
+
     def test_an_architecture_that_is_not_supported_lists_those_that_are(self):
         self.edit_config(architectures=["MambaForCausalLM"])
         self.refused("MambaForCausalLM", "LlamaForCausalLM")
