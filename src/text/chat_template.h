@@ -1,6 +1,7 @@
 // A model's chat template: messages in, prompt text out, as transformers renders it.
 // Immutable and shared by threads. A template is untrusted input: it runs with bounded steps, bytes
-// and depth, and a hostile one gets an error within a fraction of a second.
+// and depth, and for 100 ms of its thread's time and 0.5 us a byte of its input: a hostile one gets
+// an error then.
 #pragma once
 
 #include <cstdint>

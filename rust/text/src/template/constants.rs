@@ -2,7 +2,7 @@
 //! megabytes (the compiler evaluates `"x" * 100000000` before any budget of a render exists), and
 //! tags that reach for other templates.
 
-use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, Expr, Stmt};
+use minijinja::machinery::ast::{BinOp, BinOpKind, CallArg, Const, Expr, Spanned, Stmt};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
@@ -104,7 +104,7 @@ fn expression(expr: &Expr) -> Result<(), Error> {
                 .try_for_each(optional)
         }
         Expr::UnaryOp(u) => expression(&u.expr),
-        Expr::BinOp(op) => binary(op),
+        Expr::BinOp(_) => constant(expr).map(|_| ()),
         Expr::Compare(c) => {
             expression(&c.expr)?;
             c.ops.iter().try_for_each(|op| expression(&op.expr))
@@ -139,23 +139,35 @@ fn expression(expr: &Expr) -> Result<(), Error> {
     }
 }
 
-/// Operands first: once they are known to be small, evaluating them is cheap.
-fn binary(op: &BinOp) -> Result<(), Error> {
-    expression(&op.left)?;
-    expression(&op.right)?;
-    if !matches!(op.op, BinOpKind::Add | BinOpKind::Concat | BinOpKind::Mul) {
-        return Ok(());
-    }
-    let (Some(left), Some(right)) = (op.left.as_const(), op.right.as_const()) else {
-        return Ok(());
+/// What the expression folds into, if it is constant, and small. Operands come first, and each is
+/// folded once: a sum of thousands of terms is as deep as it is long.
+fn constant(expr: &Expr) -> Result<Option<Value>, Error> {
+    let Expr::BinOp(op) = expr else {
+        expression(expr)?;
+        return Ok(expr.as_const());
     };
-    let folded = match op.op {
+    let (Some(left), Some(right)) = (constant(&op.left)?, constant(&op.right)?) else {
+        return Ok(None);
+    };
+    check_size(op.op, &left, &right)?;
+    let literal = |value| Expr::Const(Spanned::new(Const { value }, op.span()));
+    let folded = BinOp {
+        op: op.op,
+        left: literal(left),
+        right: literal(right),
+    };
+    Ok(Expr::BinOp(Spanned::new(folded, op.span())).as_const())
+}
+
+fn check_size(op: BinOpKind, left: &Value, right: &Value) -> Result<(), Error> {
+    let folded = match op {
+        BinOpKind::Add | BinOpKind::Concat => size(left) + size(right),
         BinOpKind::Mul => {
             let count = |v: &Value| usize::try_from(v.clone()).unwrap_or(1);
-            let by_right = size(&left).saturating_mul(count(&right));
-            by_right.max(size(&right).saturating_mul(count(&left)))
+            let by_right = size(left).saturating_mul(count(right));
+            by_right.max(size(right).saturating_mul(count(left)))
         }
-        _ => size(&left) + size(&right),
+        _ => 0,
     };
     match folded > MAX_CONSTANT {
         true => Err(too_large("holds a constant of more than 1 MiB")),

@@ -11,6 +11,7 @@ use super::python::{str_of, to_json, MAX_DEPTH};
 /// Names that no template can spell, so none can call or shadow them.
 pub const SETTLE: &str = "(settle)";
 pub const WEIGH: &str = "(weigh)";
+pub const TICK: &str = "(tick)";
 pub const CONCAT: &str = "(concat)";
 pub const MULTIPLY: &str = "(multiply)";
 
@@ -68,6 +69,8 @@ const WRAPPED_TESTS: &[&str] = &[
 pub fn install(env: &mut Environment<'static>) {
     env.add_function(SETTLE, settle);
     env.add_function(WEIGH, |value: Value| weigh(&value, 0).map(|()| value));
+    // Native code that was reached or is about to be: indexing walks a string, a loop lists a map.
+    env.add_function(TICK, |value: Value| charge_nodes(1).map(|()| value));
     env.add_function(CONCAT, concat);
     env.add_function(MULTIPLY, multiply);
     for &name in WRAPPED_FILTERS {
@@ -121,7 +124,7 @@ fn weigh(value: &Value, depth: usize) -> Result<(), Error> {
             charge_nodes(2)?;
             weigh(&value.get_item(&key)?, depth + 1)
         }),
-        _ => Ok(()),
+        _ => charge_nodes(1),
     }
 }
 
@@ -145,7 +148,7 @@ fn settle(value: Value) -> Result<Value, Error> {
             charge_bytes(value.as_str().map_or(0, str::len))?;
             return Ok(value);
         }
-        _ => return Ok(value),
+        _ => value,
     };
     weigh(&value, 0)?;
     Ok(value)

@@ -2,11 +2,12 @@
 //!
 //! After an instruction that makes a value comes SETTLE, before one that compares values WEIGH on
 //! both; `~` and `*` become functions that charge first; raw text goes the way of printed values,
-//! where it is counted. Jump targets move along.
+//! where it is counted; TICK looks at the clock where native code walks a value that is not new.
+//! Jump targets move along.
 
 use minijinja::machinery::{Instruction, Instructions};
 
-use super::guard::{CONCAT, MULTIPLY, SETTLE, WEIGH};
+use super::guard::{CONCAT, MULTIPLY, SETTLE, TICK, WEIGH};
 use Instruction as I;
 
 pub fn guard_instructions<'s>(compiled: &Instructions<'s>) -> Instructions<'s> {
@@ -36,6 +37,7 @@ pub fn guard_instructions<'s>(compiled: &Instructions<'s>) -> Instructions<'s> {
 fn guarded<'s>(old: &Instruction<'s>) -> Vec<Instruction<'s>> {
     let settle = || I::CallFunction(SETTLE, Some(1));
     let weigh = || I::CallFunction(WEIGH, Some(1));
+    let tick = || I::CallFunction(TICK, Some(1));
     match old {
         I::EmitRaw(text) => vec![I::LoadConst((*text).into()), I::Emit],
         I::StringConcat => vec![I::CallFunction(CONCAT, Some(2))],
@@ -45,6 +47,8 @@ fn guarded<'s>(old: &Instruction<'s>) -> Vec<Instruction<'s>> {
         I::Eq | I::Ne | I::Gt | I::Gte | I::Lt | I::Lte | I::In | I::CompareAndPreserve(_) => {
             vec![weigh(), I::Swap, weigh(), I::Swap, old.clone()]
         }
+        I::GetItem => vec![old.clone(), tick()],
+        I::PushLoop(_) => vec![tick(), old.clone()],
         // range() counts lazily and is bounded by itself; a loop over it pays fuel.
         I::CallFunction("range", _) => vec![old.clone()],
         I::Add
