@@ -186,20 +186,27 @@ void ApplyLimits(const BuildLimits& limits, EngineOptions& engine) {
   bound(limits.max_draft_len, engine.max_draft_len);
 }
 
-// Weights for as many positions as the session will serve.
+// What the layers' weights are kept in, where it is not their own type.
+std::optional<DType> StoredType(const OptionValues& options) {
+  if (options.Text("weights") == "fp8") return DType::kF8E4M3;
+  return std::nullopt;
+}
+
+// As many positions as will be served.
+int64_t PositionsOf(const ModelSpec& spec, const EngineOptions& engine) {
+  const int64_t longest = engine.max_seq_len;
+  return longest > 0 ? std::min(longest, spec.max_positions) : spec.max_positions;
+}
+
 Result<EngineModel> Load(const OptionValues& options, Opened& opened, Session& session,
                          Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
-  const int64_t longest = session.engine_options.max_seq_len;
-  const int64_t positions = opened.model.spec.max_positions;
-  std::optional<DType> linears;
-  if (options.Text("weights") == "fp8") linears = DType::kF8E4M3;
-  TANDEM_ASSIGN_OR_RETURN(
-      model.weights,
-      LoadWeights(
-          *opened.source.weights, *session.backend,
-          longest > 0 ? std::min(longest, positions) : positions,
-          [&](double done) { console.Progress("loading " + model.name, done); }, linears));
+  TANDEM_ASSIGN_OR_RETURN(model.weights,
+                          LoadWeights(
+                              *opened.source.weights, *session.backend,
+                              PositionsOf(opened.model.spec, session.engine_options),
+                              [&](double done) { console.Progress("loading " + model.name, done); },
+                              StoredType(options)));
   opened.source.weights.reset();  // packed: the files need not stay mapped
   return model;
 }
@@ -237,6 +244,37 @@ void ApplyDevice(const ops::Backend& backend, const OptionValues& options, Engin
   if (backend.device().kind == Device::Kind::kCpu) return;
   if (!options.IsSet("steps_in_flight")) engine.steps_in_flight = 1;
   if (!options.IsSet("kv_cache_free_gpu_mem_fraction")) engine.kv_cache_free_fraction = 0.9;
+}
+
+Result<ModelMemory> MemoryOf(const OptionValues& options, const Opened& opened,
+                             const EngineOptions& engine, ops::Backend& backend) {
+  const ModelSpec& spec = opened.model.spec;
+  const std::optional<DType> stored = StoredType(options);
+  TANDEM_RETURN_IF_ERROR(CheckLoadable(spec, backend, stored));
+  const int64_t positions = PositionsOf(spec, engine);
+  return ModelMemory{.spec = &spec,
+                     .weight_bytes = WeightBytes(spec, backend, positions, stored),
+                     .max_positions = positions};
+}
+
+// What a session is made from; nothing is loaded yet.
+struct Opening {
+  std::unique_ptr<ops::Backend> backend;
+  OpenedPair pair;
+  EngineOptions engine;
+};
+
+Result<Opening> Open(const OptionValues& options,
+                     const std::function<void(EngineOptions&)>& adjust = {}) {
+  Opening opening;
+  TANDEM_ASSIGN_OR_RETURN(opening.backend, MakeBackend(options));
+  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
+  opening.engine = EngineOptionsFrom(options);
+  ApplyDevice(*opening.backend, options, opening.engine);
+  if (adjust) adjust(opening.engine);
+  const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
+  if (limits) ApplyLimits(*limits, opening.engine);
+  return opening;
 }
 
 }  // namespace
@@ -295,14 +333,11 @@ Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& s
 
 Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Console& console,
                                              const std::function<void(EngineOptions&)>& adjust) {
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(options, adjust));
+  OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
-  TANDEM_ASSIGN_OR_RETURN(session->backend, MakeBackend(options));
-  TANDEM_ASSIGN_OR_RETURN(OpenedPair pair, OpenPair(options, *session->backend));
-  EngineOptions& engine = session->engine_options;
-  engine = EngineOptionsFrom(options);
-  ApplyDevice(*session->backend, options, engine);
-  if (adjust) adjust(engine);
-  if (pair.target.source.limits) ApplyLimits(*pair.target.source.limits, engine);
+  session->backend = std::move(opening.backend);
+  session->engine_options = opening.engine;
   session->embedded = pair.embedded;
   TANDEM_ASSIGN_OR_RETURN(session->target_weights, Load(options, pair.target, *session, console));
   session->target = std::move(pair.target.model);
@@ -310,8 +345,33 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Consol
     TANDEM_ASSIGN_OR_RETURN(session->draft_weights, Load(options, *pair.draft, *session, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
-  TANDEM_RETURN_IF_ERROR(MakeEngine(*session, engine));
+  TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->engine_options));
   return session;
+}
+
+Result<SessionPlan> PlanSession(const OptionValues& options) {
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(options));
+  ops::Backend& backend = *opening.backend;
+  const OpenedPair& pair = opening.pair;
+  SessionPlan plan;
+  plan.target = pair.target.model.name;
+  TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
+                          MemoryOf(options, pair.target, opening.engine, backend));
+  ModelMemory draft;
+  if (pair.draft) {
+    plan.draft = pair.draft->model.name;
+    TANDEM_ASSIGN_OR_RETURN(draft, MemoryOf(options, *pair.draft, opening.engine, backend));
+  }
+  const int64_t weight_bytes = target.weight_bytes + draft.weight_bytes;
+  const int64_t free_bytes = backend.FreeBytes();
+  if (weight_bytes > free_bytes) {
+    return FailedPrecondition(fmt::format("the weights need {}, {} are free",
+                                          FormatBytes(weight_bytes), FormatBytes(free_bytes)));
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      plan.engine, PlanEngine(opening.engine, target, draft, backend, free_bytes - weight_bytes));
+  plan.backend = std::move(opening.backend);
+  return plan;
 }
 
 }  // namespace tandem::apps

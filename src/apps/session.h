@@ -15,6 +15,7 @@
 #include "ops/backend.h"
 #include "plan/source.h"
 #include "runtime/engine.h"
+#include "runtime/engine_plan.h"
 
 namespace tandem::apps {
 
@@ -51,6 +52,15 @@ struct Session {
   std::unique_ptr<Engine> engine;
   bool embedded = false;  // the embedded pair was taken, none being named
 };
+
+// What OpenSession would make, before anything is loaded.
+struct SessionPlan {
+  std::unique_ptr<ops::Backend> backend;
+  std::string target;
+  std::string draft;  // empty without one
+  EnginePlan engine;
+};
+Result<SessionPlan> PlanSession(const OptionValues& options);
 
 // Makes the session's engine anew (not started) by its models and `options`; the old one goes
 // first.

@@ -153,18 +153,25 @@ TEST(Decoder, RunsWithoutRowsThatWantLogits) {
 }
 
 TEST(LoadWeights, TakesTheBytesItSaid) {
-  RandomSource source(TinySpec(DType::kBF16), 1);
   const auto backend = CpuBackend("auto");
-  const auto weights = LoadWeights(source, *backend, 64);
-  ASSERT_TRUE(weights.ok());
-  const Weights& loaded = **weights;
-  size_t bytes = loaded.embedding.bytes() + loaded.head.data.bytes() + loaded.final_norm.bytes() +
-                 loaded.rope_cos.bytes() + loaded.rope_sin.bytes();
-  for (const LayerWeights& layer : loaded.layers) {
-    bytes += layer.input_norm.bytes() + layer.post_norm.bytes() + layer.qkv.data.bytes() +
-             layer.out.data.bytes() + layer.gate_up.data.bytes() + layer.down.data.bytes();
+  for (const bool bias : {false, true}) {
+    ModelSpec spec = TinySpec(DType::kBF16);
+    spec.attention_bias = spec.mlp_bias = bias;
+    RandomSource source(spec, 1);
+    const auto weights = LoadWeights(source, *backend, 64);
+    ASSERT_TRUE(weights.ok());
+    const Weights& loaded = **weights;
+    const auto linear = [](const ops::LinearWeight& weight) {
+      return weight.data.bytes() + weight.bias.bytes() + weight.scales.bytes();
+    };
+    size_t bytes = loaded.embedding.bytes() + linear(loaded.head) + loaded.final_norm.bytes() +
+                   loaded.rope_cos.bytes() + loaded.rope_sin.bytes();
+    for (const LayerWeights& layer : loaded.layers) {
+      bytes += layer.input_norm.bytes() + layer.post_norm.bytes() + linear(layer.qkv) +
+               linear(layer.out) + linear(layer.gate_up) + linear(layer.down);
+    }
+    EXPECT_EQ(WeightBytes(spec, *backend, 64), static_cast<int64_t>(bytes));
   }
-  EXPECT_EQ(WeightBytes(loaded.spec, *backend, 64), static_cast<int64_t>(bytes));
 }
 
 TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {
@@ -173,6 +180,9 @@ TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {
   const auto weights = LoadWeights(source, *backend, 8, {}, DType::kF8E4M3);
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
+  EXPECT_EQ(CheckLoadable(source.spec(), *backend, DType::kF8E4M3).message(),
+            weights.status().message());
+  EXPECT_TRUE(CheckLoadable(source.spec(), *backend).ok());
 }
 
 TEST(LoadWeights, SaysWhatTheSourceSays) {

@@ -130,18 +130,30 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   return std::shared_ptr<const Weights>(std::move(weights));
 }
 
+Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, std::optional<DType> linears) {
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  // The backend's word on one row is its word on all.
+  const Buffer row = Buffer::OnHost(static_cast<size_t>(spec.hidden_size) * SizeOf(spec.dtype));
+  if (row.data() == nullptr) return ResourceExhausted("no memory for a row of weights");
+  const ops::LinearPart part = {.weight = row.View(spec.dtype, {1, spec.hidden_size})};
+  return backend.PackLinear(std::span(&part, 1), linears.value_or(KeptLinears(spec, backend)))
+      .status();
+}
+
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
                     std::optional<DType> linears) {
   const DType kept = linears.value_or(KeptLinears(spec, backend));
-  const auto packed = [&](int64_t rows, int64_t cols) {
-    return backend.PackedBytes(rows, cols, kept);
+  const auto packed = [&](int64_t rows, int64_t cols, bool has_bias) {
+    const int64_t bias = has_bias ? rows * int64_t{sizeof(float)} : 0;
+    return backend.PackedBytes(rows, cols, kept) + bias;
   };
   const auto element = static_cast<int64_t>(SizeOf(spec.dtype));
   const int64_t hidden = spec.hidden_size;
-  const int64_t layer = packed(spec.qkv_rows(), hidden) +
-                        packed(hidden, spec.num_heads * spec.head_dim) +
-                        packed(2 * spec.intermediate_size, hidden) +
-                        packed(hidden, spec.intermediate_size) + 2 * hidden * element;
+  const int64_t layer = packed(spec.qkv_rows(), hidden, spec.attention_bias) +
+                        packed(hidden, spec.num_heads * spec.head_dim, spec.attention_bias) +
+                        packed(2 * spec.intermediate_size, hidden, spec.mlp_bias) +
+                        packed(hidden, spec.intermediate_size, spec.mlp_bias) +
+                        2 * hidden * element;
   const int64_t rope = max_positions * spec.head_dim * static_cast<int64_t>(sizeof(float));
   return spec.num_layers * layer + backend.PackedBytes(spec.vocab_size, hidden, spec.dtype) +
          (spec.vocab_size + 1) * hidden * element + rope;

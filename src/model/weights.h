@@ -62,6 +62,10 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {},
                                                    std::optional<DType> linears = {});
+// What LoadWeights would refuse without looking at a weight: a spec that makes no sense, or a type
+// that the backend does not keep.
+Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
+                     std::optional<DType> linears = {});
 // What LoadWeights will take in the backend's memory, for the memory plan.
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
                     std::optional<DType> linears = {});

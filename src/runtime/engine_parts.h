@@ -26,7 +26,4 @@ struct EngineParts {
   std::vector<MemoryLine> memory_plan;
 };
 
-// What an executor has to know of effective options and their limits.
-ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits);
-
 }  // namespace tandem

@@ -15,7 +15,7 @@ namespace tandem {
 struct ModelMemory {
   const ModelSpec* spec = nullptr;  // null: no such model
   int64_t weight_bytes = 0;         // already taken
-  int64_t workspace_bytes = 0;      // of the decoder, yet to be taken
+  int64_t workspace_bytes = 0;      // of the decoder, yet to be taken; PlanEngine fills it in
   int64_t max_positions = 0;        // that the rotary tables reach
 };
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "runtime/engine_plan.h"
 #include "runtime/test_engine.h"
 #include "runtime/test_llama.h"
 
@@ -57,6 +58,15 @@ class RealModelTest : public testing::TestWithParam<DType> {
     return requests;
   }
 
+  static void ExpectTheSame(const MemoryPlan& plan, const Engine& engine) {
+    EXPECT_EQ(plan.num_blocks, engine.Stats().kv.total_blocks);
+    ASSERT_EQ(plan.lines.size(), engine.memory_plan().size());
+    for (size_t i = 0; i < plan.lines.size(); ++i) {
+      EXPECT_EQ(plan.lines[i].what, engine.memory_plan()[i].what);
+      EXPECT_EQ(plan.lines[i].bytes, engine.memory_plan()[i].bytes) << plan.lines[i].what;
+    }
+  }
+
   void ExpectTokensOfPlainDecoding(const EngineOptions& options, bool drafts = true) {
     const auto alone = Make(Options());
     const auto engine = Make(options);
@@ -78,6 +88,24 @@ class RealModelTest : public testing::TestWithParam<DType> {
 
   SteadyClock clock_;
 };
+
+TEST_P(RealModelTest, IsPlannedWithoutItsWeightsAsItIsMadeWithThem) {
+  for (const DraftMode mode : {DraftMode::kOff, DraftMode::kFixed}) {
+    EngineOptions options = Options();
+    options.draft_mode = mode;
+    const auto engine = Make(options);
+    const ModelSpec spec = TinyLlamaSpec(GetParam(), kPositions);
+    ops::Backend& backend = TestBackend();
+    ASSERT_TRUE(CheckLoadable(spec, backend).ok());
+    const ModelMemory model = {.spec = &spec,
+                               .weight_bytes = WeightBytes(spec, backend, kPositions),
+                               .max_positions = kPositions};
+    const auto plan = PlanEngine(options, model, model, backend, backend.FreeBytes());
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    EXPECT_EQ(plan->options.max_seq_len, engine->max_seq_len());
+    ExpectTheSame(plan->memory, *engine);
+  }
+}
 
 TEST_P(RealModelTest, BatchesChunksAndReuseChangeNoToken) {
   for (const int32_t in_flight : {0, 1}) {

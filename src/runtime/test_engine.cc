@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "runtime/cpu_executor.h"
 #include "runtime/device_executor.h"
+#include "runtime/engine_plan.h"
 
 namespace tandem {
 namespace {

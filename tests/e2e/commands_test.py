@@ -241,6 +241,16 @@ class VerbsTest(unittest.TestCase):
         self.assertGreater(sum(line["bytes"] for line in plan["memory"]), 10_000_000)
         self.assertIn("LlamaForCausalLM", tandem("inspect", PAIR / "target").stdout)
 
+    def test_plan_needs_no_room_for_the_weights_to_say_that_there_is_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = json.loads((PAIR / "target/config.json").read_text())
+            config.update(hidden_size=16384, intermediate_size=65536, num_hidden_layers=1000)
+            config.update(num_attention_heads=128, num_key_value_heads=128, head_dim=128)
+            (Path(folder) / "config.json").write_text(json.dumps(config))
+            done = tandem("plan", "--dummy", Path(folder) / "config.json", check=False)
+        self.assertNotIn(done.returncode, (0, 134))
+        self.assertRegex(done.stderr, r"the weights need [\d.]+ TiB, .* are free")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -202,6 +202,16 @@ class BadInputTest(ServerTest):
 
 
 class LifecycleTest(unittest.TestCase):
+    def test_uses_the_memory_that_plan_foretells(self):
+        options = ("--max_batch_size", 8, "--max_seq_len", 512)
+        planned = [line.rstrip("\n") for line in tandem("plan", *options).stdout.splitlines() if line.startswith("  ")]
+        server = Server(*options)
+        self.assertEqual(server.stop(), 0)
+        self.assertIn("target weights", planned[0])
+        served = [line.rstrip("\n") for line in server.lines]
+        for line in planned:
+            self.assertIn(line, served)
+
     def test_says_how_to_reach_it(self):
         server = Server()
         self.assertEqual(server.request("GET", "/v2/health/live")[0], 200)
