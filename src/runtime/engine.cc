@@ -103,7 +103,7 @@ struct Engine::Impl {
     return inbox.open() == 0;
   }
 
-  std::vector<std::unique_ptr<Sequence>> MakeSequences(std::shared_ptr<OpenRequest> open,
+  std::vector<std::unique_ptr<Sequence>> MakeSequences(const std::shared_ptr<OpenRequest>& open,
                                                        const std::vector<int32_t>& mailboxes) const;
 
   // Constant.
@@ -123,7 +123,7 @@ struct Engine::Impl {
 };
 
 std::vector<std::unique_ptr<Sequence>> Engine::Impl::MakeSequences(
-    std::shared_ptr<OpenRequest> open, const std::vector<int32_t>& mailboxes) const {
+    const std::shared_ptr<OpenRequest>& open, const std::vector<int32_t>& mailboxes) const {
   std::vector<std::unique_ptr<Sequence>> sequences;
   const Request& request = open->request;
   open->open_choices = request.num_choices;

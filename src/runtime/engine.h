@@ -103,9 +103,9 @@ class Engine {
  public:
   // `draft` may hold no weights. The backend and the clock outlive the engine. FAILED_PRECONDITION
   // when the models do not fit in memory, with bytes needed and free and the option that helps.
-  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, EngineModel target,
-                                                EngineModel draft, ops::Backend& backend,
-                                                const Clock& clock);
+  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
+                                                const EngineModel& target, const EngineModel& draft,
+                                                ops::Backend& backend, const Clock& clock);
   // As Create, of parts made by the caller (tests, tools).
   static std::unique_ptr<Engine> FromParts(EngineParts parts, const Clock& clock);
   ~Engine();

@@ -28,7 +28,7 @@ int64_t BytesOf(const Weights& weights) {
 
 // Rows of the rotary tables: weights may have been loaded for fewer positions than the model has.
 int64_t MaxPositions(const Weights& weights) {
-  const auto row_bytes = static_cast<int64_t>(weights.spec.head_dim / 2 * int64_t{sizeof(float)});
+  const int64_t row_bytes = weights.spec.head_dim / 2 * int64_t{sizeof(float)};
   const auto rows = static_cast<int64_t>(weights.rope_cos.bytes()) / row_bytes;
   return std::min(weights.spec.max_positions, rows);
 }
@@ -80,9 +80,9 @@ Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Bac
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked, EngineModel target,
-                                               EngineModel draft, ops::Backend& backend,
-                                               const Clock& clock) {
+Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
+                                               const EngineModel& target, const EngineModel& draft,
+                                               ops::Backend& backend, const Clock& clock) {
   TANDEM_ASSIGN_OR_RETURN(
       const EnginePlan plan,
       PlanEngine(asked, MemoryOf(target), MemoryOf(draft), backend, backend.FreeBytes()));
