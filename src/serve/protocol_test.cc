@@ -62,13 +62,14 @@ class TranscriptReader {
     const size_t space = request.find(' ');
     exchange.method = request.substr(0, space);
     exchange.path = request.substr(space + 1);
-    ReadHeaders(
-        [&](std::string name, std::string value) { exchange.headers.emplace_back(name, value); });
+    ReadHeaders([&](const std::string& name, const std::string& value) {
+      exchange.headers.emplace_back(name, value);
+    });
     exchange.body = ReadBody();
     TANDEM_CHECK(!AtEnd() && lines_[at_] == "---", "a transcript needs --- before the response");
     exchange.status = std::stoi(lines_[++at_]);
     ++at_;
-    ReadHeaders([&](std::string name, std::string value) {
+    ReadHeaders([&](const std::string& name, const std::string& value) {
       exchange.expected_headers.push_back({name, value});
     });
     exchange.expected_body = ReadBody();

@@ -94,7 +94,7 @@ TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
 }
 
 TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {
-  const auto is_context_error = [](std::function<void(TextRequest&)> change) {
+  const auto is_context_error = [](const std::function<void(TextRequest&)>& change) {
     return IsContextLengthError(Build(change).status());
   };
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.max_tokens = 95; }));
