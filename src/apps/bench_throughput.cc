@@ -23,12 +23,12 @@ struct Measured {
   int64_t output_tokens = 0;
   double rate = 0;  // output tokens a second
   double acceptance = 0;
-  double host_us_per_step = 0;
+  double host_us_per_decode_step = 0;
 };
 
 double HostMicroseconds(const EngineStats& before, const EngineStats& after) {
-  return 1e6 * (after.host_seconds - before.host_seconds) /
-         std::max<double>(1, static_cast<double>(after.steps - before.steps));
+  return 1e6 * (after.decode_host_seconds - before.decode_host_seconds) /
+         std::max<double>(1, static_cast<double>(after.decode_steps - before.decode_steps));
 }
 
 // The first wave is of all ages, as if the load had lasted long: a request of age a has a tokens
@@ -56,7 +56,7 @@ Result<Measured> MeasureWindow(Session& session, const Load& load, std::vector<R
                   .output_tokens = report.after.output_tokens - report.before.output_tokens,
                   .rate = report.OutputRate(),
                   .acceptance = report.load.Acceptance(),
-                  .host_us_per_step = HostMicroseconds(report.before, report.after)};
+                  .host_us_per_decode_step = HostMicroseconds(report.before, report.after)};
 }
 
 Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Request>& requests,
@@ -71,7 +71,7 @@ Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Requ
                   .output_tokens = report.OutputTokens(),
                   .rate = report.OutputRate(),
                   .acceptance = report.Acceptance(),
-                  .host_us_per_step = HostMicroseconds(before, session.engine->Stats())};
+                  .host_us_per_decode_step = HostMicroseconds(before, session.engine->Stats())};
 }
 
 Result<Load> ReadLoad(const OptionValues& options, const Session& session) {
@@ -131,13 +131,15 @@ Status BenchThroughput(const OptionValues& options, Console& console) {
                             windowed ? MeasureWindow(*session, load, requests, use_draft)
                                      : MeasureAll(*session, load, requests, use_draft, console));
     const char* mode = use_draft ? "with_draft" : "plain";
-    console.Say(fmt::format(
-        "{:10}  {} at a time, {:.1f} s: {:.1f} output tok/s{}, host time of a step {:.0f} us", mode,
-        load.slots, measured.seconds, measured.rate, beside, measured.host_us_per_step));
+    console.Say(
+        fmt::format("{:10}  {} at a time, {:.1f} s: {:.1f} output tok/s{}, host time of a decode "
+                    "step {:.0f} us",
+                    mode, load.slots, measured.seconds, measured.rate, beside,
+                    measured.host_us_per_decode_step));
     json[mode] = {{"output_tokens_per_s", measured.rate},
                   {"output_tokens", measured.output_tokens},
                   {"seconds", measured.seconds},
-                  {"host_us_per_step", measured.host_us_per_step},
+                  {"host_us_per_decode_step", measured.host_us_per_decode_step},
                   {"acceptance", measured.acceptance}};
   }
   console.Result(json.dump());

@@ -5,6 +5,7 @@
 // draft's catch-up are the same thing with different lengths.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -49,6 +50,11 @@ struct BatchPlan {
   bool empty() const { return sequences.empty(); }
   std::span<const BlockId> NewBlocks(const SequencePlan& s) const {
     return std::span(blocks).subspan(s.first_new_block, s.num_new_blocks);
+  }
+  // No sequence computes more than the one token that it emitted last.
+  bool OnlyDecodes() const {
+    return std::ranges::all_of(sequences,
+                               [](const SequencePlan& s) { return s.target_tokens <= 1; });
   }
   int32_t TargetRows() const {
     int32_t rows = 0;

@@ -73,7 +73,10 @@ struct EngineStats {
   int32_t waiting = 0;
   KvCacheStats kv;
   int64_t steps = 0;
-  double host_seconds = 0;  // of the engine thread in these steps, waiting for results left out
+  // Steps that computed no prompt, and the engine thread's time in them, waiting for results left
+  // out.
+  int64_t decode_steps = 0;
+  double decode_host_seconds = 0;
   int64_t requests_finished = 0;
   int64_t requests_failed = 0;
   int64_t preemptions = 0;

@@ -36,9 +36,12 @@ bool EngineLoop::Step() {
   waited_ = Nanos(0);
   const bool launched = Launch();
   const bool landed = Land(launched);
-  if (!launched && !landed) return false;
-  totals_.host_seconds += std::chrono::duration<double>(clock_.Now() - start - waited_).count();
-  return true;
+  if (launched && plans_[(launched_ - 1) % kMaxLaunched].batch.OnlyDecodes()) {
+    const std::chrono::duration<double> busy = clock_.Now() - start - waited_;
+    totals_.decode_host_seconds += busy.count();
+    ++totals_.decode_steps;
+  }
+  return launched || landed;
 }
 
 bool EngineLoop::Launch() {

@@ -51,6 +51,15 @@ TEST_F(EngineTest, GivesTheArgMaxOfTheModelTokenByToken) {
   EXPECT_EQ(output.usage.seed, 11u);
 }
 
+TEST_F(EngineTest, StepsWithAPromptAreNotCountedAsDecodeSteps) {
+  setup_.options.draft_mode = DraftMode::kOff;
+  Make();
+  RunOne(SimpleRequest({1, 2, 3}, 20));
+  const EngineStats stats = engine_->Stats();
+  EXPECT_EQ(stats.steps, 20);
+  EXPECT_EQ(stats.decode_steps, 19);
+}
+
 TEST_F(EngineTest, EndIdsEndTheOutputAndAreNoPartOfIt) {
   const Output free = RunOne(SimpleRequest({1, 2, 3}, 20));
   Request request = SimpleRequest({1, 2, 3}, 20);
