@@ -1,5 +1,5 @@
-// Looks into the numbers of a model, for `inspect --check`. Reads every weight once; the caller's
-// thread.
+// Looks into the numbers of a model, for `inspect --check`. Reads every weight once, about a second
+// for each gigabyte; the caller's thread.
 #pragma once
 
 #include <string>
