@@ -1,6 +1,7 @@
 #include "runtime/cost_probe.h"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <numeric>
 
@@ -10,9 +11,12 @@
 namespace tandem {
 namespace {
 
-// Small batches decide most often and are always measured; larger ones while time is left.
+// Up to here powers of two are measured however long it takes: small batches decide most often.
 constexpr int32_t kAlwaysRows = 16;
+// Larger ones until the first, what lies between and further rounds until the second.
+constexpr std::chrono::duration<double> kTimeForPowers{0.25};
 constexpr std::chrono::duration<double> kTimeLimit{0.5};
+constexpr int kRounds = 5;
 constexpr int kRepeats = 3;
 
 // One sequence's rows from position 0 on, as a verification has them, in backend memory.
@@ -135,6 +139,31 @@ class Probe {
   std::unique_ptr<ops::Graph> graph_;
 };
 
+// Of a few runs: what disturbs a measurement only ever adds to it.
+double Fastest(Probe& probe, const Clock& clock) {
+  Nanos best = Nanos::max();
+  for (int i = 0; i < kRepeats; ++i) {
+    const Nanos start = clock.Now();
+    probe.Run();
+    best = std::min(best, clock.Now() - start);
+    if (best > kTimeLimit / kRepeats) break;
+  }
+  return std::chrono::duration<double>(best).count();
+}
+
+bool IsPowerOfTwo(int32_t rows) { return std::has_single_bit(static_cast<uint32_t>(rows)); }
+
+// Powers of two first: they give the price its range, those between them the steps that the
+// kernels' row tiles make.
+std::vector<CostTable::Point> RowsToMeasure(int32_t max_rows) {
+  std::vector<CostTable::Point> points;
+  for (int32_t rows = 1; rows <= max_rows; rows *= 2) points.push_back({rows});
+  for (const int32_t rows : {3, 5, 6, 7, 10, 12, 14, 20, 24, 28, 48}) {
+    if (rows < max_rows) points.push_back({rows});
+  }
+  return points;
+}
+
 }  // namespace
 
 Result<std::vector<CostTable::Point>> MeasureCosts(ForwardPass& pass, const ops::KvPool& pool,
@@ -143,21 +172,23 @@ Result<std::vector<CostTable::Point>> MeasureCosts(ForwardPass& pass, const ops:
   max_rows = static_cast<int32_t>(std::min<int64_t>(max_rows, pool.num_blocks * pool.block_tokens));
   Probe probe(pass, pool, backend, max_rows, max_logits_rows);
   TANDEM_RETURN_IF_ERROR(probe.Allocate());
-  std::vector<CostTable::Point> points;
+  std::vector<CostTable::Point> points = RowsToMeasure(max_rows);
   const Nanos begin = clock.Now();
-  for (int32_t rows = 1; rows <= max_rows; rows *= 2) {
-    if (rows > kAlwaysRows && clock.Now() - begin > kTimeLimit) break;
-    probe.Prepare(rows);
-    Nanos best = Nanos::max();
-    // The least of a few: what disturbs a measurement only ever adds to it.
-    for (int i = 0; i < kRepeats; ++i) {
-      const Nanos start = clock.Now();
-      probe.Run();
-      best = std::min(best, clock.Now() - start);
-      if (best > kTimeLimit / kRepeats) break;
+  // Rounds rather than repeats: a neighbour on the machine that works for a while disturbs every
+  // point a little, not one of them altogether, and the price's shape is what decides.
+  for (int round = 0; round < kRounds; ++round) {
+    for (CostTable::Point& point : points) {
+      const bool power = round == 0 && IsPowerOfTwo(point.rows);
+      const bool always = power && point.rows <= kAlwaysRows;
+      if (!always && clock.Now() - begin > (power ? kTimeForPowers : kTimeLimit)) continue;
+      if (round > 0 && point.seconds <= 0.0) continue;
+      probe.Prepare(point.rows);
+      const double seconds = Fastest(probe, clock);
+      point.seconds = point.seconds > 0.0 ? std::min(point.seconds, seconds) : seconds;
     }
-    points.push_back({rows, std::chrono::duration<double>(best).count()});
   }
+  std::erase_if(points, [](const CostTable::Point& point) { return point.seconds <= 0.0; });
+  std::ranges::sort(points, {}, &CostTable::Point::rows);
   return points;
 }
 

@@ -14,7 +14,11 @@ constexpr double kObservationStep = 1.0 / 64;
 // Of the way to the target's factor, a pass, for a draft that is not used and so not observed.
 constexpr double kUnobservedStep = 1.0 / 512;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
-constexpr double kMargin = 1.03;
+constexpr double kMargin = 1.01;
+// What the drafts of a sequence that must catch up first are taken to be worth. To stop costs
+// nothing, to start again does: without the difference a sequence near break-even would do both in
+// turn, and pay each time.
+constexpr double kEntryShare = 0.93;
 // A catch-up is paid off over no more tokens than this, however long the answer may be.
 constexpr double kPayOffTokens = 64.0;
 // An ended sequence moves the mean length by this share.
@@ -24,14 +28,16 @@ constexpr int32_t kRoundLag = 2;
 constexpr int32_t kMinProbeInterval = 16;
 constexpr int32_t kMaxProbeInterval = 512;
 // Share of the time since the last draft that a probe may cost.
-constexpr double kProbeShare = 0.02;
+constexpr double kProbeShare = 0.005;
 constexpr double kHopefulAcceptance = 0.9;
+
+bool MustCatchUp(const DraftCandidate& candidate) { return candidate.draft_lag > kRoundLag; }
 
 // What the draft model has to compute before the candidate's first draft, beyond the one or two
 // tokens that every round leaves, in a pass that has `rows` rows already; by the token that the
 // sequence gains from it.
 double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const CostTable& costs) {
-  if (candidate.draft_lag <= kRoundLag) return 0.0;
+  if (!MustCatchUp(candidate)) return 0.0;
   const double price = costs.Seconds(ModelIndex::kDraft, rows + candidate.draft_lag) -
                        costs.Seconds(ModelIndex::kDraft, rows + kRoundLag);
   return price / std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
@@ -110,15 +116,15 @@ void DraftLengthChooser::ListDrafts(std::span<const DraftCandidate> candidates) 
   drafts_.clear();
   const auto longest = static_cast<int32_t>(rows_at_.size()) - 1;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    double chance = 1.0;
+    double worth = MustCatchUp(candidates[i]) ? kEntryShare : 1.0;
     for (int32_t j = 1; j <= std::min(candidates[i].max_drafts, longest); ++j) {
-      chance *= candidates[i].acceptance;
-      drafts_.push_back({chance, static_cast<int32_t>(i), j});
+      worth *= candidates[i].acceptance;
+      drafts_.push_back({worth, static_cast<int32_t>(i), j});
     }
   }
   // Ties: earlier positions first, so that a sequence's drafts stay without gaps.
   std::sort(drafts_.begin(), drafts_.end(), [](const Draft& a, const Draft& b) {
-    if (a.chance != b.chance) return a.chance > b.chance;
+    if (a.worth != b.worth) return a.worth > b.worth;
     if (a.position != b.position) return a.position < b.position;
     return a.candidate < b.candidate;
   });
@@ -153,9 +159,9 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     draft_seconds +=
         costs.Seconds(ModelIndex::kDraft, rows + added) - costs.Seconds(ModelIndex::kDraft, rows);
     // With its first draft the round's own token is owed for as well.
-    draft_seconds += candidate.catch_up_per_token * (draft.chance + (first ? 1.0 : 0.0));
+    draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
     rows += added;
-    tokens += draft.chance;
+    tokens += draft.worth;
     const double seconds =
         costs.Seconds(ModelIndex::kTarget, limits.base_rows + static_cast<int32_t>(count)) -
         prompt_seconds + draft_seconds;
@@ -171,8 +177,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
 }
 
 // One draft for the sequence that has waited longest, where good drafts of all would pay, its own
-// are not known to be good, and the try is cheap beside the time that went by: all tries together
-// take at most kProbeShare of it.
+// are not known to be good, and the try is cheap beside the time since any sequence last
+// drafted: all tries together take at most kProbeShare of the time.
 void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
                                      const DraftLimits& limits, const CostTable& costs) const {
   DraftCandidate* probed = nullptr;
@@ -195,7 +201,7 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
   const bool could_pay = (plain_rows + kHopefulAcceptance * able) * plain > plain_rows * hopeful;
   const double price = target(limits.base_rows + 1) - target(limits.base_rows) +
                        costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
-  const double allowed = kProbeShare * probed->probe.rounds_idle * plain / able;
+  const double allowed = kProbeShare * limits.steps_idle * plain;
   if (could_pay && price <= allowed) probed->num_drafts = 1;
 }
 

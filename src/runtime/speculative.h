@@ -45,11 +45,13 @@ class CostTable {
 };
 
 // The chance that a draft holds, given that those before it did: an exponential average over rounds
-// that starts from a prior worth a few drafts, which fades with the rounds.
+// that starts from a prior worth some drafts, which fades with the rounds. The prior weighs as much
+// as a dozen rounds: of many sequences some always look better than they are, and drafts are given
+// to those that look best.
 class Acceptance {
  public:
   // A round counts `decay` times as much as the one after it; the prior as many drafts as given.
-  explicit Acceptance(double decay = 0.9, double prior_drafts = 4.0)
+  explicit Acceptance(double decay = 0.95, double prior_drafts = 32.0)
       : decay_(decay), prior_drafts_(prior_drafts) {}
 
   // Of `proposed` drafts `accepted` held; the one after them, if any, was refused, the rest not
@@ -92,6 +94,7 @@ struct DraftLimits {
   int32_t base_rows = 0;
   int32_t max_drafts = 0;    // of all candidates together
   int32_t other_tokens = 0;  // sampled this step by sequences that are no candidates
+  int32_t steps_idle = 0;    // since any sequence last drafted: what pays for tries
 };
 
 // How many tokens a sequence emits, from those that have ended.
@@ -108,7 +111,9 @@ class OutputLength {
 
 // Chooses num_drafts of each candidate by expected goodput (tokens a second of the step): drafts
 // enter in the order of their chance to be emitted, and the count with the best goodput is taken;
-// none unless it beats plain decoding by a margin. Keeps its scratch memory between calls.
+// none unless it beats plain decoding by a margin. A sequence whose draft model has fallen behind
+// must promise more than one that goes on drafting, so that none goes back and forth near
+// break-even. Keeps its scratch memory between calls.
 class DraftLengthChooser {
  public:
   DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len);
@@ -117,7 +122,7 @@ class DraftLengthChooser {
 
  private:
   struct Draft {
-    double chance = 0.0;  // to be emitted
+    double worth = 0.0;  // tokens: the chance to be emitted, less where it starts with a catch-up
     int32_t candidate = 0;
     int32_t position = 0;  // 1: the first draft of its round
   };

@@ -61,7 +61,11 @@ void Verifier::Sample(const BatchPlan& plan, StepResult& result) {
   result.sequences.reserve(static_cast<size_t>(config_.max_batch_size));
   result.tokens.reserve(static_cast<size_t>(config_.max_logits_rows));
   for (size_t i = 0; i < blocks_.size(); ++i) Finish(plan.sequences[i], blocks_[i], result);
-  if (!builder_.empty()) meter_.Stop(ModelIndex::kTarget, builder_.View().num_rows, started_);
+  // A prompt's rows, but for its last, skip the head: they say nothing of the price of drafts.
+  const ops::BatchView& view = builder_.View();
+  if (view.num_rows > 0 && view.num_logits == view.num_rows) {
+    meter_.Stop(ModelIndex::kTarget, view.num_rows, started_);
+  }
 }
 
 std::span<ops::SampleRow> Verifier::Rows(const Block& block) {
