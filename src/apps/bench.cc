@@ -65,7 +65,8 @@ constexpr OptionSpec kOptions[] = {
     {.name = "runs",
      .type = OptionType::kInt,
      .default_value = "3",
-     .meaning = "Repetitions, with and without the draft in turn; the best of each is told",
+     .meaning = "Repetitions, with and without the draft in turn; told are the best of each and "
+                "the median speed-up of a turn (latency)",
      .group = kLoad,
      .min = 1,
      .max = 100},
