@@ -164,6 +164,13 @@ def markdown(kind, version, results):
             yield ""
 
 
+def write(folder, kind, version, results):
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {"version": version, "device": device(), "runs": dict(results)}
+    (folder / f"gpu-{kind}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    (folder / f"gpu-{kind}.md").write_text("\n".join(markdown(kind, version, results)) + "\n")
+
+
 def main():
     kinds = {"latency": latency, "throughput": throughput, "speculation": speculation}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -172,15 +179,13 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "results")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
+    version = subprocess.run([options.tandem, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     runs = kinds[options.kind]()
     results = []
     for title, arguments, goals in smoke(runs) if options.smoke else runs:
         results.append((title, measure(options.tandem, arguments, goals)))
         print(f"{title}: {results[-1][1].get('error', 'measured')}, {results[-1][1]['seconds']:.0f} s", flush=True)
-    version = subprocess.run([options.tandem, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / f"gpu-{options.kind}.json").write_text(json.dumps({"version": version, "device": device(), "runs": dict(results)}, indent=1) + "\n")
-    (options.out / f"gpu-{options.kind}.md").write_text("\n".join(markdown(options.kind, version, results)) + "\n")
+        write(options.out, options.kind, version, results)  # what is measured stays if a later run is cut short
     return 1 if any("error" in result for _, result in results) else 0
 
 

@@ -7,7 +7,9 @@
 // its workspace is ours, and its products are recorded into graphs, which refuse what waits. On the
 // host operator new is counted, on every thread; what the driver takes by malloc is its own.
 #include <cuda_runtime_api.h>
+#include <execinfo.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -28,6 +30,18 @@ struct Calls {
   std::atomic<int64_t> graph_launches{0};
 };
 Calls calls;
+
+// Where the first operator new since the counts began came from, to be told when there was one.
+struct FirstAllocation {
+  void* frames[32];
+  int depth = 0;
+};
+FirstAllocation first_allocation;
+
+void CountHostAllocation() {
+  if (++calls.host_allocations != 1) return;
+  first_allocation.depth = backtrace(first_allocation.frames, 32);
+}
 
 // A copy from or to memory that is not pinned waits.
 bool IsPageable(const void* memory) {
@@ -80,12 +94,12 @@ TANDEM_WRAP(cudaGraphLaunch, (cudaGraphExec_t exec, cudaStream_t stream), (exec,
 
 // Not inlined: the compiler would hold a free() beside a new against us.
 [[gnu::noinline]] void* operator new(size_t bytes) {
-  ++calls.host_allocations;
+  CountHostAllocation();
   if (void* data = std::malloc(bytes == 0 ? 1 : bytes)) return data;
   throw std::bad_alloc();
 }
 [[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
-  ++calls.host_allocations;
+  CountHostAllocation();
   const auto unit = static_cast<size_t>(alignment);
   if (void* data = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) return data;
   throw std::bad_alloc();
@@ -165,6 +179,9 @@ TEST_P(CudaCallsTest, SteadyStepsAllocateNothingAndWaitForMarksAlone) {
             << " synchronizations, " << calls.mark_waits << " waits for a mark, " << calls.copies
             << " copies, " << calls.graph_launches << " graphs launched\n";
   EXPECT_EQ(host_allocations, 0);
+  if (host_allocations > 0) {
+    backtrace_symbols_fd(first_allocation.frames, first_allocation.depth, STDOUT_FILENO);
+  }
   EXPECT_EQ(calls.allocations, 0);
   EXPECT_EQ(calls.made, 0);
   EXPECT_EQ(calls.synchronizations, 0);
