@@ -14,8 +14,14 @@
 namespace tandem::ops::cuda {
 namespace {
 
-constexpr size_t kMaxPlans = 4096;
 constexpr uint32_t kAlignment = 16;
+
+// Prompts come in every length: numbers of tokens up to the same bound are multiplied in the same
+// way, so that the ways are few and looked up soon.
+int64_t TokensBound(int64_t tokens) {
+  const int64_t step = tokens <= 64 ? 16 : tokens <= 256 ? 32 : tokens <= 1024 ? 128 : 512;
+  return (tokens + step - 1) / step * step;
+}
 
 void CheckLt(cublasStatus_t status, const char* what) {
   TANDEM_CHECK(status == CUBLAS_STATUS_SUCCESS,
@@ -48,6 +54,7 @@ struct Functions {
   decltype(&cublasLtMatmulDescSetAttribute) MatmulDescSetAttribute = nullptr;
   decltype(&cublasLtMatrixLayoutCreate) MatrixLayoutCreate = nullptr;
   decltype(&cublasLtMatrixLayoutDestroy) MatrixLayoutDestroy = nullptr;
+  decltype(&cublasLtMatrixLayoutSetAttribute) MatrixLayoutSetAttribute = nullptr;
   decltype(&cublasLtMatmulPreferenceCreate) MatmulPreferenceCreate = nullptr;
   decltype(&cublasLtMatmulPreferenceDestroy) MatmulPreferenceDestroy = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) MatmulPreferenceSetAttribute = nullptr;
@@ -76,6 +83,7 @@ const Functions* LoadFunctions() {
     find("cublasLtMatmulDescSetAttribute", loaded.MatmulDescSetAttribute);
     find("cublasLtMatrixLayoutCreate", loaded.MatrixLayoutCreate);
     find("cublasLtMatrixLayoutDestroy", loaded.MatrixLayoutDestroy);
+    find("cublasLtMatrixLayoutSetAttribute", loaded.MatrixLayoutSetAttribute);
     find("cublasLtMatmulPreferenceCreate", loaded.MatmulPreferenceCreate);
     find("cublasLtMatmulPreferenceDestroy", loaded.MatmulPreferenceDestroy);
     find("cublasLtMatmulPreferenceSetAttribute", loaded.MatmulPreferenceSetAttribute);
@@ -86,18 +94,12 @@ const Functions* LoadFunctions() {
   return functions;
 }
 
-// Everything that decides how a product is done.
+// Everything that decides how a product is done; of the tokens their bound.
 using Shape = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, bool, bool>;
 
 Shape ShapeOf(const LtProduct& product) {
-  return {product.input,
-          product.output,
-          product.tokens,
-          product.rows,
-          product.cols,
-          product.pitch,
-          product.token_scales != nullptr,
-          product.bias != nullptr};
+  return {product.input, product.output, TokensBound(product.tokens),     product.rows,
+          product.cols,  product.pitch,  product.token_scales != nullptr, product.bias != nullptr};
 }
 
 }  // namespace
@@ -108,26 +110,33 @@ class CublasLt::Library {
           size_t workspace_bytes)
       : lt_(functions), handle_(handle), workspace_(workspace), workspace_bytes_(workspace_bytes) {}
   ~Library() {
-    ForgetPlans();
+    for (const auto& [shape, plan] : plans_) {
+      for (const cublasLtMatrixLayout_t layout : {plan.weight, plan.x, plan.out}) {
+        lt_.MatrixLayoutDestroy(layout);
+      }
+      lt_.MatmulDescDestroy(plan.operation);
+    }
     lt_.Destroy(handle_);
   }
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
   bool Run(const LtProduct& product, cudaStream_t stream) {
-    // Prompts come in every length.
-    if (plans_.size() == kMaxPlans) ForgetPlans();
     const auto [place, added] = plans_.try_emplace(ShapeOf(product));
     Plan& plan = place->second;
     if (added) MakePlan(product, plan);
     if (!plan.possible) return false;
     SetPointers(product, plan);
+    SetTokens(product.tokens, plan);
     const float one = 1.0f;
     const float zero = 0.0f;
-    CheckLt(lt_.Matmul(handle_, plan.operation, &one, product.weight, plan.weight, product.x,
-                       plan.x, &zero, product.out, plan.out, product.out, plan.out, &plan.algorithm,
-                       workspace_, workspace_bytes_, stream),
-            "a product");
+    const cublasStatus_t status =
+        lt_.Matmul(handle_, plan.operation, &one, product.weight, plan.weight, product.x, plan.x,
+                   &zero, product.out, plan.out, product.out, plan.out, &plan.algorithm, workspace_,
+                   workspace_bytes_, stream);
+    // A way that does not do for fewer tokens than it was chosen for.
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
+    CheckLt(status, "a product");
     return true;
   }
 
@@ -139,18 +148,9 @@ class CublasLt::Library {
     cublasLtMatrixLayout_t x = nullptr;       // [cols, tokens]
     cublasLtMatrixLayout_t out = nullptr;     // [rows, tokens]
     cublasLtMatmulAlgo_t algorithm{};
+    int64_t tokens = 0;  // that the layouts say
     bool possible = false;
   };
-
-  void ForgetPlans() {
-    for (const auto& [shape, plan] : plans_) {
-      for (const cublasLtMatrixLayout_t layout : {plan.weight, plan.x, plan.out}) {
-        lt_.MatrixLayoutDestroy(layout);
-      }
-      lt_.MatmulDescDestroy(plan.operation);
-    }
-    plans_.clear();
-  }
 
   template <typename T>
   bool TrySet(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const T& value) {
@@ -169,6 +169,17 @@ class CublasLt::Library {
     Set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.token_scales);
   }
 
+  void SetTokens(int64_t tokens, Plan& plan) {
+    if (plan.tokens == tokens) return;
+    const auto cols = static_cast<uint64_t>(tokens);
+    for (const cublasLtMatrixLayout_t layout : {plan.x, plan.out}) {
+      CheckLt(
+          lt_.MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &cols, sizeof(cols)),
+          "the number of tokens");
+    }
+    plan.tokens = tokens;
+  }
+
   void MakePlan(const LtProduct& product, Plan& plan) {
     const auto layout = [&](cublasLtMatrixLayout_t& made, DType dtype, int64_t rows, int64_t cols,
                             int64_t pitch) {
@@ -177,8 +188,9 @@ class CublasLt::Library {
               "a layout");
     };
     layout(plan.weight, product.input, product.cols, product.rows, product.pitch);
-    layout(plan.x, product.input, product.cols, product.tokens, product.cols);
-    layout(plan.out, product.output, product.rows, product.tokens, product.rows);
+    plan.tokens = TokensBound(product.tokens);
+    layout(plan.x, product.input, product.cols, plan.tokens, product.cols);
+    layout(plan.out, product.output, product.rows, plan.tokens, product.rows);
     CheckLt(lt_.MatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a description");
     Set(plan, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     Set(plan, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);

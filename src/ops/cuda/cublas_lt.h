@@ -45,7 +45,8 @@ class CublasLt {
   CublasLt& operator=(const CublasLt&) = delete;
 
   // Enqueues the product on the stream (a cudaStream_t). False, and nothing enqueued, where the
-  // library has no way to do it. The way is looked up once for each shape.
+  // library has no way to do it. The way is looked up once for each shape, numbers of tokens in
+  // steps.
   bool Run(const LtProduct& product, void* stream);
 
  private:
