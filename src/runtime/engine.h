@@ -73,8 +73,8 @@ struct EngineStats {
   int32_t waiting = 0;
   KvCacheStats kv;
   int64_t steps = 0;
-  // Steps that computed no prompt, and the engine thread's time in them, waiting for results left
-  // out.
+  // Steps that computed no prompt behind a step without one, and the engine thread's time in them,
+  // waiting for results left out. Behind a prompt it may wait for room in the device's queue.
   int64_t decode_steps = 0;
   double decode_host_seconds = 0;
   int64_t requests_finished = 0;

@@ -36,11 +36,13 @@ bool EngineLoop::Step() {
   waited_ = Nanos(0);
   const bool launched = Launch();
   const bool landed = Land(launched);
-  if (launched && plans_[(launched_ - 1) % kMaxLaunched].batch.OnlyDecodes()) {
+  const bool only_decodes = launched && plans_[(launched_ - 1) % kMaxLaunched].batch.OnlyDecodes();
+  if (only_decodes && only_decoded_) {
     const std::chrono::duration<double> busy = clock_.Now() - start - waited_;
     totals_.decode_host_seconds += busy.count();
     ++totals_.decode_steps;
   }
+  only_decoded_ = only_decodes;
   return launched || landed;
 }
 

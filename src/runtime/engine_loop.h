@@ -69,6 +69,7 @@ class EngineLoop {
   uint64_t arrivals_ = 0;
   Nanos next_deadline_ = Nanos::max();        // no open sequence has an earlier one
   std::array<StepPlan, kMaxLaunched> plans_;  // by the parity of the step
+  bool only_decoded_ = false;                 // the step before this one
   uint64_t launched_ = 0;                     // steps
   uint64_t landed_ = 0;                       // steps
   StepResult result_;
