@@ -33,7 +33,8 @@ def dummy(name):
 
 def latency():
     """(title, arguments, goals) of each run; a goal is (the row's figure, the row, the value)."""
-    short = ["--input_len", "1024", "--output_len", "64", "--runs", "1", "--max_seq_len", "2048", "--max_num_tokens", "8192"]
+    short = ["--input_len", "1024", "--output_len", "128", "--runs", "2", "--cached_prompts", "--max_seq_len", "2048",
+             "--max_num_tokens", "8192"]
     for title, model, kept, batches, goal in [
         ("Llama-3.1-8B bf16", "llama-3.1-8b", [], "1,4,16,64", 255),
         ("Llama-3.1-8B fp8", "llama-3.1-8b", FP8, "1,4,16,64,256", 470),
@@ -46,7 +47,7 @@ def latency():
         yield title, ["latency", *dummy(model), *kept, *PLAIN, "--batch", batches, *slots, *short], goals
     yield "Llama-3.1-8B fp8, long contexts", [
         "latency", *dummy("llama-3.1-8b"), *FP8, *PLAIN, "--batch", "1,4", "--input_len", "4096,16384,65536", "--output_len", "64",
-        "--num_requests", "4", "--runs", "1", "--max_seq_len", "70000", "--max_num_tokens", "8192"], []
+        "--num_requests", "4", "--runs", "2", "--cached_prompts", "--max_seq_len", "70000", "--max_num_tokens", "8192"], []
     yield "Ops of Llama-3.1-8B, bf16", ["ops", *dummy("llama-3.1-8b")], []
     yield "Ops of Llama-3.1-8B, fp8", ["ops", *dummy("llama-3.1-8b"), *FP8], []
 
@@ -91,7 +92,7 @@ def smoke(runs):
         for option, value in zip(arguments[1:], [*arguments[2:], ""]):
             if option in small:
                 kept += [option, small[option]]
-            elif option == "--no_draft":
+            elif option in ("--no_draft", "--cached_prompts"):
                 kept.append(option)
         yield title, kept, goals
 

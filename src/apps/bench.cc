@@ -78,6 +78,11 @@ constexpr OptionSpec kOptions[] = {
      .group = kLoad,
      .min = 0,
      .max = 3600},
+    {.name = "cached_prompts",
+     .type = OptionType::kFlag,
+     .meaning = "Measure decoding with the prompts found in the prefix cache, so that no prompt is "
+                "computed beside it (latency)",
+     .group = kLoad},
     {.name = "url",
      .default_value = "http://127.0.0.1:8000",
      .meaning = "The server to load (serve)",
@@ -154,12 +159,12 @@ Result<std::vector<double>> ParseShareList(std::string_view text, std::string_vi
 }
 
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
-                                           int32_t output_len) {
+                                           int32_t output_len, uint32_t seed) {
   if (session.embedded && input_len == 0) {
     return DictionaryQuestions(session, count);
   }
   if (input_len == 0) input_len = 512;
-  std::mt19937 random(1);
+  std::mt19937 random(seed);
   std::uniform_int_distribution<int32_t> token(
       3, static_cast<int32_t>(session.target.spec.vocab_size) - 1);
   std::vector<Request> requests(count);

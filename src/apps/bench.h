@@ -31,9 +31,9 @@ struct Limits {
 
 // `count` requests: dictionary questions when the session runs the embedded pair and no input
 // length is asked for (they end by themselves), else `input_len` random tokens each with exactly
-// `output_len` out.
+// `output_len` out; other ones for another seed.
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
-                                           int32_t output_len);
+                                           int32_t output_len, uint32_t seed = 1);
 
 // Runs them with `concurrency` at a time; `use_draft`: whether they may draft. Checks a dummy's
 // tokens.
