@@ -101,7 +101,8 @@ def measure(tandem, arguments, goals):
     """The run's figures, or what went wrong."""
     started = time.monotonic()
     run = subprocess.run([tandem, "bench", *arguments, "--json"], capture_output=True, text=True, check=False)
-    result = {"command": " ".join(["tandem", "bench", *arguments]), "seconds": time.monotonic() - started}
+    command = " ".join(["tandem", "bench", *arguments]).replace(f"{HERE.parent}/", "")
+    result = {"command": command, "seconds": time.monotonic() - started}
     if run.returncode != 0:
         return {**result, "error": run.stderr.strip().splitlines()[-1:]}
     figures = json.loads(run.stdout)
