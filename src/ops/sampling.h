@@ -101,6 +101,7 @@ struct SampledToken {
   // A copy takes what is set: most tokens have nothing beside them, and room for 160 bytes.
   TANDEM_HOST_DEVICE SampledToken(const SampledToken& other) { *this = other; }
   TANDEM_HOST_DEVICE SampledToken& operator=(const SampledToken& other) {
+    if (this == &other) return *this;
     token = other.token;
     logprob = other.logprob;
     num_top = other.num_top;

@@ -147,10 +147,9 @@ std::string Metrics::Text(const EngineStats& engine) const {
   std::vector<prom::MetricFamily> families = impl_->registry.Collect();
   AppendEngine(engine, families);
   if (impl_->free_memory) {
-    families.push_back(EngineFigure("tandem_memory_free_bytes",
-                                    "Free memory of the device that serves.",
-                                    prom::MetricType::Gauge,
-                                    static_cast<double>(impl_->free_memory())));
+    families.push_back(
+        EngineFigure("tandem_memory_free_bytes", "Free memory of the device that serves.",
+                     prom::MetricType::Gauge, static_cast<double>(impl_->free_memory())));
   }
   std::sort(families.begin(), families.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
