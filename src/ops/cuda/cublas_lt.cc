@@ -169,7 +169,7 @@ class CublasLt::Library {
     Set(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.token_scales);
   }
 
-  void SetTokens(int64_t tokens, Plan& plan) {
+  void SetTokens(int64_t tokens, Plan& plan) const {
     if (plan.tokens == tokens) return;
     const auto cols = static_cast<uint64_t>(tokens);
     for (const cublasLtMatrixLayout_t layout : {plan.x, plan.out}) {
