@@ -9,6 +9,7 @@
 #include "ops/cuda/context.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/measure.cuh"
+#include "ops/cuda/memset_nodes.cuh"
 #include "ops/cuda/pack.cuh"
 #include "ops/cuda/random_words.cuh"
 #include "ops/cuda/round.cuh"
@@ -159,6 +160,7 @@ std::unique_ptr<Graph> CudaBackend::Capture(const std::function<void()>& enqueue
   enqueue();
   cudaGraph_t graph = nullptr;
   CheckCuda(cudaStreamEndCapture(context_.stream, &graph), "the end of a capture");
+  cuda::ReplaceMemsets(graph);
   cudaGraphExec_t exec = nullptr;
   CheckCuda(cudaGraphInstantiate(&exec, graph, 0), "a graph's instance");
   CheckCuda(cudaGraphDestroy(graph), "a graph");
