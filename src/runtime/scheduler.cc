@@ -110,8 +110,11 @@ void Scheduler::ChooseDrafts() {
     chooser_.Choose(candidates_, {decodes + backlog, max_drafts, 0, steps_idle_}, costs_);
     const bool drafts = std::ranges::any_of(
         candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
-    if (drafts) steps_idle_ = 0;
-    if (!drafts && decodes > 0) ++steps_idle_;
+    if (drafts) {
+      steps_idle_ = 0;
+    } else if (decodes > 0) {
+      ++steps_idle_;
+    }
   }
 }
 

@@ -113,7 +113,7 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
   Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
   OutputLength output_length_;
-  int32_t steps_idle_ = 0;  // that decoded, since any sequence drafted
+  int64_t steps_idle_ = 0;  // that decoded, since any sequence drafted
   uint64_t starts_ = 0;
   int64_t preemptions_ = 0;
 

@@ -201,7 +201,7 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
   const bool could_pay = (plain_rows + kHopefulAcceptance * able) * plain > plain_rows * hopeful;
   const double price = target(limits.base_rows + 1) - target(limits.base_rows) +
                        costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
-  const double allowed = kProbeShare * limits.steps_idle * plain;
+  const double allowed = kProbeShare * static_cast<double>(limits.steps_idle) * plain;
   if (could_pay && price <= allowed) probed->num_drafts = 1;
 }
 

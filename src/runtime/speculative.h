@@ -94,7 +94,7 @@ struct DraftLimits {
   int32_t base_rows = 0;
   int32_t max_drafts = 0;    // of all candidates together
   int32_t other_tokens = 0;  // sampled this step by sequences that are no candidates
-  int32_t steps_idle = 0;    // since any sequence last drafted: what pays for tries
+  int64_t steps_idle = 0;    // since any sequence last drafted: what pays for tries
 };
 
 // How many tokens a sequence emits, from those that have ended.

@@ -434,7 +434,7 @@ class Simulation {
   std::vector<Running> running_;
   Acceptance all_{0.99, 20.0};
   OutputLength length_;
-  int32_t steps_idle_ = 0;
+  int64_t steps_idle_ = 0;
   std::vector<DraftCandidate> candidates_;
 };
 
