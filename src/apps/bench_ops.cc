@@ -11,6 +11,7 @@
 #include "apps/bench.h"
 #include "base/file.h"
 #include "model/families.h"
+#include "model/kv_pool.h"
 
 namespace tandem::apps {
 namespace {
@@ -241,19 +242,17 @@ class OpsBench {
 
   // `sequences` of which each computes `rows` tokens behind a context that they end.
   Status Attention(int32_t sequences, int32_t rows, int32_t context) {
-    ops::KvPool pool;
-    pool.num_layers = 1;
-    pool.num_kv_heads = static_cast<int32_t>(spec_.num_kv_heads);
-    pool.block_tokens = kBlockTokens;
-    pool.head_dim = static_cast<int32_t>(spec_.head_dim);
+    ModelSpec one_layer = spec_;
+    one_layer.num_layers = 1;
     const int32_t blocks = (context + kBlockTokens - 1) / kBlockTokens;
-    const int64_t block_bytes = pool.elements_per_block() * static_cast<int64_t>(SizeOf(kv_));
+    const int64_t block_bytes = one_layer.KvBytesPerToken(kv_) * kBlockTokens;
     const int64_t copies =
         std::clamp<int64_t>(kBeyondCaches / (block_bytes * blocks * sequences), 1, 8);
-    pool.num_blocks = int64_t{blocks} * sequences * copies;
-    TANDEM_ASSIGN_OR_RETURN(const Buffer cache,
-                            timer_.Random(pool.num_blocks * pool.elements_per_block(), kv_));
-    pool.data = cache.View(kv_, {pool.num_blocks * pool.elements_per_block()});
+    TANDEM_ASSIGN_OR_RETURN(const OwnedKvPool cache,
+                            MakeKvPool(one_layer, kv_, int64_t{blocks} * sequences * copies,
+                                       kBlockTokens, timer_.backend()));
+    const ops::KvPool& pool = cache.pool;
+    timer_.backend().FillRandom(pool.data, OrdinaryNumbers(kv_));
 
     const int64_t num_rows = int64_t{sequences} * rows;
     std::vector<int32_t> positions, row_seq, query_start, lengths, table;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/decoder.h"
+#include "model/kv_pool.h"
 
 namespace tandem {
 
@@ -24,15 +25,10 @@ class DecoderTestDriver {
     auto decoder = Decoder::Create(std::move(weights), backend, max_tokens, max_tokens);
     EXPECT_TRUE(decoder.ok()) << decoder.status().message();
     decoder_ = std::move(*decoder);
-    pool_.num_blocks = max_blocks_ + 1;
-    pool_.num_layers = static_cast<int32_t>(spec_.num_layers);
-    pool_.num_kv_heads = static_cast<int32_t>(spec_.num_kv_heads);
-    pool_.block_tokens = kBlockTokens;
-    pool_.head_dim = static_cast<int32_t>(spec_.head_dim);
-    const int64_t elements = pool_.num_blocks * pool_.elements_per_block();
-    const DType stored = cache.value_or(spec_.dtype);
-    cache_ = Allocate(static_cast<size_t>(elements) * SizeOf(stored));
-    pool_.data = cache_.View(stored, {elements});
+    auto owned =
+        MakeKvPool(spec_, cache.value_or(spec_.dtype), max_blocks_ + 1, kBlockTokens, backend);
+    EXPECT_TRUE(owned.ok()) << owned.status().message();
+    cache_ = std::move(*owned);
     for (int32_t i = 0; i < max_blocks_; ++i) block_table_.push_back(max_blocks_ - i);
   }
 
@@ -59,7 +55,7 @@ class DecoderTestDriver {
     batch.context_len = ToDevice({length_});
     batch.block_table = ToDevice(block_table_);
     batch.logits_rows = ToDevice(all_rows);
-    const Tensor logits = decoder_->Forward(batch, pool_);
+    const Tensor logits = decoder_->Forward(batch, cache_.pool);
     std::vector<std::vector<float>> out(tokens.size());
     const auto vocab = static_cast<size_t>(spec_.vocab_size);
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -88,8 +84,7 @@ class DecoderTestDriver {
   ModelSpec spec_;
   int32_t max_blocks_;
   std::unique_ptr<Decoder> decoder_;
-  ops::KvPool pool_;
-  Buffer cache_;
+  OwnedKvPool cache_;
   std::vector<int32_t> block_table_;
   std::vector<Buffer> buffers_;  // of the batch under way
   int32_t length_ = 0;

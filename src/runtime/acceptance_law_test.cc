@@ -10,6 +10,7 @@
 #include <string>
 
 #include "model/decoder_test_driver.h"
+#include "model/kv_pool.h"
 #include "ops/testing/forwarding_backend.h"
 #include "ops/testing/sampling_only_ops.h"
 #include "runtime/test_engine.h"
@@ -63,17 +64,11 @@ std::unique_ptr<ForwardPass> MakePass(const EngineModel& model, const EngineOpti
 }
 
 ops::KvPool MakePool(const ModelSpec& spec, const TestSetup& setup, std::vector<Buffer>& memory) {
-  ops::KvPool pool;
-  pool.num_blocks = setup.num_blocks;
-  pool.num_layers = static_cast<int32_t>(spec.num_layers);
-  pool.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
-  pool.block_tokens = setup.options.block_tokens;
-  pool.head_dim = static_cast<int32_t>(spec.head_dim);
-  const int64_t elements = pool.num_blocks * pool.elements_per_block();
-  memory.push_back(
-      TestBackend().Allocate(static_cast<size_t>(elements) * SizeOf(spec.dtype)).value());
-  pool.data = memory.back().View(spec.dtype, {elements});
-  return pool;
+  OwnedKvPool owned =
+      MakeKvPool(spec, spec.dtype, setup.num_blocks, setup.options.block_tokens, TestBackend())
+          .value();
+  memory.push_back(std::move(owned.memory));
+  return owned.pool;
 }
 
 ExecutorModels MakeLlamas(const TestSetup& setup, const SchedulerLimits& limits) {

@@ -1,6 +1,7 @@
 // Engine::Create: from loaded models and options to the parts of an engine.
 #include <algorithm>
 
+#include "model/kv_pool.h"
 #include "runtime/cost_probe.h"
 #include "runtime/cpu_executor.h"
 #include "runtime/device_executor.h"
@@ -56,19 +57,11 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const EngineOptions& options,
 Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan,
                              const EngineOptions& options, ops::Backend& backend,
                              std::vector<Buffer>& buffers) {
-  const DType dtype = options.kv_cache_dtype.value_or(spec.dtype);
-  ops::KvPool pool;
-  pool.num_blocks = plan.num_blocks;
-  pool.num_layers = static_cast<int32_t>(spec.num_layers);
-  pool.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
-  pool.block_tokens = options.block_tokens;
-  pool.head_dim = static_cast<int32_t>(spec.head_dim);
-  const int64_t elements = pool.num_blocks * pool.elements_per_block();
-  const auto bytes = static_cast<size_t>(elements) * SizeOf(dtype);
-  TANDEM_ASSIGN_OR_RETURN(Buffer buffer, backend.Allocate(bytes));
-  pool.data = buffer.View(dtype, {elements});
-  buffers.push_back(std::move(buffer));
-  return pool;
+  const DType stored = options.kv_cache_dtype.value_or(spec.dtype);
+  TANDEM_ASSIGN_OR_RETURN(OwnedKvPool owned,
+                          MakeKvPool(spec, stored, plan.num_blocks, options.block_tokens, backend));
+  buffers.push_back(std::move(owned.memory));
+  return owned.pool;
 }
 
 Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Backend& backend,
