@@ -1,5 +1,5 @@
-// ForwardingBackend and ForwardingRoundOps: another backend's, for a test to change some of. What
-// they forward to outlives them.
+// ForwardingBackend, ForwardingOps and ForwardingRoundOps: another backend's, for a test to change
+// some of. What they forward to outlives them.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,54 @@
 #include "ops/backend.h"
 
 namespace tandem::ops {
+
+class ForwardingOps : public Ops {
+ public:
+  explicit ForwardingOps(Ops& inner) : inner_(inner) {}
+  void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override {
+    inner_.Embed(table, tokens, out);
+  }
+  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,
+                  const Tensor& out) override {
+    inner_.AddRmsNorm(residual, delta, weight, epsilon, out);
+  }
+  void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override {
+    inner_.Linear(x, weight, out);
+  }
+  void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
+                    const KvPool& pool, int32_t layer) override {
+    inner_.QkvRopeStore(qkv, rope, batch, pool, layer);
+  }
+  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
+                      float scale, const Tensor& out) override {
+    inner_.PagedAttention(qkv, batch, pool, layer, scale, out);
+  }
+  void SwiGlu(const Tensor& gate_up, const Tensor& out) override { inner_.SwiGlu(gate_up, out); }
+  void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
+                const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
+                const Tensor& out) override {
+    inner_.GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
+  }
+  void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override {
+    inner_.GatherRows(x, rows, out);
+  }
+  void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override {
+    inner_.CopyBlock(pool, from, to, tokens);
+  }
+  void ReserveSampling(int32_t max_rows, int64_t vocab) override {
+    inner_.ReserveSampling(max_rows, vocab);
+  }
+  void Sample(std::span<const SampleRow> rows, int64_t vocab,
+              std::span<SampledToken> out) override {
+    inner_.Sample(rows, vocab, out);
+  }
+  void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) override {
+    inner_.VerifyAndAccept(rows, vocab);
+  }
+
+ protected:
+  Ops& inner_;
+};
 
 class ForwardingRoundOps : public RoundOps {
  public:
