@@ -1,0 +1,180 @@
+// Ratio mode follows the target's law also where drafts go through other filters than the target's,
+// so that some are drawn that it never would, and others never that it would. An acceptance that is
+// told another distribution of the drafts is found out.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "ops/testing/forwarding_backend.h"
+#include "runtime/test_engine.h"
+#include "runtime/test_law.h"
+
+namespace tandem {
+namespace {
+
+// How a draft is drawn in place of the request's own way.
+struct DraftFilter {
+  ops::SamplingParams params;
+  int32_t forbidden = -1;  // a token
+
+  ops::SlotSampling Of(const ops::SlotSampling& request, const int32_t* id,
+                       const float* bias) const {
+    ops::SlotSampling slot = request;
+    slot.params = params;
+    slot.params.num_top_logprobs = -1;
+    slot.params.seed = request.params.seed;
+    slot.bias_ids = id;
+    slot.bias_values = bias;
+    slot.num_bias = forbidden < 0 ? 0 : 1;
+    return slot;
+  }
+};
+constexpr float kNever = -1e4f;  // a bias
+
+// Draws drafts through a filter of their own, so that a draft may be drawn that the target would
+// never draw, and the other way round. The rows of drafts are those that want no log-probability:
+// the request has to ask for it.
+class DraftFilterOps final : public ops::ForwardingOps {
+ public:
+  DraftFilterOps(ops::Ops& inner, const DraftFilter& filter, bool tells_the_truth)
+      : ForwardingOps(inner), filter_(filter), tells_the_truth_(tells_the_truth) {}
+  void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
+              std::span<ops::SampledToken> out) override {
+    for (size_t i = 0; i < rows.size(); ++i) SampleOne(rows[i], vocab, out[i]);
+  }
+
+ private:
+  void SampleOne(const ops::SampleRow& row, int64_t vocab, ops::SampledToken& out) {
+    if (row.slot->params.num_top_logprobs >= 0) {
+      inner_.Sample({&row, 1}, vocab, {&out, 1});
+      return;
+    }
+    const ops::SlotSampling slot = filter_.Of(*row.slot, &filter_.forbidden, &kNever);
+    ops::SampleRow filtered = row;
+    filtered.slot = &slot;
+    filtered.allowed = nullptr;
+    inner_.Sample({&filtered, 1}, vocab, {&out, 1});
+    // The lie: what the draft would have been drawn from by the request's own filters.
+    ops::SampledToken unused;
+    if (!tells_the_truth_) inner_.Sample({&row, 1}, vocab, {&unused, 1});
+  }
+
+  const DraftFilter filter_;
+  const bool tells_the_truth_;
+};
+
+// The same where the slots lie on a device: their records of how drafts are drawn are changed
+// there.
+class DraftFilterRound final : public AllAlikeRound {
+ public:
+  DraftFilterRound(ops::Backend& backend, const EngineOptions& options, const DraftFilter& filter,
+                   bool tells_the_truth)
+      : AllAlikeRound(backend, options),
+        backend_(backend),
+        filter_(filter),
+        tells_the_truth_(tells_the_truth),
+        forbidden_(backend.Allocate(sizeof(int32_t)).value()),
+        never_(backend.Allocate(sizeof(float)).value()) {
+    backend.CopyToDevice(forbidden_.data(), &filter.forbidden, sizeof(int32_t));
+    backend.CopyToDevice(never_.data(), &kNever, sizeof(float));
+  }
+  void StartSlot(const ops::SlotArrays& slots, const ops::SlotPatch* patch) override {
+    inner_.StartSlot(slots, patch);
+    ops::SlotPatch started;
+    backend_.CopyToHost(&started, patch, sizeof(started));
+    const ops::SlotSampling draft =
+        filter_.Of(started.sampling, forbidden_.As<int32_t>(), never_.As<float>());
+    backend_.CopyToDevice(slots.draft_sampling + started.slot, &draft, sizeof(draft));
+  }
+  void LayVerifyRows(const ops::Round& round, const ops::PassBounds& bounds) override {
+    if (tells_the_truth_) {
+      inner_.LayVerifyRows(round, bounds);
+    } else {
+      AllAlikeRound::LayVerifyRows(round, bounds);
+    }
+  }
+
+ private:
+  ops::Backend& backend_;
+  const DraftFilter filter_;
+  const bool tells_the_truth_;
+  Buffer forbidden_, never_;
+};
+
+struct TwoFilters {
+  std::string name;
+  std::function<void(Request&)> target;
+  std::function<void(DraftFilter&)> draft;
+};
+
+class UnequalFiltersTest : public testing::TestWithParam<std::tuple<LawModels, TwoFilters>> {
+ protected:
+  void SetUp() override {
+    if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
+  }
+  // Of the drawn outputs against the target's law.
+  static double DeviationWith(bool tells_the_truth) {
+    const auto& [models, filters] = GetParam();
+    DraftFilter filter;
+    filters.draft(filter);
+    TestSetup setup = LawSetup(models);
+    setup.options.ratio_acceptance = true;
+    DraftFilterOps ops(TestBackend().ops(), filter, tells_the_truth);
+    DraftFilterRound round(TestBackend(), setup.options, filter, tells_the_truth);
+    RuleBackend backend(TestBackend(), ops, round);
+    setup.backend = &backend;
+    Request request = LawRequest();
+    request.sampling.num_top_logprobs = 0;
+    filters.target(request);
+    if (!Drafts(request)) request.constraint = nullptr;
+    const Drawn drawn = Draw(setup, request, tells_the_truth ? DrawsOf(models) : kControlDraws);
+    EXPECT_GT(drawn.stats.drafts_accepted, 0);
+    EXPECT_LT(drawn.stats.drafts_accepted, drawn.stats.drafts_proposed);
+    return Measure(setup, request, drawn);
+  }
+};
+
+TEST_P(UnequalFiltersTest, TheTargetsLawHolds) { EXPECT_LT(DeviationWith(true), kHolds); }
+
+TEST_P(UnequalFiltersTest, AnUntrueDraftDistributionIsFoundOut) {
+  EXPECT_GT(DeviationWith(false), kHolds);
+}
+
+const TwoFilters kTwoFilters[] = {{"narrow_target",
+                                   [](Request& r) {
+                                     r.sampling.temperature = 0.8f;
+                                     r.sampling.top_k = 4;
+                                     r.sampling.top_p = 0.9f;
+                                     r.sampling.repetition_penalty = 1.3f;
+                                     r.constraint = std::make_shared<NoTwins>();
+                                   },
+                                   [](DraftFilter& d) {
+                                     d.params.temperature = 1.5f;
+                                     d.params.presence_penalty = 0.7f;
+                                   }},
+                                  {"narrow_draft",
+                                   [](Request& r) {
+                                     r.sampling.temperature = 1.4f;
+                                     r.sampling.frequency_penalty = 0.4f;
+                                   },
+                                   [](DraftFilter& d) {
+                                     d.params.temperature = 0.6f;
+                                     d.params.top_k = 3;
+                                     d.params.top_p = 0.8f;
+                                     d.params.repetition_penalty = 1.5f;
+                                     d.forbidden = 2;
+                                   }}};
+
+INSTANTIATE_TEST_SUITE_P(Options, UnequalFiltersTest,
+                         testing::Combine(testing::ValuesIn(LawModelsHere()),
+                                          testing::ValuesIn(kTwoFilters)),
+                         [](const testing::TestParamInfo<std::tuple<LawModels, TwoFilters>>& info) {
+                           return std::get<1>(info.param).name + "_" +
+                                  Name(std::get<0>(info.param));
+                         });
+
+}  // namespace
+}  // namespace tandem
