@@ -9,6 +9,8 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kThreads = 32 * kSegments;
+constexpr int kBlocksPerSm = 2;
+constexpr size_t kReservedBytes = 1024;  // of shared memory a block, for the system
 
 // A lane's activations of one token from `col` on, zeros where `valid` is false or behind the end.
 // kAligned: rows begin at multiples of 16 bytes. Plain loads: the kernel before this one may still
@@ -47,10 +49,14 @@ __device__ void LoadWeights(const W* const (&rows)[kRowTiles][2], int col, int e
   }
 }
 
+// What the warps of a block made of its rows, a sum a segment. The pitch keeps the lanes' stores in
+// different banks.
+template <int kRowTiles, int kTokenTiles>
+using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
+
 // The sum of one token and one row of a block, out of what its warps made.
-template <int kTokens, int kPitch>
-__device__ float AddSegments(const float (&partial)[kSegments][kTokens][kPitch], int token,
-                             int row) {
+template <typename Sums>
+__device__ float AddSegments(const Sums& partial, int token, int row) {
   float sum = 0.0f;
 #pragma unroll
   for (int segment = 0; segment < kSegments; ++segment) sum += partial[segment][token][row];
@@ -61,12 +67,11 @@ __device__ float AddSegments(const float (&partial)[kSegments][kTokens][kPitch],
 // upper half of a tile are the up rows that belong to the gate rows of the lower half.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
           bool kGated>
-__global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs args) {
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const LinearArgs args) {
   constexpr int kRows = 16 * kRowTiles;
   constexpr int kOutputs = kGated ? kRows / 2 : kRows;
   constexpr int kTokens = 8 * kTokenTiles;
-  constexpr int kPitch = kRows + 4;  // keeps the lanes' stores in different banks
-  __shared__ float partial[kSegments][kTokens][kPitch];
+  __shared__ Partial<kRowTiles, kTokenTiles> partial;
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
@@ -165,13 +170,26 @@ __global__ void __launch_bounds__(kThreads, 2) StreamingKernel(const LinearArgs 
   }
 }
 
+// Loads under way have their places in the L1 cache. A kernel that does not say how little shared
+// memory it needs runs with what the kernel before it had: behind attention, which takes most of
+// it, products of 16-bit weights took up to half as long again.
+template <typename Kernel>
+void LeaveTheRestToL1(const Context& context, Kernel kernel, size_t block_bytes) {
+  const size_t bytes = kBlocksPerSm * (block_bytes + kReservedBytes);
+  const auto all = static_cast<size_t>(context.shared_bytes) + kReservedBytes;
+  CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 static_cast<int>((100 * bytes + all - 1) / all)),
+            "the shared memory of a product");
+}
+
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
           bool kGated>
 void Launch(const Context& context, const LinearArgs& args) {
+  const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
-  LaunchEarly(context, "a product with few tokens",
-              StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>, blocks,
-              kThreads, 0, args);
+  LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>));
+  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, 0, args);
 }
 
 }  // namespace

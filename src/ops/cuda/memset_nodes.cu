@@ -1,9 +1,8 @@
-#include "ops/cuda/memset_nodes.cuh"
-
 #include <algorithm>
 #include <vector>
 
 #include "ops/cuda/context.cuh"
+#include "ops/cuda/memset_nodes.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -67,11 +66,13 @@ void Replace(cudaGraph_t graph, cudaGraphNode_t memset) {
   cudaGraphNode_t fill = AddFill(graph, memset);
   ForEachNeighbour(memset, cudaGraphNodeGetDependencies,
                    [&](cudaGraphNode_t before, const cudaGraphEdgeData& edge) {
-                     CheckCuda(cudaGraphAddDependencies(graph, &before, &fill, &edge, 1), "an edge");
+                     CheckCuda(cudaGraphAddDependencies(graph, &before, &fill, &edge, 1),
+                               "an edge");
                    });
   ForEachNeighbour(memset, cudaGraphNodeGetDependentNodes,
                    [&](cudaGraphNode_t behind, const cudaGraphEdgeData& edge) {
-                     CheckCuda(cudaGraphAddDependencies(graph, &fill, &behind, &edge, 1), "an edge");
+                     CheckCuda(cudaGraphAddDependencies(graph, &fill, &behind, &edge, 1),
+                               "an edge");
                    });
   CheckCuda(cudaGraphDestroyNode(memset), "a memset node");
 }

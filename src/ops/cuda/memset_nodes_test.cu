@@ -1,11 +1,10 @@
-#include "ops/cuda/memset_nodes.cuh"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <vector>
 
 #include "ops/cuda/context.cuh"
+#include "ops/cuda/memset_nodes.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
