@@ -41,8 +41,15 @@ struct CostMeter {
 
   Nanos Start() const { return clock->Now(); }
   void Stop(ModelIndex model, int32_t rows, Nanos start) const {
-    const std::chrono::duration<double> seconds = clock->Now() - start;
-    costs->Observe(model, rows, seconds.count());
+    costs->Observe(model, rows, SecondsSince(start));
+  }
+  void StopVerify(int32_t rows, Nanos start) const {
+    costs->ObserveVerify(rows, SecondsSince(start));
+  }
+
+ private:
+  double SecondsSince(Nanos start) const {
+    return std::chrono::duration<double>(clock->Now() - start).count();
   }
 };
 

@@ -13,8 +13,13 @@ namespace {
 constexpr double kObservationStep = 1.0 / 64;
 // Of the way to the target's factor, a pass, for a draft that is not used and so not observed.
 constexpr double kUnobservedStep = 1.0 / 512;
+// The same of a pass that verifies. Drafting is worth a few percent or nothing where every row
+// costs, so its price is held steadier.
+constexpr double kVerifyStep = 1.0 / 256;
+// What was learnt of such passes fades with those that verify nothing.
+constexpr double kForgottenStep = 1.0 / 4096;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
-constexpr double kMargin = 1.01;
+constexpr double kMargin = 1.04;
 // What the drafts of a sequence that must catch up first are taken to be worth. To stop costs
 // nothing, to start again does: without the difference a sequence near break-even would do both in
 // turn, and pay each time.
@@ -70,6 +75,13 @@ double CostTable::Seconds(ModelIndex model, int32_t rows) const {
   return Measured(curve(model), rows) * curve(model).factor;
 }
 
+void CostTable::ObserveVerify(int32_t rows, double seconds) {
+  const double expected = Seconds(ModelIndex::kTarget, rows) * verify_factor_;
+  if (expected <= 0.0 || seconds <= 0.0) return;
+  verify_factor_ *= seconds > expected ? 1.0 + kVerifyStep : 1.0 - kVerifyStep;
+  verify_factor_ = std::clamp(verify_factor_, 0.5, 2.0);
+}
+
 void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
   Curve& curve = curves_[static_cast<size_t>(model)];
   const double expected = Measured(curve, rows) * curve.factor;
@@ -79,6 +91,7 @@ void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
   // What slows the target slows the draft; a price that was once too high must not keep it idle.
   double& draft_factor = curves_[static_cast<size_t>(ModelIndex::kDraft)].factor;
   if (model == ModelIndex::kTarget) draft_factor += kUnobservedStep * (curve.factor - draft_factor);
+  if (model == ModelIndex::kTarget) verify_factor_ += kForgottenStep * (1.0 - verify_factor_);
 }
 
 void Acceptance::Observe(int32_t proposed, int32_t accepted) {
@@ -162,9 +175,10 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
     rows += added;
     tokens += draft.worth;
-    const double seconds =
+    const double verify_seconds =
         costs.Seconds(ModelIndex::kTarget, limits.base_rows + static_cast<int32_t>(count)) -
-        prompt_seconds + draft_seconds;
+        prompt_seconds;
+    const double seconds = verify_seconds * costs.verify_factor() + draft_seconds;
     if (tokens / seconds > best_goodput) {
       best_goodput = tokens / seconds;
       best_count = count;

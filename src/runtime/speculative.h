@@ -15,7 +15,8 @@ namespace tandem {
 // Seconds of one forward pass by rows, per model: points measured at start, linear between them and
 // beyond the last. Observations move one factor per model (context length, neighbours on the
 // machine), never the shape, so that a row count that was never tried is not left with a stale
-// price.
+// price; and one for target passes that verify drafts, since the price of a draft is the difference
+// of two points and as wrong as both.
 class CostTable {
  public:
   struct Point {
@@ -31,7 +32,10 @@ class CostTable {
 
   // Zero for no rows or a model that was never measured.
   double Seconds(ModelIndex model, int32_t rows) const;
+  // What a target pass that verifies drafts takes, in parts of Seconds.
+  double verify_factor() const { return verify_factor_; }
   void Observe(ModelIndex model, int32_t rows, double seconds);
+  void ObserveVerify(int32_t rows, double seconds);
 
  private:
   struct Curve {
@@ -42,6 +46,7 @@ class CostTable {
   static double Measured(const Curve& curve, int32_t rows);
 
   std::array<Curve, kNumModels> curves_;
+  double verify_factor_ = 1.0;
 };
 
 // The chance that a draft holds, given that those before it did: an exponential average over rounds

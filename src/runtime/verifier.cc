@@ -63,7 +63,12 @@ void Verifier::Sample(const BatchPlan& plan, StepResult& result) {
   for (size_t i = 0; i < blocks_.size(); ++i) Finish(plan.sequences[i], blocks_[i], result);
   // A prompt's rows, but for its last, skip the head: they say nothing of the price of drafts.
   const ops::BatchView& view = builder_.View();
-  if (view.num_rows > 0 && view.num_logits == view.num_rows) {
+  if (view.num_rows == 0 || view.num_logits < view.num_rows) return;
+  const bool verifies =
+      std::ranges::any_of(blocks_, [](const Block& block) { return block.num_rows > 1; });
+  if (verifies) {
+    meter_.StopVerify(view.num_rows, started_);
+  } else {
     meter_.Stop(ModelIndex::kTarget, view.num_rows, started_);
   }
 }
