@@ -18,11 +18,6 @@ bool HitsStopSequence(const Sequence& sequence) {
                      [&](const std::vector<int32_t>& stop) { return EndsWith(output, stop); });
 }
 
-bool IsEnd(const Request& request, int32_t token) {
-  return !request.ignore_eos &&
-         std::find(request.end_ids.begin(), request.end_ids.end(), token) != request.end_ids.end();
-}
-
 // Why the sequence ends behind its newest token, if it does.
 FinishReason ReasonToEnd(const Sequence& sequence) {
   if (HitsStopSequence(sequence)) return FinishReason::kStop;
@@ -58,7 +53,7 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
                      std::span<const ops::SampledToken> tokens, Nanos now) {
   int32_t shown = 0;
   for (const ops::SampledToken& token : tokens) {
-    if (IsEnd(sequence.request(), token.token)) {
+    if (sequence.request().IsEnd(token.token)) {
       sequence.finish = FinishReason::kEnd;
       break;
     }

@@ -41,11 +41,6 @@ StepFault FaultOf(int32_t fault) {
   }
 }
 
-bool IsEnd(const Request& request, int32_t token) {
-  return !request.ignore_eos &&
-         std::find(request.end_ids.begin(), request.end_ids.end(), token) != request.end_ids.end();
-}
-
 template <typename T>
 std::span<T> First(T* data, int32_t count) {
   return {data, static_cast<size_t>(count)};
@@ -331,7 +326,7 @@ void DeviceExecutor::Settle(uint64_t step) {
     for (int32_t t = 0; t < result.num_tokens; ++t) {
       const int32_t token = host.drawn[result.first_token + t].token;
       // An end id is not part of the output, so it is not for the constraint either.
-      if (!IsEnd(*slot.request, token)) slot.constraint->Commit(&token, 1);
+      if (!slot.request->IsEnd(token)) slot.constraint->Commit(&token, 1);
     }
   }
 }

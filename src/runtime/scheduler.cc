@@ -97,6 +97,10 @@ void Scheduler::GatherDecoding(StepPlan& plan) {
 
 void Scheduler::ChooseDrafts() {
   candidates_.clear();
+  if (limits_.draft_mode == DraftMode::kOff) {
+    candidates_.resize(decoding_.size());
+    return;
+  }
   for (const Sequence* sequence : decoding_) candidates_.push_back(CandidateOf(*sequence));
   const auto decodes = static_cast<int32_t>(decoding_.size());
   const int32_t rows_left = budget_.rows - decodes;
@@ -140,7 +144,7 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
 }
 
 int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
-  if (limits_.draft_mode == DraftMode::kOff || !sequence.request().use_draft) return 0;
+  if (!sequence.request().use_draft) return 0;
   int32_t most = limits_.max_draft_len;
   // The last token of a sequence needs no draft behind it.
   most = std::min(most, sequence.max_length - sequence.KnownLow() - 1);
