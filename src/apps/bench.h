@@ -58,4 +58,10 @@ Result<std::vector<double>> ParseShareList(std::string_view text, std::string_vi
 // "AMD EPYC, cpu avx2, 2 threads": named beside every figure.
 std::string MachineLine(const ops::Backend& backend);
 
+// Microseconds that `share` of the steps kept the host busy at most: beside a GPU's work alone,
+// on a CPU the work is in it.
+inline double HostMicroseconds(const HostTimes& times, double share = 0.5) {
+  return 1e6 * times.Percentile(share);
+}
+
 }  // namespace tandem::apps

@@ -179,9 +179,7 @@ Status BenchLatency(const OptionValues& options, Console& console) {
         "{:.1f} tokens per second without the draft, {:.1f} with it; acceptance rate {:.0f} %",
         first.figures.plain, first.figures.speculative, first.figures.acceptance * 100));
   }
-  const EngineStats stats = session->engine->Stats();
-  const double host_us = 1e6 * stats.decode_host_seconds /
-                         std::max<double>(1, static_cast<double>(stats.decode_steps));
+  const double host_us = HostMicroseconds(session->engine->Stats().decode_host);
   if (session->backend->device().kind != Device::Kind::kCpu) {
     console.Say(fmt::format("host time of a decode step: {:.0f} us", host_us));
   }

@@ -23,13 +23,8 @@ struct Measured {
   int64_t output_tokens = 0;
   double rate = 0;  // output tokens a second
   double acceptance = 0;
-  double host_us_per_decode_step = 0;
+  HostTimes host;  // of the steps that only decode
 };
-
-double HostMicroseconds(const EngineStats& before, const EngineStats& after) {
-  return 1e6 * (after.decode_host_seconds - before.decode_host_seconds) /
-         std::max<double>(1, static_cast<double>(after.decode_steps - before.decode_steps));
-}
 
 // The first wave is of all ages, as if the load had lasted long: a request of age a has a tokens
 // more in its prompt and as many fewer to give.
@@ -56,7 +51,7 @@ Result<Measured> MeasureWindow(Session& session, const Load& load, std::vector<R
                   .output_tokens = report.after.output_tokens - report.before.output_tokens,
                   .rate = report.OutputRate(),
                   .acceptance = report.load.Acceptance(),
-                  .host_us_per_decode_step = HostMicroseconds(report.before, report.after)};
+                  .host = report.after.decode_host.Since(report.before.decode_host)};
 }
 
 Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Request>& requests,
@@ -71,7 +66,7 @@ Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Requ
                   .output_tokens = report.OutputTokens(),
                   .rate = report.OutputRate(),
                   .acceptance = report.Acceptance(),
-                  .host_us_per_decode_step = HostMicroseconds(before, session.engine->Stats())};
+                  .host = session.engine->Stats().decode_host.Since(before.decode_host)};
 }
 
 Result<Load> ReadLoad(const OptionValues& options, const Session& session) {
@@ -125,21 +120,23 @@ Status BenchThroughput(const OptionValues& options, Console& console) {
     json["limit_tokens_per_s"] = limit;
     beside = fmt::format(" (limit {:.0f})", limit);
   }
+  const bool on_device = session->backend->device().kind != Device::Kind::kCpu;
   for (const bool use_draft : {false, true}) {
     if (use_draft && !session->engine->has_draft()) continue;
     TANDEM_ASSIGN_OR_RETURN(const Measured measured,
                             windowed ? MeasureWindow(*session, load, requests, use_draft)
                                      : MeasureAll(*session, load, requests, use_draft, console));
     const char* mode = use_draft ? "with_draft" : "plain";
-    console.Say(
-        fmt::format("{:10}  {} at a time, {:.1f} s: {:.1f} output tok/s{}, host time of a decode "
-                    "step {:.0f} us",
-                    mode, load.slots, measured.seconds, measured.rate, beside,
-                    measured.host_us_per_decode_step));
+    const std::string host = on_device ? fmt::format(", host time of a decode step {:.0f} us",
+                                                     HostMicroseconds(measured.host))
+                                       : "";
+    console.Say(fmt::format("{:10}  {} at a time, {:.1f} s: {:.1f} output tok/s{}{}", mode,
+                            load.slots, measured.seconds, measured.rate, beside, host));
     json[mode] = {{"output_tokens_per_s", measured.rate},
                   {"output_tokens", measured.output_tokens},
                   {"seconds", measured.seconds},
-                  {"host_us_per_decode_step", measured.host_us_per_decode_step},
+                  {"host_us_per_decode_step", HostMicroseconds(measured.host)},
+                  {"host_us_p99", HostMicroseconds(measured.host, 0.99)},
                   {"acceptance", measured.acceptance}};
   }
   console.Result(json.dump());

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "model/weights.h"
 #include "ops/backend.h"
+#include "runtime/host_times.h"
 #include "runtime/kv_cache.h"
 #include "runtime/request.h"
 
@@ -75,8 +76,7 @@ struct EngineStats {
   int64_t steps = 0;
   // Steps that computed no prompt behind a step without one, and the engine thread's time in them,
   // waiting for results left out. Behind a prompt it may wait for room in the device's queue.
-  int64_t decode_steps = 0;
-  double decode_host_seconds = 0;
+  HostTimes decode_host;
   int64_t requests_finished = 0;
   int64_t requests_failed = 0;
   int64_t preemptions = 0;

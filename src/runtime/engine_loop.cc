@@ -40,8 +40,7 @@ bool EngineLoop::Step() {
   const bool only_decodes = launched && plans_[(launched_ - 1) % kMaxLaunched].batch.OnlyDecodes();
   if (only_decodes && only_decoded_) {
     const std::chrono::duration<double> busy = clock_.Now() - start - waited_;
-    totals_.decode_host_seconds += busy.count();
-    ++totals_.decode_steps;
+    totals_.decode_host.Add(busy.count());
   }
   only_decoded_ = only_decodes;
   return launched || landed;

@@ -57,7 +57,7 @@ TEST_F(EngineTest, DecodeStepsAreThoseBehindAStepWithoutAPrompt) {
   RunOne(SimpleRequest({1, 2, 3}, 20));
   const EngineStats stats = engine_->Stats();
   EXPECT_EQ(stats.steps, 20);
-  EXPECT_EQ(stats.decode_steps, 18);
+  EXPECT_EQ(stats.decode_host.count(), 18);
 }
 
 TEST_F(EngineTest, EndIdsEndTheOutputAndAreNoPartOfIt) {

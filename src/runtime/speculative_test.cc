@@ -492,7 +492,7 @@ World Disturbed(const World& world, uint32_t seed) {
   CostTable exact;
   exact.Set(ModelIndex::kTarget, world.target);
   exact.Set(ModelIndex::kDraft, world.draft);
-  World measured = {.name = world.name};
+  World measured = {world.name, {}, {}};
   for (const int32_t rows :
        {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 128, 256, 512, 1024}) {
     measured.target.push_back({rows, exact.Seconds(ModelIndex::kTarget, rows) * error(random)});

@@ -1,0 +1,54 @@
+// HostTimes: how long the engine's thread was busy in each step, counted by sixteenths of an
+// octave. Percentiles, since the few steps in which something is made at first use (a graph: ten
+// milliseconds) would hide in a mean what a step takes. A plain value.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem {
+
+class HostTimes {
+ public:
+  void Add(double seconds) { ++counts_[BucketOf(seconds)]; }
+  int64_t count() const {
+    int64_t sum = 0;
+    for (const int64_t count : counts_) sum += count;
+    return sum;
+  }
+  // Those counted since `before` was copied from this.
+  HostTimes Since(const HostTimes& before) const {
+    HostTimes since = *this;
+    for (size_t i = 0; i < counts_.size(); ++i) since.counts_[i] -= before.counts_[i];
+    return since;
+  }
+  // Seconds that `share` of the steps stayed below, to a sixteenth of an octave; 0 without steps.
+  double Percentile(double share) const {
+    const double wanted = share * static_cast<double>(count());
+    int64_t sum = 0;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      sum += counts_[i];
+      if (sum > 0 && static_cast<double>(sum) >= wanted) {
+        return kShortest * std::exp2(static_cast<double>(i + 1) / kPerOctave);
+      }
+    }
+    return 0.0;
+  }
+
+ private:
+  static constexpr double kShortest = 1e-6;
+  static constexpr int kPerOctave = 16;
+  static constexpr size_t kBuckets = size_t{20} * kPerOctave;  // up to a second
+
+  static size_t BucketOf(double seconds) {
+    const double octaves = std::log2(std::max(seconds, kShortest) / kShortest);
+    return std::min(static_cast<size_t>(octaves * kPerOctave), kBuckets - 1);
+  }
+
+  std::array<int64_t, kBuckets> counts_{};
+};
+
+}  // namespace tandem
