@@ -124,6 +124,51 @@ TEST_P(RealModelTest, AFixedDraftChangesNoToken) {
   }
 }
 
+// As many slots as given, drafts of four tokens beside sequences without, prompts in pieces,
+// prompts found in the cache, and every fifth request cancelled under way.
+TEST_P(RealModelTest, MixedDraftsBesideCancellationsChangeNoToken) {
+  const auto alone = Make(Options());
+  std::vector<Request> requests = Requests();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].use_draft = i % 3 != 2;
+    requests[i].num_choices = 1;  // what one slot can take
+  }
+  std::vector<std::vector<int32_t>> expected;
+  for (const Request& request : requests) {
+    expected.push_back(RunRequests(*alone, {request})[0][0].tokens);
+  }
+  for (const int32_t slots : {1, 8, 64}) {
+    EngineOptions options = Options();
+    options.max_batch_size = slots;
+    options.max_num_tokens = slots + 40;
+    options.max_queue_size = 64;
+    options.draft_mode = DraftMode::kFixed;
+    const auto engine = Make(options);
+    std::vector<RequestId> ids;
+    for (size_t i = 0; i < 60; ++i) {
+      ids.push_back(engine->Submit(requests[i % requests.size()]).value());
+    }
+    Outputs outputs;
+    for (size_t i = 4; i < ids.size(); i += 5) {
+      for (int step = 0; step < 6; ++step) engine->Step();
+      engine->Cancel(ids[i]);
+      ReadEvents(*engine, outputs);
+    }
+    RunToEnd(*engine, outputs, ids.size());
+    int cancelled = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const Output& got = outputs.at({ids[i], 0});
+      cancelled += got.finish == FinishReason::kCancelled;
+      if (got.finish == FinishReason::kCancelled) continue;
+      EXPECT_EQ(got.tokens, expected[i % requests.size()]) << slots << " slots, request " << i;
+    }
+    EXPECT_GT(cancelled, 0);
+    EXPECT_GT(engine->Stats().drafts_accepted, 0);
+    EXPECT_GT(engine->Stats().kv.hit_tokens, 0);
+    EXPECT_EQ(engine->Stats().kv.referenced_blocks, 0);
+  }
+}
+
 TEST_P(RealModelTest, TheChooserAndLookupsChangeNoToken) {
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kAdaptive;
