@@ -175,9 +175,12 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
     rows += added;
     tokens += draft.worth;
+    // Never cheaper beside prompts than without them: between two points that were measured wrong
+    // rows may look free there, and no pass with prompts tells otherwise.
+    const auto drafts = static_cast<int32_t>(count);
     const double verify_seconds =
-        costs.Seconds(ModelIndex::kTarget, limits.base_rows + static_cast<int32_t>(count)) -
-        prompt_seconds;
+        std::max(costs.Seconds(ModelIndex::kTarget, limits.base_rows + drafts) - prompt_seconds,
+                 costs.Seconds(ModelIndex::kTarget, plain_rows + drafts));
     const double seconds = verify_seconds * costs.verify_factor() + draft_seconds;
     if (tokens / seconds > best_goodput) {
       best_goodput = tokens / seconds;

@@ -220,6 +220,18 @@ TEST(ChooseDraftLengths, PromptsInTheStepMakeNoDraftWorthwhile) {
   }
 }
 
+// A flat piece of the curve that starts where the prompts end: drafts cost there what they cost
+// elsewhere.
+TEST(ChooseDraftLengths, ADisturbedPriceBesideAPromptMakesNoDraftWorthwhile) {
+  CostTable costs;
+  const CostTable::Point target[] = {{1, 1.0}, {46, 46.0}, {52, 46.1}, {1000, 1000.0}};
+  const CostTable::Point draft[] = {{1, 0.01}, {1000, 10.0}};
+  costs.Set(ModelIndex::kTarget, target);
+  costs.Set(ModelIndex::kDraft, draft);
+  const auto lengths = Choose(std::vector(16, Candidate(0.95)), costs, 46, 10);
+  EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), 0), 0);
+}
+
 TEST(ChooseDraftLengths, DraftsBesideAPromptWhereRowsAreFree) {
   EXPECT_EQ(Choose({Candidate(0.9)}, Costs(0.0), 200)[0], ChooseOne(0.9, Costs(0.0)));
 }
