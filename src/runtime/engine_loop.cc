@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/prefetch.h"
 #include "runtime/commit.h"
 
 namespace tandem {
@@ -166,7 +165,6 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
 void EngineLoop::Commit(Nanos now) {
   const StepPlan& plan = plans_[result_.step % kMaxLaunched];
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    PrefetchAhead(plan.sequences, i);
     Sequence& sequence = *plan.sequences[i];
     sequence.in_flight[result_.step % kMaxLaunched] = {};
     if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));

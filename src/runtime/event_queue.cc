@@ -3,15 +3,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/prefetch.h"
 
 namespace tandem {
 namespace {
 
 // Tokens a mailbox has room for from the start: a few rounds with drafts.
 constexpr size_t kInitialTokens = 32;
-// Mailboxes asked for ahead: the reader's core had them last.
-constexpr size_t kAhead = 4;
 
 }  // namespace
 
@@ -48,17 +45,14 @@ void EventQueue::Push(std::span<const Posting> postings) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < postings.size(); ++i) {
-      if (i + kAhead < postings.size()) Prefetch(BoxOf(postings[i + kAhead]));
-      wake = PushLocked(postings[i]) || wake;
-    }
+    for (const Posting& posting : postings) wake = PushLocked(posting) || wake;
   }
   if (wake) ready_.notify_one();
 }
 
 // True when the mailbox had no event waiting.
 bool EventQueue::PushLocked(const Posting& posting) {
-  Mailbox& box = BoxOf(posting);
+  Mailbox& box = mailboxes_[static_cast<size_t>(posting.mailbox)];
   TANDEM_CHECK(box.event.finish == FinishReason::kNone, "an event behind the last one");
   box.event.tokens.insert(box.event.tokens.end(), posting.tokens.begin(), posting.tokens.end());
   box.event.usage = *posting.usage;

@@ -53,9 +53,6 @@ class EventQueue {
     bool queued = false;
   };
 
-  Mailbox& BoxOf(const Posting& posting) {
-    return mailboxes_[static_cast<size_t>(posting.mailbox)];
-  }
   bool PushLocked(const Posting& posting);
 
   std::mutex mutex_;
