@@ -111,7 +111,7 @@ void Scheduler::ChooseDrafts() {
   if (limits_.draft_mode == DraftMode::kFixed) {
     ChooseFixedDrafts(max_drafts);
   } else if (limits_.draft_mode == DraftMode::kAdaptive) {
-    chooser_.Choose(candidates_, {decodes + backlog, max_drafts, 0, steps_idle_}, costs_);
+    chooser_.Choose(candidates_, {decodes + backlog, max_drafts, steps_idle_}, costs_);
     const bool drafts = std::ranges::any_of(
         candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
     if (drafts) {

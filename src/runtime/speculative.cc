@@ -48,6 +48,15 @@ double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const Cost
   return price / std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
 }
 
+// The target's seconds for the step's tokens and `drafts` more rows, without those of its prompts.
+// Never less than beside no prompts: between two points that were measured wrong rows may look free
+// behind them, and no pass with prompts tells otherwise.
+double StepSeconds(int32_t plain_rows, int32_t base_rows, int32_t drafts, const CostTable& costs) {
+  const auto target = [&](int32_t rows) { return costs.Seconds(ModelIndex::kTarget, rows); };
+  const double prompts = target(base_rows) - target(plain_rows);
+  return std::max(target(base_rows + drafts) - prompts, target(plain_rows + drafts));
+}
+
 }  // namespace
 
 void CostTable::Set(ModelIndex model, std::span<const Point> points) {
@@ -75,23 +84,24 @@ double CostTable::Seconds(ModelIndex model, int32_t rows) const {
   return Measured(curve(model), rows) * curve(model).factor;
 }
 
-void CostTable::ObserveVerify(int32_t rows, double seconds) {
-  const double expected = Seconds(ModelIndex::kTarget, rows) * verify_factor_;
-  if (expected <= 0.0 || seconds <= 0.0) return;
-  verify_factor_ *= seconds > expected ? 1.0 + kVerifyStep : 1.0 - kVerifyStep;
-  verify_factor_ = std::clamp(verify_factor_, 0.5, 2.0);
-}
-
 void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
   Curve& curve = curves_[static_cast<size_t>(model)];
   const double expected = Measured(curve, rows) * curve.factor;
   if (expected <= 0.0 || seconds <= 0.0) return;
   curve.factor *= seconds > expected ? 1.0 + kObservationStep : 1.0 - kObservationStep;
   curve.factor = std::clamp(curve.factor, 0.25, 16.0);
+  if (model != ModelIndex::kTarget) return;
   // What slows the target slows the draft; a price that was once too high must not keep it idle.
   double& draft_factor = curves_[static_cast<size_t>(ModelIndex::kDraft)].factor;
-  if (model == ModelIndex::kTarget) draft_factor += kUnobservedStep * (curve.factor - draft_factor);
-  if (model == ModelIndex::kTarget) verify_factor_ += kForgottenStep * (1.0 - verify_factor_);
+  draft_factor += kUnobservedStep * (curve.factor - draft_factor);
+  verify_factor_ += kForgottenStep * (1.0 - verify_factor_);
+}
+
+void CostTable::ObserveVerify(int32_t rows, double seconds) {
+  const double expected = Seconds(ModelIndex::kTarget, rows) * verify_factor_;
+  if (expected <= 0.0 || seconds <= 0.0) return;
+  verify_factor_ *= seconds > expected ? 1.0 + kVerifyStep : 1.0 - kVerifyStep;
+  verify_factor_ = std::clamp(verify_factor_, 0.5, 2.0);
 }
 
 void Acceptance::Observe(int32_t proposed, int32_t accepted) {
@@ -147,11 +157,9 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
                                 const CostTable& costs) {
   for (DraftCandidate& candidate : candidates) candidate.num_drafts = 0;
   ListDrafts(candidates);
-  const auto plain_rows = static_cast<int32_t>(candidates.size()) + limits.other_tokens;
+  const auto plain_rows = static_cast<int32_t>(candidates.size());
   const double plain_tokens = plain_rows;
   const double plain_seconds = costs.Seconds(ModelIndex::kTarget, plain_rows);
-  const double prompt_seconds =
-      costs.Seconds(ModelIndex::kTarget, limits.base_rows) - plain_seconds;
   const auto affordable =
       std::min(drafts_.size(), static_cast<size_t>(std::max(limits.max_drafts, 0)));
 
@@ -175,12 +183,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
     rows += added;
     tokens += draft.worth;
-    // Never cheaper beside prompts than without them: between two points that were measured wrong
-    // rows may look free there, and no pass with prompts tells otherwise.
-    const auto drafts = static_cast<int32_t>(count);
     const double verify_seconds =
-        std::max(costs.Seconds(ModelIndex::kTarget, limits.base_rows + drafts) - prompt_seconds,
-                 costs.Seconds(ModelIndex::kTarget, plain_rows + drafts));
+        StepSeconds(plain_rows, limits.base_rows, static_cast<int32_t>(count), costs);
     const double seconds = verify_seconds * costs.verify_factor() + draft_seconds;
     if (tokens / seconds > best_goodput) {
       best_goodput = tokens / seconds;
@@ -210,13 +214,12 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
     }
   }
   if (probed == nullptr) return;
-  const auto target = [&](int32_t rows) { return costs.Seconds(ModelIndex::kTarget, rows); };
-  const auto plain_rows = static_cast<int32_t>(candidates.size()) + limits.other_tokens;
-  const double plain = target(plain_rows);
-  const double hopeful = plain + target(limits.base_rows + able) - target(limits.base_rows) +
+  const auto plain_rows = static_cast<int32_t>(candidates.size());
+  const double plain = costs.Seconds(ModelIndex::kTarget, plain_rows);
+  const double hopeful = StepSeconds(plain_rows, limits.base_rows, able, costs) +
                          costs.Seconds(ModelIndex::kDraft, able);
   const bool could_pay = (plain_rows + kHopefulAcceptance * able) * plain > plain_rows * hopeful;
-  const double price = target(limits.base_rows + 1) - target(limits.base_rows) +
+  const double price = StepSeconds(plain_rows, limits.base_rows, 1, costs) - plain +
                        costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
   const double allowed = kProbeShare * static_cast<double>(limits.steps_idle) * plain;
   if (could_pay && price <= allowed) probed->num_drafts = 1;

@@ -34,6 +34,7 @@ class CostTable {
   double Seconds(ModelIndex model, int32_t rows) const;
   // What a target pass that verifies drafts takes, in parts of Seconds.
   double verify_factor() const { return verify_factor_; }
+  // Passes without drafts, the draft model's own among them; target passes that verify drafts.
   void Observe(ModelIndex model, int32_t rows, double seconds);
   void ObserveVerify(int32_t rows, double seconds);
 
@@ -97,9 +98,8 @@ struct DraftLimits {
   // Prompts are computed anyway, so their time counts on neither side; but drafts lie behind them
   // on the target's curve.
   int32_t base_rows = 0;
-  int32_t max_drafts = 0;    // of all candidates together
-  int32_t other_tokens = 0;  // sampled this step by sequences that are no candidates
-  int64_t steps_idle = 0;    // since any sequence last drafted: what pays for tries
+  int32_t max_drafts = 0;  // of all candidates together
+  int64_t steps_idle = 0;  // since any sequence last drafted: what pays for tries
 };
 
 // How many tokens a sequence emits, from those that have ended.

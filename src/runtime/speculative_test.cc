@@ -36,7 +36,7 @@ std::vector<int32_t> Choose(std::vector<DraftCandidate> candidates, const CostTa
                             int32_t base_rows = 0, int32_t max_drafts = 1000) {
   DraftLengthChooser chooser(64, 8);
   if (base_rows == 0) base_rows = static_cast<int32_t>(candidates.size());
-  chooser.Choose(candidates, {base_rows, max_drafts, 0, kLongIdle}, costs);
+  chooser.Choose(candidates, {base_rows, max_drafts, kLongIdle}, costs);
   std::vector<int32_t> lengths;
   for (const DraftCandidate& candidate : candidates) lengths.push_back(candidate.num_drafts);
   return lengths;
@@ -267,7 +267,7 @@ TEST(ChooseDraftLengths, TriesTakeASmallShareOfTheTime) {
   double tries = 0.0, plain = 0.0;
   int32_t tried = 0, idle = 0;
   for (int32_t step = 0; step < 5000; ++step) {
-    chooser.Choose(candidates, {16, 1000, 0, idle++}, costs);
+    chooser.Choose(candidates, {16, 1000, idle++}, costs);
     plain += costs.Seconds(ModelIndex::kTarget, 16);
     for (DraftCandidate& candidate : candidates) {
       if (candidate.num_drafts > 0) {
@@ -401,7 +401,7 @@ class Simulation {
     candidates_.clear();
     for (const Running& sequence : running_) candidates_.push_back(CandidateOf(sequence));
     if (fixed < 0) {
-      chooser_.Choose(candidates_, {static_cast<int32_t>(running_.size()), 10000, 0, steps_idle_},
+      chooser_.Choose(candidates_, {static_cast<int32_t>(running_.size()), 10000, steps_idle_},
                       seen_);
       const bool drafts = std::ranges::any_of(
           candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
