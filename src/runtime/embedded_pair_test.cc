@@ -113,7 +113,11 @@ TEST_F(EmbeddedPairTest, TheDraftChangesNoToken) {
   for (const DraftMode mode : {DraftMode::kFixed, DraftMode::kAdaptive}) {
     const auto engine = Make(mode, false, 4);
     const auto drafted = RunRequests(*engine, requests);
-    EXPECT_GT(engine->Stats().drafts_accepted, 0);
+    // Whether the chooser drafts is a matter of what passes were measured to take: on a machine
+    // that does something else beside it, it may well not.
+    if (mode == DraftMode::kFixed) {
+      EXPECT_GT(engine->Stats().drafts_accepted, 0);
+    }
     for (size_t i = 0; i < requests.size(); ++i) {
       EXPECT_EQ(drafted[i][0].tokens, plain[i][0].tokens) << "request " << i;
     }
