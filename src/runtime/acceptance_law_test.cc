@@ -69,10 +69,7 @@ const LawCase kLawCases[] = {
 INSTANTIATE_TEST_SUITE_P(Options, AcceptanceLawTest,
                          testing::Combine(testing::ValuesIn(LawModelsHere()),
                                           testing::ValuesIn(kLawCases)),
-                         [](const testing::TestParamInfo<std::tuple<LawModels, LawCase>>& info) {
-                           return std::get<1>(info.param).name + "_" +
-                                  Name(std::get<0>(info.param));
-                         });
+                         LawTestName<LawCase>);
 
 // An acceptance that believes drafts were half as likely as they were.
 class BiasedOps final : public ops::ForwardingOps {

@@ -1,10 +1,11 @@
 #include "runtime/test_law.h"
 
-#include <cmath>
 #include <iostream>
+#include <utility>
 
 #include "model/decoder_test_driver.h"
 #include "model/kv_pool.h"
+#include "ops/testing/chi_square.h"
 #include "runtime/test_llama.h"
 
 namespace tandem {
@@ -113,32 +114,17 @@ Law ExactLaw(const TestSetup& setup, const Request& request) {
   return law;
 }
 
-// (chi-square - its mean) / its standard deviation, over cells of at least five expected draws; the
-// rest is one cell.
-double Deviation(const Law& law, const Drawn& drawn) {
-  double chi_square = 0.0, rest_expected = 0.0;
-  int64_t cells = 0, rest = drawn.draws;
+// As counts beside a law: one cell an output, the impossible among them if they came.
+double Deviation(Law law, const Drawn& drawn) {
+  for (const auto& [tokens, times] : drawn.outputs) law.try_emplace(tokens, 0.0);
+  std::vector<int64_t> counts;
+  std::vector<double> probabilities;
   for (const auto& [tokens, probability] : law) {
-    const double expected = probability * drawn.draws;
-    if (expected < 5.0) {
-      rest_expected += expected;
-      continue;
-    }
     const auto found = drawn.outputs.find(tokens);
-    const int64_t times = found == drawn.outputs.end() ? 0 : found->second;
-    rest -= times;
-    const double difference = static_cast<double>(times) - expected;
-    chi_square += difference * difference / expected;
-    ++cells;
+    counts.push_back(found == drawn.outputs.end() ? 0 : found->second);
+    probabilities.push_back(probability);
   }
-  if (rest_expected < 1e-3 && rest > 0) return 1e9;  // an output that cannot be
-  if (rest_expected >= 5.0) {
-    const double difference = static_cast<double>(rest) - rest_expected;
-    chi_square += difference * difference / rest_expected;
-    ++cells;
-  }
-  const auto freedom = static_cast<double>(cells - 1);
-  return (chi_square - freedom) / std::sqrt(2.0 * freedom);
+  return ops::ChiSquareZ(counts, probabilities);
 }
 
 }  // namespace
@@ -219,7 +205,7 @@ double Measure(const TestSetup& setup, const Request& request, const Drawn& draw
   const double deviation = Deviation(ExactLaw(setup, request), drawn);
   const EngineStats& stats = drawn.stats;
   std::cout << drawn.draws << " draws, " << stats.drafts_accepted << " of " << stats.drafts_proposed
-            << " drafts accepted: chi-square " << deviation << " deviations from its mean\n";
+            << " drafts accepted: " << deviation << " deviations from the law\n";
   return deviation;
 }
 

@@ -3,10 +3,13 @@
 // by the test, used by its thread.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ops/testing/forwarding_backend.h"
@@ -18,6 +21,12 @@ namespace tandem {
 // test's backend.
 enum class LawModels : uint8_t { kFormulas, kLlamas };
 std::string Name(LawModels models);
+// "CASE_MODELS", of a test over both.
+template <typename Case>
+std::string LawTestName(const testing::TestParamInfo<std::tuple<LawModels, Case>>& info) {
+  const auto& [models, law_case] = info.param;
+  return law_case.name + "_" + Name(models);
+}
 // Those that can run on the test's backend and executor.
 std::vector<LawModels> LawModelsHere();
 // How many outputs tell that a law holds: fewer where a CPU computes Llamas.
@@ -51,10 +60,9 @@ struct Drawn {
 // At least `draws` of them.
 Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws);
 
-// How far the outputs are from the target's law, in standard deviations of chi-square; told, for
-// the record.
+// How far the outputs are from the target's law, as ChiSquareZ; told, for the record.
 double Measure(const TestSetup& setup, const Request& request, const Drawn& drawn);
-constexpr double kHolds = 5.0;  // one in a million, were the law right
+constexpr double kHolds = 5.0;  // three in ten millions, were the law right
 
 // An acceptance that is told that drafts were drawn from all tokens alike.
 class AllAlikeRound : public ops::ForwardingRoundOps {

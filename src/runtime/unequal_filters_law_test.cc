@@ -171,10 +171,7 @@ const TwoFilters kTwoFilters[] = {{"narrow_target",
 INSTANTIATE_TEST_SUITE_P(Options, UnequalFiltersTest,
                          testing::Combine(testing::ValuesIn(LawModelsHere()),
                                           testing::ValuesIn(kTwoFilters)),
-                         [](const testing::TestParamInfo<std::tuple<LawModels, TwoFilters>>& info) {
-                           return std::get<1>(info.param).name + "_" +
-                                  Name(std::get<0>(info.param));
-                         });
+                         LawTestName<TwoFilters>);
 
 }  // namespace
 }  // namespace tandem
