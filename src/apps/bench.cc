@@ -73,7 +73,8 @@ constexpr OptionSpec kOptions[] = {
     {.name = "window",
      .type = OptionType::kFloat,
      .default_value = "0",
-     .meaning = "Seconds to measure once every slot is taken, by requests of all ages, the rest "
+     .meaning = "Seconds to measure once every slot is taken and an eighth as long has passed, by "
+                "requests of all ages, the rest "
                 "left out; 0: all requests to their end (throughput)",
      .group = kLoad,
      .min = 0,
