@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "apps/bench.h"
@@ -20,6 +21,7 @@ struct Figures {
   double plain = 0;          // tokens a second, all sequences together
   double speculative = 0;    // as above; 0 without a draft
   double speedup = 0;        // by the median run, each beside the plain one next to it
+  std::optional<Interval> speedup_interval;
   double acceptance = 0;
   double first_token = 0;  // seconds
 };
@@ -54,20 +56,24 @@ class LatencyBench {
                                 RunRequests(session_, requests, batch, false));
         NoteFirstToken(cold, figures);
       }
-      TANDEM_ASSIGN_OR_RETURN(const LoadReport plain,
-                              RunRequests(session_, requests, batch, false));
-      figures.plain = std::max(figures.plain, plain.DecodeRate(batch));
-      if (!cached) NoteFirstToken(plain, figures);
-      if (!session_.engine->has_draft()) continue;
-      TANDEM_ASSIGN_OR_RETURN(const LoadReport speculative,
-                              RunRequests(session_, requests, batch, true));
-      figures.speculative = std::max(figures.speculative, speculative.DecodeRate(batch));
-      speedups.push_back(speculative.DecodeRate(batch) / plain.DecodeRate(batch));
-      figures.acceptance = speculative.Acceptance();
+      // Either goes first in turn: a machine that slows down favours neither.
+      double plain = 0.0, speculative = 0.0;
+      for (const bool with_draft : {run % 2 != 0, run % 2 == 0}) {
+        if (with_draft && !session_.engine->has_draft()) continue;
+        TANDEM_ASSIGN_OR_RETURN(const LoadReport report,
+                                RunRequests(session_, requests, batch, with_draft));
+        (with_draft ? speculative : plain) = report.DecodeRate(batch);
+        if (with_draft) figures.acceptance = report.Acceptance();
+        if (!with_draft && !cached) NoteFirstToken(report, figures);
+      }
+      figures.plain = std::max(figures.plain, plain);
+      figures.speculative = std::max(figures.speculative, speculative);
+      if (speculative > 0.0) speedups.push_back(speculative / plain);
       console_.Progress("measuring", static_cast<double>(run + 1) / runs);
     }
     limits_.Measure(session_);
-    if (!speedups.empty()) figures.speedup = PercentilesOf(std::move(speedups)).p50;
+    figures.speedup_interval = MedianInterval(speedups);
+    figures.speedup = PercentilesOf(std::move(speedups)).p50;
     return figures;
   }
 
@@ -118,12 +124,18 @@ void Say(const Console& console, const Row& row, bool has_draft) {
   if (has_draft) {
     line += fmt::format("  {:9.1f} tok/s  {:5.2f}x  {:5.1f} %", f.speculative, f.speedup,
                         f.acceptance * 100);
+    if (f.speedup_interval) {
+      line += fmt::format("  speedup {:.2f} to {:.2f}x", f.speedup_interval->low,
+                          f.speedup_interval->high);
+    }
   }
   console.Say(line);
 }
 
 nlohmann::ordered_json ToJson(const Row& row) {
   const Figures& f = row.figures;
+  nlohmann::ordered_json interval;  // null where the runs are too few
+  if (f.speedup_interval) interval = {f.speedup_interval->low, f.speedup_interval->high};
   return {{"batch", f.batch},
           {"prompt_tokens", f.prompt_tokens},
           {"first_token_s", f.first_token},
@@ -132,6 +144,7 @@ nlohmann::ordered_json ToJson(const Row& row) {
           {"share_of_matrix_peak", row.prefill_share},
           {"draft_tokens_per_s", f.speculative},
           {"speedup", f.speedup},
+          {"speedup_interval", interval},
           {"acceptance", f.acceptance}};
 }
 
