@@ -20,7 +20,7 @@ struct EnginePlan {
 // The models by spec, bytes of weights and positions; their workspaces are found here. A draft
 // without a spec is none. `free_bytes`: what is free with the weights loaded. Errors are those of
 // Engine::Create. A pure function; any thread.
-Result<EnginePlan> PlanEngine(const EngineOptions& options, ModelMemory target, ModelMemory draft,
+Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, ModelMemory draft,
                               const ops::Backend& backend, int64_t free_bytes);
 
 // Whether the executor's state lies in the backend's memory.

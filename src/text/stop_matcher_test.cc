@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <random>
 
 namespace tandem {
@@ -93,17 +92,16 @@ TEST(StopMatcher, WithoutStringsPassesEverything) {
   EXPECT_EQ(matcher.Flush(), "");
 }
 
+// Compared anew at every byte that would be 2e11 steps, and no test is given the time.
 TEST(StopMatcher, IsLinearOnPeriodicText) {
-  const std::string almost(4000, 'a');
+  const std::string almost(60000, 'a');
   StopMatcher matcher(StopStrings::Compile({almost + "b"}).value());
-  const std::string text(1 << 20, 'a');
-  const auto start = std::chrono::steady_clock::now();
+  const std::string text(1 << 22, 'a');
   size_t emitted = 0;
   for (size_t at = 0; at < text.size(); at += 4096) {
     emitted += matcher.Push(std::string_view(text).substr(at, 4096)).emit.size();
   }
   EXPECT_EQ(emitted + matcher.Flush().size(), text.size());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
 }
 
 TEST(StopMatcher, RefusesTooManyBytes) {

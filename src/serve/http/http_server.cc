@@ -505,7 +505,7 @@ struct HttpServer::Impl {
     }
   }
 
-  void TurnAway(tcp::socket& socket) {
+  void TurnAway(tcp::socket& socket) const {
     const std::string body = shared.handler.ErrorBody("", 503, "too many connections");
     const std::string response = fmt::format(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: "

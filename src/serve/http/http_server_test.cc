@@ -243,7 +243,7 @@ TEST_F(HttpServerTest, AClientThatGoesDestroysItsReply) {
     ASSERT_TRUE(client.WriteRaw("GET /silent HTTP/1.1\r\nHost: x\r\n\r\n").ok());
     EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 1; }));
   }
-  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 0; }, milliseconds(1000)));
+  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 0; }));
   EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 0; }));
   EXPECT_EQ(server_->active_requests(), 0);
 }

@@ -39,10 +39,9 @@ class TestServer {
   std::unique_ptr<Server> server;
 };
 
-// Whether `condition` becomes true within `limit`.
-inline bool Eventually(const std::function<bool()>& condition,
-                       Nanos limit = std::chrono::seconds(5)) {
-  const auto end = std::chrono::steady_clock::now() + limit;
+// Whether `condition` becomes true, on however busy a machine.
+inline bool Eventually(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
