@@ -13,7 +13,8 @@ namespace {
 
 // Up to here powers of two are measured however long it takes: small batches decide most often.
 constexpr int32_t kAlwaysRows = 16;
-// Larger ones until the first, what lies between and further rounds until the second.
+// Larger ones until a model has taken the first, what lies between and further rounds until the
+// second.
 constexpr std::chrono::duration<double> kTimeForPowers{0.25};
 constexpr std::chrono::duration<double> kTimeLimit{0.5};
 constexpr int kRounds = 5;
@@ -164,32 +165,66 @@ std::vector<CostTable::Point> RowsToMeasure(int32_t max_rows) {
   return points;
 }
 
-}  // namespace
+// The points of one model so far.
+class Measurement {
+ public:
+  Measurement(const CostSubject& subject, ops::Backend& backend)
+      : points_(RowsToMeasure(MaxRows(subject))),
+        probe_(*subject.pass, *subject.pool, backend, MaxRows(subject), subject.max_logits_rows) {}
 
-Result<std::vector<CostTable::Point>> MeasureCosts(ForwardPass& pass, const ops::KvPool& pool,
-                                                   ops::Backend& backend, int32_t max_rows,
-                                                   int32_t max_logits_rows, const Clock& clock) {
-  max_rows = static_cast<int32_t>(std::min<int64_t>(max_rows, pool.num_blocks * pool.block_tokens));
-  Probe probe(pass, pool, backend, max_rows, max_logits_rows);
-  TANDEM_RETURN_IF_ERROR(probe.Allocate());
-  std::vector<CostTable::Point> points = RowsToMeasure(max_rows);
-  const Nanos begin = clock.Now();
-  // Rounds rather than repeats: a neighbour on the machine that works for a while disturbs every
-  // point a little, not one of them altogether, and the price's shape is what decides.
-  for (int round = 0; round < kRounds; ++round) {
-    for (CostTable::Point& point : points) {
+  Status Allocate() { return probe_.Allocate(); }
+
+  void Round(int round, const Clock& clock) {
+    const Nanos begin = clock.Now() - taken_;
+    for (CostTable::Point& point : points_) {
       const bool power = round == 0 && IsPowerOfTwo(point.rows);
       const bool always = power && point.rows <= kAlwaysRows;
       if (!always && clock.Now() - begin > (power ? kTimeForPowers : kTimeLimit)) continue;
       if (round > 0 && point.seconds <= 0.0) continue;
-      probe.Prepare(point.rows);
-      const double seconds = Fastest(probe, clock);
+      probe_.Prepare(point.rows);
+      const double seconds = Fastest(probe_, clock);
       point.seconds = point.seconds > 0.0 ? std::min(point.seconds, seconds) : seconds;
     }
+    taken_ = clock.Now() - begin;
   }
-  std::erase_if(points, [](const CostTable::Point& point) { return point.seconds <= 0.0; });
-  std::ranges::sort(points, {}, &CostTable::Point::rows);
-  return points;
+
+  // Those that there was time for, by rising rows.
+  std::vector<CostTable::Point> Points() const {
+    std::vector<CostTable::Point> points = points_;
+    std::erase_if(points, [](const CostTable::Point& point) { return point.seconds <= 0.0; });
+    std::ranges::sort(points, {}, &CostTable::Point::rows);
+    return points;
+  }
+
+ private:
+  static int32_t MaxRows(const CostSubject& subject) {
+    const int64_t room = subject.pool->num_blocks * subject.pool->block_tokens;
+    return static_cast<int32_t>(std::min<int64_t>(subject.max_rows, room));
+  }
+
+  std::vector<CostTable::Point> points_;
+  Probe probe_;
+  Nanos taken_{0};
+};
+
+}  // namespace
+
+Status MeasureCosts(std::span<const CostSubject> subjects, ops::Backend& backend,
+                    const Clock& clock, CostTable& costs) {
+  std::vector<Measurement> measurements;
+  measurements.reserve(subjects.size());
+  for (const CostSubject& subject : subjects) {
+    TANDEM_RETURN_IF_ERROR(measurements.emplace_back(subject, backend).Allocate());
+  }
+  // Rounds rather than repeats: a neighbour on the machine that works for a while disturbs every
+  // point a little, not one of them altogether, and the price's shape is what decides.
+  for (int round = 0; round < kRounds; ++round) {
+    for (Measurement& measurement : measurements) measurement.Round(round, clock);
+  }
+  for (size_t i = 0; i < subjects.size(); ++i) {
+    costs.Set(subjects[i].model, measurements[i].Points());
+  }
+  return {};
 }
 
 }  // namespace tandem

@@ -104,17 +104,14 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   }
   if (adaptive) {
     const int32_t most = std::min(rows, options.max_seq_len);
-    TANDEM_ASSIGN_OR_RETURN(
-        const std::vector<CostTable::Point> points,
-        MeasureCosts(*models.target, models.target_pool, backend, most, logits_rows, clock));
-    parts.costs->Set(ModelIndex::kTarget, points);
-  }
-  if (adaptive && parts.has_draft) {
-    const int32_t most = std::min({rows, options.max_seq_len, parts.limits.draft_max_positions});
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<CostTable::Point> points,
-                            MeasureCosts(*models.draft, models.draft_pool, backend, most,
-                                         options.max_batch_size, clock));
-    parts.costs->Set(ModelIndex::kDraft, points);
+    std::vector<CostSubject> subjects = {
+        {ModelIndex::kTarget, models.target.get(), &models.target_pool, most, logits_rows}};
+    if (parts.has_draft) {
+      subjects.push_back({ModelIndex::kDraft, models.draft.get(), &models.draft_pool,
+                          std::min(most, parts.limits.draft_max_positions),
+                          options.max_batch_size});
+    }
+    TANDEM_RETURN_IF_ERROR(MeasureCosts(subjects, backend, clock, *parts.costs));
   }
 
   const ExecutorConfig config = MakeExecutorConfig(options, parts.limits);
