@@ -17,12 +17,15 @@
 namespace {
 std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0};
+}  // namespace
+
+#if TANDEM_COUNTS_MALLOC
+namespace {
 void Count() {
   if (counting.load(std::memory_order_relaxed)) ++allocations;
 }
 }  // namespace
 
-#if TANDEM_COUNTS_MALLOC
 // Names and parameters are glibc's: its own reserved ones.
 // NOLINTBEGIN(bugprone-reserved-identifier,readability-inconsistent-declaration-parameter-name)
 extern "C" {
