@@ -32,4 +32,6 @@ function(tandem_check_headers)
   target_compile_options(header_check PRIVATE -O0 -Wno-unused-function)
 endfunction()
 
-tandem_check_headers()
+if(NOT TANDEM_SANITIZE) # the plain build has told
+  tandem_check_headers()
+endif()

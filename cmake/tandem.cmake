@@ -68,6 +68,11 @@ function(tandem_library)
   endforeach()
 endfunction()
 
+# What ThreadSanitizer runs: the tests labelled "threads".
+if(TANDEM_TESTS)
+  add_custom_target(threads_tests)
+endif()
+
 # tandem_test(NAME <name> SRCS <files> DEPS <folders and libraries> [LABELS <labels>])
 # A GoogleTest program; every TEST in it becomes a ctest test of its own program run.
 function(tandem_test)
@@ -92,4 +97,7 @@ function(tandem_test)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if("threads" IN_LIST ARG_LABELS)
+    add_dependencies(threads_tests ${ARG_NAME})
+  endif()
 endfunction()
