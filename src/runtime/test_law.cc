@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kVocab = 5;
 constexpr int32_t kDrafts = 2;
 constexpr int32_t kTokens = kDrafts + 2;
-constexpr int32_t kDraws = 100000;
+constexpr int32_t kDraws = 100000 / kFewerDraws;
 
 struct LlamaPair {
   EngineModel target, draft;

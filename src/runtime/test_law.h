@@ -31,7 +31,13 @@ std::string LawTestName(const testing::TestParamInfo<std::tuple<LawModels, Case>
 std::vector<LawModels> LawModelsHere();
 // How many outputs tell that a law holds: fewer where a CPU computes Llamas.
 int32_t DrawsOf(LawModels models);
-constexpr int32_t kControlDraws = 20000;  // enough to find a wrong law out
+// A sanitizer looks for other faults, and takes forty times as long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int32_t kFewerDraws = 5;
+#else
+constexpr int32_t kFewerDraws = 1;
+#endif
+constexpr int32_t kControlDraws = 20000 / kFewerDraws;  // enough to find a wrong law out
 
 // An engine of these models that drafts two tokens in every round.
 TestSetup LawSetup(LawModels models);
