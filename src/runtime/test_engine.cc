@@ -6,6 +6,8 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "model/decoder.h"
+#include "model/kv_pool.h"
 #include "runtime/cpu_executor.h"
 #include "runtime/device_executor.h"
 #include "runtime/engine_plan.h"
@@ -185,6 +187,28 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
                                                    CostMeter{&clock, parts.costs.get()});
   }
   return Engine::FromParts(std::move(parts), clock);
+}
+
+ExecutorModels MakeModels(const EngineModel& target, const EngineModel& draft,
+                          const TestSetup& setup, const SchedulerLimits& limits) {
+  const EngineOptions& options = setup.options;
+  const auto pass = [&](const EngineModel& model, int32_t max_logits_rows) {
+    return std::make_unique<DecoderPass>(
+        Decoder::Create(model.weights, TestBackend(), options.max_num_tokens, max_logits_rows)
+            .value());
+  };
+  ExecutorModels models;
+  const auto pool = [&](const ModelSpec& spec) {
+    OwnedKvPool owned =
+        MakeKvPool(spec, spec.dtype, setup.num_blocks, options.block_tokens, TestBackend()).value();
+    models.memory.push_back(std::move(owned.memory));
+    return owned.pool;
+  };
+  models.target = pass(target, limits.max_logits_rows);
+  models.draft = pass(draft, options.max_batch_size);
+  models.target_pool = pool(target.weights->spec);
+  models.draft_pool = pool(draft.weights->spec);
+  return models;
 }
 
 void ReadEvents(Engine& engine, Outputs& outputs) {

@@ -65,6 +65,9 @@ ExecutorKind TestExecutor();
 // Small blocks and budgets, so that their edges are met often.
 EngineOptions SmallOptions();
 std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& clock);
+// For TestSetup::make_models: loaded models, on TestBackend.
+ExecutorModels MakeModels(const EngineModel& target, const EngineModel& draft,
+                          const TestSetup& setup, const SchedulerLimits& limits);
 // The CPU, or with TANDEM_TEST_BACKEND set to "cuda" the GPU, batch-invariant: for models made on
 // it (a FormulaPass computes on the host).
 ops::Backend& TestBackend();

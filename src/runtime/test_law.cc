@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "model/decoder_test_driver.h"
-#include "model/kv_pool.h"
 #include "ops/testing/chi_square.h"
 #include "runtime/test_llama.h"
 
@@ -28,31 +27,6 @@ const LlamaPair& Llamas() {
                      MakeTinyLlama(spec, 5, 0.5f, TestBackend())};
   }();
   return pair;
-}
-
-std::unique_ptr<ForwardPass> MakePass(const EngineModel& model, const EngineOptions& options,
-                                      int32_t max_logits_rows) {
-  return std::make_unique<DecoderPass>(
-      Decoder::Create(model.weights, TestBackend(), options.max_num_tokens, max_logits_rows)
-          .value());
-}
-
-ops::KvPool MakePool(const ModelSpec& spec, const TestSetup& setup, std::vector<Buffer>& memory) {
-  OwnedKvPool owned =
-      MakeKvPool(spec, spec.dtype, setup.num_blocks, setup.options.block_tokens, TestBackend())
-          .value();
-  memory.push_back(std::move(owned.memory));
-  return owned.pool;
-}
-
-ExecutorModels MakeLlamas(const TestSetup& setup, const SchedulerLimits& limits) {
-  const auto& [target, draft] = Llamas();
-  ExecutorModels models;
-  models.target = MakePass(target, setup.options, limits.max_logits_rows);
-  models.draft = MakePass(draft, setup.options, setup.options.max_batch_size);
-  models.target_pool = MakePool(target.weights->spec, setup, models.memory);
-  models.draft_pool = MakePool(draft.weights->spec, setup, models.memory);
-  return models;
 }
 
 // The target's logits behind a context, alone: what the backend gives it in any batch.
@@ -161,7 +135,7 @@ TestSetup LawSetup(LawModels models) {
     setup.options.max_queue_size = 256;
     setup.options.block_tokens = 16;
     setup.make_models = [setup](const SchedulerLimits& limits) {
-      return MakeLlamas(setup, limits);
+      return MakeModels(Llamas().target, Llamas().draft, setup, limits);
     };
   }
   return setup;
