@@ -163,7 +163,8 @@ TEST_P(LinearTest, NaNStaysInItsRow) {
 TEST_P(LinearTest, GatedMlpIsItsPartsBitForBit) {
   for (const LinearShape& shape :
        {LinearShape{1, 64, 36}, LinearShape{7, 1040, 136}, LinearShape{16, 96, 24},
-        LinearShape{20, 64, 40}, LinearShape{3, 50, 17}}) {
+        LinearShape{20, 64, 40}, LinearShape{3, 50, 17}, LinearShape{17, 64, 2064},
+        LinearShape{515, 33, 2048}, LinearShape{40, 544, 2208}}) {
     const int64_t width = shape.outputs;
     const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 14);
     const OwnedTensor gate = Random({width, shape.cols}, dtype(), 15, 0.2f);

@@ -9,6 +9,13 @@
 namespace tandem::ops::cpu {
 namespace {
 
+// Panels of gate, and as many of up, that a thread computes before it joins them: in bf16 512 KB of
+// outputs beside as much of sums, so that both stay in L2.
+constexpr int64_t kGatedPanels = 16;
+constexpr int64_t kGatedOutputs = kGatedPanels * kPanelOutputs;
+constexpr int64_t kGatedScratchBytes =
+    2 * kMaxLinearRows * kGatedOutputs * static_cast<int64_t>(sizeof(float));
+
 std::byte* RowOf(const Tensor& tensor, int64_t row) {
   return static_cast<std::byte*>(tensor.data) +
          row * tensor.dim(1) * static_cast<int64_t>(SizeOf(tensor.dtype));
@@ -18,12 +25,31 @@ int64_t RowBytes(const Tensor& tensor) {
   return tensor.dim(1) * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
+// All outputs of the packed rows; where they go is left open.
+LinearJob ProductOf(const PackJob& pack, const LinearWeight& weight) {
+  LinearJob job;
+  job.element = pack.element;
+  job.num_rows = pack.num_rows;
+  job.inputs = pack.padded_inputs;
+  job.outputs = weight.rows;
+  job.activations = pack.packed;
+  job.weights = weight.data.data();
+  job.bias = weight.bias.As<float>();
+  return job;
+}
+
+double Operations(const LinearJob& job) {
+  return 2.0 * static_cast<double>(job.num_rows * job.inputs * job.outputs);
+}
+
 }  // namespace
 
 CpuOps::CpuOps(const CpuKernels& kernels, ThreadPool& pool)
     : kernels_(kernels), pool_(pool), sampler_(pool) {
   linear_scratch_ = Buffer::OnHost(static_cast<size_t>(kLinearScratchBytes) * pool.num_threads());
-  TANDEM_CHECK(linear_scratch_.data() != nullptr, "no memory for the scratch of the threads");
+  gated_scratch_ = Buffer::OnHost(static_cast<size_t>(kGatedScratchBytes) * pool.num_threads());
+  TANDEM_CHECK(linear_scratch_.data() != nullptr && gated_scratch_.data() != nullptr,
+               "no memory for the scratch of the threads");
 }
 
 void CpuOps::Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) {
@@ -110,8 +136,8 @@ void CpuOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& o
   }
 }
 
-void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
-                        const LinearWeight& weight, const Tensor& out) {
+PackJob CpuOps::PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
+                          const LinearWeight& weight) {
   PackJob pack;
   pack.element = ElementOf(x.dtype);
   pack.x = RowOf(x, row_begin);
@@ -119,34 +145,38 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
   pack.inputs = weight.cols;
   pack.padded_inputs = PackedInputs(weight.cols);
   pack.packed = activations_.data();
+  return pack;
+}
 
-  LinearJob job;
-  job.element = pack.element;
+// One copy, for all threads.
+void CpuOps::PackForAll(const PackJob& pack) {
+  const int64_t blocks = kernels_.num_linear_blocks(pack.element, pack.num_rows);
+  ForEachPiece(
+      pool_, blocks, 1, 10.0 * static_cast<double>(pack.num_rows * pack.padded_inputs),
+      [&](const Piece& piece) { kernels_.pack_activations(pack, piece.begin, piece.end); });
+}
+
+void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
+                        const LinearWeight& weight, const Tensor& out) {
+  const PackJob pack = PackingOf(x, row_begin, num_rows, weight);
+  LinearJob job = ProductOf(pack, weight);
   job.out_f32 = out.dtype == DType::kF32;
-  job.num_rows = num_rows;
-  job.inputs = pack.padded_inputs;
-  job.outputs = weight.rows;
-  job.activations = activations_.data();
-  job.weights = weight.data.data();
-  job.bias = weight.bias.As<float>();
   job.out = RowOf(out, row_begin);
   job.out_stride = out.dim(1);
 
-  const int64_t blocks = kernels_.num_linear_blocks(pack.element, num_rows);
   const int64_t panels = NumPanels(weight.rows);
-  const double operations = 2.0 * static_cast<double>(num_rows * job.inputs * job.outputs);
+  const double operations = Operations(job);
   constexpr int64_t kGrain = 4;           // panels that a kernel likes to read side by side
   constexpr int64_t kManyRowsGrain = 16;  // and those it keeps in L2 while many rows pass
   if (num_rows > kSmallLinearRows) {
-    ForEachPiece(
-        pool_, blocks, 1, 10.0 * static_cast<double>(num_rows * job.inputs),
-        [&](const Piece& piece) { kernels_.pack_activations(pack, piece.begin, piece.end); });
+    PackForAll(pack);
     ForEachPiece(pool_, panels, kManyRowsGrain, operations, [&](const Piece& piece) {
       kernels_.linear_panels(job, piece.begin, piece.end, LinearScratch(piece.thread));
     });
     return;
   }
   // Few rows: each thread packs a copy of its own, which spares waiting for the others.
+  const int64_t blocks = kernels_.num_linear_blocks(pack.element, num_rows);
   ForEachPiece(pool_, panels, kGrain, operations, [&](const Piece& piece) {
     float* copy = activations_.As<float>() + piece.thread * kSmallLinearRows * job.inputs;
     if (piece.first_of_thread) {
@@ -157,6 +187,65 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
     LinearJob own_job = job;
     own_job.activations = copy;
     kernels_.linear_panels(own_job, piece.begin, piece.end, LinearScratch(piece.thread));
+  });
+}
+
+void CpuOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
+                      const LinearWeight& down_weight, const Tensor& gate_up,
+                      const Tensor& activated, const Tensor& out) {
+  const int64_t rows = x.dim(0);
+  if (!FusesGate(rows, activated.dim(1))) {
+    return Ops::GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
+  }
+  TANDEM_CHECK(x.dtype == gate_up_weight.dtype && x.dtype == activated.dtype, "the types differ");
+  TANDEM_CHECK(x.dim(1) == gate_up_weight.cols && activated.dim(0) == rows &&
+                   gate_up_weight.rows == 2 * activated.dim(1),
+               "shapes do not fit the weight");
+  ReserveLinear(gate_up_weight.cols);
+  for (int64_t row = 0; row < rows; row += kMaxLinearRows) {
+    GatedRows(x, row, std::min(kMaxLinearRows, rows - row), gate_up_weight, activated);
+  }
+  Linear(activated, down_weight, out);
+}
+
+// Few rows stream the weights and leave small outputs; and every thread wants chunks enough to even
+// out. Up has to begin with a panel of its own.
+bool CpuOps::FusesGate(int64_t num_rows, int64_t width) const {
+  return num_rows > kSmallLinearRows && width % kPanelOutputs == 0 &&
+         width >= 2 * pool_.num_threads() * kGatedOutputs;
+}
+
+void CpuOps::GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
+                       const LinearWeight& weight, const Tensor& activated) {
+  const PackJob pack = PackingOf(x, row_begin, num_rows, weight);
+  PackForAll(pack);
+  const LinearJob both = ProductOf(pack, weight);
+  const auto size = static_cast<int64_t>(SizeOf(x.dtype));
+  const int64_t panel_bytes = kPanelOutputs * both.inputs * size;
+  // Of the whole weight's panels [begin, begin + count) to rows of kGatedOutputs.
+  const auto compute = [&](int64_t begin, int64_t count, int thread, std::byte* out) {
+    LinearJob job = both;
+    job.outputs = count * kPanelOutputs;
+    job.weights = weight.data.As<std::byte>() + begin * panel_bytes;
+    if (job.bias != nullptr) job.bias += begin * kPanelOutputs;
+    job.out = out;
+    job.out_stride = kGatedOutputs;
+    kernels_.linear_panels(job, 0, count, LinearScratch(thread));
+  };
+  const int64_t panels = activated.dim(1) / kPanelOutputs;
+  ForEachPiece(pool_, panels, kGatedPanels, Operations(both), [&](const Piece& piece) {
+    std::byte* gate = gated_scratch_.As<std::byte>() + piece.thread * kGatedScratchBytes;
+    std::byte* up = gate + num_rows * kGatedOutputs * size;
+    for (int64_t panel = piece.begin; panel < piece.end; panel += kGatedPanels) {
+      const int64_t count = std::min(kGatedPanels, piece.end - panel);
+      compute(panel, count, piece.thread, gate);
+      compute(panels + panel, count, piece.thread, up);
+      for (int64_t row = 0; row < num_rows; ++row) {
+        const int64_t offset = row * kGatedOutputs * size;
+        kernels_.swi_glu(pack.element, gate + offset, up + offset, count * kPanelOutputs,
+                         RowOf(activated, row_begin + row) + panel * kPanelOutputs * size);
+      }
+    }
   });
 }
 

@@ -30,6 +30,11 @@ class CpuOps final : public Ops {
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
                       float scale, const Tensor& out) override;
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
+  // Many rows: a chunk of outputs after the other, gate and up together, whose products stay in the
+  // thread's cache; gate_up is not written. The bits are those of the parts.
+  void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
+                const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
+                const Tensor& out) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
   void ReserveSampling(int32_t max_rows, int64_t vocab) override;
@@ -39,6 +44,12 @@ class CpuOps final : public Ops {
  private:
   void LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,
                   const Tensor& out);
+  bool FusesGate(int64_t num_rows, int64_t width) const;
+  void GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,
+                 const Tensor& activated);
+  PackJob PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
+                    const LinearWeight& weight);
+  void PackForAll(const PackJob& pack);
   void ReserveAttention(int64_t head_dim);  // allocates for the first model of so large heads alone
   float* LinearScratch(int thread) const;
   float* AttentionScratch(int thread) const;
@@ -49,6 +60,7 @@ class CpuOps final : public Ops {
   Buffer activations_;  // packed rows of one Linear, or one small copy a thread
   int64_t reserved_inputs_ = 0;
   Buffer linear_scratch_;     // [num_threads, kLinearScratchBytes]
+  Buffer gated_scratch_;      // [num_threads, gate and up of a chunk] for kMaxLinearRows
   Buffer attention_scratch_;  // [num_threads, attention_scratch_stride_] floats
   int64_t attention_scratch_stride_ = 0;
 };
