@@ -10,13 +10,17 @@ namespace {
 
 using ops::RandomWords;
 
-// Of a weight: sign, mantissa and 16 binades of exponent (8 of float16), all below 2; or, in a type
-// that reaches so far down, the same times 2^-32.
-RandomWords WeightWords(DType dtype, uint64_t key, bool tiny) {
+// Of a weight, in powers of two: sign, mantissa and the exponents from -15 to 0; of a query's from
+// -15 to -8, which makes scores of some units out of keys and hidden states of ordinary size; of
+// one that adds to the residual from -47 to -32. Float16 does not reach so far down: there all go
+// from -7 to 0, and LayerNormScale makes them small.
+RandomWords WeightWords(DType dtype, uint64_t key, WeightRole role) {
   if (dtype == DType::kF16) return {key, 0x9fff9fff9fff9fffu, 0x2000200020002000u};
-  const uint64_t set = tiny ? 0x28002800u : 0x38003800u;
-  if (dtype == DType::kBF16) return {key, 0x87ff87ff87ff87ffu, set << 32 | set};
-  return {key, 0x87ffffff87ffffffu, (set << 32 | set) & 0xff000000ff000000u};
+  const bool to_residual = role == WeightRole::kAttentionOut || role == WeightRole::kDown;
+  const uint64_t set = to_residual ? 0x28002800u : 0x38003800u;
+  const uint64_t keep = role == WeightRole::kQuery ? 0x83ff83ffu : 0x87ff87ffu;
+  if (dtype == DType::kBF16) return {key, keep << 32 | keep, set << 32 | set};
+  return {key, (keep << 32 | keep) | 0x00ffffff00ffffffu, (set << 32 | set) & 0xff000000ff000000u};
 }
 
 // Of a vector shared by embedding and head: sign and mantissa of a number in [1, 2).
@@ -135,9 +139,9 @@ void DummySource::Release() {
   }
 }
 
-void DummySource::FillRandom(const Tensor& out, uint64_t stream, bool tiny) {
+void DummySource::FillRandom(const Tensor& out, uint64_t stream, WeightRole role) {
   const uint64_t key = ops::ScrambleBits(options_.seed + stream * ops::kCounterStep);
-  const RandomWords words = WeightWords(spec_.dtype, key, tiny);
+  const RandomWords words = WeightWords(spec_.dtype, key, role);
   if (out.device.kind == Device::Kind::kCuda) return options_.backend->FillRandom(out, words);
   auto* bytes = static_cast<std::byte*>(out.data);
   pool_.ParallelFor(out.NumBytes(), kGrainBytes, [&](int64_t begin, int64_t end) {
@@ -210,11 +214,8 @@ Result<Tensor> DummySource::Get(WeightRole role, int64_t layer, WeightPart part)
     case WeightRole::kPostNorm:
       FillConstant(out, spec_.dtype == DType::kF16 ? scale : 1.0f);
       break;
-    default: {
-      const bool to_residual = role == WeightRole::kAttentionOut || role == WeightRole::kDown;
-      FillRandom(out, 1 + static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(role),
-                 to_residual);
-    }
+    default:
+      FillRandom(out, 1 + static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(role), role);
   }
   return out;
 }

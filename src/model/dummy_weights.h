@@ -1,10 +1,11 @@
 // Dummy weights: a model of any size from a config alone, whose next token is known. Embedding and
 // head agree on a map from each token to the next one; the layers' weights are random over many
-// binades (zeros would draw less power and clock higher), keys and values have ordinary sizes (fp8
-// would round small ones to zero), but what a layer adds to the residual is so small that it is
-// only noise. Timing is that of the real model, and the expected tokens can still be checked.
-// Values come from a counter, so any tensor is made on demand, in parallel, in the memory of that
-// one tensor. Used by one thread.
+// binades (zeros would draw less power and clock higher), keys, values and the scores of attention
+// have ordinary sizes (fp8 would round small ones to zero; a soft-max over large ones would choose
+// one key and rescale its sums all the time), but what a layer adds to the residual is so small
+// that it is only noise. Timing is that of the real model, and the expected tokens can still be
+// checked. Values come from a counter, so any tensor is made on demand, in parallel, in the memory
+// of that one tensor. Used by one thread.
 #pragma once
 
 #include <memory>
@@ -72,9 +73,9 @@ class DummySource final : public WeightSource {
   };
   Result<Tensor> Scratch(const Shape& shape, bool on_backend);
   bool MadeOnBackend(WeightRole role, WeightPart part) const;
-  // Fills with random signs and mantissas over several binades, the stream being that of the
-  // weight.
-  void FillRandom(const Tensor& out, uint64_t stream, bool tiny);
+  // Fills with random signs and mantissas over several binades, those that suit the role, the
+  // stream being that of the weight.
+  void FillRandom(const Tensor& out, uint64_t stream, WeightRole role);
   // Row i becomes the random vector number row_of(i).
   template <typename RowOf>
   void FillVectors(const Tensor& out, RowOf row_of);

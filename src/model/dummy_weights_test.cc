@@ -28,6 +28,16 @@ ModelSpec SmallSpec(DType dtype) {
   return spec;
 }
 
+double SquaredLength(const Tensor& matrix, int64_t row) {
+  double sum = 0.0;
+  for (int64_t i = row * matrix.dim(1); i < (row + 1) * matrix.dim(1); ++i) {
+    const double value =
+        matrix.dtype == DType::kF32 ? matrix.As<float>()[i] : ToFloat(matrix.As<BFloat16>()[i]);
+    sum += value * value;
+  }
+  return sum;
+}
+
 std::unique_ptr<DummySource> Make(ModelSpec spec, DummyOptions options = {}) {
   options.num_threads = 2;
   auto source = DummySource::FromSpec(std::move(spec), options);
@@ -122,6 +132,29 @@ TEST(DummyWeights, LayerWeightsUseSignsMantissasAndManyBinades) {
   EXPECT_NEAR(static_cast<double>(negative) / static_cast<double>(tensor->NumElements()), 0.5,
               0.02);
   EXPECT_EQ(CountNonFinite(*tensor), 0);
+}
+
+// As a real model's: a soft-max over scores of hundreds chooses one key and no other.
+TEST(DummyWeights, ScoresAreOfSomeUnits) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const int64_t hidden : {2048, 8192}) {
+      ModelSpec spec = SmallSpec(dtype);
+      spec.hidden_size = hidden;
+      spec.num_heads = 2;
+      spec.head_dim = 64;
+      const auto source = Make(spec);
+      const Tensor query = source->Get(WeightRole::kQuery, 1, WeightPart::kWeight).value();
+      const Tensor key = source->Get(WeightRole::kKey, 1, WeightPart::kWeight).value();
+      // Hidden states behind a norm are about 1; a product's deviation is the weights' length.
+      double squares = 0.0;
+      for (int64_t dim = 0; dim < spec.head_dim; ++dim) {
+        squares += SquaredLength(query, dim) * SquaredLength(key, dim);
+      }
+      const double deviation = std::sqrt(squares / spec.head_dim);
+      EXPECT_GT(deviation, 1.0) << DTypeName(dtype) << ", " << hidden;
+      EXPECT_LT(deviation, 20.0) << DTypeName(dtype) << ", " << hidden;
+    }
+  }
 }
 
 TEST(DummyWeights, TheSameWhateverTheOrderAndThreads) {
