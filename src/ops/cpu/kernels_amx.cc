@@ -26,6 +26,10 @@ constexpr int64_t kTileBytes = 1024;  // of weights: 16 pairs of inputs x 16 out
 constexpr int64_t kAmxBlockInputs = 512;
 constexpr int64_t kAmxChunkPanels = 16;
 
+// GCC's tile loads do not say that they read memory: what was stored must be in memory by now. (The
+// load of a configuration says so of 8 of its 64 bytes.)
+TANDEM_INLINE void StoresBeforeTileLoads() { asm volatile("" : : : "memory"); }
+
 // Tiles 0..3 are sums (2 x 2, or 1 x 4 for one row tile), 4 and 5 activations, 6 and 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -50,6 +54,7 @@ void Configure(int64_t first_rows, int64_t second_rows) {
   set(5, second_rows > 0 ? second_rows : first_rows);
   set(6, kTileRows);
   set(7, kTileRows);
+  asm volatile("" : : "m"(config));
   _tile_loadconfig(&config);
 }
 
@@ -346,6 +351,7 @@ double TileBurst(int64_t steps) {
   // Not zeros: the unit would draw less power and clock higher than in real work.
   alignas(64) uint16_t values[512];
   for (int i = 0; i < 512; ++i) values[i] = static_cast<uint16_t>(0x3c00 + i * 37 % 0x300);
+  asm volatile("" : : "m"(values));
   Configure(kTileRows, kTileRows);
   _tile_zero(0);
   _tile_zero(1);
