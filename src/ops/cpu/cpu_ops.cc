@@ -131,9 +131,19 @@ void CpuOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& o
   TANDEM_CHECK(x.dim(1) == weight.cols && out.dim(1) == weight.rows && x.dim(0) == out.dim(0),
                "shapes do not fit the weight");
   ReserveLinear(weight.cols);
-  for (int64_t row = 0; row < x.dim(0); row += kMaxLinearRows) {
-    LinearRows(x, row, std::min(kMaxLinearRows, x.dim(0) - row), weight, out);
+  const int64_t step = RowsOfPass(x.dim(0));
+  for (int64_t row = 0; row < x.dim(0); row += step) {
+    LinearRows(x, row, std::min(step, x.dim(0) - row), weight, out);
   }
+}
+
+// Each pass reads the weights anew: as few as there can be, of nearly equal size.
+int64_t CpuOps::RowsOfPass(int64_t num_rows) const {
+  constexpr int64_t kGrain = 32;
+  const int64_t most = kernels_.linear_rows;
+  const int64_t passes = std::max<int64_t>((num_rows + most - 1) / most, 1);
+  const int64_t rows = (num_rows + passes - 1) / passes;
+  return (rows + kGrain - 1) / kGrain * kGrain;
 }
 
 PackJob CpuOps::PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
@@ -202,8 +212,9 @@ void CpuOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
                    gate_up_weight.rows == 2 * activated.dim(1),
                "shapes do not fit the weight");
   ReserveLinear(gate_up_weight.cols);
-  for (int64_t row = 0; row < rows; row += kMaxLinearRows) {
-    GatedRows(x, row, std::min(kMaxLinearRows, rows - row), gate_up_weight, activated);
+  const int64_t step = RowsOfPass(rows);
+  for (int64_t row = 0; row < rows; row += step) {
+    GatedRows(x, row, std::min(step, rows - row), gate_up_weight, activated);
   }
   Linear(activated, down_weight, out);
 }

@@ -44,6 +44,7 @@ class CpuOps final : public Ops {
  private:
   void LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,
                   const Tensor& out);
+  int64_t RowsOfPass(int64_t num_rows) const;
   bool FusesGate(int64_t num_rows, int64_t width) const;
   void GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,
                  const Tensor& activated);

@@ -18,7 +18,8 @@ enum class Element : uint8_t { kF32, kF16, kBF16 };
 // them), fp16 and fp32 [outputs/16][inputs][16].
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kInputsMultiple = 32;
-// Rows of one pass of Linear: larger batches are split, so that the packed activations stay small.
+// Rows of one pass of Linear at most: larger batches are split, so that the packed activations stay
+// small.
 constexpr int64_t kMaxLinearRows = 512;
 // Up to so many rows every thread packs the activations for itself, which spares a barrier.
 constexpr int64_t kSmallLinearRows = 16;
@@ -102,6 +103,9 @@ struct CpuKernels {
   // Runs `steps` rounds of the innermost matrix instruction on registers alone; returns how many
   // multiply-adds (as 2 operations each) that was.
   double (*matrix_burst)(Element element, int64_t steps);
+
+  // Rows of one linear_panels call that suit its blocks best; at most kMaxLinearRows.
+  int64_t linear_rows = kMaxLinearRows;
 };
 
 // Which of these may run is for isa.h to say.
