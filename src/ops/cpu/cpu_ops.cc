@@ -139,7 +139,7 @@ void CpuOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& o
 
 // Each pass reads the weights anew: as few as there can be, of nearly equal size.
 int64_t CpuOps::RowsOfPass(int64_t num_rows) const {
-  constexpr int64_t kGrain = 32;
+  constexpr int64_t kGrain = 32;  // two row tiles, which the tile unit takes together
   const int64_t most = kernels_.linear_rows;
   const int64_t passes = std::max<int64_t>((num_rows + most - 1) / most, 1);
   const int64_t rows = (num_rows + passes - 1) / passes;
