@@ -369,6 +369,39 @@ TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthers) {
   ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
 }
 
+// Enough outputs to fill the GPU without dividing the inputs; numbers over many powers of two,
+// whose sums show any other order.
+TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthersWithManyOutputs) {
+  std::mt19937 rng(34);
+  std::normal_distribution<float> normal;
+  const auto spread = [&](int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = normal(rng) * std::exp2(2 * normal(rng));
+    return values;
+  };
+  const int64_t outputs = 26000, cols = 584;
+  const OwnedTensor x = FromFloats({515, cols}, dtype(), spread(515 * cols));
+  const OwnedTensor w = FromFloats({outputs, cols}, dtype(), spread(outputs * cols));
+  ExpectRowsStandAlone(x.tensor, backend().PackLinear({{{w.tensor}}}, dtype()).value());
+  ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
+}
+
+// More rows than one launch takes.
+TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthersInALongPrompt) {
+  const int64_t rows = 4200, outputs = 40, cols = 200;
+  const OwnedTensor x = Random({rows, cols}, dtype(), 35);
+  const OwnedTensor w = Random({outputs, cols}, dtype(), 36);
+  for (const DType stored : {dtype(), DType::kF8E4M3}) {
+    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, stored).value();
+    const std::vector<std::byte> all = Run(x.tensor, weight, dtype());
+    for (const int64_t row : {0, 1399, 1400, 2048, 2799, 2800, 4199}) {
+      const std::vector<std::byte> alone = Run(x.tensor.RowRange(row, 1), weight, dtype());
+      ASSERT_EQ(std::memcmp(alone.data(), all.data() + row * outputs * 2, outputs * 2), 0)
+          << "row " << row;
+    }
+  }
+}
+
 TEST_P(LinearFp8Test, NaNStaysInItsRow) {
   for (const int64_t rows : {9, 64}) {
     std::vector<float> values(static_cast<size_t>(rows) * 64, 1.0f);

@@ -57,6 +57,8 @@ inline std::vector<BackendCase> AllBackendCases() {
     cases.push_back(
         {"cuda_invariant_bf16", make_cuda({.batch_invariant = true}), DType::kBF16, true});
     cases.push_back(
+        {"cuda_invariant_f16", make_cuda({.batch_invariant = true}), DType::kF16, true});
+    cases.push_back(
         {"cuda_as_sm80_bf16", make_cuda({.max_compute_capability = 80}), DType::kBF16, false});
     cases.push_back({"cuda_as_sm80_invariant_bf16",
                      make_cuda({.batch_invariant = true, .max_compute_capability = 80}),

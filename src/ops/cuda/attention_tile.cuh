@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/attention_elements.cuh"
 
 namespace tandem::ops::cuda {
@@ -37,23 +38,6 @@ __device__ inline uint32_t PieceOffset(int row, int piece) {
   constexpr int kPower = kPieces % 8 == 0 ? 8 : kPieces % 4 == 0 ? 4 : kPieces % 2 == 0 ? 2 : 1;
   constexpr int kShift = kPower == 8 ? 0 : kPower == 4 ? 1 : kPower == 2 ? 2 : 3;
   return static_cast<uint32_t>(row * kPieces + (piece ^ ((row >> kShift) & (kPower - 1)))) * 16;
-}
-
-__device__ inline uint32_t SharedAddress(const void* data) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(data));
-}
-
-// Copies 16 bytes, or writes zeros and reads nothing.
-__device__ inline void CopyPiece(uint32_t to, const void* from, bool real) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from),
-               "r"(real ? 16 : 0)
-               : "memory");
-}
-__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-// Returns when all but the last kPending groups of this thread's copies have landed.
-template <int kPending>
-__device__ inline void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
 // Four 8 x 8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i.

@@ -23,20 +23,30 @@ __device__ inline void BeginKernel() {
 #endif
 }
 
+// In clusters of `cluster` blocks along x; more than one from sm_90 on.
 template <typename... Parameters, typename... Arguments>
-void LaunchEarly(const Context& context, const char* what, void (*kernel)(Parameters...), dim3 grid,
-                 int64_t threads, int shared_bytes, const Arguments&... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+void LaunchEarlyInClusters(const Context& context, const char* what, int cluster,
+                           void (*kernel)(Parameters...), dim3 grid, int64_t threads,
+                           int shared_bytes, const Arguments&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = context.stream;
-  config.attrs = &early;
-  config.numAttrs = context.compute_capability >= 90 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = context.compute_capability < 90 ? 0 : cluster == 1 ? 1 : 2;
   CheckCuda(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
+template <typename... Parameters, typename... Arguments>
+void LaunchEarly(const Context& context, const char* what, void (*kernel)(Parameters...), dim3 grid,
+                 int64_t threads, int shared_bytes, const Arguments&... arguments) {
+  LaunchEarlyInClusters(context, what, 1, kernel, grid, threads, shared_bytes, arguments...);
 }
 
 }  // namespace tandem::ops::cuda

@@ -10,9 +10,10 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr size_t kLibraryBytes = size_t{64} << 20;
-constexpr size_t kRoundedBytes = size_t{64} << 20;  // activations rounded to fp8
-constexpr int64_t kMaxScales = int64_t{1} << 16;    // tokens whose scales fit
-constexpr int64_t kMaxBias = int64_t{1} << 19;      // rows whose bias fits
+// Of one product's activations: rounded to fp8 for the library, or arranged for our own kernel.
+constexpr size_t kActivationBytes = kArrangedBytes;
+constexpr int64_t kMaxScales = int64_t{1} << 16;  // tokens whose scales fit
+constexpr int64_t kMaxBias = int64_t{1} << 19;    // rows whose bias fits
 
 void* AllocateOrDie(size_t bytes) {
   void* data = nullptr;
@@ -45,16 +46,9 @@ void WithTypes(DType activations, DType weights, const Call& call) {
   }
 }
 
-void RunOwn(const Context& context, const Tensor& x, const LinearWeight& weight,
-            const Tensor& out) {
-  const LinearArgs args = ArgsOf(x, weight, out);
-  WithTypes(x.dtype, weight.dtype, [&]<typename T, typename W>() {
-    if (args.tokens <= kMaxStreamingTokens) {
-      LaunchStreaming<T, W>(context, args);
-    } else {
-      LaunchTiled<T, W>(context, args);
-    }
-  });
+// Whether LaunchWarpgroup runs there.
+bool HasWarpgroups(const Context& context) {
+  return kWarpgroups && context.compute_capability == 90;
 }
 
 void CheckTypes(const Tensor& x, const LinearWeight& weight) {
@@ -73,26 +67,30 @@ __global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, _
 
 }  // namespace
 
+// Null where nothing asks for it.
 struct LinearRunner::Workspace {
-  void* library = AllocateOrDie(kLibraryBytes);
-  void* rounded = AllocateOrDie(kRoundedBytes);
-  float* scales = static_cast<float*>(AllocateOrDie(kMaxScales * sizeof(float)));
-  void* bias = AllocateOrDie(kMaxBias * sizeof(Bf16));
-
-  Workspace() = default;
+  explicit Workspace(bool for_library)
+      : activations(AllocateOrDie(kActivationBytes)),
+        library(for_library ? AllocateOrDie(kLibraryBytes) : nullptr),
+        scales(for_library ? AllocateOrDie(kMaxScales * sizeof(float)) : nullptr),
+        bias(for_library ? AllocateOrDie(kMaxBias * sizeof(Bf16)) : nullptr) {}
   ~Workspace() {
-    for (void* data : {library, rounded, static_cast<void*>(scales), bias}) cudaFree(data);
+    for (void* data : {activations, library, scales, bias}) cudaFree(data);
   }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
+
+  void* const activations;
+  void* const library;
+  void* const scales;
+  void* const bias;
 };
 
-LinearRunner::LinearRunner(const Context& context) : context_(context) {
+LinearRunner::LinearRunner(const Context& context)
+    : context_(context), workspace_(std::make_unique<Workspace>(!context.batch_invariant)) {
   PrepareTiled();
-  if (context.batch_invariant) return;
-  workspace_ = std::make_unique<Workspace>();
-  library_ = CublasLt::Load(workspace_->library, kLibraryBytes);
-  if (library_ == nullptr) workspace_.reset();
+  if (HasWarpgroups(context)) PrepareWarpgroup();
+  if (!context.batch_invariant) library_ = CublasLt::Load(workspace_->library, kLibraryBytes);
 }
 
 LinearRunner::~LinearRunner() = default;
@@ -103,7 +101,27 @@ void LinearRunner::Run(const Tensor& x, const LinearWeight& weight, const Tensor
   TANDEM_CHECK(out.dtype == x.dtype || out.dtype == DType::kF32, "the type of a product");
   if (x.dim(0) == 0) return;
   if (x.dim(0) > kMaxStreamingTokens && library_ != nullptr && RunLibrary(x, weight, out)) return;
-  RunOwn(context_, x, weight, out);
+  RunOwn(x, weight, out);
+}
+
+void LinearRunner::RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+  const int most = HasWarpgroups(context_) ? WarpgroupTokens(weight.cols) : 0;
+  WithTypes(x.dtype, weight.dtype, [&]<typename T, typename W>() {
+    if (x.dim(0) <= kMaxStreamingTokens) {
+      LaunchStreaming<T, W>(context_, ArgsOf(x, weight, out));
+    } else if (most == 0) {
+      LaunchTiled<T, W>(context_, ArgsOf(x, weight, out));
+    } else {
+      // Pieces of nearly one size: a small last one would read all weights for a few tokens.
+      const int64_t piece = CeilDiv(x.dim(0), CeilDiv(x.dim(0), most));
+      for (int64_t first = 0; first < x.dim(0); first += piece) {
+        const int64_t tokens = std::min(piece, x.dim(0) - first);
+        LaunchWarpgroup<T, W>(
+            context_, ArgsOf(x.RowRange(first, tokens), weight, out.RowRange(first, tokens)),
+            workspace_->activations);
+      }
+    }
+  });
 }
 
 bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated) {
@@ -160,23 +178,24 @@ bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const
 
 bool LinearRunner::RunLibraryFp8(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
   const auto most =
-      std::min<int64_t>(kMaxScales, static_cast<int64_t>(kRoundedBytes) / weight.cols);
+      std::min<int64_t>(kMaxScales, static_cast<int64_t>(kActivationBytes) / weight.cols);
   if (most == 0 || weight.rows % 16 != 0) return false;
   const void* const bias = BiasFor(weight, out.dtype);
+  auto* const scales = static_cast<float*>(workspace_->scales);
   for (int64_t first = 0; first < x.dim(0); first += most) {
     const int64_t tokens = std::min(most, x.dim(0) - first);
     QuantizeActivations(context_, x.RowRange(first, tokens), weight.input_scale,
-                        workspace_->rounded, workspace_->scales);
+                        workspace_->activations, scales);
     const bool done = library_->Run({.input = DType::kF8E4M3,
                                      .output = out.dtype,
                                      .tokens = tokens,
                                      .rows = weight.rows,
                                      .cols = weight.cols,
                                      .pitch = weight.cols,
-                                     .x = workspace_->rounded,
+                                     .x = workspace_->activations,
                                      .weight = weight.data.data(),
                                      .out = out.RowRange(first, tokens).data,
-                                     .token_scales = workspace_->scales,
+                                     .token_scales = scales,
                                      .row_scales = weight.scales.As<float>(),
                                      .bias = bias},
                                     context_.stream);

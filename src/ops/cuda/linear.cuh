@@ -21,7 +21,7 @@ class LinearRunner {
   //
   // Few rows of x stream the weights through a kernel of ours; many go to cuBLASLt, with x rounded
   // to fp8 when the weights are. Shapes that the library does not take, a machine without it and a
-  // batch-invariant context have a second kernel of ours, whose bits are those of the first.
+  // batch-invariant context have other kernels of ours, whose bits are those of the first.
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
 
   // activated = silu(gate) * up of the product of x and gate_up, gate rows first; the bits are
@@ -31,14 +31,15 @@ class LinearRunner {
  private:
   struct Workspace;
 
+  void RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   bool RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   bool RunLibraryFp8(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   // The weight's bias in the type the library wants; null without one.
   const void* BiasFor(const LinearWeight& weight, DType output);
 
   const Context context_;
-  // Empty where the library is not used.
   std::unique_ptr<Workspace> workspace_;
+  // Empty where the library is not used.
   std::unique_ptr<CublasLt> library_;
 };
 

@@ -8,8 +8,9 @@
 // 16 columns of a product an element fills does not matter as long as both sides agree.
 //
 // Every kernel sums a row in the same order: kSegments pieces of the columns, each summed step by
-// step from zero, then added one after the other. So a result has the same bits whichever kernel
-// made it and whatever the number of tokens.
+// step from zero; then the pieces of either half one after the other, then the halves. So a result
+// has the same bits whichever kernel made it and whatever the number of tokens, and several blocks
+// can share a row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -149,12 +150,13 @@ __device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLane
   }
 }
 
-// Brings a lane's activations, in the order of their columns, into the order of UnpackWeights.
-template <typename T, typename W>
-__device__ inline void ArrangeActivations(uint32_t (&words)[kLaneWords<W>]) {
+// Brings a lane's activations, in the order of their columns, into the order of UnpackWeights: all
+// of a step or any of its 16-byte pieces.
+template <typename T, typename W, int kWords>
+__device__ inline void ArrangeActivations(uint32_t (&words)[kWords]) {
   if constexpr (sizeof(W) == 1 && sizeof(T) == 2 && !std::is_same_v<T, __half>) {
 #pragma unroll
-    for (int i = 0; i < kLaneWords<W>; i += 2) {
+    for (int i = 0; i < kWords; i += 2) {
       const uint32_t even = __byte_perm(words[i], words[i + 1], 0x5410);
       words[i + 1] = __byte_perm(words[i], words[i + 1], 0x7632);
       words[i] = even;

@@ -1,4 +1,4 @@
-// Launches of our own matrix kernels. Both sum in the order of linear_fragments.cuh, so they agree
+// Launches of our own matrix kernels. All sum in the order of linear_fragments.cuh, so they agree
 // bit for bit. T: type of the activations (Bf16, __half); W: of the weights (T or Fp8).
 #pragma once
 
@@ -18,6 +18,28 @@ void LaunchStreaming(const Context& context, const LinearArgs& args);
 // x: 16-byte aligned rows.
 template <typename T, typename W>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args);
+
+// For many tokens, on sm_90 alone (kWarpgroups): `arranged` is device memory for kArrangedBytes.
+template <typename T, typename W>
+void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arranged);
+// Once for a device before the first LaunchWarpgroup.
+void PrepareWarpgroup();
+
+#ifdef TANDEM_CUDA_SM_90A
+constexpr bool kWarpgroups = true;
+#else
+constexpr bool kWarpgroups = false;
+#endif
+constexpr size_t kArrangedBytes = size_t{64} << 20;
+// Tokens that one LaunchWarpgroup takes: more would push the tokens out of L2 before all rows have
+// met them. None where rows are too long.
+constexpr int WarpgroupTokens(int64_t cols) {
+  constexpr int64_t kMost = 2048;
+  constexpr int64_t kTile = 128;
+  const int64_t bytes = CeilDiv(cols, kUnitCols) * kUnitCols * 2;
+  const int64_t fitting = static_cast<int64_t>(kArrangedBytes) / bytes / kTile * kTile;
+  return static_cast<int>(fitting < kMost ? fitting : kMost);
+}
 
 // For any number of tokens: tiles in shared memory.
 template <typename T, typename W>

@@ -57,10 +57,15 @@ using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
 // The sum of one token and one row of a block, out of what its warps made.
 template <typename Sums>
 __device__ float AddSegments(const Sums& partial, int token, int row) {
-  float sum = 0.0f;
+  constexpr int kHalf = kSegments / 2;
+  float first = partial[0][token][row];
+  float second = partial[kHalf][token][row];
 #pragma unroll
-  for (int segment = 0; segment < kSegments; ++segment) sum += partial[segment][token][row];
-  return sum;
+  for (int segment = 1; segment < kHalf; ++segment) {
+    first += partial[segment][token][row];
+    second += partial[kHalf + segment][token][row];
+  }
+  return first + second;
 }
 
 // kRowTiles * 16 weight rows a block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: the

@@ -1,6 +1,7 @@
 // Products with any number of tokens: tiles of weights and activations pass through shared memory,
-// several stages ahead of the tensor cores. Serves where the library is missing, does not take the
-// shape, or would not keep a row's bits.
+// several stages ahead of the tensor cores. Serves GPUs without warpgroups where the library is
+// missing, does not take the shape, or would not keep a row's bits.
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 
 namespace tandem::ops::cuda {
@@ -40,19 +41,6 @@ constexpr int kSharedBytes = kStages * static_cast<int>(sizeof(Stage<W>));
 static_assert(kTokens * kOutPitch * sizeof(float) <= kSharedBytes<Fp8>,
               "the sums reuse the stages");
 
-// Copies 16 bytes to shared memory behind the program's back, or zeros where `valid` is false.
-__device__ void CopyAhead(uint4* to, const void* from, bool valid) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  const int bytes = valid ? kPieceBytes : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes)
-               : "memory");
-}
-__device__ void EndOfStage() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until no more than kStages - 2 stages are on their way.
-__device__ void WaitForStage() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2) : "memory");
-}
-
 template <typename W, bool kAligned>
 __device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
   constexpr int kWeightCols = kPieceBytes / static_cast<int>(sizeof(W));
@@ -67,7 +55,7 @@ __device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
     // Rows behind the last are read as the last and never stored.
     const int64_t from = static_cast<int64_t>(min(first_row + row, args.rows - 1)) * args.pitch;
     const bool valid = at < args.pitch;
-    CopyAhead(&stage.weights[Stage<W>::WeightAt(row, piece)],
+    CopyPiece(SharedAddress(&stage.weights[Stage<W>::WeightAt(row, piece)]),
               static_cast<const W*>(args.weight) + from + (valid ? at : 0), valid);
   }
 #pragma unroll 1
@@ -80,7 +68,7 @@ __device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
                             static_cast<int64_t>(valid ? first_token + token : 0) * args.cols;
     uint4* const to = &stage.tokens[Stage<W>::TokenAt(token, piece)];
     if constexpr (kAligned) {
-      CopyAhead(to, row + (valid ? at : 0), valid);
+      CopyPiece(SharedAddress(to), row + (valid ? at : 0), valid);
     } else {
       *to = valid ? LoadUnaligned(row, at, args.cols) : make_uint4(0, 0, 0, 0);
     }
@@ -141,20 +129,22 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
 #pragma unroll
   for (int unit = 0; unit < kStages - 1; ++unit) {
     if (unit < units) FillStage<W, kAligned>(args, stages[unit], unit * kUnitCols);
-    EndOfStage();
+    CommitCopies();
   }
   Sums sums = {};
   Sums totals = {};
+  Sums first_half = {};
   for (int unit = 0, left = segment_units; unit < units; ++unit) {
-    WaitForStage();
+    WaitForCopies<kStages - 2>();
     __syncthreads();
     // The stage that everybody left before the barrier is filled again.
     const int next = unit + kStages - 1;
     if (next < units) FillStage<W, kAligned>(args, stages[next % kStages], next * kUnitCols);
-    EndOfStage();
+    CommitCopies();
     MultiplyStage<T, W>(stages[unit % kStages], row, token, quad, sums);
     if (--left > 0 && unit + 1 < units) continue;
     left = segment_units;
+    const bool half = unit + 1 == kSegments / 2 * segment_units;
 #pragma unroll
     for (int i = 0; i < kRowTiles; ++i) {
 #pragma unroll
@@ -163,6 +153,10 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
         for (int k = 0; k < 4; ++k) {
           totals[i][j][k] += sums[i][j][k];
           sums[i][j][k] = 0.0f;
+          if (half) {
+            first_half[i][j][k] = totals[i][j][k];
+            totals[i][j][k] = 0.0f;
+          }
         }
       }
     }
@@ -178,7 +172,8 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int at_token = warp / 4 * 32 + 8 * j + 2 * quad + k % 2;
-        out[at_token * kOutPitch + row + 16 * i + 8 * (k / 2)] = totals[i][j][k];
+        out[at_token * kOutPitch + row + 16 * i + 8 * (k / 2)] =
+            first_half[i][j][k] + totals[i][j][k];
       }
     }
   }

@@ -1,0 +1,76 @@
+// Copies into shared memory behind the program's back: pieces that a thread waits for itself, and
+// (sm_90) whole blocks by the copy engine, which end on a barrier.
+//
+// A barrier lies in shared memory and goes from phase to phase: one ends when all that was
+// announced for it has arrived, threads and bytes. Who waits names the parity of the phase: 0 for
+// the first, 1 for the second, 0 for the third.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace tandem::ops::cuda {
+
+__device__ inline uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
+// Copies 16 bytes, or writes zeros and reads nothing.
+__device__ inline void CopyPiece(uint32_t to, const void* from, bool real) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from),
+               "r"(real ? 16 : 0)
+               : "memory");
+}
+__device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+// Returns when all but the last kPending groups of this thread's copies have landed.
+template <int kPending>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+// By one thread; the others and the copy engine see it behind PublishBarriers and a __syncthreads.
+__device__ inline void InitBarrier(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+__device__ inline void PublishBarriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void Arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
+}
+__device__ inline void WaitForPhase(uint64_t* barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+        "selp.b32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(SharedAddress(barrier)), "r"(parity)
+        : "memory");
+  }
+}
+
+// Copies `bytes`, a multiple of 16, both sides aligned to 16: arrives at the barrier and lets it
+// count them. Does nothing unless `real`, without a branch: products of a warpgroup may be under
+// way.
+__device__ inline void CopyBlock(bool real, void* shared, const void* from, uint32_t bytes,
+                                 uint64_t* barrier) {
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t"
+      "setp.ne.b32 p, %4, 0;\n\t"
+      "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n\t"
+      "@p cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      "\n\t}" ::"r"(SharedAddress(shared)),
+      "l"(from), "r"(bytes), "r"(SharedAddress(barrier)), "r"(static_cast<int>(real))
+      : "memory");
+}
+// Before the first CopyBlock of a thread: lets it see what earlier kernels stored.
+__device__ inline void SeeEarlierStores() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+}  // namespace tandem::ops::cuda

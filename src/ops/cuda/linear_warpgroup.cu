@@ -1,0 +1,503 @@
+// Products with many tokens on sm_90: the matrix instructions of a warpgroup take the weights from
+// registers and the tokens from shared memory. Sums have the bits of the other kernels: which
+// columns one instruction adds is what counts, and the tokens are laid out so that these are
+// theirs.
+//
+// A block has kGroups warpgroups, each with 64 weight rows. Tokens come unit by unit for all of
+// them, weights need nobody's help: a lane copies the pieces that it will multiply itself.
+//
+// Where that makes too few blocks to fill the GPU, two or four of them, a cluster, share the
+// columns and read each other's sums in the end.
+#include <cooperative_groups.h>
+
+#include "ops/cuda/async_copy.cuh"
+#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/linear_kernels.cuh"
+#include "ops/cuda/wgmma.cuh"
+
+namespace tandem::ops::cuda {
+namespace {
+
+constexpr int kGroupThreads = 128;
+constexpr int kGroupRows = 64;
+constexpr int kPieceBytes = 16;
+constexpr int kTokenBytes = kUnitCols * 2;  // of a token in a unit
+constexpr int kTokenPieces = kTokenBytes / kPieceBytes;
+constexpr int kMaxStages = 8;
+
+// The tokens in the order in which the matrix instructions read them: for each tile of kTokens and
+// each unit of columns a block of rows of 128 bytes, pieces of 16 bytes swizzled as DescribeTile
+// says. Piece 2 i + half of a row is what the lanes 4 g + (0 .. 3) of another kernel pass as words
+// 2 i + half of their activations. A thread takes half a unit of a token; behind the last token and
+// column are zeros.
+template <typename T, typename W, bool kAligned>
+__global__ void ArrangeTokensKernel(const LinearArgs args, int tile_tokens, int units, int count,
+                                    uint4* out) {
+  BeginKernel();
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  const int half = i % 2;
+  const int unit = i / 2 % units;
+  const int token = i / 2 / units;
+  const auto* const row =
+      static_cast<const uint16_t*>(args.x) + static_cast<int64_t>(token) * args.cols;
+  uint32_t words[4][4];  // of the four lanes
+#pragma unroll
+  for (int quad = 0; quad < 4; ++quad) {
+    // A lane's columns of a step: 8 beside weights of 16 bits, two steps a unit; else 16.
+    const int col =
+        unit * kUnitCols + (sizeof(W) == 2 ? 32 * half + 8 * quad : 16 * quad + 8 * half);
+    uint4 piece = make_uint4(0, 0, 0, 0);
+    if (token < args.tokens && col < args.cols) {
+      piece = kAligned ? *reinterpret_cast<const uint4*>(row + col)
+                       : LoadUnaligned(row, col, args.cols);
+    }
+    words[quad][0] = piece.x;
+    words[quad][1] = piece.y;
+    words[quad][2] = piece.z;
+    words[quad][3] = piece.w;
+    ArrangeActivations<T, W>(words[quad]);
+  }
+  const int in_tile = token % tile_tokens;
+  uint4* const to =
+      out + ((static_cast<int64_t>(token / tile_tokens) * units + unit) * tile_tokens + in_tile) *
+                kTokenPieces;
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    to[(4 * half + word) ^ (in_tile % 8)] =
+        make_uint4(words[0][word], words[1][word], words[2][word], words[3][word]);
+  }
+}
+
+// Warpgroups of a block: with fewer tokens to hold, they have the registers for more rows.
+template <int kTokens>
+constexpr int kGroups = kTokens == 128 ? 2 : 4;
+
+// The segments that a block of a cluster has, and how many of their sums it keeps apart: those of
+// one half are one.
+template <int kCluster>
+constexpr int kOwnSegments = kSegments / kCluster;
+template <int kCluster>
+constexpr int kParts = kCluster <= 2 ? 1 : kOwnSegments<kCluster>;
+
+// What a block holds in shared memory.
+template <typename W, int kTokens, int kCluster>
+struct Layout {
+  static constexpr int kThreads = kGroups<kTokens> * kGroupThreads;
+  static constexpr int kRows = kGroups<kTokens> * kGroupRows;
+  static constexpr int kSums = kTokens / 2;  // of a lane
+  static constexpr int kUnitBytes = kUnitCols * static_cast<int>(sizeof(W));
+  static constexpr int kSteps = kUnitBytes / kStepBytes;
+  static constexpr int kBlockBytes = kTokens * kTokenBytes;
+  struct Stage {
+    uint4 tokens[kTokens * kTokenPieces];
+    uint4 weights[2 * kSteps][kThreads];  // each thread's own
+  };
+  // What a lane's sums of the first half wait in, where a block has both halves.
+  using FirstHalf = float[kCluster == 1 ? kSums : 1][kThreads];
+  // 227 KB are a block's; some go to alignment and barriers.
+  static constexpr int kFitting =
+      static_cast<int>((225 * 1024 - sizeof(FirstHalf)) / sizeof(Stage));
+  static constexpr int kStages = kFitting < kMaxStages ? kFitting : kMaxStages;
+  // Sums on their way out: the pitch keeps the lanes' stores in different banks.
+  static constexpr int kOutPitch = kRows + 4;
+
+  Stage stages[kStages];
+  FirstHalf first_half;
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+
+  static_assert(sizeof(Stage) % 1024 == 0);
+  static_assert(kParts<kCluster> * kTokens * kOutPitch * sizeof(float) <= sizeof(stages));
+};
+template <typename L>
+constexpr int kSharedBytes = static_cast<int>(sizeof(L)) + 1024;
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// The weights of a lane: its two rows, from the next unit to copy on.
+template <typename L>
+class LaneWeights {
+ public:
+  __device__ LaneWeights(const LinearArgs& args, int first_row, int thread, int unit) {
+    const int pitch_bytes = args.pitch * (L::kUnitBytes / kUnitCols);
+    const int row = first_row + thread / 32 * 16 + thread % 32 / 4;
+    const int at = unit * L::kUnitBytes + thread % 4 * kPieceBytes;
+    left_ = pitch_bytes - at;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      // Rows behind the last are read as the last and never stored.
+      next_[half] = static_cast<const char*>(args.weight) +
+                    static_cast<int64_t>(min(row + 8 * half, args.rows - 1)) * pitch_bytes + at;
+    }
+  }
+  __device__ void CopyNext(typename L::Stage& stage, int thread) {
+#pragma unroll
+    for (int step = 0; step < L::kSteps; ++step) {
+      const bool real = left_ > step * kStepBytes;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        CopyPiece(SharedAddress(&stage.weights[2 * step + half][thread]),
+                  next_[half] + (real ? step * kStepBytes : 0), real);
+      }
+    }
+    left_ -= L::kUnitBytes;
+    next_[0] += L::kUnitBytes;
+    next_[1] += L::kUnitBytes;
+  }
+
+ private:
+  int left_;  // bytes of the rows
+  const char* next_[2];
+};
+
+// A lane's weights of a unit, in registers.
+template <typename T, typename W>
+struct UnitWeights {
+  static constexpr int kSteps = kUnitCols / kStepCols<W>;
+  uint32_t low[kSteps][kLaneWords<W>];
+  uint32_t high[kSteps][kLaneWords<W>];
+
+  template <typename Stage>
+  __device__ void Load(const Stage& stage, int thread) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      UnpackWeights<T, W>(stage.weights[2 * step][thread], low[step]);
+      UnpackWeights<T, W>(stage.weights[2 * step + 1][thread], high[step]);
+    }
+  }
+  // Begins the unit's products; the sums begin anew unless `add`.
+  template <int kSums>
+  __device__ void Multiply(const uint4* tokens, bool add, float (&sums)[kSums]) const {
+    uint64_t tile = DescribeTile(tokens);
+    BeginProducts();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < kLaneWords<W>; i += 2) {
+        BeginProduct<T, 2 * kSums>(sums, low[step][i], high[step][i], low[step][i + 1],
+                                   high[step][i + 1], tile, add);
+        tile += kNext16Columns;
+        add = true;
+      }
+    }
+    CommitProducts();
+  }
+};
+
+__device__ float4 Plus(const float4& a, const float4& b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+// The results of rows row .. row + 3 of one token from their sums; rows behind the last are left
+// out.
+template <typename T>
+__device__ void StoreFour(const LinearArgs& args, int token, int row, const float4& sums) {
+  const float values[4] = {sums.x, sums.y, sums.z, sums.w};
+  T* const out = static_cast<T*>(args.out) + static_cast<int64_t>(token) * args.rows + row;
+  if (args.rows % 4 != 0 || args.float_out ||
+      reinterpret_cast<uintptr_t>(out) % sizeof(uint2) != 0) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (row + i < args.rows) Store<T>(args, token, row + i, Finish(args, row + i, values[i]));
+    }
+  } else if (row < args.rows) {
+    T four[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four[i] = RoundTo<T>(Finish(args, row + i, values[i]));
+    *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(four);
+  }
+}
+
+// A block's way through its units of columns: which stage is next, what is copied ahead of it.
+// Every thread of the block makes the same calls.
+template <typename T, typename W, typename L>
+class Pipeline {
+ public:
+  // `arranged`: the block's tokens, from the unit `begin` on.
+  __device__ Pipeline(L& block, const LinearArgs& args, const uint4* arranged, int first_row,
+                      int begin, int units)
+      : block_(block),
+        thread_(static_cast<int>(threadIdx.x)),
+        units_(units),
+        segment_units_(args.segment / kUnitCols),
+        arranged_(arranged),
+        weights_(args, first_row, thread_, begin) {}
+
+  // Only weights: the kernel before may still write the tokens.
+  __device__ void BeginWeights() {
+#pragma unroll
+    for (int unit = 0; unit < L::kStages; ++unit) {
+      if (unit < units_) weights_.CopyNext(block_.stages[unit], thread_);
+      CommitCopies();
+    }
+  }
+  __device__ void BeginTokens() {
+    if (thread_ == 0) {
+      for (int stage = 0; stage < L::kStages; ++stage) {
+        InitBarrier(&block_.full[stage], 1);
+        InitBarrier(&block_.empty[stage], L::kThreads / 32);
+      }
+      PublishBarriers();
+      SeeEarlierStores();
+    }
+    __syncthreads();
+    for (int unit = 0; unit < min(L::kStages, units_); ++unit) CopyTokens(unit, unit);
+  }
+  __device__ bool HasMore() const { return unit_ < units_; }
+
+  // The sums of the next segment, which HasMore.
+  __device__ void RunSegment(float (&sums)[L::kSums]) {
+    const int end = min(unit_ + segment_units_, units_);
+    UnitWeights<T, W> even;
+    UnitWeights<T, W> odd;
+    WaitForCopies<L::kStages - 1>();
+    even.Load(block_.stages[stage_], thread_);
+    for (bool add = false; unit_ < end; add = true) {
+      RunUnit(even, odd, add, sums);
+      if (unit_ < end) RunUnit(odd, even, true, sums);
+    }
+    WaitForProducts(sums);
+  }
+
+ private:
+  // Its products run while the weights of the next one are fetched.
+  __device__ void RunUnit(const UnitWeights<T, W>& weights, UnitWeights<T, W>& next, bool add,
+                          float (&sums)[L::kSums]) {
+    WaitForPhase(&block_.full[stage_], parity_);
+    weights.Multiply(block_.stages[stage_].tokens, add, sums);
+    // The unit before is done.
+    WaitForEarlierProducts();
+    const int before = stage_ == 0 ? L::kStages - 1 : stage_ - 1;
+    if (unit_ > 0 && thread_ % 32 == 0) Arrive(&block_.empty[before]);
+    if (unit_ + L::kStages < units_) weights_.CopyNext(block_.stages[stage_], thread_);
+    CommitCopies();
+    // Waited for by all threads: a branch of one would make the compiler end the products first.
+    if (unit_ > 0 && unit_ - 1 + L::kStages < units_) {
+      WaitForPhase(&block_.empty[before], stage_ == 0 ? parity_ ^ 1 : parity_);
+      CopyTokens(unit_ - 1 + L::kStages, before);
+    }
+    if (++stage_ == L::kStages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+    ++unit_;
+    WaitForCopies<L::kStages - 1>();
+    next.Load(block_.stages[stage_], thread_);
+  }
+  __device__ void CopyTokens(int unit, int stage) const {
+    CopyBlock(thread_ == 0, block_.stages[stage].tokens,
+              arranged_ + static_cast<int64_t>(unit) * (L::kBlockBytes / kPieceBytes),
+              L::kBlockBytes, &block_.full[stage]);
+  }
+
+  L& block_;
+  const int thread_;
+  const int units_;
+  const int segment_units_;
+  const uint4* const arranged_;
+  LaneWeights<L> weights_;
+  int unit_ = 0;
+  int stage_ = 0;
+  uint32_t parity_ = 0;
+};
+
+// Stores what a block, or a cluster of them, has summed: through shared memory, so that neighbours
+// store neighbours.
+template <typename T, int kTokens, int kCluster, typename L, int kNumParts>
+__device__ void StoreSums(const LinearArgs& args, L& block, int rank, int first_token,
+                          int first_row, const float (&parts)[kNumParts][L::kSums]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  auto* const out = reinterpret_cast<float*>(block.stages);
+  const auto at = [](int part, int token, int row) {
+    return (part * kTokens + token) * L::kOutPitch + row;
+  };
+  const int lane_row = thread / 32 * 16 + thread % 32 / 4;
+  __syncthreads();
+#pragma unroll
+  for (int part = 0; part < kNumParts; ++part) {
+#pragma unroll
+    for (int i = 0; i < L::kSums; ++i) {
+      const int token = i / 4 * 8 + thread % 4 * 2 + i % 2;
+      out[at(part, token, lane_row + i % 4 / 2 * 8)] = parts[part][i];
+    }
+  }
+  const auto cluster = cooperative_groups::this_cluster();
+  if constexpr (kCluster == 1) {
+    __syncthreads();
+  } else {
+    cluster.sync();
+  }
+  const int fours = min(kTokens, args.tokens - first_token) * L::kRows / 4;
+  for (int i = rank * L::kThreads + thread; i < fours; i += kCluster * L::kThreads) {
+    const int token = i / (L::kRows / 4);
+    const int row = i % (L::kRows / 4) * 4;
+    const auto load = [&](int part) {
+      const float* const from =
+          kCluster == 1 ? out : cluster.map_shared_rank(out, part / kNumParts);
+      return *reinterpret_cast<const float4*>(from + at(part % kNumParts, token, row));
+    };
+    float4 sum = load(0);
+    if constexpr (kCluster > 1) {
+      constexpr int kHalf = kCluster * kNumParts / 2;
+      float4 second = load(kHalf);
+#pragma unroll
+      for (int part = 1; part < kHalf; ++part) {
+        sum = Plus(sum, load(part));
+        second = Plus(second, load(kHalf + part));
+      }
+      sum = Plus(sum, second);
+    }
+    StoreFour<T>(args, first_token + token, first_row + row, sum);
+  }
+  // The others read this block's sums.
+  if constexpr (kCluster > 1) cluster.sync();
+}
+#endif
+
+// grid: (kCluster; tiles of tokens; blocks of rows).
+template <typename T, typename W, int kTokens, int kCluster>
+__global__ void __launch_bounds__(kGroups<kTokens>* kGroupThreads, 1)
+    WarpgroupKernel([[maybe_unused]] const LinearArgs args,
+                    [[maybe_unused]] const uint4* arranged) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  using L = Layout<W, kTokens, kCluster>;
+  extern __shared__ uint4 shared[];
+  auto& block =
+      *reinterpret_cast<L*>((reinterpret_cast<uintptr_t>(shared) + 1023) & ~uintptr_t{1023});
+  const int rank = kCluster == 1 ? 0 : static_cast<int>(blockIdx.x);
+  const int tile = static_cast<int>(blockIdx.y);
+  const int first_row = static_cast<int>(blockIdx.z) * L::kRows;
+  const int all_units = (args.cols + kUnitCols - 1) / kUnitCols;
+  const int own_units = kOwnSegments<kCluster> * (args.segment / kUnitCols);
+  const int begin = min(rank * own_units, all_units);
+  const int units = min(own_units, all_units - begin);
+
+  Pipeline<T, W, L> pipeline(
+      block, args,
+      arranged + (static_cast<int64_t>(tile) * all_units + begin) * (L::kBlockBytes / kPieceBytes),
+      first_row, begin, units);
+  pipeline.BeginWeights();
+  BeginKernel();
+  pipeline.BeginTokens();
+
+  float parts[kParts<kCluster>][L::kSums] = {};
+  if constexpr (kParts<kCluster> > 1) {
+#pragma unroll
+    for (auto& sums : parts) {
+      if (pipeline.HasMore()) pipeline.RunSegment(sums);
+    }
+  } else {
+    auto& totals = parts[0];
+    float sums[L::kSums];
+    int segment = 0;
+#pragma unroll 1
+    for (; pipeline.HasMore(); ++segment) {
+      if (kCluster == 1 && segment == kSegments / 2) {
+#pragma unroll
+        for (int i = 0; i < L::kSums; ++i) {
+          block.first_half[i][threadIdx.x] = totals[i];
+          totals[i] = 0.0f;
+        }
+      }
+      pipeline.RunSegment(sums);
+#pragma unroll
+      for (int i = 0; i < L::kSums; ++i) totals[i] += sums[i];
+    }
+    if (kCluster == 1 && segment > kSegments / 2) {
+#pragma unroll
+      for (int i = 0; i < L::kSums; ++i) totals[i] += block.first_half[i][threadIdx.x];
+    }
+  }
+  StoreSums<T, kTokens, kCluster>(args, block, rank, tile * kTokens, first_row, parts);
+#endif
+}
+
+// Calls call.operator()<kTokens>() with the tile for so many tokens.
+template <typename Call>
+void WithTile(int tokens, const Call& call) {
+  if (tokens <= 32) {
+    call.template operator()<32>();
+  } else if (tokens <= 64) {
+    call.template operator()<64>();
+  } else {
+    call.template operator()<128>();
+  }
+}
+
+template <typename T, typename W, int kTokens, int kCluster>
+void Prepare() {
+  CheckCuda(cudaFuncSetAttribute(WarpgroupKernel<T, W, kTokens, kCluster>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 kSharedBytes<Layout<W, kTokens, kCluster>>),
+            "shared memory of a product");
+}
+
+template <typename T, typename W, int kTokens>
+void PrepareTile() {
+  Prepare<T, W, kTokens, 1>();
+  Prepare<T, W, kTokens, 2>();
+  Prepare<T, W, kTokens, 4>();
+}
+
+template <typename T, typename W>
+void PrepareAll() {
+  PrepareTile<T, W, 32>();
+  PrepareTile<T, W, 64>();
+  PrepareTile<T, W, 128>();
+}
+
+template <typename T, typename W>
+void Arrange(const Context& context, const LinearArgs& args, int tile_tokens, void* arranged) {
+  constexpr int kThreads = 256;
+  const auto units = static_cast<int>(CeilDiv(args.cols, kUnitCols));
+  const auto tokens = static_cast<int>(CeilDiv(args.tokens, tile_tokens)) * tile_tokens;
+  const int count = tokens * units * 2;
+  const dim3 blocks(static_cast<unsigned>(CeilDiv(count, kThreads)));
+  const bool aligned = args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  LaunchEarly(context, "arranging tokens",
+              aligned ? ArrangeTokensKernel<T, W, true> : ArrangeTokensKernel<T, W, false>, blocks,
+              kThreads, 0, args, tile_tokens, units, count, static_cast<uint4*>(arranged));
+}
+
+}  // namespace
+
+void PrepareWarpgroup() {
+  PrepareAll<Bf16, Bf16>();
+  PrepareAll<Bf16, Fp8>();
+  PrepareAll<__half, __half>();
+  PrepareAll<__half, Fp8>();
+}
+
+template <typename T, typename W>
+void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arranged) {
+  TANDEM_CHECK(args.tokens <= WarpgroupTokens(args.cols), "too many tokens for one launch");
+  WithTile(args.tokens, [&]<int kTokens>() {
+    Arrange<T, W>(context, args, kTokens, arranged);
+    const auto tiles = CeilDiv(args.tokens, kTokens);
+    const auto row_blocks = CeilDiv(args.rows, kGroups<kTokens> * kGroupRows);
+    const auto launch = [&]<int kCluster>() {
+      using L = Layout<W, kTokens, kCluster>;
+      LaunchEarlyInClusters(
+          context, "a product by warpgroups", kCluster, WarpgroupKernel<T, W, kTokens, kCluster>,
+          dim3(kCluster, static_cast<unsigned>(tiles), static_cast<unsigned>(row_blocks)),
+          L::kThreads, kSharedBytes<L>, args, static_cast<const uint4*>(arranged));
+    };
+    // The largest cluster with which all blocks run at once. Clusters of four do not reach every
+    // SM: how many a part of the GPU has need not divide by four.
+    const int64_t blocks = tiles * row_blocks;
+    if (4 * blocks <= context.num_sms * 9 / 10) {
+      launch.template operator()<4>();
+    } else if (2 * blocks <= context.num_sms) {
+      launch.template operator()<2>();
+    } else {
+      launch.template operator()<1>();
+    }
+  });
+}
+
+template void LaunchWarpgroup<Bf16, Bf16>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Bf16, Fp8>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<__half, __half>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<__half, Fp8>(const Context&, const LinearArgs&, void*);
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,114 @@
+// The matrix instructions of a warpgroup, four warps together (sm_90a): 64 rows whose elements lie
+// in registers times kTokens tokens that lie in shared memory, 16 columns at a time. A lane holds
+// rows and sums as for mma.m16n8k16, warp w of the group the rows from 16 w on, and the sums are
+// those of mma.m16n8k16 bit for bit, whatever the order inside the 16 columns; linear_test says so.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace tandem::ops::cuda {
+
+// Where a tile of tokens lies in shared memory: rows of 128 bytes, the 16-byte pieces of row r at
+// places XORed with r % 8, aligned to 1024 bytes. PTX ISA, "Asynchronous warpgroup-level matrix
+// shared memory layout", K-major with 128-byte swizzle.
+__device__ inline uint64_t DescribeTile(const void* tile) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
+  constexpr uint64_t kUnused = uint64_t{1} << 16;
+  return kSwizzle128 | kEightRows | kUnused | (address >> 4 & 0x3fff);
+}
+// What moves a description by 16 columns of 16 bits.
+constexpr uint64_t kNext16Columns = 2;
+
+// Before the first product, and where registers of one were written in between.
+__device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+// Ends a group of the warpgroup's products.
+__device__ inline void CommitProducts() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Returns when all groups but the last are done: what these read may be written again.
+__device__ inline void WaitForEarlierProducts() {
+  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
+// Returns when all are done: the sums may be read.
+template <int kSums>
+__device__ inline void WaitForProducts(float (&sums)[kSums]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  // What reads them stays behind this.
+#pragma unroll
+  for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
+}
+
+#define TANDEM_SUMS_8(s, i)                                                                   \
+  "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), \
+      "+f"(s[i + 6]), "+f"(s[i + 7])
+#define TANDEM_SUMS_16(s, i) TANDEM_SUMS_8(s, i), TANDEM_SUMS_8(s, i + 8)
+#define TANDEM_SUMS_32(s, i) TANDEM_SUMS_16(s, i), TANDEM_SUMS_16(s, i + 16)
+#define TANDEM_SUMS_64(s, i) TANDEM_SUMS_32(s, i), TANDEM_SUMS_32(s, i + 32)
+
+#define TANDEM_WGMMA_32(type)                                                     \
+  asm volatile(                                                                   \
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %21, 0;\n\t"                          \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                 \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " \
+      "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n\t}"                               \
+      : TANDEM_SUMS_16(sums, 0)                                                   \
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(tokens), "r"(static_cast<int>(add)))
+#define TANDEM_WGMMA_64(type)                                                             \
+  asm volatile(                                                                           \
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"                                  \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                         \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
+      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n\t}"                                       \
+      : TANDEM_SUMS_32(sums, 0)                                                           \
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(tokens), "r"(static_cast<int>(add)))
+#define TANDEM_WGMMA_128(type)                                                            \
+  asm volatile(                                                                           \
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %69, 0;\n\t"                                  \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type                        \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "  \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
+      "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n\t}"                                       \
+      : TANDEM_SUMS_64(sums, 0)                                                           \
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(tokens), "r"(static_cast<int>(add)))
+
+// Begins sums (+)= rows * tokens, until WaitForProducts. T: bf16 or fp16. sums[4 j ..]: the lane's
+// of tokens 8 j ..; a0 .. a3: as of mma.m16n8k16; tokens: from DescribeTile. The sums begin anew
+// unless `add`.
+template <typename T, int kTokens>
+__device__ inline void BeginProduct(float (&sums)[kTokens / 2], uint32_t a0, uint32_t a1,
+                                    uint32_t a2, uint32_t a3, uint64_t tokens, bool add) {
+  static_assert(kTokens == 32 || kTokens == 64 || kTokens == 128);
+  constexpr bool kHalf = std::is_same_v<T, __half>;
+  if constexpr (kTokens == 32 && kHalf) {
+    TANDEM_WGMMA_32("f16");
+  } else if constexpr (kTokens == 32) {
+    TANDEM_WGMMA_32("bf16");
+  } else if constexpr (kTokens == 64 && kHalf) {
+    TANDEM_WGMMA_64("f16");
+  } else if constexpr (kTokens == 64) {
+    TANDEM_WGMMA_64("bf16");
+  } else if constexpr (kHalf) {
+    TANDEM_WGMMA_128("f16");
+  } else {
+    TANDEM_WGMMA_128("bf16");
+  }
+}
+
+#undef TANDEM_WGMMA_128
+#undef TANDEM_WGMMA_64
+#undef TANDEM_WGMMA_32
+#undef TANDEM_SUMS_64
+#undef TANDEM_SUMS_32
+#undef TANDEM_SUMS_16
+#undef TANDEM_SUMS_8
+
+}  // namespace tandem::ops::cuda
