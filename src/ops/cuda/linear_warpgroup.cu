@@ -90,7 +90,7 @@ struct Layout {
   static constexpr int kSteps = kUnitBytes / kStepBytes;
   static constexpr int kBlockBytes = kTokens * kTokenBytes;
   struct Stage {
-    uint4 tokens[kTokens * kTokenPieces];
+    uint4 tokens[kBlockBytes / kPieceBytes];
     uint4 weights[2 * kSteps][kThreads];  // each thread's own
   };
   // What a lane's sums of the first half wait in, where a block has both halves.
