@@ -95,7 +95,7 @@ struct Layout {
   };
   // What a lane's sums of the first half wait in, where a block has both halves.
   using FirstHalf = float[kCluster == 1 ? kSums : 1][kThreads];
-  // 227 KB are a block's; some go to alignment and barriers.
+  // 227 KB are a block's; some go to barriers.
   static constexpr int kFitting =
       static_cast<int>((225 * 1024 - sizeof(FirstHalf)) / sizeof(Stage));
   static constexpr int kStages = kFitting < kMaxStages ? kFitting : kMaxStages;
@@ -110,9 +110,6 @@ struct Layout {
   static_assert(sizeof(Stage) % 1024 == 0);
   static_assert(kParts<kCluster> * kTokens * kOutPitch * sizeof(float) <= sizeof(stages));
 };
-template <typename L>
-constexpr int kSharedBytes = static_cast<int>(sizeof(L)) + 1024;
-
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // The weights of a lane: its two rows, from the next unit to copy on.
 template <typename L>
@@ -361,9 +358,9 @@ __global__ void __launch_bounds__(kGroups<kTokens>* kGroupThreads, 1)
                     [[maybe_unused]] const uint4* arranged) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using L = Layout<W, kTokens, kCluster>;
-  extern __shared__ uint4 shared[];
-  auto& block =
-      *reinterpret_cast<L*>((reinterpret_cast<uintptr_t>(shared) + 1023) & ~uintptr_t{1023});
+  // Aligned by its declaration alone: by arithmetic, and the compiler forgets where it lies.
+  extern __shared__ __align__(1024) char shared[];
+  auto& block = *reinterpret_cast<L*>(shared);
   const int rank = kCluster == 1 ? 0 : static_cast<int>(blockIdx.x);
   const int tile = static_cast<int>(blockIdx.y);
   const int first_row = static_cast<int>(blockIdx.z) * L::kRows;
@@ -428,7 +425,7 @@ template <typename T, typename W, int kTokens, int kCluster>
 void Prepare() {
   CheckCuda(cudaFuncSetAttribute(WarpgroupKernel<T, W, kTokens, kCluster>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 kSharedBytes<Layout<W, kTokens, kCluster>>),
+                                 sizeof(Layout<W, kTokens, kCluster>)),
             "shared memory of a product");
 }
 
@@ -480,7 +477,7 @@ void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arran
       LaunchEarlyInClusters(
           context, "a product by warpgroups", kCluster, WarpgroupKernel<T, W, kTokens, kCluster>,
           dim3(kCluster, static_cast<unsigned>(tiles), static_cast<unsigned>(row_blocks)),
-          L::kThreads, kSharedBytes<L>, args, static_cast<const uint4*>(arranged));
+          L::kThreads, sizeof(L), args, static_cast<const uint4*>(arranged));
     };
     // The largest cluster with which all blocks run at once. Clusters of four do not reach every
     // SM: how many a part of the GPU has need not divide by four.
