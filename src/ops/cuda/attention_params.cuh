@@ -10,7 +10,7 @@ namespace tandem::ops::cuda {
 
 // Keys of a chunk of the invariant option: partial sums begin and are merged at its multiples,
 // whichever kernel computes them.
-constexpr int kInvariantChunkKeys = 512;
+constexpr int kInvariantChunkKeys = 256;
 // A sequence with more query rows goes to the kernel that does not split keys.
 constexpr int kMaxShortRows = 16;
 // Rows of one tensor-core tile: short ranges with no more of them (query rows x heads of a group)

@@ -27,7 +27,7 @@ class AttentionRunner {
 
   // Device memory that an AttentionRunner takes.
   static constexpr int64_t WorkspaceBytes(bool batch_invariant) {
-    return int64_t{batch_invariant ? 256 : 128} << 20;
+    return int64_t{batch_invariant ? 512 : 128} << 20;
   }
 
  private:
