@@ -16,10 +16,11 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Copies 16 bytes, or writes zeros and reads nothing.
+constexpr int kPieceBytes = 16;
+// Copies a piece, or writes zeros and reads nothing.
 __device__ inline void CopyPiece(uint32_t to, const void* from, bool real) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from),
-               "r"(real ? 16 : 0)
+               "r"(real ? kPieceBytes : 0)
                : "memory");
 }
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }

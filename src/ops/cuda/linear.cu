@@ -67,10 +67,10 @@ __global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, _
 
 }  // namespace
 
-// Null where nothing asks for it.
+// Null what neither the library nor our kernel asks for.
 struct LinearRunner::Workspace {
-  explicit Workspace(bool for_library)
-      : activations(AllocateOrDie(kActivationBytes)),
+  Workspace(bool for_library, bool for_warpgroups)
+      : activations(for_library || for_warpgroups ? AllocateOrDie(kActivationBytes) : nullptr),
         library(for_library ? AllocateOrDie(kLibraryBytes) : nullptr),
         scales(for_library ? AllocateOrDie(kMaxScales * sizeof(float)) : nullptr),
         bias(for_library ? AllocateOrDie(kMaxBias * sizeof(Bf16)) : nullptr) {}
@@ -86,11 +86,15 @@ struct LinearRunner::Workspace {
   void* const bias;
 };
 
-LinearRunner::LinearRunner(const Context& context)
-    : context_(context), workspace_(std::make_unique<Workspace>(!context.batch_invariant)) {
+LinearRunner::LinearRunner(const Context& context) : context_(context) {
+  const bool warpgroups = HasWarpgroups(context);
   PrepareTiled();
-  if (HasWarpgroups(context)) PrepareWarpgroup();
-  if (!context.batch_invariant) library_ = CublasLt::Load(workspace_->library, kLibraryBytes);
+  if (warpgroups) PrepareWarpgroup();
+  if (!context.batch_invariant) {
+    workspace_ = std::make_unique<Workspace>(true, warpgroups);
+    library_ = CublasLt::Load(workspace_->library, kLibraryBytes);
+  }
+  if (library_ == nullptr) workspace_ = std::make_unique<Workspace>(false, warpgroups);
 }
 
 LinearRunner::~LinearRunner() = default;

@@ -175,6 +175,11 @@ __device__ inline void MultiplyStep(float (&sum)[4], const uint32_t (&low)[kLane
   }
 }
 
+// Whether every token's row begins at a multiple of 16 bytes; else LoadUnaligned.
+inline bool HasWholePieces(const LinearArgs& args) {
+  return args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+}
+
 // Columns col .. col + 7 of a row of 16-bit elements that need not be aligned, zeros behind the
 // end.
 __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {

@@ -202,7 +202,7 @@ void Launch(const Context& context, const LinearArgs& args) {
 template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  const bool aligned = args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  const bool aligned = HasWholePieces(args);
   // Taller blocks read the activations less often; they must still fill the GPU.
   const bool many_rows = args.rows >= 64 * context.num_sms;
   if (!aligned) {

@@ -13,7 +13,6 @@ constexpr int kStages = 4;
 constexpr int kThreads = 256;  // 4 x 2 warps of 32 x 32
 constexpr int kRowTiles = 2;   // of 16 rows, in a warp
 constexpr int kTokenTiles = 4;
-constexpr int kPieceBytes = 16;  // what one copy moves
 constexpr int kOutPitch = kRows + 4;
 
 // The shared memory of a stage: kUnitCols columns of the block's weights and activations, as pieces
@@ -215,7 +214,7 @@ template <typename T, typename W>
 void LaunchTiled(const Context& context, const LinearArgs& args) {
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kRows)),
                     static_cast<unsigned>(CeilDiv(args.tokens, kTokens)));
-  const bool aligned = args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  const bool aligned = HasWholePieces(args);
   if (aligned) {
     TiledKernel<T, W, true><<<blocks, kThreads, kSharedBytes<W>, context.stream>>>(args);
   } else {

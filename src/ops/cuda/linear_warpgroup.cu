@@ -20,7 +20,6 @@ namespace {
 
 constexpr int kGroupThreads = 128;
 constexpr int kGroupRows = 64;
-constexpr int kPieceBytes = 16;
 constexpr int kTokenBytes = kUnitCols * 2;  // of a token in a unit
 constexpr int kTokenPieces = kTokenBytes / kPieceBytes;
 constexpr int kMaxStages = 8;
@@ -450,7 +449,7 @@ void Arrange(const Context& context, const LinearArgs& args, int tile_tokens, vo
   const auto tokens = static_cast<int>(CeilDiv(args.tokens, tile_tokens)) * tile_tokens;
   const int count = tokens * units * 2;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(count, kThreads)));
-  const bool aligned = args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  const bool aligned = HasWholePieces(args);
   LaunchEarly(context, "arranging tokens",
               aligned ? ArrangeTokensKernel<T, W, true> : ArrangeTokensKernel<T, W, false>, blocks,
               kThreads, 0, args, tile_tokens, units, count, static_cast<uint4*>(arranged));
@@ -477,7 +476,7 @@ void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arran
       LaunchEarlyInClusters(
           context, "a product by warpgroups", kCluster, WarpgroupKernel<T, W, kTokens, kCluster>,
           dim3(kCluster, static_cast<unsigned>(tiles), static_cast<unsigned>(row_blocks)),
-          L::kThreads, sizeof(L), args, static_cast<const uint4*>(arranged));
+          L::kThreads, static_cast<int>(sizeof(L)), args, static_cast<const uint4*>(arranged));
     };
     // The largest cluster with which all blocks run at once. Clusters of four do not reach every
     // SM: how many a part of the GPU has need not divide by four.
