@@ -28,7 +28,6 @@ function(tandem_check_headers)
   endforeach()
   add_library(header_check OBJECT ${sources})
   target_include_directories(header_check PRIVATE ${CMAKE_SOURCE_DIR}/src)
-  target_compile_definitions(header_check PRIVATE TANDEM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_compile_options(header_check PRIVATE -O0 -Wno-unused-function)
 endfunction()
 

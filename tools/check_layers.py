@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 # A folder may include itself and what stands before it.
-ORDER = "base tensor quant ops comm model checkpoint plan runtime serve apps".split()
+ORDER = "base tensor quant ops comm model checkpoint engine_folder runtime serve apps".split()
 
 # Folders that see less than the order gives them.
 NARROWER = {
@@ -47,7 +47,7 @@ def visible_from(layer, is_test):
 
 def problem_with(path, layer, quoted, angled, root):
     """The rule that this include breaks, or None."""
-    is_test = path.stem.endswith("_test") or "test" in path.stem.split("_")
+    is_test = path.stem.endswith("_test") or "testing" in path.parts
     if angled:
         if layer not in INSTALLED_LIBRARIES_ALLOWED and INSTALLED_LIBRARIES.match(angled):
             return f"{layer}/ builds with header-only libraries alone; <{angled}> belongs in serve/"

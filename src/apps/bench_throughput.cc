@@ -71,7 +71,7 @@ Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Requ
 
 Result<Load> ReadLoad(const OptionValues& options, const Session& session) {
   Load load;
-  load.slots = session.engine->options().max_batch_size;
+  load.slots = session.engine->max_batch_size();
   load.output_len = static_cast<int32_t>(options.Int("output_len"));
   load.window =
       std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(options.Float("window")));

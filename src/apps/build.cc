@@ -1,6 +1,6 @@
 // `tandem build`: a checkpoint becomes an engine folder, with the flags of trtllm-build. What the
 // old compiler needed is recorded and named in one log line.
-#include "plan/build.h"
+#include "engine_folder/build.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/session.h"
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 #include "serve/text_codec.h"
 
 namespace tandem::apps {

@@ -182,7 +182,7 @@ Status Run(const OptionValues& options, Console& console) {
   const int64_t concurrency = options.Int("concurrency");
   Evaluation evaluation(
       *session, dictionary, console,
-      concurrency > 0 ? static_cast<int>(concurrency) : session->engine->options().max_batch_size);
+      concurrency > 0 ? static_cast<int>(concurrency) : session->engine->max_batch_size());
   const bool has_draft = session->engine->has_draft();
   const QuestionForm& form = Dictionary::Forms().front();
 

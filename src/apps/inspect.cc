@@ -6,7 +6,7 @@
 
 #include "apps/verbs.h"
 #include "checkpoint/check_weights.h"
-#include "plan/source.h"
+#include "engine_folder/source.h"
 #include "tensor/convert.h"
 #include "tensor/safetensors.h"
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/engine.h"
+#include "runtime/engine_options.h"
 
 namespace tandem::apps {
 

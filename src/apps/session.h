@@ -12,9 +12,10 @@
 
 #include "apps/command.h"
 #include "base/clock.h"
+#include "engine_folder/source.h"
 #include "ops/backend.h"
-#include "plan/source.h"
 #include "runtime/engine.h"
+#include "runtime/engine_options.h"
 #include "runtime/engine_plan.h"
 
 namespace tandem::apps {

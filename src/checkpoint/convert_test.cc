@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "checkpoint/hf_folder_test_util.h"
 #include "checkpoint/hf_reader.h"
+#include "checkpoint/testing/hf_folder.h"
 
 namespace tandem {
 namespace {

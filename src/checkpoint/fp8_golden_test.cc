@@ -2,10 +2,10 @@
 // backend and type: logits of every position against those computed in float32.
 #include <gtest/gtest.h>
 
-#include "checkpoint/golden_test_util.h"
 #include "checkpoint/hf_reader.h"
-#include "model/decoder_test_driver.h"
-#include "ops/op_test.h"
+#include "checkpoint/testing/golden.h"
+#include "model/testing/decoder_driver.h"
+#include "ops/testing/op_test.h"
 
 namespace tandem {
 namespace {

@@ -1,10 +1,11 @@
 // Our forward pass against Hugging Face transformers: logits of every position of every prompt, on
 // tiny random models of several shapes and spellings (tests/golden/make_fixtures.py).
+#include "checkpoint/testing/golden.h"
+
 #include <gtest/gtest.h>
 
-#include "checkpoint/golden_test_util.h"
 #include "checkpoint/hf_reader.h"
-#include "model/decoder_test_driver.h"
+#include "model/testing/decoder_driver.h"
 
 namespace tandem {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <iostream>
 
-#include "checkpoint/golden_test_util.h"
 #include "checkpoint/hf_reader.h"
-#include "model/decoder_test_driver.h"
-#include "model/reference_decoder_test_util.h"
-#include "ops/op_test.h"
+#include "checkpoint/testing/golden.h"
+#include "model/testing/decoder_driver.h"
+#include "model/testing/reference_decoder.h"
+#include "ops/testing/op_test.h"
 
 namespace tandem {
 namespace {

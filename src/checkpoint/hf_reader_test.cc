@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "checkpoint/check_weights.h"
-#include "checkpoint/hf_folder_test_util.h"
+#include "checkpoint/testing/hf_folder.h"
 
 namespace tandem {
 namespace {

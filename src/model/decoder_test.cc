@@ -6,8 +6,8 @@
 #include <random>
 #include <tuple>
 
-#include "model/decoder_test_driver.h"
-#include "model/reference_decoder_test_util.h"
+#include "model/testing/decoder_driver.h"
+#include "model/testing/reference_decoder.h"
 
 namespace tandem {
 namespace {

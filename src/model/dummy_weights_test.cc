@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "model/decoder_test_driver.h"
+#include "model/testing/decoder_driver.h"
 #include "tensor/convert.h"
 
 namespace tandem {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/op_test.h"
+#include "ops/testing/op_test.h"
 
 namespace tandem::ops {
 namespace {

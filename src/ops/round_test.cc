@@ -1,5 +1,5 @@
 // A round's look-ups, on every backend, and what is broken.
-#include "ops/round_test.h"
+#include "ops/testing/round_test.h"
 
 namespace tandem::ops {
 namespace {

@@ -3,7 +3,7 @@
 // sequences than a block of threads, and the ratio rule's rows.
 #include <limits>
 
-#include "ops/round_test.h"
+#include "ops/testing/round_test.h"
 
 namespace tandem::ops {
 namespace {

@@ -2,7 +2,7 @@
 // normalisation, activation, look-up, the gated MLP.
 #include <cmath>
 
-#include "ops/op_test.h"
+#include "ops/testing/op_test.h"
 
 namespace tandem::ops {
 namespace {

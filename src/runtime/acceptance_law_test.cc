@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ops/testing/forwarding_backend.h"
-#include "runtime/test_engine.h"
-#include "runtime/test_law.h"
+#include "runtime/testing/test_engine.h"
+#include "runtime/testing/test_law.h"
 
 namespace tandem {
 namespace {

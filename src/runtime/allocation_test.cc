@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "runtime/steady_engine_test_util.h"
+#include "runtime/testing/steady_engine.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define TANDEM_COUNTS_MALLOC 0  // the sanitizer has its own malloc

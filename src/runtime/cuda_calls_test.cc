@@ -16,7 +16,7 @@
 #include <iostream>
 #include <new>
 
-#include "runtime/steady_engine_test_util.h"
+#include "runtime/testing/steady_engine.h"
 
 namespace {
 

@@ -5,8 +5,9 @@
 #include <filesystem>
 #include <iostream>
 
-#include "plan/source.h"
-#include "runtime/test_engine.h"
+#include "base/testing/source_dir.h"
+#include "engine_folder/source.h"
+#include "runtime/testing/test_engine.h"
 
 namespace tandem {
 namespace {
@@ -33,8 +34,7 @@ const std::vector<std::vector<int32_t>>& Words() {
 class EmbeddedPairTest : public testing::Test {
  protected:
   static EngineModel Load(const char* name) {
-    const std::filesystem::path folder =
-        std::filesystem::path(TANDEM_SOURCE_DIR) / "models" / "dictionary" / name;
+    const std::filesystem::path folder = SourceDir() / "models" / "dictionary" / name;
     ModelSource source = OpenModel(folder).value();
     return {LoadWeights(*source.weights, TestBackend(), 256).value(), name};
   }

@@ -9,64 +9,23 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "model/weights.h"
-#include "ops/backend.h"
+#include "runtime/cache/kv_cache.h"
 #include "runtime/host_times.h"
-#include "runtime/kv_cache.h"
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 
 namespace tandem {
 
-enum class SchedulerPolicy : uint8_t {
-  kMaxUtilization,  // admit optimistically; pause the last started when blocks run out, re-prefill
-                    // later
-  kGuaranteedNoEvict,  // reserve to the longest possible length
-  kStaticBatch,        // as no-evict, but admit only when nothing is active
-};
-
-enum class DraftMode : uint8_t {
-  kAdaptive,  // k chosen per sequence by expected goodput, 0 when drafting would not pay
-  kFixed,     // always fixed_draft_len (tests, and who wants it)
-  kOff,
-};
-
-// Where the state of running sequences lies.
-enum class ExecutorKind : uint8_t {
-  kAuto,    // on a device that is not the CPU: there; else on the host
-  kHost,    // the CPU backend alone
-  kDevice,  // in the backend's memory, whatever it is (tests)
-};
-
-struct EngineOptions {
-  int32_t max_batch_size = 64;          // sequences a step, and slots
-  int32_t max_num_tokens = 2048;        // target rows a step (prefill chunks + decodes + drafts)
-  int32_t max_seq_len = 0;              // prompt + output; 0: what the model and the cache allow
-  int32_t max_input_len = 0;            // prompt; 0: as max_seq_len
-  int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
-  Nanos max_queue_wait{0};              // a request that waits longer ends so too; 0: no limit
-  int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
-  double kv_cache_free_fraction = 0.5;  // of what is free after loading, when planned
-  std::optional<DType> kv_cache_dtype;  // of both models' pools; their own types when left out
-  int32_t block_tokens = 32;
-  bool enable_prefix_reuse = true;
-  bool enable_chunked_prefill = true;
-  SchedulerPolicy policy = SchedulerPolicy::kMaxUtilization;
-  int32_t steps_in_flight = 0;  // 0 or 1
-  DraftMode draft_mode = DraftMode::kAdaptive;
-  int32_t fixed_draft_len = 4;
-  int32_t max_draft_len = 8;
-  int32_t lookup_ngram =
-      0;  // > 0: n-gram lookup drafts from the sequence's own history, tried first
-  bool ratio_acceptance = false;  // the seeds' use_logits: ratio rule instead of token match
-  ExecutorKind executor = ExecutorKind::kAuto;
-  uint64_t seed = 0;  // 0: from the system; the source of seeds of requests without one
-};
+namespace ops {
+class Backend;
+}
+struct Weights;
+struct EngineOptions;  // engine_options.h
+struct MemoryLine;     // memory_planner.h
 
 // A snapshot for metrics; totals since the start.
 struct EngineStats {
@@ -86,13 +45,6 @@ struct EngineStats {
   int64_t drafts_proposed = 0;
   int64_t drafts_accepted = 0;
   double seconds_since_step = 0;  // heartbeat age; small while idle too
-};
-
-// One line of the memory plan, printed at start.
-struct MemoryLine {
-  std::string what;  // "target weights"
-  int64_t bytes = 0;
-  std::string option;  // the option that changes it; empty when none does
 };
 
 struct EngineModel {
@@ -139,6 +91,7 @@ class Engine {
   const std::vector<MemoryLine>& memory_plan() const;
   // The effective options, with what was planned filled in.
   const EngineOptions& options() const;
+  int32_t max_batch_size() const;
   int32_t max_seq_len() const;
   // The longest prompt: max_input_len, or less where a prompt may not be chunked.
   int32_t max_input_len() const;

@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "model/kv_pool.h"
-#include "runtime/cost_probe.h"
-#include "runtime/cpu_executor.h"
-#include "runtime/device_executor.h"
 #include "runtime/engine.h"
 #include "runtime/engine_parts.h"
 #include "runtime/engine_plan.h"
+#include "runtime/execution/cost_probe.h"
+#include "runtime/execution/cpu_executor.h"
+#include "runtime/execution/device_executor.h"
 
 namespace tandem {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/commit.h"
+#include "runtime/scheduling/commit.h"
 
 namespace tandem {
 

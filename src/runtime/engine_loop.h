@@ -9,10 +9,11 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/engine.h"
 #include "runtime/engine_parts.h"
 #include "runtime/event_queue.h"
 #include "runtime/inbox.h"
-#include "runtime/scheduler.h"
+#include "runtime/scheduling/scheduler.h"
 
 namespace tandem {
 

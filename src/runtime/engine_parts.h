@@ -6,12 +6,13 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/engine.h"
-#include "runtime/executor.h"
-#include "runtime/executor_config.h"
-#include "runtime/kv_cache.h"
-#include "runtime/scheduler.h"
-#include "runtime/speculative.h"
+#include "runtime/cache/kv_cache.h"
+#include "runtime/engine_options.h"
+#include "runtime/execution/executor.h"
+#include "runtime/execution/executor_config.h"
+#include "runtime/memory_planner.h"
+#include "runtime/scheduling/scheduler.h"
+#include "runtime/speculation/speculative.h"
 
 namespace tandem {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "model/decoder.h"
-#include "runtime/device_memory.h"
+#include "runtime/execution/device_memory.h"
 
 namespace tandem {
 namespace {

@@ -4,10 +4,10 @@
 #pragma once
 
 #include "ops/backend.h"
-#include "runtime/engine.h"
-#include "runtime/executor_config.h"
+#include "runtime/engine_options.h"
+#include "runtime/execution/executor_config.h"
 #include "runtime/memory_planner.h"
-#include "runtime/scheduler.h"
+#include "runtime/scheduling/scheduler.h"
 
 namespace tandem {
 

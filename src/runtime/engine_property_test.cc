@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "runtime/test_engine.h"
+#include "runtime/testing/test_engine.h"
 
 namespace tandem {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <thread>
 
-#include "runtime/test_engine.h"
+#include "runtime/testing/test_engine.h"
 
 namespace tandem {
 namespace {

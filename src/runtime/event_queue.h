@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 
 namespace tandem {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/sequence.h"
+#include "runtime/scheduling/sequence.h"
 
 namespace tandem {
 

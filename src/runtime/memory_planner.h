@@ -8,9 +8,16 @@
 
 #include "base/status.h"
 #include "model/spec.h"
-#include "runtime/engine.h"
+#include "runtime/engine_options.h"
 
 namespace tandem {
+
+// One line of the memory plan, printed at start.
+struct MemoryLine {
+  std::string what;  // "target weights"
+  int64_t bytes = 0;
+  std::string option;  // the option that changes it; empty when none does
+};
 
 struct ModelMemory {
   const ModelSpec* spec = nullptr;  // null: no such model

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/options.h"
-#include "runtime/engine.h"
+#include "runtime/engine_options.h"
 
 namespace tandem {
 

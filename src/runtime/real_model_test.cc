@@ -5,8 +5,8 @@
 #include <string>
 
 #include "runtime/engine_plan.h"
-#include "runtime/test_engine.h"
-#include "runtime/test_llama.h"
+#include "runtime/testing/test_engine.h"
+#include "runtime/testing/test_llama.h"
 
 namespace tandem {
 namespace {

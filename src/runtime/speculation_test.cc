@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "runtime/test_engine.h"
+#include "runtime/testing/test_engine.h"
 
 namespace tandem {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 #include "serve/choice_decoder.h"
 #include "serve/text_request.h"
 

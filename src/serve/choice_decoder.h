@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 #include "serve/text_codec.h"
 #include "serve/text_request.h"
 #include "text/stop_matcher.h"

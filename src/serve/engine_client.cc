@@ -14,7 +14,7 @@ class DirectEngineClient final : public EngineClient {
   bool PopEvent(Event& event, Nanos timeout) override { return engine_.PopEvent(event, timeout); }
   EngineStats Stats() const override { return engine_.Stats(); }
   EngineLimits limits() const override {
-    return {engine_.max_seq_len(), engine_.max_input_len(), engine_.options().max_batch_size,
+    return {engine_.max_seq_len(), engine_.max_input_len(), engine_.max_batch_size(),
             engine_.has_draft()};
   }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/testing/source_dir.h"
 #include "serve/testing/test_server.h"
 
 namespace tandem::serve {
@@ -128,8 +129,7 @@ void Check(const Exchange& exchange, HttpClient& client) {
 class ProtocolTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(ProtocolTest, AnswersAsWritten) {
-  const std::filesystem::path path =
-      std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/protocol" / (GetParam() + ".txt");
+  const std::filesystem::path path = SourceDir() / "tests/protocol" / (GetParam() + ".txt");
   const Result<std::string> text = ReadTextFile(path);
   ASSERT_TRUE(text.ok()) << text.status().message();
   const std::vector<Exchange> exchanges = TranscriptReader(*text).Read();

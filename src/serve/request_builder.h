@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 #include "serve/engine_client.h"
 #include "serve/generation_defaults.h"
 #include "serve/text_codec.h"

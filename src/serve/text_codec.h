@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "runtime/request.h"
+#include "runtime/request/request.h"
 
 namespace tandem::serve {
 

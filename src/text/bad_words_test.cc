@@ -5,7 +5,7 @@
 #include <random>
 
 #include "text/detokenizer.h"
-#include "text/test_tokenizers.h"
+#include "text/testing/tokenizers.h"
 
 namespace tandem {
 namespace {

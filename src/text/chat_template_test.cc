@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <fstream>
 
+#include "base/testing/source_dir.h"
 #include "text/detokenizer.h"
-#include "text/test_tokenizers.h"
+#include "text/testing/tokenizers.h"
 
 namespace tandem {
 namespace {
@@ -27,8 +28,7 @@ TEST(ChatTemplate, RendersTheTemplateOfAModelFolder) {
 }
 
 TEST(ChatTemplate, EmbeddedPairAsksItsQuestion) {
-  const std::filesystem::path models =
-      std::filesystem::path(TANDEM_SOURCE_DIR) / "models/dictionary";
+  const std::filesystem::path models = SourceDir() / "models/dictionary";
   const auto target = Tokenizer::Load(models / "target").value();
   const auto draft = Tokenizer::Load(models / "draft").value();
   EXPECT_TRUE(target->CompatibleWith(*draft).ok());

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "text/test_tokenizers.h"
+#include "text/testing/tokenizers.h"
 
 namespace tandem {
 namespace {

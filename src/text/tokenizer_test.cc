@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "text/test_tokenizers.h"
+#include "text/testing/tokenizers.h"
 
 namespace tandem {
 namespace {

@@ -1,0 +1,66 @@
+// The tiny models of tests/data/tiny and what Hugging Face transformers computes with them
+// (tests/golden/make_fixtures.py). Test code, pure functions.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/testing/source_dir.h"
+#include "model/json_fields.h"
+#include "tensor/safetensors.h"
+
+namespace tandem {
+
+inline std::filesystem::path GoldenFolder() { return SourceDir() / "tests/data/tiny"; }
+
+inline std::vector<std::string> GoldenModels() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(GoldenFolder())) {
+    if (std::filesystem::exists(entry.path() / "golden.safetensors")) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// A model's prompts by name.
+inline std::map<std::string, std::vector<int32_t>> GoldenPrompts(
+    const std::filesystem::path& model) {
+  const auto json = JsonFields::Parse(*ReadTextFile(model / "golden.json"));
+  EXPECT_TRUE(json.ok()) << json.status().message();
+  const auto prompts = json->Object("prompts");
+  EXPECT_TRUE(prompts.has_value());
+  std::map<std::string, std::vector<int32_t>> tokens;
+  for (const std::string& name : prompts->Keys()) {
+    for (const int64_t token : prompts->Ints(name)) {
+      tokens[name].push_back(static_cast<int32_t>(token));
+    }
+  }
+  return tokens;
+}
+
+// |ours - golden| / |golden| over all positions.
+inline double RelativeError(const std::vector<std::vector<float>>& ours, const Tensor& golden) {
+  EXPECT_EQ(golden.dim(0), static_cast<int64_t>(ours.size()));
+  EXPECT_EQ(golden.dim(1), static_cast<int64_t>(ours[0].size()));
+  double difference = 0;
+  double norm = 0;
+  for (int64_t i = 0; i < golden.NumElements(); ++i) {
+    const double expected = golden.As<float>()[i];
+    const auto row = static_cast<size_t>(i / golden.dim(1));
+    const double actual = ours[row][static_cast<size_t>(i % golden.dim(1))];
+    difference += (actual - expected) * (actual - expected);
+    norm += expected * expected;
+  }
+  return std::sqrt(difference / norm);
+}
+
+}  // namespace tandem

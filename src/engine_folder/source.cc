@@ -1,0 +1,104 @@
+#include "engine_folder/source.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "checkpoint/hf_reader.h"
+#include "model/json_fields.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<ModelSource::Kind> KindOf(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  const auto text = ReadTextFile(path);
+  if (text.status().code() == Code::kNotFound) {
+    return NotFound(folder.string() +
+                    ": holds no config.json; a model is a Hugging Face folder, a checkpoint or an "
+                    "engine, and each has one");
+  }
+  if (!text.ok()) return text.status();
+  const auto json = JsonFields::Parse(*text);
+  if (!json.ok()) return json.status().Annotate(path.string());
+  if (json->Has("build_config")) return ModelSource::Kind::kEngine;
+  if (json->Has("architectures")) return ModelSource::Kind::kHuggingFace;
+  if (json->Has("architecture")) return ModelSource::Kind::kCheckpoint;
+  return InvalidArgument(path.string() +
+                         ": has none of the keys \"architectures\" (a Hugging Face folder), "
+                         "\"architecture\" (a checkpoint) and \"build_config\" (an engine)");
+}
+
+fs::path TokenizerDir(const fs::path& folder) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    std::error_code error;
+    if (fs::is_regular_file(folder / name, error)) return folder;
+  }
+  return {};
+}
+
+Status OpenWeights(const fs::path& path, std::optional<DType> dtype, ModelSource& model) {
+  switch (model.kind) {
+    case ModelSource::Kind::kHuggingFace: {
+      TANDEM_ASSIGN_OR_RETURN(model.weights, HfReader::Open(path, dtype));
+      return {};
+    }
+    case ModelSource::Kind::kCheckpoint: {
+      TANDEM_ASSIGN_OR_RETURN(auto source, OpenCheckpoint(path));
+      model.sharding = source->sharding();
+      model.weights = std::move(source);
+      return {};
+    }
+    case ModelSource::Kind::kEngine: {
+      TANDEM_ASSIGN_OR_RETURN(auto engine, OpenEngine(path));
+      model.sharding = engine.source->sharding();
+      model.limits = engine.limits;
+      model.weights = std::move(engine.source);
+      return {};
+    }
+    case ModelSource::Kind::kDummy:
+      break;
+  }
+  return Internal("a dummy has no folder");
+}
+
+}  // namespace
+
+std::string_view KindName(ModelSource::Kind kind) {
+  constexpr std::array<std::string_view, 4> kNames = {"Hugging Face folder", "checkpoint", "engine",
+                                                      "dummy"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return NotFound(path.string() + ": does not exist");
+  if (!fs::is_directory(path, error)) {
+    return InvalidArgument(path.string() +
+                           ": is a file; a model is a folder (Hugging Face, checkpoint or engine)");
+  }
+  ModelSource model;
+  model.path = path;
+  TANDEM_ASSIGN_OR_RETURN(model.kind, KindOf(path));
+  TANDEM_RETURN_IF_ERROR(OpenWeights(path, dtype, model));
+  model.tokenizer_dir = TokenizerDir(path);
+  return model;
+}
+
+Result<ModelSource> OpenDummy(const fs::path& config, const DummyOptions& options) {
+  std::error_code error;
+  const fs::path file = fs::is_directory(config, error) ? config / "config.json" : config;
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
+  auto source = DummySource::FromConfig(text, options);
+  if (!source.ok()) return source.status().Annotate(file.string());
+  ModelSource model;
+  model.kind = ModelSource::Kind::kDummy;
+  model.path = file;
+  model.weights = *std::move(source);
+  model.tokenizer_dir = TokenizerDir(file.parent_path());
+  return model;
+}
+
+}  // namespace tandem

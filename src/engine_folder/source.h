@@ -1,0 +1,43 @@
+// OpenModel: whatever a user may name as a model (Hugging Face folder, checkpoint, engine) becomes
+// a WeightSource with its spec, limits and tokenizer folder. The caller owns it; used by one
+// thread.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "checkpoint/sharding.h"
+#include "engine_folder/build.h"
+#include "model/dummy_weights.h"
+#include "model/weights.h"
+
+namespace tandem {
+
+struct ModelSource {
+  enum class Kind { kHuggingFace, kCheckpoint, kEngine, kDummy };
+
+  Kind kind = Kind::kHuggingFace;
+  std::filesystem::path path;
+  std::unique_ptr<WeightSource> weights;
+  Sharding sharding;                    // as stored; any source can be loaded unsharded
+  std::optional<BuildLimits> limits;    // of an engine
+  std::filesystem::path tokenizer_dir;  // empty when the folder holds no tokenizer
+
+  const ModelSpec& spec() const { return weights->spec(); }
+};
+
+// "Hugging Face folder", "checkpoint", "engine", "dummy"
+std::string_view KindName(ModelSource::Kind kind);
+
+// Says what was looked for when the path is none of the three. `dtype` computes a Hugging Face
+// folder in another type than its own.
+Result<ModelSource> OpenModel(const std::filesystem::path& path,
+                              std::optional<DType> dtype = std::nullopt);
+
+// A model made from a config.json (or the folder that holds one) alone; see model/dummy_weights.h.
+Result<ModelSource> OpenDummy(const std::filesystem::path& config,
+                              const DummyOptions& options = {});
+
+}  // namespace tandem

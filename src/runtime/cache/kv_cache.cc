@@ -1,0 +1,363 @@
+#include "runtime/cache/kv_cache.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+#include "runtime/cache/prefix_index.h"
+
+namespace tandem {
+namespace {
+
+constexpr BlockId kNone = PrefixIndex::kNone;
+constexpr BlockId kRoot = PrefixIndex::kRoot;
+constexpr size_t kTarget = static_cast<size_t>(ModelIndex::kTarget);
+constexpr size_t kDraft = static_cast<size_t>(ModelIndex::kDraft);
+
+size_t Index(BlockId block) { return static_cast<size_t>(block); }
+
+// A tree node is a block: the tree needs no ids of its own.
+struct Block {
+  int32_t references = 0;
+  bool in_tree = false;
+  // The rest counts while it is in the tree.
+  BlockId parent = kRoot;
+  int32_t children = 0;
+  int32_t active_children = 0;  // children that are active(): they hold this block in the tree
+  int32_t draft_tokens = 0;     // leading tokens the draft has computed; the target has all of them
+  // Neighbours in the eviction list; meaningful while in the tree and not active.
+  BlockId older = kNone;
+  BlockId newer = kNone;
+
+  // In use, or above a block that is. A block can be above one in use without being so itself: the
+  // sequence below kept its own copy of this content (see Publish).
+  bool active() const { return references > 0 || active_children > 0; }
+};
+
+}  // namespace
+
+// Invariants, besides the plain ones:
+// - the eviction list holds exactly the blocks in the tree that are not active;
+// - there, a parent is newer than its children (it becomes inactive when its last active child has,
+// or
+//   later), so the oldest one is always a leaf and the least recently used one: eviction is O(1).
+struct KvCache::Impl {
+  explicit Impl(const KvCacheOptions& cache_options)
+      : options(cache_options),
+        blocks(Index(cache_options.num_blocks)),
+        index(cache_options.num_blocks, cache_options.block_tokens) {
+    free.reserve(blocks.size());
+    for (BlockId block = options.num_blocks - 1; block >= 0; --block) free.push_back(block);
+  }
+
+  struct Found {
+    int32_t whole = 0;         // blocks
+    BlockId last = kRoot;      // the last of them
+    PrefixIndex::Common next;  // what of the next block is there
+  };
+
+  Block& At(BlockId block) {
+    TANDEM_CHECK(block >= 0 && block < options.num_blocks,
+                 "block " + std::to_string(block) + " of " + std::to_string(options.num_blocks));
+    return blocks[Index(block)];
+  }
+  const Block& At(BlockId block) const { return const_cast<Impl*>(this)->At(block); }
+
+  template <typename Visit>
+  Found Walk(std::span<const int32_t> tokens, Visit visit) const;
+
+  void Reference(BlockId block);
+  void Unreference(BlockId block);
+  // A block in the tree has just become active (inactive): takes it from (puts it into) the
+  // eviction list, and the blocks above it that became so with it.
+  void BecameActive(BlockId block);
+  void BecameInactive(BlockId block);
+  void PushNewest(BlockId block);
+  void Unlink(BlockId block);
+
+  void InsertIntoTree(BlockId block, BlockId parent, std::span<const int32_t> tokens);
+  void EvictOldest();
+
+  const KvCacheOptions options;
+  std::vector<Block> blocks;
+  PrefixIndex index;
+  std::vector<BlockId> free;
+  BlockId oldest = kNone;
+  BlockId newest = kNone;
+  int32_t num_evictable = 0;   // length of the eviction list
+  int32_t num_referenced = 0;  // blocks with references
+  int64_t lookup_tokens = 0;
+  int64_t hit_tokens = 0;
+  int64_t evictions = 0;
+};
+
+// Calls visit(block) for each whole block of the longest prefix that leaves a token to compute.
+template <typename Visit>
+KvCache::Impl::Found KvCache::Impl::Walk(std::span<const int32_t> tokens, Visit visit) const {
+  Found found;
+  if (!options.enable_reuse || tokens.empty()) return found;
+  const auto block_tokens = static_cast<size_t>(options.block_tokens);
+  std::span<const int32_t> rest = tokens.first(tokens.size() - 1);
+  while (rest.size() >= block_tokens) {
+    const BlockId block = index.Find(found.last, rest.first(block_tokens));
+    if (block == kNone) break;
+    visit(block);
+    found.last = block;
+    ++found.whole;
+    rest = rest.subspan(block_tokens);
+  }
+  if (!rest.empty()) found.next = index.FindCommon(found.last, rest);
+  return found;
+}
+
+void KvCache::Impl::PushNewest(BlockId block) {
+  Block& node = At(block);
+  node.older = newest;
+  node.newer = kNone;
+  if (newest != kNone) At(newest).newer = block;
+  newest = block;
+  if (oldest == kNone) oldest = block;
+  ++num_evictable;
+}
+
+void KvCache::Impl::Unlink(BlockId block) {
+  Block& node = At(block);
+  (node.older != kNone ? At(node.older).newer : oldest) = node.newer;
+  (node.newer != kNone ? At(node.newer).older : newest) = node.older;
+  node.older = node.newer = kNone;
+  --num_evictable;
+}
+
+void KvCache::Impl::BecameActive(BlockId block) {
+  while (true) {
+    Unlink(block);
+    const BlockId parent = At(block).parent;
+    if (parent == kRoot) return;
+    const bool parent_was_active = At(parent).active();
+    ++At(parent).active_children;
+    if (parent_was_active) return;
+    block = parent;
+  }
+}
+
+void KvCache::Impl::BecameInactive(BlockId block) {
+  while (true) {
+    PushNewest(block);
+    const BlockId parent = At(block).parent;
+    if (parent == kRoot) return;
+    --At(parent).active_children;
+    if (At(parent).active()) return;
+    block = parent;
+  }
+}
+
+void KvCache::Impl::Reference(BlockId block) {
+  Block& node = At(block);
+  const bool was_active = node.active();
+  if (node.references++ == 0) ++num_referenced;
+  if (node.in_tree && !was_active) BecameActive(block);
+}
+
+void KvCache::Impl::Unreference(BlockId block) {
+  Block& node = At(block);
+  TANDEM_CHECK(node.references > 0, "block " + std::to_string(block) + " is released too often");
+  if (--node.references > 0) return;
+  --num_referenced;
+  if (!node.in_tree) {
+    free.push_back(block);
+  } else if (!node.active()) {
+    BecameInactive(block);
+  }
+}
+
+void KvCache::Impl::InsertIntoTree(BlockId block, BlockId parent, std::span<const int32_t> tokens) {
+  index.Insert(block, parent, tokens);
+  Block& node = At(block);
+  node.in_tree = true;
+  node.parent = parent;
+  node.children = 0;
+  node.active_children = 0;
+  node.draft_tokens = 0;
+  if (parent == kRoot) return;
+  ++At(parent).children;
+  const bool parent_was_active = At(parent).active();
+  ++At(parent).active_children;
+  if (!parent_was_active) BecameActive(parent);
+}
+
+void KvCache::Impl::EvictOldest() {
+  const BlockId block = oldest;
+  Block& node = At(block);
+  TANDEM_CHECK(node.children == 0 && node.references == 0,
+               "evicting block " + std::to_string(block) + " with " +
+                   std::to_string(node.children) + " children and " +
+                   std::to_string(node.references) + " references");
+  Unlink(block);
+  index.Erase(block);
+  if (node.parent != kRoot) --At(node.parent).children;
+  node = Block{};
+  free.push_back(block);
+  ++evictions;
+}
+
+KvCache::KvCache(const KvCacheOptions& options) {
+  TANDEM_CHECK(options.num_blocks >= 0 && options.block_tokens > 0,
+               std::to_string(options.num_blocks) + " blocks of " +
+                   std::to_string(options.block_tokens) + " tokens");
+  impl_ = std::make_unique<Impl>(options);
+}
+
+KvCache::~KvCache() = default;
+
+int32_t KvCache::block_tokens() const { return impl_->options.block_tokens; }
+
+int32_t KvCache::AvailableBlocks() const {
+  return static_cast<int32_t>(impl_->free.size()) + impl_->num_evictable;
+}
+
+PrefixMatch KvCache::Match(std::span<const int32_t> tokens) {
+  Impl& impl = *impl_;
+  PrefixMatch match;
+  match.blocks.reserve(tokens.size() / static_cast<size_t>(block_tokens()));
+  bool draft_follows = true;
+  const auto extend = [&](BlockId block, int32_t usable) {
+    const int32_t draft_usable = std::min(impl.At(block).draft_tokens, usable);
+    match.computed[kTarget] += usable;
+    if (draft_follows) match.computed[kDraft] += draft_usable;
+    draft_follows = draft_follows && draft_usable == usable;
+    impl.Reference(block);
+  };
+  const Impl::Found found = impl.Walk(tokens, [&](BlockId block) {
+    match.blocks.push_back(block);
+    extend(block, block_tokens());
+  });
+  if (found.next.tokens > 0) {
+    match.partial_source = found.next.block;
+    match.partial_tokens = found.next.tokens;
+    extend(found.next.block, found.next.tokens);
+  }
+  impl.lookup_tokens += static_cast<int64_t>(tokens.size());
+  impl.hit_tokens += match.computed[kTarget];
+  return match;
+}
+
+int32_t KvCache::PeekMatch(std::span<const int32_t> tokens) const {
+  const Impl::Found found = impl_->Walk(tokens, [](BlockId) {});
+  return found.whole * block_tokens() + found.next.tokens;
+}
+
+bool KvCache::Allocate(int32_t count, std::vector<BlockId>& blocks) {
+  Impl& impl = *impl_;
+  if (count > AvailableBlocks()) return false;
+  for (int32_t i = 0; i < count; ++i) {
+    if (impl.free.empty()) impl.EvictOldest();
+    const BlockId block = impl.free.back();
+    impl.free.pop_back();
+    impl.Reference(block);
+    blocks.push_back(block);
+  }
+  return true;
+}
+
+void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
+                      const ComputedLengths& computed, const ComputedLengths& published) {
+  Impl& impl = *impl_;
+  if (!impl.options.enable_reuse) return;
+  const int32_t size = block_tokens();
+  const auto known = static_cast<int32_t>(tokens.size());
+  const int32_t whole = std::min(known, computed[kTarget]) / size;
+  TANDEM_CHECK(Index(whole) <= blocks.size(), std::to_string(whole) + " blocks are computed, " +
+                                                  std::to_string(blocks.size()) + " are there");
+  // What came before the new stands, and behind a block of the caller's own the tree goes on.
+  const bool draft_moved = computed[kDraft] > published[kDraft];
+  const int32_t stands =
+      draft_moved ? std::min(published[kTarget], published[kDraft]) : published[kTarget];
+  int32_t first = std::min(stands / size, whole);
+  while (first > 0 && !impl.At(blocks[Index(first - 1)]).in_tree) --first;
+  BlockId parent = first > 0 ? blocks[Index(first - 1)] : kRoot;
+  for (int32_t i = first; i < whole; ++i) {
+    const BlockId block = blocks[Index(i)];
+    TANDEM_CHECK(impl.At(block).references > 0,
+                 "block " + std::to_string(block) + " is published without a reference");
+    if (!impl.At(block).in_tree) {
+      const auto content = tokens.subspan(Index(i * size), Index(size));
+      const BlockId other = impl.index.Find(parent, content);
+      if (other != kNone) {  // private: what follows it can still hang below the other one
+        parent = other;
+        continue;
+      }
+      impl.InsertIntoTree(block, parent, content);
+    }
+    const int32_t draft_tokens = std::clamp(computed[kDraft] - i * size, 0, size);
+    impl.At(block).draft_tokens = std::max(impl.At(block).draft_tokens, draft_tokens);
+    parent = block;
+  }
+}
+
+void KvCache::Release(std::span<const BlockId> blocks) {
+  for (const BlockId block : blocks) impl_->Unreference(block);
+}
+
+KvCacheStats KvCache::Stats() const {
+  const Impl& impl = *impl_;
+  KvCacheStats stats;
+  stats.total_blocks = impl.options.num_blocks;
+  stats.free_blocks = static_cast<int32_t>(impl.free.size());
+  stats.referenced_blocks = impl.num_referenced;
+  stats.cached_blocks = stats.total_blocks - stats.free_blocks - stats.referenced_blocks;
+  stats.lookup_tokens = impl.lookup_tokens;
+  stats.hit_tokens = impl.hit_tokens;
+  stats.evictions = impl.evictions;
+  return stats;
+}
+
+void KvCache::CheckIntegrity() const {
+  const Impl& impl = *impl_;
+  const auto equal = [](int64_t counted, int64_t kept, const char* what) {
+    TANDEM_CHECK(counted == kept, std::string(what) + ": counted " + std::to_string(counted) +
+                                      ", kept " + std::to_string(kept));
+  };
+  int32_t referenced = 0;
+  int32_t in_tree = 0;
+  int32_t evictable = 0;
+  int32_t unused = 0;
+  std::vector<int32_t> children(impl.blocks.size());
+  std::vector<int32_t> active_children(impl.blocks.size());
+  for (const Block& block : impl.blocks) {
+    referenced += block.references > 0 ? 1 : 0;
+    in_tree += block.in_tree ? 1 : 0;
+    evictable += block.in_tree && !block.active() ? 1 : 0;
+    unused += !block.in_tree && block.references == 0 ? 1 : 0;
+    if (!block.in_tree || block.parent == kRoot) continue;
+    TANDEM_CHECK(impl.At(block.parent).in_tree, "a parent is not in the tree");
+    ++children[Index(block.parent)];
+    active_children[Index(block.parent)] += block.active() ? 1 : 0;
+  }
+  equal(referenced, impl.num_referenced, "referenced blocks");
+  equal(in_tree, impl.index.size(), "blocks in the tree");
+  equal(evictable, impl.num_evictable, "evictable blocks");
+  equal(unused, static_cast<int64_t>(impl.free.size()), "free blocks");
+  for (size_t i = 0; i < impl.blocks.size(); ++i) {
+    if (!impl.blocks[i].in_tree) continue;
+    equal(children[i], impl.blocks[i].children, "children of a block");
+    equal(active_children[i], impl.blocks[i].active_children, "active children of a block");
+  }
+  for (const BlockId block : impl.free)
+    equal(impl.At(block).references, 0, "references of a free block");
+
+  std::vector<int32_t> age(impl.blocks.size(), -1);  // place in the eviction list, oldest first
+  int32_t listed = 0;
+  for (BlockId block = impl.oldest; block != kNone && listed <= evictable;
+       block = impl.At(block).newer) {
+    age[Index(block)] = listed++;
+  }
+  equal(listed, evictable, "length of the eviction list");
+  for (const Block& block : impl.blocks) {
+    const auto self = static_cast<size_t>(&block - impl.blocks.data());
+    if (age[self] < 0 || block.parent == kRoot || age[Index(block.parent)] < 0) continue;
+    TANDEM_CHECK(age[self] < age[Index(block.parent)],
+                 "a parent would be evicted before its child");
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,47 @@
+// EngineOptions: what an engine is made with. A plain value; option_rows.h has the option table's
+// rows that fill it in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+#include "runtime/scheduling/scheduler.h"
+#include "runtime/speculation/speculative.h"
+#include "tensor/dtype.h"
+
+namespace tandem {
+
+// Where the state of running sequences lies.
+enum class ExecutorKind : uint8_t {
+  kAuto,    // on a device that is not the CPU: there; else on the host
+  kHost,    // the CPU backend alone
+  kDevice,  // in the backend's memory, whatever it is (tests)
+};
+
+struct EngineOptions {
+  int32_t max_batch_size = 64;          // sequences a step, and slots
+  int32_t max_num_tokens = 2048;        // target rows a step (prefill chunks + decodes + drafts)
+  int32_t max_seq_len = 0;              // prompt + output; 0: what the model and the cache allow
+  int32_t max_input_len = 0;            // prompt; 0: as max_seq_len
+  int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
+  Nanos max_queue_wait{0};              // a request that waits longer ends so too; 0: no limit
+  int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
+  double kv_cache_free_fraction = 0.5;  // of what is free after loading, when planned
+  std::optional<DType> kv_cache_dtype;  // of both models' pools; their own types when left out
+  int32_t block_tokens = 32;
+  bool enable_prefix_reuse = true;
+  bool enable_chunked_prefill = true;
+  SchedulerPolicy policy = SchedulerPolicy::kMaxUtilization;
+  int32_t steps_in_flight = 0;  // 0 or 1
+  DraftMode draft_mode = DraftMode::kAdaptive;
+  int32_t fixed_draft_len = 4;
+  int32_t max_draft_len = 8;
+  int32_t lookup_ngram =
+      0;  // > 0: n-gram lookup drafts from the sequence's own history, tried first
+  bool ratio_acceptance = false;  // the seeds' use_logits: ratio rule instead of token match
+  ExecutorKind executor = ExecutorKind::kAuto;
+  uint64_t seed = 0;  // 0: from the system; the source of seeds of requests without one
+};
+
+}  // namespace tandem

@@ -1,0 +1,359 @@
+#include "runtime/execution/device_executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+// After a round that drafted the draft model lags one token, or two when all of its drafts held.
+constexpr int32_t kRoundLag = 2;
+
+ops::BatchView ViewOf(const ops::PassArrays& pass, const ops::PassBounds& bounds,
+                      int32_t max_query_len, int32_t max_blocks) {
+  return {.num_rows = bounds.num_rows,
+          .num_seqs = bounds.num_seqs,
+          .num_logits = bounds.num_logits,
+          .max_query_len = max_query_len,
+          .tokens = pass.tokens,
+          .positions = pass.positions,
+          .row_seq = pass.row_seq,
+          .query_start = pass.query_start,
+          .context_len = pass.context_len,
+          .block_table = pass.block_table,
+          .max_blocks = max_blocks,
+          .logits_rows = pass.logits_rows};
+}
+
+StepFault FaultOf(int32_t fault) {
+  switch (fault) {
+    case ops::kFaultNoTokenAllowed:
+      return StepFault::kNoTokenAllowed;
+    case ops::kFaultBadLogits:
+      return StepFault::kBadLogits;
+    default:
+      return StepFault::kNone;
+  }
+}
+
+template <typename T>
+std::span<T> First(T* data, int32_t count) {
+  return {data, static_cast<size_t>(count)};
+}
+
+}  // namespace
+
+DeviceExecutor::DeviceExecutor(const ExecutorConfig& config, ops::Backend& backend,
+                               ExecutorModels models, std::unique_ptr<DeviceMemory> memory,
+                               std::unique_ptr<DeviceSlots> slots)
+    : config_(config),
+      backend_(backend),
+      models_(std::move(models)),
+      memory_(std::move(memory)),
+      device_slots_(std::move(slots)),
+      graphs_(backend, config.max_num_tokens),
+      masks_(config.max_batch_size, models_.target->vocab_size()),
+      slots_(static_cast<size_t>(config.max_batch_size)) {
+  backend_.ops().ReserveSampling(std::max(config.max_logits_rows, config.max_batch_size),
+                                 models_.target->vocab_size());
+}
+
+Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(const ExecutorConfig& config,
+                                                               ops::Backend& backend,
+                                                               ExecutorModels models) {
+  const int64_t draft_vocab = models.draft == nullptr ? 0 : models.draft->vocab_size();
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<DeviceMemory> memory,
+      DeviceMemory::Create(config, models.target->vocab_size(), draft_vocab, backend));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceSlots> slots,
+                          DeviceSlots::Create(*memory, backend));
+  return std::unique_ptr<DeviceExecutor>(
+      new DeviceExecutor(config, backend, std::move(models), std::move(memory), std::move(slots)));
+}
+
+// The memory goes when nothing enqueued works on it any more; what a kernel did wrong was said when
+// its step landed.
+DeviceExecutor::~DeviceExecutor() { static_cast<void>(backend_.Synchronize()); }
+
+void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init) {
+  TANDEM_CHECK(sampled_ - landed_ < kMaxLaunched, "too many steps in flight");
+  slots_[static_cast<size_t>(slot)] = {
+      .constraint = init.constraint,
+      .request = init.request,
+      .draft_lag = static_cast<int32_t>(init.tokens.size()) - init.computed[1]};
+  device_slots_->Add(sampled_, slot, init);
+}
+
+void DeviceExecutor::RemoveSequence(int32_t slot) {
+  slots_[static_cast<size_t>(slot)] = {};
+  device_slots_->Remove(slot);
+}
+
+// ---- The plan ----
+
+void DeviceExecutor::Propose(const BatchPlan& plan) {
+  TANDEM_CHECK(sampled_ - landed_ < kMaxLaunched, "too many steps in flight");
+  SendPlan(plan);
+  for (const BlockCopy& copy : plan.copies) {
+    backend_.ops().CopyBlock(models_.target_pool, copy.from, copy.to, copy.tokens);
+    if (models_.draft) {
+      backend_.ops().CopyBlock(models_.draft_pool, copy.from, copy.to, copy.tokens);
+    }
+  }
+  if (config_.lookup_ngram > 0 && shape_.max_drafts > 0) {
+    backend_.round().LookUpDrafts(memory_->round(), shape_.items);
+  }
+  if (shape_.draft_rows > 0) RunDrafts();
+}
+
+void DeviceExecutor::SendPlan(const BatchPlan& plan) {
+  const DeviceMemory::HostPlan host = memory_->PlanOf(sampled_);
+  shape_ = {};
+  shape_.items = static_cast<int32_t>(plan.sequences.size());
+  host.header->num_items = shape_.items;
+  int32_t prob_rows = 0;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    host.items[i] = ItemOf(plan.sequences[i]);
+    host.items[i].first_prob_row = prob_rows;
+    prob_rows += host.items[i].num_drafts;
+    AddToShape(host.items[i]);
+  }
+  std::copy(plan.blocks.begin(), plan.blocks.end(), host.blocks);
+  memory_->EnqueuePlan(sampled_, plan.blocks.size());
+  backend_.round().ApplyPlan(memory_->round(), shape_.items);
+}
+
+ops::RoundItem DeviceExecutor::ItemOf(const SequencePlan& planned) {
+  ops::RoundItem item;
+  item.slot = planned.slot;
+  item.target_tokens = planned.target_tokens;
+  item.samples = planned.samples ? 1 : 0;
+  item.num_drafts = planned.num_drafts;
+  item.draft_tokens = planned.draft_tokens;
+  item.first_new_block = planned.first_new_block;
+  item.num_new_blocks = planned.num_new_blocks;
+  const HostSlot& slot = slots_[static_cast<size_t>(planned.slot)];
+  if (slot.constraint != nullptr && planned.samples) {
+    item.constrained = 1;
+    // The host would have to see each draft before the mask of the next.
+    if (item.num_drafts > 0) item.draft_tokens = 0;
+    item.num_drafts = 0;
+  }
+  return item;
+}
+
+void DeviceExecutor::AddToShape(const ops::RoundItem& item) {
+  shape_.target_rows += item.target_tokens + item.num_drafts;
+  shape_.target_query = std::max(shape_.target_query, item.target_tokens + item.num_drafts);
+  shape_.decodes = shape_.decodes && item.target_tokens <= 1;
+  shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
+  shape_.constrained = shape_.constrained || item.constrained != 0;
+  if (item.samples != 0) shape_.target_logits += 1 + item.num_drafts;
+  const int32_t draft_rows = models_.draft == nullptr ? 0 : TakeDraftRows(item);
+  if (draft_rows == 0) return;
+  shape_.draft_rows += draft_rows;
+  ++shape_.draft_seqs;
+  if (item.num_drafts > 0) ++shape_.draft_logits;
+  shape_.draft_query = std::max(shape_.draft_query, draft_rows);
+}
+
+// How many rows the draft model's first pass has for a sequence, at most. The plan's bound takes
+// every draft in flight for one that may hold; what the draft lags then is known better here.
+int32_t DeviceExecutor::TakeDraftRows(const ops::RoundItem& item) {
+  int32_t& lag = slots_[static_cast<size_t>(item.slot)].draft_lag;
+  const int32_t rows = std::min(lag, item.draft_tokens);
+  if (item.num_drafts > 0) {
+    // A looked-up round leaves the draft where it was.
+    lag = config_.lookup_ngram > 0 ? lag + 1 + item.num_drafts : kRoundLag;
+  } else {
+    lag += item.samples - rows;
+  }
+  return rows;
+}
+
+// ---- Passes ----
+
+// Room for `rows` rows that nobody counted: every row may be a sequence of its own.
+ops::PassBounds DeviceExecutor::BoundsOf(int32_t rows, int32_t max_logits) const {
+  const int32_t bucket = graphs_.Bucket(rows);
+  return {.num_rows = bucket,
+          .num_seqs = std::min(bucket, config_.max_batch_size),
+          .num_logits = std::min(bucket, max_logits)};
+}
+
+void DeviceExecutor::RunDrafts() {
+  const ops::PassBounds next = BoundsOf(shape_.draft_seqs, config_.max_batch_size);
+  if (shape_.draft_query <= kRoundLag) {
+    const ops::PassBounds first = BoundsOf(shape_.draft_rows, config_.max_batch_size);
+    graphs_.Run(GraphKind::kDraftFirst, 0, first.num_rows, [this, first] {
+      backend_.round().LayDraftRows(memory_->round(), first);
+      DraftPass(first, kRoundLag, first);
+    });
+  } else {
+    const ops::PassBounds first = {.num_rows = shape_.draft_rows,
+                                   .num_seqs = next.num_seqs,
+                                   .num_logits = shape_.draft_logits};
+    backend_.round().LayDraftRows(memory_->round(), first);
+    DraftPass(first, shape_.draft_query, next);
+  }
+  if (shape_.draft_logits == 0) return;
+  for (int32_t draft = 1; draft < shape_.max_drafts; ++draft) {
+    graphs_.Run(GraphKind::kDraftNext, 0, next.num_rows,
+                [this, next] { DraftPass(next, 1, next); });
+  }
+}
+
+// Draws one draft behind each range that was laid, and lays the rows of a pass of bounds `next`
+// for those that want another.
+void DeviceExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_len,
+                               const ops::PassBounds& next) {
+  const ops::Round& round = memory_->round();
+  const ops::BatchView view = ViewOf(round.draft, bounds, max_query_len, round.slots.max_blocks);
+  const Tensor logits = models_.draft->Forward(view, models_.draft_pool);
+  if (bounds.num_logits == 0) return;
+  TANDEM_CHECK(draft_logits_ == nullptr || draft_logits_ == logits.As<float>(),
+               "the draft's logits have moved");
+  draft_logits_ = logits.As<float>();
+  backend_.round().LayDraftSamples(round, bounds, draft_logits_, models_.draft->vocab_size());
+  backend_.ops().Sample(First<const ops::SampleRow>(round.draft.samples, bounds.num_logits),
+                        round.draw_vocab, First(round.draft.drawn, bounds.num_logits));
+  backend_.round().KeepDrafts(round, next);
+}
+
+void DeviceExecutor::Run(const BatchPlan& /*plan*/) {
+  if (!shape_.decodes) {
+    target_bounds_ = {.num_rows = shape_.target_rows,
+                      .num_seqs = shape_.items,
+                      .num_logits = shape_.target_logits};
+    TargetPass(target_bounds_, shape_.target_query);
+    return;
+  }
+  target_bounds_ = BoundsOf(shape_.target_rows, config_.max_logits_rows);
+  // Attention is laid out for the longest range: powers of two, up to all the drafts there can be.
+  const auto width =
+      static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(shape_.target_query - 1)));
+  const int32_t variant = std::min(width, kNumVariants - 1);
+  const int32_t all = 1 + config_.max_draft_len;
+  const int32_t max_query_len = variant == kNumVariants - 1 ? all : std::min(1 << variant, all);
+  graphs_.Run(GraphKind::kRun, variant, target_bounds_.num_rows,
+              [this, max_query_len] { TargetPass(target_bounds_, max_query_len); });
+}
+
+void DeviceExecutor::TargetPass(const ops::PassBounds& bounds, int32_t max_query_len) {
+  const ops::Round& round = memory_->round();
+  backend_.round().LayTargetRows(round, bounds);
+  const ops::BatchView view = ViewOf(round.target, bounds, max_query_len, round.slots.max_blocks);
+  const Tensor logits = models_.target->Forward(view, models_.target_pool);
+  if (bounds.num_logits == 0) return;
+  TANDEM_CHECK(target_logits_ == nullptr || target_logits_ == logits.As<float>(),
+               "the target's logits have moved");
+  target_logits_ = logits.As<float>();
+}
+
+// ---- Draws and results ----
+
+void DeviceExecutor::Sample(const BatchPlan& plan) {
+  if (shape_.constrained) SendMasks(plan);
+  const bool verifies = config_.ratio_acceptance && shape_.max_drafts > 0;
+  if (shape_.decodes) {
+    graphs_.Run(GraphKind::kSample, verifies ? 1 : 0, target_bounds_.num_rows,
+                [this, verifies] { DrawAndAccept(target_bounds_, verifies); });
+  } else {
+    DrawAndAccept(target_bounds_, verifies);
+  }
+  memory_->EnqueueResults(sampled_, target_bounds_.num_logits);
+  backend_.Mark(static_cast<int>(sampled_ % kMaxLaunched));
+  steps_[sampled_ % kMaxLaunched] = {
+      .number = plan.step, .items = shape_.items, .logits = target_bounds_.num_logits};
+  ++sampled_;
+}
+
+void DeviceExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies) {
+  const ops::Round& round = memory_->round();
+  const int64_t vocab = round.slots.vocab;
+  const auto rows = First<const ops::SampleRow>(round.target.samples, bounds.num_logits);
+  backend_.round().LayTargetSamples(round, bounds, target_logits_);
+  if (!rows.empty())
+    backend_.ops().Sample(rows, vocab, First(round.target.drawn, bounds.num_logits));
+  if (verifies) {
+    backend_.round().LayVerifyRows(round, bounds);
+    backend_.ops().VerifyAndAccept(First<const ops::VerifyRow>(round.verify, bounds.num_seqs),
+                                   vocab);
+    // Again, for the log-probabilities of the tokens that were chosen.
+    backend_.round().LayChosenRows(round, bounds);
+    backend_.ops().Sample(rows, vocab, First(round.chosen, bounds.num_logits));
+  }
+  backend_.round().Accept(round, bounds, target_logits_);
+}
+
+// The masks of what may follow the tokens of every step before this one.
+void DeviceExecutor::SendMasks(const BatchPlan& plan) {
+  for (uint64_t step = settled_; step < sampled_; ++step) Settle(step);
+  const DeviceMemory::HostMasks host = memory_->MasksOf(sampled_);
+  const auto words = static_cast<size_t>(memory_->round().mask_words);
+  masks_.Clear();
+  int32_t num_rows = 0;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequencePlan& item = plan.sequences[i];
+    TokenConstraint* constraint = slots_[static_cast<size_t>(item.slot)].constraint;
+    if (constraint == nullptr || !item.samples) continue;
+    const uint32_t* mask = masks_.Fill(*constraint, {});
+    host.rows[i] = mask == nullptr ? -1 : num_rows;
+    if (mask == nullptr) continue;
+    std::memcpy(host.bits + static_cast<size_t>(num_rows) * words, mask, words * sizeof(uint32_t));
+    ++num_rows;
+  }
+  memory_->EnqueueMasks(sampled_, num_rows);
+}
+
+// Waits for a step's results and tells the constraints what was emitted.
+void DeviceExecutor::Settle(uint64_t step) {
+  if (step < settled_) return;
+  settled_ = step + 1;
+  backend_.WaitFor(static_cast<int>(step % kMaxLaunched));
+  const DeviceMemory::HostResults host = memory_->ResultsOf(step);
+  TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
+                                             std::to_string(host.status->broken));
+  for (int32_t i = 0; i < steps_[step % kMaxLaunched].items; ++i) {
+    const ops::RoundResult& result = host.results[i];
+    const HostSlot& slot = slots_[static_cast<size_t>(result.slot)];
+    if (slot.constraint == nullptr) continue;
+    for (int32_t t = 0; t < result.num_tokens; ++t) {
+      const int32_t token = host.drawn[result.first_token + t].token;
+      // An end id is not part of the output, so it is not for the constraint either.
+      if (!slot.request->IsEnd(token)) slot.constraint->Commit(&token, 1);
+    }
+  }
+}
+
+void DeviceExecutor::Land(StepResult& result) {
+  TANDEM_CHECK(landed_ < sampled_, "no step in flight");
+  Settle(landed_);
+  const Step& step = steps_[landed_ % kMaxLaunched];
+  const DeviceMemory::HostResults host = memory_->ResultsOf(landed_);
+  result.step = step.number;
+  result.sequences.clear();
+  result.tokens.clear();
+  result.sequences.reserve(static_cast<size_t>(config_.max_batch_size));
+  result.tokens.reserve(static_cast<size_t>(config_.max_logits_rows));
+  for (int32_t i = 0; i < step.items; ++i) {
+    const ops::RoundResult& from = host.results[i];
+    const ops::SampledToken* tokens = host.drawn + from.first_token;
+    result.sequences.push_back({.slot = from.slot,
+                                .proposed = from.proposed,
+                                .accepted = from.accepted,
+                                .first_token = static_cast<int32_t>(result.tokens.size()),
+                                .num_tokens = from.num_tokens,
+                                .computed = {from.computed[0], from.computed[1]},
+                                .fault = FaultOf(from.fault)});
+    result.tokens.insert(result.tokens.end(), tokens, tokens + from.num_tokens);
+  }
+  ++landed_;
+}
+
+}  // namespace tandem

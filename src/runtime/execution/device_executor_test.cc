@@ -1,0 +1,362 @@
+// DeviceExecutor on a stream: a backend that does nothing before it is waited for, and then what
+// was enqueued, in its order. What the host reads too early, or writes again too early, shows as
+// wrong tokens. Recorded graphs replay exactly what was recorded. The host's executor says what is
+// right.
+#include "runtime/execution/device_executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+
+#include "ops/testing/forwarding_backend.h"
+#include "ops/testing/sampling_only_ops.h"
+#include "runtime/testing/test_engine.h"
+
+namespace tandem {
+namespace {
+
+using Work = std::function<void()>;
+
+class Stream {
+ public:
+  void Enqueue(Work work) {
+    (recording_ != nullptr ? *recording_ : queue_).push_back(std::move(work));
+  }
+  void Record(std::deque<Work>* recording) { recording_ = recording; }
+  void Mark(int mark) {
+    EXPECT_EQ(recording_, nullptr) << "a mark in a graph";
+    ++recorded_[static_cast<size_t>(mark)];
+    Enqueue([this, mark] { ++passed_[static_cast<size_t>(mark)]; });
+  }
+  void WaitFor(int mark) {
+    const auto index = static_cast<size_t>(mark);
+    while (passed_[index] < recorded_[index]) RunOne();
+  }
+  void Drain() {
+    EXPECT_EQ(recording_, nullptr) << "a wait in a graph";
+    while (!queue_.empty()) RunOne();
+  }
+  size_t pending() const { return queue_.size(); }
+
+ private:
+  void RunOne() {
+    Work work = std::move(queue_.front());
+    queue_.pop_front();
+    work();
+  }
+  std::deque<Work> queue_;
+  std::deque<Work>* recording_ = nullptr;
+  std::array<int, ops::Backend::kNumMarks> recorded_{}, passed_{};
+};
+
+class StreamOps final : public ops::SamplingOnlyOps {
+ public:
+  StreamOps(Stream& stream, ops::Ops& inner) : stream_(stream), inner_(inner) {}
+  void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
+              std::span<ops::SampledToken> out) override {
+    stream_.Enqueue([=, this] { inner_.Sample(rows, vocab, out); });
+  }
+  void VerifyAndAccept(std::span<const ops::VerifyRow> rows, int64_t vocab) override {
+    stream_.Enqueue([=, this] { inner_.VerifyAndAccept(rows, vocab); });
+  }
+  void CopyBlock(const ops::KvPool& pool, int32_t from, int32_t to, int32_t tokens) override {
+    stream_.Enqueue([=, this] { inner_.CopyBlock(pool, from, to, tokens); });
+  }
+
+ private:
+  Stream& stream_;
+  ops::Ops& inner_;
+};
+
+class StreamRoundOps final : public ops::RoundOps {
+ public:
+  StreamRoundOps(Stream& stream, ops::RoundOps& inner) : stream_(stream), inner_(inner) {}
+  void StartSlot(const ops::SlotArrays& slots, const ops::SlotPatch* patch) override {
+    stream_.Enqueue([=, this] { inner_.StartSlot(slots, patch); });
+  }
+  void EndSlot(const ops::SlotArrays& slots, int32_t slot) override {
+    stream_.Enqueue([=, this] { inner_.EndSlot(slots, slot); });
+  }
+  void ApplyPlan(const ops::Round& round, int32_t items) override {
+    stream_.Enqueue([=, this] { inner_.ApplyPlan(round, items); });
+  }
+  void LookUpDrafts(const ops::Round& round, int32_t items) override {
+    stream_.Enqueue([=, this] { inner_.LookUpDrafts(round, items); });
+  }
+  void LayDraftRows(const ops::Round& round, const ops::PassBounds& bounds) override {
+    stream_.Enqueue([=, this] { inner_.LayDraftRows(round, bounds); });
+  }
+  void LayDraftSamples(const ops::Round& round, const ops::PassBounds& bounds, const float* logits,
+                       int64_t stride) override {
+    stream_.Enqueue([=, this] { inner_.LayDraftSamples(round, bounds, logits, stride); });
+  }
+  void KeepDrafts(const ops::Round& round, const ops::PassBounds& bounds) override {
+    stream_.Enqueue([=, this] { inner_.KeepDrafts(round, bounds); });
+  }
+  void LayTargetRows(const ops::Round& round, const ops::PassBounds& bounds) override {
+    stream_.Enqueue([=, this] { inner_.LayTargetRows(round, bounds); });
+  }
+  void LayTargetSamples(const ops::Round& round, const ops::PassBounds& bounds,
+                        const float* logits) override {
+    stream_.Enqueue([=, this] { inner_.LayTargetSamples(round, bounds, logits); });
+  }
+  void LayVerifyRows(const ops::Round& round, const ops::PassBounds& bounds) override {
+    stream_.Enqueue([=, this] { inner_.LayVerifyRows(round, bounds); });
+  }
+  void LayChosenRows(const ops::Round& round, const ops::PassBounds& bounds) override {
+    stream_.Enqueue([=, this] { inner_.LayChosenRows(round, bounds); });
+  }
+  void Accept(const ops::Round& round, const ops::PassBounds& bounds,
+              const float* logits) override {
+    stream_.Enqueue([=, this] { inner_.Accept(round, bounds, logits); });
+  }
+
+ private:
+  Stream& stream_;
+  ops::RoundOps& inner_;
+};
+
+struct StreamGraph final : ops::Graph {
+  std::deque<Work> works;
+};
+
+// On the test's CPU backend.
+class StreamBackend final : public ops::ForwardingBackend {
+ public:
+  explicit StreamBackend(ops::Backend& inner)
+      : ForwardingBackend(inner), ops_(stream_, inner.ops()), round_(stream_, inner.round()) {}
+  ops::Ops& ops() override { return ops_; }
+  ops::RoundOps& round() override { return round_; }
+  void CopyToDevice(void* to, const void* from, size_t bytes) override {
+    stream_.Drain();
+    inner_.CopyToDevice(to, from, bytes);
+  }
+  void CopyToHost(void* to, const void* from, size_t bytes) override {
+    stream_.Drain();
+    inner_.CopyToHost(to, from, bytes);
+  }
+  void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) override {
+    stream_.Enqueue([=, this] { inner_.CopyToDevice(to, from, bytes); });
+  }
+  void EnqueueCopyToHost(void* to, const void* from, size_t bytes) override {
+    stream_.Enqueue([=, this] { inner_.CopyToHost(to, from, bytes); });
+  }
+  void Mark(int mark) override { stream_.Mark(mark); }
+  void WaitFor(int mark) override { stream_.WaitFor(mark); }
+  Status Synchronize() override {
+    ++synchronizations_;
+    stream_.Drain();
+    return {};
+  }
+  std::unique_ptr<ops::Graph> Capture(const Work& enqueue) override {
+    auto graph = std::make_unique<StreamGraph>();
+    stream_.Record(&graph->works);
+    enqueue();
+    stream_.Record(nullptr);
+    ++captures_;
+    return graph;
+  }
+  void Launch(const ops::Graph& graph) override {
+    ++launches_;
+    for (const Work& work : static_cast<const StreamGraph&>(graph).works) stream_.Enqueue(work);
+  }
+  Stream& stream() { return stream_; }
+  int synchronizations() const { return synchronizations_; }
+  int captures() const { return captures_; }
+  int launches() const { return launches_; }
+
+ private:
+  Stream stream_;
+  StreamOps ops_;
+  StreamRoundOps round_;
+  int synchronizations_ = 0;
+  int captures_ = 0;
+  int launches_ = 0;
+};
+
+// A model whose pass runs when its turn comes; its logits stay in one place.
+class StreamPass final : public ForwardPass {
+ public:
+  StreamPass(Stream& stream, std::unique_ptr<ForwardPass> inner, int32_t max_logits_rows)
+      : stream_(stream),
+        inner_(std::move(inner)),
+        logits_(static_cast<size_t>(max_logits_rows) * static_cast<size_t>(inner_->vocab_size())) {}
+  Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool) override {
+    stream_.Enqueue([=, this] {
+      const Tensor logits = inner_->Forward(batch, pool);
+      std::copy_n(logits.As<float>(), logits.NumElements(), logits_.data());
+    });
+    return {logits_.data(), DType::kF32, {batch.num_logits, inner_->vocab_size()}, Device{}};
+  }
+  int64_t vocab_size() const override { return inner_->vocab_size(); }
+
+ private:
+  Stream& stream_;
+  const std::unique_ptr<ForwardPass> inner_;
+  std::vector<float> logits_;
+};
+
+// Tokens that are not the one before modulo 5.
+class OtherFifth final : public TokenConstraint {
+ public:
+  void FillMask(const int32_t*, int32_t num_ahead, uint32_t* allowed) override {
+    EXPECT_EQ(num_ahead, 0) << "nothing is drafted under a constraint";
+    for (int32_t token = last_ % 5; token < 48; token += 5) {
+      allowed[token / 32] &= ~(1u << (token % 32));
+    }
+  }
+  void Commit(const int32_t* tokens, int32_t num_tokens) override {
+    for (int32_t i = 0; i < num_tokens; ++i) {
+      EXPECT_NE(tokens[i] % 5, last_ % 5) << "a token the mask forbade";
+      last_ = tokens[i];
+    }
+  }
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<OtherFifth>(*this);
+  }
+
+ private:
+  int32_t last_ = 0;
+};
+
+struct StreamCase {
+  std::string name;
+  std::function<void(TestSetup&)> change;
+  bool constrained = false;
+};
+
+class DeviceExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, int32_t>> {
+ protected:
+  TestSetup Setup(ExecutorKind executor) {
+    const auto& [stream_case, in_flight] = GetParam();
+    TestSetup setup;
+    setup.options = SmallOptions();
+    setup.options.draft_mode = DraftMode::kFixed;
+    setup.options.steps_in_flight = in_flight;
+    setup.options.executor = executor;
+    stream_case.change(setup);
+    if (executor == ExecutorKind::kHost) return setup;
+    setup.backend = &backend_;
+    setup.wrap_pass = [this](std::unique_ptr<ForwardPass> pass) {
+      return std::make_unique<StreamPass>(backend_.stream(), std::move(pass), 256);
+    };
+    return setup;
+  }
+
+  static std::vector<Request> Requests() {
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 12; ++i) {
+      Request request = SimpleRequest(CountingPrompt(3 + 9 * i, i % 4), 30 + 7 * (i % 3));
+      request.sampling.temperature = i % 3 == 0 ? 0.0f : 0.9f;
+      request.seed = static_cast<uint64_t>(i);
+      if (i % 4 == 1) request.sampling.repetition_penalty = 1.2f;
+      if (i % 4 == 2) request.sampling.num_top_logprobs = 2;
+      if (i % 5 == 3) request.end_ids = {3, 9};
+      if (i == 7) request.banned_sequences = {{4}, {6, 7}};
+      if (i == 8) request.num_choices = 3;
+      if (std::get<0>(GetParam()).constrained && i % 3 == 1) {
+        request.constraint = std::make_shared<OtherFifth>();
+        request.use_draft = false;  // for the host's executor too
+      }
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+
+  FakeClock clock_;
+  StreamBackend backend_{TestBackend()};
+};
+
+TEST_P(DeviceExecutorTest, GivesTheTokensOfTheHostsExecutor) {
+  const auto host = MakeTestEngine(Setup(ExecutorKind::kHost), clock_);
+  const auto engine = MakeTestEngine(Setup(ExecutorKind::kDevice), clock_);
+  for (int round = 0; round < 3; ++round) {
+    const auto expected = RunRequests(*host, Requests());
+    const auto got = RunRequests(*engine, Requests());
+    for (size_t i = 0; i < got.size(); ++i) {
+      for (size_t c = 0; c < got[i].size(); ++c) {
+        EXPECT_EQ(got[i][c].tokens, expected[i][c].tokens) << "request " << i;
+        EXPECT_EQ(got[i][c].finish, expected[i][c].finish) << "request " << i;
+      }
+    }
+  }
+  EXPECT_GT(backend_.launches(), 10 * backend_.captures());
+  EXPECT_EQ(backend_.synchronizations(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Streams, DeviceExecutorTest,
+    testing::Combine(
+        testing::Values(
+            StreamCase{"plain", [](TestSetup& s) { s.options.draft_mode = DraftMode::kOff; }},
+            StreamCase{"drafts", [](TestSetup&) {}},
+            StreamCase{"good_drafts", [](TestSetup& s) { s.draft.share = 0.97; }},
+            StreamCase{"adaptive",
+                       [](TestSetup& s) { s.options.draft_mode = DraftMode::kAdaptive; }},
+            StreamCase{"lookups", [](TestSetup& s) { s.options.lookup_ngram = 1; }},
+            StreamCase{"small_draft_vocabulary", [](TestSetup& s) { s.draft.vocab = 40; }},
+            StreamCase{"ratio", [](TestSetup& s) { s.options.ratio_acceptance = true; }},
+            StreamCase{"ratio_lookups",
+                       [](TestSetup& s) {
+                         s.options.ratio_acceptance = true;
+                         s.options.lookup_ngram = 1;
+                         s.draft.vocab = 40;
+                       }},
+            StreamCase{"preemption", [](TestSetup& s) { s.num_blocks = 40; }},
+            StreamCase{"constraints", [](TestSetup&) {}, true}),
+        testing::Values(0, 1)),
+    [](const testing::TestParamInfo<std::tuple<StreamCase, int32_t>>& info) {
+      return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
+    });
+
+// Prompts and lists larger than the pinned memory for one step's patches, or than a patch.
+TEST(DeviceExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
+  FakeClock clock;
+  StreamBackend backend{TestBackend()};
+  TestSetup setup;
+  setup.options = SmallOptions();
+  setup.options.max_batch_size = 64;
+  setup.options.max_num_tokens = 256;
+  setup.options.max_seq_len = 9000;
+  setup.num_blocks = 64 * 9000 / setup.options.block_tokens;
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 64; ++i) {
+    Request request = SimpleRequest(CountingPrompt(5000, i), 3);
+    for (int32_t ban = 0; ban < (i % 2 == 0 ? 900 : 10); ++ban) {
+      request.banned_sequences.push_back({ban % 40, (ban + i) % 48});
+    }
+    request.logit_bias = {{i % 48, 3.0f}};
+    requests.push_back(std::move(request));
+  }
+  setup.options.executor = ExecutorKind::kHost;
+  const auto expected = RunRequests(*MakeTestEngine(setup, clock), requests);
+  setup.options.executor = ExecutorKind::kDevice;
+  setup.backend = &backend;
+  setup.wrap_pass = [&](std::unique_ptr<ForwardPass> pass) {
+    return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
+  };
+  const auto engine = MakeTestEngine(setup, clock);
+  // The second time every prompt is found in the prefix tree: all start in one step.
+  for (int round = 0; round < 2; ++round) {
+    const auto got = RunRequests(*engine, requests);
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens);
+  }
+  EXPECT_GT(backend.synchronizations(), 0);
+}
+
+TEST(DeviceGraphs, BucketsAreCloseWhereRowsAreFew) {
+  EXPECT_THAT(RowBuckets(1), testing::ElementsAre(1));
+  EXPECT_THAT(RowBuckets(20), testing::ElementsAre(1, 2, 4, 8, 16, 20));
+  EXPECT_THAT(RowBuckets(600), testing::ElementsAre(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192,
+                                                    256, 384, 512, 600));
+  const DeviceGraphs graphs(TestBackend(), 600);
+  EXPECT_EQ(graphs.Bucket(1), 1);
+  EXPECT_EQ(graphs.Bucket(17), 24);
+  EXPECT_EQ(graphs.Bucket(257), 384);
+  EXPECT_EQ(graphs.Bucket(600), 600);
+}
+
+}  // namespace
+}  // namespace tandem

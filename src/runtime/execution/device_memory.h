@@ -1,0 +1,89 @@
+// DeviceMemory: the arrays of a DeviceExecutor: the slots' state, the step's plan, the rows of both
+// models' passes and the results, in backend memory; and the pinned host memory that steps copy
+// from and to, one piece for each step that may be in flight. Made once, for the largest step.
+// Owned by the executor.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "ops/backend.h"
+#include "ops/round.h"
+#include "runtime/execution/executor.h"
+#include "runtime/execution/executor_config.h"
+
+namespace tandem {
+
+class DeviceMemory {
+ public:
+  // draft_vocab: 0 without a draft model.
+  static Result<std::unique_ptr<DeviceMemory>> Create(const ExecutorConfig& config,
+                                                      int64_t target_vocab, int64_t draft_vocab,
+                                                      ops::Backend& backend);
+  // What Create takes of the backend's memory, for the memory plan.
+  static int64_t Bytes(const ExecutorConfig& config, int64_t target_vocab, int64_t draft_vocab);
+
+  const ops::Round& round() const { return round_; }
+  // Longest patch of a slot, and the values of its lists that travel in it.
+  size_t patch_bytes() const { return patch_bytes_; }
+  std::byte* patch() const { return patch_; }
+  int32_t* Lists(int32_t slot) const { return lists_ + int64_t{slot} * kListValues; }
+  static constexpr int32_t kListValues = 1024;
+
+  // A plan travels in one copy: from its pinned twin to the device, as long as its blocks reach.
+  struct HostPlan {
+    ops::RoundHeader* header = nullptr;
+    ops::RoundItem* items = nullptr;
+    int32_t* blocks = nullptr;
+  };
+  HostPlan PlanOf(uint64_t step) const;
+  void EnqueuePlan(uint64_t step, size_t num_blocks);
+
+  // Masks of the constrained items: their rows, and [row, words] bits.
+  struct HostMasks {
+    int32_t* rows = nullptr;
+    uint32_t* bits = nullptr;
+  };
+  HostMasks MasksOf(uint64_t step) const;
+  void EnqueueMasks(uint64_t step, int32_t num_rows);
+
+  struct HostResults {
+    const ops::RoundStatus* status = nullptr;
+    const ops::RoundResult* results = nullptr;
+    const ops::SampledToken* drawn = nullptr;
+  };
+  HostResults ResultsOf(uint64_t step) const;
+  void EnqueueResults(uint64_t step, int32_t num_logits);
+
+ private:
+  // Hands out pieces of one allocation; without memory behind it, counts bytes.
+  class Layout;
+  // `backend`: null to count bytes.
+  DeviceMemory(const ExecutorConfig& config, ops::Backend* backend)
+      : config_(config), backend_(backend) {}
+  void LaySlots(Layout& layout, int64_t vocab);
+  void LayPass(Layout& layout, ops::PassArrays& pass, int64_t vocab, int64_t max_logits) const;
+  void LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vocab);
+  Status AllocatePinned();
+
+  const ExecutorConfig config_;
+  ops::Backend* const backend_;
+  ops::Round round_;
+  size_t patch_bytes_ = 0;
+  std::byte* patch_ = nullptr;
+  int32_t* lists_ = nullptr;  // [max_slots, kListValues]
+  // Pieces that are copied as a whole.
+  std::byte* plan_ = nullptr;     // header, items, blocks
+  std::byte* masks_ = nullptr;    // rows, bits
+  std::byte* results_ = nullptr;  // status, results, drawn tokens
+  size_t plan_bytes_ = 0;
+  size_t masks_bytes_ = 0;
+  size_t results_bytes_ = 0;
+  Buffer memory_;
+  std::array<Buffer, kMaxLaunched> host_plans_, host_masks_, host_results_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,57 @@
+// Executor: runs batch plans on a backend. Owns the device-resident state of every slot (tokens,
+// computed lengths, block table, sampling record), the models' key-value pools and all workspaces.
+// Engine thread only. Propose, Run and Sample enqueue the parts of a step; Land gives the results
+// of the oldest step in flight, waiting for it if need be. Nothing here allocates in steady state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/sampling.h"
+#include "runtime/request/request.h"
+#include "runtime/scheduling/batch_plan.h"
+
+namespace tandem {
+
+// What a slot starts with.
+struct SlotInit {
+  std::span<const int32_t> tokens;  // prompt, and after a preemption the output so far
+  int32_t prompt_tokens = 0;
+  int32_t max_length = 0;          // prompt + output at most: a slot that reaches it has ended
+  ComputedLengths computed{0, 0};  // what the prefix tree brought
+  const Request* request = nullptr;
+  ops::SamplingParams sampling;           // with the seed and choice of this sequence
+  TokenConstraint* constraint = nullptr;  // owned by the sequence; null without one
+};
+
+struct StepResult {
+  uint64_t step = 0;
+  std::vector<SequenceResult> sequences;
+  std::vector<ops::SampledToken> tokens;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // Called by the engine's thread before all else.
+  virtual void BindThread() {}
+  // Fills a slot; no step in flight may name it.
+  virtual void AddSequence(int32_t slot, const SlotInit& init) = 0;
+  // Clears it; no step in flight may name it.
+  virtual void RemoveSequence(int32_t slot) = 0;
+
+  // Enqueue the three parts of a step, called in this order with the same plan. A slot that ended
+  // in a step still in flight (an end id, its longest length) may be named once more: nothing is
+  // computed for it and its result has no token.
+  virtual void Propose(const BatchPlan& plan) = 0;
+  virtual void Run(const BatchPlan& plan) = 0;
+  virtual void Sample(const BatchPlan& plan) = 0;
+  // The oldest step whose results have not been taken. `result` is reused between calls.
+  virtual void Land(StepResult& result) = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,56 @@
+// What the parts of an executor are made with. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "ops/ops.h"
+#include "runtime/execution/forward_pass.h"
+#include "runtime/speculation/speculative.h"
+#include "tensor/buffer.h"
+
+namespace tandem {
+
+struct ExecutorConfig {
+  int32_t max_batch_size = 0;
+  int32_t max_num_tokens = 0;   // rows of a pass
+  int32_t max_logits_rows = 0;  // rows to sample from
+  int32_t max_seq_len = 0;
+  int32_t block_tokens = 0;
+  int32_t max_draft_len = 0;
+  int32_t lookup_ngram = 0;
+  bool ratio_acceptance = false;
+
+  int32_t MaxBlocks() const { return (max_seq_len + block_tokens - 1) / block_tokens; }
+};
+
+struct ExecutorModels {
+  std::unique_ptr<ForwardPass> target;
+  std::unique_ptr<ForwardPass> draft;  // may be null
+  ops::KvPool target_pool;
+  ops::KvPool draft_pool;
+  std::vector<Buffer> memory;  // behind the pools
+};
+
+// Where the parts of an executor report what passes cost.
+struct CostMeter {
+  const Clock* clock = nullptr;
+  CostTable* costs = nullptr;
+
+  Nanos Start() const { return clock->Now(); }
+  void Stop(ModelIndex model, int32_t rows, Nanos start) const {
+    costs->Observe(model, rows, SecondsSince(start));
+  }
+  void StopVerify(int32_t rows, Nanos start) const {
+    costs->ObserveVerify(rows, SecondsSince(start));
+  }
+
+ private:
+  double SecondsSince(Nanos start) const {
+    return std::chrono::duration<double>(clock->Now() - start).count();
+  }
+};
+
+}  // namespace tandem

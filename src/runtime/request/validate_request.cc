@@ -1,0 +1,125 @@
+#include "runtime/request/validate_request.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace tandem {
+namespace {
+
+constexpr float kMaxFloat = std::numeric_limits<float>::max();
+// Beyond this the arithmetic of penalties overflows long before a client could mean it.
+constexpr float kLargest = 1e6f;
+constexpr size_t kMaxSequences = 4096;  // stop or banned sequences, and tokens of one
+
+// A NaN is outside every range.
+Status InRange(std::string_view field, double value, double low, double high) {
+  if (value >= low && value <= high) return {};
+  if (high >= kMaxFloat) {
+    return InvalidArgument(
+        fmt::format("{} must be a number of at least {}; it is {}", field, low, value));
+  }
+  return InvalidArgument(
+      fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
+}
+
+Status AboveZero(std::string_view field, double value, double high) {
+  if (value > 0.0 && value <= high) return {};
+  return InvalidArgument(
+      fmt::format("{} must be greater than 0 and at most {}; it is {}", field, high, value));
+}
+
+Status TokensInVocabulary(std::string_view field, std::span<const int32_t> tokens, int64_t vocab) {
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= vocab) {
+      return InvalidArgument(fmt::format("{} holds token {}; the vocabulary goes from 0 to {}",
+                                         field, token, vocab - 1));
+    }
+  }
+  return {};
+}
+
+Status TokenSequences(std::string_view field, const std::vector<std::vector<int32_t>>& sequences,
+                      int64_t vocab) {
+  if (sequences.size() > kMaxSequences) {
+    return InvalidArgument(fmt::format("{} holds {} sequences; at most {} are allowed", field,
+                                       sequences.size(), kMaxSequences));
+  }
+  for (const std::vector<int32_t>& sequence : sequences) {
+    if (sequence.empty() || sequence.size() > kMaxSequences) {
+      return InvalidArgument(fmt::format("{} holds a sequence of {} tokens; 1 to {} are allowed",
+                                         field, sequence.size(), kMaxSequences));
+    }
+    TANDEM_RETURN_IF_ERROR(TokensInVocabulary(field, sequence, vocab));
+  }
+  return {};
+}
+
+Status Lengths(const Request& request, const RequestLimits& limits) {
+  if (request.prompt.empty())
+    return InvalidArgument("prompt is empty; it needs at least one token");
+  if (request.max_tokens < 1) {
+    return InvalidArgument(
+        fmt::format("max_tokens must be at least 1; it is {}", request.max_tokens));
+  }
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt > limits.max_input_len) {
+    return InvalidArgument(
+        fmt::format("prompt has {} tokens; this server takes at most {} (max_input_len)", prompt,
+                    limits.max_input_len));
+  }
+  if (prompt + request.max_tokens > limits.max_seq_len) {
+    return InvalidArgument(fmt::format(
+        "prompt has {} tokens and max_tokens is {}, together {}; max_seq_len of this server is {}",
+        prompt, request.max_tokens, prompt + request.max_tokens, limits.max_seq_len));
+  }
+  return TokensInVocabulary("prompt", request.prompt, limits.vocab_size);
+}
+
+Status Sampling(const Request& request) {
+  const ops::SamplingParams& params = request.sampling;
+  TANDEM_RETURN_IF_ERROR(InRange("temperature", params.temperature, 0.0, kLargest));
+  TANDEM_RETURN_IF_ERROR(InRange("top_k", params.top_k, 0, std::numeric_limits<int32_t>::max()));
+  TANDEM_RETURN_IF_ERROR(InRange("top_p", params.top_p, 0.0, 1.0));
+  TANDEM_RETURN_IF_ERROR(InRange("top_p_min", params.top_p_min, 0.0, 1.0));
+  TANDEM_RETURN_IF_ERROR(AboveZero("top_p_decay", params.top_p_decay, 1.0));
+  TANDEM_RETURN_IF_ERROR(InRange("min_p", params.min_p, 0.0, 1.0));
+  TANDEM_RETURN_IF_ERROR(AboveZero("repetition_penalty", params.repetition_penalty, kLargest));
+  TANDEM_RETURN_IF_ERROR(InRange("presence_penalty", params.presence_penalty, -kLargest, kLargest));
+  TANDEM_RETURN_IF_ERROR(
+      InRange("frequency_penalty", params.frequency_penalty, -kLargest, kLargest));
+  TANDEM_RETURN_IF_ERROR(InRange("no_repeat_ngram_size", params.no_repeat_ngram_size, 0,
+                                 std::numeric_limits<int32_t>::max()));
+  TANDEM_RETURN_IF_ERROR(InRange("min_tokens", params.min_tokens, 0, request.max_tokens));
+  return InRange("top_logprobs", params.num_top_logprobs, -1, ops::kMaxTopLogprobs);
+}
+
+Status LogitBiases(const Request& request, int64_t vocab) {
+  if (request.logit_bias.size() > kMaxSequences) {
+    return InvalidArgument(fmt::format("logit_bias holds {} tokens; at most {} are allowed",
+                                       request.logit_bias.size(), kMaxSequences));
+  }
+  for (const LogitBias& bias : request.logit_bias) {
+    TANDEM_RETURN_IF_ERROR(TokensInVocabulary("logit_bias", std::span(&bias.token, 1), vocab));
+    TANDEM_RETURN_IF_ERROR(InRange("logit_bias", bias.value, -kLargest, kLargest));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status ValidateRequest(const Request& request, const RequestLimits& limits) {
+  TANDEM_RETURN_IF_ERROR(Lengths(request, limits));
+  TANDEM_RETURN_IF_ERROR(InRange("n", request.num_choices, 1, limits.max_batch_size));
+  TANDEM_RETURN_IF_ERROR(InRange("priority", request.priority, 0.0, 1.0));
+  TANDEM_RETURN_IF_ERROR(Sampling(request));
+  TANDEM_RETURN_IF_ERROR(LogitBiases(request, limits.vocab_size));
+  TANDEM_RETURN_IF_ERROR(TokensInVocabulary("end_ids", request.end_ids, limits.vocab_size));
+  TANDEM_RETURN_IF_ERROR(TokenSequences("stop", request.stop_sequences, limits.vocab_size));
+  return TokenSequences("bad_words", request.banned_sequences, limits.vocab_size);
+}
+
+}  // namespace tandem

@@ -1,0 +1,94 @@
+// BatchPlan: what one step does, as plain data: written by the scheduler, run by an executor,
+// complete in itself (it could be broadcast to other ranks). Ranges count from the sequence's own
+// computed length, resolved where that length lives (on the device), so that a plan can be made
+// while the step before is still in flight. A prefill chunk, a decode step, a verification and a
+// draft's catch-up are the same thing with different lengths.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "runtime/cache/kv_cache.h"
+
+namespace tandem {
+
+// Steps that may wait for their Land at once: one in flight while the next is planned and launched.
+constexpr int kMaxLaunched = 2;
+
+struct SequencePlan {
+  int32_t slot = 0;
+  // Known tokens the target computes this step, from its computed length on: a prefill chunk's
+  // length, or 1 for a decoding sequence.
+  int32_t target_tokens = 0;
+  // The chunk reaches the last known token: a next token is drawn.
+  bool samples = false;
+  // Draft length k: at most so many drafts are proposed and verified behind the target's range.
+  int32_t num_drafts = 0;
+  // Known tokens the draft model computes this step, from its own computed length on, at most; with
+  // num_drafts > 0 it is an upper bound of what the draft lags behind (at least 1), else a
+  // catch-up.
+  int32_t draft_tokens = 0;
+  // Blocks behind those the slot already has: new_blocks of them in BatchPlan::blocks.
+  int32_t first_new_block = 0;
+  int32_t num_new_blocks = 0;
+};
+
+// Copies the first `tokens` of a block before the step runs (partial prefix reuse).
+struct BlockCopy {
+  BlockId from = 0;
+  BlockId to = 0;
+  int32_t tokens = 0;
+};
+
+// Reused from step to step: Clear keeps the memory.
+struct BatchPlan {
+  uint64_t step = 0;
+  std::vector<SequencePlan> sequences;
+  std::vector<BlockId> blocks;  // the new blocks of all sequences, back to back
+  std::vector<BlockCopy> copies;
+
+  bool empty() const { return sequences.empty(); }
+  std::span<const BlockId> NewBlocks(const SequencePlan& s) const {
+    return std::span(blocks).subspan(s.first_new_block, s.num_new_blocks);
+  }
+  // No sequence computes more than the one token that it emitted last.
+  bool OnlyDecodes() const {
+    return std::ranges::all_of(sequences,
+                               [](const SequencePlan& s) { return s.target_tokens <= 1; });
+  }
+  int32_t TargetRows() const {
+    int32_t rows = 0;
+    for (const SequencePlan& s : sequences) rows += s.target_tokens + s.num_drafts;
+    return rows;
+  }
+  void Clear() {
+    sequences.clear();
+    blocks.clear();
+    copies.clear();
+  }
+};
+
+// Why a sequence cannot go on; the others of the step are untouched.
+enum class StepFault : uint8_t {
+  kNone,
+  kNoTokenAllowed,  // the constraint leaves no token to draw
+  kBadLogits,       // no token could be drawn from the model's logits
+};
+
+// What a step gave, in the plan's order.
+struct SequenceResult {
+  int32_t slot = 0;
+  int32_t proposed = 0;  // drafts that were verified; at most num_drafts
+  int32_t accepted = 0;  // of those, how many held
+  // accepted + 1 tokens when the plan said `samples` and the sequence had not ended, else none.
+  int32_t first_token = 0;  // index into StepResult::tokens
+  int32_t num_tokens = 0;
+  // What each model has computed of the sequence after this step.
+  ComputedLengths computed{0, 0};
+  StepFault fault = StepFault::kNone;
+};
+
+}  // namespace tandem

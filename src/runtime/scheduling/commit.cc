@@ -1,0 +1,91 @@
+#include "runtime/scheduling/commit.h"
+
+#include <algorithm>
+
+namespace tandem {
+namespace {
+
+bool EndsWith(std::span<const int32_t> output, std::span<const int32_t> stop) {
+  return output.size() >= stop.size() &&
+         std::equal(stop.begin(), stop.end(), output.end() - static_cast<ptrdiff_t>(stop.size()));
+}
+
+bool HitsStopSequence(const Sequence& sequence) {
+  const Request& request = sequence.request();
+  if (sequence.output_tokens() < request.sampling.min_tokens) return false;
+  const auto output = std::span(sequence.tokens).subspan(request.prompt.size());
+  return std::any_of(request.stop_sequences.begin(), request.stop_sequences.end(),
+                     [&](const std::vector<int32_t>& stop) { return EndsWith(output, stop); });
+}
+
+// Why the sequence ends behind its newest token, if it does.
+FinishReason ReasonToEnd(const Sequence& sequence) {
+  if (HitsStopSequence(sequence)) return FinishReason::kStop;
+  const bool full = static_cast<int32_t>(sequence.tokens.size()) >= sequence.max_length;
+  return full ? FinishReason::kLength : FinishReason::kNone;
+}
+
+std::string_view Describe(StepFault fault) {
+  return fault == StepFault::kNoTokenAllowed
+             ? "the constraint allows no token and no end here; loosen the grammar"
+             : "the model's logits are not finite; the weights or the prompt are out of range";
+}
+
+void Fail(Sequence& sequence, StepFault fault) {
+  sequence.finish = FinishReason::kFailed;
+  sequence.error = fault == StepFault::kNoTokenAllowed
+                       ? InvalidArgument(std::string(Describe(fault)))
+                       : Internal(std::string(Describe(fault)));
+}
+
+void CountDrafts(Sequence& sequence, const SequenceResult& result, int32_t shown) {
+  sequence.acceptance.Observe(result.proposed, result.accepted);
+  sequence.probe.AfterRound(result.proposed, result.accepted);
+  if (result.proposed == 0) return;
+  ++sequence.usage.draft_rounds;
+  sequence.usage.drafts_proposed += result.proposed;
+  sequence.usage.drafts_accepted += std::min(result.accepted, shown);
+}
+
+}  // namespace
+
+int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
+                     std::span<const ops::SampledToken> tokens, Nanos now) {
+  int32_t shown = 0;
+  for (const ops::SampledToken& token : tokens) {
+    if (sequence.request().IsEnd(token.token)) {
+      sequence.finish = FinishReason::kEnd;
+      break;
+    }
+    sequence.tokens.push_back(token.token);
+    ++shown;
+    sequence.finish = ReasonToEnd(sequence);
+    if (sequence.finish != FinishReason::kNone) break;
+  }
+  if (result.fault != StepFault::kNone && sequence.finish == FinishReason::kNone) {
+    Fail(sequence, result.fault);
+  }
+  // What was computed behind the end belongs to nobody.
+  const auto known = static_cast<int32_t>(sequence.tokens.size());
+  sequence.computed = {std::min(result.computed[0], known), std::min(result.computed[1], known)};
+  if (sequence.output_tokens() == shown && !tokens.empty()) {
+    sequence.usage.first_token = now - sequence.open->submitted;
+  }
+  sequence.usage.output_tokens = sequence.output_tokens();
+  if (!tokens.empty()) CountDrafts(sequence, result, shown);
+  return shown;
+}
+
+void PublishBlocks(Sequence& sequence, KvCache& kv) {
+  const int32_t size = kv.block_tokens();
+  const auto more_blocks = [&](int model) {
+    return sequence.computed[static_cast<size_t>(model)] / size >
+           sequence.published[static_cast<size_t>(model)] / size;
+  };
+  if (!more_blocks(0) && !more_blocks(1)) return;
+  kv.Publish(std::span(sequence.tokens).first(static_cast<size_t>(sequence.computed[0])),
+             sequence.blocks, sequence.computed, sequence.published);
+  sequence.published = sequence.computed;
+}
+
+}  // namespace tandem

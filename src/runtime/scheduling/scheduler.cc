@@ -1,0 +1,405 @@
+#include "runtime/scheduling/scheduler.h"
+
+#include <algorithm>
+#include <ranges>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+bool Before(const Sequence& a, const Sequence& b, uint64_t order_a, uint64_t order_b) {
+  if (a.request().priority != b.request().priority) {
+    return a.request().priority > b.request().priority;
+  }
+  return order_a < order_b;
+}
+
+}  // namespace
+
+StepPlan::StepPlan(int32_t max_batch_size, int32_t max_num_tokens, int32_t block_tokens) {
+  const auto slots = static_cast<size_t>(max_batch_size);
+  batch.sequences.reserve(slots);
+  batch.copies.reserve(slots);
+  // Its own rows, an edge at either end, and a length that is not known yet.
+  batch.blocks.reserve(static_cast<size_t>(max_num_tokens / block_tokens) + 3 * slots);
+  sequences.reserve(slots);
+  vacated_slots.reserve(slots);
+  started.reserve(slots);
+}
+
+void StepPlan::Clear(uint64_t step) {
+  batch.Clear();
+  batch.step = step;
+  sequences.clear();
+  vacated_slots.clear();
+  started.clear();
+}
+
+Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable& costs)
+    : limits_(limits),
+      kv_(kv),
+      costs_(costs),
+      chooser_(limits.max_batch_size, std::max(limits.max_draft_len, 0)) {
+  TANDEM_CHECK(limits.max_logits_rows >= limits.max_batch_size, "every slot may sample");
+  const auto slots = static_cast<size_t>(limits.max_batch_size);
+  for (int32_t slot = limits.max_batch_size - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  active_.reserve(slots);
+  decoding_.reserve(slots);
+  candidates_.reserve(slots);
+}
+
+void Scheduler::Enqueue(Sequence& sequence) {
+  sequence.phase = Phase::kWaiting;
+  const auto place = std::upper_bound(
+      waiting_.begin(), waiting_.end(), &sequence,
+      [](const Sequence* a, const Sequence* b) { return Before(*a, *b, a->arrival, b->arrival); });
+  waiting_.insert(place, &sequence);
+}
+
+void Scheduler::Dequeue(Sequence& sequence) { std::erase(waiting_, &sequence); }
+
+void Scheduler::Plan(uint64_t step, StepPlan& plan) {
+  plan.Clear(step);
+  budget_ = {limits_.max_num_tokens, limits_.max_num_tokens};
+  PlanDecodes(plan);
+  PlanPrefills(plan);
+  StartWaiting(plan);
+}
+
+// ---- Decoding sequences ----
+
+void Scheduler::PlanDecodes(StepPlan& plan) {
+  GatherDecoding(plan);
+  ChooseDrafts();
+  for (size_t i = 0; i < decoding_.size(); ++i) {
+    PlanDecode(*decoding_[i], candidates_[i].num_drafts, plan);
+  }
+}
+
+// Those that decode in this step, each with the block its next token needs: drafts come after all
+// of them.
+void Scheduler::GatherDecoding(StepPlan& plan) {
+  decoding_.clear();
+  for (size_t i = 0; i < active_.size();) {
+    Sequence& sequence = *active_[i];
+    // One at its longest length has ended in the step in flight.
+    const bool runs = sequence.phase == Phase::kActive && sequence.Decoding() &&
+                      sequence.KnownLow() < sequence.max_length &&
+                      static_cast<int32_t>(decoding_.size()) < budget_.rows;
+    if (runs && ReserveByPausing(sequence, sequence.KnownHigh(), plan)) {
+      decoding_.push_back(&sequence);
+    }
+    // A pause takes sequences out behind this one, or this one itself.
+    if (i < active_.size() && active_[i] == &sequence) ++i;
+  }
+}
+
+void Scheduler::ChooseDrafts() {
+  candidates_.clear();
+  if (limits_.draft_mode == DraftMode::kOff) {
+    candidates_.resize(decoding_.size());
+    return;
+  }
+  for (const Sequence* sequence : decoding_) candidates_.push_back(CandidateOf(*sequence));
+  const auto decodes = static_cast<int32_t>(decoding_.size());
+  const int32_t rows_left = budget_.rows - decodes;
+  const int32_t backlog = std::min(PrefillBacklog(), rows_left);
+  // Drafts leave half of the free rows to waiting prompts, and a row to sample from to every slot.
+  const int32_t max_drafts = std::min(backlog > 0 ? rows_left / 2 : rows_left,
+                                      limits_.max_logits_rows - limits_.max_batch_size);
+  if (limits_.draft_mode == DraftMode::kFixed) {
+    ChooseFixedDrafts(max_drafts);
+  } else if (limits_.draft_mode == DraftMode::kAdaptive) {
+    chooser_.Choose(candidates_, {decodes + backlog, max_drafts, steps_idle_}, costs_);
+    const bool drafts = std::ranges::any_of(
+        candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
+    if (drafts) {
+      steps_idle_ = 0;
+    } else if (decodes > 0) {
+      ++steps_idle_;
+    }
+  }
+}
+
+void Scheduler::ChooseFixedDrafts(int32_t max_drafts) {
+  for (DraftCandidate& candidate : candidates_) {
+    candidate.num_drafts = std::min({limits_.fixed_draft_len, candidate.max_drafts, max_drafts});
+    max_drafts -= candidate.num_drafts;
+  }
+}
+
+DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
+  DraftCandidate candidate;
+  candidate.acceptance =
+      sequence.acceptance.Estimate(all_acceptance_.Estimate(limits_.acceptance_prior));
+  candidate.max_drafts = MaxDrafts(sequence);
+  // While a round is in flight the draft is about to be one or two tokens behind.
+  const bool drafts_in_flight =
+      sequence.in_flight[0].num_drafts + sequence.in_flight[1].num_drafts > 0;
+  candidate.draft_lag = drafts_in_flight ? 2 : std::max(sequence.DraftLagHigh(), 1);
+  candidate.expected_tokens = output_length_.Expect(sequence.max_length - sequence.KnownLow());
+  candidate.probe = sequence.probe;
+  return candidate;
+}
+
+int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
+  if (!sequence.request().use_draft) return 0;
+  int32_t most = limits_.max_draft_len;
+  // The last token of a sequence needs no draft behind it.
+  most = std::min(most, sequence.max_length - sequence.KnownLow() - 1);
+  if (limits_.draft_model) {
+    most = std::min(most, limits_.draft_max_positions - sequence.KnownHigh() + 1);
+  }
+  return std::max(most, 0);
+}
+
+void Scheduler::PlanDecode(Sequence& sequence, int32_t num_drafts, StepPlan& plan) {
+  const int32_t known = sequence.KnownHigh();
+  if (!Reserve(sequence, std::min(known + num_drafts, sequence.max_length))) {
+    num_drafts = std::clamp(Capacity(sequence) - known, 0, num_drafts);
+  }
+  const int32_t draft_tokens = PlanDraftTokens(sequence, num_drafts);
+  Add(sequence,
+      {.planned = true,
+       .samples = true,
+       .target_tokens = 1,
+       .num_drafts = num_drafts,
+       .draft_tokens = draft_tokens},
+      plan);
+}
+
+// The draft model's range. Where it is too far behind for this step's rows it catches up without
+// drafting.
+int32_t Scheduler::PlanDraftTokens(const Sequence& sequence, int32_t& num_drafts) {
+  if (num_drafts == 0 || !limits_.draft_model) return 0;
+  const int32_t lag = sequence.DraftLagHigh();
+  int32_t tokens = lag;
+  if (lag > budget_.draft_rows) {
+    num_drafts = 0;
+    // With drafts in flight the lag is not exact, as a catch-up has to be.
+    const bool exact = sequence.KnownLow() == sequence.KnownHigh();
+    tokens = exact ? budget_.draft_rows : 0;
+  }
+  budget_.draft_rows -= tokens;
+  return tokens;
+}
+
+// ---- Prompts ----
+
+int32_t Scheduler::PrefillBacklog() const {
+  int64_t tokens = 0;
+  for (const Sequence* sequence : active_) {
+    if (sequence->phase == Phase::kActive && !sequence->Decoding()) tokens += sequence->Remaining();
+  }
+  const size_t starting = std::min(waiting_.size(), free_slots_.size());
+  for (size_t i = 0; i < starting && tokens < limits_.max_num_tokens; ++i) {
+    tokens += static_cast<int64_t>(waiting_[i]->tokens.size());
+  }
+  return static_cast<int32_t>(std::min<int64_t>(tokens, limits_.max_num_tokens));
+}
+
+void Scheduler::PlanPrefills(StepPlan& plan) {
+  // By index: a pause shortens the list behind the sequence at hand.
+  for (size_t i = 0; i < active_.size() && budget_.rows > 0; ++i) {
+    Sequence& sequence = *active_[i];
+    const bool planned = sequence.in_flight[plan.batch.step % kMaxLaunched].planned;
+    if (sequence.phase == Phase::kActive && !planned && !sequence.Decoding()) {
+      PlanPrefill(sequence, plan);
+    }
+  }
+}
+
+void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
+  const int32_t remaining = sequence.Remaining();
+  const int32_t start = sequence.KnownLow() - remaining;
+  int32_t chunk = std::min(remaining, budget_.rows);
+  // A re-prefill after a pause may be longer than any prompt was allowed to be.
+  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
+  if (whole && chunk < remaining) return;
+  if (!Reserve(sequence, start + chunk)) {
+    const int32_t fitting = Capacity(sequence) + kv_.AvailableBlocks() * kv_.block_tokens() - start;
+    if (!whole && fitting > 0) chunk = std::min(chunk, fitting);
+    if (!ReserveByPausing(sequence, start + chunk, plan)) return;
+  }
+  Add(sequence, {.planned = true, .samples = chunk == remaining, .target_tokens = chunk}, plan);
+}
+
+// ---- New sequences ----
+
+void Scheduler::StartWaiting(StepPlan& plan) {
+  const bool is_static = limits_.policy == SchedulerPolicy::kStaticBatch;
+  if (is_static && !active_.empty()) return;
+  // Blocks are scarce in a step that had to pause: what it freed is meant for those that run.
+  if (!plan.vacated_slots.empty()) return;
+  for (size_t i = 0; i < waiting_.size();) {
+    if (free_slots_.empty() || (budget_.rows == 0 && !is_static)) return;
+    Sequence& sequence = *waiting_[i];
+    if (!is_static && AnotherComputesNextBlock(sequence)) {
+      ++i;
+      continue;
+    }
+    // Nobody overtakes the first that does not fit: it would wait for ever.
+    if (!TryStart(sequence, plan)) return;
+  }
+}
+
+// Whether waiting a step or two lets the sequence share a block instead of computing it again.
+bool Scheduler::AnotherComputesNextBlock(const Sequence& sequence) const {
+  if (!limits_.prefix_reuse) return false;
+  const int32_t size = kv_.block_tokens();
+  const int32_t end = (kv_.PeekMatch(sequence.tokens) / size + 1) * size;
+  // A hit leaves at least one token to compute.
+  if (static_cast<int32_t>(sequence.tokens.size()) <= end) return false;
+  for (const Sequence* other : active_) {
+    const bool computes = other->phase == Phase::kActive && other->computed[0] < end &&
+                          static_cast<int32_t>(other->tokens.size()) >= end;
+    if (computes &&
+        std::equal(other->tokens.begin(), other->tokens.begin() + end, sequence.tokens.begin())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
+  const auto known = static_cast<int32_t>(sequence.tokens.size());
+  const bool optimistic = limits_.policy == SchedulerPolicy::kMaxUtilization;
+  const int32_t length =
+      optimistic ? std::min(known + 1, sequence.max_length) : sequence.max_length;
+  PrefixMatch match;
+  if (limits_.prefix_reuse) match = kv_.Match(sequence.tokens);
+  // A copy runs with the step that computes behind it; without rows for that it is not made.
+  if (budget_.rows == 0) DropPartial(match);
+  const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
+  const int32_t remaining = known - match.computed[0];
+  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
+  if (needed > kv_.AvailableBlocks() || (whole && remaining > budget_.rows)) {
+    DropPartial(match);
+    kv_.Release(match.blocks);
+    return false;
+  }
+  Start(sequence, match);
+  TANDEM_CHECK(Reserve(sequence, optimistic ? match.computed[0] : length), "blocks were counted");
+  if (match.partial_source >= 0) {
+    plan.batch.copies.push_back(
+        {match.partial_source, sequence.blocks[match.blocks.size()], match.partial_tokens});
+  }
+  plan.started.push_back(&sequence);
+  if (budget_.rows > 0) PlanPrefill(sequence, plan);
+  return true;
+}
+
+void Scheduler::DropPartial(PrefixMatch& match) {
+  if (match.partial_source < 0) return;
+  kv_.Release(std::span(&match.partial_source, 1));
+  match.partial_source = -1;
+  match.computed[0] -= match.partial_tokens;
+  match.computed[1] = std::min(match.computed[0], match.computed[1]);
+}
+
+void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
+  std::erase(waiting_, &sequence);
+  sequence.phase = Phase::kActive;
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  sequence.started = ++starts_;
+  sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
+  sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
+  sequence.blocks_told = 0;
+  sequence.copy_source = match.partial_source;
+  sequence.computed = match.computed;
+  sequence.published = match.computed;
+  if (!sequence.ever_started) {
+    sequence.usage.cached_tokens = std::min(match.computed[0], sequence.prompt_tokens());
+  }
+  const auto place = std::upper_bound(
+      active_.begin(), active_.end(), &sequence,
+      [](const Sequence* a, const Sequence* b) { return Before(*a, *b, a->started, b->started); });
+  active_.insert(place, &sequence);
+}
+
+// ---- Blocks ----
+
+int32_t Scheduler::BlocksFor(int32_t tokens) const {
+  return (tokens + kv_.block_tokens() - 1) / kv_.block_tokens();
+}
+
+int32_t Scheduler::Capacity(const Sequence& sequence) const {
+  return static_cast<int32_t>(sequence.blocks.size()) * kv_.block_tokens();
+}
+
+bool Scheduler::Reserve(Sequence& sequence, int32_t tokens) {
+  const int32_t missing = BlocksFor(tokens) - static_cast<int32_t>(sequence.blocks.size());
+  return missing <= 0 || kv_.Allocate(missing, sequence.blocks);
+}
+
+bool Scheduler::ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& plan) {
+  while (!Reserve(sequence, tokens)) {
+    TANDEM_CHECK(limits_.policy == SchedulerPolicy::kMaxUtilization,
+                 "blocks were reserved at start");
+    if (!PauseLast(sequence, plan)) return false;
+  }
+  return true;
+}
+
+// Pauses the last in order that is not in this plan. False when `needy` has to wait: nobody stands
+// behind it (then it pauses itself, unless it is alone), or the blocks come back only when a step
+// lands.
+bool Scheduler::PauseLast(const Sequence& needy, StepPlan& plan) {
+  const size_t parity = plan.batch.step % kMaxLaunched;
+  for (Sequence* const behind : std::views::reverse(active_)) {
+    Sequence& last = *behind;
+    if (last.phase != Phase::kActive) return false;  // its blocks are on their way
+    if (last.in_flight[parity].planned) continue;
+    if (&last == &needy && active_.size() == 1) return false;
+    ++preemptions_;
+    last.phase = Phase::kPausing;
+    if (last.InFlightAny()) return false;
+    plan.vacated_slots.push_back(FinishPause(last));
+    return &last != &needy;
+  }
+  return false;
+}
+
+int32_t Scheduler::Release(Sequence& sequence) {
+  TANDEM_CHECK(!sequence.InFlightAny(), "a step in flight names the sequence");
+  if (sequence.phase == Phase::kFinished) output_length_.Observe(sequence.output_tokens());
+  kv_.Release(sequence.blocks);
+  sequence.blocks.clear();
+  if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));
+  sequence.copy_source = -1;
+  std::erase(active_, &sequence);
+  const int32_t slot = sequence.slot;
+  free_slots_.push_back(slot);
+  sequence.slot = -1;
+  return slot;
+}
+
+int32_t Scheduler::FinishPause(Sequence& sequence) {
+  const int32_t slot = Release(sequence);
+  sequence.computed = {0, 0};
+  sequence.published = {0, 0};
+  Enqueue(sequence);
+  return slot;
+}
+
+void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan& plan) {
+  SequencePlan item;
+  item.slot = sequence.slot;
+  item.target_tokens = work.target_tokens;
+  item.samples = work.samples;
+  item.num_drafts = work.num_drafts;
+  item.draft_tokens = work.draft_tokens;
+  item.first_new_block = static_cast<int32_t>(plan.batch.blocks.size());
+  plan.batch.blocks.insert(plan.batch.blocks.end(), sequence.blocks.begin() + sequence.blocks_told,
+                           sequence.blocks.end());
+  item.num_new_blocks = static_cast<int32_t>(plan.batch.blocks.size()) - item.first_new_block;
+  sequence.blocks_told = static_cast<int32_t>(sequence.blocks.size());
+  sequence.in_flight[plan.batch.step % kMaxLaunched] = work;
+  budget_.rows -= work.target_tokens + work.num_drafts;
+  plan.batch.sequences.push_back(item);
+  plan.sequences.push_back(&sequence);
+}
+
+}  // namespace tandem

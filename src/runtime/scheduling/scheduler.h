@@ -1,0 +1,132 @@
+// Scheduler: decides what the next step does. A function of the sequences, the KV cache, the limits
+// and the cost table: no device call, no clock, no randomness. The only place that reserves blocks
+// (for both models at once) or preempts. Engine thread only; allocates nothing once its lists have
+// grown.
+//
+// Order: higher priority first, then who came first. Within a step decoding sequences come before
+// prompt chunks, and those before new sequences, all under one budget of rows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/cache/kv_cache.h"
+#include "runtime/scheduling/batch_plan.h"
+#include "runtime/scheduling/sequence.h"
+#include "runtime/speculation/speculative.h"
+
+namespace tandem {
+
+enum class SchedulerPolicy : uint8_t {
+  kMaxUtilization,  // admit optimistically; pause the last started when blocks run out, re-prefill
+                    // later
+  kGuaranteedNoEvict,  // reserve to the longest possible length
+  kStaticBatch,        // as no-evict, but admit only when nothing is active
+};
+
+// Constant after construction.
+struct SchedulerLimits {
+  int32_t max_batch_size = 0;   // slots
+  int32_t max_num_tokens = 0;   // rows of a target pass, and of a draft pass
+  int32_t max_logits_rows = 0;  // rows to sample from; at least max_batch_size
+  bool chunked_prefill = true;
+  bool prefix_reuse = true;
+  SchedulerPolicy policy = SchedulerPolicy::kMaxUtilization;
+  DraftMode draft_mode = DraftMode::kOff;
+  int32_t fixed_draft_len = 0;
+  int32_t max_draft_len = 0;
+  bool draft_model = false;         // without one drafts are only looked up
+  int32_t draft_max_positions = 0;  // the draft model's longest context
+  double acceptance_prior = 0.7;    // before anything was drafted
+};
+
+// A step's plan and what the engine has to do around it. Reused from step to step.
+struct StepPlan {
+  BatchPlan batch;
+  std::vector<Sequence*> sequences;    // of batch.sequences, in its order
+  std::vector<int32_t> vacated_slots;  // of paused sequences: clear them before the launch,
+  std::vector<Sequence*> started;      // and before these fill theirs
+
+  StepPlan() = default;
+  // Room for what a step of so many sequences and rows usually names.
+  StepPlan(int32_t max_batch_size, int32_t max_num_tokens, int32_t block_tokens);
+  void Clear(uint64_t step);
+};
+
+class Scheduler {
+ public:
+  Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable& costs);
+
+  // Puts a waiting sequence into the queue.
+  void Enqueue(Sequence& sequence);
+  // Takes a waiting sequence out of it.
+  void Dequeue(Sequence& sequence);
+  void Plan(uint64_t step, StepPlan& plan);
+  // Gives back the slot and the blocks of a sequence that no step in flight names; returns the
+  // slot.
+  int32_t Release(Sequence& sequence);
+  // The last step that named a pausing sequence has landed: releases it and queues it again.
+  int32_t FinishPause(Sequence& sequence);
+
+  // How a round went: what new sequences may expect of their drafts.
+  void ObserveDrafts(int32_t proposed, int32_t accepted) {
+    all_acceptance_.Observe(proposed, accepted);
+  }
+
+  // Valid until the next call that changes the scheduler.
+  const std::vector<Sequence*>& waiting() const { return waiting_; }
+  const std::vector<Sequence*>& active() const { return active_; }  // slot holders
+  int64_t preemptions() const { return preemptions_; }
+
+ private:
+  // What is left of the step being planned.
+  struct Budget {
+    int32_t rows = 0;
+    int32_t draft_rows = 0;
+  };
+
+  void PlanDecodes(StepPlan& plan);
+  void GatherDecoding(StepPlan& plan);
+  void ChooseDrafts();
+  void ChooseFixedDrafts(int32_t max_drafts);
+  DraftCandidate CandidateOf(const Sequence& sequence) const;
+  int32_t MaxDrafts(const Sequence& sequence) const;
+  void PlanDecode(Sequence& sequence, int32_t num_drafts, StepPlan& plan);
+  int32_t PlanDraftTokens(const Sequence& sequence, int32_t& num_drafts);
+  void PlanPrefills(StepPlan& plan);
+  void PlanPrefill(Sequence& sequence, StepPlan& plan);
+  void StartWaiting(StepPlan& plan);
+  bool TryStart(Sequence& sequence, StepPlan& plan);
+  void DropPartial(PrefixMatch& match);
+  void Start(Sequence& sequence, const PrefixMatch& match);
+  bool AnotherComputesNextBlock(const Sequence& sequence) const;
+  void Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan& plan);
+
+  int32_t BlocksFor(int32_t tokens) const;
+  int32_t Capacity(const Sequence& sequence) const;
+  bool Reserve(Sequence& sequence, int32_t tokens);
+  bool ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& plan);
+  bool PauseLast(const Sequence& needy, StepPlan& plan);
+  int32_t PrefillBacklog() const;
+
+  const SchedulerLimits limits_;
+  KvCache& kv_;
+  const CostTable& costs_;
+  DraftLengthChooser chooser_;
+
+  std::vector<Sequence*> waiting_;
+  std::vector<Sequence*> active_;
+  std::vector<int32_t> free_slots_;
+  Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
+  OutputLength output_length_;
+  int64_t steps_idle_ = 0;  // that decoded, since any sequence drafted
+  uint64_t starts_ = 0;
+  int64_t preemptions_ = 0;
+
+  // Scratch of one Plan.
+  Budget budget_;
+  std::vector<Sequence*> decoding_;
+  std::vector<DraftCandidate> candidates_;  // of decoding_, in its order
+};
+
+}  // namespace tandem

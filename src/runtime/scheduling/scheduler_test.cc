@@ -1,0 +1,320 @@
+#include "runtime/scheduling/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+
+namespace tandem {
+namespace {
+
+constexpr int32_t kBlock = 8;
+
+// Sequences and a scheduler, with a device that computes what the plan says and draws token 7;
+// drafts all hold or all fail.
+class SchedulerTest : public testing::Test {
+ protected:
+  void Make(int32_t num_blocks) {
+    kv_ = std::make_unique<KvCache>(KvCacheOptions{num_blocks, kBlock, true});
+    const CostTable::Point points[] = {{1, 1.0}};
+    costs_.Set(ModelIndex::kTarget, points);
+    scheduler_ = std::make_unique<Scheduler>(limits_, *kv_, costs_);
+  }
+
+  void SetUp() override {
+    limits_.max_batch_size = 4;
+    limits_.max_num_tokens = 32;
+    limits_.max_logits_rows = 40;
+    Make(64);
+  }
+
+  Sequence& Add(int32_t prompt, int32_t max_tokens, double priority = 0.5, int32_t first = -1) {
+    auto open = std::make_shared<OpenRequest>();
+    open->id = sequences_.size() + 1;
+    open->request.max_tokens = max_tokens;
+    open->request.priority = priority;
+    if (first < 0) first = static_cast<int32_t>(open->id) * 1000;
+    open->request.prompt.resize(static_cast<size_t>(prompt));
+    std::iota(open->request.prompt.begin(), open->request.prompt.end(), first);
+    auto sequence = std::make_unique<Sequence>();
+    sequence->open = open;
+    sequence->tokens = open->request.prompt;
+    sequence->max_length = prompt + max_tokens;
+    sequence->arrival = open->id;
+    sequences_.push_back(std::move(sequence));
+    scheduler_->Enqueue(*sequences_.back());
+    return *sequences_.back();
+  }
+
+  const StepPlan& Plan() {
+    scheduler_->Plan(step_, plan_);
+    EXPECT_LE(plan_.batch.TargetRows(), limits_.max_num_tokens);
+    return plan_;
+  }
+
+  void Land(bool drafts_hold = false) {
+    for (size_t i = 0; i < plan_.sequences.size(); ++i) {
+      Sequence& s = *plan_.sequences[i];
+      const SequencePlan& item = plan_.batch.sequences[i];
+      s.in_flight[step_ % kMaxLaunched] = {};
+      s.computed[0] += item.target_tokens;
+      if (item.samples) {
+        const int32_t held = drafts_hold ? item.num_drafts : 0;
+        for (int32_t t = 0; t <= held; ++t) s.tokens.push_back(7);
+        s.computed[0] = static_cast<int32_t>(s.tokens.size()) - 1;
+        if (item.num_drafts > 0) s.computed[1] = s.computed[0];
+      }
+      kv_->Publish(std::span(s.tokens).first(static_cast<size_t>(s.computed[0])), s.blocks,
+                   s.computed);
+    }
+    ++step_;
+    kv_->CheckIntegrity();
+  }
+  void Step() {
+    Plan();
+    Land();
+  }
+  const SequencePlan* PlanOf(const Sequence& s) const {
+    for (size_t i = 0; i < plan_.sequences.size(); ++i) {
+      if (plan_.sequences[i] == &s) return &plan_.batch.sequences[i];
+    }
+    return nullptr;
+  }
+
+  SchedulerLimits limits_;
+  CostTable costs_;
+  std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  StepPlan plan_;
+  uint64_t step_ = 0;
+};
+
+TEST_F(SchedulerTest, MixesPromptChunksWithDecodesUnderOneBudget) {
+  Sequence& a = Add(10, 20);
+  Step();
+  Sequence& b = Add(50, 20);
+  Plan();
+  EXPECT_EQ(PlanOf(a)->target_tokens, 1);
+  EXPECT_TRUE(PlanOf(a)->samples);
+  EXPECT_EQ(PlanOf(b)->target_tokens, 31);
+  EXPECT_FALSE(PlanOf(b)->samples);
+  Land();
+  Plan();
+  EXPECT_EQ(PlanOf(b)->target_tokens, 19);
+  EXPECT_TRUE(PlanOf(b)->samples);
+}
+
+TEST_F(SchedulerTest, WithoutChunksAPromptWaitsForAStepThatHoldsIt) {
+  limits_.chunked_prefill = false;
+  Make(64);
+  Sequence& a = Add(20, 20);
+  Sequence& b = Add(20, 20);
+  Plan();
+  EXPECT_EQ(PlanOf(a)->target_tokens, 20);
+  EXPECT_EQ(PlanOf(b), nullptr);
+  Land();
+  Plan();
+  EXPECT_EQ(PlanOf(b)->target_tokens, 20);
+}
+
+TEST_F(SchedulerTest, AChoiceWaitsForTheBlocksThatAnotherComputes) {
+  Sequence& a = Add(20, 5, 0.5, 100);
+  Sequence& b = Add(20, 5, 0.5, 100);
+  Sequence& other = Add(9, 5);
+  Plan();
+  EXPECT_NE(PlanOf(a), nullptr);
+  EXPECT_EQ(PlanOf(b), nullptr);
+  EXPECT_NE(PlanOf(other), nullptr) << "nobody else waits";
+  Land();
+  Plan();
+  EXPECT_EQ(PlanOf(b)->target_tokens, 4);
+  EXPECT_EQ(b.blocks[0], a.blocks[0]);
+  EXPECT_EQ(b.blocks[1], a.blocks[1]);
+  EXPECT_EQ(b.usage.cached_tokens, 16);
+}
+
+TEST_F(SchedulerTest, PausesTheLastStartedAndStartsItAgain) {
+  Make(6);
+  Sequence& a = Add(16, 24);
+  Step();
+  Sequence& b = Add(16, 24);
+  for (int i = 0; i < 12 && b.phase != Phase::kWaiting; ++i) Step();
+  Step();
+  while (a.phase == Phase::kActive && scheduler_->preemptions() == 0) Step();
+  EXPECT_EQ(scheduler_->preemptions(), 1);
+  EXPECT_EQ(b.phase, Phase::kWaiting);
+  EXPECT_TRUE(b.blocks.empty());
+  EXPECT_EQ(a.phase, Phase::kActive);
+  a.phase = Phase::kFinished;
+  scheduler_->Release(a);
+  Plan();
+  EXPECT_EQ(b.phase, Phase::kActive);
+  EXPECT_GT(b.computed[0], 0) << "its own blocks were still in the tree";
+}
+
+TEST_F(SchedulerTest, PausesTheLeastImportantFirst) {
+  Make(6);
+  Sequence& low = Add(16, 24, 0.1);
+  Step();
+  Sequence& high = Add(16, 24, 0.9);
+  while (scheduler_->preemptions() == 0) Step();
+  EXPECT_EQ(low.phase, Phase::kWaiting);
+  EXPECT_EQ(high.phase, Phase::kActive);
+}
+
+TEST_F(SchedulerTest, ReservesTheWholeLengthWhereNothingMayBeEvicted) {
+  limits_.policy = SchedulerPolicy::kGuaranteedNoEvict;
+  Make(10);
+  Sequence& a = Add(8, 40);  // six blocks
+  Sequence& b = Add(8, 40);
+  Plan();
+  EXPECT_EQ(a.blocks.size(), 6u);
+  EXPECT_EQ(b.phase, Phase::kWaiting);
+}
+
+TEST_F(SchedulerTest, AStaticBatchStartsOnlyWhenTheOneBeforeHasEnded) {
+  limits_.policy = SchedulerPolicy::kStaticBatch;
+  Make(64);
+  Sequence& a = Add(8, 4);
+  Step();
+  Sequence& b = Add(8, 4);
+  Step();
+  EXPECT_EQ(b.phase, Phase::kWaiting);
+  a.phase = Phase::kFinished;
+  scheduler_->Release(a);
+  Plan();
+  EXPECT_NE(PlanOf(b), nullptr);
+}
+
+class DraftSchedulerTest : public SchedulerTest {
+ protected:
+  void SetUp() override {
+    limits_.draft_mode = DraftMode::kFixed;
+    limits_.fixed_draft_len = 4;
+    limits_.max_draft_len = 4;
+    limits_.draft_model = true;
+    limits_.draft_max_positions = 1000;
+    SchedulerTest::SetUp();
+  }
+};
+
+TEST_F(DraftSchedulerTest, NeverDraftsTheLastToken) {
+  Sequence& a = Add(10, 4);
+  Step();  // one token; three are left
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts, 2);
+  Land();
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts, 1);
+  Land();
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts, 0);
+}
+
+TEST_F(DraftSchedulerTest, TheFirstRoundBringsTheDraftUpToDate) {
+  Sequence& a = Add(10, 20);
+  Step();
+  Plan();
+  EXPECT_EQ(PlanOf(a)->draft_tokens, 11);
+  EXPECT_EQ(PlanOf(a)->num_drafts, 4);
+}
+
+TEST_F(DraftSchedulerTest, ALongCatchUpIsSplitOverStepsBeforeDrafting) {
+  Sequence& a = Add(70, 20);
+  Step(), Step(), Step();
+  for (const int32_t expected : {32, 32}) {
+    Plan();
+    EXPECT_EQ(PlanOf(a)->draft_tokens, expected);
+    EXPECT_EQ(PlanOf(a)->num_drafts, 0);
+    a.computed[1] += PlanOf(a)->draft_tokens;
+    Land();
+  }
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts, 4);
+  EXPECT_EQ(PlanOf(a)->draft_tokens, 73 - 64);
+}
+
+TEST_F(DraftSchedulerTest, DropsDraftsBeforeItPausesAnyone) {
+  Make(4);
+  Sequence& a = Add(14, 40);
+  Sequence& b = Add(14, 40);
+  Step();
+  Plan();  // 15 known each: one more token fits the two blocks, drafts do not
+  EXPECT_EQ(PlanOf(a)->num_drafts, 1);
+  EXPECT_EQ(PlanOf(b)->num_drafts, 1);
+  EXPECT_EQ(scheduler_->preemptions(), 0);
+}
+
+TEST_F(DraftSchedulerTest, ReservesForTheLongestAStepInFlightCanBe) {
+  Sequence& a = Add(7, 40);
+  Step();
+  Plan();  // 8 known, up to four drafts: in flight
+  ASSERT_EQ(PlanOf(a)->num_drafts, 4);
+  ++step_;
+  Plan();  // 9 to 13 known, and four drafts behind them
+  EXPECT_EQ(a.KnownLow(), 10);
+  EXPECT_GE(static_cast<int32_t>(a.blocks.size()) * kBlock, 13 + 4);
+  EXPECT_EQ(PlanOf(a)->target_tokens, 1);
+  EXPECT_GE(PlanOf(a)->draft_tokens, 13 - a.computed[1]);
+}
+
+TEST_F(DraftSchedulerTest, DoesNotDraftPastTheDraftModelsContext) {
+  limits_.draft_max_positions = 12;
+  Make(64);
+  Sequence& a = Add(10, 20);
+  Step();
+  Plan();  // 11 known: the draft computes positions up to 11 for two drafts
+  EXPECT_EQ(PlanOf(a)->num_drafts, 2);
+  Land(true);
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts, 0);
+}
+
+TEST_F(DraftSchedulerTest, DraftsLeaveRoomForPromptsAndTheBudget) {
+  for (int i = 0; i < 3; ++i) Add(5, 40);
+  Step();
+  Sequence& waiting = Add(100, 10);
+  Plan();
+  EXPECT_LE(plan_.batch.TargetRows(), 32);
+  ASSERT_NE(PlanOf(waiting), nullptr);
+  EXPECT_GE(PlanOf(waiting)->target_tokens, 14);
+}
+
+// Steps that cost a second whatever their rows, and a draft that costs a tenth of one a row.
+class AdaptiveDraftSchedulerTest : public DraftSchedulerTest {
+ protected:
+  void SetUp() override {
+    limits_.acceptance_prior = 0.8;
+    DraftSchedulerTest::SetUp();
+    limits_.draft_mode = DraftMode::kAdaptive;
+    const CostTable::Point points[] = {{1, 0.1}, {2, 0.2}};
+    costs_.Set(ModelIndex::kDraft, points);
+    Make(64);
+  }
+  void End(Sequence& sequence) {
+    sequence.phase = Phase::kFinished;
+    scheduler_->Release(sequence);
+  }
+};
+
+TEST_F(AdaptiveDraftSchedulerTest, LearnsThatAnswersAreTooShortForTheDraftsPrompt) {
+  Sequence& first = Add(25, 60);
+  Step();
+  Plan();
+  EXPECT_GT(PlanOf(first)->num_drafts, 0) << "2.3 seconds, once, for 60 tokens";
+  Land();
+  End(first);
+  for (int i = 0; i < 60; ++i) {
+    Sequence& sequence = Add(25, 60);
+    Step();
+    End(sequence);  // after one token
+  }
+  Sequence& last = Add(25, 60);
+  Step();
+  Plan();
+  EXPECT_EQ(PlanOf(last)->num_drafts, 0);
+}
+
+}  // namespace
+}  // namespace tandem

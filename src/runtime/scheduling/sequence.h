@@ -1,0 +1,119 @@
+// Sequence: the mutable progress of one choice of one request. Engine thread only. What has landed
+// is exact; what a step in flight will add is known as an interval.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/request/request.h"
+#include "runtime/scheduling/batch_plan.h"
+#include "runtime/speculation/speculative.h"
+
+namespace tandem {
+
+// A submitted request, shared by its choices.
+struct OpenRequest {
+  // Constant after Submit.
+  RequestId id = 0;
+  Request request;
+  uint64_t seed = 0;
+  Nanos submitted{0};
+  // Engine thread only.
+  int32_t open_choices = 0;
+  bool started = false;  // a choice of it has been scheduled
+  bool failed = false;
+};
+
+enum class Phase : uint8_t {
+  kWaiting,   // holds no slot and no block
+  kActive,    // holds both; planned when there is room
+  kPausing,   // preempted, a step in flight still names it
+  kFinished,  // its last event is out or about to be; a step in flight may still name it
+};
+
+struct Sequence {
+  // Set at admission, constant.
+  std::shared_ptr<OpenRequest> open;
+  int32_t choice = 0;
+  int32_t max_length = 0;                       // prompt + output
+  uint64_t arrival = 0;                         // order of submission
+  int32_t mailbox = -1;                         // of the event queue
+  std::unique_ptr<TokenConstraint> constraint;  // committed to by the executor
+
+  // Set by the scheduler; released by the engine when the sequence ends.
+  Phase phase = Phase::kWaiting;
+  int32_t slot = -1;
+  std::vector<BlockId> blocks;
+  int32_t blocks_told = 0;   // of those, how many a plan has named to the executor
+  BlockId copy_source = -1;  // referenced until the step that copies from it has landed
+  uint64_t started = 0;      // order of taking a slot
+  bool ever_started = false;
+
+  // What launched steps will add, by the parity of the step's number; set by the scheduler, cleared
+  // when the step lands.
+  struct InFlight {
+    bool planned = false;
+    bool samples = false;
+    int32_t target_tokens = 0;
+    int32_t num_drafts = 0;
+    int32_t draft_tokens = 0;
+  };
+  std::array<InFlight, kMaxLaunched> in_flight;
+
+  // Set by Commit when a step lands.
+  std::vector<int32_t> tokens;  // prompt, then output
+  ComputedLengths computed{0, 0};
+  ComputedLengths published{0, 0};  // computed lengths at the last Publish, in whole blocks
+  Acceptance acceptance;
+  ProbeState probe;
+  FinishReason finish = FinishReason::kNone;
+  Status error;  // with kFailed
+  Usage usage;
+
+  const Request& request() const { return open->request; }
+  int32_t prompt_tokens() const { return static_cast<int32_t>(request().prompt.size()); }
+  int32_t output_tokens() const { return static_cast<int32_t>(tokens.size()) - prompt_tokens(); }
+
+  bool InFlightAny() const { return in_flight[0].planned || in_flight[1].planned; }
+
+  // Known tokens once everything in flight has landed: at least, at most.
+  int32_t KnownLow() const {
+    auto known = static_cast<int32_t>(tokens.size());
+    for (const InFlight& step : in_flight) known += step.samples ? 1 : 0;
+    return std::min(known, max_length);
+  }
+  int32_t KnownHigh() const {
+    auto known = static_cast<int32_t>(tokens.size());
+    for (const InFlight& step : in_flight) known += step.samples ? 1 + step.num_drafts : 0;
+    return std::min(known, max_length);
+  }
+
+  // Known tokens the target has yet to compute then. Exact: a step that samples leaves one,
+  // whatever held.
+  int32_t Remaining() const {
+    int32_t remaining = static_cast<int32_t>(tokens.size()) - computed[0];
+    for (const InFlight& step : in_flight) {
+      if (step.samples) return 1;
+      remaining -= step.target_tokens;
+    }
+    return remaining;
+  }
+  // A step is a decode step when one token is left to compute: a prompt's last token is nothing
+  // else.
+  bool Decoding() const { return Remaining() == 1; }
+
+  // At most so many known tokens the draft will have to compute then. A draft's length never
+  // shrinks, and a catch-up without drafts is exact.
+  int32_t DraftLagHigh() const {
+    int32_t computed_draft = computed[1];
+    for (const InFlight& step : in_flight) {
+      if (step.num_drafts == 0) computed_draft += step.draft_tokens;
+    }
+    return KnownHigh() - computed_draft;
+  }
+};
+
+}  // namespace tandem

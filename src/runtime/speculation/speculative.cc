@@ -1,0 +1,252 @@
+#include "runtime/speculation/speculative.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+// A pass moves the factor by this share, up or down: it settles at the median, so that a pass the
+// machine interrupted (40 times as long, for a small draft) weighs no more than any other.
+constexpr double kObservationStep = 1.0 / 64;
+// Of the way to the target's factor, a pass, for a draft that is not used and so not observed.
+constexpr double kUnobservedStep = 1.0 / 512;
+// The same of a pass that verifies. Drafting is worth a few percent or nothing where every row
+// costs, so its price is held steadier.
+constexpr double kVerifyStep = 1.0 / 256;
+// What was learnt of such passes fades with those that verify nothing.
+constexpr double kForgottenStep = 1.0 / 4096;
+// Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
+constexpr double kMargin = 1.04;
+// What the drafts of a sequence that must catch up first are taken to be worth. To stop costs
+// nothing, to start again does: without the difference a sequence near break-even would do both in
+// turn, and pay each time.
+constexpr double kEntryShare = 0.93;
+// A catch-up is paid off over no more tokens than this, however long the answer may be.
+constexpr double kPayOffTokens = 64.0;
+// An ended sequence moves the mean length by this share.
+constexpr double kLengthStep = 1.0 / 16;
+// One or two tokens behind is the rhythm of every round: the first draft step carries them.
+constexpr int32_t kRoundLag = 2;
+constexpr int32_t kMinProbeInterval = 16;
+constexpr int32_t kMaxProbeInterval = 512;
+// Share of the time since the last draft that a probe may cost.
+constexpr double kProbeShare = 0.005;
+constexpr double kHopefulAcceptance = 0.9;
+
+bool MustCatchUp(const DraftCandidate& candidate) { return candidate.draft_lag > kRoundLag; }
+
+// What the draft model has to compute before the candidate's first draft, beyond the one or two
+// tokens that every round leaves, in a pass that has `rows` rows already; by the token that the
+// sequence gains from it.
+double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const CostTable& costs) {
+  if (!MustCatchUp(candidate)) return 0.0;
+  const double price = costs.Seconds(ModelIndex::kDraft, rows + candidate.draft_lag) -
+                       costs.Seconds(ModelIndex::kDraft, rows + kRoundLag);
+  return price / std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
+}
+
+// The target's seconds for the step's tokens and `drafts` more rows, without those of its prompts.
+// Never less than beside no prompts: between two points that were measured wrong rows may look free
+// behind them, and no pass with prompts tells otherwise.
+double StepSeconds(int32_t plain_rows, int32_t base_rows, int32_t drafts, const CostTable& costs) {
+  const auto target = [&](int32_t rows) { return costs.Seconds(ModelIndex::kTarget, rows); };
+  const double prompts = target(base_rows) - target(plain_rows);
+  return std::max(target(base_rows + drafts) - prompts, target(plain_rows + drafts));
+}
+
+}  // namespace
+
+void CostTable::Set(ModelIndex model, std::span<const Point> points) {
+  Curve& curve = curves_[static_cast<size_t>(model)];
+  curve.points.assign(points.begin(), points.end());
+  curve.factor = 1.0;
+  for (size_t i = curve.points.size(); i-- > 1;) {
+    TANDEM_CHECK(curve.points[i - 1].rows < curve.points[i].rows, "points must rise by rows");
+    curve.points[i - 1].seconds = std::min(curve.points[i - 1].seconds, curve.points[i].seconds);
+  }
+}
+
+double CostTable::Measured(const Curve& curve, int32_t rows) {
+  const std::vector<Point>& points = curve.points;
+  if (points.empty() || rows <= 0) return 0.0;
+  if (points.size() == 1 || rows <= points.front().rows) return points.front().seconds;
+  size_t i = 1;
+  while (i + 1 < points.size() && points[i].rows < rows) ++i;
+  const double slope =
+      (points[i].seconds - points[i - 1].seconds) / (points[i].rows - points[i - 1].rows);
+  return points[i - 1].seconds + slope * (rows - points[i - 1].rows);
+}
+
+double CostTable::Seconds(ModelIndex model, int32_t rows) const {
+  return Measured(curve(model), rows) * curve(model).factor;
+}
+
+void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
+  Curve& curve = curves_[static_cast<size_t>(model)];
+  const double expected = Measured(curve, rows) * curve.factor;
+  if (expected <= 0.0 || seconds <= 0.0) return;
+  curve.factor *= seconds > expected ? 1.0 + kObservationStep : 1.0 - kObservationStep;
+  curve.factor = std::clamp(curve.factor, 0.25, 16.0);
+  if (model != ModelIndex::kTarget) return;
+  // What slows the target slows the draft; a price that was once too high must not keep it idle.
+  double& draft_factor = curves_[static_cast<size_t>(ModelIndex::kDraft)].factor;
+  draft_factor += kUnobservedStep * (curve.factor - draft_factor);
+  verify_factor_ += kForgottenStep * (1.0 - verify_factor_);
+}
+
+void CostTable::ObserveVerify(int32_t rows, double seconds) {
+  const double expected = Seconds(ModelIndex::kTarget, rows) * verify_factor_;
+  if (expected <= 0.0 || seconds <= 0.0) return;
+  verify_factor_ *= seconds > expected ? 1.0 + kVerifyStep : 1.0 - kVerifyStep;
+  verify_factor_ = std::clamp(verify_factor_, 0.5, 2.0);
+}
+
+void Acceptance::Observe(int32_t proposed, int32_t accepted) {
+  if (proposed <= 0) return;
+  held_ = held_ * decay_ + accepted;
+  tested_ = tested_ * decay_ + accepted + (accepted < proposed ? 1 : 0);
+  prior_drafts_ *= decay_;
+}
+
+double Acceptance::Estimate(double prior) const {
+  return (held_ + prior * prior_drafts_) / (tested_ + prior_drafts_);
+}
+
+void ProbeState::AfterRound(int32_t proposed, int32_t accepted) {
+  if (proposed == 0) {
+    ++rounds_idle;
+    return;
+  }
+  interval = accepted > 0 ? kMinProbeInterval : std::min(interval * 2, kMaxProbeInterval);
+  rounds_idle = 0;
+}
+
+void OutputLength::Observe(int32_t tokens) { mean_ += kLengthStep * (tokens - mean_); }
+
+double OutputLength::Expect(int32_t at_most) const {
+  return std::max(std::min(mean_, static_cast<double>(at_most)), 1.0);
+}
+
+DraftLengthChooser::DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len)
+    : rows_at_(static_cast<size_t>(max_draft_len) + 1) {
+  drafts_.reserve(static_cast<size_t>(max_candidates) * static_cast<size_t>(max_draft_len));
+}
+
+void DraftLengthChooser::ListDrafts(std::span<const DraftCandidate> candidates) {
+  drafts_.clear();
+  const auto longest = static_cast<int32_t>(rows_at_.size()) - 1;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    double worth = MustCatchUp(candidates[i]) ? kEntryShare : 1.0;
+    for (int32_t j = 1; j <= std::min(candidates[i].max_drafts, longest); ++j) {
+      worth *= candidates[i].acceptance;
+      drafts_.push_back({worth, static_cast<int32_t>(i), j});
+    }
+  }
+  // Ties: earlier positions first, so that a sequence's drafts stay without gaps.
+  std::sort(drafts_.begin(), drafts_.end(), [](const Draft& a, const Draft& b) {
+    if (a.worth != b.worth) return a.worth > b.worth;
+    if (a.position != b.position) return a.position < b.position;
+    return a.candidate < b.candidate;
+  });
+}
+
+void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
+                                const CostTable& costs) {
+  for (DraftCandidate& candidate : candidates) candidate.num_drafts = 0;
+  ListDrafts(candidates);
+  const auto plain_rows = static_cast<int32_t>(candidates.size());
+  const double plain_tokens = plain_rows;
+  const double plain_seconds = costs.Seconds(ModelIndex::kTarget, plain_rows);
+  const auto affordable =
+      std::min(drafts_.size(), static_cast<size_t>(std::max(limits.max_drafts, 0)));
+
+  std::fill(rows_at_.begin(), rows_at_.end(), 0);
+  double tokens = plain_tokens;
+  double draft_seconds = 0.0;
+  // Compared as tokens a second; without a measured target every draft looks free, so none is
+  // taken.
+  double best_goodput = plain_seconds > 0.0 ? plain_tokens / plain_seconds * kMargin : 0.0;
+  size_t best_count = 0;
+  for (size_t count = 1; count <= affordable && plain_seconds > 0.0; ++count) {
+    const Draft& draft = drafts_[count - 1];
+    DraftCandidate& candidate = candidates[static_cast<size_t>(draft.candidate)];
+    int32_t& rows = rows_at_[static_cast<size_t>(draft.position)];
+    const bool first = draft.position == 1;
+    const int32_t added = first ? std::min(candidate.draft_lag, kRoundLag) : 1;
+    if (first) candidate.catch_up_per_token = CatchUpPerToken(candidate, rows, costs);
+    draft_seconds +=
+        costs.Seconds(ModelIndex::kDraft, rows + added) - costs.Seconds(ModelIndex::kDraft, rows);
+    // With its first draft the round's own token is owed for as well.
+    draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
+    rows += added;
+    tokens += draft.worth;
+    const double verify_seconds =
+        StepSeconds(plain_rows, limits.base_rows, static_cast<int32_t>(count), costs);
+    const double seconds = verify_seconds * costs.verify_factor() + draft_seconds;
+    if (tokens / seconds > best_goodput) {
+      best_goodput = tokens / seconds;
+      best_count = count;
+    }
+  }
+  for (size_t i = 0; i < best_count; ++i) {
+    ++candidates[static_cast<size_t>(drafts_[i].candidate)].num_drafts;
+  }
+  if (best_count == 0 && affordable > 0) ChooseProbe(candidates, limits, costs);
+}
+
+// One draft for the sequence that has waited longest, where good drafts of all would pay, its own
+// are not known to be good, and the try is cheap beside the time since any sequence last
+// drafted: all tries together take at most kProbeShare of the time.
+void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
+                                     const DraftLimits& limits, const CostTable& costs) const {
+  DraftCandidate* probed = nullptr;
+  int32_t able = 0;
+  for (DraftCandidate& candidate : candidates) {
+    if (candidate.max_drafts == 0) continue;
+    ++able;
+    if (candidate.probe.rounds_idle < candidate.probe.interval) continue;
+    if (candidate.acceptance >= kHopefulAcceptance) continue;
+    if (probed == nullptr || candidate.probe.rounds_idle > probed->probe.rounds_idle) {
+      probed = &candidate;
+    }
+  }
+  if (probed == nullptr) return;
+  const auto plain_rows = static_cast<int32_t>(candidates.size());
+  const double plain = costs.Seconds(ModelIndex::kTarget, plain_rows);
+  const double hopeful = StepSeconds(plain_rows, limits.base_rows, able, costs) +
+                         costs.Seconds(ModelIndex::kDraft, able);
+  const bool could_pay = (plain_rows + kHopefulAcceptance * able) * plain > plain_rows * hopeful;
+  const double price = StepSeconds(plain_rows, limits.base_rows, 1, costs) - plain +
+                       costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
+  const double allowed = kProbeShare * static_cast<double>(limits.steps_idle) * plain;
+  if (could_pay && price <= allowed) probed->num_drafts = 1;
+}
+
+int32_t LookupDrafts(std::span<const int32_t> history, int32_t max_ngram,
+                     std::span<int32_t> drafts) {
+  const auto size = static_cast<int32_t>(history.size());
+  if (max_ngram <= 0 || drafts.empty() || size < 2) return 0;
+  int32_t best_length = std::min(max_ngram, 2) - 1;  // a match must be longer
+  int32_t best_end = 0;                              // where its continuation starts
+  for (int32_t end = size - 1; end >= 1 && best_length < max_ngram; --end) {
+    int32_t length = 0;
+    while (length < max_ngram && length < end &&
+           history[static_cast<size_t>(end - 1 - length)] ==
+               history[static_cast<size_t>(size - 1 - length)]) {
+      ++length;
+    }
+    if (length > best_length) {
+      best_length = length;
+      best_end = end;
+    }
+  }
+  if (best_end == 0) return 0;
+  const auto count = std::min<int32_t>(static_cast<int32_t>(drafts.size()), size - best_end);
+  std::copy_n(history.begin() + best_end, count, drafts.begin());
+  return count;
+}
+
+}  // namespace tandem

@@ -1,0 +1,47 @@
+// An engine in its steady state: four long sequences with drafts, penalties, log-probabilities and
+// look-ups, whose steps are all alike. Test code.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "runtime/testing/test_engine.h"
+#include "runtime/testing/test_llama.h"
+
+namespace tandem {
+
+constexpr int32_t kSteadyTokens = 8000;  // of each sequence
+
+// `options`: what the test chooses; the rest is filled in.
+inline std::unique_ptr<Engine> MakeSteadyEngine(EngineOptions options, ops::Backend& backend,
+                                                const Clock& clock) {
+  const ModelSpec spec = TinyLlamaSpec(DType::kBF16, 8192);
+  options.max_batch_size = 4;
+  options.max_num_tokens = 64;
+  options.max_seq_len = 8192;
+  options.kv_cache_bytes = int64_t{1} << 28;
+  options.draft_mode = DraftMode::kFixed;
+  options.lookup_ngram = 2;
+  auto engine = Engine::Create(options, MakeTinyLlama(spec, 5, 0.0f, backend),
+                               MakeTinyLlama(spec, 5, 0.05f, backend), backend, clock)
+                    .value();
+  for (int32_t i = 0; i < 4; ++i) {
+    Request request = SimpleRequest(CountingPrompt(20, i, 96), kSteadyTokens);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    if (i == 1) request.sampling.repetition_penalty = 1.1f;
+    if (i == 2) request.sampling.num_top_logprobs = 2;
+    if (i == 3) request.sampling.top_p = 0.9f;
+    EXPECT_TRUE(engine->Submit(request).ok());
+  }
+  return engine;
+}
+
+// One step, and what it has to say; `event` is the caller's, for its memory to be used again.
+inline void StepAndRead(Engine& engine, Event& event) {
+  engine.Step();
+  while (engine.PopEvent(event, Nanos(0))) {
+  }
+}
+
+}  // namespace tandem

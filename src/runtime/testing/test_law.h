@@ -1,0 +1,99 @@
+// What the tests of laws share: pairs of models over a few tokens, the requests whose outputs are
+// counted, and how far these lie from the target's exact law, a joint distribution of tokens. Owned
+// by the test, used by its thread.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ops/testing/forwarding_backend.h"
+#include "runtime/testing/test_engine.h"
+
+namespace tandem {
+
+// Where the logits come from: formulas, which the host computes, or a tiny pair of Llamas on the
+// test's backend.
+enum class LawModels : uint8_t { kFormulas, kLlamas };
+std::string Name(LawModels models);
+// "CASE_MODELS", of a test over both.
+template <typename Case>
+std::string LawTestName(const testing::TestParamInfo<std::tuple<LawModels, Case>>& info) {
+  const auto& [models, law_case] = info.param;
+  return law_case.name + "_" + Name(models);
+}
+// Those that can run on the test's backend and executor.
+std::vector<LawModels> LawModelsHere();
+// How many outputs tell that a law holds: fewer where a CPU computes Llamas.
+int32_t DrawsOf(LawModels models);
+// A sanitizer looks for other faults, and takes forty times as long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int32_t kFewerDraws = 5;
+#else
+constexpr int32_t kFewerDraws = 1;
+#endif
+constexpr int32_t kControlDraws = 20000 / kFewerDraws;  // enough to find a wrong law out
+
+// An engine of these models that drafts two tokens in every round.
+TestSetup LawSetup(LawModels models);
+// For two tokens more than an engine of LawSetup drafts, at temperature 1.
+Request LawRequest();
+// On a device nothing is drafted under a constraint.
+bool Drafts(const Request& request);
+
+// Tokens other than the one before.
+class NoTwins final : public TokenConstraint {
+ public:
+  void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) override;
+  void Commit(const int32_t* tokens, int32_t num_tokens) override;
+  std::unique_ptr<TokenConstraint> Clone() const override;
+
+ private:
+  int32_t last_ = 2;  // of LawRequest's prompt
+};
+
+// What a request emitted under the seeds 0 .. draws - 1.
+struct Drawn {
+  int32_t draws = 0;
+  std::map<std::vector<int32_t>, int64_t> outputs;  // how often each came
+  EngineStats stats;
+};
+// At least `draws` of them.
+Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws);
+
+// How far the outputs are from the target's law, as ChiSquareZ; told, for the record.
+double Measure(const TestSetup& setup, const Request& request, const Drawn& drawn);
+constexpr double kHolds = 5.0;  // three in ten millions, were the law right
+
+// An acceptance that is told that drafts were drawn from all tokens alike.
+class AllAlikeRound : public ops::ForwardingRoundOps {
+ public:
+  AllAlikeRound(ops::Backend& backend, const EngineOptions& options);
+  void LayVerifyRows(const ops::Round& round, const ops::PassBounds& bounds) override;
+
+ private:
+  Buffer alike_;  // [max_batch_size * max_draft_len, vocab] fp32
+};
+
+// Draws and accepts as a test says: by these Ops on the host's executor, by these RoundOps on the
+// device's. Both outlive it.
+class RuleBackend final : public ops::ForwardingBackend {
+ public:
+  RuleBackend(ops::Backend& inner, ops::Ops& ops, ops::RoundOps& round)
+      : ForwardingBackend(inner),
+        ops_(TestExecutor() == ExecutorKind::kHost ? ops : inner.ops()),
+        round_(round) {}
+  ops::Ops& ops() override { return ops_; }
+  ops::RoundOps& round() override { return round_; }
+
+ private:
+  ops::Ops& ops_;
+  ops::RoundOps& round_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,68 @@
+#include "runtime/testing/test_llama.h"
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+class RandomSource final : public WeightSource {
+ public:
+  RandomSource(const ModelSpec& spec, uint32_t seed, float noise)
+      : spec_(spec), seed_(seed), noise_(noise) {}
+  const ModelSpec& spec() const override { return spec_; }
+
+  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override {
+    const auto key = std::tuple(role, layer, part);
+    const auto found = buffers_.find(key);
+    const Shape shape = WeightShape(spec_, role, part);
+    if (found != buffers_.end()) return found->second.View(spec_.dtype, shape);
+    const auto stream =
+        static_cast<uint32_t>(1000 * layer + 10 * static_cast<int>(role) + static_cast<int>(part));
+    std::mt19937 random(seed_ + stream), other(seed_ + stream + 77777);
+    const bool norm = shape.rank() == 1;
+    const float deviation = norm ? 0.1f : 2.0f / std::sqrt(static_cast<float>(shape[1]));
+    std::normal_distribution<float> normal(0.0f, deviation), mixed(0.0f, deviation);
+    std::vector<float> values(static_cast<size_t>(shape.NumElements()));
+    for (float& value : values) {
+      value = (norm ? 1.0f : 0.0f) + normal(random) + noise_ * mixed(other);
+    }
+    Buffer buffer = Buffer::OnHost(values.size() * SizeOf(spec_.dtype));
+    ConvertElements({values.data(), DType::kF32, shape, Device{}}, buffer.View(spec_.dtype, shape));
+    return buffers_.emplace(key, std::move(buffer)).first->second.View(spec_.dtype, shape);
+  }
+
+ private:
+  const ModelSpec spec_;
+  const uint32_t seed_;
+  const float noise_;
+  std::map<std::tuple<WeightRole, int64_t, WeightPart>, Buffer> buffers_;
+};
+
+}  // namespace
+
+ModelSpec TinyLlamaSpec(DType dtype, int64_t max_positions) {
+  ModelSpec spec;
+  spec.family = "llama";
+  spec.dtype = dtype;
+  spec.vocab_size = 96;
+  spec.hidden_size = 32;
+  spec.num_layers = 2;
+  spec.num_heads = 2;
+  spec.num_kv_heads = 1;
+  spec.head_dim = 16;
+  spec.intermediate_size = 48;
+  spec.max_positions = max_positions;
+  return spec;
+}
+
+EngineModel MakeTinyLlama(const ModelSpec& spec, uint32_t seed, float noise,
+                          ops::Backend& backend) {
+  RandomSource source(spec, seed, noise);
+  return {LoadWeights(source, backend, spec.max_positions).value(), "tiny"};
+}
+
+}  // namespace tandem
