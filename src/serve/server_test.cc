@@ -112,6 +112,24 @@ TEST(ServerTest, StreamsHoldStopStringsBackAcrossChunks) {
   EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
 }
 
+TEST(ServerTest, OffsetsOfAStreamsLogProbsCountCharacters) {
+  const TestServer server;
+  HttpClient client = server.Client();
+  const std::string body = R"({"prompt":"emoji","max_tokens":12,"logprobs":0,"stream":true})";
+  ASSERT_EQ(client.OpenStream(kCompletions, body)->status, 200);
+  std::vector<int64_t> offsets;
+  for (std::string data = client.NextEvent()->value(); data != "[DONE]";
+       data = client.NextEvent()->value()) {
+    const Json json = ParseJson(data).value();
+    const Json* logprobs = json.Find("choices")->AsArray()->front().Find("logprobs");
+    if (logprobs->is_null()) continue;
+    for (const Json& offset : *logprobs->Find("text_offset")->AsArray()) {
+      offsets.push_back(*offset.AsInt());
+    }
+  }
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 1, 1, 2, 3, 4, 5, 6, 6, 6, 6, 7}));
+}
+
 TEST(ServerTest, AConnectionStreamsAgainAndAgain) {
   TestServer server;
   HttpClient client = server.Client();

@@ -10,6 +10,7 @@
 #include "serve/openai/errors.h"
 #include "serve/openai/request.h"
 #include "serve/openai/response.h"
+#include "serve/utf8.h"
 
 namespace tandem::serve::openai {
 namespace {
@@ -155,7 +156,7 @@ class StreamReply final : public CallReply {
     begun_ = true;
     head.content_type = "text/event-stream; charset=utf-8";
     head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-    text_bytes_.resize(num_answers());
+    num_characters_.resize(num_answers());
     role_sent_.resize(num_answers());
   }
 
@@ -169,9 +170,9 @@ class StreamReply final : public CallReply {
     const auto index = static_cast<size_t>(event.choice);
     Choice choice;
     choice.index = event.choice;
-    choice.text_offset = text_bytes_[index];
+    choice.text_offset = num_characters_[index];
     for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
-    text_bytes_[index] += choice.text.size();
+    num_characters_[index] += CountCharacters(choice.text);
     if (logprobs_) choice.pieces = std::move(event.pieces);
     if (!choice.text.empty() || !choice.pieces.empty()) AppendChoice(choice, out);
     if (event.finish == TextFinish::kNone) return;
@@ -195,8 +196,8 @@ class StreamReply final : public CallReply {
   const bool include_usage_;
   const bool continuous_usage_;
   bool begun_ = false;
-  std::vector<size_t> text_bytes_;  // [choices] shown so far
-  std::vector<bool> role_sent_;     // [choices]
+  std::vector<size_t> num_characters_;  // [choices] shown so far
+  std::vector<bool> role_sent_;         // [choices]
 };
 
 class Routes {

@@ -74,7 +74,7 @@ void WriteCompletionLogprobs(const Choice& choice, const TextCodec& codec, JsonW
       pieces.push_back(&piece);
       offsets.push_back(offset);
     }
-    offset += piece.text.size();
+    offset += CountCharacters(piece.text);
   }
   writer.Key("logprobs").BeginObject().Key("tokens").BeginArray();
   for (const TokenPiece* piece : pieces) writer.String(TokenKey(codec, piece->token));
@@ -114,6 +114,11 @@ void WriteUsage(const CallUsage& usage, JsonWriter& writer) {
   writer.Key("accepted_prediction_tokens").Int(usage.accepted_tokens);
   writer.Key("rejected_prediction_tokens").Int(usage.rejected_tokens).EndObject();
   writer.EndObject();
+}
+
+// As it may have been given: a negative one is a large one without its sign.
+void WriteSeed(const CallUsage& usage, JsonWriter& writer) {
+  writer.Key("seed").Int(static_cast<int64_t>(usage.seed));
 }
 
 void WriteHeader(const ResponseHeader& header, std::string_view object, JsonWriter& writer) {
@@ -180,7 +185,8 @@ std::string FormatResponse(const ResponseHeader& header, const std::vector<Choic
   }
   writer.EndArray();
   WriteUsage(usage, writer);
-  writer.Key("seed").Uint(usage.seed).EndObject();
+  WriteSeed(usage, writer);
+  writer.EndObject();
   return out;
 }
 
@@ -197,7 +203,7 @@ std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
   writer.EndArray();
   if (options.usage != nullptr) {
     WriteUsage(*options.usage, writer);
-    if (choice == nullptr) writer.Key("seed").Uint(options.usage->seed);
+    if (choice == nullptr) WriteSeed(*options.usage, writer);
   } else if (options.null_usage) {
     writer.Key("usage").Null();
   }

@@ -18,9 +18,11 @@ namespace tandem::serve {
 class TestServer {
  public:
   explicit TestServer(FakeEngineOptions engine_options = {}, ServerOptions options = {},
-                      ServiceOptions service_options = {})
+                      ServiceOptions service_options = {},
+                      std::unique_ptr<TextCodec> text_codec = std::make_unique<ByteCodec>())
       : engine(std::move(engine_options)),
-        service(engine, codec, GenerationDefaults(), clock, service_options, &metrics) {
+        codec(std::move(text_codec)),
+        service(engine, *codec, GenerationDefaults(), clock, service_options, &metrics) {
     options.http.port = 0;
     Result<std::unique_ptr<Server>> started = Server::Start(options, service, metrics);
     TANDEM_CHECK(started.ok(), started.status().message());
@@ -32,7 +34,7 @@ class TestServer {
   }
 
   FakeEngine engine;
-  ByteCodec codec;
+  const std::unique_ptr<TextCodec> codec;
   SteadyClock clock;
   Metrics metrics;
   GenerateService service;
