@@ -49,10 +49,10 @@ Status CheckDraft(const std::filesystem::path& target, const Session& session) {
 
 Result<TextModel> OpenTextModel(const OptionValues& options, const Session& session) {
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TokenizerFolder(options, session));
-  TANDEM_RETURN_IF_ERROR(CheckDraft(folder, session));
   TextModel model;
   TANDEM_ASSIGN_OR_RETURN(model.codec,
                           serve::LoadTextCodec(folder, session.target.spec.vocab_size));
+  TANDEM_RETURN_IF_ERROR(CheckDraft(folder, session));
   TANDEM_ASSIGN_OR_RETURN(model.defaults, serve::LoadGenerationDefaults(folder));
   return model;
 }

@@ -397,7 +397,7 @@ TEST(ServerTest, OptionsReachTheEngine) {
   EXPECT_EQ(request.sampling.min_tokens, 2);
   EXPECT_EQ(request.seed, 11u);
   EXPECT_EQ(request.num_choices, 2);
-  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_TRUE(request.end_ids.empty());
   EXPECT_FALSE(request.use_draft);
   EXPECT_NE(request.constraint, nullptr);
   ASSERT_EQ(request.logit_bias.size(), 1u);
@@ -408,6 +408,14 @@ TEST(ServerTest, OptionsReachTheEngine) {
   const Request greedy = server.engine.last_request();
   EXPECT_TRUE(greedy.sampling.greedy());
   EXPECT_TRUE(greedy.end_ids.empty());
+  ASSERT_EQ(client
+                .Post(kGenerate, R"({"text_input":"x","max_tokens":3,"end_id":-1,
+                                     "stop_words":["</s>"],"bad_words":["</s>"]})")
+                ->status,
+            200);
+  const Request special = server.engine.last_request();
+  EXPECT_EQ(special.end_ids, std::vector<int32_t>{ByteCodec::kEnd});
+  EXPECT_EQ(special.banned_sequences, (std::vector<std::vector<int32_t>>{{ByteCodec::kEnd}}));
 }
 
 TEST(ServerTest, MetricsTellWhatHappened) {

@@ -107,7 +107,8 @@ Status Tokenizer::FitsVocabulary(int64_t model_vocab) const {
     if (IsSpecial(id) || TokenBytes(id).empty()) continue;
     return InvalidArgument("the tokenizer is not this model's: its token " + std::to_string(id) +
                            ", " + Printable(TokenBytes(id)) + ", has no row in the model, whose " +
-                           "vocabulary goes from 0 to " + std::to_string(model_vocab - 1));
+                           "vocabulary goes from 0 to " + std::to_string(model_vocab - 1) +
+                           "; use the tokenizer that came with it");
   }
   return {};
 }
