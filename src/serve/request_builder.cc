@@ -150,10 +150,11 @@ std::string_view Beginning(std::string_view text, size_t bytes) {
 Result<std::vector<int32_t>> Tokenize(std::string_view field, std::string_view text,
                                       bool add_special_tokens, const TextCodec& codec,
                                       const EngineLimits& engine) {
-  constexpr size_t kUsualTokenBytes = 8;  // more than usual text has: a prompt that fits is not cut
+  constexpr size_t kUsualTokenBytes = 8;  // more than usual text has: what fits is rarely cut
   if (text.empty()) return FieldError(field, "must not be empty");
-  const size_t most = 2 * static_cast<size_t>(engine.max_seq_len);
-  for (size_t bytes = kUsualTokenBytes * most; bytes < text.size(); bytes *= 2) {
+  const auto fits = static_cast<size_t>(engine.max_seq_len);
+  const size_t most = 2 * fits;
+  for (size_t bytes = kUsualTokenBytes * fits; bytes < text.size(); bytes *= 2) {
     const auto tokens = codec.Encode(Beginning(text, bytes), add_special_tokens);
     if (!tokens.ok()) return AtField(field, tokens.status());
     if (tokens->size() > most) {

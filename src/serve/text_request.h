@@ -62,7 +62,7 @@ struct TextRequest {
   std::optional<Nanos> timeout;  // from the moment the service gets it; queues count
 
   bool continues_prompt = false;  // the answer is read after the prompt: a leading space is kept
-  bool stream = false;            // a slow reader of a stream is cut at ServiceLimits::stream_bytes
+  bool stream = false;  // a slow reader of a stream is cut at ServiceOptions::stream_bytes
 };
 
 struct TopLogprob {

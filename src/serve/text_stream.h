@@ -1,7 +1,7 @@
 // TextStream: a client's end of one request. Events are taken without blocking after `wake` (a
 // front end) or with waiting (a program). Destroying it before the end cancels the request. One
 // thread at a time; the service outlives it. What has not been taken is bounded: a stream that
-// falls behind by more than ServiceLimits::stream_bytes is cancelled with an error, never cut
+// falls behind by more than ServiceOptions::stream_bytes is cancelled with an error, never cut
 // silently.
 #pragma once
 
