@@ -27,6 +27,9 @@ struct ServerOptions {
   HttpServerOptions http;             // host, port, threads, limits
   std::vector<std::string> api_keys;  // any of them opens every route; health needs none
   bool insecure = false;              // listen on a public address without a key
+  // Host names under which clients may address the server, beside localhost; "*": any. Empty: only
+  // a server without keys on a loopback address looks at them.
+  std::vector<std::string> allowed_hosts;
   std::string served_model_name = "tandem";
   size_t openai_body_bytes = 16 << 20;
   size_t kserve_body_bytes = 64 << 20;

@@ -105,6 +105,8 @@ void HttpClient::Close() {
   reused_ = false;
 }
 
+void HttpClient::ShutdownWrite() { ::shutdown(fd_, SHUT_WR); }
+
 Status HttpClient::Connect() {
   if (fd_ >= 0) return {};
   addrinfo hints{};
