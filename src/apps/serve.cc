@@ -50,7 +50,7 @@ constexpr OptionSpec kOptions[] = {
      .group = kServer},
     {.name = "allowed_hosts",
      .meaning =
-         "Host names, with commas between them, that clients may use for the server beside "
+         "Comma-separated host names that clients may use for this server beside "
          "localhost; \"*\": any. A server without a key on a loopback address refuses others",
      .group = kServer},
     {.name = "insecure",

@@ -267,7 +267,7 @@ class HostileInputTest(ServerTest):
             fields = b"Transfer-Encoding: " + encoding + b"\r\n\r\n"
             received = exchange(self.server, self.POST + self.KEY + fields + smuggled)
             self.assertTrue(received.startswith(b"HTTP/1.1 400 "), (encoding, received))
-            self.assertEqual(received.count(b"HTTP/1.1"), 1, encoding)
+            self.assertEqual(received.count(b"HTTP/1.1 "), 1, encoding)
 
     def test_hosts_are_counted(self):
         for hosts in (b"", b"Host: a\r\nHost: a\r\n"):

@@ -144,7 +144,7 @@ class RequestParser::Impl final : public http::basic_parser<true> {
     } else if (field == http::field::transfer_encoding) {
       // Any other coding would leave it open where the body ends.
       if (is_http_1_0_ || LowerCase(text) != "chunked") {
-        Fail(400, "transfer-encoding must be chunked, and is of HTTP/1.1", ec);
+        Fail(400, "transfer-encoding: only chunked is taken, and only from HTTP/1.1", ec);
       }
     } else if (field == http::field::content_encoding) {
       if (LowerCase(text) != "identity") Fail(415, "content-encoding must be identity", ec);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 #include <string_view>
 
@@ -28,7 +29,9 @@ class Feeder {
       State before{};
       do {
         before = parser.state();
-        left.erase(0, parser.Put(left));
+        const size_t used = parser.Put(left);
+        left.erase(0, used);
+        taken += used;
         if (before == State::kHeader && parser.state() == State::kBody) parser.LimitBody(100'000);
       } while (!Ended() && parser.state() != before);
       most_left = std::max(most_left, left.size());
@@ -39,6 +42,7 @@ class Feeder {
 
   RequestParser parser;
   std::string left;
+  size_t taken = 0;
   size_t most_left = 0;
 };
 
@@ -66,6 +70,45 @@ TEST(RequestParserTest, TakesARequestInPiecesOfAnySize) {
     EXPECT_EQ(taken.Header("x-request-id"), "7");
     EXPECT_TRUE(std::string_view("GET /next").starts_with(feeder.left));
   }
+}
+
+// Where a request ends must not depend on how the network cut it.
+TEST(RequestParserTest, MangledRequestsEndAtTheSameByteInPiecesOfAnySize) {
+  const std::string samples[] = {
+      std::string(kPost) + "Content-Length: 5\r\n\r\nabcdeGET / HTTP/1.1\r\nHost: x\r\n\r\n",
+      std::string(kPost) +
+          "Transfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\nt: u\r\n\r\nGET /",
+      "GET http://x:1/a?b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n folded\r\n\r\nPOST /",
+      "\r\nGET / HTTP/1.0\r\nA: b\r\n\r\nGET / HTTP/1.0\r\n\r\n",
+  };
+  constexpr std::string_view kBytes = "\r\n\r\n\t ,;:=\"0159afGx/\0\xff";
+  std::mt19937 random(1);
+  int done = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes = samples[random() % std::size(samples)];
+    for (size_t changes = random() % 4; changes > 0; --changes) {
+      const size_t at = random() % bytes.size();
+      const char byte = kBytes[random() % kBytes.size()];
+      if (random() % 3 == 0) {
+        bytes.erase(at, 1);
+      } else if (random() % 2 == 0) {
+        bytes.insert(at, 1, byte);
+      } else {
+        bytes[at] = byte;
+      }
+    }
+    Feeder whole;
+    Feeder pieces;
+    const bool is_done = whole.Put(bytes) == State::kDone;
+    ASSERT_EQ(pieces.Put(bytes, 1 + random() % 9) == State::kDone, is_done) << bytes;
+    if (!is_done) continue;
+    ++done;
+    ASSERT_EQ(pieces.taken, whole.taken) << bytes;
+    ASSERT_EQ(pieces.parser.request().body, whole.parser.request().body) << bytes;
+    ASSERT_EQ(pieces.parser.request().headers, whole.parser.request().headers) << bytes;
+    ASSERT_EQ(pieces.parser.keep_alive(), whole.parser.keep_alive()) << bytes;
+  }
+  EXPECT_GT(done, 5'000);
 }
 
 TEST(RequestParserTest, StopsAfterTheHeader) {
@@ -110,8 +153,8 @@ TEST(RequestParserTest, RefusesFramingThatAProxyCouldReadOtherwise) {
   EXPECT_EQ(StatusOf("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), 400);
   const std::string chunked = std::string(kPost) + "Transfer-Encoding: chunked\r\n\r\n";
   for (const char* body :
-       {"3\nabc\r\n", "3\r\nabcd\r\n", "-3\r\n", "g\r\n", "3 \r\nabc", "0x3\r\nabc\r\n\r\n", "\r\n",
-        "fffffffffffffffff\r\n", "3;\x01\r\nabc", "0\r\nContent-Length: 3\r\n\r\n",
+       {"3\nabc\r\n", "3\r\nabcd\r\n\r\n", "-3\r\n", "g\r\n", "3 \r\nabc", "0x3\r\nabc\r\n\r\n",
+        "\r\n", "fffffffffffffffff\r\n", "3;\x01\r\nabc", "0\r\nContent-Length: 3\r\n\r\n",
         "0\r\nTransfer-Encoding: chunked\r\n\r\n", "0\r\nno colon\r\n\r\n"}) {
     EXPECT_NE(StatusOf(chunked + body), 0) << body;
   }
