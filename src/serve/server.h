@@ -42,7 +42,8 @@ struct ServerOptions {
 class Server {
  public:
   // Binds and serves; from here on SIGTERM and SIGINT are for Run(). FAILED_PRECONDITION for a
-  // public address without key or `insecure`; UNAVAILABLE "Port 8000 is in use; try --port 8001."
+  // public address without key or `insecure`; INVALID_ARGUMENT for an empty key; UNAVAILABLE "Port
+  // 8000 is in use; try --port 8001."
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                GenerateService& service, Metrics& metrics);
   ~Server();

@@ -14,8 +14,8 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <cstdint>
 #include <iterator>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +23,7 @@
 
 #include "base/log.h"
 #include "serve/http/request_parser.h"
+#include "serve/http/wake_handle.h"
 #include "serve/http/wire.h"
 
 namespace tandem::serve {
@@ -40,60 +41,6 @@ constexpr size_t kLingerBytes = 128u << 20;
 
 using Parts = std::array<asio::const_buffer, 3>;  // of one write
 
-class Connection;
-
-// Lets any thread nudge a connection, for as long as that connection lives.
-class WakeHandle {
- public:
-  explicit WakeHandle(Connection* connection) : connection_(connection) {}
-  void Wake();
-  void Detach() {
-    const std::lock_guard lock(mutex_);
-    connection_ = nullptr;
-  }
-  void Taken() {
-    const std::lock_guard lock(mutex_);
-    posted_ = false;
-  }
-
- private:
-  std::mutex mutex_;
-  Connection* connection_;  // guarded by mutex_; null once it is gone
-  bool posted_ = false;     // guarded by mutex_; a wake-up is on its way
-};
-
-// Counts while it lives.
-class Count {
- public:
-  explicit Count(std::atomic<int>& count) : count_(count) { ++count_; }
-  ~Count() { --count_; }
-  Count(const Count&) = delete;
-  Count& operator=(const Count&) = delete;
-
- private:
-  std::atomic<int>& count_;
-};
-
-// One connection's part of the memory that all bodies may take.
-class BodyShare {
- public:
-  explicit BodyShare(std::atomic<size_t>& all) : all_(all) {}
-  ~BodyShare() { all_ -= mine_; }
-  BodyShare(const BodyShare&) = delete;
-  BodyShare& operator=(const BodyShare&) = delete;
-
-  // The sum over all connections when this one's part is `bytes`.
-  size_t Set(size_t bytes) {
-    all_ += bytes - mine_;
-    mine_ = bytes;
-    return all_;
-  }
-
- private:
-  std::atomic<size_t>& all_;
-  size_t mine_ = 0;
-};
-
 class Connection final : public EventLoop::Guest, public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, EventLoop& loop, ConnectionShared& shared)
@@ -101,7 +48,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
         socket_(std::move(socket)),
         deadline_(socket_.get_executor()),
         wake_timer_(socket_.get_executor()),
-        wake_(std::make_shared<WakeHandle>(this)),
+        wake_(std::make_shared<WakeHandle>([this] { PostSignal(); })),
         loop_(loop),
         shared_(shared) {}
 
@@ -129,15 +76,6 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     error_code ignored;
     socket_.close(ignored);
     wake_timer_.cancel();
-  }
-
-  void PostSignal() {  // any thread
-    asio::post(socket_.get_executor(), [weak = weak_from_this()] {
-      if (const std::shared_ptr<Connection> self = weak.lock()) {
-        self->wake_->Taken();
-        self->Signal();
-      }
-    });
   }
 
  private:
@@ -251,7 +189,9 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
       buffer_.commit(bytes);
     }
     Disarm();
-    co_return parser.state() != before&& parser.state() != RequestParser::State::kRefused;
+    const bool is_read =
+        parser.state() != before && parser.state() != RequestParser::State::kRefused;
+    co_return is_read;
   }
 
   // What the response needs to know, of a header that may be incomplete.
@@ -365,6 +305,15 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
 
   // --- Waiting for the answer ---
 
+  void PostSignal() {  // any thread
+    asio::post(socket_.get_executor(), [weak = weak_from_this()] {
+      if (const std::shared_ptr<Connection> self = weak.lock()) {
+        self->wake_->Taken();
+        self->Signal();
+      }
+    });
+  }
+
   void Signal() {
     signalled_ = true;
     wake_timer_.cancel();
@@ -451,13 +400,6 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   bool is_head_ = false;
   std::string request_id_;
 };
-
-void WakeHandle::Wake() {
-  const std::lock_guard lock(mutex_);
-  if (connection_ == nullptr || posted_) return;
-  posted_ = true;
-  connection_->PostSignal();
-}
 
 }  // namespace
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 namespace boost::asio {
-class io_context;
+class io_context;  // NOLINT(readability-identifier-naming): Boost's name
 }
 
 namespace tandem::serve {
