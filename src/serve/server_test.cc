@@ -380,6 +380,15 @@ TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
   ASSERT_EQ(client.OpenStream(kCompletions, Completion("endless", 100, true))->status, 200);
   HttpClient idle = server.Client();
   ASSERT_EQ(idle.Get("/health")->status, 200);
+  HttpClient uploading = server.Client();
+  ASSERT_TRUE(uploading.Connect().ok());
+  ASSERT_TRUE(
+      uploading
+          .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+                                "Expect: 100-continue\r\n\r\n",
+                                kCompletions))
+          .ok());
+  ASSERT_EQ(*uploading.ReadRaw(25), "HTTP/1.1 100 Continue\r\n\r\n");
   ::kill(::getpid(), SIGTERM);
   EXPECT_TRUE(Eventually([&] { return server.Client().Get("/v2/health/ready")->status == 400; }));
   EXPECT_EQ(server.Client().Get("/health")->status, 503);
@@ -387,6 +396,8 @@ TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
   const Result<ClientResponse> refused = idle.Post(kCompletions, Completion("tandem", 3, false));
   EXPECT_EQ(refused->status, 503);
   EXPECT_EQ(refused->Header("connection"), "close");
+  ASSERT_TRUE(uploading.WriteRaw("{}").ok());
+  EXPECT_EQ(uploading.ReadResponse()->status, 503);
   EXPECT_EQ(ReadStream(client).size(), 100u);
   runner.join();
   EXPECT_TRUE(end.ok());

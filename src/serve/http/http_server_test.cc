@@ -481,6 +481,15 @@ TEST_F(HttpServerTest, ATakenPortIsNamedWithOneThatIsFree) {
   EXPECT_EQ(HttpServer::Start(options, handler_).status().code(), Code::kInvalidArgument);
 }
 
+TEST_F(HttpServerTest, ServesAndIsAskedOverIpv6) {
+  HttpServerOptions options;
+  options.host = "::1";
+  options.port = 0;
+  Result<std::unique_ptr<HttpServer>> server = HttpServer::Start(options, handler_);
+  if (!server.ok()) GTEST_SKIP() << "no IPv6 here: " << server.status().message();
+  EXPECT_EQ(HttpClient("::1", (*server)->port()).Get("/a")->body, "GET /a ");
+}
+
 TEST(ParseUrlTest, TakesUrlsApart) {
   const Result<HttpEndpoint> endpoint = ParseUrl("http://localhost:8000/v1/");
   ASSERT_TRUE(endpoint.ok());
