@@ -29,6 +29,13 @@ Json ScalingToJson(const RopeScaling& scaling) {
   return nullptr;
 }
 
+// max_position_embeddings is the context before linear or dynamic scaling stretches it.
+int64_t UnstretchedPositions(const ModelSpec& spec) {
+  const RopeScaling::Kind kind = spec.rope_scaling.kind;
+  const bool stretched = kind == RopeScaling::Kind::kLinear || kind == RopeScaling::Kind::kDynamic;
+  return stretched ? spec.rope_scaling.original_max_positions : spec.max_positions;
+}
+
 void RequireOne(const JsonFields& json, const char* key) {
   if (json.Number(key, 1.0) != 1.0) json.Fail(key, json.Shown(key) + " is not supported");
 }
@@ -125,7 +132,7 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
       {"hidden_act", "silu"},
       {"norm_epsilon", spec.norm_epsilon},
       {"position_embedding_type", "rope_gpt_neox"},
-      {"max_position_embeddings", spec.max_positions},
+      {"max_position_embeddings", UnstretchedPositions(spec)},
       {"rotary_base", spec.rope_theta},
       {"rotary_scaling", ScalingToJson(spec.rope_scaling)},
       {"tie_word_embeddings", spec.tied_head},
@@ -177,7 +184,7 @@ Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   spec.bos_ids = Ids(json, "bos_token_id", spec.vocab_size);
   spec.eos_ids = Ids(json, "eos_token_id", spec.vocab_size);
   if (const auto scaling = json.Object("rotary_scaling")) {
-    spec.rope_scaling = ReadRopeScaling(*scaling, spec.max_positions, spec.max_positions);
+    ReadRopeScaling(*scaling, spec.max_positions, spec);
   }
   ReadQuantAlgo(json, spec);
   config.sharding = ReadSharding(json);

@@ -88,7 +88,8 @@ const Variant kVariants[] = {
     {"biases", [](ModelSpec& spec) { spec.attention_bias = spec.mlp_bias = true; }},
     {"linear",
      [](ModelSpec& spec) {
-       spec.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4};
+       spec.rope_scaling = {
+           .kind = RopeScaling::Kind::kLinear, .factor = 4, .original_max_positions = 16};
      }},
     {"llama3",
      [](ModelSpec& spec) { spec.rope_scaling = {RopeScaling::Kind::kLlama3, 8.0, 1.0, 4.0, 32}; }},

@@ -7,9 +7,10 @@
 
 namespace tandem {
 
-// `original_positions`: the trained context where the object does not say. A type that is not
-// computed here, or a missing factor, becomes the fault of `rope`, by its key.
-RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t max_positions,
-                            int64_t original_positions);
+// Sets the spec's rope_scaling, and stretches its max_positions (those of the config until now) by
+// the factor of linear and dynamic scaling. `original_positions`: llama3's trained context where
+// the object does not say. A type that is not computed here, or a missing or absurd factor, becomes
+// the fault of `rope`, by its key.
+void ReadRopeScaling(const JsonFields& rope, int64_t original_positions, ModelSpec& spec);
 
 }  // namespace tandem

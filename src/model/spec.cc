@@ -16,7 +16,6 @@ constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
-constexpr int64_t kMaxPositions = int64_t{1} << 28;
 
 struct ScalingName {
   RopeScaling::Kind kind;
@@ -43,10 +42,9 @@ Status CheckScaling(const RopeScaling& scaling) {
   if (scaling.kind == RopeScaling::Kind::kNone) return {};
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.factor", scaling.factor));
   if (scaling.factor < 1.0) return InvalidArgument("rope_scaling.factor must be at least 1");
-  if (scaling.kind == RopeScaling::Kind::kLinear) return {};
   TANDEM_RETURN_IF_ERROR(CheckRange("rope_scaling.original_max_positions",
                                     scaling.original_max_positions, kMaxPositions));
-  if (scaling.kind == RopeScaling::Kind::kDynamic) return {};
+  if (scaling.kind != RopeScaling::Kind::kLlama3) return {};
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.low_freq_factor", scaling.low_freq_factor));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.high_freq_factor", scaling.high_freq_factor));
   if (scaling.low_freq_factor < scaling.high_freq_factor) return {};
@@ -119,13 +117,6 @@ int64_t ModelSpec::StepWeightBytes() const {
   if (!fp8_linears) return read * element;
   const int64_t fp8 = LayerLinears(*this) + LayerLinearRows(*this) * int64_t{sizeof(float)};
   return (read - num_layers * LayerLinears(*this)) * element + num_layers * fp8;
-}
-
-int64_t ModelSpec::max_context() const {
-  const bool stretched = rope_scaling.kind == RopeScaling::Kind::kLinear ||
-                         rope_scaling.kind == RopeScaling::Kind::kDynamic;
-  if (!stretched) return max_positions;
-  return static_cast<int64_t>(static_cast<double>(max_positions) * rope_scaling.factor);
 }
 
 Status ValidateSpec(const ModelSpec& spec) {

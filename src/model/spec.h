@@ -12,12 +12,16 @@
 
 namespace tandem {
 
+// Far above every published model, low enough that products of three sizes fit in 63 bits.
+constexpr int64_t kMaxPositions = int64_t{1} << 28;
+
 struct RopeScaling {
   enum class Kind { kNone, kLinear, kDynamic, kLlama3 };
   Kind kind = Kind::kNone;
   double factor = 1.0;
   double low_freq_factor = 1.0;   // llama3
   double high_freq_factor = 4.0;  // llama3
+  // The context before it was stretched. Linear and dynamic scaling stretch it by their factor.
   int64_t original_max_positions = 0;
   bool operator==(const RopeScaling&) const = default;
 };
@@ -33,7 +37,7 @@ struct ModelSpec {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t intermediate_size = 0;
-  int64_t max_positions = 0;  // as trained; see max_context()
+  int64_t max_positions = 0;  // the longest context that makes sense, after rope_scaling
   double norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
@@ -48,9 +52,6 @@ struct ModelSpec {
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 
-  // The longest context that makes sense: linear and dynamic scaling stretch max_positions by their
-  // factor.
-  int64_t max_context() const;
   int64_t qkv_rows() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
   // Weights read in one decode step, the embedding look-up not counted.
   int64_t StepWeightBytes() const;

@@ -55,7 +55,6 @@ TEST(HfConfig, ReadsLlama32AsBothVersionsOfTransformersWriteIt) {
   EXPECT_EQ(spec.head_dim, 64);
   EXPECT_EQ(spec.num_kv_heads, 8);
   EXPECT_EQ(spec.max_positions, 131072);
-  EXPECT_EQ(spec.max_context(), 131072);
   EXPECT_EQ(spec.rope_theta, 500000.0);
   EXPECT_EQ(spec.rope_scaling, (RopeScaling{RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192}));
   EXPECT_TRUE(spec.tied_head);
@@ -99,13 +98,14 @@ TEST(HfConfig, ReadsEveryScalingInBothSpellings) {
   const ModelSpec linear = MustParse(Small(R"("rope_scaling": {"type": "linear", "factor": 2})"));
   EXPECT_EQ(linear.rope_scaling.kind, RopeScaling::Kind::kLinear);
   EXPECT_EQ(linear.rope_scaling.factor, 2.0);
-  EXPECT_EQ(linear.max_context(), 4096);
+  EXPECT_EQ(linear.rope_scaling.original_max_positions, 2048);
+  EXPECT_EQ(linear.max_positions, 4096);
   const ModelSpec dynamic = MustParse(
       Small(R"("rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6})"));
   EXPECT_EQ(dynamic.rope_scaling.kind, RopeScaling::Kind::kDynamic);
   EXPECT_EQ(dynamic.rope_scaling.original_max_positions, 2048);
   EXPECT_EQ(dynamic.rope_theta, 1e6);
-  EXPECT_EQ(dynamic.max_context(), 8192);
+  EXPECT_EQ(dynamic.max_positions, 8192);
 }
 
 TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
@@ -217,6 +217,7 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("rope_scaling": {"type": "linear"})", "rope_scaling.factor: is missing"},
       {R"("rope_scaling": {"type": "linear", "factor": "4"})", "rope_scaling.factor"},
       {R"("rope_scaling": {"type": "linear", "factor": 0.5})", "rope_scaling.factor"},
+      {R"("rope_scaling": {"type": "dynamic", "factor": 1e300})", "rope_scaling.factor: 1e+300"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", "rope_scaling.low_freq_factor"},
       {R"("rope_scaling": "linear")", "rope_scaling: must be an object"},
       {R"("torch_dtype": "float64")", "torch_dtype"},

@@ -59,9 +59,7 @@ void ReadRope(const JsonFields& config, ModelSpec& spec) {
     Refuse(*rope, "partial_rotary_factor", "; every dimension of a head is rotated");
   }
   spec.rope_theta = rope->Number("rope_theta", spec.rope_theta);
-  spec.rope_scaling =
-      ReadRopeScaling(*rope, spec.max_positions,
-                      config.Int("original_max_position_embeddings", spec.max_positions));
+  ReadRopeScaling(*rope, config.Int("original_max_position_embeddings", spec.max_positions), spec);
 }
 
 // Ids outside the vocabulary are never produced; some configs write -1 for "none".
