@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/families.h"
-#include "model/rope_config.h"
+#include "model/hf_config.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -105,14 +105,6 @@ Sharding ReadSharding(const JsonFields& json) {
   return sharding;
 }
 
-std::vector<int32_t> Ids(const JsonFields& json, const char* key, int64_t vocab_size) {
-  std::vector<int32_t> ids;
-  for (const int64_t id : json.Ints(key)) {
-    if (id >= 0 && id < vocab_size) ids.push_back(static_cast<int32_t>(id));
-  }
-  return ids;
-}
-
 }  // namespace
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config) {
@@ -181,8 +173,8 @@ Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   spec.tied_head = json.Bool("tie_word_embeddings", false);
   spec.attention_bias = json.Bool("attn_bias", false);
   spec.mlp_bias = json.Bool("mlp_bias", false);
-  spec.bos_ids = Ids(json, "bos_token_id", spec.vocab_size);
-  spec.eos_ids = Ids(json, "eos_token_id", spec.vocab_size);
+  spec.bos_ids = ReadIds(json, "bos_token_id", spec.vocab_size);
+  spec.eos_ids = ReadIds(json, "eos_token_id", spec.vocab_size);
   if (const auto scaling = json.Object("rotary_scaling")) {
     ReadRopeScaling(*scaling, spec.max_positions, spec);
   }

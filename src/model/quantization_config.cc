@@ -3,20 +3,20 @@
 #include <optional>
 #include <string>
 
+#include "model/hf_config.h"
+
 namespace tandem {
 namespace {
 
 constexpr const char* kSupported =
-    " is not supported; supported are fp8 (e4m3) weights with one scale or one a row: "
+    "; supported are fp8 (e4m3) weights with one scale or one a row: "
     "compressed-tensors (float-quantized), fp8 (no blocks) and modelopt (FP8)";
 
-void Refuse(const JsonFields& json, const char* key) {
-  json.Fail(key, json.Shown(key) + kSupported);
-}
+void RefuseScheme(const JsonFields& json, const char* key) { Refuse(json, key, kSupported); }
 
 void RequireFp8(const JsonFields& scheme) {
-  if (scheme.Int("num_bits") != 8) Refuse(scheme, "num_bits");
-  if (scheme.Text("type") != "float") Refuse(scheme, "type");
+  if (scheme.Int("num_bits") != 8) RefuseScheme(scheme, "num_bits");
+  if (scheme.Text("type") != "float") RefuseScheme(scheme, "type");
 }
 
 // One of config_groups. True when its inputs have fixed scales.
@@ -28,8 +28,8 @@ bool ReadGroup(const JsonFields& group) {
   }
   RequireFp8(*weights);
   const std::string strategy = weights->Text("strategy");
-  if (strategy != "tensor" && strategy != "channel") Refuse(*weights, "strategy");
-  if (group.Has("output_activations")) Refuse(group, "output_activations");
+  if (strategy != "tensor" && strategy != "channel") RefuseScheme(*weights, "strategy");
+  if (group.Has("output_activations")) RefuseScheme(group, "output_activations");
   const auto inputs = group.Object("input_activations");
   if (!inputs) {
     group.Fail("input_activations", "is missing; weights alone in fp8 are not supported");
@@ -37,15 +37,15 @@ bool ReadGroup(const JsonFields& group) {
   }
   RequireFp8(*inputs);
   const bool dynamic = inputs->Bool("dynamic", false);
-  if (inputs->Text("strategy") != (dynamic ? "token" : "tensor")) Refuse(*inputs, "strategy");
+  if (inputs->Text("strategy") != (dynamic ? "token" : "tensor")) RefuseScheme(*inputs, "strategy");
   return !dynamic;
 }
 
 bool ReadCompressedTensors(const JsonFields& json) {
-  if (json.Text("format") != "float-quantized") Refuse(json, "format");
+  if (json.Text("format") != "float-quantized") RefuseScheme(json, "format");
   if (const auto transforms = json.Object("transform_config");
       transforms && !transforms->Keys().empty()) {
-    Refuse(json, "transform_config");
+    RefuseScheme(json, "transform_config");
   }
   const auto groups = json.Object("config_groups");
   if (!groups || groups->Keys().empty()) {
@@ -66,15 +66,16 @@ bool ReadCompressedTensors(const JsonFields& json) {
 
 // vLLM's own format; a dynamic scale of a whole batch becomes one a row, which is finer.
 bool ReadFp8(const JsonFields& json) {
-  if (json.Has("weight_block_size")) Refuse(json, "weight_block_size");
+  if (json.Has("weight_block_size")) RefuseScheme(json, "weight_block_size");
   const std::string scheme = json.Text("activation_scheme");
-  if (scheme != "static" && scheme != "dynamic") Refuse(json, "activation_scheme");
+  if (scheme != "static" && scheme != "dynamic") RefuseScheme(json, "activation_scheme");
   return scheme == "static";
 }
 
 bool ReadModelOpt(const JsonFields& json) {
   const std::string algorithm = json.Text("quant_algo");
-  if (algorithm != "FP8" && algorithm != "FP8_PER_CHANNEL_PER_TOKEN") Refuse(json, "quant_algo");
+  if (algorithm != "FP8" && algorithm != "FP8_PER_CHANNEL_PER_TOKEN")
+    RefuseScheme(json, "quant_algo");
   return algorithm == "FP8";
 }
 
@@ -92,7 +93,7 @@ void ReadQuantization(const JsonFields& config, ModelSpec& spec) {
   } else if (method == "modelopt") {
     spec.fixed_input_scales = ReadModelOpt(*json);
   } else {
-    Refuse(*json, "quant_method");
+    RefuseScheme(*json, "quant_method");
   }
 }
 
