@@ -86,38 +86,7 @@ RopeScaling ScalingFromJson(const JsonFields& json) {
   return scaling;
 }
 
-// Elements of the linear weights of a layer.
-int64_t LayerLinears(const ModelSpec& spec) {
-  return (spec.qkv_rows() + spec.num_heads * spec.head_dim + 3 * spec.intermediate_size) *
-         spec.hidden_size;
-}
-
-// Rows of the linear weights of a layer: their scales, where they have any.
-int64_t LayerLinearRows(const ModelSpec& spec) {
-  return spec.qkv_rows() + 2 * spec.intermediate_size + 2 * spec.hidden_size;
-}
-
-int64_t LayerParameters(const ModelSpec& spec) {
-  const int64_t hidden = spec.hidden_size;
-  const int64_t biases = (spec.attention_bias ? spec.qkv_rows() + hidden : 0) +
-                         (spec.mlp_bias ? 2 * spec.intermediate_size + hidden : 0);
-  return LayerLinears(spec) + biases + 2 * hidden;
-}
-
 }  // namespace
-
-int64_t ModelSpec::NumParameters() const {
-  const int64_t table = vocab_size * hidden_size;
-  return num_layers * LayerParameters(*this) + hidden_size + (tied_head ? 1 : 2) * table;
-}
-
-int64_t ModelSpec::StepWeightBytes() const {
-  const int64_t read = num_layers * LayerParameters(*this) + hidden_size + vocab_size * hidden_size;
-  const auto element = static_cast<int64_t>(SizeOf(dtype));
-  if (!fp8_linears) return read * element;
-  const int64_t fp8 = LayerLinears(*this) + LayerLinearRows(*this) * int64_t{sizeof(float)};
-  return (read - num_layers * LayerLinears(*this)) * element + num_layers * fp8;
-}
 
 Status ValidateSpec(const ModelSpec& spec) {
   TANDEM_RETURN_IF_ERROR(CheckRange("vocab_size", spec.vocab_size, kMaxVocab));

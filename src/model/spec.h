@@ -53,9 +53,6 @@ struct ModelSpec {
   std::vector<int32_t> eos_ids;
 
   int64_t qkv_rows() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
-  // Weights read in one decode step, the embedding look-up not counted.
-  int64_t StepWeightBytes() const;
-  int64_t NumParameters() const;
   // Keys and values of one token over all layers.
   int64_t KvBytesPerToken(DType kv_dtype) const {
     return num_layers * 2 * num_kv_heads * head_dim * static_cast<int64_t>(SizeOf(kv_dtype));

@@ -60,8 +60,8 @@ TEST(HfConfig, ReadsLlama32AsBothVersionsOfTransformersWriteIt) {
   EXPECT_TRUE(spec.tied_head);
   EXPECT_EQ(spec.bos_ids, std::vector<int32_t>{128000});
   EXPECT_EQ(spec.eos_ids, (std::vector<int32_t>{128001, 128008, 128009}));
-  EXPECT_EQ(spec.NumParameters(), 1235814400);
-  EXPECT_EQ(spec.StepWeightBytes(), int64_t{2} * 1235814400);
+  EXPECT_EQ(NumParameters(spec), 1235814400);
+  EXPECT_EQ(StepWeightBytes(spec), int64_t{2} * 1235814400);
   EXPECT_EQ(spec.KvBytesPerToken(DType::kBF16), 32768);
 }
 
@@ -113,10 +113,10 @@ TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
       R"("attention_bias": true, "mlp_bias": true, "head_dim": 32, "num_key_value_heads": 2)"));
   EXPECT_TRUE(spec.attention_bias && spec.mlp_bias);
   EXPECT_EQ(spec.qkv_rows(), 8 * 32);
-  EXPECT_EQ(WeightShape(spec, WeightRole::kAttentionOut, WeightPart::kWeight), (Shape{64, 128}));
-  EXPECT_EQ(WeightShape(spec, WeightRole::kKey, WeightPart::kBias), (Shape{64}));
-  EXPECT_TRUE(HasBias(spec, WeightRole::kDown));
-  EXPECT_FALSE(HasBias(spec, WeightRole::kHead));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kAttentionOut}), (Shape{64, 128}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kKey, 0, WeightPart::kBias}), (Shape{64}));
+  EXPECT_TRUE(HasBias(spec, WeightRole::kDown, 0));
+  EXPECT_FALSE(HasBias(spec, WeightRole::kHead, 0));
 }
 
 // A compressed-tensors config of one group.
@@ -152,15 +152,15 @@ TEST(HfConfig, ReadsFp8Weights) {
     const ModelSpec spec = MustParse(c.config);
     EXPECT_TRUE(spec.fp8_linears) << c.config;
     EXPECT_EQ(spec.fixed_input_scales, c.fixed_input_scales) << c.config;
-    EXPECT_EQ(WeightDType(spec, WeightRole::kUp, WeightPart::kWeight), DType::kF8E4M3);
-    EXPECT_EQ(WeightDType(spec, WeightRole::kHead, WeightPart::kWeight), spec.dtype);
-    EXPECT_EQ(WeightParts(spec, WeightRole::kUp).size(), c.fixed_input_scales ? 3u : 2u);
+    EXPECT_EQ(WeightDType(spec, {WeightRole::kUp}), DType::kF8E4M3);
+    EXPECT_EQ(WeightDType(spec, {WeightRole::kHead}), spec.dtype);
+    EXPECT_EQ(WeightParts(spec, WeightRole::kUp, 0).size(), c.fixed_input_scales ? 3u : 2u);
     EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
-    EXPECT_EQ(spec.NumParameters(), plain.NumParameters());
+    EXPECT_EQ(NumParameters(spec), NumParameters(plain));
     // fp32 becomes one byte an element and a scale a row.
     const int64_t elements = (spec.qkv_rows() + 64 + 3 * spec.intermediate_size) * 64;
     const int64_t rows = spec.qkv_rows() + 2 * 64 + 2 * spec.intermediate_size;
-    EXPECT_EQ(plain.StepWeightBytes() - spec.StepWeightBytes(),
+    EXPECT_EQ(StepWeightBytes(plain) - StepWeightBytes(spec),
               spec.num_layers * (3 * elements - 4 * rows));
   }
 }
@@ -270,13 +270,13 @@ TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
   }
 }
 
-TEST(Families, NamesEveryWeightOnce) {
+TEST(Families, LlamaHasTheStandardNames) {
   const Family* llama = *FindFamily("LlamaForCausalLM");
-  EXPECT_EQ(llama->hf_name(WeightRole::kQuery, 3, WeightPart::kWeight),
-            "model.layers.3.self_attn.q_proj.weight");
-  EXPECT_EQ(llama->hf_name(WeightRole::kDown, 0, WeightPart::kBias),
-            "model.layers.0.mlp.down_proj.bias");
-  EXPECT_EQ(llama->hf_name(WeightRole::kHead, 0, WeightPart::kWeight), "lm_head.weight");
+  const ModelSpec spec = MustParse(Small(""));
+  const auto name = [&](const WeightId& id) { return llama->source(spec, id).name; };
+  EXPECT_EQ(name({WeightRole::kQuery, 3}), "model.layers.3.self_attn.q_proj.weight");
+  EXPECT_EQ(name({WeightRole::kDown, 0, WeightPart::kBias}), "model.layers.0.mlp.down_proj.bias");
+  EXPECT_EQ(name({WeightRole::kHead}), "lm_head.weight");
 }
 
 TEST(Spec, RoundTripsThroughJson) {

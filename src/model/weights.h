@@ -1,5 +1,5 @@
-// Weights: the packed tensors of one model on one backend, and where they come from. Loaded once,
-// immutable afterwards, shared by every executor of the model.
+// Weights: the packed tensors of one model on one backend. Loaded once, immutable afterwards,
+// shared by every executor of the model.
 #pragma once
 
 #include <functional>
@@ -8,27 +8,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/families.h"
 #include "model/spec.h"
+#include "model/weight_source.h"
 #include "ops/backend.h"
 
 namespace tandem {
-
-// A place to read weights from: an HF folder, a checkpoint, an engine folder, a dummy generator.
-// Tensors are host views that live until Release() or the end of the source. Not thread-safe.
-class WeightSource {
- public:
-  virtual ~WeightSource() = default;
-  virtual const ModelSpec& spec() const = 0;
-  // A part that WeightParts names, of WeightShape and WeightDType and aligned for it; the source
-  // checked what is stored, scales to be positive numbers. NOT_FOUND names the file and the missing
-  // tensor.
-  virtual Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) = 0;
-  // The tensors got so far are done with: a source that had to convert or merge frees its copies.
-  virtual void Release() {}
-  // Called when all is loaded: a source with checksums checks what nobody asked for.
-  virtual Status Finish() { return {}; }
-};
 
 struct LayerWeights {
   Buffer input_norm;          // [hidden]
@@ -47,10 +31,11 @@ struct Weights {
   ops::LinearWeight head;  // [vocab, hidden]
   Buffer rope_cos;         // [max_positions, head_dim / 2] fp32
   Buffer rope_sin;
+  int64_t max_positions = 0;  // rows of the rotary tables
+  int64_t bytes = 0;          // all of the above in the backend's memory
+  int64_t step_bytes = 0;     // read in one decode step: the products' weights and scales
 
   ops::RopeTable rope() const;
-  // Read in one decode step as they are kept: the products' weights and scales.
-  int64_t StepBytes() const;
 };
 
 // Called after each layer with the share done in [0, 1].

@@ -65,44 +65,8 @@ Result<ModelSpec> SpecFromHf(const std::string& config_json) {
   return spec;
 }
 
-std::string LayerName(WeightRole role, int64_t layer) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  switch (role) {
-    case WeightRole::kInputNorm:
-      return prefix + "input_layernorm";
-    case WeightRole::kQuery:
-      return prefix + "self_attn.q_proj";
-    case WeightRole::kKey:
-      return prefix + "self_attn.k_proj";
-    case WeightRole::kValue:
-      return prefix + "self_attn.v_proj";
-    case WeightRole::kAttentionOut:
-      return prefix + "self_attn.o_proj";
-    case WeightRole::kPostNorm:
-      return prefix + "post_attention_layernorm";
-    case WeightRole::kGate:
-      return prefix + "mlp.gate_proj";
-    case WeightRole::kUp:
-      return prefix + "mlp.up_proj";
-    case WeightRole::kDown:
-      return prefix + "mlp.down_proj";
-    case WeightRole::kEmbedding:
-      return "model.embed_tokens";
-    case WeightRole::kFinalNorm:
-      return "model.norm";
-    case WeightRole::kHead:
-      return "lm_head";
-  }
-  return {};
-}
-
-std::string HfName(WeightRole role, int64_t layer, WeightPart part) {
-  constexpr std::array kSuffixes = {".weight", ".bias", ".weight_scale", ".input_scale"};
-  return LayerName(role, layer) + kSuffixes[static_cast<size_t>(part)];
-}
-
 }  // namespace
 
-Family LlamaFamily() { return {"llama", kArchitectures, SpecFromHf, HfName}; }
+Family LlamaFamily() { return {"llama", kArchitectures, SpecFromHf, StandardSource}; }
 
 }  // namespace tandem
