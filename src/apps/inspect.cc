@@ -45,10 +45,9 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
   const ModelSpec& spec = source.spec();
   console.Say(fmt::format("{}: {}", path.string(), KindName(source.kind)));
-  console.Say(fmt::format("architecture  {}, {}{}", spec.architecture, DTypeName(spec.dtype),
-                          !spec.fp8_linears         ? ""
-                          : spec.fixed_input_scales ? ", layers in fp8 with static input scales"
-                                                    : ", layers in fp8"));
+  console.Say(fmt::format(
+      "architecture  {}, {}{}", spec.architecture, DTypeName(spec.dtype),
+      spec.quantization.is_plain() ? "" : ", layers in " + DescribeScheme(spec.quantization)));
   console.Say(fmt::format("parameters    {:.1f} M in {} layers", NumParameters(spec) / 1e6,
                           spec.num_layers));
   console.Say(fmt::format("attention     {} heads of {}, {} for keys and values", spec.num_heads,

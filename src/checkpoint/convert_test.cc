@@ -122,7 +122,7 @@ TEST_F(ConvertTest, Fp8WeightsKeepTheirScales) {
       ASSERT_TRUE(hf.ok()) << hf.status().message();
       ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
       EXPECT_EQ((*hf)->spec(), (*checkpoint)->spec());
-      EXPECT_TRUE((*checkpoint)->spec().fp8_linears);
+      EXPECT_FALSE((*checkpoint)->spec().quantization.is_plain());
       ExpectSameWeights(**hf, **checkpoint);
     }
   }

@@ -60,13 +60,13 @@ void RefuseUnsupported(const JsonFields& json) {
   }
 }
 
-// Which algorithm, and whether its inputs have fixed scales.
-constexpr std::string_view kFixedFp8 = "FP8";
+// The algorithms: with static scales of the inputs, and without.
+constexpr std::string_view kStaticFp8 = "FP8";
 constexpr std::string_view kDynamicFp8 = "FP8_PER_CHANNEL_PER_TOKEN";
 
 Json QuantAlgo(const ModelSpec& spec) {
-  if (!spec.fp8_linears) return nullptr;
-  return spec.fixed_input_scales ? kFixedFp8 : kDynamicFp8;
+  if (spec.quantization.is_plain()) return nullptr;
+  return spec.quantization.inputs == QuantScheme::Inputs::kStatic ? kStaticFp8 : kDynamicFp8;
 }
 
 void ReadQuantAlgo(const JsonFields& json, ModelSpec& spec) {
@@ -78,9 +78,9 @@ void ReadQuantAlgo(const JsonFields& json, ModelSpec& spec) {
   if (quantization->Has("kv_cache_quant_algo")) refuse("kv_cache_quant_algo", "convert without it");
   if (!quantization->Has("quant_algo")) return;
   const std::string algorithm = quantization->Text("quant_algo");
-  spec.fp8_linears = true;
-  spec.fixed_input_scales = algorithm == kFixedFp8;
-  if (algorithm != kFixedFp8 && algorithm != kDynamicFp8) {
+  spec.quantization = Fp8Scheme(algorithm == kStaticFp8 ? QuantScheme::Inputs::kStatic
+                                                        : QuantScheme::Inputs::kDynamic);
+  if (algorithm != kStaticFp8 && algorithm != kDynamicFp8) {
     refuse("quant_algo", "supported are FP8 and FP8_PER_CHANNEL_PER_TOKEN");
   }
 }

@@ -167,11 +167,11 @@ TEST(LoadWeights, TakesTheBytesItSaid) {
 TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {
   RandomSource source(TinySpec(DType::kBF16), 1);
   const auto backend = CpuBackend("auto");
-  const auto weights = LoadWeights(source, *backend, 8, {}, DType::kF8E4M3);
+  const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);
+  const auto weights = LoadWeights(source, *backend, 8, {}, fp8);
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
-  EXPECT_EQ(CheckLoadable(source.spec(), *backend, DType::kF8E4M3).message(),
-            weights.status().message());
+  EXPECT_EQ(CheckLoadable(source.spec(), *backend, fp8).message(), weights.status().message());
   EXPECT_TRUE(CheckLoadable(source.spec(), *backend).ok());
 }
 

@@ -73,7 +73,7 @@ Result<std::unique_ptr<DummySource>> DummySource::FromConfig(const std::string& 
 Result<std::unique_ptr<DummySource>> DummySource::FromSpec(ModelSpec spec,
                                                            const DummyOptions& options) {
   spec.tied_head = false;
-  spec.fp8_linears = spec.fixed_input_scales = false;
+  spec.quantization = {};
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   if (!(options.agreement >= 0.0 && options.agreement <= 1.0)) {
     return InvalidArgument("the agreement of a dummy draft must lie between 0 and 1");

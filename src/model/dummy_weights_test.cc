@@ -171,9 +171,9 @@ TEST(DummyWeights, TheSameWhateverTheOrderAndThreads) {
 
 TEST(DummyWeights, AModelInFp8IsMadeInItsOtherType) {
   ModelSpec spec = SmallSpec(DType::kBF16);
-  spec.fp8_linears = spec.fixed_input_scales = true;
+  spec.quantization = Fp8Scheme(QuantScheme::Inputs::kStatic);
   const auto source = Make(spec);
-  EXPECT_FALSE(source->spec().fp8_linears);
+  EXPECT_TRUE(source->spec().quantization.is_plain());
   EXPECT_EQ(source->Get({WeightRole::kUp, 0})->dtype, DType::kBF16);
 }
 

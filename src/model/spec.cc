@@ -17,14 +17,10 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
 
-struct ScalingName {
-  RopeScaling::Kind kind;
-  const char* name;
-};
-constexpr std::array kScalingNames = {ScalingName{RopeScaling::Kind::kNone, "none"},
-                                      ScalingName{RopeScaling::Kind::kLinear, "linear"},
-                                      ScalingName{RopeScaling::Kind::kDynamic, "dynamic"},
-                                      ScalingName{RopeScaling::Kind::kLlama3, "llama3"}};
+// In the order of their enums.
+constexpr std::array<std::string_view, 4> kScalingNames = {"none", "linear", "dynamic", "llama3"};
+constexpr std::array<std::string_view, 2> kElementNames = {"plain", "fp8_e4m3"};
+constexpr std::array<std::string_view, 3> kInputNames = {"plain", "dynamic", "static"};
 
 Status CheckRange(const char* field, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return {};
@@ -69,21 +65,38 @@ std::vector<int32_t> ToIds(const std::vector<int64_t>& values) {
   return ids;
 }
 
+// The enum value of that name.
+template <typename Enum, size_t kCount>
+Enum NamedValue(const JsonFields& json, std::string_view key,
+                const std::array<std::string_view, kCount>& names) {
+  const std::string name = json.Text(key);
+  std::string known;
+  for (size_t i = 0; i < kCount; ++i) {
+    if (names[i] == name) return static_cast<Enum>(i);
+    known += (i == 0 ? "" : ", ") + std::string(names[i]);
+  }
+  json.Fail(key, json.Shown(key) + " is none of " + known);
+  return Enum{};
+}
+
 RopeScaling ScalingFromJson(const JsonFields& json) {
   RopeScaling scaling;
-  const std::string name = json.Text("kind");
-  const auto* found = std::find_if(kScalingNames.begin(), kScalingNames.end(),
-                                   [&](const ScalingName& row) { return row.name == name; });
-  if (found == kScalingNames.end()) {
-    json.Fail("kind", "\"" + name + "\" is none of none, linear, dynamic, llama3");
-    return scaling;
-  }
-  scaling.kind = found->kind;
+  scaling.kind = NamedValue<RopeScaling::Kind>(json, "kind", kScalingNames);
   scaling.factor = json.Number("factor", scaling.factor);
   scaling.low_freq_factor = json.Number("low_freq_factor", scaling.low_freq_factor);
   scaling.high_freq_factor = json.Number("high_freq_factor", scaling.high_freq_factor);
   scaling.original_max_positions = json.Int("original_max_positions", 0);
   return scaling;
+}
+
+QuantScheme SchemeFromJson(const JsonFields& json) {
+  QuantScheme scheme;
+  scheme.element = NamedValue<QuantScheme::Element>(json, "element", kElementNames);
+  scheme.block_rows = json.Int("block_rows", 0);
+  scheme.block_columns = json.Int("block_columns", 0);
+  scheme.zero_points = json.Bool("zero_points", false);
+  scheme.inputs = NamedValue<QuantScheme::Inputs>(json, "inputs", kInputNames);
+  return scheme;
 }
 
 }  // namespace
@@ -110,9 +123,7 @@ Status ValidateSpec(const ModelSpec& spec) {
     return InvalidArgument("dtype is " + std::string(DTypeName(spec.dtype)) +
                            "; it must be float32, float16 or bfloat16");
   }
-  if (spec.fixed_input_scales && !spec.fp8_linears) {
-    return InvalidArgument("fixed_input_scales is true, which fp8_linears alone can have");
-  }
+  TANDEM_RETURN_IF_ERROR(CheckScheme(spec.quantization));
   TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm_epsilon));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", spec.rope_theta));
   TANDEM_RETURN_IF_ERROR(CheckScaling(spec.rope_scaling));
@@ -122,6 +133,7 @@ Status ValidateSpec(const ModelSpec& spec) {
 
 std::string SpecToJson(const ModelSpec& spec) {
   const RopeScaling& scaling = spec.rope_scaling;
+  const QuantScheme& scheme = spec.quantization;
   const nlohmann::ordered_json json = {
       {"family", spec.family},
       {"architecture", spec.architecture},
@@ -137,7 +149,7 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"norm_epsilon", spec.norm_epsilon},
       {"rope_theta", spec.rope_theta},
       {"rope_scaling",
-       {{"kind", kScalingNames[static_cast<size_t>(scaling.kind)].name},
+       {{"kind", kScalingNames[static_cast<size_t>(scaling.kind)]},
         {"factor", scaling.factor},
         {"low_freq_factor", scaling.low_freq_factor},
         {"high_freq_factor", scaling.high_freq_factor},
@@ -145,8 +157,12 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"tied_head", spec.tied_head},
       {"attention_bias", spec.attention_bias},
       {"mlp_bias", spec.mlp_bias},
-      {"fp8_linears", spec.fp8_linears},
-      {"fixed_input_scales", spec.fixed_input_scales},
+      {"quantization",
+       {{"element", kElementNames[static_cast<size_t>(scheme.element)]},
+        {"block_rows", scheme.block_rows},
+        {"block_columns", scheme.block_columns},
+        {"zero_points", scheme.zero_points},
+        {"inputs", kInputNames[static_cast<size_t>(scheme.inputs)]}}},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},
   };
@@ -180,8 +196,9 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   spec.tied_head = json.Bool("tied_head", false);
   spec.attention_bias = json.Bool("attention_bias", false);
   spec.mlp_bias = json.Bool("mlp_bias", false);
-  spec.fp8_linears = json.Bool("fp8_linears", false);
-  spec.fixed_input_scales = json.Bool("fixed_input_scales", false);
+  if (const auto scheme = json.Object("quantization")) {
+    spec.quantization = SchemeFromJson(*scheme);
+  }
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));
   TANDEM_RETURN_IF_ERROR(json.status());

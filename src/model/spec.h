@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/quant_scheme.h"
 #include "tensor/dtype.h"
 
 namespace tandem {
@@ -44,11 +45,7 @@ struct ModelSpec {
   bool tied_head = false;
   bool attention_bias = false;
   bool mlp_bias = false;
-  // The layers' linear weights are fp8 (e4m3), each with a scale a row; the rest is of `dtype`.
-  bool fp8_linears = false;
-  // With fp8_linears: each also has the scale of its inputs, calibrated; otherwise inputs that are
-  // rounded are scaled row by row, by their own largest value.
-  bool fixed_input_scales = false;
+  QuantScheme quantization;  // of the layers' products; the rest is of `dtype`
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 

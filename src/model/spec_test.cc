@@ -134,27 +134,28 @@ constexpr const char* kTokenInputs =
 TEST(HfConfig, ReadsFp8Weights) {
   struct Case {
     std::string config;
-    bool fixed_input_scales;
+    QuantScheme::Inputs inputs;
   };
+  using Inputs = QuantScheme::Inputs;
   const Case cases[] = {
-      {Group(kFp8Channel, kTokenInputs), false},
+      {Group(kFp8Channel, kTokenInputs), Inputs::kDynamic},
       {Group(R"("num_bits": 8, "type": "float", "strategy": "tensor")",
              R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false})"),
-       true},
+       Inputs::kStatic},
       {Small(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "static"})"),
-       true},
+       Inputs::kStatic},
       {Small(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"})"),
-       false},
-      {Small(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})"), true},
+       Inputs::kDynamic},
+      {Small(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})"),
+       Inputs::kStatic},
   };
   const ModelSpec plain = MustParse(Small(""));
   for (const Case& c : cases) {
     const ModelSpec spec = MustParse(c.config);
-    EXPECT_TRUE(spec.fp8_linears) << c.config;
-    EXPECT_EQ(spec.fixed_input_scales, c.fixed_input_scales) << c.config;
+    EXPECT_EQ(spec.quantization, Fp8Scheme(c.inputs)) << c.config;
     EXPECT_EQ(WeightDType(spec, {WeightRole::kUp}), DType::kF8E4M3);
     EXPECT_EQ(WeightDType(spec, {WeightRole::kHead}), spec.dtype);
-    EXPECT_EQ(WeightParts(spec, WeightRole::kUp, 0).size(), c.fixed_input_scales ? 3u : 2u);
+    EXPECT_EQ(WeightParts(spec, WeightRole::kUp, 0).size(), c.inputs == Inputs::kStatic ? 3u : 2u);
     EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
     EXPECT_EQ(NumParameters(spec), NumParameters(plain));
     // fp32 becomes one byte an element and a scale a row.
@@ -287,6 +288,25 @@ TEST(Spec, RoundTripsThroughJson) {
   spec =
       MustParse(Small(R"("rope_scaling": {"type": "dynamic", "factor": 2.5}, "mlp_bias": true)"));
   EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
+}
+
+TEST(Spec, RefusesASchemeThatIsNotComputedNamingWhat) {
+  const auto refusal = [](const QuantScheme& scheme) {
+    ModelSpec spec = MustParse(kLlama32);
+    spec.quantization = scheme;
+    return ValidateSpec(spec).message();
+  };
+  QuantScheme scheme = Fp8Scheme(QuantScheme::Inputs::kDynamic);
+  EXPECT_EQ(refusal(scheme), "");
+  scheme.block_rows = scheme.block_columns = 128;
+  EXPECT_NE(refusal(scheme).find("128 x 128"), std::string::npos) << refusal(scheme);
+  scheme = Fp8Scheme(QuantScheme::Inputs::kPlain);
+  EXPECT_NE(refusal(scheme).find("weights alone"), std::string::npos) << refusal(scheme);
+  scheme = Fp8Scheme(QuantScheme::Inputs::kStatic);
+  scheme.zero_points = true;
+  EXPECT_NE(refusal(scheme).find("zero_points"), std::string::npos) << refusal(scheme);
+  scheme = {.block_rows = 1};
+  EXPECT_NE(refusal(scheme).find("not quantized"), std::string::npos) << refusal(scheme);
 }
 
 TEST(Spec, RefusesBrokenJsonNamingTheField) {

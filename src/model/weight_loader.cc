@@ -6,8 +6,12 @@
 namespace tandem {
 namespace {
 
+DType KeptType(const ModelSpec& spec, const WeightRow& row, const QuantScheme& kept) {
+  return row.quantizable ? ElementType(kept, spec.dtype) : spec.dtype;
+}
+
 int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack pack,
-                  int64_t layer, DType linears) {
+                  int64_t layer, const QuantScheme& kept) {
   const std::vector<WeightRole> roles = RolesOf(spec, pack, layer);
   if (roles.empty()) return 0;
   int64_t rows = 0;
@@ -17,8 +21,7 @@ int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack
     has_bias = has_bias || HasBias(spec, role, layer);
   }
   const WeightRow& first = RowOf(roles.front());
-  return backend.PackedBytes(rows, first.columns(spec, layer),
-                             first.quantizable ? linears : spec.dtype) +
+  return backend.PackedBytes(rows, first.columns(spec, layer), KeptType(spec, first, kept)) +
          (has_bias ? rows * int64_t{sizeof(float)} : 0);
 }
 
@@ -64,8 +67,8 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
       }
     }
   }
-  const DType stored = RowOf(roles.front()).quantizable ? linears_ : spec().dtype;
-  TANDEM_ASSIGN_OR_RETURN(out, backend_.PackLinear(parts, stored));
+  const DType kept = KeptType(spec(), RowOf(roles.front()), kept_);
+  TANDEM_ASSIGN_OR_RETURN(out, backend_.PackLinear(parts, kept));
   out.input_scale = input_scale;
   bytes_ += static_cast<int64_t>(out.data.bytes() + out.bias.bytes() + out.scales.bytes());
   step_bytes_ += out.weight_bytes() + static_cast<int64_t>(out.scales.bytes());
@@ -79,7 +82,7 @@ Status WeightLoader::LoadBytes(const Buffer& host, Buffer& out) {
   return {};
 }
 
-int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, DType linears) {
+int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const QuantScheme& kept) {
   int64_t bytes = 0;
   for (const WeightId& id : StoredWeights(spec)) {
     if (id.part != WeightPart::kWeight) continue;
@@ -88,10 +91,10 @@ int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, DType li
       bytes +=
           WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
     } else if (RolesOf(spec, pack, id.layer).front() == id.role) {
-      bytes += PackBytes(spec, backend, pack, id.layer, linears);
+      bytes += PackBytes(spec, backend, pack, id.layer, kept);
     }
   }
-  if (spec.tied_head) bytes += PackBytes(spec, backend, WeightPack::kHead, 0, linears);
+  if (spec.tied_head) bytes += PackBytes(spec, backend, WeightPack::kHead, 0, kept);
   return bytes;
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "base/status.h"
 #include "model/weight_source.h"
@@ -14,9 +13,9 @@ namespace tandem {
 
 class WeightLoader {
  public:
-  // `linears`: the type in which quantizable weights are kept, as Backend::PackLinear says.
-  WeightLoader(WeightSource& source, ops::Backend& backend, DType linears)
-      : source_(source), backend_(backend), linears_(linears) {}
+  // `kept`: how quantizable weights are kept, as Backend::PackLinear says.
+  WeightLoader(WeightSource& source, ops::Backend& backend, const QuantScheme& kept)
+      : source_(source), backend_(backend), kept_(kept) {}
 
   const ModelSpec& spec() const { return source_.spec(); }
   // A weight as it is stored, in the spec's type.
@@ -37,12 +36,12 @@ class WeightLoader {
 
   WeightSource& source_;
   ops::Backend& backend_;
-  DType linears_;
+  const QuantScheme kept_;
   int64_t bytes_ = 0;
   int64_t step_bytes_ = 0;
 };
 
 // Bytes that LoadPlain and LoadPack of all weights will take, for the memory plan.
-int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, DType linears);
+int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const QuantScheme& kept);
 
 }  // namespace tandem

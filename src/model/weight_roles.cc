@@ -188,17 +188,18 @@ Shape WeightShape(const ModelSpec& spec, const WeightId& id) {
 
 DType WeightDType(const ModelSpec& spec, const WeightId& id) {
   if (IsScale(id.part)) return DType::kF32;
-  const bool scaled = id.part == WeightPart::kWeight && HasScales(spec, id.role);
-  return scaled ? DType::kF8E4M3 : spec.dtype;
+  if (id.part == WeightPart::kBias) return spec.dtype;
+  return ElementType(SchemeOf(spec, id.role, id.layer), spec.dtype);
 }
 
 std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int64_t layer) {
   if (!IsPresent(spec, RowOf(role), layer)) return {};
   std::vector<WeightPart> parts = {WeightPart::kWeight};
   if (HasBias(spec, role, layer)) parts.push_back(WeightPart::kBias);
-  if (!HasScales(spec, role)) return parts;
+  const QuantScheme scheme = SchemeOf(spec, role, layer);
+  if (scheme.is_plain()) return parts;
   parts.push_back(WeightPart::kScale);
-  if (spec.fixed_input_scales) parts.push_back(WeightPart::kInputScale);
+  if (scheme.inputs == QuantScheme::Inputs::kStatic) parts.push_back(WeightPart::kInputScale);
   return parts;
 }
 
@@ -207,8 +208,8 @@ bool HasBias(const ModelSpec& spec, WeightRole role, int64_t layer) {
   return row.bias != nullptr && row.bias(spec, layer);
 }
 
-bool HasScales(const ModelSpec& spec, WeightRole role) {
-  return RowOf(role).quantizable && spec.fp8_linears;
+QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t /*layer*/) {
+  return RowOf(role).quantizable ? spec.quantization : QuantScheme{};
 }
 
 std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t layer) {

@@ -34,8 +34,8 @@ enum class WeightRole : uint8_t {
 enum class WeightPart : uint8_t {
   kWeight,
   kBias,
-  kScale,       // fp8: what an element of a row is multiplied with
-  kInputScale,  // fp8: what an input is divided by before it is rounded
+  kScale,       // quantized: what an element of a row is multiplied with
+  kInputScale,  // static inputs: what an input is divided by before it is rounded
 };
 constexpr bool IsScale(WeightPart part) {
   return part == WeightPart::kScale || part == WeightPart::kInputScale;
@@ -112,12 +112,13 @@ std::vector<WeightId> StoredWeights(const ModelSpec& spec);
 // [rows, columns] of a matrix, [size] of a vector, [rows] of a bias or of scales, [1] of an input
 // scale.
 Shape WeightShape(const ModelSpec& spec, const WeightId& id);
-// The spec's type, or fp8 with scales in fp32.
+// The spec's type or, where weights are quantized, that of an element; scales are fp32.
 DType WeightDType(const ModelSpec& spec, const WeightId& id);
 // The parts that the spec gives this weight, itself first; none where the layer has no such weight.
 std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int64_t layer);
 bool HasBias(const ModelSpec& spec, WeightRole role, int64_t layer);
-bool HasScales(const ModelSpec& spec, WeightRole role);
+// How the weight is stored.
+QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 
 // The roles that are packed into one product, in their order; empty where the layer has none. A
 // tied head packs the embedding.

@@ -8,9 +8,13 @@
 namespace tandem {
 namespace {
 
-// What the layers' linear weights are kept in unless asked for otherwise.
-DType KeptLinears(const ModelSpec& spec, const ops::Backend& backend) {
-  return spec.fp8_linears ? backend.KeptFp8(spec.dtype) : spec.dtype;
+// How the layers' products are kept unless asked for otherwise: a backend that does not compute
+// with fp8 widens it.
+QuantScheme KeptScheme(const ModelSpec& spec, const ops::Backend& backend) {
+  const QuantScheme& stored = spec.quantization;
+  const bool widened = stored.element == QuantScheme::Element::kFp8E4M3 &&
+                       backend.KeptFp8(spec.dtype) != DType::kF8E4M3;
+  return widened ? QuantScheme{} : stored;
 }
 
 Status LoadLayer(WeightLoader& loader, int64_t layer, LayerWeights& out) {
@@ -48,7 +52,7 @@ ops::RopeTable Weights::rope() const {
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress,
-                                                   std::optional<DType> linears) {
+                                                   std::optional<QuantScheme> kept) {
   const auto report = [&progress](double share) {
     if (progress) progress(share);
   };
@@ -57,7 +61,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   if (max_positions < 1) return InvalidArgument("max_positions must be at least 1");
 
-  WeightLoader loader(source, backend, linears.value_or(KeptLinears(spec, backend)));
+  WeightLoader loader(source, backend, kept.value_or(KeptScheme(spec, backend)));
   TANDEM_RETURN_IF_ERROR(loader.LoadPlain(WeightRole::kEmbedding, 0, weights->embedding));
   TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kHead, 0, weights->head));
   TANDEM_RETURN_IF_ERROR(loader.LoadPlain(WeightRole::kFinalNorm, 0, weights->final_norm));
@@ -74,20 +78,21 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   return std::shared_ptr<const Weights>(std::move(weights));
 }
 
-Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, std::optional<DType> linears) {
+Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
+                     std::optional<QuantScheme> kept) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   // The backend's word on one row is its word on all.
   const Buffer row = Buffer::OnHost(static_cast<size_t>(spec.hidden_size) * SizeOf(spec.dtype));
   if (row.data() == nullptr) return ResourceExhausted("no memory for a row of weights");
   const ops::LinearPart part = {.weight = row.View(spec.dtype, {1, spec.hidden_size})};
-  return backend.PackLinear(std::span(&part, 1), linears.value_or(KeptLinears(spec, backend)))
-      .status();
+  const QuantScheme scheme = kept.value_or(KeptScheme(spec, backend));
+  return backend.PackLinear(std::span(&part, 1), ElementType(scheme, spec.dtype)).status();
 }
 
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
-                    std::optional<DType> linears) {
+                    std::optional<QuantScheme> kept) {
   const int64_t rope = max_positions * spec.head_dim * static_cast<int64_t>(sizeof(float));
-  return LoadedBytes(spec, backend, linears.value_or(KeptLinears(spec, backend))) + rope;
+  return LoadedBytes(spec, backend, kept.value_or(KeptScheme(spec, backend))) + rope;
 }
 
 }  // namespace tandem

@@ -40,19 +40,19 @@ struct Weights {
 
 // Called after each layer with the share done in [0, 1].
 using LoadProgress = std::function<void(double)>;
-// `max_positions`: rows of the rotary tables, at most what will ever be served. `linears`: what the
-// linear weights of the layers are kept in, as Backend::PackLinear says; unless given, what they
-// are stored in, fp8 as Backend::KeptFp8 says. The head stays in the spec's type.
+// `max_positions`: rows of the rotary tables, at most what will ever be served. `kept`: how the
+// layers' products are kept, as Backend::PackLinear says. Default: as they are stored; for fp8, see
+// Backend::KeptFp8. The head stays in the spec's type.
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {},
-                                                   std::optional<DType> linears = {});
+                                                   std::optional<QuantScheme> kept = {});
 // What LoadWeights would refuse without looking at a weight: a spec that makes no sense, or a type
 // that the backend does not keep.
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
-                     std::optional<DType> linears = {});
+                     std::optional<QuantScheme> kept = {});
 // What LoadWeights will take in the backend's memory, for the memory plan.
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
-                    std::optional<DType> linears = {});
+                    std::optional<QuantScheme> kept = {});
 
 }  // namespace tandem
