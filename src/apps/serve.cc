@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "apps/json_text.h"
 #include "apps/session.h"
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
@@ -44,7 +45,10 @@ constexpr OptionSpec kOptions[] = {
      .meaning =
          "Clients must send it as a bearer token; every user of this machine can read it here",
      .group = kServer},
-    {.name = "api_key_file", .meaning = "File with such keys, one a line", .group = kServer},
+    {.name = "api_key_file",
+     .meaning = "File with such keys, one a line; blank lines and lines that begin with # are "
+                "skipped",
+     .group = kServer},
     {.name = "insecure",
      .type = OptionType::kFlag,
      .meaning = "Listen on a public address without a key",
@@ -85,17 +89,37 @@ Nanos SecondsOption(const OptionValues& options, std::string_view name) {
   return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(options.Float(name)));
 }
 
+// A key goes into a header line: no spaces, no control characters.
+Status CheckKey(std::string_view key, std::string_view where) {
+  const bool plain = std::ranges::all_of(key, [](char c) { return c > ' ' && c < 0x7f; });
+  if (plain) return {};
+  return InvalidArgument(
+      fmt::format("{}: a key holds printable ASCII characters and no space", where));
+}
+
+std::string_view Trimmed(std::string_view line) {
+  while (line.starts_with(' ') || line.starts_with('\t')) line.remove_prefix(1);
+  while (line.ends_with(' ') || line.ends_with('\t')) line.remove_suffix(1);
+  return line;
+}
+
 Result<std::vector<std::string>> ReadKeys(const OptionValues& options) {
   std::vector<std::string> keys;
-  if (options.IsSet("api_key")) keys.push_back(options.Text("api_key"));
-  if (!options.IsSet("api_key_file")) return keys;
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.Text("api_key_file")));
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    if (end > begin) keys.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  if (options.IsSet("api_key")) {
+    keys.push_back(options.Text("api_key"));
+    TANDEM_RETURN_IF_ERROR(CheckKey(keys.back(), "--api_key"));
   }
-  if (keys.empty()) return InvalidArgument("--api_key_file: holds no key");
+  if (!options.IsSet("api_key_file")) return keys;
+  const std::string& path = options.Text("api_key_file");
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> lines, ReadLines(path));
+  const size_t before = keys.size();
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string_view line = Trimmed(lines[i]);
+    if (line.empty() || line.starts_with('#')) continue;
+    TANDEM_RETURN_IF_ERROR(CheckKey(line, fmt::format("--api_key_file: {}, line {}", path, i + 1)));
+    keys.emplace_back(line);
+  }
+  if (keys.size() == before) return InvalidArgument("--api_key_file: " + path + " holds no key");
   return keys;
 }
 
@@ -150,14 +174,25 @@ void SayModels(const Session& session, const Console& console) {
   console.Say(rule);
 }
 
-void SayAddress(const serve::ServerOptions& options, uint16_t port, const Console& console) {
-  const std::string url = fmt::format("http://{}:{}", options.http.host, port);
+void SayAddress(const serve::ServerOptions& options, const Session& session, uint16_t port,
+                const Console& console) {
+  // An IPv6 address stands in brackets.
+  const bool bracketed = options.http.host.find(':') != std::string::npos;
+  const std::string url = fmt::format("http://{}{}{}:{}", bracketed ? "[" : "", options.http.host,
+                                      bracketed ? "]" : "", port);
   console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM. Try:", url));
   const char* key = options.api_keys.empty() ? "" : " -H \"authorization: Bearer $KEY\"";
   console.Say(fmt::format(
       "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
       "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",
       key, url));
+  nlohmann::ordered_json json = {{"url", url},
+                                 {"host", options.http.host},
+                                 {"port", port},
+                                 {"model", options.served_model_name},
+                                 {"target", session.target.name}};
+  if (session.draft) json["draft"] = session.draft->name;
+  console.Result(JsonText(json));
 }
 
 Status Run(const OptionValues& options, Console& console) {
@@ -177,7 +212,8 @@ Status Run(const OptionValues& options, Console& console) {
   console.Say(fmt::format("backend: {}", session->backend->Describe()));
   SayMemory(*session, console);
   SayModels(*session, console);
-  SayAddress(server_options, server->port(), console);
+  SayAddress(server_options, *session, server->port(), console);
+  TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know where it listens
   return server->Run();
 }
 
