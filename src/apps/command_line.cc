@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "apps/arguments.h"
@@ -135,11 +136,13 @@ Status RunGuarded(Words words, Call& call) {
 }
 
 void Report(const Call& call, const Status& status) {
-  const std::string line = call.json ? JsonText({{"error",
-                                                  {{"code", CodeName(status.code())},
-                                                   {"message", status.message()},
-                                                   {"exit_code", ExitCode(status.code())}}}})
-                                     : Printable(call.name + ": " + status.message());
+  std::string line = Printable(call.name + ": " + status.message());
+  if (call.json) {
+    const nlohmann::ordered_json error = {{"code", CodeName(status.code())},
+                                          {"message", status.message()},
+                                          {"exit_code", ExitCode(status.code())}};
+    line = JsonText(nlohmann::ordered_json{{"error", error}});
+  }
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 

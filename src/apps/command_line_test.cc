@@ -13,6 +13,7 @@
 
 #include "apps/command.h"
 #include "apps/help.h"
+#include "apps/testing/call.h"
 #include "base/file.h"
 
 namespace tandem::apps {
@@ -20,23 +21,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-struct Ran {
-  int code = 0;
-  std::string out;
-  std::string err;
-};
-
-Ran Call(std::vector<const char*> words) {
-  words.insert(words.begin(), "tandem");
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  Ran ran;
-  ran.code = Main(static_cast<int>(words.size()), words.data());
-  ran.out = ::testing::internal::GetCapturedStdout();
-  ran.err = ::testing::internal::GetCapturedStderr();
-  return ran;
-}
 
 bool HasVerb(std::string_view verb) {
   return std::ranges::find(Commands(), verb, &Command::name) != Commands().end();
@@ -80,9 +64,9 @@ TEST_F(CommandLineTest, SuggestsTheOptionThatWasMeant) {
 }
 
 TEST_F(CommandLineTest, ErrorsUnderJsonAreJson) {
-  for (const std::vector<const char*>& words :
-       {std::vector<const char*>{"plan", "--json", "--portt", "1"},
-        std::vector<const char*>{"plan", "--port=1", "--json"}}) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"plan", "--json", "--portt", "1"},
+        std::vector<std::string>{"plan", "--port=1", "--json"}}) {
     const Ran ran = Call(words);
     EXPECT_EQ(ran.code, 2);
     EXPECT_EQ(ran.out, "");
@@ -103,7 +87,7 @@ TEST_F(CommandLineTest, EachKindOfErrorHasItsExitCode) {
   EXPECT_THAT(Call({"build"}).err, HasSubstr("--checkpoint_dir: is required"));
   EXPECT_EQ(Call({"inspect", "/absent"}).code, 3);
   const std::string broken = File("broken.safetensors", "not a header");
-  EXPECT_EQ(Call({"inspect", broken.c_str()}).code, 4);
+  EXPECT_EQ(Call({"inspect", broken}).code, 4);
   EXPECT_EQ(Call({"plan", "--device", "cpu", "--kv_cache_bytes", "1000000G"}).code, 5);
   EXPECT_EQ(Call({"completion", "fish"}).code, 2);
 }
@@ -114,11 +98,11 @@ TEST_F(CommandLineTest, ControlCharactersReachTheTerminalAsText) {
   std::string file(8, '\0');
   file[0] = static_cast<char>(header.size());
   const std::string path = File("names.safetensors", file + header + std::string(4, '\0'));
-  const Ran lines = Call({"inspect", path.c_str()});
+  const Ran lines = Call({"inspect", path});
   EXPECT_EQ(lines.code, 0) << lines.err;
   EXPECT_THAT(lines.out, HasSubstr("a\\u001b[2Jb\\u009b"));
   EXPECT_EQ(lines.out.find('\x1b'), std::string::npos);
-  const auto json = nlohmann::json::parse(Call({"inspect", path.c_str(), "--json"}).out);
+  const auto json = nlohmann::json::parse(Call({"inspect", path, "--json"}).out);
   EXPECT_TRUE(json["names.safetensors"].contains("a\x1b[2Jb\xc2\x9b"));
   EXPECT_EQ(Call({"inspect", "/absent\x1b[2J"}).err.find('\x1b'), std::string::npos);
 }
@@ -129,7 +113,7 @@ TEST_F(CommandLineTest, DamagedWeightsAreNamedAsTheirFileNamesThem) {
   file[0] = static_cast<char>(header.size());
   const std::string nan("\x00\x00\xc0\x7f", 4);
   const std::string path = File("nan.safetensors", file + header + nan);
-  const Ran ran = Call({"inspect", path.c_str(), "--check"});
+  const Ran ran = Call({"inspect", path, "--check"});
   EXPECT_EQ(ran.code, 4);
   EXPECT_THAT(ran.err, HasSubstr("odd.name (1)"));
 }
@@ -137,31 +121,30 @@ TEST_F(CommandLineTest, DamagedWeightsAreNamedAsTheirFileNamesThem) {
 TEST_F(CommandLineTest, LinksToThemselvesAndPipesAreRefused) {
   const std::filesystem::path loop = folder_ / "loop.safetensors";
   std::filesystem::create_symlink("loop.safetensors", loop);
-  EXPECT_EQ(Call({"inspect", loop.c_str()}).code, 5);
-  EXPECT_THAT(Call({"inspect", loop.c_str()}).err, HasSubstr("symbolic links"));
+  EXPECT_EQ(Call({"inspect", loop.string()}).code, 5);
+  EXPECT_THAT(Call({"inspect", loop.string()}).err, HasSubstr("symbolic links"));
   const std::filesystem::path folder_loop = folder_ / "loop";
   std::filesystem::create_symlink("loop", folder_loop);
-  EXPECT_THAT(Call({"plan", folder_loop.c_str()}).err, HasSubstr("symbolic links"));
+  EXPECT_THAT(Call({"plan", folder_loop.string()}).err, HasSubstr("symbolic links"));
   const std::filesystem::path model = folder_ / "model";
   std::filesystem::create_directory(model);
   ASSERT_EQ(::mkfifo((model / "config.json").c_str(), 0600), 0);
-  EXPECT_EQ(Call({"inspect", model.c_str()}).code, 2);
-  EXPECT_THAT(Call({"plan", model.c_str()}).err, HasSubstr("not a regular file"));
+  EXPECT_EQ(Call({"inspect", model.string()}).code, 2);
+  EXPECT_THAT(Call({"plan", model.string()}).err, HasSubstr("not a regular file"));
 }
 
 TEST_F(CommandLineTest, InputFilesAreReadExactlyOrRefusedByLine) {
   if (!HasVerb("run")) GTEST_SKIP() << "this build has no run";
   const std::string floats = File("floats.csv", "1,2\r\n3,1.5\r\n");
-  const Ran ran = Call({"run", "--input_file", floats.c_str()});
+  const Ran ran = Call({"run", "--input_file", floats});
   EXPECT_EQ(ran.code, 2);
   EXPECT_THAT(ran.err, HasSubstr("floats.csv, line 2: '1.5' is not a token id"));
   const std::string hole = File("hole.csv", "1,,2\n");
-  EXPECT_THAT(Call({"run", "--input_file", hole.c_str()}).err,
-              HasSubstr("line 1: '' is not a token id"));
+  EXPECT_THAT(Call({"run", "--input_file", hole}).err, HasSubstr("line 1: '' is not a token id"));
   const std::string blank = File("blank.txt", "\r\n \r\n");
-  EXPECT_THAT(Call({"run", "--input_file", blank.c_str()}).err, HasSubstr("there is no prompt"));
+  EXPECT_THAT(Call({"run", "--input_file", blank}).err, HasSubstr("there is no prompt"));
   const std::string npy = File("ids.npy", "x");
-  EXPECT_THAT(Call({"run", "--input_file", npy.c_str()}).err, HasSubstr("neither .txt nor .csv"));
+  EXPECT_THAT(Call({"run", "--input_file", npy}).err, HasSubstr("neither .txt nor .csv"));
 }
 
 TEST_F(CommandLineTest, ADraftConfigurationNeedsADraft) {
@@ -178,9 +161,9 @@ TEST_F(CommandLineTest, ADraftConfigurationNeedsADraft) {
 TEST_F(CommandLineTest, KeysAreCheckedBeforeAModelIsLoaded) {
   if (!HasVerb("serve")) GTEST_SKIP() << "this build has no serve";
   const std::string none = File("none.txt", "# nobody\r\n\r\n  \r\n");
-  EXPECT_THAT(Call({"serve", "--api_key_file", none.c_str()}).err, HasSubstr("holds no key"));
+  EXPECT_THAT(Call({"serve", "--api_key_file", none}).err, HasSubstr("holds no key"));
   const std::string spaced = File("spaced.txt", "# ours\nkey one\n");
-  EXPECT_THAT(Call({"serve", "--api_key_file", spaced.c_str()}).err, HasSubstr("line 2: a key"));
+  EXPECT_THAT(Call({"serve", "--api_key_file", spaced}).err, HasSubstr("line 2: a key"));
   EXPECT_THAT(Call({"serve", "--api_key=", "--insecure"}).err,
               HasSubstr("--api_key: the value is empty"));
   EXPECT_THAT(Call({"serve", "--served_model_name="}).err,

@@ -4,18 +4,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <deque>
-#include <nlohmann/json.hpp>
 
+#include "apps/answers.h"
 #include "apps/draft_target_config.h"
-#include "apps/json_text.h"
 #include "apps/legacy_options.h"
+#include "apps/prompts.h"
 #include "apps/session.h"
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "runtime/request/sampling_ranges.h"
 #include "serve/generate_service.h"
 
 namespace tandem::apps {
@@ -23,6 +22,16 @@ namespace {
 
 constexpr std::string_view kPrompts = "Prompts and output";
 constexpr std::string_view kSampling = "Sampling";
+
+constexpr OptionSpec Sampling(std::string_view name, OptionType type, const SamplingRange& range,
+                              std::string_view meaning) {
+  return {.name = name,
+          .type = type,
+          .meaning = meaning,
+          .group = kSampling,
+          .min = range.low,
+          .max = range.high};
+}
 
 constexpr OptionSpec kOptions[] = {
     {.name = "input_text",
@@ -71,26 +80,18 @@ constexpr OptionSpec kOptions[] = {
      .group = kSampling,
      .min = 1,
      .max = 128},
-    {.name = "temperature", .type = OptionType::kFloat, .meaning = "[1.0]", .group = kSampling},
-    {.name = "top_k",
-     .type = OptionType::kInt,
-     .meaning = "Draw among the k likeliest tokens [greedy]",
-     .group = kSampling},
-    {.name = "top_p",
-     .type = OptionType::kFloat,
-     .meaning = "Draw among the likeliest tokens of this mass [greedy]",
-     .group = kSampling},
-    {.name = "min_p", .type = OptionType::kFloat, .meaning = "[0]", .group = kSampling},
-    {.name = "repetition_penalty",
-     .type = OptionType::kFloat,
-     .meaning = "[1.0]",
-     .group = kSampling},
-    {.name = "presence_penalty", .type = OptionType::kFloat, .meaning = "[0]", .group = kSampling},
-    {.name = "frequency_penalty", .type = OptionType::kFloat, .meaning = "[0]", .group = kSampling},
-    {.name = "no_repeat_ngram_size",
-     .type = OptionType::kInt,
-     .meaning = "[off]",
-     .group = kSampling},
+    Sampling("temperature", OptionType::kFloat, SamplingRangeOf("temperature"), "[1.0]"),
+    Sampling("top_k", OptionType::kInt, SamplingRangeOf("top_k"),
+             "Draw among the k likeliest tokens [greedy]"),
+    Sampling("top_p", OptionType::kFloat, SamplingRangeOf("top_p"),
+             "Draw among the likeliest tokens of this mass [greedy]"),
+    Sampling("min_p", OptionType::kFloat, SamplingRangeOf("min_p"), "[0]"),
+    Sampling("repetition_penalty", OptionType::kFloat, SamplingRangeOf("repetition_penalty"),
+             "[1.0]"),
+    Sampling("presence_penalty", OptionType::kFloat, SamplingRangeOf("presence_penalty"), "[0]"),
+    Sampling("frequency_penalty", OptionType::kFloat, SamplingRangeOf("frequency_penalty"), "[0]"),
+    Sampling("no_repeat_ngram_size", OptionType::kInt, SamplingRangeOf("no_repeat_ngram_size"),
+             "[off]"),
     {.name = "random_seed",
      .type = OptionType::kInt,
      .meaning = "[random]",
@@ -144,68 +145,6 @@ serve::TextRequest MakeTemplate(const OptionValues& options) {
   return request;
 }
 
-// A prompt, as text for people and as what the service gets.
-struct Prompt {
-  std::string shown;
-  std::vector<int32_t> tokens;  // empty: yet to be made from the text
-};
-
-std::string_view WithoutSpaces(std::string_view word) {
-  while (word.starts_with(' ') || word.starts_with('\t')) word.remove_prefix(1);
-  while (word.ends_with(' ') || word.ends_with('\t')) word.remove_suffix(1);
-  return word;
-}
-
-Result<std::vector<int32_t>> ParseTokenLine(std::string_view line) {
-  std::vector<int32_t> tokens;
-  for (bool more = true; more;) {
-    const size_t comma = std::min(line.find(','), line.size());
-    const std::string_view word = WithoutSpaces(line.substr(0, comma));
-    int32_t token = 0;
-    const char* const word_end = word.data() + word.size();
-    const auto [end, error] = std::from_chars(word.data(), word_end, token);
-    if (error != std::errc{} || end != word_end || token < 0) {
-      return InvalidArgument(fmt::format("'{}' is not a token id", word));
-    }
-    tokens.push_back(token);
-    more = comma < line.size();
-    line.remove_prefix(std::min(comma + 1, line.size()));
-  }
-  return tokens;
-}
-
-Status AppendFile(const std::string& path, std::vector<Prompt>& prompts) {
-  const bool csv = path.ends_with(".csv");
-  if (!csv && !path.ends_with(".txt")) {
-    return InvalidArgument("--input_file: '" + path + "' is neither .txt nor .csv");
-  }
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> lines, ReadLines(path));
-  for (size_t i = 0; i < lines.size(); ++i) {
-    if (WithoutSpaces(lines[i]).empty()) continue;
-    Prompt prompt{.shown = lines[i], .tokens = {}};
-    if (csv) {
-      auto tokens = ParseTokenLine(lines[i]);
-      if (!tokens.ok()) {
-        return tokens.status().Annotate(fmt::format("--input_file: {}, line {}", path, i + 1));
-      }
-      prompt.tokens = *std::move(tokens);
-    }
-    prompts.push_back(std::move(prompt));
-  }
-  return {};
-}
-
-Result<std::vector<Prompt>> ReadPrompts(const OptionValues& options) {
-  std::vector<Prompt> prompts;
-  for (const std::string& text : options.Texts("input_text")) prompts.push_back({text, {}});
-  if (options.IsSet("input_file")) {
-    TANDEM_RETURN_IF_ERROR(AppendFile(options.Text("input_file"), prompts));
-  }
-  if (prompts.empty())
-    return InvalidArgument("there is no prompt: give --input_text or --input_file");
-  return prompts;
-}
-
 Status Tokenize(const OptionValues& options, const serve::TextCodec& codec,
                 std::vector<Prompt>& prompts) {
   const bool add_special = !options.Flag("no_add_special_tokens");
@@ -217,12 +156,6 @@ Status Tokenize(const OptionValues& options, const serve::TextCodec& codec,
     if (limit > 0 && prompt.tokens.size() > limit) prompt.tokens.resize(limit);
   }
   return {};
-}
-
-// "Output [Text 0 Beam 0]", and with several answers "Output [Text 0 Seq 1 Beam 0]".
-std::string OutputName(size_t prompt, size_t choice, bool several) {
-  return several ? fmt::format("Output [Text {} Seq {} Beam 0]", prompt, choice)
-                 : fmt::format("Output [Text {} Beam 0]", prompt);
 }
 
 // The answers to one prompt, printed on the way when they are streamed.
@@ -246,33 +179,6 @@ Result<serve::TextResult> Answer(serve::TextStream& stream, size_t prompt, bool 
   return result;
 }
 
-nlohmann::ordered_json ToJson(const Prompt& prompt, const serve::TextResult& result) {
-  nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
-  for (const serve::TextChoice& choice : result.choices) {
-    outputs.push_back({{"text", choice.text},
-                       {"finish_reason", serve::TextFinishName(choice.finish)},
-                       {"output_tokens", choice.usage.output_tokens},
-                       {"drafts_proposed", choice.usage.drafts_proposed},
-                       {"drafts_accepted", choice.usage.drafts_accepted},
-                       {"seed", choice.usage.seed}});
-  }
-  return {{"input", prompt.shown}, {"outputs", outputs}};
-}
-
-// A piece without a token is text that was held back to the end.
-std::string CsvLines(const serve::TextResult& result) {
-  std::string lines;
-  for (const serve::TextChoice& choice : result.choices) {
-    std::string line;
-    for (const serve::TokenPiece& piece : choice.pieces) {
-      if (piece.token < 0) continue;
-      line += fmt::format("{}{}", line.empty() ? "" : ",", piece.token);
-    }
-    lines += line + "\n";
-  }
-  return lines;
-}
-
 // What --draft_target_model_config asks of the engine.
 Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& options, Console& console) {
   constexpr std::string_view kName = "draft_target_model_config";
@@ -290,45 +196,6 @@ Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& options, Con
       fmt::join(config->target_devices, ",")));
   return config;
 }
-
-// Where answers go, each when it is finished and in the order of the prompts.
-class AnswerWriter {
- public:
-  static Result<AnswerWriter> Open(const OptionValues& options, const Console& console) {
-    AnswerWriter writer(console);
-    if (options.IsSet("output_csv")) {
-      writer.csv_path_ = options.Text("output_csv");
-      TANDEM_ASSIGN_OR_RETURN(
-          writer.csv_,
-          AtomicFileWriter::Create(writer.csv_path_, AtomicFileWriter::Unfinished::kKeep));
-    }
-    return writer;
-  }
-
-  Status Write(const Prompt& prompt, const serve::TextResult& result) {
-    console_.Result((written_ == 0 ? "[" : ",") + JsonText(ToJson(prompt, result)));
-    ++written_;
-    if (csv_) TANDEM_RETURN_IF_ERROR(csv_->Append(CsvLines(result)));
-    return console_.status();
-  }
-
-  // After the last answer, or before `failed`, which ended the run early.
-  Status Finish(const Status& failed) {
-    console_.Result(written_ == 0 ? "[]" : "]");
-    if (!csv_) return failed;
-    if (failed.ok()) return csv_->Commit();
-    return {failed.code(), fmt::format("{} (the {} answers before it are in {}.partial)",
-                                       failed.message(), written_, csv_path_)};
-  }
-
- private:
-  explicit AnswerWriter(const Console& console) : console_(console) {}
-
-  const Console& console_;
-  std::string csv_path_;
-  std::unique_ptr<AtomicFileWriter> csv_;
-  size_t written_ = 0;
-};
 
 // Answers all prompts in order, with no more of them open than the engine's queue takes.
 class Answering {
@@ -399,7 +266,6 @@ Status Run(const OptionValues& options, Console& console) {
   // What can be refused is refused before a model is loaded.
   TANDEM_ASSIGN_OR_RETURN(const DraftTargetConfig config, ReadDraftTargetConfig(options, console));
   TANDEM_ASSIGN_OR_RETURN(auto prompts, ReadPrompts(options));
-  TANDEM_ASSIGN_OR_RETURN(auto writer, AnswerWriter::Open(options, console));
   TANDEM_ASSIGN_OR_RETURN(const auto session,
                           OpenSession(options, console, [&](EngineOptions& engine) {
                             if (config.draft_len == 0) return;
@@ -408,6 +274,7 @@ Status Run(const OptionValues& options, Console& console) {
                           }));
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   TANDEM_RETURN_IF_ERROR(Tokenize(options, *text.codec, prompts));
+  TANDEM_ASSIGN_OR_RETURN(auto writer, AnswerWriter::Open(options.Text("output_csv"), console));
   session->engine->Start();
   const auto client = serve::MakeEngineClient(*session->engine);
   serve::GenerateService service(*client, *text.codec, std::move(text.defaults), session->clock);

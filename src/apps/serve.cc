@@ -3,12 +3,13 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "apps/json_text.h"
 #include "apps/session.h"
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
+#include "base/bound_options.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/server.h"
@@ -18,48 +19,69 @@ namespace {
 
 constexpr std::string_view kServer = "Server";
 
-constexpr OptionSpec kOptions[] = {
-    {.name = "host",
-     .default_value = "127.0.0.1",
-     .meaning = "Address to listen on; a public one needs --api_key_file or --insecure",
-     .group = kServer},
-    {.name = "port",
-     .type = OptionType::kInt,
-     .default_value = "8000",
-     .meaning = "Port; 0: a free one, which is printed",
-     .group = kServer,
-     .min = 0,
-     .max = 65535},
-    {.name = "http_threads",
-     .type = OptionType::kInt,
-     .default_value = "2",
-     .meaning = "Threads that serve connections",
-     .group = kServer,
-     .min = 1,
-     .max = 256},
-    {.name = "served_model_name",
-     .default_value = "tandem",
-     .meaning = "The model's name in /v1/models",
-     .group = kServer},
+template <auto kField>
+BoundOption<serve::ServerOptions> Sets(const OptionSpec& spec) {
+  return BindOption<serve::ServerOptions, kField>(spec);
+}
+
+const BoundOptions<serve::ServerOptions>& ServerRows() {
+  using serve::ServerOptions;
+  static const BoundOptions<ServerOptions> rows({
+      Sets<[](ServerOptions& o) -> auto& { return o.http.host; }>(
+          {.name = "host",
+           .meaning = "Address to listen on; a public one needs --api_key_file or --insecure",
+           .group = kServer}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.port; }>(
+          {.name = "port",
+           .meaning = "Port; 0: a free one, which is printed",
+           .group = kServer,
+           .min = 0,
+           .max = 65535}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.threads; }>(
+          {.name = "http_threads",
+           .meaning = "Threads that serve connections",
+           .group = kServer,
+           .min = 1,
+           .max = 256}),
+      Sets<&ServerOptions::served_model_name>({.name = "served_model_name",
+                                               .meaning = "The model's name in /v1/models",
+                                               .group = kServer}),
+      Sets<&ServerOptions::insecure>({.name = "insecure",
+                                      .meaning = "Listen on a public address without a key",
+                                      .group = kServer}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.limits.connections; }>(
+          {.name = "max_connections",
+           .meaning = "Connections at a time; one more gets 503",
+           .group = kServer,
+           .min = 1,
+           .max = 1 << 20}),
+      Sets<&ServerOptions::shutdown_timeout>(
+          {.name = "shutdown_timeout",
+           .meaning = "Seconds that running requests get after SIGTERM",
+           .group = kServer,
+           .min = 0,
+           .max = 86400}),
+      Sets<&ServerOptions::drain_grace>(
+          {.name = "drain_grace",
+           .meaning = "Seconds after SIGTERM in which new requests are still taken (behind a "
+                      "balancer: 5)",
+           .group = kServer,
+           .min = 0,
+           .max = 3600}),
+  });
+  return rows;
+}
+
+// What is no field of ServerOptions as it stands.
+constexpr OptionSpec kOtherRows[] = {
     {.name = "api_key",
      .meaning =
          "Clients must send it as a bearer token; every user of this machine can read it here",
      .group = kServer},
     {.name = "api_key_file",
-     .meaning = "File with such keys, one a line; blank lines and lines that begin with # are "
+     .meaning = "File with such keys, one per line; blank lines and lines that begin with # are "
                 "skipped",
      .group = kServer},
-    {.name = "insecure",
-     .type = OptionType::kFlag,
-     .meaning = "Listen on a public address without a key",
-     .group = kServer},
-    {.name = "max_connections",
-     .type = OptionType::kInt,
-     .default_value = "4096",
-     .meaning = "Connections at a time; one more gets 503",
-     .group = kServer,
-     .min = 1,
-     .max = 1 << 20},
     {.name = "max_queue_wait",
      .type = OptionType::kFloat,
      .default_value = "60",
@@ -68,26 +90,7 @@ constexpr OptionSpec kOptions[] = {
      .group = kServer,
      .min = 0,
      .max = 86400},
-    {.name = "shutdown_timeout",
-     .type = OptionType::kFloat,
-     .default_value = "25",
-     .meaning = "Seconds that running requests get after SIGTERM",
-     .group = kServer,
-     .min = 0,
-     .max = 86400},
-    {.name = "drain_grace",
-     .type = OptionType::kFloat,
-     .default_value = "0",
-     .meaning =
-         "Seconds after SIGTERM in which new requests are still taken (behind a balancer: 5)",
-     .group = kServer,
-     .min = 0,
-     .max = 3600},
 };
-
-Nanos SecondsOption(const OptionValues& options, std::string_view name) {
-  return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(options.Float(name)));
-}
 
 // A key goes into a header line: no spaces, no control characters.
 Status CheckKey(std::string_view key, std::string_view where) {
@@ -125,15 +128,8 @@ Result<std::vector<std::string>> ReadKeys(const OptionValues& options) {
 
 Result<serve::ServerOptions> MakeServerOptions(const OptionValues& options) {
   serve::ServerOptions server;
-  server.http.host = options.Text("host");
-  server.http.port = static_cast<uint16_t>(options.Int("port"));
-  server.http.threads = static_cast<int>(options.Int("http_threads"));
-  server.http.limits.connections = static_cast<int>(options.Int("max_connections"));
+  ServerRows().Apply(options, server);
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
-  server.insecure = options.Flag("insecure");
-  server.served_model_name = options.Text("served_model_name");
-  server.drain_grace = SecondsOption(options, "drain_grace");
-  server.shutdown_timeout = SecondsOption(options, "shutdown_timeout");
   // Refused before any model is loaded.
   if (server.api_keys.empty() && !server.insecure && !serve::IsLoopback(server.http.host)) {
     return FailedPrecondition("--host: " + server.http.host +
@@ -198,7 +194,8 @@ void SayAddress(const serve::ServerOptions& options, const Session& session, uin
 Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const serve::ServerOptions server_options, MakeServerOptions(options));
   const auto limit_wait = [&](EngineOptions& engine) {
-    engine.max_queue_wait = SecondsOption(options, "max_queue_wait");
+    engine.max_queue_wait = std::chrono::duration_cast<Nanos>(
+        std::chrono::duration<double>(options.Float("max_queue_wait")));
   };
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, limit_wait));
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
@@ -229,7 +226,7 @@ Command ServeCommand() {
               "  tandem serve MODEL DRAFT --port 8080\n"
               "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
           .positionals = SessionPositionals(),
-          .options = Join({SessionOptionRows(), kOptions}),
+          .options = Join({SessionOptionRows(), ServerRows().specs(), kOtherRows}),
           .run = Run};
 }
 

@@ -1,11 +1,9 @@
 #include "runtime/option_rows.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <string>
-#include <type_traits>
-#include <vector>
+
+#include "base/bound_options.h"
 
 namespace tandem {
 namespace {
@@ -13,37 +11,9 @@ namespace {
 constexpr std::string_view kBatching = "Batching and memory";
 constexpr std::string_view kSpeculation = "Speculation";
 
-// An option: its row, and how its value gets into EngineOptions. Where it is a member, the default
-// is the member's own.
-struct Row {
-  OptionSpec spec;
-  void (*set)(const OptionValues& values, std::string_view name, EngineOptions& options);
-  std::string default_text = {};
-};
-
-template <auto kMember>
-Row Sets(OptionSpec spec) {
-  const EngineOptions defaults;
-  using Value = std::remove_cvref_t<decltype(defaults.*kMember)>;
-  Row row{.spec = spec, .set = nullptr, .default_text = fmt::format("{}", defaults.*kMember)};
-  if constexpr (std::is_same_v<Value, bool>) {
-    row.spec.type = OptionType::kFlag;
-    row.set = [](const OptionValues& values, std::string_view name, EngineOptions& options) {
-      options.*kMember = values.Flag(name);
-    };
-  } else if constexpr (std::is_floating_point_v<Value>) {
-    row.spec.type = OptionType::kFloat;
-    row.set = [](const OptionValues& values, std::string_view name, EngineOptions& options) {
-      options.*kMember = values.Float(name);
-    };
-  } else {
-    if (spec.type != OptionType::kBytes) row.spec.type = OptionType::kInt;
-    row.set = [](const OptionValues& values, std::string_view name, EngineOptions& options) {
-      options.*kMember = static_cast<Value>(values.Int(name));
-    };
-  }
-  if (row.default_text == "false") row.default_text.clear();  // what a flag is unless named
-  return row;
+template <auto kField>
+BoundOption<EngineOptions> Sets(const OptionSpec& spec) {
+  return BindOption<EngineOptions, kField>(spec);
 }
 
 void SetKvCacheType(const OptionValues& values, std::string_view name, EngineOptions& options) {
@@ -68,8 +38,8 @@ void SetNoDraft(const OptionValues& values, std::string_view name, EngineOptions
   if (values.Flag(name)) options.draft_mode = DraftMode::kOff;
 }
 
-std::vector<Row> MakeRows() {
-  std::vector<Row> rows = {
+const BoundOptions<EngineOptions>& Bound() {
+  static const BoundOptions<EngineOptions> bound({
       Sets<&EngineOptions::max_batch_size>({.name = "max_batch_size",
                                             .meaning = "Sequences that run in one step",
                                             .group = kBatching,
@@ -115,12 +85,12 @@ std::vector<Row> MakeRows() {
            .min = 0.01,
            .max = 0.99,
            .alias = "kv_cache_free_gpu_memory_fraction"}),
-      {.spec = {.name = "kv_cache_dtype",
-                .default_value = "auto",
-                .meaning = "What keys and values are kept in: the model's own type, or fp8 (GPU)",
-                .group = kBatching,
-                .choices = "auto|fp8"},
-       .set = SetKvCacheType},
+      {{.name = "kv_cache_dtype",
+        .default_value = "auto",
+        .meaning = "What keys and values are kept in: the model's own type, or fp8 (GPU)",
+        .group = kBatching,
+        .choices = "auto|fp8"},
+       SetKvCacheType},
       Sets<&EngineOptions::block_tokens>({.name = "tokens_per_block",
                                           .meaning = "Tokens of one cache block, a power of two",
                                           .group = kBatching,
@@ -134,14 +104,13 @@ std::vector<Row> MakeRows() {
           {.name = "enable_chunked_context",
            .meaning = "Split long prompts over steps, beside decoding sequences",
            .group = kBatching}),
-      {.spec = {.name = "batch_scheduler_policy",
-                .default_value = "max_utilization",
-                .meaning =
-                    "Admit optimistically and pause when memory runs out, reserve to the longest "
-                    "length, or one batch at a time",
-                .group = kBatching,
-                .choices = "max_utilization|guaranteed_no_evict|static_batch"},
-       .set = SetPolicy},
+      {{.name = "batch_scheduler_policy",
+        .default_value = "max_utilization",
+        .meaning = "Admit optimistically and pause when memory runs out, reserve to the longest "
+                   "length, or one batch at a time",
+        .group = kBatching,
+        .choices = "max_utilization|guaranteed_no_evict|static_batch"},
+       SetPolicy},
       Sets<&EngineOptions::steps_in_flight>(
           {.name = "steps_in_flight",
            .meaning =
@@ -150,20 +119,19 @@ std::vector<Row> MakeRows() {
            .group = kBatching,
            .min = 0,
            .max = 1}),
-      {.spec = {.name = "draft_len",
-                .type = OptionType::kInt,
-                .default_value = "0",
-                .meaning =
-                    "Draft this many tokens every round; 0: chosen per sequence by what pays",
-                .group = kSpeculation,
-                .min = 0,
-                .max = 64},
-       .set = SetDraftLength},
-      {.spec = {.name = "no_draft",
-                .type = OptionType::kFlag,
-                .meaning = "Decode with the target alone",
-                .group = kSpeculation},
-       .set = SetNoDraft},
+      {{.name = "draft_len",
+        .type = OptionType::kInt,
+        .default_value = "0",
+        .meaning = "Draft this many tokens every round; 0: chosen per sequence by what pays",
+        .group = kSpeculation,
+        .min = 0,
+        .max = 64},
+       SetDraftLength},
+      {{.name = "no_draft",
+        .type = OptionType::kFlag,
+        .meaning = "Decode with the target alone",
+        .group = kSpeculation},
+       SetNoDraft},
       Sets<&EngineOptions::max_draft_len>({.name = "max_draft_len",
                                            .meaning = "Longest draft of a round",
                                            .group = kSpeculation,
@@ -184,32 +152,17 @@ std::vector<Row> MakeRows() {
            .meaning = "Source of the seeds of requests that bring none; 0: from the system",
            .group = kSpeculation,
            .min = 0}),
-  };
-  for (Row& row : rows) {
-    if (row.spec.default_value.empty()) row.spec.default_value = row.default_text;
-  }
-  return rows;
-}
-
-const std::vector<Row>& Rows() {
-  static const std::vector<Row> rows = MakeRows();
-  return rows;
+  });
+  return bound;
 }
 
 }  // namespace
 
-std::span<const OptionSpec> EngineOptionRows() {
-  static const std::vector<OptionSpec> specs = [] {
-    std::vector<OptionSpec> all;
-    for (const Row& row : Rows()) all.push_back(row.spec);
-    return all;
-  }();
-  return specs;
-}
+std::span<const OptionSpec> EngineOptionRows() { return Bound().specs(); }
 
 EngineOptions EngineOptionsFrom(const OptionValues& values) {
   EngineOptions options;
-  for (const Row& row : Rows()) row.set(values, row.spec.name, options);
+  Bound().Apply(values, options);
   options.max_draft_len = std::max(options.max_draft_len, options.fixed_draft_len);
   return options;
 }
