@@ -12,21 +12,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-serve::TextResult ResultOf(std::vector<serve::TokenPiece> pieces) {
+// One answer; -1 stands for text without a token.
+serve::TextResult ResultOf(const std::vector<int32_t>& tokens) {
   serve::TextResult result;
   serve::TextChoice& choice = result.choices.emplace_back();
-  for (serve::TokenPiece& piece : pieces) {
-    choice.text += piece.text;
-    choice.pieces.push_back(std::move(piece));
+  for (const int32_t token : tokens) {
+    choice.text += "x";
+    serve::TokenPiece& piece = choice.pieces.emplace_back();
+    piece.token = token;
+    piece.text = "x";
   }
   return result;
 }
 
 TEST(CsvLinesTest, HoldTheTokensAndNotTheTextThatComesWithoutOne) {
   // The bytes of a character that never became whole come after the last token.
-  EXPECT_EQ(
-      CsvLines(ResultOf({{.token = 5, .text = "a"}, {.token = 7}, {.token = -1, .text = "?"}})),
-      "5,7\n");
+  EXPECT_EQ(CsvLines(ResultOf({5, 7, -1})), "5,7\n");
   EXPECT_EQ(CsvLines(ResultOf({})), "\n");
 }
 
@@ -51,8 +52,8 @@ class AnswerWriterTest : public ::testing::Test {
     ::testing::internal::CaptureStdout();
     auto writer = AnswerWriter::Open(path_, console);
     EXPECT_TRUE(writer.ok());
-    EXPECT_TRUE(writer->Write({.shown = "one", .tokens = {}}, ResultOf({{.token = 1}})).ok());
-    EXPECT_TRUE(writer->Write({.shown = "\xff", .tokens = {}}, ResultOf({{.token = 2}})).ok());
+    EXPECT_TRUE(writer->Write({.shown = "one", .tokens = {}}, ResultOf({1})).ok());
+    EXPECT_TRUE(writer->Write({.shown = "\xff", .tokens = {}}, ResultOf({2})).ok());
     finished_ = writer->Finish(end);
     return ::testing::internal::GetCapturedStdout();
   }

@@ -59,7 +59,9 @@ TEST_F(ReadPromptsTest, TextsComeBeforeTheFileAndBlankLinesAreNoPrompts) {
 }
 
 TEST_F(ReadPromptsTest, LinesOfIdsMayEndAsASpreadsheetEndsThem) {
-  const auto prompts = Read("ids.csv", "\xEF\xBB\xBF1,2\r\n3\r\n");
+  const auto prompts = Read("ids.csv",
+                            "\xEF\xBB\xBF"
+                            "1,2\r\n3\r\n");
   ASSERT_TRUE(prompts.ok()) << prompts.status().message();
   ASSERT_EQ(prompts->size(), 2u);
   EXPECT_THAT((*prompts)[0].tokens, ElementsAre(1, 2));

@@ -20,6 +20,7 @@
 #include "base/printable.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "base/utf8.h"
 
 namespace tandem {
 namespace {
@@ -164,6 +165,18 @@ TEST_F(FileTest, ReadsTheLinesOfAnySystem) {
   EXPECT_EQ(*ReadLines(path), (std::vector<std::string>{"one", "", "two", "three"}));
   ASSERT_TRUE(WriteFileAtomically(path, "").ok());
   EXPECT_TRUE(ReadLines(path)->empty());
+}
+
+TEST(Utf8Test, MeasuresWellFormedSequencesAlone) {
+  EXPECT_EQ(Utf8SequenceLength("a"), 1u);
+  EXPECT_EQ(Utf8SequenceLength("\u00e9x"), 2u);
+  EXPECT_EQ(Utf8SequenceLength("\u65e5"), 3u);
+  EXPECT_EQ(Utf8SequenceLength("\U0001f600"), 4u);
+  // Nothing, a tail, a cut, overlong forms, a surrogate, beyond the last code point.
+  for (const char* bytes : {"", "\x80", "\xc3", "\xe6\x97", "\xc0\x80", "\xe0\x80\x80",
+                            "\xed\xa0\x80", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff"}) {
+    EXPECT_EQ(Utf8SequenceLength(bytes), 0u) << bytes;
+  }
 }
 
 TEST(PrintableTest, EscapesWhatWouldSteerATerminal) {
