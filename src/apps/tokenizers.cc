@@ -1,5 +1,6 @@
 #include "apps/tokenizers.h"
 
+#include "base/file.h"
 #include "text/tokenizer.h"
 
 namespace tandem::apps {
@@ -15,7 +16,7 @@ Result<std::filesystem::path> TokenizerFolder(const OptionValues& options, const
 // to share the target's: engines of old were built without one.
 Status CheckDraft(const std::filesystem::path& target, const Session& session) {
   if (session.draft == nullptr || session.draft->folder.empty()) return {};
-  if (!std::filesystem::exists(session.draft->folder / "tokenizer.json")) return {};
+  if (!NameExists(session.draft->folder / "tokenizer.json")) return {};
   TANDEM_ASSIGN_OR_RETURN(const auto ours, Tokenizer::Load(target));
   TANDEM_ASSIGN_OR_RETURN(const auto drafts, Tokenizer::Load(session.draft->folder));
   return ours->CompatibleWith(*drafts).Annotate(

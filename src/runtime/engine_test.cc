@@ -123,7 +123,7 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
   EXPECT_THAT(Refusal(with([](Request& r) { r.prompt.assign(300, 1); })),
               HasSubstr("prompt has 300 tokens"));
   EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.temperature = nan; })),
-              HasSubstr("temperature must be between 0 and 1000000; it is nan"));
+              HasSubstr("temperature must be between 0 and 100; it is nan"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.temperature = -1.0f; })),
               HasSubstr("it is -1"));
   EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.top_p = nan; })), HasSubstr("top_p"));

@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
+
+#include "runtime/request/sampling_ranges.h"
 
 namespace tandem::serve {
 namespace {
@@ -29,31 +30,37 @@ T Or(const std::optional<T>& asked, const std::optional<T>& otherwise, T neutral
 }
 
 Status CheckSampling(const SamplingFields& fields) {
-  struct Row {
-    std::string_view name;
-    const std::optional<double>& value;
-    double low, high;
+  const std::pair<SamplingRange, const std::optional<double>&> numbers[] = {
+      {SamplingRangeOf("temperature"), fields.temperature},
+      {SamplingRangeOf("top_p"), fields.top_p},
+      {SamplingRangeOf("top_p_min"), fields.top_p_min},
+      {SamplingRangeOf("top_p_decay"), fields.top_p_decay},
+      {SamplingRangeOf("min_p"), fields.min_p},
+      {SamplingRangeOf("repetition_penalty"), fields.repetition_penalty},
+      {SamplingRangeOf("presence_penalty"), fields.presence_penalty},
+      {SamplingRangeOf("frequency_penalty"), fields.frequency_penalty},
   };
-  const Row rows[] = {
-      {"temperature", fields.temperature, 0, 100},
-      {"top_p", fields.top_p, 0, 1},
-      {"top_p_min", fields.top_p_min, 0, 1},
-      {"top_p_decay", fields.top_p_decay, 0, 1},
-      {"min_p", fields.min_p, 0, 1},
-      {"repetition_penalty", fields.repetition_penalty, 0.01, 100},
-      {"presence_penalty", fields.presence_penalty, -100, 100},
-      {"frequency_penalty", fields.frequency_penalty, -100, 100},
-  };
-  for (const Row& row : rows) {
-    if (row.value) TANDEM_RETURN_IF_ERROR(CheckRange(row.name, *row.value, row.low, row.high));
+  for (const auto& [range, value] : numbers) {
+    if (!value || range.Contains(*value)) continue;
+    return FieldError(
+        range.name,
+        range.above_low
+            ? fmt::format("must be a number above {} and at most {}", range.low, range.high)
+            : fmt::format("must be a number from {} to {}", range.low, range.high));
   }
-  constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-  TANDEM_RETURN_IF_ERROR(CheckInteger("top_k", fields.top_k.value_or(0), -1, kMaxInt));
-  TANDEM_RETURN_IF_ERROR(
-      CheckInteger("top_p_reset_id", fields.top_p_reset_id.value_or(-1), -1, kMaxInt));
-  TANDEM_RETURN_IF_ERROR(
-      CheckInteger("no_repeat_ngram_size", fields.no_repeat_ngram_size.value_or(0), 0, kMaxInt));
-  return CheckInteger("min_tokens", fields.min_tokens.value_or(0), 0, kMaxInt);
+  const std::pair<SamplingRange, const std::optional<int64_t>&> integers[] = {
+      {SamplingRangeOf("top_k"), fields.top_k},
+      {SamplingRangeOf("top_p_reset_id"), fields.top_p_reset_id},
+      {SamplingRangeOf("no_repeat_ngram_size"), fields.no_repeat_ngram_size},
+      {SamplingRangeOf("min_tokens"), fields.min_tokens},
+  };
+  for (const auto& [range, value] : integers) {
+    // Some clients write -1 for a top_k that is off.
+    if (!value || (range.name == "top_k" && *value == -1)) continue;
+    TANDEM_RETURN_IF_ERROR(CheckInteger(range.name, *value, static_cast<int64_t>(range.low),
+                                        static_cast<int64_t>(range.high)));
+  }
+  return {};
 }
 
 ops::SamplingParams Neutral(const SamplingFields& fields) {

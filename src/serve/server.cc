@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -52,7 +53,12 @@ class SignalPipe {
   }
 
  private:
-  SignalPipe() { TANDEM_CHECK(::pipe2(fds_, O_CLOEXEC | O_NONBLOCK) == 0, "pipe2 failed"); }
+  SignalPipe() {
+    // As Asio does where the process has no descriptors left.
+    if (::pipe2(fds_, O_CLOEXEC | O_NONBLOCK) != 0) {
+      throw std::system_error(errno, std::generic_category(), "pipe2");
+    }
+  }
   int fds_[2] = {-1, -1};
 };
 

@@ -6,6 +6,9 @@
 #include <limits>
 #include <span>
 #include <string_view>
+#include <utility>
+
+#include "runtime/request/sampling_ranges.h"
 
 namespace tandem {
 namespace {
@@ -26,10 +29,13 @@ Status InRange(std::string_view field, double value, double low, double high) {
       fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
 }
 
-Status AboveZero(std::string_view field, double value, double high) {
-  if (value > 0.0 && value <= high) return {};
-  return InvalidArgument(
-      fmt::format("{} must be greater than 0 and at most {}; it is {}", field, high, value));
+Status InRange(const SamplingRange& range, double value) {
+  if (range.Contains(value)) return {};
+  if (range.above_low) {
+    return InvalidArgument(fmt::format("{} must be greater than {} and at most {}; it is {}",
+                                       range.name, range.low, range.high, value));
+  }
+  return InRange(range.name, value, range.low, range.high);
 }
 
 Status TokensInVocabulary(std::string_view field, std::span<const int32_t> tokens, int64_t vocab) {
@@ -81,18 +87,19 @@ Status Lengths(const Request& request, const RequestLimits& limits) {
 
 Status Sampling(const Request& request) {
   const ops::SamplingParams& params = request.sampling;
-  TANDEM_RETURN_IF_ERROR(InRange("temperature", params.temperature, 0.0, kLargest));
-  TANDEM_RETURN_IF_ERROR(InRange("top_k", params.top_k, 0, std::numeric_limits<int32_t>::max()));
-  TANDEM_RETURN_IF_ERROR(InRange("top_p", params.top_p, 0.0, 1.0));
-  TANDEM_RETURN_IF_ERROR(InRange("top_p_min", params.top_p_min, 0.0, 1.0));
-  TANDEM_RETURN_IF_ERROR(AboveZero("top_p_decay", params.top_p_decay, 1.0));
-  TANDEM_RETURN_IF_ERROR(InRange("min_p", params.min_p, 0.0, 1.0));
-  TANDEM_RETURN_IF_ERROR(AboveZero("repetition_penalty", params.repetition_penalty, kLargest));
-  TANDEM_RETURN_IF_ERROR(InRange("presence_penalty", params.presence_penalty, -kLargest, kLargest));
-  TANDEM_RETURN_IF_ERROR(
-      InRange("frequency_penalty", params.frequency_penalty, -kLargest, kLargest));
-  TANDEM_RETURN_IF_ERROR(InRange("no_repeat_ngram_size", params.no_repeat_ngram_size, 0,
-                                 std::numeric_limits<int32_t>::max()));
+  const std::pair<SamplingRange, double> values[] = {
+      {SamplingRangeOf("temperature"), params.temperature},
+      {SamplingRangeOf("top_k"), params.top_k},
+      {SamplingRangeOf("top_p"), params.top_p},
+      {SamplingRangeOf("top_p_min"), params.top_p_min},
+      {SamplingRangeOf("top_p_decay"), params.top_p_decay},
+      {SamplingRangeOf("min_p"), params.min_p},
+      {SamplingRangeOf("repetition_penalty"), params.repetition_penalty},
+      {SamplingRangeOf("presence_penalty"), params.presence_penalty},
+      {SamplingRangeOf("frequency_penalty"), params.frequency_penalty},
+      {SamplingRangeOf("no_repeat_ngram_size"), params.no_repeat_ngram_size},
+  };
+  for (const auto& [range, value] : values) TANDEM_RETURN_IF_ERROR(InRange(range, value));
   TANDEM_RETURN_IF_ERROR(InRange("min_tokens", params.min_tokens, 0, request.max_tokens));
   return InRange("top_logprobs", params.num_top_logprobs, -1, ops::kMaxTopLogprobs);
 }

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "serve/json.h"
-#include "serve/utf8.h"
 
 namespace tandem::serve::openai {
 namespace {

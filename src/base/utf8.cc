@@ -1,6 +1,6 @@
-#include "serve/utf8.h"
+#include "base/utf8.h"
 
-namespace tandem::serve {
+namespace tandem {
 
 size_t Utf8SequenceLength(std::string_view text) {
   if (text.empty()) return 0;
@@ -20,4 +20,4 @@ size_t Utf8SequenceLength(std::string_view text) {
   return length;
 }
 
-}  // namespace tandem::serve
+}  // namespace tandem
