@@ -64,6 +64,14 @@ constexpr OptionSpec kOptions[] = {
      .group = kServer,
      .min = 0,
      .max = 86400},
+    {.name = "liveness_timeout",
+     .type = OptionType::kFloat,
+     .default_value = "30",
+     .meaning = "Seconds without progress after which the health routes fail; on a CPU each layer "
+                "of a long prompt is progress, on a GPU each step",
+     .group = kServer,
+     .min = 1,
+     .max = 86400},
     {.name = "shutdown_timeout",
      .type = OptionType::kFloat,
      .default_value = "25",
@@ -170,8 +178,10 @@ Status Run(const OptionValues& options, Console& console) {
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
   serve::Metrics metrics([&session] { return session->backend->FreeBytes(); });
-  serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock, {},
-                                 &metrics);
+  serve::ServiceOptions service_options;
+  service_options.liveness_timeout = SecondsOption(options, "liveness_timeout");
+  serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock,
+                                 service_options, &metrics);
   TANDEM_ASSIGN_OR_RETURN(const auto server,
                           serve::Server::Start(server_options, service, metrics));
   console.Say(fmt::format("backend: {}", session->backend->Describe()));

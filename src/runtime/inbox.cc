@@ -22,7 +22,7 @@ bool AnyNames(std::span<const Cancellation> cancels, RequestId request, int32_t 
 }
 
 Status Inbox::HasRoomLocked(int32_t count) const {
-  if (closed_) return Unavailable("the server is shutting down; send the request to another one");
+  TANDEM_RETURN_IF_ERROR(closed_);
   if (waiting_ + count > max_waiting_) {
     return ResourceExhausted("Maximum queue size of " + std::to_string(max_waiting_) +
                              " has been reached, please try again later");
@@ -66,9 +66,9 @@ void Inbox::CancelAll() {
   work_.notify_one();
 }
 
-void Inbox::Close() {
+void Inbox::Close(const Status& why) {
   const std::lock_guard lock(mutex_);
-  closed_ = true;
+  if (closed_.ok()) closed_ = why;
 }
 
 void Inbox::WakeLoop() {

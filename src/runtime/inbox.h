@@ -25,15 +25,14 @@ class Inbox {
  public:
   explicit Inbox(int32_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED at the bound, UNAVAILABLE when
-  // closed.
+  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED at the bound; when closed, why.
   Status Put(std::vector<std::unique_ptr<Sequence>>& sequences);
   // Whether `count` more would be taken now.
   Status HasRoom(int32_t count) const;
   void Cancel(Cancellation what);
   void CancelAll();
-  // Refuses what comes from now on.
-  void Close();
+  // Refuses what comes from now on, with the first reason given.
+  void Close(const Status& why);
   void WakeLoop();
 
   // Engine thread: moves everything into the lists (appended); true when all open sequences are to
@@ -61,7 +60,7 @@ class Inbox {
   std::vector<std::unique_ptr<Sequence>> sequences_;
   std::vector<Cancellation> cancels_;
   bool cancel_all_ = false;
-  bool closed_ = false;
+  Status closed_;  // why; ok while open
   bool woken_ = false;
   int32_t waiting_ = 0;  // put, not yet started
   int32_t open_ = 0;     // put, not yet ended

@@ -299,8 +299,10 @@ void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request
 void GenerateService::Close() { impl_->Close(); }
 
 bool GenerateService::Alive() const {
-  return engine_.Stats().seconds_since_step <
-         std::chrono::duration<double>(impl_->options.heartbeat_limit).count();
+  const EngineStats stats = engine_.Stats();
+  return stats.failure.ok() &&
+         stats.seconds_since_progress <
+             std::chrono::duration<double>(impl_->options.liveness_timeout).count();
 }
 
 }  // namespace tandem::serve

@@ -110,6 +110,12 @@ Request FakeEngine::last_request() const {
   return last_request_;
 }
 
+void FakeEngine::SetHealth(double seconds_since_progress, const Status& failure) {
+  const std::lock_guard lock(mutex_);
+  totals_.seconds_since_progress = seconds_since_progress;
+  totals_.failure = failure;
+}
+
 void FakeEngine::Pause() {
   const std::lock_guard lock(mutex_);
   paused_ = true;

@@ -54,6 +54,8 @@ class FakeEngine final : public EngineClient {
   int num_cancelled() const { return num_cancelled_; }
   // The last request submitted.
   Request last_request() const;
+  // What Stats() says of the engine's health.
+  void SetHealth(double seconds_since_progress, const Status& failure);
   // Holds all sequences still until Resume().
   void Pause();
   void Resume();
