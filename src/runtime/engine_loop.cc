@@ -293,14 +293,14 @@ void EngineLoop::UpdateStats() {
   totals_.preemptions = scheduler_.preemptions();
   totals_.kv = kv_.Stats();
   totals_.failure = failure_;
-  const std::lock_guard lock(stats_mutex_);
+  const MutexLock lock(stats_mutex_);
   stats_ = totals_;
 }
 
 EngineStats EngineLoop::Stats() const {
   EngineStats stats;
   {
-    const std::lock_guard lock(stats_mutex_);
+    const MutexLock lock(stats_mutex_);
     stats = stats_;
   }
   stats.seconds_since_progress = std::chrono::duration<double>(heartbeat_->Age()).count();

@@ -5,9 +5,9 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/engine.h"
 #include "runtime/engine_parts.h"
 #include "runtime/event_queue.h"
@@ -87,8 +87,8 @@ class EngineLoop {
   std::vector<Cancellation> cancels_;
 
   EngineStats totals_;  // engine thread
-  mutable std::mutex stats_mutex_;
-  EngineStats stats_;  // guarded by stats_mutex_
+  mutable Mutex stats_mutex_;
+  EngineStats stats_ TANDEM_GUARDED_BY(stats_mutex_);
 };
 
 }  // namespace tandem

@@ -3,18 +3,18 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace tandem::ops::cuda {
 namespace {
 
 struct Record {
-  std::mutex mutex;
-  Status failure;                   // guarded by mutex
+  Mutex mutex;
+  Status failure TANDEM_GUARDED_BY(mutex);
   std::atomic<bool> waits{false};   // whether `failure` is to be taken
   std::atomic<bool> failed{false};  // ever
 };
@@ -34,7 +34,7 @@ bool IsDefect(cudaError_t error) {
 
 void KeepFailure(const Status& failure) {
   Record& record = TheRecord();
-  const std::lock_guard lock(record.mutex);
+  const MutexLock lock(record.mutex);
   record.failed = true;
   if (!record.failure.ok()) return;
   record.failure = failure;
@@ -52,7 +52,7 @@ void KeepFailure(cudaError_t error, const char* what) {
 Status TakeFailure() {
   Record& record = TheRecord();
   if (!record.waits.load(std::memory_order_acquire)) return {};
-  const std::lock_guard lock(record.mutex);
+  const MutexLock lock(record.mutex);
   record.waits = false;
   return std::exchange(record.failure, Status());
 }
