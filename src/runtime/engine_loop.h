@@ -70,7 +70,6 @@ class EngineLoop {
   const std::unique_ptr<Executor> executor_;
 
   std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival
-  uint64_t arrivals_ = 0;
   Nanos next_deadline_ = Nanos::max();        // no open sequence has an earlier one
   Status failure_;                            // the device's, as clients are told; final
   std::array<StepPlan, kMaxLaunched> plans_;  // by the parity of the step
