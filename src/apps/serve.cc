@@ -73,7 +73,20 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
   return rows;
 }
 
-// What is no field of ServerOptions as it stands.
+const BoundOptions<serve::ServiceOptions>& ServiceRows() {
+  static const BoundOptions<serve::ServiceOptions> rows({
+      BindOption<serve::ServiceOptions, &serve::ServiceOptions::liveness_timeout>(
+          {.name = "liveness_timeout",
+           .meaning = "Seconds without progress after which the health routes fail; on a CPU each "
+                      "layer of a long prompt is progress, on a GPU each step",
+           .group = kServer,
+           .min = 1,
+           .max = 86400}),
+  });
+  return rows;
+}
+
+// What is no field of these options as it stands.
 constexpr OptionSpec kOtherRows[] = {
     {.name = "api_key",
      .meaning =
@@ -207,8 +220,10 @@ Status Run(const OptionValues& options, Console& console) {
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
   serve::Metrics metrics([&session] { return session->backend->FreeBytes(); });
-  serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock, {},
-                                 &metrics);
+  serve::ServiceOptions service_options;
+  ServiceRows().Apply(options, service_options);
+  serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock,
+                                 service_options, &metrics);
   TANDEM_ASSIGN_OR_RETURN(const auto server,
                           serve::Server::Start(server_options, service, metrics));
   console.Say(fmt::format("backend: {}", session->backend->Describe()));
@@ -231,7 +246,8 @@ Command ServeCommand() {
               "  tandem serve MODEL DRAFT --port 8080\n"
               "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
           .positionals = SessionPositionals(),
-          .options = Join({SessionOptionRows(), ServerRows().specs(), kOtherRows}),
+          .options =
+              Join({SessionOptionRows(), ServerRows().specs(), ServiceRows().specs(), kOtherRows}),
           .run = Run};
 }
 

@@ -20,6 +20,10 @@ constexpr Nanos kIdleWait = std::chrono::milliseconds(200);
 // For what is left after a drain or a stop: two steps, however long they are.
 constexpr Nanos kCancelWait = std::chrono::seconds(60);
 
+Status ShuttingDown() {
+  return Unavailable("the server is shutting down; send the request to another one");
+}
+
 uint64_t Mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -183,7 +187,7 @@ void Engine::Start() {
 }
 
 bool Engine::Drain(Nanos timeout) {
-  impl_->inbox.Close();
+  impl_->inbox.Close(ShuttingDown());
   const bool ended = impl_->RunUntilEmpty(timeout);
   if (ended) return true;
   impl_->inbox.CancelAll();
@@ -192,7 +196,7 @@ bool Engine::Drain(Nanos timeout) {
 }
 
 void Engine::Stop() {
-  impl_->inbox.Close();
+  impl_->inbox.Close(ShuttingDown());
   impl_->stop = true;
   impl_->inbox.WakeLoop();
   if (impl_->thread.joinable()) impl_->thread.join();

@@ -431,9 +431,9 @@ TEST_F(EngineTest, ServesManyThreadsAtOnce) {
 TEST_F(EngineTest, TheHeartbeatFollowsTheLoop) {
   engine_->Step();
   clock_.Advance(std::chrono::seconds(3));
-  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_step, 3.0);
+  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_progress, 3.0);
   engine_->Step();
-  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_step, 0.0);
+  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_progress, 0.0);
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 #include "serve/generate_service.h"
 
 #include <atomic>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/bounded_queue.h"
+#include "base/mutex.h"
 #include "serve/active_request.h"
 
 namespace tandem::serve {
@@ -81,7 +81,7 @@ struct GenerateService::Impl {
     {
       // The lock is held over Submit, so that the pump cannot see an event of a request it does not
       // know.
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (request->cancelled) return;
       if (closing) {
         refused = Unavailable("the server is shutting down");
@@ -114,7 +114,7 @@ struct GenerateService::Impl {
   }
 
   RequestPtr Find(RequestId id) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto it = active.find(id);
     return it == active.end() ? nullptr : it->second;
   }
@@ -130,7 +130,7 @@ struct GenerateService::Impl {
     ObserveTokens(*request, choice, event);
     if (!choice.ended) Translate(*request, choice, event);
     if (request->num_landed == request->num_choices) {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       active.erase(event.request);
     }
   }
@@ -202,7 +202,7 @@ struct GenerateService::Impl {
   void Close() {
     std::vector<RequestPtr> open;
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       closing = true;
       for (const auto& [id, request] : active) open.push_back(request);
     }
@@ -220,10 +220,10 @@ struct GenerateService::Impl {
   Metrics* const metrics;
   const EngineLimits limits;
 
-  std::mutex mutex;
-  std::unordered_map<RequestId, RequestPtr>
-      active;            // guarded by mutex; until the engine's last event
-  bool closing = false;  // guarded by mutex
+  Mutex mutex;
+  // Until the engine's last event.
+  std::unordered_map<RequestId, RequestPtr> active TANDEM_GUARDED_BY(mutex);
+  bool closing TANDEM_GUARDED_BY(mutex) = false;
 
   BoundedQueue<RequestPtr> to_tokenize;
   std::atomic<bool> stop{false};
@@ -287,7 +287,7 @@ void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request
   bool is_open = false;
   RequestId id = 0;
   {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     request->cancelled = true;
     id = request->id;
     is_open = id != 0 && impl_->active.contains(id);
@@ -299,8 +299,10 @@ void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request
 void GenerateService::Close() { impl_->Close(); }
 
 bool GenerateService::Alive() const {
-  return engine_.Stats().seconds_since_step <
-         std::chrono::duration<double>(impl_->options.heartbeat_limit).count();
+  const EngineStats stats = engine_.Stats();
+  return stats.failure.ok() &&
+         stats.seconds_since_progress <
+             std::chrono::duration<double>(impl_->options.liveness_timeout).count();
 }
 
 }  // namespace tandem::serve

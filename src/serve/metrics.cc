@@ -65,8 +65,8 @@ void AppendEngine(const EngineStats& stats, std::vector<prom::MetricFamily>& out
   gauge("tandem_requests_waiting", "Sequences in the queue.", stats.waiting);
   gauge("tandem_kv_blocks_total", "Key-value cache blocks in all.", stats.kv.total_blocks);
   out.push_back(KvBlocks(stats.kv));
-  gauge("tandem_engine_heartbeat_age_seconds", "Time since the engine's loop last turned.",
-        stats.seconds_since_step);
+  gauge("tandem_engine_heartbeat_age_seconds", "Time since the engine last made progress.",
+        stats.seconds_since_progress);
   counter("tandem_engine_steps_total", "Turns of the engine's loop.", stats.steps);
   counter("tandem_engine_requests_finished_total", "Requests that the engine ended well.",
           stats.requests_finished);

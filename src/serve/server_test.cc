@@ -372,6 +372,24 @@ TEST(ServerTest, RefusesAPublicAddressWithoutAKey) {
   EXPECT_TRUE(Server::Start(options, server.service, server.metrics).ok());
 }
 
+TEST(ServerTest, HealthIsRedWithoutProgressAndWhenTheEngineHasFailed) {
+  TestServer server;
+  const auto green = [&] {
+    const bool live = server.Client().Get("/v2/health/live")->status == 200;
+    EXPECT_EQ(server.Client().Get("/health")->status == 200, live);
+    return live;
+  };
+  EXPECT_TRUE(green());
+  server.engine.SetHealth(29.9, {});
+  EXPECT_TRUE(green());
+  server.engine.SetHealth(30.0, {});
+  EXPECT_FALSE(green());
+  server.engine.SetHealth(0.1, {});
+  EXPECT_TRUE(green()) << "it was a long step";
+  server.engine.SetHealth(0.1, Unavailable("the device is lost"));
+  EXPECT_FALSE(green());
+}
+
 TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
   TestServer server(Paced(milliseconds(5)));
   Status end = Internal("not ended");

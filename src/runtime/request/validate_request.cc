@@ -17,6 +17,7 @@ constexpr float kMaxFloat = std::numeric_limits<float>::max();
 // Beyond this the arithmetic of penalties overflows long before a client could mean it.
 constexpr float kLargest = 1e6f;
 constexpr size_t kMaxSequences = 4096;  // stop or banned sequences, and tokens of one
+constexpr size_t kMaxLogitBias = 1024;
 
 // A NaN is outside every range.
 Status InRange(std::string_view field, double value, double low, double high) {
@@ -105,15 +106,29 @@ Status Sampling(const Request& request) {
 }
 
 Status LogitBiases(const Request& request, int64_t vocab) {
-  if (request.logit_bias.size() > kMaxSequences) {
+  if (request.logit_bias.size() > kMaxLogitBias) {
     return InvalidArgument(fmt::format("logit_bias holds {} tokens; at most {} are allowed",
-                                       request.logit_bias.size(), kMaxSequences));
+                                       request.logit_bias.size(), kMaxLogitBias));
   }
   for (const LogitBias& bias : request.logit_bias) {
     TANDEM_RETURN_IF_ERROR(TokensInVocabulary("logit_bias", std::span(&bias.token, 1), vocab));
     TANDEM_RETURN_IF_ERROR(InRange("logit_bias", bias.value, -kLargest, kLargest));
   }
   return {};
+}
+
+// Every slot of a device has room for the longest lists that are legal.
+Status ListValues(const Request& request) {
+  size_t banned = 0;
+  for (const std::vector<int32_t>& sequence : request.banned_sequences) banned += sequence.size();
+  const size_t values = request.end_ids.size() + 2 * request.logit_bias.size() + banned +
+                        request.banned_sequences.size();
+  if (values <= kMaxListValues) return {};
+  return InvalidArgument(fmt::format(
+      "bad_words holds {} tokens in {} sequences, end_ids {} and logit_bias {}: tokens, sequences "
+      "and numbers are together {}; at most {} are allowed",
+      banned, request.banned_sequences.size(), request.end_ids.size(), request.logit_bias.size(),
+      values, kMaxListValues));
 }
 
 }  // namespace
@@ -126,7 +141,8 @@ Status ValidateRequest(const Request& request, const RequestLimits& limits) {
   TANDEM_RETURN_IF_ERROR(LogitBiases(request, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokensInVocabulary("end_ids", request.end_ids, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("stop", request.stop_sequences, limits.vocab_size));
-  return TokenSequences("bad_words", request.banned_sequences, limits.vocab_size);
+  TANDEM_RETURN_IF_ERROR(TokenSequences("bad_words", request.banned_sequences, limits.vocab_size));
+  return ListValues(request);
 }
 
 }  // namespace tandem

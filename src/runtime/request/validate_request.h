@@ -16,6 +16,12 @@ struct RequestLimits {
   int64_t vocab_size = 0;
 };
 
+// Longest lists of a request, in values: one for each end id, two (token and number) for each logit
+// bias, one for each banned token and one for each banned sequence. A device keeps room for them in
+// every slot (16 KiB; the counts of a vocabulary of 128,000 tokens take 512), so that none is
+// allocated while requests run. 1,024 biases leave as many values for the rest.
+constexpr int32_t kMaxListValues = 4096;
+
 // INVALID_ARGUMENT with a sentence naming the field, its value and what is allowed.
 Status ValidateRequest(const Request& request, const RequestLimits& limits);
 
