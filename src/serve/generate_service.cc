@@ -174,7 +174,7 @@ struct GenerateService::Impl {
       case FinishReason::kFailed:
         return event.error.ok() ? Internal("the request failed") : event.error;
       case FinishReason::kTimedOut:
-        return DeadlineExceeded("timeout: the request's time has passed");
+        return DeadlineExceeded("timeout: the request's time has passed").WithField("timeout");
       case FinishReason::kCancelled:
         return Unavailable("the request was cancelled: the server is shutting down");
       default:

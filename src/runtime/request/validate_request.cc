@@ -5,7 +5,11 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+
+#include "base/reason.h"
 
 namespace tandem {
 namespace {
@@ -15,28 +19,32 @@ constexpr float kMaxFloat = std::numeric_limits<float>::max();
 constexpr float kLargest = 1e6f;
 constexpr size_t kMaxSequences = 4096;  // stop or banned sequences, and tokens of one
 
+Status Refuse(std::string_view field, std::string sentence) {
+  return InvalidArgument(std::move(sentence)).WithField(field);
+}
+
 // A NaN is outside every range.
 Status InRange(std::string_view field, double value, double low, double high) {
   if (value >= low && value <= high) return {};
   if (high >= kMaxFloat) {
-    return InvalidArgument(
-        fmt::format("{} must be a number of at least {}; it is {}", field, low, value));
+    return Refuse(field,
+                  fmt::format("{} must be a number of at least {}; it is {}", field, low, value));
   }
-  return InvalidArgument(
-      fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
+  return Refuse(field,
+                fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
 }
 
 Status AboveZero(std::string_view field, double value, double high) {
   if (value > 0.0 && value <= high) return {};
-  return InvalidArgument(
-      fmt::format("{} must be greater than 0 and at most {}; it is {}", field, high, value));
+  return Refuse(
+      field, fmt::format("{} must be greater than 0 and at most {}; it is {}", field, high, value));
 }
 
 Status TokensInVocabulary(std::string_view field, std::span<const int32_t> tokens, int64_t vocab) {
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocab) {
-      return InvalidArgument(fmt::format("{} holds token {}; the vocabulary goes from 0 to {}",
-                                         field, token, vocab - 1));
+      return Refuse(field, fmt::format("{} holds token {}; the vocabulary goes from 0 to {}", field,
+                                       token, vocab - 1));
     }
   }
   return {};
@@ -45,36 +53,40 @@ Status TokensInVocabulary(std::string_view field, std::span<const int32_t> token
 Status TokenSequences(std::string_view field, const std::vector<std::vector<int32_t>>& sequences,
                       int64_t vocab) {
   if (sequences.size() > kMaxSequences) {
-    return InvalidArgument(fmt::format("{} holds {} sequences; at most {} are allowed", field,
-                                       sequences.size(), kMaxSequences));
+    return Refuse(field, fmt::format("{} holds {} sequences; at most {} are allowed", field,
+                                     sequences.size(), kMaxSequences));
   }
   for (const std::vector<int32_t>& sequence : sequences) {
     if (sequence.empty() || sequence.size() > kMaxSequences) {
-      return InvalidArgument(fmt::format("{} holds a sequence of {} tokens; 1 to {} are allowed",
-                                         field, sequence.size(), kMaxSequences));
+      return Refuse(field, fmt::format("{} holds a sequence of {} tokens; 1 to {} are allowed",
+                                       field, sequence.size(), kMaxSequences));
     }
     TANDEM_RETURN_IF_ERROR(TokensInVocabulary(field, sequence, vocab));
   }
   return {};
 }
 
-Status Lengths(const Request& request, const RequestLimits& limits) {
+Status Lengths(const Request& request, const AdmissionLimits& limits) {
   if (request.prompt.empty())
-    return InvalidArgument("prompt is empty; it needs at least one token");
+    return Refuse("prompt", "prompt is empty; it needs at least one token");
   if (request.max_tokens < 1) {
-    return InvalidArgument(
-        fmt::format("max_tokens must be at least 1; it is {}", request.max_tokens));
+    return Refuse("max_tokens",
+                  fmt::format("max_tokens must be at least 1; it is {}", request.max_tokens));
   }
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt > limits.max_input_len) {
-    return InvalidArgument(
-        fmt::format("prompt has {} tokens; this server takes at most {} (max_input_len)", prompt,
-                    limits.max_input_len));
+    return Refuse("prompt",
+                  fmt::format("prompt has {} tokens; this server takes at most {} (max_input_len)",
+                              prompt, limits.max_input_len))
+        .WithReason(Reason::kContextLength);
   }
   if (prompt + request.max_tokens > limits.max_seq_len) {
-    return InvalidArgument(fmt::format(
-        "prompt has {} tokens and max_tokens is {}, together {}; max_seq_len of this server is {}",
-        prompt, request.max_tokens, prompt + request.max_tokens, limits.max_seq_len));
+    return Refuse("max_tokens",
+                  fmt::format("prompt has {} tokens and max_tokens is {}, together {}; max_seq_len "
+                              "of this server is {}",
+                              prompt, request.max_tokens, prompt + request.max_tokens,
+                              limits.max_seq_len))
+        .WithReason(Reason::kContextLength);
   }
   return TokensInVocabulary("prompt", request.prompt, limits.vocab_size);
 }
@@ -99,8 +111,8 @@ Status Sampling(const Request& request) {
 
 Status LogitBiases(const Request& request, int64_t vocab) {
   if (request.logit_bias.size() > kMaxSequences) {
-    return InvalidArgument(fmt::format("logit_bias holds {} tokens; at most {} are allowed",
-                                       request.logit_bias.size(), kMaxSequences));
+    return Refuse("logit_bias", fmt::format("logit_bias holds {} tokens; at most {} are allowed",
+                                            request.logit_bias.size(), kMaxSequences));
   }
   for (const LogitBias& bias : request.logit_bias) {
     TANDEM_RETURN_IF_ERROR(TokensInVocabulary("logit_bias", std::span(&bias.token, 1), vocab));
@@ -111,7 +123,7 @@ Status LogitBiases(const Request& request, int64_t vocab) {
 
 }  // namespace
 
-Status ValidateRequest(const Request& request, const RequestLimits& limits) {
+Status ValidateRequest(const Request& request, const AdmissionLimits& limits) {
   TANDEM_RETURN_IF_ERROR(Lengths(request, limits));
   TANDEM_RETURN_IF_ERROR(InRange("n", request.num_choices, 1, limits.max_batch_size));
   TANDEM_RETURN_IF_ERROR(InRange("priority", request.priority, 0.0, 1.0));

@@ -9,14 +9,15 @@
 
 namespace tandem {
 
-struct RequestLimits {
+// What an engine takes in.
+struct AdmissionLimits {
   int32_t max_seq_len = 0;
   int32_t max_input_len = 0;  // of the prompt alone
   int32_t max_batch_size = 0;
   int64_t vocab_size = 0;
 };
 
-// INVALID_ARGUMENT with a sentence naming the field, its value and what is allowed.
-Status ValidateRequest(const Request& request, const RequestLimits& limits);
+// INVALID_ARGUMENT with the field, and a sentence that names it, its value and what is allowed.
+Status ValidateRequest(const Request& request, const AdmissionLimits& limits);
 
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/reason.h"
 #include "serve/json.h"
 #include "serve/kserve/request.h"
 
@@ -27,10 +28,9 @@ int StatusOf(const Status& error) {
 }
 
 std::string MessageOf(const Status& error) {
-  if (error.message().starts_with("Maximum queue size")) {
-    return "Exceeds maximum queue size. " + error.message();
-  }
-  return error.message();
+  const std::string_view prefix =
+      error.reason() == Reason::kQueueFull ? "Exceeds maximum queue size. " : "";
+  return std::string(prefix) + error.message();
 }
 
 HttpHead ErrorHead(const Status& error) {

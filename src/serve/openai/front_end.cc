@@ -1,5 +1,3 @@
-#include "serve/openai/front_end.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +5,9 @@
 #include <random>
 #include <utility>
 
+#include "base/reason.h"
 #include "serve/openai/errors.h"
+#include "serve/openai/front_end.h"
 #include "serve/openai/request.h"
 #include "serve/openai/response.h"
 
@@ -228,7 +228,9 @@ class Routes {
  private:
   Status UnknownModel(const std::string& name) const {
     return NotFound(
-        fmt::format("model: \"{}\" does not exist; this server has \"{}\"", name, model_));
+               fmt::format("model: \"{}\" does not exist; this server has \"{}\"", name, model_))
+        .WithField("model")
+        .WithReason(Reason::kModelNotFound);
   }
 
   GenerateService& service_;
