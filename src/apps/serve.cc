@@ -8,6 +8,7 @@
 #include "apps/session.h"
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
+#include "apps/version.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/server.h"
@@ -169,7 +170,9 @@ Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
-  serve::Metrics metrics([&session] { return session->backend->FreeBytes(); });
+  serve::Metrics metrics({.version = Version(),
+                          .commit = Commit(),
+                          .free_memory = [&session] { return session->backend->FreeBytes(); }});
   serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock, {},
                                  &metrics);
   TANDEM_ASSIGN_OR_RETURN(const auto server,

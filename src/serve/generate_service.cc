@@ -166,7 +166,9 @@ struct GenerateService::Impl {
       if (!choice.landed) engine.Cancel(event.request, event.choice);
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
-    if (!request.Deliver(std::move(out))) engine.Cancel(event.request, kAllChoices);
+    if (request.Deliver(std::move(out))) return;
+    if (metrics != nullptr) metrics->CountFailed(Code::kResourceExhausted);
+    engine.Cancel(event.request, kAllChoices);
   }
 
   static Status FailureOf(const Event& event) {
@@ -207,7 +209,7 @@ struct GenerateService::Impl {
       for (const auto& [id, request] : active) open.push_back(request);
     }
     for (const RequestPtr& request : open) {
-      request->Fail(Unavailable("the server is shutting down"));
+      Refuse(*request, Unavailable("the server is shutting down"));
       engine.Cancel(request->id, kAllChoices);
     }
   }
@@ -292,7 +294,7 @@ void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request
     id = request->id;
     is_open = id != 0 && impl_->active.contains(id);
   }
-  request->Abandon();
+  if (request->Abandon() && impl_->metrics != nullptr) impl_->metrics->CountCancelled();
   if (is_open) engine_.Cancel(id, kAllChoices);
 }
 

@@ -90,7 +90,7 @@ FrontEnd MakeMetricsFrontEnd(GenerateService& service, Metrics& metrics) {
   front_end.routes = {{"GET", "/metrics", [&service, &metrics](auto&&...) {
                          HttpHead head;
                          head.content_type = "text/plain; version=0.0.4; charset=utf-8";
-                         return MakeReply(std::move(head), metrics.Text(service.Stats()));
+                         return MakeReply(std::move(head), metrics.Text(std::vector<EngineStats>{service.Stats()}));
                        }}};
   return front_end;
 }
