@@ -108,7 +108,6 @@ Result<serve::ServerOptions> MakeServerOptions(const OptionValues& options) {
   server.http.limits.connections = static_cast<int>(options.Int("max_connections"));
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
   server.insecure = options.Flag("insecure");
-  server.served_model_name = options.Text("served_model_name");
   server.drain_grace = SecondsOption(options, "drain_grace");
   server.shutdown_timeout = SecondsOption(options, "shutdown_timeout");
   // Refused before any model is loaded.
@@ -170,13 +169,16 @@ Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
-  serve::Metrics metrics({.version = Version(),
-                          .commit = Commit(),
-                          .free_memory = [&session] { return session->backend->FreeBytes(); }});
-  serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock, {},
-                                 &metrics);
-  TANDEM_ASSIGN_OR_RETURN(const auto server,
-                          serve::Server::Start(server_options, service, metrics));
+  serve::Metrics metrics({.version = Version(), .commit = Commit(), .free_memory = [&session] {
+                            return session->backend->FreeBytes();
+                          }});
+  serve::ModelRegistry models;
+  TANDEM_RETURN_IF_ERROR(models.Add(
+      options.Text("served_model_name"),
+      std::make_shared<serve::GenerateService>(*engine, *text.codec, std::move(text.defaults),
+                                               session->clock, serve::ServiceOptions(), &metrics),
+      serve::TritonAliases()));
+  TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, models, metrics));
   console.Say(fmt::format("backend: {}", session->backend->Describe()));
   SayMemory(*session, console);
   SayModels(*session, console);

@@ -273,13 +273,7 @@ Result<TextResult> GenerateService::Generate(TextRequest text) {
     if (!event.error.ok()) return event.error;
     const auto index = static_cast<size_t>(event.choice);
     if (result.choices.size() <= index) result.choices.resize(index + 1);
-    TextChoice& choice = result.choices[index];
-    for (TokenPiece& piece : event.pieces) {
-      choice.text += piece.text;
-      choice.pieces.push_back(std::move(piece));
-    }
-    choice.finish = event.finish;
-    choice.usage = event.usage;
+    result.choices[index].Add(std::move(event));
     event = TextEvent();
   }
   return result;

@@ -252,11 +252,11 @@ TEST(ServerTest, RefusesAPublicAddressWithoutAKey) {
   ServerOptions options;
   options.http.host = "0.0.0.0";
   options.http.port = 0;
-  const auto refused = Server::Start(options, server.service, server.metrics);
+  const auto refused = Server::Start(options, server.models, server.metrics);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("--insecure"), std::string::npos);
   options.insecure = true;
-  EXPECT_TRUE(Server::Start(options, server.service, server.metrics).ok());
+  EXPECT_TRUE(Server::Start(options, server.models, server.metrics).ok());
 }
 
 TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
