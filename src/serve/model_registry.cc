@@ -3,20 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <utility>
 
 #include "base/reason.h"
+#include "serve/unix_time.h"
 
 namespace tandem::serve {
 namespace {
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 Status UnknownModel(std::string sentence) {
   return NotFound(std::move(sentence)).WithField("model").WithReason(Reason::kModelNotFound);

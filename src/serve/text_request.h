@@ -42,7 +42,7 @@ struct TextRequest {
   std::optional<std::vector<int32_t>> tokens;
   std::optional<std::string> messages;  // JSON array for the chat template
 
-  std::optional<int64_t> max_tokens;  // what fits behind the prompt when left out
+  std::optional<int64_t> max_tokens;  // what fits after the prompt when left out
   SamplingFields sampling;
   SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
   std::optional<uint64_t> seed;

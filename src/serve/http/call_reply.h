@@ -3,6 +3,7 @@
 // an error has its own status, later it is the last event. A CallWriter says what is written.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <memory>
 #include <random>
 #include <string>
@@ -13,15 +12,11 @@
 #include "serve/openai/errors.h"
 #include "serve/openai/request.h"
 #include "serve/openai/response.h"
+#include "serve/unix_time.h"
+#include "serve/utf8.h"
 
 namespace tandem::serve::openai {
 namespace {
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 std::string NewId(Endpoint endpoint) {
   thread_local std::mt19937_64 random(std::random_device{}());
@@ -44,9 +39,9 @@ class ResponseWriter final : public CallWriter {
     Shown& shown = shown_[static_cast<size_t>(event.choice)];
     Choice choice;
     choice.index = event.choice;
-    choice.text_offset = shown.text_bytes;
+    choice.text_offset = shown.num_characters;
     for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
-    shown.text_bytes += choice.text.size();
+    shown.num_characters += CountCharacters(choice.text);
     if (logprobs_) choice.pieces = std::move(event.pieces);
     if (!choice.text.empty() || !choice.pieces.empty()) {
       messages.push_back(Chunk(call, choice, shown));
@@ -79,7 +74,7 @@ class ResponseWriter final : public CallWriter {
  private:
   // Of one answer of a stream.
   struct Shown {
-    size_t text_bytes = 0;
+    size_t num_characters = 0;
     bool has_role = false;
   };
 

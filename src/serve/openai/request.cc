@@ -132,6 +132,7 @@ void ReadStreamOptions(FieldReader& fields, Call& call) {
     return fields.Fail("stream_options",
                        fmt::format("must be an object, not {}", options->KindName()));
   }
+  if (!call.stream) return fields.Fail("stream_options", "is only allowed when stream is true");
   FieldReader inner(*options);
   call.include_usage = inner.Boolean("include_usage").value_or(false);
   call.continuous_usage = inner.Boolean("continuous_usage_stats").value_or(false);

@@ -66,7 +66,7 @@ void WriteTopDictionary(const TokenPiece& piece, const TextCodec& codec, JsonWri
   writer.EndObject();
 }
 
-// `offset`: of the first piece in the answer's text.
+// `offset`: of the first piece, in characters of the answer's text.
 void WriteCompletionLogprobs(std::span<const TokenPiece> pieces, size_t offset,
                              const TextCodec& codec, JsonWriter& writer) {
   std::vector<const TokenPiece*> tokens;
@@ -76,7 +76,7 @@ void WriteCompletionLogprobs(std::span<const TokenPiece> pieces, size_t offset,
       tokens.push_back(&piece);
       offsets.push_back(offset);
     }
-    offset += piece.text.size();
+    offset += CountCharacters(piece.text);
   }
   writer.Key("logprobs").BeginObject().Key("tokens").BeginArray();
   for (const TokenPiece* piece : tokens) writer.String(TokenKey(codec, piece->token));

@@ -26,7 +26,7 @@ struct Choice {
   int64_t index = 0;
   std::string text;
   std::vector<TokenPiece> pieces;  // for log-probabilities
-  size_t text_offset = 0;          // of the first piece, in the answer's whole text
+  size_t text_offset = 0;          // of the first piece, in characters of the answer's whole text
   TextFinish finish = TextFinish::kNone;
 };
 
