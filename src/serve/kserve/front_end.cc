@@ -11,6 +11,7 @@
 #include "serve/http/call_reply.h"
 #include "serve/json.h"
 #include "serve/kserve/request.h"
+#include "serve/kserve/response.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -45,14 +46,6 @@ std::unique_ptr<Reply> ErrorReply(const Status& error) {
   return MakeReply(ErrorHead(error), FormatError(MessageOf(error)));
 }
 
-// What one response tells, of one choice or (in a whole answer) of all.
-struct Response {
-  std::vector<float> cum_log_probs;     // [choices]
-  std::vector<float> output_log_probs;  // [tokens] of the choices, one after the other
-  std::vector<std::string> texts;       // [choices]
-  int32_t sequence_index = -1;          // in a stream of several choices
-};
-
 // One element is written bare, several as an array.
 template <typename T, typename Write>
 void WriteElements(const std::vector<T>& elements, Write&& write, JsonWriter& writer) {
@@ -62,28 +55,39 @@ void WriteElements(const std::vector<T>& elements, Write&& write, JsonWriter& wr
   writer.EndArray();
 }
 
-// The responses of one call. Log-probabilities that were not asked for are zeros.
-class ResponseWriter final : public CallWriter {
- public:
-  // `prompt`: shown before each answer.
-  ResponseWriter(const Call& call, std::string prompt)
-      : id_(call.id), has_log_probs_(call.return_log_probs), prompt_(std::move(prompt)) {}
+// Keys in alphabetical order.
+std::string FormatResponse(const Model& model, const std::string& id, const Response& response) {
+  const bool is_ensemble = model.role == ModelRole::kEnsemble;
+  std::string out;
+  JsonWriter writer(out);
+  const auto write_float = [&writer](float value) { writer.Float(value); };
+  writer.BeginObject().Key("cum_log_probs");
+  WriteElements(response.cum_log_probs, write_float, writer);
+  if (!id.empty()) writer.Key("id").String(id);
+  writer.Key("model_name").String(model.name).Key("model_version").String(kVersion);
+  writer.Key("output_log_probs");
+  WriteElements(response.output_log_probs, write_float, writer);
+  if (is_ensemble) writer.Key("sequence_end").Bool(false).Key("sequence_id").Int(0);
+  if (response.sequence_index >= 0) writer.Key("sequence_index").Int(response.sequence_index);
+  if (is_ensemble) writer.Key("sequence_start").Bool(false);
+  writer.Key("text_output");
+  WriteElements(
+      response.texts, [&writer](const std::string& text) { writer.String(text); }, writer);
+  writer.EndObject();
+  return out;
+}
 
-  // A response for each token; an answer without any token gets one too.
+class JsonCallWriter final : public CallWriter {
+ public:
+  JsonCallWriter(std::string id, ResponseBuilder builder)
+      : id_(std::move(id)), builder_(std::move(builder)) {}
+
   void WriteEvent(const GenerateCall& call, TextEvent event,
                   std::vector<std::string>& messages) override {
-    shown_.resize(call.answers().size());
-    Shown& shown = shown_[static_cast<size_t>(event.choice)];
-    if (event.pieces.empty() && !shown.any) event.pieces.emplace_back().token = -1;
-    for (const TokenPiece& piece : event.pieces) {
-      Response response;
-      if (piece.token >= 0) response.output_log_probs = {LogProb(piece)};
-      shown.cum_log_prob += LogProb(piece);
-      shown.any = true;
-      response.cum_log_probs = {shown.cum_log_prob};
-      response.texts = {piece.text};
-      if (shown_.size() > 1) response.sequence_index = event.choice;
-      messages.push_back(Format(call.model(), response));
+    responses_.clear();
+    builder_.AddEvent(call, std::move(event), responses_);
+    for (const Response& response : responses_) {
+      messages.push_back(FormatResponse(call.model(), id_, response));
     }
   }
 
@@ -92,9 +96,7 @@ class ResponseWriter final : public CallWriter {
                 std::vector<std::string>& messages) override {
     if (call.is_streamed()) return;
     head.headers.emplace_back("X-Tandem-Seed", std::to_string(call.usage().seed));
-    Response response;
-    for (const TextChoice& answer : call.answers()) AddAnswer(answer, response);
-    messages.push_back(Format(call.model(), response));
+    messages.push_back(FormatResponse(call.model(), id_, builder_.Whole(call)));
   }
 
   HttpHead ErrorHead(const Status& error) const override { return kserve::ErrorHead(error); }
@@ -103,57 +105,9 @@ class ResponseWriter final : public CallWriter {
   }
 
  private:
-  // Of one answer of a stream.
-  struct Shown {
-    float cum_log_prob = 0.0f;
-    bool any = false;
-  };
-
-  float LogProb(const TokenPiece& piece) const {
-    return has_log_probs_ && piece.token >= 0 ? piece.logprob : 0.0f;
-  }
-
-  void AddAnswer(const TextChoice& answer, Response& response) const {
-    float sum = 0.0f;
-    for (const TokenPiece& piece : answer.pieces) {
-      if (piece.token < 0) continue;
-      response.output_log_probs.push_back(LogProb(piece));
-      sum += LogProb(piece);
-    }
-    if (!has_log_probs_) {
-      response.output_log_probs.resize(response.output_log_probs.size() +
-                                       static_cast<size_t>(answer.num_tokens));
-    }
-    response.cum_log_probs.push_back(sum);
-    response.texts.push_back(prompt_ + answer.text);
-  }
-
-  // Keys in alphabetical order.
-  std::string Format(const Model& model, const Response& response) const {
-    const bool is_ensemble = model.role == ModelRole::kEnsemble;
-    std::string out;
-    JsonWriter writer(out);
-    const auto write_float = [&writer](float value) { writer.Float(value); };
-    writer.BeginObject().Key("cum_log_probs");
-    WriteElements(response.cum_log_probs, write_float, writer);
-    if (!id_.empty()) writer.Key("id").String(id_);
-    writer.Key("model_name").String(model.name).Key("model_version").String(kVersion);
-    writer.Key("output_log_probs");
-    WriteElements(response.output_log_probs, write_float, writer);
-    if (is_ensemble) writer.Key("sequence_end").Bool(false).Key("sequence_id").Int(0);
-    if (response.sequence_index >= 0) writer.Key("sequence_index").Int(response.sequence_index);
-    if (is_ensemble) writer.Key("sequence_start").Bool(false);
-    writer.Key("text_output");
-    WriteElements(
-        response.texts, [&writer](const std::string& text) { writer.String(text); }, writer);
-    writer.EndObject();
-    return out;
-  }
-
   const std::string id_;
-  const bool has_log_probs_;
-  const std::string prompt_;
-  std::vector<Shown> shown_;  // [answers] of a stream
+  ResponseBuilder builder_;
+  std::vector<Response> responses_;  // of the event at hand
 };
 
 void WriteTensors(std::span<const TensorInfo> tensors, ModelRole role, JsonWriter& writer) {
@@ -223,12 +177,13 @@ std::unique_ptr<Reply> Generate(const ModelRegistry& models, const PathValues& v
   Result<Call> call = ParseGenerate(**model, body);
   if (!call.ok()) return ErrorReply(call.status());
   call->text.stream = is_stream && call->stream_tokens;
-  auto writer =
-      std::make_unique<ResponseWriter>(*call, call->echo_prompt ? *call->text.text : std::string());
+  ResponseBuilder builder(call->return_log_probs,
+                          call->echo_prompt ? *call->text.text : std::string());
   std::vector<TextRequest> prompts;
   prompts.push_back(std::move(call->text));
   return MakeCallReply(std::make_unique<GenerateCall>(*std::move(model), std::move(prompts), wake),
-                       std::move(writer), is_stream ? ReplyForm::kEvents : ReplyForm::kWhole);
+                       std::make_unique<JsonCallWriter>(call->id, std::move(builder)),
+                       is_stream ? ReplyForm::kEvents : ReplyForm::kWhole);
 }
 
 }  // namespace
