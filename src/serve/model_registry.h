@@ -30,7 +30,9 @@ struct Model {
   std::shared_ptr<GenerateService> service;  // one for all names of an engine
   int64_t created = 0;                       // when it was added, in seconds since 1970
 };
-// Keeps the model's service alive: a removed model answers the calls that hold it.
+// Keeps the model's service alive: a removed model answers the calls that hold it, and its service
+// ends with the last of them, on that call's thread. So what the service refers to has to be owned
+// by the same pointer, or outlive every server.
 using ModelPtr = std::shared_ptr<const Model>;
 
 struct ModelAlias {

@@ -392,6 +392,32 @@ TEST(ServerTest, OptionsReachTheEngine) {
   EXPECT_TRUE(greedy.end_ids.empty());
 }
 
+TEST(ServerTest, ModelsComeAndGoWhileOthersServe) {
+  // Outlives the server, on whose threads its service ends.
+  FakeEngine second_engine(Paced(milliseconds(1)));
+  TestServer server(Paced(milliseconds(1)));
+  HttpClient client = server.Client();
+  const std::string body =
+      R"({"model":"second","prompt":"endless","max_tokens":200,"stream":true})";
+  EXPECT_EQ(client.Post(kCompletions, body)->status, 404);
+  auto second = std::make_shared<GenerateService>(second_engine, server.codec, GenerationDefaults(),
+                                                  server.clock);
+  ASSERT_TRUE(server.models.Add("second", std::move(second)).ok());
+  EXPECT_EQ(client.Get("/v2/models/second/ready")->status, 200);
+  const std::string list = client.Get("/v1/models")->body;
+  EXPECT_NE(list.find(R"("id":"tandem")"), std::string::npos);
+  EXPECT_NE(list.find(R"("id":"second")"), std::string::npos);
+  ASSERT_EQ(client.OpenStream(kCompletions, body)->status, 200);
+  EXPECT_EQ(server.engine.open_sequences(), 0);
+  // A removed model is gone for new requests; the open one is answered to its end.
+  ASSERT_TRUE(server.models.Remove("second").ok());
+  EXPECT_EQ(server.Client().Post(kCompletions, body)->status, 404);
+  EXPECT_EQ(server.Client().Get("/v2/models/second/ready")->status, 400);
+  EXPECT_EQ(server.Client().Post(kCompletions, Completion("tandem", 3, false))->status, 200);
+  EXPECT_EQ(ReadStream(client).size(), 200u);
+  EXPECT_EQ(second_engine.open_sequences(), 0);
+}
+
 TEST(ServerTest, MetricsTellWhatHappened) {
   TestServer server;
   HttpClient client = server.Client();
