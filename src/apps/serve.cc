@@ -9,6 +9,7 @@
 #include "apps/session.h"
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
+#include "apps/version.h"
 #include "base/bound_options.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -44,9 +45,6 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
            .group = kServer,
            .min = 1,
            .max = 256}),
-      Sets<&ServerOptions::served_model_name>({.name = "served_model_name",
-                                               .meaning = "The model's name in /v1/models",
-                                               .group = kServer}),
       Sets<&ServerOptions::insecure>({.name = "insecure",
                                       .meaning = "Listen on a public address without a key",
                                       .group = kServer}),
@@ -88,6 +86,10 @@ const BoundOptions<serve::ServiceOptions>& ServiceRows() {
 
 // What is no field of these options as it stands.
 constexpr OptionSpec kOtherRows[] = {
+    {.name = "served_model_name",
+     .default_value = "tandem",
+     .meaning = "The model's name in /v1/models",
+     .group = kServer},
     {.name = "api_key",
      .meaning =
          "Clients must send it as a bearer token; every user of this machine can read it here",
@@ -188,8 +190,8 @@ void SayModels(const Session& session, const Console& console) {
   console.Say(rule);
 }
 
-void SayAddress(const serve::ServerOptions& options, const Session& session, uint16_t port,
-                const Console& console) {
+void SayAddress(const serve::ServerOptions& options, const std::string& model,
+                const Session& session, uint16_t port, const Console& console) {
   // An IPv6 address stands in brackets.
   const bool bracketed = options.http.host.find(':') != std::string::npos;
   const std::string url = fmt::format("http://{}{}{}:{}", bracketed ? "[" : "", options.http.host,
@@ -203,7 +205,7 @@ void SayAddress(const serve::ServerOptions& options, const Session& session, uin
   nlohmann::ordered_json json = {{"url", url},
                                  {"host", options.http.host},
                                  {"port", port},
-                                 {"model", options.served_model_name},
+                                 {"model", model},
                                  {"target", session.target.name}};
   if (session.draft) json["draft"] = session.draft->name;
   console.Result(JsonText(json));
@@ -219,17 +221,22 @@ Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
-  serve::Metrics metrics([&session] { return session->backend->FreeBytes(); });
+  serve::Metrics metrics({.version = Version(), .commit = Commit(), .free_memory = [&session] {
+                            return session->backend->FreeBytes();
+                          }});
   serve::ServiceOptions service_options;
   ServiceRows().Apply(options, service_options);
-  serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock,
-                                 service_options, &metrics);
-  TANDEM_ASSIGN_OR_RETURN(const auto server,
-                          serve::Server::Start(server_options, service, metrics));
+  serve::ModelRegistry models;
+  TANDEM_RETURN_IF_ERROR(models.Add(
+      options.Text("served_model_name"),
+      std::make_shared<serve::GenerateService>(*engine, *text.codec, std::move(text.defaults),
+                                               session->clock, service_options, &metrics),
+      serve::TritonAliases()));
+  TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, models, metrics));
   console.Say(fmt::format("backend: {}", session->backend->Describe()));
   SayMemory(*session, console);
   SayModels(*session, console);
-  SayAddress(server_options, *session, server->port(), console);
+  SayAddress(server_options, options.Text("served_model_name"), *session, server->port(), console);
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know where it listens
   return server->Run();
 }

@@ -18,6 +18,7 @@
 #include "base/free_memory.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "base/reason.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "base/utf8.h"
@@ -33,6 +34,24 @@ Result<int> Half(int value) {
 Result<int> Quarter(int value) {
   TANDEM_ASSIGN_OR_RETURN(const int half, Half(value));
   return Half(half);
+}
+
+TEST(StatusTest, TellsFieldAndReasonApartFromTheSentence) {
+  const Status refused =
+      FieldError("max_tokens", "is too large").WithReason(Reason::kContextLength);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.message(), "max_tokens: is too large");
+  EXPECT_EQ(refused.field(), "max_tokens");
+  EXPECT_EQ(refused.reason(), Reason::kContextLength);
+  const Status annotated = refused.Annotate("prompt 2");
+  EXPECT_EQ(annotated.message(), "prompt 2: max_tokens: is too large");
+  EXPECT_EQ(annotated.field(), "max_tokens");
+  EXPECT_EQ(annotated.reason(), Reason::kContextLength);
+  // What is not set reads as none, and an ok status has nothing to tell.
+  EXPECT_EQ(NotFound("seed: x").field(), "");
+  EXPECT_EQ(NotFound("x").reason(), Reason::kNone);
+  EXPECT_TRUE(Status().WithField("n").WithReason(Reason::kQueueFull).ok());
+  EXPECT_EQ(Status().field(), "");
 }
 
 TEST(StatusTest, CarriesTheFirstErrorThroughResults) {

@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <algorithm>
+
 namespace tandem {
 
 size_t Utf8SequenceLength(std::string_view text) {
@@ -18,6 +20,11 @@ size_t Utf8SequenceLength(std::string_view text) {
   if (lead == 0xF0 && byte(1) < 0x90) return 0;
   if (lead == 0xF4 && byte(1) > 0x8F) return 0;
   return length;
+}
+
+size_t CountCharacters(std::string_view text) {
+  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  return static_cast<size_t>(std::ranges::count_if(text, begins));
 }
 
 }  // namespace tandem

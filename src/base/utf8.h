@@ -10,4 +10,7 @@ namespace tandem {
 // no overlong forms, no surrogates, nothing above U+10FFFF).
 size_t Utf8SequenceLength(std::string_view text);
 
+// Characters (code points) of well-formed text.
+size_t CountCharacters(std::string_view text);
+
 }  // namespace tandem

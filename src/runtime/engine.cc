@@ -42,9 +42,9 @@ int32_t NumMailboxes(const EngineOptions& options) {
   return 2 * (options.max_queue_size + options.max_batch_size);
 }
 
-RequestLimits LimitsOf(const EngineParts& parts) {
+AdmissionLimits LimitsOf(const EngineParts& parts) {
   const EngineOptions& options = parts.options;
-  RequestLimits limits;
+  AdmissionLimits limits;
   limits.max_seq_len = options.max_seq_len;
   limits.max_input_len = options.max_seq_len;
   if (options.max_input_len > 0) {
@@ -112,7 +112,7 @@ struct Engine::Impl {
 
   // Constant.
   const EngineOptions options;
-  const RequestLimits limits;
+  const AdmissionLimits limits;
   const bool has_draft;
   const std::vector<MemoryLine> memory_plan;
   const Clock& clock;

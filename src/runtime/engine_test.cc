@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/reason.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {
@@ -150,6 +151,23 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
               HasSubstr("bad_words holds token -1"));
   // And the engine goes on.
   EXPECT_EQ(RunOne(SimpleRequest({1, 2, 3}, 5)).tokens.size(), 5u);
+}
+
+TEST_F(EngineTest, RefusalsTellProgramsTheFieldAndTheReason) {
+  Request hot = SimpleRequest({1, 2, 3}, 5);
+  hot.sampling.temperature = -1.0f;
+  const Status range = engine_->Submit(hot).status();
+  EXPECT_EQ(range.field(), "temperature");
+  EXPECT_EQ(range.reason(), Reason::kNone);
+  const Status context = engine_->Submit(SimpleRequest({1, 2, 3}, 300)).status();
+  EXPECT_EQ(context.field(), "max_tokens");
+  EXPECT_EQ(context.reason(), Reason::kContextLength);
+  setup_.options.max_queue_size = 1;
+  Make();
+  ASSERT_TRUE(engine_->Submit(SimpleRequest({1}, 4)).ok());
+  const Status full = engine_->Submit(SimpleRequest({1}, 4)).status();
+  EXPECT_EQ(full.reason(), Reason::kQueueFull);
+  EXPECT_EQ(full.field(), "");
 }
 
 TEST_F(EngineTest, PromptsAreBoundByThemselvesWhereTheOptionsSaySo) {
@@ -309,6 +327,7 @@ TEST_F(EngineTest, ARequestThatWaitsLongerThanItMayIsRefusedAfterAll) {
     EXPECT_EQ(refused.finish, FinishReason::kFailed);
     EXPECT_EQ(refused.error.code(), Code::kResourceExhausted);
     EXPECT_THAT(refused.error.message(), HasSubstr("Maximum queue wait of 60 s has passed"));
+    EXPECT_EQ(refused.error.reason(), Reason::kQueueWait);
     EXPECT_TRUE(refused.tokens.empty());
     // A request that has begun goes on, also a choice of it that still waits.
     EXPECT_EQ((outputs[{half_started, choice}].tokens.size()), 100u);

@@ -166,7 +166,9 @@ struct GenerateService::Impl {
       if (!choice.landed) engine.Cancel(event.request, event.choice);
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
-    if (!request.Deliver(std::move(out))) engine.Cancel(event.request, kAllChoices);
+    if (request.Deliver(std::move(out))) return;
+    if (metrics != nullptr) metrics->CountFailed(Code::kResourceExhausted);
+    engine.Cancel(event.request, kAllChoices);
   }
 
   static Status FailureOf(const Event& event) {
@@ -174,7 +176,7 @@ struct GenerateService::Impl {
       case FinishReason::kFailed:
         return event.error.ok() ? Internal("the request failed") : event.error;
       case FinishReason::kTimedOut:
-        return DeadlineExceeded("timeout: the request's time has passed");
+        return DeadlineExceeded("timeout: the request's time has passed").WithField("timeout");
       case FinishReason::kCancelled:
         return Unavailable("the request was cancelled: the server is shutting down");
       default:
@@ -207,7 +209,7 @@ struct GenerateService::Impl {
       for (const auto& [id, request] : active) open.push_back(request);
     }
     for (const RequestPtr& request : open) {
-      request->Fail(Unavailable("the server is shutting down"));
+      Refuse(*request, Unavailable("the server is shutting down"));
       engine.Cancel(request->id, kAllChoices);
     }
   }
@@ -271,13 +273,7 @@ Result<TextResult> GenerateService::Generate(TextRequest text) {
     if (!event.error.ok()) return event.error;
     const auto index = static_cast<size_t>(event.choice);
     if (result.choices.size() <= index) result.choices.resize(index + 1);
-    TextChoice& choice = result.choices[index];
-    for (TokenPiece& piece : event.pieces) {
-      choice.text += piece.text;
-      choice.pieces.push_back(std::move(piece));
-    }
-    choice.finish = event.finish;
-    choice.usage = event.usage;
+    result.choices[index].Add(std::move(event));
     event = TextEvent();
   }
   return result;
@@ -292,7 +288,7 @@ void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request
     id = request->id;
     is_open = id != 0 && impl_->active.contains(id);
   }
-  request->Abandon();
+  if (request->Abandon() && impl_->metrics != nullptr) impl_->metrics->CountCancelled();
   if (is_open) engine_.Cancel(id, kAllChoices);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/reason.h"
 #include "runtime/request/sampling_ranges.h"
 
 namespace tandem::serve {
@@ -120,12 +121,13 @@ Status CheckWords(std::string_view field, const std::vector<std::string>& words,
 }
 
 Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_len) {
-  return FieldError(
-      "max_tokens",
-      fmt::format(
-          "This model's {} is {} tokens. However, you requested {} tokens ({} in the prompt, "
-          "{} in the completion). Please reduce the length of either one.",
-          kContextLength, max_seq_len, prompt_tokens + max_tokens, prompt_tokens, max_tokens));
+  return FieldError("max_tokens",
+                    fmt::format("This model's {} is {} tokens. However, you requested {} tokens "
+                                "({} in the prompt, "
+                                "{} in the completion). Please reduce the length of either one.",
+                                kContextLength, max_seq_len, prompt_tokens + max_tokens,
+                                prompt_tokens, max_tokens))
+      .WithReason(Reason::kContextLength);
 }
 
 Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
@@ -134,7 +136,8 @@ Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
   return FieldError("prompt",
                     fmt::format("This model's {} is {} tokens (max_input_len). However, your "
                                 "prompt has {} tokens. Please shorten it.",
-                                kInputLength, engine.max_input_len, prompt_tokens));
+                                kInputLength, engine.max_input_len, prompt_tokens))
+      .WithReason(Reason::kContextLength);
 }
 
 Status CheckPromptBytes(size_t bytes, const EngineLimits& engine, const RequestLimits& limits) {
@@ -144,7 +147,8 @@ Status CheckPromptBytes(size_t bytes, const EngineLimits& engine, const RequestL
   return FieldError("prompt",
                     fmt::format("This model's {} is {} tokens; a prompt of {} bytes is too long "
                                 "for it (at most {} bytes are read).",
-                                kContextLength, engine.max_seq_len, bytes, most));
+                                kContextLength, engine.max_seq_len, bytes, most))
+      .WithReason(Reason::kContextLength);
 }
 
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
@@ -164,8 +168,7 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
     TANDEM_RETURN_IF_ERROR(CheckPromptBytes(text.messages->size() / 2, engine, limits));
     Result<std::string> rendered = codec.RenderChat(*text.messages);
     if (!rendered.ok()) {
-      if (rendered.status().code() == Code::kInvalidArgument &&
-          FieldOf(rendered.status()).empty()) {
+      if (rendered.status().code() == Code::kInvalidArgument && rendered.status().field().empty()) {
         return FieldError("messages", rendered.status().message());
       }
       return rendered.status();
@@ -229,27 +232,6 @@ Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request
 }
 
 }  // namespace
-
-Status FieldError(std::string_view field, std::string_view sentence) {
-  return InvalidArgument(fmt::format("{}: {}", field, sentence));
-}
-
-std::string FieldOf(const Status& status) {
-  const std::string& message = status.message();
-  const size_t end = message.find(": ");
-  if (end == std::string::npos || end == 0 || end > 64) return "";
-  const std::string field = message.substr(0, end);
-  const auto is_name = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '[' ||
-           c == ']';
-  };
-  return std::all_of(field.begin(), field.end(), is_name) ? field : "";
-}
-
-bool IsContextLengthError(const Status& status) {
-  return status.message().find(kContextLength) != std::string::npos ||
-         status.message().find(kInputLength) != std::string::npos;
-}
 
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,

@@ -314,14 +314,13 @@ TEST(ServerTest, AnEmptyKeyIsNoKey) {
   ServerOptions options;
   options.http.port = 0;
   options.api_keys = {""};
-  EXPECT_EQ(Server::Start(options, server.service, server.metrics).status().code(),
+  EXPECT_EQ(Server::Start(options, server.models, server.metrics).status().code(),
             Code::kInvalidArgument);
 }
 
 TEST(ServerTest, ModelNamesMayHoldASlash) {
-  ServerOptions options;
-  options.served_model_name = "org/model 1";
-  TestServer server({}, options);
+  TestServer server;
+  ASSERT_TRUE(server.models.Add("org/model 1", server.service).ok());
   HttpClient client = server.Client();
   EXPECT_EQ(client.Get("/v1/models/org%2Fmodel%201")->status, 200);
   EXPECT_EQ(client.Get("/v1/models/org/model%201")->status, 200);
@@ -365,11 +364,11 @@ TEST(ServerTest, RefusesAPublicAddressWithoutAKey) {
   ServerOptions options;
   options.http.host = "0.0.0.0";
   options.http.port = 0;
-  const auto refused = Server::Start(options, server.service, server.metrics);
+  const auto refused = Server::Start(options, server.models, server.metrics);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("--insecure"), std::string::npos);
   options.insecure = true;
-  EXPECT_TRUE(Server::Start(options, server.service, server.metrics).ok());
+  EXPECT_TRUE(Server::Start(options, server.models, server.metrics).ok());
 }
 
 TEST(ServerTest, HealthIsRedWithoutProgressAndWhenTheEngineHasFailed) {
@@ -532,6 +531,32 @@ TEST(ServerTest, OptionsReachTheEngine) {
   const Request greedy = server.engine.last_request();
   EXPECT_TRUE(greedy.sampling.greedy());
   EXPECT_TRUE(greedy.end_ids.empty());
+}
+
+TEST(ServerTest, ModelsComeAndGoWhileOthersServe) {
+  // Outlives the server, on whose threads its service ends.
+  FakeEngine second_engine(Paced(milliseconds(1)));
+  TestServer server(Paced(milliseconds(1)));
+  HttpClient client = server.Client();
+  const std::string body =
+      R"({"model":"second","prompt":"endless","max_tokens":200,"stream":true})";
+  EXPECT_EQ(client.Post(kCompletions, body)->status, 404);
+  auto second = std::make_shared<GenerateService>(second_engine, server.codec, GenerationDefaults(),
+                                                  server.clock);
+  ASSERT_TRUE(server.models.Add("second", std::move(second)).ok());
+  EXPECT_EQ(client.Get("/v2/models/second/ready")->status, 200);
+  const std::string list = client.Get("/v1/models")->body;
+  EXPECT_NE(list.find(R"("id":"tandem")"), std::string::npos);
+  EXPECT_NE(list.find(R"("id":"second")"), std::string::npos);
+  ASSERT_EQ(client.OpenStream(kCompletions, body)->status, 200);
+  EXPECT_EQ(server.engine.open_sequences(), 0);
+  // A removed model is gone for new requests; the open one is answered to its end.
+  ASSERT_TRUE(server.models.Remove("second").ok());
+  EXPECT_EQ(server.Client().Post(kCompletions, body)->status, 404);
+  EXPECT_EQ(server.Client().Get("/v2/models/second/ready")->status, 400);
+  EXPECT_EQ(server.Client().Post(kCompletions, Completion("tandem", 3, false))->status, 200);
+  EXPECT_EQ(ReadStream(client).size(), 200u);
+  EXPECT_EQ(second_engine.open_sequences(), 0);
 }
 
 TEST(ServerTest, MetricsTellWhatHappened) {

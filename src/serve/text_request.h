@@ -42,7 +42,7 @@ struct TextRequest {
   std::optional<std::vector<int32_t>> tokens;
   std::optional<std::string> messages;  // JSON array for the chat template
 
-  std::optional<int64_t> max_tokens;  // what fits behind the prompt when left out
+  std::optional<int64_t> max_tokens;  // what fits after the prompt when left out
   SamplingFields sampling;
   SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
   std::optional<uint64_t> seed;
@@ -89,11 +89,15 @@ struct TextEvent {
   Status error;
 };
 
+// One answer, gathered from its events.
 struct TextChoice {
   std::string text;
+  int32_t num_tokens = 0;  // of the text: a stop string's are not among them
   std::vector<TokenPiece> pieces;
   TextFinish finish = TextFinish::kNone;
   Usage usage;
+
+  void Add(TextEvent event, bool keep_pieces = true);
 };
 
 struct TextResult {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reason.h"
 #include "serve/testing/byte_codec.h"
 
 namespace tandem::serve {
@@ -23,7 +24,8 @@ Script DefaultScript(const std::string& prompt) {
   if (Has(prompt, "fail later")) return {"abcdef", 3};
   if (Has(prompt, "wait too long")) {
     return {"", 0,
-            ResourceExhausted("Maximum queue wait of 60 s has passed, please try again later")};
+            ResourceExhausted("Maximum queue wait of 60 s has passed, please try again later")
+                .WithReason(Reason::kQueueWait)};
   }
   if (Has(prompt, "tandem")) return {"One behind the other.", {}};
   if (Has(prompt, "emoji")) return {"h\xC3\xA9llo \xF0\x9F\x99\x82!", {}};
@@ -54,8 +56,10 @@ Result<RequestId> FakeEngine::Submit(Request request) {
   const Script script = options_.script ? options_.script(prompt) : DefaultScript(prompt);
   const MutexLock lock(mutex_);
   if (static_cast<int>(sequences_.size()) + request.num_choices > options_.max_open) {
-    return ResourceExhausted(fmt::format(
-        "Maximum queue size of {} has been reached, please try again later", options_.max_open));
+    return ResourceExhausted(
+               fmt::format("Maximum queue size of {} has been reached, please try again later",
+                           options_.max_open))
+        .WithReason(Reason::kQueueFull);
   }
   const RequestId id = next_id_++;
   for (int32_t choice = 0; choice < request.num_choices; ++choice) {

@@ -22,7 +22,7 @@ struct Script {
   std::string answer;                // its bytes, then the end token; max_tokens may cut it
   std::optional<size_t> fail_after;  // tokens, then kFailed with `failure`
   Status failure = Internal("the device is lost");
-  // Of the choices behind the first, when they are to differ from it; these do not fail.
+  // Of the choices after the first, when they are to differ from it; these do not fail.
   std::optional<std::string> later_answer = {};
 };
 

@@ -20,9 +20,12 @@ class TestServer {
   explicit TestServer(FakeEngineOptions engine_options = {}, ServerOptions options = {},
                       ServiceOptions service_options = {})
       : engine(std::move(engine_options)),
-        service(engine, codec, GenerationDefaults(), clock, service_options, &metrics) {
+        service(std::make_shared<GenerateService>(engine, codec, GenerationDefaults(), clock,
+                                                  service_options, &metrics)) {
+    const Status added = models.Add("tandem", service, TritonAliases());
+    TANDEM_CHECK(added.ok(), added.message());
     options.http.port = 0;
-    Result<std::unique_ptr<Server>> started = Server::Start(options, service, metrics);
+    Result<std::unique_ptr<Server>> started = Server::Start(options, models, metrics);
     TANDEM_CHECK(started.ok(), started.status().message());
     server = *std::move(started);
   }
@@ -35,7 +38,8 @@ class TestServer {
   ByteCodec codec;
   SteadyClock clock;
   Metrics metrics;
-  GenerateService service;
+  std::shared_ptr<GenerateService> service;
+  ModelRegistry models;
   std::unique_ptr<Server> server;
 };
 
