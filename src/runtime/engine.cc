@@ -160,7 +160,8 @@ Result<RequestId> Engine::Submit(Request request) {
   TANDEM_RETURN_IF_ERROR(impl_->inbox.HasRoom(request.num_choices));
   auto open = std::make_shared<OpenRequest>();
   open->id = ++impl_->last_id;
-  open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id));
+  // A drawn seed is told back as a JSON number: 53 bits are what every reader of one keeps.
+  open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id) >> 11);
   open->submitted = impl_->clock.Now();
   open->request = std::move(request);
   std::vector<int32_t> mailboxes;

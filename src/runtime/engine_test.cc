@@ -102,6 +102,7 @@ TEST_F(EngineTest, ARandomSeedIsDrawnToldAndGivesTheSameTextAgain) {
   const Output first = RunOne(request);
   const Output second = RunOne(request);
   EXPECT_NE(first.usage.seed, second.usage.seed);
+  EXPECT_LT(std::max(first.usage.seed, second.usage.seed), uint64_t{1} << 53);
   request.seed = first.usage.seed;
   EXPECT_EQ(RunOne(request).tokens, first.tokens);
 }
@@ -362,8 +363,8 @@ TEST_F(EngineTest, HigherPriorityStartsFirst) {
 class DeadEnd final : public TokenConstraint {
  public:
   explicit DeadEnd(int32_t length) : left_(length) {}
-  void FillMask(const int32_t* /*ahead*/, int32_t num_ahead, uint32_t* allowed) override {
-    if (num_ahead >= left_) allowed[0] = allowed[1] = 0;
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
+    if (static_cast<int32_t>(ahead.size()) >= left_) allowed[0] = allowed[1] = 0;
   }
   void Commit(const int32_t* /*tokens*/, int32_t num_tokens) override { left_ -= num_tokens; }
   std::unique_ptr<TokenConstraint> Clone() const override {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <span>
 #include <string>
 #include <thread>
@@ -139,6 +140,44 @@ TEST(GenerateServiceTest, LongPromptsGoThroughTheWorker) {
   options.inline_prompt_bytes = 0;
   Fixture every(FakeEngineOptions(), options);
   EXPECT_EQ(every.service.Generate(Ask("tandem", 3))->choices.at(0).text, "One");
+}
+
+// Tokenizes nothing until it is opened.
+class GatedCodec final : public ByteCodec {
+ public:
+  Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special) const override {
+    is_open.wait(false);
+    return ByteCodec::Encode(text, add_special);
+  }
+  void Open() {
+    is_open = true;
+    is_open.notify_all();
+  }
+  std::atomic<bool> is_open{false};
+};
+
+TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {
+  FakeEngine engine;
+  GatedCodec codec;
+  FakeClock clock;
+  ServiceOptions options;
+  options.inline_prompt_bytes = 0;
+  GenerateService service(engine, codec, GenerationDefaults(), clock, options);
+  clock.Advance(std::chrono::seconds(10));
+  const auto ask = [&](std::chrono::seconds timeout) {
+    TextRequest request = Ask("tandem");
+    request.timeout = timeout;
+    return service.Start(std::move(request));
+  };
+  const auto in_time = ask(std::chrono::seconds(3));
+  const auto too_late = ask(std::chrono::seconds(1));
+  clock.Advance(std::chrono::seconds(2));  // in the tokenizer's queue
+  codec.Open();
+  TextEvent event;
+  ASSERT_TRUE(too_late->Next(event));
+  EXPECT_EQ(event.error.code(), Code::kDeadlineExceeded);
+  ASSERT_TRUE(in_time->Next(event));
+  EXPECT_EQ(engine.last_request().deadline, Nanos(std::chrono::seconds(13)));
 }
 
 TEST(GenerateServiceTest, AStreamThatIsDroppedFreesItsSequence) {

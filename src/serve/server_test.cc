@@ -112,6 +112,24 @@ TEST(ServerTest, StreamsHoldStopStringsBackAcrossChunks) {
   EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
 }
 
+TEST(ServerTest, OffsetsOfAStreamsLogProbsCountCharacters) {
+  const TestServer server;
+  HttpClient client = server.Client();
+  const std::string body = R"({"prompt":"emoji","max_tokens":12,"logprobs":0,"stream":true})";
+  ASSERT_EQ(client.OpenStream(kCompletions, body)->status, 200);
+  std::vector<int64_t> offsets;
+  for (std::string data = client.NextEvent()->value(); data != "[DONE]";
+       data = client.NextEvent()->value()) {
+    const Json json = ParseJson(data).value();
+    const Json* logprobs = json.Find("choices")->AsArray()->front().Find("logprobs");
+    if (logprobs->is_null()) continue;
+    for (const Json& offset : *logprobs->Find("text_offset")->AsArray()) {
+      offsets.push_back(*offset.AsInt());
+    }
+  }
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 1, 1, 2, 3, 4, 5, 6, 6, 6, 6, 7}));
+}
+
 TEST(ServerTest, AConnectionStreamsAgainAndAgain) {
   TestServer server;
   HttpClient client = server.Client();
@@ -520,7 +538,7 @@ TEST(ServerTest, OptionsReachTheEngine) {
   EXPECT_EQ(request.sampling.min_tokens, 2);
   EXPECT_EQ(request.seed, 11u);
   EXPECT_EQ(request.num_choices, 2);
-  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_TRUE(request.end_ids.empty());
   EXPECT_FALSE(request.use_draft);
   EXPECT_NE(request.constraint, nullptr);
   ASSERT_EQ(request.logit_bias.size(), 1u);
@@ -531,6 +549,14 @@ TEST(ServerTest, OptionsReachTheEngine) {
   const Request greedy = server.engine.last_request();
   EXPECT_TRUE(greedy.sampling.greedy());
   EXPECT_TRUE(greedy.end_ids.empty());
+  ASSERT_EQ(client
+                .Post(kGenerate, R"({"text_input":"x","max_tokens":3,"end_id":-1,
+                                     "stop_words":["</s>"],"bad_words":["</s>"]})")
+                ->status,
+            200);
+  const Request special = server.engine.last_request();
+  EXPECT_EQ(special.end_ids, std::vector<int32_t>{ByteCodec::kEnd});
+  EXPECT_EQ(special.banned_sequences, (std::vector<std::vector<int32_t>>{{ByteCodec::kEnd}}));
 }
 
 TEST(ServerTest, ModelsComeAndGoWhileOthersServe) {

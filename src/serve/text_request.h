@@ -49,17 +49,19 @@ struct TextRequest {
   int64_t num_choices = 1;
   int64_t num_top_logprobs = -1;  // as ops::SamplingParams
 
-  std::vector<std::string> stop;       // matched on decoded text; not part of the answer
-  std::vector<std::string> bad_words;  // never generated
+  // Not part of the answer, never generated. Matched on decoded text, and by its id the special
+  // token whose name one is.
+  std::vector<std::string> stop;
+  std::vector<std::string> bad_words;
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
   std::vector<std::pair<std::string, double>> word_bias;  // every token of the word
   std::optional<int64_t> end_id;                          // instead of the model's; -1: none
   bool ignore_eos = false;
   bool use_draft = true;
   std::optional<double> priority;
-  std::optional<Nanos> timeout;  // from the moment the service gets it
+  std::optional<Nanos> timeout;  // from the moment the service gets it; queues count
 
-  bool continues_prompt = false;  // the answer is read behind the prompt: its leading space counts
+  bool continues_prompt = false;  // the answer is read after the prompt: a leading space is kept
   bool stream = false;            // a slow reader of a stream is cut at ServiceLimits::stream_bytes
 };
 

@@ -292,6 +292,7 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
     TANDEM_ASSIGN_OR_RETURN(options.messages, ReadMessages(body));
     call.prompts.push_back(std::move(options));
   } else {
+    options.continues_prompt = true;
     TANDEM_RETURN_IF_ERROR(ReadPrompts(body, options, call.prompts));
   }
   if (call.prompts.size() > 1 &&

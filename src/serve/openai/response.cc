@@ -118,6 +118,11 @@ void WriteUsage(const CallUsage& usage, JsonWriter& writer) {
   writer.EndObject();
 }
 
+// As it may have been given: a negative one is a large one without its sign.
+void WriteSeed(const CallUsage& usage, JsonWriter& writer) {
+  writer.Key("seed").Int(static_cast<int64_t>(usage.seed));
+}
+
 void WriteHeader(const ResponseHeader& header, std::string_view object, JsonWriter& writer) {
   writer.Key("id").String(header.id).Key("object").String(object);
   writer.Key("created").Int(header.created).Key("model").String(header.model);
@@ -172,7 +177,8 @@ std::string FormatResponse(const ResponseHeader& header, const std::vector<TextC
   }
   writer.EndArray();
   WriteUsage(usage, writer);
-  writer.Key("seed").Uint(usage.seed).EndObject();
+  WriteSeed(usage, writer);
+  writer.EndObject();
   return out;
 }
 
@@ -189,7 +195,7 @@ std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
   writer.EndArray();
   if (options.usage != nullptr) {
     WriteUsage(*options.usage, writer);
-    if (choice == nullptr) writer.Key("seed").Uint(options.usage->seed);
+    if (choice == nullptr) WriteSeed(*options.usage, writer);
   } else if (options.null_usage) {
     writer.Key("usage").Null();
   }

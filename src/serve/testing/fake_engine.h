@@ -24,6 +24,8 @@ struct Script {
   Status failure = Internal("the device is lost");
   // Of the choices after the first, when they are to differ from it; these do not fail.
   std::optional<std::string> later_answer = {};
+  // Instead of the answer's bytes, for another codec than ByteCodec.
+  std::vector<int32_t> tokens = {};
 };
 
 struct FakeEngineOptions {
@@ -63,7 +65,7 @@ class FakeEngine final : public EngineClient {
   struct Sequence {
     RequestId request;
     int32_t choice;
-    Script script;
+    Script script;  // with `tokens`
     size_t position = 0;
     int32_t max_tokens;
     int32_t prompt_tokens;

@@ -18,9 +18,11 @@ namespace tandem::serve {
 class TestServer {
  public:
   explicit TestServer(FakeEngineOptions engine_options = {}, ServerOptions options = {},
-                      ServiceOptions service_options = {})
+                      ServiceOptions service_options = {},
+                      std::unique_ptr<TextCodec> text_codec = std::make_unique<ByteCodec>())
       : engine(std::move(engine_options)),
-        service(std::make_shared<GenerateService>(engine, codec, GenerationDefaults(), clock,
+        codec(std::move(text_codec)),
+        service(std::make_shared<GenerateService>(engine, *codec, GenerationDefaults(), clock,
                                                   service_options, &metrics)) {
     const Status added = models.Add("tandem", service, TritonAliases());
     TANDEM_CHECK(added.ok(), added.message());
@@ -35,7 +37,7 @@ class TestServer {
   }
 
   FakeEngine engine;
-  ByteCodec codec;
+  const std::unique_ptr<TextCodec> codec;
   SteadyClock clock;
   Metrics metrics;
   std::shared_ptr<GenerateService> service;
