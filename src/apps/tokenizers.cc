@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "text/tokenizer.h"
 
@@ -26,7 +27,7 @@ Status CheckDraft(const std::filesystem::path& target, const Session& session) {
   TANDEM_RETURN_IF_ERROR(
       ours->FitsVocabulary(rows).Annotate("the draft's vocabulary is smaller than the target's"));
   std::string differs;
-  if (std::filesystem::exists(session.draft->folder / "tokenizer.json")) {
+  if (NameExists(session.draft->folder / "tokenizer.json")) {
     TANDEM_ASSIGN_OR_RETURN(const auto drafts, Tokenizer::Load(session.draft->folder));
     TANDEM_RETURN_IF_ERROR(ours->CompatibleWith(*drafts).Annotate(
         "the draft's tokenizer differs from the target's, so it cannot draft for it"));

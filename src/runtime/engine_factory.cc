@@ -1,4 +1,6 @@
 // Engine::Create: from loaded models and options to the parts of an engine.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "model/kv_pool.h"
@@ -12,34 +14,23 @@
 namespace tandem {
 namespace {
 
-int64_t BytesOf(const ops::LinearWeight& weight) {
-  return static_cast<int64_t>(weight.data.bytes() + weight.bias.bytes() + weight.scales.bytes());
-}
-
-int64_t BytesOf(const Weights& weights) {
-  auto bytes = static_cast<int64_t>(weights.embedding.bytes() + weights.final_norm.bytes() +
-                                    weights.rope_cos.bytes() + weights.rope_sin.bytes()) +
-               BytesOf(weights.head);
-  for (const LayerWeights& layer : weights.layers) {
-    bytes += static_cast<int64_t>(layer.input_norm.bytes() + layer.post_norm.bytes()) +
-             BytesOf(layer.qkv) + BytesOf(layer.out) + BytesOf(layer.gate_up) + BytesOf(layer.down);
-  }
-  return bytes;
-}
-
-// Rows of the rotary tables: weights may have been loaded for fewer positions than the model has.
+// Weights may have been loaded for fewer positions than the model has.
 int64_t MaxPositions(const Weights& weights) {
-  const int64_t row_bytes = weights.spec.head_dim / 2 * int64_t{sizeof(float)};
-  const auto rows = static_cast<int64_t>(weights.rope_cos.bytes()) / row_bytes;
-  return std::min(weights.spec.max_positions, rows);
+  return std::min(weights.spec.max_positions, weights.max_positions);
 }
 
 // A model without weights is none.
 ModelMemory MemoryOf(const EngineModel& model) {
   if (model.weights == nullptr) return {};
   return {.spec = &model.weights->spec,
-          .weight_bytes = BytesOf(*model.weights),
+          .weight_bytes = model.weights->bytes,
           .max_positions = MaxPositions(*model.weights)};
+}
+
+// What memory was refused for, and the options that make it smaller. Other errors stay as they are.
+Status Explain(const Status& status, std::string_view what, std::string_view smaller) {
+  if (status.code() != Code::kResourceExhausted) return status;
+  return status.Annotate(fmt::format("no memory for {} (a smaller {} helps)", what, smaller));
 }
 
 Result<std::unique_ptr<Executor>> MakeExecutor(const EngineOptions& options,
@@ -49,26 +40,39 @@ Result<std::unique_ptr<Executor>> MakeExecutor(const EngineOptions& options,
     return std::unique_ptr<Executor>(
         std::make_unique<CpuExecutor>(config, backend.ops(), std::move(models), meter));
   }
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,
-                          DeviceExecutor::Create(config, backend, std::move(models)));
-  return std::unique_ptr<Executor>(std::move(executor));
+  Result<std::unique_ptr<DeviceExecutor>> executor =
+      DeviceExecutor::Create(config, backend, std::move(models));
+  if (!executor.ok()) {
+    return Explain(executor.status(), "the state of running requests",
+                   "--max_batch_size or --max_seq_len");
+  }
+  return std::unique_ptr<Executor>(*std::move(executor));
 }
 
 Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan,
                              const EngineOptions& options, ops::Backend& backend,
                              std::vector<Buffer>& buffers) {
   const DType stored = options.kv_cache_dtype.value_or(spec.dtype);
-  TANDEM_ASSIGN_OR_RETURN(OwnedKvPool owned,
-                          MakeKvPool(spec, stored, plan.num_blocks, options.block_tokens, backend));
-  buffers.push_back(std::move(owned.memory));
-  return owned.pool;
+  Result<OwnedKvPool> owned =
+      MakeKvPool(spec, stored, plan.num_blocks, options.block_tokens, backend);
+  if (!owned.ok()) {
+    return Explain(owned.status(), "the key-value cache",
+                   "--kv_cache_bytes or --kv_cache_free_gpu_mem_fraction");
+  }
+  buffers.push_back(std::move(owned->memory));
+  return owned->pool;
 }
 
 Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Backend& backend,
-                                              int32_t max_rows, int32_t max_logits_rows) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
-                          Decoder::Create(model.weights, backend, max_rows, max_logits_rows));
-  return std::unique_ptr<ForwardPass>(std::make_unique<DecoderPass>(std::move(decoder)));
+                                              int32_t max_rows, int32_t max_logits_rows,
+                                              Heartbeat& heartbeat) {
+  Result<std::unique_ptr<Decoder>> decoder =
+      Decoder::Create(model.weights, backend, max_rows, max_logits_rows, &heartbeat);
+  if (!decoder.ok()) {
+    return Explain(decoder.status(), "a model's scratch buffers",
+                   "--max_num_tokens or --max_batch_size");
+  }
+  return std::unique_ptr<ForwardPass>(std::make_unique<DecoderPass>(*std::move(decoder)));
 }
 
 }  // namespace
@@ -92,13 +96,16 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   const int32_t logits_rows = parts.limits.max_logits_rows;
 
   ExecutorModels models;
-  TANDEM_ASSIGN_OR_RETURN(models.target, MakePass(target, backend, rows, logits_rows));
+  parts.heartbeat = std::make_unique<Heartbeat>(clock);
+  TANDEM_ASSIGN_OR_RETURN(models.target,
+                          MakePass(target, backend, rows, logits_rows, *parts.heartbeat));
   TANDEM_ASSIGN_OR_RETURN(models.target_pool,
                           MakePool(target.weights->spec, memory, options, backend, models.memory));
   parts.costs = std::make_unique<CostTable>();
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (parts.has_draft) {
-    TANDEM_ASSIGN_OR_RETURN(models.draft, MakePass(draft, backend, rows, options.max_batch_size));
+    TANDEM_ASSIGN_OR_RETURN(
+        models.draft, MakePass(draft, backend, rows, options.max_batch_size, *parts.heartbeat));
     TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
                             MakePool(draft.weights->spec, memory, options, backend, models.memory));
   }
@@ -111,12 +118,17 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                           std::min(most, parts.limits.draft_max_positions),
                           options.max_batch_size});
     }
-    TANDEM_RETURN_IF_ERROR(MeasureCosts(subjects, backend, clock, *parts.costs));
+    const Status measured = MeasureCosts(subjects, backend, clock, *parts.costs);
+    if (!measured.ok()) {
+      return Explain(measured, "measuring what passes cost", "--max_num_tokens");
+    }
   }
 
   const ExecutorConfig config = MakeExecutorConfig(options, parts.limits);
   TANDEM_ASSIGN_OR_RETURN(parts.executor, MakeExecutor(options, config, backend, std::move(models),
                                                        CostMeter{&clock, parts.costs.get()}));
+  // What was enqueued since loading began has run, or the device has failed.
+  TANDEM_RETURN_IF_ERROR(backend.Synchronize());
   return FromParts(std::move(parts), clock);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +25,11 @@ struct Fixture {
   SteadyClock clock;
   Metrics metrics;
   GenerateService service;
+
+  std::string MetricsText() const {
+    const EngineStats stats = engine.Stats();
+    return metrics.Text(std::span(&stats, 1));
+  }
 };
 
 TextRequest Ask(std::string prompt, std::optional<int64_t> max_tokens = {}) {
@@ -104,10 +110,9 @@ TEST(GenerateServiceTest, AFailedChoiceTakesTheOthersAlongAndCountsOnce) {
   EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
   // Behind its answer the service has seen all events of the request before.
   EXPECT_TRUE(f.service.Generate(Ask("tandem")).ok());
-  EXPECT_NE(
-      f.metrics.Text(f.engine.Stats()).find(R"(tandem_requests_failed_total{code="INTERNAL"} 1)"),
-      std::string::npos);
-  EXPECT_EQ(f.metrics.Text(f.engine.Stats()).find(R"(code="UNAVAILABLE")"), std::string::npos);
+  EXPECT_NE(f.MetricsText().find(R"(tandem_requests_failed_total{code="INTERNAL"} 1)"),
+            std::string::npos);
+  EXPECT_EQ(f.MetricsText().find(R"(code="UNAVAILABLE")"), std::string::npos);
 }
 
 TEST(GenerateServiceTest, AnswersEveryChoice) {
@@ -185,6 +190,17 @@ TEST(GenerateServiceTest, AStreamThatIsDroppedFreesItsSequence) {
   EXPECT_EQ(f.engine.open_sequences(), 1);
   stream.reset();
   EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
+  EXPECT_NE(f.MetricsText().find("tandem_requests_cancelled_total 1\n"), std::string::npos);
+}
+
+TEST(GenerateServiceTest, WhatEndedByItselfIsNotCancelled) {
+  Fixture f;
+  EXPECT_TRUE(f.service.Generate(Ask("tandem")).ok());
+  EXPECT_FALSE(f.service.Generate(Ask("fail now")).ok());
+  TextRequest stopped = Ask("endless");
+  stopped.stop = {"gh"};
+  EXPECT_TRUE(f.service.Generate(std::move(stopped)).ok());
+  EXPECT_NE(f.MetricsText().find("tandem_requests_cancelled_total 0\n"), std::string::npos);
 }
 
 TEST(GenerateServiceTest, AReaderThatFallsBehindIsCutWithAnError) {
@@ -199,6 +215,8 @@ TEST(GenerateServiceTest, AReaderThatFallsBehindIsCutWithAnError) {
   Status last;
   while (stream->Next(event)) last = event.error;
   EXPECT_EQ(last.code(), Code::kResourceExhausted);
+  EXPECT_NE(f.MetricsText().find(R"(tandem_requests_failed_total{code="RESOURCE_EXHAUSTED"} 1)"),
+            std::string::npos);
 }
 
 TEST(GenerateServiceTest, CloseEndsOpenRequestsAndRefusesNewOnes) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
+
+#include "base/reason.h"
+#include "runtime/request/sampling_ranges.h"
 
 namespace tandem::serve {
 namespace {
@@ -29,31 +31,37 @@ T Or(const std::optional<T>& asked, const std::optional<T>& otherwise, T neutral
 }
 
 Status CheckSampling(const SamplingFields& fields) {
-  struct Row {
-    std::string_view name;
-    const std::optional<double>& value;
-    double low, high;
+  const std::pair<SamplingRange, const std::optional<double>&> numbers[] = {
+      {SamplingRangeOf("temperature"), fields.temperature},
+      {SamplingRangeOf("top_p"), fields.top_p},
+      {SamplingRangeOf("top_p_min"), fields.top_p_min},
+      {SamplingRangeOf("top_p_decay"), fields.top_p_decay},
+      {SamplingRangeOf("min_p"), fields.min_p},
+      {SamplingRangeOf("repetition_penalty"), fields.repetition_penalty},
+      {SamplingRangeOf("presence_penalty"), fields.presence_penalty},
+      {SamplingRangeOf("frequency_penalty"), fields.frequency_penalty},
   };
-  const Row rows[] = {
-      {"temperature", fields.temperature, 0, 100},
-      {"top_p", fields.top_p, 0, 1},
-      {"top_p_min", fields.top_p_min, 0, 1},
-      {"top_p_decay", fields.top_p_decay, 0, 1},
-      {"min_p", fields.min_p, 0, 1},
-      {"repetition_penalty", fields.repetition_penalty, 0.01, 100},
-      {"presence_penalty", fields.presence_penalty, -100, 100},
-      {"frequency_penalty", fields.frequency_penalty, -100, 100},
-  };
-  for (const Row& row : rows) {
-    if (row.value) TANDEM_RETURN_IF_ERROR(CheckRange(row.name, *row.value, row.low, row.high));
+  for (const auto& [range, value] : numbers) {
+    if (!value || range.Contains(*value)) continue;
+    return FieldError(
+        range.name,
+        range.above_low
+            ? fmt::format("must be a number above {} and at most {}", range.low, range.high)
+            : fmt::format("must be a number from {} to {}", range.low, range.high));
   }
-  constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-  TANDEM_RETURN_IF_ERROR(CheckInteger("top_k", fields.top_k.value_or(0), -1, kMaxInt));
-  TANDEM_RETURN_IF_ERROR(
-      CheckInteger("top_p_reset_id", fields.top_p_reset_id.value_or(-1), -1, kMaxInt));
-  TANDEM_RETURN_IF_ERROR(
-      CheckInteger("no_repeat_ngram_size", fields.no_repeat_ngram_size.value_or(0), 0, kMaxInt));
-  return CheckInteger("min_tokens", fields.min_tokens.value_or(0), 0, kMaxInt);
+  const std::pair<SamplingRange, const std::optional<int64_t>&> integers[] = {
+      {SamplingRangeOf("top_k"), fields.top_k},
+      {SamplingRangeOf("top_p_reset_id"), fields.top_p_reset_id},
+      {SamplingRangeOf("no_repeat_ngram_size"), fields.no_repeat_ngram_size},
+      {SamplingRangeOf("min_tokens"), fields.min_tokens},
+  };
+  for (const auto& [range, value] : integers) {
+    // Some clients write -1 for a top_k that is off.
+    if (!value || (range.name == "top_k" && *value == -1)) continue;
+    TANDEM_RETURN_IF_ERROR(CheckInteger(range.name, *value, static_cast<int64_t>(range.low),
+                                        static_cast<int64_t>(range.high)));
+  }
+  return {};
 }
 
 ops::SamplingParams Neutral(const SamplingFields& fields) {
@@ -113,12 +121,13 @@ Status CheckWords(std::string_view field, const std::vector<std::string>& words,
 }
 
 Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_len) {
-  return FieldError(
-      "max_tokens",
-      fmt::format(
-          "This model's {} is {} tokens. However, you requested {} tokens ({} in the prompt, "
-          "{} in the completion). Please reduce the length of either one.",
-          kContextLength, max_seq_len, prompt_tokens + max_tokens, prompt_tokens, max_tokens));
+  return FieldError("max_tokens",
+                    fmt::format("This model's {} is {} tokens. However, you requested {} tokens "
+                                "({} in the prompt, "
+                                "{} in the completion). Please reduce the length of either one.",
+                                kContextLength, max_seq_len, prompt_tokens + max_tokens,
+                                prompt_tokens, max_tokens))
+      .WithReason(Reason::kContextLength);
 }
 
 Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
@@ -127,12 +136,13 @@ Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
   return FieldError("prompt",
                     fmt::format("This model's {} is {} tokens (max_input_len). However, your "
                                 "prompt has {} tokens. Please shorten it.",
-                                kInputLength, engine.max_input_len, prompt_tokens));
+                                kInputLength, engine.max_input_len, prompt_tokens))
+      .WithReason(Reason::kContextLength);
 }
 
 // INVALID_ARGUMENT of the codec's is the field's; other errors are as they are.
 Status AtField(std::string_view field, const Status& status) {
-  const bool is_named = status.code() != Code::kInvalidArgument || !FieldOf(status).empty();
+  const bool is_named = status.code() != Code::kInvalidArgument || !status.field().empty();
   return is_named ? status : FieldError(field, status.message());
 }
 
@@ -158,10 +168,11 @@ Result<std::vector<int32_t>> Tokenize(std::string_view field, std::string_view t
     const auto tokens = codec.Encode(Beginning(text, bytes), add_special_tokens);
     if (!tokens.ok()) return AtField(field, tokens.status());
     if (tokens->size() > most) {
-      return FieldError(
-          field, fmt::format("This model's {} is {} tokens. However, your prompt of {} bytes has "
-                             "more than {} tokens. Please reduce its length.",
-                             kContextLength, engine.max_seq_len, text.size(), most));
+      return FieldError(field, fmt::format(
+                                   "This model's {} is {} tokens. However, your prompt of {} bytes "
+                                   "has more than {} tokens. Please reduce its length.",
+                                   kContextLength, engine.max_seq_len, text.size(), most))
+          .WithReason(Reason::kContextLength);
     }
   }
   Result<std::vector<int32_t>> tokens = codec.Encode(text, add_special_tokens);
@@ -266,27 +277,6 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
 }
 
 }  // namespace
-
-Status FieldError(std::string_view field, std::string_view sentence) {
-  return InvalidArgument(fmt::format("{}: {}", field, sentence));
-}
-
-std::string FieldOf(const Status& status) {
-  const std::string& message = status.message();
-  const size_t end = message.find(": ");
-  if (end == std::string::npos || end == 0 || end > 64) return "";
-  const std::string field = message.substr(0, end);
-  const auto is_name = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '[' ||
-           c == ']';
-  };
-  return std::all_of(field.begin(), field.end(), is_name) ? field : "";
-}
-
-bool IsContextLengthError(const Status& status) {
-  return status.message().find(kContextLength) != std::string::npos ||
-         status.message().find(kInputLength) != std::string::npos;
-}
 
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,

@@ -31,10 +31,4 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
                              const RequestLimits& limits, Nanos arrived);
 
-// INVALID_ARGUMENT "field: sentence", and the field of such a message (empty when it names none).
-Status FieldError(std::string_view field, std::string_view sentence);
-std::string FieldOf(const Status& status);
-// FieldError's code for prompts that do not fit; clients look for these words.
-bool IsContextLengthError(const Status& status);
-
 }  // namespace tandem::serve

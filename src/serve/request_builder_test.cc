@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "base/reason.h"
 #include "serve/testing/byte_codec.h"
 
 namespace tandem::serve {
@@ -25,7 +26,7 @@ std::string FieldAtFault(const std::function<void(TextRequest&)>& change) {
   const Result<Request> built = Build(change);
   if (built.ok()) return "nothing";
   EXPECT_EQ(built.status().code(), Code::kInvalidArgument);
-  return FieldOf(built.status());
+  return built.status().field();
 }
 
 TEST(RequestBuilderTest, TokenizesAndTakesTheRestOfTheContextByDefault) {
@@ -95,7 +96,7 @@ TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
 
 TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {
   const auto is_context_error = [](const std::function<void(TextRequest&)>& change) {
-    return IsContextLengthError(Build(change).status());
+    return Build(change).status().reason() == Reason::kContextLength;
   };
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.max_tokens = 95; }));
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(150, 'a'); }));
@@ -176,7 +177,7 @@ TEST(RequestBuilderTest, SaysThatAPromptIsLongerThanPromptsMayBe) {
   EXPECT_EQ(refused.message(),
             "prompt: This model's maximum prompt length is 90 tokens (max_input_len). However, "
             "your prompt has 91 tokens. Please shorten it.");
-  EXPECT_TRUE(IsContextLengthError(refused));
+  EXPECT_EQ(refused.reason(), Reason::kContextLength);
 }
 
 TEST(RequestBuilderTest, PassesBiasBadWordsAndEndThrough) {
@@ -195,11 +196,6 @@ TEST(RequestBuilderTest, PassesBiasBadWordsAndEndThrough) {
   EXPECT_TRUE(built->end_ids.empty());
   EXPECT_EQ(built->seed, 7u);
   EXPECT_EQ(built->deadline, Nanos(std::chrono::seconds(3)));
-}
-
-TEST(FieldOfTest, ReadsNothingIntoOtherSentences) {
-  EXPECT_EQ(FieldOf(InvalidArgument("the body is not valid JSON: x")), "");
-  EXPECT_EQ(FieldOf(FieldError("messages[0].role", "must be a string")), "messages[0].role");
 }
 
 }  // namespace

@@ -91,11 +91,15 @@ struct TextEvent {
   Status error;
 };
 
+// One answer, gathered from its events.
 struct TextChoice {
   std::string text;
+  int32_t num_tokens = 0;  // of the text: a stop string's are not among them
   std::vector<TokenPiece> pieces;
   TextFinish finish = TextFinish::kNone;
   Usage usage;
+
+  void Add(TextEvent event, bool keep_pieces = true);
 };
 
 struct TextResult {

@@ -35,9 +35,10 @@ void CpuExecutor::Sample(const BatchPlan& plan) {
   verifier_.Sample(plan, results_[sampled_++ % kMaxLaunched]);
 }
 
-void CpuExecutor::Land(StepResult& result) {
+Status CpuExecutor::Land(StepResult& result) {
   TANDEM_CHECK(landed_ < sampled_, "no step in flight");
   std::swap(result, results_[landed_++ % kMaxLaunched]);
+  return {};
 }
 
 // The models share block ids, so one table and one copy serve both.

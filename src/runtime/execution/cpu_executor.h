@@ -26,7 +26,7 @@ class CpuExecutor final : public Executor {
   void Propose(const BatchPlan& plan) override;
   void Run(const BatchPlan& plan) override;
   void Sample(const BatchPlan& plan) override;
-  void Land(StepResult& result) override;
+  Status Land(StepResult& result) override;
 
  private:
   void ApplyBlocks(const BatchPlan& plan);

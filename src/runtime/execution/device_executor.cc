@@ -76,8 +76,8 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(const ExecutorCon
       new DeviceExecutor(config, backend, std::move(models), std::move(memory), std::move(slots)));
 }
 
-// The memory goes when nothing enqueued works on it any more; what a kernel did wrong was said when
-// its step landed.
+// The memory goes when nothing enqueued works on it any more; what failed was told when its step
+// should have landed.
 DeviceExecutor::~DeviceExecutor() { static_cast<void>(backend_.Synchronize()); }
 
 void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init) {
@@ -86,7 +86,8 @@ void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init) {
       .constraint = init.constraint,
       .request = init.request,
       .draft_lag = static_cast<int32_t>(init.tokens.size()) - init.computed[1]};
-  device_slots_->Add(sampled_, slot, init);
+  const Status added = device_slots_->Add(sampled_, slot, init);
+  if (failure_.ok()) failure_ = added;
 }
 
 void DeviceExecutor::RemoveSequence(int32_t slot) {
@@ -315,7 +316,8 @@ void DeviceExecutor::SendMasks(const BatchPlan& plan) {
 void DeviceExecutor::Settle(uint64_t step) {
   if (step < settled_) return;
   settled_ = step + 1;
-  backend_.WaitFor(static_cast<int>(step % kMaxLaunched));
+  if (failure_.ok()) failure_ = backend_.WaitFor(static_cast<int>(step % kMaxLaunched));
+  if (!failure_.ok()) return;  // what lies in the host's memory is of an earlier step
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
                                              std::to_string(host.status->broken));
@@ -331,9 +333,10 @@ void DeviceExecutor::Settle(uint64_t step) {
   }
 }
 
-void DeviceExecutor::Land(StepResult& result) {
+Status DeviceExecutor::Land(StepResult& result) {
   TANDEM_CHECK(landed_ < sampled_, "no step in flight");
   Settle(landed_);
+  if (!failure_.ok()) return failure_;
   const Step& step = steps_[landed_ % kMaxLaunched];
   const DeviceMemory::HostResults host = memory_->ResultsOf(landed_);
   result.step = step.number;
@@ -354,6 +357,7 @@ void DeviceExecutor::Land(StepResult& result) {
     result.tokens.insert(result.tokens.end(), tokens, tokens + from.num_tokens);
   }
   ++landed_;
+  return {};
 }
 
 }  // namespace tandem

@@ -1,6 +1,6 @@
 // DeviceExecutor: an executor whose sequence state lies in backend memory. A step is enqueued as a
 // whole: the plan goes to the device in one copy, rows, drafts, draws and lengths are made there
-// (ops::RoundOps), and the results come back in one copy behind which the step's mark stands. The
+// (ops::RoundOps), and the results come back in one copy, after which the step's mark stands. The
 // host reads nothing in between; Land waits for the mark. Steps that only decode run as graphs on
 // buckets of rows, steps with prompts kernel by kernel; numbers that only the device knows are
 // bounded by the plan, and what lies between is inert.
@@ -42,7 +42,7 @@ class DeviceExecutor final : public Executor {
   void Propose(const BatchPlan& plan) override;
   void Run(const BatchPlan& plan) override;
   void Sample(const BatchPlan& plan) override;
-  void Land(StepResult& result) override;
+  Status Land(StepResult& result) override;
 
  private:
   // What the host keeps of a sequence.
@@ -106,6 +106,7 @@ class DeviceExecutor final : public Executor {
   uint64_t sampled_ = 0;                  // steps launched
   uint64_t settled_ = 0;                  // steps whose results have been looked at
   uint64_t landed_ = 0;                   // steps taken out
+  Status failure_;                        // the device's first, told by Land
 };
 
 }  // namespace tandem

@@ -20,10 +20,8 @@ bool NeedsCounts(const ops::SamplingParams& params) {
 }  // namespace
 
 DeviceSlots::DeviceSlots(const DeviceMemory& memory, ops::Backend& backend)
-    : memory_(memory),
-      backend_(backend),
-      long_lists_(static_cast<size_t>(memory.round().slots.max_slots)) {
-  values_.reserve(DeviceMemory::kListValues);
+    : memory_(memory), backend_(backend) {
+  values_.reserve(kMaxListValues);
 }
 
 Result<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(const DeviceMemory& memory,
@@ -36,15 +34,14 @@ Result<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(const DeviceMemory& mem
   return slots;
 }
 
-std::byte* DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
+Result<std::byte*> DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
   Arena& arena = arenas_[step % kMaxLaunched];
   if (arena.step != step) {
     arena.step = step;
     arena.used = 0;
   }
   if (arena.used + bytes > arena.pinned.bytes()) {
-    const Status status = backend_.Synchronize();
-    TANDEM_CHECK(status.ok(), status.message());
+    TANDEM_RETURN_IF_ERROR(backend_.Synchronize());
     arena.used = 0;
   }
   std::byte* place = arena.pinned.As<std::byte>() + arena.used;
@@ -52,7 +49,7 @@ std::byte* DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
   return place;
 }
 
-void DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
+Status DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   const ops::SlotArrays& slots = memory_.round().slots;
   TANDEM_CHECK(static_cast<int32_t>(init.tokens.size()) <= slots.max_seq_len,
                "longer than max_seq_len");
@@ -66,14 +63,13 @@ void DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   patch.record.computed[1] = init.computed[1];
   patch.record.ended = 0;
   patch.sampling.params = init.sampling;
-  FillLists(slot, *init.request, patch.sampling);
   patch.lists = memory_.Lists(slot);
-  const bool fits = values_.size() <= DeviceMemory::kListValues;
-  patch.num_values = fits ? static_cast<int32_t>(values_.size()) : 0;
+  FillLists(patch.lists, *init.request, patch.sampling);
+  patch.num_values = static_cast<int32_t>(values_.size());
 
   const size_t bytes = sizeof(patch) + init.tokens.size_bytes() +
                        static_cast<size_t>(patch.num_values) * sizeof(int32_t);
-  std::byte* pinned = TakePinned(step, bytes);
+  TANDEM_ASSIGN_OR_RETURN(std::byte* const pinned, TakePinned(step, bytes));
   std::memcpy(pinned, &patch, sizeof(patch));
   std::memcpy(pinned + sizeof(patch), init.tokens.data(), init.tokens.size_bytes());
   if (patch.num_values > 0) {
@@ -82,10 +78,12 @@ void DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   }
   backend_.EnqueueCopyToDevice(memory_.patch(), pinned, bytes);
   backend_.round().StartSlot(slots, reinterpret_cast<const ops::SlotPatch*>(memory_.patch()));
+  return {};
 }
 
-// Puts the lists one behind the other and points the sampling record to where they will lie.
-void DeviceSlots::FillLists(int32_t slot, const Request& request, ops::SlotSampling& sampling) {
+// Puts the lists one after the other and points the sampling record to `base`, where they will lie.
+void DeviceSlots::FillLists(const int32_t* base, const Request& request,
+                            ops::SlotSampling& sampling) {
   values_.clear();
   const auto add = [&](const std::vector<int32_t>& list) {
     values_.insert(values_.end(), list.begin(), list.end());
@@ -106,18 +104,7 @@ void DeviceSlots::FillLists(int32_t slot, const Request& request, ops::SlotSampl
     values_.push_back(end);
   }
 
-  int32_t* base = memory_.Lists(slot);
-  if (values_.size() > DeviceMemory::kListValues) {
-    Buffer& own = long_lists_[static_cast<size_t>(slot)];
-    const size_t bytes = values_.size() * sizeof(int32_t);
-    if (own.bytes() < bytes) {
-      Result<Buffer> buffer = backend_.Allocate(bytes);
-      TANDEM_CHECK(buffer.ok(), buffer.status().message());
-      own = std::move(*buffer);
-    }
-    backend_.CopyToDevice(own.data(), values_.data(), bytes);
-    base = own.As<int32_t>();
-  }
+  TANDEM_CHECK(values_.size() <= kMaxListValues, "lists longer than a request may have");
   sampling.end_ids = base;
   sampling.num_end_ids = static_cast<int32_t>(bias_ids);
   sampling.bias_ids = base + bias_ids;

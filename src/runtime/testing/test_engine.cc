@@ -186,6 +186,7 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
     parts.executor = std::make_unique<CpuExecutor>(config, backend.ops(), std::move(models),
                                                    CostMeter{&clock, parts.costs.get()});
   }
+  if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
   return Engine::FromParts(std::move(parts), clock);
 }
 

@@ -4,16 +4,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "serve/engine_client.h"
 
 namespace tandem::serve {
@@ -56,6 +55,8 @@ class FakeEngine final : public EngineClient {
   int num_cancelled() const { return num_cancelled_; }
   // The last request submitted.
   Request last_request() const;
+  // What Stats() says of the engine's health.
+  void SetHealth(double seconds_since_progress, const Status& failure);
   // Holds all sequences still until Resume().
   void Pause();
   void Resume();
@@ -74,20 +75,20 @@ class FakeEngine final : public EngineClient {
   };
 
   void Run();
-  void StepLocked();
+  void StepLocked() TANDEM_REQUIRES(mutex_);
   // The next event of a sequence.
   Event Advance(Sequence& sequence) const;
 
   const FakeEngineOptions options_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Sequence> sequences_;
-  std::deque<Event> events_;
-  Request last_request_;
-  RequestId next_id_ = 1;
-  bool paused_ = false;
-  bool stop_ = false;
-  EngineStats totals_;
+  mutable Mutex mutex_;
+  Condition changed_;
+  std::vector<Sequence> sequences_ TANDEM_GUARDED_BY(mutex_);
+  std::deque<Event> events_ TANDEM_GUARDED_BY(mutex_);
+  Request last_request_ TANDEM_GUARDED_BY(mutex_);
+  RequestId next_id_ TANDEM_GUARDED_BY(mutex_) = 1;
+  bool paused_ TANDEM_GUARDED_BY(mutex_) = false;
+  bool stop_ TANDEM_GUARDED_BY(mutex_) = false;
+  EngineStats totals_ TANDEM_GUARDED_BY(mutex_);
   std::atomic<int> num_cancelled_{0};
   std::thread thread_;
 };

@@ -22,9 +22,12 @@ class TestServer {
                       std::unique_ptr<TextCodec> text_codec = std::make_unique<ByteCodec>())
       : engine(std::move(engine_options)),
         codec(std::move(text_codec)),
-        service(engine, *codec, GenerationDefaults(), clock, service_options, &metrics) {
+        service(std::make_shared<GenerateService>(engine, *codec, GenerationDefaults(), clock,
+                                                  service_options, &metrics)) {
+    const Status added = models.Add("tandem", service, TritonAliases());
+    TANDEM_CHECK(added.ok(), added.message());
     options.http.port = 0;
-    Result<std::unique_ptr<Server>> started = Server::Start(options, service, metrics);
+    Result<std::unique_ptr<Server>> started = Server::Start(options, models, metrics);
     TANDEM_CHECK(started.ok(), started.status().message());
     server = *std::move(started);
   }
@@ -37,7 +40,8 @@ class TestServer {
   const std::unique_ptr<TextCodec> codec;
   SteadyClock clock;
   Metrics metrics;
-  GenerateService service;
+  std::shared_ptr<GenerateService> service;
+  ModelRegistry models;
   std::unique_ptr<Server> server;
 };
 

@@ -1,8 +1,8 @@
-#include "serve/utf8.h"
+#include "base/utf8.h"
 
 #include <algorithm>
 
-namespace tandem::serve {
+namespace tandem {
 
 size_t Utf8SequenceLength(std::string_view text) {
   if (text.empty()) return 0;
@@ -27,4 +27,4 @@ size_t CountCharacters(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, begins));
 }
 
-}  // namespace tandem::serve
+}  // namespace tandem
