@@ -6,7 +6,6 @@
 #include "runtime/engine_parts.h"
 #include "runtime/engine_plan.h"
 #include "runtime/execution/cost_probe.h"
-#include "runtime/execution/cpu_executor.h"
 #include "runtime/execution/device_executor.h"
 
 namespace tandem {
@@ -40,18 +39,6 @@ ModelMemory MemoryOf(const EngineModel& model) {
   return {.spec = &model.weights->spec,
           .weight_bytes = BytesOf(*model.weights),
           .max_positions = MaxPositions(*model.weights)};
-}
-
-Result<std::unique_ptr<Executor>> MakeExecutor(const EngineOptions& options,
-                                               const ExecutorConfig& config, ops::Backend& backend,
-                                               ExecutorModels models, const CostMeter& meter) {
-  if (!OnDevice(options, backend)) {
-    return std::unique_ptr<Executor>(
-        std::make_unique<CpuExecutor>(config, backend.ops(), std::move(models), meter));
-  }
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,
-                          DeviceExecutor::Create(config, backend, std::move(models)));
-  return std::unique_ptr<Executor>(std::move(executor));
 }
 
 Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan,
@@ -114,9 +101,10 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
     TANDEM_RETURN_IF_ERROR(MeasureCosts(subjects, backend, clock, *parts.costs));
   }
 
-  const ExecutorConfig config = MakeExecutorConfig(options, parts.limits);
-  TANDEM_ASSIGN_OR_RETURN(parts.executor, MakeExecutor(options, config, backend, std::move(models),
-                                                       CostMeter{&clock, parts.costs.get()}));
+  const ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
+  TANDEM_ASSIGN_OR_RETURN(parts.executor,
+                          DeviceExecutor::Create(config, backend, std::move(models),
+                                                 CostMeter{&clock, parts.costs.get()}));
   return FromParts(std::move(parts), clock);
 }
 

@@ -1,7 +1,7 @@
 // DeviceExecutor on a stream: a backend that does nothing before it is waited for, and then what
 // was enqueued, in its order. What the host reads too early, or writes again too early, shows as
-// wrong tokens. Recorded graphs replay exactly what was recorded. The host's executor says what is
-// right.
+// wrong tokens. Recorded graphs replay exactly what was recorded. What is right is what the
+// executor gives on the host.
 #include "runtime/execution/device_executor.h"
 
 #include <gmock/gmock.h>
@@ -201,9 +201,13 @@ class StreamPass final : public ForwardPass {
 // Tokens that are not the one before modulo 5.
 class OtherFifth final : public TokenConstraint {
  public:
-  void FillMask(const int32_t*, int32_t num_ahead, uint32_t* allowed) override {
-    EXPECT_EQ(num_ahead, 0) << "nothing is drafted under a constraint";
-    for (int32_t token = last_ % 5; token < 48; token += 5) {
+  void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) override {
+    int32_t last = last_;
+    for (int32_t i = 0; i < num_ahead; ++i) {
+      EXPECT_NE(ahead[i] % 5, last % 5) << "a constraint is never asked about what it forbids";
+      last = ahead[i];
+    }
+    for (int32_t token = last % 5; token < 48; token += 5) {
       allowed[token / 32] &= ~(1u << (token % 32));
     }
   }
@@ -258,7 +262,6 @@ class DeviceExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, 
       if (i == 8) request.num_choices = 3;
       if (std::get<0>(GetParam()).constrained && i % 3 == 1) {
         request.constraint = std::make_shared<OtherFifth>();
-        request.use_draft = false;  // for the host's executor too
       }
       requests.push_back(std::move(request));
     }
@@ -281,6 +284,10 @@ TEST_P(DeviceExecutorTest, GivesTheTokensOfTheHostsExecutor) {
         EXPECT_EQ(got[i][c].finish, expected[i][c].finish) << "request " << i;
       }
     }
+  }
+  const EngineStats stats = engine->Stats();
+  if (Setup(ExecutorKind::kDevice).options.draft_mode == DraftMode::kFixed) {
+    EXPECT_GT(stats.drafts_proposed, 0);
   }
   EXPECT_GT(backend_.launches(), 10 * backend_.captures());
   EXPECT_EQ(backend_.synchronizations(), 0);
@@ -305,8 +312,13 @@ INSTANTIATE_TEST_SUITE_P(
                          s.draft.vocab = 40;
                        }},
             StreamCase{"preemption", [](TestSetup& s) { s.num_blocks = 40; }},
-            StreamCase{"constraints", [](TestSetup&) {}, true}),
-        testing::Values(0, 1)),
+            StreamCase{"constraints", [](TestSetup&) {}, true},
+            StreamCase{"constrained_good_drafts", [](TestSetup& s) { s.draft.share = 0.97; }, true},
+            StreamCase{"constrained_lookups", [](TestSetup& s) { s.options.lookup_ngram = 1; },
+                       true},
+            StreamCase{"constraints_without_drafts",
+                       [](TestSetup& s) { s.options.draft_mode = DraftMode::kOff; }, true}),
+        testing::Values(0, 1, 2, 3)),
     [](const testing::TestParamInfo<std::tuple<StreamCase, int32_t>>& info) {
       return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
     });

@@ -1,10 +1,10 @@
 #include "runtime/execution/device_slots.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/sample_rules.h"
 
 namespace tandem {
 namespace {
@@ -12,23 +12,18 @@ namespace {
 // Pinned bytes for the patches before one step; where more come at once, the host waits.
 constexpr size_t kArenaBytes = size_t{1} << 20;
 
-bool NeedsCounts(const ops::SamplingParams& params) {
-  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
-         params.frequency_penalty != 0.0f;
-}
-
 }  // namespace
 
-DeviceSlots::DeviceSlots(const DeviceMemory& memory, ops::Backend& backend)
+DeviceSlots::DeviceSlots(const DeviceMemory& memory, ops::Backend& backend, int32_t max_launched)
     : memory_(memory),
       backend_(backend),
-      long_lists_(static_cast<size_t>(memory.round().slots.max_slots)) {
-  values_.reserve(DeviceMemory::kListValues);
-}
+      arenas_(static_cast<size_t>(max_launched)),
+      long_lists_(static_cast<size_t>(memory.round().slots.max_slots)) {}
 
 Result<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(const DeviceMemory& memory,
-                                                         ops::Backend& backend) {
-  std::unique_ptr<DeviceSlots> slots(new DeviceSlots(memory, backend));
+                                                         ops::Backend& backend,
+                                                         int32_t max_launched) {
+  std::unique_ptr<DeviceSlots> slots(new DeviceSlots(memory, backend, max_launched));
   for (Arena& arena : slots->arenas_) {
     TANDEM_ASSIGN_OR_RETURN(
         arena.pinned, backend.AllocatePinned(std::max(kArenaBytes, 2 * memory.patch_bytes())));
@@ -37,7 +32,7 @@ Result<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(const DeviceMemory& mem
 }
 
 std::byte* DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
-  Arena& arena = arenas_[step % kMaxLaunched];
+  Arena& arena = arenas_[step % arenas_.size()];
   if (arena.step != step) {
     arena.step = step;
     arena.used = 0;
@@ -60,72 +55,53 @@ void DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   patch.slot = slot;
   patch.record.prompt_tokens = init.prompt_tokens;
   patch.record.max_length = init.max_length;
-  patch.record.counted = NeedsCounts(init.sampling) ? 1 : 0;
+  patch.record.counted = ops::HasPenalty(init.sampling) ? 1 : 0;
   patch.record.known = static_cast<int32_t>(init.tokens.size());
   patch.record.computed[0] = init.computed[0];
   patch.record.computed[1] = init.computed[1];
   patch.record.ended = 0;
   patch.sampling.params = init.sampling;
-  FillLists(slot, *init.request, patch.sampling);
+  PlaceLists(slot, init, patch.sampling);
   patch.lists = memory_.Lists(slot);
-  const bool fits = values_.size() <= DeviceMemory::kListValues;
-  patch.num_values = fits ? static_cast<int32_t>(values_.size()) : 0;
+  const bool fits = init.lists.size() <= DeviceMemory::kListValues;
+  patch.num_values = fits ? static_cast<int32_t>(init.lists.size()) : 0;
 
-  const size_t bytes = sizeof(patch) + init.tokens.size_bytes() +
-                       static_cast<size_t>(patch.num_values) * sizeof(int32_t);
+  const size_t token_bytes = init.tokens.size() * sizeof(int32_t);
+  const size_t bytes =
+      sizeof(patch) + token_bytes + static_cast<size_t>(patch.num_values) * sizeof(int32_t);
   std::byte* pinned = TakePinned(step, bytes);
   std::memcpy(pinned, &patch, sizeof(patch));
-  std::memcpy(pinned + sizeof(patch), init.tokens.data(), init.tokens.size_bytes());
+  std::memcpy(pinned + sizeof(patch), init.tokens.data(), token_bytes);
   if (patch.num_values > 0) {
-    std::memcpy(pinned + sizeof(patch) + init.tokens.size_bytes(), values_.data(),
-                values_.size() * sizeof(int32_t));
+    std::memcpy(pinned + sizeof(patch) + token_bytes, init.lists.data(),
+                init.lists.size() * sizeof(int32_t));
   }
   backend_.EnqueueCopyToDevice(memory_.patch(), pinned, bytes);
   backend_.round().StartSlot(slots, reinterpret_cast<const ops::SlotPatch*>(memory_.patch()));
 }
 
-// Puts the lists one behind the other and points the sampling record to where they will lie.
-void DeviceSlots::FillLists(int32_t slot, const Request& request, ops::SlotSampling& sampling) {
-  values_.clear();
-  const auto add = [&](const std::vector<int32_t>& list) {
-    values_.insert(values_.end(), list.begin(), list.end());
-  };
-  if (!request.ignore_eos) add(request.end_ids);
-  const size_t bias_ids = values_.size();
-  for (const LogitBias& bias : request.logit_bias) values_.push_back(bias.token);
-  const size_t bias_values = values_.size();
-  for (const LogitBias& bias : request.logit_bias) {
-    values_.push_back(std::bit_cast<int32_t>(bias.value));
-  }
-  const size_t ban_tokens = values_.size();
-  for (const std::vector<int32_t>& banned : request.banned_sequences) add(banned);
-  const size_t ban_ends = values_.size();
-  int32_t end = 0;
-  for (const std::vector<int32_t>& banned : request.banned_sequences) {
-    end += static_cast<int32_t>(banned.size());
-    values_.push_back(end);
-  }
-
+// Points the sampling record to where the lists will lie.
+void DeviceSlots::PlaceLists(int32_t slot, const SlotInit& init, ops::SlotSampling& sampling) {
   int32_t* base = memory_.Lists(slot);
-  if (values_.size() > DeviceMemory::kListValues) {
+  if (init.lists.size() > DeviceMemory::kListValues) {
     Buffer& own = long_lists_[static_cast<size_t>(slot)];
-    const size_t bytes = values_.size() * sizeof(int32_t);
+    const size_t bytes = init.lists.size() * sizeof(int32_t);
     if (own.bytes() < bytes) {
       Result<Buffer> buffer = backend_.Allocate(bytes);
       TANDEM_CHECK(buffer.ok(), buffer.status().message());
       own = std::move(*buffer);
     }
-    backend_.CopyToDevice(own.data(), values_.data(), bytes);
+    backend_.CopyToDevice(own.data(), init.lists.data(), bytes);
     base = own.As<int32_t>();
   }
   sampling.end_ids = base;
-  sampling.num_end_ids = static_cast<int32_t>(bias_ids);
-  sampling.bias_ids = base + bias_ids;
-  sampling.bias_values = reinterpret_cast<const float*>(base + bias_values);
-  sampling.num_bias = static_cast<int32_t>(request.logit_bias.size());
-  sampling.ban_tokens = base + ban_tokens;
-  sampling.ban_ends = base + ban_ends;
-  sampling.num_bans = static_cast<int32_t>(request.banned_sequences.size());
+  sampling.num_end_ids = init.num_end_ids;
+  sampling.bias_ids = sampling.end_ids + init.num_end_ids;
+  sampling.bias_values = reinterpret_cast<const float*>(sampling.bias_ids + init.num_bias);
+  sampling.num_bias = init.num_bias;
+  sampling.ban_tokens = sampling.bias_ids + 2 * init.num_bias;
+  sampling.ban_ends = sampling.ban_tokens + init.num_ban_tokens;
+  sampling.num_bans = init.num_bans;
 }
 
 void DeviceSlots::Remove(int32_t slot) { backend_.round().EndSlot(memory_.round().slots, slot); }

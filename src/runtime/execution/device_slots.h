@@ -1,9 +1,8 @@
 // DeviceSlots: how sequences enter and leave slots that lie in backend memory. A start is one
 // patch: built in pinned memory, copied and spread out by a kernel, all enqueued. The pinned memory
-// of patches is used again once the step behind them has landed. Owned and used by the executor.
+// of patches is used again once the step after them has landed. Owned and used by the executor.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -18,15 +17,15 @@ namespace tandem {
 class DeviceSlots {
  public:
   static Result<std::unique_ptr<DeviceSlots>> Create(const DeviceMemory& memory,
-                                                     ops::Backend& backend);
-  // `step`: the next one to be launched; the one kMaxLaunched before it has landed.
+                                                     ops::Backend& backend, int32_t max_launched);
+  // `step`: the next one to be launched; the one max_launched before it has landed.
   void Add(uint64_t step, int32_t slot, const SlotInit& init);
   void Remove(int32_t slot);
 
  private:
-  DeviceSlots(const DeviceMemory& memory, ops::Backend& backend);
+  DeviceSlots(const DeviceMemory& memory, ops::Backend& backend, int32_t max_launched);
   std::byte* TakePinned(uint64_t step, size_t bytes);
-  void FillLists(int32_t slot, const Request& request, ops::SlotSampling& sampling);
+  void PlaceLists(int32_t slot, const SlotInit& init, ops::SlotSampling& sampling);
 
   const DeviceMemory& memory_;
   ops::Backend& backend_;
@@ -35,10 +34,9 @@ class DeviceSlots {
     uint64_t step = 0;  // whose patches it holds
     size_t used = 0;    // bytes
   };
-  std::array<Arena, kMaxLaunched> arenas_;
+  std::vector<Arena> arenas_;  // a ring, of the steps that may be launched at once
   // Lists too long for a patch have memory of their own, kept for the slot's next ones.
   std::vector<Buffer> long_lists_;  // [max_slots]
-  std::vector<int32_t> values_;     // of the lists at hand
 };
 
 }  // namespace tandem

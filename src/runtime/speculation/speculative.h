@@ -1,7 +1,6 @@
 // What speculation is worth: the price of a step (CostTable), how likely drafts hold (Acceptance),
-// and the draft lengths that give the most tokens a second (ChooseDraftLengths); and drafts looked
-// up in the sequence's own history. Plain values and pure functions, used by the engine thread
-// alone; nothing allocates after construction.
+// and the draft lengths that give the most tokens a second (DraftLengthChooser). Plain values, used
+// by the engine thread alone; nothing allocates after construction.
 #pragma once
 
 #include <cstdint>
@@ -144,12 +143,5 @@ class DraftLengthChooser {
   std::vector<Draft> drafts_;
   std::vector<int32_t> rows_at_;  // [max_draft_len + 1] rows of each draft step
 };
-
-// Drafts from the sequence's own history: the longest run of its last tokens, at most max_ngram
-// long, that stood earlier (the latest such place) is followed as it was then. Writes at most
-// drafts.size() tokens and returns how many; runs shorter than two tokens count only when max_ngram
-// is 1.
-int32_t LookupDrafts(std::span<const int32_t> history, int32_t max_ngram,
-                     std::span<int32_t> drafts);
 
 }  // namespace tandem
