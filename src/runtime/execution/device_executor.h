@@ -15,8 +15,8 @@
 // waits for the step before and for the drafts, and sends the masks of the rows while the target
 // computes them. In token match the drafts themselves need no mask, since one that breaks the
 // constraint does not equal the target's draw; on the host they are drawn under masks all the same,
-// as more of them hold. In ratio mode they have to be: there a device drafts nothing under a
-// constraint (SchedulerLimits::drafts_constrained).
+// because more of them hold then. In ratio mode they have to be: there a device drafts nothing
+// under a constraint (SchedulerLimits::drafts_constrained).
 #pragma once
 
 #include <memory>

@@ -41,7 +41,7 @@ class DeviceMemory {
   HostPlan PlanOf(uint64_t step) const;
   void EnqueuePlan(uint64_t step, size_t num_blocks);
 
-  // What the slots hold once their drafts are known; what the masks of these are made of.
+  // The slots' records and drafts, copied once the drafts are known: masks are made from them.
   struct HostDrafts {
     const ops::SlotRecord* records = nullptr;
     const int32_t* drafts = nullptr;  // [max_slots, max_draft_len]
@@ -49,7 +49,7 @@ class DeviceMemory {
   HostDrafts DraftsOf(uint64_t step) const;
   void EnqueueDrafts(uint64_t step);
 
-  // Masks of the constrained items: which are whose, and [row, words] bits.
+  // Masks of the constrained items: which rows are an item's, and [row, words] bits.
   struct HostMasks {
     ops::ItemMasks* items = nullptr;
     uint32_t* bits = nullptr;

@@ -51,7 +51,7 @@ double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const Cost
 
 // The target's seconds for the step's tokens and `drafts` more rows, without those of its prompts.
 // Never less than beside no prompts: between two points that were measured wrong rows may look free
-// behind them, and no pass with prompts tells otherwise.
+// after them, and no pass with prompts tells otherwise.
 double StepSeconds(int32_t plain_rows, int32_t base_rows, int32_t drafts, const CostTable& costs) {
   const auto target = [&](int32_t rows) { return costs.Seconds(ModelIndex::kTarget, rows); };
   const double prompts = target(base_rows) - target(plain_rows);

@@ -100,7 +100,7 @@ struct DraftCandidate {
 
 struct DraftLimits {
   // Target rows of the step without drafts: the candidates', the others' and the prompt chunks'.
-  // Prompts are computed anyway, so their time counts on neither side; but drafts lie behind them
+  // Prompts are computed anyway, so their time counts on neither side; but drafts come after them
   // on the target's curve.
   int32_t base_rows = 0;
   int32_t max_drafts = 0;  // of all candidates together
