@@ -42,9 +42,9 @@ int32_t NumMailboxes(const EngineOptions& options) {
   return 2 * (options.max_queue_size + options.max_batch_size);
 }
 
-RequestLimits LimitsOf(const EngineParts& parts) {
+AdmissionLimits LimitsOf(const EngineParts& parts) {
   const EngineOptions& options = parts.options;
-  RequestLimits limits;
+  AdmissionLimits limits;
   limits.max_seq_len = options.max_seq_len;
   limits.max_input_len = options.max_seq_len;
   if (options.max_input_len > 0) {
@@ -112,7 +112,7 @@ struct Engine::Impl {
 
   // Constant.
   const EngineOptions options;
-  const RequestLimits limits;
+  const AdmissionLimits limits;
   const bool has_draft;
   const std::vector<MemoryLine> memory_plan;
   const Clock& clock;
@@ -160,7 +160,8 @@ Result<RequestId> Engine::Submit(Request request) {
   TANDEM_RETURN_IF_ERROR(impl_->inbox.HasRoom(request.num_choices));
   auto open = std::make_shared<OpenRequest>();
   open->id = ++impl_->last_id;
-  open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id));
+  // A drawn seed is told back as a JSON number: 53 bits are what every reader of one keeps.
+  open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id) >> 11);
   open->submitted = impl_->clock.Now();
   open->request = std::move(request);
   std::vector<int32_t> mailboxes;

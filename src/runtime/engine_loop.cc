@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/reason.h"
 #include "runtime/scheduling/commit.h"
 
 namespace tandem {
@@ -121,9 +122,11 @@ void EngineLoop::CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now) 
   } else if (now >= deadline) {
     End(sequence, FinishReason::kTimedOut);
   } else if (now >= wait_end) {
-    sequence.error = ResourceExhausted(
-        fmt::format("Maximum queue wait of {} s has passed, please try again later",
-                    std::chrono::duration<double>(max_queue_wait_).count()));
+    sequence.error =
+        ResourceExhausted(
+            fmt::format("Maximum queue wait of {} s has passed, please try again later",
+                        std::chrono::duration<double>(max_queue_wait_).count()))
+            .WithReason(Reason::kQueueWait);
     End(sequence, FinishReason::kFailed);
   } else {
     next_deadline_ = std::min({next_deadline_, deadline, wait_end});

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/reason.h"
+
 namespace tandem {
 namespace {
 
@@ -25,7 +27,8 @@ Status Inbox::HasRoomLocked(int32_t count) const {
   TANDEM_RETURN_IF_ERROR(closed_);
   if (waiting_ + count > max_waiting_) {
     return ResourceExhausted("Maximum queue size of " + std::to_string(max_waiting_) +
-                             " has been reached, please try again later");
+                             " has been reached, please try again later")
+        .WithReason(Reason::kQueueFull);
   }
   return {};
 }

@@ -65,11 +65,11 @@ bool ActiveRequest::Fail(Status error) {
   return true;
 }
 
-void ActiveRequest::Abandon() {
+bool ActiveRequest::Abandon() {
   const MutexLock lock(mutex);
-  ended = true;
   pending.clear();
   pending_bytes = 0;
+  return !std::exchange(ended, true);
 }
 
 }  // namespace tandem::serve

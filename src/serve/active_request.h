@@ -28,8 +28,8 @@ struct ActiveRequest {
   bool Deliver(TextEvent event);
   // Ends the mailbox with an error; false when it had ended.
   bool Fail(Status error);
-  // Nobody reads any more.
-  void Abandon();
+  // Nobody reads any more. True when the reader left before the end.
+  bool Abandon();
 
   // Constant after Start.
   std::function<void()> wake;

@@ -1,6 +1,7 @@
 #include "serve/generate_service.h"
 
 #include <atomic>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -14,6 +15,8 @@ namespace tandem::serve {
 namespace {
 
 constexpr Nanos kPumpWait = std::chrono::milliseconds(50);
+
+Status TimedOut() { return DeadlineExceeded("timeout: the request's time has passed"); }
 
 size_t PromptBytes(const TextRequest& text) {
   if (text.messages) return text.messages->size();
@@ -61,8 +64,10 @@ struct GenerateService::Impl {
 
   // Tokenizes and submits.
   void Begin(const RequestPtr& request) {
+    const std::optional<Nanos>& timeout = request->text.timeout;
+    if (timeout && clock.Now() - request->started >= *timeout) return Refuse(*request, TimedOut());
     Result<Request> built =
-        BuildRequest(request->text, codec, defaults, limits, options.limits, clock.Now());
+        BuildRequest(request->text, codec, defaults, limits, options.limits, request->started);
     if (!built.ok()) return Refuse(*request, built.status());
     std::shared_ptr<const StopStrings> stops;
     if (!request->text.stop.empty()) {
@@ -71,11 +76,12 @@ struct GenerateService::Impl {
       if (!compiled.ok()) return Refuse(*request, compiled.status());
       stops = *std::move(compiled);
     }
-    const bool at_start = !request->text.continues_prompt;
+    const auto read_first = request->text.continues_prompt ? std::span<const int32_t>(built->prompt)
+                                                           : std::span<const int32_t>();
+    const std::unique_ptr<TextCodec::Decoder> decoder = codec.NewDecoder(read_first);
     request->text = TextRequest();
     for (int i = 0; i < request->num_choices; ++i) {
-      request->choices.push_back(
-          {ChoiceDecoder(codec.NewDecoder(at_start), stops), false, false, Nanos(0)});
+      request->choices.push_back({ChoiceDecoder(decoder->Clone(), stops), false, false, Nanos(0)});
     }
     Status refused;
     {
@@ -162,11 +168,13 @@ struct GenerateService::Impl {
         metrics->CountFinished(out.finish, out.usage);
         metrics->ObserveEndToEnd(clock.Now() - request.started);
       }
-      // The engine goes on behind a stop string until it is told.
+      // The engine goes on after a stop string until it is told.
       if (!choice.landed) engine.Cancel(event.request, event.choice);
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
-    if (!request.Deliver(std::move(out))) engine.Cancel(event.request, kAllChoices);
+    if (request.Deliver(std::move(out))) return;
+    if (metrics != nullptr) metrics->CountFailed(Code::kResourceExhausted);
+    engine.Cancel(event.request, kAllChoices);
   }
 
   static Status FailureOf(const Event& event) {
@@ -174,7 +182,7 @@ struct GenerateService::Impl {
       case FinishReason::kFailed:
         return event.error.ok() ? Internal("the request failed") : event.error;
       case FinishReason::kTimedOut:
-        return DeadlineExceeded("timeout: the request's time has passed");
+        return TimedOut();
       case FinishReason::kCancelled:
         return Unavailable("the request was cancelled: the server is shutting down");
       default:
@@ -207,7 +215,7 @@ struct GenerateService::Impl {
       for (const auto& [id, request] : active) open.push_back(request);
     }
     for (const RequestPtr& request : open) {
-      request->Fail(Unavailable("the server is shutting down"));
+      Refuse(*request, Unavailable("the server is shutting down"));
       engine.Cancel(request->id, kAllChoices);
     }
   }
@@ -271,13 +279,7 @@ Result<TextResult> GenerateService::Generate(TextRequest text) {
     if (!event.error.ok()) return event.error;
     const auto index = static_cast<size_t>(event.choice);
     if (result.choices.size() <= index) result.choices.resize(index + 1);
-    TextChoice& choice = result.choices[index];
-    for (TokenPiece& piece : event.pieces) {
-      choice.text += piece.text;
-      choice.pieces.push_back(std::move(piece));
-    }
-    choice.finish = event.finish;
-    choice.usage = event.usage;
+    result.choices[index].Add(std::move(event));
     event = TextEvent();
   }
   return result;
@@ -292,7 +294,7 @@ void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request
     id = request->id;
     is_open = id != 0 && impl_->active.contains(id);
   }
-  request->Abandon();
+  if (request->Abandon() && impl_->metrics != nullptr) impl_->metrics->CountCancelled();
   if (is_open) engine_.Cancel(id, kAllChoices);
 }
 

@@ -220,8 +220,8 @@ class StreamPass final : public ForwardPass {
 // Tokens that are not the one before modulo 5.
 class OtherFifth final : public TokenConstraint {
  public:
-  void FillMask(const int32_t*, int32_t num_ahead, uint32_t* allowed) override {
-    EXPECT_EQ(num_ahead, 0) << "nothing is drafted under a constraint";
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
+    EXPECT_TRUE(ahead.empty()) << "nothing is drafted under a constraint";
     for (int32_t token = last_ % 5; token < 48; token += 5) {
       allowed[token / 32] &= ~(1u << (token % 32));
     }

@@ -9,7 +9,8 @@
 
 namespace tandem {
 
-struct RequestLimits {
+// What an engine takes in.
+struct AdmissionLimits {
   int32_t max_seq_len = 0;
   int32_t max_input_len = 0;  // of the prompt alone
   int32_t max_batch_size = 0;
@@ -22,7 +23,7 @@ struct RequestLimits {
 // allocated while requests run. 1,024 biases leave as many values for the rest.
 constexpr int32_t kMaxListValues = 4096;
 
-// INVALID_ARGUMENT with a sentence naming the field, its value and what is allowed.
-Status ValidateRequest(const Request& request, const RequestLimits& limits);
+// INVALID_ARGUMENT with the field, and a sentence that names it, its value and what is allowed.
+Status ValidateRequest(const Request& request, const AdmissionLimits& limits);
 
 }  // namespace tandem

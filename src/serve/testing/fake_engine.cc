@@ -5,12 +5,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reason.h"
 #include "serve/testing/byte_codec.h"
 
 namespace tandem::serve {
 namespace {
 
 constexpr size_t kMaxEvents = 4096;  // a full queue holds the sequences still
+
+// As tokens that ByteCodec reads.
+Script WithTokens(Script script) {
+  if (!script.tokens.empty()) return script;
+  for (const char byte : script.answer) script.tokens.push_back(ByteCodec::TokenOf(byte));
+  return script;
+}
 
 bool Has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
@@ -23,7 +31,8 @@ Script DefaultScript(const std::string& prompt) {
   if (Has(prompt, "fail later")) return {"abcdef", 3};
   if (Has(prompt, "wait too long")) {
     return {"", 0,
-            ResourceExhausted("Maximum queue wait of 60 s has passed, please try again later")};
+            ResourceExhausted("Maximum queue wait of 60 s has passed, please try again later")
+                .WithReason(Reason::kQueueWait)};
   }
   if (Has(prompt, "tandem")) return {"One behind the other.", {}};
   if (Has(prompt, "emoji")) return {"h\xC3\xA9llo \xF0\x9F\x99\x82!", {}};
@@ -54,13 +63,16 @@ Result<RequestId> FakeEngine::Submit(Request request) {
   const Script script = options_.script ? options_.script(prompt) : DefaultScript(prompt);
   const MutexLock lock(mutex_);
   if (static_cast<int>(sequences_.size()) + request.num_choices > options_.max_open) {
-    return ResourceExhausted(fmt::format(
-        "Maximum queue size of {} has been reached, please try again later", options_.max_open));
+    return ResourceExhausted(
+               fmt::format("Maximum queue size of {} has been reached, please try again later",
+                           options_.max_open))
+        .WithReason(Reason::kQueueFull);
   }
   const RequestId id = next_id_++;
   for (int32_t choice = 0; choice < request.num_choices; ++choice) {
     const bool is_later = choice > 0 && script.later_answer;
-    sequences_.push_back({id, choice, is_later ? Script{*script.later_answer, {}} : script, 0,
+    sequences_.push_back({id, choice,
+                          WithTokens(is_later ? Script{*script.later_answer, {}} : script), 0,
                           request.max_tokens, static_cast<int32_t>(request.prompt.size()),
                           request.sampling.num_top_logprobs, request.seed.value_or(4242), false});
   }
@@ -165,11 +177,11 @@ Event FakeEngine::Advance(Sequence& sequence) const {
   } else if (sequence.script.fail_after == sequence.position) {
     event.finish = FinishReason::kFailed;
     event.error = sequence.script.failure;
-  } else if (sequence.position == sequence.script.answer.size()) {
+  } else if (sequence.position == sequence.script.tokens.size()) {
     event.finish = FinishReason::kEnd;
   } else {
     ops::SampledToken token{};
-    token.token = ByteCodec::TokenOf(sequence.script.answer[sequence.position++]);
+    token.token = sequence.script.tokens[sequence.position++];
     if (sequence.num_top_logprobs >= 0) token.logprob = -0.25f;
     token.num_top = std::max(sequence.num_top_logprobs, 0);
     for (int32_t i = 0; i < token.num_top; ++i) {

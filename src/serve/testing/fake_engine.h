@@ -22,8 +22,10 @@ struct Script {
   std::string answer;                // its bytes, then the end token; max_tokens may cut it
   std::optional<size_t> fail_after;  // tokens, then kFailed with `failure`
   Status failure = Internal("the device is lost");
-  // Of the choices behind the first, when they are to differ from it; these do not fail.
+  // Of the choices after the first, when they are to differ from it; these do not fail.
   std::optional<std::string> later_answer = {};
+  // Instead of the answer's bytes, for another codec than ByteCodec.
+  std::vector<int32_t> tokens = {};
 };
 
 struct FakeEngineOptions {
@@ -63,7 +65,7 @@ class FakeEngine final : public EngineClient {
   struct Sequence {
     RequestId request;
     int32_t choice;
-    Script script;
+    Script script;  // with `tokens`
     size_t position = 0;
     int32_t max_tokens;
     int32_t prompt_tokens;
