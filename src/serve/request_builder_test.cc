@@ -107,7 +107,7 @@ TEST(RequestBuilderTest, CountsThePromptHoweverManyTokensAreAskedFor) {
   for (const int64_t max_tokens : {int64_t{95}, int64_t{100}, int64_t{1} << 62}) {
     const Status status = Build([&](TextRequest& t) { t.max_tokens = max_tokens; }).status();
     EXPECT_NE(status.message().find("(6 in the prompt, "), std::string::npos) << status.message();
-    EXPECT_TRUE(IsContextLengthError(status));
+    EXPECT_EQ(status.reason(), Reason::kContextLength);
   }
 }
 
@@ -136,8 +136,8 @@ TEST(RequestBuilderTest, APromptThatIsFarTooLongIsNotTokenizedWhole) {
   };
   const CountingCodec hostile(1);
   const Status status = build(hostile).status();
-  EXPECT_TRUE(IsContextLengthError(status));
-  EXPECT_EQ(FieldOf(status), "prompt");
+  EXPECT_EQ(status.reason(), Reason::kContextLength);
+  EXPECT_EQ(status.field(), "prompt");
   EXPECT_LE(hostile.num_bytes, 2000u);
   // The tokens decide: where each stands for 128 KiB, 8 MiB are a short prompt.
   const Result<Request> wide = build(CountingCodec(128u << 10));

@@ -115,7 +115,7 @@ TEST(TextCodecTest, ASpecialTokenBeyondTheModelIsNeverReadNorWritten) {
   const Status status =
       BuildRequest(request, *codec, {}, engine, RequestLimits(), Nanos(0)).status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_EQ(FieldOf(status), "prompt");
+  EXPECT_EQ(status.field(), "prompt");
   EXPECT_THAT(status.message(), HasSubstr("\"<|extra|>\" (628)"));
 
   // The model's masks are shorter than the tokenizer: nothing is written after them.
