@@ -32,8 +32,8 @@ struct SlotRecord {
   int32_t num_blocks = 0;
   int32_t ended = 1;  // emitted an end id, reached its longest length, faulted, or empty
   int32_t fault = kFaultNone;
-  // Of the round at hand: drafts behind the known tokens, and how far the draft's cache reaches
-  // with them.
+  // Of the round at hand: drafts after the known tokens, and how far the draft's cache reaches with
+  // them.
   int32_t num_drafts = 0;
   int32_t draft_reach = 0;
 };
@@ -73,8 +73,17 @@ struct RoundItem {
   int32_t draft_tokens = 0;
   int32_t first_new_block = 0;
   int32_t num_new_blocks = 0;
-  int32_t constrained = 0;     // its row is drawn under a mask
+  int32_t constrained = 0;     // its rows are drawn under masks
   int32_t first_prob_row = 0;  // ratio mode: where the distributions of its drafts stand
+};
+
+// The masks of a constrained item, made when its drafts are known: row i of the rows that it draws
+// from has mask first + i. The rows from `count` on follow a draft that ends the output or breaks
+// the constraint, so their draws are never taken and need no mask; or no token may be drawn there.
+struct ItemMasks {
+  int32_t first = 0;
+  int32_t count = 0;
+  int32_t dead_end = 0;  // no token may be drawn in row `count`
 };
 
 struct RoundHeader {
@@ -84,7 +93,7 @@ struct RoundHeader {
 // Rows of one sequence in a pass: consecutive positions from `start` on, known tokens and then
 // drafts, of which the last num_logits want logits.
 struct RowRange {
-  int32_t slot = -1;  // -1: behind the last sequence
+  int32_t slot = -1;  // -1: after the last sequence
   int32_t item = 0;   // of the plan
   int32_t start = 0;
   int32_t num_rows = 0;
@@ -118,6 +127,7 @@ struct RoundResult {
   int32_t accepted = 0;
   int32_t first_token = 0;
   int32_t num_tokens = 0;
+  int32_t end_id = 0;  // the last of these tokens is an end id: not part of the output
   int32_t computed[2] = {0, 0};
   int32_t fault = kFaultNone;
 };
@@ -130,7 +140,7 @@ struct RoundStatus {
 enum RoundBroken : int32_t {
   kBrokenRows = 1,     // more rows, logits or sequences than the bounds
   kBrokenBlocks = 2,   // more blocks than a sequence can have
-  kBrokenSamples = 4,  // a step samples behind the last known token, and only there
+  kBrokenSamples = 4,  // a step samples after the last known token, and only there
   kBrokenLag = 8,      // the draft lags more than the plan's bound
 };
 
@@ -140,10 +150,10 @@ struct Round {
   SlotArrays slots;
   // The step's plan.
   const RoundHeader* header = nullptr;
-  const RoundItem* items = nullptr;     // [max_slots]
-  const int32_t* new_blocks = nullptr;  // of all items, back to back
-  const int32_t* mask_rows = nullptr;   // [max_slots] of constrained items; -1: no token is allowed
-  const uint32_t* masks = nullptr;      // [max_slots, mask_words]
+  const RoundItem* items = nullptr;       // [max_slots]
+  const int32_t* new_blocks = nullptr;    // of all items, back to back
+  const ItemMasks* item_masks = nullptr;  // [max_slots] of the constrained items
+  const uint32_t* masks = nullptr;        // [max_logits, mask_words]
   int64_t mask_words = 0;
   int32_t lookup_ngram = 0;
   bool ratio = false;  // ratio acceptance instead of token match
@@ -182,7 +192,9 @@ class RoundOps {
 
   // Appends the plan's new blocks and forgets the drafts of the round before.
   virtual void ApplyPlan(const Round& round, int32_t max_items) = 0;
-  // Drafts from the sequences' own history, as LookupDrafts of runtime/speculative.h gives them.
+  // Drafts from the sequences' own history: the longest run of the last tokens, at most
+  // lookup_ngram long, that stood earlier (the latest such place) is followed as it was then. A run
+  // of one token counts only where lookup_ngram is 1.
   virtual void LookUpDrafts(const Round& round, int32_t max_items) = 0;
   // The draft model's first pass: what it has yet to compute of each sequence that drafts or
   // catches up.

@@ -1,7 +1,7 @@
 // The rules of a round for one sequence: plain functions on plain structs, one source for the CPU
 // and the GPU. They read and write the slot's own state and never another's, so that sequences go
 // to any threads; what spans sequences (where rows stand in a pass) comes in as a number. Used by
-// the backends' RoundOps alone.
+// the backends' RoundOps; the runtime knows kRoundLag and IsEnd from here.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,9 @@
 #include "ops/round.h"
 
 namespace tandem::ops::rules {
+
+// After a round that drafted the draft model lags one token, or two when all of its drafts held.
+constexpr int32_t kRoundLag = 2;
 
 TANDEM_HOST_DEVICE inline int32_t Smaller(int32_t a, int32_t b) { return a < b ? a : b; }
 
@@ -40,6 +43,16 @@ TANDEM_HOST_DEVICE inline SlotHistory HistoryOf(const SlotArrays& slots, int32_t
   history.prompt_tokens = record.prompt_tokens;
   history.counts = CountsOf(slots, slot);
   return history;
+}
+
+// ---- The start of a slot ----
+
+// All of a patch but its tokens, lists and counts.
+TANDEM_HOST_DEVICE inline void StartRecords(const SlotArrays& slots, const SlotPatch& patch) {
+  slots.records[patch.slot] = patch.record;
+  slots.sampling[patch.slot] = patch.sampling;
+  slots.draft_sampling[patch.slot] = patch.sampling;
+  slots.draft_sampling[patch.slot].params.num_top_logprobs = -1;
 }
 
 // ---- The start of a round ----
@@ -78,10 +91,27 @@ TANDEM_HOST_DEVICE inline int32_t MatchLength(const int32_t* tokens, int32_t siz
   }
   return length;
 }
-// A run shorter than two tokens counts only when one is all that is asked for.
-TANDEM_HOST_DEVICE inline int32_t LeastMatch(int32_t max_ngram) { return Smaller(max_ngram, 2); }
+// The best of the places first, first - stride, first - 2 * stride ... to go on from: the longest
+// match, of equal ones the latest. Its length, then in the lower 32 bits the place, so that the
+// larger number is the better match; 0 when nothing matches. A run shorter than two tokens counts
+// only when one is all that is asked for.
+TANDEM_HOST_DEVICE inline uint64_t BestMatch(const int32_t* tokens, int32_t size, int32_t first,
+                                             int32_t stride, int32_t max_ngram) {
+  uint64_t best = 0;
+  int32_t longest = Smaller(max_ngram, 2) - 1;
+  for (int32_t end = first; end >= 1 && longest < max_ngram; end -= stride) {
+    const int32_t length = MatchLength(tokens, size, end, max_ngram);
+    if (length <= longest) continue;
+    longest = length;
+    best = static_cast<uint64_t>(length) << 32 | static_cast<uint64_t>(end);
+  }
+  return best;
+}
+TANDEM_HOST_DEVICE inline int32_t PlaceOf(uint64_t match) {
+  return static_cast<int32_t>(match & 0xffffffffu);
+}
 
-// Takes the drafts that follow position `end`; at an end id they stop, since nothing holds behind
+// Takes the drafts that follow position `end`; at an end id they stop, because nothing holds after
 // it.
 TANDEM_HOST_DEVICE inline void TakeLookedUp(const SlotArrays& slots, int32_t slot, int32_t end,
                                             int32_t wanted) {
@@ -96,8 +126,8 @@ TANDEM_HOST_DEVICE inline void TakeLookedUp(const SlotArrays& slots, int32_t slo
   }
 }
 
-// The draft model's range: all it lags behind where it drafts, else a catch-up. Empty (no rows) for
-// a sequence that has ended, was looked up or needs nothing.
+// The draft model's range: all that it has yet to compute where it drafts, else a catch-up. Empty
+// (no rows) for a sequence that has ended, was looked up or needs nothing.
 TANDEM_HOST_DEVICE inline RowRange DraftRange(SlotRecord& record, const RoundItem& item,
                                               int32_t* broken) {
   RowRange range;
@@ -117,25 +147,29 @@ TANDEM_HOST_DEVICE inline RowRange DraftRange(SlotRecord& record, const RoundIte
   return range;
 }
 
-// Takes the token that a drafting sequence has drawn and makes `range` its next row, or an empty
-// one when it has its drafts.
-TANDEM_HOST_DEVICE inline void KeepDraft(const SlotArrays& slots, bool ratio, int32_t token,
-                                         RowRange& range) {
-  SlotRecord& record = slots.records[range.slot];
-  const bool end = IsEnd(slots.draft_sampling[range.slot], token);
+// Takes the token that a drafting sequence has drawn. Its next range in the pass: one row, or none
+// when it has its drafts; none for a sequence that drew nothing.
+TANDEM_HOST_DEVICE inline RowRange KeepDraft(const Round& round, RowRange range) {
+  const bool drew = range.num_logits > 0;
+  range.num_rows = 0;
+  range.num_logits = 0;
+  if (!drew) return range;
+  SlotRecord& record = round.slots.records[range.slot];
+  const int32_t token = round.draft.drawn[range.first_logits].token;
+  const bool end = IsEnd(round.slots.draft_sampling[range.slot], token);
   // In token match the target's own draw is emitted, so an end need not be verified. The ratio rule
   // has to judge every token that was drawn.
-  if (!end || ratio) DraftsOf(slots, range.slot)[record.num_drafts++] = token;
-  const bool more = !end && record.num_drafts < range.wanted;
-  range.start = record.draft_reach;
-  range.num_rows = more ? 1 : 0;
-  range.num_logits = range.num_rows;
-  record.draft_reach += range.num_rows;
+  if (!end || round.ratio) DraftsOf(round.slots, range.slot)[record.num_drafts++] = token;
+  if (end || record.num_drafts >= range.wanted) return range;
+  range.start = record.draft_reach++;
+  range.num_rows = 1;
+  range.num_logits = 1;
+  return range;
 }
 
 // ---- Rows ----
 
-// The target's range: the planned known tokens and the drafts behind them.
+// The target's range: the planned known tokens and the drafts after them.
 TANDEM_HOST_DEVICE inline RowRange TargetRange(SlotRecord& record, const RoundItem& item,
                                                int32_t* broken) {
   RowRange range;
@@ -150,7 +184,7 @@ TANDEM_HOST_DEVICE inline RowRange TargetRange(SlotRecord& record, const RoundIt
   return range;
 }
 
-// Where a range stands in its pass. Behind the bounds there is nowhere: the range becomes empty.
+// Where a range stands in its pass. A range that does not fit into the bounds becomes empty.
 TANDEM_HOST_DEVICE inline void Place(int32_t first_row, int32_t first_logits,
                                      const PassBounds& bounds, RowRange& range, int32_t* broken) {
   range.first_row = first_row;
@@ -216,13 +250,14 @@ TANDEM_HOST_DEVICE inline bool ByRatio(const Round& round, const RowRange& range
   return round.ratio && range.num_logits > 1;
 }
 
-// Whether the sequence draws at all: a constrained one that may draw no token has come to a dead
-// end.
-TANDEM_HOST_DEVICE inline void CheckMask(const Round& round, RowRange& range) {
+// Ends the range at a row that may draw no token: a fault where that is the first; after drafts it
+// is met again as the first row of a later step, if they hold.
+TANDEM_HOST_DEVICE inline void CheckMasks(const Round& round, RowRange& range) {
   if (range.num_logits == 0 || round.items[range.item].constrained == 0) return;
-  if (round.mask_rows[range.item] >= 0) return;
-  round.slots.records[range.slot].fault = kFaultNoTokenAllowed;
-  range.num_logits = 0;
+  const ItemMasks& masks = round.item_masks[range.item];
+  if (masks.dead_end == 0) return;
+  range.num_logits = Smaller(range.num_logits, masks.count);
+  if (masks.count == 0) round.slots.records[range.slot].fault = kFaultNoTokenAllowed;
 }
 
 // Row i of the rows of a sequence that the target draws from.
@@ -235,9 +270,8 @@ TANDEM_HOST_DEVICE inline SampleRow TargetSample(const Round& round, const RowRa
   row.history = HistoryOf(round.slots, range.slot);
   row.ahead = DraftsOf(round.slots, range.slot);
   row.num_ahead = i;
-  // Constrained sequences draft nothing: theirs is the only row.
-  if (round.items[range.item].constrained != 0) {
-    row.allowed = round.masks + round.mask_rows[range.item] * round.mask_words;
+  if (round.items[range.item].constrained != 0 && i < round.item_masks[range.item].count) {
+    row.allowed = round.masks + (round.item_masks[range.item].first + i) * round.mask_words;
   }
   if (ByRatio(round, range)) row.probs = round.target_probs + index * round.slots.vocab;
   return row;
@@ -258,17 +292,22 @@ TANDEM_HOST_DEVICE inline VerifyRow VerifyOf(const Round& round, const RowRange&
   return row;
 }
 
-// The token that the ratio rule chose for row i; -1 where it chose none.
-TANDEM_HOST_DEVICE inline int32_t ChosenToken(const Round& round, const RowRange& range,
-                                              int32_t i) {
-  if (!ByRatio(round, range) || i > round.held[range.item]) return -1;
-  return i < round.held[range.item] ? DraftsOf(round.slots, range.slot)[i] : round.next[range.item];
+// Makes the sample row of row i one for the token that the ratio rule chose; inert where it chose
+// none.
+TANDEM_HOST_DEVICE inline void GiveChosen(const Round& round, const RowRange& range, int32_t i) {
+  SampleRow& row = round.target.samples[range.first_logits + i];
+  row.probs = nullptr;
+  if (!ByRatio(round, range) || i > round.held[range.item]) {
+    row.logits = nullptr;
+    return;
+  }
+  const bool held = i < round.held[range.item];
+  row.given = held ? DraftsOf(round.slots, range.slot)[i] : round.next[range.item];
 }
 
 // ---- The end of a round ----
 
-// Puts a token behind the sequence; false when it was the last one. logits: those it was drawn
-// from.
+// Appends a token to the sequence; false when it was the last one. logits: those it was drawn from.
 TANDEM_HOST_DEVICE inline bool Emit(const SlotArrays& slots, int32_t slot, int32_t token,
                                     const float* logits) {
   constexpr float kLargest = 3.402823466e+38f;
@@ -286,7 +325,7 @@ TANDEM_HOST_DEVICE inline bool Emit(const SlotArrays& slots, int32_t slot, int32
   return !end;
 }
 
-// Emits what held and the token behind it. logits: [num_logits, vocab] of the pass.
+// Emits what held and the token after it. logits: [num_logits, vocab] of the pass.
 TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const RowRange& range,
                                                    const float* logits) {
   const SlotArrays& slots = round.slots;
@@ -311,11 +350,11 @@ TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const Row
   if (result.num_tokens > 0) {
     result.proposed = range.num_logits - 1;
     result.accepted = result.num_tokens - 1;
-    // An end that was drafted and held is nobody's output: not refused, and what stood behind it
-    // not tested.
     const int32_t last = TokensOf(slots, range.slot)[record.known - 1];
-    const bool end_held = result.accepted < result.proposed && last == drafts[result.accepted] &&
-                          IsEnd(slots.sampling[range.slot], last);
+    result.end_id = IsEnd(slots.sampling[range.slot], last) ? 1 : 0;
+    // An accepted end id is not output; neither it nor the drafts after it count as proposed.
+    const bool end_held =
+        result.end_id != 0 && result.accepted < result.proposed && last == drafts[result.accepted];
     if (end_held) result.proposed = result.accepted;
     record.computed[0] = record.known - 1;
     record.computed[1] = Smaller(record.draft_reach, known + result.accepted);

@@ -225,9 +225,10 @@ class RoundTrafficTest : public RoundTest {
     std::vector<Seq> seqs = before;
     for (Seq& seq : seqs) {
       if (plan_[static_cast<size_t>(seq.item)].constrained == 0) continue;
-      if (arena_->Host(mask_rows_)[seq.item] >= 0 || seq.logits == 0) continue;
-      seq.logits = 0;
-      At(seq.slot).fault = kFaultNoTokenAllowed;
+      const ItemMasks& masks = arena_->Host(item_masks_)[seq.item];
+      if (masks.dead_end == 0 || seq.logits == 0) continue;
+      seq.logits = std::min(seq.logits, masks.count);
+      if (seq.logits == 0) At(seq.slot).fault = kFaultNoTokenAllowed;
     }
     ops().LayTargetSamples(round_, bounds, logits_);
     arena_->Pull();
@@ -235,7 +236,7 @@ class RoundTrafficTest : public RoundTest {
     std::vector<bool> active(static_cast<size_t>(bounds.num_logits));
     for (size_t i = 0; i < seqs.size(); ++i) {
       const Seq& seq = seqs[i];
-      const bool masked = plan_[i].constrained != 0;
+      const ItemMasks& masks = arena_->Host(item_masks_)[i];
       for (int32_t r = 0; r < seq.logits; ++r) {
         const int32_t index = first[i] + r;
         const SampleRow& row = arena_->Host(round_.target.samples)[index];
@@ -244,7 +245,8 @@ class RoundTrafficTest : public RoundTest {
         ASSERT_EQ(row.slot, round_.slots.sampling + seq.slot);
         ASSERT_NO_FATAL_FAILURE(ExpectHistory(row, seq.slot));
         ASSERT_EQ(row.num_ahead, r);
-        ASSERT_EQ(row.allowed, masked ? round_.masks + 2 * arena_->Host(mask_rows_)[i] : nullptr);
+        const bool masked = plan_[i].constrained != 0 && r < masks.count;
+        ASSERT_EQ(row.allowed, masked ? round_.masks + 2 * (masks.first + r) : nullptr);
         const bool by_ratio = round_.ratio && seq.logits > 1;
         ASSERT_EQ(row.probs, by_ratio ? round_.target_probs + index * kVocab : nullptr);
         ASSERT_EQ(row.given, -1);
@@ -355,6 +357,7 @@ class RoundTrafficTest : public RoundTest {
       const RoundResult& result = arena_->Host(round_.results)[i];
       ASSERT_EQ(result.slot, seq.slot);
       ASSERT_EQ(result.num_tokens, emitted);
+      ASSERT_EQ(result.end_id != 0, emitted > 0 && slot.IsEnd(slot.tokens.back()));
       ASSERT_EQ(result.proposed, proposed);
       ASSERT_EQ(result.accepted, std::max(emitted - 1, 0));
       ASSERT_EQ(result.computed[0], slot.computed[0]);
@@ -394,11 +397,13 @@ class RoundTrafficTest : public RoundTest {
       }
       PlanRandomly();
       for (size_t i = 0; i < plan_.size(); ++i) {
-        if (plan_[i].num_drafts > 0 || Random(0, 3) > 0) continue;
+        if (Random(0, 3) > 0) continue;
         plan_[i].constrained = 1;
-        arena_->Host(mask_rows_)[i] = Random(-1, num_slots - 1);
+        arena_->Host(item_masks_)[i] = {.first = Random(0, num_slots - 1),
+                                        .count = Random(0, 1 + kMaxDrafts),
+                                        .dead_end = Random(0, 1)};
       }
-      arena_->Push(mask_rows_, num_slots);
+      arena_->Push(item_masks_, num_slots);
       Apply();
       ASSERT_NO_FATAL_FAILURE(RunDrafts()) << "step " << step;
       ASSERT_NO_FATAL_FAILURE(RunTarget()) << "step " << step;

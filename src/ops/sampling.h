@@ -57,12 +57,12 @@ struct SlotHistory {
                               // An op may overlay drafts on it while it runs and restores it.
 };
 
-// One row to draw from: the logits that follow the slot's history and `num_ahead` drafts behind it.
+// One row to draw from: the logits that follow the slot's history and `num_ahead` drafts after it.
 struct SampleRow {
   const float* logits = nullptr;  // [vocab] raw, left untouched; null: an inert row, token -1
   const SlotSampling* slot = nullptr;
   SlotHistory history;
-  const int32_t* ahead = nullptr;  // [num_ahead] drafts already proposed behind the history
+  const int32_t* ahead = nullptr;  // [num_ahead] drafts already proposed after the history
   int32_t num_ahead = 0;
   const uint32_t* allowed = nullptr;  // [vocab / 32] bit set = may be drawn; null = all may
   // The distribution the draw was made from, after every filter; null when not wanted. Greedy rows
@@ -82,7 +82,7 @@ struct VerifyRow {
   const float* draft_probs = nullptr;  // [num_draft, vocab]
   float* target_probs = nullptr;       // [num_draft + 1, vocab] after every filter; then scratch
   int32_t* accepted = nullptr;         // set to how many drafts held
-  int32_t* next = nullptr;             // set to the token behind them
+  int32_t* next = nullptr;             // set to the token after them
 };
 
 constexpr int kMaxTopLogprobs = 20;

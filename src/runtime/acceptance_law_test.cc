@@ -9,7 +9,6 @@
 #include <tuple>
 #include <vector>
 
-#include "ops/testing/forwarding_backend.h"
 #include "runtime/testing/test_engine.h"
 #include "runtime/testing/test_law.h"
 
@@ -38,8 +37,8 @@ TEST_P(AcceptanceLawTest, RatioModeFollowsTheTarget) {
   setup.options.ratio_acceptance = true;
   const Request request = MakeRequest();
   const Drawn drawn = Draw(setup, request, DrawsOf(std::get<0>(GetParam())));
-  EXPECT_EQ(drawn.stats.drafts_proposed > drawn.draws, Drafts(request));
-  EXPECT_EQ(drawn.stats.drafts_accepted > 0, Drafts(request));
+  EXPECT_EQ(drawn.stats.drafts_proposed > drawn.draws, Drafts(setup, request));
+  EXPECT_EQ(drawn.stats.drafts_accepted > 0, Drafts(setup, request));
   EXPECT_LT(Measure(setup, request, drawn), kHolds);
 }
 
@@ -47,7 +46,7 @@ TEST_P(AcceptanceLawTest, TokenMatchFollowsTheTarget) {
   const TestSetup setup = LawSetup(std::get<0>(GetParam()));
   const Request request = MakeRequest();
   const Drawn drawn = Draw(setup, request, DrawsOf(std::get<0>(GetParam())));
-  EXPECT_EQ(drawn.stats.drafts_accepted > 0, Drafts(request));
+  EXPECT_EQ(drawn.stats.drafts_accepted > 0, Drafts(setup, request));
   EXPECT_LT(Measure(setup, request, drawn), kHolds);
 }
 
@@ -71,29 +70,14 @@ INSTANTIATE_TEST_SUITE_P(Options, AcceptanceLawTest,
                                           testing::ValuesIn(kLawCases)),
                          LawTestName<LawCase>);
 
-// An acceptance that believes drafts were half as likely as they were.
-class BiasedOps final : public ops::ForwardingOps {
- public:
-  using ForwardingOps::ForwardingOps;
-  void VerifyAndAccept(std::span<const ops::VerifyRow> rows, int64_t vocab) override {
-    for (ops::VerifyRow row : rows) {
-      std::vector<float> halved(row.draft_probs, row.draft_probs + row.num_draft * vocab);
-      for (float& q : halved) q *= 0.5f;
-      row.draft_probs = halved.data();
-      inner_.VerifyAndAccept({&row, 1}, vocab);
-    }
-  }
-};
-
 class BiasedRuleTest : public testing::TestWithParam<LawModels> {};
 
 TEST_P(BiasedRuleTest, IsFoundOut) {
   if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   TestSetup setup = LawSetup(GetParam());
   setup.options.ratio_acceptance = true;
-  BiasedOps ops(TestBackend().ops());
   AllAlikeRound round(TestBackend(), setup.options);
-  RuleBackend biased(TestBackend(), ops, round);
+  RuleBackend biased(TestBackend(), round);
   setup.backend = &biased;
   const Request request = LawRequest();
   EXPECT_GT(Measure(setup, request, Draw(setup, request, kControlDraws)), kHolds);

@@ -8,7 +8,6 @@
 #include "runtime/engine_parts.h"
 #include "runtime/engine_plan.h"
 #include "runtime/execution/cost_probe.h"
-#include "runtime/execution/cpu_executor.h"
 #include "runtime/execution/device_executor.h"
 
 namespace tandem {
@@ -31,22 +30,6 @@ ModelMemory MemoryOf(const EngineModel& model) {
 Status Explain(const Status& status, std::string_view what, std::string_view smaller) {
   if (status.code() != Code::kResourceExhausted) return status;
   return status.Annotate(fmt::format("no memory for {} (a smaller {} helps)", what, smaller));
-}
-
-Result<std::unique_ptr<Executor>> MakeExecutor(const EngineOptions& options,
-                                               const ExecutorConfig& config, ops::Backend& backend,
-                                               ExecutorModels models, const CostMeter& meter) {
-  if (!OnDevice(options, backend)) {
-    return std::unique_ptr<Executor>(
-        std::make_unique<CpuExecutor>(config, backend.ops(), std::move(models), meter));
-  }
-  Result<std::unique_ptr<DeviceExecutor>> executor =
-      DeviceExecutor::Create(config, backend, std::move(models));
-  if (!executor.ok()) {
-    return Explain(executor.status(), "the state of running requests",
-                   "--max_batch_size or --max_seq_len");
-  }
-  return std::unique_ptr<Executor>(*std::move(executor));
 }
 
 Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan,
@@ -124,9 +107,14 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
     }
   }
 
-  const ExecutorConfig config = MakeExecutorConfig(options, parts.limits);
-  TANDEM_ASSIGN_OR_RETURN(parts.executor, MakeExecutor(options, config, backend, std::move(models),
-                                                       CostMeter{&clock, parts.costs.get()}));
+  const ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
+  Result<std::unique_ptr<DeviceExecutor>> executor = DeviceExecutor::Create(
+      config, backend, std::move(models), CostMeter{&clock, parts.costs.get()});
+  if (!executor.ok()) {
+    return Explain(executor.status(), "the state of running requests",
+                   "--max_batch_size or --max_seq_len");
+  }
+  parts.executor = *std::move(executor);
   // What was enqueued since loading began has run, or the device has failed.
   TANDEM_RETURN_IF_ERROR(backend.Synchronize());
   return FromParts(std::move(parts), clock);

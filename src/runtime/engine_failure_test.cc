@@ -16,7 +16,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// On the host nothing can fail, so the executor says that it does.
+// Says that the device is lost once `steps` steps have landed; device_executor_test loses the
+// device itself.
 class LosingExecutor final : public Executor {
  public:
   LosingExecutor(std::unique_ptr<Executor> inner, int steps)
@@ -40,7 +41,7 @@ class LosingExecutor final : public Executor {
 // Allows every token.
 class Anything final : public TokenConstraint {
  public:
-  void FillMask(const int32_t*, int32_t, uint32_t*) override {}
+  void FillMask(std::span<const int32_t>, std::span<uint32_t>) override {}
   void Commit(const int32_t*, int32_t) override {}
   std::unique_ptr<TokenConstraint> Clone() const override { return std::make_unique<Anything>(); }
 };
@@ -53,20 +54,13 @@ class EngineFailureTest : public testing::TestWithParam<std::tuple<int32_t, Draf
     setup.options = SmallOptions();
     setup.options.max_batch_size = 4;
     std::tie(setup.options.steps_in_flight, setup.options.draft_mode) = GetParam();
-    if (setup.options.executor == ExecutorKind::kDevice) {
-      backend_ = std::make_unique<ops::FailingBackend>(TestBackend());
-      backend_->LoseAfter(steps);
-      setup.backend = backend_.get();
-    } else {
-      setup.wrap_executor = [steps](std::unique_ptr<Executor> inner) {
-        return std::make_unique<LosingExecutor>(std::move(inner), steps);
-      };
-    }
+    setup.wrap_executor = [steps](std::unique_ptr<Executor> inner) {
+      return std::make_unique<LosingExecutor>(std::move(inner), steps);
+    };
     return MakeTestEngine(setup, clock_);
   }
 
   FakeClock clock_;
-  std::unique_ptr<ops::FailingBackend> backend_;
 };
 
 TEST_P(EngineFailureTest, EveryOpenRequestIsAnsweredAndNewOnesAreRefused) {

@@ -15,16 +15,16 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
     : inbox_(inbox),
       events_(events),
       clock_(clock),
-      steps_in_flight_(parts.options.steps_in_flight),
+      steps_in_flight_(parts.limits.max_launched - 1),
       max_queue_wait_(parts.options.max_queue_wait),
       costs_(std::move(parts.costs)),
       heartbeat_(parts.heartbeat ? std::move(parts.heartbeat) : std::make_unique<Heartbeat>(clock)),
       kv_(parts.kv),
       scheduler_(parts.limits, kv_, *costs_),
       executor_(std::move(parts.executor)) {
-  for (StepPlan& plan : plans_) {
-    plan =
-        StepPlan(parts.limits.max_batch_size, parts.limits.max_num_tokens, parts.kv.block_tokens);
+  for (int32_t i = 0; i < parts.limits.max_launched; ++i) {
+    plans_.emplace_back(parts.limits.max_batch_size, parts.limits.max_num_tokens,
+                        parts.kv.block_tokens);
   }
   changes_.reserve(static_cast<size_t>(parts.limits.max_batch_size) * 2);
   postings_.reserve(changes_.capacity());
@@ -38,7 +38,7 @@ bool EngineLoop::Step() {
   waited_ = Nanos(0);
   const bool launched = Launch();
   const bool landed = Land(launched);
-  const bool only_decodes = launched && plans_[(launched_ - 1) % kMaxLaunched].batch.OnlyDecodes();
+  const bool only_decodes = launched && PlanOf(launched_ - 1).batch.OnlyDecodes();
   if (only_decodes && only_decoded_) {
     const std::chrono::duration<double> busy = clock_.Now() - start - waited_;
     totals_.decode_host.Add(busy.count());
@@ -144,7 +144,7 @@ Nanos EngineLoop::WaitEnd(const OpenRequest& request) const {
 // ---- Plan ----
 
 const BatchPlan& EngineLoop::Plan(Nanos now) {
-  StepPlan& plan = plans_[launched_ % kMaxLaunched];
+  StepPlan& plan = PlanOf(launched_);
   scheduler_.Plan(launched_, plan);
   for (const int32_t slot : plan.vacated_slots) executor_->RemoveSequence(slot);
   for (Sequence* sequence : plan.started) TakeSlot(*sequence, now);
@@ -159,26 +159,25 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
     totals_.prompt_tokens += sequence.prompt_tokens();
     inbox_.LeftQueue();
   }
-  SlotInit init;
+  SlotInit& init = slot_init_;
   init.tokens = sequence.tokens;
   init.prompt_tokens = sequence.prompt_tokens();
   init.max_length = sequence.max_length;
   init.computed = sequence.computed;
-  init.request = &sequence.request();
+  init.SetLists(sequence.request());
   init.sampling = sequence.request().sampling;
   init.sampling.seed = sequence.open->seed;
   init.sampling.choice = static_cast<uint32_t>(sequence.choice);
-  init.constraint = sequence.constraint.get();
-  executor_->AddSequence(sequence.slot, init);
+  executor_->AddSequence(sequence.slot, init, sequence.constraint.get());
 }
 
 // ---- Commit ----
 
 void EngineLoop::Commit(Nanos now) {
-  const StepPlan& plan = plans_[result_.step % kMaxLaunched];
+  const StepPlan& plan = PlanOf(result_.step);
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     Sequence& sequence = *plan.sequences[i];
-    sequence.in_flight[result_.step % kMaxLaunched] = {};
+    sequence.WorkOf(result_.step) = {};
     if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));
     sequence.copy_source = -1;
     // One that was cancelled meanwhile has had its last event.

@@ -3,7 +3,6 @@
 // returns.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <vector>
 
@@ -57,6 +56,7 @@ class EngineLoop {
   void Retire();
   void Leave(Sequence& sequence);
   void UpdateStats();
+  StepPlan& PlanOf(uint64_t step) { return plans_[step % plans_.size()]; }
 
   Inbox& inbox_;
   EventQueue& events_;
@@ -70,12 +70,13 @@ class EngineLoop {
   const std::unique_ptr<Executor> executor_;
 
   std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival
-  Nanos next_deadline_ = Nanos::max();        // no open sequence has an earlier one
-  Status failure_;                            // the device's, as clients are told; final
-  std::array<StepPlan, kMaxLaunched> plans_;  // by the parity of the step
-  bool only_decoded_ = false;                 // the step before this one
-  uint64_t launched_ = 0;                     // steps
-  uint64_t landed_ = 0;                       // steps
+  Nanos next_deadline_ = Nanos::max();                // no open sequence has an earlier one
+  Status failure_;                                    // the device's, as clients are told; final
+  std::vector<StepPlan> plans_;  // a ring, of the steps that may be launched at once
+  bool only_decoded_ = false;    // the step before this one
+  uint64_t launched_ = 0;        // steps
+  uint64_t landed_ = 0;          // steps
+  SlotInit slot_init_;           // of the sequence at hand, for its memory
   StepResult result_;
   std::vector<Change> changes_;
   std::vector<Posting> postings_;  // scratch of Emit

@@ -12,11 +12,11 @@
 
 namespace tandem {
 
-// Where the state of running sequences lies.
+// Who looks at the state of running sequences within a step.
 enum class ExecutorKind : uint8_t {
-  kAuto,    // on a device that is not the CPU: there; else on the host
-  kHost,    // the CPU backend alone
-  kDevice,  // in the backend's memory, whatever it is (tests)
+  kAuto,    // the host where the backend is the CPU, else the device alone
+  kHost,    // the host reads what was laid before each pass: the CPU backend alone
+  kDevice,  // the device alone, whatever it is: the host knows upper bounds (tests)
 };
 
 struct EngineOptions {

@@ -46,7 +46,8 @@ Status CheckOptions(const EngineOptions& options) {
              : Status();
 }
 
-SchedulerLimits LimitsFrom(const EngineOptions& options, const ModelMemory& draft) {
+SchedulerLimits LimitsFrom(const EngineOptions& options, const ModelMemory& draft,
+                           const ops::Backend& backend) {
   SchedulerLimits limits;
   limits.max_batch_size = options.max_batch_size;
   limits.max_num_tokens = options.max_num_tokens;
@@ -62,21 +63,9 @@ SchedulerLimits LimitsFrom(const EngineOptions& options, const ModelMemory& draf
   }
   const int32_t full_drafts = std::min(options.max_batch_size, kFullDrafts);
   limits.max_logits_rows = options.max_batch_size + full_drafts * limits.max_draft_len;
+  limits.drafts_constrained = DraftsConstrained(options, backend);
+  limits.max_launched = options.steps_in_flight + 1;
   return limits;
-}
-
-// What an executor holds beside the models: counts, masks and, in ratio mode, the distributions of
-// drafts and target; on a device all of the sequences' state. config: max_seq_len the longest there
-// can be.
-int64_t ExecutorBytes(const ExecutorConfig& config, bool on_device, int64_t vocab,
-                      int64_t draft_vocab) {
-  if (on_device) return DeviceMemory::Bytes(config, vocab, draft_vocab);
-  int64_t bytes = config.max_batch_size * vocab * int64_t{sizeof(int32_t)};
-  bytes += config.max_logits_rows * (vocab / 8 + int64_t{sizeof(ops::SampledToken)});
-  if (config.ratio_acceptance) {
-    bytes += (config.max_logits_rows + config.max_draft_len + 1) * vocab * int64_t{sizeof(float)};
-  }
-  return bytes;
 }
 
 // What the options mean together: nothing to draft with is no drafting, and a step has a row for
@@ -98,7 +87,12 @@ bool OnDevice(const EngineOptions& options, const ops::Backend& backend) {
          (options.executor == ExecutorKind::kAuto && backend.device().kind != Device::Kind::kCpu);
 }
 
-ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits) {
+bool DraftsConstrained(const EngineOptions& options, const ops::Backend& backend) {
+  return !options.ratio_acceptance || !OnDevice(options, backend);
+}
+
+ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits,
+                                  const ops::Backend& backend) {
   ExecutorConfig config;
   config.max_batch_size = options.max_batch_size;
   config.max_num_tokens = options.max_num_tokens;
@@ -108,6 +102,8 @@ ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerL
   config.max_draft_len = limits.max_draft_len;
   config.lookup_ngram = options.lookup_ngram;
   config.ratio_acceptance = options.ratio_acceptance;
+  config.max_launched = limits.max_launched;
+  config.on_host = !OnDevice(options, backend);
   return config;
 }
 
@@ -120,7 +116,7 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   EnginePlan plan;
   EngineOptions& options = plan.options;
   options = Effective(asked, draft);
-  plan.limits = LimitsFrom(options, draft);
+  plan.limits = LimitsFrom(options, draft, backend);
   if (!plan.limits.draft_model) draft = {};
 
   const int32_t rows = options.max_num_tokens;
@@ -128,11 +124,10 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   if (draft.spec != nullptr) {
     draft.workspace_bytes = Decoder::WorkspaceBytes(*draft.spec, rows, options.max_batch_size);
   }
-  ExecutorConfig longest = MakeExecutorConfig(options, plan.limits);
+  ExecutorConfig longest = MakeExecutorConfig(options, plan.limits, backend);
   if (longest.max_seq_len == 0) longest.max_seq_len = static_cast<int32_t>(target.max_positions);
   const int64_t draft_vocab = draft.spec != nullptr ? draft.spec->vocab_size : 0;
-  const int64_t executor_bytes =
-      ExecutorBytes(longest, OnDevice(options, backend), target.spec->vocab_size, draft_vocab);
+  const int64_t executor_bytes = DeviceMemory::Bytes(longest, target.spec->vocab_size, draft_vocab);
   TANDEM_ASSIGN_OR_RETURN(plan.memory,
                           PlanMemory(options, target, draft, executor_bytes, free_bytes));
   options.max_seq_len = plan.memory.max_seq_len;

@@ -23,10 +23,16 @@ struct EnginePlan {
 Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, ModelMemory draft,
                               const ops::Backend& backend, int64_t free_bytes);
 
-// Whether the executor's state lies in the backend's memory.
+// Whether the executor leaves its state to the backend from a step's launch to its landing, as on a
+// GPU; else it reads the state in between.
 bool OnDevice(const EngineOptions& options, const ops::Backend& backend);
 
+// Whether it drafts for sequences with a TokenConstraint. By the ratio rule the drafts themselves
+// have to be drawn under masks, for which the host would have to see each of them before the next.
+bool DraftsConstrained(const EngineOptions& options, const ops::Backend& backend);
+
 // What an executor has to know of effective options and their limits.
-ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits);
+ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits,
+                                  const ops::Backend& backend);
 
 }  // namespace tandem

@@ -46,7 +46,7 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     options.max_num_tokens = Random(8, 80);
     options.block_tokens = 1 << Random(2, 4);
     options.policy = static_cast<SchedulerPolicy>(Random(0, 2));
-    options.steps_in_flight = Random(0, 1);
+    options.steps_in_flight = Random(0, 3);
     options.enable_prefix_reuse = Random(0, 3) != 0;
     options.draft_mode = static_cast<DraftMode>(Random(0, 2));
     options.lookup_ngram = Random(0, 2);

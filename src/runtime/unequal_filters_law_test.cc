@@ -35,39 +35,7 @@ struct DraftFilter {
 constexpr float kNever = -1e4f;  // a bias
 
 // Draws drafts through a filter of their own, so that a draft may be drawn that the target would
-// never draw, and the other way round. The rows of drafts are those that want no log-probability:
-// the request has to ask for it.
-class DraftFilterOps final : public ops::ForwardingOps {
- public:
-  DraftFilterOps(ops::Ops& inner, const DraftFilter& filter, bool tells_the_truth)
-      : ForwardingOps(inner), filter_(filter), tells_the_truth_(tells_the_truth) {}
-  void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
-              std::span<ops::SampledToken> out) override {
-    for (size_t i = 0; i < rows.size(); ++i) SampleOne(rows[i], vocab, out[i]);
-  }
-
- private:
-  void SampleOne(const ops::SampleRow& row, int64_t vocab, ops::SampledToken& out) {
-    if (row.slot->params.num_top_logprobs >= 0) {
-      inner_.Sample({&row, 1}, vocab, {&out, 1});
-      return;
-    }
-    const ops::SlotSampling slot = filter_.Of(*row.slot, &filter_.forbidden, &kNever);
-    ops::SampleRow filtered = row;
-    filtered.slot = &slot;
-    filtered.allowed = nullptr;
-    inner_.Sample({&filtered, 1}, vocab, {&out, 1});
-    // The lie: what the draft would have been drawn from by the request's own filters.
-    ops::SampledToken unused;
-    if (!tells_the_truth_) inner_.Sample({&row, 1}, vocab, {&unused, 1});
-  }
-
-  const DraftFilter filter_;
-  const bool tells_the_truth_;
-};
-
-// The same where the slots lie on a device: their records of how drafts are drawn are changed
-// there.
+// never draw, and the other way round: the slots' records of how drafts are drawn are changed.
 class DraftFilterRound final : public AllAlikeRound {
  public:
   DraftFilterRound(ops::Backend& backend, const EngineOptions& options, const DraftFilter& filter,
@@ -122,14 +90,13 @@ class UnequalFiltersTest : public testing::TestWithParam<std::tuple<LawModels, T
     filters.draft(filter);
     TestSetup setup = LawSetup(models);
     setup.options.ratio_acceptance = true;
-    DraftFilterOps ops(TestBackend().ops(), filter, tells_the_truth);
     DraftFilterRound round(TestBackend(), setup.options, filter, tells_the_truth);
-    RuleBackend backend(TestBackend(), ops, round);
+    RuleBackend backend(TestBackend(), round);
     setup.backend = &backend;
     Request request = LawRequest();
     request.sampling.num_top_logprobs = 0;
     filters.target(request);
-    if (!Drafts(request)) request.constraint = nullptr;
+    if (!Drafts(setup, request)) request.constraint = nullptr;
     const Drawn drawn = Draw(setup, request, tells_the_truth ? DrawsOf(models) : kControlDraws);
     EXPECT_GT(drawn.stats.drafts_accepted, 0);
     EXPECT_LT(drawn.stats.drafts_accepted, drawn.stats.drafts_proposed);

@@ -16,7 +16,9 @@ namespace {
 
 constexpr Nanos kPumpWait = std::chrono::milliseconds(50);
 
-Status TimedOut() { return DeadlineExceeded("timeout: the request's time has passed"); }
+Status TimedOut() {
+  return DeadlineExceeded("timeout: the request's time has passed").WithField("timeout");
+}
 
 size_t PromptBytes(const TextRequest& text) {
   if (text.messages) return text.messages->size();

@@ -567,8 +567,8 @@ TEST(ServerTest, ModelsComeAndGoWhileOthersServe) {
   const std::string body =
       R"({"model":"second","prompt":"endless","max_tokens":200,"stream":true})";
   EXPECT_EQ(client.Post(kCompletions, body)->status, 404);
-  auto second = std::make_shared<GenerateService>(second_engine, server.codec, GenerationDefaults(),
-                                                  server.clock);
+  auto second = std::make_shared<GenerateService>(second_engine, *server.codec,
+                                                  GenerationDefaults(), server.clock);
   ASSERT_TRUE(server.models.Add("second", std::move(second)).ok());
   EXPECT_EQ(client.Get("/v2/models/second/ready")->status, 200);
   const std::string list = client.Get("/v1/models")->body;

@@ -8,7 +8,7 @@
 namespace tandem::ops::cpu {
 namespace {
 
-// Where the ranges of a pass stand, one behind the other.
+// Where the ranges of a pass stand, one after the other.
 class Layout {
  public:
   Layout(const Round& round, const PassArrays& pass, const PassBounds& bounds)
@@ -64,10 +64,7 @@ void CpuRoundOps::StartSlot(const SlotArrays& slots, const SlotPatch* patch) {
   // The lists hold floats too: bytes.
   std::memcpy(patch->lists, tokens + known,
               static_cast<size_t>(patch->num_values) * sizeof(int32_t));
-  slots.records[slot] = patch->record;
-  slots.sampling[slot] = patch->sampling;
-  slots.draft_sampling[slot] = patch->sampling;
-  slots.draft_sampling[slot].params.num_top_logprobs = -1;
+  rules::StartRecords(slots, *patch);
   if (int32_t* counts = rules::CountsOf(slots, slot)) {
     std::fill_n(counts, slots.vocab, 0);
     for (int32_t i = 0; i < known; ++i) ++counts[tokens[i]];
@@ -99,16 +96,10 @@ void CpuRoundOps::LookUpDrafts(const Round& round, int32_t /*max_items*/) {
     const int32_t wanted = rules::DraftsWanted(record, item);
     if (wanted == 0) continue;
     const int32_t* tokens = rules::TokensOf(slots, item.slot);
-    int32_t best_length = rules::LeastMatch(round.lookup_ngram) - 1;
-    int32_t best_end = 0;
-    for (int32_t end = record.known - 1; end >= 1 && best_length < round.lookup_ngram; --end) {
-      const int32_t length = rules::MatchLength(tokens, record.known, end, round.lookup_ngram);
-      if (length <= best_length) continue;
-      best_length = length;
-      best_end = end;
-    }
-    if (best_end == 0) continue;
-    rules::TakeLookedUp(slots, item.slot, best_end, wanted);
+    const uint64_t match =
+        rules::BestMatch(tokens, record.known, record.known - 1, 1, round.lookup_ngram);
+    if (match == 0) continue;
+    rules::TakeLookedUp(slots, item.slot, rules::PlaceOf(match), wanted);
     if (!round.ratio) continue;
     // A look-up proposes this token and no other.
     float* probs = round.draft_probs + item.first_prob_row * slots.vocab;
@@ -155,14 +146,7 @@ void CpuRoundOps::LayDraftSamples(const Round& round, const PassBounds& bounds, 
 void CpuRoundOps::KeepDrafts(const Round& round, const PassBounds& bounds) {
   Layout layout(round, round.draft, bounds);
   for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
-    RowRange range = round.draft.ranges[seq];
-    if (range.num_logits > 0) {
-      const int32_t token = round.draft.drawn[range.first_logits].token;
-      rules::KeepDraft(round.slots, round.ratio, token, range);
-    } else {
-      range.num_rows = 0;
-    }
-    layout.Put(seq, range);
+    layout.Put(seq, rules::KeepDraft(round, round.draft.ranges[seq]));
   }
   layout.Finish(bounds.num_seqs);
 }
@@ -188,7 +172,7 @@ void CpuRoundOps::LayTargetSamples(const Round& round, const PassBounds& bounds,
   for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
     RowRange& range = round.target.ranges[seq];
     if (range.slot < 0) break;
-    rules::CheckMask(round, range);
+    rules::CheckMasks(round, range);
     for (int32_t i = 0; i < range.num_logits; ++i) {
       round.target.samples[range.first_logits + i] = rules::TargetSample(round, range, i, logits);
     }
@@ -204,12 +188,7 @@ void CpuRoundOps::LayVerifyRows(const Round& round, const PassBounds& bounds) {
 void CpuRoundOps::LayChosenRows(const Round& round, const PassBounds& bounds) {
   for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
     const RowRange& range = round.target.ranges[seq];
-    for (int32_t i = 0; i < range.num_logits; ++i) {
-      SampleRow& row = round.target.samples[range.first_logits + i];
-      row.given = rules::ChosenToken(round, range, i);
-      row.probs = nullptr;
-      if (row.given < 0) row.logits = nullptr;
-    }
+    for (int32_t i = 0; i < range.num_logits; ++i) rules::GiveChosen(round, range, i);
   }
 }
 

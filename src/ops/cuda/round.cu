@@ -57,26 +57,19 @@ __device__ const PassArrays& PassOf(const Round& round) {
 
 template <Lay kLay>
 __device__ RowRange NextRange(const Round& round, int32_t index, int32_t* broken) {
-  RowRange range;
   if constexpr (kLay == Lay::kNextDraft) {
-    range = round.draft.ranges[index];
-    if (range.num_logits > 0) {
-      rules::KeepDraft(round.slots, round.ratio, round.draft.drawn[range.first_logits].token,
-                       range);
-    } else {
-      range.num_rows = 0;
-    }
+    return rules::KeepDraft(round, round.draft.ranges[index]);
   } else {
     const RoundItem& item = round.items[index];
     SlotRecord& record = round.slots.records[item.slot];
-    range = kLay == Lay::kDraft ? rules::DraftRange(record, item, broken)
-                                : rules::TargetRange(record, item, broken);
+    RowRange range = kLay == Lay::kDraft ? rules::DraftRange(record, item, broken)
+                                         : rules::TargetRange(record, item, broken);
     range.item = index;
+    return range;
   }
-  return range;
 }
 
-// One block: the ranges of a pass, where they stand, and what is inert behind them.
+// One block: the ranges of a pass, where they stand, and what is inert after them.
 template <Lay kLay>
 __global__ void __launch_bounds__(kBlockThreads) RangesKernel(Round round, PassBounds bounds) {
   __shared__ int32_t scratch[kWarp];
@@ -160,10 +153,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int32_t i = thread; i < known; i += kBlockThreads) kept[i] = tokens[i];
   for (int32_t i = thread; i < num_values; i += kBlockThreads) lists[i] = tokens[known + i];
   if (thread == 0) {
-    slots.records[slot] = patch->record;
-    slots.sampling[slot] = patch->sampling;
-    slots.draft_sampling[slot] = patch->sampling;
-    slots.draft_sampling[slot].params.num_top_logprobs = -1;
+    rules::StartRecords(slots, *patch);
   }
   if (patch->record.counted == 0) return;
   int32_t* counts = slots.counts + int64_t{slot} * slots.vocab;
@@ -210,16 +200,8 @@ __global__ void __launch_bounds__(kLookUpThreads) LookUpKernel(Round round) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t* tokens = rules::TokensOf(slots, item.slot);
   const int32_t size = record.known;
-  const int32_t least = rules::LeastMatch(round.lookup_ngram);
-  unsigned long long best = 0;  // length, then end
-  for (int32_t end = size - 1 - thread; end >= 1; end -= kLookUpThreads) {
-    const int32_t length = rules::MatchLength(tokens, size, end, round.lookup_ngram);
-    if (length < least) continue;
-    const unsigned long long key =
-        static_cast<unsigned long long>(length) << 32 | static_cast<unsigned>(end);
-    if (key > best) best = key;
-    if (length == round.lookup_ngram) break;  // earlier ones are no better
-  }
+  unsigned long long best =
+      rules::BestMatch(tokens, size, size - 1 - thread, kLookUpThreads, round.lookup_ngram);
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     const unsigned long long other = __shfl_down_sync(kAllLanes, best, offset);
     if (other > best) best = other;
@@ -231,7 +213,7 @@ __global__ void __launch_bounds__(kLookUpThreads) LookUpKernel(Round round) {
       if (other > best) best = other;
     }
     if (best != 0) {
-      rules::TakeLookedUp(slots, item.slot, static_cast<int32_t>(best & 0xffffffffu), wanted);
+      rules::TakeLookedUp(slots, item.slot, rules::PlaceOf(best), wanted);
     }
   }
   __syncthreads();
@@ -261,7 +243,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     RowRange range = pass.ranges[seq];
     if (range.slot < 0) continue;
     if constexpr (kLay == Lay::kTarget) {
-      rules::CheckMask(round, range);
+      rules::CheckMasks(round, range);
       pass.ranges[seq] = range;
       for (int32_t i = 0; i < range.num_logits; ++i) {
         pass.samples[range.first_logits + i] = rules::TargetSample(round, range, i, logits);
@@ -292,12 +274,7 @@ __global__ void __launch_bounds__(kItemThreads) ChosenRowsKernel(Round round, in
   const auto seq = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
   if (seq >= num_seqs) return;
   const RowRange range = round.target.ranges[seq];
-  for (int32_t i = 0; i < range.num_logits; ++i) {
-    SampleRow& row = round.target.samples[range.first_logits + i];
-    row.given = rules::ChosenToken(round, range, i);
-    row.probs = nullptr;
-    if (row.given < 0) row.logits = nullptr;
-  }
+  for (int32_t i = 0; i < range.num_logits; ++i) rules::GiveChosen(round, range, i);
 }
 
 __global__ void __launch_bounds__(kItemThreads)

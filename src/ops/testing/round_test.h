@@ -104,13 +104,13 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
     header_ = arena_->Take<RoundHeader>(1);
     items_ = arena_->Take<RoundItem>(num_slots);
     new_blocks_ = arena_->Take<int32_t>(num_slots * kMaxBlocks);
-    mask_rows_ = arena_->Take<int32_t>(num_slots);
+    item_masks_ = arena_->Take<ItemMasks>(num_slots);
     round_.header = header_;
     round_.items = items_;
     round_.new_blocks = new_blocks_;
-    round_.mask_rows = mask_rows_;
+    round_.item_masks = item_masks_;
     round_.mask_words = 2;
-    round_.masks = arena_->Take<uint32_t>(num_slots * 2);
+    round_.masks = arena_->Take<uint32_t>(max_logits_ * 2);
     round_.ratio = ratio;
     round_.lookup_ngram = lookup_ngram;
     round_.draw_vocab = kDraftVocab;
@@ -220,7 +220,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
   RoundHeader* header_ = nullptr;
   RoundItem* items_ = nullptr;
   int32_t* new_blocks_ = nullptr;
-  int32_t* mask_rows_ = nullptr;
+  ItemMasks* item_masks_ = nullptr;
   float* logits_ = nullptr;
   std::vector<Slot> slots_;
   std::vector<RoundItem> plan_;

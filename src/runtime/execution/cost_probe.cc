@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
-#include <numeric>
-
-#include "runtime/execution/batch_builder.h"
 
 namespace tandem {
 namespace {
@@ -27,19 +24,15 @@ class Probe {
       : pass_(pass),
         pool_(pool),
         backend_(backend),
+        max_rows_(max_rows),
         max_logits_rows_(max_logits_rows),
-        tokens_(static_cast<size_t>(max_rows)),
-        blocks_(static_cast<size_t>((max_rows + pool.block_tokens - 1) / pool.block_tokens)),
-        builder_(max_rows, 1, max_logits_rows, static_cast<int32_t>(blocks_.size()),
-                 pass.vocab_size()),
-        rows_(static_cast<size_t>(max_logits_rows)) {
-    std::iota(blocks_.begin(), blocks_.end(), 0);
-  }
+        rows_(static_cast<size_t>(max_logits_rows)) {}
 
   Status Allocate() {
     const size_t logits = rows_.size();
-    const size_t ints = 3 * tokens_.size() + blocks_.size() + logits + kMaxSmallInts;
-    TANDEM_ASSIGN_OR_RETURN(ints_, backend_.Allocate(ints * sizeof(int32_t)));
+    ints_of_view_.reserve(3 * static_cast<size_t>(max_rows_) + static_cast<size_t>(NumBlocks()) +
+                          logits + kMaxSmallInts);
+    TANDEM_ASSIGN_OR_RETURN(ints_, backend_.Allocate(ints_of_view_.capacity() * sizeof(int32_t)));
     TANDEM_ASSIGN_OR_RETURN(slot_, backend_.Allocate(sizeof(ops::SlotSampling)));
     TANDEM_ASSIGN_OR_RETURN(device_rows_, backend_.Allocate(logits * sizeof(ops::SampleRow)));
     TANDEM_ASSIGN_OR_RETURN(drawn_, backend_.Allocate(logits * sizeof(ops::SampledToken)));
@@ -53,10 +46,8 @@ class Probe {
   // Lays out `rows` rows, and runs them once: warms caches and pages, and learns where the logits
   // are.
   void Prepare(int32_t rows) {
-    builder_.Clear();
     num_logits_ = std::min(rows, max_logits_rows_);
-    builder_.Add(0, std::span(tokens_).first(static_cast<size_t>(rows)), {}, blocks_, num_logits_);
-    SendView(builder_.View());
+    SendView(rows);
     graph_.reset();
     const Tensor logits = pass_.Forward(view_, pool_);
     for (int32_t i = 0; i < num_logits_; ++i) {
@@ -85,22 +76,27 @@ class Probe {
   // query_start and context_len of one sequence.
   static constexpr size_t kMaxSmallInts = 3;
 
-  void SendView(const ops::BatchView& host) {
-    view_ = host;
-    view_.max_query_len = host.num_rows;
-    int32_t* next = ints_.As<int32_t>();
-    const auto send = [&](const int32_t*& array, int32_t count) {
-      backend_.CopyToDevice(next, array, static_cast<size_t>(count) * sizeof(int32_t));
-      array = next;
-      next += count;
+  int32_t NumBlocks() const { return (max_rows_ + pool_.block_tokens - 1) / pool_.block_tokens; }
+
+  // All of them token 0.
+  void SendView(int32_t rows) {
+    ints_of_view_.clear();
+    const auto add = [&](int32_t count, int32_t first, int32_t step) {
+      const int32_t* place = ints_.As<int32_t>() + ints_of_view_.size();
+      for (int32_t i = 0; i < count; ++i) ints_of_view_.push_back(first + i * step);
+      return place;
     };
-    send(view_.tokens, host.num_rows);
-    send(view_.positions, host.num_rows);
-    send(view_.row_seq, host.num_rows);
-    send(view_.query_start, 2);
-    send(view_.context_len, 1);
-    send(view_.block_table, host.max_blocks);
-    send(view_.logits_rows, host.num_logits);
+    view_ = {.num_rows = rows, .num_seqs = 1, .num_logits = num_logits_, .max_query_len = rows};
+    view_.tokens = add(rows, 0, 0);
+    view_.positions = add(rows, 0, 1);
+    view_.row_seq = add(rows, 0, 0);
+    view_.query_start = add(2, 0, rows);
+    view_.context_len = add(1, rows, 0);
+    view_.max_blocks = NumBlocks();
+    view_.block_table = add(view_.max_blocks, 0, 1);
+    view_.logits_rows = add(num_logits_, rows - num_logits_, 1);
+    backend_.CopyToDevice(ints_.data(), ints_of_view_.data(),
+                          ints_of_view_.size() * sizeof(int32_t));
   }
 
   void Enqueue() {
@@ -122,13 +118,12 @@ class Probe {
   ForwardPass& pass_;
   const ops::KvPool& pool_;
   ops::Backend& backend_;
+  const int32_t max_rows_;
   const int32_t max_logits_rows_;
-  std::vector<int32_t> tokens_;  // all of them token 0
-  std::vector<BlockId> blocks_;
-  BatchBuilder builder_;
+  std::vector<int32_t> ints_of_view_;
   std::vector<ops::SampleRow> rows_;
   // Backend memory.
-  Buffer ints_;         // the arrays of view_
+  Buffer ints_;         // ints_of_view_: the arrays of view_
   Buffer slot_;         // one greedy sampling record
   Buffer device_rows_;  // rows_
   Buffer drawn_;

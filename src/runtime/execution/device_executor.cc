@@ -2,17 +2,18 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "ops/round_rules.h"
+#include "ops/sample_rules.h"
+#include "runtime/execution/row_masks.h"
 
 namespace tandem {
 namespace {
 
-// After a round that drafted the draft model lags one token, or two when all of its drafts held.
-constexpr int32_t kRoundLag = 2;
+using ops::rules::kRoundLag;
 
 ops::BatchView ViewOf(const ops::PassArrays& pass, const ops::PassBounds& bounds,
                       int32_t max_query_len, int32_t max_blocks) {
@@ -46,45 +47,62 @@ std::span<T> First(T* data, int32_t count) {
   return {data, static_cast<size_t>(count)};
 }
 
+// What was laid within the bounds, read where it lies: on the host alone.
+ops::PassBounds Laid(const ops::PassArrays& pass, const ops::PassBounds& bounds) {
+  ops::PassBounds laid;
+  laid.num_rows = pass.query_start[bounds.num_seqs];
+  while (laid.num_seqs < bounds.num_seqs && pass.ranges[laid.num_seqs].slot >= 0) {
+    laid.num_logits += pass.ranges[laid.num_seqs++].num_logits;
+  }
+  return laid;
+}
+
 }  // namespace
 
 DeviceExecutor::DeviceExecutor(const ExecutorConfig& config, ops::Backend& backend,
-                               ExecutorModels models, std::unique_ptr<DeviceMemory> memory,
+                               ExecutorModels models, const CostMeter& meter,
+                               std::unique_ptr<DeviceMemory> memory,
                                std::unique_ptr<DeviceSlots> slots)
     : config_(config),
       backend_(backend),
       models_(std::move(models)),
+      meter_(meter),
       memory_(std::move(memory)),
       device_slots_(std::move(slots)),
       graphs_(backend, config.max_num_tokens),
-      masks_(config.max_batch_size, models_.target->vocab_size()),
-      slots_(static_cast<size_t>(config.max_batch_size)) {
+      slots_(static_cast<size_t>(config.max_batch_size)),
+      steps_(static_cast<size_t>(config.max_launched)) {
+  TANDEM_CHECK(DraftsMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
+               "more steps at once than marks");
+  if (config.on_host) {
+    draft_masks_.resize(slots_.size() * static_cast<size_t>(memory_->round().mask_words));
+  }
   backend_.ops().ReserveSampling(std::max(config.max_logits_rows, config.max_batch_size),
                                  models_.target->vocab_size());
 }
 
 Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(const ExecutorConfig& config,
                                                                ops::Backend& backend,
-                                                               ExecutorModels models) {
+                                                               ExecutorModels models,
+                                                               const CostMeter& meter) {
   const int64_t draft_vocab = models.draft == nullptr ? 0 : models.draft->vocab_size();
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<DeviceMemory> memory,
       DeviceMemory::Create(config, models.target->vocab_size(), draft_vocab, backend));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceSlots> slots,
-                          DeviceSlots::Create(*memory, backend));
-  return std::unique_ptr<DeviceExecutor>(
-      new DeviceExecutor(config, backend, std::move(models), std::move(memory), std::move(slots)));
+                          DeviceSlots::Create(*memory, backend, config.max_launched));
+  return std::unique_ptr<DeviceExecutor>(new DeviceExecutor(
+      config, backend, std::move(models), meter, std::move(memory), std::move(slots)));
 }
 
 // The memory goes when nothing enqueued works on it any more; what failed was told when its step
 // should have landed.
 DeviceExecutor::~DeviceExecutor() { static_cast<void>(backend_.Synchronize()); }
 
-void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init) {
-  TANDEM_CHECK(sampled_ - landed_ < kMaxLaunched, "too many steps in flight");
+void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) {
+  TANDEM_CHECK(!Full(), "too many steps in flight");
   slots_[static_cast<size_t>(slot)] = {
-      .constraint = init.constraint,
-      .request = init.request,
+      .constraint = constraint,
       .draft_lag = static_cast<int32_t>(init.tokens.size()) - init.computed[1]};
   const Status added = device_slots_->Add(sampled_, slot, init);
   if (failure_.ok()) failure_ = added;
@@ -98,7 +116,7 @@ void DeviceExecutor::RemoveSequence(int32_t slot) {
 // ---- The plan ----
 
 void DeviceExecutor::Propose(const BatchPlan& plan) {
-  TANDEM_CHECK(sampled_ - landed_ < kMaxLaunched, "too many steps in flight");
+  TANDEM_CHECK(!Full(), "too many steps in flight");
   SendPlan(plan);
   for (const BlockCopy& copy : plan.copies) {
     backend_.ops().CopyBlock(models_.target_pool, copy.from, copy.to, copy.tokens);
@@ -106,10 +124,23 @@ void DeviceExecutor::Propose(const BatchPlan& plan) {
       backend_.ops().CopyBlock(models_.draft_pool, copy.from, copy.to, copy.tokens);
     }
   }
+  const bool masks_drafts = config_.on_host && shape_.constrained && shape_.max_drafts > 0;
+  if (masks_drafts) SettleLaunched();
   if (config_.lookup_ngram > 0 && shape_.max_drafts > 0) {
     backend_.round().LookUpDrafts(memory_->round(), shape_.items);
+    if (masks_drafts) CutLookUps(plan);
   }
-  if (shape_.draft_rows > 0) RunDrafts();
+  if (shape_.draft_rows > 0) {
+    if (config_.on_host) {
+      RunLaidDrafts();
+    } else {
+      RunDrafts();
+    }
+  }
+  if (!config_.on_host && shape_.constrained) {
+    memory_->EnqueueDrafts(sampled_);
+    backend_.Mark(DraftsMarkOf(sampled_));
+  }
 }
 
 void DeviceExecutor::SendPlan(const BatchPlan& plan) {
@@ -129,7 +160,7 @@ void DeviceExecutor::SendPlan(const BatchPlan& plan) {
   backend_.round().ApplyPlan(memory_->round(), shape_.items);
 }
 
-ops::RoundItem DeviceExecutor::ItemOf(const SequencePlan& planned) {
+ops::RoundItem DeviceExecutor::ItemOf(const SequencePlan& planned) const {
   ops::RoundItem item;
   item.slot = planned.slot;
   item.target_tokens = planned.target_tokens;
@@ -139,12 +170,10 @@ ops::RoundItem DeviceExecutor::ItemOf(const SequencePlan& planned) {
   item.first_new_block = planned.first_new_block;
   item.num_new_blocks = planned.num_new_blocks;
   const HostSlot& slot = slots_[static_cast<size_t>(planned.slot)];
-  if (slot.constraint != nullptr && planned.samples) {
-    item.constrained = 1;
-    // The host would have to see each draft before the mask of the next.
-    if (item.num_drafts > 0) item.draft_tokens = 0;
-    item.num_drafts = 0;
-  }
+  item.constrained = slot.constraint != nullptr && planned.samples ? 1 : 0;
+  TANDEM_CHECK(
+      item.constrained == 0 || item.num_drafts == 0 || config_.on_host || !config_.ratio_acceptance,
+      "the ratio rule's drafts under a constraint, on a device");
   return item;
 }
 
@@ -209,8 +238,26 @@ void DeviceExecutor::RunDrafts() {
   }
 }
 
-// Draws one draft behind each range that was laid, and lays the rows of a pass of bounds `next`
-// for those that want another.
+// The same on the host: each pass has the rows that were laid, and there are no more passes than
+// sequences want drafts.
+void DeviceExecutor::RunLaidDrafts() {
+  const ops::Round& round = memory_->round();
+  ops::PassBounds bounds = {.num_rows = shape_.draft_rows,
+                            .num_seqs = shape_.draft_seqs,
+                            .num_logits = shape_.draft_logits};
+  backend_.round().LayDraftRows(round, bounds);
+  while (true) {
+    bounds = Laid(round.draft, bounds);
+    if (bounds.num_rows == 0) return;
+    const Nanos start = meter_.Start();
+    DraftPass(bounds, 0, bounds);
+    meter_.Stop(ModelIndex::kDraft, bounds.num_rows, start);
+    if (bounds.num_logits == 0) return;
+  }
+}
+
+// Draws one draft after each range that was laid, and lays the rows of a pass of bounds `next` for
+// those that want another.
 void DeviceExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_len,
                                const ops::PassBounds& next) {
   const ops::Round& round = memory_->round();
@@ -221,16 +268,23 @@ void DeviceExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_
                "the draft's logits have moved");
   draft_logits_ = logits.As<float>();
   backend_.round().LayDraftSamples(round, bounds, draft_logits_, models_.draft->vocab_size());
+  if (config_.on_host && shape_.constrained) MaskDrafts(bounds);
   backend_.ops().Sample(First<const ops::SampleRow>(round.draft.samples, bounds.num_logits),
                         round.draw_vocab, First(round.draft.drawn, bounds.num_logits));
   backend_.round().KeepDrafts(round, next);
 }
 
 void DeviceExecutor::Run(const BatchPlan& /*plan*/) {
+  target_bounds_ = {
+      .num_rows = shape_.target_rows, .num_seqs = shape_.items, .num_logits = shape_.target_logits};
+  if (config_.on_host) {
+    target_started_ = meter_.Start();
+    backend_.round().LayTargetRows(memory_->round(), target_bounds_);
+    target_bounds_ = Laid(memory_->round().target, target_bounds_);
+    if (target_bounds_.num_rows > 0) TargetForward(target_bounds_, 0);
+    return;
+  }
   if (!shape_.decodes) {
-    target_bounds_ = {.num_rows = shape_.target_rows,
-                      .num_seqs = shape_.items,
-                      .num_logits = shape_.target_logits};
     TargetPass(target_bounds_, shape_.target_query);
     return;
   }
@@ -246,8 +300,12 @@ void DeviceExecutor::Run(const BatchPlan& /*plan*/) {
 }
 
 void DeviceExecutor::TargetPass(const ops::PassBounds& bounds, int32_t max_query_len) {
+  backend_.round().LayTargetRows(memory_->round(), bounds);
+  TargetForward(bounds, max_query_len);
+}
+
+void DeviceExecutor::TargetForward(const ops::PassBounds& bounds, int32_t max_query_len) {
   const ops::Round& round = memory_->round();
-  backend_.round().LayTargetRows(round, bounds);
   const ops::BatchView view = ViewOf(round.target, bounds, max_query_len, round.slots.max_blocks);
   const Tensor logits = models_.target->Forward(view, models_.target_pool);
   if (bounds.num_logits == 0) return;
@@ -256,20 +314,21 @@ void DeviceExecutor::TargetPass(const ops::PassBounds& bounds, int32_t max_query
   target_logits_ = logits.As<float>();
 }
 
-// ---- Draws and results ----
+// ---- Draws ----
 
 void DeviceExecutor::Sample(const BatchPlan& plan) {
   if (shape_.constrained) SendMasks(plan);
   const bool verifies = config_.ratio_acceptance && shape_.max_drafts > 0;
-  if (shape_.decodes) {
+  if (shape_.decodes && !config_.on_host) {
     graphs_.Run(GraphKind::kSample, verifies ? 1 : 0, target_bounds_.num_rows,
                 [this, verifies] { DrawAndAccept(target_bounds_, verifies); });
   } else {
     DrawAndAccept(target_bounds_, verifies);
   }
+  if (config_.on_host) ObserveTarget();
   memory_->EnqueueResults(sampled_, target_bounds_.num_logits);
-  backend_.Mark(static_cast<int>(sampled_ % kMaxLaunched));
-  steps_[sampled_ % kMaxLaunched] = {
+  backend_.Mark(MarkOf(sampled_));
+  steps_[sampled_ % steps_.size()] = {
       .number = plan.step, .items = shape_.items, .logits = target_bounds_.num_logits};
   ++sampled_;
 }
@@ -292,43 +351,137 @@ void DeviceExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies)
   backend_.round().Accept(round, bounds, target_logits_);
 }
 
-// The masks of what may follow the tokens of every step before this one.
+// ---- Masks ----
+
+// The slots of the step at hand once their drafts have come to the host.
+DeviceMemory::HostDrafts DeviceExecutor::DraftsAtHand() const {
+  const ops::SlotArrays& slots = memory_->round().slots;
+  if (config_.on_host) return {slots.records, slots.drafts};
+  return memory_->DraftsOf(sampled_);
+}
+
+std::span<const int32_t> DeviceExecutor::DraftsOf(const DeviceMemory::HostDrafts& slots,
+                                                  int32_t slot) const {
+  return First(slots.drafts + int64_t{slot} * config_.max_draft_len,
+               slots.records[slot].num_drafts);
+}
+
+// On the host: a looked-up draft that the constraint forbids goes, and those after it.
+void DeviceExecutor::CutLookUps(const BatchPlan& plan) {
+  const ops::SlotArrays& slots = memory_->round().slots;
+  const std::span mask = std::span(draft_masks_).first(static_cast<size_t>(mask_words()));
+  for (const SequencePlan& item : plan.sequences) {
+    TokenConstraint* constraint = slots_[static_cast<size_t>(item.slot)].constraint;
+    if (constraint == nullptr) continue;
+    const std::span<const int32_t> drafts = DraftsOf(DraftsAtHand(), item.slot);
+    size_t kept = 0;
+    while (kept < drafts.size() &&
+           FillRowMask(*constraint, drafts.first(kept), slots.vocab, mask) &&
+           ops::IsAllowed(mask.data(), drafts[kept])) {
+      ++kept;
+    }
+    slots.records[item.slot].num_drafts = static_cast<int32_t>(kept);
+  }
+}
+
+// On the host: the next drafts of constrained sequences are drawn under masks. Where no token may
+// follow, drafting stops before the draw.
+void DeviceExecutor::MaskDrafts(const ops::PassBounds& bounds) {
+  const ops::Round& round = memory_->round();
+  for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
+    ops::RowRange& range = round.draft.ranges[seq];
+    TokenConstraint* constraint = slots_[static_cast<size_t>(range.slot)].constraint;
+    if (range.num_logits == 0 || constraint == nullptr) continue;
+    const auto words = static_cast<size_t>(mask_words());
+    const std::span mask = std::span(draft_masks_).subspan(static_cast<size_t>(seq) * words, words);
+    ops::SampleRow& row = round.draft.samples[range.first_logits];
+    if (FillRowMask(*constraint, DraftsOf(DraftsAtHand(), range.slot), round.slots.vocab, mask)) {
+      row.allowed = mask.data();
+    } else {
+      row = {};
+      range.num_logits = 0;
+    }
+  }
+}
+
+// The masks of what may follow the tokens of every step before this one and then the drafts.
 void DeviceExecutor::SendMasks(const BatchPlan& plan) {
-  for (uint64_t step = settled_; step < sampled_; ++step) Settle(step);
+  SettleLaunched();
+  if (failure_.ok() && !config_.on_host) failure_ = backend_.WaitFor(DraftsMarkOf(sampled_));
+  if (!failure_.ok()) return;  // Land tells it; what lies in the host's memory means nothing
+  const DeviceMemory::HostDrafts slots = DraftsAtHand();
   const DeviceMemory::HostMasks host = memory_->MasksOf(sampled_);
-  const auto words = static_cast<size_t>(memory_->round().mask_words);
-  masks_.Clear();
   int32_t num_rows = 0;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequencePlan& item = plan.sequences[i];
-    TokenConstraint* constraint = slots_[static_cast<size_t>(item.slot)].constraint;
-    if (constraint == nullptr || !item.samples) continue;
-    const uint32_t* mask = masks_.Fill(*constraint, {});
-    host.rows[i] = mask == nullptr ? -1 : num_rows;
-    if (mask == nullptr) continue;
-    std::memcpy(host.bits + static_cast<size_t>(num_rows) * words, mask, words * sizeof(uint32_t));
-    ++num_rows;
+    if (slots_[static_cast<size_t>(item.slot)].constraint == nullptr || !item.samples) continue;
+    host.items[i] = FillMasks(item.slot, slots, host.bits + num_rows * mask_words());
+    host.items[i].first = num_rows;
+    num_rows += host.items[i].count;
   }
   memory_->EnqueueMasks(sampled_, num_rows);
+}
+
+ops::ItemMasks DeviceExecutor::FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots,
+                                         uint32_t* bits) {
+  ops::ItemMasks masks;
+  if (slots.records[slot].ended != 0) return masks;
+  TokenConstraint& constraint = *slots_[static_cast<size_t>(slot)].constraint;
+  const ops::SlotArrays& arrays = memory_->round().slots;
+  const std::span<const int32_t> drafts = DraftsOf(slots, slot);
+  for (size_t i = 0; i <= drafts.size(); ++i) {
+    const std::span mask(bits + masks.count * mask_words(), static_cast<size_t>(mask_words()));
+    if (!FillRowMask(constraint, drafts.first(i), arrays.vocab, mask)) {
+      masks.dead_end = 1;
+      return masks;
+    }
+    ++masks.count;
+    if (i == drafts.size() || !ops::IsAllowed(mask.data(), drafts[i])) return masks;
+    // The ratio rule alone verifies end ids, and under constraints on the host alone.
+    if (config_.ratio_acceptance && ops::rules::IsEnd(arrays.sampling[slot], drafts[i])) {
+      return masks;
+    }
+  }
+  return masks;
+}
+
+// ---- Results ----
+
+// On the host: what the pass and its draws took. A prompt's rows, but for its last, skip the head:
+// they say nothing of the price of drafts.
+void DeviceExecutor::ObserveTarget() const {
+  if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) return;
+  const bool verifies =
+      std::ranges::any_of(First(memory_->round().target.ranges, target_bounds_.num_seqs),
+                          [](const ops::RowRange& range) { return range.num_logits > 1; });
+  if (verifies) {
+    meter_.StopVerify(target_bounds_.num_rows, target_started_);
+  } else {
+    meter_.Stop(ModelIndex::kTarget, target_bounds_.num_rows, target_started_);
+  }
+}
+
+void DeviceExecutor::SettleLaunched() {
+  for (uint64_t step = settled_; step < sampled_; ++step) Settle(step);
 }
 
 // Waits for a step's results and tells the constraints what was emitted.
 void DeviceExecutor::Settle(uint64_t step) {
   if (step < settled_) return;
   settled_ = step + 1;
-  if (failure_.ok()) failure_ = backend_.WaitFor(static_cast<int>(step % kMaxLaunched));
+  if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
   if (!failure_.ok()) return;  // what lies in the host's memory is of an earlier step
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
                                              std::to_string(host.status->broken));
-  for (int32_t i = 0; i < steps_[step % kMaxLaunched].items; ++i) {
+  for (int32_t i = 0; i < steps_[step % steps_.size()].items; ++i) {
     const ops::RoundResult& result = host.results[i];
     const HostSlot& slot = slots_[static_cast<size_t>(result.slot)];
     if (slot.constraint == nullptr) continue;
-    for (int32_t t = 0; t < result.num_tokens; ++t) {
+    // An end id is not part of the output, so it is not for the constraint either.
+    for (int32_t t = 0; t < result.num_tokens - result.end_id; ++t) {
       const int32_t token = host.drawn[result.first_token + t].token;
-      // An end id is not part of the output, so it is not for the constraint either.
-      if (!slot.request->IsEnd(token)) slot.constraint->Commit(&token, 1);
+      slot.constraint->Commit(&token, 1);
     }
   }
 }
@@ -337,7 +490,7 @@ Status DeviceExecutor::Land(StepResult& result) {
   TANDEM_CHECK(landed_ < sampled_, "no step in flight");
   Settle(landed_);
   if (!failure_.ok()) return failure_;
-  const Step& step = steps_[landed_ % kMaxLaunched];
+  const Step& step = steps_[landed_ % steps_.size()];
   const DeviceMemory::HostResults host = memory_->ResultsOf(landed_);
   result.step = step.number;
   result.sequences.clear();
@@ -352,6 +505,7 @@ Status DeviceExecutor::Land(StepResult& result) {
                                 .accepted = from.accepted,
                                 .first_token = static_cast<int32_t>(result.tokens.size()),
                                 .num_tokens = from.num_tokens,
+                                .end_id = from.end_id != 0,
                                 .computed = {from.computed[0], from.computed[1]},
                                 .fault = FaultOf(from.fault)});
     result.tokens.insert(result.tokens.end(), tokens, tokens + from.num_tokens);

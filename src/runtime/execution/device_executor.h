@@ -1,19 +1,26 @@
-// DeviceExecutor: an executor whose sequence state lies in backend memory. A step is enqueued as a
-// whole: the plan goes to the device in one copy, rows, drafts, draws and lengths are made there
-// (ops::RoundOps), and the results come back in one copy, after which the step's mark stands. The
-// host reads nothing in between; Land waits for the mark. Steps that only decode run as graphs on
-// buckets of rows, steps with prompts kernel by kernel; numbers that only the device knows are
-// bounded by the plan, and what lies between is inert.
+// DeviceExecutor: the executor. The state of the sequences lies in backend memory, and what a round
+// does to it is ops::RoundOps: the plan goes there in one copy, rows, drafts, draws and lengths are
+// made there, and the results come back in one copy, after which the step's mark stands.
 //
-// One thing needs the host: a TokenConstraint. Sample of a step with a constrained sequence waits
-// for the step before, commits its tokens and sends the masks; such a sequence drafts nothing.
+// On a device a step is enqueued as a whole and the host reads nothing in between; Land waits for
+// the mark. Steps that only decode run as graphs on buckets of rows, steps with prompts kernel by
+// kernel; numbers that only the device knows are bounded by the plan, and what lies between is
+// inert. Passes are not timed: the host's clock says when work was enqueued, and marks cannot tell
+// the parts of a step apart. Prices are those measured at start.
 //
-// Passes are not timed: on a device the host's clock says when work was enqueued, and marks cannot
-// tell the parts of a step apart. Prices are those measured at start.
+// On the host (ExecutorConfig::on_host) what was laid is read before each pass, so that passes have
+// the rows that there are and no others, and passes are timed.
+//
+// One thing always needs the host: a TokenConstraint. Sample of a step with a constrained sequence
+// waits for the step before and for the drafts, and sends the masks of the rows while the target
+// computes them. In token match the drafts themselves need no mask, since one that breaks the
+// constraint does not equal the target's draw; on the host they are drawn under masks all the same,
+// because more of them hold then. In ratio mode they have to be: there a device drafts nothing
+// under a constraint (SchedulerLimits::drafts_constrained).
 #pragma once
 
-#include <array>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -23,21 +30,22 @@
 #include "runtime/execution/device_slots.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/executor_config.h"
-#include "runtime/execution/row_masks.h"
 
 namespace tandem {
 
 class DeviceExecutor final : public Executor {
  public:
   // The backend outlives the executor. A pass's logits must stay where they are from call to call
-  // (graphs hold the address). RESOURCE_EXHAUSTED when the backend's memory does not suffice.
+  // (graphs hold the address). RESOURCE_EXHAUSTED when the backend's memory does not suffice. The
+  // meter's targets outlive the executor; on a device it is not used.
   static Result<std::unique_ptr<DeviceExecutor>> Create(const ExecutorConfig& config,
                                                         ops::Backend& backend,
-                                                        ExecutorModels models);
+                                                        ExecutorModels models,
+                                                        const CostMeter& meter);
   ~DeviceExecutor() override;
 
   void BindThread() override { backend_.BindThread(); }
-  void AddSequence(int32_t slot, const SlotInit& init) override;
+  void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) override;
   void RemoveSequence(int32_t slot) override;
   void Propose(const BatchPlan& plan) override;
   void Run(const BatchPlan& plan) override;
@@ -48,7 +56,6 @@ class DeviceExecutor final : public Executor {
   // What the host keeps of a sequence.
   struct HostSlot {
     TokenConstraint* constraint = nullptr;
-    const Request* request = nullptr;
     int32_t draft_lag = 0;  // tokens the draft has yet to compute, at most
   };
   // How large a step is, by its plan: upper bounds.
@@ -73,40 +80,57 @@ class DeviceExecutor final : public Executor {
   };
 
   DeviceExecutor(const ExecutorConfig& config, ops::Backend& backend, ExecutorModels models,
-                 std::unique_ptr<DeviceMemory> memory, std::unique_ptr<DeviceSlots> slots);
+                 const CostMeter& meter, std::unique_ptr<DeviceMemory> memory,
+                 std::unique_ptr<DeviceSlots> slots);
 
   void SendPlan(const BatchPlan& plan);
-  ops::RoundItem ItemOf(const SequencePlan& planned);
+  ops::RoundItem ItemOf(const SequencePlan& planned) const;
   void AddToShape(const ops::RoundItem& item);
   int32_t TakeDraftRows(const ops::RoundItem& item);
   void RunDrafts();
+  void RunLaidDrafts();
   void DraftPass(const ops::PassBounds& bounds, int32_t max_query_len, const ops::PassBounds& next);
   void TargetPass(const ops::PassBounds& bounds, int32_t max_query_len);
+  void TargetForward(const ops::PassBounds& bounds, int32_t max_query_len);
   void DrawAndAccept(const ops::PassBounds& bounds, bool verifies);
   ops::PassBounds BoundsOf(int32_t rows, int32_t max_logits) const;
+  DeviceMemory::HostDrafts DraftsAtHand() const;
+  std::span<const int32_t> DraftsOf(const DeviceMemory::HostDrafts& slots, int32_t slot) const;
+  void CutLookUps(const BatchPlan& plan);
+  void MaskDrafts(const ops::PassBounds& bounds);
   void SendMasks(const BatchPlan& plan);
+  ops::ItemMasks FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots, uint32_t* bits);
+  void ObserveTarget() const;
   void Settle(uint64_t step);
+  void SettleLaunched();
+  int64_t mask_words() const { return memory_->round().mask_words; }
+  bool Full() const { return sampled_ - landed_ == steps_.size(); }
+  // Of the results, and of the drafts that masks are made for.
+  int MarkOf(uint64_t step) const { return static_cast<int>(step % steps_.size()); }
+  int DraftsMarkOf(uint64_t step) const { return static_cast<int>(steps_.size()) + MarkOf(step); }
 
   const ExecutorConfig config_;
   ops::Backend& backend_;
   ExecutorModels models_;
+  const CostMeter meter_;
   const std::unique_ptr<DeviceMemory> memory_;
   const std::unique_ptr<DeviceSlots> device_slots_;
   DeviceGraphs graphs_;
-  RowMasks masks_;
   std::vector<HostSlot> slots_;
+  std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
 
   // Of the step at hand, set by Propose.
   Shape shape_;
   ops::PassBounds target_bounds_;
+  Nanos target_started_{0};
   const float* draft_logits_ = nullptr;   // of the last draft pass; always the same
   const float* target_logits_ = nullptr;  // likewise
 
-  std::array<Step, kMaxLaunched> steps_;  // a ring
-  uint64_t sampled_ = 0;                  // steps launched
-  uint64_t settled_ = 0;                  // steps whose results have been looked at
-  uint64_t landed_ = 0;                   // steps taken out
-  Status failure_;                        // the device's first, told by Land
+  std::vector<Step> steps_;  // a ring, of the steps that may be launched at once
+  uint64_t sampled_ = 0;     // steps launched
+  uint64_t settled_ = 0;     // steps whose results have been looked at
+  uint64_t landed_ = 0;      // steps taken out
+  Status failure_;           // the device's first, told by Land
 };
 
 }  // namespace tandem

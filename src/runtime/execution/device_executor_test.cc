@@ -1,14 +1,16 @@
 // DeviceExecutor on a stream: a backend that does nothing before it is waited for, and then what
 // was enqueued, in its order. What the host reads too early, or writes again too early, shows as
-// wrong tokens. Recorded graphs replay exactly what was recorded. The host's executor says what is
-// right.
+// wrong tokens. Recorded graphs replay exactly what was recorded. What is right is what the
+// executor gives on the host.
 #include "runtime/execution/device_executor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <deque>
 #include <functional>
+#include <type_traits>
 
 #include "ops/testing/forwarding_backend.h"
 #include "ops/testing/sampling_only_ops.h"
@@ -221,8 +223,12 @@ class StreamPass final : public ForwardPass {
 class OtherFifth final : public TokenConstraint {
  public:
   void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
-    EXPECT_TRUE(ahead.empty()) << "nothing is drafted under a constraint";
-    for (int32_t token = last_ % 5; token < 48; token += 5) {
+    int32_t last = last_;
+    for (const int32_t token : ahead) {
+      EXPECT_NE(token % 5, last % 5) << "a constraint is never asked about what it forbids";
+      last = token;
+    }
+    for (int32_t token = last % 5; token < 48; token += 5) {
       allowed[token / 32] &= ~(1u << (token % 32));
     }
   }
@@ -277,7 +283,6 @@ class DeviceExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, 
       if (i == 8) request.num_choices = 3;
       if (std::get<0>(GetParam()).constrained && i % 3 == 1) {
         request.constraint = std::make_shared<OtherFifth>();
-        request.use_draft = false;  // for the host's executor too
       }
       requests.push_back(std::move(request));
     }
@@ -300,6 +305,10 @@ TEST_P(DeviceExecutorTest, GivesTheTokensOfTheHostsExecutor) {
         EXPECT_EQ(got[i][c].finish, expected[i][c].finish) << "request " << i;
       }
     }
+  }
+  const EngineStats stats = engine->Stats();
+  if (Setup(ExecutorKind::kDevice).options.draft_mode == DraftMode::kFixed) {
+    EXPECT_GT(stats.drafts_proposed, 0);
   }
   EXPECT_GT(backend_.launches(), 10 * backend_.captures());
   EXPECT_EQ(backend_.synchronizations(), 0);
@@ -360,8 +369,13 @@ INSTANTIATE_TEST_SUITE_P(
                          s.draft.vocab = 40;
                        }},
             StreamCase{"preemption", [](TestSetup& s) { s.num_blocks = 40; }},
-            StreamCase{"constraints", [](TestSetup&) {}, true}),
-        testing::Values(0, 1)),
+            StreamCase{"constraints", [](TestSetup&) {}, true},
+            StreamCase{"constrained_good_drafts", [](TestSetup& s) { s.draft.share = 0.97; }, true},
+            StreamCase{"constrained_lookups", [](TestSetup& s) { s.options.lookup_ngram = 1; },
+                       true},
+            StreamCase{"constraints_without_drafts",
+                       [](TestSetup& s) { s.options.draft_mode = DraftMode::kOff; }, true}),
+        testing::Values(0, 1, 2, 3)),
     [](const testing::TestParamInfo<std::tuple<StreamCase, int32_t>>& info) {
       return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
     });
@@ -437,6 +451,32 @@ TEST(DeviceExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
     for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens);
   }
   EXPECT_GT(backend.synchronizations(), 0);
+}
+
+// What a rank is sent of a step has no pointers.
+static_assert(std::is_trivially_copyable_v<SequencePlan> &&
+              std::is_trivially_copyable_v<ops::SamplingParams>);
+
+TEST(SlotInit, HoldsTheListsOfARequestAsValues) {
+  Request request;
+  request.end_ids = {2, 3};
+  request.logit_bias = {{7, 1.5f}, {8, -2.0f}};
+  request.banned_sequences = {{4}, {5, 6}};
+  const int32_t up = std::bit_cast<int32_t>(1.5f);
+  const int32_t down = std::bit_cast<int32_t>(-2.0f);
+  SlotInit init;
+  for (int i = 0; i < 2; ++i) {  // the second time over the first
+    init.SetLists(request);
+    EXPECT_THAT(init.lists, testing::ElementsAre(2, 3, 7, 8, up, down, 4, 5, 6, 1, 3));
+    EXPECT_EQ(init.num_end_ids, 2);
+    EXPECT_EQ(init.num_bias, 2);
+    EXPECT_EQ(init.num_ban_tokens, 3);
+    EXPECT_EQ(init.num_bans, 2);
+  }
+  request.ignore_eos = true;
+  init.SetLists(request);
+  EXPECT_THAT(init.lists, testing::ElementsAre(7, 8, up, down, 4, 5, 6, 1, 3));
+  EXPECT_EQ(init.num_end_ids, 0);
 }
 
 TEST(DeviceGraphs, BucketsAreCloseWhereRowsAreFew) {

@@ -17,7 +17,8 @@ size_t BytesOf(int64_t count) {
 // Where the parts of a piece stand in it.
 size_t ItemsAt() { return kAlign; }
 size_t BlocksAt(int64_t slots) { return ItemsAt() + Aligned(BytesOf<ops::RoundItem>(slots)); }
-size_t BitsAt(int64_t slots) { return Aligned(BytesOf<int32_t>(slots)); }
+size_t DraftsAt(int64_t slots) { return Aligned(BytesOf<ops::SlotRecord>(slots)); }
+size_t BitsAt(int64_t slots) { return Aligned(BytesOf<ops::ItemMasks>(slots)); }
 size_t ResultsAt() { return kAlign; }
 size_t DrawnAt(int64_t slots) { return ResultsAt() + Aligned(BytesOf<ops::RoundResult>(slots)); }
 
@@ -52,10 +53,10 @@ void DeviceMemory::LaySlots(Layout& layout, int64_t vocab) {
   slots.max_draft_len = config_.max_draft_len;
   slots.vocab = vocab;
   const int64_t count = slots.max_slots;
-  slots.records = layout.Take<ops::SlotRecord>(count);
+  drafts_bytes_ = DraftsAt(count) + BytesOf<int32_t>(count * slots.max_draft_len);
+  drafts_ = layout.Take<std::byte>(static_cast<int64_t>(drafts_bytes_));
   slots.tokens = layout.Take<int32_t>(count * slots.max_seq_len);
   slots.blocks = layout.Take<int32_t>(count * slots.max_blocks);
-  slots.drafts = layout.Take<int32_t>(count * slots.max_draft_len);
   slots.counts = layout.Take<int32_t>(count * vocab);
   slots.sampling = layout.Take<ops::SlotSampling>(count);
   slots.draft_sampling = layout.Take<ops::SlotSampling>(count);
@@ -105,7 +106,7 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
   plan_bytes_ = BlocksAt(slots) + BytesOf<int32_t>(slots * round_.slots.max_blocks);
   plan_ = layout.Take<std::byte>(static_cast<int64_t>(plan_bytes_));
   round_.mask_words = (target_vocab + 31) / 32;
-  masks_bytes_ = BitsAt(slots) + BytesOf<uint32_t>(slots * round_.mask_words);
+  masks_bytes_ = BitsAt(slots) + BytesOf<uint32_t>(logits * round_.mask_words);
   masks_ = layout.Take<std::byte>(static_cast<int64_t>(masks_bytes_));
   results_bytes_ = DrawnAt(slots) + BytesOf<ops::SampledToken>(logits);
   results_ = layout.Take<std::byte>(static_cast<int64_t>(results_bytes_));
@@ -130,10 +131,12 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(const ExecutorConfig&
   made->LayOut(layout, target_vocab, draft_vocab);
   ops::Round& round = made->round_;
   const int64_t slots = config.max_batch_size;
+  round.slots.records = At<ops::SlotRecord>(made->drafts_, 0);
+  round.slots.drafts = At<int32_t>(made->drafts_, DraftsAt(slots));
   round.header = At<ops::RoundHeader>(made->plan_, 0);
   round.items = At<ops::RoundItem>(made->plan_, ItemsAt());
   round.new_blocks = At<int32_t>(made->plan_, BlocksAt(slots));
-  round.mask_rows = At<int32_t>(made->masks_, 0);
+  round.item_masks = At<ops::ItemMasks>(made->masks_, 0);
   round.masks = At<uint32_t>(made->masks_, BitsAt(slots));
   round.status = At<ops::RoundStatus>(made->results_, 0);
   round.results = At<ops::RoundResult>(made->results_, ResultsAt());
@@ -146,45 +149,56 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(const ExecutorConfig&
 }
 
 Status DeviceMemory::AllocatePinned() {
-  for (size_t i = 0; i < kMaxLaunched; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(host_plans_[i], backend_->AllocatePinned(plan_bytes_));
-    TANDEM_ASSIGN_OR_RETURN(host_masks_[i], backend_->AllocatePinned(masks_bytes_));
-    TANDEM_ASSIGN_OR_RETURN(host_results_[i], backend_->AllocatePinned(results_bytes_));
+  host_.resize(static_cast<size_t>(config_.max_launched));
+  for (HostPieces& host : host_) {
+    TANDEM_ASSIGN_OR_RETURN(host.plan, backend_->AllocatePinned(plan_bytes_));
+    TANDEM_ASSIGN_OR_RETURN(host.drafts, backend_->AllocatePinned(drafts_bytes_));
+    TANDEM_ASSIGN_OR_RETURN(host.masks, backend_->AllocatePinned(masks_bytes_));
+    TANDEM_ASSIGN_OR_RETURN(host.results, backend_->AllocatePinned(results_bytes_));
   }
   return {};
 }
 
 DeviceMemory::HostPlan DeviceMemory::PlanOf(uint64_t step) const {
-  auto* piece = host_plans_[step % kMaxLaunched].As<std::byte>();
+  auto* piece = HostOf(step).plan.As<std::byte>();
   return {At<ops::RoundHeader>(piece, 0), At<ops::RoundItem>(piece, ItemsAt()),
           At<int32_t>(piece, BlocksAt(config_.max_batch_size))};
 }
 
 void DeviceMemory::EnqueuePlan(uint64_t step, size_t num_blocks) {
-  backend_->EnqueueCopyToDevice(plan_, host_plans_[step % kMaxLaunched].data(),
+  backend_->EnqueueCopyToDevice(plan_, HostOf(step).plan.data(),
                                 BlocksAt(config_.max_batch_size) + num_blocks * sizeof(int32_t));
 }
 
+DeviceMemory::HostDrafts DeviceMemory::DraftsOf(uint64_t step) const {
+  auto* piece = HostOf(step).drafts.As<std::byte>();
+  return {At<ops::SlotRecord>(piece, 0), At<int32_t>(piece, DraftsAt(config_.max_batch_size))};
+}
+
+void DeviceMemory::EnqueueDrafts(uint64_t step) {
+  backend_->EnqueueCopyToHost(HostOf(step).drafts.data(), drafts_, drafts_bytes_);
+}
+
 DeviceMemory::HostMasks DeviceMemory::MasksOf(uint64_t step) const {
-  auto* piece = host_masks_[step % kMaxLaunched].As<std::byte>();
-  return {At<int32_t>(piece, 0), At<uint32_t>(piece, BitsAt(config_.max_batch_size))};
+  auto* piece = HostOf(step).masks.As<std::byte>();
+  return {At<ops::ItemMasks>(piece, 0), At<uint32_t>(piece, BitsAt(config_.max_batch_size))};
 }
 
 void DeviceMemory::EnqueueMasks(uint64_t step, int32_t num_rows) {
   backend_->EnqueueCopyToDevice(
-      masks_, host_masks_[step % kMaxLaunched].data(),
+      masks_, HostOf(step).masks.data(),
       BitsAt(config_.max_batch_size) + BytesOf<uint32_t>(num_rows * round_.mask_words));
 }
 
 DeviceMemory::HostResults DeviceMemory::ResultsOf(uint64_t step) const {
-  auto* piece = host_results_[step % kMaxLaunched].As<std::byte>();
+  auto* piece = HostOf(step).results.As<std::byte>();
   return {At<ops::RoundStatus>(piece, 0), At<ops::RoundResult>(piece, ResultsAt()),
           At<ops::SampledToken>(piece, DrawnAt(config_.max_batch_size))};
 }
 
 void DeviceMemory::EnqueueResults(uint64_t step, int32_t num_logits) {
   backend_->EnqueueCopyToHost(
-      host_results_[step % kMaxLaunched].data(), results_,
+      HostOf(step).results.data(), results_,
       DrawnAt(config_.max_batch_size) + BytesOf<ops::SampledToken>(num_logits));
 }
 

@@ -4,7 +4,6 @@
 // Owned by the executor.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -43,9 +42,17 @@ class DeviceMemory {
   HostPlan PlanOf(uint64_t step) const;
   void EnqueuePlan(uint64_t step, size_t num_blocks);
 
-  // Masks of the constrained items: their rows, and [row, words] bits.
+  // The slots' records and drafts, copied once the drafts are known: masks are made from them.
+  struct HostDrafts {
+    const ops::SlotRecord* records = nullptr;
+    const int32_t* drafts = nullptr;  // [max_slots, max_draft_len]
+  };
+  HostDrafts DraftsOf(uint64_t step) const;
+  void EnqueueDrafts(uint64_t step);
+
+  // Masks of the constrained items: which rows are an item's, and [row, words] bits.
   struct HostMasks {
-    int32_t* rows = nullptr;
+    ops::ItemMasks* items = nullptr;
     uint32_t* bits = nullptr;
   };
   HostMasks MasksOf(uint64_t step) const;
@@ -60,7 +67,7 @@ class DeviceMemory {
   void EnqueueResults(uint64_t step, int32_t num_logits);
 
  private:
-  // Hands out pieces of one allocation; without memory behind it, counts bytes.
+  // Hands out pieces of one allocation; without memory it counts bytes.
   class Layout;
   // `backend`: null to count bytes.
   DeviceMemory(const ExecutorConfig& config, ops::Backend* backend)
@@ -78,13 +85,20 @@ class DeviceMemory {
   int32_t* lists_ = nullptr;  // [max_slots, kMaxListValues]
   // Pieces that are copied as a whole.
   std::byte* plan_ = nullptr;     // header, items, blocks
-  std::byte* masks_ = nullptr;    // rows, bits
+  std::byte* drafts_ = nullptr;   // records, drafts
+  std::byte* masks_ = nullptr;    // items, bits
   std::byte* results_ = nullptr;  // status, results, drawn tokens
   size_t plan_bytes_ = 0;
+  size_t drafts_bytes_ = 0;
   size_t masks_bytes_ = 0;
   size_t results_bytes_ = 0;
   Buffer memory_;
-  std::array<Buffer, kMaxLaunched> host_plans_, host_masks_, host_results_;
+  // A piece for each step that may be launched at once, used in turn.
+  struct HostPieces {
+    Buffer plan, drafts, masks, results;
+  };
+  std::vector<HostPieces> host_;
+  const HostPieces& HostOf(uint64_t step) const { return host_[step % host_.size()]; }
 };
 
 }  // namespace tandem

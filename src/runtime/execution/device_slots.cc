@@ -1,10 +1,10 @@
 #include "runtime/execution/device_slots.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/sample_rules.h"
 
 namespace tandem {
 namespace {
@@ -12,21 +12,15 @@ namespace {
 // Pinned bytes for the patches before one step; where more come at once, the host waits.
 constexpr size_t kArenaBytes = size_t{1} << 20;
 
-bool NeedsCounts(const ops::SamplingParams& params) {
-  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
-         params.frequency_penalty != 0.0f;
-}
-
 }  // namespace
 
-DeviceSlots::DeviceSlots(const DeviceMemory& memory, ops::Backend& backend)
-    : memory_(memory), backend_(backend) {
-  values_.reserve(kMaxListValues);
-}
+DeviceSlots::DeviceSlots(const DeviceMemory& memory, ops::Backend& backend, int32_t max_launched)
+    : memory_(memory), backend_(backend), arenas_(static_cast<size_t>(max_launched)) {}
 
 Result<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(const DeviceMemory& memory,
-                                                         ops::Backend& backend) {
-  std::unique_ptr<DeviceSlots> slots(new DeviceSlots(memory, backend));
+                                                         ops::Backend& backend,
+                                                         int32_t max_launched) {
+  std::unique_ptr<DeviceSlots> slots(new DeviceSlots(memory, backend, max_launched));
   for (Arena& arena : slots->arenas_) {
     TANDEM_ASSIGN_OR_RETURN(
         arena.pinned, backend.AllocatePinned(std::max(kArenaBytes, 2 * memory.patch_bytes())));
@@ -35,7 +29,7 @@ Result<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(const DeviceMemory& mem
 }
 
 Result<std::byte*> DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
-  Arena& arena = arenas_[step % kMaxLaunched];
+  Arena& arena = arenas_[step % arenas_.size()];
   if (arena.step != step) {
     arena.step = step;
     arena.used = 0;
@@ -57,62 +51,43 @@ Status DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   patch.slot = slot;
   patch.record.prompt_tokens = init.prompt_tokens;
   patch.record.max_length = init.max_length;
-  patch.record.counted = NeedsCounts(init.sampling) ? 1 : 0;
+  patch.record.counted = ops::HasPenalty(init.sampling) ? 1 : 0;
   patch.record.known = static_cast<int32_t>(init.tokens.size());
   patch.record.computed[0] = init.computed[0];
   patch.record.computed[1] = init.computed[1];
   patch.record.ended = 0;
   patch.sampling.params = init.sampling;
   patch.lists = memory_.Lists(slot);
-  FillLists(patch.lists, *init.request, patch.sampling);
-  patch.num_values = static_cast<int32_t>(values_.size());
+  PlaceLists(patch.lists, init, patch.sampling);
+  patch.num_values = static_cast<int32_t>(init.lists.size());
 
-  const size_t bytes = sizeof(patch) + init.tokens.size_bytes() +
-                       static_cast<size_t>(patch.num_values) * sizeof(int32_t);
+  const size_t token_bytes = init.tokens.size() * sizeof(int32_t);
+  const size_t bytes =
+      sizeof(patch) + token_bytes + static_cast<size_t>(patch.num_values) * sizeof(int32_t);
   TANDEM_ASSIGN_OR_RETURN(std::byte* const pinned, TakePinned(step, bytes));
   std::memcpy(pinned, &patch, sizeof(patch));
-  std::memcpy(pinned + sizeof(patch), init.tokens.data(), init.tokens.size_bytes());
+  std::memcpy(pinned + sizeof(patch), init.tokens.data(), token_bytes);
   if (patch.num_values > 0) {
-    std::memcpy(pinned + sizeof(patch) + init.tokens.size_bytes(), values_.data(),
-                values_.size() * sizeof(int32_t));
+    std::memcpy(pinned + sizeof(patch) + token_bytes, init.lists.data(),
+                init.lists.size() * sizeof(int32_t));
   }
   backend_.EnqueueCopyToDevice(memory_.patch(), pinned, bytes);
   backend_.round().StartSlot(slots, reinterpret_cast<const ops::SlotPatch*>(memory_.patch()));
   return {};
 }
 
-// Puts the lists one after the other and points the sampling record to `base`, where they will lie.
-void DeviceSlots::FillLists(const int32_t* base, const Request& request,
-                            ops::SlotSampling& sampling) {
-  values_.clear();
-  const auto add = [&](const std::vector<int32_t>& list) {
-    values_.insert(values_.end(), list.begin(), list.end());
-  };
-  if (!request.ignore_eos) add(request.end_ids);
-  const size_t bias_ids = values_.size();
-  for (const LogitBias& bias : request.logit_bias) values_.push_back(bias.token);
-  const size_t bias_values = values_.size();
-  for (const LogitBias& bias : request.logit_bias) {
-    values_.push_back(std::bit_cast<int32_t>(bias.value));
-  }
-  const size_t ban_tokens = values_.size();
-  for (const std::vector<int32_t>& banned : request.banned_sequences) add(banned);
-  const size_t ban_ends = values_.size();
-  int32_t end = 0;
-  for (const std::vector<int32_t>& banned : request.banned_sequences) {
-    end += static_cast<int32_t>(banned.size());
-    values_.push_back(end);
-  }
-
-  TANDEM_CHECK(values_.size() <= kMaxListValues, "lists longer than a request may have");
+// Points the sampling record to `base`, where the lists will lie.
+void DeviceSlots::PlaceLists(const int32_t* base, const SlotInit& init,
+                             ops::SlotSampling& sampling) {
+  TANDEM_CHECK(init.lists.size() <= kMaxListValues, "lists longer than a request may have");
   sampling.end_ids = base;
-  sampling.num_end_ids = static_cast<int32_t>(bias_ids);
-  sampling.bias_ids = base + bias_ids;
-  sampling.bias_values = reinterpret_cast<const float*>(base + bias_values);
-  sampling.num_bias = static_cast<int32_t>(request.logit_bias.size());
-  sampling.ban_tokens = base + ban_tokens;
-  sampling.ban_ends = base + ban_ends;
-  sampling.num_bans = static_cast<int32_t>(request.banned_sequences.size());
+  sampling.num_end_ids = init.num_end_ids;
+  sampling.bias_ids = sampling.end_ids + init.num_end_ids;
+  sampling.bias_values = reinterpret_cast<const float*>(sampling.bias_ids + init.num_bias);
+  sampling.num_bias = init.num_bias;
+  sampling.ban_tokens = sampling.bias_ids + 2 * init.num_bias;
+  sampling.ban_ends = sampling.ban_tokens + init.num_ban_tokens;
+  sampling.num_bans = init.num_bans;
 }
 
 void DeviceSlots::Remove(int32_t slot) { backend_.round().EndSlot(memory_.round().slots, slot); }

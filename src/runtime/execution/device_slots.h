@@ -6,7 +6,6 @@
 // Owned and used by the executor.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -21,16 +20,16 @@ namespace tandem {
 class DeviceSlots {
  public:
   static Result<std::unique_ptr<DeviceSlots>> Create(const DeviceMemory& memory,
-                                                     ops::Backend& backend);
-  // `step`: the next one to be launched; the one kMaxLaunched before it has landed. The error is
+                                                     ops::Backend& backend, int32_t max_launched);
+  // `step`: the next one to be launched; the one max_launched before it has landed. The error is
   // the device's failure.
   Status Add(uint64_t step, int32_t slot, const SlotInit& init);
   void Remove(int32_t slot);
 
  private:
-  DeviceSlots(const DeviceMemory& memory, ops::Backend& backend);
+  DeviceSlots(const DeviceMemory& memory, ops::Backend& backend, int32_t max_launched);
   Result<std::byte*> TakePinned(uint64_t step, size_t bytes);
-  void FillLists(const int32_t* base, const Request& request, ops::SlotSampling& sampling);
+  static void PlaceLists(const int32_t* base, const SlotInit& init, ops::SlotSampling& sampling);
 
   const DeviceMemory& memory_;
   ops::Backend& backend_;
@@ -39,8 +38,7 @@ class DeviceSlots {
     uint64_t step = 0;  // whose patches it holds
     size_t used = 0;    // bytes
   };
-  std::array<Arena, kMaxLaunched> arenas_;
-  std::vector<int32_t> values_;  // of the lists at hand
+  std::vector<Arena> arenas_;  // a ring, of the steps that may be launched at once
 };
 
 }  // namespace tandem

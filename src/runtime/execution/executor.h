@@ -8,27 +8,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "ops/sampling.h"
+#include "runtime/execution/slot_init.h"
 #include "runtime/request/request.h"
 #include "runtime/scheduling/batch_plan.h"
 
 namespace tandem {
-
-// What a slot starts with.
-struct SlotInit {
-  std::span<const int32_t> tokens;  // prompt, and after a preemption the output so far
-  int32_t prompt_tokens = 0;
-  int32_t max_length = 0;          // prompt + output at most: a slot that reaches it has ended
-  ComputedLengths computed{0, 0};  // what the prefix tree brought
-  const Request* request = nullptr;
-  ops::SamplingParams sampling;           // with the seed and choice of this sequence
-  TokenConstraint* constraint = nullptr;  // owned by the sequence; null without one
-};
 
 struct StepResult {
   uint64_t step = 0;
@@ -42,14 +30,15 @@ class Executor {
 
   // Called by the engine's thread before all else.
   virtual void BindThread() {}
-  // Fills a slot; no step in flight may name it.
-  virtual void AddSequence(int32_t slot, const SlotInit& init) = 0;
+  // Fills a slot; no step in flight may name it. The constraint (null without one) stays the
+  // sequence's own and is used until RemoveSequence.
+  virtual void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) = 0;
   // Clears it; no step in flight may name it.
   virtual void RemoveSequence(int32_t slot) = 0;
 
   // Enqueue the three parts of a step, called in this order with the same plan. A slot that ended
-  // in a step still in flight (an end id, its longest length) may be named once more: nothing is
-  // computed for it and its result has no token.
+  // in a step still in flight (an end id, its longest length) may be named in the steps after it:
+  // nothing is computed for it and its results have no token.
   virtual void Propose(const BatchPlan& plan) = 0;
   virtual void Run(const BatchPlan& plan) = 0;
   virtual void Sample(const BatchPlan& plan) = 0;

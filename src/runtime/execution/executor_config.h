@@ -1,4 +1,4 @@
-// What the parts of an executor are made with. Plain values.
+// What an executor is made with. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,10 @@ struct ExecutorConfig {
   int32_t max_draft_len = 0;
   int32_t lookup_ngram = 0;
   bool ratio_acceptance = false;
+  int32_t max_launched = 1;  // steps that may be launched before the first of them lands
+  // The host reads the state of the sequences where it lies: the backend's memory is the host's,
+  // and its work is done when a call returns.
+  bool on_host = false;
 
   int32_t MaxBlocks() const { return (max_seq_len + block_tokens - 1) / block_tokens; }
 };
@@ -31,20 +35,20 @@ struct ExecutorModels {
   std::unique_ptr<ForwardPass> draft;  // may be null
   ops::KvPool target_pool;
   ops::KvPool draft_pool;
-  std::vector<Buffer> memory;  // behind the pools
+  std::vector<Buffer> memory;  // of the pools
 };
 
-// Where the parts of an executor report what passes cost.
+// Where an executor reports what passes cost. Without a clock it measures nothing.
 struct CostMeter {
   const Clock* clock = nullptr;
   CostTable* costs = nullptr;
 
-  Nanos Start() const { return clock->Now(); }
+  Nanos Start() const { return clock != nullptr ? clock->Now() : Nanos(0); }
   void Stop(ModelIndex model, int32_t rows, Nanos start) const {
-    costs->Observe(model, rows, SecondsSince(start));
+    if (clock != nullptr) costs->Observe(model, rows, SecondsSince(start));
   }
   void StopVerify(int32_t rows, Nanos start) const {
-    costs->ObserveVerify(rows, SecondsSince(start));
+    if (clock != nullptr) costs->ObserveVerify(rows, SecondsSince(start));
   }
 
  private:

@@ -2,7 +2,6 @@
 // Event: what the engine says about one choice of a request. Plain values, passed between threads.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -48,10 +47,6 @@ struct Request {
   int32_t num_choices = 1;       // n: share the prompt's blocks
   std::vector<int32_t> end_ids;  // end the output and are not part of it
   bool ignore_eos = false;       // end_ids do not end it (and may be drawn)
-  // Whether the token ends the output.
-  bool IsEnd(int32_t token) const {
-    return !ignore_eos && std::find(end_ids.begin(), end_ids.end(), token) != end_ids.end();
-  }
   std::vector<std::vector<int32_t>>
       stop_sequences;  // token ids; end the output, and are part of it
   std::vector<std::vector<int32_t>> banned_sequences;

@@ -15,9 +15,6 @@
 
 namespace tandem {
 
-// Steps that may wait for their Land at once: one in flight while the next is planned and launched.
-constexpr int kMaxLaunched = 2;
-
 struct SequencePlan {
   int32_t slot = 0;
   // Known tokens the target computes this step, from its computed length on: a prefill chunk's
@@ -25,13 +22,12 @@ struct SequencePlan {
   int32_t target_tokens = 0;
   // The chunk reaches the last known token: a next token is drawn.
   bool samples = false;
-  // Draft length k: at most so many drafts are proposed and verified behind the target's range.
+  // Draft length k: at most this many drafts are proposed, and verified after the target's range.
   int32_t num_drafts = 0;
   // Known tokens the draft model computes this step, from its own computed length on, at most; with
-  // num_drafts > 0 it is an upper bound of what the draft lags behind (at least 1), else a
-  // catch-up.
+  // num_drafts > 0 it is an upper bound of the draft's lag (at least 1), else a catch-up.
   int32_t draft_tokens = 0;
-  // Blocks behind those the slot already has: new_blocks of them in BatchPlan::blocks.
+  // Blocks after those that the slot already has: num_new_blocks of them in BatchPlan::blocks.
   int32_t first_new_block = 0;
   int32_t num_new_blocks = 0;
 };
@@ -86,6 +82,7 @@ struct SequenceResult {
   // accepted + 1 tokens when the plan said `samples` and the sequence had not ended, else none.
   int32_t first_token = 0;  // index into StepResult::tokens
   int32_t num_tokens = 0;
+  bool end_id = false;  // the last of these tokens is an end id: not part of the output
   // What each model has computed of the sequence after this step.
   ComputedLengths computed{0, 0};
   StepFault fault = StepFault::kNone;

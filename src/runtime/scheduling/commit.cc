@@ -52,15 +52,14 @@ void CountDrafts(Sequence& sequence, const SequenceResult& result, int32_t shown
 int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
                      std::span<const ops::SampledToken> tokens, Nanos now) {
   int32_t shown = 0;
-  for (const ops::SampledToken& token : tokens) {
-    if (sequence.request().IsEnd(token.token)) {
-      sequence.finish = FinishReason::kEnd;
-      break;
-    }
+  for (const ops::SampledToken& token : tokens.first(tokens.size() - (result.end_id ? 1 : 0))) {
     sequence.tokens.push_back(token.token);
     ++shown;
     sequence.finish = ReasonToEnd(sequence);
     if (sequence.finish != FinishReason::kNone) break;
+  }
+  if (result.end_id && sequence.finish == FinishReason::kNone) {
+    sequence.finish = FinishReason::kEnd;
   }
   if (result.fault != StepFault::kNone && sequence.finish == FinishReason::kNone) {
     Fail(sequence, result.fault);

@@ -5,6 +5,7 @@
 #include <ranges>
 
 #include "base/check.h"
+#include "ops/round_rules.h"
 
 namespace tandem {
 namespace {
@@ -58,6 +59,7 @@ void Scheduler::Enqueue(Sequence& sequence) {
 
 void Scheduler::InsertWaiting(Sequence& sequence) {
   sequence.phase = Phase::kWaiting;
+  sequence.in_flight.resize(static_cast<size_t>(limits_.max_launched));
   const auto place = std::upper_bound(
       waiting_.begin(), waiting_.end(), &sequence,
       [](const Sequence* a, const Sequence* b) { return Before(*a, *b, a->turn, b->turn); });
@@ -172,10 +174,9 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
   candidate.acceptance =
       sequence.acceptance.Estimate(all_acceptance_.Estimate(limits_.acceptance_prior));
   candidate.max_drafts = MaxDrafts(sequence);
-  // While a round is in flight the draft is about to be one or two tokens behind.
-  const bool drafts_in_flight =
-      sequence.in_flight[0].num_drafts + sequence.in_flight[1].num_drafts > 0;
-  candidate.draft_lag = drafts_in_flight ? 2 : std::max(sequence.DraftLagHigh(), 1);
+  // A round in flight will leave the draft this far back.
+  candidate.draft_lag =
+      sequence.DraftsInFlight() ? ops::rules::kRoundLag : std::max(sequence.DraftLagHigh(), 1);
   candidate.expected_tokens = output_length_.Expect(sequence.max_length - sequence.KnownLow());
   candidate.probe = sequence.probe;
   return candidate;
@@ -183,6 +184,7 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
 
 int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
   if (!sequence.request().use_draft) return 0;
+  if (sequence.constraint != nullptr && !limits_.drafts_constrained) return 0;
   int32_t most = limits_.max_draft_len;
   // The last token of a sequence needs no draft behind it.
   most = std::min(most, sequence.max_length - sequence.KnownLow() - 1);
@@ -241,7 +243,7 @@ void Scheduler::PlanPrefills(StepPlan& plan) {
   // By index: a pause shortens the list behind the sequence at hand.
   for (size_t i = 0; i < active_.size() && budget_.rows > 0; ++i) {
     Sequence& sequence = *active_[i];
-    const bool planned = sequence.in_flight[plan.batch.step % kMaxLaunched].planned;
+    const bool planned = sequence.WorkOf(plan.batch.step).planned;
     if (sequence.phase == Phase::kActive && !planned && !sequence.Decoding()) {
       PlanPrefill(sequence, plan);
     }
@@ -412,10 +414,9 @@ bool Scheduler::ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& p
 // `needy` gets nothing by it now: it has paused itself, blocks come back only when a step lands, or
 // there is nobody to pause.
 bool Scheduler::PauseLast(const Sequence& needy, StepPlan& plan) {
-  const size_t parity = plan.batch.step % kMaxLaunched;
   for (Sequence* const sequence : std::views::reverse(active_)) {
     if (sequence->phase != Phase::kActive) return false;  // its blocks are on their way
-    if (sequence->in_flight[parity].planned) continue;
+    if (sequence->WorkOf(plan.batch.step).planned) continue;
     // One that is alone lacks a block only while a step in flight, or what the tree holds of its
     // own prefix, keeps it.
     if (active_.size() == 1 && sequence->InFlightAny()) return false;
@@ -468,7 +469,7 @@ void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan
                            sequence.blocks.end());
   item.num_new_blocks = static_cast<int32_t>(plan.batch.blocks.size()) - item.first_new_block;
   sequence.blocks_told = static_cast<int32_t>(sequence.blocks.size());
-  sequence.in_flight[plan.batch.step % kMaxLaunched] = work;
+  sequence.WorkOf(plan.batch.step) = work;
   budget_.rows -= work.target_tokens + work.num_drafts;
   plan.batch.sequences.push_back(item);
   plan.sequences.push_back(&sequence);

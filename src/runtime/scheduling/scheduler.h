@@ -45,6 +45,8 @@ struct SchedulerLimits {
   bool draft_model = false;         // without one drafts are only looked up
   int32_t draft_max_positions = 0;  // the draft model's longest context
   double acceptance_prior = 0.7;    // before anything was drafted
+  bool drafts_constrained = true;   // the executor drafts for sequences with a TokenConstraint
+  int32_t max_launched = 1;         // steps that may be launched before the first of them lands
 };
 
 // A step's plan and what the engine has to do around it. Reused from step to step.

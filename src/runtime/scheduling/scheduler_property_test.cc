@@ -1,12 +1,11 @@
 // Something always moves: random schedules over pools without a spare block, requests sent twice,
-// cancellations, every policy, with and without a step in flight. Within three turns of the loop
+// cancellations, every policy, with none to three steps in flight. Within three turns of the loop
 // something is planned, started, paused, landed or ended, everything ends, and no block is
 // referenced then. The device is simulated: it computes what the plan says, and its draws follow
 // from the prompt, the seed and the position, so that a request sent twice repeats its text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <memory>
 #include <random>
@@ -35,7 +34,9 @@ class Simulation {
     limits.fixed_draft_len = limits.max_draft_len = Below(1, 4);
     limits.draft_model = Below(0, 2) != 0;
     limits.draft_max_positions = 1 << 20;
-    steps_in_flight_ = static_cast<uint64_t>(Below(0, 1));
+    steps_in_flight_ = static_cast<uint64_t>(Below(0, 3));
+    limits.max_launched = static_cast<int32_t>(steps_in_flight_) + 1;
+    plans_.resize(steps_in_flight_ + 1);
     const int32_t block_tokens = Below(2, 6);
     longest_ = Below(2, 12) * block_tokens - Below(0, block_tokens - 1);
     longest_ = std::max(longest_, 2);
@@ -142,7 +143,7 @@ class Simulation {
   }
 
   void Turn() {
-    StepPlan& plan = plans_[launched_ % kMaxLaunched];
+    StepPlan& plan = plans_[launched_ % plans_.size()];
     scheduler_->Plan(launched_, plan);
     for (Sequence* sequence : plan.started) sequence->ever_started = true;
     const bool launched = !plan.batch.empty();
@@ -158,10 +159,10 @@ class Simulation {
   }
 
   void Land() {
-    const StepPlan& plan = plans_[landed_ % kMaxLaunched];
+    const StepPlan& plan = plans_[landed_ % plans_.size()];
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       Sequence& sequence = *plan.sequences[i];
-      sequence.in_flight[landed_ % kMaxLaunched] = {};
+      sequence.WorkOf(landed_) = {};
       if (sequence.copy_source >= 0) kv_->Release(std::span(&sequence.copy_source, 1));
       sequence.copy_source = -1;
       if (sequence.phase != Phase::kFinished) Commit(sequence, plan.batch.sequences[i]);
@@ -199,7 +200,7 @@ class Simulation {
   bool one_client_ = false;
   std::vector<Ask> asks_;  // still to be sent, last first
   std::vector<std::unique_ptr<Sequence>> sequences_;
-  std::array<StepPlan, kMaxLaunched> plans_;
+  std::vector<StepPlan> plans_;  // a ring
   uint64_t last_id_ = 0;
   uint64_t launched_ = 0;
   uint64_t landed_ = 0;

@@ -26,6 +26,7 @@ class SchedulerTest : public testing::Test {
     limits_.max_batch_size = 4;
     limits_.max_num_tokens = 32;
     limits_.max_logits_rows = 40;
+    limits_.max_launched = 2;
     Make(64);
   }
 
@@ -68,7 +69,7 @@ class SchedulerTest : public testing::Test {
     for (size_t i = 0; i < plan_.sequences.size(); ++i) {
       Sequence& s = *plan_.sequences[i];
       const SequencePlan& item = plan_.batch.sequences[i];
-      s.in_flight[step_ % kMaxLaunched] = {};
+      s.WorkOf(step_) = {};
       s.computed[0] += item.target_tokens;
       if (item.samples) {
         const int32_t held = drafts_hold ? item.num_drafts : 0;
@@ -334,7 +335,7 @@ TEST_F(DraftSchedulerTest, ReservesForTheLongestAStepInFlightCanBe) {
   Plan();  // 8 known, up to four drafts: in flight
   ASSERT_EQ(PlanOf(a)->num_drafts, 4);
   ++step_;
-  Plan();  // 9 to 13 known, and four drafts behind them
+  Plan();  // 9 to 13 known, and four drafts after them
   EXPECT_EQ(a.KnownLow(), 10);
   EXPECT_GE(static_cast<int32_t>(a.blocks.size()) * kBlock, 13 + 4);
   EXPECT_EQ(PlanOf(a)->target_tokens, 1);
@@ -351,6 +352,31 @@ TEST_F(DraftSchedulerTest, DoesNotDraftPastTheDraftModelsContext) {
   Land(true);
   Plan();
   EXPECT_EQ(PlanOf(a)->num_drafts, 0);
+}
+
+// Allows everything.
+class NoConstraint final : public TokenConstraint {
+ public:
+  void FillMask(std::span<const int32_t>, std::span<uint32_t>) override {}
+  void Commit(const int32_t*, int32_t) override {}
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<NoConstraint>();
+  }
+};
+
+TEST_F(DraftSchedulerTest, PlansNoDraftsThatTheExecutorDoesNotMake) {
+  for (const bool drafts_constrained : {true, false}) {
+    limits_.drafts_constrained = drafts_constrained;
+    Make(64);
+    Sequence& plain = Add(10, 20);
+    Sequence& constrained = Add(10, 20);
+    constrained.constraint = std::make_unique<NoConstraint>();
+    Step();
+    Plan();
+    EXPECT_EQ(PlanOf(plain)->num_drafts, 4);
+    EXPECT_EQ(PlanOf(constrained)->num_drafts, drafts_constrained ? 4 : 0);
+    EXPECT_EQ(PlanOf(constrained)->draft_tokens > 0, drafts_constrained);
+  }
 }
 
 TEST_F(DraftSchedulerTest, DraftsLeaveRoomForPromptsAndTheBudget) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -53,8 +52,7 @@ struct Sequence {
   uint64_t started = 0;      // order of taking a slot
   bool ever_started = false;
 
-  // What launched steps will add, by the parity of the step's number; set by the scheduler, cleared
-  // when the step lands.
+  // What launched steps will add. Set by the scheduler, cleared when the step lands.
   struct InFlight {
     bool planned = false;
     bool samples = false;
@@ -62,7 +60,8 @@ struct Sequence {
     int32_t num_drafts = 0;
     int32_t draft_tokens = 0;
   };
-  std::array<InFlight, kMaxLaunched> in_flight;
+  std::vector<InFlight> in_flight;  // a ring: a place for each step that may be launched at once
+  InFlight& WorkOf(uint64_t step) { return in_flight[step % in_flight.size()]; }
 
   // Set by Commit when a step lands.
   std::vector<int32_t> tokens;  // prompt, then output
@@ -78,7 +77,10 @@ struct Sequence {
   int32_t prompt_tokens() const { return static_cast<int32_t>(request().prompt.size()); }
   int32_t output_tokens() const { return static_cast<int32_t>(tokens.size()) - prompt_tokens(); }
 
-  bool InFlightAny() const { return in_flight[0].planned || in_flight[1].planned; }
+  bool InFlightAny() const { return std::ranges::any_of(in_flight, &InFlight::planned); }
+  bool DraftsInFlight() const {
+    return std::ranges::any_of(in_flight, [](const InFlight& step) { return step.num_drafts > 0; });
+  }
 
   // Known tokens once everything in flight has landed: at least, at most.
   int32_t KnownLow() const {
@@ -106,7 +108,7 @@ struct Sequence {
   // else.
   bool Decoding() const { return Remaining() == 1; }
 
-  // At most so many known tokens the draft will have to compute then. A draft's length never
+  // How many known tokens the draft will have to compute then, at most. A draft's length never
   // shrinks, and a catch-up without drafts is exact.
   int32_t DraftLagHigh() const {
     int32_t computed_draft = computed[1];

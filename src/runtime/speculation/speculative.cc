@@ -5,9 +5,12 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/round_rules.h"
 
 namespace tandem {
 namespace {
+
+using ops::rules::kRoundLag;  // the first draft step of a round carries these tokens
 
 // A pass moves the factor by this share, up or down: it settles at the median, so that a pass the
 // machine interrupted (40 times as long, for a small draft) weighs no more than any other.
@@ -38,8 +41,6 @@ constexpr double kEntryShare = 0.93;
 constexpr double kPayOffTokens = 64.0;
 // An ended sequence moves the mean length by this share.
 constexpr double kLengthStep = 1.0 / 16;
-// One or two tokens behind is the rhythm of every round: the first draft step carries them.
-constexpr int32_t kRoundLag = 2;
 constexpr int32_t kMinProbeInterval = 16;
 constexpr int32_t kMaxProbeInterval = 512;
 // Share of the time since the last draft that a probe may cost.
@@ -60,7 +61,7 @@ double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const Cost
 
 // The target's seconds for the step's tokens and `drafts` more rows, without those of its prompts.
 // Never less than beside no prompts: between two points that were measured wrong rows may look free
-// behind them, and no pass with prompts tells otherwise.
+// after them, and no pass with prompts tells otherwise.
 double StepSeconds(int32_t plain_rows, int32_t base_rows, int32_t drafts, const CostTable& costs) {
   const auto target = [&](int32_t rows) { return costs.Seconds(ModelIndex::kTarget, rows); };
   const double prompts = target(base_rows) - target(plain_rows);
@@ -254,30 +255,6 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
                        costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
   const double allowed = kProbeShare * static_cast<double>(limits.steps_idle) * plain;
   if (could_pay && price <= allowed) probed->num_drafts = 1;
-}
-
-int32_t LookupDrafts(std::span<const int32_t> history, int32_t max_ngram,
-                     std::span<int32_t> drafts) {
-  const auto size = static_cast<int32_t>(history.size());
-  if (max_ngram <= 0 || drafts.empty() || size < 2) return 0;
-  int32_t best_length = std::min(max_ngram, 2) - 1;  // a match must be longer
-  int32_t best_end = 0;                              // where its continuation starts
-  for (int32_t end = size - 1; end >= 1 && best_length < max_ngram; --end) {
-    int32_t length = 0;
-    while (length < max_ngram && length < end &&
-           history[static_cast<size_t>(end - 1 - length)] ==
-               history[static_cast<size_t>(size - 1 - length)]) {
-      ++length;
-    }
-    if (length > best_length) {
-      best_length = length;
-      best_end = end;
-    }
-  }
-  if (best_end == 0) return 0;
-  const auto count = std::min<int32_t>(static_cast<int32_t>(drafts.size()), size - best_end);
-  std::copy_n(history.begin() + best_end, count, drafts.begin());
-  return count;
 }
 
 }  // namespace tandem

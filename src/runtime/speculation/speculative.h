@@ -1,7 +1,6 @@
 // What speculation is worth: the price of a step (CostTable), how likely drafts hold (Acceptance),
-// and the draft lengths that give the most tokens a second (ChooseDraftLengths); and drafts looked
-// up in the sequence's own history. Plain values and pure functions, used by the engine thread
-// alone; nothing allocates after construction.
+// and the draft lengths that give the most tokens a second (DraftLengthChooser). Plain values, used
+// by the engine thread alone; nothing allocates after construction.
 #pragma once
 
 #include <array>
@@ -112,7 +111,7 @@ struct DraftCandidate {
 
 struct DraftLimits {
   // Target rows of the step without drafts: the candidates', the others' and the prompt chunks'.
-  // Prompts are computed anyway, so their time counts on neither side; but drafts lie behind them
+  // Prompts are computed anyway, so their time counts on neither side; but drafts come after them
   // on the target's curve.
   int32_t base_rows = 0;
   int32_t max_drafts = 0;  // of all candidates together
@@ -164,12 +163,5 @@ class DraftLengthChooser {
   std::vector<int32_t> rows_at_;             // [max_draft_len + 1] rows of each draft step
   std::array<double, kNumRowBuckets> hope_;  // by RowBucket of the decoding sequences
 };
-
-// Drafts from the sequence's own history: the longest run of its last tokens, at most max_ngram
-// long, that stood earlier (the latest such place) is followed as it was then. Writes at most
-// drafts.size() tokens and returns how many; runs shorter than two tokens count only when max_ngram
-// is 1.
-int32_t LookupDrafts(std::span<const int32_t> history, int32_t max_ngram,
-                     std::span<int32_t> drafts);
 
 }  // namespace tandem

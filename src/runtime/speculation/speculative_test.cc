@@ -593,29 +593,5 @@ TEST(OutputLength, FollowsWhatHasEnded) {
   EXPECT_EQ(length.Expect(0), 1.0);
 }
 
-std::vector<int32_t> LookUp(const std::vector<int32_t>& history, int32_t max_ngram, size_t room) {
-  std::vector<int32_t> drafts(room);
-  drafts.resize(static_cast<size_t>(LookupDrafts(history, max_ngram, drafts)));
-  return drafts;
-}
-
-TEST(LookupDrafts, ContinuesTheLongestLatestMatch) {
-  using Tokens = std::vector<int32_t>;
-  EXPECT_EQ(LookUp({1, 2, 3, 4, 5, 1, 2, 3}, 3, 2), (Tokens{4, 5}));
-  EXPECT_EQ(LookUp({7, 2, 3, 8, 9, 2, 3, 4, 2, 3}, 2, 1), (Tokens{4}));     // the latest
-  EXPECT_EQ(LookUp({1, 2, 3, 8, 9, 2, 3, 4, 1, 2, 3}, 3, 1), (Tokens{8}));  // the longest
-  EXPECT_EQ(LookUp({1, 2, 3, 1, 2, 3}, 3, 8), (Tokens{1, 2, 3}));           // up to the end
-  EXPECT_EQ(LookUp({5, 5, 5}, 2, 4), (Tokens{5}));
-}
-
-TEST(LookupDrafts, FindsNothingWhereNothingRepeats) {
-  EXPECT_TRUE(LookUp({1, 2, 3, 4}, 3, 4).empty());
-  EXPECT_TRUE(LookUp({1, 2, 3, 2}, 3, 4).empty());  // one token is no evidence
-  EXPECT_FALSE(LookUp({1, 2, 3, 2}, 1, 4).empty());
-  EXPECT_TRUE(LookUp({1}, 3, 4).empty());
-  EXPECT_TRUE(LookUp({1, 1, 1}, 0, 4).empty());
-  EXPECT_TRUE(LookUp({1, 1, 1}, 2, 0).empty());
-}
-
 }  // namespace
 }  // namespace tandem

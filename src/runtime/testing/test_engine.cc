@@ -9,7 +9,6 @@
 #include "model/decoder.h"
 #include "model/kv_pool.h"
 #include "runtime/engine_plan.h"
-#include "runtime/execution/cpu_executor.h"
 #include "runtime/execution/device_executor.h"
 
 namespace tandem {
@@ -146,6 +145,7 @@ ops::Backend& TestBackend() {
 
 std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& clock) {
   const EngineOptions& options = setup.options;
+  ops::Backend& backend = setup.backend != nullptr ? *setup.backend : TestBackend();
   const bool drafts = options.draft_mode != DraftMode::kOff;
   EngineParts parts;
   parts.options = options;
@@ -165,6 +165,8 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   limits.fixed_draft_len = options.fixed_draft_len;
   limits.draft_model = parts.has_draft;
   limits.draft_max_positions = setup.draft_max_positions;
+  limits.drafts_constrained = DraftsConstrained(options, backend);
+  limits.max_launched = options.steps_in_flight + 1;
 
   parts.costs = std::make_unique<CostTable>();
   const CostTable::Point target[] = {{1, setup.target_seconds},
@@ -178,14 +180,9 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
                               : MakeFormulas(setup, limits.max_logits_rows, parts.has_draft);
   if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
   if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
-  ops::Backend& backend = setup.backend != nullptr ? *setup.backend : TestBackend();
-  const ExecutorConfig config = MakeExecutorConfig(options, limits);
-  if (options.executor == ExecutorKind::kDevice) {
-    parts.executor = DeviceExecutor::Create(config, backend, std::move(models)).value();
-  } else {
-    parts.executor = std::make_unique<CpuExecutor>(config, backend.ops(), std::move(models),
-                                                   CostMeter{&clock, parts.costs.get()});
-  }
+  parts.executor = DeviceExecutor::Create(MakeExecutorConfig(options, limits, backend), backend,
+                                          std::move(models), CostMeter{&clock, parts.costs.get()})
+                       .value();
   if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
   return Engine::FromParts(std::move(parts), clock);
 }

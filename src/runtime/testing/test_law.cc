@@ -5,6 +5,7 @@
 
 #include "model/testing/decoder_driver.h"
 #include "ops/testing/chi_square.h"
+#include "runtime/engine_plan.h"
 #include "runtime/testing/test_llama.h"
 
 namespace tandem {
@@ -147,8 +148,8 @@ Request LawRequest() {
   return request;
 }
 
-bool Drafts(const Request& request) {
-  return request.constraint == nullptr || TestExecutor() == ExecutorKind::kHost;
+bool Drafts(const TestSetup& setup, const Request& request) {
+  return request.constraint == nullptr || DraftsConstrained(setup.options, TestBackend());
 }
 
 void NoTwins::FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) {

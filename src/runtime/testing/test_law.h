@@ -43,8 +43,9 @@ constexpr int32_t kControlDraws = 20000 / kFewerDraws;  // enough to find a wron
 TestSetup LawSetup(LawModels models);
 // For two tokens more than an engine of LawSetup drafts, at temperature 1.
 Request LawRequest();
-// On a device nothing is drafted under a constraint.
-bool Drafts(const Request& request);
+// Whether the engine drafts for the request: a device does not under a constraint by the ratio
+// rule.
+bool Drafts(const TestSetup& setup, const Request& request);
 
 // Tokens other than the one before.
 class NoTwins final : public TokenConstraint {
@@ -80,19 +81,14 @@ class AllAlikeRound : public ops::ForwardingRoundOps {
   Buffer alike_;  // [max_batch_size * max_draft_len, vocab] fp32
 };
 
-// Draws and accepts as a test says: by these Ops on the host's executor, by these RoundOps on the
-// device's. Both outlive it.
+// Draws and accepts as a test says: by these RoundOps, which outlive it.
 class RuleBackend final : public ops::ForwardingBackend {
  public:
-  RuleBackend(ops::Backend& inner, ops::Ops& ops, ops::RoundOps& round)
-      : ForwardingBackend(inner),
-        ops_(TestExecutor() == ExecutorKind::kHost ? ops : inner.ops()),
-        round_(round) {}
-  ops::Ops& ops() override { return ops_; }
+  RuleBackend(ops::Backend& inner, ops::RoundOps& round)
+      : ForwardingBackend(inner), round_(round) {}
   ops::RoundOps& round() override { return round_; }
 
  private:
-  ops::Ops& ops_;
   ops::RoundOps& round_;
 };
 

@@ -1,0 +1,33 @@
+// SlotInit: what a slot starts with, as values alone, so that it can be sent to another rank beside
+// the plan. Filled by the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/sampling.h"
+#include "runtime/cache/kv_cache.h"
+#include "runtime/request/request.h"
+
+namespace tandem {
+
+// Reused from sequence to sequence, for its memory.
+struct SlotInit {
+  int32_t prompt_tokens = 0;
+  int32_t max_length = 0;          // prompt + output at most: a slot that reaches it has ended
+  ComputedLengths computed{0, 0};  // what the prefix tree brought
+  ops::SamplingParams sampling;    // with the seed and choice of this sequence
+  std::vector<int32_t> tokens;     // prompt, and after a preemption the output so far
+
+  // The lists of the request, one after the other: end ids; tokens with a bias, then the bits of
+  // the biases; the tokens of the banned sequences, then where each of these sequences ends.
+  std::vector<int32_t> lists;
+  int32_t num_end_ids = 0;
+  int32_t num_bias = 0;
+  int32_t num_ban_tokens = 0;
+  int32_t num_bans = 0;
+
+  void SetLists(const Request& request);
+};
+
+}  // namespace tandem
