@@ -9,41 +9,58 @@
 
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
+#include "base/bound_options.h"
 
 namespace tandem::apps {
 namespace {
 
 constexpr std::string_view kGroup = "Build";
 
-constexpr OptionSpec kOptions[] = {
-    {.name = "checkpoint_dir",
-     .meaning = "Checkpoint to read, as `tandem convert` writes it",
-     .group = kGroup},
-    {.name = "output_dir",
-     .default_value = "engine_outputs",
-     .meaning = "Folder to write; it appears when it is whole",
-     .group = kGroup},
-    {.name = "max_batch_size",
-     .type = OptionType::kInt,
-     .default_value = "2048",
-     .meaning = "Sequences a step at most",
-     .group = kGroup,
-     .min = 1,
-     .max = 1 << 16},
-    {.name = "max_input_len",
-     .type = OptionType::kInt,
-     .default_value = "1024",
-     .meaning = "Prompt tokens at most",
-     .group = kGroup,
-     .min = 1,
-     .max = 1 << 24},
-    {.name = "max_seq_len",
-     .type = OptionType::kInt,
-     .default_value = "0",
-     .meaning = "Prompt and output tokens at most; 0: what the model allows",
-     .group = kGroup,
-     .min = 0,
-     .max = 1 << 24},
+template <auto kField>
+BoundOption<BuildOptions> Sets(OptionSpec spec) {
+  spec.group = kGroup;
+  return BindOption<BuildOptions, kField>(spec);
+}
+
+const BoundOptions<BuildOptions>& Rows() {
+  static const BoundOptions<BuildOptions> rows({
+      Sets<&BuildOptions::checkpoint_dir>(
+          {.name = "checkpoint_dir",
+           .meaning = "Checkpoint to read, as `tandem convert` writes it"}),
+      Sets<&BuildOptions::output_dir>({.name = "output_dir",
+                                       .default_value = "engine_outputs",
+                                       .meaning = "Folder to write; it appears when it is whole"}),
+      Sets<[](BuildOptions& o) -> auto& { return o.limits.max_batch_size; }>(
+          {.name = "max_batch_size",
+           .meaning = "Sequences of a step at most",
+           .min = 1,
+           .max = 1 << 16}),
+      Sets<[](BuildOptions& o) -> auto& { return o.limits.max_input_len; }>(
+          {.name = "max_input_len", .meaning = "Prompt tokens at most", .min = 1, .max = 1 << 24}),
+      Sets<[](BuildOptions& o) -> auto& { return o.limits.max_seq_len; }>(
+          {.name = "max_seq_len",
+           .meaning = "Prompt and output tokens at most; 0: what the model allows",
+           .min = 0,
+           .max = 1 << 24}),
+      Sets<[](BuildOptions& o) -> auto& {
+        return o.limits.max_num_tokens;
+      }>({.name = "max_num_tokens", .meaning = "Rows of a step at most", .min = 1, .max = 1 << 24}),
+      Sets<[](BuildOptions& o) -> auto& { return o.limits.max_draft_len; }>(
+          {.name = "max_draft_len",
+           .meaning = "Longest draft that a target verifies; 0: no bound of its own",
+           .min = 0,
+           .max = 64}),
+      Sets<[](BuildOptions& o) -> auto& { return o.limits.max_beam_width; }>(
+          {.name = "max_beam_width", .meaning = "Only 1: there is no beam search", .choices = "1"}),
+      Sets<&BuildOptions::speculative_decoding_mode>(
+          {.name = "speculative_decoding_mode",
+           .meaning = "draft_tokens_external for a target with a draft model",
+           .choices = "none|draft_tokens_external"}),
+  });
+  return rows;
+}
+
+constexpr OptionSpec kOtherRows[] = {
     {.name = "max_output_len",
      .type = OptionType::kInt,
      .default_value = "0",
@@ -51,31 +68,6 @@ constexpr OptionSpec kOptions[] = {
      .group = kGroup,
      .min = 0,
      .max = 1 << 24},
-    {.name = "max_num_tokens",
-     .type = OptionType::kInt,
-     .default_value = "8192",
-     .meaning = "Rows of a step at most",
-     .group = kGroup,
-     .min = 1,
-     .max = 1 << 24},
-    {.name = "max_draft_len",
-     .type = OptionType::kInt,
-     .default_value = "0",
-     .meaning = "Longest draft that a target verifies; 0: no bound of its own",
-     .group = kGroup,
-     .min = 0,
-     .max = 64},
-    {.name = "max_beam_width",
-     .type = OptionType::kInt,
-     .default_value = "1",
-     .meaning = "Only 1: there is no beam search",
-     .group = kGroup,
-     .choices = "1"},
-    {.name = "speculative_decoding_mode",
-     .default_value = "none",
-     .meaning = "draft_tokens_external for a target with a draft model",
-     .group = kGroup,
-     .choices = "none|draft_tokens_external"},
 };
 
 // What the old compiler was told, as the engine's config.json keeps it.
@@ -90,18 +82,11 @@ std::map<std::string, std::string> Recorded(const OptionValues& options) {
 Status Run(const OptionValues& options, Console& console) {
   NameLegacyOptions(options, LegacyBuildRows());
   BuildOptions build;
-  build.checkpoint_dir = options.Text("checkpoint_dir");
-  build.output_dir = options.Text("output_dir");
-  build.speculative_decoding_mode = options.Text("speculative_decoding_mode");
+  Rows().Apply(options, build);
   build.recorded = Recorded(options);
-  build.limits.max_batch_size = options.Int("max_batch_size");
-  build.limits.max_input_len = options.Int("max_input_len");
-  build.limits.max_seq_len = options.Int("max_seq_len");
   if (options.Int("max_output_len") > 0) {
-    build.limits.max_seq_len = options.Int("max_input_len") + options.Int("max_output_len");
+    build.limits.max_seq_len = build.limits.max_input_len + options.Int("max_output_len");
   }
-  build.limits.max_num_tokens = options.Int("max_num_tokens");
-  build.limits.max_draft_len = options.Int("max_draft_len");
   TANDEM_ASSIGN_OR_RETURN(const BuildReport report,
                           Build(build, [&](double done) { console.Progress("building", done); }));
   console.Say(fmt::format("{}: {}, {} rank{}, {}; up to {} sequences of {} tokens",
@@ -125,7 +110,7 @@ Command BuildCommand() {
       .summary = "Write a checkpoint as an engine folder: portable, checksummed, with its limits",
       .examples = "  tandem build --checkpoint_dir CKPT --output_dir ENGINE --max_draft_len 10\n",
       .positionals = {{.name = "checkpoint_dir", .required = true}},
-      .options = Join({kOptions, LegacyBuildRows()}),
+      .options = Join({Rows().specs(), kOtherRows, LegacyBuildRows()}),
       .run = Run};
 }
 

@@ -1,15 +1,15 @@
 // The program from its words to its exit code.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
-#include <filesystem>
+#include <exception>
 #include <map>
-#include <new>
 #include <nlohmann/json.hpp>
-#include <stdexcept>
 
 #include "apps/arguments.h"
 #include "apps/command.h"
+#include "apps/exceptions.h"
 #include "apps/help.h"
 #include "apps/json_text.h"
 #include "apps/version.h"
@@ -118,20 +118,12 @@ Status RunProgram(Words words, Call& call) {
   return RunVerb(*command, words, call);
 }
 
-// Errors are values, but where the system gives no more memory, threads or files the standard
-// library throws. What was begun is cleaned up on the way here.
+// What was begun is cleaned up on the way here.
 Status RunGuarded(Words words, Call& call) {
   try {
     return RunProgram(words, call);
-  } catch (const std::bad_alloc&) {
-    return ResourceExhausted("memory ran out; see what `ulimit -v` and the container allow");
-  } catch (const std::filesystem::filesystem_error& error) {
-    return FailedPrecondition(error.path1().string() + ": " + error.code().message());
-  } catch (const std::runtime_error& error) {
-    return ResourceExhausted(fmt::format(
-        "the system refused a thread or a file: {}; see `ulimit -u`, `-n` and `-v`", error.what()));
-  } catch (const std::exception& error) {
-    return Internal(error.what());
+  } catch (...) {
+    return StatusOfException(std::current_exception());
   }
 }
 

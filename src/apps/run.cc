@@ -266,12 +266,14 @@ Status Run(const OptionValues& options, Console& console) {
   // What can be refused is refused before a model is loaded.
   TANDEM_ASSIGN_OR_RETURN(const DraftTargetConfig config, ReadDraftTargetConfig(options, console));
   TANDEM_ASSIGN_OR_RETURN(auto prompts, ReadPrompts(options));
-  TANDEM_ASSIGN_OR_RETURN(const auto session,
-                          OpenSession(options, console, [&](EngineOptions& engine) {
-                            if (config.draft_len == 0) return;
-                            engine.max_draft_len = config.draft_len;
-                            engine.ratio_acceptance = config.use_logits;
-                          }));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto session, OpenSession(options, console, [&](EngineOptions& engine) {
+        // While one batch runs, the next one waits: every step is full.
+        engine.max_queue_size = std::max(engine.max_queue_size, 2 * engine.max_batch_size);
+        if (config.draft_len == 0) return;
+        engine.max_draft_len = config.draft_len;
+        engine.ratio_acceptance = config.use_logits;
+      }));
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   TANDEM_RETURN_IF_ERROR(Tokenize(options, *text.codec, prompts));
   TANDEM_ASSIGN_OR_RETURN(auto writer, AnswerWriter::Open(options.Text("output_csv"), console));

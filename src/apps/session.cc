@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdint>
 
+#include "base/bound_options.h"
 #include "base/log.h"
 #include "runtime/option_rows.h"
 
@@ -17,7 +18,28 @@ namespace {
 constexpr std::string_view kModels = "Models";
 constexpr std::string_view kMachine = "Machine";
 
-constexpr OptionSpec kBackendRows[] = {
+template <auto kField>
+BoundOption<ops::CpuOptions> Sets(OptionSpec spec) {
+  spec.group = kMachine;
+  return BindOption<ops::CpuOptions, kField>(spec);
+}
+
+const BoundOptions<ops::CpuOptions>& CpuRows() {
+  static const BoundOptions<ops::CpuOptions> rows({
+      Sets<&ops::CpuOptions::num_threads>({.name = "threads",
+                                           .meaning = "Compute threads; 0: one per core",
+                                           .min = 0,
+                                           .max = 1024}),
+      Sets<&ops::CpuOptions::pin_threads>(
+          {.name = "pin_threads", .meaning = "Bind each compute thread to a core"}),
+      Sets<&ops::CpuOptions::isa>(
+          {.name = "isa",
+           .meaning = "Instruction set of the kernels; auto: chosen by a short measurement"}),
+  });
+  return rows;
+}
+
+constexpr OptionSpec kDeviceRows[] = {
     {.name = "device",
      .default_value = "auto",
      .meaning = "cpu, cuda or cuda:N; auto: the first GPU where there is one",
@@ -26,22 +48,6 @@ constexpr OptionSpec kBackendRows[] = {
      .type = OptionType::kFlag,
      .meaning = "GPU: results that do not depend on the other sequences of a step, at the price of "
                 "the fastest kernels (a CPU's never do)",
-     .group = kMachine},
-    {.name = "threads",
-     .type = OptionType::kInt,
-     .default_value = "0",
-     .meaning = "Compute threads; 0: one per core",
-     .group = kMachine,
-     .min = 0,
-     .max = 1024},
-    {.name = "pin_threads",
-     .type = OptionType::kFlag,
-     .default_value = "true",
-     .meaning = "Bind each compute thread to a core",
-     .group = kMachine},
-    {.name = "isa",
-     .default_value = "auto",
-     .meaning = "Instruction set of the kernels; auto: chosen by a short measurement",
      .group = kMachine},
 };
 
@@ -232,9 +238,7 @@ Result<EngineModel> Load(const OptionValues& options, Opened& opened, Session& s
 
 Result<std::unique_ptr<ops::Backend>> MakeCpu(const OptionValues& options) {
   ops::CpuOptions cpu;
-  cpu.num_threads = static_cast<int>(options.Int("threads"));
-  cpu.pin_threads = options.Flag("pin_threads");
-  cpu.isa = options.Text("isa");
+  CpuRows().Apply(options, cpu);
   auto backend = ops::MakeCpuBackend(cpu);
   if (!backend.ok()) return backend.status().Annotate("--isa");
   return backend;
@@ -317,10 +321,10 @@ Result<EnginePlan> PlanOf(const OptionValues& options, const Opening& opening) {
 
 }  // namespace
 
-std::span<const OptionSpec> BackendOptionRows() { return kBackendRows; }
+std::vector<OptionSpec> BackendOptionRows() { return Join({kDeviceRows, CpuRows().specs()}); }
 
 std::vector<OptionSpec> SessionOptionRows() {
-  return Join({kModelRows, EngineOptionRows(), kBackendRows});
+  return Join({kModelRows, EngineOptionRows(), BackendOptionRows()});
 }
 
 std::vector<Positional> SessionPositionals() { return {{.name = "model"}, {.name = "draft"}}; }

@@ -21,7 +21,7 @@
 namespace tandem::apps {
 
 // --threads, --isa ...
-std::span<const OptionSpec> BackendOptionRows();
+std::vector<OptionSpec> BackendOptionRows();
 // MODEL, DRAFT, --dummy ... and the rows of the backend and the engine.
 std::vector<OptionSpec> SessionOptionRows();
 // MODEL and DRAFT by position.

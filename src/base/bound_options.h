@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -45,8 +46,9 @@ BoundOption<Options> BindOption(OptionSpec spec) {
       std::invoke(kField, options) =
           std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(values.Float(name)));
     };
-  } else if constexpr (std::is_same_v<Value, std::string>) {
-    bound.default_text = value;
+  } else if constexpr (std::is_same_v<Value, std::string> ||
+                       std::is_same_v<Value, std::filesystem::path>) {
+    bound.default_text = std::string(value);
     bound.set = [](const OptionValues& values, std::string_view name, Options& options) {
       std::invoke(kField, options) = values.Text(name);
     };

@@ -133,7 +133,7 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.top_k = -2; })), HasSubstr("top_k"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.min_p = 2.0f; })), HasSubstr("min_p"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.repetition_penalty = 0.0f; })),
-              HasSubstr("repetition_penalty must be greater than 0"));
+              HasSubstr("repetition_penalty must be between 0.01 and 100; it is 0"));
   EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.presence_penalty = nan; })),
               HasSubstr("presence_penalty"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.min_tokens = 6; })),

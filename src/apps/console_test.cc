@@ -1,0 +1,58 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "apps/command.h"
+
+namespace tandem::apps {
+namespace {
+
+// What `write` puts on stdout.
+template <typename Write>
+std::string Stdout(Write write) {
+  ::testing::internal::CaptureStdout();
+  write();
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(ConsoleTest, LinesAreForPeopleAndJsonForPrograms) {
+  const Console people(/*json=*/false);
+  const Console programs(/*json=*/true);
+  const auto write = [](const Console& console) {
+    console.Say("a line");
+    console.SayPart("a part");
+    console.Result("{}");
+  };
+  EXPECT_EQ(Stdout([&] { write(people); }), "a line\na part");
+  EXPECT_EQ(Stdout([&] { write(programs); }), "{}\n");
+  EXPECT_TRUE(people.status().ok());
+}
+
+TEST(ConsoleTest, ShortWorkShowsNoProgressInALog) {
+  ::testing::internal::CaptureStderr();
+  Console console(/*json=*/false);
+  for (const double done : {0.1, 0.5, 1.0}) console.Progress("loading", done);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(ConsoleTest, TheFirstFailedWriteIsKeptAndEndsTheWriting) {
+  std::fflush(stdout);
+  const int kept = ::dup(STDOUT_FILENO);
+  std::FILE* const full = std::fopen("/dev/full", "w");
+  ASSERT_NE(full, nullptr);
+  ::dup2(::fileno(full), STDOUT_FILENO);
+  const Console console(/*json=*/false);
+  console.Say("a line");
+  ::dup2(kept, STDOUT_FILENO);
+  ::close(kept);
+  std::fclose(full);
+  EXPECT_EQ(console.status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(console.status().message(), "stdout: cannot write: No space left on device");
+  std::clearerr(stdout);
+  EXPECT_EQ(Stdout([&] { console.Say("another"); }), "");
+}
+
+}  // namespace
+}  // namespace tandem::apps
