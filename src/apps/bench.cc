@@ -181,7 +181,7 @@ Result<std::vector<Request>> BenchRequests(const Session& session, size_t count,
 
 void Limits::Measure(const Session& session) {
   read_bandwidth = std::max(read_bandwidth, session.backend->MeasureReadBandwidth());
-  const DType dtype = session.target_weights.weights->layers.front().down.dtype;
+  const DType dtype = session.target_weights.weights->layers.front().mlp.down.dtype;
   matrix_peak = std::max(matrix_peak, session.backend->MeasureMatrixPeak(dtype));
 }
 
@@ -203,7 +203,8 @@ double Limits::PromptSeconds(const Session& session, int64_t tokens) const {
   const double embedding = spec.tied_head ? 0.0 : head;
   const double layers = static_cast<double>(NumParameters(spec)) - head - embedding;
   const double attention =
-      2.0 * n * n * static_cast<double>(spec.num_layers * spec.num_heads * spec.head_dim);
+      2.0 * n * n *
+      static_cast<double>(spec.num_layers() * spec.layers.front().attention.query_rows());
   return (2.0 * (layers * n + head) + attention) / matrix_peak;
 }
 

@@ -27,10 +27,11 @@ struct LayerShape {
 };
 
 std::array<LayerShape, 5> Layers(const ModelSpec& spec) {
-  return {{{"qkv", spec.qkv_rows(), spec.hidden_size},
-           {"out", spec.hidden_size, spec.num_heads * spec.head_dim},
-           {"gate_up", 2 * spec.intermediate_size, spec.hidden_size},
-           {"down", spec.hidden_size, spec.intermediate_size},
+  const auto& [attention, mlp] = spec.layers.front();
+  return {{{"qkv", attention.qkv_rows(), spec.hidden_size},
+           {"out", spec.hidden_size, attention.query_rows()},
+           {"gate_up", 2 * mlp.intermediate_size, spec.hidden_size},
+           {"down", spec.hidden_size, mlp.intermediate_size},
            {"head", spec.vocab_size, spec.hidden_size}}};
 }
 
@@ -235,7 +236,7 @@ class OpsBench {
       const auto elements = static_cast<double>(shape.rows * shape.cols);
       Add({shape.name, fmt::format("{} x {}, {} rows", shape.rows, shape.cols, rows), seconds,
            static_cast<double>(bytes), 2 * elements * static_cast<double>(rows),
-           std::string_view(shape.name) == "head" ? 1 : spec_.num_layers, rows});
+           std::string_view(shape.name) == "head" ? 1 : spec_.num_layers(), rows});
     }
     return {};
   }
@@ -243,7 +244,7 @@ class OpsBench {
   // `sequences` of which each computes `rows` tokens behind a context that they end.
   Status Attention(int32_t sequences, int32_t rows, int32_t context) {
     ModelSpec one_layer = spec_;
-    one_layer.num_layers = 1;
+    one_layer.layers.resize(1);
     const int32_t blocks = (context + kBlockTokens - 1) / kBlockTokens;
     const int64_t block_bytes = one_layer.KvBytesPerToken(kv_) * kBlockTokens;
     const int64_t copies =
@@ -287,41 +288,41 @@ class OpsBench {
     batch.context_len = lengths_buffer.As<int32_t>();
     batch.max_blocks = blocks;
 
-    const int64_t width = spec_.num_heads * spec_.head_dim;
-    TANDEM_ASSIGN_OR_RETURN(const Buffer qkv,
-                            timer_.Random(num_rows * spec_.qkv_rows(), spec_.dtype));
+    const AttentionSpec& attention = spec_.layers.front().attention;
+    const int64_t width = attention.query_rows();
+    const int64_t qkv_rows = attention.qkv_rows();
+    TANDEM_ASSIGN_OR_RETURN(const Buffer qkv, timer_.Random(num_rows * qkv_rows, spec_.dtype));
     TANDEM_ASSIGN_OR_RETURN(const Buffer out, timer_.Random(num_rows * width, spec_.dtype));
     const double seconds = timer_.MedianSeconds(copies, [&](int64_t i) {
       batch.block_table = table_buffer.As<int32_t>() + i * blocks * sequences;
-      timer_.backend().ops().PagedAttention(qkv.View(spec_.dtype, {num_rows, spec_.qkv_rows()}),
-                                            batch, pool, 0, 0.01f,
+      timer_.backend().ops().PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch,
+                                            pool, 0, 0.01f,
                                             out.View(spec_.dtype, {num_rows, width}));
     });
     const double keys = static_cast<double>(context) - static_cast<double>(rows - 1) / 2;
     const bool in_step = rows == 1 && context == kStepContext;
     const std::string shape = fmt::format("{} x {} of {} tokens", sequences, rows, context);
     Add({"attention", shape, seconds, static_cast<double>(block_bytes) * blocks * sequences,
-         4.0 * static_cast<double>(num_rows * width) * keys, in_step ? spec_.num_layers : 0,
+         4.0 * static_cast<double>(num_rows * width) * keys, in_step ? spec_.num_layers() : 0,
          sequences});
     if (!in_step) return {};
     TANDEM_ASSIGN_OR_RETURN(const Buffer angles,
-                            timer_.Random(context * spec_.head_dim / 2, DType::kF32));
-    const Tensor table_of_angles = angles.View(DType::kF32, {context, spec_.head_dim / 2});
+                            timer_.Random(context * attention.head_dim / 2, DType::kF32));
+    const Tensor table_of_angles = angles.View(DType::kF32, {context, attention.head_dim / 2});
     const ops::RopeTable rope = {.cos = table_of_angles, .sin = table_of_angles};
     batch.block_table = table_buffer.As<int32_t>();
     const double rope_seconds = timer_.MedianSeconds(1, [&](int64_t) {
-      timer_.backend().ops().QkvRopeStore(qkv.View(spec_.dtype, {num_rows, spec_.qkv_rows()}), rope,
-                                          batch, pool, 0);
+      timer_.backend().ops().QkvRopeStore(qkv.View(spec_.dtype, {num_rows, qkv_rows}), rope, batch,
+                                          pool, 0);
     });
     Add({"rope+store", shape, rope_seconds,
-         2.0 * static_cast<double>(num_rows * spec_.qkv_rows()) *
-             static_cast<double>(SizeOf(spec_.dtype)),
-         0, spec_.num_layers, sequences});
+         2.0 * static_cast<double>(num_rows * qkv_rows) * static_cast<double>(SizeOf(spec_.dtype)),
+         0, spec_.num_layers(), sequences});
     return {};
   }
 
   Status RowOps(int64_t rows) {
-    const int64_t hidden = spec_.hidden_size, wide = spec_.intermediate_size;
+    const int64_t hidden = spec_.hidden_size, wide = spec_.layers.front().mlp.intermediate_size;
     ops::Ops& ops = timer_.backend().ops();
     const DType dtype = spec_.dtype;
     TANDEM_ASSIGN_OR_RETURN(const Buffer residual, timer_.Random(rows * hidden, dtype));
@@ -340,14 +341,14 @@ class OpsBench {
                                                weight.View(dtype, {hidden}), 1e-5f,
                                                normed.View(dtype, {rows, hidden}));
                               }),
-         4 * size * static_cast<double>(rows * hidden), 0, 2 * spec_.num_layers + 1, rows});
+         4 * size * static_cast<double>(rows * hidden), 0, 2 * spec_.num_layers() + 1, rows});
     Add({"swiglu", shape,
          timer_.MedianSeconds(1,
                               [&](int64_t) {
                                 ops.SwiGlu(gate_up.View(dtype, {rows, 2 * wide}),
                                            activated.View(dtype, {rows, wide}));
                               }),
-         3 * size * static_cast<double>(rows * wide), 0, spec_.num_layers, rows});
+         3 * size * static_cast<double>(rows * wide), 0, spec_.num_layers(), rows});
     return {};
   }
 

@@ -53,11 +53,12 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
       "architecture  {}, {}{}", spec.architecture, DTypeName(spec.dtype),
       spec.quantization.is_plain() ? "" : ", layers in " + DescribeScheme(spec.quantization)));
   console.Say(fmt::format("parameters    {:.1f} M in {} layers", NumParameters(spec) / 1e6,
-                          spec.num_layers));
-  console.Say(fmt::format("attention     {} heads of {}, {} for keys and values", spec.num_heads,
-                          spec.head_dim, spec.num_kv_heads));
+                          spec.num_layers()));
+  const auto& [attention, mlp] = spec.layers.front();
+  console.Say(fmt::format("attention     {} heads of {}, {} for keys and values",
+                          attention.num_heads, attention.head_dim, attention.num_kv_heads));
   console.Say(fmt::format("sizes         hidden {}, MLP {}, vocabulary {}, {} positions",
-                          spec.hidden_size, spec.intermediate_size, spec.vocab_size,
+                          spec.hidden_size, mlp.intermediate_size, spec.vocab_size,
                           spec.max_positions));
   console.Say(fmt::format("a token       reads {} of weights, keeps {} of keys and values",
                           FormatBytes(StepWeightBytes(spec)),

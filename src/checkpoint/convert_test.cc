@@ -141,7 +141,7 @@ TEST_F(ConvertTest, AFusedWeightHasTheLargestInputScaleOfItsParts) {
   ASSERT_TRUE(hf.ok()) << hf.status().message();
   const auto loaded = LoadWeights(**hf, *backend, 8);
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-  EXPECT_EQ((*loaded)->layers[1].qkv.input_scale, 0.75f);
+  EXPECT_EQ((*loaded)->layers[1].attention.qkv.input_scale, 0.75f);
   ASSERT_TRUE(Convert(Options(2)).ok());
   const auto checkpoint = OpenCheckpoint(folder_ / "out");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();

@@ -1,5 +1,6 @@
 #include "checkpoint/trtllm_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "model/families.h"
@@ -30,10 +31,18 @@ Json ScalingToJson(const RopeScaling& scaling) {
 }
 
 // max_position_embeddings is the context before linear or dynamic scaling stretches it.
-int64_t UnstretchedPositions(const ModelSpec& spec) {
-  const RopeScaling::Kind kind = spec.rope_scaling.kind;
-  const bool stretched = kind == RopeScaling::Kind::kLinear || kind == RopeScaling::Kind::kDynamic;
-  return stretched ? spec.rope_scaling.original_max_positions : spec.max_positions;
+int64_t UnstretchedPositions(const RopeScaling& scaling, int64_t max_positions) {
+  const bool stretched =
+      scaling.kind == RopeScaling::Kind::kLinear || scaling.kind == RopeScaling::Kind::kDynamic;
+  return stretched ? scaling.original_max_positions : max_positions;
+}
+
+// The config describes one layer for all.
+const LayerSpec& EveryLayer(const ModelSpec& spec) {
+  const LayerSpec& first = spec.layers.front();
+  TANDEM_CHECK(std::ranges::all_of(spec.layers, [&](const auto& layer) { return layer == first; }),
+               "layers that differ have no checkpoint config");
+  return first;
 }
 
 void RequireOne(const JsonFields& json, const char* key) {
@@ -105,31 +114,50 @@ Sharding ReadSharding(const JsonFields& json) {
   return sharding;
 }
 
+LayerSpec ReadLayer(const JsonFields& json, ModelSpec& spec) {
+  LayerSpec layer;
+  AttentionSpec& attention = layer.attention;
+  attention.num_heads = json.Int("num_attention_heads");
+  attention.num_kv_heads = json.Int("num_key_value_heads", attention.num_heads);
+  attention.head_dim =
+      json.Int("head_size", attention.num_heads > 0 ? spec.hidden_size / attention.num_heads : 0);
+  attention.bias = json.Bool("attn_bias", false);
+  attention.rope.theta = json.Number("rotary_base", attention.rope.theta);
+  if (const auto scaling = json.Object("rotary_scaling")) {
+    attention.rope.scaling = ReadRopeScaling(*scaling, spec.max_positions, spec.max_positions);
+  }
+  layer.mlp.intermediate_size = json.Int("intermediate_size", 4 * spec.hidden_size);
+  layer.mlp.bias = json.Bool("mlp_bias", false);
+  return layer;
+}
+
 }  // namespace
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config) {
   const ModelSpec& spec = config.spec;
   const Sharding& sharding = config.sharding;
+  const auto& [attention, mlp] = EveryLayer(spec);
+  const RopeSpec& rope = attention.rope;
   const Json json = {
       {"architecture", spec.architecture},
       {"dtype", DTypeName(spec.dtype)},
       {"logits_dtype", "float32"},
       {"vocab_size", spec.vocab_size},
       {"hidden_size", spec.hidden_size},
-      {"num_hidden_layers", spec.num_layers},
-      {"num_attention_heads", spec.num_heads},
-      {"num_key_value_heads", spec.num_kv_heads},
-      {"head_size", spec.head_dim},
-      {"intermediate_size", spec.intermediate_size},
+      {"num_hidden_layers", spec.num_layers()},
+      {"num_attention_heads", attention.num_heads},
+      {"num_key_value_heads", attention.num_kv_heads},
+      {"head_size", attention.head_dim},
+      {"intermediate_size", mlp.intermediate_size},
       {"hidden_act", "silu"},
-      {"norm_epsilon", spec.norm_epsilon},
+      {"norm_epsilon", spec.norm.epsilon},
       {"position_embedding_type", "rope_gpt_neox"},
-      {"max_position_embeddings", UnstretchedPositions(spec)},
-      {"rotary_base", spec.rope_theta},
-      {"rotary_scaling", ScalingToJson(spec.rope_scaling)},
+      {"max_position_embeddings", UnstretchedPositions(rope.scaling, spec.max_positions)},
+      {"rotary_base", rope.theta},
+      {"rotary_scaling", ScalingToJson(rope.scaling)},
       {"tie_word_embeddings", spec.tied_head},
-      {"attn_bias", spec.attention_bias},
-      {"mlp_bias", spec.mlp_bias},
+      {"attn_bias", attention.bias},
+      {"mlp_bias", mlp.bias},
       {"bos_token_id", spec.bos_ids},
       {"eos_token_id", spec.eos_ids},
       {"use_parallel_embedding", sharding.parallel_embedding},
@@ -162,22 +190,12 @@ Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   }
   spec.vocab_size = json.Int("vocab_size");
   spec.hidden_size = json.Int("hidden_size");
-  spec.num_layers = json.Int("num_hidden_layers");
-  spec.num_heads = json.Int("num_attention_heads");
-  spec.num_kv_heads = json.Int("num_key_value_heads", spec.num_heads);
-  spec.head_dim = json.Int("head_size", spec.num_heads > 0 ? spec.hidden_size / spec.num_heads : 0);
-  spec.intermediate_size = json.Int("intermediate_size", 4 * spec.hidden_size);
   spec.max_positions = json.Int("max_position_embeddings");
-  spec.norm_epsilon = json.Number("norm_epsilon", 1e-5);
-  spec.rope_theta = json.Number("rotary_base", 10000.0);
+  spec.norm.epsilon = json.Number("norm_epsilon", 1e-5);
   spec.tied_head = json.Bool("tie_word_embeddings", false);
-  spec.attention_bias = json.Bool("attn_bias", false);
-  spec.mlp_bias = json.Bool("mlp_bias", false);
   spec.bos_ids = ReadIds(json, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(json, "eos_token_id", spec.vocab_size);
-  if (const auto scaling = json.Object("rotary_scaling")) {
-    ReadRopeScaling(*scaling, spec.max_positions, spec);
-  }
+  spec.layers = RepeatLayer(json, "num_hidden_layers", ReadLayer(json, spec));
   ReadQuantAlgo(json, spec);
   config.sharding = ReadSharding(json);
   TANDEM_RETURN_IF_ERROR(json.status());

@@ -39,7 +39,7 @@ TEST_F(SourceTest, RecognisesFolderCheckpointAndEngine) {
     const auto model = OpenModel(folder_ / name);
     ASSERT_TRUE(model.ok()) << model.status().message();
     EXPECT_EQ(model->kind, kind);
-    EXPECT_EQ(model->spec().num_heads, 8);
+    EXPECT_EQ(model->spec().layers.front().attention.num_heads, 8);
     EXPECT_EQ(model->tokenizer_dir, folder_ / name);
     EXPECT_TRUE(fs::exists(model->tokenizer_dir / "generation_config.json"));
     EXPECT_EQ(model->limits.has_value(), kind == ModelSource::Kind::kEngine);

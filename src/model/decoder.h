@@ -6,6 +6,9 @@
 
 #include "base/heartbeat.h"
 #include "base/status.h"
+#include "model/blocks/attention.h"
+#include "model/blocks/mlp.h"
+#include "model/blocks/row_buffer.h"
 #include "model/weights.h"
 #include "ops/backend.h"
 
@@ -28,28 +31,34 @@ class Decoder {
   const ModelSpec& spec() const { return weights_->spec; }
 
  private:
+  // Activations, in the model's dtype unless said.
+  struct Workspace {
+    explicit Workspace(const ModelSpec& spec);
+    // Of a row, and of a row that wants logits.
+    int64_t RowBytes() const;
+    int64_t LogitsRowBytes() const;
+    Status Allocate(ops::Backend& backend, int32_t max_rows, int32_t max_logits_rows);
+
+    RowBuffer residual;  // [rows, hidden]
+    RowBuffer normed;    // [rows, hidden]
+    RowBuffer delta;     // [rows, hidden] what a block adds to the residual
+    AttentionBlock attention;
+    MlpBlock mlp;
+    RowBuffer gathered;        // [logits rows, hidden] the residual of the rows that want logits
+    RowBuffer gathered_delta;  // [logits rows, hidden]
+    RowBuffer logits;          // [logits rows, vocab] fp32
+  };
+
   Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat);
-  Status AllocateWorkspace(int32_t max_rows, int32_t max_logits_rows);
   void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
   Tensor RunHead(const ops::BatchView& batch);
 
   std::shared_ptr<const Weights> weights_;
   ops::Backend& backend_;
   Heartbeat* const heartbeat_;
-  const ops::RopeTable rope_;
+  Workspace workspace_;
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;
-  // Activations, [max_rows, ...] in the model's dtype unless said.
-  Buffer residual_;        // [max_rows, hidden]
-  Buffer normed_;          // [max_rows, hidden]
-  Buffer delta_;           // [max_rows, hidden] what a block adds to the residual
-  Buffer qkv_;             // [max_rows, qkv_rows]
-  Buffer attention_;       // [max_rows, num_heads * head_dim]
-  Buffer gate_up_;         // [max_rows, 2 * intermediate]
-  Buffer activated_;       // [max_rows, intermediate]
-  Buffer gathered_;        // [max_logits_rows, hidden] the residual of the rows that want logits
-  Buffer gathered_delta_;  // [max_logits_rows, hidden]
-  Buffer logits_;          // [max_logits_rows, vocab] fp32
 };
 
 }  // namespace tandem

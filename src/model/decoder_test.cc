@@ -50,11 +50,12 @@ ModelSpec TinySpec(DType dtype) {
   spec.dtype = dtype;
   spec.vocab_size = 101;
   spec.hidden_size = 48;
-  spec.num_layers = 3;
-  spec.num_heads = 6;
-  spec.num_kv_heads = 2;
-  spec.head_dim = 16;  // 6 * 16 is not 48: the two widths are independent
-  spec.intermediate_size = 72;
+  LayerSpec layer;
+  layer.attention.num_heads = 6;
+  layer.attention.num_kv_heads = 2;
+  layer.attention.head_dim = 16;  // 6 * 16 is not 48: the two widths are independent
+  layer.mlp.intermediate_size = 72;
+  spec.layers.assign(3, layer);
   spec.max_positions = 64;
   return spec;
 }
@@ -74,6 +75,13 @@ std::unique_ptr<ops::Backend> CpuBackend(const std::string& isa) {
   return std::move(*backend);
 }
 
+void SetKvHeads(ModelSpec& spec, int64_t heads) {
+  for (LayerSpec& layer : spec.layers) layer.attention.num_kv_heads = heads;
+}
+void SetScaling(ModelSpec& spec, const RopeScaling& scaling) {
+  for (LayerSpec& layer : spec.layers) layer.attention.rope.scaling = scaling;
+}
+
 struct Variant {
   const char* name;
   void (*change)(ModelSpec&);
@@ -82,20 +90,24 @@ struct Variant {
 const Variant kVariants[] = {
     {"grouped", [](ModelSpec&) {}},
     {"tied", [](ModelSpec& spec) { spec.tied_head = true; }},
-    {"multi_head", [](ModelSpec& spec) { spec.num_kv_heads = 6; }},
-    {"one_kv_head", [](ModelSpec& spec) { spec.num_kv_heads = 1; }},
-    {"biases", [](ModelSpec& spec) { spec.attention_bias = spec.mlp_bias = true; }},
-    {"linear",
+    {"multi_head", [](ModelSpec& spec) { SetKvHeads(spec, 6); }},
+    {"one_kv_head", [](ModelSpec& spec) { SetKvHeads(spec, 1); }},
+    {"biases",
      [](ModelSpec& spec) {
-       spec.rope_scaling = {
-           .kind = RopeScaling::Kind::kLinear, .factor = 4, .original_max_positions = 16};
+       for (LayerSpec& layer : spec.layers) layer.attention.bias = layer.mlp.bias = true;
      }},
+    {"linear",
+     [](ModelSpec& spec) { SetScaling(spec, {RopeScaling::Kind::kLinear, 4.0, 1.0, 4.0, 16}); }},
     {"llama3",
-     [](ModelSpec& spec) { spec.rope_scaling = {RopeScaling::Kind::kLlama3, 8.0, 1.0, 4.0, 32}; }},
+     [](ModelSpec& spec) { SetScaling(spec, {RopeScaling::Kind::kLlama3, 8.0, 1.0, 4.0, 32}); }},
     {"dynamic",
+     [](ModelSpec& spec) { SetScaling(spec, {RopeScaling::Kind::kDynamic, 4.0, 1.0, 4.0, 16}); }},
+    {"layers_differ",
      [](ModelSpec& spec) {
-       spec.max_positions = 16;
-       spec.rope_scaling = {RopeScaling::Kind::kDynamic, 4.0, 1.0, 4.0, 16};
+       spec.layers[1].attention.num_heads = 4;
+       spec.layers[1].attention.bias = true;
+       spec.layers[1].attention.rope.theta = 500.0;
+       spec.layers[2].mlp = {.intermediate_size = 40, .bias = true};
      }},
 };
 
@@ -189,7 +201,7 @@ TEST(LoadWeights, SaysWhatTheSourceSays) {
   const auto weights = LoadWeights(source, *backend, 8);
   ASSERT_FALSE(weights.ok());
   EXPECT_NE(weights.status().message().find("lm_head.weight"), std::string::npos);
-  source.spec_.num_kv_heads = 4;
+  SetKvHeads(source.spec_, 4);
   EXPECT_NE(LoadWeights(source, *backend, 8).status().message().find("num_kv_heads"),
             std::string::npos);
 }

@@ -112,9 +112,9 @@ int32_t DummyMap::Expected(int32_t token) const {
 // residual, whose elements are between 1 and 2; over all layers that stays near 1/32.
 double DummySource::LayerNormScale() const {
   const auto fan_in = static_cast<double>(spec_.hidden_size) *
-                      static_cast<double>(spec_.num_heads * spec_.head_dim);
+                      static_cast<double>(spec_.layers.front().attention.query_rows());
   const double gain = kWeightDeviation * kWeightDeviation * std::sqrt(fan_in) *
-                      std::sqrt(static_cast<double>(spec_.num_layers));
+                      std::sqrt(static_cast<double>(spec_.num_layers()));
   return std::exp2(std::floor(std::log2(1.0 / (32.0 * gain))));
 }
 

@@ -18,11 +18,12 @@ ModelSpec SmallSpec(DType dtype) {
   spec.dtype = dtype;
   spec.vocab_size = 1000;
   spec.hidden_size = 128;
-  spec.num_layers = 4;
-  spec.num_heads = 8;
-  spec.num_kv_heads = 2;
-  spec.head_dim = 16;
-  spec.intermediate_size = 256;
+  LayerSpec layer;
+  layer.attention.num_heads = 8;
+  layer.attention.num_kv_heads = 2;
+  layer.attention.head_dim = 16;
+  layer.mlp.intermediate_size = 256;
+  spec.layers.assign(4, layer);
   spec.max_positions = 128;
   spec.tied_head = true;
   return spec;
@@ -140,17 +141,20 @@ TEST(DummyWeights, ScoresAreOfSomeUnits) {
     for (const int64_t hidden : {2048, 8192}) {
       ModelSpec spec = SmallSpec(dtype);
       spec.hidden_size = hidden;
-      spec.num_heads = 2;
-      spec.head_dim = 64;
+      constexpr int64_t kHeadDim = 64;
+      for (LayerSpec& layer : spec.layers) {
+        layer.attention.num_heads = 2;
+        layer.attention.head_dim = kHeadDim;
+      }
       const auto source = Make(spec);
       const Tensor query = source->Get({WeightRole::kQuery, 1}).value();
       const Tensor key = source->Get({WeightRole::kKey, 1}).value();
       // Hidden states behind a norm are about 1; a product's deviation is the weights' length.
       double squares = 0.0;
-      for (int64_t dim = 0; dim < spec.head_dim; ++dim) {
+      for (int64_t dim = 0; dim < kHeadDim; ++dim) {
         squares += SquaredLength(query, dim) * SquaredLength(key, dim);
       }
-      const double deviation = std::sqrt(squares / spec.head_dim);
+      const double deviation = std::sqrt(squares / kHeadDim);
       EXPECT_GT(deviation, 1.0) << DTypeName(dtype) << ", " << hidden;
       EXPECT_LT(deviation, 20.0) << DTypeName(dtype) << ", " << hidden;
     }

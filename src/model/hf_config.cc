@@ -5,18 +5,16 @@
 namespace tandem {
 namespace {
 
-// The factor of a kind that stretches the context.
-void Stretch(const JsonFields& rope, ModelSpec& spec) {
-  RopeScaling& scaling = spec.rope_scaling;
-  scaling.original_max_positions = spec.max_positions;
-  const double stretched = static_cast<double>(spec.max_positions) * scaling.factor;
-  if (scaling.factor >= 1.0 && stretched <= static_cast<double>(kMaxPositions)) {
-    spec.max_positions = static_cast<int64_t>(stretched);
-    return;
+// The context after a kind of scaling that stretches it.
+int64_t Stretched(const JsonFields& rope, double factor, int64_t max_positions) {
+  const double stretched = static_cast<double>(max_positions) * factor;
+  if (factor >= 1.0 && stretched <= static_cast<double>(kMaxPositions)) {
+    return static_cast<int64_t>(stretched);
   }
   rope.Fail("factor", rope.Shown("factor") + " does not stretch the context of " +
-                          std::to_string(spec.max_positions) +
+                          std::to_string(max_positions) +
                           " positions to a sensible length; it must be at least 1");
+  return max_positions;
 }
 
 }  // namespace
@@ -36,26 +34,30 @@ DType ReadDType(const JsonFields& config) {
   return *dtype;
 }
 
-void ReadRope(const JsonFields& config, ModelSpec& spec) {
-  spec.rope_theta = config.Number("rope_theta", spec.rope_theta);
+RopeSpec ReadRope(const JsonFields& config, int64_t& max_positions) {
+  RopeSpec spec;
+  spec.theta = config.Number("rope_theta", spec.theta);
   const auto rope = config.Has("rope_parameters") ? config.Object("rope_parameters")
                                                   : config.Object("rope_scaling");
-  if (!rope) return;
+  if (!rope) return spec;
   for (const char* per_layer : {"full_attention", "sliding_attention"}) {
     if (rope->Has(per_layer)) rope->Fail(per_layer, "parameters by layer type are not supported");
   }
   if (rope->Number("partial_rotary_factor", 1.0) != 1.0) {
     Refuse(*rope, "partial_rotary_factor", "; every dimension of a head is rotated");
   }
-  spec.rope_theta = rope->Number("rope_theta", spec.rope_theta);
-  ReadRopeScaling(*rope, config.Int("original_max_position_embeddings", spec.max_positions), spec);
+  spec.theta = rope->Number("rope_theta", spec.theta);
+  spec.scaling = ReadRopeScaling(
+      *rope, config.Int("original_max_position_embeddings", max_positions), max_positions);
+  return spec;
 }
 
-void ReadRopeScaling(const JsonFields& rope, int64_t original_positions, ModelSpec& spec) {
-  RopeScaling& scaling = spec.rope_scaling = {};
+RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
+                            int64_t& max_positions) {
+  RopeScaling scaling;
   const char* key = rope.Has("rope_type") ? "rope_type" : "type";
   const std::string type = rope.Text(key, "default");
-  if (type == "default") return;
+  if (type == "default") return scaling;
   if (type == "linear") {
     scaling.kind = RopeScaling::Kind::kLinear;
   } else if (type == "dynamic") {
@@ -67,12 +69,25 @@ void ReadRopeScaling(const JsonFields& rope, int64_t original_positions, ModelSp
     scaling.original_max_positions =
         rope.Int("original_max_position_embeddings", original_positions);
   } else {
-    rope.Fail(
-        key, rope.Shown(key) + " is not supported; supported are default, linear, dynamic, llama3");
-    return;
+    Refuse(rope, key, "; supported are default, linear, dynamic, llama3");
+    return scaling;
   }
   scaling.factor = rope.Number("factor");
-  if (scaling.kind != RopeScaling::Kind::kLlama3) Stretch(rope, spec);
+  if (scaling.kind == RopeScaling::Kind::kLlama3) return scaling;
+  scaling.original_max_positions = max_positions;
+  max_positions = Stretched(rope, scaling.factor, max_positions);
+  return scaling;
+}
+
+std::vector<LayerSpec> RepeatLayer(const JsonFields& config, std::string_view key,
+                                   const LayerSpec& layer) {
+  const int64_t count = config.Int(key);
+  if (count >= 1 && count <= kMaxLayers) {
+    return std::vector<LayerSpec>(static_cast<size_t>(count), layer);
+  }
+  config.Fail(
+      key, config.Shown(key) + " layers; it must be between 1 and " + std::to_string(kMaxLayers));
+  return {};
 }
 
 std::vector<int32_t> ReadIds(const JsonFields& config, std::string_view key, int64_t vocab_size) {

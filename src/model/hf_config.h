@@ -21,13 +21,19 @@ void Refuse(const JsonFields& config, std::string_view key, std::string_view why
 DType ReadDType(const JsonFields& config);
 
 // Rotary base and scaling: rope_theta and rope_scaling side by side (transformers 4), or both
-// inside rope_parameters (5). The spec's max_positions are those of the config until now.
-void ReadRope(const JsonFields& config, ModelSpec& spec);
+// inside rope_parameters (5). `max_positions`: the config's, which linear and dynamic scaling
+// stretch.
+RopeSpec ReadRope(const JsonFields& config, int64_t& max_positions);
 
-// The object that describes rotary scaling: rope_scaling, rope_parameters or rotary_scaling. Sets
-// the spec's rope_scaling, and stretches its max_positions by the factor of linear and dynamic
-// scaling. `original_positions`: llama3's trained context where the object does not say.
-void ReadRopeScaling(const JsonFields& rope, int64_t original_positions, ModelSpec& spec);
+// The object that describes rotary scaling: rope_scaling, rope_parameters or rotary_scaling.
+// Stretches `max_positions` by the factor of linear and dynamic scaling. `original_positions`:
+// llama3's trained context where the object does not say.
+RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
+                            int64_t& max_positions);
+
+// As many layers as the key says, all alike.
+std::vector<LayerSpec> RepeatLayer(const JsonFields& config, std::string_view key,
+                                   const LayerSpec& layer);
 
 // A token id or a list of them. Ids outside the vocabulary are never produced and are left out:
 // some configs write -1 for "none".

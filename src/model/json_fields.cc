@@ -162,6 +162,25 @@ std::optional<JsonFields> JsonFields::Object(std::string_view key) const {
   return std::nullopt;
 }
 
+std::vector<JsonFields> JsonFields::Objects(std::string_view key) const {
+  const Json* value = Find(node_, key);
+  if (value == nullptr) return {};
+  if (!value->is_array()) {
+    Fail(key, "must be a list of objects, found " + ShortText(*value));
+    return {};
+  }
+  std::vector<JsonFields> objects;
+  for (const Json& item : *value) {
+    const std::string name = std::string(key) + "[" + std::to_string(objects.size()) + "]";
+    if (!item.is_object()) {
+      Fail(name, "must be an object, found " + ShortText(item));
+      break;
+    }
+    objects.push_back(JsonFields(state_, &item, path_ + name + "."));
+  }
+  return objects;
+}
+
 std::string JsonFields::Shown(std::string_view key) const {
   const Json* value = Find(node_, key);
   return value == nullptr ? "null" : ShortText(*value);

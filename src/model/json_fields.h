@@ -37,6 +37,8 @@ class JsonFields {
   std::vector<std::string> Texts(std::string_view key) const;
   // The object under the key; its faults count as this one's.
   std::optional<JsonFields> Object(std::string_view key) const;
+  // A list of objects, or nothing; their faults count as this one's.
+  std::vector<JsonFields> Objects(std::string_view key) const;
   // The value for a message, cut short: `"yarn"`, `4096`, `a list`.
   std::string Shown(std::string_view key) const;
 

@@ -7,10 +7,11 @@ Result<OwnedKvPool> MakeKvPool(const ModelSpec& spec, DType stored, int64_t num_
   OwnedKvPool owned;
   ops::KvPool& pool = owned.pool;
   pool.num_blocks = num_blocks;
-  pool.num_layers = static_cast<int32_t>(spec.num_layers);
-  pool.num_kv_heads = static_cast<int32_t>(spec.num_kv_heads);
+  const AttentionSpec& attention = spec.layers.front().attention;
+  pool.num_layers = static_cast<int32_t>(spec.num_layers());
+  pool.num_kv_heads = static_cast<int32_t>(attention.num_kv_heads);
   pool.block_tokens = block_tokens;
-  pool.head_dim = static_cast<int32_t>(spec.head_dim);
+  pool.head_dim = static_cast<int32_t>(attention.head_dim);
   const int64_t elements = num_blocks * pool.elements_per_block();
   TANDEM_ASSIGN_OR_RETURN(owned.memory,
                           backend.Allocate(static_cast<size_t>(elements) * SizeOf(stored)));

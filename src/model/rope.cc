@@ -7,15 +7,15 @@ namespace tandem {
 namespace {
 
 // theta * ((s n / M) - (s - 1))^(d / (d - 2)) for n > M: at n = M exactly theta.
-double DynamicTheta(const ModelSpec& spec, int64_t max_positions) {
-  const RopeScaling& scaling = spec.rope_scaling;
+double DynamicTheta(const RopeSpec& rope, int64_t head_dim, int64_t max_positions) {
+  const RopeScaling& scaling = rope.scaling;
   const auto trained = static_cast<double>(scaling.original_max_positions);
   const auto served = static_cast<double>(max_positions);
   // A head of two dimensions has the one frequency 1, whatever the base.
-  if (served <= trained || spec.head_dim <= 2) return spec.rope_theta;
-  const auto dim = static_cast<double>(spec.head_dim);
+  if (served <= trained || head_dim <= 2) return rope.theta;
+  const auto dim = static_cast<double>(head_dim);
   const double stretch = scaling.factor * served / trained - (scaling.factor - 1.0);
-  return spec.rope_theta * std::pow(stretch, dim / (dim - 2.0));
+  return rope.theta * std::pow(stretch, dim / (dim - 2.0));
 }
 
 // Short waves stay, waves longer than the trained context are stretched, those between are blended.
@@ -31,15 +31,14 @@ double Llama3Frequency(const RopeScaling& scaling, double frequency) {
 
 }  // namespace
 
-std::vector<double> RopeFrequencies(const ModelSpec& spec, int64_t max_positions) {
-  const RopeScaling& scaling = spec.rope_scaling;
+std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t head_dim, int64_t max_positions) {
+  const RopeScaling& scaling = rope.scaling;
   const double theta = scaling.kind == RopeScaling::Kind::kDynamic
-                           ? DynamicTheta(spec, max_positions)
-                           : spec.rope_theta;
+                           ? DynamicTheta(rope, head_dim, max_positions)
+                           : rope.theta;
   std::vector<double> frequencies;
-  for (int64_t i = 0; i < spec.head_dim; i += 2) {
-    double frequency =
-        std::pow(theta, -static_cast<double>(i) / static_cast<double>(spec.head_dim));
+  for (int64_t i = 0; i < head_dim; i += 2) {
+    double frequency = std::pow(theta, -static_cast<double>(i) / static_cast<double>(head_dim));
     if (scaling.kind == RopeScaling::Kind::kLinear) frequency /= scaling.factor;
     if (scaling.kind == RopeScaling::Kind::kLlama3) frequency = Llama3Frequency(scaling, frequency);
     frequencies.push_back(frequency);
@@ -47,9 +46,9 @@ std::vector<double> RopeFrequencies(const ModelSpec& spec, int64_t max_positions
   return frequencies;
 }
 
-void FillRopeTables(const ModelSpec& spec, int64_t max_positions, const Tensor& cos,
-                    const Tensor& sin) {
-  const std::vector<double> frequencies = RopeFrequencies(spec, max_positions);
+void FillRopeTables(const RopeSpec& rope, int64_t head_dim, int64_t max_positions,
+                    const Tensor& cos, const Tensor& sin) {
+  const std::vector<double> frequencies = RopeFrequencies(rope, head_dim, max_positions);
   const Shape shape{max_positions, static_cast<int64_t>(frequencies.size())};
   TANDEM_CHECK(cos.shape == shape && sin.shape == shape, shape.ToString());
   auto* cos_out = cos.As<float>();

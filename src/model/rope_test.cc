@@ -10,16 +10,10 @@
 namespace tandem {
 namespace {
 
-ModelSpec HeadOf(int64_t head_dim, double theta) {
-  ModelSpec spec;
-  spec.head_dim = head_dim;
-  spec.rope_theta = theta;
-  spec.max_positions = 2048;
-  return spec;
-}
+RopeSpec Base(double theta) { return {.theta = theta, .scaling = {}}; }
 
 TEST(Rope, PlainFrequenciesFallGeometrically) {
-  const auto frequencies = RopeFrequencies(HeadOf(8, 10000.0), 2048);
+  const auto frequencies = RopeFrequencies(Base(10000.0), 8, 2048);
   ASSERT_EQ(frequencies.size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_DOUBLE_EQ(frequencies[i], std::pow(10.0, -static_cast<double>(i)));
@@ -27,18 +21,18 @@ TEST(Rope, PlainFrequenciesFallGeometrically) {
 }
 
 TEST(Rope, LinearDividesEveryFrequency) {
-  ModelSpec spec = HeadOf(8, 10000.0);
-  spec.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4.0};
-  EXPECT_DOUBLE_EQ(RopeFrequencies(spec, 2048)[0], 0.25);
+  RopeSpec rope = Base(10000.0);
+  rope.scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4.0};
+  EXPECT_DOUBLE_EQ(RopeFrequencies(rope, 8, 2048)[0], 0.25);
 }
 
 TEST(Rope, DynamicChangesTheBaseBeyondTheTrainedContext) {
-  ModelSpec spec = HeadOf(8, 10000.0);
-  spec.rope_scaling = {RopeScaling::Kind::kDynamic, 2.0, 1.0, 4.0, 2048};
-  EXPECT_EQ(RopeFrequencies(spec, 2048), RopeFrequencies(HeadOf(8, 10000.0), 2048));
+  RopeSpec rope = Base(10000.0);
+  rope.scaling = {RopeScaling::Kind::kDynamic, 2.0, 1.0, 4.0, 2048};
+  EXPECT_EQ(RopeFrequencies(rope, 8, 2048), RopeFrequencies(Base(10000.0), 8, 2048));
   // n = 2 M, s = 2: base * (2 * 2 - 1)^(8 / 6).
   const double base = 10000.0 * std::pow(3.0, 8.0 / 6.0);
-  EXPECT_NEAR(RopeFrequencies(spec, 4096)[1], std::pow(base, -0.25), 1e-15);
+  EXPECT_NEAR(RopeFrequencies(rope, 8, 4096)[1], std::pow(base, -0.25), 1e-15);
 }
 
 // What a config's own context makes of the angles, when all of it is served.
@@ -48,15 +42,17 @@ TEST(Rope, DynamicTakesEffectOverTheContextThatAConfigGives) {
           "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
           "max_position_embeddings": 2048, "rope_scaling": {"type": "dynamic", "factor": 2}})");
   ASSERT_TRUE(spec.ok()) << spec.status().message();
+  const AttentionSpec& attention = spec->layers.front().attention;
   const double base = 10000.0 * std::pow(3.0, 16.0 / 14.0);
-  EXPECT_NEAR(RopeFrequencies(*spec, spec->max_positions)[1], std::pow(base, -0.125), 1e-15);
+  EXPECT_NEAR(RopeFrequencies(attention.rope, attention.head_dim, spec->max_positions)[1],
+              std::pow(base, -0.125), 1e-15);
 }
 
 TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
-  ModelSpec spec = HeadOf(64, 500000.0);
-  spec.rope_scaling = {RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192};
-  const auto plain = RopeFrequencies(HeadOf(64, 500000.0), 2048);
-  const auto scaled = RopeFrequencies(spec, 2048);
+  RopeSpec rope = Base(500000.0);
+  rope.scaling = {RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192};
+  const auto plain = RopeFrequencies(Base(500000.0), 64, 2048);
+  const auto scaled = RopeFrequencies(rope, 64, 2048);
   for (size_t i = 0; i < plain.size(); ++i) {
     const double wavelength = 2.0 * M_PI / plain[i];
     if (wavelength < 8192.0 / 4.0) {
@@ -71,10 +67,9 @@ TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
 }
 
 TEST(Rope, TablesHoldCosAndSinOfTheAngle) {
-  const ModelSpec spec = HeadOf(4, 10000.0);
   const Buffer cos = Buffer::OnHost(6 * 2 * sizeof(float));
   const Buffer sin = Buffer::OnHost(6 * 2 * sizeof(float));
-  FillRopeTables(spec, 6, cos.View(DType::kF32, {6, 2}), sin.View(DType::kF32, {6, 2}));
+  FillRopeTables(Base(10000.0), 4, 6, cos.View(DType::kF32, {6, 2}), sin.View(DType::kF32, {6, 2}));
   EXPECT_EQ(cos.As<float>()[0], 1.0f);
   EXPECT_EQ(cos.As<float>()[2 * 5], static_cast<float>(std::cos(5.0)));
   EXPECT_EQ(sin.As<float>()[2 * 5 + 1], static_cast<float>(std::sin(0.05)));

@@ -9,7 +9,8 @@ namespace {
 // Rows or columns of a rank's part.
 int64_t PartExtent(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
   if (RowOf(id.role).shard == ShardRule::kKvHeadRows) {
-    return std::max(spec.num_kv_heads / sharding.tp_size, int64_t{1}) * spec.head_dim;
+    const AttentionSpec& attention = spec.layer(id.layer).attention;
+    return std::max(attention.num_kv_heads / sharding.tp_size, int64_t{1}) * attention.head_dim;
   }
   const int split = SplitOf(sharding, id.role, id.part) == Split::kCols ? 1 : 0;
   const int64_t whole = WeightShape(spec, id)[split];
@@ -27,15 +28,16 @@ Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRo
   const auto even = [tp](const char* what, int64_t value) {
     return value % tp == 0 ? Status() : RefuseSplit(tp, what, value);
   };
+  const int64_t kv_heads = spec.layer(layer).attention.num_kv_heads;
   switch (row.shard) {
     case ShardRule::kWhole:
     case ShardRule::kVocabularyRows:
       return {};
     case ShardRule::kHeadRows:
     case ShardRule::kHeadColumns:
-      return even("attention heads", spec.num_heads);
+      return even("attention heads", spec.layer(layer).attention.num_heads);
     case ShardRule::kKvHeadRows:
-      return tp % spec.num_kv_heads == 0 ? Status() : even("key-value heads", spec.num_kv_heads);
+      return tp % kv_heads == 0 ? Status() : even("key-value heads", kv_heads);
     case ShardRule::kNeuronRows:
       return even("intermediate size", row.rows(spec, layer));
     case ShardRule::kNeuronColumns:
@@ -96,7 +98,8 @@ int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightI
                   int64_t rank) {
   if (SplitOf(sharding, id.role, id.part) == Split::kNone) return 0;
   if (RowOf(id.role).shard == ShardRule::kKvHeadRows) {
-    return rank * spec.num_kv_heads / sharding.tp_size * spec.head_dim;
+    const AttentionSpec& attention = spec.layer(id.layer).attention;
+    return rank * attention.num_kv_heads / sharding.tp_size * attention.head_dim;
   }
   return rank * PartExtent(spec, sharding, id);
 }

@@ -13,7 +13,6 @@ namespace {
 // Far above every published model, low enough that products of three fit in 63 bits.
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
-constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
 
@@ -45,6 +44,30 @@ Status CheckScaling(const RopeScaling& scaling) {
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.high_freq_factor", scaling.high_freq_factor));
   if (scaling.low_freq_factor < scaling.high_freq_factor) return {};
   return InvalidArgument("rope_scaling.low_freq_factor must be below high_freq_factor");
+}
+
+// `first`: the first layer. The keys and values of all layers lie in one pool.
+Status CheckLayer(const LayerSpec& layer, const LayerSpec& first) {
+  const AttentionSpec& attention = layer.attention;
+  TANDEM_RETURN_IF_ERROR(CheckRange("num_heads", attention.num_heads, kMaxHeads));
+  TANDEM_RETURN_IF_ERROR(CheckRange("num_kv_heads", attention.num_kv_heads, kMaxHeads));
+  TANDEM_RETURN_IF_ERROR(CheckRange("head_dim", attention.head_dim, kMaxHeadDim));
+  TANDEM_RETURN_IF_ERROR(CheckRange("intermediate_size", layer.mlp.intermediate_size, kMaxWidth));
+  if (attention.num_heads % attention.num_kv_heads != 0) {
+    return InvalidArgument("num_heads (" + std::to_string(attention.num_heads) +
+                           ") must be a multiple of num_kv_heads (" +
+                           std::to_string(attention.num_kv_heads) + ")");
+  }
+  if (attention.head_dim % 2 != 0) {
+    return InvalidArgument("head_dim is " + std::to_string(attention.head_dim) +
+                           "; rotary embeddings need an even one");
+  }
+  if (attention.num_kv_heads != first.attention.num_kv_heads ||
+      attention.head_dim != first.attention.head_dim) {
+    return Unimplemented("num_kv_heads and head_dim must be those of the first layer");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", attention.rope.theta));
+  return CheckScaling(attention.rope.scaling);
 }
 
 Status CheckIds(const char* field, const std::vector<int32_t>& ids, int64_t vocab) {
@@ -79,14 +102,78 @@ Enum NamedValue(const JsonFields& json, std::string_view key,
   return Enum{};
 }
 
-RopeScaling ScalingFromJson(const JsonFields& json) {
-  RopeScaling scaling;
-  scaling.kind = NamedValue<RopeScaling::Kind>(json, "kind", kScalingNames);
+RopeSpec RopeFromJson(const JsonFields& json) {
+  RopeSpec rope;
+  RopeScaling& scaling = rope.scaling;
+  rope.theta = json.Number("theta");
+  scaling.kind = NamedValue<RopeScaling::Kind>(json, "scaling", kScalingNames);
   scaling.factor = json.Number("factor", scaling.factor);
   scaling.low_freq_factor = json.Number("low_freq_factor", scaling.low_freq_factor);
   scaling.high_freq_factor = json.Number("high_freq_factor", scaling.high_freq_factor);
   scaling.original_max_positions = json.Int("original_max_positions", 0);
-  return scaling;
+  return rope;
+}
+
+nlohmann::ordered_json RopeToJson(const RopeSpec& rope) {
+  return {{"theta", rope.theta},
+          {"scaling", kScalingNames[static_cast<size_t>(rope.scaling.kind)]},
+          {"factor", rope.scaling.factor},
+          {"low_freq_factor", rope.scaling.low_freq_factor},
+          {"high_freq_factor", rope.scaling.high_freq_factor},
+          {"original_max_positions", rope.scaling.original_max_positions}};
+}
+
+LayerSpec LayerFromJson(const JsonFields& json) {
+  LayerSpec layer;
+  if (const auto attention = json.Object("attention")) {
+    layer.attention.num_heads = attention->Int("num_heads");
+    layer.attention.num_kv_heads = attention->Int("num_kv_heads");
+    layer.attention.head_dim = attention->Int("head_dim");
+    layer.attention.bias = attention->Bool("bias", false);
+    if (const auto rope = attention->Object("rope")) layer.attention.rope = RopeFromJson(*rope);
+  }
+  if (const auto mlp = json.Object("mlp")) {
+    layer.mlp.intermediate_size = mlp->Int("intermediate_size");
+    layer.mlp.bias = mlp->Bool("bias", false);
+  }
+  return layer;
+}
+
+nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
+  return {{"count", count},
+          {"attention",
+           {{"num_heads", layer.attention.num_heads},
+            {"num_kv_heads", layer.attention.num_kv_heads},
+            {"head_dim", layer.attention.head_dim},
+            {"bias", layer.attention.bias},
+            {"rope", RopeToJson(layer.attention.rope)}}},
+          {"mlp", {{"intermediate_size", layer.mlp.intermediate_size}, {"bias", layer.mlp.bias}}}};
+}
+
+// Layers that are alike and follow each other are one entry, with their count.
+nlohmann::ordered_json LayersToJson(const std::vector<LayerSpec>& layers) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < layers.size();) {
+    size_t end = i + 1;
+    while (end < layers.size() && layers[end] == layers[i]) ++end;
+    json.push_back(LayerToJson(layers[i], static_cast<int64_t>(end - i)));
+    i = end;
+  }
+  return json;
+}
+
+std::vector<LayerSpec> LayersFromJson(const JsonFields& json) {
+  std::vector<LayerSpec> layers;
+  for (const JsonFields& run : json.Objects("layers")) {
+    const int64_t count = run.Int("count", 1);
+    if (count < 1 || count > kMaxLayers - static_cast<int64_t>(layers.size())) {
+      run.Fail("count", run.Shown("count") + " makes no number of layers between 1 and " +
+                            std::to_string(kMaxLayers));
+      break;
+    }
+    layers.insert(layers.end(), static_cast<size_t>(count), LayerFromJson(run));
+  }
+  return layers;
 }
 
 QuantScheme SchemeFromJson(const JsonFields& json) {
@@ -101,38 +188,33 @@ QuantScheme SchemeFromJson(const JsonFields& json) {
 
 }  // namespace
 
+int64_t ModelSpec::KvBytesPerToken(DType kv_dtype) const {
+  int64_t elements = 0;
+  for (const LayerSpec& layer : layers) elements += 2 * layer.attention.kv_rows();
+  return elements * static_cast<int64_t>(SizeOf(kv_dtype));
+}
+
 Status ValidateSpec(const ModelSpec& spec) {
   TANDEM_RETURN_IF_ERROR(CheckRange("vocab_size", spec.vocab_size, kMaxVocab));
   TANDEM_RETURN_IF_ERROR(CheckRange("hidden_size", spec.hidden_size, kMaxWidth));
-  TANDEM_RETURN_IF_ERROR(CheckRange("num_layers", spec.num_layers, kMaxLayers));
-  TANDEM_RETURN_IF_ERROR(CheckRange("num_heads", spec.num_heads, kMaxHeads));
-  TANDEM_RETURN_IF_ERROR(CheckRange("num_kv_heads", spec.num_kv_heads, kMaxHeads));
-  TANDEM_RETURN_IF_ERROR(CheckRange("head_dim", spec.head_dim, kMaxHeadDim));
-  TANDEM_RETURN_IF_ERROR(CheckRange("intermediate_size", spec.intermediate_size, kMaxWidth));
+  TANDEM_RETURN_IF_ERROR(CheckRange("num_layers", spec.num_layers(), kMaxLayers));
+  for (int64_t i = 0; i < spec.num_layers(); ++i) {
+    if (i > 0 && spec.layer(i) == spec.layer(i - 1)) continue;
+    const Status status = CheckLayer(spec.layer(i), spec.layer(0));
+    if (!status.ok()) return i == 0 ? status : status.Annotate("layer " + std::to_string(i));
+  }
   TANDEM_RETURN_IF_ERROR(CheckRange("max_positions", spec.max_positions, kMaxPositions));
-  if (spec.num_heads % spec.num_kv_heads != 0) {
-    return InvalidArgument("num_heads (" + std::to_string(spec.num_heads) +
-                           ") must be a multiple of num_kv_heads (" +
-                           std::to_string(spec.num_kv_heads) + ")");
-  }
-  if (spec.head_dim % 2 != 0) {
-    return InvalidArgument("head_dim is " + std::to_string(spec.head_dim) +
-                           "; rotary embeddings need an even one");
-  }
   if (spec.dtype != DType::kF32 && spec.dtype != DType::kF16 && spec.dtype != DType::kBF16) {
     return InvalidArgument("dtype is " + std::string(DTypeName(spec.dtype)) +
                            "; it must be float32, float16 or bfloat16");
   }
   TANDEM_RETURN_IF_ERROR(CheckScheme(spec.quantization));
-  TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm_epsilon));
-  TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", spec.rope_theta));
-  TANDEM_RETURN_IF_ERROR(CheckScaling(spec.rope_scaling));
+  TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm.epsilon));
   TANDEM_RETURN_IF_ERROR(CheckIds("bos_ids", spec.bos_ids, spec.vocab_size));
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
 }
 
 std::string SpecToJson(const ModelSpec& spec) {
-  const RopeScaling& scaling = spec.rope_scaling;
   const QuantScheme& scheme = spec.quantization;
   const nlohmann::ordered_json json = {
       {"family", spec.family},
@@ -140,23 +222,10 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"dtype", DTypeName(spec.dtype)},
       {"vocab_size", spec.vocab_size},
       {"hidden_size", spec.hidden_size},
-      {"num_layers", spec.num_layers},
-      {"num_heads", spec.num_heads},
-      {"num_kv_heads", spec.num_kv_heads},
-      {"head_dim", spec.head_dim},
-      {"intermediate_size", spec.intermediate_size},
       {"max_positions", spec.max_positions},
-      {"norm_epsilon", spec.norm_epsilon},
-      {"rope_theta", spec.rope_theta},
-      {"rope_scaling",
-       {{"kind", kScalingNames[static_cast<size_t>(scaling.kind)]},
-        {"factor", scaling.factor},
-        {"low_freq_factor", scaling.low_freq_factor},
-        {"high_freq_factor", scaling.high_freq_factor},
-        {"original_max_positions", scaling.original_max_positions}}},
+      {"norm", {{"epsilon", spec.norm.epsilon}}},
+      {"layers", LayersToJson(spec.layers)},
       {"tied_head", spec.tied_head},
-      {"attention_bias", spec.attention_bias},
-      {"mlp_bias", spec.mlp_bias},
       {"quantization",
        {{"element", kElementNames[static_cast<size_t>(scheme.element)]},
         {"block_rows", scheme.block_rows},
@@ -182,20 +251,10 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   }
   spec.vocab_size = json.Int("vocab_size");
   spec.hidden_size = json.Int("hidden_size");
-  spec.num_layers = json.Int("num_layers");
-  spec.num_heads = json.Int("num_heads");
-  spec.num_kv_heads = json.Int("num_kv_heads");
-  spec.head_dim = json.Int("head_dim");
-  spec.intermediate_size = json.Int("intermediate_size");
   spec.max_positions = json.Int("max_positions");
-  spec.norm_epsilon = json.Number("norm_epsilon");
-  spec.rope_theta = json.Number("rope_theta");
-  if (const auto scaling = json.Object("rope_scaling")) {
-    spec.rope_scaling = ScalingFromJson(*scaling);
-  }
+  if (const auto norm = json.Object("norm")) spec.norm.epsilon = norm->Number("epsilon");
+  spec.layers = LayersFromJson(json);
   spec.tied_head = json.Bool("tied_head", false);
-  spec.attention_bias = json.Bool("attention_bias", false);
-  spec.mlp_bias = json.Bool("mlp_bias", false);
   if (const auto scheme = json.Object("quantization")) {
     spec.quantization = SchemeFromJson(*scheme);
   }

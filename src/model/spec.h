@@ -14,6 +14,7 @@
 namespace tandem {
 
 // Far above every published model, low enough that products of three sizes fit in 63 bits.
+constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxPositions = int64_t{1} << 28;
 
 struct RopeScaling {
@@ -27,33 +28,65 @@ struct RopeScaling {
   bool operator==(const RopeScaling&) const = default;
 };
 
+struct RopeSpec {
+  double theta = 10000.0;
+  RopeScaling scaling;
+  bool operator==(const RopeSpec&) const = default;
+};
+
+// Root mean square norms.
+struct NormSpec {
+  double epsilon = 1e-5;
+  bool operator==(const NormSpec&) const = default;
+};
+
+// Causal attention over the whole context; every dimension of a head is rotated.
+struct AttentionSpec {
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  bool bias = false;  // of q, k, v and the output
+  RopeSpec rope;
+
+  // Rows of the weights of q, of k (or v), and of all three.
+  int64_t query_rows() const { return num_heads * head_dim; }
+  int64_t kv_rows() const { return num_kv_heads * head_dim; }
+  int64_t qkv_rows() const { return query_rows() + 2 * kv_rows(); }
+  bool operator==(const AttentionSpec&) const = default;
+};
+
+// down(silu(gate(x)) * up(x)).
+struct MlpSpec {
+  int64_t intermediate_size = 0;
+  bool bias = false;  // of gate, up and down
+  bool operator==(const MlpSpec&) const = default;
+};
+
+// x += attention(norm(x)); x += mlp(norm(x)).
+struct LayerSpec {
+  AttentionSpec attention;
+  MlpSpec mlp;
+  bool operator==(const LayerSpec&) const = default;
+};
+
 struct ModelSpec {
   std::string family;          // row of the families table: "llama"
   std::string architecture;    // as the config named it: "LlamaForCausalLM"
   DType dtype = DType::kBF16;  // of weights and activations
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
-  int64_t num_layers = 0;
-  int64_t num_heads = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-  int64_t intermediate_size = 0;
-  int64_t max_positions = 0;  // the longest context that makes sense, after rope_scaling
-  double norm_epsilon = 1e-5;
-  double rope_theta = 10000.0;
-  RopeScaling rope_scaling;
+  int64_t max_positions = 0;  // the longest context that makes sense, after scaling of positions
+  NormSpec norm;
+  std::vector<LayerSpec> layers;
   bool tied_head = false;
-  bool attention_bias = false;
-  bool mlp_bias = false;
   QuantScheme quantization;  // of the layers' products; the rest is of `dtype`
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 
-  int64_t qkv_rows() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
+  int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  const LayerSpec& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
   // Keys and values of one token over all layers.
-  int64_t KvBytesPerToken(DType kv_dtype) const {
-    return num_layers * 2 * num_kv_heads * head_dim * static_cast<int64_t>(SizeOf(kv_dtype));
-  }
+  int64_t KvBytesPerToken(DType kv_dtype) const;
   bool operator==(const ModelSpec&) const = default;
 };
 

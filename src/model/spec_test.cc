@@ -52,11 +52,14 @@ TEST(HfConfig, ReadsLlama32AsBothVersionsOfTransformersWriteIt) {
   EXPECT_EQ(spec, MustParse(kLlama32V5));
   EXPECT_EQ(spec.family, "llama");
   EXPECT_EQ(spec.dtype, DType::kBF16);
-  EXPECT_EQ(spec.head_dim, 64);
-  EXPECT_EQ(spec.num_kv_heads, 8);
+  const AttentionSpec& attention = spec.layers.front().attention;
+  EXPECT_EQ(spec.num_layers(), 16);
+  EXPECT_EQ(attention.head_dim, 64);
+  EXPECT_EQ(attention.num_kv_heads, 8);
   EXPECT_EQ(spec.max_positions, 131072);
-  EXPECT_EQ(spec.rope_theta, 500000.0);
-  EXPECT_EQ(spec.rope_scaling, (RopeScaling{RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192}));
+  EXPECT_EQ(attention.rope.theta, 500000.0);
+  EXPECT_EQ(attention.rope.scaling,
+            (RopeScaling{RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192}));
   EXPECT_TRUE(spec.tied_head);
   EXPECT_EQ(spec.bos_ids, std::vector<int32_t>{128000});
   EXPECT_EQ(spec.eos_ids, (std::vector<int32_t>{128001, 128008, 128009}));
@@ -67,11 +70,12 @@ TEST(HfConfig, ReadsLlama32AsBothVersionsOfTransformersWriteIt) {
 
 TEST(HfConfig, FallsBackAsTransformersDoes) {
   const ModelSpec spec = MustParse(Small(""));
-  EXPECT_EQ(spec.num_kv_heads, 4);
-  EXPECT_EQ(spec.head_dim, 16);
+  const AttentionSpec& attention = spec.layers.front().attention;
+  EXPECT_EQ(attention.num_kv_heads, 4);
+  EXPECT_EQ(attention.head_dim, 16);
   EXPECT_EQ(spec.max_positions, 2048);
-  EXPECT_EQ(spec.norm_epsilon, 1e-6);
-  EXPECT_EQ(spec.rope_theta, 10000.0);
+  EXPECT_EQ(spec.norm.epsilon, 1e-6);
+  EXPECT_EQ(attention.rope.theta, 10000.0);
   EXPECT_EQ(spec.dtype, DType::kF32);
   EXPECT_FALSE(spec.tied_head);
   EXPECT_TRUE(spec.eos_ids.empty());
@@ -96,23 +100,24 @@ TEST(HfConfig, AcceptsWhatDoesNotChangeTheResult) {
 
 TEST(HfConfig, ReadsEveryScalingInBothSpellings) {
   const ModelSpec linear = MustParse(Small(R"("rope_scaling": {"type": "linear", "factor": 2})"));
-  EXPECT_EQ(linear.rope_scaling.kind, RopeScaling::Kind::kLinear);
-  EXPECT_EQ(linear.rope_scaling.factor, 2.0);
-  EXPECT_EQ(linear.rope_scaling.original_max_positions, 2048);
+  EXPECT_EQ(linear.layers.front().attention.rope.scaling.kind, RopeScaling::Kind::kLinear);
+  EXPECT_EQ(linear.layers.front().attention.rope.scaling.factor, 2.0);
+  EXPECT_EQ(linear.layers.front().attention.rope.scaling.original_max_positions, 2048);
   EXPECT_EQ(linear.max_positions, 4096);
   const ModelSpec dynamic = MustParse(
       Small(R"("rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6})"));
-  EXPECT_EQ(dynamic.rope_scaling.kind, RopeScaling::Kind::kDynamic);
-  EXPECT_EQ(dynamic.rope_scaling.original_max_positions, 2048);
-  EXPECT_EQ(dynamic.rope_theta, 1e6);
+  EXPECT_EQ(dynamic.layers.front().attention.rope.scaling.kind, RopeScaling::Kind::kDynamic);
+  EXPECT_EQ(dynamic.layers.front().attention.rope.scaling.original_max_positions, 2048);
+  EXPECT_EQ(dynamic.layers.front().attention.rope.theta, 1e6);
   EXPECT_EQ(dynamic.max_positions, 8192);
 }
 
 TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
   const ModelSpec spec = MustParse(Small(
       R"("attention_bias": true, "mlp_bias": true, "head_dim": 32, "num_key_value_heads": 2)"));
-  EXPECT_TRUE(spec.attention_bias && spec.mlp_bias);
-  EXPECT_EQ(spec.qkv_rows(), 8 * 32);
+  const auto& [attention, mlp] = spec.layers.front();
+  EXPECT_TRUE(attention.bias && mlp.bias);
+  EXPECT_EQ(attention.qkv_rows(), 8 * 32);
   EXPECT_EQ(WeightShape(spec, {WeightRole::kAttentionOut}), (Shape{64, 128}));
   EXPECT_EQ(WeightShape(spec, {WeightRole::kKey, 0, WeightPart::kBias}), (Shape{64}));
   EXPECT_TRUE(HasBias(spec, WeightRole::kDown, 0));
@@ -159,10 +164,11 @@ TEST(HfConfig, ReadsFp8Weights) {
     EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
     EXPECT_EQ(NumParameters(spec), NumParameters(plain));
     // fp32 becomes one byte an element and a scale a row.
-    const int64_t elements = (spec.qkv_rows() + 64 + 3 * spec.intermediate_size) * 64;
-    const int64_t rows = spec.qkv_rows() + 2 * 64 + 2 * spec.intermediate_size;
+    const auto& [attention, mlp] = spec.layers.front();
+    const int64_t elements = (attention.qkv_rows() + 64 + 3 * mlp.intermediate_size) * 64;
+    const int64_t rows = attention.qkv_rows() + 2 * 64 + 2 * mlp.intermediate_size;
     EXPECT_EQ(StepWeightBytes(plain) - StepWeightBytes(spec),
-              spec.num_layers * (3 * elements - 4 * rows));
+              spec.num_layers() * (3 * elements - 4 * rows));
   }
 }
 
@@ -230,7 +236,8 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("vocab_size": 99999999999)", "vocab_size"},
       {R"("hidden_size": 63.5)", "hidden_size"},
       {R"("hidden_size": 66)", "head_dim is missing"},
-      {R"("num_hidden_layers": 0)", "num_layers"},
+      {R"("num_hidden_layers": 0)", "num_hidden_layers: 0"},
+      {R"("num_hidden_layers": 99999999999)", "num_hidden_layers: 99999999999"},
       {R"("num_hidden_layers": 1e300)", "num_hidden_layers"},
       {R"("num_attention_heads": 0)", "num_heads"},
       {R"("num_key_value_heads": 3)", "num_kv_heads"},
@@ -288,6 +295,18 @@ TEST(Spec, RoundTripsThroughJson) {
   spec =
       MustParse(Small(R"("rope_scaling": {"type": "dynamic", "factor": 2.5}, "mlp_bias": true)"));
   EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
+  spec.layers[1].mlp.intermediate_size = 96;
+  spec.layers[1].attention.rope.theta = 500.0;
+  EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
+}
+
+TEST(Spec, NamesTheLayerThatIsWrong) {
+  ModelSpec spec = MustParse(Small(""));
+  spec.layers[1].attention.head_dim = 32;
+  EXPECT_EQ(ValidateSpec(spec).message(),
+            "layer 1: num_kv_heads and head_dim must be those of the first layer");
+  spec.layers.clear();
+  EXPECT_NE(ValidateSpec(spec).message().find("num_layers is 0"), std::string::npos);
 }
 
 TEST(Spec, RefusesASchemeThatIsNotComputedNamingWhat) {
@@ -314,7 +333,8 @@ TEST(Spec, RefusesBrokenJsonNamingTheField) {
   json.replace(json.find("\"llama3\""), 8, "\"yarn\"");
   const auto spec = SpecFromJson(json);
   ASSERT_FALSE(spec.ok());
-  EXPECT_NE(spec.status().message().find("rope_scaling.kind"), std::string::npos);
+  EXPECT_NE(spec.status().message().find("layers[0].attention.rope.scaling: \"yarn\""),
+            std::string::npos);
   EXPECT_FALSE(SpecFromJson("{}").ok());
 }
 

@@ -7,16 +7,20 @@ namespace {
 
 int64_t Vocabulary(const ModelSpec& spec, int64_t /*layer*/) { return spec.vocab_size; }
 int64_t Hidden(const ModelSpec& spec, int64_t /*layer*/) { return spec.hidden_size; }
-int64_t QueryRows(const ModelSpec& spec, int64_t /*layer*/) {
-  return spec.num_heads * spec.head_dim;
+int64_t QueryRows(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).attention.query_rows();
 }
-int64_t KvRows(const ModelSpec& spec, int64_t /*layer*/) {
-  return spec.num_kv_heads * spec.head_dim;
+int64_t KvRows(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).attention.kv_rows();
 }
-int64_t Neurons(const ModelSpec& spec, int64_t /*layer*/) { return spec.intermediate_size; }
+int64_t Neurons(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).mlp.intermediate_size;
+}
 
-bool AttentionBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.attention_bias; }
-bool MlpBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.mlp_bias; }
+bool AttentionBias(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).attention.bias;
+}
+bool MlpBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).mlp.bias; }
 bool OwnHead(const ModelSpec& spec, int64_t /*layer*/) { return !spec.tied_head; }
 
 constexpr std::array kRows = {
@@ -169,7 +173,7 @@ std::vector<WeightId> StoredWeights(const ModelSpec& spec) {
   for (; !row->per_layer; ++row) AddParts(spec, row->role, 0, ids);
   const auto first = row;
   while (row->per_layer) ++row;
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
     for (auto of_layer = first; of_layer != row; ++of_layer) {
       AddParts(spec, of_layer->role, layer, ids);
     }

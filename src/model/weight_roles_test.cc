@@ -16,11 +16,12 @@ ModelSpec Spec() {
   spec.dtype = DType::kBF16;
   spec.vocab_size = 99;
   spec.hidden_size = 48;
-  spec.num_layers = 2;
-  spec.num_heads = 6;
-  spec.num_kv_heads = 2;
-  spec.head_dim = 16;
-  spec.intermediate_size = 72;
+  LayerSpec layer;
+  layer.attention.num_heads = 6;
+  layer.attention.num_kv_heads = 2;
+  layer.attention.head_dim = 16;
+  layer.mlp.intermediate_size = 72;
+  spec.layers.assign(2, layer);
   spec.max_positions = 64;
   return spec;
 }
@@ -49,13 +50,13 @@ TEST(WeightRoles, AProducerOfAsManyOutputsAbsorbsAScaleOfTheInputs) {
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kInputNorm, 0), std::nullopt);
   // Three query heads read the values of one key-value head.
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kAttentionOut, 0), std::nullopt);
-  spec.num_kv_heads = spec.num_heads;
+  spec.layers[0].attention.num_kv_heads = 6;
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kAttentionOut, 0), WeightRole::kValue);
 }
 
 TEST(WeightRoles, EveryTensorIsListedOnceAndNamedOnce) {
   ModelSpec spec = Spec();
-  spec.attention_bias = true;
+  for (LayerSpec& layer : spec.layers) layer.attention.bias = true;
   const auto ids = StoredWeights(spec);
   std::set<std::string> names;
   for (const WeightId& id : ids) names.insert(StandardSource(spec, id).name);
@@ -97,8 +98,9 @@ TEST(Sharding, NamesWhatTheRanksDoNotDivide) {
   };
   const Case cases[] = {
       {4, [](ModelSpec&) {}, "attention heads (6)"},
-      {3, [](ModelSpec& spec) { spec.num_kv_heads = 2; }, "key-value heads (2)"},
-      {2, [](ModelSpec& spec) { spec.intermediate_size = 71; }, "intermediate size (71)"},
+      {3, [](ModelSpec&) {}, "key-value heads (2)"},
+      {2, [](ModelSpec& spec) { spec.layers[1].mlp.intermediate_size = 71; },
+       "intermediate size (71)"},
       {2, [](ModelSpec& spec) { spec.hidden_size = 49; }, "hidden size (49)"},
       {65, [](ModelSpec&) {}, "between 1 and 64"},
   };

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "model/rope.h"
@@ -17,36 +18,59 @@ QuantScheme KeptScheme(const ModelSpec& spec, const ops::Backend& backend) {
   return widened ? QuantScheme{} : stored;
 }
 
-Status LoadLayer(WeightLoader& loader, int64_t layer, LayerWeights& out) {
-  TANDEM_RETURN_IF_ERROR(loader.LoadPlain(WeightRole::kInputNorm, layer, out.input_norm));
-  TANDEM_RETURN_IF_ERROR(loader.LoadPlain(WeightRole::kPostNorm, layer, out.post_norm));
-  TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kQkv, layer, out.qkv));
-  TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kAttentionOut, layer, out.out));
-  TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kGateUp, layer, out.gate_up));
-  return loader.LoadPack(WeightPack::kDown, layer, out.down);
+// The rotary tables that the layers need, each once.
+std::vector<RopeSpec> RopesOf(const ModelSpec& spec) {
+  std::vector<RopeSpec> ropes;
+  for (const LayerSpec& layer : spec.layers) {
+    if (std::ranges::find(ropes, layer.attention.rope) == ropes.end()) {
+      ropes.push_back(layer.attention.rope);
+    }
+  }
+  return ropes;
 }
 
-Status LoadRopeTables(WeightLoader& loader, int64_t max_positions, Weights& out) {
-  const ModelSpec& spec = loader.spec();
-  const Shape shape{max_positions, spec.head_dim / 2};
+Status LoadLayer(WeightLoader& loader, int64_t layer, LayerWeights& out) {
+  TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kInputNorm, layer, out.input_norm));
+  TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kPostNorm, layer, out.post_norm));
+  TANDEM_RETURN_IF_ERROR(LoadAttention(loader, layer, out.attention));
+  return LoadMlp(loader, layer, out.mlp);
+}
+
+Status LoadRope(WeightLoader& loader, const RopeSpec& rope, int64_t max_positions,
+                RopeBuffers& out) {
+  const int64_t head_dim = loader.spec().layers.front().attention.head_dim;
+  const Shape shape{max_positions, head_dim / 2};
   const auto bytes = static_cast<size_t>(shape.NumElements()) * sizeof(float);
   const Buffer cos = Buffer::OnHost(bytes);
   const Buffer sin = Buffer::OnHost(bytes);
   if (cos.data() == nullptr || sin.data() == nullptr) {
     return ResourceExhausted("no memory for rotary tables of " + std::to_string(bytes) + " bytes");
   }
-  FillRopeTables(spec, max_positions, cos.View(DType::kF32, shape), sin.View(DType::kF32, shape));
-  TANDEM_RETURN_IF_ERROR(loader.LoadBytes(cos, out.rope_cos));
-  TANDEM_RETURN_IF_ERROR(loader.LoadBytes(sin, out.rope_sin));
+  FillRopeTables(rope, head_dim, max_positions, cos.View(DType::kF32, shape),
+                 sin.View(DType::kF32, shape));
+  TANDEM_RETURN_IF_ERROR(loader.LoadBytes(cos, out.cos));
+  return loader.LoadBytes(sin, out.sin);
+}
+
+Status LoadRopes(WeightLoader& loader, int64_t max_positions, Weights& out) {
+  const std::vector<RopeSpec> ropes = RopesOf(loader.spec());
+  for (const RopeSpec& rope : ropes) {
+    TANDEM_RETURN_IF_ERROR(LoadRope(loader, rope, max_positions, out.ropes.emplace_back()));
+  }
+  for (size_t i = 0; i < out.layers.size(); ++i) {
+    const RopeSpec& rope = loader.spec().layers[i].attention.rope;
+    out.layers[i].rope = static_cast<size_t>(std::ranges::find(ropes, rope) - ropes.begin());
+  }
   out.max_positions = max_positions;
   return {};
 }
 
 }  // namespace
 
-ops::RopeTable Weights::rope() const {
-  const Shape shape{max_positions, spec.head_dim / 2};
-  return {rope_cos.View(DType::kF32, shape), rope_sin.View(DType::kF32, shape)};
+ops::RopeTable Weights::rope(int64_t layer) const {
+  const RopeBuffers& buffers = ropes[layers[static_cast<size_t>(layer)].rope];
+  const Shape shape{max_positions, spec.layer(layer).attention.head_dim / 2};
+  return {buffers.cos.View(DType::kF32, shape), buffers.sin.View(DType::kF32, shape)};
 }
 
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
@@ -64,14 +88,14 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   WeightLoader loader(source, backend, kept.value_or(KeptScheme(spec, backend)));
   TANDEM_RETURN_IF_ERROR(loader.LoadPlain(WeightRole::kEmbedding, 0, weights->embedding));
   TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kHead, 0, weights->head));
-  TANDEM_RETURN_IF_ERROR(loader.LoadPlain(WeightRole::kFinalNorm, 0, weights->final_norm));
-  weights->layers.resize(static_cast<size_t>(spec.num_layers));
-  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    report(static_cast<double>(layer) / static_cast<double>(spec.num_layers));
+  TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kFinalNorm, 0, weights->final_norm));
+  weights->layers.resize(static_cast<size_t>(spec.num_layers()));
+  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
+    report(static_cast<double>(layer) / static_cast<double>(spec.num_layers()));
     TANDEM_RETURN_IF_ERROR(LoadLayer(loader, layer, weights->layers[static_cast<size_t>(layer)]));
   }
   TANDEM_RETURN_IF_ERROR(source.Finish());
-  TANDEM_RETURN_IF_ERROR(LoadRopeTables(loader, max_positions, *weights));
+  TANDEM_RETURN_IF_ERROR(LoadRopes(loader, max_positions, *weights));
   weights->bytes = loader.bytes();
   weights->step_bytes = loader.step_bytes();
   report(1.0);
@@ -91,7 +115,8 @@ Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
 
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
                     std::optional<QuantScheme> kept) {
-  const int64_t rope = max_positions * spec.head_dim * static_cast<int64_t>(sizeof(float));
+  const int64_t rope = static_cast<int64_t>(RopesOf(spec).size() * sizeof(float)) * max_positions *
+                       spec.layers.front().attention.head_dim;
   return LoadedBytes(spec, backend, kept.value_or(KeptScheme(spec, backend))) + rope;
 }
 

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/blocks/attention.h"
+#include "model/blocks/mlp.h"
+#include "model/blocks/norm.h"
 #include "model/spec.h"
 #include "model/weight_source.h"
 #include "ops/backend.h"
@@ -15,27 +18,31 @@
 namespace tandem {
 
 struct LayerWeights {
-  Buffer input_norm;          // [hidden]
-  Buffer post_norm;           // [hidden]
-  ops::LinearWeight qkv;      // [(num_heads + 2 num_kv_heads) * head_dim, hidden]
-  ops::LinearWeight out;      // [hidden, num_heads * head_dim]
-  ops::LinearWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
-  ops::LinearWeight down;     // [hidden, intermediate]
+  NormWeights input_norm;
+  AttentionWeights attention;
+  NormWeights post_norm;
+  MlpWeights mlp;
+  size_t rope = 0;  // index into the rotary tables
+};
+
+// cos and sin, [max_positions, head_dim / 2] fp32 each.
+struct RopeBuffers {
+  Buffer cos;
+  Buffer sin;
 };
 
 struct Weights {
   ModelSpec spec;
   Buffer embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
-  Buffer final_norm;       // [hidden]
-  ops::LinearWeight head;  // [vocab, hidden]
-  Buffer rope_cos;         // [max_positions, head_dim / 2] fp32
-  Buffer rope_sin;
-  int64_t max_positions = 0;  // rows of the rotary tables
-  int64_t bytes = 0;          // all of the above in the backend's memory
-  int64_t step_bytes = 0;     // read in one decode step: the products' weights and scales
+  NormWeights final_norm;
+  ops::LinearWeight head;          // [vocab, hidden]
+  std::vector<RopeBuffers> ropes;  // one for each RopeSpec that the layers have
+  int64_t max_positions = 0;       // rows of the rotary tables
+  int64_t bytes = 0;               // all of the above in the backend's memory
+  int64_t step_bytes = 0;          // read in one decode step: the products' weights and scales
 
-  ops::RopeTable rope() const;
+  ops::RopeTable rope(int64_t layer) const;
 };
 
 // Called after each layer with the share done in [0, 1].

@@ -14,13 +14,14 @@ class MemoryPlannerTest : public testing::Test {
  protected:
   MemoryPlannerTest() {
     spec_.dtype = DType::kBF16;
-    spec_.num_layers = 2;
-    spec_.num_kv_heads = 4;
-    spec_.head_dim = 8;  // 256 bytes a token
+    LayerSpec layer;
+    layer.attention.num_kv_heads = 4;
+    layer.attention.head_dim = 8;
+    spec_.layers.assign(2, layer);  // 256 bytes a token
     target_ = {
         .spec = &spec_, .weight_bytes = 5000, .workspace_bytes = 3000, .max_positions = 1000};
     draft_spec_ = spec_;
-    draft_spec_.num_layers = 1;
+    draft_spec_.layers.resize(1);
     draft_ = {
         .spec = &draft_spec_, .weight_bytes = 700, .workspace_bytes = 400, .max_positions = 1000};
     options_.max_batch_size = 4;

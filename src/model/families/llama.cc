@@ -29,6 +29,23 @@ void RefuseUnsupported(const JsonFields& config) {
   }
 }
 
+AttentionSpec ReadAttention(const JsonFields& config, ModelSpec& spec) {
+  AttentionSpec attention;
+  attention.num_heads = config.Int("num_attention_heads");
+  attention.num_kv_heads = config.Int("num_key_value_heads", attention.num_heads);
+  attention.bias = config.Bool("attention_bias", false);
+  if (config.Has("head_dim")) {
+    attention.head_dim = config.Int("head_dim");
+  } else if (attention.num_heads > 0) {
+    if (spec.hidden_size % attention.num_heads != 0) {
+      config.Fail("num_attention_heads", "does not divide hidden_size, and head_dim is missing");
+    }
+    attention.head_dim = spec.hidden_size / attention.num_heads;
+  }
+  attention.rope = ReadRope(config, spec.max_positions);
+  return attention;
+}
+
 Result<ModelSpec> SpecFromHf(const std::string& config_json) {
   TANDEM_ASSIGN_OR_RETURN(const JsonFields config, JsonFields::Parse(config_json));
   RefuseUnsupported(config);
@@ -38,25 +55,13 @@ Result<ModelSpec> SpecFromHf(const std::string& config_json) {
   spec.dtype = ReadDType(config);
   spec.vocab_size = config.Int("vocab_size");
   spec.hidden_size = config.Int("hidden_size");
-  spec.intermediate_size = config.Int("intermediate_size");
-  spec.num_layers = config.Int("num_hidden_layers");
-  spec.num_heads = config.Int("num_attention_heads");
-  spec.num_kv_heads = config.Int("num_key_value_heads", spec.num_heads);
   // The fallbacks below are what transformers takes when a key is absent.
   spec.max_positions = config.Int("max_position_embeddings", 2048);
-  spec.norm_epsilon = config.Number("rms_norm_eps", 1e-6);
+  spec.norm.epsilon = config.Number("rms_norm_eps", 1e-6);
   spec.tied_head = config.Bool("tie_word_embeddings", false);
-  spec.attention_bias = config.Bool("attention_bias", false);
-  spec.mlp_bias = config.Bool("mlp_bias", false);
-  if (config.Has("head_dim")) {
-    spec.head_dim = config.Int("head_dim");
-  } else if (spec.num_heads > 0) {
-    if (spec.hidden_size % spec.num_heads != 0) {
-      config.Fail("num_attention_heads", "does not divide hidden_size, and head_dim is missing");
-    }
-    spec.head_dim = spec.hidden_size / spec.num_heads;
-  }
-  ReadRope(config, spec);
+  const MlpSpec mlp = {.intermediate_size = config.Int("intermediate_size"),
+                       .bias = config.Bool("mlp_bias", false)};
+  spec.layers = RepeatLayer(config, "num_hidden_layers", {ReadAttention(config, spec), mlp});
   ReadQuantization(config, spec);
   spec.bos_ids = ReadIds(config, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(config, "eos_token_id", spec.vocab_size);

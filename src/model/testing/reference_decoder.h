@@ -35,12 +35,12 @@ class ReferenceDecoder {
 
   // Logits behind every token, [tokens][vocab].
   Matrix Logits(std::span<const int32_t> tokens, int64_t max_positions) {
-    const std::vector<double> frequencies = RopeFrequencies(spec_, max_positions);
+    max_positions_ = max_positions;
     const Matrix embedding = Weight(WeightRole::kEmbedding, 0);
     Matrix x;
     for (const int32_t token : tokens) x.push_back(embedding[static_cast<size_t>(token)]);
-    for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
-      Add(x, Attention(Norm(x, WeightRole::kInputNorm, layer), layer, frequencies));
+    for (int64_t layer = 0; layer < spec_.num_layers(); ++layer) {
+      Add(x, Attention(Norm(x, WeightRole::kInputNorm, layer), layer));
       Store(x);
       Add(x, Mlp(Norm(x, WeightRole::kPostNorm, layer), layer));
       Store(x);
@@ -111,7 +111,7 @@ class ReferenceDecoder {
       double squares = 0;
       for (const double value : row) squares += value * value;
       const double scale =
-          1.0 / std::sqrt(squares / static_cast<double>(row.size()) + spec_.norm_epsilon);
+          1.0 / std::sqrt(squares / static_cast<double>(row.size()) + spec_.norm.epsilon);
       for (size_t j = 0; j < row.size(); ++j) row[j] *= scale * weight[0][j];
     }
     Store(out);
@@ -139,8 +139,9 @@ class ReferenceDecoder {
     return out;
   }
 
-  void Rotate(Matrix& x, const std::vector<double>& frequencies) const {
-    const auto dim = static_cast<size_t>(spec_.head_dim);
+  void Rotate(Matrix& x, const AttentionSpec& spec) const {
+    const auto dim = static_cast<size_t>(spec.head_dim);
+    const auto frequencies = RopeFrequencies(spec.rope, spec.head_dim, max_positions_);
     for (size_t position = 0; position < x.size(); ++position) {
       for (size_t head = 0; head < x[position].size(); head += dim) {
         for (size_t i = 0; i < dim / 2; ++i) {
@@ -155,19 +156,20 @@ class ReferenceDecoder {
     }
   }
 
-  Matrix Attention(const Matrix& x, int64_t layer, const std::vector<double>& frequencies) {
+  Matrix Attention(const Matrix& x, int64_t layer) {
+    const AttentionSpec& spec = spec_.layer(layer).attention;
     Matrix query = Linear(x, WeightRole::kQuery, layer);
     Matrix key = Linear(x, WeightRole::kKey, layer);
     Matrix value = Linear(x, WeightRole::kValue, layer);
-    Rotate(query, frequencies);
-    Rotate(key, frequencies);
+    Rotate(query, spec);
+    Rotate(key, spec);
     Store(query);
     StoreInCache(key);
     StoreInCache(value);
-    const auto dim = static_cast<size_t>(spec_.head_dim);
-    const auto group = static_cast<size_t>(spec_.num_heads / spec_.num_kv_heads);
+    const auto dim = static_cast<size_t>(spec.head_dim);
+    const auto group = static_cast<size_t>(spec.num_heads / spec.num_kv_heads);
     Matrix out(x.size(), std::vector<double>(query[0].size(), 0.0));
-    for (size_t head = 0; head < static_cast<size_t>(spec_.num_heads); ++head) {
+    for (size_t head = 0; head < static_cast<size_t>(spec.num_heads); ++head) {
       const size_t kv = head / group * dim;
       for (size_t row = 0; row < x.size(); ++row) {
         std::vector<double> score(row + 1);
@@ -204,6 +206,7 @@ class ReferenceDecoder {
   WeightSource& source_;
   const ModelSpec spec_;
   const StoredTypes types_;
+  int64_t max_positions_ = 0;  // of the call under way
 };
 
 // |a - b| / |b| over all elements.

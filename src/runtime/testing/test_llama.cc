@@ -50,11 +50,10 @@ ModelSpec TinyLlamaSpec(DType dtype, int64_t max_positions) {
   spec.dtype = dtype;
   spec.vocab_size = 96;
   spec.hidden_size = 32;
-  spec.num_layers = 2;
-  spec.num_heads = 2;
-  spec.num_kv_heads = 1;
-  spec.head_dim = 16;
-  spec.intermediate_size = 48;
+  LayerSpec layer;
+  layer.attention = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 16, .bias = false, .rope = {}};
+  layer.mlp.intermediate_size = 48;
+  spec.layers.assign(2, layer);
   spec.max_positions = max_positions;
   return spec;
 }

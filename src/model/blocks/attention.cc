@@ -1,0 +1,53 @@
+#include "model/blocks/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tandem {
+namespace {
+
+int64_t WidestQkv(const ModelSpec& spec) {
+  int64_t widest = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    widest = std::max(widest, layer.attention.qkv_rows());
+  }
+  return widest;
+}
+
+int64_t WidestQuery(const ModelSpec& spec) {
+  int64_t widest = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    widest = std::max(widest, layer.attention.query_rows());
+  }
+  return widest;
+}
+
+}  // namespace
+
+Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out) {
+  TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kQkv, layer, out.qkv));
+  return loader.LoadPack(WeightPack::kAttentionOut, layer, out.out);
+}
+
+AttentionBlock::AttentionBlock(const ModelSpec& spec)
+    : qkv_(WidestQkv(spec), spec.dtype), attention_(WidestQuery(spec), spec.dtype) {}
+
+Status AttentionBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
+  TANDEM_RETURN_IF_ERROR(qkv_.Allocate(backend, max_rows));
+  return attention_.Allocate(backend, max_rows);
+}
+
+void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
+                         const AttentionContext& context, const Tensor& x,
+                         const Tensor& out) const {
+  const auto& [batch, pool, layer, rope] = context;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
+  const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
+  const Tensor attention = attention_.View(batch.num_rows, spec.query_rows());
+  ops.Linear(x, weights.qkv, qkv);
+  ops.QkvRopeStore(qkv, rope, batch, pool, layer);
+  ops.PagedAttention(qkv, batch, pool, layer, scale, attention);
+  ops.Linear(attention, weights.out, out);
+}
+
+}  // namespace tandem

@@ -1,0 +1,45 @@
+// The attention block: q, k and v of the rows, keys and values into the cache, attention over the
+// cache, and the product that leads back to the residual's width. One block serves all layers of a
+// decoder: it owns their workspace, a layer brings its spec and weights. Used by the decoder's
+// thread.
+#pragma once
+
+#include "model/blocks/row_buffer.h"
+#include "model/spec.h"
+#include "model/weight_loader.h"
+#include "ops/backend.h"
+
+namespace tandem {
+
+struct AttentionWeights {
+  ops::LinearWeight qkv;  // [qkv_rows, hidden]: rows of q, then of k, then of v
+  ops::LinearWeight out;  // [hidden, query_rows]
+};
+
+Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out);
+
+// What attention reads beside the rows, of one layer.
+struct AttentionContext {
+  const ops::BatchView& batch;
+  const ops::KvPool& pool;
+  int32_t layer;
+  ops::RopeTable rope;
+};
+
+class AttentionBlock {
+ public:
+  explicit AttentionBlock(const ModelSpec& spec);
+
+  int64_t RowBytes() const { return qkv_.RowBytes() + attention_.RowBytes(); }
+  Status Allocate(ops::Backend& backend, int64_t max_rows);
+  // out = what attention adds to the residual. x, out: [rows, hidden].
+  void Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
+           const AttentionContext& context, const Tensor& x, const Tensor& out) const;
+
+ private:
+  // As wide as the widest layer needs.
+  RowBuffer qkv_;        // [rows, qkv_rows]
+  RowBuffer attention_;  // [rows, query_rows]
+};
+
+}  // namespace tandem

@@ -1,0 +1,39 @@
+#include "model/blocks/mlp.h"
+
+#include <algorithm>
+
+namespace tandem {
+namespace {
+
+int64_t WidestIntermediate(const ModelSpec& spec) {
+  int64_t widest = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    widest = std::max(widest, layer.mlp.intermediate_size);
+  }
+  return widest;
+}
+
+}  // namespace
+
+Status LoadMlp(WeightLoader& loader, int64_t layer, MlpWeights& out) {
+  TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kGateUp, layer, out.gate_up));
+  return loader.LoadPack(WeightPack::kDown, layer, out.down);
+}
+
+MlpBlock::MlpBlock(const ModelSpec& spec)
+    : gate_up_(2 * WidestIntermediate(spec), spec.dtype),
+      activated_(WidestIntermediate(spec), spec.dtype) {}
+
+Status MlpBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
+  TANDEM_RETURN_IF_ERROR(gate_up_.Allocate(backend, max_rows));
+  return activated_.Allocate(backend, max_rows);
+}
+
+void MlpBlock::Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights, const Tensor& x,
+                   const Tensor& out) const {
+  const int64_t rows = x.dim(0);
+  ops.GatedMlp(x, weights.gate_up, weights.down, gate_up_.View(rows, 2 * spec.intermediate_size),
+               activated_.View(rows, spec.intermediate_size), out);
+}
+
+}  // namespace tandem

@@ -1,0 +1,35 @@
+// The MLP block: down(silu(gate(x)) * up(x)). One block serves all layers of a decoder: it owns
+// their workspace, a layer brings its spec and weights. Used by the decoder's thread.
+#pragma once
+
+#include "model/blocks/row_buffer.h"
+#include "model/spec.h"
+#include "model/weight_loader.h"
+#include "ops/backend.h"
+
+namespace tandem {
+
+struct MlpWeights {
+  ops::LinearWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
+  ops::LinearWeight down;     // [hidden, intermediate]
+};
+
+Status LoadMlp(WeightLoader& loader, int64_t layer, MlpWeights& out);
+
+class MlpBlock {
+ public:
+  explicit MlpBlock(const ModelSpec& spec);
+
+  int64_t RowBytes() const { return gate_up_.RowBytes() + activated_.RowBytes(); }
+  Status Allocate(ops::Backend& backend, int64_t max_rows);
+  // out = what the MLP adds to the residual. x, out: [rows, hidden].
+  void Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights, const Tensor& x,
+           const Tensor& out) const;
+
+ private:
+  // As wide as the widest layer needs.
+  RowBuffer gate_up_;    // [rows, 2 * intermediate]
+  RowBuffer activated_;  // [rows, intermediate]
+};
+
+}  // namespace tandem

@@ -1,0 +1,34 @@
+// RowBuffer: scratch memory for one activation, a row for each row of a batch. Made for the most
+// rows that there can be; views of it allocate nothing. Owned by a block or the decoder, used by
+// the decoder's thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "ops/backend.h"
+#include "tensor/buffer.h"
+
+namespace tandem {
+
+class RowBuffer {
+ public:
+  // Takes no memory yet.
+  RowBuffer(int64_t columns, DType dtype) : columns_(columns), dtype_(dtype) {}
+
+  int64_t RowBytes() const { return columns_ * static_cast<int64_t>(SizeOf(dtype_)); }
+  Status Allocate(ops::Backend& backend, int64_t max_rows) {
+    TANDEM_ASSIGN_OR_RETURN(memory_, backend.Allocate(static_cast<size_t>(max_rows * RowBytes())));
+    return {};
+  }
+  // [rows, columns]; a layer may need fewer columns than the widest one.
+  Tensor View(int64_t rows, int64_t columns) const { return memory_.View(dtype_, {rows, columns}); }
+  Tensor View(int64_t rows) const { return View(rows, columns_); }
+
+ private:
+  int64_t columns_;
+  DType dtype_;
+  Buffer memory_;
+};
+
+}  // namespace tandem
