@@ -190,8 +190,8 @@ double Limits::StepSeconds(const Session& session, int32_t batch, int64_t contex
   const DType kv = session.engine_options.kv_cache_dtype.value_or(spec.dtype);
   const int64_t cache = batch * context * spec.KvBytesPerToken(kv);
   const double bytes =
-      static_cast<double>(session.target_weights.weights->StepBytes() + cache) / read_bandwidth;
-  const double operations = 2.0 * static_cast<double>(spec.NumParameters()) * batch / matrix_peak;
+      static_cast<double>(session.target_weights.weights->step_bytes + cache) / read_bandwidth;
+  const double operations = 2.0 * static_cast<double>(NumParameters(spec)) * batch / matrix_peak;
   return std::max(bytes, operations);
 }
 
@@ -201,7 +201,7 @@ double Limits::PromptSeconds(const Session& session, int64_t tokens) const {
   const auto n = static_cast<double>(tokens);
   const double head = static_cast<double>(spec.vocab_size * spec.hidden_size);
   const double embedding = spec.tied_head ? 0.0 : head;
-  const double layers = static_cast<double>(spec.NumParameters()) - head - embedding;
+  const double layers = static_cast<double>(NumParameters(spec)) - head - embedding;
   const double attention =
       2.0 * n * n * static_cast<double>(spec.num_layers * spec.num_heads * spec.head_dim);
   return (2.0 * (layers * n + head) + attention) / matrix_peak;

@@ -45,11 +45,10 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
   const ModelSpec& spec = source.spec();
   console.Say(fmt::format("{}: {}", path.string(), KindName(source.kind)));
-  console.Say(fmt::format("architecture  {}, {}{}", spec.architecture, DTypeName(spec.dtype),
-                          !spec.fp8_linears         ? ""
-                          : spec.fixed_input_scales ? ", layers in fp8 with static input scales"
-                                                    : ", layers in fp8"));
-  console.Say(fmt::format("parameters    {:.1f} M in {} layers", spec.NumParameters() / 1e6,
+  console.Say(fmt::format(
+      "architecture  {}, {}{}", spec.architecture, DTypeName(spec.dtype),
+      spec.quantization.is_plain() ? "" : ", layers in " + DescribeScheme(spec.quantization)));
+  console.Say(fmt::format("parameters    {:.1f} M in {} layers", NumParameters(spec) / 1e6,
                           spec.num_layers));
   console.Say(fmt::format("attention     {} heads of {}, {} for keys and values", spec.num_heads,
                           spec.head_dim, spec.num_kv_heads));
@@ -57,13 +56,13 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
                           spec.hidden_size, spec.intermediate_size, spec.vocab_size,
                           spec.max_positions));
   console.Say(fmt::format("a token       reads {} of weights, keeps {} of keys and values",
-                          FormatBytes(spec.StepWeightBytes()),
+                          FormatBytes(StepWeightBytes(spec)),
                           FormatBytes(spec.KvBytesPerToken(spec.dtype))));
   json = {{"path", path.string()},
           {"kind", KindName(source.kind)},
           {"spec", nlohmann::ordered_json::parse(SpecToJson(spec))},
-          {"parameters", spec.NumParameters()},
-          {"weight_bytes_per_token", spec.StepWeightBytes()},
+          {"parameters", NumParameters(spec)},
+          {"weight_bytes_per_token", StepWeightBytes(spec)},
           {"kv_bytes_per_token", spec.KvBytesPerToken(spec.dtype)}};
   return {};
 }

@@ -10,6 +10,7 @@
 #include "apps/tokenizers.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "serve/http/access.h"
 #include "serve/server.h"
 
 namespace tandem::apps {
@@ -44,7 +45,14 @@ constexpr OptionSpec kOptions[] = {
      .meaning =
          "Clients must send it as a bearer token; every user of this machine can read it here",
      .group = kServer},
-    {.name = "api_key_file", .meaning = "File with such keys, one a line", .group = kServer},
+    {.name = "api_key_file",
+     .meaning = "File with such keys, one a line; # begins a comment line",
+     .group = kServer},
+    {.name = "allowed_hosts",
+     .meaning =
+         "Comma-separated host names that clients may use for this server beside "
+         "localhost; \"*\": any. A server without a key on a loopback address refuses others",
+     .group = kServer},
     {.name = "insecure",
      .type = OptionType::kFlag,
      .meaning = "Listen on a public address without a key",
@@ -90,13 +98,24 @@ Result<std::vector<std::string>> ReadKeys(const OptionValues& options) {
   if (options.IsSet("api_key")) keys.push_back(options.Text("api_key"));
   if (!options.IsSet("api_key_file")) return keys;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.Text("api_key_file")));
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    if (end > begin) keys.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  Result<std::vector<std::string>> from_file = serve::ParseKeys(text);
+  if (!from_file.ok()) {
+    return InvalidArgument(fmt::format("--api_key_file: {}: {}", options.Text("api_key_file"),
+                                       from_file.status().message()));
   }
-  if (keys.empty()) return InvalidArgument("--api_key_file: holds no key");
+  keys.insert(keys.end(), from_file->begin(), from_file->end());
   return keys;
+}
+
+std::vector<std::string> AllowedHosts(const OptionValues& options) {
+  std::vector<std::string> hosts;
+  std::string_view list = options.Text("allowed_hosts");
+  while (!list.empty()) {
+    const size_t end = std::min(list.find(','), list.size());
+    if (end > 0) hosts.emplace_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return hosts;
 }
 
 Result<serve::ServerOptions> MakeServerOptions(const OptionValues& options) {
@@ -106,6 +125,7 @@ Result<serve::ServerOptions> MakeServerOptions(const OptionValues& options) {
   server.http.threads = static_cast<int>(options.Int("http_threads"));
   server.http.limits.connections = static_cast<int>(options.Int("max_connections"));
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
+  server.allowed_hosts = AllowedHosts(options);
   server.insecure = options.Flag("insecure");
   server.served_model_name = options.Text("served_model_name");
   server.drain_grace = SecondsOption(options, "drain_grace");

@@ -186,9 +186,9 @@ void ApplyLimits(const BuildLimits& limits, EngineOptions& engine) {
   bound(limits.max_draft_len, engine.max_draft_len);
 }
 
-// What the layers' weights are kept in, where it is not their own type.
-std::optional<DType> StoredType(const OptionValues& options) {
-  if (options.Text("weights") == "fp8") return DType::kF8E4M3;
+// How the layers' weights are kept, where it is not as they are stored.
+std::optional<QuantScheme> KeptScheme(const OptionValues& options) {
+  if (options.Text("weights") == "fp8") return Fp8Scheme(QuantScheme::Inputs::kDynamic);
   return std::nullopt;
 }
 
@@ -206,7 +206,7 @@ Result<EngineModel> Load(const OptionValues& options, Opened& opened, Session& s
                               *opened.source.weights, *session.backend,
                               PositionsOf(opened.model.spec, session.engine_options),
                               [&](double done) { console.Progress("loading " + model.name, done); },
-                              StoredType(options)));
+                              KeptScheme(options)));
   opened.source.weights.reset();  // packed: the files need not stay mapped
   return model;
 }
@@ -249,11 +249,11 @@ void ApplyDevice(const ops::Backend& backend, const OptionValues& options, Engin
 Result<ModelMemory> MemoryOf(const OptionValues& options, const Opened& opened,
                              const EngineOptions& engine, ops::Backend& backend) {
   const ModelSpec& spec = opened.model.spec;
-  const std::optional<DType> stored = StoredType(options);
-  TANDEM_RETURN_IF_ERROR(CheckLoadable(spec, backend, stored));
+  const std::optional<QuantScheme> kept = KeptScheme(options);
+  TANDEM_RETURN_IF_ERROR(CheckLoadable(spec, backend, kept));
   const int64_t positions = PositionsOf(spec, engine);
   return ModelMemory{.spec = &spec,
-                     .weight_bytes = WeightBytes(spec, backend, positions, stored),
+                     .weight_bytes = WeightBytes(spec, backend, positions, kept),
                      .max_positions = positions};
 }
 

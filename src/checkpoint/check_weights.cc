@@ -1,6 +1,6 @@
 #include "checkpoint/check_weights.h"
 
-#include "checkpoint/sharding.h"
+#include "checkpoint/fused_tensors.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -10,7 +10,7 @@ Result<std::vector<BadWeight>> FindNonFinite(WeightSource& source) {
   for (const FusedTensor& tensor : FusedTensors(source.spec())) {
     int64_t count = 0;
     for (const WeightRole role : tensor.roles) {
-      TANDEM_ASSIGN_OR_RETURN(const Tensor values, source.Get(role, tensor.layer, tensor.part));
+      TANDEM_ASSIGN_OR_RETURN(const Tensor values, source.Get(tensor.IdOf(role)));
       count += CountNonFinite(values);
     }
     source.Release();

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/weights.h"
+#include "model/weight_source.h"
 
 namespace tandem {
 

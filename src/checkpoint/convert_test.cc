@@ -4,6 +4,7 @@
 
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/testing/hf_folder.h"
+#include "model/weights.h"
 
 namespace tandem {
 namespace {
@@ -18,22 +19,18 @@ constexpr const char* kDynamicFp8 =
 
 // Every weight of `a` must be in `b`, bit for bit.
 void ExpectSameWeights(WeightSource& a, WeightSource& b) {
-  const auto same = [&](WeightRole role, int64_t layer, WeightPart part) {
-    const auto x = a.Get(role, layer, part);
-    const auto y = b.Get(role, layer, part);
+  const auto same = [&](const WeightId& id) {
+    const auto x = a.Get(id);
+    const auto y = b.Get(id);
     ASSERT_TRUE(x.ok()) << x.status().message();
     ASSERT_TRUE(y.ok()) << y.status().message();
     ASSERT_EQ(x->shape, y->shape);
     ASSERT_EQ(x->dtype, y->dtype);
     ASSERT_EQ(std::memcmp(x->data, y->data, static_cast<size_t>(x->NumBytes())), 0)
-        << FusedTensorOf(role, layer, part).name;
+        << FusedTensorOf(a.spec(), id).name;
   };
-  for (const WeightRole role : GlobalRoles()) same(role, 0, WeightPart::kWeight);
-  for (int64_t layer = 0; layer < a.spec().num_layers; ++layer) {
-    for (const WeightRole role : LayerRoles()) {
-      for (const WeightPart part : WeightParts(a.spec(), role)) same(role, layer, part);
-    }
-  }
+  for (const WeightId& id : StoredWeights(a.spec())) same(id);
+  same({WeightRole::kHead});
 }
 
 class ConvertTest : public FolderTest {
@@ -125,7 +122,7 @@ TEST_F(ConvertTest, Fp8WeightsKeepTheirScales) {
       ASSERT_TRUE(hf.ok()) << hf.status().message();
       ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
       EXPECT_EQ((*hf)->spec(), (*checkpoint)->spec());
-      EXPECT_TRUE((*checkpoint)->spec().fp8_linears);
+      EXPECT_FALSE((*checkpoint)->spec().quantization.is_plain());
       ExpectSameWeights(**hf, **checkpoint);
     }
   }
@@ -149,7 +146,7 @@ TEST_F(ConvertTest, AFusedWeightHasTheLargestInputScaleOfItsParts) {
   const auto checkpoint = OpenCheckpoint(folder_ / "out");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
   for (const WeightRole role : {WeightRole::kQuery, WeightRole::kKey, WeightRole::kValue}) {
-    const auto scale = (*checkpoint)->Get(role, 1, WeightPart::kInputScale);
+    const auto scale = (*checkpoint)->Get({role, 1, WeightPart::kInputScale});
     ASSERT_TRUE(scale.ok()) << scale.status().message();
     EXPECT_EQ(*scale->As<float>(), 0.75f);
   }
@@ -179,7 +176,7 @@ TEST_F(ConvertTest, ChecksTheScalesOfACheckpoint) {
   rewrite(true);
   const auto checkpoint = OpenCheckpoint(folder_ / "out");
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-  const auto scale = (*checkpoint)->Get(WeightRole::kDown, 0, WeightPart::kScale);
+  const auto scale = (*checkpoint)->Get({WeightRole::kDown, 0, WeightPart::kScale});
   ASSERT_FALSE(scale.ok());
   EXPECT_NE(scale.status().message().find(name), std::string::npos) << scale.status().message();
   EXPECT_NE(scale.status().message().find("positive"), std::string::npos);

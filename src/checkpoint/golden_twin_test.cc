@@ -68,11 +68,11 @@ class GoldenTwinTest : public ::testing::TestWithParam<TwinCase> {
   std::unique_ptr<HfReader> Reader() const {
     return HfReader::Open(folder_, GetParam().backend.dtype).value();
   }
-  // `linears`, `cache`: what the layers' weights and the cache are kept in.
-  Logits Ours(const std::vector<int32_t>& tokens, std::optional<DType> linears = {},
+  // `kept`, `cache`: how the layers' weights are kept, and the type of the cache.
+  Logits Ours(const std::vector<int32_t>& tokens, std::optional<QuantScheme> kept = {},
               std::optional<DType> cache = {}) {
     const auto weights =
-        LoadWeights(*Reader(), *backend_, static_cast<int64_t>(tokens.size()), {}, linears);
+        LoadWeights(*Reader(), *backend_, static_cast<int64_t>(tokens.size()), {}, kept);
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     return DecoderTestDriver(*weights, *backend_, static_cast<int32_t>(tokens.size()), cache)
         .Feed(tokens);
@@ -123,11 +123,12 @@ class GoldenFp8Test : public GoldenTwinTest {
     return rows <= 16 || backend.batch_invariant || backend.name.starts_with("cuda_as_sm80");
   }
   void ExpectNear(bool fp8_linears, bool fp8_cache, const std::string& what) {
+    const std::optional<QuantScheme> scheme = Fp8Scheme(QuantScheme::Inputs::kDynamic);
     const std::optional<DType> fp8 = DType::kF8E4M3;
     const double bound = fp8_linears ? kFp8WeightsBound : kFp8CacheBound;
     for (const auto& [prompt, tokens] : GoldenPrompts(folder_)) {
       const Logits ours =
-          Ours(tokens, fp8_linears ? fp8 : std::nullopt, fp8_cache ? fp8 : std::nullopt);
+          Ours(tokens, fp8_linears ? scheme : std::nullopt, fp8_cache ? fp8 : std::nullopt);
       const double golden = RelativeError(ours, Golden(prompt, false));
       const double twin = RelativeError(ours, Twin(tokens, fp8_linears, fp8_cache));
       Say(prompt + what, golden, twin);
@@ -156,9 +157,10 @@ class GoldenFp32Test : public GoldenTwinTest {};
 
 // A GPU computes in 16 bits: what it takes of a model in 32 is the model converted.
 TEST_P(GoldenFp32Test, IsRefusedAsItIs) {
-  for (const std::optional<DType> linears : {std::optional<DType>(), {DType::kF8E4M3}}) {
+  const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);
+  for (const std::optional<QuantScheme>& kept : {std::optional<QuantScheme>(), {fp8}}) {
     const auto reader = HfReader::Open(folder_).value();
-    const auto weights = LoadWeights(*reader, *backend_, 8, {}, linears);
+    const auto weights = LoadWeights(*reader, *backend_, 8, {}, kept);
     ASSERT_FALSE(weights.ok());
     EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
     EXPECT_THAT(weights.status().message(), ::testing::HasSubstr("float32"));

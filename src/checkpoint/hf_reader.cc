@@ -6,6 +6,8 @@
 
 #include "base/log.h"
 #include "checkpoint/fp8_scales.h"
+#include "checkpoint/take_tensor.h"
+#include "model/families.h"
 #include "model/json_fields.h"
 #include "tensor/convert.h"
 
@@ -40,6 +42,18 @@ Status NoWeights(const fs::path& folder) {
     }
   }
   return NotFound(folder.string() + ": holds neither " + kSingleFile + " nor " + kIndexFile);
+}
+
+// Where the folder keeps a weight. An input scale is one number for all rows of a fused tensor.
+TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
+  TensorSource source = family.source(spec, id);
+  if (id.part == WeightPart::kInputScale) source.rows = {};
+  return source;
+}
+
+// Scales of a fused tensor are one for all of it or one for each of its rows.
+Shape StoredScales(const TensorSource& source, const Shape& expected) {
+  return source.rows.is_identity() ? expected : Shape{source.rows.of};
 }
 
 }  // namespace
@@ -129,18 +143,22 @@ Status HfReader::OpenIndex(const fs::path& path) {
   return {};
 }
 
+// The stored tensor of a weight of the whole model, or null.
+const Tensor* HfReader::FindWeight(WeightRole role) const {
+  const auto found = tensors_.find(SourceOf(*family_, spec_, {role}).name);
+  return found == tensors_.end() ? nullptr : &found->second.tensor;
+}
+
 // A head that is stored and differs from the embedding is meant, whatever the config says of tying;
 // a config that does not tie but leaves the head out is refused by CheckAll.
 void HfReader::SettleHead() {
   if (!spec_.tied_head) return;
-  const auto head = tensors_.find(family_->hf_name(WeightRole::kHead, 0, WeightPart::kWeight));
-  const auto embedding =
-      tensors_.find(family_->hf_name(WeightRole::kEmbedding, 0, WeightPart::kWeight));
-  if (head == tensors_.end() || embedding == tensors_.end()) return;
-  const Tensor& a = head->second.tensor;
-  const Tensor& b = embedding->second.tensor;
-  const bool same = a.dtype == b.dtype && a.shape == b.shape &&
-                    std::memcmp(a.data, b.data, static_cast<size_t>(a.NumBytes())) == 0;
+  const Tensor* head = FindWeight(WeightRole::kHead);
+  const Tensor* embedding = FindWeight(WeightRole::kEmbedding);
+  if (head == nullptr || embedding == nullptr) return;
+  const bool same =
+      head->dtype == embedding->dtype && head->shape == embedding->shape &&
+      std::memcmp(head->data, embedding->data, static_cast<size_t>(head->NumBytes())) == 0;
   if (same) return;
   LogWarning("{}: tie_word_embeddings is true but the stored head differs; the stored one is used",
              folder_.string());
@@ -150,33 +168,30 @@ void HfReader::SettleHead() {
 // A config that names no type leaves it to the weights.
 Status HfReader::SettleDType() {
   if (config_names_dtype_) return {};
-  const auto embedding =
-      tensors_.find(family_->hf_name(WeightRole::kEmbedding, 0, WeightPart::kWeight));
-  if (embedding == tensors_.end() || !IsFloat(embedding->second.tensor.dtype)) return {};
-  spec_.dtype = embedding->second.tensor.dtype;
+  const Tensor* embedding = FindWeight(WeightRole::kEmbedding);
+  if (embedding != nullptr && IsFloat(embedding->dtype)) spec_.dtype = embedding->dtype;
   return {};
 }
 
-Status HfReader::Check(WeightRole role, int64_t layer, WeightPart part) const {
-  const std::string name = family_->hf_name(role, layer, part);
-  const auto found = tensors_.find(name);
+Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) const {
+  const auto found = tensors_.find(source.name);
   if (found == tensors_.end()) {
     const fs::path where = shards_.size() == 1 ? shards_.front()->path() : folder_;
-    return NotFound(where.string() + ": tensor \"" + name + "\" is missing");
+    return NotFound(where.string() + ": tensor \"" + source.name + "\" is missing");
   }
   const Tensor& tensor = found->second.tensor;
-  const std::string where = found->second.file->path().string() + ": tensor \"" + name + "\"";
-  const Shape expected = WeightShape(spec_, role, part);
-  if (IsScale(part)) {
-    TANDEM_RETURN_IF_ERROR(CheckScaleShape(tensor, expected, where));
-    return CheckScaleValues(tensor, where);
+  const std::string where =
+      found->second.file->path().string() + ": tensor \"" + source.name + "\"";
+  const Shape expected = WeightShape(spec_, id);
+  if (IsScale(id.part)) {
+    if (source.expert) return Unimplemented(where + ": scales of stacked experts are not read");
+    TANDEM_RETURN_IF_ERROR(CheckScaleShape(tensor, StoredScales(source, expected), where));
+    TANDEM_RETURN_IF_ERROR(CheckScaleValues(tensor, where));
+    return tensor;
   }
-  if (tensor.shape != expected) {
-    return InvalidArgument(where + ": has shape " + tensor.shape.ToString() +
-                           "; by config.json it is " + expected.ToString());
-  }
-  const bool fp8 = WeightDType(spec_, role, part) == DType::kF8E4M3;
-  if (fp8 ? tensor.dtype == DType::kF8E4M3 : IsFloat(tensor.dtype)) return {};
+  TANDEM_RETURN_IF_ERROR(CheckStoredShape(tensor.shape, source, expected, where));
+  const bool fp8 = WeightDType(spec_, id) == DType::kF8E4M3;
+  if (fp8 ? tensor.dtype == DType::kF8E4M3 : IsFloat(tensor.dtype)) return tensor;
   return Unimplemented(
       where + ": is stored as " + std::string(SafetensorsName(tensor.dtype)) +
       (fp8 ? "; by quantization_config the linear weights of all layers are F8_E4M3"
@@ -184,18 +199,8 @@ Status HfReader::Check(WeightRole role, int64_t layer, WeightPart part) const {
 }
 
 Status HfReader::CheckAll() const {
-  const auto check = [this](WeightRole role, int64_t layer) -> Status {
-    for (const WeightPart part : WeightParts(spec_, role)) {
-      TANDEM_RETURN_IF_ERROR(Check(role, layer, part));
-    }
-    return {};
-  };
-  for (const WeightRole role : GlobalRoles()) {
-    if (role == WeightRole::kHead && spec_.tied_head) continue;
-    TANDEM_RETURN_IF_ERROR(check(role, 0));
-  }
-  for (int64_t layer = 0; layer < spec_.num_layers; ++layer) {
-    for (const WeightRole role : LayerRoles()) TANDEM_RETURN_IF_ERROR(check(role, layer));
+  for (const WeightId& id : StoredWeights(spec_)) {
+    TANDEM_RETURN_IF_ERROR(Find(SourceOf(*family_, spec_, id), id).status());
   }
   return {};
 }
@@ -213,12 +218,17 @@ void HfReader::WarnOfCacheScales() const {
   }
 }
 
-Result<Tensor> HfReader::Get(WeightRole role, int64_t layer, WeightPart part) {
-  if (role == WeightRole::kHead && spec_.tied_head) role = WeightRole::kEmbedding;
-  TANDEM_RETURN_IF_ERROR(Check(role, layer, part));
-  const Tensor& stored = tensors_.at(family_->hf_name(role, layer, part)).tensor;
-  if (IsScale(part)) return SpreadScales(stored, WeightShape(spec_, role, part), scratch_);
-  return AsDType(stored, WeightDType(spec_, role, part), scratch_);
+Result<Tensor> HfReader::Get(const WeightId& asked) {
+  WeightId id = asked;
+  if (id.role == WeightRole::kHead && spec_.tied_head) id.role = WeightRole::kEmbedding;
+  const TensorSource source = SourceOf(*family_, spec_, id);
+  const Shape shape = WeightShape(spec_, id);
+  TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, id));
+  if (IsScale(id.part)) {
+    TANDEM_ASSIGN_OR_RETURN(stored, SpreadScales(stored, StoredScales(source, shape), scratch_));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const Tensor taken, TakeTensor(stored, source, shape, scratch_));
+  return AsDType(taken, WeightDType(spec_, id), scratch_);
 }
 
 }  // namespace tandem

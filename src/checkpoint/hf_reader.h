@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "checkpoint/as_dtype.h"
-#include "model/weights.h"
+#include "model/family.h"
+#include "model/weight_source.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -25,7 +26,7 @@ class HfReader final : public WeightSource {
                                                 std::optional<DType> dtype = std::nullopt);
 
   const ModelSpec& spec() const override { return spec_; }
-  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override;
+  Result<Tensor> Get(const WeightId& id) override;
   void Release() override { scratch_.Clear(); }
 
  private:
@@ -42,7 +43,9 @@ class HfReader final : public WeightSource {
   void SettleHead();
   Status SettleDType();
   Status CheckAll() const;
-  Status Check(WeightRole role, int64_t layer, WeightPart part) const;
+  // The stored tensor that holds a weight, checked for its shape and type.
+  Result<Tensor> Find(const TensorSource& source, const WeightId& id) const;
+  const Tensor* FindWeight(WeightRole role) const;
   void WarnOfCacheScales() const;
 
   std::filesystem::path folder_;

@@ -36,8 +36,8 @@ TEST_F(HfReaderTest, ReadsOneFileAndShardsAlike) {
   ASSERT_TRUE(one.ok()) << one.status().message();
   ASSERT_TRUE(three.ok()) << three.status().message();
   EXPECT_EQ((*one)->spec(), (*three)->spec());
-  const auto a = (*one)->Get(WeightRole::kDown, 1, WeightPart::kWeight);
-  const auto b = (*three)->Get(WeightRole::kDown, 1, WeightPart::kWeight);
+  const auto a = (*one)->Get({WeightRole::kDown, 1});
+  const auto b = (*three)->Get({WeightRole::kDown, 1});
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(a->shape, (Shape{64, 128}));
   EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
@@ -49,14 +49,14 @@ TEST_F(HfReaderTest, ConvertsToTheTypeOfTheConfig) {
   const auto f32 = HfReader::Open(folder_ / "f32");
   const auto bf16 = HfReader::Open(folder_ / "bf16");
   ASSERT_TRUE(f32.ok() && bf16.ok());
-  const auto a = (*f32)->Get(WeightRole::kUp, 0, WeightPart::kWeight);
-  const auto b = (*bf16)->Get(WeightRole::kUp, 0, WeightPart::kWeight);
+  const auto a = (*f32)->Get({WeightRole::kUp, 0});
+  const auto b = (*bf16)->Get({WeightRole::kUp, 0});
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(a->dtype, DType::kBF16);
   for (int64_t i = 0; i < a->NumElements(); ++i) ASSERT_EQ(At(*a, i), At(*b, i));
   const auto wide = HfReader::Open(folder_ / "bf16", DType::kF32);
   ASSERT_TRUE(wide.ok());
-  EXPECT_EQ((*wide)->Get(WeightRole::kUp, 0, WeightPart::kWeight)->As<float>()[5], At(*b, 5));
+  EXPECT_EQ((*wide)->Get({WeightRole::kUp, 0})->As<float>()[5], At(*b, 5));
 }
 
 TEST_F(HfReaderTest, TakesTheTypeOfTheWeightsWhenTheConfigNamesNone) {
@@ -78,12 +78,12 @@ TEST_F(HfReaderTest, ReadsMisalignedFiles) {
   std::memcpy(bytes.data(), &header, 8);
   const auto before = HfReader::Open(folder_);
   ASSERT_TRUE(before.ok());
-  const float expected = At(*(*before)->Get(WeightRole::kGate, 1, WeightPart::kWeight), 77);
+  const float expected = At(*(*before)->Get({WeightRole::kGate, 1}), 77);
   WriteText(folder_ / "moved", bytes);
   fs::rename(folder_ / "moved", path);
   const auto reader = HfReader::Open(folder_);
   ASSERT_TRUE(reader.ok()) << reader.status().message();
-  const auto gate = (*reader)->Get(WeightRole::kGate, 1, WeightPart::kWeight);
+  const auto gate = (*reader)->Get({WeightRole::kGate, 1});
   ASSERT_TRUE(gate.ok());
   EXPECT_EQ(reinterpret_cast<uintptr_t>(gate->data) % 2, 0u);
   EXPECT_EQ(At(*gate, 77), expected);
@@ -151,13 +151,13 @@ TEST_F(HfReaderTest, Fp8WeightsComeWithScalesOfEveryShape) {
         });
     const auto reader = HfReader::Open(folder_);
     ASSERT_TRUE(reader.ok()) << reader.status().message();
-    EXPECT_EQ((*reader)->Get(WeightRole::kUp, 1, WeightPart::kWeight)->dtype, DType::kF8E4M3);
-    EXPECT_EQ((*reader)->Get(WeightRole::kHead, 0, WeightPart::kWeight)->dtype, DType::kBF16);
-    const auto scale = (*reader)->Get(WeightRole::kUp, 1, WeightPart::kScale);
+    EXPECT_EQ((*reader)->Get({WeightRole::kUp, 1})->dtype, DType::kF8E4M3);
+    EXPECT_EQ((*reader)->Get({WeightRole::kHead, 0})->dtype, DType::kBF16);
+    const auto scale = (*reader)->Get({WeightRole::kUp, 1, WeightPart::kScale});
     ASSERT_TRUE(scale.ok()) << scale.status().message();
     EXPECT_EQ(scale->shape, (Shape{128}));
     EXPECT_EQ(scale->As<float>()[5], expected);
-    EXPECT_GT(*(*reader)->Get(WeightRole::kUp, 1, WeightPart::kInputScale)->As<float>(), 0.0f);
+    EXPECT_GT(*(*reader)->Get({WeightRole::kUp, 1, WeightPart::kInputScale})->As<float>(), 0.0f);
   }
 }
 

@@ -72,44 +72,45 @@ std::string ShardedSource::Where(const FusedTensor& tensor, int64_t rank) const 
   return ranks_[static_cast<size_t>(rank)]->path().string() + ": tensor \"" + tensor.name + "\"";
 }
 
-Result<Tensor> ShardedSource::Share(WeightRole role, int64_t layer, WeightPart part, int64_t rank) {
-  const FusedTensor tensor = FusedTensorOf(role, layer, part);
+Result<Tensor> ShardedSource::Share(const WeightId& id, int64_t rank) {
+  const FusedTensor tensor = FusedTensorOf(spec_, id);
   TANDEM_ASSIGN_OR_RETURN(Tensor fused, Fused(tensor, rank));
   TANDEM_RETURN_IF_ERROR(ranks_[static_cast<size_t>(rank)]->Verify(tensor.name));
-  if (IsScale(part)) {
+  if (IsScale(id.part)) {
     TANDEM_RETURN_IF_ERROR(CheckScaleValues(fused, Where(tensor, rank)));
     TANDEM_ASSIGN_OR_RETURN(fused,
                             SpreadScales(fused, FusedShape(spec_, sharding_, tensor), scratch_));
   }
-  if (part == WeightPart::kInputScale) return fused;  // of all roles
+  if (id.part == WeightPart::kInputScale) return fused;  // of all roles
   int64_t begin = 0;
   for (const WeightRole above : tensor.roles) {
-    const int64_t rows = PartShape(spec_, sharding_, above, part)[0];
-    if (above == role) return fused.RowRange(begin, rows);
+    const int64_t rows = PartShape(spec_, sharding_, tensor.IdOf(above))[0];
+    if (above == id.role) return fused.RowRange(begin, rows);
     begin += rows;
   }
   return Internal("a fused tensor without the role it was asked for");
 }
 
-Result<Tensor> ShardedSource::Merge(WeightRole role, int64_t layer, WeightPart part, Split split) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor whole, scratch_.Allocate(WeightDType(spec_, role, part),
-                                                                WeightShape(spec_, role, part)));
+Result<Tensor> ShardedSource::Merge(const WeightId& id, Split split) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor whole,
+                          scratch_.Allocate(WeightDType(spec_, id), WeightShape(spec_, id)));
   for (int64_t rank = 0; rank < sharding_.tp_size; ++rank) {
     // Repeated key-value heads are written again, over their equal.
-    TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(role, layer, part, rank));
-    const int64_t begin = PartBegin(spec_, sharding_, role, part, rank);
+    TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(id, rank));
+    const int64_t begin = PartBegin(spec_, sharding_, id, rank);
     split == Split::kCols ? PutCols(share, begin, whole) : PutRows(share, begin, whole);
   }
   return whole;
 }
 
-Result<Tensor> ShardedSource::Get(WeightRole role, int64_t layer, WeightPart part) {
-  if (role == WeightRole::kHead && spec_.tied_head) role = WeightRole::kEmbedding;
-  const Split split = SplitOf(sharding_, role, part);
-  if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(role, layer, part, split);
-  TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(role, layer, part, /*rank=*/0));
+Result<Tensor> ShardedSource::Get(const WeightId& asked) {
+  WeightId id = asked;
+  if (id.role == WeightRole::kHead && spec_.tied_head) id.role = WeightRole::kEmbedding;
+  const Split split = SplitOf(sharding_, id.role, id.part);
+  if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(id, split);
+  TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(id, /*rank=*/0));
   // At tp_size 1 a padded vocabulary cannot be, so the share is the whole.
-  return AsDType(share, WeightDType(spec_, role, part), scratch_);
+  return AsDType(share, WeightDType(spec_, id), scratch_);
 }
 
 Status ShardedSource::Finish() {

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/sharding.h"
-#include "model/weights.h"
+#include "checkpoint/fused_tensors.h"
 
 namespace tandem {
 
@@ -34,7 +33,7 @@ class ShardedSource final : public WeightSource {
 
   const ModelSpec& spec() const override { return spec_; }
   const Sharding& sharding() const { return sharding_; }
-  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override;
+  Result<Tensor> Get(const WeightId& id) override;
   void Release() override { scratch_.Clear(); }
   Status Finish() override;
 
@@ -44,8 +43,8 @@ class ShardedSource final : public WeightSource {
   // "rank0.safetensors: tensor "lm_head.weight"", for messages.
   std::string Where(const FusedTensor& tensor, int64_t rank) const;
   // The rows of a role inside its fused tensor on a rank.
-  Result<Tensor> Share(WeightRole role, int64_t layer, WeightPart part, int64_t rank);
-  Result<Tensor> Merge(WeightRole role, int64_t layer, WeightPart part, Split split);
+  Result<Tensor> Share(const WeightId& id, int64_t rank);
+  Result<Tensor> Merge(const WeightId& id, Split split);
 
   ModelSpec spec_;
   Sharding sharding_;

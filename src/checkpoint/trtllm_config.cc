@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/families.h"
-#include "model/rope_config.h"
+#include "model/hf_config.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -27,6 +27,13 @@ Json ScalingToJson(const RopeScaling& scaling) {
               {"original_max_position_embeddings", scaling.original_max_positions}};
   }
   return nullptr;
+}
+
+// max_position_embeddings is the context before linear or dynamic scaling stretches it.
+int64_t UnstretchedPositions(const ModelSpec& spec) {
+  const RopeScaling::Kind kind = spec.rope_scaling.kind;
+  const bool stretched = kind == RopeScaling::Kind::kLinear || kind == RopeScaling::Kind::kDynamic;
+  return stretched ? spec.rope_scaling.original_max_positions : spec.max_positions;
 }
 
 void RequireOne(const JsonFields& json, const char* key) {
@@ -53,13 +60,13 @@ void RefuseUnsupported(const JsonFields& json) {
   }
 }
 
-// Which algorithm, and whether its inputs have fixed scales.
-constexpr std::string_view kFixedFp8 = "FP8";
+// The algorithms: with static scales of the inputs, and without.
+constexpr std::string_view kStaticFp8 = "FP8";
 constexpr std::string_view kDynamicFp8 = "FP8_PER_CHANNEL_PER_TOKEN";
 
 Json QuantAlgo(const ModelSpec& spec) {
-  if (!spec.fp8_linears) return nullptr;
-  return spec.fixed_input_scales ? kFixedFp8 : kDynamicFp8;
+  if (spec.quantization.is_plain()) return nullptr;
+  return spec.quantization.inputs == QuantScheme::Inputs::kStatic ? kStaticFp8 : kDynamicFp8;
 }
 
 void ReadQuantAlgo(const JsonFields& json, ModelSpec& spec) {
@@ -71,9 +78,9 @@ void ReadQuantAlgo(const JsonFields& json, ModelSpec& spec) {
   if (quantization->Has("kv_cache_quant_algo")) refuse("kv_cache_quant_algo", "convert without it");
   if (!quantization->Has("quant_algo")) return;
   const std::string algorithm = quantization->Text("quant_algo");
-  spec.fp8_linears = true;
-  spec.fixed_input_scales = algorithm == kFixedFp8;
-  if (algorithm != kFixedFp8 && algorithm != kDynamicFp8) {
+  spec.quantization = Fp8Scheme(algorithm == kStaticFp8 ? QuantScheme::Inputs::kStatic
+                                                        : QuantScheme::Inputs::kDynamic);
+  if (algorithm != kStaticFp8 && algorithm != kDynamicFp8) {
     refuse("quant_algo", "supported are FP8 and FP8_PER_CHANNEL_PER_TOKEN");
   }
 }
@@ -98,14 +105,6 @@ Sharding ReadSharding(const JsonFields& json) {
   return sharding;
 }
 
-std::vector<int32_t> Ids(const JsonFields& json, const char* key, int64_t vocab_size) {
-  std::vector<int32_t> ids;
-  for (const int64_t id : json.Ints(key)) {
-    if (id >= 0 && id < vocab_size) ids.push_back(static_cast<int32_t>(id));
-  }
-  return ids;
-}
-
 }  // namespace
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config) {
@@ -125,7 +124,7 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
       {"hidden_act", "silu"},
       {"norm_epsilon", spec.norm_epsilon},
       {"position_embedding_type", "rope_gpt_neox"},
-      {"max_position_embeddings", spec.max_positions},
+      {"max_position_embeddings", UnstretchedPositions(spec)},
       {"rotary_base", spec.rope_theta},
       {"rotary_scaling", ScalingToJson(spec.rope_scaling)},
       {"tie_word_embeddings", spec.tied_head},
@@ -174,10 +173,10 @@ Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   spec.tied_head = json.Bool("tie_word_embeddings", false);
   spec.attention_bias = json.Bool("attn_bias", false);
   spec.mlp_bias = json.Bool("mlp_bias", false);
-  spec.bos_ids = Ids(json, "bos_token_id", spec.vocab_size);
-  spec.eos_ids = Ids(json, "eos_token_id", spec.vocab_size);
+  spec.bos_ids = ReadIds(json, "bos_token_id", spec.vocab_size);
+  spec.eos_ids = ReadIds(json, "eos_token_id", spec.vocab_size);
   if (const auto scaling = json.Object("rotary_scaling")) {
-    spec.rope_scaling = ReadRopeScaling(*scaling, spec.max_positions, spec.max_positions);
+    ReadRopeScaling(*scaling, spec.max_positions, spec);
   }
   ReadQuantAlgo(json, spec);
   config.sharding = ReadSharding(json);

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "checkpoint/sharding.h"
 #include "model/json_fields.h"
+#include "model/sharding.h"
 #include "model/spec.h"
 
 namespace tandem {

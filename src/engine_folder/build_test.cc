@@ -14,17 +14,9 @@ namespace fs = std::filesystem;
 
 // Reads every weight, as loading does.
 Status ReadAll(WeightSource& source) {
-  for (const WeightRole role : GlobalRoles()) {
-    const auto tensor = source.Get(role, 0, WeightPart::kWeight);
+  for (const WeightId& id : StoredWeights(source.spec())) {
+    const auto tensor = source.Get(id);
     if (!tensor.ok()) return tensor.status();
-  }
-  for (int64_t layer = 0; layer < source.spec().num_layers; ++layer) {
-    for (const WeightRole role : LayerRoles()) {
-      for (const WeightPart part : WeightParts(source.spec(), role)) {
-        const auto tensor = source.Get(role, layer, part);
-        if (!tensor.ok()) return tensor.status();
-      }
-    }
   }
   return source.Finish();
 }
@@ -76,14 +68,12 @@ TEST_F(BuildTest, AnEngineHoldsTheWeightsOfTheModelItCameFrom) {
     const auto hf = HfReader::Open(folder_ / "hf");
     ASSERT_TRUE(hf.ok());
     EXPECT_EQ(engine->source->spec(), (*hf)->spec());
-    for (const WeightRole role : LayerRoles()) {
-      for (const WeightPart part : WeightParts((*hf)->spec(), role)) {
-        const auto a = (*hf)->Get(role, 1, part);
-        const auto b = engine->source->Get(role, 1, part);
-        ASSERT_TRUE(a.ok() && b.ok());
-        ASSERT_EQ(a->shape, b->shape);
-        EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
-      }
+    for (const WeightId& id : StoredWeights((*hf)->spec())) {
+      const auto a = (*hf)->Get(id);
+      const auto b = engine->source->Get(id);
+      ASSERT_TRUE(a.ok() && b.ok());
+      ASSERT_EQ(a->shape, b->shape);
+      EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
     }
     EXPECT_TRUE(fs::exists(folder_ / "engine" / "tokenizer.json"));
   }
@@ -156,7 +146,7 @@ TEST_F(BuildTest, NamesTheDamagedSection) {
   const std::string good = *ReadTextFile(folder_ / "engine" / "rank0.engine");
   const auto engine = OpenEngine(folder_ / "engine");
   ASSERT_TRUE(engine.ok());
-  const auto tensor = engine->source->Get(WeightRole::kDown, 1, WeightPart::kWeight);
+  const auto tensor = engine->source->Get({WeightRole::kDown, 1});
   ASSERT_TRUE(tensor.ok());
   // Where that tensor's first bytes stand in the file.
   const std::string_view start(static_cast<const char*>(tensor->data), 64);

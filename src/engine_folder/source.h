@@ -8,10 +8,10 @@
 #include <optional>
 #include <string_view>
 
-#include "checkpoint/sharding.h"
 #include "engine_folder/build.h"
 #include "model/dummy_weights.h"
-#include "model/weights.h"
+#include "model/sharding.h"
+#include "model/weight_source.h"
 
 namespace tandem {
 

@@ -43,7 +43,7 @@ TEST_F(SourceTest, RecognisesFolderCheckpointAndEngine) {
     EXPECT_EQ(model->tokenizer_dir, folder_ / name);
     EXPECT_TRUE(fs::exists(model->tokenizer_dir / "generation_config.json"));
     EXPECT_EQ(model->limits.has_value(), kind == ModelSource::Kind::kEngine);
-    EXPECT_TRUE(model->weights->Get(WeightRole::kQuery, 0, WeightPart::kWeight).ok());
+    EXPECT_TRUE(model->weights->Get({WeightRole::kQuery, 0}).ok());
   }
 }
 

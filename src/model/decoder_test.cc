@@ -17,13 +17,12 @@ class RandomSource final : public WeightSource {
  public:
   RandomSource(ModelSpec spec, uint32_t seed) : spec_(std::move(spec)), seed_(seed) {}
   const ModelSpec& spec() const override { return spec_; }
-  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override {
-    const auto key = std::tuple(role, layer, part);
-    const bool bias = part == WeightPart::kBias;
-    if (const auto found = tensors_.find(key); found != tensors_.end()) return View(found->second);
-    const Shape shape = WeightShape(spec_, role, part);
-    std::mt19937 random(seed_ + 1000 * static_cast<uint32_t>(layer) +
-                        10 * static_cast<uint32_t>(role) + (bias ? 1 : 0));
+  Result<Tensor> Get(const WeightId& id) override {
+    const bool bias = id.part == WeightPart::kBias;
+    if (const auto found = tensors_.find(id); found != tensors_.end()) return View(found->second);
+    const Shape shape = WeightShape(spec_, id);
+    std::mt19937 random(seed_ + 1000 * static_cast<uint32_t>(id.layer) +
+                        10 * static_cast<uint32_t>(id.role) + (bias ? 1 : 0));
     const bool norm = shape.rank() == 1 && !bias;
     const float deviation = shape.rank() == 2 ? 1.0f / std::sqrt(float(shape[1])) : 0.2f;
     std::normal_distribution<float> normal(norm ? 1.0f : 0.0f, deviation);
@@ -31,7 +30,7 @@ class RandomSource final : public WeightSource {
     for (float& value : values) value = normal(random);
     Stored stored{shape, Buffer::OnHost(values.size() * SizeOf(spec_.dtype))};
     ConvertElements({values.data(), DType::kF32, shape, Device{}}, View(stored));
-    return View(tensors_.emplace(key, std::move(stored)).first->second);
+    return View(tensors_.emplace(id, std::move(stored)).first->second);
   }
 
  private:
@@ -42,7 +41,7 @@ class RandomSource final : public WeightSource {
   Tensor View(const Stored& stored) const { return stored.buffer.View(spec_.dtype, stored.shape); }
   ModelSpec spec_;
   uint32_t seed_;
-  std::map<std::tuple<WeightRole, int64_t, WeightPart>, Stored> tensors_;
+  std::map<WeightId, Stored> tensors_;
 };
 
 ModelSpec TinySpec(DType dtype) {
@@ -88,7 +87,8 @@ const Variant kVariants[] = {
     {"biases", [](ModelSpec& spec) { spec.attention_bias = spec.mlp_bias = true; }},
     {"linear",
      [](ModelSpec& spec) {
-       spec.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4};
+       spec.rope_scaling = {
+           .kind = RopeScaling::Kind::kLinear, .factor = 4, .original_max_positions = 16};
      }},
     {"llama3",
      [](ModelSpec& spec) { spec.rope_scaling = {RopeScaling::Kind::kLlama3, 8.0, 1.0, 4.0, 32}; }},
@@ -154,34 +154,24 @@ TEST(Decoder, RunsWithoutRowsThatWantLogits) {
 
 TEST(LoadWeights, TakesTheBytesItSaid) {
   const auto backend = CpuBackend("auto");
-  for (const bool bias : {false, true}) {
+  for (const Variant& variant : kVariants) {
     ModelSpec spec = TinySpec(DType::kBF16);
-    spec.attention_bias = spec.mlp_bias = bias;
+    variant.change(spec);
     RandomSource source(spec, 1);
     const auto weights = LoadWeights(source, *backend, 64);
     ASSERT_TRUE(weights.ok());
-    const Weights& loaded = **weights;
-    const auto linear = [](const ops::LinearWeight& weight) {
-      return weight.data.bytes() + weight.bias.bytes() + weight.scales.bytes();
-    };
-    size_t bytes = loaded.embedding.bytes() + linear(loaded.head) + loaded.final_norm.bytes() +
-                   loaded.rope_cos.bytes() + loaded.rope_sin.bytes();
-    for (const LayerWeights& layer : loaded.layers) {
-      bytes += layer.input_norm.bytes() + layer.post_norm.bytes() + linear(layer.qkv) +
-               linear(layer.out) + linear(layer.gate_up) + linear(layer.down);
-    }
-    EXPECT_EQ(WeightBytes(spec, *backend, 64), static_cast<int64_t>(bytes));
+    EXPECT_EQ(WeightBytes(spec, *backend, 64), (*weights)->bytes);
   }
 }
 
 TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {
   RandomSource source(TinySpec(DType::kBF16), 1);
   const auto backend = CpuBackend("auto");
-  const auto weights = LoadWeights(source, *backend, 8, {}, DType::kF8E4M3);
+  const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);
+  const auto weights = LoadWeights(source, *backend, 8, {}, fp8);
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
-  EXPECT_EQ(CheckLoadable(source.spec(), *backend, DType::kF8E4M3).message(),
-            weights.status().message());
+  EXPECT_EQ(CheckLoadable(source.spec(), *backend, fp8).message(), weights.status().message());
   EXPECT_TRUE(CheckLoadable(source.spec(), *backend).ok());
 }
 
@@ -189,7 +179,7 @@ TEST(LoadWeights, SaysWhatTheSourceSays) {
   class Broken final : public WeightSource {
    public:
     const ModelSpec& spec() const override { return spec_; }
-    Result<Tensor> Get(WeightRole, int64_t, WeightPart) override {
+    Result<Tensor> Get(const WeightId&) override {
       return NotFound("model.safetensors: tensor \"lm_head.weight\" is missing");
     }
     ModelSpec spec_ = TinySpec(DType::kF32);

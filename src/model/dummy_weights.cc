@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "model/families.h"
+
 namespace tandem {
 namespace {
 
@@ -14,11 +16,10 @@ using ops::RandomWords;
 // -15 to -8, which makes scores of some units out of keys and hidden states of ordinary size; of
 // one that adds to the residual from -47 to -32. Float16 does not reach so far down: there all go
 // from -7 to 0, and LayerNormScale makes them small.
-RandomWords WeightWords(DType dtype, uint64_t key, WeightRole role) {
+RandomWords WeightWords(DType dtype, uint64_t key, DummyValues values) {
   if (dtype == DType::kF16) return {key, 0x9fff9fff9fff9fffu, 0x2000200020002000u};
-  const bool to_residual = role == WeightRole::kAttentionOut || role == WeightRole::kDown;
-  const uint64_t set = to_residual ? 0x28002800u : 0x38003800u;
-  const uint64_t keep = role == WeightRole::kQuery ? 0x83ff83ffu : 0x87ff87ffu;
+  const uint64_t set = values == DummyValues::kToResidual ? 0x28002800u : 0x38003800u;
+  const uint64_t keep = values == DummyValues::kScores ? 0x83ff83ffu : 0x87ff87ffu;
   if (dtype == DType::kBF16) return {key, keep << 32 | keep, set << 32 | set};
   return {key, (keep << 32 | keep) | 0x00ffffff00ffffffu, (set << 32 | set) & 0xff000000ff000000u};
 }
@@ -28,6 +29,12 @@ RandomWords VectorWords(DType dtype, uint64_t key) {
   if (dtype == DType::kBF16) return {key, 0x807f807f807f807fu, 0x3f803f803f803f80u};
   if (dtype == DType::kF16) return {key, 0x83ff83ff83ff83ffu, 0x3c003c003c003c00u};
   return {key, 0x807fffff807fffffu, 0x3f8000003f800000u};
+}
+
+// Every weight has random numbers of its own, whatever the order in which they are asked for.
+uint64_t StreamOf(const WeightId& id) {
+  constexpr uint64_t kMaxRoles = 256;
+  return 1 + static_cast<uint64_t>(id.layer) * kMaxRoles + static_cast<uint64_t>(id.role);
 }
 
 constexpr int64_t kGrainBytes = int64_t{256} << 10;  // a thread's piece: some tens of microseconds
@@ -66,7 +73,7 @@ Result<std::unique_ptr<DummySource>> DummySource::FromConfig(const std::string& 
 Result<std::unique_ptr<DummySource>> DummySource::FromSpec(ModelSpec spec,
                                                            const DummyOptions& options) {
   spec.tied_head = false;
-  spec.fp8_linears = spec.fixed_input_scales = false;
+  spec.quantization = {};
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   if (!(options.agreement >= 0.0 && options.agreement <= 1.0)) {
     return InvalidArgument("the agreement of a dummy draft must lie between 0 and 1");
@@ -139,9 +146,9 @@ void DummySource::Release() {
   }
 }
 
-void DummySource::FillRandom(const Tensor& out, uint64_t stream, WeightRole role) {
+void DummySource::FillRandom(const Tensor& out, uint64_t stream, DummyValues values) {
   const uint64_t key = ops::ScrambleBits(options_.seed + stream * ops::kCounterStep);
-  const RandomWords words = WeightWords(spec_.dtype, key, role);
+  const RandomWords words = WeightWords(spec_.dtype, key, values);
   if (out.device.kind == Device::Kind::kCuda) return options_.backend->FillRandom(out, words);
   auto* bytes = static_cast<std::byte*>(out.data);
   pool_.ParallelFor(out.NumBytes(), kGrainBytes, [&](int64_t begin, int64_t end) {
@@ -178,44 +185,35 @@ void DummySource::FillConstant(const Tensor& out, float value) {
 }
 
 // Only the layers' products are large and random; all else is made on the host.
-bool DummySource::MadeOnBackend(WeightRole role, WeightPart part) const {
-  if (options_.backend == nullptr || part == WeightPart::kBias) return false;
-  switch (role) {
-    case WeightRole::kEmbedding:
-    case WeightRole::kHead:
-    case WeightRole::kFinalNorm:
-    case WeightRole::kInputNorm:
-    case WeightRole::kPostNorm:
-      return false;
-    default:
-      return options_.backend->device().kind != Device::Kind::kCpu;
-  }
+bool DummySource::MadeOnBackend(const WeightId& id) const {
+  return options_.backend != nullptr && id.part == WeightPart::kWeight &&
+         RowOf(id.role).quantizable && options_.backend->device().kind != Device::Kind::kCpu;
 }
 
-Result<Tensor> DummySource::Get(WeightRole role, int64_t layer, WeightPart part) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor out,
-                          Scratch(WeightShape(spec_, role, part), MadeOnBackend(role, part)));
-  const auto scale = static_cast<float>(LayerNormScale());
-  if (part == WeightPart::kBias) {
+Result<Tensor> DummySource::Get(const WeightId& id) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out, Scratch(WeightShape(spec_, id), MadeOnBackend(id)));
+  if (id.part == WeightPart::kBias) {
     FillConstant(out, 0.0f);
     return out;
   }
-  switch (role) {
-    case WeightRole::kEmbedding:
+  const DummyValues values = RowOf(id.role).dummy;
+  switch (values) {
+    case DummyValues::kEmbedding:
       FillVectors(out, [this](int64_t row) { return map_.VectorOfEmbedding(row); });
       break;
-    case WeightRole::kHead:
+    case DummyValues::kHead:
       FillVectors(out, [this](int64_t row) { return map_.VectorOfHead(row); });
       break;
-    case WeightRole::kFinalNorm:
+    case DummyValues::kOnes:
       FillConstant(out, 1.0f);
       break;
-    case WeightRole::kInputNorm:
-    case WeightRole::kPostNorm:
-      FillConstant(out, spec_.dtype == DType::kF16 ? scale : 1.0f);
+    case DummyValues::kLayerNorm:
+      FillConstant(out, spec_.dtype == DType::kF16 ? static_cast<float>(LayerNormScale()) : 1.0f);
       break;
-    default:
-      FillRandom(out, 1 + static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(role), role);
+    case DummyValues::kProduct:
+    case DummyValues::kScores:
+    case DummyValues::kToResidual:
+      FillRandom(out, StreamOf(id), values);
   }
   return out;
 }

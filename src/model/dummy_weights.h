@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "model/weights.h"
+#include "model/weight_source.h"
+#include "ops/backend.h"
 
 namespace tandem {
 
@@ -60,7 +61,7 @@ class DummySource final : public WeightSource {
                                                        const DummyOptions& options = {});
 
   const ModelSpec& spec() const override { return spec_; }
-  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override;
+  Result<Tensor> Get(const WeightId& id) override;
   void Release() override;
 
   const DummyMap& map() const { return map_; }
@@ -72,10 +73,10 @@ class DummySource final : public WeightSource {
     size_t used = 0;
   };
   Result<Tensor> Scratch(const Shape& shape, bool on_backend);
-  bool MadeOnBackend(WeightRole role, WeightPart part) const;
-  // Fills with random signs and mantissas over several binades, those that suit the role, the
-  // stream being that of the weight.
-  void FillRandom(const Tensor& out, uint64_t stream, WeightRole role);
+  bool MadeOnBackend(const WeightId& id) const;
+  // Fills with random signs and mantissas over several binades, those that suit the kind of values.
+  // The stream is the weight's.
+  void FillRandom(const Tensor& out, uint64_t stream, DummyValues values);
   // Row i becomes the random vector number row_of(i).
   template <typename RowOf>
   void FillVectors(const Tensor& out, RowOf row_of);

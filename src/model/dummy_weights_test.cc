@@ -116,7 +116,7 @@ TEST(DummyWeights, ADraftFollowsItsOwnMap) {
 
 TEST(DummyWeights, LayerWeightsUseSignsMantissasAndManyBinades) {
   const auto source = Make(SmallSpec(DType::kBF16));
-  const auto tensor = source->Get(WeightRole::kGate, 1, WeightPart::kWeight);
+  const auto tensor = source->Get({WeightRole::kGate, 1});
   ASSERT_TRUE(tensor.ok());
   std::set<int> exponents;
   std::set<int> mantissas;
@@ -143,8 +143,8 @@ TEST(DummyWeights, ScoresAreOfSomeUnits) {
       spec.num_heads = 2;
       spec.head_dim = 64;
       const auto source = Make(spec);
-      const Tensor query = source->Get(WeightRole::kQuery, 1, WeightPart::kWeight).value();
-      const Tensor key = source->Get(WeightRole::kKey, 1, WeightPart::kWeight).value();
+      const Tensor query = source->Get({WeightRole::kQuery, 1}).value();
+      const Tensor key = source->Get({WeightRole::kKey, 1}).value();
       // Hidden states behind a norm are about 1; a product's deviation is the weights' length.
       double squares = 0.0;
       for (int64_t dim = 0; dim < spec.head_dim; ++dim) {
@@ -161,20 +161,20 @@ TEST(DummyWeights, TheSameWhateverTheOrderAndThreads) {
   const auto one = Make(SmallSpec(DType::kF16), {.seed = 5});
   auto two = DummySource::FromSpec(SmallSpec(DType::kF16), {.seed = 5, .num_threads = 1});
   ASSERT_TRUE(two.ok());
-  ASSERT_TRUE(one->Get(WeightRole::kUp, 0, WeightPart::kWeight).ok());
+  ASSERT_TRUE(one->Get({WeightRole::kUp, 0}).ok());
   one->Release();
-  const auto a = one->Get(WeightRole::kDown, 2, WeightPart::kWeight);
-  const auto b = (*two)->Get(WeightRole::kDown, 2, WeightPart::kWeight);
+  const auto a = one->Get({WeightRole::kDown, 2});
+  const auto b = (*two)->Get({WeightRole::kDown, 2});
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
 }
 
 TEST(DummyWeights, AModelInFp8IsMadeInItsOtherType) {
   ModelSpec spec = SmallSpec(DType::kBF16);
-  spec.fp8_linears = spec.fixed_input_scales = true;
+  spec.quantization = Fp8Scheme(QuantScheme::Inputs::kStatic);
   const auto source = Make(spec);
-  EXPECT_FALSE(source->spec().fp8_linears);
-  EXPECT_EQ(source->Get(WeightRole::kUp, 0, WeightPart::kWeight)->dtype, DType::kBF16);
+  EXPECT_TRUE(source->spec().quantization.is_plain());
+  EXPECT_EQ(source->Get({WeightRole::kUp, 0})->dtype, DType::kBF16);
 }
 
 TEST(DummyWeights, RefusesAMapOrShareThatCannotBe) {

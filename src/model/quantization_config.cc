@@ -3,79 +3,82 @@
 #include <optional>
 #include <string>
 
+#include "model/hf_config.h"
+
 namespace tandem {
 namespace {
 
+using Inputs = QuantScheme::Inputs;
+
 constexpr const char* kSupported =
-    " is not supported; supported are fp8 (e4m3) weights with one scale or one a row: "
+    "; supported are fp8 (e4m3) weights with one scale or one a row: "
     "compressed-tensors (float-quantized), fp8 (no blocks) and modelopt (FP8)";
 
-void Refuse(const JsonFields& json, const char* key) {
-  json.Fail(key, json.Shown(key) + kSupported);
-}
+void RefuseScheme(const JsonFields& json, const char* key) { Refuse(json, key, kSupported); }
 
 void RequireFp8(const JsonFields& scheme) {
-  if (scheme.Int("num_bits") != 8) Refuse(scheme, "num_bits");
-  if (scheme.Text("type") != "float") Refuse(scheme, "type");
+  if (scheme.Int("num_bits") != 8) RefuseScheme(scheme, "num_bits");
+  if (scheme.Text("type") != "float") RefuseScheme(scheme, "type");
 }
 
-// One of config_groups. True when its inputs have fixed scales.
-bool ReadGroup(const JsonFields& group) {
+// How inputs are rounded, by one of config_groups.
+Inputs ReadGroup(const JsonFields& group) {
   const auto weights = group.Object("weights");
   if (!weights) {
     group.Fail("weights", "is missing");
-    return false;
+    return Inputs::kPlain;
   }
   RequireFp8(*weights);
   const std::string strategy = weights->Text("strategy");
-  if (strategy != "tensor" && strategy != "channel") Refuse(*weights, "strategy");
-  if (group.Has("output_activations")) Refuse(group, "output_activations");
+  if (strategy != "tensor" && strategy != "channel") RefuseScheme(*weights, "strategy");
+  if (group.Has("output_activations")) RefuseScheme(group, "output_activations");
   const auto inputs = group.Object("input_activations");
   if (!inputs) {
     group.Fail("input_activations", "is missing; weights alone in fp8 are not supported");
-    return false;
+    return Inputs::kPlain;
   }
   RequireFp8(*inputs);
   const bool dynamic = inputs->Bool("dynamic", false);
-  if (inputs->Text("strategy") != (dynamic ? "token" : "tensor")) Refuse(*inputs, "strategy");
-  return !dynamic;
+  if (inputs->Text("strategy") != (dynamic ? "token" : "tensor")) RefuseScheme(*inputs, "strategy");
+  return dynamic ? Inputs::kDynamic : Inputs::kStatic;
 }
 
-bool ReadCompressedTensors(const JsonFields& json) {
-  if (json.Text("format") != "float-quantized") Refuse(json, "format");
+Inputs ReadCompressedTensors(const JsonFields& json) {
+  if (json.Text("format") != "float-quantized") RefuseScheme(json, "format");
   if (const auto transforms = json.Object("transform_config");
       transforms && !transforms->Keys().empty()) {
-    Refuse(json, "transform_config");
+    RefuseScheme(json, "transform_config");
   }
   const auto groups = json.Object("config_groups");
   if (!groups || groups->Keys().empty()) {
     json.Fail("config_groups", "is missing");
-    return false;
+    return Inputs::kPlain;
   }
-  std::optional<bool> fixed;
+  std::optional<Inputs> inputs;
   for (const std::string& name : groups->Keys()) {
     const auto group = groups->Object(name);
-    const bool group_fixed = group && ReadGroup(*group);
-    if (fixed.value_or(group_fixed) != group_fixed) {
+    const Inputs of_group = group ? ReadGroup(*group) : Inputs::kPlain;
+    if (inputs.value_or(of_group) != of_group) {
       groups->Fail(name, "differs from the other groups in its input_activations");
     }
-    fixed = group_fixed;
+    inputs = of_group;
   }
-  return *fixed;
+  return *inputs;
 }
 
 // vLLM's own format; a dynamic scale of a whole batch becomes one a row, which is finer.
-bool ReadFp8(const JsonFields& json) {
-  if (json.Has("weight_block_size")) Refuse(json, "weight_block_size");
+Inputs ReadFp8(const JsonFields& json) {
+  if (json.Has("weight_block_size")) RefuseScheme(json, "weight_block_size");
   const std::string scheme = json.Text("activation_scheme");
-  if (scheme != "static" && scheme != "dynamic") Refuse(json, "activation_scheme");
-  return scheme == "static";
+  if (scheme != "static" && scheme != "dynamic") RefuseScheme(json, "activation_scheme");
+  return scheme == "static" ? Inputs::kStatic : Inputs::kDynamic;
 }
 
-bool ReadModelOpt(const JsonFields& json) {
+Inputs ReadModelOpt(const JsonFields& json) {
   const std::string algorithm = json.Text("quant_algo");
-  if (algorithm != "FP8" && algorithm != "FP8_PER_CHANNEL_PER_TOKEN") Refuse(json, "quant_algo");
-  return algorithm == "FP8";
+  if (algorithm != "FP8" && algorithm != "FP8_PER_CHANNEL_PER_TOKEN")
+    RefuseScheme(json, "quant_algo");
+  return algorithm == "FP8" ? Inputs::kStatic : Inputs::kDynamic;
 }
 
 }  // namespace
@@ -84,15 +87,14 @@ void ReadQuantization(const JsonFields& config, ModelSpec& spec) {
   const auto json = config.Object("quantization_config");
   if (!json) return;
   const std::string method = json->Text("quant_method");
-  spec.fp8_linears = true;
   if (method == "compressed-tensors") {
-    spec.fixed_input_scales = ReadCompressedTensors(*json);
+    spec.quantization = Fp8Scheme(ReadCompressedTensors(*json));
   } else if (method == "fp8") {
-    spec.fixed_input_scales = ReadFp8(*json);
+    spec.quantization = Fp8Scheme(ReadFp8(*json));
   } else if (method == "modelopt") {
-    spec.fixed_input_scales = ReadModelOpt(*json);
+    spec.quantization = Fp8Scheme(ReadModelOpt(*json));
   } else {
-    Refuse(*json, "quant_method");
+    RefuseScheme(*json, "quant_method");
   }
 }
 

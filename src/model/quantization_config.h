@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-// Sets the spec's fp8 fields. Whatever is not computed here becomes the fault of `config`, by its
+// Sets the spec's quantization. Whatever is not computed here becomes the fault of `config`, by its
 // key. Which modules were left out ("ignore") is not read: the types of the stored weights tell.
 void ReadQuantization(const JsonFields& config, ModelSpec& spec);
 

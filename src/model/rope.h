@@ -9,9 +9,9 @@
 
 namespace tandem {
 
-// Angle per position of each pair of dimensions, [head_dim / 2]. `max_positions` matters to dynamic
-// scaling alone: its base is fixed for the longest context served, since cached keys keep their
-// angle.
+// Angle per position of each pair of dimensions, [head_dim / 2]. `max_positions`: the longest
+// context served. It matters to dynamic scaling alone, whose base is fixed for that length because
+// cached keys keep their angle: up to the original context it is the unscaled one.
 std::vector<double> RopeFrequencies(const ModelSpec& spec, int64_t max_positions);
 
 // Fills cos and sin, [max_positions, head_dim / 2] fp32 each.

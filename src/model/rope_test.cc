@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "model/families.h"
 #include "tensor/buffer.h"
 
 namespace tandem {
@@ -29,7 +30,6 @@ TEST(Rope, LinearDividesEveryFrequency) {
   ModelSpec spec = HeadOf(8, 10000.0);
   spec.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4.0};
   EXPECT_DOUBLE_EQ(RopeFrequencies(spec, 2048)[0], 0.25);
-  EXPECT_EQ(spec.max_context(), 8192);
 }
 
 TEST(Rope, DynamicChangesTheBaseBeyondTheTrainedContext) {
@@ -39,6 +39,17 @@ TEST(Rope, DynamicChangesTheBaseBeyondTheTrainedContext) {
   // n = 2 M, s = 2: base * (2 * 2 - 1)^(8 / 6).
   const double base = 10000.0 * std::pow(3.0, 8.0 / 6.0);
   EXPECT_NEAR(RopeFrequencies(spec, 4096)[1], std::pow(base, -0.25), 1e-15);
+}
+
+// What a config's own context makes of the angles, when all of it is served.
+TEST(Rope, DynamicTakesEffectOverTheContextThatAConfigGives) {
+  const auto spec = SpecFromHfConfig(
+      R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+          "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "max_position_embeddings": 2048, "rope_scaling": {"type": "dynamic", "factor": 2}})");
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  const double base = 10000.0 * std::pow(3.0, 16.0 / 14.0);
+  EXPECT_NEAR(RopeFrequencies(*spec, spec->max_positions)[1], std::pow(base, -0.125), 1e-15);
 }
 
 TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {

@@ -16,16 +16,11 @@ constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
-constexpr int64_t kMaxPositions = int64_t{1} << 28;
 
-struct ScalingName {
-  RopeScaling::Kind kind;
-  const char* name;
-};
-constexpr std::array kScalingNames = {ScalingName{RopeScaling::Kind::kNone, "none"},
-                                      ScalingName{RopeScaling::Kind::kLinear, "linear"},
-                                      ScalingName{RopeScaling::Kind::kDynamic, "dynamic"},
-                                      ScalingName{RopeScaling::Kind::kLlama3, "llama3"}};
+// In the order of their enums.
+constexpr std::array<std::string_view, 4> kScalingNames = {"none", "linear", "dynamic", "llama3"};
+constexpr std::array<std::string_view, 2> kElementNames = {"plain", "fp8_e4m3"};
+constexpr std::array<std::string_view, 3> kInputNames = {"plain", "dynamic", "static"};
 
 Status CheckRange(const char* field, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return {};
@@ -43,10 +38,9 @@ Status CheckScaling(const RopeScaling& scaling) {
   if (scaling.kind == RopeScaling::Kind::kNone) return {};
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.factor", scaling.factor));
   if (scaling.factor < 1.0) return InvalidArgument("rope_scaling.factor must be at least 1");
-  if (scaling.kind == RopeScaling::Kind::kLinear) return {};
   TANDEM_RETURN_IF_ERROR(CheckRange("rope_scaling.original_max_positions",
                                     scaling.original_max_positions, kMaxPositions));
-  if (scaling.kind == RopeScaling::Kind::kDynamic) return {};
+  if (scaling.kind != RopeScaling::Kind::kLlama3) return {};
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.low_freq_factor", scaling.low_freq_factor));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.high_freq_factor", scaling.high_freq_factor));
   if (scaling.low_freq_factor < scaling.high_freq_factor) return {};
@@ -71,16 +65,23 @@ std::vector<int32_t> ToIds(const std::vector<int64_t>& values) {
   return ids;
 }
 
+// The enum value of that name.
+template <typename Enum, size_t kCount>
+Enum NamedValue(const JsonFields& json, std::string_view key,
+                const std::array<std::string_view, kCount>& names) {
+  const std::string name = json.Text(key);
+  std::string known;
+  for (size_t i = 0; i < kCount; ++i) {
+    if (names[i] == name) return static_cast<Enum>(i);
+    known += (i == 0 ? "" : ", ") + std::string(names[i]);
+  }
+  json.Fail(key, json.Shown(key) + " is none of " + known);
+  return Enum{};
+}
+
 RopeScaling ScalingFromJson(const JsonFields& json) {
   RopeScaling scaling;
-  const std::string name = json.Text("kind");
-  const auto* found = std::find_if(kScalingNames.begin(), kScalingNames.end(),
-                                   [&](const ScalingName& row) { return row.name == name; });
-  if (found == kScalingNames.end()) {
-    json.Fail("kind", "\"" + name + "\" is none of none, linear, dynamic, llama3");
-    return scaling;
-  }
-  scaling.kind = found->kind;
+  scaling.kind = NamedValue<RopeScaling::Kind>(json, "kind", kScalingNames);
   scaling.factor = json.Number("factor", scaling.factor);
   scaling.low_freq_factor = json.Number("low_freq_factor", scaling.low_freq_factor);
   scaling.high_freq_factor = json.Number("high_freq_factor", scaling.high_freq_factor);
@@ -88,45 +89,17 @@ RopeScaling ScalingFromJson(const JsonFields& json) {
   return scaling;
 }
 
-// Elements of the linear weights of a layer.
-int64_t LayerLinears(const ModelSpec& spec) {
-  return (spec.qkv_rows() + spec.num_heads * spec.head_dim + 3 * spec.intermediate_size) *
-         spec.hidden_size;
-}
-
-// Rows of the linear weights of a layer: their scales, where they have any.
-int64_t LayerLinearRows(const ModelSpec& spec) {
-  return spec.qkv_rows() + 2 * spec.intermediate_size + 2 * spec.hidden_size;
-}
-
-int64_t LayerParameters(const ModelSpec& spec) {
-  const int64_t hidden = spec.hidden_size;
-  const int64_t biases = (spec.attention_bias ? spec.qkv_rows() + hidden : 0) +
-                         (spec.mlp_bias ? 2 * spec.intermediate_size + hidden : 0);
-  return LayerLinears(spec) + biases + 2 * hidden;
+QuantScheme SchemeFromJson(const JsonFields& json) {
+  QuantScheme scheme;
+  scheme.element = NamedValue<QuantScheme::Element>(json, "element", kElementNames);
+  scheme.block_rows = json.Int("block_rows", 0);
+  scheme.block_columns = json.Int("block_columns", 0);
+  scheme.zero_points = json.Bool("zero_points", false);
+  scheme.inputs = NamedValue<QuantScheme::Inputs>(json, "inputs", kInputNames);
+  return scheme;
 }
 
 }  // namespace
-
-int64_t ModelSpec::NumParameters() const {
-  const int64_t table = vocab_size * hidden_size;
-  return num_layers * LayerParameters(*this) + hidden_size + (tied_head ? 1 : 2) * table;
-}
-
-int64_t ModelSpec::StepWeightBytes() const {
-  const int64_t read = num_layers * LayerParameters(*this) + hidden_size + vocab_size * hidden_size;
-  const auto element = static_cast<int64_t>(SizeOf(dtype));
-  if (!fp8_linears) return read * element;
-  const int64_t fp8 = LayerLinears(*this) + LayerLinearRows(*this) * int64_t{sizeof(float)};
-  return (read - num_layers * LayerLinears(*this)) * element + num_layers * fp8;
-}
-
-int64_t ModelSpec::max_context() const {
-  const bool stretched = rope_scaling.kind == RopeScaling::Kind::kLinear ||
-                         rope_scaling.kind == RopeScaling::Kind::kDynamic;
-  if (!stretched) return max_positions;
-  return static_cast<int64_t>(static_cast<double>(max_positions) * rope_scaling.factor);
-}
 
 Status ValidateSpec(const ModelSpec& spec) {
   TANDEM_RETURN_IF_ERROR(CheckRange("vocab_size", spec.vocab_size, kMaxVocab));
@@ -150,9 +123,7 @@ Status ValidateSpec(const ModelSpec& spec) {
     return InvalidArgument("dtype is " + std::string(DTypeName(spec.dtype)) +
                            "; it must be float32, float16 or bfloat16");
   }
-  if (spec.fixed_input_scales && !spec.fp8_linears) {
-    return InvalidArgument("fixed_input_scales is true, which fp8_linears alone can have");
-  }
+  TANDEM_RETURN_IF_ERROR(CheckScheme(spec.quantization));
   TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm_epsilon));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", spec.rope_theta));
   TANDEM_RETURN_IF_ERROR(CheckScaling(spec.rope_scaling));
@@ -162,6 +133,7 @@ Status ValidateSpec(const ModelSpec& spec) {
 
 std::string SpecToJson(const ModelSpec& spec) {
   const RopeScaling& scaling = spec.rope_scaling;
+  const QuantScheme& scheme = spec.quantization;
   const nlohmann::ordered_json json = {
       {"family", spec.family},
       {"architecture", spec.architecture},
@@ -177,7 +149,7 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"norm_epsilon", spec.norm_epsilon},
       {"rope_theta", spec.rope_theta},
       {"rope_scaling",
-       {{"kind", kScalingNames[static_cast<size_t>(scaling.kind)].name},
+       {{"kind", kScalingNames[static_cast<size_t>(scaling.kind)]},
         {"factor", scaling.factor},
         {"low_freq_factor", scaling.low_freq_factor},
         {"high_freq_factor", scaling.high_freq_factor},
@@ -185,8 +157,12 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"tied_head", spec.tied_head},
       {"attention_bias", spec.attention_bias},
       {"mlp_bias", spec.mlp_bias},
-      {"fp8_linears", spec.fp8_linears},
-      {"fixed_input_scales", spec.fixed_input_scales},
+      {"quantization",
+       {{"element", kElementNames[static_cast<size_t>(scheme.element)]},
+        {"block_rows", scheme.block_rows},
+        {"block_columns", scheme.block_columns},
+        {"zero_points", scheme.zero_points},
+        {"inputs", kInputNames[static_cast<size_t>(scheme.inputs)]}}},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},
   };
@@ -220,8 +196,9 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   spec.tied_head = json.Bool("tied_head", false);
   spec.attention_bias = json.Bool("attention_bias", false);
   spec.mlp_bias = json.Bool("mlp_bias", false);
-  spec.fp8_linears = json.Bool("fp8_linears", false);
-  spec.fixed_input_scales = json.Bool("fixed_input_scales", false);
+  if (const auto scheme = json.Object("quantization")) {
+    spec.quantization = SchemeFromJson(*scheme);
+  }
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));
   TANDEM_RETURN_IF_ERROR(json.status());

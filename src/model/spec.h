@@ -8,9 +8,13 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/quant_scheme.h"
 #include "tensor/dtype.h"
 
 namespace tandem {
+
+// Far above every published model, low enough that products of three sizes fit in 63 bits.
+constexpr int64_t kMaxPositions = int64_t{1} << 28;
 
 struct RopeScaling {
   enum class Kind { kNone, kLinear, kDynamic, kLlama3 };
@@ -18,6 +22,7 @@ struct RopeScaling {
   double factor = 1.0;
   double low_freq_factor = 1.0;   // llama3
   double high_freq_factor = 4.0;  // llama3
+  // The context before it was stretched. Linear and dynamic scaling stretch it by their factor.
   int64_t original_max_positions = 0;
   bool operator==(const RopeScaling&) const = default;
 };
@@ -33,28 +38,18 @@ struct ModelSpec {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   int64_t intermediate_size = 0;
-  int64_t max_positions = 0;  // as trained; see max_context()
+  int64_t max_positions = 0;  // the longest context that makes sense, after rope_scaling
   double norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;
   bool tied_head = false;
   bool attention_bias = false;
   bool mlp_bias = false;
-  // The layers' linear weights are fp8 (e4m3), each with a scale a row; the rest is of `dtype`.
-  bool fp8_linears = false;
-  // With fp8_linears: each also has the scale of its inputs, calibrated; otherwise inputs that are
-  // rounded are scaled row by row, by their own largest value.
-  bool fixed_input_scales = false;
+  QuantScheme quantization;  // of the layers' products; the rest is of `dtype`
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 
-  // The longest context that makes sense: linear and dynamic scaling stretch max_positions by their
-  // factor.
-  int64_t max_context() const;
   int64_t qkv_rows() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
-  // Weights read in one decode step, the embedding look-up not counted.
-  int64_t StepWeightBytes() const;
-  int64_t NumParameters() const;
   // Keys and values of one token over all layers.
   int64_t KvBytesPerToken(DType kv_dtype) const {
     return num_layers * 2 * num_kv_heads * head_dim * static_cast<int64_t>(SizeOf(kv_dtype));

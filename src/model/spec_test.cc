@@ -55,14 +55,13 @@ TEST(HfConfig, ReadsLlama32AsBothVersionsOfTransformersWriteIt) {
   EXPECT_EQ(spec.head_dim, 64);
   EXPECT_EQ(spec.num_kv_heads, 8);
   EXPECT_EQ(spec.max_positions, 131072);
-  EXPECT_EQ(spec.max_context(), 131072);
   EXPECT_EQ(spec.rope_theta, 500000.0);
   EXPECT_EQ(spec.rope_scaling, (RopeScaling{RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192}));
   EXPECT_TRUE(spec.tied_head);
   EXPECT_EQ(spec.bos_ids, std::vector<int32_t>{128000});
   EXPECT_EQ(spec.eos_ids, (std::vector<int32_t>{128001, 128008, 128009}));
-  EXPECT_EQ(spec.NumParameters(), 1235814400);
-  EXPECT_EQ(spec.StepWeightBytes(), int64_t{2} * 1235814400);
+  EXPECT_EQ(NumParameters(spec), 1235814400);
+  EXPECT_EQ(StepWeightBytes(spec), int64_t{2} * 1235814400);
   EXPECT_EQ(spec.KvBytesPerToken(DType::kBF16), 32768);
 }
 
@@ -99,13 +98,14 @@ TEST(HfConfig, ReadsEveryScalingInBothSpellings) {
   const ModelSpec linear = MustParse(Small(R"("rope_scaling": {"type": "linear", "factor": 2})"));
   EXPECT_EQ(linear.rope_scaling.kind, RopeScaling::Kind::kLinear);
   EXPECT_EQ(linear.rope_scaling.factor, 2.0);
-  EXPECT_EQ(linear.max_context(), 4096);
+  EXPECT_EQ(linear.rope_scaling.original_max_positions, 2048);
+  EXPECT_EQ(linear.max_positions, 4096);
   const ModelSpec dynamic = MustParse(
       Small(R"("rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6})"));
   EXPECT_EQ(dynamic.rope_scaling.kind, RopeScaling::Kind::kDynamic);
   EXPECT_EQ(dynamic.rope_scaling.original_max_positions, 2048);
   EXPECT_EQ(dynamic.rope_theta, 1e6);
-  EXPECT_EQ(dynamic.max_context(), 8192);
+  EXPECT_EQ(dynamic.max_positions, 8192);
 }
 
 TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
@@ -113,10 +113,10 @@ TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
       R"("attention_bias": true, "mlp_bias": true, "head_dim": 32, "num_key_value_heads": 2)"));
   EXPECT_TRUE(spec.attention_bias && spec.mlp_bias);
   EXPECT_EQ(spec.qkv_rows(), 8 * 32);
-  EXPECT_EQ(WeightShape(spec, WeightRole::kAttentionOut, WeightPart::kWeight), (Shape{64, 128}));
-  EXPECT_EQ(WeightShape(spec, WeightRole::kKey, WeightPart::kBias), (Shape{64}));
-  EXPECT_TRUE(HasBias(spec, WeightRole::kDown));
-  EXPECT_FALSE(HasBias(spec, WeightRole::kHead));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kAttentionOut}), (Shape{64, 128}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kKey, 0, WeightPart::kBias}), (Shape{64}));
+  EXPECT_TRUE(HasBias(spec, WeightRole::kDown, 0));
+  EXPECT_FALSE(HasBias(spec, WeightRole::kHead, 0));
 }
 
 // A compressed-tensors config of one group.
@@ -134,33 +134,34 @@ constexpr const char* kTokenInputs =
 TEST(HfConfig, ReadsFp8Weights) {
   struct Case {
     std::string config;
-    bool fixed_input_scales;
+    QuantScheme::Inputs inputs;
   };
+  using Inputs = QuantScheme::Inputs;
   const Case cases[] = {
-      {Group(kFp8Channel, kTokenInputs), false},
+      {Group(kFp8Channel, kTokenInputs), Inputs::kDynamic},
       {Group(R"("num_bits": 8, "type": "float", "strategy": "tensor")",
              R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false})"),
-       true},
+       Inputs::kStatic},
       {Small(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "static"})"),
-       true},
+       Inputs::kStatic},
       {Small(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"})"),
-       false},
-      {Small(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})"), true},
+       Inputs::kDynamic},
+      {Small(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})"),
+       Inputs::kStatic},
   };
   const ModelSpec plain = MustParse(Small(""));
   for (const Case& c : cases) {
     const ModelSpec spec = MustParse(c.config);
-    EXPECT_TRUE(spec.fp8_linears) << c.config;
-    EXPECT_EQ(spec.fixed_input_scales, c.fixed_input_scales) << c.config;
-    EXPECT_EQ(WeightDType(spec, WeightRole::kUp, WeightPart::kWeight), DType::kF8E4M3);
-    EXPECT_EQ(WeightDType(spec, WeightRole::kHead, WeightPart::kWeight), spec.dtype);
-    EXPECT_EQ(WeightParts(spec, WeightRole::kUp).size(), c.fixed_input_scales ? 3u : 2u);
+    EXPECT_EQ(spec.quantization, Fp8Scheme(c.inputs)) << c.config;
+    EXPECT_EQ(WeightDType(spec, {WeightRole::kUp}), DType::kF8E4M3);
+    EXPECT_EQ(WeightDType(spec, {WeightRole::kHead}), spec.dtype);
+    EXPECT_EQ(WeightParts(spec, WeightRole::kUp, 0).size(), c.inputs == Inputs::kStatic ? 3u : 2u);
     EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
-    EXPECT_EQ(spec.NumParameters(), plain.NumParameters());
+    EXPECT_EQ(NumParameters(spec), NumParameters(plain));
     // fp32 becomes one byte an element and a scale a row.
     const int64_t elements = (spec.qkv_rows() + 64 + 3 * spec.intermediate_size) * 64;
     const int64_t rows = spec.qkv_rows() + 2 * 64 + 2 * spec.intermediate_size;
-    EXPECT_EQ(plain.StepWeightBytes() - spec.StepWeightBytes(),
+    EXPECT_EQ(StepWeightBytes(plain) - StepWeightBytes(spec),
               spec.num_layers * (3 * elements - 4 * rows));
   }
 }
@@ -217,6 +218,7 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("rope_scaling": {"type": "linear"})", "rope_scaling.factor: is missing"},
       {R"("rope_scaling": {"type": "linear", "factor": "4"})", "rope_scaling.factor"},
       {R"("rope_scaling": {"type": "linear", "factor": 0.5})", "rope_scaling.factor"},
+      {R"("rope_scaling": {"type": "dynamic", "factor": 1e300})", "rope_scaling.factor: 1e+300"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", "rope_scaling.low_freq_factor"},
       {R"("rope_scaling": "linear")", "rope_scaling: must be an object"},
       {R"("torch_dtype": "float64")", "torch_dtype"},
@@ -269,13 +271,13 @@ TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
   }
 }
 
-TEST(Families, NamesEveryWeightOnce) {
+TEST(Families, LlamaHasTheStandardNames) {
   const Family* llama = *FindFamily("LlamaForCausalLM");
-  EXPECT_EQ(llama->hf_name(WeightRole::kQuery, 3, WeightPart::kWeight),
-            "model.layers.3.self_attn.q_proj.weight");
-  EXPECT_EQ(llama->hf_name(WeightRole::kDown, 0, WeightPart::kBias),
-            "model.layers.0.mlp.down_proj.bias");
-  EXPECT_EQ(llama->hf_name(WeightRole::kHead, 0, WeightPart::kWeight), "lm_head.weight");
+  const ModelSpec spec = MustParse(Small(""));
+  const auto name = [&](const WeightId& id) { return llama->source(spec, id).name; };
+  EXPECT_EQ(name({WeightRole::kQuery, 3}), "model.layers.3.self_attn.q_proj.weight");
+  EXPECT_EQ(name({WeightRole::kDown, 0, WeightPart::kBias}), "model.layers.0.mlp.down_proj.bias");
+  EXPECT_EQ(name({WeightRole::kHead}), "lm_head.weight");
 }
 
 TEST(Spec, RoundTripsThroughJson) {
@@ -286,6 +288,25 @@ TEST(Spec, RoundTripsThroughJson) {
   spec =
       MustParse(Small(R"("rope_scaling": {"type": "dynamic", "factor": 2.5}, "mlp_bias": true)"));
   EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
+}
+
+TEST(Spec, RefusesASchemeThatIsNotComputedNamingWhat) {
+  const auto refusal = [](const QuantScheme& scheme) {
+    ModelSpec spec = MustParse(kLlama32);
+    spec.quantization = scheme;
+    return ValidateSpec(spec).message();
+  };
+  QuantScheme scheme = Fp8Scheme(QuantScheme::Inputs::kDynamic);
+  EXPECT_EQ(refusal(scheme), "");
+  scheme.block_rows = scheme.block_columns = 128;
+  EXPECT_NE(refusal(scheme).find("128 x 128"), std::string::npos) << refusal(scheme);
+  scheme = Fp8Scheme(QuantScheme::Inputs::kPlain);
+  EXPECT_NE(refusal(scheme).find("weights alone"), std::string::npos) << refusal(scheme);
+  scheme = Fp8Scheme(QuantScheme::Inputs::kStatic);
+  scheme.zero_points = true;
+  EXPECT_NE(refusal(scheme).find("zero_points"), std::string::npos) << refusal(scheme);
+  scheme = {.block_rows = 1};
+  EXPECT_NE(refusal(scheme).find("not quantized"), std::string::npos) << refusal(scheme);
 }
 
 TEST(Spec, RefusesBrokenJsonNamingTheField) {

@@ -1,5 +1,5 @@
-// Weights: the packed tensors of one model on one backend, and where they come from. Loaded once,
-// immutable afterwards, shared by every executor of the model.
+// Weights: the packed tensors of one model on one backend. Loaded once, immutable afterwards,
+// shared by every executor of the model.
 #pragma once
 
 #include <functional>
@@ -8,27 +8,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/families.h"
 #include "model/spec.h"
+#include "model/weight_source.h"
 #include "ops/backend.h"
 
 namespace tandem {
-
-// A place to read weights from: an HF folder, a checkpoint, an engine folder, a dummy generator.
-// Tensors are host views that live until Release() or the end of the source. Not thread-safe.
-class WeightSource {
- public:
-  virtual ~WeightSource() = default;
-  virtual const ModelSpec& spec() const = 0;
-  // A part that WeightParts names, of WeightShape and WeightDType and aligned for it; the source
-  // checked what is stored, scales to be positive numbers. NOT_FOUND names the file and the missing
-  // tensor.
-  virtual Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) = 0;
-  // The tensors got so far are done with: a source that had to convert or merge frees its copies.
-  virtual void Release() {}
-  // Called when all is loaded: a source with checksums checks what nobody asked for.
-  virtual Status Finish() { return {}; }
-};
 
 struct LayerWeights {
   Buffer input_norm;          // [hidden]
@@ -47,27 +31,28 @@ struct Weights {
   ops::LinearWeight head;  // [vocab, hidden]
   Buffer rope_cos;         // [max_positions, head_dim / 2] fp32
   Buffer rope_sin;
+  int64_t max_positions = 0;  // rows of the rotary tables
+  int64_t bytes = 0;          // all of the above in the backend's memory
+  int64_t step_bytes = 0;     // read in one decode step: the products' weights and scales
 
   ops::RopeTable rope() const;
-  // Read in one decode step as they are kept: the products' weights and scales.
-  int64_t StepBytes() const;
 };
 
 // Called after each layer with the share done in [0, 1].
 using LoadProgress = std::function<void(double)>;
-// `max_positions`: rows of the rotary tables, at most what will ever be served. `linears`: what the
-// linear weights of the layers are kept in, as Backend::PackLinear says; unless given, what they
-// are stored in, fp8 as Backend::KeptFp8 says. The head stays in the spec's type.
+// `max_positions`: rows of the rotary tables, at most what will ever be served. `kept`: how the
+// layers' products are kept, as Backend::PackLinear says. Default: as they are stored; for fp8, see
+// Backend::KeptFp8. The head stays in the spec's type.
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {},
-                                                   std::optional<DType> linears = {});
+                                                   std::optional<QuantScheme> kept = {});
 // What LoadWeights would refuse without looking at a weight: a spec that makes no sense, or a type
 // that the backend does not keep.
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
-                     std::optional<DType> linears = {});
+                     std::optional<QuantScheme> kept = {});
 // What LoadWeights will take in the backend's memory, for the memory plan.
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
-                    std::optional<DType> linears = {});
+                    std::optional<QuantScheme> kept = {});
 
 }  // namespace tandem

@@ -11,33 +11,16 @@
 namespace tandem {
 namespace {
 
-int64_t BytesOf(const ops::LinearWeight& weight) {
-  return static_cast<int64_t>(weight.data.bytes() + weight.bias.bytes() + weight.scales.bytes());
-}
-
-int64_t BytesOf(const Weights& weights) {
-  auto bytes = static_cast<int64_t>(weights.embedding.bytes() + weights.final_norm.bytes() +
-                                    weights.rope_cos.bytes() + weights.rope_sin.bytes()) +
-               BytesOf(weights.head);
-  for (const LayerWeights& layer : weights.layers) {
-    bytes += static_cast<int64_t>(layer.input_norm.bytes() + layer.post_norm.bytes()) +
-             BytesOf(layer.qkv) + BytesOf(layer.out) + BytesOf(layer.gate_up) + BytesOf(layer.down);
-  }
-  return bytes;
-}
-
-// Rows of the rotary tables: weights may have been loaded for fewer positions than the model has.
+// Weights may have been loaded for fewer positions than the model has.
 int64_t MaxPositions(const Weights& weights) {
-  const int64_t row_bytes = weights.spec.head_dim / 2 * int64_t{sizeof(float)};
-  const auto rows = static_cast<int64_t>(weights.rope_cos.bytes()) / row_bytes;
-  return std::min(weights.spec.max_positions, rows);
+  return std::min(weights.spec.max_positions, weights.max_positions);
 }
 
 // A model without weights is none.
 ModelMemory MemoryOf(const EngineModel& model) {
   if (model.weights == nullptr) return {};
   return {.spec = &model.weights->spec,
-          .weight_bytes = BytesOf(*model.weights),
+          .weight_bytes = model.weights->bytes,
           .max_positions = MaxPositions(*model.weights)};
 }
 

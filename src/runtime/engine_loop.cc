@@ -87,7 +87,6 @@ void EngineLoop::Admit(Nanos now) {
 }
 
 void EngineLoop::Enter(std::unique_ptr<Sequence> sequence) {
-  sequence->arrival = ++arrivals_;
   const Nanos deadline = sequence->request().deadline.value_or(Nanos::max());
   next_deadline_ = std::min({next_deadline_, deadline, WaitEnd(*sequence->open)});
   scheduler_.Enqueue(*sequence);

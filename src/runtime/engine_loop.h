@@ -67,7 +67,6 @@ class EngineLoop {
   const std::unique_ptr<Executor> executor_;
 
   std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival
-  uint64_t arrivals_ = 0;
   Nanos next_deadline_ = Nanos::max();  // no open sequence has an earlier one
   std::vector<StepPlan> plans_;         // a ring, of the steps that may be launched at once
   bool only_decoded_ = false;           // the step before this one

@@ -1,6 +1,7 @@
-// Random traffic: requests of every shape, cancelled and timed out at random, under every policy.
-// The block counts add up after every step, nothing is referenced at the end, and whoever was left
-// alone got the tokens that the target alone gives.
+// Random traffic: requests of every shape, some sent twice, cancelled and timed out at random,
+// under every policy, over pools that may hold one longest sequence and no block more. The block
+// counts add up after every step, nothing is referenced at the end, and whoever was left alone got
+// the tokens that the target alone gives.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -50,8 +51,9 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     options.draft_mode = static_cast<DraftMode>(Random(0, 2));
     options.lookup_ngram = Random(0, 2);
     setup.draft.share = Random(0, 10) / 10.0;
-    // The longest sequence has 150 tokens.
-    setup.num_blocks = (150 + options.block_tokens - 1) / options.block_tokens + Random(1, 40);
+    // The longest sequence has 150 tokens; in every third pool nothing else fits beside it.
+    const int32_t spare = Random(0, 2) == 0 ? 0 : Random(1, 40);
+    setup.num_blocks = (150 + options.block_tokens - 1) / options.block_tokens + spare;
     options.max_seq_len = 150;
     return setup;
   }
@@ -67,8 +69,16 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
   FakeClock clock;
   const auto reference = MakeTestEngine(plain, clock);
   std::vector<Traffic> traffic(40);
-  for (Traffic& item : traffic) {
+  for (size_t i = 0; i < traffic.size(); ++i) {
+    Traffic& item = traffic[i];
     item.request = RandomRequest();
+    // Every other one is sent twice, the second time perhaps with another length.
+    if (i % 4 == 1) {
+      const int32_t max_tokens = item.request.max_tokens;
+      item.request = traffic[i - 1].request;
+      item.request.deadline.reset();
+      if (Random(0, 1) == 0) item.request.max_tokens = max_tokens;
+    }
     const auto outputs = RunRequests(*reference, {item.request});
     for (const Output& output : outputs[0]) item.expected.push_back(output.tokens);
     if (Random(0, 9) == 0) item.request.deadline = clock.Now() + Nanos(Random(0, 60));

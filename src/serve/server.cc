@@ -5,13 +5,16 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "serve/http/access.h"
 #include "serve/http/router.h"
 #include "serve/kserve/front_end.h"
 #include "serve/openai/front_end.h"
@@ -113,11 +116,25 @@ FrontEnd MakeHealthFrontEnd(std::function<bool()> ready) {
   return front_end;
 }
 
+// The host names to which the server answers, if it looks at them.
+std::optional<std::vector<std::string>> HostsOf(const ServerOptions& options) {
+  const bool is_open = options.api_keys.empty() && IsLoopback(options.http.host);
+  if (!is_open && options.allowed_hosts.empty()) return std::nullopt;
+  std::vector<std::string> hosts = options.allowed_hosts;
+  hosts.push_back(options.http.host);
+  return hosts;
+}
+
 }  // namespace
 
 struct Server::Impl {
   Impl(const ServerOptions& server_options, GenerateService& generate_service, Metrics& metrics)
-      : options(server_options), service(generate_service), router(options.api_keys, &metrics) {
+      : options(server_options),
+        service(generate_service),
+        router(Access(options.api_keys, HostsOf(options)),
+               [&metrics](std::string_view front_end, int status) {
+                 metrics.CountResponse(front_end, status);
+               }) {
     const auto is_live = [this] { return service.Alive(); };
     const auto is_ready = [this] { return !leaving && service.Alive(); };
     router.Add(kserve::MakeFrontEnd(service, options.kserve_body_bytes, is_live, is_ready));
@@ -166,6 +183,10 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
         "host: {} can be reached from other machines, and there is no API key; give one, or say "
         "--insecure, or listen on 127.0.0.1",
         options.http.host));
+  }
+  if (std::any_of(options.api_keys.begin(), options.api_keys.end(),
+                  [](const std::string& key) { return key.empty(); })) {
+    return InvalidArgument("api_keys: a key is empty");
   }
   auto impl = std::make_unique<Impl>(options, service, metrics);
   TANDEM_ASSIGN_OR_RETURN(impl->http, HttpServer::Start(options.http, impl->router));

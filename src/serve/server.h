@@ -27,6 +27,9 @@ struct ServerOptions {
   HttpServerOptions http;             // host, port, threads, limits
   std::vector<std::string> api_keys;  // any of them opens every route; health needs none
   bool insecure = false;              // listen on a public address without a key
+  // Host names under which clients may address the server, beside localhost; "*": any. Empty: only
+  // a server without keys on a loopback address looks at them.
+  std::vector<std::string> allowed_hosts;
   std::string served_model_name = "tandem";
   size_t openai_body_bytes = 16 << 20;
   size_t kserve_body_bytes = 64 << 20;
@@ -39,7 +42,8 @@ struct ServerOptions {
 class Server {
  public:
   // Binds and serves; from here on SIGTERM and SIGINT are for Run(). FAILED_PRECONDITION for a
-  // public address without key or `insecure`; UNAVAILABLE "Port 8000 is in use; try --port 8001."
+  // public address without key or `insecure`; INVALID_ARGUMENT for an empty key; UNAVAILABLE "Port
+  // 8000 is in use; try --port 8001."
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options,
                                                GenerateService& service, Metrics& metrics);
   ~Server();

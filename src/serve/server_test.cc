@@ -83,11 +83,11 @@ TEST(ServerTest, TwoHundredConcurrentStreams) {
     // The head comes with the first token: all are opened before any is read.
     ASSERT_TRUE(clients.back().Connect().ok());
     const std::string body = Completion("endless", 20, true);
-    ASSERT_TRUE(
-        clients.back()
-            .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
-                                  kCompletions, body.size(), body))
-            .ok());
+    ASSERT_TRUE(clients.back()
+                    .WriteRaw(fmt::format(
+                        "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
+                        kCompletions, body.size(), body))
+                    .ok());
   }
   for (HttpClient& client : clients) {
     std::string all;
@@ -125,8 +125,8 @@ TEST(ServerTest, ClientsThatGoAtAnyByteFreeTheirRequests) {
   TestServer server(Paced(Nanos(200'000)));
   const std::string body = Completion("endless", 1000, true);
   const std::string request =
-      fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}", kCompletions,
-                  body.size(), body);
+      fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
+                  kCompletions, body.size(), body);
   std::mt19937 random(1);
   for (int i = 0; i < 150; ++i) {
     HttpClient client = server.Client();
@@ -152,11 +152,11 @@ TEST(ServerTest, AClientThatGoesIsNoticedAtOnceAlsoWithoutAStream) {
     HttpClient client = server.Client();
     const std::string body = Completion("endless", 2000, false);
     ASSERT_TRUE(client.Connect().ok());
-    ASSERT_TRUE(
-        client
-            .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
-                                  kCompletions, body.size(), body))
-            .ok());
+    ASSERT_TRUE(client
+                    .WriteRaw(fmt::format(
+                        "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
+                        kCompletions, body.size(), body))
+                    .ok());
     ASSERT_TRUE(Eventually([&] { return server.engine.open_sequences() == 1; }));
   }
   EXPECT_TRUE(Eventually([&] { return server.engine.num_cancelled() == 1; }));
@@ -172,11 +172,11 @@ TEST(ServerTest, AFullQueueSaysWhenToComeBack) {
     holders.push_back(server.Client());
     const std::string body = Completion("tandem", 3, false);
     ASSERT_TRUE(holders.back().Connect().ok());
-    ASSERT_TRUE(
-        holders.back()
-            .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
-                                  kCompletions, body.size(), body))
-            .ok());
+    ASSERT_TRUE(holders.back()
+                    .WriteRaw(fmt::format(
+                        "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
+                        kCompletions, body.size(), body))
+                    .ok());
   }
   ASSERT_TRUE(Eventually([&] { return server.engine.open_sequences() == 2; }));
   // While nobody is served: refused, not left to wait.
@@ -205,10 +205,11 @@ TEST(ServerTest, ASlowReaderIsCutWithoutAnEndMarkAndOthersAreNot) {
   HttpClient slow = server.Client();
   const std::string body = R"({"prompt":"endless","max_tokens":2000,"stream":true,"n":16})";
   ASSERT_TRUE(slow.Connect().ok());
-  ASSERT_TRUE(slow.WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-                                        "Content-Length: {}\r\n\r\n{}",
-                                        kCompletions, body.size(), body))
-                  .ok());
+  ASSERT_TRUE(
+      slow.WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                                "Content-Length: {}\r\n\r\n{}",
+                                kCompletions, body.size(), body))
+          .ok());
   HttpClient quick = server.Client();
   EXPECT_EQ(quick.Post(kCompletions, Completion("tandem", 30, false))->status, 200);
   EXPECT_TRUE(Eventually([&] { return server.engine.num_cancelled() > 0; }));
@@ -241,6 +242,118 @@ TEST(ServerTest, KeysGuardEveryRouteButHealth) {
   EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer second-key"}})->status, 200);
 }
 
+TEST(ServerTest, TheKeyIsAskedForBeforeTheBody) {
+  ServerOptions options;
+  options.api_keys = {"key"};
+  TestServer server({}, options);
+  const char* const kBodies[] = {
+      "Content-Length: 61865984\r\n",
+      "Content-Length: 61865984\r\nExpect: 100-continue\r\n",
+      "Content-Length: 61865984\r\nAuthorization: Bearer other\r\n",
+      "Transfer-Encoding: chunked\r\n",
+  };
+  for (const std::string_view path : {kGenerate, kCompletions}) {
+    for (const char* body : kBodies) {
+      HttpClient client = server.Client();
+      ASSERT_TRUE(client.Connect().ok());
+      ASSERT_TRUE(
+          client.WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\n{}\r\n", path, body)).ok());
+      const std::string head = *client.ReadRaw(4096);
+      EXPECT_TRUE(head.starts_with("HTTP/1.1 401 Unauthorized\r\n")) << head;
+      EXPECT_NE(head.find("WWW-Authenticate: Bearer\r\n"), std::string::npos) << head;
+      EXPECT_NE(head.find("Connection: close\r\n"), std::string::npos) << head;
+    }
+  }
+  const std::string metrics =
+      server.Client().Get("/metrics", {{"Authorization", "bearer  key"}})->body;
+  EXPECT_NE(metrics.find("tandem_http_responses_total{front_end=\"openai\",status=\"401\"} 4"),
+            std::string::npos)
+      << metrics;
+}
+
+TEST(ServerTest, HealthTakesNoLargeBodyFromAnyone) {
+  ServerOptions options;
+  options.api_keys = {"key"};
+  TestServer server({}, options);
+  HttpClient client = server.Client();
+  for (const char* path : {"/health", "/v2/health/live", "/v2/health/ready"}) {
+    EXPECT_EQ(client.Send("GET", path, "", {{"Content-Length", "5000"}})->status, 413) << path;
+  }
+}
+
+TEST(ServerTest, ForeignHostsAreRefusedWithoutAKey) {
+  const auto ask = [](const TestServer& server, const char* host) {
+    HttpClient client = server.Client();
+    EXPECT_TRUE(client.Connect().ok());
+    EXPECT_TRUE(
+        client.WriteRaw(fmt::format("GET /v1/models HTTP/1.1\r\nHost: {}\r\n\r\n", host)).ok());
+    return client.ReadResponse()->status;
+  };
+  TestServer server;
+  EXPECT_EQ(ask(server, "127.0.0.1:8000"), 200);
+  EXPECT_EQ(ask(server, "127.3.2.1"), 200);
+  EXPECT_EQ(ask(server, "LocalHost:9"), 200);
+  EXPECT_EQ(ask(server, "[::1]:8000"), 200);
+  EXPECT_EQ(ask(server, "evil.example"), 403);
+  EXPECT_EQ(ask(server, "127.0.0.1.evil.example:8000"), 403);
+  EXPECT_EQ(ask(server, "192.168.0.1"), 403);
+  ServerOptions options;
+  options.allowed_hosts = {"chat.example"};
+  TestServer named({}, options);
+  EXPECT_EQ(ask(named, "Chat.Example:443"), 200);
+  EXPECT_EQ(ask(named, "127.0.0.1"), 200);
+  EXPECT_EQ(ask(named, "evil.example"), 403);
+  ServerOptions keyed_options;
+  keyed_options.api_keys = {"key"};
+  TestServer keyed({}, keyed_options);
+  EXPECT_EQ(ask(keyed, "evil.example"), 401);  // the key guards it
+}
+
+TEST(ServerTest, AnEmptyKeyIsNoKey) {
+  TestServer server;
+  ServerOptions options;
+  options.http.port = 0;
+  options.api_keys = {""};
+  EXPECT_EQ(Server::Start(options, server.service, server.metrics).status().code(),
+            Code::kInvalidArgument);
+}
+
+TEST(ServerTest, ModelNamesMayHoldASlash) {
+  ServerOptions options;
+  options.served_model_name = "org/model 1";
+  TestServer server({}, options);
+  HttpClient client = server.Client();
+  EXPECT_EQ(client.Get("/v1/models/org%2Fmodel%201")->status, 200);
+  EXPECT_EQ(client.Get("/v1/models/org/model%201")->status, 200);
+  EXPECT_EQ(client.Get("/v1/models/org%252Fmodel%201")->status, 404);
+  EXPECT_EQ(client.Get("/v1/models/org/model")->status, 404);
+  const Result<ClientResponse> odd = client.Get("/v1/models/%ff%00%22");
+  EXPECT_EQ(odd->status, 404);
+  EXPECT_TRUE(ParseJson(odd->body).ok()) << odd->body;
+}
+
+// Clients that shut down their side after the request, as `nc -N` does, still read.
+TEST(ServerTest, AClientThatOnlyStopsSendingGetsItsAnswer) {
+  TestServer server(Paced(milliseconds(5)));
+  for (const bool stream : {false, true}) {
+    HttpClient client = server.Client();
+    const std::string body = Completion("endless", 20, stream);
+    ASSERT_TRUE(client.Connect().ok());
+    ASSERT_TRUE(client
+                    .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\n"
+                                          "Content-Length: {}\r\n\r\n{}",
+                                          kCompletions, body.size(), body))
+                    .ok());
+    client.ShutdownWrite();
+    const Result<ClientResponse> response = client.ReadResponse();
+    ASSERT_TRUE(response.ok()) << response.status().message();
+    EXPECT_EQ(response->status, 200);
+    EXPECT_NE(response->body.find(stream ? "[DONE]" : "abcdefgh"), std::string::npos)
+        << response->body;
+  }
+  EXPECT_EQ(server.engine.num_cancelled(), 0);
+}
+
 TEST(ServerTest, RefusesAPublicAddressWithoutAKey) {
   EXPECT_TRUE(IsLoopback("127.0.0.1"));
   EXPECT_TRUE(IsLoopback("127.8.0.1"));
@@ -267,6 +380,15 @@ TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
   ASSERT_EQ(client.OpenStream(kCompletions, Completion("endless", 100, true))->status, 200);
   HttpClient idle = server.Client();
   ASSERT_EQ(idle.Get("/health")->status, 200);
+  HttpClient uploading = server.Client();
+  ASSERT_TRUE(uploading.Connect().ok());
+  ASSERT_TRUE(
+      uploading
+          .WriteRaw(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+                                "Expect: 100-continue\r\n\r\n",
+                                kCompletions))
+          .ok());
+  ASSERT_EQ(*uploading.ReadRaw(25), "HTTP/1.1 100 Continue\r\n\r\n");
   ::kill(::getpid(), SIGTERM);
   EXPECT_TRUE(Eventually([&] { return server.Client().Get("/v2/health/ready")->status == 400; }));
   EXPECT_EQ(server.Client().Get("/health")->status, 503);
@@ -274,6 +396,8 @@ TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
   const Result<ClientResponse> refused = idle.Post(kCompletions, Completion("tandem", 3, false));
   EXPECT_EQ(refused->status, 503);
   EXPECT_EQ(refused->Header("connection"), "close");
+  ASSERT_TRUE(uploading.WriteRaw("{}").ok());
+  EXPECT_EQ(uploading.ReadResponse()->status, 503);
   EXPECT_EQ(ReadStream(client).size(), 100u);
   runner.join();
   EXPECT_TRUE(end.ok());

@@ -2,9 +2,13 @@
 
 import concurrent.futures
 import json
+import re
 import signal
+import socket
+import tempfile
 import time
 import unittest
+from pathlib import Path
 
 from harness import QUESTION, Server, ServerTest, answer_key, tandem
 
@@ -201,6 +205,88 @@ class BadInputTest(ServerTest):
         self.assertEqual(self.server.request("GET", "/v2/models/ensemble/generate")[0], 405)
 
 
+def exchange(server, data, shutdown=False):
+    """Sends raw bytes; returns all that comes back until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(data)
+        if shutdown:
+            connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+        return received
+
+
+def flood(server, head, piece, total):
+    """Sends `head`, then `piece` again and again until `total` bytes or a reset; the status line."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        try:
+            connection.sendall(head)
+            for _ in range(total // len(piece)):
+                connection.sendall(piece)
+        except ConnectionError:
+            pass
+        return connection.recv(65536).split(b"\r\n")[0]
+
+
+def resident_mebibytes(server):
+    status = Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii")
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) >> 10  # the most it has been
+
+
+class HostileInputTest(ServerTest):
+    """What comes before the key, and what a proxy would read in another way."""
+
+    arguments = ("--api_key", "open-sesame")
+    POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    KEY = b"Authorization: bearer  open-sesame\r\n"
+
+    def test_bodies_without_a_key_cost_nothing(self):
+        before = resident_mebibytes(self.server)
+        head = self.POST + b"Content-Length: 61865984\r\n\r\n"
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            answers = list(pool.map(lambda _: flood(self.server, head, b" " * (1 << 20), 59 << 20), range(20)))
+        self.assertEqual(set(answers), {b"HTTP/1.1 401 Unauthorized"})
+        self.assertLess(resident_mebibytes(self.server) - before, 16)
+        self.assertTrue(exchange(self.server, head).startswith(b"HTTP/1.1 401 "))  # before a byte of it
+        expecting = self.POST + b"Expect: 100-continue\r\nContent-Length: 61865984\r\n\r\n"
+        self.assertTrue(exchange(self.server, expecting).startswith(b"HTTP/1.1 401 "))
+
+    def test_chunk_extensions_and_trailers_are_bounded(self):
+        before = resident_mebibytes(self.server)
+        chunked = b"Transfer-Encoding: chunked\r\n\r\n"
+        for key, status in ((b"", b"401"), (self.KEY, b"431")):
+            for start, piece in ((b"1;", b"a" * (1 << 20)), (b"0\r\n", b"a: b\r\n" * 200_000)):
+                got = flood(self.server, self.POST + key + chunked + start, piece, 64 << 20)
+                self.assertIn(status, got)
+        self.assertLess(resident_mebibytes(self.server) - before, 16)
+
+    def test_a_body_never_runs_as_a_second_request(self):
+        smuggled = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n" + self.KEY + b"\r\n"
+        for encoding in (b"xchunked", b"identity", b"chunked, chunked", b"gzip, chunked", b"chunked\r\nContent-Length: 4"):
+            fields = b"Transfer-Encoding: " + encoding + b"\r\n\r\n"
+            received = exchange(self.server, self.POST + self.KEY + fields + smuggled)
+            self.assertTrue(received.startswith(b"HTTP/1.1 400 "), (encoding, received))
+            self.assertEqual(received.count(b"HTTP/1.1 "), 1, encoding)
+
+    def test_hosts_are_counted(self):
+        for hosts in (b"", b"Host: a\r\nHost: a\r\n"):
+            received = exchange(self.server, b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n")
+            self.assertTrue(received.startswith(b"HTTP/1.1 400 "), received)
+
+
+class HttpClientsTest(ServerTest):
+    def test_a_foreign_host_is_refused(self):
+        for host, status in (("evil.example", 403), ("localhost:1", 200), ("[::1]", 200), ("127.0.0.9", 200)):
+            self.assertEqual(self.server.request("GET", "/v1/models", None, {"Host": host})[0], status, host)
+
+    def test_a_client_that_only_stops_sending_gets_its_answer(self):
+        body = json.dumps({"text_input": QUESTION, "max_tokens": 120}).encode()
+        head = b"POST /v2/models/ensemble/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        received = exchange(self.server, head % len(body) + body, shutdown=True)
+        self.assertEqual(json.loads(received.split(b"\r\n\r\n")[-1])["text_output"], KEY["tandem"])
+
+
 class LifecycleTest(unittest.TestCase):
     def test_uses_the_memory_that_plan_foretells(self):
         options = ("--max_batch_size", 8, "--max_seq_len", 512)
@@ -253,6 +339,28 @@ class LifecycleTest(unittest.TestCase):
         self.assertEqual(server.request("GET", "/health")[0], 200)
         self.assertEqual(server.stop(), 0)
         self.assertNotIn("open-sesame", "".join(server.lines))
+
+    def test_a_key_file_may_come_from_any_editor(self):
+        with tempfile.NamedTemporaryFile("wb", suffix=".txt") as keys:
+            keys.write(b"\xef\xbb\xbf# the web front end\r\n\r\nfirst-key\r\n  second-key \r\n")
+            keys.flush()
+            server = Server("--api_key_file", keys.name)
+            for key, status in (("first-key", 200), ("second-key", 200), ("", 401), ("#", 401), ("second-key ", 200)):
+                headers = {"Authorization": f"Bearer {key}"}
+                self.assertEqual(server.request("GET", "/v1/models", None, headers)[0], status, key)
+            self.assertEqual(server.stop(), 0)
+            keys.write(b"a key of words\n")
+            keys.flush()
+            done = tandem("serve", "--api_key_file", keys.name, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("line 5", done.stderr)
+            self.assertNotIn("words", done.stderr)
+
+    def test_allowed_hosts_are_names_of_the_server(self):
+        server = Server("--allowed_hosts", "chat.example,Other.example")
+        for host, status in (("chat.example:80", 200), ("other.example", 200), ("localhost", 200), ("x.example", 403)):
+            self.assertEqual(server.request("GET", "/v1/models", None, {"Host": host})[0], status, host)
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

@@ -64,15 +64,16 @@ struct HfFolder {
     std::map<std::string, Tensor> tensors;
     std::mt19937 random(11);
     std::normal_distribution<float> normal(0.0f, 0.1f);
-    const auto add = [&](WeightRole role, int64_t layer, WeightPart part) {
-      Shape shape = WeightShape(*spec, role, part);
+    const auto add = [&](const WeightId& id) {
+      const WeightPart part = id.part;
+      Shape shape = WeightShape(*spec, id);
       if (part == WeightPart::kScale) shape = scales_by_row ? Shape{shape[0], 1} : Shape{1};
-      const DType asked = WeightDType(*spec, role, part);
+      const DType asked = WeightDType(*spec, id);
       const DType dtype = asked == spec->dtype ? stored : asked;
       const auto count = static_cast<size_t>(shape.NumElements());
       memory.push_back(Buffer::OnHost(count * SizeOf(dtype)));
       const Tensor tensor = memory.back().View(dtype, shape);
-      tensors[Families()[0].hf_name(role, layer, part)] = tensor;
+      tensors[StandardSource(*spec, id).name] = tensor;
       if (dtype == DType::kF8E4M3) {
         // Of any sign and mantissa, up to 15.
         for (size_t i = 0; i < count; ++i) tensor.As<uint8_t>()[i] = random() & 0xd7;
@@ -85,14 +86,9 @@ struct HfFolder {
       }
       ConvertElements({values.data(), DType::kF32, shape, Device{}}, tensor);
     };
-    for (const WeightRole role : GlobalRoles()) {
-      if (role != WeightRole::kHead || with_head) add(role, 0, WeightPart::kWeight);
-    }
-    for (int64_t layer = 0; layer < spec->num_layers; ++layer) {
-      for (const WeightRole role : LayerRoles()) {
-        for (const WeightPart part : WeightParts(*spec, role)) add(role, layer, part);
-      }
-    }
+    ModelSpec stored_spec = *spec;
+    stored_spec.tied_head = !with_head;
+    for (const WeightId& id : StoredWeights(stored_spec)) add(id);
     if (change) change(tensors);
     WriteShards(folder, tensors);
   }

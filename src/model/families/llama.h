@@ -1,8 +1,8 @@
 // The Llama family's row of the table: Llama 1, 2, 3, 3.1, 3.2, 3.3 and what keeps to their shape.
-// Pure functions; see families.h.
+// Pure functions; see family.h.
 #pragma once
 
-#include "model/families.h"
+#include "model/family.h"
 
 namespace tandem {
 

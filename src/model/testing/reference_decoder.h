@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "model/rope.h"
-#include "model/weights.h"
+#include "model/weight_source.h"
 #include "ops/testing/round_to_fp8.h"
 #include "tensor/convert.h"
 
@@ -50,8 +50,8 @@ class ReferenceDecoder {
   }
 
  private:
-  Matrix Weight(WeightRole role, int64_t layer, bool bias = false) {
-    const auto tensor = source_.Get(role, layer, bias ? WeightPart::kBias : WeightPart::kWeight);
+  Matrix Weight(WeightRole role, int64_t layer, WeightPart part = WeightPart::kWeight) {
+    const auto tensor = source_.Get({role, layer, part});
     EXPECT_TRUE(tensor.ok()) << tensor.status().message();
     const Buffer buffer = Buffer::OnHost(static_cast<size_t>(tensor->NumElements()) * 4);
     const Tensor values = buffer.View(DType::kF32, tensor->shape);
@@ -133,7 +133,8 @@ class ReferenceDecoder {
   Matrix Linear(const Matrix& x, WeightRole role, int64_t layer) {
     Matrix weight = Weight(role, layer);
     StoreLinear(weight);
-    Matrix out = Product(x, weight, HasBias(spec_, role) ? Weight(role, layer, true) : Matrix{});
+    const bool biased = HasBias(spec_, role, layer);
+    Matrix out = Product(x, weight, biased ? Weight(role, layer, WeightPart::kBias) : Matrix{});
     Store(out);
     return out;
   }

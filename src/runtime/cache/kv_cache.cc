@@ -1,7 +1,9 @@
 #include "runtime/cache/kv_cache.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "runtime/cache/prefix_index.h"
@@ -10,18 +12,21 @@ namespace tandem {
 namespace {
 
 constexpr BlockId kNone = PrefixIndex::kNone;
-constexpr BlockId kRoot = PrefixIndex::kRoot;
+// Where the tree of the empty key begins. Each other key has a root of its own: -2, -3 and so on.
+constexpr BlockId kDefaultRoot = -1;
 constexpr size_t kTarget = static_cast<size_t>(ModelIndex::kTarget);
 constexpr size_t kDraft = static_cast<size_t>(ModelIndex::kDraft);
 
 size_t Index(BlockId block) { return static_cast<size_t>(block); }
+constexpr BlockId kNoRoot = 0;
+bool IsRoot(BlockId parent) { return parent < 0; }
 
 // A tree node is a block: the tree needs no ids of its own.
 struct Block {
   int32_t references = 0;
   bool in_tree = false;
   // The rest counts while it is in the tree.
-  BlockId parent = kRoot;
+  BlockId parent = kDefaultRoot;
   int32_t children = 0;
   int32_t active_children = 0;  // children that are active(): they hold this block in the tree
   int32_t draft_tokens = 0;     // leading tokens the draft has computed; the target has all of them
@@ -38,9 +43,11 @@ struct Block {
 
 // Invariants, besides the plain ones:
 // - the eviction list holds exactly the blocks in the tree that are not active;
-// - there, a parent is newer than its children (it becomes inactive when its last active child has,
-// or
-//   later), so the oldest one is always a leaf and the least recently used one: eviction is O(1).
+// - there, a parent is newer than its children (it becomes inactive when its last active child
+// does,
+//   or later), so the oldest one is always a leaf and the least recently used one: eviction is
+//   O(1);
+// - a key other than the empty one has a root exactly while blocks hang below it.
 struct KvCache::Impl {
   explicit Impl(const KvCacheOptions& cache_options)
       : options(cache_options),
@@ -52,7 +59,6 @@ struct KvCache::Impl {
 
   struct Found {
     int32_t whole = 0;         // blocks
-    BlockId last = kRoot;      // the last of them
     PrefixIndex::Common next;  // what of the next block is there
   };
 
@@ -64,7 +70,13 @@ struct KvCache::Impl {
   const Block& At(BlockId block) const { return const_cast<Impl*>(this)->At(block); }
 
   template <typename Visit>
-  Found Walk(std::span<const int32_t> tokens, Visit visit) const;
+  Found Walk(std::span<const int32_t> tokens, std::string_view key, Visit visit) const;
+
+  // The root of a key's tree; kNoRoot when nothing was published under it.
+  BlockId FindRoot(std::string_view key) const;
+  BlockId FindOrMakeRoot(std::string_view key);
+  void AddChild(BlockId parent);
+  void RemoveChild(BlockId parent);
 
   void Reference(BlockId block);
   void Unreference(BlockId block);
@@ -78,8 +90,20 @@ struct KvCache::Impl {
   void InsertIntoTree(BlockId block, BlockId parent, std::span<const int32_t> tokens);
   void EvictOldest();
 
+  struct Root {
+    std::string key;
+    int32_t children = 0;
+  };
+  struct KeyHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view key) const { return std::hash<std::string_view>{}(key); }
+  };
+
   const KvCacheOptions options;
   std::vector<Block> blocks;
+  std::unordered_map<std::string, BlockId, KeyHash, std::equal_to<>> root_of_key;
+  std::unordered_map<BlockId, Root> roots;  // but for the default one
+  BlockId last_root = kDefaultRoot;
   PrefixIndex index;
   std::vector<BlockId> free;
   BlockId oldest = kNone;
@@ -93,21 +117,60 @@ struct KvCache::Impl {
 
 // Calls visit(block) for each whole block of the longest prefix that leaves a token to compute.
 template <typename Visit>
-KvCache::Impl::Found KvCache::Impl::Walk(std::span<const int32_t> tokens, Visit visit) const {
+KvCache::Impl::Found KvCache::Impl::Walk(std::span<const int32_t> tokens, std::string_view key,
+                                         Visit visit) const {
   Found found;
   if (!options.enable_reuse || tokens.empty()) return found;
+  BlockId parent = FindRoot(key);
+  if (parent == kNoRoot) return found;
   const auto block_tokens = static_cast<size_t>(options.block_tokens);
   std::span<const int32_t> rest = tokens.first(tokens.size() - 1);
   while (rest.size() >= block_tokens) {
-    const BlockId block = index.Find(found.last, rest.first(block_tokens));
+    const BlockId block = index.Find(parent, rest.first(block_tokens));
     if (block == kNone) break;
     visit(block);
-    found.last = block;
+    parent = block;
     ++found.whole;
     rest = rest.subspan(block_tokens);
   }
-  if (!rest.empty()) found.next = index.FindCommon(found.last, rest);
+  if (!rest.empty()) found.next = index.FindCommon(parent, rest);
   return found;
+}
+
+BlockId KvCache::Impl::FindRoot(std::string_view key) const {
+  if (key.empty()) return kDefaultRoot;
+  const auto found = root_of_key.find(key);
+  return found == root_of_key.end() ? kNoRoot : found->second;
+}
+
+BlockId KvCache::Impl::FindOrMakeRoot(std::string_view key) {
+  BlockId root = FindRoot(key);
+  if (root != kNoRoot) return root;
+  // Numbers come round after two billion keys; one still in use is passed over.
+  do {
+    last_root = last_root == std::numeric_limits<BlockId>::min() ? kDefaultRoot - 1 : last_root - 1;
+  } while (roots.contains(last_root));
+  root = last_root;
+  roots[root].key = key;
+  root_of_key.emplace(key, root);
+  return root;
+}
+
+void KvCache::Impl::AddChild(BlockId parent) {
+  if (parent == kDefaultRoot) return;
+  ++(IsRoot(parent) ? roots.at(parent).children : At(parent).children);
+}
+
+void KvCache::Impl::RemoveChild(BlockId parent) {
+  if (parent == kDefaultRoot) return;
+  if (!IsRoot(parent)) {
+    --At(parent).children;
+    return;
+  }
+  const auto root = roots.find(parent);
+  if (--root->second.children > 0) return;
+  root_of_key.erase(root->second.key);
+  roots.erase(root);
 }
 
 void KvCache::Impl::PushNewest(BlockId block) {
@@ -132,7 +195,7 @@ void KvCache::Impl::BecameActive(BlockId block) {
   while (true) {
     Unlink(block);
     const BlockId parent = At(block).parent;
-    if (parent == kRoot) return;
+    if (IsRoot(parent)) return;
     const bool parent_was_active = At(parent).active();
     ++At(parent).active_children;
     if (parent_was_active) return;
@@ -144,7 +207,7 @@ void KvCache::Impl::BecameInactive(BlockId block) {
   while (true) {
     PushNewest(block);
     const BlockId parent = At(block).parent;
-    if (parent == kRoot) return;
+    if (IsRoot(parent)) return;
     --At(parent).active_children;
     if (At(parent).active()) return;
     block = parent;
@@ -178,8 +241,8 @@ void KvCache::Impl::InsertIntoTree(BlockId block, BlockId parent, std::span<cons
   node.children = 0;
   node.active_children = 0;
   node.draft_tokens = 0;
-  if (parent == kRoot) return;
-  ++At(parent).children;
+  AddChild(parent);
+  if (IsRoot(parent)) return;
   const bool parent_was_active = At(parent).active();
   ++At(parent).active_children;
   if (!parent_was_active) BecameActive(parent);
@@ -194,7 +257,7 @@ void KvCache::Impl::EvictOldest() {
                    std::to_string(node.references) + " references");
   Unlink(block);
   index.Erase(block);
-  if (node.parent != kRoot) --At(node.parent).children;
+  RemoveChild(node.parent);
   node = Block{};
   free.push_back(block);
   ++evictions;
@@ -215,7 +278,7 @@ int32_t KvCache::AvailableBlocks() const {
   return static_cast<int32_t>(impl_->free.size()) + impl_->num_evictable;
 }
 
-PrefixMatch KvCache::Match(std::span<const int32_t> tokens) {
+PrefixMatch KvCache::Match(std::span<const int32_t> tokens, std::string_view key) {
   Impl& impl = *impl_;
   PrefixMatch match;
   match.blocks.reserve(tokens.size() / static_cast<size_t>(block_tokens()));
@@ -227,7 +290,7 @@ PrefixMatch KvCache::Match(std::span<const int32_t> tokens) {
     draft_follows = draft_follows && draft_usable == usable;
     impl.Reference(block);
   };
-  const Impl::Found found = impl.Walk(tokens, [&](BlockId block) {
+  const Impl::Found found = impl.Walk(tokens, key, [&](BlockId block) {
     match.blocks.push_back(block);
     extend(block, block_tokens());
   });
@@ -236,14 +299,17 @@ PrefixMatch KvCache::Match(std::span<const int32_t> tokens) {
     match.partial_tokens = found.next.tokens;
     extend(found.next.block, found.next.tokens);
   }
-  impl.lookup_tokens += static_cast<int64_t>(tokens.size());
-  impl.hit_tokens += match.computed[kTarget];
   return match;
 }
 
-int32_t KvCache::PeekMatch(std::span<const int32_t> tokens) const {
-  const Impl::Found found = impl_->Walk(tokens, [](BlockId) {});
+int32_t KvCache::PeekMatch(std::span<const int32_t> tokens, std::string_view key) const {
+  const Impl::Found found = impl_->Walk(tokens, key, [](BlockId) {});
   return found.whole * block_tokens() + found.next.tokens;
+}
+
+void KvCache::CountLookup(int32_t prompt_tokens, int32_t hit_tokens) {
+  impl_->lookup_tokens += prompt_tokens;
+  impl_->hit_tokens += hit_tokens;
 }
 
 bool KvCache::Allocate(int32_t count, std::vector<BlockId>& blocks) {
@@ -260,7 +326,8 @@ bool KvCache::Allocate(int32_t count, std::vector<BlockId>& blocks) {
 }
 
 void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
-                      const ComputedLengths& computed, const ComputedLengths& published) {
+                      const ComputedLengths& computed, const ComputedLengths& published,
+                      std::string_view key) {
   Impl& impl = *impl_;
   if (!impl.options.enable_reuse) return;
   const int32_t size = block_tokens();
@@ -268,13 +335,14 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
   const int32_t whole = std::min(known, computed[kTarget]) / size;
   TANDEM_CHECK(Index(whole) <= blocks.size(), std::to_string(whole) + " blocks are computed, " +
                                                   std::to_string(blocks.size()) + " are there");
-  // What came before the new stands, and behind a block of the caller's own the tree goes on.
+  // What earlier calls published is there; the tree goes on below a block of the caller's own.
   const bool draft_moved = computed[kDraft] > published[kDraft];
   const int32_t stands =
       draft_moved ? std::min(published[kTarget], published[kDraft]) : published[kTarget];
   int32_t first = std::min(stands / size, whole);
   while (first > 0 && !impl.At(blocks[Index(first - 1)]).in_tree) --first;
-  BlockId parent = first > 0 ? blocks[Index(first - 1)] : kRoot;
+  if (first == whole) return;
+  BlockId parent = first > 0 ? blocks[Index(first - 1)] : impl.FindOrMakeRoot(key);
   for (int32_t i = first; i < whole; ++i) {
     const BlockId block = blocks[Index(i)];
     TANDEM_CHECK(impl.At(block).references > 0,
@@ -323,15 +391,28 @@ void KvCache::CheckIntegrity() const {
   int32_t unused = 0;
   std::vector<int32_t> children(impl.blocks.size());
   std::vector<int32_t> active_children(impl.blocks.size());
+  std::unordered_map<BlockId, int32_t> root_children;
   for (const Block& block : impl.blocks) {
     referenced += block.references > 0 ? 1 : 0;
     in_tree += block.in_tree ? 1 : 0;
     evictable += block.in_tree && !block.active() ? 1 : 0;
     unused += !block.in_tree && block.references == 0 ? 1 : 0;
-    if (!block.in_tree || block.parent == kRoot) continue;
+    if (!block.in_tree) continue;
+    if (IsRoot(block.parent)) {
+      ++root_children[block.parent];
+      continue;
+    }
     TANDEM_CHECK(impl.At(block.parent).in_tree, "a parent is not in the tree");
     ++children[Index(block.parent)];
     active_children[Index(block.parent)] += block.active() ? 1 : 0;
+  }
+  root_children.erase(kDefaultRoot);
+  equal(static_cast<int64_t>(root_children.size()), static_cast<int64_t>(impl.roots.size()),
+        "roots");
+  equal(static_cast<int64_t>(impl.root_of_key.size()), static_cast<int64_t>(impl.roots.size()),
+        "keys");
+  for (const auto& [root, count] : root_children) {
+    equal(count, impl.roots.at(root).children, "children of a root");
   }
   equal(referenced, impl.num_referenced, "referenced blocks");
   equal(in_tree, impl.index.size(), "blocks in the tree");
@@ -354,7 +435,7 @@ void KvCache::CheckIntegrity() const {
   equal(listed, evictable, "length of the eviction list");
   for (const Block& block : impl.blocks) {
     const auto self = static_cast<size_t>(&block - impl.blocks.data());
-    if (age[self] < 0 || block.parent == kRoot || age[Index(block.parent)] < 0) continue;
+    if (age[self] < 0 || IsRoot(block.parent) || age[Index(block.parent)] < 0) continue;
     TANDEM_CHECK(age[self] < age[Index(block.parent)],
                  "a parent would be evicted before its child");
   }

@@ -5,12 +5,17 @@
 // A block is free (in no sequence, holds nothing), cached (in no sequence, in the prefix tree) or
 // referenced (in at least one sequence). Validity is not shared between the models: each tree node
 // stores how many of its leading tokens each model has computed.
+//
+// Blocks are found by their tokens and a key, which names whatever else decides their content or
+// who may share it (an adapter, a tenant, a RoPE variant, a prefix mask). Prompts under different
+// keys share nothing; the empty key is the default.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -62,10 +67,14 @@ class KvCache {
   int32_t AvailableBlocks() const;
 
   // The longest prefix of `tokens` in the tree, leaving at least one token to compute. Takes
-  // references.
-  PrefixMatch Match(std::span<const int32_t> tokens);
-  // As Match, without taking references or counting: how many target tokens it would bring.
-  int32_t PeekMatch(std::span<const int32_t> tokens) const;
+  // references. Never reduces what an Allocate can have by more blocks than it brings, but for the
+  // partial source.
+  PrefixMatch Match(std::span<const int32_t> tokens, std::string_view key = {});
+  // As Match, without taking references: how many target tokens it would bring.
+  int32_t PeekMatch(std::span<const int32_t> tokens, std::string_view key = {}) const;
+  // Counts a prompt and what was used of its match in Stats. Apart from Match, because a prompt may
+  // be matched several times before it starts.
+  void CountLookup(int32_t prompt_tokens, int32_t hit_tokens);
 
   // Takes `count` blocks, evicting least recently used leaves where none is free; all or nothing.
   // Appends to `blocks`. False when there are not enough.
@@ -73,11 +82,13 @@ class KvCache {
 
   // Puts the full blocks of `tokens` that the target has computed into the tree, with what the
   // draft has computed of them. A block whose content the tree already holds under another id is
-  // left private. May be called again with more tokens or larger `computed`; `published` is then
-  // what the call before was given, and the price is that of what is new. The caller holds a
-  // reference to each of `blocks`. Changes no reference count.
+  // left private, and the tree's own one cannot be evicted while what hangs below it is in use. May
+  // be called again with more tokens or larger `computed`; `published` is then the argument of the
+  // call before, and only what is new costs time. The caller holds a reference to each of `blocks`.
+  // Changes no reference count.
   void Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
-               const ComputedLengths& computed, const ComputedLengths& published = {0, 0});
+               const ComputedLengths& computed, const ComputedLengths& published = {0, 0},
+               std::string_view key = {});
 
   // Gives the references back; a block that is in the tree becomes cached, another one free.
   void Release(std::span<const BlockId> blocks);

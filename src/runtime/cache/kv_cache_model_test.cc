@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "runtime/cache/kv_cache.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr int32_t kBlockTokens = 3;
 constexpr int32_t kBlocks = 40;
 constexpr int32_t kAlphabet = 2;  // few tokens: prompts share and diverge everywhere
+constexpr int32_t kKeys = 3;      // a prompt under key k has the reference's tokens 2 k and 2 k + 1
 constexpr size_t kMaxSequences = 7;
 constexpr int32_t kMaxTokens = 24;
 
@@ -33,6 +35,7 @@ uint64_t PrefixHash(const Tokens& tokens, int32_t position) {
 }
 
 struct Sequence {
+  int32_t key = 0;
   Tokens tokens;
   std::vector<BlockId> blocks;
   ComputedLengths computed{0, 0};
@@ -106,6 +109,19 @@ class Model {
             << "model " << model << ", position " << i;
       }
     }
+  }
+
+  int32_t AnyToken(const Sequence& sequence) {
+    return static_cast<int32_t>(Below(kAlphabet)) + sequence.key * kAlphabet;
+  }
+  // What the cache is told: the same tokens under every key.
+  static Tokens Shown(const Sequence& sequence) {
+    Tokens tokens = sequence.tokens;
+    for (int32_t& token : tokens) token %= kAlphabet;
+    return tokens;
+  }
+  static std::string Key(const Sequence& sequence) {
+    return sequence.key == 0 ? "" : std::to_string(sequence.key);
   }
 
   // --- the reference ---
@@ -211,12 +227,13 @@ class Model {
     if (sequences_.size() == kMaxSequences) return;
     Sequence sequence;
     const auto length = 1 + Below(kMaxTokens);
-    for (int64_t i = 0; i < length; ++i)
-      sequence.tokens.push_back(static_cast<int32_t>(Below(kAlphabet)));
+    sequence.key = static_cast<int32_t>(Below(kKeys));
+    for (int64_t i = 0; i < length; ++i) sequence.tokens.push_back(AnyToken(sequence));
 
     const Expected expected = ExpectedMatch(sequence.tokens);
-    EXPECT_EQ(cache_.PeekMatch(sequence.tokens), expected.computed[0] + expected.partial_tokens);
-    PrefixMatch match = cache_.Match(sequence.tokens);
+    EXPECT_EQ(cache_.PeekMatch(Shown(sequence), Key(sequence)),
+              expected.computed[0] + expected.partial_tokens);
+    PrefixMatch match = cache_.Match(Shown(sequence), Key(sequence));
     ASSERT_EQ(match.blocks, expected.blocks);
     ASSERT_EQ(match.partial_tokens, expected.partial_tokens);
     ASSERT_EQ(match.computed[0], expected.computed[0] + expected.partial_tokens);
@@ -282,14 +299,15 @@ class Model {
     const int64_t more = Below(std::min<int64_t>(kMaxTokens - known, 5) + 1);
     if (!Allocate(*sequence, BlocksFor(known + more) - BlocksFor(known))) return;
     for (int64_t i = 0; i < more; ++i) {
-      sequence->tokens.push_back(static_cast<int32_t>(Below(kAlphabet)));
+      sequence->tokens.push_back(AnyToken(*sequence));
     }
   }
 
   void Publish() {
     Sequence* sequence = AnySequence();
     if (sequence == nullptr) return;
-    cache_.Publish(sequence->tokens, sequence->blocks, sequence->computed, sequence->published);
+    cache_.Publish(Shown(*sequence), sequence->blocks, sequence->computed, sequence->published,
+                   Key(*sequence));
     sequence->published = sequence->computed;
     for (int32_t i = 0; (i + 1) * kBlockTokens <= sequence->computed[0]; ++i) {
       const Tokens prefix(sequence->tokens.begin(),

@@ -106,12 +106,19 @@ TEST_F(KvCacheTest, PeekSeesWhatMatchWouldBringAndChangesNothing) {
   EXPECT_EQ(cache_.Stats().referenced_blocks, 0);
 }
 
-TEST_F(KvCacheTest, CountsLookupsAndHits) {
-  Cache(Tokens(0, 8));
-  cache_.Release(cache_.Match(Tokens(0, 20)).blocks);
-  cache_.Match(Tokens(50, 5));
-  EXPECT_EQ(cache_.Stats().lookup_tokens, 25);
-  EXPECT_EQ(cache_.Stats().hit_tokens, 8);
+TEST_F(KvCacheTest, DifferentKeysShareNothing) {
+  std::vector<BlockId> blocks;
+  ASSERT_TRUE(cache_.Allocate(2, blocks));
+  cache_.Publish(Tokens(0, 8), blocks, {8, 8}, {0, 0}, "tenant");
+  EXPECT_EQ(cache_.PeekMatch(Tokens(0, 9)), 0);
+  EXPECT_EQ(cache_.PeekMatch(Tokens(0, 9), "another"), 0);
+  EXPECT_EQ(cache_.PeekMatch(Tokens(0, 9), "tenant"), 8);
+  EXPECT_EQ(cache_.PeekMatch(Tokens(0, 3), "tenant"), 2) << "nor partial blocks";
+  cache_.Release(blocks);
+  std::vector<BlockId> all;
+  ASSERT_TRUE(cache_.Allocate(8, all));
+  EXPECT_EQ(cache_.PeekMatch(Tokens(0, 9), "tenant"), 0) << "evicted, and its key forgotten";
+  cache_.Release(all);
 }
 
 TEST_F(KvCacheTest, OnlyWhatTheTargetComputedIsPublished) {

@@ -27,7 +27,7 @@ bool PrefixIndex::NodePool::do_is_equal(const std::pmr::memory_resource& other) 
 
 PrefixIndex::PrefixIndex(int32_t num_blocks, int32_t block_tokens)
     : block_tokens_(static_cast<size_t>(block_tokens)),
-      parents_(static_cast<size_t>(num_blocks), kRoot),
+      parents_(static_cast<size_t>(num_blocks), kNone),
       tokens_(static_cast<size_t>(num_blocks) * block_tokens_),
       pool_(num_blocks),
       order_(Less{this}, &pool_) {}
@@ -63,8 +63,7 @@ int32_t PrefixIndex::Find(int32_t parent, std::span<const int32_t> tokens) const
   return found == order_.end() ? kNone : *found;
 }
 
-// Of strings in order, the one that shares most with a query stands right before or right behind
-// it.
+// Of sorted strings, the one that shares the longest prefix with a query stands next to its place.
 PrefixIndex::Common PrefixIndex::FindCommon(int32_t parent, std::span<const int32_t> tokens) const {
   const Key key{parent, tokens.first(std::min(tokens.size(), block_tokens_))};
   Common best;
@@ -76,9 +75,9 @@ PrefixIndex::Common PrefixIndex::FindCommon(int32_t parent, std::span<const int3
     const auto common = static_cast<int32_t>(end - key.tokens.begin());
     if (common > best.tokens) best = {block, common};
   };
-  const auto behind = order_.lower_bound(key);
-  if (behind != order_.end()) offer(*behind);
-  if (behind != order_.begin()) offer(*std::prev(behind));
+  const auto next = order_.lower_bound(key);
+  if (next != order_.end()) offer(*next);
+  if (next != order_.begin()) offer(*std::prev(next));
   return best;
 }
 

@@ -2,6 +2,9 @@
 // its tokens, ordered by (parent, tokens): equality and the longest common prefix both come out of
 // one search, and tokens are always compared, so no hash can confuse two prompts. Owned by KvCache;
 // engine thread only. Nothing allocates after construction.
+//
+// The parent of a prompt's first block is a root: any negative number. Prompts under different
+// roots share nothing.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +17,6 @@ namespace tandem {
 
 class PrefixIndex {
  public:
-  static constexpr int32_t kRoot = -1;  // the parent of a prompt's first block
   static constexpr int32_t kNone = -1;  // no block
 
   PrefixIndex(int32_t num_blocks, int32_t block_tokens);

@@ -49,7 +49,10 @@ struct Request {
       stop_sequences;  // token ids; end the output, and are part of it
   std::vector<std::vector<int32_t>> banned_sequences;
   std::vector<LogitBias> logit_bias;
-  double priority = 0.5;          // [0, 1], larger first
+  double priority = 0.5;  // [0, 1], larger first
+  // Cached prompts are shared only between requests of equal keys: what besides the tokens decides
+  // a block's content, or who may share it.
+  std::string cache_key;
   std::optional<Nanos> deadline;  // on the engine's clock; past it the request ends, kTimedOut
   std::shared_ptr<const TokenConstraint> constraint;  // cloned for each choice
   bool use_draft = true;                              // false: plain decoding for this request

@@ -83,7 +83,7 @@ void PublishBlocks(Sequence& sequence, KvCache& kv) {
   };
   if (!more_blocks(0) && !more_blocks(1)) return;
   kv.Publish(std::span(sequence.tokens).first(static_cast<size_t>(sequence.computed[0])),
-             sequence.blocks, sequence.computed, sequence.published);
+             sequence.blocks, sequence.computed, sequence.published, sequence.request().cache_key);
   sequence.published = sequence.computed;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/scheduling/scheduler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <ranges>
 
 #include "base/check.h"
@@ -48,14 +49,20 @@ Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable
   active_.reserve(slots);
   decoding_.reserve(slots);
   candidates_.reserve(slots);
+  moved_.reserve(slots);
 }
 
 void Scheduler::Enqueue(Sequence& sequence) {
+  sequence.turn = ++turns_;
+  InsertWaiting(sequence);
+}
+
+void Scheduler::InsertWaiting(Sequence& sequence) {
   sequence.phase = Phase::kWaiting;
   sequence.in_flight.resize(static_cast<size_t>(limits_.max_launched));
   const auto place = std::upper_bound(
       waiting_.begin(), waiting_.end(), &sequence,
-      [](const Sequence* a, const Sequence* b) { return Before(*a, *b, a->arrival, b->arrival); });
+      [](const Sequence* a, const Sequence* b) { return Before(*a, *b, a->turn, b->turn); });
   waiting_.insert(place, &sequence);
 }
 
@@ -64,9 +71,40 @@ void Scheduler::Dequeue(Sequence& sequence) { std::erase(waiting_, &sequence); }
 void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   plan.Clear(step);
   budget_ = {limits_.max_num_tokens, limits_.max_num_tokens};
+  ShareSlots(plan);
   PlanDecodes(plan);
   PlanPrefills(plan);
   StartWaiting(plan);
+}
+
+// ---- Slots ----
+
+// Where every slot is taken and a request waits that holds at least two fewer than another one,
+// that other gives one back, its last started, and goes to the end of the queue. So a request with
+// many choices cannot keep the others waiting until one of its answers is complete.
+void Scheduler::ShareSlots(StepPlan& plan) {
+  if (limits_.policy != SchedulerPolicy::kMaxUtilization) return;
+  if (!free_slots_.empty() || waiting_.empty() || requests_with_many_slots_ == 0) return;
+  const double priority = waiting_.front()->request().priority;
+  int32_t fewest = waiting_.front()->open->slots;
+  for (const Sequence* sequence : waiting_) {
+    if (sequence->request().priority != priority) break;
+    fewest = std::min(fewest, sequence->open->slots);
+  }
+  Sequence* last_of_largest = nullptr;
+  for (Sequence* sequence : active_) {
+    if (sequence->phase != Phase::kActive) return;  // a slot is about to become free
+    const int32_t slots = sequence->open->slots;
+    if (sequence->request().priority > priority || slots < fewest + 2) continue;
+    if (last_of_largest == nullptr || slots > last_of_largest->open->slots ||
+        (slots == last_of_largest->open->slots && sequence->started > last_of_largest->started)) {
+      last_of_largest = sequence;
+    }
+  }
+  if (last_of_largest == nullptr) return;
+  SiblingsGiveWay(*last_of_largest->open, 0);
+  last_of_largest->turn = ++turns_;
+  Pause(*last_of_largest, plan);
 }
 
 // ---- Decoding sequences ----
@@ -233,7 +271,7 @@ void Scheduler::StartWaiting(StepPlan& plan) {
   const bool is_static = limits_.policy == SchedulerPolicy::kStaticBatch;
   if (is_static && !active_.empty()) return;
   // Blocks are scarce in a step that had to pause: what it freed is meant for those that run.
-  if (!plan.vacated_slots.empty()) return;
+  if (!plan.vacated_slots.empty() && !active_.empty()) return;
   for (size_t i = 0; i < waiting_.size();) {
     if (free_slots_.empty() || (budget_.rows == 0 && !is_static)) return;
     Sequence& sequence = *waiting_[i];
@@ -243,19 +281,38 @@ void Scheduler::StartWaiting(StepPlan& plan) {
     }
     // Nobody overtakes the first that does not fit: it would wait for ever.
     if (!TryStart(sequence, plan)) return;
+    i -= SiblingsGiveWay(*sequence.open, i);
   }
+}
+
+// Sends the choices of a request that have never started to the end of the queue. Returns how many
+// of them stood before `place`.
+size_t Scheduler::SiblingsGiveWay(const OpenRequest& request, size_t place) {
+  if (request.request.num_choices == 1) return 0;
+  const auto gives_way = [&](const Sequence* sequence) {
+    return sequence->open.get() == &request && !sequence->ever_started;
+  };
+  const auto begin = waiting_.begin();
+  const auto before = std::count_if(begin, begin + static_cast<ptrdiff_t>(place), gives_way);
+  moved_.clear();
+  std::copy_if(begin, waiting_.end(), std::back_inserter(moved_), gives_way);
+  std::erase_if(waiting_, gives_way);
+  for (Sequence* sequence : moved_) Enqueue(*sequence);
+  return static_cast<size_t>(before);
 }
 
 // Whether waiting a step or two lets the sequence share a block instead of computing it again.
 bool Scheduler::AnotherComputesNextBlock(const Sequence& sequence) const {
   if (!limits_.prefix_reuse) return false;
   const int32_t size = kv_.block_tokens();
-  const int32_t end = (kv_.PeekMatch(sequence.tokens) / size + 1) * size;
+  const std::string& key = sequence.request().cache_key;
+  const int32_t end = (kv_.PeekMatch(sequence.tokens, key) / size + 1) * size;
   // A hit leaves at least one token to compute.
   if (static_cast<int32_t>(sequence.tokens.size()) <= end) return false;
   for (const Sequence* other : active_) {
     const bool computes = other->phase == Phase::kActive && other->computed[0] < end &&
-                          static_cast<int32_t>(other->tokens.size()) >= end;
+                          static_cast<int32_t>(other->tokens.size()) >= end &&
+                          other->request().cache_key == key;
     if (computes &&
         std::equal(other->tokens.begin(), other->tokens.begin() + end, sequence.tokens.begin())) {
       return true;
@@ -270,14 +327,11 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   const int32_t length =
       optimistic ? std::min(known + 1, sequence.max_length) : sequence.max_length;
   PrefixMatch match;
-  if (limits_.prefix_reuse) match = kv_.Match(sequence.tokens);
-  // A copy runs with the step that computes behind it; without rows for that it is not made.
-  if (budget_.rows == 0) DropPartial(match);
-  const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
-  const int32_t remaining = known - match.computed[0];
-  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
-  if (needed > kv_.AvailableBlocks() || (whole && remaining > budget_.rows)) {
-    DropPartial(match);
+  if (limits_.prefix_reuse) match = kv_.Match(sequence.tokens, sequence.request().cache_key);
+  // A copy runs with the step that computes the tokens after it; without rows for those it is not
+  // made. Nor where its source holds a block that the sequence cannot do without.
+  if (budget_.rows == 0 || !Fits(match, known, length)) DropPartial(match);
+  if (!Fits(match, known, length)) {
     kv_.Release(match.blocks);
     return false;
   }
@@ -290,6 +344,15 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   plan.started.push_back(&sequence);
   if (budget_.rows > 0) PlanPrefill(sequence, plan);
   return true;
+}
+
+// Whether there are blocks for `length` tokens and, where a prompt may not be chunked, rows for
+// what the match leaves of `known`.
+bool Scheduler::Fits(const PrefixMatch& match, int32_t known, int32_t length) const {
+  const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
+  const int32_t remaining = known - match.computed[0];
+  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
+  return needed <= kv_.AvailableBlocks() && (!whole || remaining <= budget_.rows);
 }
 
 void Scheduler::DropPartial(PrefixMatch& match) {
@@ -305,6 +368,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.phase = Phase::kActive;
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
+  if (++sequence.open->slots == 2) ++requests_with_many_slots_;
   sequence.started = ++starts_;
   sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
   sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
@@ -314,6 +378,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.published = match.computed;
   if (!sequence.ever_started) {
     sequence.usage.cached_tokens = std::min(match.computed[0], sequence.prompt_tokens());
+    kv_.CountLookup(sequence.prompt_tokens(), sequence.usage.cached_tokens);
   }
   const auto place = std::upper_bound(
       active_.begin(), active_.end(), &sequence,
@@ -345,22 +410,28 @@ bool Scheduler::ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& p
   return true;
 }
 
-// Pauses the last in order that is not in this plan. False when `needy` has to wait: nobody stands
-// behind it (then it pauses itself, unless it is alone), or the blocks come back only when a step
-// lands.
+// Pauses the last in order that is not in this plan, which may be `needy` itself. False when
+// `needy` gets nothing by it now: it has paused itself, blocks come back only when a step lands, or
+// there is nobody to pause.
 bool Scheduler::PauseLast(const Sequence& needy, StepPlan& plan) {
-  for (Sequence* const behind : std::views::reverse(active_)) {
-    Sequence& last = *behind;
-    if (last.phase != Phase::kActive) return false;  // its blocks are on their way
-    if (last.WorkOf(plan.batch.step).planned) continue;
-    if (&last == &needy && active_.size() == 1) return false;
-    ++preemptions_;
-    last.phase = Phase::kPausing;
-    if (last.InFlightAny()) return false;
-    plan.vacated_slots.push_back(FinishPause(last));
-    return &last != &needy;
+  for (Sequence* const sequence : std::views::reverse(active_)) {
+    if (sequence->phase != Phase::kActive) return false;  // its blocks are on their way
+    if (sequence->WorkOf(plan.batch.step).planned) continue;
+    // One that is alone lacks a block only while a step in flight, or what the tree holds of its
+    // own prefix, keeps it.
+    if (active_.size() == 1 && sequence->InFlightAny()) return false;
+    return Pause(*sequence, plan) && sequence != &needy;
   }
   return false;
+}
+
+// True when its slot and blocks are free at once: no step in flight names the sequence.
+bool Scheduler::Pause(Sequence& sequence, StepPlan& plan) {
+  ++preemptions_;
+  sequence.phase = Phase::kPausing;
+  if (sequence.InFlightAny()) return false;
+  plan.vacated_slots.push_back(FinishPause(sequence));
+  return true;
 }
 
 int32_t Scheduler::Release(Sequence& sequence) {
@@ -371,6 +442,7 @@ int32_t Scheduler::Release(Sequence& sequence) {
   if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));
   sequence.copy_source = -1;
   std::erase(active_, &sequence);
+  if (--sequence.open->slots == 1) --requests_with_many_slots_;
   const int32_t slot = sequence.slot;
   free_slots_.push_back(slot);
   sequence.slot = -1;
@@ -381,7 +453,7 @@ int32_t Scheduler::FinishPause(Sequence& sequence) {
   const int32_t slot = Release(sequence);
   sequence.computed = {0, 0};
   sequence.published = {0, 0};
-  Enqueue(sequence);
+  InsertWaiting(sequence);
   return slot;
 }
 

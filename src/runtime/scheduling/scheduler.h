@@ -3,8 +3,15 @@
 // (for both models at once) or preempts. Engine thread only; allocates nothing once its lists have
 // grown.
 //
-// Order: higher priority first, then who came first. Within a step decoding sequences come before
-// prompt chunks, and those before new sequences, all under one budget of rows.
+// Order: higher priority first, then first come, first served, by requests: once a choice of a
+// request has started, its others wait their turn after the requests that wait already. Within a
+// step decoding sequences come before prompt chunks, and those before new sequences, all under one
+// budget of rows.
+//
+// Something always moves: while a sequence is open, some step within the next three plans, starts
+// or pauses one. In particular a sequence that is alone pauses itself when the cached copies of its
+// own prefix hold the blocks that it needs (it then starts again from those copies), and a prompt
+// that fits the pool is never kept out by a match that it could do without.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +66,7 @@ class Scheduler {
  public:
   Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable& costs);
 
-  // Puts a waiting sequence into the queue.
+  // Puts a new sequence at the end of the queue.
   void Enqueue(Sequence& sequence);
   // Takes a waiting sequence out of it.
   void Dequeue(Sequence& sequence);
@@ -87,6 +94,7 @@ class Scheduler {
     int32_t draft_rows = 0;
   };
 
+  void ShareSlots(StepPlan& plan);
   void PlanDecodes(StepPlan& plan);
   void GatherDecoding(StepPlan& plan);
   void ChooseDrafts();
@@ -99,9 +107,12 @@ class Scheduler {
   void PlanPrefill(Sequence& sequence, StepPlan& plan);
   void StartWaiting(StepPlan& plan);
   bool TryStart(Sequence& sequence, StepPlan& plan);
+  bool Fits(const PrefixMatch& match, int32_t known, int32_t length) const;
   void DropPartial(PrefixMatch& match);
   void Start(Sequence& sequence, const PrefixMatch& match);
   bool AnotherComputesNextBlock(const Sequence& sequence) const;
+  void InsertWaiting(Sequence& sequence);
+  size_t SiblingsGiveWay(const OpenRequest& request, size_t place);
   void Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan& plan);
 
   int32_t BlocksFor(int32_t tokens) const;
@@ -109,6 +120,7 @@ class Scheduler {
   bool Reserve(Sequence& sequence, int32_t tokens);
   bool ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& plan);
   bool PauseLast(const Sequence& needy, StepPlan& plan);
+  bool Pause(Sequence& sequence, StepPlan& plan);
   int32_t PrefillBacklog() const;
 
   const SchedulerLimits limits_;
@@ -121,7 +133,9 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
   Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
   OutputLength output_length_;
-  int64_t steps_idle_ = 0;  // that decoded, since any sequence drafted
+  int64_t steps_idle_ = 0;                // that decoded, since any sequence drafted
+  int32_t requests_with_many_slots_ = 0;  // two or more
+  uint64_t turns_ = 0;
   uint64_t starts_ = 0;
   int64_t preemptions_ = 0;
 
@@ -129,6 +143,7 @@ class Scheduler {
   Budget budget_;
   std::vector<Sequence*> decoding_;
   std::vector<DraftCandidate> candidates_;  // of decoding_, in its order
+  std::vector<Sequence*> moved_;            // choices that give way
 };
 
 }  // namespace tandem

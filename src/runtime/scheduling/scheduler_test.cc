@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 
@@ -30,21 +31,32 @@ class SchedulerTest : public testing::Test {
   }
 
   Sequence& Add(int32_t prompt, int32_t max_tokens, double priority = 0.5, int32_t first = -1) {
+    return *AddChoices(1, prompt, max_tokens, priority, first)[0];
+  }
+
+  // The choices of one request, whose prompt is `first` and the numbers after it.
+  std::vector<Sequence*> AddChoices(int32_t count, int32_t prompt, int32_t max_tokens,
+                                    double priority = 0.5, int32_t first = -1) {
     auto open = std::make_shared<OpenRequest>();
     open->id = sequences_.size() + 1;
     open->request.max_tokens = max_tokens;
     open->request.priority = priority;
+    open->request.num_choices = count;
     if (first < 0) first = static_cast<int32_t>(open->id) * 1000;
     open->request.prompt.resize(static_cast<size_t>(prompt));
     std::iota(open->request.prompt.begin(), open->request.prompt.end(), first);
-    auto sequence = std::make_unique<Sequence>();
-    sequence->open = open;
-    sequence->tokens = open->request.prompt;
-    sequence->max_length = prompt + max_tokens;
-    sequence->arrival = open->id;
-    sequences_.push_back(std::move(sequence));
-    scheduler_->Enqueue(*sequences_.back());
-    return *sequences_.back();
+    std::vector<Sequence*> choices;
+    for (int32_t choice = 0; choice < count; ++choice) {
+      auto sequence = std::make_unique<Sequence>();
+      sequence->open = open;
+      sequence->choice = choice;
+      sequence->tokens = open->request.prompt;
+      sequence->max_length = prompt + max_tokens;
+      sequences_.push_back(std::move(sequence));
+      scheduler_->Enqueue(*sequences_.back());
+      choices.push_back(sequences_.back().get());
+    }
+    return choices;
   }
 
   const StepPlan& Plan() {
@@ -186,6 +198,76 @@ TEST_F(SchedulerTest, AStaticBatchStartsOnlyWhenTheOneBeforeHasEnded) {
   scheduler_->Release(a);
   Plan();
   EXPECT_NE(PlanOf(b), nullptr);
+}
+
+TEST_F(SchedulerTest, ASequenceAloneGivesUpTheCopiesOfItsOwnPrefix) {
+  Make(6);
+  Sequence& first = Add(9, 30, 0.5, 100);
+  while (first.tokens.size() < 35) Step();
+  first.phase = Phase::kFinished;
+  scheduler_->Release(first);
+  Sequence& second = Add(9, 39, 0.5, 100);  // six blocks: the whole pool
+  for (int i = 0; i < 60 && second.tokens.size() < 48; ++i) Step();
+  EXPECT_EQ(second.tokens.size(), 48u);
+}
+
+TEST_F(SchedulerTest, APromptThatNeedsTheWholePoolStartsWithoutThePartialMatch) {
+  for (const SchedulerPolicy policy :
+       {SchedulerPolicy::kMaxUtilization, SchedulerPolicy::kGuaranteedNoEvict,
+        SchedulerPolicy::kStaticBatch}) {
+    limits_.policy = policy;
+    limits_.max_num_tokens = 64;
+    Make(6);
+    Sequence& first = Add(40, 8, 0.5, 100);
+    Step();
+    first.phase = Phase::kFinished;
+    scheduler_->Release(first);
+    Sequence& second = Add(40, 8, 0.5, 100);
+    std::iota(second.tokens.begin() + 3, second.tokens.end(), 900);  // three tokens are shared
+    Plan();
+    EXPECT_NE(PlanOf(second), nullptr);
+    Land();
+  }
+}
+
+TEST_F(SchedulerTest, CountsAPromptOnceHoweverOftenItIsTried) {
+  limits_.policy = SchedulerPolicy::kGuaranteedNoEvict;
+  Make(10);
+  Add(8, 40);
+  Add(8, 40);
+  for (int i = 0; i < 5; ++i) Step();
+  EXPECT_EQ(kv_->Stats().lookup_tokens, 8) << "the second has not started";
+}
+
+TEST_F(SchedulerTest, ARequestWithManyChoicesGivesASlotToOneThatWaits) {
+  const std::vector<Sequence*> many = AddChoices(8, 4, 40);
+  Step();
+  Step();
+  ASSERT_EQ(scheduler_->active().size(), 4u);
+  Sequence& single = Add(4, 4);
+  for (int i = 0; i < 3; ++i) Step();
+  EXPECT_EQ(single.phase, Phase::kActive);
+  EXPECT_EQ(scheduler_->active().size(), 4u);
+  EXPECT_EQ(scheduler_->preemptions(), 1) << "three slots against one: no more are given";
+}
+
+TEST_F(SchedulerTest, SlotsGoRoundBetweenTheRequestsThatWait) {
+  limits_.policy = SchedulerPolicy::kGuaranteedNoEvict;
+  Make(64);
+  const std::vector<Sequence*> first = AddChoices(4, 4, 40);
+  const std::vector<Sequence*> second = AddChoices(4, 4, 40);
+  Plan();
+  EXPECT_EQ(std::ranges::count(first, Phase::kActive, &Sequence::phase), 2);
+  EXPECT_EQ(std::ranges::count(second, Phase::kActive, &Sequence::phase), 2);
+}
+
+TEST_F(SchedulerTest, ASlotIsNotTakenFromAMoreImportantRequest) {
+  AddChoices(8, 4, 40, 0.9);
+  Step();
+  Step();
+  Sequence& single = Add(4, 4, 0.5);
+  for (int i = 0; i < 3; ++i) Step();
+  EXPECT_EQ(single.phase, Phase::kWaiting);
 }
 
 class DraftSchedulerTest : public SchedulerTest {

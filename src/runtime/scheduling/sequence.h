@@ -22,6 +22,7 @@ struct OpenRequest {
   Nanos submitted{0};
   // Engine thread only.
   int32_t open_choices = 0;
+  int32_t slots = 0;     // held by its choices; set by the scheduler
   bool started = false;  // a choice of it has been scheduled
   bool failed = false;
 };
@@ -38,12 +39,12 @@ struct Sequence {
   std::shared_ptr<OpenRequest> open;
   int32_t choice = 0;
   int32_t max_length = 0;                       // prompt + output
-  uint64_t arrival = 0;                         // order of submission
   int32_t mailbox = -1;                         // of the event queue
   std::unique_ptr<TokenConstraint> constraint;  // committed to by the executor
 
   // Set by the scheduler; released by the engine when the sequence ends.
   Phase phase = Phase::kWaiting;
+  uint64_t turn = 0;  // its order among waiting sequences of one priority
   int32_t slot = -1;
   std::vector<BlockId> blocks;
   int32_t blocks_told = 0;   // of those, how many a plan has named to the executor

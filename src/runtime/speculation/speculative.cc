@@ -1,6 +1,7 @@
 #include "runtime/speculation/speculative.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/check.h"
@@ -16,11 +17,20 @@ using ops::rules::kRoundLag;  // the first draft step of a round carries these t
 constexpr double kObservationStep = 1.0 / 64;
 // Of the way to the target's factor, a pass, for a draft that is not used and so not observed.
 constexpr double kUnobservedStep = 1.0 / 512;
-// The same of a pass that verifies. Drafting is worth a few percent or nothing where every row
-// costs, so its price is held steadier.
-constexpr double kVerifyStep = 1.0 / 256;
+// The same of a pass that verifies, once it is known: drafting is worth a few percent or nothing
+// where every row costs, so its price is held steadier. The first passes move it further, by one in
+// kFirstPasses and then less and less.
+constexpr double kVerifyStep = 1.0 / 512;
+constexpr double kFirstPasses = 8.0;
 // What was learnt of such passes fades with those that verify nothing.
 constexpr double kForgottenStep = 1.0 / 4096;
+// The most that hope grows to; how much of it goes with a step that drafts, and comes back with one
+// that does not. A try that fails costs a dozen steps in thousands.
+constexpr double kMostHope = 0.5;
+constexpr double kHopeLost = 1.0 / 16;
+constexpr double kHopeRegained = 1.0 / 16384;
+// More passes than these are not remembered, or what was learnt would be trusted for days.
+constexpr double kMostPasses = 512.0;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
 constexpr double kMargin = 1.04;
 // What the drafts of a sequence that must catch up first are taken to be worth. To stop costs
@@ -60,6 +70,12 @@ double StepSeconds(int32_t plain_rows, int32_t base_rows, int32_t drafts, const 
 
 }  // namespace
 
+size_t RowBucket(int32_t rows) {
+  const auto bucket =
+      static_cast<size_t>(std::bit_width(static_cast<uint32_t>(std::max(rows, 1) - 1)));
+  return std::min(bucket, kNumRowBuckets - 1);
+}
+
 void CostTable::Set(ModelIndex model, std::span<const Point> points) {
   Curve& curve = curves_[static_cast<size_t>(model)];
   curve.points.assign(points.begin(), points.end());
@@ -95,14 +111,17 @@ void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
   // What slows the target slows the draft; a price that was once too high must not keep it idle.
   double& draft_factor = curves_[static_cast<size_t>(ModelIndex::kDraft)].factor;
   draft_factor += kUnobservedStep * (curve.factor - draft_factor);
-  verify_factor_ += kForgottenStep * (1.0 - verify_factor_);
+  for (Verified& verified : verified_) verified.passes -= kForgottenStep * verified.passes;
 }
 
 void CostTable::ObserveVerify(int32_t rows, double seconds) {
-  const double expected = Seconds(ModelIndex::kTarget, rows) * verify_factor_;
+  Verified& verified = verified_[RowBucket(rows)];
+  const double expected = Seconds(ModelIndex::kTarget, rows) * verified.factor;
   if (expected <= 0.0 || seconds <= 0.0) return;
-  verify_factor_ *= seconds > expected ? 1.0 + kVerifyStep : 1.0 - kVerifyStep;
-  verify_factor_ = std::clamp(verify_factor_, 0.5, 2.0);
+  const double step = std::max(kVerifyStep, 1.0 / (kFirstPasses + verified.passes));
+  verified.factor *= seconds > expected ? 1.0 + step : 1.0 - step;
+  verified.factor = std::clamp(verified.factor, 0.25, 4.0);
+  verified.passes = std::min(verified.passes + 1.0, kMostPasses);
 }
 
 void Acceptance::Observe(int32_t proposed, int32_t accepted) {
@@ -131,9 +150,10 @@ double OutputLength::Expect(int32_t at_most) const {
   return std::max(std::min(mean_, static_cast<double>(at_most)), 1.0);
 }
 
-DraftLengthChooser::DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len)
+DraftLengthChooser::DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len, double hope)
     : rows_at_(static_cast<size_t>(max_draft_len) + 1) {
   drafts_.reserve(static_cast<size_t>(max_candidates) * static_cast<size_t>(max_draft_len));
+  hope_.fill(hope);
 }
 
 void DraftLengthChooser::ListDrafts(std::span<const DraftCandidate> candidates) {
@@ -161,6 +181,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   const auto plain_rows = static_cast<int32_t>(candidates.size());
   const double plain_tokens = plain_rows;
   const double plain_seconds = costs.Seconds(ModelIndex::kTarget, plain_rows);
+  const size_t bucket = RowBucket(plain_rows);
+  const double hope = hope_[bucket];
   const auto affordable =
       std::min(drafts_.size(), static_cast<size_t>(std::max(limits.max_drafts, 0)));
 
@@ -186,7 +208,9 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     tokens += draft.worth;
     const double verify_seconds =
         StepSeconds(plain_rows, limits.base_rows, static_cast<int32_t>(count), costs);
-    const double seconds = verify_seconds * costs.verify_factor() + draft_seconds;
+    const int32_t verified_rows = plain_rows + static_cast<int32_t>(count);
+    const double seconds =
+        (verify_seconds * costs.VerifyFactor(verified_rows) + draft_seconds) * hope;
     if (tokens / seconds > best_goodput) {
       best_goodput = tokens / seconds;
       best_count = count;
@@ -195,7 +219,14 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   for (size_t i = 0; i < best_count; ++i) {
     ++candidates[static_cast<size_t>(drafts_[i].candidate)].num_drafts;
   }
-  if (best_count == 0 && affordable > 0) ChooseProbe(candidates, limits, costs);
+  if (affordable == 0) return;
+  LearnHope(bucket, best_count > 0);
+  if (best_count == 0) ChooseProbe(candidates, limits, costs);
+}
+
+void DraftLengthChooser::LearnHope(size_t bucket, bool drafts) {
+  double& hope = hope_[bucket];
+  hope += drafts ? kHopeLost * (1.0 - hope) : kHopeRegained * (kMostHope - hope);
 }
 
 // One draft for the sequence that has waited longest, where good drafts of all would pay, its own

@@ -3,6 +3,7 @@
 // by the engine thread alone; nothing allocates after construction.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -17,11 +18,17 @@ enum class DraftMode : uint8_t {
   kOff,
 };
 
+// Rows by powers of two: 1, 2, 3 to 4, 5 to 8 and so on. Larger ones than the last share it.
+constexpr size_t kNumRowBuckets = 14;
+size_t RowBucket(int32_t rows);
+
 // Seconds of one forward pass by rows, per model: points measured at start, linear between them and
 // beyond the last. Observations move one factor per model (context length, neighbours on the
 // machine), never the shape, so that a row count that was never tried is not left with a stale
-// price; and one for target passes that verify drafts, since the price of a draft is the difference
-// of two points and as wrong as both.
+// price; and one factor for target passes that verify drafts, per power of two of their rows: the
+// price of a draft is the difference of two points and as wrong as both. These are learnt in a few
+// passes where nothing is known, then held steady, and trusted less again the longer nothing was
+// verified.
 class CostTable {
  public:
   struct Point {
@@ -37,8 +44,8 @@ class CostTable {
 
   // Zero for no rows or a model that was never measured.
   double Seconds(ModelIndex model, int32_t rows) const;
-  // What a target pass that verifies drafts takes, in parts of Seconds.
-  double verify_factor() const { return verify_factor_; }
+  // What a target pass of `rows` rows that verifies drafts takes, relative to Seconds.
+  double VerifyFactor(int32_t rows) const { return verified_[RowBucket(rows)].factor; }
   // Passes without drafts, the draft model's own among them; target passes that verify drafts.
   void Observe(ModelIndex model, int32_t rows, double seconds);
   void ObserveVerify(int32_t rows, double seconds);
@@ -48,11 +55,15 @@ class CostTable {
     std::vector<Point> points;
     double factor = 1.0;
   };
+  struct Verified {
+    double factor = 1.0;
+    double passes = 0.0;  // that it was learnt from; fades
+  };
   const Curve& curve(ModelIndex model) const { return curves_[static_cast<size_t>(model)]; }
   static double Measured(const Curve& curve, int32_t rows);
 
   std::array<Curve, kNumModels> curves_;
-  double verify_factor_ = 1.0;
+  std::array<Verified, kNumRowBuckets> verified_;  // by RowBucket
 };
 
 // The chance that a draft holds, given that those before it did: an exponential average over rounds
@@ -123,10 +134,17 @@ class OutputLength {
 // enter in the order of their chance to be emitted, and the count with the best goodput is taken;
 // none unless it beats plain decoding by a margin. A sequence whose draft model has fallen behind
 // must promise more than one that goes on drafting, so that none goes back and forth near
-// break-even. Keeps its scratch memory between calls.
+// break-even.
+//
+// Prices that make drafting look too dear would never be found out, since nothing then tries. So
+// there is hope, by the number of decoding sequences: a discount on the price of steps with drafts,
+// which goes as steps draft and slowly comes back as they do not. Keeps its scratch memory between
+// calls.
 class DraftLengthChooser {
  public:
-  DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len);
+  // `hope` at start; 1 where prices are known to be right.
+  static constexpr double kFirstHope = 0.85;
+  DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len, double hope = kFirstHope);
   void Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
               const CostTable& costs);
 
@@ -137,11 +155,13 @@ class DraftLengthChooser {
     int32_t position = 0;  // 1: the first draft of its round
   };
   void ListDrafts(std::span<const DraftCandidate> candidates);
+  void LearnHope(size_t bucket, bool drafts);
   void ChooseProbe(std::span<DraftCandidate> candidates, const DraftLimits& limits,
                    const CostTable& costs) const;
 
   std::vector<Draft> drafts_;
-  std::vector<int32_t> rows_at_;  // [max_draft_len + 1] rows of each draft step
+  std::vector<int32_t> rows_at_;             // [max_draft_len + 1] rows of each draft step
+  std::array<double, kNumRowBuckets> hope_;  // by RowBucket of the decoding sequences
 };
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 #include "runtime/testing/test_llama.h"
 
 #include <cmath>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -15,13 +16,12 @@ class RandomSource final : public WeightSource {
       : spec_(spec), seed_(seed), noise_(noise) {}
   const ModelSpec& spec() const override { return spec_; }
 
-  Result<Tensor> Get(WeightRole role, int64_t layer, WeightPart part) override {
-    const auto key = std::tuple(role, layer, part);
-    const auto found = buffers_.find(key);
-    const Shape shape = WeightShape(spec_, role, part);
+  Result<Tensor> Get(const WeightId& id) override {
+    const auto found = buffers_.find(id);
+    const Shape shape = WeightShape(spec_, id);
     if (found != buffers_.end()) return found->second.View(spec_.dtype, shape);
-    const auto stream =
-        static_cast<uint32_t>(1000 * layer + 10 * static_cast<int>(role) + static_cast<int>(part));
+    const auto stream = static_cast<uint32_t>(1000 * id.layer + 10 * static_cast<int>(id.role) +
+                                              static_cast<int>(id.part));
     std::mt19937 random(seed_ + stream), other(seed_ + stream + 77777);
     const bool norm = shape.rank() == 1;
     const float deviation = norm ? 0.1f : 2.0f / std::sqrt(static_cast<float>(shape[1]));
@@ -32,14 +32,14 @@ class RandomSource final : public WeightSource {
     }
     Buffer buffer = Buffer::OnHost(values.size() * SizeOf(spec_.dtype));
     ConvertElements({values.data(), DType::kF32, shape, Device{}}, buffer.View(spec_.dtype, shape));
-    return buffers_.emplace(key, std::move(buffer)).first->second.View(spec_.dtype, shape);
+    return buffers_.emplace(id, std::move(buffer)).first->second.View(spec_.dtype, shape);
   }
 
  private:
   const ModelSpec spec_;
   const uint32_t seed_;
   const float noise_;
-  std::map<std::tuple<WeightRole, int64_t, WeightPart>, Buffer> buffers_;
+  std::map<WeightId, Buffer> buffers_;
 };
 
 }  // namespace

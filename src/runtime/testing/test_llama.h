@@ -2,9 +2,7 @@
 // agrees with its target more or less often, made by mixing other weights into the target's.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <tuple>
 
 #include "model/weights.h"
 #include "ops/backend.h"

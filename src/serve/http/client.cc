@@ -105,6 +105,8 @@ void HttpClient::Close() {
   reused_ = false;
 }
 
+void HttpClient::ShutdownWrite() { ::shutdown(fd_, SHUT_WR); }
+
 Status HttpClient::Connect() {
   if (fd_ >= 0) return {};
   addrinfo hints{};
@@ -189,8 +191,9 @@ Result<std::string> HttpClient::ReadLine() {
 
 Status HttpClient::WriteRequest(std::string_view method, std::string_view path,
                                 std::string_view body, const HttpHeaders& headers) {
-  std::string request =
-      fmt::format("{} {} HTTP/1.1\r\nHost: {}:{}\r\n", method, path, host_, port_);
+  const bool is_ipv6 = host_.find(':') != std::string::npos;
+  std::string request = fmt::format("{} {} HTTP/1.1\r\nHost: {}:{}\r\n", method, path,
+                                    is_ipv6 ? "[" + host_ + "]" : host_, port_);
   for (const auto& [name, value] : headers) request += fmt::format("{}: {}\r\n", name, value);
   if (method != "GET") {
     request += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", body.size());

@@ -4,29 +4,15 @@
 // from one thread.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "base/clock.h"
 #include "base/status.h"
+#include "serve/http/limits.h"
 #include "serve/http/message.h"
 
 namespace tandem::serve {
-
-struct HttpLimits {
-  size_t header_bytes = 16 << 10;                        // beyond: 431
-  size_t headers = 100;                                  // 431
-  size_t uri_bytes = 8 << 10;                            // 414
-  size_t body_chunks = 65536;                            // non-empty ones of a chunked body: 413
-  int connections = 4096;                                // 503
-  int send_buffer_bytes = 128 << 10;                     // of the kernel's, for each connection
-  Nanos header_timeout = std::chrono::seconds(10);       // 408
-  Nanos body_timeout = std::chrono::seconds(60);         // 408
-  Nanos idle_timeout = std::chrono::seconds(75);         // close
-  Nanos write_stall_timeout = std::chrono::seconds(30);  // no room for what is to be written: close
-};
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an address of this machine, or "localhost"

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +25,15 @@ struct Behaviour {
   std::atomic<int> alive{0};
   std::atomic<int> destroyed{0};
   std::atomic<bool> draining{false};
+  std::atomic<bool> released{false};  // the replies to /later
+  std::mutex mutex;
+  std::function<void()> wake;  // guarded by mutex; of the last reply to /later
+
+  void Release() {
+    released = true;
+    const std::lock_guard lock(mutex);
+    wake();
+  }
 };
 
 // Says nothing for ever.
@@ -35,6 +45,25 @@ class SilentReply final : public Reply {
     ++behaviour_.destroyed;
   }
   Progress Poll(HttpHead&, std::string&) override { return Progress::kPending; }
+
+ private:
+  Behaviour& behaviour_;
+};
+
+// Answers when it is told to.
+class LaterReply final : public Reply {
+ public:
+  LaterReply(Behaviour& behaviour, std::function<void()> wake) : behaviour_(behaviour) {
+    const std::lock_guard lock(behaviour_.mutex);
+    behaviour_.wake = std::move(wake);
+    ++behaviour_.alive;
+  }
+  ~LaterReply() override { --behaviour_.alive; }
+  Progress Poll(HttpHead&, std::string& out) override {
+    if (!behaviour_.released) return Progress::kPending;
+    out = "at last";
+    return Progress::kLast;
+  }
 
  private:
   Behaviour& behaviour_;
@@ -64,13 +93,21 @@ class TestHandler final : public HttpHandler {
  public:
   Behaviour behaviour;
 
-  size_t BodyLimit(std::string_view path) const override { return path == "/small" ? 10 : 100'000; }
-  bool draining() const override { return behaviour.draining; }
-  std::string ErrorBody(std::string_view path, int status,
-                        std::string_view message) const override {
-    return fmt::format("{{\"error\":\"{}|{}|{}\"}}", path, status, message);
+  Admission Admit(const HttpRequest& header) override {
+    Admission admission;
+    admission.body_limit = header.path == "/small" ? 10 : 100'000;
+    if (header.path == "/refused") admission.refusal = MakeReply(401, "no key");
+    return admission;
   }
-  std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()>) override {
+  bool draining() const override { return behaviour.draining; }
+  std::unique_ptr<Reply> Error(std::string_view path, int status,
+                               std::string_view message) override {
+    return MakeReply(status, fmt::format("{{\"error\":\"{}|{}|{}\"}}", path, status, message));
+  }
+  std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()> wake) override {
+    if (request.path == "/later") {
+      return std::make_unique<LaterReply>(behaviour, std::move(wake));
+    }
     if (request.path == "/silent") return std::make_unique<SilentReply>(behaviour);
     if (request.path == "/flood") return std::make_unique<FloodReply>(behaviour, 100'000, 16 << 10);
     if (request.path == "/pieces") return std::make_unique<FloodReply>(behaviour, 3, 5);
@@ -155,26 +192,23 @@ TEST_F(HttpServerTest, EchoesTheRequestIdOrMakesOne) {
 }
 
 TEST_F(HttpServerTest, AnswersEveryLimitWithItsStatus) {
-  HttpLimits limits;
-  limits.body_chunks = 8;
-  Start(limits);
+  Start();
   const std::string get = "GET / HTTP/1.1\r\nHost: x\r\n";
-  EXPECT_EQ(Exchange("GET /" + std::string(9000, 'a') + " HTTP/1.1\r\n\r\n").status, 414);
+  EXPECT_EQ(Exchange("GET /" + std::string(9000, 'a') + " HTTP/1.1\r\nHost: x\r\n\r\n").status,
+            414);
   EXPECT_EQ(Exchange("GET /" + std::string(40000, 'a')).status, 414);
   EXPECT_EQ(Exchange(get + "A: " + std::string(17000, 'a') + "\r\n\r\n").status, 431);
   std::string many = get;
   for (int i = 0; i < 101; ++i) many += fmt::format("h{}: 1\r\n", i);
   EXPECT_EQ(Exchange(many + "\r\n").status, 431);
-  EXPECT_EQ(Exchange("POST /small HTTP/1.1\r\nContent-Length: 11\r\n\r\n").status, 413);
+  EXPECT_EQ(Exchange("POST /small HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\n").status, 413);
+  EXPECT_EQ(Exchange("POST /small HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+                     "chunked\r\n\r\nb\r\n01234567890\r\n")
+                .status,
+            413);
   EXPECT_EQ(
-      Exchange("POST /small HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n01234567890\r\n")
+      Exchange("POST / HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx")
           .status,
-      413);
-  std::string chunks = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
-  for (int i = 0; i < 9; ++i) chunks += "1\r\nx\r\n";
-  EXPECT_EQ(Exchange(chunks).status, 413);
-  EXPECT_EQ(
-      Exchange("POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx").status,
       415);
 }
 
@@ -183,13 +217,14 @@ TEST_F(HttpServerTest, AnswersWhatIsNotHttpWithBadRequest) {
   const char* const kBad[] = {
       "rubbish\r\n\r\n",
       "GET / HTTP/9.9\r\n\r\n",
-      "GET relative HTTP/1.1\r\n\r\n",
-      "GET / HTTP/1.1\r\nno colon\r\n\r\n",
-      "GET / HTTP/1.1\r\nName : x\r\n\r\n",
-      "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-      "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
-      "POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-      "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+      "GET relative HTTP/1.1\r\nHost: x\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n",
+      "GET / HTTP/1.1\r\nHost: x\r\nName : x\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
+      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n0\r\n\r\n",
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
   };
   for (const char* bytes : kBad) {
     const ClientResponse response = Exchange(bytes);
@@ -207,7 +242,7 @@ TEST_F(HttpServerTest, SlowSendersGetATimeoutAndIdleOnesAreClosed) {
   limits.idle_timeout = milliseconds(80);
   Start(limits);
   EXPECT_EQ(Exchange("GET / HTTP/1.1\r\nHos").status, 408);
-  EXPECT_EQ(Exchange("POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\nab").status, 408);
+  EXPECT_EQ(Exchange("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab").status, 408);
   HttpClient idle = Client();
   ASSERT_TRUE(idle.Connect().ok());
   EXPECT_TRUE(IsClosed(idle));
@@ -248,6 +283,103 @@ TEST_F(HttpServerTest, AClientThatGoesDestroysItsReply) {
   EXPECT_EQ(server_->active_requests(), 0);
 }
 
+TEST_F(HttpServerTest, ARefusalComesBeforeTheBody) {
+  Start();
+  const char* const kHeaders[] = {
+      "Content-Length: 60000000\r\n",
+      "Content-Length: 60000000\r\nExpect: 100-continue\r\n",
+      "Transfer-Encoding: chunked\r\n",
+  };
+  for (const char* header : kHeaders) {
+    HttpClient client = Client();
+    ASSERT_TRUE(client.Connect().ok());
+    ASSERT_TRUE(
+        client.WriteRaw(fmt::format("POST /refused HTTP/1.1\r\nHost: x\r\n{}\r\n", header)).ok());
+    const std::string head = *client.ReadRaw(4096);
+    EXPECT_TRUE(head.starts_with("HTTP/1.1 401 ")) << head;
+    EXPECT_NE(head.find("Connection: close\r\n"), std::string::npos) << head;
+  }
+  // Without a body the connection stays.
+  HttpClient client = Client();
+  EXPECT_EQ(client.Get("/refused")->Header("connection"), "keep-alive");
+  EXPECT_EQ(client.Post("/refused", "")->Header("connection"), "keep-alive");
+  EXPECT_EQ(client.Get("/")->status, 200);
+}
+
+TEST_F(HttpServerTest, ARefusalReachesAClientThatSendsOn) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(
+      client.WriteRaw("POST /refused HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n")
+          .ok());
+  ASSERT_TRUE(client.WriteRaw(std::string(32 << 20, 'x')).ok());
+  EXPECT_EQ(client.ReadResponse()->status, 401);
+}
+
+TEST_F(HttpServerTest, ALastResponseReachesAClientThatSendsOn) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client
+                  .WriteRaw("GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" +
+                            std::string(32 << 20, 'x'))
+                  .ok());
+  EXPECT_EQ(client.ReadResponse()->body, "GET /a ");
+}
+
+TEST_F(HttpServerTest, BodiesTogetherAreBounded) {
+  HttpLimits limits;
+  limits.all_body_bytes = 1000;
+  Start(limits);
+  HttpClient client = Client();
+  for (int i = 0; i < 5; ++i) {  // what was read is given back
+    EXPECT_EQ(client.Post("/", std::string(800, 'a'))->status, 200);
+    EXPECT_EQ(client.Post("/", std::string(1001, 'a'))->status, 503);
+  }
+}
+
+TEST_F(HttpServerTest, AClientThatSaysItSendsNothingMoreGetsItsAnswer) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(
+      client.WriteRaw("POST /later HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi").ok());
+  client.ShutdownWrite();
+  // The server has noticed, and asks whether the client still reads.
+  EXPECT_EQ(*client.ReadRaw(25), "HTTP/1.1 100 Continue\r\n\r\n");
+  EXPECT_EQ(handler_.behaviour.alive, 1);
+  handler_.behaviour.Release();
+  EXPECT_EQ(client.ReadResponse()->body, "at last");
+  EXPECT_EQ(*client.ReadRaw(1), "");
+}
+
+TEST_F(HttpServerTest, HalfClosedPipelinesAreAnsweredToTheEnd) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client
+                  .WriteRaw("GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /pieces HTTP/1.1\r\nHost: x\r\n"
+                            "\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\n")
+                  .ok());
+  client.ShutdownWrite();
+  EXPECT_EQ(client.ReadResponse()->body, "GET /a ");
+  EXPECT_EQ(client.ReadResponse()->body, "xxxxxxxxxxxxxxx");
+  EXPECT_EQ(client.ReadResponse()->body, "GET /b ");
+  EXPECT_EQ(*client.ReadRaw(1), "");
+}
+
+TEST_F(HttpServerTest, Http10ClientsGetNoInterimResponse) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client.WriteRaw("GET /later HTTP/1.0\r\n\r\n").ok());
+  client.ShutdownWrite();
+  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 1; }));
+  handler_.behaviour.Release();
+  EXPECT_EQ(client.ReadResponse()->body, "at last");
+}
+
 TEST_F(HttpServerTest, TooManyConnectionsAreTurnedAway) {
   HttpLimits limits;
   limits.connections = 2;
@@ -258,6 +390,10 @@ TEST_F(HttpServerTest, TooManyConnectionsAreTurnedAway) {
   ASSERT_EQ(second.Get("/")->status, 200);
   HttpClient third = Client();
   ASSERT_TRUE(third.Connect().ok());
+  ASSERT_TRUE(third
+                  .WriteRaw("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n" +
+                            std::string(9'999'999, 'x'))
+                  .ok());
   EXPECT_EQ(third.ReadResponse()->status, 503);
   first.Close();
   EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 1; }));
@@ -275,7 +411,7 @@ TEST_F(HttpServerTest, HeadIsAGetWithoutItsBody) {
   Start();
   HttpClient client = Client();
   ASSERT_TRUE(client.Connect().ok());
-  ASSERT_TRUE(client.WriteRaw("HEAD /h HTTP/1.1\r\nConnection: close\r\n\r\n").ok());
+  ASSERT_TRUE(client.WriteRaw("HEAD /h HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok());
   std::string all;
   for (std::string part = *client.ReadRaw(4096); !part.empty(); part = *client.ReadRaw(4096))
     all += part;
@@ -283,19 +419,37 @@ TEST_F(HttpServerTest, HeadIsAGetWithoutItsBody) {
   EXPECT_TRUE(all.ends_with("\r\n\r\n"));
 }
 
+TEST_F(HttpServerTest, HeadOfAStreamLeavesTheConnectionInStep) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client
+                  .WriteRaw("HEAD /pieces HTTP/1.1\r\nHost: x\r\n\r\n"
+                            "GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                  .ok());
+  std::string all;
+  for (std::string part = *client.ReadRaw(4096); !part.empty(); part = *client.ReadRaw(4096))
+    all += part;
+  const size_t end = all.find("\r\n\r\n");
+  ASSERT_NE(end, std::string::npos);
+  EXPECT_TRUE(all.substr(end + 4).starts_with("HTTP/1.1 200 OK")) << all;
+}
+
 TEST_F(HttpServerTest, ExpectContinueIsAnswered) {
   Start();
   HttpClient client = Client();
   ASSERT_TRUE(client.Connect().ok());
   ASSERT_TRUE(
-      client.WriteRaw("POST /e HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+      client
+          .WriteRaw(
+              "POST /e HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
           .ok());
   EXPECT_EQ(*client.ReadRaw(25), "HTTP/1.1 100 Continue\r\n\r\n");
   ASSERT_TRUE(client.WriteRaw("ok").ok());
   EXPECT_EQ(client.ReadResponse()->body, "POST /e ok");
 }
 
-TEST_F(HttpServerTest, DrainingClosesConnectionsBehindTheirResponse) {
+TEST_F(HttpServerTest, DrainingClosesConnectionsAfterTheirResponse) {
   Start();
   HttpClient client = Client();
   EXPECT_EQ(client.Get("/")->Header("connection"), "keep-alive");
@@ -325,6 +479,15 @@ TEST_F(HttpServerTest, ATakenPortIsNamedWithOneThatIsFree) {
       std::string::npos);
   options.host = "example.invalid";
   EXPECT_EQ(HttpServer::Start(options, handler_).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(HttpServerTest, ServesAndIsAskedOverIpv6) {
+  HttpServerOptions options;
+  options.host = "::1";
+  options.port = 0;
+  Result<std::unique_ptr<HttpServer>> server = HttpServer::Start(options, handler_);
+  if (!server.ok()) GTEST_SKIP() << "no IPv6 here: " << server.status().message();
+  EXPECT_EQ(HttpClient("::1", (*server)->port()).Get("/a")->body, "GET /a ");
 }
 
 TEST(ParseUrlTest, TakesUrlsApart) {

@@ -17,8 +17,9 @@
 namespace tandem::serve {
 
 struct HttpRequest {
-  std::string method;                                        // "GET"
-  std::string path;                                          // without the query
+  std::string method;  // "GET"
+  std::string path;    // without the query, not decoded
+  std::string host;  // the server's name as the client has it, lower case, without a port; or empty
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
   std::string id;  // x-request-id: the client's, or one of ours; sent back by the transport
@@ -31,7 +32,7 @@ struct HttpHead {
   int status = 200;
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;
-  bool close = false;  // the connection ends behind this response
+  bool close = false;  // the connection ends after this response
 };
 
 class Reply {
@@ -46,17 +47,24 @@ class Reply {
   virtual Progress Poll(HttpHead& head, std::string& out) = 0;
 };
 
+// The verdict on a request of which only the header has been read.
+struct Admission {
+  size_t body_limit = 0;           // bytes; a larger body gets 413
+  std::unique_ptr<Reply> refusal;  // the answer, before a byte of the body is read; or null
+};
+
+// Any thread may call any of these; none may block.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // Bytes of body that a request to `path` may have.
-  virtual size_t BodyLimit(std::string_view path) const = 0;
-  // Any thread; must not block. `wake` may be called from any thread, also after the reply is gone.
+  // Called with the header of a request, before its body is asked for.
+  virtual Admission Admit(const HttpRequest& header) = 0;
+  // `wake` may be called from any thread, also after the reply is gone.
   virtual std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()> wake) = 0;
-  // The body of an error that the transport itself found, in the style of the front end behind
-  // `path` (empty when the request could not be read so far).
-  virtual std::string ErrorBody(std::string_view path, int status,
-                                std::string_view message) const = 0;
+  // The answer to a request that the transport itself refuses, in the style of the front end that
+  // has `path` (empty when the request could not be read so far).
+  virtual std::unique_ptr<Reply> Error(std::string_view path, int status,
+                                       std::string_view message) = 0;
   // New requests are refused: connections should end.
   virtual bool draining() const = 0;
 };

@@ -6,8 +6,12 @@
 #include <optional>
 #include <utility>
 
+#include "serve/http/wire.h"
+
 namespace tandem::serve {
 namespace {
+
+constexpr size_t kHealthBodyBytes = 4 << 10;  // anyone may send them
 
 std::vector<std::string_view> Segments(std::string_view path) {
   std::vector<std::string_view> segments;
@@ -23,39 +27,60 @@ std::vector<std::string_view> Segments(std::string_view path) {
 std::optional<PathValues> Match(std::string_view pattern, std::string_view path) {
   const std::vector<std::string_view> wanted = Segments(pattern);
   const std::vector<std::string_view> given = Segments(path);
-  if (wanted.size() != given.size()) return std::nullopt;
   PathValues values;
   for (size_t i = 0; i < wanted.size(); ++i) {
+    if (i >= given.size()) return std::nullopt;
+    if (wanted[i] == "{*}") {
+      values.push_back(PercentDecode(path.substr(given[i].data() - path.data())));
+      return values;
+    }
+    std::string segment = PercentDecode(given[i]);  // after the split: its slashes are its own
     if (wanted[i] == "{}") {
-      values.emplace_back(given[i]);
-    } else if (wanted[i] != given[i]) {
+      values.push_back(std::move(segment));
+    } else if (wanted[i] != segment) {
       return std::nullopt;
     }
   }
+  if (wanted.size() != given.size()) return std::nullopt;
   return values;
 }
 
 // Counts the response when its status is known.
 class CountingReply final : public Reply {
  public:
-  CountingReply(std::unique_ptr<Reply> reply, Metrics& metrics, std::string_view front_end)
-      : reply_(std::move(reply)), metrics_(metrics), front_end_(front_end) {}
+  CountingReply(std::unique_ptr<Reply> reply, const ResponseCounter& count,
+                std::string_view front_end)
+      : reply_(std::move(reply)), count_(count), front_end_(front_end) {}
 
   Progress Poll(HttpHead& head, std::string& out) override {
     const Progress progress = reply_->Poll(head, out);
     if (progress != Progress::kPending && !counted_) {
       counted_ = true;
-      metrics_.CountResponse(front_end_, head.status);
+      count_(front_end_, head.status);
     }
     return progress;
   }
 
  private:
   const std::unique_ptr<Reply> reply_;
-  Metrics& metrics_;
+  const ResponseCounter& count_;
   const std::string_view front_end_;
   bool counted_ = false;
 };
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+std::unique_ptr<Reply> MakeError(const FrontEnd& front_end, int status, std::string_view message,
+                                 Headers headers = {}) {
+  HttpHead head;
+  head.status = status;
+  head.headers = std::move(headers);
+  if (status == 503) {
+    head.headers.emplace_back("Retry-After", "1");
+    head.close = true;
+  }
+  return MakeReply(std::move(head), front_end.format_error(status, message));
+}
 
 }  // namespace
 
@@ -87,19 +112,50 @@ int HttpStatusOf(Code code) {
   return 500;
 }
 
-bool ConstantTimeEqual(std::string_view a, std::string_view b) {
-  size_t difference = a.size() ^ b.size();
-  for (size_t i = 0; i < b.size(); ++i) {
-    const char left = i < a.size() ? a[i] : '\0';
-    difference |= static_cast<unsigned char>(left) ^ static_cast<unsigned char>(b[i]);
-  }
-  return difference == 0;
-}
+struct Router::Found {
+  const Route* route = nullptr;
+  PathValues values;
+  std::string allowed;  // without a route: the methods that the path has, if any
+};
 
-Router::Router(std::vector<std::string> api_keys, Metrics* metrics)
-    : api_keys_(std::move(api_keys)), metrics_(metrics) {}
+Router::Router(Access access, ResponseCounter count)
+    : access_(std::move(access)), count_(std::move(count)) {}
 
 void Router::Add(FrontEnd front_end) { front_ends_.push_back(std::move(front_end)); }
+
+Admission Router::Admit(const HttpRequest& header) {
+  const FrontEnd& front_end = FrontEndOf(header.path);
+  const Found found = Find(front_end, header);
+  const bool is_health = found.route != nullptr && found.route->is_health;
+  Admission admission;
+  admission.body_limit = is_health ? kHealthBodyBytes : front_end.body_limit;
+  if (std::unique_ptr<Reply> refusal = Refuse(front_end, header, is_health)) {
+    admission.refusal = Counted(front_end, std::move(refusal));
+  }
+  return admission;
+}
+
+std::unique_ptr<Reply> Router::Handle(HttpRequest request, std::function<void()> wake) {
+  const FrontEnd& front_end = FrontEndOf(request.path);
+  const Found found = Find(front_end, request);
+  const bool is_health = found.route != nullptr && found.route->is_health;
+  // Asked again: the server may have begun to drain while the body came.
+  if (std::unique_ptr<Reply> refusal = Refuse(front_end, request, is_health)) {
+    return Counted(front_end, std::move(refusal));
+  }
+  if (found.route != nullptr) {
+    return Counted(front_end,
+                   found.route->handle(std::move(request), found.values, std::move(wake)));
+  }
+  if (found.allowed.empty()) return Counted(front_end, MakeError(front_end, 404, "Not Found"));
+  return Counted(front_end,
+                 MakeError(front_end, 405, "Method Not Allowed", {{"Allow", found.allowed}}));
+}
+
+std::unique_ptr<Reply> Router::Error(std::string_view path, int status, std::string_view message) {
+  const FrontEnd& front_end = FrontEndOf(path);
+  return Counted(front_end, MakeError(front_end, status, message));
+}
 
 const FrontEnd& Router::FrontEndOf(std::string_view path) const {
   for (const FrontEnd& front_end : front_ends_) {
@@ -108,60 +164,42 @@ const FrontEnd& Router::FrontEndOf(std::string_view path) const {
   return front_ends_.back();
 }
 
-size_t Router::BodyLimit(std::string_view path) const { return FrontEndOf(path).body_limit; }
-
-std::string Router::ErrorBody(std::string_view path, int status, std::string_view message) const {
-  return FrontEndOf(path).format_error(status, message);
-}
-
-bool Router::HasKey(const HttpRequest& request) const {
-  if (api_keys_.empty()) return true;
-  std::string_view given = request.Header("authorization");
-  constexpr std::string_view kBearer = "Bearer ";
-  if (!given.starts_with(kBearer)) return false;
-  given.remove_prefix(kBearer.size());
-  bool found = false;
-  for (const std::string& key : api_keys_) found |= ConstantTimeEqual(given, key);
+Router::Found Router::Find(const FrontEnd& front_end, const HttpRequest& request) {
+  Found found;
+  for (const Route& route : front_end.routes) {
+    std::optional<PathValues> values = Match(route.pattern, request.path);
+    if (!values) continue;
+    if (route.method == request.method) {
+      found.route = &route;
+      found.values = *std::move(values);
+      return found;
+    }
+    found.allowed += (found.allowed.empty() ? "" : ", ") + route.method;
+    if (route.method == "GET") found.allowed += ", HEAD";
+  }
   return found;
 }
 
-std::unique_ptr<Reply> Router::Handle(HttpRequest request, std::function<void()> wake) {
-  const FrontEnd& front_end = FrontEndOf(request.path);
-  std::unique_ptr<Reply> reply = Dispatch(front_end, std::move(request), std::move(wake));
-  if (metrics_ == nullptr) return reply;
-  return std::make_unique<CountingReply>(std::move(reply), *metrics_, front_end.name);
+std::unique_ptr<Reply> Router::Refuse(const FrontEnd& front_end, const HttpRequest& request,
+                                      bool is_health) const {
+  if (!access_.AllowsHost(request.host)) {
+    return MakeError(front_end, 403,
+                     fmt::format("host \"{}\" is not a name of this server; start it with "
+                                 "--allowed_hosts {}, or ask for localhost",
+                                 request.host, request.host));
+  }
+  if (is_health) return nullptr;
+  if (!access_.HasKey(request.Header("authorization"))) {
+    return MakeError(front_end, 401, "a valid API key is needed", {{"WWW-Authenticate", "Bearer"}});
+  }
+  if (draining_) return MakeError(front_end, 503, "the server is shutting down");
+  return nullptr;
 }
 
-std::unique_ptr<Reply> Router::Dispatch(const FrontEnd& front_end, HttpRequest request,
-                                        std::function<void()> wake) const {
-  const auto refuse = [&](int status, std::string_view message) {
-    HttpHead head;
-    head.status = status;
-    if (status == 401) head.headers.emplace_back("WWW-Authenticate", "Bearer");
-    if (status == 503) {
-      head.headers.emplace_back("Retry-After", "1");
-      head.close = true;
-    }
-    return MakeReply(std::move(head), front_end.format_error(status, message));
-  };
-  std::string allowed;
-  for (const Route& route : front_end.routes) {
-    const std::optional<PathValues> values = Match(route.pattern, request.path);
-    if (!values) continue;
-    if (route.method != request.method) {
-      allowed += (allowed.empty() ? "" : ", ") + route.method;
-      continue;
-    }
-    if (!route.is_health && !HasKey(request)) return refuse(401, "a valid API key is needed");
-    if (!route.is_health && draining_) return refuse(503, "the server is shutting down");
-    return route.handle(std::move(request), *values, std::move(wake));
-  }
-  if (!HasKey(request)) return refuse(401, "a valid API key is needed");
-  if (allowed.empty()) return refuse(404, "Not Found");
-  HttpHead head;
-  head.status = 405;
-  head.headers.emplace_back("Allow", allowed);
-  return MakeReply(std::move(head), front_end.format_error(405, "Method Not Allowed"));
+std::unique_ptr<Reply> Router::Counted(const FrontEnd& front_end,
+                                       std::unique_ptr<Reply> reply) const {
+  if (!count_) return reply;
+  return std::make_unique<CountingReply>(std::move(reply), count_, front_end.name);
 }
 
 }  // namespace tandem::serve

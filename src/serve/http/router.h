@@ -1,6 +1,6 @@
-// Router: path and method → front end. Also what every front end shares: the API key, refusing
+// Router: path and method → front end. Also what every front end shares: who may ask, refusing
 // while the server drains, 404 and 405, and the count of responses. Routes are added before the
-// server starts; after that any thread may call Handle.
+// server starts; after that any thread may use it.
 #pragma once
 
 #include <atomic>
@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "base/status.h"
+#include "serve/http/access.h"
 #include "serve/http/message.h"
-#include "serve/metrics.h"
 
 namespace tandem::serve {
 
-// The values that the {…} of a route's pattern matched, in order.
+// The values that the {…} of a route's pattern matched, in order, decoded: one may hold a slash.
 using PathValues = std::vector<std::string>;
 using RouteFunction = std::function<std::unique_ptr<Reply>(HttpRequest, const PathValues&,
                                                            std::function<void()> wake)>;
@@ -26,9 +26,10 @@ using ErrorFormat = std::function<std::string(int status, std::string_view messa
 
 struct Route {
   std::string method;
-  std::string pattern;  // "/v2/models/{}/generate"; a {} matches one path segment
+  // "/v2/models/{}/generate"; a {} matches one segment of the path, a {*} at the end all the rest.
+  std::string pattern;
   RouteFunction handle;
-  bool is_health = false;  // answers without a key and while draining
+  bool is_health = false;  // answers without a key and while draining; takes no body to speak of
 };
 
 struct FrontEnd {
@@ -42,33 +43,37 @@ struct FrontEnd {
 // The HTTP status of an error.
 int HttpStatusOf(Code code);
 
+// Told of every response: its front end's name, and its status.
+using ResponseCounter = std::function<void(std::string_view front_end, int status)>;
+
 class Router final : public HttpHandler {
  public:
-  // No key guards nothing. `metrics` may be null.
-  Router(std::vector<std::string> api_keys, Metrics* metrics);
+  // `count` may be empty.
+  Router(Access access, ResponseCounter count);
 
   // The last one added is asked last; its prefix should be empty.
   void Add(FrontEnd front_end);
   void SetDraining() { draining_ = true; }
 
-  size_t BodyLimit(std::string_view path) const override;
+  Admission Admit(const HttpRequest& header) override;
   std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()> wake) override;
-  std::string ErrorBody(std::string_view path, int status, std::string_view message) const override;
+  std::unique_ptr<Reply> Error(std::string_view path, int status,
+                               std::string_view message) override;
   bool draining() const override { return draining_; }
 
  private:
-  const FrontEnd& FrontEndOf(std::string_view path) const;
-  bool HasKey(const HttpRequest& request) const;
-  std::unique_ptr<Reply> Dispatch(const FrontEnd& front_end, HttpRequest request,
-                                  std::function<void()> wake) const;
+  struct Found;  // what the routes have for a request
 
-  const std::vector<std::string> api_keys_;
-  Metrics* const metrics_;
+  const FrontEnd& FrontEndOf(std::string_view path) const;
+  static Found Find(const FrontEnd& front_end, const HttpRequest& request);
+  std::unique_ptr<Reply> Refuse(const FrontEnd& front_end, const HttpRequest& request,
+                                bool is_health) const;
+  std::unique_ptr<Reply> Counted(const FrontEnd& front_end, std::unique_ptr<Reply> reply) const;
+
+  const Access access_;
+  const ResponseCounter count_;
   std::vector<FrontEnd> front_ends_;
   std::atomic<bool> draining_{false};
 };
-
-// True when both are equal; takes the same time wherever they differ.
-bool ConstantTimeEqual(std::string_view a, std::string_view b);
 
 }  // namespace tandem::serve

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <random>
 
@@ -10,6 +11,10 @@ namespace tandem::serve {
 namespace {
 
 constexpr size_t kMaxRequestId = 128;
+
+bool IsAlphanumeric(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
 
 }  // namespace
 
@@ -21,14 +26,58 @@ std::string LowerCase(std::string_view text) {
   return out;
 }
 
-std::string PathOfTarget(std::string_view target) {
+TargetParts ParseTarget(std::string_view target) {
+  TargetParts parts;
   if (!target.starts_with('/')) {
-    const size_t scheme = target.find("://");
-    if (scheme == std::string_view::npos) return "";
-    const size_t slash = target.find('/', scheme + 3);
-    target = slash == std::string_view::npos ? "/" : target.substr(slash);
+    const size_t scheme = std::min(target.find("://"), target.size());
+    const std::string name = LowerCase(target.substr(0, scheme));
+    if (name != "http" && name != "https") return parts;
+    target.remove_prefix(std::min(scheme + 3, target.size()));
+    const size_t end = std::min(target.find_first_of("/?#"), target.size());
+    parts.authority = target.substr(0, end);
+    target.remove_prefix(end);
+    if (!target.starts_with('/')) target = "/";
   }
-  return std::string(target.substr(0, target.find_first_of("?#")));
+  parts.path = target.substr(0, target.find_first_of("?#"));
+  return parts;
+}
+
+std::optional<std::string> HostOfAuthority(std::string_view authority) {
+  constexpr std::string_view kNameMarks = "-._~%!$&'()*+,;=";
+  const bool is_address = authority.starts_with('[');
+  const size_t end = authority.find(is_address ? ']' : ':');
+  if (is_address && end == std::string_view::npos) return std::nullopt;
+  const std::string_view host = authority.substr(is_address ? 1 : 0, is_address ? end - 1 : end);
+  std::string_view port =
+      end == std::string_view::npos ? "" : authority.substr(is_address ? end + 1 : end);
+  if (!port.empty() && port.front() != ':') return std::nullopt;
+  if (!port.empty()) port.remove_prefix(1);
+  const bool is_good =
+      std::all_of(host.begin(), host.end(),
+                  [&](char c) {
+                    return IsAlphanumeric(c) ||
+                           (is_address ? c == ':' || c == '.'
+                                       : kNameMarks.find(c) != std::string_view::npos);
+                  }) &&
+      std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!is_good) return std::nullopt;
+  return LowerCase(host);
+}
+
+std::string PercentDecode(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      out += static_cast<char>(byte);
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
 }
 
 bool IsGoodRequestId(std::string_view id) {

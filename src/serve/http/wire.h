@@ -13,8 +13,19 @@ namespace tandem::serve {
 
 std::string LowerCase(std::string_view text);
 
-// The path of an origin-form or absolute-form target; empty when it is neither.
-std::string PathOfTarget(std::string_view target);
+// A request's target, taken apart. Views into it.
+struct TargetParts {
+  std::string_view authority;  // "host:port" of an absolute target; else empty
+  std::string_view path;       // without the query; empty when the target is no path
+};
+TargetParts ParseTarget(std::string_view target);
+
+// The host of "host", "host:port" or "[address]:port", in lower case and without brackets; nothing
+// when it is none of these.
+std::optional<std::string> HostOfAuthority(std::string_view authority);
+
+// With each %XX as the byte that it stands for; a % without two digits stays.
+std::string PercentDecode(std::string_view text);
 
 // Visible ASCII, and not long.
 bool IsGoodRequestId(std::string_view id);

@@ -256,7 +256,7 @@ FrontEnd MakeFrontEnd(GenerateService& service, std::string model, size_t body_l
       {"POST", "/v1/chat/completions", generate(Endpoint::kChat)},
       {"POST", "/v1/completions", generate(Endpoint::kCompletions)},
       {"GET", "/v1/models", [routes](auto&&...) { return routes->Models(); }},
-      {"GET", "/v1/models/{}",
+      {"GET", "/v1/models/{*}",  // a name may hold a slash
        [routes](const HttpRequest&, const PathValues& values, const auto&) {
          return routes->Model(values[0]);
        }},

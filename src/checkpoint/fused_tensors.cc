@@ -1,0 +1,111 @@
+#include "checkpoint/fused_tensors.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+// Rows begin .. of `whole` into `out`; what lies behind its end stays zero.
+void CopyRows(const Tensor& whole, int64_t begin, const Tensor& out) {
+  const int64_t rows = std::clamp(whole.dim(0) - begin, int64_t{0}, out.dim(0));
+  if (rows > 0) ConvertElements(whole.RowRange(begin, rows), out.Rows(rows));
+}
+
+void CopyCols(const Tensor& whole, int64_t begin, const Tensor& out) {
+  const auto element = static_cast<int64_t>(SizeOf(whole.dtype));
+  const auto bytes = static_cast<size_t>(out.dim(1) * element);
+  const auto* from = static_cast<const std::byte*>(whole.data) + begin * element;
+  auto* to = static_cast<std::byte*>(out.data);
+  for (int64_t row = 0; row < out.dim(0); ++row) {
+    std::memcpy(to, from, bytes);
+    from += whole.dim(1) * element;
+    to += bytes;
+  }
+}
+
+Result<Tensor> LargestScale(WeightSource& source, const FusedTensor& tensor,
+                            ScratchBuffers& scratch) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, {1}));
+  float& largest = *out.As<float>();
+  for (const WeightRole role : tensor.roles) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor scale, source.Get(tensor.IdOf(role)));
+    largest = std::max(largest, *scale.As<float>());
+  }
+  return out;
+}
+
+}  // namespace
+
+FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id) {
+  constexpr std::array kSuffixes = {".weight", ".bias", ".weights_scaling_factor",
+                                    ".activation_scaling_factor"};
+  const WeightRow& row = RowOf(id.role);
+  FusedTensor tensor;
+  tensor.layer = id.layer;
+  tensor.part = id.part;
+  if (row.per_layer) tensor.name = "transformer.layers." + std::to_string(id.layer) + ".";
+  tensor.name += row.trtllm_name;
+  tensor.name += kSuffixes[static_cast<size_t>(id.part)];
+  for (const WeightRow& other : WeightRows()) {
+    const bool fused = other.trtllm_name == row.trtllm_name;
+    if (fused && !WeightParts(spec, other.role, id.layer).empty()) {
+      tensor.roles.push_back(other.role);
+    }
+  }
+  return tensor;
+}
+
+std::vector<FusedTensor> FusedTensors(const ModelSpec& spec) {
+  std::vector<FusedTensor> tensors;
+  for (const WeightId& id : StoredWeights(spec)) {
+    FusedTensor tensor = FusedTensorOf(spec, id);
+    if (tensor.roles.front() == id.role) tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor) {
+  if (tensor.part == WeightPart::kInputScale) return {1};
+  int64_t rows = 0;
+  Shape part;
+  for (const WeightRole role : tensor.roles) {
+    part = PartShape(spec, sharding, tensor.IdOf(role));
+    rows += part[0];
+  }
+  return part.rank() == 1 ? Shape{rows} : Shape{rows, part[1]};
+}
+
+DType FusedDType(const ModelSpec& spec, const FusedTensor& tensor) {
+  return WeightDType(spec, tensor.IdOf(tensor.roles.front()));
+}
+
+Result<Tensor> MakeShard(WeightSource& source, const Sharding& sharding, const FusedTensor& tensor,
+                         int64_t rank, ScratchBuffers& scratch) {
+  if (tensor.part == WeightPart::kInputScale) return LargestScale(source, tensor, scratch);
+  const ModelSpec& spec = source.spec();
+  const Shape shape = FusedShape(spec, sharding, tensor);
+  Tensor out;
+  int64_t row = 0;
+  for (const WeightRole role : tensor.roles) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor whole, source.Get(tensor.IdOf(role)));
+    const int64_t begin = PartBegin(spec, sharding, tensor.IdOf(role), rank);
+    const bool by_cols = SplitOf(sharding, role, tensor.part) == Split::kCols;
+    const bool is_view = tensor.roles.size() == 1 && !by_cols && begin + shape[0] <= whole.dim(0);
+    if (is_view) return whole.RowRange(begin, shape[0]);
+    if (out.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(out, scratch.Allocate(FusedDType(spec, tensor), shape));
+    }
+    const int64_t rows = PartShape(spec, sharding, tensor.IdOf(role))[0];
+    const Tensor part = out.RowRange(row, rows);
+    by_cols ? CopyCols(whole, begin, part) : CopyRows(whole, begin, part);
+    row += rows;
+  }
+  return out;
+}
+
+}  // namespace tandem

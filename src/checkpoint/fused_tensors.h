@@ -1,0 +1,38 @@
+// How weights are fused in TensorRT-LLM's layout, which our checkpoints and engines share: names,
+// shapes and each rank's slices. Pure values and functions. docs/formats/checkpoint.md has the
+// table.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/as_dtype.h"
+#include "model/sharding.h"
+#include "model/weight_source.h"
+
+namespace tandem {
+
+// One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; of
+// input scales the largest, because the roles share their inputs.
+struct FusedTensor {
+  std::string name;  // "transformer.layers.0.attention.qkv.weight"
+  std::vector<WeightRole> roles;
+  int64_t layer = 0;
+  WeightPart part = WeightPart::kWeight;
+
+  WeightId IdOf(WeightRole role) const { return {role, layer, part}; }
+};
+
+// All tensors of a rank, in the order they are written. A tied head is not stored.
+std::vector<FusedTensor> FusedTensors(const ModelSpec& spec);
+// The one that holds a weight.
+FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id);
+
+Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor);
+DType FusedDType(const ModelSpec& spec, const FusedTensor& tensor);
+
+// The rank's part of a tensor, from a source of whole weights; lives as long as source and scratch.
+Result<Tensor> MakeShard(WeightSource& source, const Sharding& sharding, const FusedTensor& tensor,
+                         int64_t rank, ScratchBuffers& scratch);
+
+}  // namespace tandem

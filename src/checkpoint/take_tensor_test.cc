@@ -1,0 +1,103 @@
+#include "checkpoint/take_tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+// A stored tensor whose elements count up from 0.
+class TakeTensorTest : public ::testing::Test {
+ protected:
+  Tensor Counting(const Shape& shape) {
+    memory_ = Buffer::OnHost(static_cast<size_t>(shape.NumElements()) * sizeof(float));
+    std::iota(memory_.As<float>(), memory_.As<float>() + shape.NumElements(), 0.0f);
+    return memory_.View(DType::kF32, shape);
+  }
+  std::vector<float> Take(const Tensor& stored, const TensorSource& source, const Shape& expected) {
+    const Status fits = CheckStoredShape(stored.shape, source, expected, "here");
+    EXPECT_TRUE(fits.ok()) << fits.message();
+    const auto taken = TakeTensor(stored, source, expected, scratch_);
+    EXPECT_TRUE(taken.ok()) << taken.status().message();
+    EXPECT_EQ(taken->shape, expected);
+    is_view_ =
+        taken->data >= stored.data && taken->data < memory_.As<std::byte>() + memory_.bytes();
+    return {taken->As<float>(), taken->As<float>() + taken->NumElements()};
+  }
+
+  Buffer memory_;
+  ScratchBuffers scratch_;
+  bool is_view_ = false;
+};
+
+TEST_F(TakeTensorTest, TheWholeTensorIsAView) {
+  EXPECT_EQ(Take(Counting({2, 2}), {.name = "w"}, {2, 2}), (std::vector<float>{0, 1, 2, 3}));
+  EXPECT_TRUE(is_view_);
+}
+
+TEST_F(TakeTensorTest, AStackedPartIsAView) {
+  // [q; k; v] of 2, 1 and 1 rows.
+  const Tensor stored = Counting({4, 2});
+  const RowMap key = {.first = 2, .block = 1, .stride = 0, .of = 4};
+  EXPECT_EQ(Take(stored, {.name = "w", .rows = key}, {1, 2}), (std::vector<float>{4, 5}));
+  EXPECT_TRUE(is_view_);
+}
+
+TEST_F(TakeTensorTest, GroupsOfHeadsAreGathered) {
+  // Two groups of [q, q, k, v], one row each: the queries are rows 0, 1, 4, 5.
+  const Tensor stored = Counting({8, 1});
+  const RowMap query = {.first = 0, .block = 2, .stride = 4, .of = 8};
+  const RowMap value = {.first = 3, .block = 1, .stride = 4, .of = 8};
+  EXPECT_EQ(Take(stored, {.name = "w", .rows = query}, {4, 1}), (std::vector<float>{0, 1, 4, 5}));
+  EXPECT_EQ(Take(stored, {.name = "w", .rows = value}, {2, 1}), (std::vector<float>{3, 7}));
+  EXPECT_FALSE(is_view_);
+}
+
+TEST_F(TakeTensorTest, AFusedBiasFollowsTheSameMap) {
+  const RowMap up = {.first = 1, .block = 1, .stride = 2, .of = 6};  // gate and up take turns
+  EXPECT_EQ(Take(Counting({6}), {.name = "b", .rows = up, .transposed = true}, {3}),
+            (std::vector<float>{1, 3, 5}));
+}
+
+TEST_F(TakeTensorTest, AMatrixStoredByColumnsIsTurned) {
+  EXPECT_EQ(Take(Counting({2, 3}), {.name = "w", .transposed = true}, {3, 2}),
+            (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  const RowMap last = {.first = 2, .block = 1, .stride = 0, .of = 3};
+  EXPECT_EQ(Take(Counting({2, 3}), {.name = "w", .rows = last, .transposed = true}, {1, 2}),
+            (std::vector<float>{2, 5}));
+}
+
+TEST_F(TakeTensorTest, AnExpertIsOneOfAStack) {
+  const RowMap second = {.first = 1, .block = 1, .stride = 0, .of = 2};
+  EXPECT_EQ(Take(Counting({3, 2, 2}), {.name = "w", .rows = second, .expert = 2}, {1, 2}),
+            (std::vector<float>{10, 11}));
+  EXPECT_EQ(Take(Counting({3, 2}), {.name = "b", .expert = 1}, {2}), (std::vector<float>{2, 3}));
+}
+
+TEST_F(TakeTensorTest, NamesAShapeThatDoesNotFit) {
+  const RowMap key = {.first = 2, .block = 1, .stride = 0, .of = 4};
+  struct Case {
+    Shape stored;
+    TensorSource source;
+    const char* needed;
+  };
+  const Case cases[] = {
+      {{2, 1}, {.name = "w"}, "[1, 2]"},
+      {{5, 2}, {.name = "w", .rows = key}, "[4, 2]"},  // wider heads than config.json says
+      {{4, 2}, {.name = "w", .rows = key, .transposed = true}, "[2, 4]"},
+      {{2, 1, 2}, {.name = "w", .expert = 2}, "[3, 1, 2]"},
+  };
+  for (const Case& c : cases) {
+    const Status status = CheckStoredShape(c.stored, c.source, {1, 2}, "file: tensor \"w\"");
+    ASSERT_FALSE(status.ok()) << c.needed;
+    EXPECT_EQ(status.message(), "file: tensor \"w\": has shape " + c.stored.ToString() +
+                                    "; by config.json it is " + c.needed);
+  }
+}
+
+}  // namespace
+}  // namespace tandem

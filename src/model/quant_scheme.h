@@ -1,0 +1,47 @@
+// QuantScheme: how quantizable weights are stored: their elements, what a scale belongs to, and how
+// their inputs are rounded. A value in the spec; a loader may keep weights in another. In which
+// order a file packs elements is the matter of its reader: in memory they follow each other along a
+// row, the first in the lowest bits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+
+namespace tandem {
+
+struct QuantScheme {
+  enum class Element : uint8_t { kPlain, kFp8E4M3 };  // kPlain: not quantized, of the spec's type
+  // How a product's inputs are rounded where that pays.
+  enum class Inputs : uint8_t {
+    kPlain,    // not at all
+    kDynamic,  // each row by its own largest value
+    kStatic,   // by one calibrated scale
+  };
+
+  Element element = Element::kPlain;
+  // A scale belongs to this many rows and columns of the weight; 0: to all of them.
+  int64_t block_rows = 0;
+  int64_t block_columns = 0;
+  bool zero_points = false;  // each block has a zero point too: weight = (element - zero) * scale
+  Inputs inputs = Inputs::kPlain;
+
+  bool is_plain() const { return element == Element::kPlain; }
+  bool operator==(const QuantScheme&) const = default;
+};
+
+// e4m3 with a scale a row.
+constexpr QuantScheme Fp8Scheme(QuantScheme::Inputs inputs) {
+  return {.element = QuantScheme::Element::kFp8E4M3, .block_rows = 1, .inputs = inputs};
+}
+
+// The type of an element, `plain` where weights are not quantized.
+DType ElementType(const QuantScheme& scheme, DType plain);
+// UNIMPLEMENTED names what is not computed.
+Status CheckScheme(const QuantScheme& scheme);
+// "fp8 with static input scales", for a reader.
+std::string DescribeScheme(const QuantScheme& scheme);
+
+}  // namespace tandem

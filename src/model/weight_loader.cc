@@ -1,0 +1,101 @@
+#include "model/weight_loader.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace tandem {
+namespace {
+
+DType KeptType(const ModelSpec& spec, const WeightRow& row, const QuantScheme& kept) {
+  return row.quantizable ? ElementType(kept, spec.dtype) : spec.dtype;
+}
+
+int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack pack,
+                  int64_t layer, const QuantScheme& kept) {
+  const std::vector<WeightRole> roles = RolesOf(spec, pack, layer);
+  if (roles.empty()) return 0;
+  int64_t rows = 0;
+  bool has_bias = false;
+  for (const WeightRole role : roles) {
+    rows += RowOf(role).rows(spec, layer);
+    has_bias = has_bias || HasBias(spec, role, layer);
+  }
+  const WeightRow& first = RowOf(roles.front());
+  return backend.PackedBytes(rows, first.columns(spec, layer), KeptType(spec, first, kept)) +
+         (has_bias ? rows * int64_t{sizeof(float)} : 0);
+}
+
+}  // namespace
+
+Status WeightLoader::Allocate(size_t bytes, Buffer& out) {
+  TANDEM_ASSIGN_OR_RETURN(out, backend_.Allocate(bytes));
+  bytes_ += static_cast<int64_t>(bytes);
+  return {};
+}
+
+Status WeightLoader::LoadPlain(WeightRole role, int64_t layer, Buffer& out) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer}));
+  const auto bytes = static_cast<size_t>(tensor.NumBytes());
+  TANDEM_RETURN_IF_ERROR(Allocate(bytes, out));
+  backend_.CopyToDevice(out.data(), tensor.data, bytes);
+  source_.Release();
+  return {};
+}
+
+Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out) {
+  const std::vector<WeightRole> roles = RolesOf(spec(), pack, layer);
+  TANDEM_CHECK(!roles.empty(), "a pack that the layer has");
+  std::vector<ops::LinearPart> parts;
+  float input_scale = 0.0f;
+  for (const WeightRole role : roles) {
+    ops::LinearPart& part = parts.emplace_back();
+    for (const WeightPart kind : WeightParts(spec(), role, layer)) {
+      TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer, kind}));
+      switch (kind) {
+        case WeightPart::kWeight:
+          part.weight = tensor;
+          break;
+        case WeightPart::kBias:
+          part.bias = tensor;
+          break;
+        case WeightPart::kScale:
+          part.scale = tensor;
+          break;
+        case WeightPart::kInputScale:
+          input_scale = std::max(input_scale, *tensor.As<float>());
+          break;
+      }
+    }
+  }
+  const DType kept = KeptType(spec(), RowOf(roles.front()), kept_);
+  TANDEM_ASSIGN_OR_RETURN(out, backend_.PackLinear(parts, kept));
+  out.input_scale = input_scale;
+  bytes_ += static_cast<int64_t>(out.data.bytes() + out.bias.bytes() + out.scales.bytes());
+  step_bytes_ += out.weight_bytes() + static_cast<int64_t>(out.scales.bytes());
+  source_.Release();
+  return {};
+}
+
+Status WeightLoader::LoadBytes(const Buffer& host, Buffer& out) {
+  TANDEM_RETURN_IF_ERROR(Allocate(host.bytes(), out));
+  backend_.CopyToDevice(out.data(), host.data(), host.bytes());
+  return {};
+}
+
+int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const QuantScheme& kept) {
+  int64_t bytes = 0;
+  for (const WeightId& id : StoredWeights(spec)) {
+    if (id.part != WeightPart::kWeight) continue;
+    const WeightPack pack = RowOf(id.role).pack;
+    if (pack == WeightPack::kNone) {
+      bytes +=
+          WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
+    } else if (RolesOf(spec, pack, id.layer).front() == id.role) {
+      bytes += PackBytes(spec, backend, pack, id.layer, kept);
+    }
+  }
+  if (spec.tied_head) bytes += PackBytes(spec, backend, WeightPack::kHead, 0, kept);
+  return bytes;
+}
+
+}  // namespace tandem

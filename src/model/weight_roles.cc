@@ -1,0 +1,251 @@
+#include "model/weight_roles.h"
+
+#include <array>
+
+namespace tandem {
+namespace {
+
+int64_t Vocabulary(const ModelSpec& spec, int64_t /*layer*/) { return spec.vocab_size; }
+int64_t Hidden(const ModelSpec& spec, int64_t /*layer*/) { return spec.hidden_size; }
+int64_t QueryRows(const ModelSpec& spec, int64_t /*layer*/) {
+  return spec.num_heads * spec.head_dim;
+}
+int64_t KvRows(const ModelSpec& spec, int64_t /*layer*/) {
+  return spec.num_kv_heads * spec.head_dim;
+}
+int64_t Neurons(const ModelSpec& spec, int64_t /*layer*/) { return spec.intermediate_size; }
+
+bool AttentionBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.attention_bias; }
+bool MlpBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.mlp_bias; }
+bool OwnHead(const ModelSpec& spec, int64_t /*layer*/) { return !spec.tied_head; }
+
+constexpr std::array kRows = {
+    WeightRow{.role = WeightRole::kEmbedding,
+              .per_layer = false,
+              .hf_name = "model.embed_tokens",
+              .trtllm_name = "transformer.vocab_embedding",
+              .rows = Vocabulary,
+              .columns = Hidden,
+              .shard = ShardRule::kEmbedding,
+              .dummy = DummyValues::kEmbedding},
+    WeightRow{.role = WeightRole::kInputNorm,
+              .hf_name = "input_layernorm",
+              .trtllm_name = "input_layernorm",
+              .rows = Hidden,
+              .dummy = DummyValues::kLayerNorm},
+    WeightRow{.role = WeightRole::kQuery,
+              .hf_name = "self_attn.q_proj",
+              .trtllm_name = "attention.qkv",
+              .rows = QueryRows,
+              .columns = Hidden,
+              .bias = AttentionBias,
+              .pack = WeightPack::kQkv,
+              .input = InputGroup::kAttention,
+              .absorber = WeightRole::kInputNorm,
+              .shard = ShardRule::kHeadRows,
+              .quantizable = true,
+              .dummy = DummyValues::kScores},
+    WeightRow{.role = WeightRole::kKey,
+              .hf_name = "self_attn.k_proj",
+              .trtllm_name = "attention.qkv",
+              .rows = KvRows,
+              .columns = Hidden,
+              .bias = AttentionBias,
+              .pack = WeightPack::kQkv,
+              .input = InputGroup::kAttention,
+              .absorber = WeightRole::kInputNorm,
+              .shard = ShardRule::kKvHeadRows,
+              .quantizable = true},
+    WeightRow{.role = WeightRole::kValue,
+              .hf_name = "self_attn.v_proj",
+              .trtllm_name = "attention.qkv",
+              .rows = KvRows,
+              .columns = Hidden,
+              .bias = AttentionBias,
+              .pack = WeightPack::kQkv,
+              .input = InputGroup::kAttention,
+              .absorber = WeightRole::kInputNorm,
+              .shard = ShardRule::kKvHeadRows,
+              .quantizable = true},
+    WeightRow{.role = WeightRole::kAttentionOut,
+              .hf_name = "self_attn.o_proj",
+              .trtllm_name = "attention.dense",
+              .rows = Hidden,
+              .columns = QueryRows,
+              .bias = AttentionBias,
+              .pack = WeightPack::kAttentionOut,
+              .input = InputGroup::kAttentionOut,
+              .absorber = WeightRole::kValue,
+              .shard = ShardRule::kHeadColumns,
+              .quantizable = true,
+              .dummy = DummyValues::kToResidual},
+    WeightRow{.role = WeightRole::kPostNorm,
+              .hf_name = "post_attention_layernorm",
+              .trtllm_name = "post_layernorm",
+              .rows = Hidden,
+              .dummy = DummyValues::kLayerNorm},
+    WeightRow{.role = WeightRole::kGate,
+              .hf_name = "mlp.gate_proj",
+              .trtllm_name = "mlp.fc",
+              .rows = Neurons,
+              .columns = Hidden,
+              .bias = MlpBias,
+              .pack = WeightPack::kGateUp,
+              .input = InputGroup::kMlp,
+              .absorber = WeightRole::kPostNorm,
+              .shard = ShardRule::kNeuronRows,
+              .quantizable = true},
+    WeightRow{.role = WeightRole::kUp,
+              .hf_name = "mlp.up_proj",
+              .trtllm_name = "mlp.gate",
+              .rows = Neurons,
+              .columns = Hidden,
+              .bias = MlpBias,
+              .pack = WeightPack::kGateUp,
+              .input = InputGroup::kMlp,
+              .absorber = WeightRole::kPostNorm,
+              .shard = ShardRule::kNeuronRows,
+              .quantizable = true},
+    WeightRow{.role = WeightRole::kDown,
+              .hf_name = "mlp.down_proj",
+              .trtllm_name = "mlp.proj",
+              .rows = Hidden,
+              .columns = Neurons,
+              .bias = MlpBias,
+              .pack = WeightPack::kDown,
+              .input = InputGroup::kMlpOut,
+              .absorber = WeightRole::kUp,
+              .shard = ShardRule::kNeuronColumns,
+              .quantizable = true,
+              .dummy = DummyValues::kToResidual},
+    WeightRow{.role = WeightRole::kFinalNorm,
+              .per_layer = false,
+              .hf_name = "model.norm",
+              .trtllm_name = "transformer.ln_f",
+              .rows = Hidden,
+              .dummy = DummyValues::kOnes},
+    WeightRow{.role = WeightRole::kHead,
+              .per_layer = false,
+              .hf_name = "lm_head",
+              .trtllm_name = "lm_head",
+              .rows = Vocabulary,
+              .columns = Hidden,
+              .present = OwnHead,
+              .pack = WeightPack::kHead,
+              .input = InputGroup::kHead,
+              .absorber = WeightRole::kFinalNorm,
+              .shard = ShardRule::kVocabularyRows,
+              .dummy = DummyValues::kHead},
+};
+
+// RowOf indexes by role, and StoredWeights takes the rows of a layer in one run.
+constexpr bool IsInOrder() {
+  int runs = 0;
+  for (size_t i = 0; i < kRows.size(); ++i) {
+    if (kRows[i].role != static_cast<WeightRole>(i)) return false;
+    if (kRows[i].per_layer && (i == 0 || !kRows[i - 1].per_layer)) ++runs;
+  }
+  return runs == 1;
+}
+static_assert(IsInOrder());
+
+bool IsPresent(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
+  return row.present == nullptr || row.present(spec, layer);
+}
+
+void AddParts(const ModelSpec& spec, WeightRole role, int64_t layer, std::vector<WeightId>& out) {
+  for (const WeightPart part : WeightParts(spec, role, layer)) out.push_back({role, layer, part});
+}
+
+}  // namespace
+
+std::span<const WeightRow> WeightRows() { return kRows; }
+
+const WeightRow& RowOf(WeightRole role) { return kRows[static_cast<size_t>(role)]; }
+
+std::vector<WeightId> StoredWeights(const ModelSpec& spec) {
+  std::vector<WeightId> ids;
+  auto row = kRows.begin();
+  for (; !row->per_layer; ++row) AddParts(spec, row->role, 0, ids);
+  const auto first = row;
+  while (row->per_layer) ++row;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    for (auto of_layer = first; of_layer != row; ++of_layer) {
+      AddParts(spec, of_layer->role, layer, ids);
+    }
+  }
+  for (; row != kRows.end(); ++row) AddParts(spec, row->role, 0, ids);
+  return ids;
+}
+
+Shape WeightShape(const ModelSpec& spec, const WeightId& id) {
+  if (id.part == WeightPart::kInputScale) return {1};
+  const WeightRow& row = RowOf(id.role);
+  const int64_t rows = row.rows(spec, id.layer);
+  if (id.part != WeightPart::kWeight || row.columns == nullptr) return {rows};
+  return {rows, row.columns(spec, id.layer)};
+}
+
+DType WeightDType(const ModelSpec& spec, const WeightId& id) {
+  if (IsScale(id.part)) return DType::kF32;
+  if (id.part == WeightPart::kBias) return spec.dtype;
+  return ElementType(SchemeOf(spec, id.role, id.layer), spec.dtype);
+}
+
+std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int64_t layer) {
+  if (!IsPresent(spec, RowOf(role), layer)) return {};
+  std::vector<WeightPart> parts = {WeightPart::kWeight};
+  if (HasBias(spec, role, layer)) parts.push_back(WeightPart::kBias);
+  const QuantScheme scheme = SchemeOf(spec, role, layer);
+  if (scheme.is_plain()) return parts;
+  parts.push_back(WeightPart::kScale);
+  if (scheme.inputs == QuantScheme::Inputs::kStatic) parts.push_back(WeightPart::kInputScale);
+  return parts;
+}
+
+bool HasBias(const ModelSpec& spec, WeightRole role, int64_t layer) {
+  const WeightRow& row = RowOf(role);
+  return row.bias != nullptr && row.bias(spec, layer);
+}
+
+QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t /*layer*/) {
+  return RowOf(role).quantizable ? spec.quantization : QuantScheme{};
+}
+
+std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t layer) {
+  if (pack == WeightPack::kHead && spec.tied_head) return {WeightRole::kEmbedding};
+  std::vector<WeightRole> roles;
+  for (const WeightRow& row : kRows) {
+    if (row.pack == pack && IsPresent(spec, row, layer)) roles.push_back(row.role);
+  }
+  return roles;
+}
+
+std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
+  const WeightRow& row = RowOf(role);
+  if (!row.absorber || !IsPresent(spec, RowOf(*row.absorber), layer)) return std::nullopt;
+  const bool fits = RowOf(*row.absorber).rows(spec, layer) == row.columns(spec, layer);
+  return fits ? row.absorber : std::nullopt;
+}
+
+int64_t NumParameters(const ModelSpec& spec) {
+  int64_t count = 0;
+  for (const WeightId& id : StoredWeights(spec)) {
+    if (!IsScale(id.part)) count += WeightShape(spec, id).NumElements();
+  }
+  return count;
+}
+
+int64_t StepWeightBytes(const ModelSpec& spec) {
+  int64_t bytes = 0;
+  for (const WeightId& id : StoredWeights(spec)) {
+    // A tied embedding is read as the head. Input scales travel with the call.
+    if (id.role == WeightRole::kEmbedding && !spec.tied_head) continue;
+    if (id.part == WeightPart::kInputScale) continue;
+    bytes +=
+        WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
+  }
+  return bytes;
+}
+
+}  // namespace tandem

@@ -1,0 +1,116 @@
+#include "model/weight_roles.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "model/sharding.h"
+#include "model/tensor_source.h"
+
+namespace tandem {
+namespace {
+
+ModelSpec Spec() {
+  ModelSpec spec;
+  spec.family = "llama";
+  spec.dtype = DType::kBF16;
+  spec.vocab_size = 99;
+  spec.hidden_size = 48;
+  spec.num_layers = 2;
+  spec.num_heads = 6;
+  spec.num_kv_heads = 2;
+  spec.head_dim = 16;
+  spec.intermediate_size = 72;
+  spec.max_positions = 64;
+  return spec;
+}
+
+TEST(WeightRoles, ProductsOfOnePackShareTheirInputs) {
+  const ModelSpec spec = Spec();
+  for (const WeightRow& row : WeightRows()) {
+    if (row.columns == nullptr) {
+      EXPECT_TRUE(row.input == InputGroup::kNone && !row.absorber) << row.hf_name;
+      EXPECT_TRUE(row.pack == WeightPack::kNone && !row.quantizable) << row.hf_name;
+    }
+    for (const WeightRole role : RolesOf(spec, row.pack, 0)) {
+      if (row.pack == WeightPack::kNone) continue;
+      EXPECT_EQ(RowOf(role).input, row.input) << row.hf_name;
+      EXPECT_EQ(RowOf(role).columns(spec, 0), row.columns(spec, 0)) << row.hf_name;
+      EXPECT_EQ(RowOf(role).quantizable, row.quantizable) << row.hf_name;
+    }
+  }
+}
+
+TEST(WeightRoles, AProducerOfAsManyOutputsAbsorbsAScaleOfTheInputs) {
+  ModelSpec spec = Spec();
+  EXPECT_EQ(AbsorberOf(spec, WeightRole::kKey, 0), WeightRole::kInputNorm);
+  EXPECT_EQ(AbsorberOf(spec, WeightRole::kGate, 0), WeightRole::kPostNorm);
+  EXPECT_EQ(AbsorberOf(spec, WeightRole::kDown, 0), WeightRole::kUp);
+  EXPECT_EQ(AbsorberOf(spec, WeightRole::kInputNorm, 0), std::nullopt);
+  // Three query heads read the values of one key-value head.
+  EXPECT_EQ(AbsorberOf(spec, WeightRole::kAttentionOut, 0), std::nullopt);
+  spec.num_kv_heads = spec.num_heads;
+  EXPECT_EQ(AbsorberOf(spec, WeightRole::kAttentionOut, 0), WeightRole::kValue);
+}
+
+TEST(WeightRoles, EveryTensorIsListedOnceAndNamedOnce) {
+  ModelSpec spec = Spec();
+  spec.attention_bias = true;
+  const auto ids = StoredWeights(spec);
+  std::set<std::string> names;
+  for (const WeightId& id : ids) names.insert(StandardSource(spec, id).name);
+  EXPECT_EQ(names.size(), ids.size());
+  EXPECT_EQ(ids.size(), 3u + 2u * (9u + 4u));
+  EXPECT_EQ(ids.front(), (WeightId{WeightRole::kEmbedding}));
+  EXPECT_EQ(ids.back(), (WeightId{WeightRole::kHead}));
+  spec.tied_head = true;
+  EXPECT_EQ(StoredWeights(spec).back(), (WeightId{WeightRole::kFinalNorm}));
+  EXPECT_EQ(RolesOf(spec, WeightPack::kHead, 0), std::vector{WeightRole::kEmbedding});
+}
+
+TEST(Sharding, PartsOfAllRanksMakeUpTheWhole) {
+  const ModelSpec spec = Spec();
+  for (const int64_t tp : {1, 2, 6}) {
+    const Sharding sharding{.tp_size = tp, .parallel_embedding = true, .embedding_dim = 1};
+    ASSERT_TRUE(CheckSharding(spec, sharding).ok()) << tp;
+    for (const WeightId& id : StoredWeights(spec)) {
+      const Split split = SplitOf(sharding, id.role, id.part);
+      if (split == Split::kNone) continue;
+      const int dim = split == Split::kCols ? 1 : 0;
+      const int64_t whole = WeightShape(spec, id)[dim];
+      int64_t end = 0;
+      for (int64_t rank = 0; rank < tp; ++rank) {
+        const int64_t begin = PartBegin(spec, sharding, id, rank);
+        EXPECT_LE(begin, end) << "a gap before rank " << rank;
+        end = begin + PartShape(spec, sharding, id)[dim];
+      }
+      EXPECT_GE(end, whole);
+    }
+  }
+}
+
+TEST(Sharding, NamesWhatTheRanksDoNotDivide) {
+  struct Case {
+    int64_t tp;
+    void (*change)(ModelSpec&);
+    const char* named;
+  };
+  const Case cases[] = {
+      {4, [](ModelSpec&) {}, "attention heads (6)"},
+      {3, [](ModelSpec& spec) { spec.num_kv_heads = 2; }, "key-value heads (2)"},
+      {2, [](ModelSpec& spec) { spec.intermediate_size = 71; }, "intermediate size (71)"},
+      {2, [](ModelSpec& spec) { spec.hidden_size = 49; }, "hidden size (49)"},
+      {65, [](ModelSpec&) {}, "between 1 and 64"},
+  };
+  for (const Case& c : cases) {
+    ModelSpec spec = Spec();
+    c.change(spec);
+    const Status status =
+        CheckSharding(spec, {.tp_size = c.tp, .parallel_embedding = true, .embedding_dim = 1});
+    ASSERT_FALSE(status.ok()) << c.named;
+    EXPECT_NE(status.message().find(c.named), std::string::npos) << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,68 @@
+#include "serve/http/access.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tandem::serve {
+namespace {
+
+TEST(AccessTest, TakesABearerKeyInAnyCaseAndSpacing) {
+  const Access access({"first", "second"}, std::nullopt);
+  for (const char* good :
+       {"Bearer first", "bearer second", "BEARER   first", "Bearer\tfirst", "  Bearer  first  "}) {
+    EXPECT_TRUE(access.HasKey(good)) << good;
+  }
+  for (const char* bad : {"", "Bearer", "Bearer ", "first", "Bearerfirst", "Basic first",
+                          "Bearer firs", "Bearer first2", "Bearer FIRST", "Bearer first second"}) {
+    EXPECT_FALSE(access.HasKey(bad)) << bad;
+  }
+  EXPECT_TRUE(Access({}, std::nullopt).HasKey(""));
+  EXPECT_FALSE(Access({""}, std::nullopt).HasKey("Bearer "));
+}
+
+TEST(AccessTest, KnowsTheServersNames) {
+  const Access access({}, std::vector<std::string>{"Chat.Example", "10.1.2.3"});
+  for (const char* good :
+       {"localhost", "127.0.0.1", "127.8.9.10", "::1", "chat.example", "10.1.2.3", ""}) {
+    EXPECT_TRUE(access.AllowsHost(good)) << good;
+  }
+  for (const char* bad : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
+                          "chat.example.evil", "128.0.0.1", "0.0.0.0", "::2"}) {
+    EXPECT_FALSE(access.AllowsHost(bad)) << bad;
+  }
+  EXPECT_TRUE(Access({}, std::vector<std::string>{"*"}).AllowsHost("evil.example"));
+  EXPECT_TRUE(Access({}, std::nullopt).AllowsHost("evil.example"));
+}
+
+TEST(AccessTest, ComparesWholeKeys) {
+  EXPECT_TRUE(ConstantTimeEqual("abc", "abc"));
+  EXPECT_FALSE(ConstantTimeEqual("abc", "abd"));
+  EXPECT_FALSE(ConstantTimeEqual("abc", "ab"));
+  EXPECT_FALSE(ConstantTimeEqual("ab", "abc"));
+  EXPECT_FALSE(ConstantTimeEqual("", "abc"));
+}
+
+TEST(ParseKeysTest, TakesOneKeyALineWithAnyLineEnd) {
+  const std::vector<std::string> keys = {"one", "two#2"};
+  EXPECT_EQ(*ParseKeys("one\ntwo#2\n"), keys);
+  EXPECT_EQ(*ParseKeys("one\r\ntwo#2"), keys);
+  EXPECT_EQ(*ParseKeys("\xEF\xBB\xBFone\r\ntwo#2\r\n"), keys);
+  EXPECT_EQ(*ParseKeys("# who: the web front end\n\n  one\t\n \r\n  # old: three\ntwo#2\n\n"),
+            keys);
+}
+
+TEST(ParseKeysTest, RefusesWhatNoClientCanSend) {
+  for (const char* text : {"", "\n\r\n", "# no key\n", "one\ntwo words\n", "k\xC3\xA4y\n"}) {
+    const Result<std::vector<std::string>> keys = ParseKeys(text);
+    ASSERT_FALSE(keys.ok()) << text;
+    EXPECT_EQ(keys.status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(keys.status().message().find("words"), std::string::npos);  // a key is told nowhere
+  }
+  EXPECT_NE(ParseKeys("one\ntwo words\n").status().message().find("line 2"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::serve
