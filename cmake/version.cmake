@@ -12,6 +12,8 @@ set(text "#include \"apps/version.h\"
 
 namespace tandem::apps {
 
+std::string Version() { return \"${version}\"; }
+std::string Commit() { return \"${commit}\"; }
 std::string VersionLine() { return \"tandem ${version} (${commit})\"; }
 
 }  // namespace tandem::apps

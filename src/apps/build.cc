@@ -3,7 +3,6 @@
 #include "engine_folder/build.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -83,15 +82,12 @@ constexpr OptionSpec kOptions[] = {
 std::map<std::string, std::string> Recorded(const OptionValues& options) {
   std::map<std::string, std::string> recorded;
   for (const OptionSpec& row : LegacyBuildRows()) {
-    if (options.IsSet(row.name)) {
-      recorded[std::string(row.name)] = fmt::format("{}", fmt::join(options.Texts(row.name), " "));
-    }
+    if (options.IsSet(row.name)) recorded[std::string(row.name)] = options.Given(row.name);
   }
   return recorded;
 }
 
 Status Run(const OptionValues& options, Console& console) {
-  if (!options.IsSet("checkpoint_dir")) return InvalidArgument("--checkpoint_dir: is required");
   NameLegacyOptions(options, LegacyBuildRows());
   BuildOptions build;
   build.checkpoint_dir = options.Text("checkpoint_dir");
@@ -128,7 +124,7 @@ Command BuildCommand() {
       .name = "build",
       .summary = "Write a checkpoint as an engine folder: portable, checksummed, with its limits",
       .examples = "  tandem build --checkpoint_dir CKPT --output_dir ENGINE --max_draft_len 10\n",
-      .positionals = {{.name = "checkpoint_dir"}},
+      .positionals = {{.name = "checkpoint_dir", .required = true}},
       .options = Join({kOptions, LegacyBuildRows()}),
       .run = Run};
 }

@@ -1,5 +1,6 @@
 // A verb of the program as data: its name, its help, its options (rows of the option table) and the
-// function that does the work. From these rows come parsing, --help, completion and docs/cli.md.
+// function that does the work. From these rows come parsing (arguments.h), --help, completion and
+// docs/cli.md (help.h).
 #pragma once
 
 #include <chrono>
@@ -27,13 +28,20 @@ class Console {
   void SayPart(std::string_view text) const;
   // The one JSON object of --json; silent without it.
   void Result(std::string_view json_object) const;
+  // The first write to stdout that failed: a full disk, a closed pipe. Nothing is written after it.
+  const Status& status() const { return status_; }
+  // Columns of the terminal that stdout is, within reason; 80 elsewhere.
+  static size_t Width();
   // "loading target 42 %": redrawn on a terminal; otherwise a plain line at every tenth of what
   // takes longer than two seconds.
   void Progress(std::string_view what, double done);
 
  private:
+  void Write(std::string_view text) const;
+
   const bool json_;
   const bool terminal_;
+  mutable Status status_;
   // Of the progress being told.
   std::string task_;
   std::chrono::steady_clock::time_point task_started_;
@@ -54,7 +62,7 @@ struct Command {
   Status (*run)(const OptionValues& options, Console& console);
 };
 
-// All verbs, in the order of --help.
+// All verbs, in the order of --help; each with the options that every verb has.
 std::span<const Command> Commands();
 
 // Options shared by verbs, as rows to append.
@@ -62,11 +70,7 @@ std::vector<OptionSpec> Join(std::initializer_list<std::span<const OptionSpec>> 
 
 // The whole program: parse, call, print errors; returns the exit code.
 //   0 done; 1 our fault; 2 wrong usage or input; 3 not found; 4 broken file; 5 not on this machine
-//   or out of memory; 6 unavailable, cancelled or timed out
+//   or out of memory, disk or stdout; 6 unavailable, cancelled or timed out
 int Main(int argc, const char* const* argv);
-
-// For the completion verb and the documentation page.
-std::string CompletionScript(std::string_view shell);
-std::string CommandLineReference();
 
 }  // namespace tandem::apps

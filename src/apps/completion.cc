@@ -1,3 +1,4 @@
+#include "apps/help.h"
 #include "apps/verbs.h"
 
 namespace tandem::apps {

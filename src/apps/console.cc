@@ -1,8 +1,13 @@
 #include <fmt/core.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <string>
 
 #include "apps/command.h"
 
@@ -11,9 +16,9 @@ namespace {
 
 constexpr std::chrono::seconds kSilence{2};
 
-void Write(std::FILE* stream, std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fflush(stream);
+void WriteToStderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace
@@ -22,25 +27,39 @@ Console::Console(bool json) : json_(json), terminal_(::isatty(STDERR_FILENO) == 
 
 void Console::Say(std::string_view line) const {
   if (json_) return;
-  Write(stdout, line);
-  Write(stdout, "\n");
+  Write(std::string(line) + "\n");
 }
 
 void Console::SayPart(std::string_view text) const {
-  if (!json_) Write(stdout, text);
+  if (!json_) Write(text);
 }
 
 void Console::Result(std::string_view json_object) const {
-  if (!json_) return;
-  Write(stdout, json_object);
-  Write(stdout, "\n");
+  if (json_) Write(std::string(json_object) + "\n");
+}
+
+void Console::Write(std::string_view text) const {
+  if (!status_.ok()) return;
+  errno = 0;
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!written) {
+    status_ = FailedPrecondition(std::string("stdout: cannot write: ") + std::strerror(errno));
+  }
+}
+
+size_t Console::Width() {
+  constexpr size_t kDefault = 80;
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kDefault;
+  return std::clamp<size_t>(size.ws_col, 40, 120);
 }
 
 void Console::Progress(std::string_view what, double done) {
   if (json_) return;
   const int percent = static_cast<int>(std::lround(done * 100));
   if (terminal_) {
-    Write(stderr, fmt::format("\r{} {:3d} %{}", what, percent, done >= 1 ? "\n" : ""));
+    WriteToStderr(fmt::format("\r{} {:3d} %{}", what, percent, done >= 1 ? "\n" : ""));
     return;
   }
   // Short work says nothing on its way; long work a line every tenth.
@@ -53,7 +72,7 @@ void Console::Progress(std::string_view what, double done) {
   const int tenth = percent / 10;
   if (tenth == last_tenth_ || now - task_started_ < kSilence) return;
   last_tenth_ = tenth;
-  Write(stderr, fmt::format("{} {} %\n", what, percent));
+  WriteToStderr(fmt::format("{} {} %\n", what, percent));
 }
 
 }  // namespace tandem::apps

@@ -48,7 +48,6 @@ constexpr OptionSpec kOptions[] = {
 };
 
 Status Run(const OptionValues& options, Console& console) {
-  if (!options.IsSet("model_dir")) return InvalidArgument("--model_dir: is required");
   NameLegacyOptions(options, LegacyConvertRows());
   const ConvertOptions convert = {
       .model_dir = options.Text("model_dir"),
@@ -78,7 +77,7 @@ Command ConvertCommand() {
   return {.name = "convert",
           .summary = "Write a Hugging Face folder as a checkpoint in TensorRT-LLM's layout",
           .examples = "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n",
-          .positionals = {{.name = "model_dir"}},
+          .positionals = {{.name = "model_dir", .required = true}},
           .options = Join({kOptions, LegacyConvertRows()}),
           .run = Run};
 }

@@ -103,7 +103,8 @@ std::vector<DictionaryEntry> Dictionary::Sample(size_t count) const {
 }
 
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count) {
-  TANDEM_ASSIGN_OR_RETURN(auto codec, serve::LoadTextCodec(session.target.folder));
+  TANDEM_ASSIGN_OR_RETURN(
+      auto codec, serve::LoadTextCodec(session.target.folder, session.target.spec.vocab_size));
   TANDEM_ASSIGN_OR_RETURN(const Dictionary dictionary, Dictionary::Open(std::move(codec)));
   return dictionary.Questions(count);
 }
@@ -117,7 +118,7 @@ Result<std::vector<Request>> Dictionary::Questions(size_t count) const {
 }
 
 std::string Dictionary::Decode(const std::vector<int32_t>& tokens) const {
-  const auto decoder = codec_->NewDecoder(/*at_start=*/true);
+  const auto decoder = codec_->NewDecoder({});
   std::string text;
   for (const int32_t token : tokens) text += decoder->Push(token);
   return text + decoder->Flush();

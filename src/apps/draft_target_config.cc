@@ -6,6 +6,8 @@
 namespace tandem::apps {
 namespace {
 
+constexpr int kMaxDraftLen = 64;
+
 // Reads the few forms the value is made of, from left to right.
 class Reader {
  public:
@@ -69,10 +71,11 @@ Result<DraftTargetConfig> ParseDraftTargetConfig(std::string_view text) {
                     reader.TakeInts(config.draft_devices) && reader.Take(',') &&
                     reader.TakeInts(config.target_devices) && reader.Take(',') &&
                     ReadBool(reader, config.use_logits) && reader.Take(']') && reader.AtEnd();
-  if (!read || config.draft_len < 1) {
+  if (!read || config.draft_len < 1 || config.draft_len > kMaxDraftLen) {
     return InvalidArgument("'" + std::string(text) +
                            "' is not [draft_len,[draft devices],[target devices],use_logits], "
-                           "as in [4,[0],[1],False]");
+                           "as in [4,[0],[1],False], with a draft_len from 1 to " +
+                           std::to_string(kMaxDraftLen));
   }
   return config;
 }

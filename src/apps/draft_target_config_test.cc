@@ -22,8 +22,9 @@ TEST(DraftTargetConfigTest, ReadsSeveralDevicesAndSpaces) {
 }
 
 TEST(DraftTargetConfigTest, RefusesAnythingElseShowingTheForm) {
-  for (const char* text : {"", "4", "[4,[0],[1]]", "[0,[0],[1],False]", "[4,[],[1],False]",
-                           "[4,[0],[1],False]x", "[-1,[0],[1],False]", "[4,[0],[1],Maybe]"}) {
+  for (const char* text :
+       {"", "4", "[4,[0],[1]]", "[0,[0],[1],False]", "[65,[0],[1],False]", "[4,[],[1],False]",
+        "[4,[0],[1],False]x", "[-1,[0],[1],False]", "[4,[0],[1],Maybe]"}) {
     const auto config = ParseDraftTargetConfig(text);
     ASSERT_FALSE(config.ok()) << text;
     EXPECT_NE(config.status().message().find("[4,[0],[1],False]"), std::string::npos);

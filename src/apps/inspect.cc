@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/json_text.h"
 #include "apps/verbs.h"
+#include "base/printable.h"
 #include "checkpoint/check_weights.h"
 #include "engine_folder/source.h"
 #include "tensor/convert.h"
@@ -12,6 +14,8 @@
 
 namespace tandem::apps {
 namespace {
+
+constexpr std::string_view kSafetensors = ".safetensors";
 
 constexpr OptionSpec kOptions[] = {
     {.name = "path",
@@ -30,9 +34,9 @@ constexpr OptionSpec kOptions[] = {
 Status InspectFile(const std::filesystem::path& path, Console& console,
                    nlohmann::ordered_json& json) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
-  console.Say(path.string());
+  console.Say(Printable(path.string()));
   for (const auto& [name, tensor] : file->tensors()) {
-    console.Say(fmt::format("  {:60} {:5} {}", name, SafetensorsName(tensor.dtype),
+    console.Say(fmt::format("  {:60} {:5} {}", Printable(name), SafetensorsName(tensor.dtype),
                             tensor.shape.ToString()));
     json[path.filename().string()][name] = {{"dtype", SafetensorsName(tensor.dtype)},
                                             {"shape", tensor.shape.ToString()}};
@@ -44,7 +48,7 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
                      nlohmann::ordered_json& json) {
   TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
   const ModelSpec& spec = source.spec();
-  console.Say(fmt::format("{}: {}", path.string(), KindName(source.kind)));
+  console.Say(fmt::format("{}: {}", Printable(path.string()), KindName(source.kind)));
   console.Say(fmt::format(
       "architecture  {}, {}{}", spec.architecture, DTypeName(spec.dtype),
       spec.quantization.is_plain() ? "" : ", layers in " + DescribeScheme(spec.quantization)));
@@ -67,18 +71,42 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   return {};
 }
 
+// The safetensors files of a folder, by name.
+Result<std::vector<std::filesystem::path>> SafetensorsIn(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> paths;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() == kSafetensors) paths.push_back(entry->path());
+  }
+  if (error) return FailedPrecondition(folder.string() + ": cannot list: " + error.message());
+  std::ranges::sort(paths);
+  return paths;
+}
+
+// By the names that the file gives its tensors.
+Status AddNonFinite(const std::filesystem::path& path, std::vector<BadWeight>& bad) {
+  TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+  for (const auto& [name, tensor] : file->tensors()) {
+    if (const int64_t count = CountNonFinite(tensor); count > 0) bad.push_back({name, count});
+  }
+  return {};
+}
+
 Result<std::vector<BadWeight>> FindNonFiniteIn(const std::filesystem::path& path) {
-  if (path.extension() == ".safetensors") {
-    TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
-    std::vector<BadWeight> bad;
-    for (const auto& [name, tensor] : file->tensors()) {
-      if (const int64_t count = CountNonFinite(tensor); count > 0) bad.push_back({name, count});
-    }
+  std::vector<BadWeight> bad;
+  if (path.extension() == kSafetensors) {
+    TANDEM_RETURN_IF_ERROR(AddNonFinite(path, bad));
     return bad;
   }
   TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
-  TANDEM_ASSIGN_OR_RETURN(std::vector<BadWeight> bad, FindNonFinite(*source.weights));
-  TANDEM_RETURN_IF_ERROR(source.weights->Finish());
+  if (source.kind == ModelSource::Kind::kEngine) {
+    TANDEM_ASSIGN_OR_RETURN(bad, FindNonFinite(*source.weights));
+    TANDEM_RETURN_IF_ERROR(source.weights->Finish());
+    return bad;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const auto files, SafetensorsIn(path));
+  for (const std::filesystem::path& file : files) TANDEM_RETURN_IF_ERROR(AddNonFinite(file, bad));
   return bad;
 }
 
@@ -100,19 +128,19 @@ Status CheckWeights(const std::filesystem::path& path, const Console& console) {
 Status Run(const OptionValues& options, Console& console) {
   const std::filesystem::path path = options.Text("path");
   nlohmann::ordered_json json;
-  if (path.extension() == ".safetensors") {
+  if (path.extension() == kSafetensors) {
     TANDEM_RETURN_IF_ERROR(InspectFile(path, console, json));
   } else {
     TANDEM_RETURN_IF_ERROR(InspectFolder(path, console, json));
     if (options.Flag("tensors")) {
-      for (const auto& entry : std::filesystem::directory_iterator(path)) {
-        if (entry.path().extension() != ".safetensors") continue;
-        TANDEM_RETURN_IF_ERROR(InspectFile(entry.path(), console, json["tensors"]));
+      TANDEM_ASSIGN_OR_RETURN(const auto files, SafetensorsIn(path));
+      for (const std::filesystem::path& file : files) {
+        TANDEM_RETURN_IF_ERROR(InspectFile(file, console, json["tensors"]));
       }
     }
   }
   if (options.Flag("check")) TANDEM_RETURN_IF_ERROR(CheckWeights(path, console));
-  console.Result(json.dump());
+  console.Result(JsonText(json));
   return {};
 }
 

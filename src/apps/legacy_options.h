@@ -1,5 +1,6 @@
-// Options of the old toolchain that have nothing to act on here: accepted, so that command lines of
-// old run unchanged, and named in one log line. Constants; any thread.
+// Options of the old toolchain that have nothing to act on here: accepted bare and with a value, as
+// its releases took them, so that command lines of old run unchanged, and named in one log line.
+// Constants; any thread.
 #pragma once
 
 #include <span>
@@ -15,7 +16,7 @@ std::span<const OptionSpec> LegacyConvertRows();
 std::span<const OptionSpec> LegacyBuildRows();
 std::span<const OptionSpec> LegacyRunRows();
 
-// Logs which of `rows` were given. They are recorded as text, whatever they took.
+// Logs which of `rows` were given.
 void NameLegacyOptions(const OptionValues& values, std::span<const OptionSpec> rows);
 
 }  // namespace tandem::apps

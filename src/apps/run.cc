@@ -3,16 +3,18 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <deque>
 
+#include "apps/answers.h"
 #include "apps/draft_target_config.h"
 #include "apps/legacy_options.h"
+#include "apps/prompts.h"
 #include "apps/session.h"
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
-#include "base/file.h"
 #include "base/log.h"
+#include "runtime/request/sampling_ranges.h"
 #include "serve/generate_service.h"
 
 namespace tandem::apps {
@@ -21,13 +23,23 @@ namespace {
 constexpr std::string_view kPrompts = "Prompts and output";
 constexpr std::string_view kSampling = "Sampling";
 
+constexpr OptionSpec Sampling(std::string_view name, OptionType type, const SamplingRange& range,
+                              std::string_view meaning) {
+  return {.name = name,
+          .type = type,
+          .meaning = meaning,
+          .group = kSampling,
+          .min = range.low,
+          .max = range.high};
+}
+
 constexpr OptionSpec kOptions[] = {
     {.name = "input_text",
      .type = OptionType::kTexts,
      .meaning = "One prompt or several",
      .group = kPrompts},
     {.name = "input_file",
-     .meaning = "Prompts from a file: .txt, one a line; .csv, token ids, one prompt a line",
+     .meaning = "Prompts from a file, one per line: text in a .txt, token ids in a .csv",
      .group = kPrompts},
     {.name = "max_output_len",
      .type = OptionType::kInt,
@@ -39,7 +51,8 @@ constexpr OptionSpec kOptions[] = {
     {.name = "max_input_length",
      .type = OptionType::kInt,
      .default_value = "0",
-     .meaning = "Cut prompts to their first so many tokens; 0: never cut, refuse what does not fit",
+     .meaning = "Cut prompts to at most this many tokens, their first; 0: never cut, refuse what "
+                "does not fit",
      .group = kPrompts,
      .min = 0,
      .max = 1 << 24},
@@ -47,7 +60,10 @@ constexpr OptionSpec kOptions[] = {
      .type = OptionType::kFlag,
      .meaning = "Print the answer as it comes",
      .group = kPrompts},
-    {.name = "output_csv", .meaning = "Write output token ids to a file", .group = kPrompts},
+    {.name = "output_csv",
+     .meaning = "Write output token ids to a file, a line for each answer; until the last one is "
+                "there it is called FILE.partial, and a run that ends early leaves that",
+     .group = kPrompts},
     {.name = "no_add_special_tokens",
      .type = OptionType::kFlag,
      .meaning = "Do not put the beginning-of-text token before a prompt",
@@ -64,26 +80,18 @@ constexpr OptionSpec kOptions[] = {
      .group = kSampling,
      .min = 1,
      .max = 128},
-    {.name = "temperature", .type = OptionType::kFloat, .meaning = "[1.0]", .group = kSampling},
-    {.name = "top_k",
-     .type = OptionType::kInt,
-     .meaning = "Draw among the k likeliest tokens [greedy]",
-     .group = kSampling},
-    {.name = "top_p",
-     .type = OptionType::kFloat,
-     .meaning = "Draw among the likeliest tokens of this mass [greedy]",
-     .group = kSampling},
-    {.name = "min_p", .type = OptionType::kFloat, .meaning = "[0]", .group = kSampling},
-    {.name = "repetition_penalty",
-     .type = OptionType::kFloat,
-     .meaning = "[1.0]",
-     .group = kSampling},
-    {.name = "presence_penalty", .type = OptionType::kFloat, .meaning = "[0]", .group = kSampling},
-    {.name = "frequency_penalty", .type = OptionType::kFloat, .meaning = "[0]", .group = kSampling},
-    {.name = "no_repeat_ngram_size",
-     .type = OptionType::kInt,
-     .meaning = "[off]",
-     .group = kSampling},
+    Sampling("temperature", OptionType::kFloat, SamplingRangeOf("temperature"), "[1.0]"),
+    Sampling("top_k", OptionType::kInt, SamplingRangeOf("top_k"),
+             "Draw among the k likeliest tokens [greedy]"),
+    Sampling("top_p", OptionType::kFloat, SamplingRangeOf("top_p"),
+             "Draw among the likeliest tokens of this mass [greedy]"),
+    Sampling("min_p", OptionType::kFloat, SamplingRangeOf("min_p"), "[0]"),
+    Sampling("repetition_penalty", OptionType::kFloat, SamplingRangeOf("repetition_penalty"),
+             "[1.0]"),
+    Sampling("presence_penalty", OptionType::kFloat, SamplingRangeOf("presence_penalty"), "[0]"),
+    Sampling("frequency_penalty", OptionType::kFloat, SamplingRangeOf("frequency_penalty"), "[0]"),
+    Sampling("no_repeat_ngram_size", OptionType::kInt, SamplingRangeOf("no_repeat_ngram_size"),
+             "[off]"),
     {.name = "random_seed",
      .type = OptionType::kInt,
      .meaning = "[random]",
@@ -102,10 +110,6 @@ constexpr OptionSpec kOptions[] = {
      .meaning = "[draft_len,[draft devices],[target devices],use_logits], as in [4,[0],[1],False]; "
                 "draft_len is the longest draft, devices are virtual on a CPU",
      .group = "Speculation"},
-    {.name = "kv_cache_enable_block_reuse",
-     .type = OptionType::kFlag,
-     .meaning = "As --enable_kv_cache_reuse, which is on by default",
-     .group = "Batching and memory"},
 };
 
 template <typename T>
@@ -141,73 +145,17 @@ serve::TextRequest MakeTemplate(const OptionValues& options) {
   return request;
 }
 
-// A prompt, as text for people and as what the service gets.
-struct Prompt {
-  std::string shown;
-  std::vector<int32_t> tokens;
-};
-
-Result<std::vector<int32_t>> ParseTokenLine(std::string_view line) {
-  std::vector<int32_t> tokens;
-  while (!line.empty()) {
-    const size_t comma = std::min(line.find(','), line.size());
-    std::string_view word = line.substr(0, comma);
-    while (word.starts_with(' ')) word.remove_prefix(1);
-    int32_t token = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), token);
-    if (error != std::errc{}) {
-      return InvalidArgument(fmt::format("--input_file: '{}' is not a token id", word));
-    }
-    tokens.push_back(token);
-    line.remove_prefix(std::min(comma + 1, line.size()));
-  }
-  return tokens;
-}
-
-Status AppendFile(const std::string& path, const serve::TextCodec& codec, bool add_special,
-                  std::vector<Prompt>& prompts) {
-  const bool csv = path.ends_with(".csv");
-  if (!csv && !path.ends_with(".txt")) {
-    return InvalidArgument("--input_file: '" + path + "' is neither .txt nor .csv");
-  }
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.empty()) continue;
-    Prompt prompt{.shown = line, .tokens = {}};
-    TANDEM_ASSIGN_OR_RETURN(prompt.tokens,
-                            csv ? ParseTokenLine(line) : codec.Encode(line, add_special));
-    prompts.push_back(std::move(prompt));
-  }
-  return {};
-}
-
-Result<std::vector<Prompt>> ReadPrompts(const OptionValues& options,
-                                        const serve::TextCodec& codec) {
+Status Tokenize(const OptionValues& options, const serve::TextCodec& codec,
+                std::vector<Prompt>& prompts) {
   const bool add_special = !options.Flag("no_add_special_tokens");
-  std::vector<Prompt> prompts;
-  for (const std::string& text : options.Texts("input_text")) {
-    TANDEM_ASSIGN_OR_RETURN(auto tokens, codec.Encode(text, add_special));
-    prompts.push_back({text, std::move(tokens)});
-  }
-  if (options.IsSet("input_file")) {
-    TANDEM_RETURN_IF_ERROR(AppendFile(options.Text("input_file"), codec, add_special, prompts));
-  }
-  if (prompts.empty())
-    return InvalidArgument("there is no prompt: give --input_text or --input_file");
   const auto limit = static_cast<size_t>(options.Int("max_input_length"));
   for (Prompt& prompt : prompts) {
+    if (prompt.tokens.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(prompt.tokens, codec.Encode(prompt.shown, add_special));
+    }
     if (limit > 0 && prompt.tokens.size() > limit) prompt.tokens.resize(limit);
   }
-  return prompts;
-}
-
-// "Output [Text 0 Beam 0]", and with several answers "Output [Text 0 Seq 1 Beam 0]".
-std::string OutputName(size_t prompt, size_t choice, bool several) {
-  return several ? fmt::format("Output [Text {} Seq {} Beam 0]", prompt, choice)
-                 : fmt::format("Output [Text {} Beam 0]", prompt);
+  return {};
 }
 
 // The answers to one prompt, printed on the way when they are streamed.
@@ -231,42 +179,82 @@ Result<serve::TextResult> Answer(serve::TextStream& stream, size_t prompt, bool 
   return result;
 }
 
-nlohmann::ordered_json ToJson(const Prompt& prompt, const serve::TextResult& result) {
-  nlohmann::ordered_json outputs = nlohmann::ordered_json::array();
-  for (const serve::TextChoice& choice : result.choices) {
-    outputs.push_back({{"text", choice.text},
-                       {"finish_reason", serve::TextFinishName(choice.finish)},
-                       {"output_tokens", choice.usage.output_tokens},
-                       {"drafts_proposed", choice.usage.drafts_proposed},
-                       {"drafts_accepted", choice.usage.drafts_accepted},
-                       {"seed", choice.usage.seed}});
-  }
-  return {{"input", prompt.shown}, {"outputs", outputs}};
-}
-
-std::string CsvLines(const serve::TextResult& result) {
-  std::string lines;
-  for (const serve::TextChoice& choice : result.choices) {
-    std::string line;
-    for (const serve::TokenPiece& piece : choice.pieces) {
-      line += fmt::format("{}{}", line.empty() ? "" : ",", piece.token);
-    }
-    lines += line + "\n";
-  }
-  return lines;
-}
-
 // What --draft_target_model_config asks of the engine.
 Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& options, Console& console) {
-  if (!options.IsSet("draft_target_model_config")) return DraftTargetConfig{};
-  TANDEM_ASSIGN_OR_RETURN(DraftTargetConfig config,
-                          ParseDraftTargetConfig(options.Text("draft_target_model_config")));
+  constexpr std::string_view kName = "draft_target_model_config";
+  if (!options.IsSet(kName)) return DraftTargetConfig{};
+  auto config = ParseDraftTargetConfig(options.Text(kName));
+  if (!config.ok()) return config.status().Annotate(fmt::format("--{}", kName));
+  if (!NamesDraft(options)) {
+    return InvalidArgument(fmt::format(
+        "--{}: no draft model is named: give --draft_engine_dir too, or leave this out", kName));
+  }
+  if (options.Flag("no_draft")) LogWarning("--{}: has no effect with --no_draft", kName);
   console.Say(fmt::format(
       "drafts of up to {} tokens; devices {} (draft) and {} (target) are virtual on a CPU",
-      config.draft_len, fmt::join(config.draft_devices, ","),
-      fmt::join(config.target_devices, ",")));
+      config->draft_len, fmt::join(config->draft_devices, ","),
+      fmt::join(config->target_devices, ",")));
   return config;
 }
+
+// Answers all prompts in order, with no more of them open than the engine's queue takes.
+class Answering {
+ public:
+  Answering(serve::GenerateService& service, const Session& session, const OptionValues& options,
+            const Console& console)
+      : service_(service), console_(console), request_(MakeTemplate(options)) {
+    const auto places = static_cast<size_t>(session.engine_options.max_queue_size);
+    num_choices_ = static_cast<size_t>(request_.num_choices);
+    most_open_ = std::max<size_t>(places / num_choices_, 1);
+    streaming_ = options.Flag("streaming") && num_choices_ == 1;
+  }
+
+  Status Run(const std::vector<Prompt>& prompts, AnswerWriter& writer) {
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      Feed(prompts);
+      console_.Say(fmt::format("Input [Text {}]: \"{}\"", i, prompts[i].shown));
+      const auto result = Answer(*open_.front(), i, streaming_, num_choices_, console_);
+      if (!result.ok()) {
+        return prompts.size() == 1 ? result.status()
+                                   : result.status().Annotate(fmt::format("prompt {}", i));
+      }
+      open_.pop_front();
+      for (size_t c = 0; c < num_choices_ && !streaming_; ++c) {
+        console_.Say(
+            fmt::format("{}: \"{}\"", OutputName(i, c, num_choices_ > 1), result->choices[c].text));
+      }
+      for (const serve::TextChoice& choice : result->choices) Count(choice.usage);
+      TANDEM_RETURN_IF_ERROR(writer.Write(prompts[i], *result));
+    }
+    return {};
+  }
+
+  const Usage& total() const { return total_; }
+
+ private:
+  void Feed(const std::vector<Prompt>& prompts) {
+    while (started_ < prompts.size() && open_.size() < most_open_) {
+      request_.tokens = prompts[started_++].tokens;
+      open_.push_back(service_.Start(request_));
+    }
+  }
+
+  void Count(const Usage& usage) {
+    total_.output_tokens += usage.output_tokens;
+    total_.drafts_proposed += usage.drafts_proposed;
+    total_.drafts_accepted += usage.drafts_accepted;
+  }
+
+  serve::GenerateService& service_;
+  const Console& console_;
+  serve::TextRequest request_;  // of the prompt started last
+  size_t num_choices_ = 1;
+  size_t most_open_ = 1;
+  bool streaming_ = false;
+  std::deque<std::unique_ptr<serve::TextStream>> open_;  // in the order of the prompts
+  size_t started_ = 0;
+  Usage total_;  // of all answers
+};
 
 Status Run(const OptionValues& options, Console& console) {
   if (options.Int("num_beams") != 1) {
@@ -275,7 +263,9 @@ Status Run(const OptionValues& options, Console& console) {
         "several answers");
   }
   NameLegacyOptions(options, LegacyRunRows());
+  // What can be refused is refused before a model is loaded.
   TANDEM_ASSIGN_OR_RETURN(const DraftTargetConfig config, ReadDraftTargetConfig(options, console));
+  TANDEM_ASSIGN_OR_RETURN(auto prompts, ReadPrompts(options));
   TANDEM_ASSIGN_OR_RETURN(const auto session,
                           OpenSession(options, console, [&](EngineOptions& engine) {
                             if (config.draft_len == 0) return;
@@ -283,46 +273,18 @@ Status Run(const OptionValues& options, Console& console) {
                             engine.ratio_acceptance = config.use_logits;
                           }));
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
-  TANDEM_ASSIGN_OR_RETURN(const auto prompts, ReadPrompts(options, *text.codec));
+  TANDEM_RETURN_IF_ERROR(Tokenize(options, *text.codec, prompts));
+  TANDEM_ASSIGN_OR_RETURN(auto writer, AnswerWriter::Open(options.Text("output_csv"), console));
   session->engine->Start();
   const auto client = serve::MakeEngineClient(*session->engine);
   serve::GenerateService service(*client, *text.codec, std::move(text.defaults), session->clock);
-
-  serve::TextRequest request = MakeTemplate(options);
-  std::vector<std::unique_ptr<serve::TextStream>> streams;
-  for (const Prompt& prompt : prompts) {
-    request.tokens = prompt.tokens;
-    streams.push_back(service.Start(request));
-  }
-  const auto num_choices = static_cast<size_t>(request.num_choices);
-  const bool streaming = options.Flag("streaming") && num_choices == 1;
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  std::string csv;
-  Usage total;  // of all answers
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    console.Say(fmt::format("Input [Text {}]: \"{}\"", i, prompts[i].shown));
-    TANDEM_ASSIGN_OR_RETURN(const serve::TextResult result,
-                            Answer(*streams[i], i, streaming, num_choices, console));
-    for (size_t c = 0; c < num_choices && !streaming; ++c) {
-      console.Say(
-          fmt::format("{}: \"{}\"", OutputName(i, c, num_choices > 1), result.choices[c].text));
-    }
-    json.push_back(ToJson(prompts[i], result));
-    csv += CsvLines(result);
-    for (const serve::TextChoice& choice : result.choices) {
-      total.output_tokens += choice.usage.output_tokens;
-      total.drafts_proposed += choice.usage.drafts_proposed;
-      total.drafts_accepted += choice.usage.drafts_accepted;
-    }
-  }
-  if (options.IsSet("output_csv")) {
-    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(options.Text("output_csv"), csv));
-  }
+  Answering answering(service, *session, options, console);
+  TANDEM_RETURN_IF_ERROR(writer.Finish(answering.Run(prompts, writer)));
   if (session->engine->has_draft()) {
+    const Usage& total = answering.total();
     console.Say(fmt::format("[{} output tokens; {} of {} drafted tokens held]", total.output_tokens,
                             total.drafts_accepted, total.drafts_proposed));
   }
-  console.Result(json.dump());
   return {};
 }
 

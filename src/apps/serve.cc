@@ -3,11 +3,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <nlohmann/json.hpp>
 
+#include "apps/json_text.h"
 #include "apps/session.h"
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
+#include "apps/version.h"
+#include "base/bound_options.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/http/access.h"
@@ -18,25 +21,71 @@ namespace {
 
 constexpr std::string_view kServer = "Server";
 
-constexpr OptionSpec kOptions[] = {
-    {.name = "host",
-     .default_value = "127.0.0.1",
-     .meaning = "Address to listen on; a public one needs --api_key_file or --insecure",
-     .group = kServer},
-    {.name = "port",
-     .type = OptionType::kInt,
-     .default_value = "8000",
-     .meaning = "Port; 0: a free one, which is printed",
-     .group = kServer,
-     .min = 0,
-     .max = 65535},
-    {.name = "http_threads",
-     .type = OptionType::kInt,
-     .default_value = "2",
-     .meaning = "Threads that serve connections",
-     .group = kServer,
-     .min = 1,
-     .max = 256},
+template <auto kField>
+BoundOption<serve::ServerOptions> Sets(const OptionSpec& spec) {
+  return BindOption<serve::ServerOptions, kField>(spec);
+}
+
+const BoundOptions<serve::ServerOptions>& ServerRows() {
+  using serve::ServerOptions;
+  static const BoundOptions<ServerOptions> rows({
+      Sets<[](ServerOptions& o) -> auto& { return o.http.host; }>(
+          {.name = "host",
+           .meaning = "Address to listen on; a public one needs --api_key_file or --insecure",
+           .group = kServer}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.port; }>(
+          {.name = "port",
+           .meaning = "Port; 0: a free one, which is printed",
+           .group = kServer,
+           .min = 0,
+           .max = 65535}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.threads; }>(
+          {.name = "http_threads",
+           .meaning = "Threads that serve connections",
+           .group = kServer,
+           .min = 1,
+           .max = 256}),
+      Sets<&ServerOptions::insecure>({.name = "insecure",
+                                      .meaning = "Listen on a public address without a key",
+                                      .group = kServer}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.limits.connections; }>(
+          {.name = "max_connections",
+           .meaning = "Connections at a time; one more gets 503",
+           .group = kServer,
+           .min = 1,
+           .max = 1 << 20}),
+      Sets<&ServerOptions::shutdown_timeout>(
+          {.name = "shutdown_timeout",
+           .meaning = "Seconds that running requests get after SIGTERM",
+           .group = kServer,
+           .min = 0,
+           .max = 86400}),
+      Sets<&ServerOptions::drain_grace>(
+          {.name = "drain_grace",
+           .meaning = "Seconds after SIGTERM in which new requests are still taken (behind a "
+                      "balancer: 5)",
+           .group = kServer,
+           .min = 0,
+           .max = 3600}),
+  });
+  return rows;
+}
+
+const BoundOptions<serve::ServiceOptions>& ServiceRows() {
+  static const BoundOptions<serve::ServiceOptions> rows({
+      BindOption<serve::ServiceOptions, &serve::ServiceOptions::liveness_timeout>(
+          {.name = "liveness_timeout",
+           .meaning = "Seconds without progress after which the health routes fail; on a CPU each "
+                      "layer of a long prompt is progress, on a GPU each step",
+           .group = kServer,
+           .min = 1,
+           .max = 86400}),
+  });
+  return rows;
+}
+
+// What is no field of these options as it stands.
+constexpr OptionSpec kOtherRows[] = {
     {.name = "served_model_name",
      .default_value = "tandem",
      .meaning = "The model's name in /v1/models",
@@ -46,24 +95,14 @@ constexpr OptionSpec kOptions[] = {
          "Clients must send it as a bearer token; every user of this machine can read it here",
      .group = kServer},
     {.name = "api_key_file",
-     .meaning = "File with such keys, one a line; # begins a comment line",
+     .meaning = "File with such keys, one per line; blank lines and lines that begin with # are "
+                "skipped",
      .group = kServer},
     {.name = "allowed_hosts",
      .meaning =
          "Comma-separated host names that clients may use for this server beside "
          "localhost; \"*\": any. A server without a key on a loopback address refuses others",
      .group = kServer},
-    {.name = "insecure",
-     .type = OptionType::kFlag,
-     .meaning = "Listen on a public address without a key",
-     .group = kServer},
-    {.name = "max_connections",
-     .type = OptionType::kInt,
-     .default_value = "4096",
-     .meaning = "Connections at a time; one more gets 503",
-     .group = kServer,
-     .min = 1,
-     .max = 1 << 20},
     {.name = "max_queue_wait",
      .type = OptionType::kFloat,
      .default_value = "60",
@@ -72,38 +111,26 @@ constexpr OptionSpec kOptions[] = {
      .group = kServer,
      .min = 0,
      .max = 86400},
-    {.name = "shutdown_timeout",
-     .type = OptionType::kFloat,
-     .default_value = "25",
-     .meaning = "Seconds that running requests get after SIGTERM",
-     .group = kServer,
-     .min = 0,
-     .max = 86400},
-    {.name = "drain_grace",
-     .type = OptionType::kFloat,
-     .default_value = "0",
-     .meaning =
-         "Seconds after SIGTERM in which new requests are still taken (behind a balancer: 5)",
-     .group = kServer,
-     .min = 0,
-     .max = 3600},
 };
 
-Nanos SecondsOption(const OptionValues& options, std::string_view name) {
-  return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(options.Float(name)));
+// As ParseKeys, with the option named in the error.
+Result<std::vector<std::string>> NamedKeys(std::string_view text, std::string_view option) {
+  Result<std::vector<std::string>> keys = serve::ParseKeys(text);
+  if (keys.ok()) return keys;
+  return InvalidArgument(fmt::format("{}: {}", option, keys.status().message()));
 }
 
 Result<std::vector<std::string>> ReadKeys(const OptionValues& options) {
   std::vector<std::string> keys;
-  if (options.IsSet("api_key")) keys.push_back(options.Text("api_key"));
-  if (!options.IsSet("api_key_file")) return keys;
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.Text("api_key_file")));
-  Result<std::vector<std::string>> from_file = serve::ParseKeys(text);
-  if (!from_file.ok()) {
-    return InvalidArgument(fmt::format("--api_key_file: {}: {}", options.Text("api_key_file"),
-                                       from_file.status().message()));
+  if (options.IsSet("api_key")) {
+    TANDEM_ASSIGN_OR_RETURN(keys, NamedKeys(options.Text("api_key"), "--api_key"));
   }
-  keys.insert(keys.end(), from_file->begin(), from_file->end());
+  if (!options.IsSet("api_key_file")) return keys;
+  const std::string& path = options.Text("api_key_file");
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> from_file,
+                          NamedKeys(text, "--api_key_file: " + path));
+  keys.insert(keys.end(), from_file.begin(), from_file.end());
   return keys;
 }
 
@@ -120,16 +147,9 @@ std::vector<std::string> AllowedHosts(const OptionValues& options) {
 
 Result<serve::ServerOptions> MakeServerOptions(const OptionValues& options) {
   serve::ServerOptions server;
-  server.http.host = options.Text("host");
-  server.http.port = static_cast<uint16_t>(options.Int("port"));
-  server.http.threads = static_cast<int>(options.Int("http_threads"));
-  server.http.limits.connections = static_cast<int>(options.Int("max_connections"));
+  ServerRows().Apply(options, server);
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
   server.allowed_hosts = AllowedHosts(options);
-  server.insecure = options.Flag("insecure");
-  server.served_model_name = options.Text("served_model_name");
-  server.drain_grace = SecondsOption(options, "drain_grace");
-  server.shutdown_timeout = SecondsOption(options, "shutdown_timeout");
   // Refused before any model is loaded.
   if (server.api_keys.empty() && !server.insecure && !serve::IsLoopback(server.http.host)) {
     return FailedPrecondition("--host: " + server.http.host +
@@ -170,34 +190,54 @@ void SayModels(const Session& session, const Console& console) {
   console.Say(rule);
 }
 
-void SayAddress(const serve::ServerOptions& options, uint16_t port, const Console& console) {
-  const std::string url = fmt::format("http://{}:{}", options.http.host, port);
+void SayAddress(const serve::ServerOptions& options, const std::string& model,
+                const Session& session, uint16_t port, const Console& console) {
+  // An IPv6 address stands in brackets.
+  const bool bracketed = options.http.host.find(':') != std::string::npos;
+  const std::string url = fmt::format("http://{}{}{}:{}", bracketed ? "[" : "", options.http.host,
+                                      bracketed ? "]" : "", port);
   console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM. Try:", url));
   const char* key = options.api_keys.empty() ? "" : " -H \"authorization: Bearer $KEY\"";
   console.Say(fmt::format(
       "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
       "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",
       key, url));
+  nlohmann::ordered_json json = {{"url", url},
+                                 {"host", options.http.host},
+                                 {"port", port},
+                                 {"model", model},
+                                 {"target", session.target.name}};
+  if (session.draft) json["draft"] = session.draft->name;
+  console.Result(JsonText(json));
 }
 
 Status Run(const OptionValues& options, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const serve::ServerOptions server_options, MakeServerOptions(options));
   const auto limit_wait = [&](EngineOptions& engine) {
-    engine.max_queue_wait = SecondsOption(options, "max_queue_wait");
+    engine.max_queue_wait = std::chrono::duration_cast<Nanos>(
+        std::chrono::duration<double>(options.Float("max_queue_wait")));
   };
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, limit_wait));
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
-  serve::Metrics metrics([&session] { return session->backend->FreeBytes(); });
-  serve::GenerateService service(*engine, *text.codec, std::move(text.defaults), session->clock, {},
-                                 &metrics);
-  TANDEM_ASSIGN_OR_RETURN(const auto server,
-                          serve::Server::Start(server_options, service, metrics));
+  serve::Metrics metrics({.version = Version(), .commit = Commit(), .free_memory = [&session] {
+                            return session->backend->FreeBytes();
+                          }});
+  serve::ServiceOptions service_options;
+  ServiceRows().Apply(options, service_options);
+  serve::ModelRegistry models;
+  TANDEM_RETURN_IF_ERROR(models.Add(
+      options.Text("served_model_name"),
+      std::make_shared<serve::GenerateService>(*engine, *text.codec, std::move(text.defaults),
+                                               session->clock, service_options, &metrics),
+      serve::TritonAliases()));
+  TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, models, metrics));
   console.Say(fmt::format("backend: {}", session->backend->Describe()));
   SayMemory(*session, console);
   SayModels(*session, console);
-  SayAddress(server_options, server->port(), console);
+  SayAddress(server_options, options.Text("served_model_name"), *session, server->port(), console);
+  TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know where it listens
   return server->Run();
 }
 
@@ -213,7 +253,8 @@ Command ServeCommand() {
               "  tandem serve MODEL DRAFT --port 8080\n"
               "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
           .positionals = SessionPositionals(),
-          .options = Join({SessionOptionRows(), kOptions}),
+          .options =
+              Join({SessionOptionRows(), ServerRows().specs(), ServiceRows().specs(), kOtherRows}),
           .run = Run};
 }
 

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdint>
 
+#include "base/log.h"
 #include "runtime/option_rows.h"
 
 namespace tandem::apps {
@@ -29,7 +30,7 @@ constexpr OptionSpec kBackendRows[] = {
     {.name = "threads",
      .type = OptionType::kInt,
      .default_value = "0",
-     .meaning = "Compute threads; 0: one a core",
+     .meaning = "Compute threads; 0: one per core",
      .group = kMachine,
      .min = 0,
      .max = 1024},
@@ -106,7 +107,9 @@ Opened WithName(ModelSource source, std::string name) {
 Result<Opened> OpenFolder(const std::filesystem::path& path) {
   TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path));
   // "dictionary/target": the last folder alone is often a role or a version.
-  const std::filesystem::path whole = std::filesystem::weakly_canonical(path);
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  const std::filesystem::path& whole = error ? path : canonical;
   return WithName(std::move(source), (whole.parent_path().filename() / whole.filename()).string());
 }
 
@@ -173,17 +176,22 @@ Result<OpenedPair> OpenPair(const OptionValues& options, ops::Backend& backend) 
   return pair;
 }
 
-// What an engine folder was built for bounds what is asked at run time.
-void ApplyLimits(const BuildLimits& limits, EngineOptions& engine) {
-  const auto bound = [](int64_t limit, int32_t& value) {
+// What an engine folder was built for bounds what is asked at run time; lowering what was asked for
+// is told.
+void ApplyLimits(const OptionValues& options, const BuildLimits& limits, EngineOptions& engine) {
+  const auto bound = [&](std::string_view name, int64_t limit, int32_t& value) {
     const auto narrow = static_cast<int32_t>(std::min<int64_t>(limit, INT32_MAX));
-    if (narrow > 0) value = value > 0 ? std::min(value, narrow) : narrow;
+    if (narrow <= 0 || (value > 0 && value <= narrow)) return;
+    if (options.IsSet(name) && value > narrow) {
+      LogWarning("--{} {}: the engine was built for {}, which is used", name, value, narrow);
+    }
+    value = narrow;
   };
-  bound(limits.max_batch_size, engine.max_batch_size);
-  bound(limits.max_num_tokens, engine.max_num_tokens);
-  bound(limits.max_seq_len, engine.max_seq_len);
-  bound(limits.max_input_len, engine.max_input_len);
-  bound(limits.max_draft_len, engine.max_draft_len);
+  bound("max_batch_size", limits.max_batch_size, engine.max_batch_size);
+  bound("max_num_tokens", limits.max_num_tokens, engine.max_num_tokens);
+  bound("max_seq_len", limits.max_seq_len, engine.max_seq_len);
+  bound("max_input_len", limits.max_input_len, engine.max_input_len);
+  bound("max_draft_len", limits.max_draft_len, engine.max_draft_len);
 }
 
 // How the layers' weights are kept, where it is not as they are stored.
@@ -196,6 +204,17 @@ std::optional<QuantScheme> KeptScheme(const OptionValues& options) {
 int64_t PositionsOf(const ModelSpec& spec, const EngineOptions& engine) {
   const int64_t longest = engine.max_seq_len;
   return longest > 0 ? std::min(longest, spec.max_positions) : spec.max_positions;
+}
+
+// A prompt leaves room for a token of output; asking for a longer one is told.
+void BoundInput(const OptionValues& options, const ModelSpec& spec, EngineOptions& engine) {
+  const int64_t longest = PositionsOf(spec, engine);
+  if (engine.max_input_len < longest) return;
+  if (options.IsSet("max_input_len")) {
+    LogWarning("--max_input_len {}: a sequence has at most {} tokens, so a prompt has at most {}",
+               engine.max_input_len, longest, longest - 1);
+  }
+  engine.max_input_len = static_cast<int32_t>(longest - 1);
 }
 
 Result<EngineModel> Load(const OptionValues& options, Opened& opened, Session& session,
@@ -273,8 +292,27 @@ Result<Opening> Open(const OptionValues& options,
   ApplyDevice(*opening.backend, options, opening.engine);
   if (adjust) adjust(opening.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
-  if (limits) ApplyLimits(*limits, opening.engine);
+  if (limits) ApplyLimits(options, *limits, opening.engine);
+  BoundInput(options, opening.pair.target.model.spec, opening.engine);
   return opening;
+}
+
+Result<EnginePlan> PlanOf(const OptionValues& options, const Opening& opening) {
+  ops::Backend& backend = *opening.backend;
+  const OpenedPair& pair = opening.pair;
+  TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
+                          MemoryOf(options, pair.target, opening.engine, backend));
+  ModelMemory draft;
+  if (pair.draft) {
+    TANDEM_ASSIGN_OR_RETURN(draft, MemoryOf(options, *pair.draft, opening.engine, backend));
+  }
+  const int64_t weight_bytes = target.weight_bytes + draft.weight_bytes;
+  const int64_t free_bytes = backend.FreeBytes();
+  if (weight_bytes > free_bytes) {
+    return FailedPrecondition(fmt::format("the weights need {}, {} are free",
+                                          FormatBytes(weight_bytes), FormatBytes(free_bytes)));
+  }
+  return PlanEngine(opening.engine, target, draft, backend, free_bytes - weight_bytes);
 }
 
 }  // namespace
@@ -312,6 +350,11 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
                   source.string());
 }
 
+bool NamesDraft(const OptionValues& options) {
+  if (options.IsSet("dummy")) return options.IsSet("draft_dummy");
+  return options.IsSet("draft") || !options.IsSet("model");
+}
+
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
   TANDEM_ASSIGN_OR_RETURN(session.engine,
@@ -334,6 +377,7 @@ Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& s
 Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Console& console,
                                              const std::function<void(EngineOptions&)>& adjust) {
   TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(options, adjust));
+  TANDEM_RETURN_IF_ERROR(PlanOf(options, opening).status());
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
   session->backend = std::move(opening.backend);
@@ -351,25 +395,10 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Consol
 
 Result<SessionPlan> PlanSession(const OptionValues& options) {
   TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(options));
-  ops::Backend& backend = *opening.backend;
-  const OpenedPair& pair = opening.pair;
   SessionPlan plan;
-  plan.target = pair.target.model.name;
-  TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
-                          MemoryOf(options, pair.target, opening.engine, backend));
-  ModelMemory draft;
-  if (pair.draft) {
-    plan.draft = pair.draft->model.name;
-    TANDEM_ASSIGN_OR_RETURN(draft, MemoryOf(options, *pair.draft, opening.engine, backend));
-  }
-  const int64_t weight_bytes = target.weight_bytes + draft.weight_bytes;
-  const int64_t free_bytes = backend.FreeBytes();
-  if (weight_bytes > free_bytes) {
-    return FailedPrecondition(fmt::format("the weights need {}, {} are free",
-                                          FormatBytes(weight_bytes), FormatBytes(free_bytes)));
-  }
-  TANDEM_ASSIGN_OR_RETURN(
-      plan.engine, PlanEngine(opening.engine, target, draft, backend, free_bytes - weight_bytes));
+  TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(options, opening));
+  plan.target = opening.pair.target.model.name;
+  if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;
   plan.backend = std::move(opening.backend);
   return plan;
 }

@@ -61,6 +61,7 @@ struct SessionPlan {
   std::string draft;  // empty without one
   EnginePlan engine;
 };
+// FAILED_PRECONDITION when the models or their cache do not fit into free memory.
 Result<SessionPlan> PlanSession(const OptionValues& options);
 
 // Makes the session's engine anew (not started) by its models and `options`; the old one goes
@@ -72,8 +73,11 @@ Status MakeEngine(Session& session, const EngineOptions& options);
 Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& session,
                       Console& console);
 
-// Loads the models and makes the engine (not started). `adjust` may change the engine's options
-// after they were read.
+// Whether the command line names a draft, which --no_draft may still switch off.
+bool NamesDraft(const OptionValues& options);
+
+// Loads the models and makes the engine (not started); what does not fit is refused before loading.
+// `adjust` may change the engine's options after they were read.
 Result<std::unique_ptr<Session>> OpenSession(
     const OptionValues& options, Console& console,
     const std::function<void(EngineOptions&)>& adjust = {});

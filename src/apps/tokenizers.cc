@@ -1,5 +1,11 @@
 #include "apps/tokenizers.h"
 
+#include <fmt/format.h>
+
+#include <string>
+
+#include "base/file.h"
+#include "base/log.h"
 #include "text/tokenizer.h"
 
 namespace tandem::apps {
@@ -11,24 +17,43 @@ Result<std::filesystem::path> TokenizerFolder(const OptionValues& options, const
   return InvalidArgument("the model has no tokenizer.json beside it: give --tokenizer_dir");
 }
 
-// Drafted ids must mean the same text to both models. A draft folder without a tokenizer is taken
-// to share the target's: engines of old were built without one.
+// Drafted ids must mean the same text to both models, and the draft must have a row for what it
+// reads. A draft folder without a tokenizer is taken to share the target's: engines of old were
+// built without one.
 Status CheckDraft(const std::filesystem::path& target, const Session& session) {
   if (session.draft == nullptr || session.draft->folder.empty()) return {};
-  if (!std::filesystem::exists(session.draft->folder / "tokenizer.json")) return {};
+  const int64_t rows = session.draft->spec.vocab_size;
   TANDEM_ASSIGN_OR_RETURN(const auto ours, Tokenizer::Load(target));
-  TANDEM_ASSIGN_OR_RETURN(const auto drafts, Tokenizer::Load(session.draft->folder));
-  return ours->CompatibleWith(*drafts).Annotate(
-      "the draft's tokenizer differs from the target's, so it cannot draft for it");
+  TANDEM_RETURN_IF_ERROR(
+      ours->FitsVocabulary(rows).Annotate("the draft's vocabulary is smaller than the target's"));
+  std::string differs;
+  if (NameExists(session.draft->folder / "tokenizer.json")) {
+    TANDEM_ASSIGN_OR_RETURN(const auto drafts, Tokenizer::Load(session.draft->folder));
+    TANDEM_RETURN_IF_ERROR(ours->CompatibleWith(*drafts).Annotate(
+        "the draft's tokenizer differs from the target's, so it cannot draft for it"));
+    differs = ours->HarmlessDifference("the target's tokenizer", *drafts, "the draft's");
+  }
+  if (rows != session.target.spec.vocab_size) {
+    differs += fmt::format("{}the target's model has {} rows, the draft's {}",
+                           differs.empty() ? "" : "; ", session.target.spec.vocab_size, rows);
+  }
+  if (!differs.empty()) {
+    LogWarning(
+        "the draft is not quite the target's kind: {}. It drafts all the same; check that "
+        "it is meant for this target",
+        differs);
+  }
+  return {};
 }
 
 }  // namespace
 
 Result<TextModel> OpenTextModel(const OptionValues& options, const Session& session) {
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TokenizerFolder(options, session));
-  TANDEM_RETURN_IF_ERROR(CheckDraft(folder, session));
   TextModel model;
-  TANDEM_ASSIGN_OR_RETURN(model.codec, serve::LoadTextCodec(folder));
+  TANDEM_ASSIGN_OR_RETURN(model.codec,
+                          serve::LoadTextCodec(folder, session.target.spec.vocab_size));
+  TANDEM_RETURN_IF_ERROR(CheckDraft(folder, session));
   TANDEM_ASSIGN_OR_RETURN(model.defaults, serve::LoadGenerationDefaults(folder));
   return model;
 }

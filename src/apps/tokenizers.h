@@ -16,8 +16,9 @@ struct TextModel {
   serve::GenerationDefaults defaults;
 };
 
-// From --tokenizer_dir, or the target's folder. INVALID_ARGUMENT when the draft's tokenizer gives
-// other ids than the target's (padded vocabularies may differ), or for a dummy without one.
+// From --tokenizer_dir, or the target's folder. INVALID_ARGUMENT when the tokenizer has ordinary
+// tokens that a model has no row for, when the draft's gives other ids than the target's, or for a
+// dummy without one. What else differs between the two models' vocabularies is logged.
 Result<TextModel> OpenTextModel(const OptionValues& options, const Session& session);
 
 }  // namespace tandem::apps

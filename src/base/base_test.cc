@@ -1,9 +1,14 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -11,8 +16,12 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/free_memory.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "base/reason.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "base/utf8.h"
 
 namespace tandem {
 namespace {
@@ -25,6 +34,24 @@ Result<int> Half(int value) {
 Result<int> Quarter(int value) {
   TANDEM_ASSIGN_OR_RETURN(const int half, Half(value));
   return Half(half);
+}
+
+TEST(StatusTest, TellsFieldAndReasonApartFromTheSentence) {
+  const Status refused =
+      FieldError("max_tokens", "is too large").WithReason(Reason::kContextLength);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_EQ(refused.message(), "max_tokens: is too large");
+  EXPECT_EQ(refused.field(), "max_tokens");
+  EXPECT_EQ(refused.reason(), Reason::kContextLength);
+  const Status annotated = refused.Annotate("prompt 2");
+  EXPECT_EQ(annotated.message(), "prompt 2: max_tokens: is too large");
+  EXPECT_EQ(annotated.field(), "max_tokens");
+  EXPECT_EQ(annotated.reason(), Reason::kContextLength);
+  // What is not set reads as none, and an ok status has nothing to tell.
+  EXPECT_EQ(NotFound("seed: x").field(), "");
+  EXPECT_EQ(NotFound("x").reason(), Reason::kNone);
+  EXPECT_TRUE(Status().WithField("n").WithReason(Reason::kQueueFull).ok());
+  EXPECT_EQ(Status().field(), "");
 }
 
 TEST(StatusTest, CarriesTheFirstErrorThroughResults) {
@@ -108,6 +135,122 @@ TEST_F(FileTest, NamesTheFileThatIsMissing) {
   const auto result = MappedFile::Open(folder_ / "absent");
   EXPECT_EQ(result.status().code(), Code::kNotFound);
   EXPECT_NE(result.status().message().find("absent"), std::string::npos);
+}
+
+TEST_F(FileTest, KeepsTheFinishedPartOfAFileWhenToldTo) {
+  const auto path = folder_ / "answers";
+  const auto partial = folder_ / "answers.partial";
+  {
+    auto writer = AtomicFileWriter::Create(path, AtomicFileWriter::Unfinished::kKeep);
+    ASSERT_TRUE(writer.ok());
+    ASSERT_TRUE((*writer)->Append("1,2\n").ok());
+    EXPECT_EQ(*ReadTextFile(partial), "1,2\n");  // at once: a crash would leave it
+  }
+  EXPECT_FALSE(NameExists(path));
+  EXPECT_EQ(*ReadTextFile(partial), "1,2\n");
+  auto writer = AtomicFileWriter::Create(path, AtomicFileWriter::Unfinished::kKeep);
+  ASSERT_TRUE((*writer)->Append("3\n").ok());
+  ASSERT_TRUE((*writer)->Commit().ok());
+  EXPECT_EQ(*ReadTextFile(path), "3\n");
+  EXPECT_FALSE(NameExists(partial));
+}
+
+TEST_F(FileTest, ReplacesRegularFilesAlone) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(AtomicFileWriter::Create(folder_ / "pipe").status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(AtomicFileWriter::Create("/dev/null").status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(FileTest, RefusesAPipeWithoutWaitingForItsWriter) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  const Status status = ReadTextFile(folder_ / "pipe").status();
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("not a regular file"), std::string::npos);
+}
+
+TEST_F(FileTest, ALinkToItselfIsAnErrorThatNamesIt) {
+  const auto path = folder_ / "loop";
+  std::filesystem::create_symlink("loop", path);
+  EXPECT_TRUE(NameExists(path));
+  EXPECT_FALSE(NameExists(folder_ / "absent"));
+  const Status status = MappedFile::Open(path).status();
+  EXPECT_NE(status.message().find("loop"), std::string::npos);
+  EXPECT_NE(status.message().find("symbolic links"), std::string::npos);
+}
+
+TEST_F(FileTest, ReadsTheLinesOfAnySystem) {
+  const auto path = folder_ / "lines";
+  ASSERT_TRUE(WriteFileAtomically(path, "\xEF\xBB\xBFone\r\n\r\ntwo\nthree").ok());
+  EXPECT_EQ(*ReadLines(path), (std::vector<std::string>{"one", "", "two", "three"}));
+  ASSERT_TRUE(WriteFileAtomically(path, "").ok());
+  EXPECT_TRUE(ReadLines(path)->empty());
+}
+
+TEST(Utf8Test, MeasuresWellFormedSequencesAlone) {
+  EXPECT_EQ(Utf8SequenceLength("a"), 1u);
+  EXPECT_EQ(Utf8SequenceLength("\u00e9x"), 2u);
+  EXPECT_EQ(Utf8SequenceLength("\u65e5"), 3u);
+  EXPECT_EQ(Utf8SequenceLength("\U0001f600"), 4u);
+  // Nothing, a tail, a cut, overlong forms, a surrogate, beyond the last code point.
+  for (const char* bytes : {"", "\x80", "\xc3", "\xe6\x97", "\xc0\x80", "\xe0\x80\x80",
+                            "\xed\xa0\x80", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff"}) {
+    EXPECT_EQ(Utf8SequenceLength(bytes), 0u) << bytes;
+  }
+}
+
+TEST(PrintableTest, EscapesWhatWouldSteerATerminal) {
+  EXPECT_EQ(Printable("plain text, caf\u00e9"), "plain text, caf\u00e9");
+  EXPECT_EQ(Printable("a\x1b[2Jb\r\n"), "a\\u001b[2Jb\\u000d\\n");
+  EXPECT_EQ(Printable("\xc2\x9b"), "\\u009b");  // CSI as one character
+  EXPECT_EQ(Printable("\xff\xc3"), "\\xff\\xc3");
+  EXPECT_EQ(Printable(std::string_view("\0", 1)), "\\u0000");
+}
+
+// Sanitizers need address space of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+// Limits hold for the process, so a child takes them.
+TEST(LimitsDeathTest, ARefusedThreadLeavesNoneRunning) {
+  const auto start_too_many = [] {
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    ::setrlimit(RLIMIT_AS, &none);  // no room for a stack
+    try {
+      const ThreadPool pool(8, /*pin=*/false);
+    } catch (const std::system_error&) {
+      std::_Exit(7);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(start_too_many(), ::testing::ExitedWithCode(7), "");
+}
+
+TEST(LimitsDeathTest, FreeMemoryKnowsTheLimitOfTheAddressSpace) {
+  const auto limit = [] {
+    const rlimit little{.rlim_cur = 1, .rlim_max = 1};
+    ::setrlimit(RLIMIT_AS, &little);
+    std::_Exit(FreeHostBytes() == 0 ? 7 : 0);
+  };
+  EXPECT_EXIT(limit(), ::testing::ExitedWithCode(7), "");
+}
+
+#endif
+
+TEST(CheckDeathTest, NamesTheConditionAndTheSentence) {
+  EXPECT_DEATH(TANDEM_CHECK(1 > 2, "numbers are broken"),
+               "base_test.cc.*check failed: 1 > 2: numbers are broken");
+}
+
+TEST(LogDeathTest, ALineIsOneLineInBothFormats) {
+  const auto write = [](LogFormat format) {
+    ConfigureLog(LogLevel::kInfo, format);
+    LogDebug("not shown");
+    LogWarning("a \"b\"\n\x1b[2J");
+    std::_Exit(7);
+  };
+  EXPECT_EXIT(write(LogFormat::kText), ::testing::ExitedWithCode(7),
+              ::testing::EndsWith("warning a \"b\"\\n\\u001b[2J\n"));
+  EXPECT_EXIT(write(LogFormat::kJson), ::testing::ExitedWithCode(7),
+              ::testing::HasSubstr(R"("level":"warning","message":"a \"b\"\\n\\u001b[2J"})"));
 }
 
 TEST(FreeMemoryTest, TheMachineHasMemory) { EXPECT_GT(FreeHostBytes(), 1 << 20); }

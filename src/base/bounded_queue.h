@@ -3,12 +3,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace tandem {
 
@@ -20,42 +20,43 @@ class BoundedQueue {
   // False when full or closed; `value` is then untouched.
   bool TryPush(T&& value) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (closed_ || items_.size() >= capacity_) return false;
       items_.push_back(std::move(value));
     }
-    ready_.notify_one();
+    ready_.NotifyOne();
     return true;
   }
 
   std::optional<T> TryPop() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return PopLocked();
   }
 
   // Waits up to `timeout`; nothing when it passed or the queue is closed and empty.
   std::optional<T> Pop(std::chrono::nanoseconds timeout) {
-    std::unique_lock lock(mutex_);
-    ready_.wait_for(lock, timeout, [this] { return closed_ || !items_.empty(); });
+    MutexLock lock(mutex_);
+    ready_.WaitFor(lock, timeout,
+                   [this]() TANDEM_REQUIRES(mutex_) { return closed_ || !items_.empty(); });
     return PopLocked();
   }
 
   // Wakes every waiter; what is queued can still be popped.
   void Close() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       closed_ = true;
     }
-    ready_.notify_all();
+    ready_.NotifyAll();
   }
 
   size_t size() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return items_.size();
   }
 
  private:
-  std::optional<T> PopLocked() {
+  std::optional<T> PopLocked() TANDEM_REQUIRES(mutex_) {
     if (items_.empty()) return std::nullopt;
     std::optional<T> value(std::move(items_.front()));
     items_.pop_front();
@@ -63,10 +64,10 @@ class BoundedQueue {
   }
 
   const size_t capacity_;
-  mutable std::mutex mutex_;
-  std::condition_variable ready_;
-  std::deque<T> items_;  // guarded by mutex_
-  bool closed_ = false;  // guarded by mutex_
+  mutable Mutex mutex_;
+  Condition ready_;
+  std::deque<T> items_ TANDEM_GUARDED_BY(mutex_);
+  bool closed_ TANDEM_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -43,8 +44,14 @@ MappedFile::~MappedFile() {
   if (size_ > 0) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+bool NameExists(const std::filesystem::path& path) {
+  struct stat info{};
+  return ::lstat(path.c_str(), &info) == 0;
+}
+
 Result<std::shared_ptr<MappedFile>> MappedFile::Open(const std::filesystem::path& path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without O_NONBLOCK, opening a pipe waits for its writer.
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) return ErrnoStatus(path, "cannot open");
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(path, "cannot stat");
@@ -69,22 +76,43 @@ Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_b
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
+Result<std::vector<std::string>> ReadLines(const std::filesystem::path& path, size_t max_bytes) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, max_bytes));
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  std::string_view rest = text;
+  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
+  std::vector<std::string> lines;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    lines.emplace_back(line);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return lines;
+}
+
 AtomicFileWriter::AtomicFileWriter(std::filesystem::path path, std::filesystem::path temporary,
-                                   int fd)
-    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
+                                   Unfinished unfinished, int fd)
+    : path_(std::move(path)), temporary_(std::move(temporary)), unfinished_(unfinished), fd_(fd) {}
 
 AtomicFileWriter::~AtomicFileWriter() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (unfinished_ == Unfinished::kRemove) ::unlink(temporary_.c_str());
 }
 
 Result<std::unique_ptr<AtomicFileWriter>> AtomicFileWriter::Create(
-    const std::filesystem::path& path) {
-  const std::filesystem::path temporary = path.string() + ".tmp";
+    const std::filesystem::path& path, Unfinished unfinished) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return InvalidArgument(path.string() + ": exists and is not a regular file");
+  }
+  const std::filesystem::path temporary =
+      path.string() + (unfinished == Unfinished::kKeep ? ".partial" : ".tmp");
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return ErrnoStatus(temporary, "cannot create");
-  return std::unique_ptr<AtomicFileWriter>(new AtomicFileWriter(path, temporary, fd));
+  return std::unique_ptr<AtomicFileWriter>(new AtomicFileWriter(path, temporary, unfinished, fd));
 }
 
 Status AtomicFileWriter::Append(std::span<const std::byte> bytes) {

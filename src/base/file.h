@@ -4,18 +4,25 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
 namespace tandem {
 
+// Whether anything stands under this name, be it a link that leads nowhere: opening it then says
+// what is wrong with it.
+bool NameExists(const std::filesystem::path& path);
+
 class MappedFile {
  public:
+  // Regular files alone: a pipe or a device is INVALID_ARGUMENT and never waited for.
   static Result<std::shared_ptr<MappedFile>> Open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -34,11 +41,20 @@ class MappedFile {
 // The whole file as text; more than `max_bytes` is refused.
 Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes = 64u << 20);
 
-// Streams bytes into `path`: nothing stands under that name until Commit() succeeded; a writer that
-// is destroyed before leaves no file behind. Used by one thread.
+// The lines of a text file that a person wrote, on whatever system: without their ends (LF or
+// CRLF) and without the mark that some editors put at the start of UTF-8.
+Result<std::vector<std::string>> ReadLines(const std::filesystem::path& path,
+                                           size_t max_bytes = 64u << 20);
+
+// Streams bytes into `path`: nothing stands under that name until Commit() succeeded. A writer that
+// is destroyed before leaves no file behind; one that keeps what it has leaves `path`.partial, and
+// so does a process that is killed. What is there already has to be a regular file. Used by one
+// thread.
 class AtomicFileWriter {
  public:
-  static Result<std::unique_ptr<AtomicFileWriter>> Create(const std::filesystem::path& path);
+  enum class Unfinished : uint8_t { kRemove, kKeep };
+  static Result<std::unique_ptr<AtomicFileWriter>> Create(
+      const std::filesystem::path& path, Unfinished unfinished = Unfinished::kRemove);
   ~AtomicFileWriter();
   AtomicFileWriter(const AtomicFileWriter&) = delete;
   AtomicFileWriter& operator=(const AtomicFileWriter&) = delete;
@@ -48,9 +64,11 @@ class AtomicFileWriter {
   Status Commit();
 
  private:
-  AtomicFileWriter(std::filesystem::path path, std::filesystem::path temporary, int fd);
+  AtomicFileWriter(std::filesystem::path path, std::filesystem::path temporary,
+                   Unfinished unfinished, int fd);
   std::filesystem::path path_;
   std::filesystem::path temporary_;
+  Unfinished unfinished_;
   int fd_;
 };
 

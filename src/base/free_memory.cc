@@ -1,5 +1,8 @@
 #include "base/free_memory.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -9,7 +12,7 @@
 namespace tandem {
 namespace {
 
-// The number after `key` in a file of "Key:  123 kB" lines, or the file's only number where key is
+// The number after `key` in a file of "Key:  123 kB" lines, or the file's first number where key is
 // empty.
 int64_t NumberIn(const char* path, std::string_view key) {
   std::ifstream file(path);
@@ -31,6 +34,12 @@ int64_t FreeHostBytes() {
   const int64_t cache =
       std::max<int64_t>(NumberIn("/sys/fs/cgroup/memory.stat", "inactive_file"), 0);
   if (limit > 0 && used >= 0) free_bytes = std::min(free_bytes, limit - used + cache);
+  // `ulimit -v`: what this process has mapped counts against it.
+  rlimit address_space{};
+  if (::getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
+    const int64_t mapped = NumberIn("/proc/self/statm", "") * ::sysconf(_SC_PAGESIZE);
+    free_bytes = std::min(free_bytes, static_cast<int64_t>(address_space.rlim_cur) - mapped);
+  }
   return std::max<int64_t>(free_bytes, 0);
 }
 

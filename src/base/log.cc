@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "base/printable.h"
+
 namespace tandem {
 namespace {
 
@@ -40,22 +42,13 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
-// Escapes what would break the line, or the JSON string around it.
-std::string Escape(std::string_view message, bool json) {
+// For the string of a JSON line.
+std::string EscapeQuotes(std::string_view message) {
   std::string out;
   out.reserve(message.size());
   for (const char c : message) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (json && (c == '"' || c == '\\')) {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\u{:04x}", byte);
-    } else {
-      out += c;
-    }
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
   }
   return out;
 }
@@ -73,8 +66,9 @@ void ConfigureLog(LogLevel level, LogFormat format) {
 bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
 
 void WriteLog(LogLevel level, std::string_view message) {
+  const std::string line = Printable(message);
   Logger().log(ToSpdlog(level),
-               spdlog::string_view_t(Escape(message, g_format == LogFormat::kJson)));
+               spdlog::string_view_t(g_format == LogFormat::kJson ? EscapeQuotes(line) : line));
 }
 
 }  // namespace tandem

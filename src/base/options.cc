@@ -60,9 +60,15 @@ std::string AllowedValues(const OptionSpec& spec) {
       return "bytes, with an optional K, M or G";
     case OptionType::kText:
     case OptionType::kTexts:
+    case OptionType::kOptionalText:
       return "text";
   }
   return "";
+}
+
+// As it is typed: "--draft_len"; a one-letter alias has its dash already.
+std::string DashedName(std::string_view name) {
+  return (name.starts_with('-') ? "" : "--") + std::string(name);
 }
 
 bool IsChoice(std::string_view value, std::string_view choices) {
@@ -75,16 +81,38 @@ bool IsChoice(std::string_view value, std::string_view choices) {
   return false;
 }
 
+// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> before(b.size() + 1);
+  std::vector<size_t> last(b.size() + 1);
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], before[j - 2] + 1);
+      }
+    }
+    std::swap(before, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
 Status CheckRange(const OptionSpec& spec, double value) {
   if (value < spec.min || value > spec.max) return InvalidArgument("is out of range");
   return {};
 }
 
 Status CheckValue(const OptionSpec& spec, std::string_view value) {
+  if (value.empty()) return InvalidArgument("is empty");
   if (!spec.choices.empty() && !IsChoice(value, spec.choices)) return InvalidArgument("is unknown");
   switch (spec.type) {
     case OptionType::kFlag:
-      if (Among(value, kTrueWords) || Among(value, kFalseWords)) return {};
+      if (IsTruthWord(value)) return {};
       return InvalidArgument("is neither true nor false");
     case OptionType::kInt: {
       TANDEM_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(value));
@@ -100,6 +128,7 @@ Status CheckValue(const OptionSpec& spec, std::string_view value) {
     }
     case OptionType::kText:
     case OptionType::kTexts:
+    case OptionType::kOptionalText:
       return {};
   }
   return {};
@@ -113,6 +142,23 @@ std::string EnvironmentName(const OptionSpec& spec) {
     name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
   return name;
+}
+
+bool IsTruthWord(std::string_view word) {
+  return Among(word, kTrueWords) || Among(word, kFalseWords);
+}
+
+std::string_view ClosestName(std::string_view word, std::span<const std::string_view> candidates) {
+  std::string_view closest;
+  // A third of the letters may be wrong; more is another word.
+  size_t least = std::max<size_t>(word.size() / 3, 1) + 1;
+  for (const std::string_view candidate : candidates) {
+    if (const size_t distance = EditDistance(word, candidate); distance < least) {
+      least = distance;
+      closest = candidate;
+    }
+  }
+  return closest;
 }
 
 Result<int64_t> ParseBytes(std::string_view text) {
@@ -162,12 +208,26 @@ const OptionSpec* OptionValues::Find(std::string_view name) const {
 Status OptionValues::Set(std::string_view name, const std::vector<std::string>& values,
                          std::string_view where) {
   const OptionSpec* spec = Find(name);
-  if (spec == nullptr) return InvalidArgument(fmt::format("{}: there is no such option", where));
+  if (spec == nullptr) {
+    std::vector<std::string_view> names;
+    for (const OptionSpec& known : specs_) {
+      names.push_back(known.name);
+      if (!known.alias.empty()) names.push_back(known.alias);
+    }
+    const std::string_view closest = ClosestName(name, names);
+    return InvalidArgument(
+        fmt::format("{}: there is no such option{}", where,
+                    closest.empty() ? "" : fmt::format("; did you mean {}?", DashedName(closest))));
+  }
   if (spec->type != OptionType::kTexts && values.size() != 1) {
     return InvalidArgument(fmt::format("{}: takes one value, got {}", where, values.size()));
   }
   for (const std::string& value : values) {
     if (const Status status = CheckValue(*spec, value); !status.ok()) {
+      if (value.empty()) {
+        return InvalidArgument(fmt::format("{}: the value is empty; it takes {}, or leave it out",
+                                           where, AllowedValues(*spec)));
+      }
       return InvalidArgument(fmt::format("{}: '{}' {}; it takes {}", where, value, status.message(),
                                          AllowedValues(*spec)));
     }
@@ -217,8 +277,17 @@ double OptionValues::Float(std::string_view name) const {
 }
 
 const std::string& OptionValues::Text(std::string_view name) const {
+  const OptionSpec* spec = Find(name);
+  TANDEM_CHECK(spec != nullptr, name);
+  TANDEM_CHECK(spec->type == OptionType::kText || spec->type == OptionType::kOptionalText, name);
+  return Given(name);
+}
+
+const std::string& OptionValues::Given(std::string_view name) const {
   static const std::string empty;
-  const auto& values = Values(name, OptionType::kText);
+  const OptionSpec* spec = Find(name);
+  TANDEM_CHECK(spec != nullptr, name);
+  const auto& values = values_.at(spec->name);
   return values.empty() ? empty : values.front();
 }
 

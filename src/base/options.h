@@ -22,7 +22,8 @@ enum class OptionType : uint8_t {
   kFloat,
   kBytes,  // an integer with an optional K, M, G (powers of 1024)
   kText,
-  kTexts,  // one or more values behind one name
+  kTexts,         // one or more values after one name
+  kOptionalText,  // "true" when named alone; else one value
 };
 
 struct OptionSpec {
@@ -39,6 +40,8 @@ struct OptionSpec {
 
 // "TANDEM_MAX_BATCH_SIZE"
 std::string EnvironmentName(const OptionSpec& spec);
+// What a flag takes: true, 1, enable, on, yes and their opposites.
+bool IsTruthWord(std::string_view word);
 
 class OptionValues {
  public:
@@ -46,7 +49,8 @@ class OptionValues {
   explicit OptionValues(std::span<const OptionSpec> specs);
 
   // `where` names the place for the reader: "--max_batch_size", "TANDEM_MAX_BATCH_SIZE". An unknown
-  // name, a wrong type or a value out of range is INVALID_ARGUMENT naming key and allowed values.
+  // name (the closest known one is suggested), an empty value, a wrong type or a value out of range
+  // is INVALID_ARGUMENT naming key and allowed values.
   Status Set(std::string_view name, const std::vector<std::string>& values, std::string_view where);
   // Takes what the environment says of options that were not set.
   Status ReadEnvironment();
@@ -55,19 +59,25 @@ class OptionValues {
   bool Flag(std::string_view name) const;
   int64_t Int(std::string_view name) const;  // kInt, kBytes
   double Float(std::string_view name) const;
-  const std::string& Text(std::string_view name) const;
+  const std::string& Text(std::string_view name) const;  // kText, kOptionalText
   const std::vector<std::string>& Texts(std::string_view name) const;
+  // The first value as it was given, whatever the type; empty without one.
+  const std::string& Given(std::string_view name) const;
 
   std::span<const OptionSpec> specs() const { return specs_; }
+  // The row of a name or an alias; null when there is none.
+  const OptionSpec* Find(std::string_view name) const;
 
  private:
-  const OptionSpec* Find(std::string_view name) const;
   const std::vector<std::string>& Values(std::string_view name, OptionType type) const;
 
   std::span<const OptionSpec> specs_;
   std::map<std::string_view, std::vector<std::string>> values_;  // by canonical name
   std::map<std::string_view, bool> set_;
 };
+
+// The candidate that `word` most likely meant; empty when none is close.
+std::string_view ClosestName(std::string_view word, std::span<const std::string_view> candidates);
 
 // "64M" → 67108864. INVALID_ARGUMENT says what is allowed.
 Result<int64_t> ParseBytes(std::string_view text);

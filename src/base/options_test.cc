@@ -49,12 +49,38 @@ TEST(OptionValuesTest, NamesThePlaceAndWhatIsAllowed) {
   EXPECT_EQ(values.Set("isa", {"mmx"}, "--isa").message(),
             "--isa: 'mmx' is unknown; it takes one of auto, avx2, amx");
   EXPECT_EQ(values.Set("max_batch_sise", {"1"}, "--max_batch_sise").message(),
-            "--max_batch_sise: there is no such option");
+            "--max_batch_sise: there is no such option; did you mean --max_batch_size?");
+  EXPECT_EQ(values.Set("zzzz", {"1"}, "--zzzz").message(), "--zzzz: there is no such option");
   EXPECT_FALSE(values.Set("top_p", {"nan"}, "--top_p").ok());
   EXPECT_FALSE(values.Set("top_p", {"1e999"}, "--top_p").ok());
   EXPECT_FALSE(values.Set("max_batch_size", {"12x"}, "--max_batch_size").ok());
   EXPECT_FALSE(values.Set("kv_cache_bytes", {"9999999999G"}, "x").ok());
   EXPECT_EQ(values.Int("max_batch_size"), 64);
+}
+
+TEST(OptionValuesTest, RefusesAnEmptyValueByName) {
+  OptionValues values(kSpecs);
+  EXPECT_EQ(values.Set("isa", {""}, "--isa").message(),
+            "--isa: the value is empty; it takes one of auto, avx2, amx, or leave it out");
+  EXPECT_EQ(values.Set("-i", {"a", ""}, "--input_text").message(),
+            "--input_text: the value is empty; it takes text, or leave it out");
+  EXPECT_FALSE(values.IsSet("isa"));
+}
+
+TEST(OptionValuesTest, KeepsWhatWasGiven) {
+  OptionValues values(kSpecs);
+  EXPECT_EQ(values.Given("kv_cache_bytes"), "");
+  ASSERT_TRUE(values.Set("kv_cache_bytes", {"3G"}, "x").ok());
+  EXPECT_EQ(values.Given("kv_cache_bytes"), "3G");
+}
+
+TEST(ClosestNameTest, FindsSlipsOfTheHandAndNothingFarOff) {
+  constexpr std::string_view kVerbs[] = {"serve", "run", "bench", "build"};
+  EXPECT_EQ(ClosestName("sevre", kVerbs), "serve");
+  EXPECT_EQ(ClosestName("buld", kVerbs), "build");
+  EXPECT_EQ(ClosestName("rnu", kVerbs), "run");
+  EXPECT_EQ(ClosestName("quantize", kVerbs), "");
+  EXPECT_EQ(ClosestName("", kVerbs), "");
 }
 
 TEST(OptionValuesTest, EnvironmentFillsOnlyWhatWasNotSet) {

@@ -1,5 +1,7 @@
 #include "base/status.h"
 
+#include "base/reason.h"
+
 namespace tandem {
 
 std::string_view CodeName(Code code) {
@@ -33,7 +35,8 @@ std::string_view CodeName(Code code) {
 }
 
 Status::Status(Code code, std::string message) {
-  if (code != Code::kOk) error_ = std::make_shared<const Error>(Error{code, std::move(message)});
+  if (code == Code::kOk) return;
+  error_ = std::make_shared<const Error>(Error{code, std::move(message), {}, {}});
 }
 
 const std::string& Status::message() const {
@@ -41,9 +44,37 @@ const std::string& Status::message() const {
   return error_ ? error_->message : empty;
 }
 
-Status Status::Annotate(std::string_view where) const {
+const std::string& Status::field() const {
+  static const std::string empty;
+  return error_ ? error_->field : empty;
+}
+
+Reason Status::reason() const { return error_ ? error_->reason : Reason::kNone; }
+
+template <typename Change>
+Status Status::With(Change&& change) const {
   if (ok()) return *this;
-  return {code(), std::string(where) + ": " + message()};
+  Error error = *error_;
+  change(error);
+  Status changed;
+  changed.error_ = std::make_shared<const Error>(std::move(error));
+  return changed;
+}
+
+Status Status::WithField(std::string_view field) const {
+  return With([field](Error& error) { error.field = field; });
+}
+
+Status Status::WithReason(Reason reason) const {
+  return With([reason](Error& error) { error.reason = reason; });
+}
+
+Status Status::Annotate(std::string_view where) const {
+  return With([where](Error& error) { error.message = std::string(where) + ": " + error.message; });
+}
+
+Status FieldError(std::string_view field, std::string_view sentence) {
+  return InvalidArgument(std::string(field) + ": " + std::string(sentence)).WithField(field);
 }
 
 std::string Status::ToString() const {

@@ -1,8 +1,10 @@
-// The one error type of the project: a Status is ok or carries a code and a sentence for the reader
-// who can mend it; a Result<T> is a value or such a Status. Exceptions never cross a folder.
-// Both are plain values: copyable, movable, owned by whoever holds them, safe on any thread.
+// The one error type of the project: a Status is ok or carries a code, a sentence for the reader
+// who can mend it, and for programs the field at fault and a reason. A Result<T> is a value or such
+// a Status. Exceptions never cross a folder. Both are plain values: copyable, movable, owned by
+// whoever holds them, safe on any thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +34,8 @@ enum class Code {
 // "INVALID_ARGUMENT" and so on.
 std::string_view CodeName(Code code);
 
+enum class Reason : uint8_t;  // base/reason.h
+
 class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
@@ -40,7 +44,15 @@ class [[nodiscard]] Status {
   bool ok() const { return error_ == nullptr; }
   Code code() const { return error_ ? error_->code : Code::kOk; }
   const std::string& message() const;
+  // The field at fault ("messages[0].role"); empty when no single one is. No program searches the
+  // message for it.
+  const std::string& field() const;
+  Reason reason() const;
 
+  // The same error with a field or a reason; an ok status stays ok:
+  // `InvalidArgument("the words are too long").WithField("bad_words")`.
+  Status WithField(std::string_view field) const;
+  Status WithReason(Reason reason) const;
   // The same error, its message prefixed: `Annotate("config.json")` → "config.json: ...".
   Status Annotate(std::string_view where) const;
   // "INVALID_ARGUMENT: ..." for logs.
@@ -48,9 +60,14 @@ class [[nodiscard]] Status {
 
  private:
   struct Error {
-    Code code;
+    Code code = Code::kOk;
     std::string message;
+    std::string field;
+    Reason reason{};
   };
+  template <typename Change>
+  Status With(Change&& change) const;
+
   std::shared_ptr<const Error> error_;  // null means ok: one pointer wide on the good path
 };
 
@@ -66,6 +83,8 @@ inline Status Cancelled(std::string m) { return {Code::kCancelled, std::move(m)}
 inline Status Unimplemented(std::string m) { return {Code::kUnimplemented, std::move(m)}; }
 inline Status DataLoss(std::string m) { return {Code::kDataLoss, std::move(m)}; }
 inline Status Internal(std::string m) { return {Code::kInternal, std::move(m)}; }
+// INVALID_ARGUMENT "max_tokens: must be at least 1", its field set.
+Status FieldError(std::string_view field, std::string_view sentence);
 
 template <typename T>
 class [[nodiscard]] Result {

@@ -40,18 +40,25 @@ int AvailableCores() { return static_cast<int>(AllowedCores().size()); }
 ThreadPool::ThreadPool(int num_threads, bool pin)
     : num_threads_(num_threads > 0 ? num_threads : AvailableCores()) {
   const std::vector<int> cores = AllowedCores();
-  for (int thread = 1; thread < num_threads_; ++thread) {
-    workers_.emplace_back([this, thread, pin, cores] {
-      // More threads than cores would sit on top of each other: leave them to the kernel.
-      if (pin && num_threads_ <= static_cast<int>(cores.size())) {
-        PinCurrentThread(cores[static_cast<size_t>(thread)]);
-      }
-      WorkerLoop(thread);
-    });
+  try {
+    for (int thread = 1; thread < num_threads_; ++thread) {
+      workers_.emplace_back([this, thread, pin, cores] {
+        // More threads than cores would sit on top of each other: leave them to the kernel.
+        if (pin && num_threads_ <= static_cast<int>(cores.size())) {
+          PinCurrentThread(cores[static_cast<size_t>(thread)]);
+        }
+        WorkerLoop(thread);
+      });
+    }
+  } catch (...) {  // the system gives no more threads
+    Stop();
+    throw;
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Stop(); }
+
+void ThreadPool::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -18,7 +18,8 @@ namespace tandem {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the caller: 1 starts no thread. 0 takes one a core of this process.
+  // `num_threads` counts the caller: 1 starts no thread; 0 means one per core of this process.
+  // Where the system refuses a thread, std::system_error leaves none running.
   explicit ThreadPool(int num_threads, bool pin = true);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -55,6 +56,7 @@ class ThreadPool {
   using Task = void (*)(void* context, int thread);
   void RunErased(Task task, void* context);
   void WorkerLoop(int thread);
+  void Stop();
 
   const int num_threads_;
   std::vector<std::thread> workers_;

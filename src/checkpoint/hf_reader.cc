@@ -88,8 +88,8 @@ Status HfReader::ReadConfig(std::optional<DType> dtype) {
 }
 
 Status HfReader::OpenShards() {
-  if (fs::exists(folder_ / kSingleFile)) return OpenSingleFile(folder_ / kSingleFile);
-  if (fs::exists(folder_ / kIndexFile)) return OpenIndex(folder_ / kIndexFile);
+  if (NameExists(folder_ / kSingleFile)) return OpenSingleFile(folder_ / kSingleFile);
+  if (NameExists(folder_ / kIndexFile)) return OpenIndex(folder_ / kIndexFile);
   return NoWeights(folder_);
 }
 

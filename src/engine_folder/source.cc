@@ -74,7 +74,10 @@ std::string_view KindName(ModelSource::Kind kind) {
 
 Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype) {
   std::error_code error;
-  if (!fs::exists(path, error)) return NotFound(path.string() + ": does not exist");
+  if (!fs::exists(path, error)) {
+    return error ? FailedPrecondition(path.string() + ": " + error.message())
+                 : NotFound(path.string() + ": does not exist");
+  }
   if (!fs::is_directory(path, error)) {
     return InvalidArgument(path.string() +
                            ": is a file; a model is a folder (Hugging Face, checkpoint or engine)");

@@ -23,8 +23,12 @@ RowSizes RowSizesOf(const ModelSpec& spec) {
 
 }  // namespace
 
-Decoder::Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend)
-    : weights_(std::move(weights)), backend_(backend), rope_(weights_->rope()) {}
+Decoder::Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend,
+                 Heartbeat* heartbeat)
+    : weights_(std::move(weights)),
+      backend_(backend),
+      heartbeat_(heartbeat),
+      rope_(weights_->rope()) {}
 
 int64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows) {
   const RowSizes sizes = RowSizesOf(spec);
@@ -62,11 +66,11 @@ Status Decoder::AllocateWorkspace(int32_t max_rows, int32_t max_logits_rows) {
 
 Result<std::unique_ptr<Decoder>> Decoder::Create(std::shared_ptr<const Weights> weights,
                                                  ops::Backend& backend, int32_t max_rows,
-                                                 int32_t max_logits_rows) {
+                                                 int32_t max_logits_rows, Heartbeat* heartbeat) {
   if (max_rows < 1 || max_logits_rows < 1) {
     return InvalidArgument("a decoder needs room for at least one row and one row of logits");
   }
-  std::unique_ptr<Decoder> decoder(new Decoder(std::move(weights), backend));
+  std::unique_ptr<Decoder> decoder(new Decoder(std::move(weights), backend, heartbeat));
   TANDEM_RETURN_IF_ERROR(decoder->AllocateWorkspace(max_rows, max_logits_rows));
   return decoder;
 }
@@ -132,7 +136,10 @@ Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
   backend_.ops().Embed(weights_->embedding.View(spec.dtype, {spec.vocab_size, spec.hidden_size}),
                        batch.tokens,
                        residual_.View(spec.dtype, {batch.num_rows, spec.hidden_size}));
-  for (int32_t layer = 0; layer < spec.num_layers; ++layer) RunLayer(layer, batch, pool);
+  for (int32_t layer = 0; layer < spec.num_layers; ++layer) {
+    RunLayer(layer, batch, pool);
+    if (heartbeat_ != nullptr) heartbeat_->Beat();
+  }
   return RunHead(batch);
 }
 

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/heartbeat.h"
 #include "base/status.h"
 #include "model/weights.h"
 #include "ops/backend.h"
@@ -12,10 +13,12 @@ namespace tandem {
 
 class Decoder {
  public:
-  // Makes workspaces for up to `max_rows` rows of which `max_logits_rows` want logits.
+  // Makes workspaces for up to `max_rows` rows of which `max_logits_rows` want logits. `heartbeat`
+  // (null: none) outlives the decoder and beats after each layer.
   static Result<std::unique_ptr<Decoder>> Create(std::shared_ptr<const Weights> weights,
                                                  ops::Backend& backend, int32_t max_rows,
-                                                 int32_t max_logits_rows);
+                                                 int32_t max_logits_rows,
+                                                 Heartbeat* heartbeat = nullptr);
   static int64_t WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows);
 
   // Runs the batch: stores keys and values into `pool` and returns the logits of batch.logits_rows:
@@ -25,13 +28,14 @@ class Decoder {
   const ModelSpec& spec() const { return weights_->spec; }
 
  private:
-  Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend);
+  Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat);
   Status AllocateWorkspace(int32_t max_rows, int32_t max_logits_rows);
   void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
   Tensor RunHead(const ops::BatchView& batch);
 
   std::shared_ptr<const Weights> weights_;
   ops::Backend& backend_;
+  Heartbeat* const heartbeat_;
   const ops::RopeTable rope_;
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;

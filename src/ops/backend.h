@@ -52,6 +52,10 @@ class Backend {
   // The backend's stream: the ops and the calls below run in the order they were enqueued. A
   // backend that has finished when a call returns (the CPU) needs none of this, and the defaults
   // serve it.
+  //
+  // Ops and copies return nothing. A device that fails (lost, or refusing memory) keeps its first
+  // failure: every WaitFor and Synchronize from then on returns it, and what was computed since is
+  // worth nothing. UNAVAILABLE, or RESOURCE_EXHAUSTED for memory; the message says what failed.
 
   // Host memory that the device reads and writes by itself: what the asynchronous copies want.
   virtual Result<Buffer> AllocatePinned(size_t bytes) { return Allocate(bytes); }
@@ -64,14 +68,14 @@ class Backend {
   }
   // Marks the end of what has been enqueued so far; the mark is one of kNumMarks, used in turn.
   virtual void Mark(int /*mark*/) {}
-  // Returns when what stood before the mark has run.
-  virtual void WaitFor(int /*mark*/) {}
-  // Returns when everything has run; INTERNAL says what a kernel did wrong.
+  // Returns when what stood before the mark has run, or the device has failed.
+  virtual Status WaitFor(int /*mark*/) { return {}; }
+  // Returns when everything has run, or the device has failed.
   virtual Status Synchronize() { return {}; }
   static constexpr int kNumMarks = 8;
 
-  // Records what `enqueue` enqueues (it does not run) instead of enqueuing it; null where the
-  // backend records nothing and `enqueue` was not called: the caller then calls it each time.
+  // Records what `enqueue` enqueues (it does not run) instead of enqueuing it. Null where the
+  // backend records nothing or has no memory for it: the caller then enqueues it each time.
   virtual std::unique_ptr<Graph> Capture(const std::function<void()>& /*enqueue*/) { return {}; }
   virtual void Launch(const Graph& /*graph*/) {}
 
@@ -87,7 +91,8 @@ class Backend {
   virtual int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const = 0;
 
   // What the machine can do at most, measured: bytes/s of a read stream over all threads, and
-  // multiply-adds (as 2 operations)/s of the matrix path used for `dtype`. Takes about a second.
+  // multiply-adds (as 2 operations)/s of the matrix path used for `dtype`. Takes about a second. 0
+  // where there is no memory to measure with.
   virtual double MeasureReadBandwidth() = 0;
   virtual double MeasureMatrixPeak(DType dtype) = 0;
 };

@@ -81,7 +81,8 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // out[i] = table[tokens[i]]; table and out of one dtype. out: [num_rows, hidden]
+  // out[i] = table[tokens[i]]; table and out of one dtype. A token beyond the table reads row 0: a
+  // draft may have fewer rows than its target has tokens. out: [num_rows, hidden]
   virtual void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) = 0;
 
   // residual += delta (unless delta is empty); out = rms_norm(residual) * weight.
@@ -113,7 +114,7 @@ class Ops {
                         const LinearWeight& down_weight, const Tensor& gate_up,
                         const Tensor& activated, const Tensor& out);
 
-  // out[i] = x[rows[i]]. out: [num_out, cols]
+  // out[i] = x[rows[i]], or x[0] where x has no such row. out: [num_out, cols]
   virtual void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) = 0;
 
   // Copies `tokens` leading tokens of block `from` to block `to`, all layers and heads.

@@ -20,6 +20,10 @@ constexpr Nanos kIdleWait = std::chrono::milliseconds(200);
 // For what is left after a drain or a stop: two steps, however long they are.
 constexpr Nanos kCancelWait = std::chrono::seconds(60);
 
+Status ShuttingDown() {
+  return Unavailable("the server is shutting down; send the request to another one");
+}
+
 uint64_t Mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -38,9 +42,9 @@ int32_t NumMailboxes(const EngineOptions& options) {
   return 2 * (options.max_queue_size + options.max_batch_size);
 }
 
-RequestLimits LimitsOf(const EngineParts& parts) {
+AdmissionLimits LimitsOf(const EngineParts& parts) {
   const EngineOptions& options = parts.options;
-  RequestLimits limits;
+  AdmissionLimits limits;
   limits.max_seq_len = options.max_seq_len;
   limits.max_input_len = options.max_seq_len;
   if (options.max_input_len > 0) {
@@ -108,7 +112,7 @@ struct Engine::Impl {
 
   // Constant.
   const EngineOptions options;
-  const RequestLimits limits;
+  const AdmissionLimits limits;
   const bool has_draft;
   const std::vector<MemoryLine> memory_plan;
   const Clock& clock;
@@ -156,7 +160,8 @@ Result<RequestId> Engine::Submit(Request request) {
   TANDEM_RETURN_IF_ERROR(impl_->inbox.HasRoom(request.num_choices));
   auto open = std::make_shared<OpenRequest>();
   open->id = ++impl_->last_id;
-  open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id));
+  // A drawn seed is told back as a JSON number: 53 bits are what every reader of one keeps.
+  open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id) >> 11);
   open->submitted = impl_->clock.Now();
   open->request = std::move(request);
   std::vector<int32_t> mailboxes;
@@ -183,7 +188,7 @@ void Engine::Start() {
 }
 
 bool Engine::Drain(Nanos timeout) {
-  impl_->inbox.Close();
+  impl_->inbox.Close(ShuttingDown());
   const bool ended = impl_->RunUntilEmpty(timeout);
   if (ended) return true;
   impl_->inbox.CancelAll();
@@ -192,7 +197,7 @@ bool Engine::Drain(Nanos timeout) {
 }
 
 void Engine::Stop() {
-  impl_->inbox.Close();
+  impl_->inbox.Close(ShuttingDown());
   impl_->stop = true;
   impl_->inbox.WakeLoop();
   if (impl_->thread.joinable()) impl_->thread.join();

@@ -1,6 +1,7 @@
 // Engine: the one loop. Requests and cancellations come in from any thread; events go out through
 // one bounded queue, in which the tokens of a sequence coalesce when the reader is slow, so that
-// the loop never blocks. A request can fail alone; nothing a client sends ends the loop.
+// the loop never blocks. A request can fail alone; nothing a client sends ends the loop. Where the
+// device fails, every open request ends with kFailed and UNAVAILABLE, and new ones are refused.
 //
 //   Admit -> Plan -> Propose -> Run -> Sample -> Commit -> Emit
 //
@@ -44,7 +45,10 @@ struct EngineStats {
   int64_t draft_rounds = 0;
   int64_t drafts_proposed = 0;
   int64_t drafts_accepted = 0;
-  double seconds_since_step = 0;  // heartbeat age; small while idle too
+  // Since the loop last turned or a layer of a step ended; small while idle too.
+  double seconds_since_progress = 0;
+  // Why the engine has ended for good (its device is lost); ok while it has not.
+  Status failure;
 };
 
 struct EngineModel {
@@ -57,7 +61,9 @@ struct EngineParts;  // engine_parts.h
 class Engine {
  public:
   // `draft` may hold no weights. The backend and the clock outlive the engine. FAILED_PRECONDITION
-  // when the models do not fit in memory, with bytes needed and free and the option that helps.
+  // when the models do not fit in memory, with bytes needed and free and the option that helps;
+  // RESOURCE_EXHAUSTED, likewise, when memory is refused all the same; UNAVAILABLE when the device
+  // has failed.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
                                                 const EngineModel& target, const EngineModel& draft,
                                                 ops::Backend& backend, const Clock& clock);
@@ -69,7 +75,7 @@ class Engine {
 
   // Any thread. INVALID_ARGUMENT names the field; RESOURCE_EXHAUSTED when the queue is full
   // ("Maximum queue size of N has been reached, please try again later"); UNAVAILABLE when
-  // draining.
+  // draining, and when the engine has failed.
   Result<RequestId> Submit(Request request);
   // Any thread; ends one choice of a request or all of them. What is unknown or finished is
   // ignored. A last event of each follows within two steps.

@@ -1,4 +1,6 @@
 // Engine::Create: from loaded models and options to the parts of an engine.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "model/kv_pool.h"
@@ -24,21 +26,36 @@ ModelMemory MemoryOf(const EngineModel& model) {
           .max_positions = MaxPositions(*model.weights)};
 }
 
+// What memory was refused for, and the options that make it smaller. Other errors stay as they are.
+Status Explain(const Status& status, std::string_view what, std::string_view smaller) {
+  if (status.code() != Code::kResourceExhausted) return status;
+  return status.Annotate(fmt::format("no memory for {} (a smaller {} helps)", what, smaller));
+}
+
 Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan,
                              const EngineOptions& options, ops::Backend& backend,
                              std::vector<Buffer>& buffers) {
   const DType stored = options.kv_cache_dtype.value_or(spec.dtype);
-  TANDEM_ASSIGN_OR_RETURN(OwnedKvPool owned,
-                          MakeKvPool(spec, stored, plan.num_blocks, options.block_tokens, backend));
-  buffers.push_back(std::move(owned.memory));
-  return owned.pool;
+  Result<OwnedKvPool> owned =
+      MakeKvPool(spec, stored, plan.num_blocks, options.block_tokens, backend);
+  if (!owned.ok()) {
+    return Explain(owned.status(), "the key-value cache",
+                   "--kv_cache_bytes or --kv_cache_free_gpu_mem_fraction");
+  }
+  buffers.push_back(std::move(owned->memory));
+  return owned->pool;
 }
 
 Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Backend& backend,
-                                              int32_t max_rows, int32_t max_logits_rows) {
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
-                          Decoder::Create(model.weights, backend, max_rows, max_logits_rows));
-  return std::unique_ptr<ForwardPass>(std::make_unique<DecoderPass>(std::move(decoder)));
+                                              int32_t max_rows, int32_t max_logits_rows,
+                                              Heartbeat& heartbeat) {
+  Result<std::unique_ptr<Decoder>> decoder =
+      Decoder::Create(model.weights, backend, max_rows, max_logits_rows, &heartbeat);
+  if (!decoder.ok()) {
+    return Explain(decoder.status(), "a model's scratch buffers",
+                   "--max_num_tokens or --max_batch_size");
+  }
+  return std::unique_ptr<ForwardPass>(std::make_unique<DecoderPass>(*std::move(decoder)));
 }
 
 }  // namespace
@@ -62,13 +79,16 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   const int32_t logits_rows = parts.limits.max_logits_rows;
 
   ExecutorModels models;
-  TANDEM_ASSIGN_OR_RETURN(models.target, MakePass(target, backend, rows, logits_rows));
+  parts.heartbeat = std::make_unique<Heartbeat>(clock);
+  TANDEM_ASSIGN_OR_RETURN(models.target,
+                          MakePass(target, backend, rows, logits_rows, *parts.heartbeat));
   TANDEM_ASSIGN_OR_RETURN(models.target_pool,
                           MakePool(target.weights->spec, memory, options, backend, models.memory));
   parts.costs = std::make_unique<CostTable>();
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (parts.has_draft) {
-    TANDEM_ASSIGN_OR_RETURN(models.draft, MakePass(draft, backend, rows, options.max_batch_size));
+    TANDEM_ASSIGN_OR_RETURN(
+        models.draft, MakePass(draft, backend, rows, options.max_batch_size, *parts.heartbeat));
     TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
                             MakePool(draft.weights->spec, memory, options, backend, models.memory));
   }
@@ -81,13 +101,22 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                           std::min(most, parts.limits.draft_max_positions),
                           options.max_batch_size});
     }
-    TANDEM_RETURN_IF_ERROR(MeasureCosts(subjects, backend, clock, *parts.costs));
+    const Status measured = MeasureCosts(subjects, backend, clock, *parts.costs);
+    if (!measured.ok()) {
+      return Explain(measured, "measuring what passes cost", "--max_num_tokens");
+    }
   }
 
   const ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
-  TANDEM_ASSIGN_OR_RETURN(parts.executor,
-                          DeviceExecutor::Create(config, backend, std::move(models),
-                                                 CostMeter{&clock, parts.costs.get()}));
+  Result<std::unique_ptr<DeviceExecutor>> executor = DeviceExecutor::Create(
+      config, backend, std::move(models), CostMeter{&clock, parts.costs.get()});
+  if (!executor.ok()) {
+    return Explain(executor.status(), "the state of running requests",
+                   "--max_batch_size or --max_seq_len");
+  }
+  parts.executor = *std::move(executor);
+  // What was enqueued since loading began has run, or the device has failed.
+  TANDEM_RETURN_IF_ERROR(backend.Synchronize());
   return FromParts(std::move(parts), clock);
 }
 

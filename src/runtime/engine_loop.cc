@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
+#include "base/reason.h"
 #include "runtime/scheduling/commit.h"
 
 namespace tandem {
@@ -16,10 +18,10 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
       steps_in_flight_(parts.limits.max_launched - 1),
       max_queue_wait_(parts.options.max_queue_wait),
       costs_(std::move(parts.costs)),
+      heartbeat_(parts.heartbeat ? std::move(parts.heartbeat) : std::make_unique<Heartbeat>(clock)),
       kv_(parts.kv),
       scheduler_(parts.limits, kv_, *costs_),
-      executor_(std::move(parts.executor)),
-      last_step_ns_(clock.Now().count()) {
+      executor_(std::move(parts.executor)) {
   for (int32_t i = 0; i < parts.limits.max_launched; ++i) {
     plans_.emplace_back(parts.limits.max_batch_size, parts.limits.max_num_tokens,
                         parts.kv.block_tokens);
@@ -46,9 +48,13 @@ bool EngineLoop::Step() {
 }
 
 bool EngineLoop::Launch() {
+  heartbeat_->Beat();
   const Nanos now = clock_.Now();
-  last_step_ns_ = now.count();
   Admit(now);
+  if (!failure_.ok()) {
+    FailOpen();
+    return false;
+  }
   const BatchPlan& plan = Plan(now);
   if (plan.empty()) return false;
   executor_->Propose(plan);
@@ -64,11 +70,16 @@ bool EngineLoop::Land(bool launched) {
   const bool lands = launched_ - landed_ > may_fly;
   if (lands) {
     const Nanos start = clock_.Now();
-    executor_->Land(result_);
+    const Status status = executor_->Land(result_);
     const Nanos now = clock_.Now();
+    heartbeat_->Beat();
     waited_ = now - start;
-    Commit(now);
-    ++landed_;
+    if (status.ok()) {
+      Commit(now);
+      ++landed_;
+    } else {
+      Fail(status);
+    }
   }
   Emit();
   Retire();
@@ -111,9 +122,11 @@ void EngineLoop::CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now) 
   } else if (now >= deadline) {
     End(sequence, FinishReason::kTimedOut);
   } else if (now >= wait_end) {
-    sequence.error = ResourceExhausted(
-        fmt::format("Maximum queue wait of {} s has passed, please try again later",
-                    std::chrono::duration<double>(max_queue_wait_).count()));
+    sequence.error =
+        ResourceExhausted(
+            fmt::format("Maximum queue wait of {} s has passed, please try again later",
+                        std::chrono::duration<double>(max_queue_wait_).count()))
+            .WithReason(Reason::kQueueWait);
     End(sequence, FinishReason::kFailed);
   } else {
     next_deadline_ = std::min({next_deadline_, deadline, wait_end});
@@ -226,6 +239,30 @@ void EngineLoop::Emit() {
 
 // ---- The end of a sequence ----
 
+// Nothing in flight will land, and nothing is launched any more.
+void EngineLoop::Fail(const Status& why) {
+  failure_ = Unavailable(fmt::format(
+      "the engine has failed and must be started again; send the request to another server ({})",
+      why.message()));
+  LogError("the engine has failed, {} open sequences with it: {}", sequences_.size(),
+           why.ToString());
+  inbox_.Close(failure_);
+  landed_ = launched_;
+  FailOpen();
+}
+
+void EngineLoop::FailOpen() {
+  for (const std::unique_ptr<Sequence>& sequence : sequences_) {
+    std::ranges::fill(sequence->in_flight, Sequence::InFlight{});
+    if (sequence->copy_source >= 0) kv_.Release(std::span(&sequence->copy_source, 1));
+    sequence->copy_source = -1;
+    if (sequence->phase == Phase::kFinished) continue;
+    sequence->error = failure_;
+    End(*sequence, FinishReason::kFailed);
+    changes_.push_back({sequence.get(), 0, 0});
+  }
+}
+
 void EngineLoop::Retire() {
   if (!any_ended_) return;
   bool waits = false;
@@ -256,18 +293,18 @@ void EngineLoop::UpdateStats() {
   totals_.waiting = static_cast<int32_t>(scheduler_.waiting().size());
   totals_.preemptions = scheduler_.preemptions();
   totals_.kv = kv_.Stats();
-  const std::lock_guard lock(stats_mutex_);
+  totals_.failure = failure_;
+  const MutexLock lock(stats_mutex_);
   stats_ = totals_;
 }
 
 EngineStats EngineLoop::Stats() const {
   EngineStats stats;
   {
-    const std::lock_guard lock(stats_mutex_);
+    const MutexLock lock(stats_mutex_);
     stats = stats_;
   }
-  const std::chrono::duration<double> age = clock_.Now() - Nanos(last_step_ns_.load());
-  stats.seconds_since_step = age.count();
+  stats.seconds_since_progress = std::chrono::duration<double>(heartbeat_->Age()).count();
   return stats;
 }
 

@@ -3,11 +3,10 @@
 // returns.
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/engine.h"
 #include "runtime/engine_parts.h"
 #include "runtime/event_queue.h"
@@ -23,7 +22,8 @@ class EngineLoop {
 
   // Called by the thread that will call Step, unless it made the engine.
   void BindThread() { executor_->BindThread(); }
-  // One turn; false when there was nothing to do. Engine thread.
+  // One turn; false when there was nothing to do. After a failure of the device there never is:
+  // what comes in is answered with it. Engine thread.
   bool Step();
   EngineStats Stats() const;  // any thread
   // Aborts when the block counts do not add up. Engine thread.
@@ -51,6 +51,8 @@ class EngineLoop {
   void TakeSlot(Sequence& sequence, Nanos now);
   void CommitSequence(Sequence& sequence, const SequenceResult& result, Nanos now);
   void End(Sequence& sequence, FinishReason reason);
+  void Fail(const Status& why);
+  void FailOpen();
   void Retire();
   void Leave(Sequence& sequence);
   void UpdateStats();
@@ -62,17 +64,19 @@ class EngineLoop {
   const int32_t steps_in_flight_;
   const Nanos max_queue_wait_;
   const std::unique_ptr<CostTable> costs_;
+  const std::unique_ptr<Heartbeat> heartbeat_;
   KvCache kv_;
   Scheduler scheduler_;
   const std::unique_ptr<Executor> executor_;
 
   std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival
-  Nanos next_deadline_ = Nanos::max();  // no open sequence has an earlier one
-  std::vector<StepPlan> plans_;         // a ring, of the steps that may be launched at once
-  bool only_decoded_ = false;           // the step before this one
-  uint64_t launched_ = 0;               // steps
-  uint64_t landed_ = 0;                 // steps
-  SlotInit slot_init_;                  // of the sequence at hand, for its memory
+  Nanos next_deadline_ = Nanos::max();                // no open sequence has an earlier one
+  Status failure_;                                    // the device's, as clients are told; final
+  std::vector<StepPlan> plans_;  // a ring, of the steps that may be launched at once
+  bool only_decoded_ = false;    // the step before this one
+  uint64_t launched_ = 0;        // steps
+  uint64_t landed_ = 0;          // steps
+  SlotInit slot_init_;           // of the sequence at hand, for its memory
   StepResult result_;
   std::vector<Change> changes_;
   std::vector<Posting> postings_;  // scratch of Emit
@@ -83,9 +87,8 @@ class EngineLoop {
   std::vector<Cancellation> cancels_;
 
   EngineStats totals_;  // engine thread
-  std::atomic<int64_t> last_step_ns_;
-  mutable std::mutex stats_mutex_;
-  EngineStats stats_;  // guarded by stats_mutex_
+  mutable Mutex stats_mutex_;
+  EngineStats stats_ TANDEM_GUARDED_BY(stats_mutex_);
 };
 
 }  // namespace tandem

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/heartbeat.h"
 #include "runtime/cache/kv_cache.h"
 #include "runtime/engine_options.h"
 #include "runtime/execution/executor.h"
@@ -22,7 +23,8 @@ struct EngineParts {
   KvCacheOptions kv;
   int64_t vocab_size = 0;
   bool has_draft = false;
-  std::unique_ptr<CostTable> costs;  // the executor may hold a pointer to it
+  std::unique_ptr<CostTable> costs;      // the executor may hold a pointer to it
+  std::unique_ptr<Heartbeat> heartbeat;  // likewise; null: the loop's own
   std::unique_ptr<Executor> executor;
   std::vector<MemoryLine> memory_plan;
 };

@@ -26,6 +26,10 @@ Status CheckOptions(const EngineOptions& options) {
   TANDEM_RETURN_IF_ERROR(at_least("max_batch_size", options.max_batch_size, 1));
   TANDEM_RETURN_IF_ERROR(at_least("max_num_tokens", options.max_num_tokens, 1));
   TANDEM_RETURN_IF_ERROR(at_least("max_seq_len", options.max_seq_len, 0));
+  if (options.max_seq_len == 1) {
+    return InvalidArgument(
+        "max_seq_len is 1; a sequence has at least 2 tokens, one of prompt and one of output");
+  }
   TANDEM_RETURN_IF_ERROR(at_least("max_input_len", options.max_input_len, 0));
   TANDEM_RETURN_IF_ERROR(at_least("max_queue_size", options.max_queue_size, 1));
   TANDEM_RETURN_IF_ERROR(at_least("kv_cache_bytes", options.kv_cache_bytes, 0));

@@ -8,6 +8,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/reason.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {
@@ -101,6 +102,7 @@ TEST_F(EngineTest, ARandomSeedIsDrawnToldAndGivesTheSameTextAgain) {
   const Output first = RunOne(request);
   const Output second = RunOne(request);
   EXPECT_NE(first.usage.seed, second.usage.seed);
+  EXPECT_LT(std::max(first.usage.seed, second.usage.seed), uint64_t{1} << 53);
   request.seed = first.usage.seed;
   EXPECT_EQ(RunOne(request).tokens, first.tokens);
 }
@@ -123,7 +125,7 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
   EXPECT_THAT(Refusal(with([](Request& r) { r.prompt.assign(300, 1); })),
               HasSubstr("prompt has 300 tokens"));
   EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.temperature = nan; })),
-              HasSubstr("temperature must be between 0 and 1000000; it is nan"));
+              HasSubstr("temperature must be between 0 and 100; it is nan"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.temperature = -1.0f; })),
               HasSubstr("it is -1"));
   EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.top_p = nan; })), HasSubstr("top_p"));
@@ -150,6 +152,23 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
               HasSubstr("bad_words holds token -1"));
   // And the engine goes on.
   EXPECT_EQ(RunOne(SimpleRequest({1, 2, 3}, 5)).tokens.size(), 5u);
+}
+
+TEST_F(EngineTest, RefusalsTellProgramsTheFieldAndTheReason) {
+  Request hot = SimpleRequest({1, 2, 3}, 5);
+  hot.sampling.temperature = -1.0f;
+  const Status range = engine_->Submit(hot).status();
+  EXPECT_EQ(range.field(), "temperature");
+  EXPECT_EQ(range.reason(), Reason::kNone);
+  const Status context = engine_->Submit(SimpleRequest({1, 2, 3}, 300)).status();
+  EXPECT_EQ(context.field(), "max_tokens");
+  EXPECT_EQ(context.reason(), Reason::kContextLength);
+  setup_.options.max_queue_size = 1;
+  Make();
+  ASSERT_TRUE(engine_->Submit(SimpleRequest({1}, 4)).ok());
+  const Status full = engine_->Submit(SimpleRequest({1}, 4)).status();
+  EXPECT_EQ(full.reason(), Reason::kQueueFull);
+  EXPECT_EQ(full.field(), "");
 }
 
 TEST_F(EngineTest, PromptsAreBoundByThemselvesWhereTheOptionsSaySo) {
@@ -307,6 +326,7 @@ TEST_F(EngineTest, ARequestThatWaitsLongerThanItMayIsRefusedAfterAll) {
     EXPECT_EQ(refused.finish, FinishReason::kFailed);
     EXPECT_EQ(refused.error.code(), Code::kResourceExhausted);
     EXPECT_THAT(refused.error.message(), HasSubstr("Maximum queue wait of 60 s has passed"));
+    EXPECT_EQ(refused.error.reason(), Reason::kQueueWait);
     EXPECT_TRUE(refused.tokens.empty());
     // A request that has begun goes on, also a choice of it that still waits.
     EXPECT_EQ((outputs[{half_started, choice}].tokens.size()), 100u);
@@ -341,8 +361,8 @@ TEST_F(EngineTest, HigherPriorityStartsFirst) {
 class DeadEnd final : public TokenConstraint {
  public:
   explicit DeadEnd(int32_t length) : left_(length) {}
-  void FillMask(const int32_t* /*ahead*/, int32_t num_ahead, uint32_t* allowed) override {
-    if (num_ahead >= left_) allowed[0] = allowed[1] = 0;
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
+    if (static_cast<int32_t>(ahead.size()) >= left_) allowed[0] = allowed[1] = 0;
   }
   void Commit(const int32_t* /*tokens*/, int32_t num_tokens) override { left_ -= num_tokens; }
   std::unique_ptr<TokenConstraint> Clone() const override {
@@ -429,9 +449,9 @@ TEST_F(EngineTest, ServesManyThreadsAtOnce) {
 TEST_F(EngineTest, TheHeartbeatFollowsTheLoop) {
   engine_->Step();
   clock_.Advance(std::chrono::seconds(3));
-  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_step, 3.0);
+  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_progress, 3.0);
   engine_->Step();
-  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_step, 0.0);
+  EXPECT_DOUBLE_EQ(engine_->Stats().seconds_since_progress, 0.0);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ EventQueue::EventQueue(int32_t num_mailboxes)
 }
 
 bool EventQueue::Open(RequestId request, int32_t count, std::vector<int32_t>& mailboxes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (free_.size() < static_cast<size_t>(count)) return false;
   for (int32_t choice = 0; choice < count; ++choice) {
     const int32_t index = free_.back();
@@ -37,17 +37,17 @@ bool EventQueue::Open(RequestId request, int32_t count, std::vector<int32_t>& ma
 }
 
 void EventQueue::Abandon(std::span<const int32_t> mailboxes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   free_.insert(free_.end(), mailboxes.begin(), mailboxes.end());
 }
 
 void EventQueue::Push(std::span<const Posting> postings) {
   bool wake = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const Posting& posting : postings) wake = PushLocked(posting) || wake;
   }
-  if (wake) ready_.notify_one();
+  if (wake) ready_.NotifyOne();
 }
 
 // True when the mailbox had no event waiting.
@@ -68,8 +68,9 @@ bool EventQueue::Pop(Event& event, Nanos timeout) {
   // Outside the lock, so that the engine never waits for this memory.
   event.tokens.clear();
   event.tokens.reserve(kInitialTokens);
-  std::unique_lock lock(mutex_);
-  if (!ready_.wait_for(lock, timeout, [this] { return queued_ > 0; })) return false;
+  MutexLock lock(mutex_);
+  if (!ready_.WaitFor(lock, timeout, [this]() TANDEM_REQUIRES(mutex_) { return queued_ > 0; }))
+    return false;
   const int32_t index = queue_[head_];
   head_ = (head_ + 1) % queue_.size();
   --queued_;

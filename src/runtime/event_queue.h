@@ -4,12 +4,11 @@
 // once, and the loop never blocks. Open and Pop on any thread (one reader), Push on the engine's.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/request/request.h"
 
 namespace tandem {
@@ -53,16 +52,16 @@ class EventQueue {
     bool queued = false;
   };
 
-  bool PushLocked(const Posting& posting);
+  bool PushLocked(const Posting& posting) TANDEM_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  // Guarded by mutex_.
-  std::vector<Mailbox> mailboxes_;
-  std::vector<int32_t> free_;
-  std::vector<int32_t> queue_;  // a ring of mailboxes with an unread event, each at most once
-  size_t head_ = 0;
-  size_t queued_ = 0;
+  Mutex mutex_;
+  Condition ready_;
+  std::vector<Mailbox> mailboxes_ TANDEM_GUARDED_BY(mutex_);
+  std::vector<int32_t> free_ TANDEM_GUARDED_BY(mutex_);
+  // A ring of mailboxes with an unread event, each at most once.
+  std::vector<int32_t> queue_ TANDEM_GUARDED_BY(mutex_);
+  size_t head_ TANDEM_GUARDED_BY(mutex_) = 0;
+  size_t queued_ TANDEM_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace tandem

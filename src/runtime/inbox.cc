@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/reason.h"
+
 namespace tandem {
 namespace {
 
@@ -22,66 +24,67 @@ bool AnyNames(std::span<const Cancellation> cancels, RequestId request, int32_t 
 }
 
 Status Inbox::HasRoomLocked(int32_t count) const {
-  if (closed_) return Unavailable("the server is shutting down; send the request to another one");
+  TANDEM_RETURN_IF_ERROR(closed_);
   if (waiting_ + count > max_waiting_) {
     return ResourceExhausted("Maximum queue size of " + std::to_string(max_waiting_) +
-                             " has been reached, please try again later");
+                             " has been reached, please try again later")
+        .WithReason(Reason::kQueueFull);
   }
   return {};
 }
 
 Status Inbox::HasRoom(int32_t count) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return HasRoomLocked(count);
 }
 
 Status Inbox::Put(std::vector<std::unique_ptr<Sequence>>& sequences) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto count = static_cast<int32_t>(sequences.size());
     TANDEM_RETURN_IF_ERROR(HasRoomLocked(count));
     waiting_ += count;
     open_ += count;
     MoveAll(sequences, sequences_);
   }
-  work_.notify_one();
+  work_.NotifyOne();
   return {};
 }
 
 void Inbox::Cancel(Cancellation what) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     // A client that repeats itself must not grow the list.
     if (AnyNames(cancels_, what.request, what.choice)) return;
     cancels_.push_back(what);
   }
-  work_.notify_one();
+  work_.NotifyOne();
 }
 
 void Inbox::CancelAll() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     cancel_all_ = true;
   }
-  work_.notify_one();
+  work_.NotifyOne();
 }
 
-void Inbox::Close() {
-  const std::lock_guard lock(mutex_);
-  closed_ = true;
+void Inbox::Close(const Status& why) {
+  const MutexLock lock(mutex_);
+  if (closed_.ok()) closed_ = why;
 }
 
 void Inbox::WakeLoop() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     woken_ = true;
   }
-  work_.notify_one();
+  work_.NotifyOne();
 }
 
 bool Inbox::Take(std::vector<std::unique_ptr<Sequence>>& sequences,
                  std::vector<Cancellation>& cancels) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   MoveAll(sequences_, sequences);
   MoveAll(cancels_, cancels);
   woken_ = false;
@@ -89,32 +92,32 @@ bool Inbox::Take(std::vector<std::unique_ptr<Sequence>>& sequences,
 }
 
 void Inbox::LeftQueue() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   --waiting_;
 }
 
 void Inbox::Ended() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (--open_ > 0) return;
   }
-  empty_.notify_all();
+  empty_.NotifyAll();
 }
 
 void Inbox::WaitForWork(Nanos timeout) {
-  std::unique_lock lock(mutex_);
-  work_.wait_for(lock, timeout, [this] {
+  MutexLock lock(mutex_);
+  work_.WaitFor(lock, timeout, [this]() TANDEM_REQUIRES(mutex_) {
     return woken_ || cancel_all_ || !sequences_.empty() || !cancels_.empty();
   });
 }
 
 bool Inbox::WaitUntilEmpty(Nanos timeout) {
-  std::unique_lock lock(mutex_);
-  return empty_.wait_for(lock, timeout, [this] { return open_ == 0; });
+  MutexLock lock(mutex_);
+  return empty_.WaitFor(lock, timeout, [this]() TANDEM_REQUIRES(mutex_) { return open_ == 0; });
 }
 
 int32_t Inbox::open() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return open_;
 }
 

@@ -2,13 +2,12 @@
 // taken by the engine's in Admit. Bounded: by max_queue_size sequences that have not started yet.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "runtime/scheduling/sequence.h"
 
 namespace tandem {
@@ -25,15 +24,14 @@ class Inbox {
  public:
   explicit Inbox(int32_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED at the bound, UNAVAILABLE when
-  // closed.
+  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED at the bound; when closed, why.
   Status Put(std::vector<std::unique_ptr<Sequence>>& sequences);
   // Whether `count` more would be taken now.
   Status HasRoom(int32_t count) const;
   void Cancel(Cancellation what);
   void CancelAll();
-  // Refuses what comes from now on.
-  void Close();
+  // Refuses what comes from now on, with the first reason given.
+  void Close(const Status& why);
   void WakeLoop();
 
   // Engine thread: moves everything into the lists (appended); true when all open sequences are to
@@ -51,20 +49,19 @@ class Inbox {
   int32_t open() const;
 
  private:
-  Status HasRoomLocked(int32_t count) const;
+  Status HasRoomLocked(int32_t count) const TANDEM_REQUIRES(mutex_);
 
   const int32_t max_waiting_;
-  mutable std::mutex mutex_;
-  std::condition_variable work_;
-  std::condition_variable empty_;
-  // Guarded by mutex_.
-  std::vector<std::unique_ptr<Sequence>> sequences_;
-  std::vector<Cancellation> cancels_;
-  bool cancel_all_ = false;
-  bool closed_ = false;
-  bool woken_ = false;
-  int32_t waiting_ = 0;  // put, not yet started
-  int32_t open_ = 0;     // put, not yet ended
+  mutable Mutex mutex_;
+  Condition work_;
+  Condition empty_;
+  std::vector<std::unique_ptr<Sequence>> sequences_ TANDEM_GUARDED_BY(mutex_);
+  std::vector<Cancellation> cancels_ TANDEM_GUARDED_BY(mutex_);
+  bool cancel_all_ TANDEM_GUARDED_BY(mutex_) = false;
+  Status closed_ TANDEM_GUARDED_BY(mutex_);  // why; ok while open
+  bool woken_ TANDEM_GUARDED_BY(mutex_) = false;
+  int32_t waiting_ TANDEM_GUARDED_BY(mutex_) = 0;  // put, not yet started
+  int32_t open_ TANDEM_GUARDED_BY(mutex_) = 0;     // put, not yet ended
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// The engine's rows of the option table, and how values become EngineOptions. Constants and a pure
-// function; any thread.
+// The engine's options: each is one row with its name, range, meaning, setter and (from
+// EngineOptions itself) default. Constants and a pure function; any thread.
 #pragma once
 
 #include <span>

@@ -14,8 +14,8 @@ namespace {
 // Allows what is not congruent to the token before it modulo 3; the end id 0 always.
 class EveryThird final : public TokenConstraint {
  public:
-  void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) override {
-    const int32_t last = num_ahead > 0 ? ahead[num_ahead - 1] : last_;
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
+    const int32_t last = ahead.empty() ? last_ : ahead.back();
     for (int32_t token = 1; token < 48; ++token) {
       if (token % 3 == last % 3) allowed[token / 32] &= ~(1u << (token % 32));
     }

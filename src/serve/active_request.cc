@@ -35,7 +35,7 @@ void ActiveRequest::AddLocked(TextEvent event) {
 bool ActiveRequest::Deliver(TextEvent event) {
   bool in_time = true;
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (ended) return true;
     AddLocked(std::move(event));
     if (max_bytes > 0 && pending_bytes > max_bytes && !ended) {
@@ -46,30 +46,30 @@ bool ActiveRequest::Deliver(TextEvent event) {
       ended = true;
     }
   }
-  ready.notify_all();
+  ready.NotifyAll();
   if (wake) wake();
   return in_time;
 }
 
 bool ActiveRequest::Fail(Status error) {
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     if (ended) return false;
     TextEvent last;
     last.error = std::move(error);
     pending.push_back(std::move(last));
     ended = true;
   }
-  ready.notify_all();
+  ready.NotifyAll();
   if (wake) wake();
   return true;
 }
 
-void ActiveRequest::Abandon() {
-  const std::lock_guard lock(mutex);
-  ended = true;
+bool ActiveRequest::Abandon() {
+  const MutexLock lock(mutex);
   pending.clear();
   pending_bytes = 0;
+  return !std::exchange(ended, true);
 }
 
 }  // namespace tandem::serve

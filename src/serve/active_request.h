@@ -2,14 +2,13 @@
 // to the service's files; each group of members says who may touch it.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "runtime/request/request.h"
 #include "serve/choice_decoder.h"
 #include "serve/text_request.h"
@@ -29,8 +28,8 @@ struct ActiveRequest {
   bool Deliver(TextEvent event);
   // Ends the mailbox with an error; false when it had ended.
   bool Fail(Status error);
-  // Nobody reads any more.
-  void Abandon();
+  // Nobody reads any more. True when the reader left before the end.
+  bool Abandon();
 
   // Constant after Start.
   std::function<void()> wake;
@@ -49,15 +48,17 @@ struct ActiveRequest {
   int num_landed = 0;
 
   // Mailbox.
-  mutable std::mutex mutex;
-  std::condition_variable ready;
-  std::deque<TextEvent> pending;  // at most one unfinished event a choice: later pieces join it
-  size_t pending_bytes = 0;
-  int num_finished = 0;  // choices whose finish is in the mailbox or was taken
-  bool ended = false;    // nothing will be added
+  mutable Mutex mutex;
+  Condition ready;
+  // At most one unfinished event for each choice: later pieces join it.
+  std::deque<TextEvent> pending TANDEM_GUARDED_BY(mutex);
+  size_t pending_bytes TANDEM_GUARDED_BY(mutex) = 0;
+  // Choices whose finish is in the mailbox or was taken.
+  int num_finished TANDEM_GUARDED_BY(mutex) = 0;
+  bool ended TANDEM_GUARDED_BY(mutex) = false;  // nothing will be added
 
  private:
-  void AddLocked(TextEvent event);
+  void AddLocked(TextEvent event) TANDEM_REQUIRES(mutex);
 };
 
 }  // namespace tandem::serve

@@ -1,5 +1,5 @@
 // ChoiceDecoder: the tokens of one choice → pieces of text that may be shown. A piece waits while
-// its text could be the beginning of a stop string; what lies in or behind a matched one is never
+// its text could be the beginning of a stop string; what lies in or after a matched one is never
 // given out. Owned by the service's pump thread.
 #pragma once
 

@@ -21,7 +21,7 @@ Decoded Decode(const std::string& bytes, std::vector<std::string> stops) {
   const ByteCodec codec;
   std::shared_ptr<const StopStrings> compiled;
   if (!stops.empty()) compiled = *StopStrings::Compile(std::move(stops));
-  ChoiceDecoder decoder(codec.NewDecoder(true), compiled);
+  ChoiceDecoder decoder(codec.NewDecoder({}), compiled);
   Decoded result;
   std::vector<TokenPiece> pieces;
   for (const char byte : bytes) {

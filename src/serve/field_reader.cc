@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "serve/request_builder.h"
-
 namespace tandem::serve {
 
 void FieldReader::Fail(std::string_view name, std::string_view sentence) {

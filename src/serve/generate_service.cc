@@ -1,19 +1,24 @@
 #include "serve/generate_service.h"
 
 #include <atomic>
-#include <mutex>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/bounded_queue.h"
+#include "base/mutex.h"
 #include "serve/active_request.h"
 
 namespace tandem::serve {
 namespace {
 
 constexpr Nanos kPumpWait = std::chrono::milliseconds(50);
+
+Status TimedOut() {
+  return DeadlineExceeded("timeout: the request's time has passed").WithField("timeout");
+}
 
 size_t PromptBytes(const TextRequest& text) {
   if (text.messages) return text.messages->size();
@@ -61,8 +66,10 @@ struct GenerateService::Impl {
 
   // Tokenizes and submits.
   void Begin(const RequestPtr& request) {
+    const std::optional<Nanos>& timeout = request->text.timeout;
+    if (timeout && clock.Now() - request->started >= *timeout) return Refuse(*request, TimedOut());
     Result<Request> built =
-        BuildRequest(request->text, codec, defaults, limits, options.limits, clock.Now());
+        BuildRequest(request->text, codec, defaults, limits, options.limits, request->started);
     if (!built.ok()) return Refuse(*request, built.status());
     std::shared_ptr<const StopStrings> stops;
     if (!request->text.stop.empty()) {
@@ -71,17 +78,18 @@ struct GenerateService::Impl {
       if (!compiled.ok()) return Refuse(*request, compiled.status());
       stops = *std::move(compiled);
     }
-    const bool at_start = !request->text.continues_prompt;
+    const auto read_first = request->text.continues_prompt ? std::span<const int32_t>(built->prompt)
+                                                           : std::span<const int32_t>();
+    const std::unique_ptr<TextCodec::Decoder> decoder = codec.NewDecoder(read_first);
     request->text = TextRequest();
     for (int i = 0; i < request->num_choices; ++i) {
-      request->choices.push_back(
-          {ChoiceDecoder(codec.NewDecoder(at_start), stops), false, false, Nanos(0)});
+      request->choices.push_back({ChoiceDecoder(decoder->Clone(), stops), false, false, Nanos(0)});
     }
     Status refused;
     {
       // The lock is held over Submit, so that the pump cannot see an event of a request it does not
       // know.
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       if (request->cancelled) return;
       if (closing) {
         refused = Unavailable("the server is shutting down");
@@ -114,7 +122,7 @@ struct GenerateService::Impl {
   }
 
   RequestPtr Find(RequestId id) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto it = active.find(id);
     return it == active.end() ? nullptr : it->second;
   }
@@ -130,7 +138,7 @@ struct GenerateService::Impl {
     ObserveTokens(*request, choice, event);
     if (!choice.ended) Translate(*request, choice, event);
     if (request->num_landed == request->num_choices) {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       active.erase(event.request);
     }
   }
@@ -162,11 +170,13 @@ struct GenerateService::Impl {
         metrics->CountFinished(out.finish, out.usage);
         metrics->ObserveEndToEnd(clock.Now() - request.started);
       }
-      // The engine goes on behind a stop string until it is told.
+      // The engine goes on after a stop string until it is told.
       if (!choice.landed) engine.Cancel(event.request, event.choice);
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
-    if (!request.Deliver(std::move(out))) engine.Cancel(event.request, kAllChoices);
+    if (request.Deliver(std::move(out))) return;
+    if (metrics != nullptr) metrics->CountFailed(Code::kResourceExhausted);
+    engine.Cancel(event.request, kAllChoices);
   }
 
   static Status FailureOf(const Event& event) {
@@ -174,7 +184,7 @@ struct GenerateService::Impl {
       case FinishReason::kFailed:
         return event.error.ok() ? Internal("the request failed") : event.error;
       case FinishReason::kTimedOut:
-        return DeadlineExceeded("timeout: the request's time has passed");
+        return TimedOut();
       case FinishReason::kCancelled:
         return Unavailable("the request was cancelled: the server is shutting down");
       default:
@@ -202,12 +212,12 @@ struct GenerateService::Impl {
   void Close() {
     std::vector<RequestPtr> open;
     {
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       closing = true;
       for (const auto& [id, request] : active) open.push_back(request);
     }
     for (const RequestPtr& request : open) {
-      request->Fail(Unavailable("the server is shutting down"));
+      Refuse(*request, Unavailable("the server is shutting down"));
       engine.Cancel(request->id, kAllChoices);
     }
   }
@@ -220,10 +230,10 @@ struct GenerateService::Impl {
   Metrics* const metrics;
   const EngineLimits limits;
 
-  std::mutex mutex;
-  std::unordered_map<RequestId, RequestPtr>
-      active;            // guarded by mutex; until the engine's last event
-  bool closing = false;  // guarded by mutex
+  Mutex mutex;
+  // Until the engine's last event.
+  std::unordered_map<RequestId, RequestPtr> active TANDEM_GUARDED_BY(mutex);
+  bool closing TANDEM_GUARDED_BY(mutex) = false;
 
   BoundedQueue<RequestPtr> to_tokenize;
   std::atomic<bool> stop{false};
@@ -271,13 +281,7 @@ Result<TextResult> GenerateService::Generate(TextRequest text) {
     if (!event.error.ok()) return event.error;
     const auto index = static_cast<size_t>(event.choice);
     if (result.choices.size() <= index) result.choices.resize(index + 1);
-    TextChoice& choice = result.choices[index];
-    for (TokenPiece& piece : event.pieces) {
-      choice.text += piece.text;
-      choice.pieces.push_back(std::move(piece));
-    }
-    choice.finish = event.finish;
-    choice.usage = event.usage;
+    result.choices[index].Add(std::move(event));
     event = TextEvent();
   }
   return result;
@@ -287,20 +291,22 @@ void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request
   bool is_open = false;
   RequestId id = 0;
   {
-    const std::lock_guard lock(impl_->mutex);
+    const MutexLock lock(impl_->mutex);
     request->cancelled = true;
     id = request->id;
     is_open = id != 0 && impl_->active.contains(id);
   }
-  request->Abandon();
+  if (request->Abandon() && impl_->metrics != nullptr) impl_->metrics->CountCancelled();
   if (is_open) engine_.Cancel(id, kAllChoices);
 }
 
 void GenerateService::Close() { impl_->Close(); }
 
 bool GenerateService::Alive() const {
-  return engine_.Stats().seconds_since_step <
-         std::chrono::duration<double>(impl_->options.heartbeat_limit).count();
+  const EngineStats stats = engine_.Stats();
+  return stats.failure.ok() &&
+         stats.seconds_since_progress <
+             std::chrono::duration<double>(impl_->options.liveness_timeout).count();
 }
 
 }  // namespace tandem::serve

@@ -27,7 +27,7 @@ struct ServiceOptions {
   size_t stream_bytes = 256 << 10;       // of text that a stream's reader has not taken
   size_t inline_prompt_bytes = 2 << 10;  // longer prompts are tokenized on the worker
   size_t tokenizer_queue = 256;          // prompts waiting for it; beyond: RESOURCE_EXHAUSTED
-  Nanos heartbeat_limit = std::chrono::seconds(30);
+  Nanos liveness_timeout = std::chrono::seconds(30);  // without progress of the engine
 };
 
 class GenerateService {
@@ -49,7 +49,7 @@ class GenerateService {
   // Ends every open request with UNAVAILABLE and refuses new ones.
   void Close();
 
-  // The engine's loop turns.
+  // The engine has not failed, and has made progress within liveness_timeout.
   bool Alive() const;
   EngineStats Stats() const { return engine_.Stats(); }
   EngineLimits engine_limits() const { return engine_.limits(); }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +25,11 @@ struct Fixture {
   SteadyClock clock;
   Metrics metrics;
   GenerateService service;
+
+  std::string MetricsText() const {
+    const EngineStats stats = engine.Stats();
+    return metrics.Text(std::span(&stats, 1));
+  }
 };
 
 TextRequest Ask(std::string prompt, std::optional<int64_t> max_tokens = {}) {
@@ -103,10 +110,9 @@ TEST(GenerateServiceTest, AFailedChoiceTakesTheOthersAlongAndCountsOnce) {
   EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
   // Behind its answer the service has seen all events of the request before.
   EXPECT_TRUE(f.service.Generate(Ask("tandem")).ok());
-  EXPECT_NE(
-      f.metrics.Text(f.engine.Stats()).find(R"(tandem_requests_failed_total{code="INTERNAL"} 1)"),
-      std::string::npos);
-  EXPECT_EQ(f.metrics.Text(f.engine.Stats()).find(R"(code="UNAVAILABLE")"), std::string::npos);
+  EXPECT_NE(f.MetricsText().find(R"(tandem_requests_failed_total{code="INTERNAL"} 1)"),
+            std::string::npos);
+  EXPECT_EQ(f.MetricsText().find(R"(code="UNAVAILABLE")"), std::string::npos);
 }
 
 TEST(GenerateServiceTest, AnswersEveryChoice) {
@@ -136,6 +142,44 @@ TEST(GenerateServiceTest, LongPromptsGoThroughTheWorker) {
   EXPECT_EQ(every.service.Generate(Ask("tandem", 3))->choices.at(0).text, "One");
 }
 
+// Tokenizes nothing until it is opened.
+class GatedCodec final : public ByteCodec {
+ public:
+  Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special) const override {
+    is_open.wait(false);
+    return ByteCodec::Encode(text, add_special);
+  }
+  void Open() {
+    is_open = true;
+    is_open.notify_all();
+  }
+  std::atomic<bool> is_open{false};
+};
+
+TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {
+  FakeEngine engine;
+  GatedCodec codec;
+  FakeClock clock;
+  ServiceOptions options;
+  options.inline_prompt_bytes = 0;
+  GenerateService service(engine, codec, GenerationDefaults(), clock, options);
+  clock.Advance(std::chrono::seconds(10));
+  const auto ask = [&](std::chrono::seconds timeout) {
+    TextRequest request = Ask("tandem");
+    request.timeout = timeout;
+    return service.Start(std::move(request));
+  };
+  const auto in_time = ask(std::chrono::seconds(3));
+  const auto too_late = ask(std::chrono::seconds(1));
+  clock.Advance(std::chrono::seconds(2));  // in the tokenizer's queue
+  codec.Open();
+  TextEvent event;
+  ASSERT_TRUE(too_late->Next(event));
+  EXPECT_EQ(event.error.code(), Code::kDeadlineExceeded);
+  ASSERT_TRUE(in_time->Next(event));
+  EXPECT_EQ(engine.last_request().deadline, Nanos(std::chrono::seconds(13)));
+}
+
 TEST(GenerateServiceTest, AStreamThatIsDroppedFreesItsSequence) {
   FakeEngineOptions options;
   options.step = std::chrono::milliseconds(1);
@@ -146,6 +190,17 @@ TEST(GenerateServiceTest, AStreamThatIsDroppedFreesItsSequence) {
   EXPECT_EQ(f.engine.open_sequences(), 1);
   stream.reset();
   EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
+  EXPECT_NE(f.MetricsText().find("tandem_requests_cancelled_total 1\n"), std::string::npos);
+}
+
+TEST(GenerateServiceTest, WhatEndedByItselfIsNotCancelled) {
+  Fixture f;
+  EXPECT_TRUE(f.service.Generate(Ask("tandem")).ok());
+  EXPECT_FALSE(f.service.Generate(Ask("fail now")).ok());
+  TextRequest stopped = Ask("endless");
+  stopped.stop = {"gh"};
+  EXPECT_TRUE(f.service.Generate(std::move(stopped)).ok());
+  EXPECT_NE(f.MetricsText().find("tandem_requests_cancelled_total 0\n"), std::string::npos);
 }
 
 TEST(GenerateServiceTest, AReaderThatFallsBehindIsCutWithAnError) {
@@ -160,6 +215,8 @@ TEST(GenerateServiceTest, AReaderThatFallsBehindIsCutWithAnError) {
   Status last;
   while (stream->Next(event)) last = event.error;
   EXPECT_EQ(last.code(), Code::kResourceExhausted);
+  EXPECT_NE(f.MetricsText().find(R"(tandem_requests_failed_total{code="RESOURCE_EXHAUSTED"} 1)"),
+            std::string::npos);
 }
 
 TEST(GenerateServiceTest, CloseEndsOpenRequestsAndRefusesNewOnes) {

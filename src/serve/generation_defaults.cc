@@ -50,7 +50,7 @@ Status ReadFields(const Json& json, GenerationDefaults& out) {
 Result<GenerationDefaults> LoadGenerationDefaults(const std::filesystem::path& model_dir) {
   GenerationDefaults defaults;
   const std::filesystem::path path = model_dir / "generation_config.json";
-  if (!std::filesystem::exists(path)) return defaults;
+  if (!NameExists(path)) return defaults;
   TANDEM_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(path));
   if (Status read = ReadFields(json, defaults); !read.ok()) return read.Annotate(path.string());
   return defaults;

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <type_traits>
 
-#include "serve/utf8.h"
+#include "base/utf8.h"
 
 namespace tandem::serve {
 namespace {

@@ -9,6 +9,9 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "serve/process_usage.h"
 
 namespace tandem::serve {
 namespace {
@@ -27,62 +30,113 @@ prom::Histogram& AddHistogram(prom::Registry& registry, const char* name, const 
   return prom::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
 }
 
-// A total of the engine's, shown as a counter although it is read and not counted here.
-prom::MetricFamily EngineFigure(const std::string& name, const std::string& help,
-                                prom::MetricType type, double value) {
+prom::MetricFamily Family(const char* name, const char* help, prom::MetricType type, double value) {
   prom::ClientMetric metric;
-  if (type == prom::MetricType::Counter) {
-    metric.counter.value = value;
-  } else {
-    metric.gauge.value = value;
-  }
+  (type == prom::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
   return {name, help, type, {metric}};
 }
 
-prom::MetricFamily KvBlocks(const KvCacheStats& kv) {
-  prom::MetricFamily family{
-      "tandem_kv_blocks", "Key-value cache blocks by state.", prom::MetricType::Gauge, {}};
-  const auto add = [&family](const char* state, int32_t blocks) {
+constexpr auto kGauge = prom::MetricType::Gauge;
+constexpr auto kCounter = prom::MetricType::Counter;
+
+// A figure that the engines count and this only shows.
+struct EngineRow {
+  const char* name;
+  const char* help;
+  prom::MetricType type;
+  double (*read)(const EngineStats& stats);
+};
+
+template <auto Member>
+double Read(const EngineStats& stats) {
+  return static_cast<double>(stats.*Member);
+}
+template <auto Member>
+double ReadKv(const EngineStats& stats) {
+  return static_cast<double>(stats.kv.*Member);
+}
+
+constexpr EngineRow kEngineRows[] = {
+    {"tandem_requests_running", "Sequences in the running batch.", kGauge,
+     Read<&EngineStats::running>},
+    {"tandem_requests_waiting", "Sequences in the queue.", kGauge, Read<&EngineStats::waiting>},
+    {"tandem_kv_capacity_blocks", "Key-value cache blocks in all.", kGauge,
+     ReadKv<&KvCacheStats::total_blocks>},
+    {"tandem_engine_steps_total", "Turns of the engine's loop.", kCounter,
+     Read<&EngineStats::steps>},
+    {"tandem_engine_requests_finished_total", "Requests that the engine ended without an error.",
+     kCounter, Read<&EngineStats::requests_finished>},
+    {"tandem_engine_requests_failed_total", "Requests that the engine ended with an error.",
+     kCounter, Read<&EngineStats::requests_failed>},
+    {"tandem_preemptions_total", "Sequences paused for want of blocks.", kCounter,
+     Read<&EngineStats::preemptions>},
+    {"tandem_prompt_tokens_total", "Prompt tokens of admitted requests.", kCounter,
+     Read<&EngineStats::prompt_tokens>},
+    {"tandem_output_tokens_total", "Tokens generated.", kCounter,
+     Read<&EngineStats::output_tokens>},
+    {"tandem_prefix_lookup_tokens_total", "Prompt tokens looked up in the prefix cache.", kCounter,
+     ReadKv<&KvCacheStats::lookup_tokens>},
+    {"tandem_prefix_hit_tokens_total", "Prompt tokens found in the prefix cache.", kCounter,
+     ReadKv<&KvCacheStats::hit_tokens>},
+    {"tandem_kv_evictions_total", "Cached blocks given up for others.", kCounter,
+     ReadKv<&KvCacheStats::evictions>},
+    {"tandem_draft_rounds_total", "Verifications that carried a draft.", kCounter,
+     Read<&EngineStats::draft_rounds>},
+    {"tandem_drafts_proposed_total", "Draft tokens verified.", kCounter,
+     Read<&EngineStats::drafts_proposed>},
+    {"tandem_drafts_accepted_total", "Draft tokens that held.", kCounter,
+     Read<&EngineStats::drafts_accepted>},
+};
+
+double Sum(std::span<const EngineStats> engines, double (*read)(const EngineStats&)) {
+  double sum = 0;
+  for (const EngineStats& stats : engines) sum += read(stats);
+  return sum;
+}
+
+prom::MetricFamily KvBlocks(std::span<const EngineStats> engines) {
+  prom::MetricFamily family{"tandem_kv_blocks", "Key-value cache blocks by state.", kGauge, {}};
+  const auto add = [&](const char* state, double (*read)(const EngineStats&)) {
     prom::ClientMetric metric;
     metric.label = {{"state", state}};
-    metric.gauge.value = blocks;
+    metric.gauge.value = Sum(engines, read);
     family.metric.push_back(std::move(metric));
   };
-  add("cached", kv.cached_blocks);
-  add("free", kv.free_blocks);
-  add("referenced", kv.referenced_blocks);
+  add("cached", ReadKv<&KvCacheStats::cached_blocks>);
+  add("free", ReadKv<&KvCacheStats::free_blocks>);
+  add("referenced", ReadKv<&KvCacheStats::referenced_blocks>);
   return family;
 }
 
-void AppendEngine(const EngineStats& stats, std::vector<prom::MetricFamily>& out) {
-  const auto gauge = [&out](const char* name, const char* help, double value) {
-    out.push_back(EngineFigure(name, help, prom::MetricType::Gauge, value));
+void AppendEngines(std::span<const EngineStats> engines, std::vector<prom::MetricFamily>& out) {
+  for (const EngineRow& row : kEngineRows) {
+    out.push_back(Family(row.name, row.help, row.type, Sum(engines, row.read)));
+  }
+  out.push_back(KvBlocks(engines));
+  double oldest = 0;
+  for (const EngineStats& stats : engines) oldest = std::max(oldest, stats.seconds_since_progress);
+  out.push_back(Family("tandem_engine_heartbeat_age_seconds",
+                       "Time since the engine last made progress.", kGauge, oldest));
+}
+
+// Under the names that every Prometheus client library gives them.
+void AppendProcess(std::vector<prom::MetricFamily>& out) {
+  const Result<ProcessUsage> usage = ReadProcessUsage();
+  if (!usage.ok()) return;
+  const auto gauge = [&out](const char* name, const char* help, int64_t value) {
+    out.push_back(Family(name, help, kGauge, static_cast<double>(value)));
   };
-  const auto counter = [&out](const char* name, const char* help, int64_t value) {
-    out.push_back(EngineFigure(name, help, prom::MetricType::Counter, static_cast<double>(value)));
-  };
-  gauge("tandem_requests_running", "Sequences in the running batch.", stats.running);
-  gauge("tandem_requests_waiting", "Sequences in the queue.", stats.waiting);
-  gauge("tandem_kv_blocks_total", "Key-value cache blocks in all.", stats.kv.total_blocks);
-  out.push_back(KvBlocks(stats.kv));
-  gauge("tandem_engine_heartbeat_age_seconds", "Time since the engine's loop last turned.",
-        stats.seconds_since_step);
-  counter("tandem_engine_steps_total", "Turns of the engine's loop.", stats.steps);
-  counter("tandem_engine_requests_finished_total", "Requests that the engine ended well.",
-          stats.requests_finished);
-  counter("tandem_engine_requests_failed_total", "Requests that the engine ended with an error.",
-          stats.requests_failed);
-  counter("tandem_preemptions_total", "Sequences paused for want of blocks.", stats.preemptions);
-  counter("tandem_prompt_tokens_total", "Prompt tokens of admitted requests.", stats.prompt_tokens);
-  counter("tandem_output_tokens_total", "Tokens generated.", stats.output_tokens);
-  counter("tandem_prefix_lookup_tokens_total", "Prompt tokens looked up in the prefix cache.",
-          stats.kv.lookup_tokens);
-  counter("tandem_prefix_hit_tokens_total", "Prompt tokens found in the prefix cache.",
-          stats.kv.hit_tokens);
-  counter("tandem_kv_evictions_total", "Cached blocks given up for others.", stats.kv.evictions);
-  counter("tandem_draft_rounds_total", "Verifications that carried a draft.", stats.draft_rounds);
-  counter("tandem_drafts_proposed_total", "Draft tokens verified.", stats.drafts_proposed);
-  counter("tandem_drafts_accepted_total", "Draft tokens that held.", stats.drafts_accepted);
+  out.push_back(Family("process_cpu_seconds_total",
+                       "Total user and system CPU time spent in seconds.", kCounter,
+                       usage->cpu_seconds));
+  out.push_back(Family("process_start_time_seconds",
+                       "Start time of the process since unix epoch in seconds.", kGauge,
+                       usage->start_time_seconds));
+  gauge("process_resident_memory_bytes", "Resident memory size in bytes.", usage->resident_bytes);
+  gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", usage->virtual_bytes);
+  gauge("process_threads", "Number of OS threads in the process.", usage->threads);
+  gauge("process_open_fds", "Number of open file descriptors.", usage->open_fds);
+  gauge("process_max_fds", "Maximum number of open file descriptors.", usage->max_fds);
 }
 
 }  // namespace
@@ -101,6 +155,11 @@ struct Metrics::Impl {
                                             .Name("tandem_requests_failed_total")
                                             .Help("Requests that ended with an error, by code.")
                                             .Register(registry);
+  prom::Counter& cancelled = prom::BuildCounter()
+                                 .Name("tandem_requests_cancelled_total")
+                                 .Help("Requests whose client left before their end.")
+                                 .Register(registry)
+                                 .Add({});
   prom::Histogram& first_token =
       AddHistogram(registry, "tandem_time_to_first_token_seconds",
                    "From a request's arrival to its first token.", kWaitSeconds);
@@ -118,8 +177,14 @@ struct Metrics::Impl {
   std::function<int64_t()> free_memory;
 };
 
-Metrics::Metrics(std::function<int64_t()> free_memory) : impl_(std::make_unique<Impl>()) {
-  impl_->free_memory = std::move(free_memory);
+Metrics::Metrics(MetricsOptions options) : impl_(std::make_unique<Impl>()) {
+  prom::BuildGauge()
+      .Name("tandem_build_info")
+      .Help("1; the labels tell what runs.")
+      .Register(impl_->registry)
+      .Add({{"commit", options.commit}, {"version", options.version}})
+      .Set(1);
+  impl_->free_memory = std::move(options.free_memory);
 }
 Metrics::~Metrics() = default;
 
@@ -143,13 +208,15 @@ void Metrics::CountFailed(Code code) {
   impl_->failed.Add({{"code", std::string(CodeName(code))}}).Increment();
 }
 
-std::string Metrics::Text(const EngineStats& engine) const {
+void Metrics::CountCancelled() { impl_->cancelled.Increment(); }
+
+std::string Metrics::Text(std::span<const EngineStats> engines) const {
   std::vector<prom::MetricFamily> families = impl_->registry.Collect();
-  AppendEngine(engine, families);
+  AppendEngines(engines, families);
+  AppendProcess(families);
   if (impl_->free_memory) {
-    families.push_back(
-        EngineFigure("tandem_memory_free_bytes", "Free memory of the device that serves.",
-                     prom::MetricType::Gauge, static_cast<double>(impl_->free_memory())));
+    families.push_back(Family("tandem_memory_free_bytes", "Free memory of the device that serves.",
+                              kGauge, static_cast<double>(impl_->free_memory())));
   }
   std::sort(families.begin(), families.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

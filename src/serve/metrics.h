@@ -1,9 +1,11 @@
-// Metrics: what the server counts, and its Prometheus text. Gauges of the engine are read from its
-// statistics when the text is asked for. Owned by whoever starts the server; safe on any thread.
+// Metrics: what the server counts, and its Prometheus text. Figures of the engines and of the
+// process are read when the text is asked for. Counters end in _total, nothing else does. Owned by
+// whoever starts the server; safe on any thread.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,11 +15,16 @@
 
 namespace tandem::serve {
 
+struct MetricsOptions {
+  std::string version = "unknown";  // of the program: the labels of tandem_build_info
+  std::string commit = "unknown";
+  // Free bytes of the device that serves, asked on any thread; without it there is no such gauge.
+  std::function<int64_t()> free_memory;
+};
+
 class Metrics {
  public:
-  // `free_memory`: of the device that serves, in bytes, on any thread; left out, there is no such
-  // gauge.
-  explicit Metrics(std::function<int64_t()> free_memory = {});
+  explicit Metrics(MetricsOptions options = {});
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
@@ -30,10 +37,12 @@ class Metrics {
   void ObserveEndToEnd(Nanos wait);
   // A choice is complete.
   void CountFinished(TextFinish finish, const Usage& usage);
+  // A request ended with an error, or because its client left.
   void CountFailed(Code code);
+  void CountCancelled();
 
-  // The exposition format, the engine's figures included.
-  std::string Text(const EngineStats& engine) const;
+  // The exposition format. The engines' figures are summed.
+  std::string Text(std::span<const EngineStats> engines) const;
 
  private:
   struct Impl;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
+
+#include "base/reason.h"
+#include "runtime/request/sampling_ranges.h"
 
 namespace tandem::serve {
 namespace {
@@ -29,31 +31,37 @@ T Or(const std::optional<T>& asked, const std::optional<T>& otherwise, T neutral
 }
 
 Status CheckSampling(const SamplingFields& fields) {
-  struct Row {
-    std::string_view name;
-    const std::optional<double>& value;
-    double low, high;
+  const std::pair<SamplingRange, const std::optional<double>&> numbers[] = {
+      {SamplingRangeOf("temperature"), fields.temperature},
+      {SamplingRangeOf("top_p"), fields.top_p},
+      {SamplingRangeOf("top_p_min"), fields.top_p_min},
+      {SamplingRangeOf("top_p_decay"), fields.top_p_decay},
+      {SamplingRangeOf("min_p"), fields.min_p},
+      {SamplingRangeOf("repetition_penalty"), fields.repetition_penalty},
+      {SamplingRangeOf("presence_penalty"), fields.presence_penalty},
+      {SamplingRangeOf("frequency_penalty"), fields.frequency_penalty},
   };
-  const Row rows[] = {
-      {"temperature", fields.temperature, 0, 100},
-      {"top_p", fields.top_p, 0, 1},
-      {"top_p_min", fields.top_p_min, 0, 1},
-      {"top_p_decay", fields.top_p_decay, 0, 1},
-      {"min_p", fields.min_p, 0, 1},
-      {"repetition_penalty", fields.repetition_penalty, 0.01, 100},
-      {"presence_penalty", fields.presence_penalty, -100, 100},
-      {"frequency_penalty", fields.frequency_penalty, -100, 100},
-  };
-  for (const Row& row : rows) {
-    if (row.value) TANDEM_RETURN_IF_ERROR(CheckRange(row.name, *row.value, row.low, row.high));
+  for (const auto& [range, value] : numbers) {
+    if (!value || range.Contains(*value)) continue;
+    return FieldError(
+        range.name,
+        range.above_low
+            ? fmt::format("must be a number above {} and at most {}", range.low, range.high)
+            : fmt::format("must be a number from {} to {}", range.low, range.high));
   }
-  constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
-  TANDEM_RETURN_IF_ERROR(CheckInteger("top_k", fields.top_k.value_or(0), -1, kMaxInt));
-  TANDEM_RETURN_IF_ERROR(
-      CheckInteger("top_p_reset_id", fields.top_p_reset_id.value_or(-1), -1, kMaxInt));
-  TANDEM_RETURN_IF_ERROR(
-      CheckInteger("no_repeat_ngram_size", fields.no_repeat_ngram_size.value_or(0), 0, kMaxInt));
-  return CheckInteger("min_tokens", fields.min_tokens.value_or(0), 0, kMaxInt);
+  const std::pair<SamplingRange, const std::optional<int64_t>&> integers[] = {
+      {SamplingRangeOf("top_k"), fields.top_k},
+      {SamplingRangeOf("top_p_reset_id"), fields.top_p_reset_id},
+      {SamplingRangeOf("no_repeat_ngram_size"), fields.no_repeat_ngram_size},
+      {SamplingRangeOf("min_tokens"), fields.min_tokens},
+  };
+  for (const auto& [range, value] : integers) {
+    // Some clients write -1 for a top_k that is off.
+    if (!value || (range.name == "top_k" && *value == -1)) continue;
+    TANDEM_RETURN_IF_ERROR(CheckInteger(range.name, *value, static_cast<int64_t>(range.low),
+                                        static_cast<int64_t>(range.high)));
+  }
+  return {};
 }
 
 ops::SamplingParams Neutral(const SamplingFields& fields) {
@@ -113,12 +121,13 @@ Status CheckWords(std::string_view field, const std::vector<std::string>& words,
 }
 
 Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_len) {
-  return FieldError(
-      "max_tokens",
-      fmt::format(
-          "This model's {} is {} tokens. However, you requested {} tokens ({} in the prompt, "
-          "{} in the completion). Please reduce the length of either one.",
-          kContextLength, max_seq_len, prompt_tokens + max_tokens, prompt_tokens, max_tokens));
+  return FieldError("max_tokens",
+                    fmt::format("This model's {} is {} tokens. However, you requested {} tokens "
+                                "({} in the prompt, "
+                                "{} in the completion). Please reduce the length of either one.",
+                                kContextLength, max_seq_len, prompt_tokens + max_tokens,
+                                prompt_tokens, max_tokens))
+      .WithReason(Reason::kContextLength);
 }
 
 Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
@@ -127,21 +136,51 @@ Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
   return FieldError("prompt",
                     fmt::format("This model's {} is {} tokens (max_input_len). However, your "
                                 "prompt has {} tokens. Please shorten it.",
-                                kInputLength, engine.max_input_len, prompt_tokens));
+                                kInputLength, engine.max_input_len, prompt_tokens))
+      .WithReason(Reason::kContextLength);
 }
 
-Status CheckPromptBytes(size_t bytes, const EngineLimits& engine, const RequestLimits& limits) {
-  if (bytes == 0) return FieldError("prompt", "must not be empty");
-  const int64_t most = engine.max_seq_len * limits.max_prompt_bytes_per_token;
-  if (static_cast<int64_t>(bytes) <= most) return {};
-  return FieldError("prompt",
-                    fmt::format("This model's {} is {} tokens; a prompt of {} bytes is too long "
-                                "for it (at most {} bytes are read).",
-                                kContextLength, engine.max_seq_len, bytes, most));
+// INVALID_ARGUMENT of the codec's is the field's; other errors are as they are.
+Status AtField(std::string_view field, const Status& status) {
+  const bool is_named = status.code() != Code::kInvalidArgument || !status.field().empty();
+  return is_named ? status : FieldError(field, status.message());
+}
+
+// At most `bytes` of the text, whole characters.
+std::string_view Beginning(std::string_view text, size_t bytes) {
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
+  return text.substr(0, bytes);
+}
+
+// The tokens of a prompt's text. How many bytes a token may stand for is not known before: a word,
+// a line of spaces or, where unknown characters become one token, a whole text. So beginnings, each
+// twice as long as the one before, have to show first that they are not far too long: refusing a
+// prompt costs by the tokens that would fit, not by the bytes that came. Where a beginning is cut
+// its last tokens differ from the whole's; "far" is twice what fits.
+Result<std::vector<int32_t>> Tokenize(std::string_view field, std::string_view text,
+                                      bool add_special_tokens, const TextCodec& codec,
+                                      const EngineLimits& engine) {
+  constexpr size_t kUsualTokenBytes = 8;  // more than usual text has: a prompt that fits is not cut
+  if (text.empty()) return FieldError(field, "must not be empty");
+  const size_t most = 2 * static_cast<size_t>(engine.max_seq_len);
+  for (size_t bytes = kUsualTokenBytes * most; bytes < text.size(); bytes *= 2) {
+    const auto tokens = codec.Encode(Beginning(text, bytes), add_special_tokens);
+    if (!tokens.ok()) return AtField(field, tokens.status());
+    if (tokens->size() > most) {
+      return FieldError(field, fmt::format(
+                                   "This model's {} is {} tokens. However, your prompt of {} bytes "
+                                   "has more than {} tokens. Please reduce its length.",
+                                   kContextLength, engine.max_seq_len, text.size(), most))
+          .WithReason(Reason::kContextLength);
+    }
+  }
+  Result<std::vector<int32_t>> tokens = codec.Encode(text, add_special_tokens);
+  if (!tokens.ok()) return AtField(field, tokens.status());
+  return tokens;
 }
 
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
-                                          const EngineLimits& engine, const RequestLimits& limits) {
+                                          const EngineLimits& engine) {
   if (text.tokens) {
     if (text.tokens->empty()) return FieldError("prompt", "must not be empty");
     for (const int32_t token : *text.tokens) {
@@ -153,24 +192,13 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
     return *text.tokens;
   }
   if (text.messages) {
-    // A template mostly repeats what it is given: the cap may be looked at before it runs.
-    TANDEM_RETURN_IF_ERROR(CheckPromptBytes(text.messages->size() / 2, engine, limits));
-    Result<std::string> rendered = codec.RenderChat(*text.messages);
-    if (!rendered.ok()) {
-      if (rendered.status().code() == Code::kInvalidArgument &&
-          FieldOf(rendered.status()).empty()) {
-        return FieldError("messages", rendered.status().message());
-      }
-      return rendered.status();
-    }
-    TANDEM_RETURN_IF_ERROR(CheckPromptBytes(rendered->size(), engine, limits));
+    const Result<std::string> rendered = codec.RenderChat(*text.messages);
+    if (!rendered.ok()) return AtField("messages", rendered.status());
     // The template has written the special tokens.
-    return codec.Encode(*rendered, /*add_special_tokens=*/false);
+    return Tokenize("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
   }
-  const std::string empty;
-  const std::string& prompt = text.text ? *text.text : empty;
-  TANDEM_RETURN_IF_ERROR(CheckPromptBytes(prompt.size(), engine, limits));
-  return codec.Encode(prompt, /*add_special_tokens=*/true);
+  const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
+  return Tokenize("prompt", prompt, /*add_special_tokens=*/true, codec, engine);
 }
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
@@ -178,8 +206,11 @@ Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Reques
   TANDEM_RETURN_IF_ERROR(CheckInputLength(prompt_tokens, engine));
   const int64_t room = engine.max_seq_len - prompt_tokens;
   const int64_t wanted = text.max_tokens.value_or(std::max<int64_t>(room, 1));
-  if (wanted < 1) return FieldError("max_tokens", "must be at least 1");
-  if (wanted > room) return PromptTooLong(prompt_tokens, wanted, engine.max_seq_len);
+  if (wanted > room) {
+    // Clients read the figures, which are to add up however large the number asked for.
+    const int64_t told = std::min<int64_t>(wanted, std::numeric_limits<int32_t>::max());
+    return PromptTooLong(prompt_tokens, told, engine.max_seq_len);
+  }
   request.max_tokens = static_cast<int32_t>(wanted);
   if (request.sampling.min_tokens > request.max_tokens) {
     return FieldError("min_tokens", fmt::format("must be at most max_tokens, which is {}", wanted));
@@ -194,13 +225,18 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
     TANDEM_RETURN_IF_ERROR(CheckRange("logit_bias", value, -100, 100));
     request.logit_bias.push_back({static_cast<int32_t>(token), static_cast<float>(value)});
   }
+  if (text.word_bias.size() > limits.max_logit_bias) {
+    return FieldError("embedding_bias_words",
+                      fmt::format("at most {} words are allowed", limits.max_logit_bias));
+  }
   for (const auto& [word, value] : text.word_bias) {
     if (word.size() > limits.max_word_bytes) {
       return FieldError("embedding_bias_words", "a word in it is too long");
     }
     TANDEM_RETURN_IF_ERROR(CheckRange("embedding_bias_weights", value, -1e6, 1e6));
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, codec.Encode(word, false));
-    for (const int32_t token : tokens) {
+    const Result<std::vector<int32_t>> tokens = codec.Encode(word, false);
+    if (!tokens.ok()) return AtField("embedding_bias_words", tokens.status());
+    for (const int32_t token : *tokens) {
       request.logit_bias.push_back({token, static_cast<float>(value)});
     }
   }
@@ -212,41 +248,38 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
 }
 
 Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request) {
-  request.ignore_eos = text.ignore_eos;
-  request.end_ids = codec.end_ids();
-  if (!text.end_id) return {};
-  TANDEM_RETURN_IF_ERROR(CheckInteger("end_id", *text.end_id, -1, codec.vocab_size() - 1));
-  request.end_ids.clear();
-  if (*text.end_id >= 0) request.end_ids.push_back(static_cast<int32_t>(*text.end_id));
+  if (text.end_id) {
+    TANDEM_RETURN_IF_ERROR(CheckInteger("end_id", *text.end_id, -1, codec.vocab_size() - 1));
+    if (*text.end_id >= 0) request.end_ids = {static_cast<int32_t>(*text.end_id)};
+  } else {
+    request.end_ids = codec.end_ids();
+  }
+  if (text.ignore_eos) request.end_ids.clear();
+  // A special token adds no text that could be matched: one that a stop string names is another
+  // end.
+  for (const std::string& word : text.stop) {
+    const std::optional<int32_t> id = codec.SpecialToken(word);
+    if (id && !request.IsEnd(*id)) request.end_ids.push_back(*id);
+  }
+  return {};
+}
+
+Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& request) {
+  if (text.bad_words.empty()) return {};
+  for (const std::string& word : text.bad_words) {
+    if (const auto id = codec.SpecialToken(word)) request.banned_sequences.push_back({*id});
+  }
+  Result<std::shared_ptr<const TokenConstraint>> constraint = codec.BanWords(text.bad_words);
+  if (!constraint.ok()) return AtField("bad_words", constraint.status());
+  request.constraint = *std::move(constraint);
   return {};
 }
 
 }  // namespace
 
-Status FieldError(std::string_view field, std::string_view sentence) {
-  return InvalidArgument(fmt::format("{}: {}", field, sentence));
-}
-
-std::string FieldOf(const Status& status) {
-  const std::string& message = status.message();
-  const size_t end = message.find(": ");
-  if (end == std::string::npos || end == 0 || end > 64) return "";
-  const std::string field = message.substr(0, end);
-  const auto is_name = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '[' ||
-           c == ']';
-  };
-  return std::all_of(field.begin(), field.end(), is_name) ? field : "";
-}
-
-bool IsContextLengthError(const Status& status) {
-  return status.message().find(kContextLength) != std::string::npos ||
-         status.message().find(kInputLength) != std::string::npos;
-}
-
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
-                             const RequestLimits& limits, Nanos now) {
+                             const RequestLimits& limits, Nanos arrived) {
   // What is cheap to refuse comes before the prompt is tokenized.
   TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling));
   TANDEM_RETURN_IF_ERROR(CheckInteger(
@@ -257,9 +290,6 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
       CheckWords("bad_words", text.bad_words, limits.max_bad_words, limits.max_word_bytes));
   if (text.max_tokens && *text.max_tokens < 1)
     return FieldError("max_tokens", "must be at least 1");
-  if (text.max_tokens && *text.max_tokens >= engine.max_seq_len) {
-    return PromptTooLong(1, *text.max_tokens, engine.max_seq_len);
-  }
   if (text.priority) TANDEM_RETURN_IF_ERROR(CheckRange("priority", *text.priority, 0, 1));
   if (text.logit_bias.size() > limits.max_logit_bias) {
     return FieldError("logit_bias",
@@ -278,13 +308,11 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   request.num_choices = static_cast<int32_t>(text.num_choices);
   request.use_draft = text.use_draft;
   if (text.priority) request.priority = *text.priority;
-  if (text.timeout) request.deadline = now + *text.timeout;
+  if (text.timeout) request.deadline = arrived + *text.timeout;
   TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));
   TANDEM_RETURN_IF_ERROR(FillBias(text, codec, limits, request));
-  if (!text.bad_words.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(request.constraint, codec.BanWords(text.bad_words));
-  }
-  TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, engine, limits));
+  TANDEM_RETURN_IF_ERROR(FillBadWords(text, codec, request));
+  TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, engine));
   if (request.prompt.empty()) return FieldError("prompt", "must not be empty");
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
   return request;

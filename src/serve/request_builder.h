@@ -1,6 +1,7 @@
 // BuildRequest: text request + model defaults + limits → engine request. A pure function of its
 // arguments (it tokenizes, which may take long for a long prompt); every refusal is
-// INVALID_ARGUMENT "field: sentence".
+// INVALID_ARGUMENT "field: sentence". No bound on a prompt's bytes says whether it fits: its tokens
+// are counted, and of one that is far too long only a beginning.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +24,11 @@ struct RequestLimits {
   size_t max_bad_words = 128;
   size_t max_word_bytes = 256;  // of a stop string or bad word
   size_t max_logit_bias = 1024;
-  int64_t max_prompt_bytes_per_token = 8;  // looked at before a long prompt is tokenized
 };
 
+// `arrived`: when the request did, on the engine's clock; its timeout begins there.
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
-                             const RequestLimits& limits, Nanos now);
-
-// INVALID_ARGUMENT "field: sentence", and the field of such a message (empty when it names none).
-Status FieldError(std::string_view field, std::string_view sentence);
-std::string FieldOf(const Status& status);
-// FieldError's code for prompts that do not fit; clients look for these words.
-bool IsContextLengthError(const Status& status);
+                             const RequestLimits& limits, Nanos arrived);
 
 }  // namespace tandem::serve

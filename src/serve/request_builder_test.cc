@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "base/reason.h"
 #include "serve/testing/byte_codec.h"
 
 namespace tandem::serve {
@@ -25,7 +26,7 @@ std::string FieldAtFault(const std::function<void(TextRequest&)>& change) {
   const Result<Request> built = Build(change);
   if (built.ok()) return "nothing";
   EXPECT_EQ(built.status().code(), Code::kInvalidArgument);
-  return FieldOf(built.status());
+  return built.status().field();
 }
 
 TEST(RequestBuilderTest, TokenizesAndTakesTheRestOfTheContextByDefault) {
@@ -95,12 +96,75 @@ TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
 
 TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {
   const auto is_context_error = [](const std::function<void(TextRequest&)>& change) {
-    return IsContextLengthError(Build(change).status());
+    return Build(change).status().reason() == Reason::kContextLength;
   };
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.max_tokens = 95; }));
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(150, 'a'); }));
-  // Refused before it is tokenized.
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(5000, 'a'); }));
+}
+
+TEST(RequestBuilderTest, CountsThePromptHoweverManyTokensAreAskedFor) {
+  for (const int64_t max_tokens : {int64_t{95}, int64_t{100}, int64_t{1} << 62}) {
+    const Status status = Build([&](TextRequest& t) { t.max_tokens = max_tokens; }).status();
+    EXPECT_NE(status.message().find("(6 in the prompt, "), std::string::npos) << status.message();
+    EXPECT_EQ(status.reason(), Reason::kContextLength);
+  }
+}
+
+// Counts the bytes it tokenizes. A token is `width` bytes.
+class CountingCodec final : public ByteCodec {
+ public:
+  explicit CountingCodec(size_t width) : width_(width) {}
+  Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special) const override {
+    num_bytes += text.size();
+    EXPECT_TRUE(text.empty() || (text.front() & 0xC0) != 0x80);
+    EXPECT_EQ(text.size() % 2, 0u) << "half a character";
+    return ByteCodec::Encode(text.substr(0, (text.size() + width_ - 1) / width_), add_special);
+  }
+  mutable size_t num_bytes = 0;
+
+ private:
+  const size_t width_;
+};
+
+TEST(RequestBuilderTest, APromptThatIsFarTooLongIsNotTokenizedWhole) {
+  TextRequest text;
+  text.text.emplace();
+  while (text.text->size() < (8u << 20)) *text.text += "\xC3\xA9";
+  const auto build = [&](const CountingCodec& codec) {
+    return BuildRequest(text, codec, {}, kEngine, RequestLimits(), Nanos(0));
+  };
+  const CountingCodec hostile(1);
+  const Status status = build(hostile).status();
+  EXPECT_EQ(status.reason(), Reason::kContextLength);
+  EXPECT_EQ(status.field(), "prompt");
+  EXPECT_LE(hostile.num_bytes, 2000u);
+  // The tokens decide: where each stands for 128 KiB, 8 MiB are a short prompt.
+  const Result<Request> wide = build(CountingCodec(128u << 10));
+  ASSERT_TRUE(wide.ok()) << wide.status().message();
+  EXPECT_EQ(wide->prompt.size(), 65u);
+}
+
+TEST(RequestBuilderTest, AStopStringThatNamesASpecialTokenIsAnEndId) {
+  EXPECT_EQ(Build([](TextRequest& t) { t.stop = {"</s>", "\n"}; })->end_ids,
+            std::vector<int32_t>{ByteCodec::kEnd});
+  const Result<Request> ignoring = Build([](TextRequest& t) {
+    t.stop = {"</s>"};
+    t.ignore_eos = true;
+  });
+  EXPECT_TRUE(ignoring->IsEnd(ByteCodec::kEnd));
+  EXPECT_FALSE(Build([](TextRequest& t) { t.ignore_eos = true; })->IsEnd(ByteCodec::kEnd));
+  const Result<Request> other_end = Build([](TextRequest& t) {
+    t.stop = {"</s>"};
+    t.end_id = 50;
+  });
+  EXPECT_EQ(other_end->end_ids, (std::vector<int32_t>{50, ByteCodec::kEnd}));
+}
+
+TEST(RequestBuilderTest, ABadWordThatNamesASpecialTokenIsBannedByItsId) {
+  const Result<Request> built = Build([](TextRequest& t) { t.bad_words = {"no", "</s>"}; });
+  EXPECT_EQ(built->banned_sequences, (std::vector<std::vector<int32_t>>{{ByteCodec::kEnd}}));
+  EXPECT_TRUE(Build([](TextRequest& t) { t.bad_words = {"no"}; })->banned_sequences.empty());
 }
 
 TEST(RequestBuilderTest, SaysThatAPromptIsLongerThanPromptsMayBe) {
@@ -113,7 +177,7 @@ TEST(RequestBuilderTest, SaysThatAPromptIsLongerThanPromptsMayBe) {
   EXPECT_EQ(refused.message(),
             "prompt: This model's maximum prompt length is 90 tokens (max_input_len). However, "
             "your prompt has 91 tokens. Please shorten it.");
-  EXPECT_TRUE(IsContextLengthError(refused));
+  EXPECT_EQ(refused.reason(), Reason::kContextLength);
 }
 
 TEST(RequestBuilderTest, PassesBiasBadWordsAndEndThrough) {
@@ -132,11 +196,6 @@ TEST(RequestBuilderTest, PassesBiasBadWordsAndEndThrough) {
   EXPECT_TRUE(built->end_ids.empty());
   EXPECT_EQ(built->seed, 7u);
   EXPECT_EQ(built->deadline, Nanos(std::chrono::seconds(3)));
-}
-
-TEST(FieldOfTest, ReadsNothingIntoOtherSentences) {
-  EXPECT_EQ(FieldOf(InvalidArgument("the body is not valid JSON: x")), "");
-  EXPECT_EQ(FieldOf(FieldError("messages[0].role", "must be a string")), "messages[0].role");
 }
 
 }  // namespace

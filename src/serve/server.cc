@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -52,7 +52,12 @@ class SignalPipe {
   }
 
  private:
-  SignalPipe() { TANDEM_CHECK(::pipe2(fds_, O_CLOEXEC | O_NONBLOCK) == 0, "pipe2 failed"); }
+  SignalPipe() {
+    // As Asio does where the process has no descriptors left.
+    if (::pipe2(fds_, O_CLOEXEC | O_NONBLOCK) != 0) {
+      throw std::system_error(errno, std::generic_category(), "pipe2");
+    }
+  }
   int fds_[2] = {-1, -1};
 };
 
@@ -85,20 +90,20 @@ class SignalHandlers {
   struct sigaction old_int_{};
 };
 
-FrontEnd MakeMetricsFrontEnd(GenerateService& service, Metrics& metrics) {
+FrontEnd MakeMetricsFrontEnd(const ModelRegistry& models, const Metrics& metrics) {
   FrontEnd front_end;
   front_end.name = "metrics";
   front_end.path_prefix = "/metrics";
   front_end.format_error = [](int, std::string_view message) { return std::string(message); };
-  front_end.routes = {{"GET", "/metrics", [&service, &metrics](auto&&...) {
+  front_end.routes = {{"GET", "/metrics", [&models, &metrics](auto&&...) {
                          HttpHead head;
                          head.content_type = "text/plain; version=0.0.4; charset=utf-8";
-                         return MakeReply(std::move(head), metrics.Text(service.Stats()));
+                         return MakeReply(std::move(head), metrics.Text(models.Stats()));
                        }}};
   return front_end;
 }
 
-FrontEnd MakeHealthFrontEnd(std::function<bool()> ready) {
+FrontEnd MakeHealthFrontEnd(const ModelRegistry& models) {
   FrontEnd front_end;
   front_end.name = "health";
   front_end.path_prefix = "/health";
@@ -106,8 +111,8 @@ FrontEnd MakeHealthFrontEnd(std::function<bool()> ready) {
     return fmt::format(R"({{"status":"{}"}})", message);
   };
   front_end.routes = {{"GET", "/health",
-                       [ready = std::move(ready)](auto&&...) {
-                         const bool is_ready = ready();
+                       [&models](auto&&...) {
+                         const bool is_ready = models.Ready();
                          return MakeReply(is_ready ? 200 : 503, is_ready
                                                                     ? R"({"status":"ok"})"
                                                                     : R"({"status":"not ready"})");
@@ -128,24 +133,22 @@ std::optional<std::vector<std::string>> HostsOf(const ServerOptions& options) {
 }  // namespace
 
 struct Server::Impl {
-  Impl(const ServerOptions& server_options, GenerateService& generate_service, Metrics& metrics)
+  Impl(const ServerOptions& server_options, ModelRegistry& served_models, Metrics& metrics)
       : options(server_options),
-        service(generate_service),
+        models(served_models),
         router(Access(options.api_keys, HostsOf(options)),
                [&metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
                }) {
-    const auto is_live = [this] { return service.Alive(); };
-    const auto is_ready = [this] { return !leaving && service.Alive(); };
-    router.Add(kserve::MakeFrontEnd(service, options.kserve_body_bytes, is_live, is_ready));
-    router.Add(MakeHealthFrontEnd(is_ready));
-    router.Add(MakeMetricsFrontEnd(service, metrics));
-    router.Add(openai::MakeFrontEnd(service, options.served_model_name, options.openai_body_bytes));
+    router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
+    router.Add(MakeHealthFrontEnd(models));
+    router.Add(MakeMetricsFrontEnd(models, metrics));
+    router.Add(openai::MakeFrontEnd(models, options.openai_body_bytes));
   }
 
   // True when every request ended by itself; false when the time was up or a second signal came.
   bool Drain(bool& aborted) {
-    leaving = true;
+    models.SetLeaving();
     aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().Read(options.drain_grace);
     router.SetDraining();
     LogInfo("shutting down: {} requests in flight", http->active_requests());
@@ -159,7 +162,7 @@ struct Server::Impl {
 
   // Ends what still runs; each stream is told.
   void Cut() {
-    service.Close();
+    models.Close();
     const SteadyClock clock;
     const Nanos end = clock.Now() + kLastWords;
     while (http->active_requests() > 0 && clock.Now() < end) std::this_thread::sleep_for(kPoll);
@@ -167,17 +170,16 @@ struct Server::Impl {
 
   const SignalHandlers handlers;  // first: no signal is lost between Start and Run
   const ServerOptions options;
-  GenerateService& service;
+  ModelRegistry& models;
   Router router;
-  std::atomic<bool> leaving{false};
   std::unique_ptr<HttpServer> http;  // last: its replies use what stands above
 };
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
-                                              GenerateService& service, Metrics& metrics) {
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, ModelRegistry& models,
+                                              Metrics& metrics) {
   if (!IsLoopback(options.http.host) && options.api_keys.empty() && !options.insecure) {
     return FailedPrecondition(fmt::format(
         "host: {} can be reached from other machines, and there is no API key; give one, or say "
@@ -188,7 +190,7 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                   [](const std::string& key) { return key.empty(); })) {
     return InvalidArgument("api_keys: a key is empty");
   }
-  auto impl = std::make_unique<Impl>(options, service, metrics);
+  auto impl = std::make_unique<Impl>(options, models, metrics);
   TANDEM_ASSIGN_OR_RETURN(impl->http, HttpServer::Start(options.http, impl->router));
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

@@ -1,12 +1,16 @@
-// Server: the HTTP face of a GenerateService: OpenAI and KServe routes, health, metrics, keys, and
+// Server: the HTTP face of the models: OpenAI and KServe routes, health, metrics, keys, and
 // an orderly end. Owned by main(); Start and Run on one thread, Shutdown on any.
 //
 //   auto engine_client = MakeEngineClient(*engine);          // the engine is Start()ed
 //   auto codec = LoadTextCodec(model_dir);
 //   auto defaults = LoadGenerationDefaults(model_dir);
 //   Metrics metrics;
-//   GenerateService service(*engine_client, **codec, *defaults, clock, {}, &metrics);
-//   auto server = Server::Start(options, service, metrics);
+//   ModelRegistry models;
+//   models.Add("tandem", std::make_shared<GenerateService>(*engine_client, **codec, *defaults,
+//   clock,
+//                                                          ServiceOptions(), &metrics),
+//              TritonAliases());
+//   auto server = Server::Start(options, models, metrics);
 //   Status end = (*server)->Run();                           // until SIGTERM or SIGINT
 #pragma once
 
@@ -16,10 +20,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "serve/generate_service.h"
 #include "serve/http/http_server.h"
 #include "serve/http/listen.h"
 #include "serve/metrics.h"
+#include "serve/model_registry.h"
 
 namespace tandem::serve {
 
@@ -30,7 +34,6 @@ struct ServerOptions {
   // Host names under which clients may address the server, beside localhost; "*": any. Empty: only
   // a server without keys on a loopback address looks at them.
   std::vector<std::string> allowed_hosts;
-  std::string served_model_name = "tandem";
   size_t openai_body_bytes = 16 << 20;
   size_t kserve_body_bytes = 64 << 20;
   // SIGTERM: not ready at once; for `drain_grace` requests are still taken (a balancer needs a
@@ -41,11 +44,11 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Binds and serves; from here on SIGTERM and SIGINT are for Run(). FAILED_PRECONDITION for a
-  // public address without key or `insecure`; INVALID_ARGUMENT for an empty key; UNAVAILABLE "Port
-  // 8000 is in use; try --port 8001."
-  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options,
-                                               GenerateService& service, Metrics& metrics);
+  // Binds and serves `models` and `metrics`, which outlive the server; from here on SIGTERM and
+  // SIGINT are for Run(). FAILED_PRECONDITION for a public address without key or `insecure`;
+  // INVALID_ARGUMENT for an empty key; UNAVAILABLE "Port 8000 is in use; try --port 8001."
+  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, ModelRegistry& models,
+                                               Metrics& metrics);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

@@ -112,6 +112,24 @@ TEST(ServerTest, StreamsHoldStopStringsBackAcrossChunks) {
   EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
 }
 
+TEST(ServerTest, OffsetsOfAStreamsLogProbsCountCharacters) {
+  const TestServer server;
+  HttpClient client = server.Client();
+  const std::string body = R"({"prompt":"emoji","max_tokens":12,"logprobs":0,"stream":true})";
+  ASSERT_EQ(client.OpenStream(kCompletions, body)->status, 200);
+  std::vector<int64_t> offsets;
+  for (std::string data = client.NextEvent()->value(); data != "[DONE]";
+       data = client.NextEvent()->value()) {
+    const Json json = ParseJson(data).value();
+    const Json* logprobs = json.Find("choices")->AsArray()->front().Find("logprobs");
+    if (logprobs->is_null()) continue;
+    for (const Json& offset : *logprobs->Find("text_offset")->AsArray()) {
+      offsets.push_back(*offset.AsInt());
+    }
+  }
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 1, 1, 2, 3, 4, 5, 6, 6, 6, 6, 7}));
+}
+
 TEST(ServerTest, AConnectionStreamsAgainAndAgain) {
   TestServer server;
   HttpClient client = server.Client();
@@ -314,14 +332,13 @@ TEST(ServerTest, AnEmptyKeyIsNoKey) {
   ServerOptions options;
   options.http.port = 0;
   options.api_keys = {""};
-  EXPECT_EQ(Server::Start(options, server.service, server.metrics).status().code(),
+  EXPECT_EQ(Server::Start(options, server.models, server.metrics).status().code(),
             Code::kInvalidArgument);
 }
 
 TEST(ServerTest, ModelNamesMayHoldASlash) {
-  ServerOptions options;
-  options.served_model_name = "org/model 1";
-  TestServer server({}, options);
+  TestServer server;
+  ASSERT_TRUE(server.models.Add("org/model 1", server.service).ok());
   HttpClient client = server.Client();
   EXPECT_EQ(client.Get("/v1/models/org%2Fmodel%201")->status, 200);
   EXPECT_EQ(client.Get("/v1/models/org/model%201")->status, 200);
@@ -365,11 +382,29 @@ TEST(ServerTest, RefusesAPublicAddressWithoutAKey) {
   ServerOptions options;
   options.http.host = "0.0.0.0";
   options.http.port = 0;
-  const auto refused = Server::Start(options, server.service, server.metrics);
+  const auto refused = Server::Start(options, server.models, server.metrics);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("--insecure"), std::string::npos);
   options.insecure = true;
-  EXPECT_TRUE(Server::Start(options, server.service, server.metrics).ok());
+  EXPECT_TRUE(Server::Start(options, server.models, server.metrics).ok());
+}
+
+TEST(ServerTest, HealthIsRedWithoutProgressAndWhenTheEngineHasFailed) {
+  TestServer server;
+  const auto green = [&] {
+    const bool live = server.Client().Get("/v2/health/live")->status == 200;
+    EXPECT_EQ(server.Client().Get("/health")->status == 200, live);
+    return live;
+  };
+  EXPECT_TRUE(green());
+  server.engine.SetHealth(29.9, {});
+  EXPECT_TRUE(green());
+  server.engine.SetHealth(30.0, {});
+  EXPECT_FALSE(green());
+  server.engine.SetHealth(0.1, {});
+  EXPECT_TRUE(green()) << "it was a long step";
+  server.engine.SetHealth(0.1, Unavailable("the device is lost"));
+  EXPECT_FALSE(green());
 }
 
 TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
@@ -503,7 +538,7 @@ TEST(ServerTest, OptionsReachTheEngine) {
   EXPECT_EQ(request.sampling.min_tokens, 2);
   EXPECT_EQ(request.seed, 11u);
   EXPECT_EQ(request.num_choices, 2);
-  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_TRUE(request.end_ids.empty());
   EXPECT_FALSE(request.use_draft);
   EXPECT_NE(request.constraint, nullptr);
   ASSERT_EQ(request.logit_bias.size(), 1u);
@@ -514,6 +549,40 @@ TEST(ServerTest, OptionsReachTheEngine) {
   const Request greedy = server.engine.last_request();
   EXPECT_TRUE(greedy.sampling.greedy());
   EXPECT_TRUE(greedy.end_ids.empty());
+  ASSERT_EQ(client
+                .Post(kGenerate, R"({"text_input":"x","max_tokens":3,"end_id":-1,
+                                     "stop_words":["</s>"],"bad_words":["</s>"]})")
+                ->status,
+            200);
+  const Request special = server.engine.last_request();
+  EXPECT_EQ(special.end_ids, std::vector<int32_t>{ByteCodec::kEnd});
+  EXPECT_EQ(special.banned_sequences, (std::vector<std::vector<int32_t>>{{ByteCodec::kEnd}}));
+}
+
+TEST(ServerTest, ModelsComeAndGoWhileOthersServe) {
+  // Outlives the server, on whose threads its service ends.
+  FakeEngine second_engine(Paced(milliseconds(1)));
+  TestServer server(Paced(milliseconds(1)));
+  HttpClient client = server.Client();
+  const std::string body =
+      R"({"model":"second","prompt":"endless","max_tokens":200,"stream":true})";
+  EXPECT_EQ(client.Post(kCompletions, body)->status, 404);
+  auto second = std::make_shared<GenerateService>(second_engine, *server.codec,
+                                                  GenerationDefaults(), server.clock);
+  ASSERT_TRUE(server.models.Add("second", std::move(second)).ok());
+  EXPECT_EQ(client.Get("/v2/models/second/ready")->status, 200);
+  const std::string list = client.Get("/v1/models")->body;
+  EXPECT_NE(list.find(R"("id":"tandem")"), std::string::npos);
+  EXPECT_NE(list.find(R"("id":"second")"), std::string::npos);
+  ASSERT_EQ(client.OpenStream(kCompletions, body)->status, 200);
+  EXPECT_EQ(server.engine.open_sequences(), 0);
+  // A removed model is gone for new requests; the open one is answered to its end.
+  ASSERT_TRUE(server.models.Remove("second").ok());
+  EXPECT_EQ(server.Client().Post(kCompletions, body)->status, 404);
+  EXPECT_EQ(server.Client().Get("/v2/models/second/ready")->status, 400);
+  EXPECT_EQ(server.Client().Post(kCompletions, Completion("tandem", 3, false))->status, 200);
+  EXPECT_EQ(ReadStream(client).size(), 200u);
+  EXPECT_EQ(second_engine.open_sequences(), 0);
 }
 
 TEST(ServerTest, MetricsTellWhatHappened) {

@@ -1,5 +1,9 @@
 #include "serve/text_codec.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "text/bad_words.h"
@@ -12,10 +16,15 @@ namespace {
 
 class TokenizerDecoder final : public TextCodec::Decoder {
  public:
-  TokenizerDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool at_start)
-      : detokenizer_(std::move(tokenizer), {.skip_special = true, .at_start = at_start}) {}
+  TokenizerDecoder(std::shared_ptr<const Tokenizer> tokenizer, std::span<const int32_t> prompt)
+      : detokenizer_(std::move(tokenizer)) {
+    detokenizer_.GoPast(prompt);
+  }
   std::string Push(int32_t token) override { return detokenizer_.Push(token); }
   std::string Flush() override { return detokenizer_.Flush(); }
+  std::unique_ptr<Decoder> Clone() const override {
+    return std::make_unique<TokenizerDecoder>(*this);
+  }
 
  private:
   Detokenizer detokenizer_;
@@ -27,20 +36,20 @@ class BadWordsConstraint final : public TokenConstraint {
   explicit BadWordsConstraint(std::shared_ptr<const BadWords> words)
       : words_(std::move(words)), state_(words_->Start()) {}
 
-  void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) override {
-    words_->Mask(StateBehind(ahead, num_ahead), allowed);
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
+    words_->Mask(StateAfter(ahead), allowed);
   }
   void Commit(const int32_t* tokens, int32_t num_tokens) override {
-    state_ = StateBehind(tokens, num_tokens);
+    state_ = StateAfter({tokens, static_cast<size_t>(num_tokens)});
   }
   std::unique_ptr<TokenConstraint> Clone() const override {
     return std::make_unique<BadWordsConstraint>(*this);
   }
 
  private:
-  int StateBehind(const int32_t* tokens, int32_t num_tokens) const {
+  int StateAfter(std::span<const int32_t> tokens) const {
     int state = state_;
-    for (int32_t i = 0; i < num_tokens; ++i) state = words_->Next(state, tokens[i]);
+    for (const int32_t token : tokens) state = words_->Next(state, token);
     return state;
   }
 
@@ -51,22 +60,39 @@ class BadWordsConstraint final : public TokenConstraint {
 class ModelTextCodec final : public TextCodec {
  public:
   ModelTextCodec(std::shared_ptr<const Tokenizer> tokenizer,
-                 std::shared_ptr<const ChatTemplate> chat)
-      : tokenizer_(std::move(tokenizer)), chat_(std::move(chat)) {}
+                 std::shared_ptr<const ChatTemplate> chat, int64_t model_vocab)
+      : tokenizer_(std::move(tokenizer)),
+        chat_(std::move(chat)),
+        vocab_size_(static_cast<int32_t>(std::min<int64_t>(tokenizer_->VocabSize(), model_vocab))) {
+  }
 
   Result<std::vector<int32_t>> Encode(std::string_view text,
                                       bool add_special_tokens) const override {
-    return tokenizer_->Encode(text, add_special_tokens);
+    TANDEM_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
+                            tokenizer_->Encode(text, add_special_tokens));
+    const auto beyond = std::ranges::find_if(tokens, [this](int32_t id) { return !IsModels(id); });
+    if (beyond == tokens.end()) return tokens;
+    return InvalidArgument(
+        fmt::format("the text spells the token \"{}\" ({}), which this model has not: its "
+                    "vocabulary goes from 0 to {}",
+                    tokenizer_->TokenBytes(*beyond), *beyond, vocab_size_ - 1));
   }
-  std::unique_ptr<Decoder> NewDecoder(bool at_start) const override {
-    return std::make_unique<TokenizerDecoder>(tokenizer_, at_start);
+  std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt) const override {
+    return std::make_unique<TokenizerDecoder>(tokenizer_, prompt);
   }
   std::string TokenBytes(int32_t token) const override {
     return std::string(tokenizer_->TokenBytes(token));
   }
-  int32_t vocab_size() const override { return tokenizer_->VocabSize(); }
+  int32_t vocab_size() const override { return vocab_size_; }
+  std::optional<int32_t> SpecialToken(std::string_view name) const override {
+    const std::optional<int32_t> id = tokenizer_->SpecialId(name);
+    return id && IsModels(*id) ? id : std::nullopt;
+  }
   std::vector<int32_t> end_ids() const override {
-    return {tokenizer_->EosIds().begin(), tokenizer_->EosIds().end()};
+    std::vector<int32_t> ids;
+    std::ranges::copy_if(tokenizer_->EosIds(), std::back_inserter(ids),
+                         [this](int32_t id) { return IsModels(id); });
+    return ids;
   }
   Result<std::string> RenderChat(std::string_view messages) const override {
     if (chat_ == nullptr) {
@@ -82,14 +108,22 @@ class ModelTextCodec final : public TextCodec {
   }
 
  private:
+  // A special token's id may lie beyond the model's.
+  bool IsModels(int32_t id) const { return id < vocab_size_; }
+
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<const ChatTemplate> chat_;  // null when the model has none
+  const int32_t vocab_size_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir) {
+Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir,
+                                                 int64_t model_vocab) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Tokenizer> tokenizer, Tokenizer::Load(model_dir));
+  if (const Status fits = tokenizer->FitsVocabulary(model_vocab); !fits.ok()) {
+    return fits.Annotate(model_dir.string());
+  }
   std::shared_ptr<const ChatTemplate> chat;
   Result<std::shared_ptr<const ChatTemplate>> loaded = ChatTemplate::FromModelDir(model_dir);
   if (loaded.ok()) {
@@ -98,7 +132,7 @@ Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& mo
     return loaded.status();
   }
   return std::unique_ptr<TextCodec>(
-      std::make_unique<ModelTextCodec>(std::move(tokenizer), std::move(chat)));
+      std::make_unique<ModelTextCodec>(std::move(tokenizer), std::move(chat), model_vocab));
 }
 
 }  // namespace tandem::serve

@@ -42,24 +42,26 @@ struct TextRequest {
   std::optional<std::vector<int32_t>> tokens;
   std::optional<std::string> messages;  // JSON array for the chat template
 
-  std::optional<int64_t> max_tokens;  // what fits behind the prompt when left out
+  std::optional<int64_t> max_tokens;  // what fits after the prompt when left out
   SamplingFields sampling;
   SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
   std::optional<uint64_t> seed;
   int64_t num_choices = 1;
   int64_t num_top_logprobs = -1;  // as ops::SamplingParams
 
-  std::vector<std::string> stop;       // matched on decoded text; not part of the answer
-  std::vector<std::string> bad_words;  // never generated
+  // Not part of the answer, never generated. Matched on decoded text, and by its id the special
+  // token whose name one is.
+  std::vector<std::string> stop;
+  std::vector<std::string> bad_words;
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
   std::vector<std::pair<std::string, double>> word_bias;  // every token of the word
   std::optional<int64_t> end_id;                          // instead of the model's; -1: none
   bool ignore_eos = false;
   bool use_draft = true;
   std::optional<double> priority;
-  std::optional<Nanos> timeout;  // from the moment the service gets it
+  std::optional<Nanos> timeout;  // from the moment the service gets it; queues count
 
-  bool continues_prompt = false;  // the answer is read behind the prompt: its leading space counts
+  bool continues_prompt = false;  // the answer is read after the prompt: a leading space is kept
   bool stream = false;            // a slow reader of a stream is cut at ServiceLimits::stream_bytes
 };
 
@@ -89,11 +91,15 @@ struct TextEvent {
   Status error;
 };
 
+// One answer, gathered from its events.
 struct TextChoice {
   std::string text;
+  int32_t num_tokens = 0;  // of the text: a stop string's are not among them
   std::vector<TokenPiece> pieces;
   TextFinish finish = TextFinish::kNone;
   Usage usage;
+
+  void Add(TextEvent event, bool keep_pieces = true);
 };
 
 struct TextResult {

@@ -1,6 +1,5 @@
 #include "serve/text_stream.h"
 
-#include <mutex>
 #include <utility>
 
 #include "serve/active_request.h"
@@ -9,7 +8,7 @@
 namespace tandem::serve {
 namespace {
 
-bool TakeLocked(ActiveRequest& request, TextEvent& event) {
+bool TakeLocked(ActiveRequest& request, TextEvent& event) TANDEM_REQUIRES(request.mutex) {
   if (request.pending.empty()) return false;
   event = std::move(request.pending.front());
   request.pending.pop_front();
@@ -25,18 +24,20 @@ TextStream::TextStream(GenerateService& service, std::shared_ptr<ActiveRequest> 
 TextStream::~TextStream() { service_.CancelStream(request_); }
 
 bool TextStream::TryNext(TextEvent& event) {
-  const std::lock_guard lock(request_->mutex);
+  const MutexLock lock(request_->mutex);
   return TakeLocked(*request_, event);
 }
 
 bool TextStream::Next(TextEvent& event) {
-  std::unique_lock lock(request_->mutex);
-  request_->ready.wait(lock, [this] { return request_->ended || !request_->pending.empty(); });
+  MutexLock lock(request_->mutex);
+  request_->ready.Wait(lock, [this]() TANDEM_REQUIRES(request_->mutex) {
+    return request_->ended || !request_->pending.empty();
+  });
   return TakeLocked(*request_, event);
 }
 
 bool TextStream::over() const {
-  const std::lock_guard lock(request_->mutex);
+  const MutexLock lock(request_->mutex);
   return request_->ended && request_->pending.empty();
 }
 

@@ -57,8 +57,11 @@ bool BadWords::Banned(int state, int32_t token) const {
   return false;
 }
 
-void BadWords::Mask(int state, uint32_t* allowed_bits) const {
-  const auto ban = [&](int32_t id) { allowed_bits[id / 32] &= ~(uint32_t{1} << (id % 32)); };
+void BadWords::Mask(int state, std::span<uint32_t> allowed_bits) const {
+  const auto ban = [&](int32_t id) {
+    const auto word = static_cast<size_t>(id / 32);
+    if (word < allowed_bits.size()) allowed_bits[word] &= ~(uint32_t{1} << (id % 32));
+  };
   for (int32_t id : always_banned_) ban(id);
   const std::span<const int32_t> ids = tokenizer_->IdsByBytes();
   for (; state != Start(); state = automaton_.Fallback(state)) {

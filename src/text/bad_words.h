@@ -18,7 +18,7 @@ namespace tandem {
 class BadWords {
  public:
   // Empty words are ignored (as TensorRT-LLM does). Special tokens add no text: they are never
-  // banned and change no state.
+  // banned and change no state (one that is itself a bad word is banned by its id, elsewhere).
   static Result<std::shared_ptr<const BadWords>> Compile(std::shared_ptr<const Tokenizer> tokenizer,
                                                          std::span<const std::string> words);
 
@@ -28,9 +28,9 @@ class BadWords {
   // Whether `token` would complete a word. Steps over the token's bytes.
   bool Banned(int state, int32_t token) const;
   // Clears the bits of banned tokens and leaves all others: bit i % 32 of word i / 32 is token i,
-  // set means allowed. `allowed_bits` covers Tokenizer::VocabSize() tokens. Costs as many steps as
-  // there are banned tokens.
-  void Mask(int state, uint32_t* allowed_bits) const;
+  // set means allowed. Tokens beyond `allowed_bits` are not the model's and are left out. Costs as
+  // many steps as there are banned tokens.
+  void Mask(int state, std::span<uint32_t> allowed_bits) const;
   int NumStates() const { return automaton_.NumStates(); }
 
  private:

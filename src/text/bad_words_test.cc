@@ -25,7 +25,7 @@ TEST(BadWords, MaskEqualsAskingForEveryToken) {
     const auto bad = BadWords::Compile(tokenizer, words).value();
     for (int state = 0; state < bad->NumStates(); ++state) {
       std::vector<uint32_t> bits = AllAllowed(*tokenizer);
-      bad->Mask(state, bits.data());
+      bad->Mask(state, bits);
       for (int32_t id = 0; id < tokenizer->VocabSize(); ++id) {
         ASSERT_EQ(IsSet(bits, id), !bad->Banned(state, id)) << name << " " << state << " " << id;
       }
@@ -85,7 +85,7 @@ TEST(BadWords, EmptyWordsAreIgnored) {
   const auto tokenizer = LoadTestTokenizer("byte_level");
   const auto bad = BadWords::Compile(tokenizer, std::vector<std::string>{"", ""}).value();
   std::vector<uint32_t> bits = AllAllowed(*tokenizer);
-  bad->Mask(bad->Start(), bits.data());
+  bad->Mask(bad->Start(), bits);
   EXPECT_EQ(bits, AllAllowed(*tokenizer));
 }
 
@@ -93,8 +93,24 @@ TEST(BadWords, MaskLeavesOtherBitsAsTheyAre) {
   const auto tokenizer = LoadTestTokenizer("byte_level");
   const auto bad = BadWords::Compile(tokenizer, std::vector<std::string>{"a"}).value();
   std::vector<uint32_t> bits((tokenizer->VocabSize() + 31) / 32, 0);
-  bad->Mask(bad->Start(), bits.data());
+  bad->Mask(bad->Start(), bits);
   EXPECT_EQ(bits, std::vector<uint32_t>(bits.size(), 0));
+}
+
+TEST(BadWords, WritesNoBitBeyondAMaskOfFewerTokens) {
+  const auto tokenizer = LoadTestTokenizer("byte_level");
+  const std::vector<std::string> words = {"a", "stop"};
+  const auto bad = BadWords::Compile(tokenizer, words).value();
+  std::vector<uint32_t> whole = AllAllowed(*tokenizer);
+  std::vector<uint32_t> guarded(whole.size(), ~0u);
+  const int state = bad->Next(bad->Start(), *tokenizer->TokenToId("s"));
+  bad->Mask(state, whole);
+  const size_t model_words = 5;
+  bad->Mask(state, std::span(guarded).first(model_words));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(guarded[i], i < model_words ? whole[i] : ~0u) << i;
+  }
+  EXPECT_NE(whole.back(), ~0u) << "the test wants banned tokens beyond the model's";
 }
 
 TEST(BadWords, RefusesTooManyBytes) {

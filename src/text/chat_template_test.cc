@@ -44,7 +44,7 @@ TEST(ChatTemplate, EmbeddedPairAsksItsQuestion) {
   // The template writes BOS itself, once.
   EXPECT_EQ(ids.front(), target->BosId());
   EXPECT_EQ(std::count(ids.begin(), ids.end(), *target->BosId()), 1);
-  EXPECT_EQ(Decode(target, ids, {.skip_special = false}), prompt);
+  EXPECT_EQ(Decode(target, ids, /*skip_special=*/false), prompt);
 }
 
 TEST(ChatTemplate, IsNotFoundInAModelWithoutOne) {

@@ -62,31 +62,20 @@ std::string Utf8Stream::Flush() {
   return std::exchange(pending_, {}).empty() ? std::string() : std::string(kReplacement);
 }
 
-Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, Options options)
-    : tokenizer_(std::move(tokenizer)), options_(options) {
-  const FirstTokenRule rule = tokenizer_->first_token_rule();
-  strip_space_ = options.at_start && rule == FirstTokenRule::kStripOneSpace;
-  drop_marks_ = options.at_start && rule == FirstTokenRule::kDropWordMarks;
+std::string Detokenizer::Push(int32_t id) {
+  if (skip_special_ && tokenizer_->IsSpecial(id)) return {};
+  const std::string_view bytes = tokenizer_->TokenBytes(id);
+  if (bytes.empty()) return {};
+  return utf8_.Push(std::exchange(at_start_, false) ? tokenizer_->FirstBytes(id) : bytes);
 }
 
-std::string Detokenizer::Push(int32_t id) {
-  if (options_.skip_special && tokenizer_->IsSpecial(id)) return {};
-  std::string_view bytes = tokenizer_->TokenBytes(id);
-  if (std::exchange(drop_marks_, false)) {
-    std::string unmarked(bytes);
-    std::erase(unmarked, ' ');
-    return utf8_.Push(unmarked);
-  }
-  if (strip_space_ && !bytes.empty()) {
-    strip_space_ = false;
-    if (bytes.front() == ' ') bytes.remove_prefix(1);
-  }
-  return utf8_.Push(bytes);
+void Detokenizer::GoPast(std::span<const int32_t> ids) {
+  for (const int32_t id : ids) Push(id);
 }
 
 std::string Decode(const std::shared_ptr<const Tokenizer>& tokenizer, std::span<const int32_t> ids,
-                   Detokenizer::Options options) {
-  Detokenizer detokenizer(tokenizer, options);
+                   bool skip_special) {
+  Detokenizer detokenizer(tokenizer, skip_special);
   std::string text;
   for (int32_t id : ids) text += detokenizer.Push(id);
   return text + detokenizer.Flush();

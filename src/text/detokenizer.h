@@ -1,7 +1,7 @@
 // Token ids back to text, one at a time: Push returns what has become complete, never half a
 // character, and all the pieces together equal decoding the whole at once.
 // A Detokenizer belongs to one sequence and is used by one thread at a time; it shares its
-// Tokenizer.
+// Tokenizer. A copy goes on from the same place.
 #pragma once
 
 #include <cstdint>
@@ -28,30 +28,25 @@ class Utf8Stream {
 
 class Detokenizer {
  public:
-  struct Options {
-    bool skip_special = true;
-    // False when the text continues a prompt: then a leading space is part of it, and stays.
-    bool at_start = true;
-  };
-
-  Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, Options options);
-  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer)
-      : Detokenizer(std::move(tokenizer), Options()) {}
+  explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special = true)
+      : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
 
   std::string Push(int32_t id);
+  // Goes past tokens whose text is shown elsewhere, as that of a prompt: what follows is read after
+  // them, so that its leading space stays and a character they leave unfinished is completed.
+  void GoPast(std::span<const int32_t> ids);
   // What is still held back, at the end of the sequence. Nothing may be pushed afterwards.
   std::string Flush() { return utf8_.Flush(); }
 
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
-  Options options_;
-  bool strip_space_;  // the next byte of the text goes if it is a space
-  bool drop_marks_;   // the next token loses its spaces
+  bool skip_special_;
+  bool at_start_ = true;  // no token has added text
   Utf8Stream utf8_;
 };
 
 // All of `ids` at once.
 std::string Decode(const std::shared_ptr<const Tokenizer>& tokenizer, std::span<const int32_t> ids,
-                   Detokenizer::Options options = {});
+                   bool skip_special = true);
 
 }  // namespace tandem

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -13,9 +15,7 @@ namespace {
 
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
-std::string Stream(const std::shared_ptr<Tokenizer>& tokenizer, const std::vector<int32_t>& ids,
-                   Detokenizer::Options options = {}) {
-  Detokenizer detokenizer(tokenizer, options);
+std::string Stream(Detokenizer detokenizer, std::span<const int32_t> ids) {
   std::string text;
   for (int32_t id : ids) {
     const std::string piece = detokenizer.Push(id);
@@ -36,8 +36,8 @@ TEST(Detokenizer, PiecesEqualTheReferenceDecoding) {
     ASSERT_GT(cases.size(), 10u);
     for (const auto& c : cases) {
       const std::vector<int32_t> ids = c["ids"];
-      EXPECT_EQ(Stream(tokenizer, ids), c["decoded"].get<std::string>()) << name;
-      EXPECT_EQ(Stream(tokenizer, ids, {.skip_special = false}),
+      EXPECT_EQ(Stream(Detokenizer(tokenizer), ids), c["decoded"].get<std::string>()) << name;
+      EXPECT_EQ(Stream(Detokenizer(tokenizer, /*skip_special=*/false), ids),
                 c["decoded_with_special"].get<std::string>())
           << name;
     }
@@ -54,21 +54,62 @@ TEST(Detokenizer, RandomTokensStreamToTheWholeDecoding) {
       for (int32_t& id : ids) id = any(random);
       // The bytes of all tokens at once, in one push.
       std::string bytes;
-      for (int32_t id : ids) bytes += tokenizer->TokenBytes(id);
+      for (int32_t id : ids) {
+        bytes += id == ids.front() && bytes.empty() ? tokenizer->FirstBytes(id)
+                                                    : tokenizer->TokenBytes(id);
+      }
       Utf8Stream whole;
       std::string expected = whole.Push(bytes);
       expected += whole.Flush();
-      EXPECT_EQ(Stream(tokenizer, ids, {.skip_special = false, .at_start = false}), expected);
+      EXPECT_EQ(Stream(Detokenizer(tokenizer, /*skip_special=*/false), ids), expected);
     }
   }
 }
 
-TEST(Detokenizer, KeepsALeadingSpaceWhenItContinuesAPrompt) {
-  for (const char* name : {"metaspace_bytes", "metaspace_decoder"}) {
+TEST(Detokenizer, TextAfterAPromptCompletesTheDecodedWhole) {
+  for (const char* name : kTestTokenizers) {
     const auto tokenizer = LoadTestTokenizer(name);
-    const std::vector<int32_t> ids = tokenizer->Encode("dog", false).value();
-    EXPECT_EQ(Decode(tokenizer, ids), "dog");
-    EXPECT_EQ(Decode(tokenizer, ids, {.at_start = false}), " dog");
+    std::ifstream file(TestTokenizerDir(name) / "cases.json");
+    for (const auto& c : nlohmann::json::parse(file)) {
+      const std::vector<int32_t> ids = c["ids"];
+      const std::string whole = c["decoded"];
+      for (size_t cut = 0; cut <= ids.size(); ++cut) {
+        const auto prompt = std::span(ids).first(cut);
+        Detokenizer detokenizer(tokenizer);
+        // What a prompt leaves unfinished is shown with what follows.
+        std::string shown;
+        for (const int32_t id : prompt) shown += detokenizer.Push(id);
+        Detokenizer after(tokenizer);
+        after.GoPast(prompt);
+        EXPECT_EQ(shown + Stream(after, std::span(ids).subspan(cut)), whole) << name << " " << cut;
+      }
+    }
+  }
+}
+
+TEST(Detokenizer, DropsTheFirstSpaceWhereTheDecoderDoesAndNowhereElse) {
+  const std::map<std::string, bool> drops = {
+      {"byte_level", false},       {"byte_level_gpt2", false}, {"metaspace_bytes", true},
+      {"metaspace_decoder", true}, {"metaspace_kept", false},  {"word_piece", true},
+  };
+  for (const char* name : kTestTokenizers) {
+    const auto tokenizer = LoadTestTokenizer(name);
+    const auto begins_word = [&](int32_t id) {
+      return tokenizer->TokenBytes(id).starts_with(" t");
+    };
+    const auto found = std::ranges::find_if(tokenizer->IdsByBytes(), begins_word);
+    ASSERT_NE(found, tokenizer->IdsByBytes().end()) << name;
+    const std::vector<int32_t> ids = {*found};
+    const std::string word(tokenizer->TokenBytes(*found));
+    const std::string alone = drops.at(name) ? word.substr(1) : word;
+    EXPECT_EQ(Decode(tokenizer, ids), alone) << name;
+    Detokenizer after(tokenizer);
+    after.GoPast(tokenizer->Encode("lazy", true).value());
+    EXPECT_EQ(Stream(after, ids), word) << name;
+    // A prompt of special tokens alone is no text: what follows stands at the start.
+    Detokenizer at_start(tokenizer);
+    at_start.GoPast(std::vector<int32_t>{*tokenizer->BosId()});
+    EXPECT_EQ(Stream(at_start, ids), alone) << name;
   }
 }
 

@@ -60,7 +60,6 @@ Tokenizer::Tokenizer(TextTokenizer* handle, Options options)
   bos_id_ = OptionalId(info.bos_id);
   pad_id_ = OptionalId(info.pad_id);
   eos_ids_.assign(info.eos_ids, info.eos_ids + info.eos_count);
-  first_token_rule_ = static_cast<FirstTokenRule>(info.first_token_rule);
 }
 
 Tokenizer::~Tokenizer() { tandem_text_tokenizer_free(handle_); }
@@ -84,12 +83,34 @@ std::string_view Tokenizer::TokenBytes(int32_t id) const {
   return rust_bridge::Text(tandem_text_tokenizer_token_bytes(handle_, static_cast<uint32_t>(id)));
 }
 
+std::string_view Tokenizer::FirstBytes(int32_t id) const {
+  if (id < 0) return {};
+  return rust_bridge::Text(tandem_text_tokenizer_first_bytes(handle_, static_cast<uint32_t>(id)));
+}
+
 std::optional<int32_t> Tokenizer::TokenToId(std::string_view token) const {
   return OptionalId(tandem_text_tokenizer_token_to_id(handle_, View(token)));
 }
 
 bool Tokenizer::IsSpecial(int32_t id) const {
   return id >= 0 && tandem_text_tokenizer_is_special(handle_, static_cast<uint32_t>(id));
+}
+
+std::optional<int32_t> Tokenizer::SpecialId(std::string_view token) const {
+  const std::optional<int32_t> id = TokenToId(token);
+  return id && IsSpecial(*id) ? id : std::nullopt;
+}
+
+Status Tokenizer::FitsVocabulary(int64_t model_vocab) const {
+  for (auto id = static_cast<int32_t>(std::min<int64_t>(model_vocab, vocab_size_));
+       id < vocab_size_; ++id) {
+    if (IsSpecial(id) || TokenBytes(id).empty()) continue;
+    return InvalidArgument("the tokenizer is not this model's: its token " + std::to_string(id) +
+                           ", " + Printable(TokenBytes(id)) + ", has no row in the model, whose " +
+                           "vocabulary goes from 0 to " + std::to_string(model_vocab - 1) +
+                           "; use the tokenizer that came with it");
+  }
+  return {};
 }
 
 Status Tokenizer::CompatibleWith(const Tokenizer& other) const {
@@ -112,6 +133,24 @@ Status Tokenizer::CompatibleWith(const Tokenizer& other) const {
                            Printable(longer.TokenBytes(id)));
   }
   return {};
+}
+
+std::string Tokenizer::HarmlessDifference(std::string_view ours, const Tokenizer& other,
+                                          std::string_view theirs) const {
+  if (fingerprint_ == other.fingerprint_) return {};
+  std::string text;
+  int32_t renamed = 0;
+  for (int32_t id = 0; id < std::min(vocab_size_, other.vocab_size_); ++id) {
+    if (TokenBytes(id) == other.TokenBytes(id) || ++renamed > 1) continue;
+    text = "special token " + std::to_string(id) + " is " + Printable(TokenBytes(id)) + " in " +
+           std::string(ours) + " and " + Printable(other.TokenBytes(id)) + " in " +
+           std::string(theirs);
+  }
+  if (renamed > 1) text += " (and " + std::to_string(renamed - 1) + " more are renamed)";
+  if (vocab_size_ == other.vocab_size_) return text;
+  if (!text.empty()) text += "; ";
+  return text + std::string(ours) + " has " + std::to_string(vocab_size_) + " tokens, " +
+         std::string(theirs) + " " + std::to_string(other.vocab_size_);
 }
 
 std::span<const int32_t> Tokenizer::IdsByBytes() const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,13 +18,6 @@
 struct TextTokenizer;  // the handle of rust/text
 
 namespace tandem {
-
-// What decoding does with spaces at the start of a text.
-enum class FirstTokenRule : uint32_t {
-  kKeep = 0,
-  kStripOneSpace = 1,  // one space of the text goes (Llama 2)
-  kDropWordMarks = 2,  // every space of the first token goes (decoder Metaspace)
-};
 
 class Tokenizer {
  public:
@@ -50,9 +44,14 @@ class Tokenizer {
   // What the token adds to the decoded bytes; not always whole characters. Empty for an id that
   // stands for none. Lives as long as the tokenizer.
   std::string_view TokenBytes(int32_t id) const;
+  // What it adds when it is the first of a text: some decoders drop its space there.
+  std::string_view FirstBytes(int32_t id) const;
   std::optional<int32_t> TokenToId(std::string_view token) const;
-  // Control tokens and BOS, EOS, PAD, UNK: left out of decoded text by default.
+  // What the tokenizer's files mark special, and the BOS, EOS, PAD and UNK that they name by text:
+  // left out of decoded text by default. An id that the model's configuration alone names is not.
   bool IsSpecial(int32_t id) const;
+  // The special token that is written so.
+  std::optional<int32_t> SpecialId(std::string_view token) const;
 
   // One more than the largest id. A model's own vocabulary may be larger by padding.
   int32_t VocabSize() const { return vocab_size_; }
@@ -61,7 +60,12 @@ class Tokenizer {
   // Every id that ends a generation: those of generation_config.json (else config.json), then the
   // tokenizer's own. Empty when nothing names one.
   std::span<const int32_t> EosIds() const { return eos_ids_; }
-  FirstTokenRule first_token_rule() const { return first_token_rule_; }
+
+  // Whether a model of `model_vocab` rows can have this tokenizer: each ordinary token needs its
+  // row. Special tokens may lie beyond: folders have them whose model was never given the rows (a
+  // pad token added for training, an image's token in a text model); they can neither be drawn nor
+  // be part of a prompt.
+  Status FitsVocabulary(int64_t model_vocab) const;
 
   // Equal when every id has the same bytes and the same specialness.
   uint64_t Fingerprint() const { return fingerprint_; }
@@ -69,6 +73,10 @@ class Tokenizer {
   // named differently, and one side may have further special tokens at the end. Else says what
   // differs first.
   Status CompatibleWith(const Tokenizer& other) const;
+  // What differs all the same between two that are compatible: names of special tokens, numbers of
+  // tokens. `ours` and `theirs` are the owners' names in the sentences; empty when nothing does.
+  std::string HarmlessDifference(std::string_view ours, const Tokenizer& other,
+                                 std::string_view theirs) const;
 
   // Ids of ordinary tokens with bytes, in the order of their bytes; made on first use.
   std::span<const int32_t> IdsByBytes() const;
@@ -84,7 +92,6 @@ class Tokenizer {
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> pad_id_;
   std::vector<int32_t> eos_ids_;
-  FirstTokenRule first_token_rule_ = FirstTokenRule::kKeep;
   std::unique_ptr<SortedIds> sorted_;
 };
 

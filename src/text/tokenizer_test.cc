@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -15,25 +14,20 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "tandem_text_XXXXXX";
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-  void Write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-  }
+std::shared_ptr<Tokenizer> LoadWithExtra(const TemporaryFolder& folder) {
+  WriteTokenizerWithExtra(folder);
+  return Tokenizer::Load(folder.path()).value();
+}
 
- private:
-  std::filesystem::path path_;
-};
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+// The tokenizer byte_level, whose special token <|eot|> is called <|stop|>.
+std::shared_ptr<Tokenizer> LoadWithRenamed(const TemporaryFolder& folder) {
+  std::string json = ReadFile(TestTokenizerDir("byte_level") / "tokenizer.json");
+  const std::string old_name = "<|eot|>";
+  for (size_t at; (at = json.find(old_name)) != std::string::npos;) {
+    json.replace(at, old_name.size(), "<|stop|>");
+  }
+  folder.Write("tokenizer.json", json);
+  return Tokenizer::Load(folder.path()).value();
 }
 
 TEST(Tokenizer, PutsBosInFrontOnlyWhenAsked) {
@@ -94,17 +88,45 @@ TEST(Tokenizer, IsCompatibleWithACopyAndWithMoreSpecialTokens) {
   EXPECT_TRUE(tokenizer->CompatibleWith(*LoadTestTokenizer("byte_level")).ok());
 
   TemporaryFolder folder;
-  std::string json = ReadFile(TestTokenizerDir("byte_level") / "tokenizer.json");
-  const std::string eot = R"({"id":2,"content":"<|eot|>")";
-  const size_t at = json.find(eot);
-  ASSERT_NE(at, std::string::npos);
-  json.insert(at, R"({"id":700,"content":"<|extra|>","single_word":false,"lstrip":false,)"
-                  R"("rstrip":false,"normalized":false,"special":true},)");
-  folder.Write("tokenizer.json", json);
-  const auto extended = Tokenizer::Load(folder.path()).value();
+  const auto extended = LoadWithExtra(folder);
   EXPECT_GT(extended->VocabSize(), tokenizer->VocabSize());
   EXPECT_TRUE(tokenizer->CompatibleWith(*extended).ok());
   EXPECT_TRUE(extended->CompatibleWith(*tokenizer).ok());
+}
+
+TEST(Tokenizer, NamesWhatDiffersBetweenCompatibleOnes) {
+  const auto tokenizer = LoadTestTokenizer("byte_level");
+  const auto difference = [&](const Tokenizer& other) {
+    return tokenizer->HarmlessDifference("the target", other, "the draft");
+  };
+  EXPECT_EQ(difference(*LoadTestTokenizer("byte_level")), "");
+  TemporaryFolder more;
+  EXPECT_EQ(difference(*LoadWithExtra(more)), "the target has 628 tokens, the draft 629");
+  TemporaryFolder renamed;
+  const auto other = LoadWithRenamed(renamed);
+  EXPECT_TRUE(tokenizer->CompatibleWith(*other).ok());
+  EXPECT_EQ(difference(*other),
+            R"(special token 2 is "<|eot|>" in the target and "<|stop|>" in the draft)");
+}
+
+TEST(Tokenizer, FitsAModelThatHasARowForEachOrdinaryToken) {
+  TemporaryFolder folder;
+  const auto tokenizer = LoadWithExtra(folder);
+  EXPECT_TRUE(tokenizer->FitsVocabulary(1024).ok());
+  EXPECT_TRUE(tokenizer->FitsVocabulary(629).ok());
+  EXPECT_TRUE(tokenizer->FitsVocabulary(628).ok()) << "the special one may have no row";
+  const Status status = tokenizer->FitsVocabulary(627);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("its token 627, "));
+  EXPECT_THAT(status.message(), HasSubstr("vocabulary goes from 0 to 626"));
+}
+
+TEST(Tokenizer, KnowsTheIdOfASpecialTokenByItsText) {
+  const auto tokenizer = LoadTestTokenizer("metaspace_bytes");
+  EXPECT_EQ(tokenizer->SpecialId("</s>"), 2);
+  EXPECT_EQ(tokenizer->SpecialId("<0x0A>"), std::nullopt) << "an ordinary token";
+  EXPECT_EQ(tokenizer->SpecialId("no token"), std::nullopt);
+  EXPECT_EQ(tokenizer->SpecialId(""), std::nullopt);
 }
 
 TEST(Tokenizer, SaysWhereAnotherTokenizerDiffers) {

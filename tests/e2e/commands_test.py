@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -9,14 +10,14 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import QUESTION, REPOSITORY, TANDEM, answer_key, tandem
+from harness import QUESTION, REPOSITORY, TANDEM, Server, answer_key, tandem
 
 KEY = answer_key()
 PAIR = REPOSITORY / "models/dictionary"
 
 
 class WorkflowTest(unittest.TestCase):
-    """HF folder -> checkpoint -> engine -> answer, by the seeds' own command lines through the old names."""
+    """HF folder -> checkpoint -> engine -> answer, by old command lines through the old names."""
 
     @classmethod
     def setUpClass(cls):
@@ -154,13 +155,21 @@ class BadModelTest(unittest.TestCase):
         data[place : place + 4] = bytes.fromhex("c07f 80ff")  # bf16: NaN, -infinity
         tandem("inspect", self.model, "--check")
         weights.write_bytes(data)
-        for path, name in (
-            (self.model, "transformer.layers.1.mlp.proj.weight (2)"),
-            (weights, "model.layers.1.mlp.down_proj.weight (2)"),
-        ):
+        for path in (self.model, weights):
             done = tandem("inspect", path, "--check", check=False)
             self.assertEqual(done.returncode, 4, done.stderr)
-            self.assertIn(name, done.stderr)
+            self.assertIn("model.layers.1.mlp.down_proj.weight (2)", done.stderr)
+
+    def test_weights_that_cannot_be_read_are_refused_at_once(self):
+        weights = next(self.model.glob("*.safetensors"))
+        weights.unlink()
+        weights.symlink_to(weights.name)
+        self.refused(weights.name, "symbolic links", code=5)
+        weights.unlink()
+        os.mkfifo(weights)
+        self.refused(weights.name, "not a regular file", code=2)
+        done = tandem("inspect", self.model, "--tensors", check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
 
     def test_an_architecture_that_is_not_supported_lists_those_that_are(self):
         self.edit_config(architectures=["MambaForCausalLM"])
@@ -181,6 +190,154 @@ class BadModelTest(unittest.TestCase):
         done = tandem("run", PAIR / "target", self.model, "--input_text", "x", check=False)
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("tokenizer", done.stderr)
+
+
+class ManyPromptsTest(unittest.TestCase):
+    """`run` over a file of prompts, more of them than the queue takes."""
+
+    OPTIONS = ["--max_output_len", 4, "--max_seq_len", 64, "--max_queue_size", 4]
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.work = Path(self.folder.name)
+        self.prompts = self.work / "prompts.csv"
+        self.answers = self.work / "answers.csv"
+        self.partial = self.work / "answers.csv.partial"
+        self.files = ["--input_file", self.prompts, "--output_csv", self.answers]
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def write_prompts(self, count):
+        lines = [f"1,{100 + i},{200 + i}" for i in range(count)]
+        self.prompts.write_text("\r\n".join(lines))  # as a spreadsheet writes them
+        return lines
+
+    def test_the_queue_is_fed_and_the_order_kept(self):
+        lines = self.write_prompts(40)
+        done = json.loads(tandem("run", *self.files, *self.OPTIONS, "--json").stdout)
+        self.assertEqual([answer["input"] for answer in done], lines)
+        written = self.answers.read_text().splitlines()
+        self.assertEqual(len(written), 40)
+        self.assertFalse(self.partial.exists())
+        for i in (0, 17, 39):
+            self.prompts.write_text(lines[i])
+            tandem("run", *self.files, *self.OPTIONS)
+            self.assertEqual(self.answers.read_text(), written[i] + "\n")
+
+    def test_what_is_finished_is_kept_when_a_prompt_is_refused(self):
+        lines = self.write_prompts(10)
+        lines[6] = ",".join(["7"] * 100)
+        self.prompts.write_text("\n".join(lines))
+        done = tandem("run", *self.files, *self.OPTIONS, "--json", check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        message = json.loads(done.stderr)["error"]["message"]
+        self.assertIn("prompt 6: ", message)
+        self.assertIn(f"the 6 answers before it are in {self.partial}", message)
+        self.assertEqual(len(json.loads(done.stdout)), 6)
+        self.assertEqual(len(self.partial.read_text().splitlines()), 6)
+        self.assertFalse(self.answers.exists())
+
+    def test_what_is_finished_is_kept_when_the_program_is_killed(self):
+        self.write_prompts(200)
+        process = subprocess.Popen(
+            [TANDEM, "run", *map(str, self.files + self.OPTIONS)], stdout=subprocess.PIPE, text=True
+        )
+        for line in process.stdout:
+            if line.startswith("Input [Text 5]"):
+                break
+        process.kill()
+        process.communicate()
+        self.assertGreaterEqual(len(self.partial.read_text().splitlines()), 5)
+        self.assertFalse(self.answers.exists())
+
+    def test_stop_words_leave_token_ids_alone_in_the_file(self):
+        tandem("run", "--input_text", QUESTION, "--stop_words", "zzzzz", "--output_csv", self.answers)
+        ids = self.answers.read_text().strip().split(",")
+        self.assertTrue(all(int(token) >= 0 for token in ids), ids)
+
+
+class LimitsTest(unittest.TestCase):
+    """What the system refuses ends with a sentence and an exit code, never by a signal."""
+
+    def limited(self, prepare, *arguments, **options):
+        done = subprocess.run(
+            [TANDEM, *map(str, arguments)],
+            stderr=subprocess.PIPE,
+            stdout=options.pop("stdout", subprocess.DEVNULL),
+            text=True,
+            timeout=120,
+            preexec_fn=prepare,
+            **options,
+        )
+        self.assertEqual(done.returncode, 5, done.stderr)
+        return done.stderr
+
+    def test_file_size(self):
+        with tempfile.TemporaryDirectory() as folder:
+            error = self.limited(
+                lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 10, 100 << 10)),
+                *["convert", "--model_dir", PAIR / "draft", "--output_dir", Path(folder) / "out"],
+            )
+            self.assertIn("File too large", error)
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_address_space(self):
+        error = self.limited(
+            lambda: resource.setrlimit(resource.RLIMIT_AS, (80 << 20, 80 << 20)),
+            *["run", "--threads", 1, "--input_text", "x"],
+        )
+        self.assertRegex(error, "free|memory")
+
+    def test_descriptors(self):
+        error = self.limited(
+            lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5)), "serve", "--port", 0
+        )
+        self.assertIn("Too many open files", error)
+
+    @unittest.skipUnless(os.geteuid() == 0, "takes another user")
+    def test_threads(self):
+        def prepare():
+            resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+            os.setuid(65534)
+
+        try:
+            error = self.limited(prepare, "plan", "--threads", 8)
+        except PermissionError:
+            self.skipTest("the checkout cannot be read by others")
+        self.assertIn("ulimit -u", error)
+
+    def test_a_full_disk_under_stdout(self):
+        for arguments in (["--help"], ["plan", "--json"], ["run", "--input_text", "x"], ["serve", "--port", 0]):
+            with open("/dev/full", "w") as full:
+                error = self.limited(None, *arguments, stdout=full)
+            self.assertIn("stdout: cannot write: No space left", error)
+
+    def test_closed_streams(self):
+        def close():
+            os.close(0)
+            os.close(1)
+
+        for arguments in (["run", "--input_text", "x"], ["serve", "--port", 0]):
+            self.assertIn("stdout: cannot write", self.limited(close, *arguments))
+
+
+class ServeCommandTest(unittest.TestCase):
+    def test_the_address_is_json_under_json_and_keys_are_read_as_people_write_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = Path(folder) / "keys.txt"
+            keys.write_bytes(b"# ours\r\n\r\nfirst-key\r\n  second-key  \r\n")
+            server = Server("--json", "--api_key_file", keys)
+        try:
+            address = json.loads(server.lines[-1])
+            self.assertEqual(address["port"], server.port)
+            self.assertEqual(address["url"], f"http://127.0.0.1:{server.port}")
+            self.assertEqual(len(server.lines), 1)
+            for key, status in (("first-key", 200), ("second-key", 200), ("#", 401), ("third-key", 401)):
+                headers = {"authorization": f"Bearer {key}"}
+                self.assertEqual(server.request("GET", "/v1/models", headers=headers)[0], status)
+        finally:
+            self.assertEqual(server.stop(), 0)
 
 
 class VerbsTest(unittest.TestCase):
@@ -247,9 +404,12 @@ class VerbsTest(unittest.TestCase):
             config.update(hidden_size=16384, intermediate_size=65536, num_hidden_layers=1000)
             config.update(num_attention_heads=128, num_key_value_heads=128, head_dim=128)
             (Path(folder) / "config.json").write_text(json.dumps(config))
-            done = tandem("plan", "--dummy", Path(folder) / "config.json", check=False)
-        self.assertNotIn(done.returncode, (0, 134))
-        self.assertRegex(done.stderr, r"the weights need [\d.]+ TiB, .* are free")
+            dummy = ["--dummy", Path(folder) / "config.json"]
+            # Those that load say so before they begin to.
+            for verb in (["plan"], ["serve", "--port", 0], ["run", "--input_text", "x"]):
+                done = tandem(*verb, *dummy, check=False)
+                self.assertEqual(done.returncode, 5, done.stderr)
+                self.assertRegex(done.stderr, r"the weights need [\d.]+ TiB, .* are free")
 
 
 if __name__ == "__main__":

@@ -48,13 +48,12 @@ typedef struct TandemTextView {
 } TandemTextView;
 
 typedef struct TandemTextTokenizerInfo {
-  size_t vocab_size;         // one more than the largest id
-  uint64_t fingerprint;      // equal when every id has the same bytes and specialness
-  int64_t bos_id;            // -1: none
-  int64_t pad_id;            // -1: none
-  const uint32_t* eos_ids;   // lives as long as the tokenizer
+  size_t vocab_size;        // one more than the largest id
+  uint64_t fingerprint;     // equal when every id has the same bytes and specialness
+  int64_t bos_id;           // -1: none
+  int64_t pad_id;           // -1: none
+  const uint32_t* eos_ids;  // lives as long as the tokenizer
   size_t eos_count;
-  uint32_t first_token_rule; // 0 keep, 1 strip one leading space, 2 drop the first token's spaces
 } TandemTextTokenizerInfo;
 
 void tandem_text_buffer_free(TandemTextBuffer buffer);
@@ -70,6 +69,8 @@ uint32_t tandem_text_tokenizer_encode(const TextTokenizer* tokenizer, TandemText
 void tandem_text_tokenizer_info(const TextTokenizer* tokenizer, TandemTextTokenizerInfo* out);
 // Empty for an id that stands for no token. Lives as long as the tokenizer.
 TandemTextView tandem_text_tokenizer_token_bytes(const TextTokenizer* tokenizer, uint32_t id);
+// What the token adds when it is the first of a text: some decoders drop its space there.
+TandemTextView tandem_text_tokenizer_first_bytes(const TextTokenizer* tokenizer, uint32_t id);
 bool tandem_text_tokenizer_is_special(const TextTokenizer* tokenizer, uint32_t id);
 // -1: no such token.
 int64_t tandem_text_tokenizer_token_to_id(const TextTokenizer* tokenizer, TandemTextView token);

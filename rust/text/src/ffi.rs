@@ -41,7 +41,6 @@ pub struct TandemTextTokenizerInfo {
     pad_id: i64,
     eos_ids: *const u32,
     eos_count: usize,
-    first_token_rule: u32,
 }
 
 impl TandemTextView {
@@ -183,7 +182,6 @@ pub unsafe extern "C" fn tandem_text_tokenizer_info(
         pad_id: tokenizer.pad().map_or(-1, i64::from),
         eos_ids: eos.as_ptr(),
         eos_count: eos.len(),
-        first_token_rule: tokenizer.first_token_rule() as u32,
     });
 }
 
@@ -195,6 +193,20 @@ pub unsafe extern "C" fn tandem_text_tokenizer_token_bytes(
     id: u32,
 ) -> TandemTextView {
     let bytes = (*tokenizer).token_bytes(id);
+    TandemTextView {
+        data: bytes.as_ptr(),
+        len: bytes.len(),
+    }
+}
+
+/// # Safety
+/// `tokenizer` must be live; the view lives as long as it.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_tokenizer_first_bytes(
+    tokenizer: *const TextTokenizer,
+    id: u32,
+) -> TandemTextView {
+    let bytes = (*tokenizer).first_bytes(id);
     TandemTextView {
         data: bytes.as_ptr(),
         len: bytes.len(),

@@ -13,5 +13,4 @@ mod tokenizer;
 
 pub use error::{Error, ErrorCode};
 pub use template::{ChatTemplate, TemplateSet};
-pub use token_bytes::FirstTokenRule;
 pub use tokenizer::TextTokenizer;

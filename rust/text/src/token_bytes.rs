@@ -1,106 +1,205 @@
-//! Token → raw bytes, and the rule for the first token of a text.
+//! Token → raw bytes, inside a text and at its start.
 //!
 //! Decoding is concatenation of these bytes, which is what lets C++ stream text and walk a token
-//! through an automaton byte by byte. It holds for the decoders of generative models: ByteLevel, and
-//! the SentencePiece family (Replace, ByteFallback, Fuse, Strip, Metaspace). Others are refused.
+//! through an automaton byte by byte. It holds for ByteLevel, WordPiece, and the SentencePiece
+//! family (Replace, ByteFallback, Fuse, Strip, Metaspace). Others are refused.
 
 use std::collections::HashMap;
 
+use tokenizers::decoders::wordpiece::cleanup;
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// What happens to spaces at the start of a decoded text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum FirstTokenRule {
-    Keep = 0,
-    /// One space at the start of the text goes (decoder `Strip`, Llama 2).
-    StripOneSpace = 1,
-    /// Every word mark of the first token goes (decoder `Metaspace`).
-    DropWordMarks = 2,
+/// What one decoder does to one token.
+enum Step {
+    ByteLevel(HashMap<char, u8>),
+    Replace {
+        from: String,
+        to: String,
+    },
+    ByteFallback,
+    Strip {
+        content: char,
+        start: usize,
+        stop: usize,
+    },
+    Metaspace {
+        mark: char,
+        first_loses_marks: bool,
+    },
+    WordPiece {
+        prefix: String,
+        cleanup: bool,
+    },
+    /// Of the whole text, which `Fuse` has put together: its first space goes.
+    StripText,
 }
 
 pub struct TokenDecoder {
-    byte_of_char: Option<HashMap<char, u8>>,
-    replacements: Vec<(String, String)>,
-    byte_fallback: bool,
-    joined_by_space: bool,
-    pub first_token: FirstTokenRule,
+    steps: Vec<Step>,
+    is_fused: bool,
+    /// Whether any token has other bytes at the start of a text.
+    pub knows_first: bool,
 }
 
 impl TokenDecoder {
     pub fn new(decoder: Option<&DecoderWrapper>) -> Result<Self> {
-        let mut result = Self {
-            byte_of_char: None,
-            replacements: Vec::new(),
-            byte_fallback: false,
-            joined_by_space: decoder.is_none(),
-            first_token: FirstTokenRule::Keep,
-        };
-        if let Some(decoder) = decoder {
-            result.add(decoder)?;
-        }
-        if result.joined_by_space {
+        let Some(decoder) = decoder else {
             return Err(unsupported("none (tokens joined by spaces)"));
-        }
+        };
+        let mut result = Self {
+            steps: Vec::new(),
+            is_fused: false,
+            knows_first: false,
+        };
+        result.add(decoder)?;
         Ok(result)
     }
 
     fn add(&mut self, decoder: &DecoderWrapper) -> Result<()> {
-        match decoder {
-            DecoderWrapper::ByteLevel(_) => self.byte_of_char = Some(byte_level_alphabet()),
+        let step = match decoder {
             DecoderWrapper::Sequence(sequence) => {
                 for inner in sequence.get_decoders() {
                     self.add(inner)?;
                 }
+                return Ok(());
             }
-            DecoderWrapper::Replace(replace) => self.replacements.push(replace_pair(replace)?),
-            DecoderWrapper::ByteFallback(_) => self.byte_fallback = true,
-            DecoderWrapper::Fuse(_) => {}
-            DecoderWrapper::Strip(strip) => match (strip.content, strip.start, strip.stop) {
-                (_, 0, 0) => {}
-                (' ', 1, 0) => self.first_token = FirstTokenRule::StripOneSpace,
-                _ => return Err(unsupported("Strip of more than one leading space")),
+            DecoderWrapper::Fuse(_) => {
+                self.is_fused = true;
+                return Ok(());
+            }
+            DecoderWrapper::ByteLevel(_) => {
+                self.is_fused = true;
+                Step::ByteLevel(byte_level_alphabet())
+            }
+            DecoderWrapper::Replace(replace) => {
+                let (from, to) = replace_pair(replace)?;
+                Step::Replace { from, to }
+            }
+            DecoderWrapper::ByteFallback(_) => Step::ByteFallback,
+            DecoderWrapper::Strip(strip) if !self.is_fused => Step::Strip {
+                content: strip.content,
+                start: strip.start,
+                stop: strip.stop,
             },
-            DecoderWrapper::Metaspace(metaspace) => {
-                let mark = metaspace.get_replacement().to_string();
-                self.replacements.push((mark, " ".to_owned()));
-                if metaspace.prepend_scheme != PrependScheme::Never {
-                    self.first_token = FirstTokenRule::DropWordMarks;
+            DecoderWrapper::Strip(strip) => match (strip.content, strip.start, strip.stop) {
+                (_, 0, 0) => return Ok(()),
+                (' ', 1, 0) => Step::StripText,
+                _ => {
+                    return Err(unsupported(
+                        "Strip of more than one leading space of a text",
+                    ))
                 }
-            }
-            DecoderWrapper::WordPiece(_) => return Err(unsupported("WordPiece")),
+            },
+            DecoderWrapper::Metaspace(metaspace) if !self.is_fused => Step::Metaspace {
+                mark: metaspace.get_replacement(),
+                first_loses_marks: metaspace.prepend_scheme != PrependScheme::Never,
+            },
+            DecoderWrapper::WordPiece(piece) if !self.is_fused => Step::WordPiece {
+                prefix: piece.prefix.clone(),
+                cleanup: piece.cleanup,
+            },
+            DecoderWrapper::Metaspace(_) => return Err(unsupported("Metaspace after Fuse")),
+            DecoderWrapper::WordPiece(_) => return Err(unsupported("WordPiece after Fuse")),
             DecoderWrapper::BPE(_) => return Err(unsupported("BPEDecoder")),
             DecoderWrapper::CTC(_) => return Err(unsupported("CTC")),
-        }
+        };
+        self.knows_first |= matches!(
+            step,
+            Step::StripText
+                | Step::WordPiece { .. }
+                | Step::Metaspace {
+                    first_loses_marks: true,
+                    ..
+                }
+        );
+        self.steps.push(step);
         Ok(())
     }
 
-    pub fn bytes(&self, token: &str) -> Vec<u8> {
-        if let Some(alphabet) = &self.byte_of_char {
-            let mapped: Option<Vec<u8>> =
-                token.chars().map(|c| alphabet.get(&c).copied()).collect();
-            return mapped.unwrap_or_else(|| token.as_bytes().to_vec());
-        }
+    /// `is_first`: of its text.
+    pub fn bytes(&self, token: &str, is_first: bool) -> Vec<u8> {
         let mut text = token.to_owned();
-        for (from, to) in &self.replacements {
-            text = text.replace(from, to);
+        for (i, step) in self.steps.iter().enumerate() {
+            text = match step {
+                Step::ByteLevel(alphabet) => {
+                    let bytes = text.chars().map(|c| alphabet.get(&c).copied()).collect();
+                    let bytes: Option<Vec<u8>> = bytes;
+                    // Bytes need not be whole characters: only the text's start is looked at later.
+                    let bytes = bytes.unwrap_or_else(|| text.into_bytes());
+                    return self.strip_text(bytes, i, is_first);
+                }
+                Step::Replace { from, to } => text.replace(from, to),
+                Step::ByteFallback => match fallback_byte(&text) {
+                    Some(byte) => return self.strip_text(vec![byte], i, is_first),
+                    None => text,
+                },
+                Step::Strip {
+                    content,
+                    start,
+                    stop,
+                } => strip(&text, *content, *start, *stop).to_owned(),
+                Step::Metaspace {
+                    mark,
+                    first_loses_marks,
+                } => {
+                    let space = if is_first && *first_loses_marks {
+                        ""
+                    } else {
+                        " "
+                    };
+                    text.replace(*mark, space)
+                }
+                Step::WordPiece {
+                    prefix,
+                    cleanup: cleans,
+                } => {
+                    let joined = match text.strip_prefix(prefix.as_str()) {
+                        Some(rest) if !is_first => rest.to_owned(),
+                        None if !is_first => format!(" {text}"),
+                        _ => text,
+                    };
+                    if *cleans {
+                        cleanup(&joined)
+                    } else {
+                        joined
+                    }
+                }
+                Step::StripText => continue,
+            };
         }
-        match self.byte_fallback.then(|| fallback_byte(&text)).flatten() {
-            Some(byte) => vec![byte],
-            None => text.into_bytes(),
-        }
+        self.strip_text(text.into_bytes(), 0, is_first)
     }
+
+    /// The steps from `next` on that look at the whole text.
+    fn strip_text(&self, mut bytes: Vec<u8>, next: usize, is_first: bool) -> Vec<u8> {
+        let strips = |step: &Step| matches!(step, Step::StripText);
+        if is_first && self.steps[next..].iter().any(strips) && bytes.first() == Some(&b' ') {
+            bytes.remove(0);
+        }
+        bytes
+    }
+}
+
+/// At most `start` and `stop` characters off the two ends, while they are `content`.
+fn strip(mut text: &str, content: char, start: usize, stop: usize) -> &str {
+    for _ in 0..start {
+        text = text.strip_prefix(content).unwrap_or(text);
+    }
+    for _ in 0..stop {
+        text = text.strip_suffix(content).unwrap_or(text);
+    }
+    text
 }
 
 fn unsupported(what: &str) -> Error {
     Error::new(
         ErrorCode::Unimplemented,
         format!(
-            "tokenizer.json: decoder {what} is not supported; supported are ByteLevel, Metaspace, \
-             and Sequence of Replace, ByteFallback, Fuse and Strip"
+            "tokenizer.json: decoder {what} is not supported; supported are ByteLevel, WordPiece, \
+             Metaspace, and Sequence of Replace, ByteFallback, Fuse and Strip"
         ),
     )
 }

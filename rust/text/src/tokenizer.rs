@@ -1,6 +1,6 @@
 //! A tokenizer.json with its side files: encode, and a table of what each token id stands for.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::catch_unwind;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use tokenizers::{
 use crate::error::{Error, ErrorCode, Result};
 use crate::model_folder::{read_optional, ModelFolder};
 use crate::split::SafePreTokenizer;
-use crate::token_bytes::{FirstTokenRule, TokenDecoder};
+use crate::token_bytes::TokenDecoder;
 
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// Far above any vocabulary (the largest known has 262,144), far below what a crafted id could ask for.
@@ -33,7 +33,8 @@ pub struct TextTokenizer {
     bytes: Vec<u8>,
     ends: Vec<usize>,
     special: Vec<bool>,
-    first_token: FirstTokenRule,
+    /// Of tokens that have other bytes at the start of a text.
+    first_bytes: HashMap<u32, Vec<u8>>,
     fingerprint: u64,
     bos: Option<u32>,
     eos: Vec<u32>,
@@ -76,10 +77,11 @@ impl TextTokenizer {
         eos.extend(named("eos_token").filter(|id| !eos.contains(id)));
 
         let decoder = TokenDecoder::new(tokenizer.get_decoder())?;
-        let first_token = decoder.first_token;
-        let mut specials: HashSet<u32> = bos.into_iter().chain(pad).chain(eos.clone()).collect();
-        specials.extend(named("unk_token"));
+        // What config.json or generation_config.json alone names by its id may be any word.
+        let specials = ["bos_token", "eos_token", "pad_token", "unk_token"];
+        let specials: HashSet<u32> = specials.into_iter().filter_map(named).collect();
         let table = token_table(&tokenizer, &decoder, &specials)?;
+        let first_bytes = first_bytes(&tokenizer, &decoder, &table);
         let fingerprint = fingerprint(&table);
         let (add_bos, add_eos) = explicit_bos_eos(folder);
         let mut result = Self {
@@ -87,7 +89,7 @@ impl TextTokenizer {
             bytes: Vec::new(),
             ends: Vec::new(),
             special: Vec::new(),
-            first_token,
+            first_bytes,
             fingerprint,
             bos,
             eos,
@@ -144,6 +146,13 @@ impl TextTokenizer {
         &self.bytes[start..end]
     }
 
+    /// What the token adds when it is the first of a text.
+    pub fn first_bytes(&self, id: u32) -> &[u8] {
+        self.first_bytes
+            .get(&id)
+            .map_or_else(|| self.token_bytes(id), Vec::as_slice)
+    }
+
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
         self.pipeline.token_to_id(token)
     }
@@ -153,9 +162,6 @@ impl TextTokenizer {
     }
     pub fn is_special(&self, id: u32) -> bool {
         self.special.get(id as usize).copied().unwrap_or(false)
-    }
-    pub fn first_token_rule(&self) -> FirstTokenRule {
-        self.first_token
     }
     /// Equal when every id has the same bytes and the same specialness.
     pub fn fingerprint(&self) -> u64 {
@@ -221,12 +227,27 @@ fn token_table(
     }
     let mut table = vec![(Vec::new(), false); size];
     for (token, id) in &vocab {
-        table[*id as usize] = (decoder.bytes(token), specials.contains(id));
+        table[*id as usize] = (decoder.bytes(token, false), specials.contains(id));
     }
     for (id, token) in tokenizer.get_added_tokens_decoder() {
         table[id as usize].1 |= token.special;
     }
     Ok(table)
+}
+
+fn first_bytes(
+    tokenizer: &Tokenizer,
+    decoder: &TokenDecoder,
+    table: &[(Vec<u8>, bool)],
+) -> HashMap<u32, Vec<u8>> {
+    if !decoder.knows_first {
+        return HashMap::new();
+    }
+    let vocab = tokenizer.get_vocab(true).into_iter();
+    let first = vocab.map(|(token, id)| (id, decoder.bytes(&token, true)));
+    first
+        .filter(|(id, bytes)| *bytes != table[*id as usize].0)
+        .collect()
 }
 
 /// FNV-1a over length, bytes and specialness of every id.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 const HEADER: &str = include_str!("../include/tandem_text.h");
 const FFI: &str = include_str!("../src/ffi.rs");
 const ERROR: &str = include_str!("../src/error.rs");
-const TOKEN_BYTES: &str = include_str!("../src/token_bytes.rs");
 
 /// C and Rust spellings of a type become one.
 fn canonical(ty: &str) -> String {
@@ -152,16 +151,6 @@ fn codes_agree() {
         assert!(
             HEADER.contains(&format!("  {constant} = {value},")),
             "{constant}"
-        );
-    }
-}
-
-#[test]
-fn first_token_rules_agree() {
-    for (name, value) in [("Keep", 0), ("StripOneSpace", 1), ("DropWordMarks", 2)] {
-        assert!(
-            TOKEN_BYTES.contains(&format!("    {name} = {value},")),
-            "{name}"
         );
     }
 }

@@ -62,7 +62,8 @@ void CpuOps::GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out)
   ForEachPiece(pool_, out.dim(0), 1, static_cast<double>(out.NumElements()),
                [&](const Piece& piece) {
                  for (int64_t i = piece.begin; i < piece.end; ++i) {
-                   std::memcpy(RowOf(out, i), RowOf(x, rows[i]), static_cast<size_t>(bytes));
+                   const int64_t row = rows[i] < x.dim(0) ? rows[i] : 0;
+                   std::memcpy(RowOf(out, i), RowOf(x, row), static_cast<size_t>(bytes));
                  }
                });
 }

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/status.h"
+#include "ops/cuda/context.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -23,9 +25,19 @@ int64_t TokensBound(int64_t tokens) {
   return (tokens + step - 1) / step * step;
 }
 
+// Memory that is refused and a GPU that is lost are kept as the device's failure; what is left can
+// only be a defect of ours.
 void CheckLt(cublasStatus_t status, const char* what) {
-  TANDEM_CHECK(status == CUBLAS_STATUS_SUCCESS,
-               fmt::format("cuBLASLt: {}: status {}", what, static_cast<int>(status)));
+  if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
+    return;
+  std::string message = fmt::format("cuBLASLt: {}: status {}", what, static_cast<int>(status));
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) {
+    KeepFailure(ResourceExhausted(std::move(message)));
+  } else {
+    TANDEM_CHECK(status == CUBLAS_STATUS_EXECUTION_FAILED || status == CUBLAS_STATUS_INTERNAL_ERROR,
+                 message);
+    KeepFailure(Unavailable(std::move(message)));
+  }
 }
 
 cudaDataType_t CudaTypeOf(DType dtype) {
@@ -254,7 +266,9 @@ std::unique_ptr<CublasLt> CublasLt::Load(void* workspace, size_t workspace_bytes
   const Functions* const functions = LoadFunctions();
   if (functions == nullptr) return nullptr;
   cublasLtHandle_t handle = nullptr;
-  if (functions->Create(&handle) != CUBLAS_STATUS_SUCCESS) return nullptr;
+  const cublasStatus_t made = functions->Create(&handle);
+  if (made == CUBLAS_STATUS_ALLOC_FAILED) CheckLt(made, "its handle");
+  if (made != CUBLAS_STATUS_SUCCESS) return nullptr;
   return std::unique_ptr<CublasLt>(
       new CublasLt(std::make_unique<Library>(*functions, handle, workspace, workspace_bytes)));
 }

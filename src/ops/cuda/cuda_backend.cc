@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "base/log.h"
 #include "ops/backend.h"
 #include "ops/cuda/context.cuh"
 #include "ops/cuda/cuda_ops.cuh"
@@ -79,7 +80,7 @@ class CudaBackend final : public Backend {
   int64_t FreeBytes() const override {
     BindThread();
     size_t free = 0, total = 0;
-    CheckCuda(cudaMemGetInfo(&free, &total), "reading free memory");
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();  // none, then
     return static_cast<int64_t>(free);
   }
   void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) override {
@@ -94,13 +95,13 @@ class CudaBackend final : public Backend {
   void Mark(int mark) override {
     CheckCuda(cudaEventRecord(marks_[static_cast<size_t>(mark)], context_.stream), "a mark");
   }
-  void WaitFor(int mark) override {
+  Status WaitFor(int mark) override {
     CheckCuda(cudaEventSynchronize(marks_[static_cast<size_t>(mark)]), "a kernel before a mark");
+    return Failure();
   }
   Status Synchronize() override {
-    const cudaError_t error = cudaStreamSynchronize(context_.stream);
-    if (error == cudaSuccess) return {};
-    return Internal(fmt::format("a kernel failed: {}", cudaGetErrorString(error)));
+    CheckCuda(cudaStreamSynchronize(context_.stream), "a kernel");
+    return Failure();
   }
   std::unique_ptr<Graph> Capture(const std::function<void()>& enqueue) override;
   void Launch(const Graph& graph) override {
@@ -110,8 +111,10 @@ class CudaBackend final : public Backend {
 
   DType KeptFp8(DType /*activations*/) const override { return DType::kF8E4M3; }
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override {
-    return cuda::PackLinear(
-        context_, [this](size_t bytes) { return Allocate(bytes); }, parts, stored);
+    Result<LinearWeight> packed =
+        cuda::PackLinear(context_, [this](size_t bytes) { return Allocate(bytes); }, parts, stored);
+    TANDEM_RETURN_IF_ERROR(Failure());
+    return packed;
   }
   int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
     return cuda::PackedBytes(rows, cols, stored);
@@ -123,22 +126,41 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  // What failed first, if anything has.
+  Status Failure() {
+    if (failure_.ok()) failure_ = cuda::TakeFailure();
+    return failure_;
+  }
+  // Why the runtime refused to allocate; `refused` where it has no memory, and nothing has failed.
+  Status WhyRefused(cudaError_t error, const std::function<std::string()>& refused);
+
   const cuda::Context context_;
   const std::string name_;
   cuda::CudaOps ops_;
   cuda::CudaRoundOps round_;
   std::array<cudaEvent_t, kNumMarks> marks_{};
+  Status failure_;
 };
+
+Status CudaBackend::WhyRefused(cudaError_t error, const std::function<std::string()>& refused) {
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // taken note of
+    return ResourceExhausted(refused());
+  }
+  CheckCuda(error, "an allocation");
+  return Failure();
+}
 
 Result<Buffer> CudaBackend::Allocate(size_t bytes) {
   if (bytes == 0) return Buffer{};
   void* data = nullptr;
-  if (cudaMalloc(&data, bytes) != cudaSuccess) {
-    cudaGetLastError();  // taken note of
-    size_t free = 0, total = 0;
-    cudaMemGetInfo(&free, &total);
-    return ResourceExhausted(fmt::format(
-        "{} bytes of device memory were asked for, {} of {} are free", bytes, free, total));
+  if (const cudaError_t error = cudaMalloc(&data, bytes); error != cudaSuccess) {
+    return WhyRefused(error, [&] {
+      size_t free = 0, total = 0;
+      cudaMemGetInfo(&free, &total);
+      return fmt::format("{} bytes of device memory were asked for, {} of {} are free", bytes, free,
+                         total);
+    });
   }
   CheckCuda(cudaMemsetAsync(data, 0, bytes, context_.stream), "clearing memory");
   return Buffer(data, bytes, device(), FreeDevice);
@@ -147,9 +169,9 @@ Result<Buffer> CudaBackend::Allocate(size_t bytes) {
 Result<Buffer> CudaBackend::AllocatePinned(size_t bytes) {
   if (bytes == 0) return Buffer{};
   void* data = nullptr;
-  if (cudaMallocHost(&data, bytes) != cudaSuccess) {
-    cudaGetLastError();
-    return ResourceExhausted(fmt::format("{} bytes of pinned memory were refused", bytes));
+  if (const cudaError_t error = cudaMallocHost(&data, bytes); error != cudaSuccess) {
+    return WhyRefused(error,
+                      [&] { return fmt::format("{} bytes of pinned memory were refused", bytes); });
   }
   std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
   return Buffer(data, bytes, Device{}, FreePinned);
@@ -160,11 +182,34 @@ std::unique_ptr<Graph> CudaBackend::Capture(const std::function<void()>& enqueue
   enqueue();
   cudaGraph_t graph = nullptr;
   CheckCuda(cudaStreamEndCapture(context_.stream, &graph), "the end of a capture");
+  if (graph == nullptr) return nullptr;
   cuda::ReplaceMemsets(graph);
   cudaGraphExec_t exec = nullptr;
-  CheckCuda(cudaGraphInstantiate(&exec, graph, 0), "a graph's instance");
+  const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
   CheckCuda(cudaGraphDestroy(graph), "a graph");
+  if (made == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // what was recorded can be enqueued kernel by kernel
+    LogWarning("no device memory is left for a graph: steps go on without, and are slower");
+    return nullptr;
+  }
+  CheckCuda(made, "a graph's instance");
+  if (made != cudaSuccess) return nullptr;
   return std::make_unique<CudaGraph>(exec);
+}
+
+// What failed while the backend was made, if anything has.
+Status WhyNotStarted(int device) {
+  const Status failure = cuda::TakeFailure();
+  if (failure.ok()) return {};
+  if (failure.code() != Code::kResourceExhausted) {
+    return failure.Annotate(fmt::format("GPU {} cannot be used", device));
+  }
+  size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();
+  return failure.Annotate(
+      fmt::format("GPU {} has {} of {} bytes free, too few to start with (nvidia-smi shows which "
+                  "programs have the rest)",
+                  device, free, total));
 }
 
 }  // namespace
@@ -190,6 +235,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   cudaDeviceProp properties{};
   CheckCuda(cudaSetDevice(options.device), "choosing the GPU");
   CheckCuda(cudaGetDeviceProperties(&properties, options.device), "the GPU's properties");
+  TANDEM_RETURN_IF_ERROR(WhyNotStarted(options.device));
   if (!cuda::HasKernelsForDevice()) {
     return Unavailable(fmt::format(
         "GPU {} ({}) has compute capability {}.{}; this program holds no kernels for it",
@@ -208,7 +254,9 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   }
   context.batch_invariant = options.batch_invariant;
   CheckCuda(cudaStreamCreateWithFlags(&context.stream, cudaStreamNonBlocking), "a stream");
-  return std::unique_ptr<Backend>(new CudaBackend(context, properties.name));
+  auto backend = std::make_unique<CudaBackend>(context, properties.name);
+  TANDEM_RETURN_IF_ERROR(WhyNotStarted(options.device));
+  return std::unique_ptr<Backend>(std::move(backend));
 }
 
 }  // namespace tandem::ops

@@ -11,9 +11,11 @@ constexpr int kThreads = 128;
 // One block a row and piece of it; Word is the widest type that divides a row.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
-    GatherRowsKernel(const Word* x, const int32_t* rows, int64_t row_words, Word* out) {
+    GatherRowsKernel(const Word* x, int64_t num_rows, const int32_t* rows, int64_t row_words,
+                     Word* out) {
   BeginKernel();
-  const Word* from = x + rows[blockIdx.x] * row_words;
+  const int64_t row = rows[blockIdx.x];
+  const Word* from = x + (row < num_rows ? row : 0) * row_words;
   Word* to = out + blockIdx.x * row_words;
   for (int64_t i = int64_t{blockIdx.y} * kThreads + threadIdx.x; i < row_words;
        i += int64_t{gridDim.y} * kThreads) {
@@ -32,7 +34,8 @@ void CudaOps::GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out
     const dim3 grid(static_cast<unsigned>(out.dim(0)),
                     static_cast<unsigned>(std::min<int64_t>(CeilDiv(words, kThreads), 16)));
     LaunchEarly(context_, "GatherRows", GatherRowsKernel<Word>, grid, kThreads, 0,
-                static_cast<const Word*>(x.data), rows, words, static_cast<Word*>(out.data));
+                static_cast<const Word*>(x.data), x.dim(0), rows, words,
+                static_cast<Word*>(out.data));
   };
   if (bytes % 16 == 0) {
     launch(uint4{});

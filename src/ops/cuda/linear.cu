@@ -15,10 +15,8 @@ constexpr size_t kActivationBytes = kArrangedBytes;
 constexpr int64_t kMaxScales = int64_t{1} << 16;  // tokens whose scales fit
 constexpr int64_t kMaxBias = int64_t{1} << 19;    // rows whose bias fits
 
-void* AllocateOrDie(size_t bytes) {
-  void* data = nullptr;
-  CheckCuda(cudaMalloc(&data, bytes), "the workspace of matrix products");
-  return data;
+void* Allocate(size_t bytes) {
+  return AllocateWorkspace(bytes, "the workspace of matrix products");
 }
 
 LinearArgs ArgsOf(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
@@ -70,10 +68,10 @@ __global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, _
 // Null what neither the library nor our kernel asks for.
 struct LinearRunner::Workspace {
   Workspace(bool for_library, bool for_warpgroups)
-      : activations(for_library || for_warpgroups ? AllocateOrDie(kActivationBytes) : nullptr),
-        library(for_library ? AllocateOrDie(kLibraryBytes) : nullptr),
-        scales(for_library ? AllocateOrDie(kMaxScales * sizeof(float)) : nullptr),
-        bias(for_library ? AllocateOrDie(kMaxBias * sizeof(Bf16)) : nullptr) {}
+      : activations(for_library || for_warpgroups ? Allocate(kActivationBytes) : nullptr),
+        library(for_library ? Allocate(kLibraryBytes) : nullptr),
+        scales(for_library ? Allocate(kMaxScales * sizeof(float)) : nullptr),
+        bias(for_library ? Allocate(kMaxBias * sizeof(Bf16)) : nullptr) {}
   ~Workspace() {
     for (void* data : {activations, library, scales, bias}) cudaFree(data);
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/status.h"
 #include "ops/cuda/context.cuh"
 #include "ops/cuda/memset_nodes.cuh"
 
@@ -67,6 +68,7 @@ TEST(MemsetNodesTest, KernelsInTheirPlaceWriteTheSame) {
   cudaGraphDestroy(graph);
   cudaFree(memory);
   cudaStreamDestroy(stream);
+  EXPECT_TRUE(TakeFailure().ok());
 }
 
 }  // namespace

@@ -14,9 +14,8 @@ constexpr int64_t kBlocksPerSm = 2;
 
 Buffer MakeWorkspace(const Context& context) {
   const auto bytes = static_cast<size_t>(AttentionRunner::WorkspaceBytes(context.batch_invariant));
-  void* data = nullptr;
-  CheckCuda(cudaMalloc(&data, bytes), "the workspace of attention");
-  return Buffer(data, bytes, {Device::Kind::kCuda, context.device},
+  return Buffer(AllocateWorkspace(bytes, "the workspace of attention"), bytes,
+                {Device::Kind::kCuda, context.device},
                 [](void* memory, size_t) { cudaFree(memory); });
 }
 

@@ -81,7 +81,7 @@ CudaSampler::CudaSampler(const Context& context) : context_(context) {
                                  static_cast<int>(SampleSharedBytes(slice))),
             "the shared memory of a sampling kernel");
   if (HasClusters(context)) return;
-  CheckCuda(cudaMalloc(&slices_, kWorkspaceBytes), "the workspace of sampling");
+  slices_ = static_cast<float*>(AllocateWorkspace(kWorkspaceBytes, "the workspace of sampling"));
 }
 
 CudaSampler::~CudaSampler() { cudaFree(slices_); }

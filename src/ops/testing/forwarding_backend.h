@@ -129,7 +129,7 @@ class ForwardingBackend : public Backend {
     inner_.EnqueueCopyToHost(to, from, bytes);
   }
   void Mark(int mark) override { inner_.Mark(mark); }
-  void WaitFor(int mark) override { inner_.WaitFor(mark); }
+  Status WaitFor(int mark) override { return inner_.WaitFor(mark); }
   Status Synchronize() override { return inner_.Synchronize(); }
   std::unique_ptr<Graph> Capture(const std::function<void()>& enqueue) override {
     return inner_.Capture(enqueue);

@@ -25,7 +25,7 @@ struct CostSubject {
 // Sets the models' points in `costs`, up to max_rows; fewer where the measurement takes too long
 // (the table goes on in a line). All models are measured in turn, several times over: what disturbs
 // the machine for a while makes no model look dear beside another. RESOURCE_EXHAUSTED when the
-// backend has no memory for the rows.
+// backend has no memory for the rows; UNAVAILABLE when it has failed.
 Status MeasureCosts(std::span<const CostSubject> subjects, ops::Backend& backend,
                     const Clock& clock, CostTable& costs);
 

@@ -95,8 +95,8 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(const ExecutorCon
       config, backend, std::move(models), meter, std::move(memory), std::move(slots)));
 }
 
-// The memory goes when nothing enqueued works on it any more; what a kernel did wrong was said when
-// its step landed.
+// The memory goes when nothing enqueued works on it any more; what failed was told when its step
+// should have landed.
 DeviceExecutor::~DeviceExecutor() { static_cast<void>(backend_.Synchronize()); }
 
 void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) {
@@ -104,7 +104,8 @@ void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstr
   slots_[static_cast<size_t>(slot)] = {
       .constraint = constraint,
       .draft_lag = static_cast<int32_t>(init.tokens.size()) - init.computed[1]};
-  device_slots_->Add(sampled_, slot, init);
+  const Status added = device_slots_->Add(sampled_, slot, init);
+  if (failure_.ok()) failure_ = added;
 }
 
 void DeviceExecutor::RemoveSequence(int32_t slot) {
@@ -352,11 +353,10 @@ void DeviceExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies)
 
 // ---- Masks ----
 
-// The slots of the step at hand once their drafts are known.
-DeviceMemory::HostDrafts DeviceExecutor::DraftsAtHand() {
+// The slots of the step at hand once their drafts have come to the host.
+DeviceMemory::HostDrafts DeviceExecutor::DraftsAtHand() const {
   const ops::SlotArrays& slots = memory_->round().slots;
   if (config_.on_host) return {slots.records, slots.drafts};
-  backend_.WaitFor(DraftsMarkOf(sampled_));
   return memory_->DraftsOf(sampled_);
 }
 
@@ -407,6 +407,8 @@ void DeviceExecutor::MaskDrafts(const ops::PassBounds& bounds) {
 // The masks of what may follow the tokens of every step before this one and then the drafts.
 void DeviceExecutor::SendMasks(const BatchPlan& plan) {
   SettleLaunched();
+  if (failure_.ok() && !config_.on_host) failure_ = backend_.WaitFor(DraftsMarkOf(sampled_));
+  if (!failure_.ok()) return;  // Land tells it; what lies in the host's memory means nothing
   const DeviceMemory::HostDrafts slots = DraftsAtHand();
   const DeviceMemory::HostMasks host = memory_->MasksOf(sampled_);
   int32_t num_rows = 0;
@@ -467,7 +469,8 @@ void DeviceExecutor::SettleLaunched() {
 void DeviceExecutor::Settle(uint64_t step) {
   if (step < settled_) return;
   settled_ = step + 1;
-  backend_.WaitFor(MarkOf(step));
+  if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
+  if (!failure_.ok()) return;  // what lies in the host's memory is of an earlier step
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
                                              std::to_string(host.status->broken));
@@ -483,9 +486,10 @@ void DeviceExecutor::Settle(uint64_t step) {
   }
 }
 
-void DeviceExecutor::Land(StepResult& result) {
+Status DeviceExecutor::Land(StepResult& result) {
   TANDEM_CHECK(landed_ < sampled_, "no step in flight");
   Settle(landed_);
+  if (!failure_.ok()) return failure_;
   const Step& step = steps_[landed_ % steps_.size()];
   const DeviceMemory::HostResults host = memory_->ResultsOf(landed_);
   result.step = step.number;
@@ -507,6 +511,7 @@ void DeviceExecutor::Land(StepResult& result) {
     result.tokens.insert(result.tokens.end(), tokens, tokens + from.num_tokens);
   }
   ++landed_;
+  return {};
 }
 
 }  // namespace tandem

@@ -50,7 +50,7 @@ class DeviceExecutor final : public Executor {
   void Propose(const BatchPlan& plan) override;
   void Run(const BatchPlan& plan) override;
   void Sample(const BatchPlan& plan) override;
-  void Land(StepResult& result) override;
+  Status Land(StepResult& result) override;
 
  private:
   // What the host keeps of a sequence.
@@ -94,7 +94,7 @@ class DeviceExecutor final : public Executor {
   void TargetForward(const ops::PassBounds& bounds, int32_t max_query_len);
   void DrawAndAccept(const ops::PassBounds& bounds, bool verifies);
   ops::PassBounds BoundsOf(int32_t rows, int32_t max_logits) const;
-  DeviceMemory::HostDrafts DraftsAtHand();
+  DeviceMemory::HostDrafts DraftsAtHand() const;
   std::span<const int32_t> DraftsOf(const DeviceMemory::HostDrafts& slots, int32_t slot) const;
   void CutLookUps(const BatchPlan& plan);
   void MaskDrafts(const ops::PassBounds& bounds);
@@ -130,6 +130,7 @@ class DeviceExecutor final : public Executor {
   uint64_t sampled_ = 0;     // steps launched
   uint64_t settled_ = 0;     // steps whose results have been looked at
   uint64_t landed_ = 0;      // steps taken out
+  Status failure_;           // the device's first, told by Land
 };
 
 }  // namespace tandem

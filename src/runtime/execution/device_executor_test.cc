@@ -30,15 +30,23 @@ class Stream {
   void Mark(int mark) {
     EXPECT_EQ(recording_, nullptr) << "a mark in a graph";
     ++recorded_[static_cast<size_t>(mark)];
-    Enqueue([this, mark] { ++passed_[static_cast<size_t>(mark)]; });
+    Enqueue([this, mark] {
+      ++passed_[static_cast<size_t>(mark)];
+      if (--marks_left_ == 0) lost_ = true;
+    });
   }
-  void WaitFor(int mark) {
+  Status WaitFor(int mark) {
     const auto index = static_cast<size_t>(mark);
-    while (passed_[index] < recorded_[index]) RunOne();
+    while (passed_[index] < recorded_[index] && !lost_) RunOne();
+    return Health();
   }
+  Status Health() const { return lost_ ? Unavailable("a kernel: the device is lost") : Status(); }
+  void Lose() { lost_ = true; }
+  // Nothing runs any more once `count` more marks have passed.
+  void LoseAfterMarks(int count) { marks_left_ = count; }
   void Drain() {
     EXPECT_EQ(recording_, nullptr) << "a wait in a graph";
-    while (!queue_.empty()) RunOne();
+    while (!queue_.empty() && !lost_) RunOne();
   }
   size_t pending() const { return queue_.size(); }
 
@@ -51,6 +59,8 @@ class Stream {
   std::deque<Work> queue_;
   std::deque<Work>* recording_ = nullptr;
   std::array<int, ops::Backend::kNumMarks> recorded_{}, passed_{};
+  int marks_left_ = 0;
+  bool lost_ = false;
 };
 
 class StreamOps final : public ops::SamplingOnlyOps {
@@ -131,11 +141,17 @@ class StreamBackend final : public ops::ForwardingBackend {
       : ForwardingBackend(inner), ops_(stream_, inner.ops()), round_(stream_, inner.round()) {}
   ops::Ops& ops() override { return ops_; }
   ops::RoundOps& round() override { return round_; }
+  Result<Buffer> Allocate(size_t bytes) override {
+    ++allocations_;
+    return inner_.Allocate(bytes);
+  }
   void CopyToDevice(void* to, const void* from, size_t bytes) override {
+    ++synchronizations_;
     stream_.Drain();
     inner_.CopyToDevice(to, from, bytes);
   }
   void CopyToHost(void* to, const void* from, size_t bytes) override {
+    ++synchronizations_;
     stream_.Drain();
     inner_.CopyToHost(to, from, bytes);
   }
@@ -146,11 +162,11 @@ class StreamBackend final : public ops::ForwardingBackend {
     stream_.Enqueue([=, this] { inner_.CopyToHost(to, from, bytes); });
   }
   void Mark(int mark) override { stream_.Mark(mark); }
-  void WaitFor(int mark) override { stream_.WaitFor(mark); }
+  Status WaitFor(int mark) override { return stream_.WaitFor(mark); }
   Status Synchronize() override {
     ++synchronizations_;
     stream_.Drain();
-    return {};
+    return stream_.Health();
   }
   std::unique_ptr<ops::Graph> Capture(const Work& enqueue) override {
     auto graph = std::make_unique<StreamGraph>();
@@ -165,6 +181,8 @@ class StreamBackend final : public ops::ForwardingBackend {
     for (const Work& work : static_cast<const StreamGraph&>(graph).works) stream_.Enqueue(work);
   }
   Stream& stream() { return stream_; }
+  int allocations() const { return allocations_; }
+  // Waits for everything, copies that wait included.
   int synchronizations() const { return synchronizations_; }
   int captures() const { return captures_; }
   int launches() const { return launches_; }
@@ -173,6 +191,7 @@ class StreamBackend final : public ops::ForwardingBackend {
   Stream stream_;
   StreamOps ops_;
   StreamRoundOps round_;
+  int allocations_ = 0;
   int synchronizations_ = 0;
   int captures_ = 0;
   int launches_ = 0;
@@ -203,11 +222,11 @@ class StreamPass final : public ForwardPass {
 // Tokens that are not the one before modulo 5.
 class OtherFifth final : public TokenConstraint {
  public:
-  void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) override {
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
     int32_t last = last_;
-    for (int32_t i = 0; i < num_ahead; ++i) {
-      EXPECT_NE(ahead[i] % 5, last % 5) << "a constraint is never asked about what it forbids";
-      last = ahead[i];
+    for (const int32_t token : ahead) {
+      EXPECT_NE(token % 5, last % 5) << "a constraint is never asked about what it forbids";
+      last = token;
     }
     for (int32_t token = last % 5; token < 48; token += 5) {
       allowed[token / 32] &= ~(1u << (token % 32));
@@ -295,6 +314,42 @@ TEST_P(DeviceExecutorTest, GivesTheTokensOfTheHostsExecutor) {
   EXPECT_EQ(backend_.synchronizations(), 0);
 }
 
+TEST_P(DeviceExecutorTest, ADeviceLostInMidStreamEndsEveryRequest) {
+  for (const int steps : {0, 1, 2, 3, 8, 12}) {
+    StreamBackend backend{TestBackend()};
+    TestSetup setup = Setup(ExecutorKind::kDevice);
+    setup.backend = &backend;
+    setup.wrap_pass = [&backend](std::unique_ptr<ForwardPass> pass) {
+      return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
+    };
+    const auto engine = MakeTestEngine(setup, clock_);
+    if (steps == 0) {
+      backend.stream().Lose();
+    } else {
+      backend.stream().LoseAfterMarks(steps);
+    }
+    size_t num_choices = 0;
+    for (const Request& request : Requests()) {
+      ASSERT_TRUE(engine->Submit(request).ok());
+      num_choices += static_cast<size_t>(request.num_choices);
+    }
+    Outputs outputs;
+    RunToEnd(*engine, outputs, num_choices);
+    size_t failed = 0;
+    for (const auto& [key, output] : outputs) {
+      if (output.finish != FinishReason::kFailed) continue;
+      ++failed;
+      EXPECT_EQ(output.error.code(), Code::kUnavailable);
+      EXPECT_THAT(output.error.message(), testing::HasSubstr("the device is lost"));
+    }
+    EXPECT_GT(failed, 0u);
+    EXPECT_FALSE(engine->Stats().failure.ok());
+    EXPECT_EQ(engine->Stats().kv.referenced_blocks, 0);
+    engine->CheckIntegrity();
+    EXPECT_TRUE(engine->Drain(Nanos(0)));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Streams, DeviceExecutorTest,
     testing::Combine(
@@ -325,7 +380,45 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
     });
 
-// Prompts and lists larger than the pinned memory for one step's patches, or than a patch.
+// The longest lists that are legal go where short ones go.
+TEST(DeviceExecutor, LongListsNeitherAllocateNorWait) {
+  FakeClock clock;
+  StreamBackend backend{TestBackend()};
+  TestSetup setup;
+  setup.options = SmallOptions();
+  setup.options.steps_in_flight = 1;
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 8; ++i) {
+    Request request = SimpleRequest(CountingPrompt(20, i), 20);
+    for (int32_t bias = 0; bias < 1024; ++bias) {
+      request.logit_bias.push_back({(bias * 5 + i) % 48, 0.01f * static_cast<float>(bias % 7)});
+    }
+    for (int32_t ban = 0; ban < 600; ++ban) {
+      request.banned_sequences.push_back({ban % 48, (ban / 48 + i) % 48});
+    }
+    request.end_ids.assign(248, 47);
+    requests.push_back(std::move(request));
+  }
+  setup.options.executor = ExecutorKind::kHost;
+  const auto host = MakeTestEngine(setup, clock);
+  Request longer = requests[0];
+  longer.end_ids.push_back(47);
+  EXPECT_THAT(host->Submit(longer).status().message(), testing::HasSubstr("at most 4096"));
+  const auto expected = RunRequests(*host, requests);
+  setup.options.executor = ExecutorKind::kDevice;
+  setup.backend = &backend;
+  setup.wrap_pass = [&](std::unique_ptr<ForwardPass> pass) {
+    return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
+  };
+  const auto engine = MakeTestEngine(setup, clock);
+  const int allocations = backend.allocations();
+  const auto got = RunRequests(*engine, requests);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens);
+  EXPECT_EQ(backend.allocations(), allocations);
+  EXPECT_EQ(backend.synchronizations(), 0);
+}
+
+// Together more than the pinned memory for one step's patches: starts wait for the device.
 TEST(DeviceExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
   FakeClock clock;
   StreamBackend backend{TestBackend()};

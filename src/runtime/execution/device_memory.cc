@@ -60,9 +60,8 @@ void DeviceMemory::LaySlots(Layout& layout, int64_t vocab) {
   slots.counts = layout.Take<int32_t>(count * vocab);
   slots.sampling = layout.Take<ops::SlotSampling>(count);
   slots.draft_sampling = layout.Take<ops::SlotSampling>(count);
-  lists_ = layout.Take<int32_t>(count * kListValues);
-  patch_bytes_ =
-      sizeof(ops::SlotPatch) + BytesOf<int32_t>(int64_t{slots.max_seq_len} + kListValues);
+  lists_ = layout.Take<int32_t>(count * kMaxListValues);
+  patch_bytes_ = sizeof(ops::SlotPatch) + BytesOf<int32_t>(slots.max_seq_len + kMaxListValues);
   patch_ = layout.Take<std::byte>(static_cast<int64_t>(patch_bytes_));
 }
 

@@ -13,6 +13,7 @@
 #include "ops/round.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/executor_config.h"
+#include "runtime/request/validate_request.h"
 
 namespace tandem {
 
@@ -26,11 +27,11 @@ class DeviceMemory {
   static int64_t Bytes(const ExecutorConfig& config, int64_t target_vocab, int64_t draft_vocab);
 
   const ops::Round& round() const { return round_; }
-  // Longest patch of a slot, and the values of its lists that travel in it.
+  // Longest patch of a slot, with its tokens and lists.
   size_t patch_bytes() const { return patch_bytes_; }
   std::byte* patch() const { return patch_; }
-  int32_t* Lists(int32_t slot) const { return lists_ + int64_t{slot} * kListValues; }
-  static constexpr int32_t kListValues = 1024;
+  // Room for a request's lists, [kMaxListValues].
+  int32_t* Lists(int32_t slot) const { return lists_ + int64_t{slot} * kMaxListValues; }
 
   // A plan travels in one copy: from its pinned twin to the device, as long as its blocks reach.
   struct HostPlan {
@@ -81,7 +82,7 @@ class DeviceMemory {
   ops::Round round_;
   size_t patch_bytes_ = 0;
   std::byte* patch_ = nullptr;
-  int32_t* lists_ = nullptr;  // [max_slots, kListValues]
+  int32_t* lists_ = nullptr;  // [max_slots, kMaxListValues]
   // Pieces that are copied as a whole.
   std::byte* plan_ = nullptr;     // header, items, blocks
   std::byte* drafts_ = nullptr;   // records, drafts

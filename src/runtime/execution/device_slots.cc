@@ -15,10 +15,7 @@ constexpr size_t kArenaBytes = size_t{1} << 20;
 }  // namespace
 
 DeviceSlots::DeviceSlots(const DeviceMemory& memory, ops::Backend& backend, int32_t max_launched)
-    : memory_(memory),
-      backend_(backend),
-      arenas_(static_cast<size_t>(max_launched)),
-      long_lists_(static_cast<size_t>(memory.round().slots.max_slots)) {}
+    : memory_(memory), backend_(backend), arenas_(static_cast<size_t>(max_launched)) {}
 
 Result<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(const DeviceMemory& memory,
                                                          ops::Backend& backend,
@@ -31,15 +28,14 @@ Result<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(const DeviceMemory& mem
   return slots;
 }
 
-std::byte* DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
+Result<std::byte*> DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
   Arena& arena = arenas_[step % arenas_.size()];
   if (arena.step != step) {
     arena.step = step;
     arena.used = 0;
   }
   if (arena.used + bytes > arena.pinned.bytes()) {
-    const Status status = backend_.Synchronize();
-    TANDEM_CHECK(status.ok(), status.message());
+    TANDEM_RETURN_IF_ERROR(backend_.Synchronize());
     arena.used = 0;
   }
   std::byte* place = arena.pinned.As<std::byte>() + arena.used;
@@ -47,7 +43,7 @@ std::byte* DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
   return place;
 }
 
-void DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
+Status DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   const ops::SlotArrays& slots = memory_.round().slots;
   TANDEM_CHECK(static_cast<int32_t>(init.tokens.size()) <= slots.max_seq_len,
                "longer than max_seq_len");
@@ -61,15 +57,14 @@ void DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   patch.record.computed[1] = init.computed[1];
   patch.record.ended = 0;
   patch.sampling.params = init.sampling;
-  PlaceLists(slot, init, patch.sampling);
   patch.lists = memory_.Lists(slot);
-  const bool fits = init.lists.size() <= DeviceMemory::kListValues;
-  patch.num_values = fits ? static_cast<int32_t>(init.lists.size()) : 0;
+  PlaceLists(patch.lists, init, patch.sampling);
+  patch.num_values = static_cast<int32_t>(init.lists.size());
 
   const size_t token_bytes = init.tokens.size() * sizeof(int32_t);
   const size_t bytes =
       sizeof(patch) + token_bytes + static_cast<size_t>(patch.num_values) * sizeof(int32_t);
-  std::byte* pinned = TakePinned(step, bytes);
+  TANDEM_ASSIGN_OR_RETURN(std::byte* const pinned, TakePinned(step, bytes));
   std::memcpy(pinned, &patch, sizeof(patch));
   std::memcpy(pinned + sizeof(patch), init.tokens.data(), token_bytes);
   if (patch.num_values > 0) {
@@ -78,22 +73,13 @@ void DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   }
   backend_.EnqueueCopyToDevice(memory_.patch(), pinned, bytes);
   backend_.round().StartSlot(slots, reinterpret_cast<const ops::SlotPatch*>(memory_.patch()));
+  return {};
 }
 
-// Points the sampling record to where the lists will lie.
-void DeviceSlots::PlaceLists(int32_t slot, const SlotInit& init, ops::SlotSampling& sampling) {
-  int32_t* base = memory_.Lists(slot);
-  if (init.lists.size() > DeviceMemory::kListValues) {
-    Buffer& own = long_lists_[static_cast<size_t>(slot)];
-    const size_t bytes = init.lists.size() * sizeof(int32_t);
-    if (own.bytes() < bytes) {
-      Result<Buffer> buffer = backend_.Allocate(bytes);
-      TANDEM_CHECK(buffer.ok(), buffer.status().message());
-      own = std::move(*buffer);
-    }
-    backend_.CopyToDevice(own.data(), init.lists.data(), bytes);
-    base = own.As<int32_t>();
-  }
+// Points the sampling record to `base`, where the lists will lie.
+void DeviceSlots::PlaceLists(const int32_t* base, const SlotInit& init,
+                             ops::SlotSampling& sampling) {
+  TANDEM_CHECK(init.lists.size() <= kMaxListValues, "lists longer than a request may have");
   sampling.end_ids = base;
   sampling.num_end_ids = init.num_end_ids;
   sampling.bias_ids = sampling.end_ids + init.num_end_ids;

@@ -1,6 +1,9 @@
 // DeviceSlots: how sequences enter and leave slots that lie in backend memory. A start is one
 // patch: built in pinned memory, copied and spread out by a kernel, all enqueued. The pinned memory
-// of patches is used again once the step after them has landed. Owned and used by the executor.
+// of patches is used again once the step after them has landed. A patch holds whatever is legal (a
+// prompt of max_seq_len, kMaxListValues values of lists), so a start never allocates; it waits for
+// the device only where the patches before one step are longer than the pinned memory for them.
+// Owned and used by the executor.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +21,15 @@ class DeviceSlots {
  public:
   static Result<std::unique_ptr<DeviceSlots>> Create(const DeviceMemory& memory,
                                                      ops::Backend& backend, int32_t max_launched);
-  // `step`: the next one to be launched; the one max_launched before it has landed.
-  void Add(uint64_t step, int32_t slot, const SlotInit& init);
+  // `step`: the next one to be launched; the one max_launched before it has landed. The error is
+  // the device's failure.
+  Status Add(uint64_t step, int32_t slot, const SlotInit& init);
   void Remove(int32_t slot);
 
  private:
   DeviceSlots(const DeviceMemory& memory, ops::Backend& backend, int32_t max_launched);
-  std::byte* TakePinned(uint64_t step, size_t bytes);
-  void PlaceLists(int32_t slot, const SlotInit& init, ops::SlotSampling& sampling);
+  Result<std::byte*> TakePinned(uint64_t step, size_t bytes);
+  static void PlaceLists(const int32_t* base, const SlotInit& init, ops::SlotSampling& sampling);
 
   const DeviceMemory& memory_;
   ops::Backend& backend_;
@@ -35,8 +39,6 @@ class DeviceSlots {
     size_t used = 0;    // bytes
   };
   std::vector<Arena> arenas_;  // a ring, of the steps that may be launched at once
-  // Lists too long for a patch have memory of their own, kept for the slot's next ones.
-  std::vector<Buffer> long_lists_;  // [max_slots]
 };
 
 }  // namespace tandem

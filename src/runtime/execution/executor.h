@@ -2,12 +2,15 @@
 // computed lengths, block table, sampling record), the models' key-value pools and all workspaces.
 // Engine thread only. Propose, Run and Sample enqueue the parts of a step; Land gives the results
 // of the oldest step in flight, waiting for it if need be. Nothing here allocates in steady state.
+//
+// A device that fails (lost, or refusing memory) shows in Land alone; from then on no step lands.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "base/status.h"
 #include "ops/sampling.h"
 #include "runtime/execution/slot_init.h"
 #include "runtime/request/request.h"
@@ -39,8 +42,9 @@ class Executor {
   virtual void Propose(const BatchPlan& plan) = 0;
   virtual void Run(const BatchPlan& plan) = 0;
   virtual void Sample(const BatchPlan& plan) = 0;
-  // The oldest step whose results have not been taken. `result` is reused between calls.
-  virtual void Land(StepResult& result) = 0;
+  // The oldest step whose results have not been taken. `result` is reused between calls. The error
+  // says how the device failed; after one only RemoveSequence may be called.
+  virtual Status Land(StepResult& result) = 0;
 };
 
 }  // namespace tandem

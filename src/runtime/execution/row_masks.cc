@@ -7,7 +7,7 @@ namespace tandem {
 bool FillRowMask(TokenConstraint& constraint, std::span<const int32_t> ahead, int64_t vocab,
                  std::span<uint32_t> mask) {
   std::ranges::fill(mask, ~0u);
-  constraint.FillMask(ahead.data(), static_cast<int32_t>(ahead.size()), mask.data());
+  constraint.FillMask(ahead, mask);
   // The bits after the vocabulary's last belong to no token.
   const auto in_last_word = static_cast<uint32_t>(vocab % 32);
   if (in_last_word != 0) mask.back() &= (1u << in_last_word) - 1;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,9 +24,10 @@ constexpr int32_t kAllChoices = -1;  // in the place of one choice's number
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
-  // Sets in `allowed` ([vocab / 32] rounded up, pre-set to all ones) the bits of tokens that may
-  // follow the committed tokens and then `ahead` (drafts not yet committed).
-  virtual void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) = 0;
+  // Clears in `allowed` ([vocab / 32] rounded up, pre-set to all ones) the bits of tokens that may
+  // not follow the committed tokens and then `ahead` (drafts not yet committed). A token beyond it
+  // is not the model's and needs no bit.
+  virtual void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) = 0;
   // Tokens that were emitted.
   virtual void Commit(const int32_t* tokens, int32_t num_tokens) = 0;
   // A copy in the same state, for another choice.

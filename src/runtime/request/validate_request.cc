@@ -5,7 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+
+#include "base/reason.h"
+#include "runtime/request/sampling_ranges.h"
 
 namespace tandem {
 namespace {
@@ -14,29 +19,37 @@ constexpr float kMaxFloat = std::numeric_limits<float>::max();
 // Beyond this the arithmetic of penalties overflows long before a client could mean it.
 constexpr float kLargest = 1e6f;
 constexpr size_t kMaxSequences = 4096;  // stop or banned sequences, and tokens of one
+constexpr size_t kMaxLogitBias = 1024;
+
+Status Refuse(std::string_view field, std::string sentence) {
+  return InvalidArgument(std::move(sentence)).WithField(field);
+}
 
 // A NaN is outside every range.
 Status InRange(std::string_view field, double value, double low, double high) {
   if (value >= low && value <= high) return {};
   if (high >= kMaxFloat) {
-    return InvalidArgument(
-        fmt::format("{} must be a number of at least {}; it is {}", field, low, value));
+    return Refuse(field,
+                  fmt::format("{} must be a number of at least {}; it is {}", field, low, value));
   }
-  return InvalidArgument(
-      fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
+  return Refuse(field,
+                fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
 }
 
-Status AboveZero(std::string_view field, double value, double high) {
-  if (value > 0.0 && value <= high) return {};
-  return InvalidArgument(
-      fmt::format("{} must be greater than 0 and at most {}; it is {}", field, high, value));
+Status InRange(const SamplingRange& range, double value) {
+  if (range.Contains(value)) return {};
+  if (range.above_low) {
+    return Refuse(range.name, fmt::format("{} must be greater than {} and at most {}; it is {}",
+                                          range.name, range.low, range.high, value));
+  }
+  return InRange(range.name, value, range.low, range.high);
 }
 
 Status TokensInVocabulary(std::string_view field, std::span<const int32_t> tokens, int64_t vocab) {
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocab) {
-      return InvalidArgument(fmt::format("{} holds token {}; the vocabulary goes from 0 to {}",
-                                         field, token, vocab - 1));
+      return Refuse(field, fmt::format("{} holds token {}; the vocabulary goes from 0 to {}", field,
+                                       token, vocab - 1));
     }
   }
   return {};
@@ -45,62 +58,67 @@ Status TokensInVocabulary(std::string_view field, std::span<const int32_t> token
 Status TokenSequences(std::string_view field, const std::vector<std::vector<int32_t>>& sequences,
                       int64_t vocab) {
   if (sequences.size() > kMaxSequences) {
-    return InvalidArgument(fmt::format("{} holds {} sequences; at most {} are allowed", field,
-                                       sequences.size(), kMaxSequences));
+    return Refuse(field, fmt::format("{} holds {} sequences; at most {} are allowed", field,
+                                     sequences.size(), kMaxSequences));
   }
   for (const std::vector<int32_t>& sequence : sequences) {
     if (sequence.empty() || sequence.size() > kMaxSequences) {
-      return InvalidArgument(fmt::format("{} holds a sequence of {} tokens; 1 to {} are allowed",
-                                         field, sequence.size(), kMaxSequences));
+      return Refuse(field, fmt::format("{} holds a sequence of {} tokens; 1 to {} are allowed",
+                                       field, sequence.size(), kMaxSequences));
     }
     TANDEM_RETURN_IF_ERROR(TokensInVocabulary(field, sequence, vocab));
   }
   return {};
 }
 
-Status Lengths(const Request& request, const RequestLimits& limits) {
+Status Lengths(const Request& request, const AdmissionLimits& limits) {
   if (request.prompt.empty())
-    return InvalidArgument("prompt is empty; it needs at least one token");
+    return Refuse("prompt", "prompt is empty; it needs at least one token");
   if (request.max_tokens < 1) {
-    return InvalidArgument(
-        fmt::format("max_tokens must be at least 1; it is {}", request.max_tokens));
+    return Refuse("max_tokens",
+                  fmt::format("max_tokens must be at least 1; it is {}", request.max_tokens));
   }
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt > limits.max_input_len) {
-    return InvalidArgument(
-        fmt::format("prompt has {} tokens; this server takes at most {} (max_input_len)", prompt,
-                    limits.max_input_len));
+    return Refuse("prompt",
+                  fmt::format("prompt has {} tokens; this server takes at most {} (max_input_len)",
+                              prompt, limits.max_input_len))
+        .WithReason(Reason::kContextLength);
   }
   if (prompt + request.max_tokens > limits.max_seq_len) {
-    return InvalidArgument(fmt::format(
-        "prompt has {} tokens and max_tokens is {}, together {}; max_seq_len of this server is {}",
-        prompt, request.max_tokens, prompt + request.max_tokens, limits.max_seq_len));
+    return Refuse("max_tokens",
+                  fmt::format("prompt has {} tokens and max_tokens is {}, together {}; max_seq_len "
+                              "of this server is {}",
+                              prompt, request.max_tokens, prompt + request.max_tokens,
+                              limits.max_seq_len))
+        .WithReason(Reason::kContextLength);
   }
   return TokensInVocabulary("prompt", request.prompt, limits.vocab_size);
 }
 
 Status Sampling(const Request& request) {
   const ops::SamplingParams& params = request.sampling;
-  TANDEM_RETURN_IF_ERROR(InRange("temperature", params.temperature, 0.0, kLargest));
-  TANDEM_RETURN_IF_ERROR(InRange("top_k", params.top_k, 0, std::numeric_limits<int32_t>::max()));
-  TANDEM_RETURN_IF_ERROR(InRange("top_p", params.top_p, 0.0, 1.0));
-  TANDEM_RETURN_IF_ERROR(InRange("top_p_min", params.top_p_min, 0.0, 1.0));
-  TANDEM_RETURN_IF_ERROR(AboveZero("top_p_decay", params.top_p_decay, 1.0));
-  TANDEM_RETURN_IF_ERROR(InRange("min_p", params.min_p, 0.0, 1.0));
-  TANDEM_RETURN_IF_ERROR(AboveZero("repetition_penalty", params.repetition_penalty, kLargest));
-  TANDEM_RETURN_IF_ERROR(InRange("presence_penalty", params.presence_penalty, -kLargest, kLargest));
-  TANDEM_RETURN_IF_ERROR(
-      InRange("frequency_penalty", params.frequency_penalty, -kLargest, kLargest));
-  TANDEM_RETURN_IF_ERROR(InRange("no_repeat_ngram_size", params.no_repeat_ngram_size, 0,
-                                 std::numeric_limits<int32_t>::max()));
+  const std::pair<SamplingRange, double> values[] = {
+      {SamplingRangeOf("temperature"), params.temperature},
+      {SamplingRangeOf("top_k"), params.top_k},
+      {SamplingRangeOf("top_p"), params.top_p},
+      {SamplingRangeOf("top_p_min"), params.top_p_min},
+      {SamplingRangeOf("top_p_decay"), params.top_p_decay},
+      {SamplingRangeOf("min_p"), params.min_p},
+      {SamplingRangeOf("repetition_penalty"), params.repetition_penalty},
+      {SamplingRangeOf("presence_penalty"), params.presence_penalty},
+      {SamplingRangeOf("frequency_penalty"), params.frequency_penalty},
+      {SamplingRangeOf("no_repeat_ngram_size"), params.no_repeat_ngram_size},
+  };
+  for (const auto& [range, value] : values) TANDEM_RETURN_IF_ERROR(InRange(range, value));
   TANDEM_RETURN_IF_ERROR(InRange("min_tokens", params.min_tokens, 0, request.max_tokens));
   return InRange("top_logprobs", params.num_top_logprobs, -1, ops::kMaxTopLogprobs);
 }
 
 Status LogitBiases(const Request& request, int64_t vocab) {
-  if (request.logit_bias.size() > kMaxSequences) {
-    return InvalidArgument(fmt::format("logit_bias holds {} tokens; at most {} are allowed",
-                                       request.logit_bias.size(), kMaxSequences));
+  if (request.logit_bias.size() > kMaxLogitBias) {
+    return Refuse("logit_bias", fmt::format("logit_bias holds {} tokens; at most {} are allowed",
+                                            request.logit_bias.size(), kMaxLogitBias));
   }
   for (const LogitBias& bias : request.logit_bias) {
     TANDEM_RETURN_IF_ERROR(TokensInVocabulary("logit_bias", std::span(&bias.token, 1), vocab));
@@ -109,9 +127,24 @@ Status LogitBiases(const Request& request, int64_t vocab) {
   return {};
 }
 
+// Every slot of a device has room for the longest lists that are legal.
+Status ListValues(const Request& request) {
+  size_t banned = 0;
+  for (const std::vector<int32_t>& sequence : request.banned_sequences) banned += sequence.size();
+  const size_t values = request.end_ids.size() + 2 * request.logit_bias.size() + banned +
+                        request.banned_sequences.size();
+  if (values <= kMaxListValues) return {};
+  return Refuse("bad_words",
+                fmt::format("bad_words holds {} tokens in {} sequences, end_ids {} and logit_bias "
+                            "{}: tokens, sequences "
+                            "and numbers are together {}; at most {} are allowed",
+                            banned, request.banned_sequences.size(), request.end_ids.size(),
+                            request.logit_bias.size(), values, kMaxListValues));
+}
+
 }  // namespace
 
-Status ValidateRequest(const Request& request, const RequestLimits& limits) {
+Status ValidateRequest(const Request& request, const AdmissionLimits& limits) {
   TANDEM_RETURN_IF_ERROR(Lengths(request, limits));
   TANDEM_RETURN_IF_ERROR(InRange("n", request.num_choices, 1, limits.max_batch_size));
   TANDEM_RETURN_IF_ERROR(InRange("priority", request.priority, 0.0, 1.0));
@@ -119,7 +152,8 @@ Status ValidateRequest(const Request& request, const RequestLimits& limits) {
   TANDEM_RETURN_IF_ERROR(LogitBiases(request, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokensInVocabulary("end_ids", request.end_ids, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("stop", request.stop_sequences, limits.vocab_size));
-  return TokenSequences("bad_words", request.banned_sequences, limits.vocab_size);
+  TANDEM_RETURN_IF_ERROR(TokenSequences("bad_words", request.banned_sequences, limits.vocab_size));
+  return ListValues(request);
 }
 
 }  // namespace tandem

@@ -34,8 +34,9 @@ class Simulation {
     limits.fixed_draft_len = limits.max_draft_len = Below(1, 4);
     limits.draft_model = Below(0, 2) != 0;
     limits.draft_max_positions = 1 << 20;
-    limits.max_launched = Below(1, 4);
-    plans_.resize(static_cast<size_t>(limits.max_launched));
+    steps_in_flight_ = static_cast<uint64_t>(Below(0, 3));
+    limits.max_launched = static_cast<int32_t>(steps_in_flight_) + 1;
+    plans_.resize(steps_in_flight_ + 1);
     const int32_t block_tokens = Below(2, 6);
     longest_ = Below(2, 12) * block_tokens - Below(0, block_tokens - 1);
     longest_ = std::max(longest_, 2);
@@ -148,7 +149,7 @@ class Simulation {
     const bool launched = !plan.batch.empty();
     moved_ = moved_ || launched || !plan.started.empty() || !plan.vacated_slots.empty();
     if (launched) ++launched_;
-    if (launched_ - landed_ > (launched ? plans_.size() - 1 : 0)) Land();
+    if (launched_ - landed_ > (launched ? steps_in_flight_ : 0)) Land();
     std::erase_if(sequences_, [&](const std::unique_ptr<Sequence>& sequence) {
       if (sequence->phase != Phase::kFinished || sequence->InFlightAny()) return false;
       if (sequence->slot >= 0) scheduler_->Release(*sequence);
@@ -193,12 +194,13 @@ class Simulation {
   CostTable costs_;
   std::unique_ptr<KvCache> kv_;
   std::unique_ptr<Scheduler> scheduler_;
+  uint64_t steps_in_flight_ = 0;
   int32_t longest_ = 0;
   int32_t longest_prompt_ = 0;
   bool one_client_ = false;
   std::vector<Ask> asks_;  // still to be sent, last first
   std::vector<std::unique_ptr<Sequence>> sequences_;
-  std::vector<StepPlan> plans_;  // a ring, of the steps that may be launched at once
+  std::vector<StepPlan> plans_;  // a ring
   uint64_t last_id_ = 0;
   uint64_t launched_ = 0;
   uint64_t landed_ = 0;

@@ -357,7 +357,7 @@ TEST_F(DraftSchedulerTest, DoesNotDraftPastTheDraftModelsContext) {
 // Allows everything.
 class NoConstraint final : public TokenConstraint {
  public:
-  void FillMask(const int32_t*, int32_t, uint32_t*) override {}
+  void FillMask(std::span<const int32_t>, std::span<uint32_t>) override {}
   void Commit(const int32_t*, int32_t) override {}
   std::unique_ptr<TokenConstraint> Clone() const override {
     return std::make_unique<NoConstraint>();

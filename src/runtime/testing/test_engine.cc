@@ -183,6 +183,7 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   parts.executor = DeviceExecutor::Create(MakeExecutorConfig(options, limits, backend), backend,
                                           std::move(models), CostMeter{&clock, parts.costs.get()})
                        .value();
+  if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
   return Engine::FromParts(std::move(parts), clock);
 }
 

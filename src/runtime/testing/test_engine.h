@@ -57,6 +57,8 @@ struct TestSetup {
   // What the executor runs on, null: TestBackend; and what is put around each model.
   ops::Backend* backend = nullptr;
   std::function<std::unique_ptr<ForwardPass>(std::unique_ptr<ForwardPass>)> wrap_pass;
+  // What is put around the executor, if anything.
+  std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
 };
 
 // The executor under test: each suite runs once on the host's and once, with the variable

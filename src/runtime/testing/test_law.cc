@@ -68,7 +68,7 @@ void AddLaw(const TestSetup& setup, const Request& request, std::vector<int32_t>
   row.probs = probs.data();
   if (request.constraint) {
     allowed = ~0u;
-    request.constraint->Clone()->FillMask(&context.back(), 1, &allowed);
+    request.constraint->Clone()->FillMask(std::span(context).last(1), std::span(&allowed, 1));
     row.allowed = &allowed;
   }
   ops::SampledToken drawn;
@@ -152,8 +152,8 @@ bool Drafts(const TestSetup& setup, const Request& request) {
   return request.constraint == nullptr || DraftsConstrained(setup.options, TestBackend());
 }
 
-void NoTwins::FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) {
-  const int32_t last = num_ahead > 0 ? ahead[num_ahead - 1] : last_;
+void NoTwins::FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) {
+  const int32_t last = ahead.empty() ? last_ : ahead.back();
   allowed[0] &= ~(1u << last);
 }
 

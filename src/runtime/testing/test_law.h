@@ -50,7 +50,7 @@ bool Drafts(const TestSetup& setup, const Request& request);
 // Tokens other than the one before.
 class NoTwins final : public TokenConstraint {
  public:
-  void FillMask(const int32_t* ahead, int32_t num_ahead, uint32_t* allowed) override;
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override;
   void Commit(const int32_t* tokens, int32_t num_tokens) override;
   std::unique_ptr<TokenConstraint> Clone() const override;
 

@@ -105,7 +105,7 @@ void HttpClient::Close() {
   reused_ = false;
 }
 
-void HttpClient::ShutdownWrite() { ::shutdown(fd_, SHUT_WR); }
+void HttpClient::ShutdownWrite() const { ::shutdown(fd_, SHUT_WR); }
 
 Status HttpClient::Connect() {
   if (fd_ >= 0) return {};

@@ -59,7 +59,7 @@ class HttpClient {
   Status WriteRaw(std::string_view bytes) const;
   Result<std::string> ReadRaw(size_t max_bytes);  // one read; empty at the end
   Result<ClientResponse> ReadResponse();
-  void ShutdownWrite();  // says that nothing more will be sent, and goes on reading
+  void ShutdownWrite() const;  // says that nothing more will be sent, and goes on reading
   void Close();
 
  private:

@@ -192,10 +192,11 @@ TEST(RequestParserTest, BoundsWhatIsNotYetTaken) {
   const std::string endless(1 << 20, 'a');
   std::string fields;
   while (fields.size() < (1 << 20)) fields += "a: b\r\n";
+  const std::string zeros(1 << 20, '0');
   for (const std::string& bytes :
-       {chunked + "1;" + endless, chunked + "0;" + endless, chunked + "0\r\n" + fields,
-        chunked + std::string(1 << 20, '0'), chunked + "0\r\na: " + endless,
-        std::string(kPost) + "a: " + endless}) {
+       {fmt::format("{}1;{}", chunked, endless), fmt::format("{}0;{}", chunked, endless),
+        fmt::format("{}0\r\n{}", chunked, fields), fmt::format("{}{}", chunked, zeros),
+        fmt::format("{}0\r\na: {}", chunked, endless), fmt::format("{}a: {}", kPost, endless)}) {
     Feeder feeder;
     EXPECT_EQ(feeder.Put(bytes, 1000), State::kRefused);
     EXPECT_EQ(feeder.parser.error().status, 431) << feeder.parser.error().message;

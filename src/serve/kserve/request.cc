@@ -73,9 +73,13 @@ struct Tensor {
   std::vector<const Json*> elements;  // checked
 };
 
-const TensorInfo* FindInput(std::string_view model, std::string_view name) {
+bool HasInput(const Model& model, const TensorInfo& info) {
+  return !info.bls_only || model.role == ModelRole::kBls;
+}
+
+const TensorInfo* FindInput(const Model& model, std::string_view name) {
   for (const TensorInfo& info : kInputs) {
-    if (info.name == name && (!info.bls_only || model == "tensorrt_llm_bls")) return &info;
+    if (info.name == name && HasInput(model, info)) return &info;
   }
   return nullptr;
 }
@@ -83,7 +87,8 @@ const TensorInfo* FindInput(std::string_view model, std::string_view name) {
 Status CheckElement(const TensorInfo& info, const Json& value) {
   const auto wrong = [&](std::string_view is_not, std::string_view wanted) {
     return InvalidArgument(fmt::format("unable to parse '{}': attempt to access JSON {} as {}",
-                                       info.name, is_not, wanted));
+                                       info.name, is_not, wanted))
+        .WithField(info.name);
   };
   switch (info.type) {
     case DataType::kString:
@@ -100,7 +105,8 @@ Status CheckElement(const TensorInfo& info, const Json& value) {
       if (*value.AsInt() < std::numeric_limits<int32_t>::min() ||
           *value.AsInt() > std::numeric_limits<int32_t>::max()) {
         return InvalidArgument(
-            fmt::format("unable to parse '{}': the value does not fit INT32", info.name));
+                   fmt::format("unable to parse '{}': the value does not fit INT32", info.name))
+            .WithField(info.name);
       }
       return {};
     case DataType::kUint64:
@@ -111,26 +117,28 @@ Status CheckElement(const TensorInfo& info, const Json& value) {
     case DataType::kFp16:
     case DataType::kUint8:
       return InvalidArgument(fmt::format("input '{}': {} data cannot be given as JSON", info.name,
-                                         DataTypeName(info.type)));
+                                         DataTypeName(info.type)))
+          .WithField(info.name);
   }
   return {};
 }
 
 class BodyReader {
  public:
-  explicit BodyReader(std::string_view model) : model_(model) {}
+  explicit BodyReader(const Model& model) : model_(model) {}
 
   Status Read(const Json& body) {
     for (const JsonMember& member : *body.AsObject()) {
       if (member.name == "id") {
         if (member.value.AsString() == nullptr) {
           return InvalidArgument(
-              "unable to parse 'id': attempt to access JSON non-string as string");
+                     "unable to parse 'id': attempt to access JSON non-string as string")
+              .WithField("id");
         }
         id = *member.value.AsString();
       } else if (member.name == "parameters") {
         if (member.value.AsObject() == nullptr) {
-          return InvalidArgument("Expected 'parameters' to be an object");
+          return InvalidArgument("Expected 'parameters' to be an object").WithField("parameters");
         }
         for (const JsonMember& inner : *member.value.AsObject()) {
           TANDEM_RETURN_IF_ERROR(ReadMember(inner));
@@ -166,15 +174,16 @@ class BodyReader {
     const Json& value = member.value;
     if (value.AsString() == nullptr && value.AsBool() == nullptr && !value.is_number()) {
       return InvalidArgument(
-          fmt::format("parameter '{}' has invalid type. It should be either 'int', "
-                      "'bool', or 'string'.",
-                      member.name));
+                 fmt::format("parameter '{}' has invalid type. It should be either 'int', "
+                             "'bool', or 'string'.",
+                             member.name))
+          .WithField(member.name);
     }
     if (member.name.starts_with("triton_")) {
-      return InvalidArgument(
-          fmt::format("parameter keys starting with 'triton_' are reserved for "
-                      "internal use: '{}'",
-                      member.name));
+      return InvalidArgument(fmt::format("parameter keys starting with 'triton_' are reserved for "
+                                         "internal use: '{}'",
+                                         member.name))
+          .WithField(member.name);
     }
     parameters_[member.name] = &value;
     return {};
@@ -182,7 +191,8 @@ class BodyReader {
 
   Status ReadInput(const TensorInfo& info, const Json& value) {
     if (tensors_.contains(info.name)) {
-      return InvalidArgument(fmt::format("input '{}' already exists in request", info.name));
+      return InvalidArgument(fmt::format("input '{}' already exists in request", info.name))
+          .WithField(info.name);
     }
     Tensor tensor{&info, {}};
     if (const Json::Array* list = value.AsArray()) {
@@ -201,8 +211,9 @@ class BodyReader {
 
   Status WrongShape(const TensorInfo& info) const {
     return InvalidArgument(
-        fmt::format("unexpected shape for input '{}' for model '{}'. Expected [{}]", info.name,
-                    model_, info.is_list ? "1,-1" : "1,1"));
+               fmt::format("unexpected shape for input '{}' for model '{}'. Expected [{}]",
+                           info.name, model_.name, info.is_list ? "1,-1" : "1,1"))
+        .WithField(info.name);
   }
 
   Status CheckRequired() const {
@@ -216,17 +227,17 @@ class BodyReader {
     for (const auto& [name, tensor] : tensors_) {
       got += fmt::format("{}'{}'", got.empty() ? "" : ",", name);
     }
-    const auto most = std::count_if(
-        std::begin(kInputs), std::end(kInputs),
-        [this](const TensorInfo& info) { return !info.bls_only || model_ == "tensorrt_llm_bls"; });
+    const auto most =
+        std::count_if(std::begin(kInputs), std::end(kInputs),
+                      [this](const TensorInfo& info) { return HasInput(model_, info); });
     return InvalidArgument(fmt::format(
         "expected number of inputs between 2 and {} but got {} inputs for model '{}'. Got "
         "input(s) [{}], but missing required input(s) [{}]. Please provide all required "
         "input(s).",
-        most, tensors_.size(), model_, got, missing));
+        most, tensors_.size(), model_.name, got, missing));
   }
 
-  const std::string model_;
+  const Model& model_;
   std::map<std::string_view, Tensor, std::less<>> tensors_;
   std::map<std::string_view, const Json*, std::less<>> parameters_;
 };
@@ -260,18 +271,18 @@ std::vector<std::string> Words(const BodyReader& body, std::string_view name) {
 Status RefuseUnsupported(const BodyReader& body) {
   for (const std::string_view name : {"return_context_logits", "return_generation_logits"}) {
     if (Bool(body, name, false)) {
-      return InvalidArgument(fmt::format("{}: true is not supported by this server", name));
+      return FieldError(name, "true is not supported by this server");
     }
   }
   if (Int(body, "beam_width").value_or(1) != 1) {
-    return InvalidArgument("beam_width: only 1 is supported by this server");
+    return FieldError("beam_width", "only 1 is supported by this server");
   }
   for (const std::string_view name :
        {"decoder_text_input", "image_url_input", "prompt_table_extra_id", "lora_task_id",
         "lora_config", "guided_decoding_guide", "guided_decoding_guide_type"}) {
     const Json* value = body.One(name);
     if (value == nullptr || (value->AsString() != nullptr && value->AsString()->empty())) continue;
-    return InvalidArgument(fmt::format("{}: is not supported by this server", name));
+    return FieldError(name, "is not supported by this server");
   }
   return {};
 }
@@ -280,8 +291,7 @@ Status ReadBias(const BodyReader& body, TextRequest& text) {
   const std::vector<const Json*> words = body.All("embedding_bias_words");
   const std::vector<const Json*> weights = body.All("embedding_bias_weights");
   if (words.size() != weights.size()) {
-    return InvalidArgument(
-        "embedding_bias_weights: must have as many values as embedding_bias_words");
+    return FieldError("embedding_bias_weights", "must have as many values as embedding_bias_words");
   }
   for (size_t i = 0; i < words.size(); ++i) {
     text.word_bias.emplace_back(*words[i]->AsString(), *weights[i]->Number());
@@ -328,9 +338,7 @@ std::string_view DataTypeName(DataType type) {
 std::span<const TensorInfo> Inputs() { return kInputs; }
 std::span<const TensorInfo> Outputs() { return kOutputs; }
 
-bool IsModel(std::string_view name) { return name == "ensemble" || name == "tensorrt_llm_bls"; }
-
-Result<Call> ParseGenerate(std::string_view model, std::string_view body_text) {
+Result<Call> ParseGenerate(const Model& model, std::string_view body_text) {
   JsonLimits limits;
   limits.allow_duplicates = true;  // the rule has its own sentence for them
   Result<Json> json = ParseJson(body_text.empty() ? "{}" : body_text, limits);
@@ -342,7 +350,6 @@ Result<Call> ParseGenerate(std::string_view model, std::string_view body_text) {
   TANDEM_RETURN_IF_ERROR(body.Read(*json));
   TANDEM_RETURN_IF_ERROR(RefuseUnsupported(body));
   Call call;
-  call.model = std::string(model);
   call.id = body.id;
   call.return_log_probs = Bool(body, "return_log_probs", false);
   call.echo_prompt = !Bool(body, "exclude_input_in_output", true);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "serve/model_registry.h"
 #include "serve/text_request.h"
 
 namespace tandem::serve::kserve {
@@ -27,7 +28,6 @@ std::span<const TensorInfo> Inputs();
 std::span<const TensorInfo> Outputs();
 
 struct Call {
-  std::string model;
   std::string id;  // empty: none
   TextRequest text;
   bool return_log_probs = false;
@@ -35,8 +35,6 @@ struct Call {
   bool stream_tokens = true;  // in a stream: an event for each token; else one with everything
 };
 
-bool IsModel(std::string_view name);  // "ensemble", "tensorrt_llm_bls"
-
-Result<Call> ParseGenerate(std::string_view model, std::string_view body);
+Result<Call> ParseGenerate(const Model& model, std::string_view body);
 
 }  // namespace tandem::serve::kserve

@@ -1,8 +1,8 @@
 #include "serve/openai/errors.h"
 
+#include "base/reason.h"
 #include "serve/http/router.h"
 #include "serve/json.h"
-#include "serve/request_builder.h"
 
 namespace tandem::serve::openai {
 namespace {
@@ -17,6 +17,12 @@ std::string_view TypeOf(int status) {
 std::string_view CodeOf(int status) {
   if (status == 401) return "invalid_api_key";
   if (status == 429) return "rate_limit_exceeded";
+  return "";
+}
+
+std::string_view CodeOf(Reason reason) {
+  if (reason == Reason::kContextLength) return "context_length_exceeded";
+  if (reason == Reason::kModelNotFound) return "model_not_found";
   return "";
 }
 
@@ -39,10 +45,8 @@ std::string FormatError(int status, std::string_view message, std::string_view p
 }
 
 std::string FormatStatus(const Status& error) {
-  const std::string_view code = IsContextLengthError(error)       ? "context_length_exceeded"
-                                : error.code() == Code::kNotFound ? "model_not_found"
-                                                                  : "";
-  return FormatError(HttpStatusOf(error.code()), error.message(), FieldOf(error), code);
+  return FormatError(HttpStatusOf(error.code()), error.message(), error.field(),
+                     CodeOf(error.reason()));
 }
 
 HttpHead ErrorHead(const Status& error) {

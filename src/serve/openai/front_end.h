@@ -2,14 +2,14 @@
 // knows.
 #pragma once
 
-#include <string>
+#include <cstddef>
 
-#include "serve/generate_service.h"
 #include "serve/http/router.h"
+#include "serve/model_registry.h"
 
 namespace tandem::serve::openai {
 
-// `service` outlives the router. `model` is the name that requests may give, and /v1/models tells.
-FrontEnd MakeFrontEnd(GenerateService& service, std::string model, size_t body_limit);
+// `models` outlives the router.
+FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit);
 
 }  // namespace tandem::serve::openai

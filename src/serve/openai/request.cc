@@ -8,7 +8,6 @@
 
 #include "serve/field_reader.h"
 #include "serve/json.h"
-#include "serve/request_builder.h"
 
 namespace tandem::serve::openai {
 namespace {
@@ -133,11 +132,12 @@ void ReadStreamOptions(FieldReader& fields, Call& call) {
     return fields.Fail("stream_options",
                        fmt::format("must be an object, not {}", options->KindName()));
   }
+  if (!call.stream) return fields.Fail("stream_options", "is only allowed when stream is true");
   FieldReader inner(*options);
   call.include_usage = inner.Boolean("include_usage").value_or(false);
   call.continuous_usage = inner.Boolean("continuous_usage_stats").value_or(false);
   if (!inner.status().ok()) {
-    fields.Fail("stream_options." + FieldOf(inner.status()), "must be a boolean");
+    fields.Fail("stream_options." + inner.status().field(), "must be a boolean");
   }
 }
 
@@ -292,6 +292,7 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
     TANDEM_ASSIGN_OR_RETURN(options.messages, ReadMessages(body));
     call.prompts.push_back(std::move(options));
   } else {
+    options.continues_prompt = true;
     TANDEM_RETURN_IF_ERROR(ReadPrompts(body, options, call.prompts));
   }
   if (call.prompts.size() > 1 &&

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <span>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "serve/json.h"
-#include "serve/utf8.h"
 
 namespace tandem::serve::openai {
 namespace {
@@ -37,9 +37,10 @@ void WriteChatToken(const TextCodec& codec, int32_t token, float logprob, JsonWr
   writer.EndArray();
 }
 
-void WriteChatLogprobs(const Choice& choice, const TextCodec& codec, JsonWriter& writer) {
+void WriteChatLogprobs(std::span<const TokenPiece> pieces, const TextCodec& codec,
+                       JsonWriter& writer) {
   writer.Key("logprobs").BeginObject().Key("content").BeginArray();
-  for (const TokenPiece& piece : choice.pieces) {
+  for (const TokenPiece& piece : pieces) {
     if (piece.token < 0) continue;
     writer.BeginObject();
     WriteChatToken(codec, piece.token, piece.logprob, writer);
@@ -65,36 +66,37 @@ void WriteTopDictionary(const TokenPiece& piece, const TextCodec& codec, JsonWri
   writer.EndObject();
 }
 
-void WriteCompletionLogprobs(const Choice& choice, const TextCodec& codec, JsonWriter& writer) {
-  std::vector<const TokenPiece*> pieces;
+// `offset`: of the first piece, in characters of the answer's text.
+void WriteCompletionLogprobs(std::span<const TokenPiece> pieces, size_t offset,
+                             const TextCodec& codec, JsonWriter& writer) {
+  std::vector<const TokenPiece*> tokens;
   std::vector<size_t> offsets;
-  size_t offset = choice.text_offset;
-  for (const TokenPiece& piece : choice.pieces) {
+  for (const TokenPiece& piece : pieces) {
     if (piece.token >= 0) {
-      pieces.push_back(&piece);
+      tokens.push_back(&piece);
       offsets.push_back(offset);
     }
-    offset += piece.text.size();
+    offset += CountCharacters(piece.text);
   }
   writer.Key("logprobs").BeginObject().Key("tokens").BeginArray();
-  for (const TokenPiece* piece : pieces) writer.String(TokenKey(codec, piece->token));
+  for (const TokenPiece* piece : tokens) writer.String(TokenKey(codec, piece->token));
   writer.EndArray().Key("token_logprobs").BeginArray();
-  for (const TokenPiece* piece : pieces) writer.Float(piece->logprob);
+  for (const TokenPiece* piece : tokens) writer.Float(piece->logprob);
   writer.EndArray().Key("top_logprobs").BeginArray();
-  for (const TokenPiece* piece : pieces) WriteTopDictionary(*piece, codec, writer);
+  for (const TokenPiece* piece : tokens) WriteTopDictionary(*piece, codec, writer);
   writer.EndArray().Key("text_offset").BeginArray();
   for (const size_t start : offsets) writer.Int(static_cast<int64_t>(start));
   writer.EndArray().EndObject();
 }
 
-void WriteLogprobs(Endpoint endpoint, const Choice& choice, bool wanted, const TextCodec& codec,
-                   JsonWriter& writer) {
+void WriteLogprobs(Endpoint endpoint, std::span<const TokenPiece> pieces, size_t offset,
+                   bool wanted, const TextCodec& codec, JsonWriter& writer) {
   if (!wanted) {
     writer.Key("logprobs").Null();
   } else if (endpoint == Endpoint::kChat) {
-    WriteChatLogprobs(choice, codec, writer);
+    WriteChatLogprobs(pieces, codec, writer);
   } else {
-    WriteCompletionLogprobs(choice, codec, writer);
+    WriteCompletionLogprobs(pieces, offset, codec, writer);
   }
 }
 
@@ -116,16 +118,20 @@ void WriteUsage(const CallUsage& usage, JsonWriter& writer) {
   writer.EndObject();
 }
 
+// As it may have been given: a negative one is a large one without its sign.
+void WriteSeed(const CallUsage& usage, JsonWriter& writer) {
+  writer.Key("seed").Int(static_cast<int64_t>(usage.seed));
+}
+
 void WriteHeader(const ResponseHeader& header, std::string_view object, JsonWriter& writer) {
   writer.Key("id").String(header.id).Key("object").String(object);
   writer.Key("created").Int(header.created).Key("model").String(header.model);
 }
 
-void WriteModel(const std::string& model, int64_t created, int32_t max_seq_len,
-                JsonWriter& writer) {
-  writer.BeginObject().Key("id").String(model).Key("object").String("model");
-  writer.Key("created").Int(created).Key("owned_by").String("tandem");
-  writer.Key("max_model_len").Int(max_seq_len).EndObject();
+void WriteModel(const Model& model, JsonWriter& writer) {
+  writer.BeginObject().Key("id").String(model.name).Key("object").String("model");
+  writer.Key("created").Int(model.created).Key("owned_by").String("tandem");
+  writer.Key("max_model_len").Int(model.service->engine_limits().max_seq_len).EndObject();
 }
 
 void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
@@ -140,25 +146,15 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
   } else {
     writer.Key("text").String(choice.text);
   }
-  WriteLogprobs(header.endpoint, choice, options.logprobs && !choice.pieces.empty(), codec, writer);
+  WriteLogprobs(header.endpoint, choice.pieces, choice.text_offset,
+                options.logprobs && !choice.pieces.empty(), codec, writer);
   WriteFinish(choice.finish, writer);
   writer.EndObject();
 }
 
 }  // namespace
 
-void CallUsage::Add(const Usage& usage, bool is_first) {
-  if (is_first) {
-    prompt_tokens += usage.prompt_tokens;
-    cached_tokens += usage.cached_tokens;
-    if (seed == 0) seed = usage.seed;
-  }
-  completion_tokens += usage.output_tokens;
-  accepted_tokens += usage.drafts_accepted;
-  rejected_tokens += std::max(usage.drafts_proposed - usage.drafts_accepted, 0);
-}
-
-std::string FormatResponse(const ResponseHeader& header, const std::vector<Choice>& choices,
+std::string FormatResponse(const ResponseHeader& header, const std::vector<TextChoice>& answers,
                            const CallUsage& usage, bool logprobs, const TextCodec& codec) {
   const bool is_chat = header.endpoint == Endpoint::kChat;
   std::string out;
@@ -166,21 +162,23 @@ std::string FormatResponse(const ResponseHeader& header, const std::vector<Choic
   writer.BeginObject();
   WriteHeader(header, is_chat ? "chat.completion" : "text_completion", writer);
   writer.Key("choices").BeginArray();
-  for (const Choice& choice : choices) {
-    writer.BeginObject().Key("index").Int(choice.index);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const TextChoice& answer = answers[i];
+    writer.BeginObject().Key("index").Int(static_cast<int64_t>(i));
     if (is_chat) {
       writer.Key("message").BeginObject().Key("role").String("assistant");
-      writer.Key("content").String(choice.text).EndObject();
+      writer.Key("content").String(answer.text).EndObject();
     } else {
-      writer.Key("text").String(choice.text);
+      writer.Key("text").String(answer.text);
     }
-    WriteLogprobs(header.endpoint, choice, logprobs, codec, writer);
-    WriteFinish(choice.finish, writer);
+    WriteLogprobs(header.endpoint, answer.pieces, 0, logprobs, codec, writer);
+    WriteFinish(answer.finish, writer);
     writer.EndObject();
   }
   writer.EndArray();
   WriteUsage(usage, writer);
-  writer.Key("seed").Uint(usage.seed).EndObject();
+  WriteSeed(usage, writer);
+  writer.EndObject();
   return out;
 }
 
@@ -197,7 +195,7 @@ std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
   writer.EndArray();
   if (options.usage != nullptr) {
     WriteUsage(*options.usage, writer);
-    if (choice == nullptr) writer.Key("seed").Uint(options.usage->seed);
+    if (choice == nullptr) WriteSeed(*options.usage, writer);
   } else if (options.null_usage) {
     writer.Key("usage").Null();
   }
@@ -205,19 +203,19 @@ std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
   return out;
 }
 
-std::string FormatModels(const std::string& model, int64_t created, int32_t max_seq_len) {
+std::string FormatModels(const std::vector<ModelPtr>& models) {
   std::string out;
   JsonWriter writer(out);
   writer.BeginObject().Key("object").String("list").Key("data").BeginArray();
-  WriteModel(model, created, max_seq_len, writer);
+  for (const ModelPtr& model : models) WriteModel(*model, writer);
   writer.EndArray().EndObject();
   return out;
 }
 
-std::string FormatModel(const std::string& model, int64_t created, int32_t max_seq_len) {
+std::string FormatModel(const Model& model) {
   std::string out;
   JsonWriter writer(out);
-  WriteModel(model, created, max_seq_len, writer);
+  WriteModel(model, writer);
   return out;
 }
 

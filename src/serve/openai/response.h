@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "serve/generate_call.h"
+#include "serve/model_registry.h"
 #include "serve/openai/request.h"
 #include "serve/text_codec.h"
 #include "serve/text_request.h"
@@ -19,29 +21,16 @@ struct ResponseHeader {
   int64_t created = 0;  // seconds since 1970
 };
 
-// One answer, complete or as far as it has come.
+// News of one answer, in a stream.
 struct Choice {
   int64_t index = 0;
   std::string text;
   std::vector<TokenPiece> pieces;  // for log-probabilities
-  size_t text_offset = 0;          // of the first piece, in the choice's whole text
+  size_t text_offset = 0;          // of the first piece, in characters of the answer's whole text
   TextFinish finish = TextFinish::kNone;
 };
 
-// Sums over prompts and choices.
-struct CallUsage {
-  int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;
-  int64_t completion_tokens = 0;
-  int64_t accepted_tokens = 0;  // draft tokens that held
-  int64_t rejected_tokens = 0;
-  uint64_t seed = 0;  // of the first prompt
-
-  // `is_first`: of the request's choices; the prompt is counted once.
-  void Add(const Usage& usage, bool is_first);
-};
-
-std::string FormatResponse(const ResponseHeader& header, const std::vector<Choice>& choices,
+std::string FormatResponse(const ResponseHeader& header, const std::vector<TextChoice>& answers,
                            const CallUsage& usage, bool logprobs, const TextCodec& codec);
 
 // A stream chunk: text of one choice, or its end, or (without a choice) the figures.
@@ -54,7 +43,7 @@ struct ChunkOptions {
 std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
                         const ChunkOptions& options, const TextCodec& codec);
 
-std::string FormatModels(const std::string& model, int64_t created, int32_t max_seq_len);
-std::string FormatModel(const std::string& model, int64_t created, int32_t max_seq_len);
+std::string FormatModels(const std::vector<ModelPtr>& models);
+std::string FormatModel(const Model& model);
 
 }  // namespace tandem::serve::openai

@@ -16,6 +16,7 @@ class ByteDecoder final : public TextCodec::Decoder {
     return utf8_.Push(std::string_view(&byte, 1));
   }
   std::string Flush() override { return utf8_.Flush(); }
+  std::unique_ptr<Decoder> Clone() const override { return std::make_unique<ByteDecoder>(*this); }
 
  private:
   Utf8Stream utf8_;
@@ -24,7 +25,7 @@ class ByteDecoder final : public TextCodec::Decoder {
 class LastByteBan final : public TokenConstraint {
  public:
   explicit LastByteBan(std::vector<int32_t> tokens) : tokens_(std::move(tokens)) {}
-  void FillMask(const int32_t*, int32_t, uint32_t* allowed) override {
+  void FillMask(std::span<const int32_t>, std::span<uint32_t> allowed) override {
     for (const int32_t token : tokens_) allowed[token / 32] &= ~(1u << (token % 32));
   }
   void Commit(const int32_t*, int32_t) override {}
@@ -54,8 +55,10 @@ Result<std::vector<int32_t>> ByteCodec::Encode(std::string_view text,
   return tokens;
 }
 
-std::unique_ptr<TextCodec::Decoder> ByteCodec::NewDecoder(bool) const {
-  return std::make_unique<ByteDecoder>();
+std::unique_ptr<TextCodec::Decoder> ByteCodec::NewDecoder(std::span<const int32_t> prompt) const {
+  auto decoder = std::make_unique<ByteDecoder>();
+  for (const int32_t token : prompt) decoder->Push(token);
+  return decoder;
 }
 
 std::string ByteCodec::TokenBytes(int32_t token) const {

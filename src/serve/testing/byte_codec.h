@@ -1,6 +1,6 @@
-// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads, 1 begins, 2 ends. Characters
-// of several bytes are several tokens, so every split that a real tokenizer can make happens here.
-// For tests.
+// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads, 1 begins, 2 ends ("</s>").
+// Characters of several bytes are several tokens, so every split that a real tokenizer can make
+// happens here. For tests.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace tandem::serve {
 
-class ByteCodec final : public TextCodec {
+class ByteCodec : public TextCodec {
  public:
   static constexpr int32_t kBegin = 1;
   static constexpr int32_t kEnd = 2;
@@ -22,9 +22,12 @@ class ByteCodec final : public TextCodec {
 
   Result<std::vector<int32_t>> Encode(std::string_view text,
                                       bool add_special_tokens) const override;
-  std::unique_ptr<Decoder> NewDecoder(bool at_start) const override;
+  std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt) const override;
   std::string TokenBytes(int32_t token) const override;
   int32_t vocab_size() const override { return 259; }
+  std::optional<int32_t> SpecialToken(std::string_view name) const override {
+    return name == "</s>" ? std::optional(kEnd) : std::nullopt;
+  }
   std::vector<int32_t> end_ids() const override { return {kEnd}; }
   // "user: hello\nassistant: "
   Result<std::string> RenderChat(std::string_view messages) const override;

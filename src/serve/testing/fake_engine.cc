@@ -5,12 +5,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/reason.h"
 #include "serve/testing/byte_codec.h"
 
 namespace tandem::serve {
 namespace {
 
 constexpr size_t kMaxEvents = 4096;  // a full queue holds the sequences still
+
+// As tokens that ByteCodec reads.
+Script WithTokens(Script script) {
+  if (!script.tokens.empty()) return script;
+  for (const char byte : script.answer) script.tokens.push_back(ByteCodec::TokenOf(byte));
+  return script;
+}
 
 bool Has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
@@ -23,7 +31,8 @@ Script DefaultScript(const std::string& prompt) {
   if (Has(prompt, "fail later")) return {"abcdef", 3};
   if (Has(prompt, "wait too long")) {
     return {"", 0,
-            ResourceExhausted("Maximum queue wait of 60 s has passed, please try again later")};
+            ResourceExhausted("Maximum queue wait of 60 s has passed, please try again later")
+                .WithReason(Reason::kQueueWait)};
   }
   if (Has(prompt, "tandem")) return {"One behind the other.", {}};
   if (Has(prompt, "emoji")) return {"h\xC3\xA9llo \xF0\x9F\x99\x82!", {}};
@@ -42,56 +51,60 @@ FakeEngine::FakeEngine(FakeEngineOptions options) : options_(std::move(options))
 
 FakeEngine::~FakeEngine() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   thread_.join();
 }
 
 Result<RequestId> FakeEngine::Submit(Request request) {
   const std::string prompt = ByteCodec::TextOf(request.prompt);
   const Script script = options_.script ? options_.script(prompt) : DefaultScript(prompt);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (static_cast<int>(sequences_.size()) + request.num_choices > options_.max_open) {
-    return ResourceExhausted(fmt::format(
-        "Maximum queue size of {} has been reached, please try again later", options_.max_open));
+    return ResourceExhausted(
+               fmt::format("Maximum queue size of {} has been reached, please try again later",
+                           options_.max_open))
+        .WithReason(Reason::kQueueFull);
   }
   const RequestId id = next_id_++;
   for (int32_t choice = 0; choice < request.num_choices; ++choice) {
     const bool is_later = choice > 0 && script.later_answer;
-    sequences_.push_back({id, choice, is_later ? Script{*script.later_answer, {}} : script, 0,
+    sequences_.push_back({id, choice,
+                          WithTokens(is_later ? Script{*script.later_answer, {}} : script), 0,
                           request.max_tokens, static_cast<int32_t>(request.prompt.size()),
                           request.sampling.num_top_logprobs, request.seed.value_or(4242), false});
   }
   totals_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
   last_request_ = std::move(request);
-  changed_.notify_all();
+  changed_.NotifyAll();
   return id;
 }
 
 void FakeEngine::Cancel(RequestId request, int32_t choice) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (Sequence& sequence : sequences_) {
     const bool named =
         sequence.request == request && (choice == kAllChoices || choice == sequence.choice);
     if (named && !std::exchange(sequence.cancelled, true)) ++num_cancelled_;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 bool FakeEngine::PopEvent(Event& event, Nanos timeout) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, timeout, [this] { return stop_ || !events_.empty(); });
+  MutexLock lock(mutex_);
+  changed_.WaitFor(lock, timeout,
+                   [this]() TANDEM_REQUIRES(mutex_) { return stop_ || !events_.empty(); });
   if (events_.empty()) return false;
   event = std::move(events_.front());
   events_.pop_front();
-  changed_.notify_all();
+  changed_.NotifyAll();
   return true;
 }
 
 EngineStats FakeEngine::Stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   EngineStats stats = totals_;
   stats.running = static_cast<int32_t>(sequences_.size());
   stats.kv.total_blocks = 1000;
@@ -101,40 +114,46 @@ EngineStats FakeEngine::Stats() const {
 }
 
 int FakeEngine::open_sequences() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<int>(sequences_.size());
 }
 
 Request FakeEngine::last_request() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return last_request_;
 }
 
+void FakeEngine::SetHealth(double seconds_since_progress, const Status& failure) {
+  const MutexLock lock(mutex_);
+  totals_.seconds_since_progress = seconds_since_progress;
+  totals_.failure = failure;
+}
+
 void FakeEngine::Pause() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   paused_ = true;
 }
 
 void FakeEngine::Resume() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   paused_ = false;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void FakeEngine::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stop_) {
     const auto cancelled = [](const Sequence& s) { return s.cancelled; };
     const bool any_cancelled = std::any_of(sequences_.begin(), sequences_.end(), cancelled);
     if (sequences_.empty() || (paused_ && !any_cancelled) || events_.size() >= kMaxEvents) {
-      changed_.wait(lock);
+      changed_.Wait(lock);
       continue;
     }
     StepLocked();
-    changed_.notify_all();
+    changed_.NotifyAll();
     // A sleeping step holds nothing up but time itself.
-    changed_.wait_for(lock, options_.step > Nanos(0) ? options_.step : Nanos(1000),
-                      [this] { return stop_; });
+    changed_.WaitFor(lock, options_.step > Nanos(0) ? options_.step : Nanos(1000),
+                     [this]() TANDEM_REQUIRES(mutex_) { return stop_; });
   }
 }
 
@@ -158,11 +177,11 @@ Event FakeEngine::Advance(Sequence& sequence) const {
   } else if (sequence.script.fail_after == sequence.position) {
     event.finish = FinishReason::kFailed;
     event.error = sequence.script.failure;
-  } else if (sequence.position == sequence.script.answer.size()) {
+  } else if (sequence.position == sequence.script.tokens.size()) {
     event.finish = FinishReason::kEnd;
   } else {
     ops::SampledToken token{};
-    token.token = ByteCodec::TokenOf(sequence.script.answer[sequence.position++]);
+    token.token = sequence.script.tokens[sequence.position++];
     if (sequence.num_top_logprobs >= 0) token.logprob = -0.25f;
     token.num_top = std::max(sequence.num_top_logprobs, 0);
     for (int32_t i = 0; i < token.num_top; ++i) {

@@ -4,16 +4,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "serve/engine_client.h"
 
 namespace tandem::serve {
@@ -23,8 +22,10 @@ struct Script {
   std::string answer;                // its bytes, then the end token; max_tokens may cut it
   std::optional<size_t> fail_after;  // tokens, then kFailed with `failure`
   Status failure = Internal("the device is lost");
-  // Of the choices behind the first, when they are to differ from it; these do not fail.
+  // Of the choices after the first, when they are to differ from it; these do not fail.
   std::optional<std::string> later_answer = {};
+  // Instead of the answer's bytes, for another codec than ByteCodec.
+  std::vector<int32_t> tokens = {};
 };
 
 struct FakeEngineOptions {
@@ -54,6 +55,8 @@ class FakeEngine final : public EngineClient {
   int num_cancelled() const { return num_cancelled_; }
   // The last request submitted.
   Request last_request() const;
+  // What Stats() says of the engine's health.
+  void SetHealth(double seconds_since_progress, const Status& failure);
   // Holds all sequences still until Resume().
   void Pause();
   void Resume();
@@ -62,7 +65,7 @@ class FakeEngine final : public EngineClient {
   struct Sequence {
     RequestId request;
     int32_t choice;
-    Script script;
+    Script script;  // with `tokens`
     size_t position = 0;
     int32_t max_tokens;
     int32_t prompt_tokens;
@@ -72,20 +75,20 @@ class FakeEngine final : public EngineClient {
   };
 
   void Run();
-  void StepLocked();
+  void StepLocked() TANDEM_REQUIRES(mutex_);
   // The next event of a sequence.
   Event Advance(Sequence& sequence) const;
 
   const FakeEngineOptions options_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Sequence> sequences_;
-  std::deque<Event> events_;
-  Request last_request_;
-  RequestId next_id_ = 1;
-  bool paused_ = false;
-  bool stop_ = false;
-  EngineStats totals_;
+  mutable Mutex mutex_;
+  Condition changed_;
+  std::vector<Sequence> sequences_ TANDEM_GUARDED_BY(mutex_);
+  std::deque<Event> events_ TANDEM_GUARDED_BY(mutex_);
+  Request last_request_ TANDEM_GUARDED_BY(mutex_);
+  RequestId next_id_ TANDEM_GUARDED_BY(mutex_) = 1;
+  bool paused_ TANDEM_GUARDED_BY(mutex_) = false;
+  bool stop_ TANDEM_GUARDED_BY(mutex_) = false;
+  EngineStats totals_ TANDEM_GUARDED_BY(mutex_);
   std::atomic<int> num_cancelled_{0};
   std::thread thread_;
 };

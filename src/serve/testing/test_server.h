@@ -18,11 +18,16 @@ namespace tandem::serve {
 class TestServer {
  public:
   explicit TestServer(FakeEngineOptions engine_options = {}, ServerOptions options = {},
-                      ServiceOptions service_options = {})
+                      ServiceOptions service_options = {},
+                      std::unique_ptr<TextCodec> text_codec = std::make_unique<ByteCodec>())
       : engine(std::move(engine_options)),
-        service(engine, codec, GenerationDefaults(), clock, service_options, &metrics) {
+        codec(std::move(text_codec)),
+        service(std::make_shared<GenerateService>(engine, *codec, GenerationDefaults(), clock,
+                                                  service_options, &metrics)) {
+    const Status added = models.Add("tandem", service, TritonAliases());
+    TANDEM_CHECK(added.ok(), added.message());
     options.http.port = 0;
-    Result<std::unique_ptr<Server>> started = Server::Start(options, service, metrics);
+    Result<std::unique_ptr<Server>> started = Server::Start(options, models, metrics);
     TANDEM_CHECK(started.ok(), started.status().message());
     server = *std::move(started);
   }
@@ -32,10 +37,11 @@ class TestServer {
   }
 
   FakeEngine engine;
-  ByteCodec codec;
+  const std::unique_ptr<TextCodec> codec;
   SteadyClock clock;
   Metrics metrics;
-  GenerateService service;
+  std::shared_ptr<GenerateService> service;
+  ModelRegistry models;
   std::unique_ptr<Server> server;
 };
 

@@ -1,7 +1,10 @@
-// The small tokenizers of tests/data/tokenizers for the tests of this folder.
+// The small tokenizers of tests/data/tokenizers for tests of text, and changed copies of them.
 #pragma once
 
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -18,7 +21,42 @@ inline std::shared_ptr<Tokenizer> LoadTestTokenizer(const std::string& name) {
   return Tokenizer::Load(TestTokenizerDir(name)).value();
 }
 
-inline constexpr const char* kTestTokenizers[] = {"byte_level", "byte_level_gpt2",
-                                                  "metaspace_bytes", "metaspace_decoder"};
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = std::filesystem::temp_directory_path() / "tandem_text_XXXXXX";
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name) << text;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string ReadFile(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The tokenizer byte_level, of 628 tokens, with the special token <|extra|> after them.
+inline void WriteTokenizerWithExtra(const TemporaryFolder& folder) {
+  std::string json = ReadFile(TestTokenizerDir("byte_level") / "tokenizer.json");
+  const size_t at = json.find(R"({"id":2,"content":)");
+  json.insert(at, R"({"id":628,"content":"<|extra|>","single_word":false,"lstrip":false,)"
+                  R"("rstrip":false,"normalized":false,"special":true},)");
+  folder.Write("tokenizer.json", json);
+}
+
+// One of every decoder's kind.
+inline constexpr const char* kTestTokenizers[] = {"byte_level",      "byte_level_gpt2",
+                                                  "metaspace_bytes", "metaspace_decoder",
+                                                  "metaspace_kept",  "word_piece"};
 
 }  // namespace tandem

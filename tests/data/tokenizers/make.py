@@ -12,8 +12,8 @@ import json
 import pathlib
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
-from tokenizers.models import BPE
-from tokenizers.trainers import BpeTrainer
+from tokenizers.models import BPE, WordPiece
+from tokenizers.trainers import BpeTrainer, WordPieceTrainer
 
 HERE = pathlib.Path(__file__).parent
 
@@ -151,6 +151,40 @@ def metaspace_decoder():
     return tokenizer, config, generation
 
 
+def metaspace_kept():
+    """As Gemma's: no word mark is put in front, so no space is stripped."""
+    tokenizer, config, generation = metaspace_bytes()
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return tokenizer, config, generation
+
+
+def word_piece():
+    """As BERT's, for the language models that were made of it."""
+    tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    trainer = WordPieceTrainer(
+        vocab_size=600, show_progress=False, limit_alphabet=120, special_tokens=specials
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", tokenizer.token_to_id("[CLS]"))]
+    )
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "[CLS]",
+        "eos_token": "[SEP]",
+        "unk_token": "[UNK]",
+        "pad_token": "[PAD]",
+    }
+    return tokenizer, config, {"eos_token_id": tokenizer.token_to_id("[SEP]")}
+
+
 def write(name, tokenizer, config, generation):
     folder = HERE / name
     folder.mkdir(exist_ok=True)
@@ -182,3 +216,5 @@ write("byte_level", *byte_level())
 write("byte_level_gpt2", *byte_level_gpt2())
 write("metaspace_bytes", *metaspace_bytes())
 write("metaspace_decoder", *metaspace_decoder())
+write("metaspace_kept", *metaspace_kept())
+write("word_piece", *word_piece())

@@ -1,13 +1,16 @@
-// What serve needs to know of UTF-8. Pure functions, safe on any thread.
+// UTF-8 as bytes. Pure functions, safe on any thread.
 #pragma once
 
 #include <cstddef>
 #include <string_view>
 
-namespace tandem::serve {
+namespace tandem {
 
 // Bytes of the well-formed sequence that `text` begins with; 0 when it begins with none (RFC 3629:
 // no overlong forms, no surrogates, nothing above U+10FFFF).
 size_t Utf8SequenceLength(std::string_view text);
 
-}  // namespace tandem::serve
+// Characters (code points) of well-formed text.
+size_t CountCharacters(std::string_view text);
+
+}  // namespace tandem

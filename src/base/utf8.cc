@@ -1,6 +1,8 @@
-#include "serve/utf8.h"
+#include "base/utf8.h"
 
-namespace tandem::serve {
+#include <algorithm>
+
+namespace tandem {
 
 size_t Utf8SequenceLength(std::string_view text) {
   if (text.empty()) return 0;
@@ -20,4 +22,9 @@ size_t Utf8SequenceLength(std::string_view text) {
   return length;
 }
 
-}  // namespace tandem::serve
+size_t CountCharacters(std::string_view text) {
+  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
+  return static_cast<size_t>(std::ranges::count_if(text, begins));
+}
+
+}  // namespace tandem

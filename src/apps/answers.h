@@ -1,0 +1,42 @@
+// The answers of `tandem run` as it writes them: run.py's lines, JSON, and token ids in a file.
+// Used by one thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "apps/command.h"
+#include "apps/prompts.h"
+#include "base/file.h"
+#include "serve/text_request.h"
+
+namespace tandem::apps {
+
+// "Output [Text 0 Beam 0]", and with several answers "Output [Text 0 Seq 1 Beam 0]".
+std::string OutputName(size_t prompt, size_t choice, bool several);
+
+// The token ids of each answer on a line.
+std::string CsvLines(const serve::TextResult& result);
+
+// Where answers go, each when it is finished and in the order of the prompts.
+class AnswerWriter {
+ public:
+  // `csv_path` may be empty: no file of token ids.
+  static Result<AnswerWriter> Open(const std::string& csv_path, const Console& console);
+
+  Status Write(const Prompt& prompt, const serve::TextResult& result);
+  // After the last answer; or with the error that ended the run early, which is returned and says
+  // where the finished answers are.
+  Status Finish(const Status& failed);
+
+ private:
+  explicit AnswerWriter(const Console& console) : console_(console) {}
+
+  const Console& console_;
+  std::string csv_path_;
+  std::unique_ptr<AtomicFileWriter> csv_;
+  size_t written_ = 0;
+};
+
+}  // namespace tandem::apps

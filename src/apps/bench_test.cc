@@ -1,0 +1,55 @@
+#include "apps/bench.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "apps/load.h"
+
+namespace tandem::apps {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(ParseNumberListTest, TakesNumbersBetweenCommas) {
+  EXPECT_THAT(*ParseNumberList("1,8,32", "--batch"), ElementsAre(1, 8, 32));
+  EXPECT_THAT(*ParseNumberList("0", "--input_len", 0), ElementsAre(0));
+  EXPECT_THAT(*ParseShareList("0.6,1", "--acceptances"), ElementsAre(0.6, 1.0));
+}
+
+TEST(ParseNumberListTest, NamesTheOptionAndTheWord) {
+  EXPECT_EQ(ParseNumberList("1,x", "--batch").status().message(),
+            "--batch: 'x' is not a number of at least 1");
+  EXPECT_EQ(ParseNumberList("0", "--batch").status().message(),
+            "--batch: '0' is not a number of at least 1");
+  EXPECT_EQ(ParseNumberList("", "--batch").status().message(), "--batch: names no number");
+  EXPECT_FALSE(ParseNumberList("1,,2", "--batch").ok());
+  EXPECT_FALSE(ParseShareList("-0.5", "--acceptances").ok());
+}
+
+LoadRecord Record(int tokens, Nanos first, Nanos end) {
+  LoadRecord record;
+  record.choices = {std::vector<int32_t>(static_cast<size_t>(tokens))};
+  record.first_token = first;
+  record.end = end;
+  record.usage.drafts_proposed = 10;
+  record.usage.drafts_accepted = 4;
+  return record;
+}
+
+TEST(LoadReportTest, CountsTokensRatesAndDrafts) {
+  constexpr Nanos kSecond = std::chrono::seconds(1);
+  LoadReport report;
+  report.records = {Record(11, kSecond, 2 * kSecond), Record(21, 3 * kSecond, 5 * kSecond)};
+  report.wall = 4 * kSecond;
+  EXPECT_EQ(report.OutputTokens(), 32);
+  EXPECT_DOUBLE_EQ(report.OutputRate(), 8);
+  EXPECT_DOUBLE_EQ(report.records[0].DecodeRate(), 10);
+  EXPECT_DOUBLE_EQ(report.DecodeRate(2), 20);
+  EXPECT_EQ(report.MeanFirstToken(), 2 * kSecond);
+  EXPECT_DOUBLE_EQ(report.Acceptance(), 0.4);
+  EXPECT_EQ(Record(1, kSecond, kSecond).DecodeRate(), 0);
+  EXPECT_EQ(LoadReport().Acceptance(), 0);
+}
+
+}  // namespace
+}  // namespace tandem::apps

@@ -1,0 +1,208 @@
+#include "apps/help.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+#include <vector>
+
+namespace tandem::apps {
+namespace {
+
+constexpr size_t kMeaningColumn = 34;
+constexpr size_t kNarrow = 72;  // below this the meaning gets lines of its own
+constexpr size_t kShortChoices = 20;
+
+std::string TypeName(const OptionSpec& spec) {
+  if (!spec.choices.empty()) return std::string(spec.choices);
+  switch (spec.type) {
+    case OptionType::kFlag:
+      return "[true|false]";
+    case OptionType::kInt:
+      return "INT";
+    case OptionType::kFloat:
+      return "NUMBER";
+    case OptionType::kBytes:
+      return "BYTES";
+    case OptionType::kText:
+      return "TEXT";
+    case OptionType::kTexts:
+      return "TEXT ...";
+    case OptionType::kOptionalText:
+      return "[TEXT]";
+  }
+  return "";
+}
+
+// Breaks `text` at its spaces; every line but the first begins with `indent` spaces. `used` are the
+// characters that the first line has already.
+std::string Wrapped(std::string_view text, size_t width, size_t indent, size_t used) {
+  std::string out;
+  bool line_is_empty = true;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t needed = word.size() + (line_is_empty ? 0 : 1);
+    if (!line_is_empty && used + needed > width) {
+      out += "\n" + std::string(indent, ' ');
+      used = indent;
+      line_is_empty = true;
+    }
+    if (!line_is_empty) out += " ";
+    used += word.size() + (line_is_empty ? 0 : 1);
+    out += word;
+    line_is_empty = false;
+  }
+  return out;
+}
+
+// A name on the left and what it means on the right, or below it where there is no room.
+std::string Entry(std::string_view left, std::string_view meaning, size_t width) {
+  std::string line = "  " + std::string(left);
+  const bool below = width < kNarrow || line.size() + 2 > kMeaningColumn;
+  const size_t column = width < kNarrow ? 6 : kMeaningColumn;
+  if (below) {
+    line += "\n" + std::string(column, ' ');
+  } else {
+    line.resize(column, ' ');
+  }
+  return line + Wrapped(meaning, width, column, column) + "\n";
+}
+
+std::string OptionEntry(const OptionSpec& spec, size_t width) {
+  const bool short_choices = spec.choices.size() <= kShortChoices;
+  const std::string left =
+      fmt::format("--{} {}", spec.name, short_choices ? TypeName(spec) : "TEXT");
+  std::string meaning(spec.meaning);
+  if (!short_choices) {
+    std::string words(spec.choices);
+    for (size_t at = 0; (at = words.find('|', at)) != std::string::npos; at += 2) {
+      words.replace(at, 1, ", ");
+    }
+    meaning += ": " + words;
+  }
+  if (!spec.default_value.empty()) meaning += fmt::format(" [{}]", spec.default_value);
+  if (!spec.alias.empty()) {
+    meaning += fmt::format(" (also {}{})", spec.alias.starts_with('-') ? "" : "--", spec.alias);
+  }
+  return Entry(left, meaning, width);
+}
+
+std::string Usage(const Command& command) {
+  std::string usage = fmt::format("Usage: tandem {}", command.name);
+  for (const Positional& positional : command.positionals) {
+    std::string name;
+    for (const char c : positional.name) {
+      name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    }
+    usage += positional.required ? " " + name : " [" + name + "]";
+  }
+  return usage + " [OPTIONS]";
+}
+
+std::vector<std::string_view> Groups(const Command& command) {
+  std::vector<std::string_view> groups;
+  for (const OptionSpec& spec : command.options) {
+    if (std::ranges::find(groups, spec.group) == groups.end()) groups.push_back(spec.group);
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::string ProgramHelp(size_t width) {
+  std::string help =
+      Wrapped("Tandem serves large language models, a small draft model riding with the target.",
+              width, 0, 0);
+  help += "\n\nUsage: tandem VERB [OPTIONS]\n\nVerbs:\n";
+  for (const Command& command : Commands()) help += Entry(command.name, command.summary, width);
+  help +=
+      "\n" + Wrapped(
+                 "Try it: tandem serve, then follow the curl line it prints. `tandem VERB --help` "
+                 "tells the options of a verb, `tandem --version` the version.",
+                 width, 0, 0);
+  return help + "\n";
+}
+
+std::string CommandHelp(const Command& command, size_t width) {
+  std::string help = Usage(command) + "\n\n" + Wrapped(command.summary, width, 0, 0) + "\n";
+  for (const std::string_view group : Groups(command)) {
+    help += fmt::format("\n{}:\n", group);
+    for (const OptionSpec& spec : command.options) {
+      if (spec.group == group) help += OptionEntry(spec, width);
+    }
+  }
+  help += "\n" + Wrapped(
+                     "Dashes may stand for underscores: --max-batch-size. Every option can be "
+                     "given as an environment variable too: --max_batch_size as "
+                     "TANDEM_MAX_BATCH_SIZE.",
+                     width, 0, 0);
+  help += "\n";
+  if (!command.examples.empty()) help += fmt::format("\nExamples:\n{}", command.examples);
+  return help;
+}
+
+std::string CompletionScript(std::string_view shell) {
+  std::string verbs;
+  std::string cases;
+  for (const Command& command : Commands()) {
+    verbs += std::string(verbs.empty() ? "" : " ") + std::string(command.name);
+    std::string names;
+    for (const OptionSpec& spec : command.options) {
+      names += fmt::format("{}--{}", names.empty() ? "" : " ", spec.name);
+    }
+    cases += fmt::format("    {}) words=\"{}\" ;;\n", command.name, names);
+  }
+  const std::string body = fmt::format(
+      "_tandem() {{\n"
+      "  local words=\"{0} --help --version\"\n"
+      "  case \"${{COMP_WORDS[1]}}\" in\n{1}  esac\n"
+      "  COMPREPLY=($(compgen -o default -W \"$words\" -- \"${{COMP_WORDS[COMP_CWORD]}}\"))\n"
+      "}}\n"
+      "complete -o default -F _tandem tandem\n",
+      verbs, cases);
+  // zsh takes bash's functions through its own adapter.
+  return shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" + body : body;
+}
+
+std::string CommandLineReference() {
+  std::string page =
+      "# Command line\n\n"
+      "Made by `tandem completion --shell markdown`.\n\n"
+      "An option is written `--name value` or `--name=value`; dashes may stand for underscores, "
+      "the "
+      "last one given\nwins. A flag stands alone or takes `true` or `false` (`enable`, `disable`, "
+      "`1`, `0`, `on`, `off`, `yes`, `no`). A word\nthat begins with `--` is never taken as a "
+      "value: such a value is written `--name=--value`. An empty value is refused.\nEvery option "
+      "can be given as an environment variable: `--max_batch_size` as `TANDEM_MAX_BATCH_SIZE`.\n\n"
+      "Results go to stdout, everything else to stderr. With `--json` stdout carries JSON alone, "
+      "and an error is one JSON\nobject on stderr: "
+      "`{\"error\": {\"code\": \"NOT_FOUND\", \"message\": \"...\", \"exit_code\": 3}}`.\n\n"
+      "| exit code | meaning |\n|---|---|\n"
+      "| 0 | done |\n"
+      "| 1 | a fault of Tandem, or something it does not do yet |\n"
+      "| 2 | wrong usage or input; the sentence names the option or the field |\n"
+      "| 3 | a file or model that does not exist |\n"
+      "| 4 | a broken file |\n"
+      "| 5 | not possible on this machine as it is: memory, disk, a limit (`ulimit`), a device, a "
+      "closed stdout |\n"
+      "| 6 | unavailable, cancelled or timed out |\n";
+  for (const Command& command : Commands()) {
+    page += fmt::format(
+        "\n## tandem {}\n\n{}\n\n| option | value | default | meaning |\n|---|---|---|---|\n",
+        command.name, command.summary);
+    for (const OptionSpec& spec : command.options) {
+      std::string type = TypeName(spec);
+      for (size_t at = 0; (at = type.find('|', at)) != std::string::npos; at += 2) {
+        type.replace(at, 1, "\\|");
+      }
+      page += fmt::format("| `--{}` | {} | {} | {} |\n", spec.name, type, spec.default_value,
+                          spec.meaning);
+    }
+    if (!command.examples.empty()) page += fmt::format("\n```sh\n{}```\n", command.examples);
+  }
+  return page;
+}
+
+}  // namespace tandem::apps

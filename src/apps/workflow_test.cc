@@ -1,0 +1,114 @@
+// The verbs in this process, from a Hugging Face folder to an engine: the embedded draft model is
+// small enough.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/testing/call.h"
+#include "base/file.h"
+#include "base/testing/source_dir.h"
+
+namespace tandem::apps {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class WorkflowTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new std::filesystem::path(std::filesystem::path(::testing::TempDir()) /
+                                        ("tandem_workflow_test." + std::to_string(::getpid())));
+    std::filesystem::create_directories(*folder_);
+    model_ = new std::string((SourceDir() / "models/dictionary/draft").string());
+    checkpoint_ = new std::string((*folder_ / "checkpoint").string());
+    engine_ = new std::string((*folder_ / "engine").string());
+  }
+  static void TearDownTestSuite() {
+    std::filesystem::remove_all(*folder_);
+    delete folder_;
+    delete model_;
+    delete checkpoint_;
+    delete engine_;
+  }
+
+  // The three steps, in this order, as one test: each reads what the one before wrote.
+  static std::filesystem::path* folder_;
+  static std::string* model_;
+  static std::string* checkpoint_;
+  static std::string* engine_;
+};
+
+std::filesystem::path* WorkflowTest::folder_ = nullptr;
+std::string* WorkflowTest::model_ = nullptr;
+std::string* WorkflowTest::checkpoint_ = nullptr;
+std::string* WorkflowTest::engine_ = nullptr;
+
+TEST_F(WorkflowTest, ConvertBuildInspectPlan) {
+  const Ran converted = Call({"convert", *model_, "--output_dir", *checkpoint_, "--load_by_shard",
+                              "--tp_size", "2", "--json"});
+  ASSERT_EQ(converted.code, 0) << converted.err;
+  EXPECT_EQ(json::parse(converted.out)["tp_size"], 2);
+  EXPECT_THAT(converted.err, HasSubstr("accepted without effect"));
+  EXPECT_THAT(converted.err, HasSubstr("load_by_shard"));
+
+  const Ran built = Call({"build", "--checkpoint_dir", *checkpoint_, "--gather_generation_logits",
+                          "--gemm_plugin=fp8", "--output_dir", *engine_, "--max_batch_size", "4",
+                          "--max_seq_len", "128", "--json"});
+  ASSERT_EQ(built.code, 0) << built.err;
+  EXPECT_EQ(json::parse(built.out)["max_batch_size"], 4);
+  const std::string config = *ReadTextFile(std::filesystem::path(*engine_) / "config.json");
+  EXPECT_THAT(config, HasSubstr("gather_generation_logits"));
+  EXPECT_THAT(config, HasSubstr("fp8"));
+
+  for (const std::string& path : {*model_, *checkpoint_, *engine_}) {
+    const Ran inspected = Call({"inspect", path, "--check", "--tensors"});
+    EXPECT_EQ(inspected.code, 0) << inspected.err;
+    EXPECT_THAT(inspected.out, HasSubstr("LlamaForCausalLM"));
+    EXPECT_THAT(inspected.out, HasSubstr("each is a finite number"));
+  }
+  EXPECT_EQ(json::parse(Call({"inspect", *engine_, "--json"}).out)["kind"], "engine");
+
+  // What was asked for beyond the engine's limits is lowered, and said so.
+  const Ran planned =
+      Call({"plan", *engine_, "--device", "cpu", "--max_batch_size", "64", "--json"});
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  EXPECT_EQ(json::parse(planned.out)["max_batch_size"], 4);
+  EXPECT_EQ(json::parse(planned.out)["max_seq_len"], 128);
+  EXPECT_THAT(planned.err, HasSubstr("--max_batch_size 64: the engine was built for 4"));
+}
+
+TEST_F(WorkflowTest, WhatCannotBeWrittenOrReadIsNamed) {
+  const std::string file = (*folder_ / "file").string();
+  ASSERT_TRUE(WriteFileAtomically(file, "x").ok());
+  const Ran over_file = Call({"convert", *model_, "--output_dir", file});
+  EXPECT_EQ(over_file.code, 5);
+  EXPECT_THAT(over_file.err, HasSubstr("is not a folder"));
+  EXPECT_EQ(Call({"convert", "/absent", "--output_dir", file + ".out"}).code, 3);
+  EXPECT_EQ(Call({"build", *model_, "--max_batch_size", "0"}).code, 2);
+  EXPECT_EQ(Call({"plan", file}).code, 2);
+  EXPECT_THAT(Call({"plan", "--device", "cuda:x"}).err, HasSubstr("--device: 'cuda:x' is none of"));
+  EXPECT_THAT(Call({"plan", "--draft", *model_}).err, HasSubstr("names a draft without a target"));
+}
+
+TEST_F(WorkflowTest, DummiesNeedTheSameVocabulary) {
+  const std::string config = *model_ + "/config.json";
+  const Ran planned = Call({"plan", "--dummy", config, "--draft_dummy", config, "--device", "cpu"});
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("draft         dummy config"));
+  json other = json::parse(*ReadTextFile(config));
+  other["vocab_size"] = other["vocab_size"].get<int>() + 64;
+  const std::string path = (*folder_ / "other.json").string();
+  ASSERT_TRUE(WriteFileAtomically(path, other.dump()).ok());
+  const Ran refused = Call({"plan", "--dummy", config, "--draft_dummy", path, "--device", "cpu"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--draft_dummy: its vocabulary of"));
+}
+
+}  // namespace
+}  // namespace tandem::apps

@@ -1,0 +1,54 @@
+// FailingBackend: another backend's device, which refuses memory or is lost when a test says so.
+// Once lost it stays so. What it forwards to outlives it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include "ops/testing/forwarding_backend.h"
+
+namespace tandem::ops {
+
+class FailingBackend final : public ForwardingBackend {
+ public:
+  explicit FailingBackend(Backend& inner) : ForwardingBackend(inner) {}
+
+  // Refuses one allocation, after `count` more that succeed.
+  void RefuseAfter(int count) { allocations_left_ = count; }
+  // Loses the device after `count` more waits that succeed.
+  void LoseAfter(int count) { waits_left_ = count; }
+
+  Result<Buffer> Allocate(size_t bytes) override {
+    if (Refuses()) return ResourceExhausted(fmt::format("{} bytes were refused", bytes));
+    return inner_.Allocate(bytes);
+  }
+  Result<Buffer> AllocatePinned(size_t bytes) override {
+    if (Refuses()) return ResourceExhausted(fmt::format("{} pinned bytes were refused", bytes));
+    return inner_.AllocatePinned(bytes);
+  }
+  Status WaitFor(int mark) override {
+    TANDEM_RETURN_IF_ERROR(Wait());
+    return inner_.WaitFor(mark);
+  }
+  Status Synchronize() override {
+    TANDEM_RETURN_IF_ERROR(Wait());
+    return inner_.Synchronize();
+  }
+
+ private:
+  static constexpr int kNever = -1;
+
+  bool Refuses() {
+    if (allocations_left_ == kNever) return false;
+    return allocations_left_-- == 0;
+  }
+  Status Wait() {
+    if (waits_left_ == 0) return Unavailable("a kernel: the device is lost");
+    if (waits_left_ > 0) --waits_left_;
+    return {};
+  }
+
+  int allocations_left_ = kNever;
+  int waits_left_ = kNever;
+};
+
+}  // namespace tandem::ops

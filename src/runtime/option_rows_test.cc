@@ -1,0 +1,67 @@
+#include "runtime/option_rows.h"
+
+#include <gtest/gtest.h>
+
+namespace tandem {
+namespace {
+
+EngineOptions With(std::string_view name, const std::string& value) {
+  OptionValues values(EngineOptionRows());
+  const Status set = values.Set(name, {value}, name);
+  EXPECT_TRUE(set.ok()) << set.message();
+  return EngineOptionsFrom(values);
+}
+
+TEST(EngineOptionRowsTest, WithoutOptionsTheDefaultsAreThoseOfEngineOptions) {
+  const EngineOptions made = EngineOptionsFrom(OptionValues(EngineOptionRows()));
+  const EngineOptions defaults;
+  EXPECT_EQ(made.max_batch_size, defaults.max_batch_size);
+  EXPECT_EQ(made.max_num_tokens, defaults.max_num_tokens);
+  EXPECT_EQ(made.max_queue_size, defaults.max_queue_size);
+  EXPECT_EQ(made.kv_cache_free_fraction, defaults.kv_cache_free_fraction);
+  EXPECT_EQ(made.kv_cache_dtype, defaults.kv_cache_dtype);
+  EXPECT_EQ(made.block_tokens, defaults.block_tokens);
+  EXPECT_EQ(made.enable_prefix_reuse, defaults.enable_prefix_reuse);
+  EXPECT_EQ(made.enable_chunked_prefill, defaults.enable_chunked_prefill);
+  EXPECT_EQ(made.policy, defaults.policy);
+  EXPECT_EQ(made.draft_mode, defaults.draft_mode);
+  EXPECT_EQ(made.max_draft_len, defaults.max_draft_len);
+  EXPECT_EQ(made.ratio_acceptance, defaults.ratio_acceptance);
+}
+
+TEST(EngineOptionRowsTest, TheTableTellsTheDefaultOfTheMember) {
+  const OptionValues values(EngineOptionRows());
+  EXPECT_EQ(values.Given("max_batch_size"), std::to_string(EngineOptions().max_batch_size));
+  EXPECT_EQ(values.Given("kv_cache_free_gpu_mem_fraction"), "0.5");
+  EXPECT_EQ(values.Given("enable_kv_cache_reuse"), "true");
+  EXPECT_EQ(values.Given("use_draft_logits"), "");
+}
+
+TEST(EngineOptionRowsTest, EveryRowSetsWhatItNames) {
+  EXPECT_EQ(With("max_batch_size", "7").max_batch_size, 7);
+  EXPECT_EQ(With("kv_cache_bytes", "3G").kv_cache_bytes, int64_t{3} << 30);
+  EXPECT_EQ(With("kv_cache_free_gpu_memory_fraction", "0.25").kv_cache_free_fraction, 0.25);
+  EXPECT_EQ(With("kv_cache_dtype", "fp8").kv_cache_dtype, DType::kF8E4M3);
+  EXPECT_FALSE(With("enable_kv_cache_reuse", "false").enable_prefix_reuse);
+  EXPECT_FALSE(With("kv_cache_enable_block_reuse", "false").enable_prefix_reuse);
+  EXPECT_FALSE(With("enable_chunked_context", "disable").enable_chunked_prefill);
+  EXPECT_EQ(With("batch_scheduler_policy", "static_batch").policy, SchedulerPolicy::kStaticBatch);
+  EXPECT_EQ(With("tokens_per_block", "64").block_tokens, 64);
+  EXPECT_TRUE(With("use_draft_logits", "true").ratio_acceptance);
+  EXPECT_EQ(With("seed", "5").seed, 5u);
+  EXPECT_EQ(With("lookup_ngram", "3").lookup_ngram, 3);
+  EXPECT_EQ(With("steps_in_flight", "1").steps_in_flight, 1);
+}
+
+TEST(EngineOptionRowsTest, ADraftLengthIsFixedAndNoDraftGoesOverIt) {
+  EXPECT_EQ(With("draft_len", "12").draft_mode, DraftMode::kFixed);
+  EXPECT_EQ(With("draft_len", "12").max_draft_len, 12);
+  EXPECT_EQ(With("no_draft", "true").draft_mode, DraftMode::kOff);
+  OptionValues values(EngineOptionRows());
+  ASSERT_TRUE(values.Set("draft_len", {"4"}, "x").ok());
+  ASSERT_TRUE(values.Set("no_draft", {"true"}, "x").ok());
+  EXPECT_EQ(EngineOptionsFrom(values).draft_mode, DraftMode::kOff);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,74 @@
+#include "serve/generate_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem::serve {
+
+GenerateCall::GenerateCall(ModelPtr model, std::vector<TextRequest> prompts,
+                           const std::function<void()>& wake)
+    : model_(std::move(model)),
+      is_streamed_(prompts.at(0).stream),
+      keeps_pieces_(prompts.at(0).num_top_logprobs >= 0),
+      num_choices_(prompts.at(0).num_choices) {
+  for (TextRequest& prompt : prompts) {
+    streams_.push_back(model_->service->Start(std::move(prompt), wake));
+  }
+}
+
+GenerateCall::~GenerateCall() = default;
+
+// The next event of any prompt; its choice becomes the answer's index.
+bool GenerateCall::TakeEvent(TextEvent& event) {
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    event = TextEvent();
+    if (!streams_[i]->TryNext(event)) continue;
+    if (!event.error.ok()) return true;
+    // A number of choices that has events was not refused.
+    const auto num_choices = static_cast<size_t>(num_choices_);
+    answers_.resize(streams_.size() * num_choices);
+    event.choice += static_cast<int32_t>(i * num_choices);
+    return true;
+  }
+  return false;
+}
+
+CallNews GenerateCall::Next(TextEvent& event) {
+  while (TakeEvent(event)) {
+    if (!event.error.ok()) {
+      streams_.clear();
+      return CallNews::kFailed;
+    }
+    TextChoice& answer = answers_[static_cast<size_t>(event.choice)];
+    if (is_streamed_) {
+      answer.finish = event.finish;
+      answer.usage = event.usage;
+      return CallNews::kEvent;
+    }
+    answer.Add(std::move(event), keeps_pieces_);
+  }
+  const bool over = std::all_of(streams_.begin(), streams_.end(),
+                                [](const auto& stream) { return stream->over(); });
+  return over ? CallNews::kDone : CallNews::kNone;
+}
+
+CallUsage GenerateCall::usage() const {
+  CallUsage sum;
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    const Usage& usage = answers_[i].usage;
+    // The choices of a prompt share it: it counts once.
+    if (i % static_cast<size_t>(num_choices_) == 0) {
+      sum.prompt_tokens += usage.prompt_tokens;
+      sum.cached_tokens += usage.cached_tokens;
+      if (sum.seed == 0) sum.seed = usage.seed;
+    }
+    sum.completion_tokens += usage.output_tokens;
+    sum.accepted_tokens += usage.drafts_accepted;
+    sum.rejected_tokens += std::max(usage.drafts_proposed - usage.drafts_accepted, 0);
+  }
+  return sum;
+}
+
+}  // namespace tandem::serve

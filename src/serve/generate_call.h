@@ -1,0 +1,67 @@
+// GenerateCall: one call of a client, in whatever protocol: the choices of all its prompts as one
+// list of answers, told as values. A streamed call tells each event; any other gathers the answers
+// and tells that they are complete. Asked for news after `wake`. Owned by the front end's reply,
+// one thread at a time; destroying it cancels what still runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "serve/model_registry.h"
+#include "serve/text_request.h"
+#include "serve/text_stream.h"
+
+namespace tandem::serve {
+
+// Sums over the prompts and choices of a call.
+struct CallUsage {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t accepted_tokens = 0;  // draft tokens that held
+  int64_t rejected_tokens = 0;
+  uint64_t seed = 0;  // of the first prompt
+};
+
+enum class CallNews : uint8_t {
+  kNone,    // nothing yet: ask again after `wake`
+  kEvent,   // news of one answer; of streamed calls only
+  kDone,    // every answer is complete; nothing follows
+  kFailed,  // the call has ended with event.error; nothing follows
+};
+
+class GenerateCall {
+ public:
+  // `prompts` (at least one) are alike but for the prompt; the call is streamed when they ask for
+  // it. A refusal is the first news. `wake` as in GenerateService::Start.
+  GenerateCall(ModelPtr model, std::vector<TextRequest> prompts, const std::function<void()>& wake);
+  ~GenerateCall();
+  GenerateCall(const GenerateCall&) = delete;
+  GenerateCall& operator=(const GenerateCall&) = delete;
+
+  // Never blocks. Fills `event` with kEvent (its choice is the answer's index) and kFailed.
+  CallNews Next(TextEvent& event);
+
+  // From the first event on: the choices of the first prompt, then those of the second, and so on.
+  // What a streamed call has told is not kept: only how its answers end. Pieces are kept when
+  // log-probabilities were asked for.
+  const std::vector<TextChoice>& answers() const { return answers_; }
+  CallUsage usage() const;  // as far as known
+  bool is_streamed() const { return is_streamed_; }
+  const Model& model() const { return *model_; }
+
+ private:
+  bool TakeEvent(TextEvent& event);
+
+  const ModelPtr model_;  // outlives the streams
+  const bool is_streamed_;
+  const bool keeps_pieces_;
+  const int64_t num_choices_;                         // of each prompt, as asked
+  std::vector<std::unique_ptr<TextStream>> streams_;  // of the prompts
+  std::vector<TextChoice> answers_;
+};
+
+}  // namespace tandem::serve

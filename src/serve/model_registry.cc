@@ -1,0 +1,116 @@
+#include "serve/model_registry.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/reason.h"
+#include "serve/unix_time.h"
+
+namespace tandem::serve {
+namespace {
+
+Status UnknownModel(std::string sentence) {
+  return NotFound(std::move(sentence)).WithField("model").WithReason(Reason::kModelNotFound);
+}
+
+auto WithName(const std::vector<ModelPtr>& models, std::string_view name) {
+  return std::find_if(models.begin(), models.end(),
+                      [name](const ModelPtr& model) { return model->name == name; });
+}
+
+}  // namespace
+
+std::vector<ModelAlias> TritonAliases() {
+  return {{"ensemble", ModelRole::kEnsemble}, {"tensorrt_llm_bls", ModelRole::kBls}};
+}
+
+Status ModelRegistry::Add(std::string name, std::shared_ptr<GenerateService> service,
+                          const std::vector<ModelAlias>& aliases) {
+  const int64_t now = UnixSeconds();
+  std::vector<Model> added = {{name, ModelRole::kModel, false, service, now}};
+  for (const ModelAlias& alias : aliases) {
+    if (alias.name == name) {
+      added.front().role = alias.role;
+    } else {
+      added.push_back({alias.name, alias.role, true, service, now});
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  for (const Model& model : added) {
+    if (WithName(models_, model.name) == models_.end()) continue;
+    return InvalidArgument(fmt::format("there is a model named \"{}\" already", model.name));
+  }
+  for (Model& model : added) models_.push_back(std::make_shared<const Model>(std::move(model)));
+  return {};
+}
+
+Status ModelRegistry::Remove(std::string_view name) {
+  std::vector<ModelPtr> removed;  // released after the lock: a service's end takes its time
+  const std::lock_guard lock(mutex_);
+  const auto found = WithName(models_, name);
+  if (found == models_.end()) {
+    return UnknownModel(fmt::format("model: \"{}\" does not exist", name));
+  }
+  const ModelPtr model = *found;
+  const auto kept = std::stable_partition(
+      models_.begin(), models_.end(),
+      [&model](const ModelPtr& other) { return other->service != model->service; });
+  std::move(kept, models_.end(), std::back_inserter(removed));
+  models_.erase(kept, models_.end());
+  return {};
+}
+
+Result<ModelPtr> ModelRegistry::Find(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = WithName(models_, name);
+  if (found != models_.end()) return *found;
+  std::string known;
+  for (const ModelPtr& model : models_) {
+    if (model->is_alias) continue;
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", model->name);
+  }
+  return UnknownModel(fmt::format("model: \"{}\" does not exist; this server has {}", name,
+                                  known.empty() ? "none" : known));
+}
+
+Result<ModelPtr> ModelRegistry::Default() const {
+  const std::lock_guard lock(mutex_);
+  if (models_.empty()) return UnknownModel("model: no model is loaded");
+  return models_.front();
+}
+
+std::vector<ModelPtr> ModelRegistry::List() const {
+  const std::lock_guard lock(mutex_);
+  return models_;
+}
+
+std::vector<ModelPtr> ModelRegistry::Engines() const {
+  std::vector<ModelPtr> engines = List();
+  std::erase_if(engines, [](const ModelPtr& model) { return model->is_alias; });
+  return engines;
+}
+
+std::vector<EngineStats> ModelRegistry::Stats() const {
+  std::vector<EngineStats> stats;
+  for (const ModelPtr& model : Engines()) stats.push_back(model->service->Stats());
+  return stats;
+}
+
+bool ModelRegistry::Alive() const {
+  const std::vector<ModelPtr> engines = Engines();
+  return std::all_of(engines.begin(), engines.end(),
+                     [](const ModelPtr& model) { return model->service->Alive(); });
+}
+
+bool ModelRegistry::Ready() const { return !leaving_ && Alive(); }
+
+bool ModelRegistry::Ready(const Model& model) const { return !leaving_ && model.service->Alive(); }
+
+void ModelRegistry::Close() {
+  for (const ModelPtr& model : Engines()) model->service->Close();
+}
+
+}  // namespace tandem::serve

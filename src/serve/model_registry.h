@@ -1,0 +1,79 @@
+// ModelRegistry: the models that clients may name, and the service that answers each. Front ends
+// ask it at every call, so loading and unloading a model changes nothing but the registry. Owned by
+// whoever starts the servers and shared by all of them; every method may be called on any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "serve/generate_service.h"
+
+namespace tandem::serve {
+
+// What an engine looks like under one of its names.
+enum class ModelRole : uint8_t {
+  kModel,     // the model itself
+  kEnsemble,  // Triton's chain of tokenizer, engine and detokenizer
+  kBls,       // Triton's script over target and draft, which has inputs for the draft
+};
+
+struct Model {
+  std::string name;
+  ModelRole role = ModelRole::kModel;
+  bool is_alias = false;                     // one more name of an engine that has its own
+  std::shared_ptr<GenerateService> service;  // one for all names of an engine
+  int64_t created = 0;                       // when it was added, in seconds since 1970
+};
+// Keeps the model's service alive: a removed model answers the calls that hold it, and its service
+// ends with the last of them, on that call's thread. So what the service refers to has to be owned
+// by the same pointer, or outlive every server.
+using ModelPtr = std::shared_ptr<const Model>;
+
+struct ModelAlias {
+  std::string name;
+  ModelRole role = ModelRole::kModel;
+};
+// The names that Triton's clients know for one engine.
+std::vector<ModelAlias> TritonAliases();
+
+class ModelRegistry {
+ public:
+  // Adds an engine under its name and the aliases. INVALID_ARGUMENT, and nothing is added, when one
+  // of the names is taken. An alias that equals `name` gives it its role.
+  Status Add(std::string name, std::shared_ptr<GenerateService> service,
+             const std::vector<ModelAlias>& aliases = {});
+  // Removes an engine with all its names; `name` is any of them. NOT_FOUND when there is none.
+  Status Remove(std::string_view name);
+
+  // By name or alias. NOT_FOUND with Reason::kModelNotFound.
+  Result<ModelPtr> Find(std::string_view name) const;
+  // The model for requests that name none: the one added first.
+  Result<ModelPtr> Default() const;
+  std::vector<ModelPtr> List() const;     // every name, in the order they were added
+  std::vector<ModelPtr> Engines() const;  // each engine once, under its own name
+
+  std::vector<EngineStats> Stats() const;  // of each engine
+
+  // Every engine's loop turns.
+  bool Alive() const;
+  // Every model is ready.
+  bool Ready() const;
+  bool Ready(const Model& model) const;
+  // From now on nothing is ready: the server is about to end. Calls are still answered.
+  void SetLeaving() { leaving_ = true; }
+  // Ends every open request of every model with UNAVAILABLE and refuses new ones.
+  void Close();
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<ModelPtr> models_;  // guarded by mutex_; an engine's names stand together
+  std::atomic<bool> leaving_{false};
+};
+
+}  // namespace tandem::serve

@@ -1,0 +1,20 @@
+#include "serve/text_request.h"
+
+#include <iterator>
+
+namespace tandem::serve {
+
+void TextChoice::Add(TextEvent event, bool keep_pieces) {
+  for (const TokenPiece& piece : event.pieces) {
+    text += piece.text;
+    num_tokens += piece.token >= 0 ? 1 : 0;
+  }
+  if (keep_pieces) {
+    pieces.insert(pieces.end(), std::make_move_iterator(event.pieces.begin()),
+                  std::make_move_iterator(event.pieces.end()));
+  }
+  finish = event.finish;
+  usage = event.usage;
+}
+
+}  // namespace tandem::serve
