@@ -253,7 +253,7 @@ void EngineLoop::Fail(const Status& why) {
 
 void EngineLoop::FailOpen() {
   for (const std::unique_ptr<Sequence>& sequence : sequences_) {
-    sequence->in_flight = {};
+    std::ranges::fill(sequence->in_flight, Sequence::InFlight{});
     if (sequence->copy_source >= 0) kv_.Release(std::span(&sequence->copy_source, 1));
     sequence->copy_source = -1;
     if (sequence->phase == Phase::kFinished) continue;
