@@ -27,8 +27,6 @@ pub struct Allowance {
     /// Memory at one time, as far as [`check`] is asked. The allocator stops the thread at
     /// `HARD_LIMIT` times as much.
     pub bytes: usize,
-    /// Calls of the allocator: stops walks over shared lists, which allocate an iterator a list.
-    pub allocations: u64,
     /// The thread's own time, so that a busy machine fails nobody.
     pub time: Duration,
 }
@@ -37,11 +35,14 @@ const HARD_LIMIT: usize = 4;
 /// Blocks at one time. Values nest at most as deep as there are blocks, and dropping, comparing and
 /// printing them recurse, in at most 2 KB of stack a level.
 const MAX_BLOCKS: i64 = 1 << 17;
+/// Allocations after the time is up, in which a loop that prints or has few turns left ends by itself.
+/// Walks over lists that hold themselves do not, and allocate an iterator for each.
+const GRACE: u32 = 1 << 16;
 /// Address space; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 256 << 20;
-/// Threads that go on after their caller was told of their limit. One over its time ends when its
-/// steps are spent; one over its memory sleeps and keeps what it holds. With this many left, nothing
-/// more is begun.
+/// Threads that are there after their caller was told of their limit. One over its time runs until
+/// its next `check`, the end of its steps or of its grace; one over its memory or grace sleeps and
+/// keeps what it holds. With this many left, nothing more is begun.
 const MAX_STRAYS: usize = 4;
 
 static STRAYS: AtomicUsize = AtomicUsize::new(0);
@@ -93,7 +94,7 @@ pub fn run<T: Send + 'static>(
 /// Whether this thread's sandbox, if it is in one, has time left and room for `bytes` more.
 pub fn check(bytes: usize) -> Result<()> {
     ACCOUNT.with(|account| {
-        // The watch outlives the work, which is what calls this.
+        // As in `charge`.
         let Some(watch) = (unsafe { account.watch.get().as_ref() }) else {
             return Ok(());
         };
@@ -213,7 +214,7 @@ struct Account {
     /// Of `bytes_left`, what only the allocator hands out.
     reserve: Cell<i64>,
     blocks_left: Cell<i64>,
-    allocations_left: Cell<u64>,
+    grace: Cell<u32>,
 }
 
 thread_local! {
@@ -224,7 +225,7 @@ thread_local! {
             bytes_left: Cell::new(0),
             reserve: Cell::new(0),
             blocks_left: Cell::new(0),
-            allocations_left: Cell::new(0),
+            grace: Cell::new(0),
         }
     };
 }
@@ -235,7 +236,7 @@ impl Account {
         self.bytes_left.set(hard);
         self.reserve.set(hard - hard / HARD_LIMIT as i64);
         self.blocks_left.set(MAX_BLOCKS);
-        self.allocations_left.set(allowed.allocations);
+        self.grace.set(GRACE);
         self.watch.set(Arc::as_ptr(watch));
     }
 
@@ -245,14 +246,16 @@ impl Account {
 
     /// Before memory is handed out. Does not return when that would be too much.
     fn charge(&self, bytes: i64, blocks: i64) {
-        if self.watch.get().is_null() {
+        // The watch outlives the work, and is null outside it.
+        let Some(watch) = (unsafe { self.watch.get().as_ref() }) else {
             return;
-        }
+        };
         self.bytes_left.set(self.bytes_left.get() - bytes);
         self.blocks_left.set(self.blocks_left.get() - blocks);
-        let allocations = self.allocations_left.get();
-        self.allocations_left.set(allocations.saturating_sub(1));
-        if self.bytes_left.get() < 0 || self.blocks_left.get() < 0 || allocations == 0 {
+        if watch.over.load(Relaxed) {
+            self.grace.set(self.grace.get().saturating_sub(1));
+        }
+        if self.bytes_left.get() < 0 || self.blocks_left.get() < 0 || self.grace.get() == 0 {
             self.stop();
         }
     }
@@ -309,7 +312,6 @@ mod tests {
 
     const ALLOWED: Allowance = Allowance {
         bytes: 1 << 20,
-        allocations: 10_000,
         time: Duration::from_secs(10),
     };
 
@@ -342,21 +344,40 @@ mod tests {
     }
 
     #[test]
+    fn work_over_its_time_may_not_allocate_for_ever() {
+        let allowed = Allowance {
+            time: Duration::from_millis(1),
+            ..ALLOWED
+        };
+        let before = STRAYS.load(Relaxed);
+        let ended = run(allowed, || -> Result<()> {
+            loop {
+                std::hint::black_box(Box::new(0));
+            }
+        });
+        assert_eq!(ended.unwrap_err().code, ErrorCode::ResourceExhausted);
+        assert!(STRAYS.load(Relaxed) > before);
+    }
+
+    #[test]
     fn work_over_its_time_gives_its_place_back_when_it_ends() {
         let allowed = Allowance {
             time: Duration::from_millis(1),
             ..ALLOWED
         };
-        let ended = run(allowed, || {
-            // The caller's leave is what ends this.
-            while check(0).is_ok() {
-                std::hint::spin_loop();
-            }
-            Ok(())
-        });
-        assert_eq!(ended.unwrap_err().code, ErrorCode::ResourceExhausted);
-        while STRAYS.load(Relaxed) > 0 {
-            std::thread::yield_now();
+        // More often than there are places.
+        for _ in 0..=MAX_STRAYS {
+            let (done, is_done) = mpsc::channel::<()>();
+            let ended = run(allowed, move || {
+                // The caller's leave is what ends this.
+                while check(0).is_ok() {
+                    std::hint::spin_loop();
+                }
+                drop(done);
+                Ok(())
+            });
+            assert_eq!(ended.unwrap_err().code, ErrorCode::ResourceExhausted);
+            assert!(is_done.recv().is_err());
         }
     }
 }

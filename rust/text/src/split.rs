@@ -16,7 +16,7 @@ const GPT2_PATTERN: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 /// How nearly every pattern since GPT-2 ends: "white space, but leave its last character to the
-/// word behind". It is the only part that needs look-ahead, and look-ahead needs a backtracking engine.
+/// word after it". It is the only part that needs look-ahead, and look-ahead needs a backtracking engine.
 const LAST_SPACE_TAIL: &str = r"|\s+(?!\S)|\s+";
 /// With this alternative before it, the tail never sees a run that ends in a line break.
 const LINE_BREAKS: &str = r"|\s*[\r\n]+";
@@ -45,7 +45,7 @@ impl Splitter {
         })
     }
 
-    /// Where a match of white space ends once its last character is left to the word behind.
+    /// Where a match of white space ends once its last character is left to the word after it.
     fn end_of(&self, text: &str, start: usize, end: usize) -> usize {
         let found = &text[start..end];
         let Some(last) = found.chars().next_back() else {

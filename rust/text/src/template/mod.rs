@@ -246,7 +246,6 @@ fn fuel(input_bytes: usize) -> u64 {
 fn allowance(input_bytes: usize) -> Allowance {
     Allowance {
         bytes: (8 << 20) + 8 * input_bytes,
-        allocations: 4 * fuel(input_bytes),
         time: Duration::from_millis(100) + Duration::from_nanos(500) * input_bytes as u32,
     }
 }
