@@ -1,7 +1,8 @@
 // A model's chat template: messages in, prompt text out, as transformers renders it.
-// Immutable and shared by threads. A template is untrusted input: it runs with bounded steps, bytes
-// and depth, and for 100 ms of its thread's time and 0.5 us a byte of its input: a hostile one gets
-// an error then.
+// Immutable and shared by threads. A template is untrusted input: it runs in a thread of its own
+// with bounded steps, memory and depth, for 100 ms of that thread's time and 0.5 us for each byte
+// of its input; one that needs more is INVALID_ARGUMENT. A thread that cannot be ended is left
+// behind; with four of them Render is UNAVAILABLE (rust/text/src/sandbox.rs).
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,8 @@ Status ToStatus(uint32_t code, const OwnedBuffer& error) {
       return DataLoss(error.ToString());
     case TANDEM_TEXT_UNIMPLEMENTED:
       return Unimplemented(error.ToString());
+    case TANDEM_TEXT_UNAVAILABLE:
+      return Unavailable(error.ToString());
     default:
       return Internal(error.ToString());
   }

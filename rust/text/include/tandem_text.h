@@ -24,6 +24,7 @@ typedef enum TandemTextCode {
   TANDEM_TEXT_DATA_LOSS = 4,
   TANDEM_TEXT_INTERNAL = 5,
   TANDEM_TEXT_UNIMPLEMENTED = 6,
+  TANDEM_TEXT_UNAVAILABLE = 7,
 } TandemTextCode;
 
 typedef struct TextTokenizer TextTokenizer;

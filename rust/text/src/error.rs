@@ -1,5 +1,6 @@
 //! The one error type of the crate: a code that C++ maps to its own, and a sentence for the reader.
 
+use std::any::Any;
 use std::fmt;
 
 /// Keep in step with `TandemTextCode` of the C header (a test compares them).
@@ -12,6 +13,7 @@ pub enum ErrorCode {
     DataLoss = 4,
     Internal = 5,
     Unimplemented = 6,
+    Unavailable = 7,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,5 +44,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// What a caught panic said.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("unknown")
+}
 
 pub type Result<T> = std::result::Result<T, Error>;

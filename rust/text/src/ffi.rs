@@ -7,7 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Once;
 
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{panic_text, Error, ErrorCode, Result};
 use crate::template::TemplateSet;
 use crate::tokenizer::TextTokenizer;
 
@@ -83,11 +83,7 @@ unsafe fn guarded(error: *mut TandemTextBuffer, body: impl FnOnce() -> Result<()
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,
         Err(panic) => {
-            let text = panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("unknown");
+            let text = panic_text(&*panic);
             Error::new(
                 ErrorCode::Internal,
                 format!("panic in the text library: {text}"),

@@ -1,11 +1,12 @@
 //! Tokenizer and chat templates of Tandem, behind the C header `include/tandem_text.h`.
 //!
 //! One crate, because two Rust static libraries in one program clash. Nothing here executes code
-//! found in a model folder: a chat template runs in a sandbox with bounded steps, bytes and depth.
+//! found in a model folder: a chat template runs in a sandbox with bounded steps, memory and time.
 
 mod error;
 mod ffi;
 mod model_folder;
+mod sandbox;
 mod split;
 mod template;
 mod token_bytes;

@@ -5,40 +5,32 @@ use std::fmt::{self, Write};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::budget;
+use crate::sandbox;
 
 /// JSON from outside nests at most 128 deep; what a template builds on top may not go much further,
 /// since comparing and dropping a value recurse.
-pub const MAX_DEPTH: usize = 160;
+const MAX_DEPTH: usize = 160;
 
-/// A string that charges the render's budget as it grows.
+/// A string that is refused when it grows too long for its sandbox.
 #[derive(Default)]
-pub struct ChargedString {
-    text: String,
-}
+struct CheckedString(String);
 
-impl ChargedString {
-    pub fn into_string(self) -> String {
-        self.text
-    }
-}
-
-impl Write for ChargedString {
+impl Write for CheckedString {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        budget::charge_bytes(s.len()).map_err(|_| fmt::Error)?;
-        self.text.push_str(s);
+        sandbox::check(self.0.len() + s.len()).map_err(|_| fmt::Error)?;
+        self.0.push_str(s);
         Ok(())
     }
 }
 
 /// `str(value)`.
 pub fn str_of(value: &Value) -> Result<String, Error> {
-    let mut out = ChargedString::default();
+    let mut out = CheckedString::default();
     write_str(&mut out, value)?;
-    Ok(out.into_string())
+    Ok(out.0)
 }
 
-/// `str(value)` into a writer; the writer's refusal means the budget is spent.
+/// `str(value)` into a writer; the writer refuses what grows too long.
 pub fn write_str(out: &mut dyn Write, value: &Value) -> Result<(), Error> {
     let written = match value.as_str() {
         Some(text) => out.write_str(text).map_err(|_| Stop::Full),
@@ -49,9 +41,9 @@ pub fn write_str(out: &mut dyn Write, value: &Value) -> Result<(), Error> {
 
 /// `json.dumps(value, ensure_ascii=False, indent=indent)`, the `tojson` of transformers.
 pub fn to_json(value: &Value, indent: Option<usize>) -> Result<String, Error> {
-    let mut out = ChargedString::default();
+    let mut out = CheckedString::default();
     write_json(&mut out, value, indent, 0).map_err(Stop::into_error)?;
-    Ok(out.into_string())
+    Ok(out.0)
 }
 
 enum Stop {
@@ -64,8 +56,8 @@ enum Stop {
 impl Stop {
     fn into_error(self) -> Error {
         match self {
-            Stop::Full => budget::too_large("builds too much data"),
-            Stop::Depth => budget::too_large("nests values too deeply"),
+            Stop::Full => too_large("builds too much data"),
+            Stop::Depth => too_large("nests values too deeply"),
             Stop::NotJson(kind) => Error::new(
                 ErrorKind::InvalidOperation,
                 format!("{kind} cannot be written as JSON"),
@@ -79,6 +71,10 @@ impl From<fmt::Error> for Stop {
     fn from(_: fmt::Error) -> Self {
         Stop::Full
     }
+}
+
+fn too_large(what: &str) -> Error {
+    Error::new(ErrorKind::OutOfFuel, format!("the chat template {what}"))
 }
 
 fn write_repr(out: &mut dyn Write, value: &Value, depth: usize) -> Result<(), Stop> {

@@ -1,0 +1,383 @@
+//! Runs work on untrusted input in a thread of its own, within bounded memory, stack and time.
+//!
+//! minijinja's documented interface bounds the steps of a render, the depth of its calls and what the
+//! functions of its host do. It does not bound what one step makes or walks: `~` and `+` double a
+//! text, `*` repeats it (each up to 100 MB), `{% set %}` captures raw text, `==`, `<` and `in` compare
+//! lists that hold themselves many times over, and constants are folded while compiling. So the
+//! allocator counts what a sandbox's thread asks for. An allocator can neither fail (Rust ends the
+//! process) nor unwind: a thread over its limit is told of to its caller and sleeps for ever.
+//!
+//! What our own functions make is refused with an error long before that ([`check`]).
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::os::unix::thread::JoinHandleExt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::null;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{mpsc, Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::error::{panic_text, Error, ErrorCode, Result};
+
+/// What the work may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowance {
+    /// Memory at one time, as far as [`check`] is asked. The allocator stops the thread at
+    /// `HARD_LIMIT` times as much.
+    pub bytes: usize,
+    /// The thread's own time, so that a busy machine fails nobody.
+    pub time: Duration,
+}
+
+const HARD_LIMIT: usize = 4;
+/// Blocks at one time. Values nest at most as deep as there are blocks, and dropping, comparing and
+/// printing them recurse, in at most 2 KB of stack a level.
+const MAX_BLOCKS: i64 = 1 << 17;
+/// Allocations after the time is up, in which a loop that prints or has few turns left ends by itself.
+/// Walks over lists that hold themselves do not, and allocate an iterator for each.
+const GRACE: u32 = 1 << 16;
+/// Address space; pages that are not touched cost nothing.
+const STACK_BYTES: usize = 256 << 20;
+/// Threads that are there after their caller was told of their limit. One over its time runs until
+/// its next `check`, the end of its steps or of its grace; one over its memory or grace sleeps and
+/// keeps what it holds. With this many left, nothing more is begun.
+const MAX_STRAYS: usize = 4;
+
+static STRAYS: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs `work` and waits for it, at most for the allowed time.
+pub fn run<T: Send + 'static>(
+    allowed: Allowance,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if STRAYS.load(Relaxed) >= MAX_STRAYS {
+        return Err(Error::new(
+            ErrorCode::Unavailable,
+            format!(
+                "{MAX_STRAYS} renderings of chat templates went over their limits and have not \
+                 ended; no template is rendered until one does, or the program is started again"
+            ),
+        ));
+    }
+    let watch = Arc::new(Watch::default());
+    let (sender, receiver) = mpsc::channel();
+    let inside = Arc::clone(&watch);
+    let thread = std::thread::Builder::new()
+        .name("chat template".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            ACCOUNT.with(|account| account.open(&inside, allowed));
+            let result = catch_unwind(AssertUnwindSafe(work));
+            ACCOUNT.with(Account::close);
+            // The receiver is gone when the caller was told that time is up.
+            let _ = sender.send(result);
+            inside.leave(Progress::Ended);
+        })
+        .map_err(|e| Error::new(ErrorCode::Unavailable, format!("no thread: {e}")))?;
+    match watch.wait(&thread, allowed.time) {
+        Progress::Ended => match receiver.recv() {
+            Ok(Ok(result)) => result,
+            // Such as "capacity overflow".
+            Ok(Err(panic)) => Err(Error::invalid(format!(
+                "the chat template made its interpreter fail: {}",
+                panic_text(&*panic)
+            ))),
+            Err(_) => Err(Error::new(ErrorCode::Internal, "a sandbox lost its result")),
+        },
+        Progress::Stuck => Err(too_much_data()),
+        Progress::Running => Err(too_slow()),
+    }
+}
+
+/// Whether this thread's sandbox, if it is in one, has time left and room for `bytes` more.
+pub fn check(bytes: usize) -> Result<()> {
+    ACCOUNT.with(|account| {
+        // As in `charge`.
+        let Some(watch) = (unsafe { account.watch.get().as_ref() }) else {
+            return Ok(());
+        };
+        if watch.over.load(Relaxed) {
+            return Err(too_slow());
+        }
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        match account.bytes_left.get().saturating_sub(bytes) < account.reserve.get() {
+            true => Err(too_much_data()),
+            false => Ok(()),
+        }
+    })
+}
+
+fn too_much_data() -> Error {
+    Error::new(
+        ErrorCode::ResourceExhausted,
+        "the chat template builds too much data",
+    )
+}
+
+fn too_slow() -> Error {
+    Error::new(
+        ErrorCode::ResourceExhausted,
+        "the chat template takes too long",
+    )
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    Running,
+    Ended,
+    Stuck,
+}
+
+/// What a sandbox and its caller tell each other.
+struct Watch {
+    /// The caller has gone; what looks at the clock may end the work.
+    over: AtomicBool,
+    state: Mutex<WatchState>,
+    changed: Condvar,
+}
+
+struct WatchState {
+    progress: Progress,
+    /// Counted in STRAYS.
+    stray: bool,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            over: AtomicBool::new(false),
+            state: Mutex::new(WatchState {
+                progress: Progress::Running,
+                stray: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+}
+
+impl Watch {
+    /// Called once by the sandbox's thread, which allocates nothing here.
+    fn leave(&self, progress: Progress) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.progress = progress;
+        match (progress, state.stray) {
+            (Progress::Stuck, false) => STRAYS.fetch_add(1, Relaxed),
+            (Progress::Ended, true) => STRAYS.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
+        state.stray = progress == Progress::Stuck;
+        self.changed.notify_one();
+    }
+
+    /// Until the sandbox leaves or its thread has run for `time`; `Running` means the latter.
+    fn wait(&self, thread: &JoinHandle<()>, time: Duration) -> Progress {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.progress == Progress::Running {
+            let left = time.saturating_sub(thread_time(thread));
+            if left.is_zero() {
+                state.stray = true;
+                STRAYS.fetch_add(1, Relaxed);
+                self.over.store(true, Relaxed);
+                break;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.progress
+    }
+}
+
+/// What a thread has run so far; nothing when it has ended.
+fn thread_time(thread: &JoinHandle<()>) -> Duration {
+    let mut clock = 0;
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // The thread has not been joined, so its handle is valid; both pointers are ours.
+    let known = unsafe {
+        libc::pthread_getcpuclockid(thread.as_pthread_t(), &mut clock) == 0
+            && libc::clock_gettime(clock, &mut time) == 0
+    };
+    match known {
+        true => Duration::new(time.tv_sec as u64, time.tv_nsec as u32),
+        false => Duration::ZERO,
+    }
+}
+
+/// A thread's claim on memory; closed unless the thread is a sandbox at work.
+struct Account {
+    watch: Cell<*const Watch>,
+    bytes_left: Cell<i64>,
+    /// Of `bytes_left`, what only the allocator hands out.
+    reserve: Cell<i64>,
+    blocks_left: Cell<i64>,
+    grace: Cell<u32>,
+}
+
+thread_local! {
+    // Without a destructor and without lazy initialisation: the allocator looks here.
+    static ACCOUNT: Account = const {
+        Account {
+            watch: Cell::new(null()),
+            bytes_left: Cell::new(0),
+            reserve: Cell::new(0),
+            blocks_left: Cell::new(0),
+            grace: Cell::new(0),
+        }
+    };
+}
+
+impl Account {
+    fn open(&self, watch: &Arc<Watch>, allowed: Allowance) {
+        let hard = i64::try_from(allowed.bytes * HARD_LIMIT).unwrap_or(i64::MAX);
+        self.bytes_left.set(hard);
+        self.reserve.set(hard - hard / HARD_LIMIT as i64);
+        self.blocks_left.set(MAX_BLOCKS);
+        self.grace.set(GRACE);
+        self.watch.set(Arc::as_ptr(watch));
+    }
+
+    fn close(&self) {
+        self.watch.set(null());
+    }
+
+    /// Before memory is handed out. Does not return when that would be too much.
+    fn charge(&self, bytes: i64, blocks: i64) {
+        // The watch outlives the work, and is null outside it.
+        let Some(watch) = (unsafe { self.watch.get().as_ref() }) else {
+            return;
+        };
+        self.bytes_left.set(self.bytes_left.get() - bytes);
+        self.blocks_left.set(self.blocks_left.get() - blocks);
+        if watch.over.load(Relaxed) {
+            self.grace.set(self.grace.get().saturating_sub(1));
+        }
+        if self.bytes_left.get() < 0 || self.blocks_left.get() < 0 || self.grace.get() == 0 {
+            self.stop();
+        }
+    }
+
+    fn refund(&self, bytes: i64, blocks: i64) {
+        self.bytes_left.set(self.bytes_left.get() + bytes);
+        self.blocks_left.set(self.blocks_left.get() + blocks);
+    }
+
+    /// Sleeps for ever; except while a panic is reported, under a lock that others need.
+    #[cold]
+    fn stop(&self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let watch = self.watch.replace(null());
+        // The thread holds the Arc that `watch` points into, and keeps it.
+        unsafe { (*watch).leave(Progress::Stuck) };
+        loop {
+            std::thread::sleep(Duration::from_secs(u64::from(u32::MAX)));
+        }
+    }
+}
+
+/// The system's allocator; it charges the account of a sandbox's thread.
+struct CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+// A `Layout` holds at most isize::MAX bytes.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ACCOUNT.with(|account| account.charge(layout.size() as i64, 1));
+        System.alloc(layout)
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ACCOUNT.with(|account| account.charge(layout.size() as i64, 1));
+        System.alloc_zeroed(layout)
+    }
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ACCOUNT.with(|account| account.charge(new_size as i64 - layout.size() as i64, 0));
+        System.realloc(block, layout, new_size)
+    }
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        System.dealloc(block, layout);
+        ACCOUNT.with(|account| account.refund(layout.size() as i64, 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALLOWED: Allowance = Allowance {
+        bytes: 1 << 20,
+        time: Duration::from_secs(10),
+    };
+
+    #[test]
+    fn what_is_freed_may_be_used_again() {
+        let run = run(ALLOWED, || {
+            Ok((0..100).map(|_| vec![1u8; 3 << 20].len()).sum::<usize>())
+        });
+        assert_eq!(run.unwrap(), 300 << 20);
+    }
+
+    #[test]
+    fn check_refuses_long_before_the_allocator() {
+        run(ALLOWED, || {
+            assert!(check(1 << 19).is_ok());
+            assert!(check(2 << 20).is_err());
+            let held = vec![1u8; 3 << 20];
+            assert!(check(1).is_err());
+            drop(held);
+            check(1)
+        })
+        .unwrap();
+        assert!(check(usize::MAX).is_ok(), "nothing is counted outside");
+    }
+
+    #[test]
+    fn panics_are_errors() {
+        let run = run(ALLOWED, || -> Result<()> { panic!("oh") });
+        assert!(run.unwrap_err().message.contains("oh"));
+    }
+
+    #[test]
+    fn work_over_its_time_may_not_allocate_for_ever() {
+        let allowed = Allowance {
+            time: Duration::from_millis(1),
+            ..ALLOWED
+        };
+        let before = STRAYS.load(Relaxed);
+        let ended = run(allowed, || -> Result<()> {
+            loop {
+                std::hint::black_box(Box::new(0));
+            }
+        });
+        assert_eq!(ended.unwrap_err().code, ErrorCode::ResourceExhausted);
+        assert!(STRAYS.load(Relaxed) > before);
+    }
+
+    #[test]
+    fn work_over_its_time_gives_its_place_back_when_it_ends() {
+        let allowed = Allowance {
+            time: Duration::from_millis(1),
+            ..ALLOWED
+        };
+        // More often than there are places.
+        for _ in 0..=MAX_STRAYS {
+            let (done, is_done) = mpsc::channel::<()>();
+            let ended = run(allowed, move || {
+                // The caller's leave is what ends this.
+                while check(0).is_ok() {
+                    std::hint::spin_loop();
+                }
+                drop(done);
+                Ok(())
+            });
+            assert_eq!(ended.unwrap_err().code, ErrorCode::ResourceExhausted);
+            assert!(is_done.recv().is_err());
+        }
+    }
+}
