@@ -15,6 +15,7 @@
 #include "model/rope.h"
 #include "model/weight_source.h"
 #include "ops/testing/round_to_fp8.h"
+#include "tensor/buffer.h"
 #include "tensor/convert.h"
 
 namespace tandem {
