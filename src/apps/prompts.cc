@@ -46,9 +46,8 @@ Result<std::vector<int32_t>> ParseTokenLine(std::string_view line) {
     const size_t comma = std::min(line.find(','), line.size());
     const std::string_view word = WithoutSpaces(line.substr(0, comma));
     int32_t token = 0;
-    const char* const word_end = word.data() + word.size();
-    const auto [end, error] = std::from_chars(word.data(), word_end, token);
-    if (error != std::errc{} || end != word_end || token < 0) {
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), token);
+    if (error != std::errc{} || end != word.data() + word.size() || token < 0) {
       return InvalidArgument(fmt::format("'{}' is not a token id", word));
     }
     tokens.push_back(token);
