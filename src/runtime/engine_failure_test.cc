@@ -22,7 +22,9 @@ class LosingExecutor final : public Executor {
  public:
   LosingExecutor(std::unique_ptr<Executor> inner, int steps)
       : inner_(std::move(inner)), steps_left_(steps) {}
-  void AddSequence(int32_t slot, const SlotInit& init) override { inner_->AddSequence(slot, init); }
+  void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) override {
+    inner_->AddSequence(slot, init, constraint);
+  }
   void RemoveSequence(int32_t slot) override { inner_->RemoveSequence(slot); }
   void Propose(const BatchPlan& plan) override { inner_->Propose(plan); }
   void Run(const BatchPlan& plan) override { inner_->Run(plan); }
@@ -218,8 +220,8 @@ TEST_F(EngineStartTest, ALayerOfALongStepIsProgressAndOneThatHangsIsNot) {
   ASSERT_TRUE(engine->Submit(request).ok());
   const Nanos start = clock_.Now();
   engine->Step();
-  EXPECT_GE(layers, spec_.num_layers);
-  EXPECT_GE(clock_.Now() - start, spec_.num_layers * layer_time);
+  EXPECT_GE(layers, spec_.num_layers());
+  EXPECT_GE(clock_.Now() - start, spec_.num_layers() * layer_time);
   EXPECT_DOUBLE_EQ(oldest, 20.0) << "however many layers the step has";
   layer_time = seconds(3600);
   ASSERT_TRUE(engine->Submit(request).ok());
