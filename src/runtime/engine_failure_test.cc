@@ -220,8 +220,8 @@ TEST_F(EngineStartTest, ALayerOfALongStepIsProgressAndOneThatHangsIsNot) {
   ASSERT_TRUE(engine->Submit(request).ok());
   const Nanos start = clock_.Now();
   engine->Step();
-  EXPECT_GE(layers, spec_.num_layers);
-  EXPECT_GE(clock_.Now() - start, spec_.num_layers * layer_time);
+  EXPECT_GE(layers, spec_.num_layers());
+  EXPECT_GE(clock_.Now() - start, spec_.num_layers() * layer_time);
   EXPECT_DOUBLE_EQ(oldest, 20.0) << "however many layers the step has";
   layer_time = seconds(3600);
   ASSERT_TRUE(engine->Submit(request).ok());
