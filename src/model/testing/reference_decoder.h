@@ -15,6 +15,7 @@
 #include "model/rope.h"
 #include "model/weight_source.h"
 #include "ops/testing/round_to_fp8.h"
+#include "tensor/buffer.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -33,7 +34,7 @@ class ReferenceDecoder {
   explicit ReferenceDecoder(WeightSource& source, const StoredTypes& types = {})
       : source_(source), spec_(source.spec()), types_(types) {}
 
-  // Logits behind every token, [tokens][vocab].
+  // Logits after every token, [tokens][vocab].
   Matrix Logits(std::span<const int32_t> tokens, int64_t max_positions) {
     max_positions_ = max_positions;
     const Matrix embedding = Weight(WeightRole::kEmbedding, 0);
