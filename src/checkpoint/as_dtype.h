@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-// The memory behind tensors that had to be converted or merged: it lives until Clear().
+// The memory of tensors that had to be converted or merged: it lives until Clear().
 class ScratchBuffers {
  public:
   // RESOURCE_EXHAUSTED when there is no memory of that size.

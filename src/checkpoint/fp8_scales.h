@@ -1,4 +1,4 @@
-// The scales of fp8 weights as files hold them: one for a whole weight, or one a row. Pure
+// The scales of fp8 weights as files hold them: one for a whole weight, or one per row. Pure
 // functions, used by the weight sources.
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-// Rows begin .. of `whole` into `out`; what lies behind its end stays zero.
+// Rows begin .. of `whole` into `out`; rows after its end stay zero.
 void CopyRows(const Tensor& whole, int64_t begin, const Tensor& out) {
   const int64_t rows = std::clamp(whole.dim(0) - begin, int64_t{0}, out.dim(0));
   if (rows > 0) ConvertElements(whole.RowRange(begin, rows), out.Rows(rows));

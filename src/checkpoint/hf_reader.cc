@@ -218,17 +218,16 @@ void HfReader::WarnOfCacheScales() const {
   }
 }
 
-Result<Tensor> HfReader::Get(const WeightId& asked) {
-  WeightId id = asked;
-  if (id.role == WeightRole::kHead && spec_.tied_head) id.role = WeightRole::kEmbedding;
-  const TensorSource source = SourceOf(*family_, spec_, id);
-  const Shape shape = WeightShape(spec_, id);
-  TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, id));
+Result<Tensor> HfReader::Get(const WeightId& id) {
+  const WeightId held = StoredId(spec_, id);
+  const TensorSource source = SourceOf(*family_, spec_, held);
+  const Shape shape = WeightShape(spec_, held);
+  TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, held));
   if (IsScale(id.part)) {
     TANDEM_ASSIGN_OR_RETURN(stored, SpreadScales(stored, StoredScales(source, shape), scratch_));
   }
   TANDEM_ASSIGN_OR_RETURN(const Tensor taken, TakeTensor(stored, source, shape, scratch_));
-  return AsDType(taken, WeightDType(spec_, id), scratch_);
+  return AsDType(taken, WeightDType(spec_, held), scratch_);
 }
 
 }  // namespace tandem

@@ -37,7 +37,7 @@ Result<std::unique_ptr<ShardedSource>> ShardedSource::Create(
     ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   TANDEM_RETURN_IF_ERROR(CheckSharding(spec, sharding));
-  TANDEM_CHECK(ranks.size() == static_cast<size_t>(sharding.tp_size), "one file a rank");
+  TANDEM_CHECK(ranks.size() == static_cast<size_t>(sharding.tp_size), "one file per rank");
   std::unique_ptr<ShardedSource> source(
       new ShardedSource(std::move(spec), sharding, std::move(ranks)));
   for (const FusedTensor& tensor : FusedTensors(source->spec_)) {
@@ -103,14 +103,13 @@ Result<Tensor> ShardedSource::Merge(const WeightId& id, Split split) {
   return whole;
 }
 
-Result<Tensor> ShardedSource::Get(const WeightId& asked) {
-  WeightId id = asked;
-  if (id.role == WeightRole::kHead && spec_.tied_head) id.role = WeightRole::kEmbedding;
-  const Split split = SplitOf(sharding_, id.role, id.part);
-  if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(id, split);
-  TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(id, /*rank=*/0));
+Result<Tensor> ShardedSource::Get(const WeightId& id) {
+  const WeightId held = StoredId(spec_, id);
+  const Split split = SplitOf(sharding_, held.role, held.part);
+  if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(held, split);
+  TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(held, /*rank=*/0));
   // At tp_size 1 a padded vocabulary cannot be, so the share is the whole.
-  return AsDType(share, WeightDType(spec_, id), scratch_);
+  return AsDType(share, WeightDType(spec_, held), scratch_);
 }
 
 Status ShardedSource::Finish() {

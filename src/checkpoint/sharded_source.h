@@ -27,7 +27,7 @@ class RankFile {
 
 class ShardedSource final : public WeightSource {
  public:
-  // One file a rank. Every tensor's presence, shape and type are checked here.
+  // One file per rank. Every tensor's presence, shape and type are checked here.
   static Result<std::unique_ptr<ShardedSource>> Create(
       ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks);
 

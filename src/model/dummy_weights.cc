@@ -96,8 +96,8 @@ int64_t DummyMap::VectorOfEmbedding(int64_t token) const {
   return Agrees(static_cast<int32_t>(mapped)) ? mapped : (mapped + 1) % map_tokens_;
 }
 
-// The vector of the token before this one; a token outside the map has a vector that nobody looks
-// up.
+// The vector of the token before this one; the vector of a token outside the map is never
+// looked up.
 int64_t DummyMap::VectorOfHead(int64_t token) const {
   if (token >= map_tokens_) return token;
   return (token + map_tokens_ - stride_) % map_tokens_;

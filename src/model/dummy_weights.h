@@ -25,7 +25,7 @@ struct DummyOptions {
   // Tokens the map cycles through; 0 means the whole vocabulary. Give draft and target the smaller
   // of their vocabularies when these differ.
   int64_t map_tokens = 0;
-  int num_threads = 0;  // 0: one a core
+  int num_threads = 0;  // 0: one per core
   // Not null: the layers' weights are made in this backend's memory, where no host could hold them;
   // outlives the source.
   ops::Backend* backend = nullptr;
@@ -35,7 +35,7 @@ struct DummyOptions {
 class DummyMap {
  public:
   DummyMap(const DummyOptions& options, int64_t vocab_size);
-  // The token that greedy decoding (and sampling: the margin is wide) puts behind `token`.
+  // The token that greedy decoding (and sampling: the margin is wide) puts after `token`.
   int32_t Expected(int32_t token) const;
   // True where the model follows the map of its seed.
   bool Agrees(int32_t token) const;

@@ -149,7 +149,7 @@ TEST(DummyWeights, ScoresAreOfSomeUnits) {
       const auto source = Make(spec);
       const Tensor query = source->Get({WeightRole::kQuery, 1}).value();
       const Tensor key = source->Get({WeightRole::kKey, 1}).value();
-      // Hidden states behind a norm are about 1; a product's deviation is the weights' length.
+      // Hidden states after a norm are about 1; a product's deviation is the weights' length.
       double squares = 0.0;
       for (int64_t dim = 0; dim < kHeadDim; ++dim) {
         squares += SquaredLength(query, dim) * SquaredLength(key, dim);

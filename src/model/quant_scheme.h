@@ -32,7 +32,7 @@ struct QuantScheme {
   bool operator==(const QuantScheme&) const = default;
 };
 
-// e4m3 with a scale a row.
+// e4m3 with one scale per row.
 constexpr QuantScheme Fp8Scheme(QuantScheme::Inputs inputs) {
   return {.element = QuantScheme::Element::kFp8E4M3, .block_rows = 1, .inputs = inputs};
 }

@@ -11,7 +11,7 @@ namespace {
 using Inputs = QuantScheme::Inputs;
 
 constexpr const char* kSupported =
-    "; supported are fp8 (e4m3) weights with one scale or one a row: "
+    "; supported are fp8 (e4m3) weights with one scale or one per row: "
     "compressed-tensors (float-quantized), fp8 (no blocks) and modelopt (FP8)";
 
 void RefuseScheme(const JsonFields& json, const char* key) { Refuse(json, key, kSupported); }
@@ -66,7 +66,7 @@ Inputs ReadCompressedTensors(const JsonFields& json) {
   return *inputs;
 }
 
-// vLLM's own format; a dynamic scale of a whole batch becomes one a row, which is finer.
+// vLLM's own format; a dynamic scale of a whole batch becomes one per row, which is finer.
 Inputs ReadFp8(const JsonFields& json) {
   if (json.Has("weight_block_size")) RefuseScheme(json, "weight_block_size");
   const std::string scheme = json.Text("activation_scheme");

@@ -34,8 +34,8 @@ struct TensorSource {
   std::optional<int64_t> expert = std::nullopt;  // index into a stored leading dimension
 };
 
-// The names that most families share: the table's hf_name after "model.layers.N.", with ".weight",
-// ".bias", ".weight_scale" or ".input_scale" behind it.
+// The names that most families share: "model.layers.N.", the table's hf_name, and then ".weight",
+// ".bias", ".weight_scale" or ".input_scale".
 TensorSource StandardSource(const ModelSpec& spec, const WeightId& id);
 
 }  // namespace tandem

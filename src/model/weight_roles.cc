@@ -142,7 +142,7 @@ constexpr std::array kRows = {
               .dummy = DummyValues::kHead},
 };
 
-// RowOf indexes by role, and StoredWeights takes the rows of a layer in one run.
+// RowOf indexes by role, and StoredWeights lists the layers where their first row stands.
 constexpr bool IsInOrder() {
   int runs = 0;
   for (size_t i = 0; i < kRows.size(); ++i) {
@@ -161,6 +161,14 @@ void AddParts(const ModelSpec& spec, WeightRole role, int64_t layer, std::vector
   for (const WeightPart part : WeightParts(spec, role, layer)) out.push_back({role, layer, part});
 }
 
+void AddLayers(const ModelSpec& spec, std::vector<WeightId>& out) {
+  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
+    for (const WeightRow& row : kRows) {
+      if (row.per_layer) AddParts(spec, row.role, layer, out);
+    }
+  }
+}
+
 }  // namespace
 
 std::span<const WeightRow> WeightRows() { return kRows; }
@@ -169,17 +177,21 @@ const WeightRow& RowOf(WeightRole role) { return kRows[static_cast<size_t>(role)
 
 std::vector<WeightId> StoredWeights(const ModelSpec& spec) {
   std::vector<WeightId> ids;
-  auto row = kRows.begin();
-  for (; !row->per_layer; ++row) AddParts(spec, row->role, 0, ids);
-  const auto first = row;
-  while (row->per_layer) ++row;
-  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
-    for (auto of_layer = first; of_layer != row; ++of_layer) {
-      AddParts(spec, of_layer->role, layer, ids);
+  bool layers_done = false;
+  for (const WeightRow& row : kRows) {
+    if (!row.per_layer) {
+      AddParts(spec, row.role, 0, ids);
+    } else if (!layers_done) {
+      AddLayers(spec, ids);
+      layers_done = true;
     }
   }
-  for (; row != kRows.end(); ++row) AddParts(spec, row->role, 0, ids);
   return ids;
+}
+
+WeightId StoredId(const ModelSpec& spec, const WeightId& id) {
+  const bool tied = id.role == WeightRole::kHead && spec.tied_head;
+  return tied ? WeightId{WeightRole::kEmbedding, id.layer, id.part} : id;
 }
 
 Shape WeightShape(const ModelSpec& spec, const WeightId& id) {

@@ -1,6 +1,6 @@
-// The table of weights: one row a weight, with everything that readers, loaders, sums of bytes,
-// sharding, dummies and checkpoints must know of it. They loop over the rows, so a new weight is a
-// new row and the block that uses it. Data and pure functions.
+// The table of weights: one row for each weight, with everything that readers, loaders, sums of
+// bytes, sharding, dummies and checkpoints must know of it. They loop over the rows, so a new
+// weight is a new row and the block that uses it. Data and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -108,6 +108,8 @@ const WeightRow& RowOf(WeightRole role);
 // Every tensor that a file of this model holds, in the order of a forward pass: a head that is tied
 // to the embedding is none.
 std::vector<WeightId> StoredWeights(const ModelSpec& spec);
+// The one of them that holds a tensor: of a tied head, the embedding.
+WeightId StoredId(const ModelSpec& spec, const WeightId& id);
 
 // [rows, columns] of a matrix, [size] of a vector, [rows] of a bias or of scales, [1] of an input
 // scale.

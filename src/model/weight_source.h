@@ -20,7 +20,7 @@ class WeightSource {
   virtual Result<Tensor> Get(const WeightId& id) = 0;
   // The tensors got so far are done with: a source that had to convert or merge frees its copies.
   virtual void Release() {}
-  // Called when all is loaded: a source with checksums checks what nobody asked for.
+  // Called when all is loaded: a source with checksums checks what Get did not read.
   virtual Status Finish() { return {}; }
 };
 

@@ -39,7 +39,7 @@ class FolderTest : public ::testing::Test {
 };
 
 struct HfFolder {
-  std::string extra_config;  // more keys of config.json, each behind a comma
+  std::string extra_config;  // more keys of config.json, each after a comma
   DType stored = DType::kBF16;
   int num_shards = 1;
   bool with_head = true;

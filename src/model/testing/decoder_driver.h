@@ -32,7 +32,7 @@ class DecoderTestDriver {
     for (int32_t i = 0; i < max_blocks_; ++i) block_table_.push_back(max_blocks_ - i);
   }
 
-  // Computes the next tokens of the sequence: the logits behind each of them, [tokens][vocab].
+  // Computes the next tokens of the sequence: the logits after each of them, [tokens][vocab].
   std::vector<std::vector<float>> Feed(std::span<const int32_t> tokens) {
     const auto rows = static_cast<int32_t>(tokens.size());
     std::vector<int32_t> positions;

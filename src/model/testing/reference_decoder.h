@@ -34,7 +34,7 @@ class ReferenceDecoder {
   explicit ReferenceDecoder(WeightSource& source, const StoredTypes& types = {})
       : source_(source), spec_(source.spec()), types_(types) {}
 
-  // Logits behind every token, [tokens][vocab].
+  // Logits after every token, [tokens][vocab].
   Matrix Logits(std::span<const int32_t> tokens, int64_t max_positions) {
     max_positions_ = max_positions;
     const Matrix embedding = Weight(WeightRole::kEmbedding, 0);
