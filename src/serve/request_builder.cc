@@ -260,7 +260,7 @@ Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request
   // end.
   for (const std::string& word : text.stop) {
     const std::optional<int32_t> id = codec.SpecialToken(word);
-    if (id && !request.IsEnd(*id)) request.end_ids.push_back(*id);
+    if (id && std::ranges::count(request.end_ids, *id) == 0) request.end_ids.push_back(*id);
   }
   return {};
 }

@@ -152,8 +152,8 @@ TEST(RequestBuilderTest, AStopStringThatNamesASpecialTokenIsAnEndId) {
     t.stop = {"</s>"};
     t.ignore_eos = true;
   });
-  EXPECT_TRUE(ignoring->IsEnd(ByteCodec::kEnd));
-  EXPECT_FALSE(Build([](TextRequest& t) { t.ignore_eos = true; })->IsEnd(ByteCodec::kEnd));
+  EXPECT_EQ(ignoring->end_ids, std::vector<int32_t>{ByteCodec::kEnd});
+  EXPECT_TRUE(Build([](TextRequest& t) { t.ignore_eos = true; })->end_ids.empty());
   const Result<Request> other_end = Build([](TextRequest& t) {
     t.stop = {"</s>"};
     t.end_id = 50;
