@@ -72,7 +72,10 @@ class Backend {
   virtual Status WaitFor(int /*mark*/) { return {}; }
   // Returns when everything has run, or the device has failed.
   virtual Status Synchronize() { return {}; }
-  static constexpr int kNumMarks = 8;
+  // Seconds of the device between two marks that have both been waited for; 0 where the backend
+  // does not time them.
+  virtual double SecondsBetween(int /*from*/, int /*to*/) { return 0.0; }
+  static constexpr int kNumMarks = 16;
 
   // Records what `enqueue` enqueues (it does not run) instead of enqueuing it. Null where the
   // backend records nothing or has no memory for it: the caller then enqueues it each time.

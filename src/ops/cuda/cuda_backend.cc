@@ -40,7 +40,7 @@ class CudaBackend final : public Backend {
   CudaBackend(const cuda::Context& context, std::string name)
       : context_(context), name_(std::move(name)), ops_(context), round_(context) {
     for (cudaEvent_t& mark : marks_) {
-      CheckCuda(cudaEventCreateWithFlags(&mark, cudaEventDisableTiming), "an event");
+      CheckCuda(cudaEventCreateWithFlags(&mark, cudaEventDefault), "an event");
     }
   }
   ~CudaBackend() override {
@@ -98,6 +98,13 @@ class CudaBackend final : public Backend {
   Status WaitFor(int mark) override {
     CheckCuda(cudaEventSynchronize(marks_[static_cast<size_t>(mark)]), "a kernel before a mark");
     return Failure();
+  }
+  double SecondsBetween(int from, int to) override {
+    float milliseconds = 0.0f;
+    CheckCuda(cudaEventElapsedTime(&milliseconds, marks_[static_cast<size_t>(from)],
+                                   marks_[static_cast<size_t>(to)]),
+              "the time between two marks");
+    return milliseconds * 1e-3;
   }
   Status Synchronize() override {
     CheckCuda(cudaStreamSynchronize(context_.stream), "a kernel");

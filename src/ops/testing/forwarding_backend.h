@@ -130,6 +130,7 @@ class ForwardingBackend : public Backend {
   }
   void Mark(int mark) override { inner_.Mark(mark); }
   Status WaitFor(int mark) override { return inner_.WaitFor(mark); }
+  double SecondsBetween(int from, int to) override { return inner_.SecondsBetween(from, to); }
   Status Synchronize() override { return inner_.Synchronize(); }
   std::unique_ptr<Graph> Capture(const std::function<void()>& enqueue) override {
     return inner_.Capture(enqueue);

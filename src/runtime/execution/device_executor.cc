@@ -117,6 +117,7 @@ void DeviceExecutor::RemoveSequence(int32_t slot) {
 
 void DeviceExecutor::Propose(const BatchPlan& plan) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
+  backend_.Mark(BeginMarkOf(sampled_));
   SendPlan(plan);
   for (const BlockCopy& copy : plan.copies) {
     backend_.ops().CopyBlock(models_.target_pool, copy.from, copy.to, copy.tokens);
@@ -284,6 +285,7 @@ void DeviceExecutor::Run(const BatchPlan& /*plan*/) {
     if (target_bounds_.num_rows > 0) TargetForward(target_bounds_, 0);
     return;
   }
+  backend_.Mark(RunMarkOf(sampled_));
   if (!shape_.decodes) {
     TargetPass(target_bounds_, shape_.target_query);
     return;
@@ -328,8 +330,12 @@ void DeviceExecutor::Sample(const BatchPlan& plan) {
   if (config_.on_host) ObserveTarget();
   memory_->EnqueueResults(sampled_, target_bounds_.num_logits);
   backend_.Mark(MarkOf(sampled_));
-  steps_[sampled_ % steps_.size()] = {
-      .number = plan.step, .items = shape_.items, .logits = target_bounds_.num_logits};
+  steps_[sampled_ % steps_.size()] = {.number = plan.step,
+                                      .items = shape_.items,
+                                      .logits = target_bounds_.num_logits,
+                                      .decode_rows = shape_.decodes ? shape_.target_rows : 0,
+                                      .verifies = shape_.max_drafts > 0,
+                                      .draft_price = DraftPrice()};
   ++sampled_;
 }
 
@@ -461,6 +467,32 @@ void DeviceExecutor::ObserveTarget() const {
   }
 }
 
+// On a device: what the draft passes of the step at hand are priced at.
+double DeviceExecutor::DraftPrice() const {
+  if (config_.on_host || shape_.draft_rows == 0 || !meter_.measures()) return 0.0;
+  const auto price = [this](int32_t rows) {
+    return meter_.costs->Seconds(ModelIndex::kDraft, rows);
+  };
+  const int32_t more = shape_.draft_logits == 0 ? 0 : std::max(shape_.max_drafts - 1, 0);
+  return price(shape_.draft_rows) + more * price(shape_.draft_seqs);
+}
+
+// On a device: what the parts of a step that has landed took. One with prompts tells nothing of the
+// price of drafts, and neither does one whose drafts were looked up.
+void DeviceExecutor::ObserveStep(uint64_t step) const {
+  const Step& done = steps_[step % steps_.size()];
+  if (config_.on_host || !meter_.measures() || done.decode_rows == 0) return;
+  const double target = backend_.SecondsBetween(RunMarkOf(step), MarkOf(step));
+  if (done.verifies) {
+    meter_.costs->ObserveVerify(done.decode_rows, target);
+  } else {
+    meter_.costs->Observe(ModelIndex::kTarget, done.decode_rows, target);
+  }
+  if (done.draft_price == 0.0 || config_.lookup_ngram > 0) return;
+  meter_.costs->ObservePriced(ModelIndex::kDraft, done.draft_price,
+                              backend_.SecondsBetween(BeginMarkOf(step), RunMarkOf(step)));
+}
+
 void DeviceExecutor::SettleLaunched() {
   for (uint64_t step = settled_; step < sampled_; ++step) Settle(step);
 }
@@ -471,6 +503,7 @@ void DeviceExecutor::Settle(uint64_t step) {
   settled_ = step + 1;
   if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
   if (!failure_.ok()) return;  // what lies in the host's memory is of an earlier step
+  ObserveStep(step);
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
                                              std::to_string(host.status->broken));

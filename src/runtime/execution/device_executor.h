@@ -5,8 +5,8 @@
 // On a device a step is enqueued as a whole and the host reads nothing in between; Land waits for
 // the mark. Steps that only decode run as graphs on buckets of rows, steps with prompts kernel by
 // kernel; numbers that only the device knows are bounded by the plan, and what lies between is
-// inert. Passes are not timed: the host's clock says when work was enqueued, and marks cannot tell
-// the parts of a step apart. Prices are those measured at start.
+// inert. The host's clock says when work was enqueued; what the drafts and the target took of a
+// step that only decodes is the time between its marks, read when the step has landed.
 //
 // On the host (ExecutorConfig::on_host) what was laid is read before each pass, so that passes have
 // the rows that there are and no others, and passes are timed.
@@ -37,7 +37,7 @@ class DeviceExecutor final : public Executor {
  public:
   // The backend outlives the executor. A pass's logits must stay where they are from call to call
   // (graphs hold the address). RESOURCE_EXHAUSTED when the backend's memory does not suffice. The
-  // meter's targets outlive the executor; on a device it is not used.
+  // meter's targets outlive the executor.
   static Result<std::unique_ptr<DeviceExecutor>> Create(const ExecutorConfig& config,
                                                         ops::Backend& backend,
                                                         ExecutorModels models,
@@ -77,6 +77,11 @@ class DeviceExecutor final : public Executor {
     uint64_t number = 0;  // the plan's
     int32_t items = 0;
     int32_t logits = 0;
+    // Of a step that only decodes: the target's rows (none: it has prompts too), whether it
+    // verifies drafts, and the price of its draft passes.
+    int32_t decode_rows = 0;
+    bool verifies = false;
+    double draft_price = 0.0;
   };
 
   DeviceExecutor(const ExecutorConfig& config, ops::Backend& backend, ExecutorModels models,
@@ -101,6 +106,8 @@ class DeviceExecutor final : public Executor {
   void SendMasks(const BatchPlan& plan);
   ops::ItemMasks FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots, uint32_t* bits);
   void ObserveTarget() const;
+  void ObserveStep(uint64_t step) const;
+  double DraftPrice() const;
   void Settle(uint64_t step);
   void SettleLaunched();
   int64_t mask_words() const { return memory_->round().mask_words; }
@@ -108,6 +115,11 @@ class DeviceExecutor final : public Executor {
   // Of the results, and of the drafts that masks are made for.
   int MarkOf(uint64_t step) const { return static_cast<int>(step % steps_.size()); }
   int DraftsMarkOf(uint64_t step) const { return static_cast<int>(steps_.size()) + MarkOf(step); }
+  // Where a step and its target's part begin.
+  int BeginMarkOf(uint64_t step) const {
+    return 2 * static_cast<int>(steps_.size()) + MarkOf(step);
+  }
+  int RunMarkOf(uint64_t step) const { return 3 * static_cast<int>(steps_.size()) + MarkOf(step); }
 
   const ExecutorConfig config_;
   ops::Backend& backend_;

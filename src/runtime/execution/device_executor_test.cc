@@ -491,5 +491,71 @@ TEST(DeviceGraphs, BucketsAreCloseWhereRowsAreFew) {
   EXPECT_EQ(graphs.Bucket(600), 600);
 }
 
+// A device whose passes take as long as the test says: each of its rows a second, beside a second
+// for the pass; a draft model's a hundredth of that.
+class TimedBackend final : public ops::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void Mark(int mark) override {
+    times_[static_cast<size_t>(mark)] = now_;
+    ForwardingBackend::Mark(mark);
+  }
+  double SecondsBetween(int from, int to) override {
+    return times_[static_cast<size_t>(to)] - times_[static_cast<size_t>(from)];
+  }
+  void Pass(double seconds) { now_ += seconds; }
+
+ private:
+  double now_ = 0.0;
+  std::array<double, kNumMarks> times_{};
+};
+
+class TimedPass final : public ForwardPass {
+ public:
+  TimedPass(std::unique_ptr<ForwardPass> inner, TimedBackend& backend, double seconds)
+      : inner_(std::move(inner)), backend_(backend), seconds_(seconds) {}
+  Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool) override {
+    backend_.Pass(seconds_ * (1 + batch.num_rows));
+    return inner_->Forward(batch, pool);
+  }
+  int64_t vocab_size() const override { return inner_->vocab_size(); }
+
+ private:
+  const std::unique_ptr<ForwardPass> inner_;
+  TimedBackend& backend_;
+  const double seconds_;
+};
+
+// The start has measured rows that cost next to nothing; in truth each costs as much as a pass.
+TEST(DeviceExecutorTimes, DraftsThatDoNotPayAreGivenUpWhateverTheStartMeasured) {
+  for (const int32_t in_flight : {0, 1}) {
+    TimedBackend backend(TestBackend());
+    TestSetup setup;
+    setup.options = SmallOptions();
+    setup.options.draft_mode = DraftMode::kAdaptive;
+    setup.options.executor = ExecutorKind::kDevice;
+    setup.options.steps_in_flight = in_flight;
+    setup.draft.share = 0.6;
+    setup.backend = &backend;
+    bool is_target = true;
+    setup.wrap_pass = [&](std::unique_ptr<ForwardPass> pass) {
+      return std::make_unique<TimedPass>(std::move(pass), backend,
+                                         std::exchange(is_target, false) ? 1.0 : 0.01);
+    };
+    FakeClock clock;
+    const auto engine = MakeTestEngine(setup, clock);
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 8; ++i) requests.push_back(SimpleRequest({1 + i, 2}, 90));
+    RunRequests(*engine, requests);
+    const int64_t first = engine->Stats().drafts_proposed;
+    EXPECT_GT(first, 0) << in_flight << " in flight";
+    for (int round = 0; round < 4; ++round) RunRequests(*engine, requests);
+    const int64_t before = engine->Stats().drafts_proposed;
+    RunRequests(*engine, requests);
+    EXPECT_LT(engine->Stats().drafts_proposed - before, 20)
+        << in_flight << " in flight, " << first << " at first";
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -43,6 +43,7 @@ struct CostMeter {
   const Clock* clock = nullptr;
   CostTable* costs = nullptr;
 
+  bool measures() const { return clock != nullptr; }
   Nanos Start() const { return clock != nullptr ? clock->Now() : Nanos(0); }
   void Stop(ModelIndex model, int32_t rows, Nanos start) const {
     if (clock != nullptr) costs->Observe(model, rows, SecondsSince(start));

@@ -102,10 +102,13 @@ double CostTable::Seconds(ModelIndex model, int32_t rows) const {
 }
 
 void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
+  ObservePriced(model, Seconds(model, rows), seconds);
+}
+
+void CostTable::ObservePriced(ModelIndex model, double priced, double seconds) {
   Curve& curve = curves_[static_cast<size_t>(model)];
-  const double expected = Measured(curve, rows) * curve.factor;
-  if (expected <= 0.0 || seconds <= 0.0) return;
-  curve.factor *= seconds > expected ? 1.0 + kObservationStep : 1.0 - kObservationStep;
+  if (priced <= 0.0 || seconds <= 0.0) return;
+  curve.factor *= seconds > priced ? 1.0 + kObservationStep : 1.0 - kObservationStep;
   curve.factor = std::clamp(curve.factor, 0.25, 16.0);
   if (model != ModelIndex::kTarget) return;
   // What slows the target slows the draft; a price that was once too high must not keep it idle.

@@ -49,6 +49,8 @@ class CostTable {
   // Passes without drafts, the draft model's own among them; target passes that verify drafts.
   void Observe(ModelIndex model, int32_t rows, double seconds);
   void ObserveVerify(int32_t rows, double seconds);
+  // Passes that took `seconds` together and were priced at `priced`.
+  void ObservePriced(ModelIndex model, double priced, double seconds);
 
  private:
   struct Curve {
