@@ -117,6 +117,7 @@ void DeviceExecutor::RemoveSequence(int32_t slot) {
 
 void DeviceExecutor::Propose(const BatchPlan& plan) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
+  step_started_ = meter_.Start();
   backend_.Mark(BeginMarkOf(sampled_));
   SendPlan(plan);
   for (const BlockCopy& copy : plan.copies) {
@@ -335,7 +336,8 @@ void DeviceExecutor::Sample(const BatchPlan& plan) {
                                       .logits = target_bounds_.num_logits,
                                       .decode_rows = shape_.decodes ? shape_.target_rows : 0,
                                       .verifies = shape_.max_drafts > 0,
-                                      .draft_price = DraftPrice()};
+                                      .draft_price = DraftPrice(),
+                                      .seconds = meter_.SecondsSince(step_started_)};
   ++sampled_;
 }
 
@@ -477,11 +479,21 @@ double DeviceExecutor::DraftPrice() const {
   return price(shape_.draft_rows) + more * price(shape_.draft_seqs);
 }
 
-// On a device: what the parts of a step that has landed took. One with prompts tells nothing of the
-// price of drafts, and neither does one whose drafts were looked up.
+// What a step that has landed took, and on a device its parts: on the host passes are timed as they
+// run. One with prompts tells nothing of the price of drafts, and the drafts' part nothing where
+// they were looked up.
 void DeviceExecutor::ObserveStep(uint64_t step) const {
   const Step& done = steps_[step % steps_.size()];
-  if (config_.on_host || !meter_.measures() || done.decode_rows == 0) return;
+  if (!meter_.measures() || done.decode_rows == 0) return;
+  if (done.verifies) {
+    const DeviceMemory::HostResults host = memory_->ResultsOf(step);
+    int32_t tokens = 0;
+    for (int32_t i = 0; i < done.items; ++i) tokens += host.results[i].num_tokens;
+    const double seconds =
+        config_.on_host ? done.seconds : backend_.SecondsBetween(BeginMarkOf(step), MarkOf(step));
+    meter_.costs->ObserveRound(done.items, tokens, seconds);
+  }
+  if (config_.on_host) return;
   const double target = backend_.SecondsBetween(RunMarkOf(step), MarkOf(step));
   if (done.verifies) {
     meter_.costs->ObserveVerify(done.decode_rows, target);

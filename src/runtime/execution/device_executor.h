@@ -78,10 +78,11 @@ class DeviceExecutor final : public Executor {
     int32_t items = 0;
     int32_t logits = 0;
     // Of a step that only decodes: the target's rows (none: it has prompts too), whether it
-    // verifies drafts, and the price of its draft passes.
+    // verifies drafts, the price of its draft passes and, on the host, what it took.
     int32_t decode_rows = 0;
     bool verifies = false;
     double draft_price = 0.0;
+    double seconds = 0.0;
   };
 
   DeviceExecutor(const ExecutorConfig& config, ops::Backend& backend, ExecutorModels models,
@@ -134,6 +135,7 @@ class DeviceExecutor final : public Executor {
   // Of the step at hand, set by Propose.
   Shape shape_;
   ops::PassBounds target_bounds_;
+  Nanos step_started_{0};
   Nanos target_started_{0};
   const float* draft_logits_ = nullptr;   // of the last draft pass; always the same
   const float* target_logits_ = nullptr;  // likewise

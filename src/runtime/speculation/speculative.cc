@@ -13,22 +13,31 @@ namespace {
 using ops::rules::kRoundLag;  // the first draft step of a round carries these tokens
 
 // A pass moves the factor by this share, up or down: it settles at the median, so that a pass the
-// machine interrupted (40 times as long, for a small draft) weighs no more than any other.
+// machine interrupted (40 times as long, for a small draft) weighs no more than any other. The
+// first passes move it further, by one in kFirstPasses and then less and less: what was measured at
+// start knows neither contexts nor batches.
 constexpr double kObservationStep = 1.0 / 64;
+constexpr double kFirstPasses = 8.0;
 // Of the way to the target's factor, a pass, for a draft that is not used and so not observed.
 constexpr double kUnobservedStep = 1.0 / 512;
 // The same of a pass that verifies, once it is known: drafting is worth a few percent or nothing
-// where every row costs, so its price is held steadier. The first passes move it further, by one in
-// kFirstPasses and then less and less.
+// where every row costs, so its price is held steadier.
 constexpr double kVerifyStep = 1.0 / 512;
-constexpr double kFirstPasses = 8.0;
 // What was learnt of such passes fades with those that verify nothing.
 constexpr double kForgottenStep = 1.0 / 4096;
 // The most that hope grows to; how much of it goes with a step that drafts, and comes back with one
 // that does not. A try that fails costs a dozen steps in thousands.
 constexpr double kMostHope = 0.5;
-constexpr double kHopeLost = 1.0 / 16;
+constexpr double kHopeLost = 1.0 / 8;
 constexpr double kHopeRegained = 1.0 / 16384;
+// Rounds that lose raise the price of drafting by this share each, up to the most.
+constexpr double kDoubt = 1.0 / 32;
+constexpr double kMostDoubt = 1.5;
+// Rounds that are looked at together, by the sequences in them, and how many there must be: what a
+// few emit says little.
+constexpr double kRoundsSeen = 32.0;
+constexpr double kFewestRounds = 12.0;
+constexpr double kFewestSequences = 256.0;
 // More passes than these are not remembered, or what was learnt would be trusted for days.
 constexpr double kMostPasses = 512.0;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
@@ -46,6 +55,13 @@ constexpr int32_t kMaxProbeInterval = 512;
 // Share of the time since the last draft that a probe may cost.
 constexpr double kProbeShare = 0.005;
 constexpr double kHopefulAcceptance = 0.9;
+
+// How far the next pass moves what was learnt from `passes`, which it joins.
+double StepAfter(double& passes, double least) {
+  const double step = std::max(least, 1.0 / (kFirstPasses + passes));
+  passes = std::min(passes + 1.0, kMostPasses);
+  return step;
+}
 
 bool MustCatchUp(const DraftCandidate& candidate) { return candidate.draft_lag > kRoundLag; }
 
@@ -80,6 +96,7 @@ void CostTable::Set(ModelIndex model, std::span<const Point> points) {
   Curve& curve = curves_[static_cast<size_t>(model)];
   curve.points.assign(points.begin(), points.end());
   curve.factor = 1.0;
+  curve.passes = 0.0;
   for (size_t i = curve.points.size(); i-- > 1;) {
     TANDEM_CHECK(curve.points[i - 1].rows < curve.points[i].rows, "points must rise by rows");
     curve.points[i - 1].seconds = std::min(curve.points[i - 1].seconds, curve.points[i].seconds);
@@ -108,7 +125,8 @@ void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
 void CostTable::ObservePriced(ModelIndex model, double priced, double seconds) {
   Curve& curve = curves_[static_cast<size_t>(model)];
   if (priced <= 0.0 || seconds <= 0.0) return;
-  curve.factor *= seconds > priced ? 1.0 + kObservationStep : 1.0 - kObservationStep;
+  const double step = StepAfter(curve.passes, kObservationStep);
+  curve.factor *= seconds > priced ? 1.0 + step : 1.0 - step;
   curve.factor = std::clamp(curve.factor, 0.25, 16.0);
   if (model != ModelIndex::kTarget) return;
   // What slows the target slows the draft; a price that was once too high must not keep it idle.
@@ -117,14 +135,29 @@ void CostTable::ObservePriced(ModelIndex model, double priced, double seconds) {
   for (Verified& verified : verified_) verified.passes -= kForgottenStep * verified.passes;
 }
 
+void CostTable::ObserveRound(int32_t sequences, int32_t tokens, double seconds) {
+  if (sequences <= 0 || seconds <= 0.0) return;
+  Rounds& rounds = rounds_[RowBucket(sequences)];
+  const double keep = 1.0 - 1.0 / std::max(kRoundsSeen, 2 * kFewestSequences / sequences);
+  rounds.count = rounds.count * keep + 1.0;
+  rounds.gained =
+      rounds.gained * keep + Seconds(ModelIndex::kTarget, sequences) * tokens / sequences;
+  rounds.seconds = rounds.seconds * keep + seconds;
+}
+
+double CostTable::RoundGain(int32_t sequences) const {
+  const Rounds& rounds = rounds_[RowBucket(sequences)];
+  const bool enough = rounds.count >= kFewestRounds && rounds.count * sequences >= kFewestSequences;
+  return enough ? rounds.gained / rounds.seconds : 1.0;
+}
+
 void CostTable::ObserveVerify(int32_t rows, double seconds) {
   Verified& verified = verified_[RowBucket(rows)];
   const double expected = Seconds(ModelIndex::kTarget, rows) * verified.factor;
   if (expected <= 0.0 || seconds <= 0.0) return;
-  const double step = std::max(kVerifyStep, 1.0 / (kFirstPasses + verified.passes));
+  const double step = StepAfter(verified.passes, kVerifyStep);
   verified.factor *= seconds > expected ? 1.0 + step : 1.0 - step;
   verified.factor = std::clamp(verified.factor, 0.25, 4.0);
-  verified.passes = std::min(verified.passes + 1.0, kMostPasses);
 }
 
 void Acceptance::Observe(int32_t proposed, int32_t accepted) {
@@ -223,13 +256,19 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     ++candidates[static_cast<size_t>(drafts_[i].candidate)].num_drafts;
   }
   if (affordable == 0) return;
-  LearnHope(bucket, best_count > 0);
+  LearnHope(bucket, best_count > 0, costs.RoundGain(plain_rows));
   if (best_count == 0) ChooseProbe(candidates, limits, costs);
 }
 
-void DraftLengthChooser::LearnHope(size_t bucket, bool drafts) {
+void DraftLengthChooser::LearnHope(size_t bucket, bool drafts, double round_gain) {
   double& hope = hope_[bucket];
-  hope += drafts ? kHopeLost * (1.0 - hope) : kHopeRegained * (kMostHope - hope);
+  if (!drafts) {
+    hope += kHopeRegained * (kMostHope - hope);
+  } else if (round_gain < 1.0) {
+    hope = std::min(std::max(hope, 1.0) * (1.0 + kDoubt), kMostDoubt);
+  } else {
+    hope += kHopeLost * (1.0 - hope);
+  }
 }
 
 // One draft for the sequence that has waited longest, where good drafts of all would pay, its own

@@ -49,6 +49,11 @@ class CostTable {
   // Passes without drafts, the draft model's own among them; target passes that verify drafts.
   void Observe(ModelIndex model, int32_t rows, double seconds);
   void ObserveVerify(int32_t rows, double seconds);
+  // A round of `sequences` that decode, some of which drafted: what they emitted together and how
+  // long all its passes took.
+  void ObserveRound(int32_t sequences, int32_t tokens, double seconds);
+  // Tokens a second of such rounds, relative to plain decoding; 1 until there were enough of them.
+  double RoundGain(int32_t sequences) const;
   // Passes that took `seconds` together and were priced at `priced`.
   void ObservePriced(ModelIndex model, double priced, double seconds);
 
@@ -56,16 +61,24 @@ class CostTable {
   struct Curve {
     std::vector<Point> points;
     double factor = 1.0;
+    double passes = 0.0;  // that the factor was learnt from
   };
   struct Verified {
     double factor = 1.0;
     double passes = 0.0;  // that it was learnt from; fades
+  };
+  // Of the last few dozen rounds with drafts.
+  struct Rounds {
+    double count = 0.0;
+    double gained = 0.0;   // seconds that plain decoding would have taken for their tokens
+    double seconds = 0.0;  // that they took
   };
   const Curve& curve(ModelIndex model) const { return curves_[static_cast<size_t>(model)]; }
   static double Measured(const Curve& curve, int32_t rows);
 
   std::array<Curve, kNumModels> curves_;
   std::array<Verified, kNumRowBuckets> verified_;  // by RowBucket
+  std::array<Rounds, kNumRowBuckets> rounds_;      // by RowBucket of the sequences
 };
 
 // The chance that a draft holds, given that those before it did: an exponential average over rounds
@@ -140,12 +153,14 @@ class OutputLength {
 //
 // Prices that make drafting look too dear would never be found out, since nothing then tries. So
 // there is hope, by the number of decoding sequences: a discount on the price of steps with drafts,
-// which goes as steps draft and slowly comes back as they do not. Keeps its scratch memory between
-// calls.
+// which goes as steps draft and slowly comes back as they do not. And a price between two measured
+// ones may make a few drafts look free that are not: while rounds emit fewer tokens a second than
+// plain decoding would, hope turns into a surcharge that ends them. Keeps its scratch memory
+// between calls.
 class DraftLengthChooser {
  public:
   // `hope` at start; 1 where prices are known to be right.
-  static constexpr double kFirstHope = 0.85;
+  static constexpr double kFirstHope = 0.9;
   DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len, double hope = kFirstHope);
   void Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
               const CostTable& costs);
@@ -157,7 +172,7 @@ class DraftLengthChooser {
     int32_t position = 0;  // 1: the first draft of its round
   };
   void ListDrafts(std::span<const DraftCandidate> candidates);
-  void LearnHope(size_t bucket, bool drafts);
+  void LearnHope(size_t bucket, bool drafts, double round_gain);
   void ChooseProbe(std::span<DraftCandidate> candidates, const DraftLimits& limits,
                    const CostTable& costs) const;
 

@@ -426,8 +426,16 @@ class Simulation {
     } else {
       for (DraftCandidate& candidate : candidates_) candidate.num_drafts = fixed;
     }
-    outcome.seconds += PassSeconds();
+    const double seconds = PassSeconds();
+    outcome.seconds += seconds;
+    const double before = outcome.tokens;
     for (size_t i = 0; i < running_.size(); ++i) Land(running_[i], candidates_[i], outcome);
+    const bool drafted = std::ranges::any_of(
+        candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
+    if (drafted) {
+      seen_.ObserveRound(static_cast<int32_t>(running_.size()),
+                         static_cast<int32_t>(outcome.tokens - before), seconds);
+    }
   }
 
   double PassSeconds() {
@@ -549,22 +557,28 @@ TEST(ChooserInAWorld, IsNotSlowerThanPlainWherePricesWereMeasuredWrong) {
 // A start whose every price is wrong by up to a quarter must not decide for long: drafts that pay
 // are found, those that do not are given up.
 TEST(ChooserInAWorld, FindsOutWhatTheStartMeasuredWrong) {
+  constexpr size_t kStarts = 10;
   for (const World& world : Worlds()) {
     for (const int32_t batch : {4, 16, 32}) {
       for (const double acceptance : {0.6, 0.8, 0.9}) {
-        double best = Simulation(world, batch, {acceptance, acceptance}).PlainRate();
+        const Population population = {acceptance, acceptance};
+        const double plain = Simulation(world, batch, population).PlainRate();
+        double best = plain;
         for (const int32_t fixed : {1, 2, 3, 4, 6, 8}) {
-          Simulation simulation(world, batch, {acceptance, acceptance});
-          best = std::max(best, simulation.Run(1000, fixed).Rate());
+          best = std::max(best, Simulation(world, batch, population).Run(1000, fixed).Rate());
         }
-        for (uint32_t seed = 0; seed < 10; ++seed) {
+        std::vector<double> rates;
+        for (uint32_t seed = 0; seed < kStarts; ++seed) {
           const World measured = Disturbed(world, seed, 0.25);
-          Simulation simulation(world, measured, batch, {acceptance, acceptance});
-          // The prices between two powers of two stay wrong; right ones come within a tenth.
-          EXPECT_GE(simulation.Run(2000, -1).Rate(), 0.85 * best)
-              << world.name << ", batch " << batch << ", acceptance " << acceptance << ", seed "
-              << seed;
+          rates.push_back(Simulation(world, measured, batch, population).Run(2000, -1).Rate());
         }
+        std::ranges::sort(rates);
+        // While all drafts are taken nothing tells what a plain pass costs: a start that took it
+        // for dearer than it is can lose a few percent.
+        EXPECT_GE(rates[0], std::max(0.95 * plain, 0.8 * best))
+            << world.name << ", batch " << batch << ", acceptance " << acceptance;
+        EXPECT_GE(rates[kStarts / 2], 0.9 * best)
+            << world.name << ", batch " << batch << ", acceptance " << acceptance;
       }
     }
   }
