@@ -308,6 +308,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   request.seed = text.seed;
   request.num_choices = static_cast<int32_t>(text.num_choices);
   request.use_draft = text.use_draft;
+  request.cache_key = text.cache_key;
   if (text.priority) request.priority = *text.priority;
   if (text.timeout) request.deadline = arrived + *text.timeout;
   TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));

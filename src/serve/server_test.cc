@@ -327,6 +327,28 @@ TEST(ServerTest, ForeignHostsAreRefusedWithoutAKey) {
   EXPECT_EQ(ask(keyed, "evil.example"), 401);  // the key guards it
 }
 
+TEST(ServerTest, CallersWithDifferentKeysShareNoCachedPrompts) {
+  const auto key_of = [](TestServer& server, std::string_view path, std::string_view body,
+                         const char* key) {
+    HttpClient client = server.Client();
+    EXPECT_EQ(client.Post(path, body, {{"Authorization", fmt::format("Bearer {}", key)}})->status,
+              200);
+    return server.engine.last_request().cache_key;
+  };
+  constexpr std::string_view kGenerate = "/v2/models/ensemble/generate";
+  constexpr std::string_view kBody = R"({"text_input": "ab", "max_tokens": 2})";
+  ServerOptions options;
+  options.api_keys = {"one", "two"};
+  TestServer server({}, options);
+  const std::string one = key_of(server, kGenerate, kBody, "one");
+  EXPECT_FALSE(one.empty());
+  EXPECT_NE(key_of(server, kGenerate, kBody, "two"), one);
+  EXPECT_EQ(key_of(server, kCompletions, Completion("ab", 2, false), "one"), one);
+  options.api_keys = {"one"};
+  TestServer single({}, options);
+  EXPECT_EQ(key_of(single, kGenerate, kBody, "one"), "");
+}
+
 TEST(ServerTest, AnEmptyKeyIsNoKey) {
   TestServer server;
   ServerOptions options;

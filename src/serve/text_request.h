@@ -61,6 +61,10 @@ struct TextRequest {
   std::optional<double> priority;
   std::optional<Nanos> timeout;  // from the moment the service gets it; queues count
 
+  // Cached prompts are shared only between requests of equal keys: one API key's users cannot find
+  // out from cached_tokens what another's have asked.
+  std::string cache_key;
+
   bool continues_prompt = false;  // the answer is read after the prompt: a leading space is kept
   bool stream = false;  // a slow reader of a stream is cut at ServiceOptions::stream_bytes
 };

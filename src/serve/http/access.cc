@@ -30,14 +30,26 @@ Access::Access(std::vector<std::string> api_keys, std::optional<std::vector<std:
     : api_keys_(std::move(api_keys)), hosts_(std::move(hosts)) {}
 
 bool Access::HasKey(std::string_view authorization) const {
-  if (api_keys_.empty()) return true;
+  return api_keys_.empty() || FindKey(authorization).has_value();
+}
+
+std::string Access::CallerOf(std::string_view authorization) const {
+  if (api_keys_.size() < 2) return {};
+  const std::optional<size_t> key = FindKey(authorization);
+  return key ? fmt::format("key {}", *key) : std::string();
+}
+
+// Every key is looked at, so that the time tells nothing.
+std::optional<size_t> Access::FindKey(std::string_view authorization) const {
   const std::string_view trimmed = Trim(authorization);
   const size_t space = std::min(trimmed.find_first_of(" \t"), trimmed.size());
-  if (LowerCase(trimmed.substr(0, space)) != "bearer") return false;
+  if (LowerCase(trimmed.substr(0, space)) != "bearer") return std::nullopt;
   const std::string_view given = Trim(trimmed.substr(space));
-  bool found = false;
-  for (const std::string& key : api_keys_) found |= ConstantTimeEqual(given, key);
-  return found && !given.empty();
+  std::optional<size_t> found;
+  for (size_t i = 0; i < api_keys_.size(); ++i) {
+    if (ConstantTimeEqual(given, api_keys_[i])) found = i;
+  }
+  return given.empty() ? std::nullopt : found;
 }
 
 bool Access::AllowsHost(std::string_view host) const {

@@ -19,12 +19,18 @@ class Access {
 
   // The value of an Authorization header: "Bearer KEY".
   bool HasKey(std::string_view authorization) const;
+  // Names the caller by its key, without telling it; empty where there is but one key or none, or
+  // the header has none of them.
+  std::string CallerOf(std::string_view authorization) const;
   // A web page can make a browser send requests to this machine under the page's own host name
   // (DNS rebinding); a server that asks for no key tells them by that name. An empty host is good:
   // no browser leaves it out.
   bool AllowsHost(std::string_view host) const;
 
  private:
+  // The place of the header's key among the keys.
+  std::optional<size_t> FindKey(std::string_view authorization) const;
+
   const std::vector<std::string> api_keys_;
   const std::optional<std::vector<std::string>> hosts_;
 };

@@ -22,6 +22,8 @@ struct HttpRequest {
   std::string host;  // the server's name as the client has it, lower case, without a port; or empty
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
+  std::string
+      caller;      // which of several API keys it came with, set by the router; empty: one or none
   std::string id;  // x-request-id: the client's, or one of ours; sent back by the transport
 
   // The first header of that (lower-case) name; empty when there is none.

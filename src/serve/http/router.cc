@@ -144,6 +144,7 @@ std::unique_ptr<Reply> Router::Handle(HttpRequest request, std::function<void()>
     return Counted(front_end, std::move(refusal));
   }
   if (found.route != nullptr) {
+    request.caller = access_.CallerOf(request.Header("authorization"));
     return Counted(front_end,
                    found.route->handle(std::move(request), found.values, std::move(wake)));
   }

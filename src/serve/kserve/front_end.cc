@@ -170,13 +170,14 @@ Result<ModelPtr> FindModel(const ModelRegistry& models, const PathValues& values
 }
 
 std::unique_ptr<Reply> Generate(const ModelRegistry& models, const PathValues& values,
-                                std::string_view body, bool is_stream,
+                                const HttpRequest& request, bool is_stream,
                                 const std::function<void()>& wake) {
   Result<ModelPtr> model = FindModel(models, values);
   if (!model.ok()) return ErrorReply(model.status());
-  Result<Call> call = ParseGenerate(**model, body);
+  Result<Call> call = ParseGenerate(**model, request.body);
   if (!call.ok()) return ErrorReply(call.status());
   call->text.stream = is_stream && call->stream_tokens;
+  call->text.cache_key = request.caller;
   ResponseBuilder builder(call->return_log_probs,
                           call->echo_prompt ? *call->text.text : std::string());
   std::vector<TextRequest> prompts;
@@ -198,7 +199,7 @@ FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit) {
   const auto generate = [&models](bool is_stream) -> RouteFunction {
     return [&models, is_stream](const HttpRequest& request, const PathValues& values,
                                 const std::function<void()>& wake) {
-      return Generate(models, values, request.body, is_stream, wake);
+      return Generate(models, values, request, is_stream, wake);
     };
   };
   const RouteFunction live = [&models](auto&&...) {

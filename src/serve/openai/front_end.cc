@@ -96,9 +96,10 @@ class ResponseWriter final : public CallWriter {
 };
 
 std::unique_ptr<Reply> Generate(const ModelRegistry& models, Endpoint endpoint,
-                                std::string_view body, const std::function<void()>& wake) {
-  Result<Call> call = ParseCall(endpoint, body);
+                                const HttpRequest& request, const std::function<void()>& wake) {
+  Result<Call> call = ParseCall(endpoint, request.body);
   if (!call.ok()) return ErrorReply(call.status());
+  for (TextRequest& prompt : call->prompts) prompt.cache_key = request.caller;
   Result<ModelPtr> model = call->model.empty() ? models.Default() : models.Find(call->model);
   if (!model.ok()) return ErrorReply(model.status());
   const ReplyForm form = call->stream ? ReplyForm::kEvents : ReplyForm::kWhole;
@@ -126,7 +127,7 @@ FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit) {
   const auto generate = [&models](Endpoint endpoint) -> RouteFunction {
     return [&models, endpoint](const HttpRequest& request, const PathValues&,
                                const std::function<void()>& wake) {
-      return Generate(models, endpoint, request.body, wake);
+      return Generate(models, endpoint, request, wake);
     };
   };
   front_end.routes = {
