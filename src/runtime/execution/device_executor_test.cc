@@ -1,7 +1,7 @@
-// DeviceExecutor on a stream: a backend that does nothing before it is waited for, and then what
-// was enqueued, in its order. What the host reads too early, or writes again too early, shows as
-// wrong tokens. Recorded graphs replay exactly what was recorded. What is right is what the
-// executor gives on the host.
+// DeviceExecutor on a stream: a backend that does nothing until it is waited for, and then runs
+// what was enqueued, in order. Memory that the host reads too early, or writes again too early,
+// shows as wrong tokens. Recorded graphs replay exactly what was recorded. The expected tokens are
+// those of the same executor on the host.
 #include "runtime/execution/device_executor.h"
 
 #include <gmock/gmock.h>
