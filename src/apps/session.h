@@ -1,5 +1,5 @@
-// What most verbs need first: the backend, the models named on the command line (or the embedded
-// pair) and an engine over them. Made and destroyed by one thread.
+// The common start of most verbs: the backend, the models named on the command line (or the
+// embedded pair) and an engine over them. Made and destroyed by one thread.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +29,7 @@ std::vector<Positional> SessionPositionals();
 
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const OptionValues& options);
 
-// The folder with `target/` and `draft/`: beside the source, or under share/tandem beside the
+// The folder with `target/` and `draft/`: next to the source, or in share/tandem next to the
 // binary.
 Result<std::filesystem::path> EmbeddedPairFolder();
 
@@ -38,7 +38,7 @@ struct LoadedModel {
   std::string name;              // for people: the folder's name
   std::filesystem::path folder;  // where its tokenizer lies; empty for a dummy
   ModelSpec spec;
-  std::optional<DummyMap> map = {};  // of a dummy: what it answers
+  std::optional<DummyMap> map = {};  // of a dummy: its next token for each token
 };
 
 struct Session {
@@ -46,15 +46,15 @@ struct Session {
   std::unique_ptr<ops::Backend> backend;
   LoadedModel target;
   std::unique_ptr<LoadedModel> draft;  // null without one
-  // What the engine is made of: kept, so that another one can be made without loading again.
+  // Parts of the engine, kept so that another engine can be made without loading again.
   EngineModel target_weights;
   EngineModel draft_weights;
   EngineOptions engine_options;
   std::unique_ptr<Engine> engine;
-  bool embedded = false;  // the embedded pair was taken, none being named
+  bool embedded = false;  // the embedded pair was taken because no model was named
 };
 
-// What OpenSession would make, before anything is loaded.
+// What OpenSession would create, before anything is loaded.
 struct SessionPlan {
   std::unique_ptr<ops::Backend> backend;
   std::string target;
@@ -64,20 +64,19 @@ struct SessionPlan {
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
 Result<SessionPlan> PlanSession(const OptionValues& options);
 
-// Makes the session's engine anew (not started) by its models and `options`; the old one goes
-// first.
+// Destroys the session's engine, then makes a new one (not started) from its models and `options`.
 Status MakeEngine(Session& session, const EngineOptions& options);
 
-// Loads another dummy draft of the session's --draft_dummy into it, which agrees with the target on
-// a share `acceptance` of tokens. The engine, made of the old one, goes first.
+// Replaces the session's --draft_dummy by another dummy draft, which agrees with the target on a
+// share `acceptance` of tokens. The engine that uses the old one is destroyed first.
 Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& session,
                       Console& console);
 
-// Whether the command line names a draft, which --no_draft may still switch off.
+// Whether the command line names a draft; --no_draft may still switch it off.
 bool NamesDraft(const OptionValues& options);
 
-// Loads the models and makes the engine (not started); what does not fit is refused before loading.
-// `adjust` may change the engine's options after they were read.
+// Loads the models and makes the engine (not started); models that do not fit are refused before
+// loading. `adjust` may change the engine's options after they were read.
 Result<std::unique_ptr<Session>> OpenSession(
     const OptionValues& options, Console& console,
     const std::function<void(EngineOptions&)>& adjust = {});
