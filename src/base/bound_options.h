@@ -1,6 +1,6 @@
 // BoundOptions: rows of the option table that each know the field they set, so that an option's
-// name, range, meaning, default and effect stand in one place. The default of a field is the one in
-// its struct. A constant after it was made; any thread.
+// name, range, meaning, default and effect stand in one place. The default is the field's initial
+// value in its struct. Constant after construction; any thread.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ struct BoundOption {
 
   OptionSpec spec;
   Setter set;
-  std::string default_text;  // of the field; the spec's own goes over it
+  std::string default_text;  // of the field; the spec's own default takes precedence
 };
 
 // The option of one field. kField is a pointer to a member, or a function from Options& to the
