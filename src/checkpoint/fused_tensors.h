@@ -1,6 +1,6 @@
 // How weights are fused in TensorRT-LLM's layout, which our checkpoints and engines share: names,
-// shapes and each rank's slices. Pure values and functions. docs/formats/checkpoint.md has the
-// table.
+// shapes and each rank's slices. Pure values and functions. The table is in
+// docs/formats/checkpoint.md.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; of
-// input scales the largest, because the roles share their inputs.
+// One tensor of a rank's file: the weights (biases, scales) of its roles, stacked by rows. For
+// input scales it is the largest one, because the roles share their inputs.
 struct FusedTensor {
   std::string name;  // "transformer.layers.0.attention.qkv.weight"
   std::vector<WeightRole> roles;
@@ -25,7 +25,7 @@ struct FusedTensor {
 
 // All tensors of a rank, in the order they are written. A tied head is not stored.
 std::vector<FusedTensor> FusedTensors(const ModelSpec& spec);
-// The one that holds a weight.
+// The fused tensor that holds a weight.
 FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id);
 
 Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor);

@@ -1,8 +1,8 @@
 // OutputFolder: a folder that appears under its name whole or not at all. Files are written into a
-// temporary folder beside it; Commit syncs that and swaps it in. An older folder of the same kind
-// is replaced in one step (where the file system can exchange names), its foreign files (a
-// tokenizer, a runtime.json) moving along; a folder of another kind is left alone. Used by one
-// thread.
+// temporary folder next to it; Commit syncs that and swaps it in. An older folder of the same kind
+// is replaced in one step (where the file system can exchange names), and files of other kinds in
+// it (a tokenizer, a runtime.json) move to the new one; a folder of another kind is left alone.
+// Used by one thread.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,8 @@ namespace tandem {
 
 class OutputFolder {
  public:
-  // Refuses a `path` that holds something else than what such a folder holds: `extension` is that
-  // of its rank files, ".safetensors" or ".engine". Removes what an interrupted run left behind.
+  // Refuses a `path` that holds anything other than files of this kind of folder; `extension` is
+  // that of its rank files, ".safetensors" or ".engine". Removes the remains of an interrupted run.
   static Result<std::unique_ptr<OutputFolder>> Create(const std::filesystem::path& path,
                                                       const std::string& extension);
   ~OutputFolder();
@@ -39,8 +39,8 @@ class OutputFolder {
   std::string extension_;
 };
 
-// Copies the tokenizer's files and generation_config.json, those that exist, so that a folder can
-// be served alone. Existing files of the same name are replaced.
+// Copies the tokenizer's files and generation_config.json where they exist, so that the folder can
+// be served without others. Existing files of the same name are replaced.
 Status CopySideFiles(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace tandem
