@@ -1,7 +1,7 @@
-// What the sampling ops need to know of a sequence: plain data that a device can hold, one record a
-// slot, written by the executor when a sequence takes its slot and read by Sample and
-// VerifyAndAccept. Semantics follow TensorRT-LLM's executor: penalties see prompt + output, and act
-// before the temperature; min-p before top-k before top-p (renormalised in between).
+// The sampling ops' view of a sequence: plain data that a device can hold, one record per slot,
+// written by the executor when a sequence takes its slot and read by Sample and VerifyAndAccept.
+// Semantics follow TensorRT-LLM's executor: penalties see prompt + output and act before the
+// temperature; then min-p, top-k and top-p in this order (renormalized in between).
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct SamplingParams {
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
   int32_t no_repeat_ngram_size = 0;  // 0 means off
-  int32_t min_tokens = 0;            // end ids are banned for so many output tokens
-  int32_t num_top_logprobs = -1;     // -1: none; 0: the sampled token's alone; up to 20 beside it
+  int32_t min_tokens = 0;            // end ids are banned for this many output tokens
+  int32_t num_top_logprobs = -1;     // -1: none; 0: the sampled token's; n: also the best n (<= 20)
   uint64_t seed = 0;
   uint32_t choice = 0;  // index among the n choices of a request: part of the noise key
 
@@ -47,7 +47,7 @@ struct SlotSampling {
   int32_t num_bans = 0;
 };
 
-// A slot's history: what plain decoding has seen so far. Device-resident, written by Sample's
+// A slot's history: the tokens plain decoding has seen so far. Device-resident, written by Sample's
 // caller.
 struct SlotHistory {
   const int32_t* tokens = nullptr;  // [num_tokens]: prompt, then output
@@ -68,8 +68,8 @@ struct SampleRow {
   // The distribution the draw was made from, after every filter; null when not wanted. Greedy rows
   // get a one at the arg-max.
   float* probs = nullptr;  // [vocab]
-  // Not negative: no draw, this is the token (ratio acceptance chose it) whose log-probs are
-  // wanted.
+  // Not negative: no draw; this token was chosen by ratio acceptance and only its log-probabilities
+  // are wanted.
   int32_t given = -1;
 };
 
@@ -81,15 +81,15 @@ struct VerifyRow {
   int32_t num_draft = 0;
   const float* draft_probs = nullptr;  // [num_draft, vocab]
   float* target_probs = nullptr;       // [num_draft + 1, vocab] after every filter; then scratch
-  int32_t* accepted = nullptr;         // set to how many drafts held
+  int32_t* accepted = nullptr;         // set to the number of accepted drafts
   int32_t* next = nullptr;             // set to the token after them
 };
 
 constexpr int kMaxTopLogprobs = 20;
 constexpr float kMinLogprob = -9999.0f;  // what OpenAI reports for an impossible token
 
-// What a draw gives. Log-probabilities are of the raw logits (log-softmax), whatever the filters;
-// always finite, at least kMinLogprob.
+// The result of a draw. Log-probabilities are of the raw logits (log-softmax), whatever the
+// filters; always finite, at least kMinLogprob.
 struct SampledToken {
   int32_t token = 0;
   float logprob = std::numeric_limits<float>::quiet_NaN();  // set when num_top_logprobs >= 0
@@ -98,7 +98,8 @@ struct SampledToken {
   float top_logprobs[kMaxTopLogprobs];
 
   SampledToken() = default;
-  // A copy takes what is set: most tokens have nothing beside them, and room for 160 bytes.
+  // Copies only the entries that are set: most tokens have no alternatives, although there is room
+  // for 160 bytes.
   TANDEM_HOST_DEVICE SampledToken(const SampledToken& other) { *this = other; }
   TANDEM_HOST_DEVICE SampledToken& operator=(const SampledToken& other) {
     if (this == &other) return *this;
