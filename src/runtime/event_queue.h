@@ -1,7 +1,7 @@
-// EventQueue: what the engine tells the service. One mailbox for every open choice, so the queue is
-// bounded by the number of open choices, and what happens at the bound is decided when a request is
-// submitted. Events of a choice that was not read yet coalesce: a slow reader gets more tokens at
-// once, and the loop never blocks. Open and Pop on any thread (one reader), Push on the engine's.
+// EventQueue: the engine's events for the service. One mailbox for every open choice, so the queue
+// is bounded by the number of open choices, and the bound is checked when a request is submitted.
+// Events of a choice that was not read yet coalesce: a slow reader gets more tokens at once, and
+// the loop never blocks. Open and Pop on any thread (one reader), Push on the engine's.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-// What one step has to tell of one choice. Views: read before Push returns.
+// One step's news of one choice. Views: they are read before Push returns.
 struct Posting {
   int32_t mailbox = 0;
   std::span<const ops::SampledToken> tokens;
@@ -30,11 +30,11 @@ class EventQueue {
   // when its last event has been read.
   bool Open(RequestId request, int32_t count, std::vector<int32_t>& mailboxes);
 
-  // Gives back mailboxes nothing was pushed to: the request was refused after all.
+  // Gives back mailboxes that received nothing: the request was refused after all.
   void Abandon(std::span<const int32_t> mailboxes);
 
-  // All of a step at once: one lock and one wake-up of the reader, however many choices there are.
-  // Allocates only when more tokens wait in a mailbox than ever did.
+  // All news of a step at once: one lock and one wake-up of the reader, whatever the number of
+  // choices. Allocates only when more tokens wait in a mailbox than ever before.
   void Push(std::span<const Posting> postings);
   void Push(int32_t mailbox, std::span<const ops::SampledToken> tokens, const Usage& usage,
             FinishReason finish = FinishReason::kNone, const Status& error = {}) {

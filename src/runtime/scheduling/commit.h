@@ -1,5 +1,5 @@
-// Commit: what the results of a landed step do to a sequence. Pure functions of the sequence and
-// the result; engine thread only.
+// Commit: applies a step's results to a sequence. Pure functions of the sequence and the result;
+// engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,13 @@
 
 namespace tandem {
 
-// Appends the step's tokens up to the sequence's end, sets `finish` when it is reached, and keeps
-// the figures. Returns how many of `tokens` (those of this result) the client sees: an end id is
-// not shown.
+// Appends the step's tokens up to the sequence's end, sets `finish` when it is reached, and updates
+// the sequence's figures. Returns how many of `tokens` (those of this result) the client sees: an
+// end id is not shown.
 int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
                      std::span<const ops::SampledToken> tokens, Nanos now);
 
-// Puts blocks that became full into the prefix tree, each with what both models have computed of
-// it.
+// Puts blocks that became full into the prefix tree, each with the computed lengths of both models.
 void PublishBlocks(Sequence& sequence, KvCache& kv);
 
 }  // namespace tandem
