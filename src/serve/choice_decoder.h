@@ -1,6 +1,6 @@
-// ChoiceDecoder: the tokens of one choice → pieces of text that may be shown. A piece waits while
-// its text could be the beginning of a stop string; what lies in or after a matched one is never
-// given out. Owned by the service's pump thread.
+// ChoiceDecoder: turns the tokens of one choice into pieces of text that may be shown. A piece
+// waits while its text could be the beginning of a stop string; text in or after a matched one is
+// never given out. Owned by the service's pump thread.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,13 @@ class ChoiceDecoder {
   ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
                 std::shared_ptr<const StopStrings> stops);
 
-  // Appends to `out` what may now be shown. True when a stop string is complete: nothing follows.
+  // Appends the text that may now be shown to `out`. True when a stop string is complete: nothing
+  // follows.
   bool Push(const ops::SampledToken& token, std::vector<TokenPiece>& out);
-  // The end without a stop string: appends everything that was held back.
+  // The end without a stop string: appends all the text held back.
   void Flush(std::vector<TokenPiece>& out);
 
-  // Tokens pushed so far: what the client pays for.
+  // Tokens pushed so far, the number that usage reports.
   int32_t num_tokens() const { return num_tokens_; }
 
  private:
@@ -37,7 +38,7 @@ class ChoiceDecoder {
   std::optional<StopMatcher> matcher_;  // none without stop strings
   std::deque<TokenPiece> held_;
   size_t released_bytes_ = 0;  // of the choice's text, by the matcher
-  size_t shown_bytes_ = 0;     // of those, given out in pieces
+  size_t shown_bytes_ = 0;     // of those, the number given out in pieces
   int32_t num_tokens_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// TextStream: a client's end of one request. Events are taken without blocking after `wake` (a
-// front end) or with waiting (a program). Destroying it before the end cancels the request. One
-// thread at a time; the service outlives it. What has not been taken is bounded: a stream that
-// falls behind by more than ServiceOptions::stream_bytes is cancelled with an error, never cut
-// silently.
+// TextStream: a client's end of one request. Events are taken after `wake` without blocking (a
+// front end) or by waiting (a program). Destroying it before the end cancels the request. One
+// thread at a time; the service outlives it. Untaken events are bounded: when a stream's reader
+// leaves more than ServiceOptions::stream_bytes untaken, the request is cancelled with an error;
+// events are never dropped silently.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ class TextStream {
   TextStream(const TextStream&) = delete;
   TextStream& operator=(const TextStream&) = delete;
 
-  // The next event; false when there is none yet. After the last one (an error, or every choice has
-  // finished) there is none any more.
+  // The next event; false if there is none yet. After the last one (an error, or every choice has
+  // finished) it always returns false.
   bool TryNext(TextEvent& event);
   // Waits; false when the request is over.
   bool Next(TextEvent& event);
