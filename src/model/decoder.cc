@@ -70,7 +70,7 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const Tensor normed = workspace_.normed.View(batch.num_rows);
   const Tensor delta = workspace_.delta.View(batch.num_rows);
 
-  // Nothing has been added before the first layer.
+  // Before the first layer there is nothing to add.
   RunNorm(ops, norm, weights.input_norm, residual, layer == 0 ? Tensor{} : delta, normed);
   workspace_.attention.Run(ops, layer_spec.attention, weights.attention,
                            {batch, pool, layer, weights_->rope(layer)}, normed, delta);
@@ -86,7 +86,7 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
   const Tensor delta = workspace_.gathered_delta.View(batch.num_logits);
   ops.GatherRows(workspace_.residual.View(batch.num_rows), batch.logits_rows, gathered);
   ops.GatherRows(workspace_.delta.View(batch.num_rows), batch.logits_rows, delta);
-  // The layers' normed rows are free by now; a row of them is a row of logits.
+  // The layers' normed rows are free by now; reuse them for the rows that want logits.
   const Tensor normed = workspace_.normed.View(batch.num_logits);
   RunNorm(ops, spec().norm, weights_->final_norm, gathered, delta, normed);
   ops.Linear(normed, weights_->head, logits);
