@@ -39,7 +39,7 @@ std::string Access::CallerOf(std::string_view authorization) const {
   return key ? fmt::format("key {}", *key) : std::string();
 }
 
-// Every key is looked at, so that the time tells nothing.
+// Every key is compared, so that the time reveals nothing.
 std::optional<size_t> Access::FindKey(std::string_view authorization) const {
   const std::string_view trimmed = Trim(authorization);
   const size_t space = std::min(trimmed.find_first_of(" \t"), trimmed.size());
