@@ -61,7 +61,7 @@ std::string Two(const std::string& offsets_a, const std::string& offsets_b, size
 struct Hostile {
   const char* what;
   std::string content;
-  std::vector<std::string> named;  // what the message must hold, beside the file
+  std::vector<std::string> named;  // parts of the message, in addition to the file
 };
 
 std::vector<Hostile> HostileFiles() {
