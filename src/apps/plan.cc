@@ -1,4 +1,4 @@
-// `tandem plan`: what would run here and where its memory would go. Loads no weights.
+// `tandem plan`: the effective configuration and its use of memory. Loads no weights.
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
@@ -38,7 +38,7 @@ Status Run(const OptionValues& options, Console& console) {
 
 Command PlanCommand() {
   return {.name = "plan",
-          .summary = "Show what would run on this machine and where its memory would go",
+          .summary = "Show what would run on this machine and how it would use memory",
           .examples = "  tandem plan MODEL DRAFT --max_batch_size 128\n",
           .positionals = SessionPositionals(),
           .options = SessionOptionRows(),

@@ -207,7 +207,7 @@ void Engine::Stop() {
 }
 
 bool Engine::Step() {
-  TANDEM_CHECK(!impl_->thread.joinable(), "the loop has a thread of its own");
+  TANDEM_CHECK(!impl_->thread.joinable(), "the loop runs on its own thread");
   return impl_->loop.Step();
 }
 

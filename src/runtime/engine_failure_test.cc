@@ -50,7 +50,7 @@ class Anything final : public TokenConstraint {
 
 class EngineFailureTest : public testing::TestWithParam<std::tuple<int32_t, DraftMode>> {
  protected:
-  // An engine whose device is lost when `steps` steps have landed.
+  // An engine whose device is lost after `steps` steps.
   std::unique_ptr<Engine> Make(int steps) {
     TestSetup setup;
     setup.options = SmallOptions();

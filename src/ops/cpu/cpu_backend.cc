@@ -197,7 +197,7 @@ Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
   }
   if (options.num_threads < 0) {
     return InvalidArgument(
-        fmt::format("{} threads; 0 takes one a core, more take so many", options.num_threads));
+        fmt::format("{} threads; it must be 0 (one per core) or more", options.num_threads));
   }
   return std::unique_ptr<Backend>(new CpuBackend(*kernels, options));
 }

@@ -21,7 +21,7 @@ size_t Index(BlockId block) { return static_cast<size_t>(block); }
 constexpr BlockId kNoRoot = 0;
 bool IsRoot(BlockId parent) { return parent < 0; }
 
-// A tree node is a block: the tree needs no ids of its own.
+// A tree node is a block: the tree needs no separate ids.
 struct Block {
   int32_t references = 0;
   bool in_tree = false;

@@ -70,7 +70,7 @@ Result<std::vector<std::string>> ParseKeys(std::string_view text) {
     if (key.empty() || key.starts_with('#')) continue;
     if (!IsKey(key)) {
       return InvalidArgument(fmt::format(
-          "line {}: a key is visible ASCII without spaces; a comment has a line of its own", line));
+          "line {}: a key is visible ASCII without spaces; comments need a separate line", line));
     }
     keys.emplace_back(key);
   }
