@@ -36,7 +36,7 @@ Result<std::filesystem::path> EmbeddedPairFolder();
 // One model of the session as it was opened.
 struct LoadedModel {
   std::string name;              // for people: the folder's name
-  std::filesystem::path folder;  // where its tokenizer lies; empty for a dummy
+  std::filesystem::path folder;  // where its tokenizer is; empty for a dummy
   ModelSpec spec;
   std::optional<DummyMap> map = {};  // of a dummy: its next token for each token
 };

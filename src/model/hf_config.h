@@ -31,7 +31,7 @@ RopeSpec ReadRope(const JsonFields& config, int64_t& max_positions);
 RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
                             int64_t& max_positions);
 
-// As many layers as the key says, all alike.
+// As many equal layers as the key says.
 std::vector<LayerSpec> RepeatLayer(const JsonFields& config, std::string_view key,
                                    const LayerSpec& layer);
 

@@ -1,5 +1,5 @@
 // RandomWords: an endless sequence of 64-bit words that any thread can start anywhere: word i is a
-// function of the key and i. Dummy weights are made from it, on every backend alike.
+// function of the key and i. Dummy weights are made from it, on every backend.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,7 @@ enum class ExecutorKind : uint8_t {
 struct EngineOptions {
   int32_t max_batch_size = 64;          // sequences per step, and slots
   int32_t max_num_tokens = 2048;        // target rows per step (prefill chunks + decodes + drafts)
-  int32_t max_seq_len = 0;              // prompt + output; 0: what the model and the cache allow
+  int32_t max_seq_len = 0;              // prompt + output; 0: the limit of model and cache
   int32_t max_input_len = 0;            // prompt; 0: as max_seq_len
   int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
   Nanos max_queue_wait{0};              // a longer wait ends a request the same way; 0: no limit
