@@ -30,11 +30,10 @@ class Console {
   void Result(std::string_view json_object) const;
   // The first write to stdout that failed: a full disk, a closed pipe. Nothing is written after it.
   const Status& status() const { return status_; }
-  // Width of the terminal on stdout in columns, clamped to a sensible range; 80 when it is no
-  // terminal.
+  // Columns of the terminal that stdout is, within reason; 80 elsewhere.
   static size_t Width();
-  // "loading target 42 %": redrawn on a terminal; otherwise, for work that takes longer than two
-  // seconds, a plain line at every tenth.
+  // "loading target 42 %": redrawn on a terminal; otherwise a plain line at every tenth of what
+  // takes longer than two seconds.
   void Progress(std::string_view what, double done);
 
  private:
@@ -43,7 +42,7 @@ class Console {
   const bool json_;
   const bool terminal_;
   mutable Status status_;
-  // Of the current progress line.
+  // Of the progress being told.
   std::string task_;
   std::chrono::steady_clock::time_point task_started_;
   int last_tenth_ = 0;

@@ -64,19 +64,20 @@ struct SessionPlan {
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
 Result<SessionPlan> PlanSession(const OptionValues& options);
 
-// Destroys the session's engine, then makes a new one (not started) from its models and `options`.
+// Makes the session's engine anew (not started) by its models and `options`; the old one goes
+// first.
 Status MakeEngine(Session& session, const EngineOptions& options);
 
-// Replaces the session's --draft_dummy by another dummy draft, which agrees with the target on a
-// share `acceptance` of tokens. The engine that uses the old one is destroyed first.
+// Loads another dummy draft of the session's --draft_dummy into it, which agrees with the target on
+// a share `acceptance` of tokens. The engine, made of the old one, goes first.
 Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& session,
                       Console& console);
 
-// Whether the command line names a draft; --no_draft may still switch it off.
+// Whether the command line names a draft, which --no_draft may still switch off.
 bool NamesDraft(const OptionValues& options);
 
-// Loads the models and makes the engine (not started); models that do not fit are refused before
-// loading. `adjust` may change the engine's options after they were read.
+// Loads the models and makes the engine (not started); what does not fit is refused before loading.
+// `adjust` may change the engine's options after they were read.
 Result<std::unique_ptr<Session>> OpenSession(
     const OptionValues& options, Console& console,
     const std::function<void(EngineOptions&)>& adjust = {});

@@ -28,7 +28,7 @@ struct BoundOption {
 
   OptionSpec spec;
   Setter set;
-  std::string default_text;  // of the field; the spec's own default takes precedence
+  std::string default_text;  // of the field; the spec's own goes over it
 };
 
 // The option of one field. kField is a pointer to a member, or a function from Options& to the

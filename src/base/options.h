@@ -23,7 +23,7 @@ enum class OptionType : uint8_t {
   kBytes,  // an integer with an optional K, M, G (powers of 1024)
   kText,
   kTexts,         // one or more values after one name
-  kOptionalText,  // "true" when given bare; else one value
+  kOptionalText,  // "true" when named alone; else one value
 };
 
 struct OptionSpec {
@@ -61,7 +61,7 @@ class OptionValues {
   double Float(std::string_view name) const;
   const std::string& Text(std::string_view name) const;  // kText, kOptionalText
   const std::vector<std::string>& Texts(std::string_view name) const;
-  // The first value as it was given, whatever its type; empty without one.
+  // The first value as it was given, whatever the type; empty without one.
   const std::string& Given(std::string_view name) const;
 
   std::span<const OptionSpec> specs() const { return specs_; }

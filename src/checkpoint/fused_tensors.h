@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// One tensor of a rank's file: the weights (biases, scales) of its roles, stacked by rows. For
-// input scales it is the largest one, because the roles share their inputs.
+// One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; of
+// input scales the largest, because the roles share their inputs.
 struct FusedTensor {
   std::string name;  // "transformer.layers.0.attention.qkv.weight"
   std::vector<WeightRole> roles;

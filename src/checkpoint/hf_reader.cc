@@ -165,7 +165,7 @@ void HfReader::SettleHead() {
   spec_.tied_head = false;
 }
 
-// If the config names no type, the weights decide.
+// A config that names no type leaves it to the weights.
 Status HfReader::SettleDType() {
   if (config_names_dtype_) return {};
   const Tensor* embedding = FindWeight(WeightRole::kEmbedding);
@@ -205,7 +205,7 @@ Status HfReader::CheckAll() const {
   return {};
 }
 
-// The scales describe the rounding of a cache in fp8; a cache in 16 bits needs none.
+// They say how a cache in fp8 was meant to be rounded; a cache in 16 bits needs none.
 void HfReader::WarnOfCacheScales() const {
   for (const auto& [name, stored] : tensors_) {
     if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") &&

@@ -1,5 +1,5 @@
-// ModelSpec: everything the forward pass must know about a model, and nothing about its origin
-// (no Hugging Face or TensorRT-LLM field names). A pure value; families.h makes it from a
+// ModelSpec: everything the forward pass must know about a model, and nothing about where it came
+// from (no Hugging Face or TensorRT-LLM field names). A pure value; families.h makes it from a
 // config, and it round-trips through JSON for the engine folder.
 #pragma once
 
@@ -79,7 +79,7 @@ struct ModelSpec {
   NormSpec norm;
   std::vector<LayerSpec> layers;
   bool tied_head = false;
-  QuantScheme quantization;  // of the layers' products; everything else is of `dtype`
+  QuantScheme quantization;  // of the layers' products; the rest is of `dtype`
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 

@@ -255,7 +255,7 @@ int64_t NumParameters(const ModelSpec& spec) {
 int64_t StepWeightBytes(const ModelSpec& spec) {
   int64_t bytes = 0;
   for (const WeightId& id : StoredWeights(spec)) {
-    // A tied embedding is read as the head. Input scales are arguments of the call.
+    // A tied embedding is read as the head. Input scales travel with the call.
     if (id.role == WeightRole::kEmbedding && !spec.tied_head) continue;
     if (id.part == WeightPart::kInputScale) continue;
     bytes +=

@@ -17,7 +17,7 @@ QuantScheme KeptScheme(const ModelSpec& spec, const ops::Backend& backend) {
   return widened ? QuantScheme{} : stored;
 }
 
-// The distinct rotary tables that the layers need.
+// The rotary tables that the layers need, each once.
 std::vector<RopeSpec> RopesOf(const ModelSpec& spec) {
   std::vector<RopeSpec> ropes;
   for (const LayerSpec& layer : spec.layers) {

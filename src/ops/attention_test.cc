@@ -184,7 +184,7 @@ TEST_P(AttentionTest, MatchesReferenceOverRaggedBatches) {
         expected.insert(expected.end(), row.begin(), row.end());
       }
     }
-    // A stored key or query may round differently in the reference.
+    // A rounding of a stored key or query may tip the other way in the reference.
     ExpectNear(out, expected, 4 * Rounding(dtype()) + 1e-5, 1.0);
   }
 }
@@ -214,7 +214,7 @@ TEST_P(AttentionInvarianceTest, RowDoesNotDependOnChunkingOrNeighbours) {
         expect_rows(Step({{0, begin + count, count}}), 0, begin, count);
       }
     }
-    // Among other sequences, before and after it.
+    // Among neighbours, before and behind.
     MakePool(shape, 3);
     expect_rows(Step({{1, 70, 70}, {0, 100, 100}, {2, 5, 5}}), 70 * row_bytes, 0, 100);
     expect_rows(Step({{2, 6, 1}, {1, 73, 3}, {0, 105, 5}}), 4 * row_bytes, 100, 5);
@@ -243,7 +243,7 @@ TEST_P(AttentionTest, ScoresFarApartMatchReference) {
   ExpectNear(ToDoubles(last), expected, 8 * Rounding(dtype()) + 1e-4, 1.0);
 }
 
-// Slots after the context hold NaN here, as they may after a roll-back.
+// Slots behind the context hold NaN here, as they may after a roll-back.
 TEST_P(AttentionTest, RejectedDraftsLeaveNoTrace) {
   MakePool({4, 2, 32, 16}, 2);
   Step({{0, 20, 20}});

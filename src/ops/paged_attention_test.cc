@@ -1,5 +1,5 @@
-// PagedAttention and QkvRopeStore over pools with given contents: long contexts, ranges of few and
-// of many rows in one batch, fp8 elements, counts that are upper bounds.
+// PagedAttention and QkvRopeStore over pools whose contents are given: long contexts, ranges of few
+// and of many rows in one batch, fp8 elements, counts that are upper bounds.
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +26,7 @@ struct Slack {
   int32_t max_query_len = 0;
 };
 
-// A batch and its memory.
+// A batch and the memory it lies in.
 struct OwnedBatch {
   BatchView view;
   std::vector<Buffer> buffers;
@@ -74,7 +74,7 @@ class PagedAttentionTest : public OpTest {
     pool_memory_ = backend().Allocate(static_cast<size_t>(count) * SizeOf(element)).value();
     pool_.data = pool_memory_.View(element, {count});
   }
-  // Fills the pool; elements_ has the values of its elements.
+  // Fills the pool; elements_ is what its elements are worth.
   void FillPool(Contents contents);
 
   // Sequence i of the batch is ranges[i].
@@ -355,7 +355,7 @@ TEST_P(PagedAttentionInvarianceTest, RowDoesNotDependOnWhatServesIt) {
 
 class QkvRopeStoreTest : public PagedAttentionTest {
  protected:
-  // Tables of rotations by 0.1 * (position + 1) * (i + 1).
+  // Tables of turns by 0.1 * (position + 1) * (i + 1).
   void MakeTables(int32_t positions) {
     const int32_t half = shape_.head_dim / 2;
     std::vector<float> cos, sin;
@@ -403,7 +403,7 @@ TEST_P(QkvRopeStoreFp8Test, Fp8PoolHoldsRoundedAndSaturatedValues) {
     MakePool(shape, 1, DType::kF8E4M3);
     MakeTables(16);
     constexpr int32_t kRows = 7;
-    // Some are beyond the largest value, 448 * 0.02.
+    // Some lie beyond what a value can be, 448 * 0.02.
     const OwnedTensor qkv = Random({kRows, Width()}, dtype(), 6, 6.0f);
     const std::vector<double> in = Doubles(qkv.tensor);
     Store(qkv.tensor, MakeBatch({{0, kRows, kRows}}, {}));

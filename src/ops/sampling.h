@@ -1,7 +1,7 @@
-// The sampling ops' view of a sequence: plain data that a device can hold, one record per slot,
-// written by the executor when a sequence takes its slot and read by Sample and VerifyAndAccept.
-// Semantics follow TensorRT-LLM's executor: penalties see prompt + output and act before the
-// temperature; then min-p, top-k and top-p in this order (renormalized in between).
+// What the sampling ops need to know of a sequence: plain data that a device can hold, one record a
+// slot, written by the executor when a sequence takes its slot and read by Sample and
+// VerifyAndAccept. Semantics follow TensorRT-LLM's executor: penalties see prompt + output, and act
+// before the temperature; min-p before top-k before top-p (renormalised in between).
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct SamplingParams {
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
   int32_t no_repeat_ngram_size = 0;  // 0 means off
-  int32_t min_tokens = 0;            // end ids are banned for this many output tokens
-  int32_t num_top_logprobs = -1;     // -1: none; 0: the sampled token's; n: also the best n (<= 20)
+  int32_t min_tokens = 0;            // end ids are banned for so many output tokens
+  int32_t num_top_logprobs = -1;     // -1: none; 0: the sampled token's alone; up to 20 beside it
   uint64_t seed = 0;
   uint32_t choice = 0;  // index among the n choices of a request: part of the noise key
 
@@ -88,8 +88,8 @@ struct VerifyRow {
 constexpr int kMaxTopLogprobs = 20;
 constexpr float kMinLogprob = -9999.0f;  // what OpenAI reports for an impossible token
 
-// The result of a draw. Log-probabilities are of the raw logits (log-softmax), whatever the
-// filters; always finite, at least kMinLogprob.
+// What a draw gives. Log-probabilities are of the raw logits (log-softmax), whatever the filters;
+// always finite, at least kMinLogprob.
 struct SampledToken {
   int32_t token = 0;
   float logprob = std::numeric_limits<float>::quiet_NaN();  // set when num_top_logprobs >= 0
@@ -98,8 +98,7 @@ struct SampledToken {
   float top_logprobs[kMaxTopLogprobs];
 
   SampledToken() = default;
-  // Copies only the entries that are set: most tokens have no alternatives, although there is room
-  // for 160 bytes.
+  // A copy takes what is set: most tokens have nothing beside them, and room for 160 bytes.
   TANDEM_HOST_DEVICE SampledToken(const SampledToken& other) { *this = other; }
   TANDEM_HOST_DEVICE SampledToken& operator=(const SampledToken& other) {
     if (this == &other) return *this;

@@ -34,9 +34,8 @@ struct EngineStats {
   int32_t waiting = 0;
   KvCacheStats kv;
   int64_t steps = 0;
-  // Steps without prompt tokens that follow another such step, and the engine thread's time in
-  // them, excluding the wait for results. Steps that follow a prompt are left out, because the
-  // thread may wait there for room in the device's queue.
+  // Steps that computed no prompt behind a step without one, and the engine thread's time in them,
+  // waiting for results left out. Behind a prompt it may wait for room in the device's queue.
   HostTimes decode_host;
   int64_t requests_finished = 0;
   int64_t requests_failed = 0;
@@ -46,9 +45,9 @@ struct EngineStats {
   int64_t draft_rounds = 0;
   int64_t drafts_proposed = 0;
   int64_t drafts_accepted = 0;
-  // Time since the last turn of the loop or the last layer of a step; small while idle too.
+  // Since the loop last turned or a layer of a step ended; small while idle too.
   double seconds_since_progress = 0;
-  // Why the engine has ended for good (its device is lost); ok while it runs.
+  // Why the engine has ended for good (its device is lost); ok while it has not.
   Status failure;
 };
 

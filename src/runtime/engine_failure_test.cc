@@ -16,8 +16,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Reports a lost device once `steps` steps have landed; device_executor_test loses the device
-// itself.
+// Says that the device is lost once `steps` steps have landed; device_executor_test loses the
+// device itself.
 class LosingExecutor final : public Executor {
  public:
   LosingExecutor(std::unique_ptr<Executor> inner, int steps)

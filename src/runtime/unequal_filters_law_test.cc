@@ -15,7 +15,7 @@
 namespace tandem {
 namespace {
 
-// How drafts are drawn, instead of the request's own parameters.
+// How a draft is drawn in place of the request's own way.
 struct DraftFilter {
   ops::SamplingParams params;
   int32_t forbidden = -1;  // a token

@@ -56,7 +56,7 @@ Status CheckSampling(const SamplingFields& fields) {
       {SamplingRangeOf("min_tokens"), fields.min_tokens},
   };
   for (const auto& [range, value] : integers) {
-    // Some clients write -1 to switch top_k off.
+    // Some clients write -1 for a top_k that is off.
     if (!value || (range.name == "top_k" && *value == -1)) continue;
     TANDEM_RETURN_IF_ERROR(CheckInteger(range.name, *value, static_cast<int64_t>(range.low),
                                         static_cast<int64_t>(range.high)));
@@ -131,7 +131,7 @@ Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_
 }
 
 Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
-  // A prompt that fills the whole context is refused below.
+  // What fills the whole context is told so below.
   if (prompt_tokens <= engine.max_input_len || prompt_tokens >= engine.max_seq_len) return {};
   return FieldError("prompt",
                     fmt::format("This model's {} is {} tokens (max_input_len). However, your "
@@ -209,7 +209,7 @@ Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Reques
   const int64_t room = engine.max_seq_len - prompt_tokens;
   const int64_t wanted = text.max_tokens.value_or(std::max<int64_t>(room, 1));
   if (wanted > room) {
-    // Clients read the figures, which should add up however large the requested number is.
+    // Clients read the figures, which are to add up however large the number asked for.
     const int64_t told = std::min<int64_t>(wanted, std::numeric_limits<int32_t>::max());
     return PromptTooLong(prompt_tokens, told, engine.max_seq_len);
   }
@@ -282,7 +282,7 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
                              const RequestLimits& limits, Nanos arrived) {
-  // Checks that are cheap come before the prompt is tokenized.
+  // What is cheap to refuse comes before the prompt is tokenized.
   TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling));
   TANDEM_RETURN_IF_ERROR(CheckInteger(
       "n", text.num_choices, 1, std::min<int64_t>(limits.max_choices, engine.max_batch_size)));

@@ -44,8 +44,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Binds and serves `models` and `metrics`, which outlive the server; from then on Run() handles
-  // SIGTERM and SIGINT. FAILED_PRECONDITION for a public address without key or `insecure`;
+  // Binds and serves `models` and `metrics`, which outlive the server; from here on SIGTERM and
+  // SIGINT are for Run(). FAILED_PRECONDITION for a public address without key or `insecure`;
   // INVALID_ARGUMENT for an empty key; UNAVAILABLE "Port 8000 is in use; try --port 8001."
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, ModelRegistry& models,
                                                Metrics& metrics);

@@ -25,7 +25,7 @@ std::optional<int32_t> OptionalId(int64_t id) {
   return static_cast<int32_t>(id);
 }
 
-// Bytes in a form that a reader can distinguish in an error message.
+// Bytes as a reader can tell them apart in an error message.
 std::string Printable(std::string_view bytes) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string text = "\"";

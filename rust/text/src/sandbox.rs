@@ -33,17 +33,17 @@ pub struct Allowance {
 }
 
 const HARD_LIMIT: usize = 4;
-/// Blocks in use at one time. Values nest at most as deep as there are blocks; dropping, comparing
-/// and printing them recurse, with at most 2 KB of stack per level.
+/// Blocks at one time. Values nest at most as deep as there are blocks, and dropping, comparing and
+/// printing them recurse, in at most 2 KB of stack a level.
 const MAX_BLOCKS: i64 = 1 << 17;
-/// Allocations allowed after the time is up, in which a loop that prints or is near its end stops
-/// by itself. Walks over self-containing lists do not stop, and allocate an iterator for each list.
+/// Allocations after the time is up, in which a loop that prints or has few turns left ends by itself.
+/// Walks over lists that hold themselves do not, and allocate an iterator for each.
 const GRACE: u32 = 1 << 16;
-/// Address space; untouched pages cost nothing.
+/// Address space; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 256 << 20;
-/// Limit on threads that remain after their caller was told of an exceeded limit. A thread over its
-/// time runs until its next `check`, the end of its steps or of its grace; one over its memory or
-/// grace sleeps and keeps its memory. With this many left, no new work is begun.
+/// Threads that are there after their caller was told of their limit. One over its time runs until
+/// its next `check`, the end of its steps or of its grace; one over its memory or grace sleeps and
+/// keeps what it holds. With this many left, nothing more is begun.
 const MAX_STRAYS: usize = 4;
 
 static STRAYS: AtomicUsize = AtomicUsize::new(0);
@@ -208,7 +208,7 @@ fn thread_time(thread: &JoinHandle<()>) -> Duration {
     }
 }
 
-/// A thread's memory account; closed unless the thread is a working sandbox.
+/// A thread's claim on memory; closed unless the thread is a sandbox at work.
 struct Account {
     watch: Cell<*const Watch>,
     bytes_left: Cell<i64>,

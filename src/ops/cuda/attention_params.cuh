@@ -11,16 +11,16 @@ namespace tandem::ops::cuda {
 // Keys of a chunk of the invariant option: partial sums begin and are merged at its multiples,
 // whichever kernel computes them.
 constexpr int kInvariantChunkKeys = 256;
-// A sequence with more query rows is handled by the kernel that does not split keys.
+// A sequence with more query rows goes to the kernel that does not split keys.
 constexpr int kMaxShortRows = 16;
-// Rows of one tensor-core tile: short ranges with at most this many rows (query rows x heads of a
-// group) use a kernel whose warps divide the keys.
+// Rows of one tensor-core tile: short ranges with no more of them (query rows x heads of a group)
+// take a kernel whose warps share out the keys.
 constexpr int kWarpRows = 16;
-// Rows per block where the warps divide the rows instead.
+// Rows of a block where the warps share out the rows instead.
 constexpr int kBlockRows = 64;
-// Warps per block; in the invariant option the first kernel gives each its own chunk.
+// Warps of a block; in the invariant option the first kernel gives each a chunk of its own.
 constexpr int kAttentionWarps = 4;
-// Largest head of the generic kernel.
+// Largest head of the kernel that takes any.
 constexpr int kMaxGenericHeadDim = 512;
 
 struct AttentionParams {
@@ -42,9 +42,9 @@ struct AttentionParams {
   int32_t group = 0;  // query heads of a kv head
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
-  int32_t block_shift = -1;  // log2 of block_tokens if that is a power of two
+  int32_t block_shift = -1;  // log2 of block_tokens where that is a power of two
   uint32_t block_rows = 0;   // heads of one token (head_dim elements each) in a block of all layers
-  uint32_t value_rows = 0;   // from a key to its value, in the same unit
+  uint32_t value_rows = 0;   // from a key to its value, likewise counted
 
   float scale = 1.0f;  // of scores, with log2(e) and the pool's key scale in it
   float value_scale = 1.0f;

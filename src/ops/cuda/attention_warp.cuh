@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     RowOutput<Kind> output[1];
 
     if (params.invariant) {
-      // A chunk belongs to one warp, so that its arithmetic is that of any other kernel's chunk.
+      // A chunk is one warp's, so that its arithmetic is that of any other kernel's chunk.
       const int chunk = where.part * kWarps + warp, begin = chunk * chunk_keys;
       if (chunk >= num_chunks) continue;
       AttendWarp<Kind>(params, head, queries, queue, positions, begin, kStepKeys,

@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kReadThreads)
   if (all == 0x2545f491u) *out = all;
 }
 
-// Random bytes whose 16-bit halves are numbers near 1 in bf16 and fp16, and whose single bytes are
-// numbers in fp8: equal operands would draw less power, and clock higher, than a model's.
+// Random bytes whose 16-bit halves are numbers near 1 in bf16 and fp16, whose bytes are in fp8:
+// equal operands would draw less power, and clock higher, than a model's.
 __global__ void FillKernel(uint32_t* words, int64_t count, uint32_t mask, uint32_t base) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count) return;

@@ -453,7 +453,7 @@ TEST(DeviceExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
   EXPECT_GT(backend.synchronizations(), 0);
 }
 
-// The part of a step that is sent to a rank has no pointers.
+// What a rank is sent of a step has no pointers.
 static_assert(std::is_trivially_copyable_v<SequencePlan> &&
               std::is_trivially_copyable_v<ops::SamplingParams>);
 

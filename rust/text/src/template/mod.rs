@@ -235,7 +235,7 @@ fn template_sources(dir: &Path, folder: &ModelFolder) -> Result<Vec<(String, Str
     }
 }
 
-/// Steps. Models' own templates take some hundreds per message.
+/// Steps. Models' own templates take some hundreds a message.
 fn fuel(input_bytes: usize) -> u64 {
     2_000_000 + 64 * input_bytes as u64
 }
