@@ -194,7 +194,7 @@ Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) co
   if (fp8 ? tensor.dtype == DType::kF8E4M3 : IsFloat(tensor.dtype)) return tensor;
   return Unimplemented(
       where + ": is stored as " + std::string(SafetensorsName(tensor.dtype)) +
-      (fp8 ? "; by quantization_config the linear weights of all layers are F8_E4M3"
+      (fp8 ? "; quantization_config says that the layers' linear weights are F8_E4M3"
            : "; it must be F32, F16 or BF16"));
 }
 

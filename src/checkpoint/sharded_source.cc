@@ -60,12 +60,12 @@ Result<Tensor> ShardedSource::Fused(const FusedTensor& tensor, int64_t rank) con
   }
   if (found.shape != expected) {
     return InvalidArgument(where + ": has shape " + found.shape.ToString() +
-                           "; by config.json it is " + expected.ToString());
+                           "; config.json requires " + expected.ToString());
   }
   const bool fp8 = FusedDType(spec_, tensor) == DType::kF8E4M3;
   if (fp8 ? found.dtype == DType::kF8E4M3 : IsFloat(found.dtype)) return found;
   return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(found.dtype)) +
-                       (fp8 ? "; by quant_algo it is F8_E4M3" : "; it must be F32, F16 or BF16"));
+                       (fp8 ? "; quant_algo requires F8_E4M3" : "; it must be F32, F16 or BF16"));
 }
 
 std::string ShardedSource::Where(const FusedTensor& tensor, int64_t rank) const {

@@ -44,7 +44,7 @@ Status CheckStoredShape(const Shape& stored, const TensorSource& source, const S
     needed = one.rank() == 1 ? Shape{experts, one[0]} : Shape{experts, one[0], one[1]};
   }
   if (stored == needed) return {};
-  return InvalidArgument(where + ": has shape " + stored.ToString() + "; by config.json it is " +
+  return InvalidArgument(where + ": has shape " + stored.ToString() + "; config.json requires " +
                          needed.ToString());
 }
 

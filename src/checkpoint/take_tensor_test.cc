@@ -95,7 +95,7 @@ TEST_F(TakeTensorTest, NamesAShapeThatDoesNotFit) {
     const Status status = CheckStoredShape(c.stored, c.source, {1, 2}, "file: tensor \"w\"");
     ASSERT_FALSE(status.ok()) << c.needed;
     EXPECT_EQ(status.message(), "file: tensor \"w\": has shape " + c.stored.ToString() +
-                                    "; by config.json it is " + c.needed);
+                                    "; config.json requires " + c.needed);
   }
 }
 

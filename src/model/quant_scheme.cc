@@ -24,7 +24,7 @@ Status CheckScheme(const QuantScheme& scheme) {
   }
   if (scheme.zero_points) return Unimplemented("quantization: zero_points are not supported");
   if (scheme.inputs != QuantScheme::Inputs::kPlain) return {};
-  return Unimplemented("quantization: weights alone in fp8 are not supported");
+  return Unimplemented("quantization: fp8 weights without fp8 inputs are not supported");
 }
 
 std::string DescribeScheme(const QuantScheme& scheme) {

@@ -34,7 +34,7 @@ Inputs ReadGroup(const JsonFields& group) {
   if (group.Has("output_activations")) RefuseScheme(group, "output_activations");
   const auto inputs = group.Object("input_activations");
   if (!inputs) {
-    group.Fail("input_activations", "is missing; weights alone in fp8 are not supported");
+    group.Fail("input_activations", "is missing; fp8 weights without fp8 inputs are not supported");
     return Inputs::kPlain;
   }
   RequireFp8(*inputs);

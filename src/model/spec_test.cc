@@ -320,7 +320,7 @@ TEST(Spec, RefusesASchemeThatIsNotComputedNamingWhat) {
   scheme.block_rows = scheme.block_columns = 128;
   EXPECT_NE(refusal(scheme).find("128 x 128"), std::string::npos) << refusal(scheme);
   scheme = Fp8Scheme(QuantScheme::Inputs::kPlain);
-  EXPECT_NE(refusal(scheme).find("weights alone"), std::string::npos) << refusal(scheme);
+  EXPECT_NE(refusal(scheme).find("without fp8 inputs"), std::string::npos) << refusal(scheme);
   scheme = Fp8Scheme(QuantScheme::Inputs::kStatic);
   scheme.zero_points = true;
   EXPECT_NE(refusal(scheme).find("zero_points"), std::string::npos) << refusal(scheme);

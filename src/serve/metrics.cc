@@ -60,7 +60,7 @@ constexpr EngineRow kEngineRows[] = {
     {"tandem_requests_running", "Sequences in the running batch.", kGauge,
      Read<&EngineStats::running>},
     {"tandem_requests_waiting", "Sequences in the queue.", kGauge, Read<&EngineStats::waiting>},
-    {"tandem_kv_capacity_blocks", "Key-value cache blocks in all.", kGauge,
+    {"tandem_kv_capacity_blocks", "Total key-value cache blocks.", kGauge,
      ReadKv<&KvCacheStats::total_blocks>},
     {"tandem_engine_steps_total", "Turns of the engine's loop.", kCounter,
      Read<&EngineStats::steps>},
@@ -68,7 +68,7 @@ constexpr EngineRow kEngineRows[] = {
      kCounter, Read<&EngineStats::requests_finished>},
     {"tandem_engine_requests_failed_total", "Requests that the engine ended with an error.",
      kCounter, Read<&EngineStats::requests_failed>},
-    {"tandem_preemptions_total", "Sequences paused for want of blocks.", kCounter,
+    {"tandem_preemptions_total", "Sequences paused for lack of blocks.", kCounter,
      Read<&EngineStats::preemptions>},
     {"tandem_prompt_tokens_total", "Prompt tokens of admitted requests.", kCounter,
      Read<&EngineStats::prompt_tokens>},
@@ -78,13 +78,13 @@ constexpr EngineRow kEngineRows[] = {
      ReadKv<&KvCacheStats::lookup_tokens>},
     {"tandem_prefix_hit_tokens_total", "Prompt tokens found in the prefix cache.", kCounter,
      ReadKv<&KvCacheStats::hit_tokens>},
-    {"tandem_kv_evictions_total", "Cached blocks given up for others.", kCounter,
+    {"tandem_kv_evictions_total", "Cached blocks evicted to make room.", kCounter,
      ReadKv<&KvCacheStats::evictions>},
-    {"tandem_draft_rounds_total", "Verifications that carried a draft.", kCounter,
+    {"tandem_draft_rounds_total", "Verification passes with drafts.", kCounter,
      Read<&EngineStats::draft_rounds>},
     {"tandem_drafts_proposed_total", "Draft tokens verified.", kCounter,
      Read<&EngineStats::drafts_proposed>},
-    {"tandem_drafts_accepted_total", "Draft tokens that held.", kCounter,
+    {"tandem_drafts_accepted_total", "Draft tokens accepted.", kCounter,
      Read<&EngineStats::drafts_accepted>},
 };
 
@@ -157,7 +157,7 @@ struct Metrics::Impl {
                                             .Register(registry);
   prom::Counter& cancelled = prom::BuildCounter()
                                  .Name("tandem_requests_cancelled_total")
-                                 .Help("Requests whose client left before their end.")
+                                 .Help("Requests whose client disconnected before their end.")
                                  .Register(registry)
                                  .Add({});
   prom::Histogram& first_token =
@@ -180,7 +180,7 @@ struct Metrics::Impl {
 Metrics::Metrics(MetricsOptions options) : impl_(std::make_unique<Impl>()) {
   prom::BuildGauge()
       .Name("tandem_build_info")
-      .Help("1; the labels tell what runs.")
+      .Help("Always 1; the labels give version and commit.")
       .Register(impl_->registry)
       .Add({{"commit", options.commit}, {"version", options.version}})
       .Set(1);

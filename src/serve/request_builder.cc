@@ -112,9 +112,9 @@ Status CheckWords(std::string_view field, const std::vector<std::string>& words,
     return FieldError(field, fmt::format("at most {} strings are allowed", max_words));
   }
   for (const std::string& word : words) {
-    if (word.empty()) return FieldError(field, "a string in it is empty");
+    if (word.empty()) return FieldError(field, "holds an empty string");
     if (word.size() > max_bytes) {
-      return FieldError(field, fmt::format("a string in it is longer than {} bytes", max_bytes));
+      return FieldError(field, fmt::format("holds a string longer than {} bytes", max_bytes));
     }
   }
   return {};
@@ -233,7 +233,7 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
   }
   for (const auto& [word, value] : text.word_bias) {
     if (word.size() > limits.max_word_bytes) {
-      return FieldError("embedding_bias_words", "a word in it is too long");
+      return FieldError("embedding_bias_words", "holds a word that is too long");
     }
     TANDEM_RETURN_IF_ERROR(CheckRange("embedding_bias_weights", value, -1e6, 1e6));
     const Result<std::vector<int32_t>> tokens = codec.Encode(word, false);

@@ -73,7 +73,7 @@ class ModelTextCodec final : public TextCodec {
     const auto beyond = std::ranges::find_if(tokens, [this](int32_t id) { return !IsModels(id); });
     if (beyond == tokens.end()) return tokens;
     return InvalidArgument(
-        fmt::format("the text spells the token \"{}\" ({}), which this model has not: its "
+        fmt::format("the text spells the token \"{}\" ({}), which this model does not have: its "
                     "vocabulary goes from 0 to {}",
                     tokenizer_->TokenBytes(*beyond), *beyond, vocab_size_ - 1));
   }

@@ -81,7 +81,7 @@ class HeaderReader {
       if (!names_.insert(name).second) return FailAs(name, "it is listed twice");
       return true;
     }
-    if (!keys_seen_.insert(name).second) return Fail("its key " + QuotedKey() + " is there twice");
+    if (!keys_seen_.insert(name).second) return Fail("its key " + QuotedKey() + " occurs twice");
     if (in_metadata_ || name == "dtype" || name == "shape" || name == "data_offsets") return true;
     return Fail("its key " + QuotedKey() + " is unknown");
   }

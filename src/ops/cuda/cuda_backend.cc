@@ -237,7 +237,7 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
     return Unavailable(fmt::format("no GPU can be used: {}", cudaGetErrorString(error)));
   }
   if (options.device < 0 || options.device >= count) {
-    return Unavailable(fmt::format("GPU {} was asked for; there are {}", options.device, count));
+    return Unavailable(fmt::format("GPU {} does not exist; there are {}", options.device, count));
   }
   cudaDeviceProp properties{};
   CheckCuda(cudaSetDevice(options.device), "choosing the GPU");

@@ -144,7 +144,7 @@ class RequestParser::Impl final : public http::basic_parser<true> {
     } else if (field == http::field::transfer_encoding) {
       // With any other coding the end of the body would be ambiguous.
       if (is_http_1_0_ || LowerCase(text) != "chunked") {
-        Fail(400, "transfer-encoding: only chunked is taken, and only from HTTP/1.1", ec);
+        Fail(400, "transfer-encoding: only chunked is accepted, and only in HTTP/1.1", ec);
       }
     } else if (field == http::field::content_encoding) {
       if (LowerCase(text) != "identity") Fail(415, "content-encoding must be identity", ec);
