@@ -8,8 +8,7 @@
 namespace tandem {
 
 // Control characters of ASCII and of Latin-1 (which move a terminal's cursor or change its state)
-// and bytes that are not UTF-8 are written as
-// , \u001b or \xff: a line stays one line.
+// and bytes that are not UTF-8 are written as \n, \u001b or \xff: a line stays one line.
 std::string Printable(std::string_view text);
 
 }  // namespace tandem
