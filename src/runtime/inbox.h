@@ -32,7 +32,7 @@ class Inbox {
   Status HasRoom(int32_t count) const;
   void Cancel(Cancellation what);
   void CancelAll();
-  // Refuses all further requests with the first reason given.
+  // Refuses all further requests; the first reason given stays.
   void Close(const Status& why);
   void WakeLoop();
 

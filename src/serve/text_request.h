@@ -49,8 +49,8 @@ struct TextRequest {
   int64_t num_choices = 1;
   int64_t num_top_logprobs = -1;  // as ops::SamplingParams
 
-  // Never generated as part of the answer. Matched on decoded text; a word that is the name of a
-  // special token is also matched by that token's id.
+  // `stop` strings end the answer and are not part of it; `bad_words` are never generated. Both are
+  // matched on decoded text; the name of a special token is also matched by that token's id.
   std::vector<std::string> stop;
   std::vector<std::string> bad_words;
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
