@@ -1,4 +1,4 @@
-// DeviceMemory: the arrays of a DeviceExecutor: the slots' state, the step's plan, the rows of both
+// DeviceMemory: the arrays of a RoundExecutor: the slots' state, the step's plan, the rows of both
 // models' passes and the results, in backend memory; and the pinned host memory that steps copy
 // from and to, one piece for each step that may be in flight. Made once, for the largest step.
 // Owned by the executor.
