@@ -35,15 +35,6 @@ Status WriteRanks(WeightSource& source, const Sharding& sharding, const fs::path
   return WriteShards(source, sharding, sink, progress);
 }
 
-int64_t FolderBytes(const fs::path& folder) {
-  int64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.is_regular_file(error)) bytes += static_cast<int64_t>(entry.file_size(error));
-  }
-  return bytes;
-}
-
 struct NamedLimit {
   const char* name;
   int64_t BuildLimits::* value;
@@ -95,7 +86,7 @@ Result<BuildReport> Build(const BuildOptions& options, const WriteProgress& prog
                             options.recorded,
                             ProgramVersion()};
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder / "config.json", EngineConfigToJson(config)));
-  BuildReport report{model.spec(), limits, model.sharding.tp_size, FolderBytes(folder)};
+  BuildReport report{model.spec(), limits, model.sharding.tp_size, output->Bytes()};
   TANDEM_RETURN_IF_ERROR(output->Commit());
   return report;
 }
