@@ -147,7 +147,7 @@ struct GenerateService::Impl {
   void Translate(ActiveRequest& request, ActiveRequest::Choice& choice, const Event& event) {
     TextEvent out;
     out.choice = event.choice;
-    for (const ops::SampledToken& token : event.tokens) {
+    for (const SampledToken& token : event.tokens) {
       if (!choice.decoder.Push(token, out.pieces)) continue;
       out.finish = TextFinish::kStop;
       break;

@@ -47,7 +47,7 @@ struct TextRequest {
   SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
   std::optional<uint64_t> seed;
   int64_t num_choices = 1;
-  int64_t num_top_logprobs = -1;  // as ops::SamplingParams
+  int64_t num_top_logprobs = -1;  // as SamplingParams
 
   // Not part of the answer, never generated. Matched on decoded text, and by its id the special
   // token whose name one is.

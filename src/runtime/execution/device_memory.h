@@ -61,7 +61,7 @@ class DeviceMemory {
   struct HostResults {
     const ops::RoundStatus* status = nullptr;
     const ops::RoundResult* results = nullptr;
-    const ops::SampledToken* drawn = nullptr;
+    const SampledToken* drawn = nullptr;
   };
   HostResults ResultsOf(uint64_t step) const;
   void EnqueueResults(uint64_t step, int32_t num_logits);

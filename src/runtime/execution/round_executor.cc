@@ -544,7 +544,7 @@ Status RoundExecutor::Land(StepResult& result) {
   result.tokens.reserve(static_cast<size_t>(config_.max_logits_rows));
   for (int32_t i = 0; i < step.items; ++i) {
     const ops::RoundResult& from = host.results[i];
-    const ops::SampledToken* tokens = host.drawn + from.first_token;
+    const SampledToken* tokens = host.drawn + from.first_token;
     result.sequences.push_back({.slot = from.slot,
                                 .proposed = from.proposed,
                                 .accepted = from.accepted,

@@ -67,7 +67,7 @@ class StreamOps final : public ops::SamplingOnlyOps {
  public:
   StreamOps(Stream& stream, ops::Ops& inner) : stream_(stream), inner_(inner) {}
   void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
-              std::span<ops::SampledToken> out) override {
+              std::span<SampledToken> out) override {
     stream_.Enqueue([=, this] { inner_.Sample(rows, vocab, out); });
   }
   void VerifyAndAccept(std::span<const ops::VerifyRow> rows, int64_t vocab) override {
@@ -455,7 +455,7 @@ TEST(RoundExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
 
 // What a rank is sent of a step has no pointers.
 static_assert(std::is_trivially_copyable_v<SequencePlan> &&
-              std::is_trivially_copyable_v<ops::SamplingParams>);
+              std::is_trivially_copyable_v<SamplingParams>);
 
 TEST(SlotInit, HoldsTheListsOfARequestAsValues) {
   Request request;

@@ -214,7 +214,7 @@ void ReadEvents(Engine& engine, Outputs& outputs) {
   while (engine.PopEvent(event, Nanos(0))) {
     Output& output = outputs[{event.request, event.choice}];
     EXPECT_EQ(output.finish, FinishReason::kNone) << "an event behind the last one";
-    for (const ops::SampledToken& token : event.tokens) {
+    for (const SampledToken& token : event.tokens) {
       output.tokens.push_back(token.token);
       output.details.push_back(token);
     }

@@ -80,7 +80,7 @@ bool HasTestBackend();
 
 struct Output {
   std::vector<int32_t> tokens;
-  std::vector<ops::SampledToken> details;
+  std::vector<SampledToken> details;
   FinishReason finish = FinishReason::kNone;
   Usage usage;
   Status error;
