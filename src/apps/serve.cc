@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/http/access.h"
-#include "serve/server.h"
+#include "serve/server/server.h"
 
 namespace tandem::apps {
 namespace {

@@ -1,4 +1,4 @@
-#include "serve/server.h"
+#include "serve/server/server.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
