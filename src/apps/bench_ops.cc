@@ -10,7 +10,7 @@
 
 #include "apps/bench.h"
 #include "base/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/kv_pool.h"
 
 namespace tandem::apps {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpoint/hf_reader.h"
+#include "model/families/families.h"
 #include "model/json_fields.h"
 
 namespace tandem {
@@ -94,7 +95,9 @@ Result<ModelSource> OpenDummy(const fs::path& config, const DummyOptions& option
   std::error_code error;
   const fs::path file = fs::is_directory(config, error) ? config / "config.json" : config;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
-  auto source = DummySource::FromConfig(text, options);
+  Result<ModelSpec> spec = SpecFromHfConfig(text);
+  if (!spec.ok()) return spec.status().Annotate(file.string());
+  auto source = DummySource::FromSpec(*std::move(spec), options);
   if (!source.ok()) return source.status().Annotate(file.string());
   ModelSource model;
   model.kind = ModelSource::Kind::kDummy;

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/kv_pool.h"
 #include "runtime/engine_plan.h"
 #include "runtime/execution/round_executor.h"
