@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/little_endian.h"
 #include "engine_folder/engine_layout.h"
 #include "model/json_fields.h"
 #include "tensor/convert.h"
