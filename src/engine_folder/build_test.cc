@@ -6,6 +6,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/testing/hf_folder.h"
+#include "engine_folder/engine_folder.h"
 #include "engine_folder/engine_layout.h"
 
 namespace tandem {

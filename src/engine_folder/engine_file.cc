@@ -10,6 +10,10 @@
 
 namespace tandem {
 
+std::filesystem::path EngineFilePath(const std::filesystem::path& folder, int64_t rank) {
+  return folder / ("rank" + std::to_string(rank) + ".engine");
+}
+
 using namespace engine_layout;
 
 namespace {

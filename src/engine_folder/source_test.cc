@@ -4,6 +4,7 @@
 
 #include "checkpoint/convert.h"
 #include "checkpoint/testing/hf_folder.h"
+#include "engine_folder/build.h"
 
 namespace tandem {
 namespace {
