@@ -75,7 +75,12 @@ pub fn run<T: Send + 'static>(
             let _ = sender.send(result);
             inside.leave(Progress::Ended);
         })
-        .map_err(|e| Error::new(ErrorCode::Unavailable, format!("no thread: {e}")))?;
+        .map_err(|e| {
+            Error::new(
+                ErrorCode::SystemLimit,
+                format!("the system refused a thread: {e}; see `ulimit -u` and `-v`"),
+            )
+        })?;
     match watch.wait(&thread, allowed.time) {
         Progress::Ended => match receiver.recv() {
             Ok(Ok(result)) => result,

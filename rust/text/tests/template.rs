@@ -308,6 +308,25 @@ fn threads_that_cannot_be_stopped_are_few() {
     );
 }
 
+#[test]
+#[ignore = "a child process"]
+fn child_has_no_room_for_a_thread() {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // The pointer is ours.
+    unsafe { libc::setrlimit(libc::RLIMIT_AS, &none) };
+    println!("result {:?}", fails("ok"));
+}
+
+#[test]
+fn a_refused_thread_is_an_error_of_its_own_kind() {
+    let error = in_a_process("child_has_no_room_for_a_thread", "");
+    assert!(error.contains("SystemLimit"), "{error}");
+    assert!(error.contains("ulimit -u"), "{error}");
+}
+
 /// A value built upon itself many times, then used.
 fn nesting(times: usize, step: &str, end: &str) -> String {
     format!(
