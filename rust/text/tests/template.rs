@@ -189,6 +189,15 @@ fn long_honest_conversations_fit() {
 }
 
 #[test]
+fn steps_are_counted_however_quick_they_are() {
+    let looped = |times: usize| format!("{{% for i in range({times}) %}}{{% endfor %}}");
+    assert_eq!(render(&looped(10_000)), "");
+    let error = fails(&looped(100_000));
+    assert_eq!(error.code, ErrorCode::ResourceExhausted);
+    assert!(error.message.contains("fuel"), "{}", error.message);
+}
+
+#[test]
 fn variables_cannot_replace_what_the_server_sets() {
     for key in [
         "messages",
