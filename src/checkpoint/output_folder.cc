@@ -140,8 +140,7 @@ Status OutputFolder::Commit() {
 
 Status CopySideFiles(const fs::path& from, const fs::path& to) {
   for (const std::string_view name : kSideFiles) {
-    std::error_code error;
-    if (!fs::is_regular_file(from / name, error)) continue;
+    if (!NameExists(from / name)) continue;
     TANDEM_RETURN_IF_ERROR(CopyFile(from / name, to / name));
   }
   return {};

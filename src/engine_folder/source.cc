@@ -36,9 +36,9 @@ Result<ModelSource::Kind> KindOf(const fs::path& folder) {
 }
 
 fs::path TokenizerDir(const fs::path& folder) {
+  // Whatever stands there: reading it says what is wrong with it.
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    std::error_code error;
-    if (fs::is_regular_file(folder / name, error)) return folder;
+    if (NameExists(folder / name)) return folder;
   }
   return {};
 }
