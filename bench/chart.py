@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Draws the chart of README.md from bench/results/gpu-speculation.json, with Python's standard library alone.
+"""Draws the chart of README.md from bench/results/gpu-speculation.json, using only Python's standard library.
 
     bench/chart.py [--out FILE]
 
-Decoding with and without a draft model, by the number of sequences at a time, beside the physical limit of decoding without one.
+Shows decoding with and without a draft model by the number of concurrent sequences, and the physical limit of decoding without one.
 """
 
 import argparse
@@ -25,7 +25,7 @@ LIMIT_LABEL = "limit without a draft: memory and matrix units, as measured in th
 
 
 def read_rows():
-    """{(agreement, batch): row} of the runs in which the length of the drafts is chosen."""
+    """{(agreement, batch): row} of the runs in which the draft length is chosen automatically."""
     results = json.loads((RESULTS / "gpu-speculation.json").read_text())
     rows = results["runs"][RUN]["figures"]["rows"]
     chosen = {(row["agreement"], row["batch"]): row for row in rows if row["draft_len"] == 0}

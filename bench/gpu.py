@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measures Tandem on a GPU machine and writes a table: JSON beside Markdown, each figure with its limit.
+"""Measures Tandem on a GPU machine and writes a table as JSON and as Markdown, each figure with its limit.
 
     bench/gpu.py {latency|throughput|speculation} [--tandem PATH] [--out DIR]
 
-  latency      decode by batch and context, every op alone: each beside the measured limit
-  throughput   output tokens a second with every slot taken
-  speculation  plain beside speculative decoding by batch, acceptance and draft length; time to first token
+  latency      decoding by batch and context, and every op alone: each compared with the measured limit
+  throughput   output tokens per second with every slot taken
+  speculation  plain and speculative decoding by batch, acceptance and draft length; time to first token
 
-Each stays under 8 minutes on one H200. Models are dummies of the shapes in bench/configs, made on the device, whose every token
-is checked. --smoke measures a model of a few megabytes instead, to try the script itself anywhere.
+Each takes less than 8 minutes on one H200. Models are dummies of the shapes in bench/configs, made on the device; every token is
+checked. --smoke measures a model of a few megabytes instead, to try the script itself on any machine.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 # tandem_cargo_library(NAME <target> CRATE <folder> LIBRARY <crate name>)
 # An imported static library that cargo builds. All build folders share one cargo target folder
-# (CARGO_TARGET_DIR where the environment sets it, else build/cargo), so the crate compiles once.
+# (CARGO_TARGET_DIR if the environment sets it, else build/cargo), so the crate compiles once.
 function(tandem_cargo_library)
   cmake_parse_arguments(ARG "" "NAME;CRATE;LIBRARY" "" ${ARGN})
   find_program(CARGO cargo HINTS $ENV{HOME}/.cargo/bin)
@@ -19,7 +19,7 @@ function(tandem_cargo_library)
     OUTPUT ${archive}
     COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${target_dir}
             ${CARGO} build --release --locked --lib --quiet
-    # Cargo leaves an archive that is up to date alone; ninja would ask again for ever.
+    # Cargo does not touch an up-to-date archive; without this ninja would run it every time.
     COMMAND ${CMAKE_COMMAND} -E touch_nocreate ${archive}
     WORKING_DIRECTORY ${ARG_CRATE}
     DEPENDS ${sources} ${ARG_CRATE}/Cargo.toml ${ARG_CRATE}/Cargo.lock

@@ -5,8 +5,8 @@ add_test(NAME layers COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/tools/chec
 add_test(NAME layers_self_test
          COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/tools/check_layers.py --self-test)
 
-# A header that its own .cc file includes first has shown already that it compiles alone; each of the
-# others gets a file that holds nothing else. Built with everything, so a failure names the header.
+# A header that its own .cc file includes first is known to compile alone; each of the others gets a
+# file that includes only it. Part of the normal build, so a failure names the header.
 function(tandem_check_headers)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*.h)
   set(sources "")
@@ -31,6 +31,6 @@ function(tandem_check_headers)
   target_compile_options(header_check PRIVATE -O0 -Wno-unused-function)
 endfunction()
 
-if(NOT TANDEM_SANITIZE) # the plain build has told
+if(NOT TANDEM_SANITIZE) # the plain build has checked it
   tandem_check_headers()
 endif()

@@ -5,8 +5,8 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
-# The bundle's libraries stand in lib/ beside bin/. DT_RPATH, since DT_RUNPATH does not reach what they
-# load in turn.
+# The bundle's libraries are in lib/ next to bin/. DT_RPATH, because DT_RUNPATH does not apply to the
+# libraries that they load in turn.
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib")
 add_link_options(-Wl,--disable-new-dtags)
 
@@ -22,7 +22,7 @@ if(MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# "Dev": optimised enough for the tests to be quick, with every assertion of ours and of the library.
+# "Dev": optimized enough for quick tests, with every assertion of ours and of the standard library.
 set(CMAKE_CXX_FLAGS_DEV "-O2 -g1 -D_GLIBCXX_ASSERTIONS" CACHE STRING "" FORCE)
 set(CMAKE_C_FLAGS_DEV "-O2 -g1" CACHE STRING "" FORCE)
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG" CACHE STRING "" FORCE)
@@ -49,12 +49,12 @@ if(TANDEM_SANITIZE)
   add_link_options(-fsanitize=${TANDEM_SANITIZE})
 endif()
 
-# spdlog and fmt as headers alone, so that the engine needs no installed library.
+# spdlog and fmt as headers only, so that the engine needs no installed library.
 add_compile_definitions(FMT_HEADER_ONLY)
 find_package(Threads REQUIRED)
 
 # tandem_library(NAME <folder> SRCS <files> DEPS <folders and libraries>)
-# One static library a folder; DEPS are its only visible neighbours.
+# One static library per folder; only the DEPS are visible to it.
 function(tandem_library)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_library(tandem_${ARG_NAME} STATIC ${ARG_SRCS})
@@ -74,13 +74,13 @@ if(TANDEM_SANITIZE)
   set(TANDEM_TEST_TIMEOUT 1500)
 endif()
 
-# What ThreadSanitizer runs: the tests labelled "threads".
+# The tests that run under ThreadSanitizer: those labelled "threads".
 if(TANDEM_TESTS)
   add_custom_target(threads_tests)
 endif()
 
 # tandem_test(NAME <name> SRCS <files> DEPS <folders and libraries> [LABELS <labels>])
-# A GoogleTest program; every TEST in it becomes a ctest test of its own program run.
+# A GoogleTest program; every TEST in it becomes a ctest test, run in a separate process.
 function(tandem_test)
   if(NOT TANDEM_TESTS)
     return()

@@ -1,7 +1,7 @@
 # Writes version.cc with the version and the commit, only when they changed. Run at every build:
 #   cmake -DSOURCE=... -DOUTPUT=... -P version.cmake
 file(STRINGS ${SOURCE}/VERSION version LIMIT_COUNT 1)
-# A tree that is owned by another user, or is no checkout, has no commit to tell.
+# A tree that is owned by another user, or is not a checkout, has no known commit.
 execute_process(
   COMMAND git -c safe.directory=* -C ${SOURCE} rev-parse --short=10 HEAD
   OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)

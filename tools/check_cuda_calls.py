@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Looks into the backend's object files for calls of CUDA that a test of allocations and waits would not see.
+"""Searches the backend's object files for calls of CUDA that a test of allocations and waits would not see.
 
-    tools/check_cuda_calls.py COUNTED OBJECT...      COUNTED: functions that the test counts, with commas between
+    tools/check_cuda_calls.py COUNTED OBJECT...      COUNTED: functions that the test counts, separated by commas
 
-Every function of the CUDA runtime that an object calls has to be counted or to stand in the lists here, of those that
-neither allocate nor wait and of those that only come before a counted one; of the driver none may be called.
+Every function of the CUDA runtime that an object calls must be counted, or be in one of the lists here: functions that neither
+allocate nor wait, and functions that are always followed by a counted one. No function of the driver may be called.
 """
 
 import re
@@ -19,7 +19,7 @@ NEITHER_ALLOCATE_NOR_WAIT = set(
     """.split()
 )
 
-# They change a recorded graph, which runs only once cudaGraphInstantiate, counted, has made it.
+# They change a recorded graph, which can run only after cudaGraphInstantiate, which is counted.
 BEFORE_A_GRAPH_IS_MADE = set(
     """
     cudaGraphAddDependencies cudaGraphAddKernelNode cudaGraphDestroyNode cudaGraphGetNodes cudaGraphMemsetNodeGetParams

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Looks into object files compiled for newer CPUs for functions that the linker may share with others.
+"""Searches object files compiled for newer CPUs for functions that the linker may share with others.
 
-    tools/check_isa_objects.py OBJECT...      looks at those named *avx* and *amx* alone
+    tools/check_isa_objects.py OBJECT...      checks only those named *avx* and *amx*
 
 An inline function or template that such a file defines is a weak symbol; the linker keeps one copy for the whole
-program, perhaps this one, and an older CPU then meets an instruction it does not know.
+program, perhaps this one, and an older CPU would then execute an instruction it does not know.
 """
 
 import re

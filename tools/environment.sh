@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the scripts at the root: where the tools are that ./setup found or installed. Changes PATH and exports only.
+# Sourced by the scripts at the root: finds the tools that ./setup found or installed. Only changes PATH and exports.
 
 tandem_cache=${TANDEM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tandem}
 cuda_home=$tandem_cache/cuda-13.0
@@ -15,8 +15,8 @@ rust_minor() {
   if [[ $version =~ ^cargo\ 1\.([0-9]+)\. ]]; then say "${BASH_REMATCH[1]}"; else say 0; fi
 }
 
-# Puts the first folder whose cargo is new enough at the head of PATH: what PATH holds, rustup's, a distribution's
-# versioned one (Ubuntu keeps those in /usr/lib/rust-1.85/bin and the like). Fails when there is none.
+# Puts the first folder whose cargo is new enough at the head of PATH. Candidates: PATH, rustup's folder, and a distribution's
+# versioned one (Ubuntu has /usr/lib/rust-1.85/bin and the like). Fails when there is none.
 use_rust() {
   local cargo
   for cargo in "$(command -v cargo || true)" "$HOME/.cargo/bin/cargo" /usr/lib/rust-*/bin/cargo; do
@@ -28,7 +28,7 @@ use_rust() {
   return 1
 }
 
-# A compiler that is installed wins over the one `./setup --cuda` unpacks. Fails when there is neither.
+# An installed compiler takes precedence over the one that `./setup --cuda` unpacks. Fails when there is neither.
 use_cuda() {
   local nvcc
   for nvcc in "${CUDACXX:-}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc "$cuda_home/bin/nvcc"; do

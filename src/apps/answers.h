@@ -16,18 +16,18 @@ namespace tandem::apps {
 // "Output [Text 0 Beam 0]", and with several answers "Output [Text 0 Seq 1 Beam 0]".
 std::string OutputName(size_t prompt, size_t choice, bool several);
 
-// The token ids of each answer on a line.
+// The token ids of each answer, one line per answer.
 std::string CsvLines(const serve::TextResult& result);
 
-// Where answers go, each when it is finished and in the order of the prompts.
+// Writes the answers, each when it is finished, in the order of the prompts.
 class AnswerWriter {
  public:
-  // `csv_path` may be empty: no file of token ids.
+  // An empty `csv_path` means that no file of token ids is written.
   static Result<AnswerWriter> Open(const std::string& csv_path, const Console& console);
 
   Status Write(const Prompt& prompt, const serve::TextResult& result);
-  // After the last answer; or with the error that ended the run early, which is returned and says
-  // where the finished answers are.
+  // Call after the last answer, or with the error that ended the run early; that error is returned
+  // with a sentence that says where the finished answers are.
   Status Finish(const Status& failed);
 
  private:

@@ -25,13 +25,13 @@ serve::TextResult ResultOf(const std::vector<int32_t>& tokens) {
   return result;
 }
 
-TEST(CsvLinesTest, HoldTheTokensAndNotTheTextThatComesWithoutOne) {
-  // The bytes of a character that never became whole come after the last token.
+TEST(CsvLinesTest, LeaveOutTextWithoutAToken) {
+  // The bytes of an incomplete character come after the last token.
   EXPECT_EQ(CsvLines(ResultOf({5, 7, -1})), "5,7\n");
   EXPECT_EQ(CsvLines(ResultOf({})), "\n");
 }
 
-TEST(OutputNameTest, IsThatOfTheOldTool) {
+TEST(OutputNameTest, MatchesTheOldTool) {
   EXPECT_EQ(OutputName(3, 0, false), "Output [Text 3 Beam 0]");
   EXPECT_EQ(OutputName(3, 1, true), "Output [Text 3 Seq 1 Beam 0]");
 }
@@ -46,7 +46,7 @@ class AnswerWriterTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Two answers, then `end`; returns what stdout got.
+  // Two answers, then `end`; returns the contents of stdout.
   std::string WriteTwo(const Status& end) {
     const Console console(/*json=*/true);
     ::testing::internal::CaptureStdout();

@@ -1,6 +1,6 @@
 // The words after `tandem VERB`, read by the rows of its options. Pure functions; any thread.
 //
-//   --name value, --name=value   '-' and '_' in a name are the same; the last one given wins, and
+//   --name value, --name=value   '-' and '_' in a name are the same; the last value wins, and
 //                                several values collect.
 //   A word that begins with -- and holds no space before its '=' is an option and never a value:
 //   a value of that form is written --name=--value. A lone -- ends the options.

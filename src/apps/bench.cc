@@ -1,4 +1,4 @@
-// `tandem bench KIND`: measured figures beside the limit of the machine.
+// `tandem bench KIND`: measured figures compared with the machine's limits.
 #include "apps/bench.h"
 
 #include <fmt/core.h>
@@ -195,7 +195,7 @@ double Limits::StepSeconds(const Session& session, int32_t batch, int64_t contex
   return std::max(bytes, operations);
 }
 
-// Two operations a weight and row, and the attention products; the head serves one row.
+// Two operations per weight and row, and the attention products; the head serves one row.
 double Limits::PromptSeconds(const Session& session, int64_t tokens) const {
   const ModelSpec& spec = session.target.spec;
   const auto n = static_cast<double>(tokens);

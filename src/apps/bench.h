@@ -17,32 +17,32 @@ Status BenchTtft(const OptionValues& options, Console& console);
 Status BenchServe(const OptionValues& options, Console& console);
 Status BenchOps(const OptionValues& options, Console& console);
 
-// What the machine can do at most: the best of all measurements so far.
+// The machine's limits: the best of all measurements so far.
 struct Limits {
-  double read_bandwidth = 0;  // bytes a second
-  double matrix_peak = 0;     // operations a second
+  double read_bandwidth = 0;  // bytes per second
+  double matrix_peak = 0;     // operations per second
 
   void Measure(const Session& session);
-  // Seconds of the fastest decode step that there could be: `batch` sequences of `context` tokens.
+  // Lower bound of a decode step's time in seconds: `batch` sequences of `context` tokens.
   double StepSeconds(const Session& session, int32_t batch, int64_t context) const;
-  // Seconds of the fastest prompt that there could be.
+  // Lower bound of a prompt's time in seconds.
   double PromptSeconds(const Session& session, int64_t tokens) const;
 };
 
 // `count` requests: dictionary questions when the session runs the embedded pair and no input
 // length is asked for (they end by themselves), else `input_len` random tokens each with exactly
-// `output_len` out; other ones for another seed.
+// `output_len` tokens of output. Another seed gives other requests.
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
                                            int32_t output_len, uint32_t seed = 1);
 
-// Runs them with `concurrency` at a time; `use_draft`: whether they may draft. Checks a dummy's
-// tokens.
+// Runs the requests, `concurrency` at a time; `use_draft` says whether they may draft. Checks a
+// dummy's tokens.
 Result<LoadReport> RunRequests(Session& session, std::vector<Request>& requests, int concurrency,
                                bool use_draft,
                                const std::function<void(size_t finished)>& done = {});
 
-// That every token that a dummy model gave is the one it must give: INTERNAL names the first wrong
-// one. Nothing to check with real weights.
+// Checks that a dummy model gave the expected tokens: INTERNAL names the first wrong one. With real
+// weights there is nothing to check.
 Status CheckDummyTokens(const Session& session, std::span<const Request> requests,
                         const LoadReport& report);
 

@@ -1,5 +1,5 @@
-// `tandem bench latency`: time to first token and decode rate at small batches, plain beside
-// speculative in turn, each beside the limit that the same command measures in between.
+// `tandem bench latency`: time to first token and decode rate at small batches, plain and
+// speculative in turn, each compared with the limit that the same command measures in between.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -18,9 +18,9 @@ struct Figures {
   int32_t batch = 0;
   int64_t prompt_tokens = 0;
   int64_t mean_context = 0;  // of the decode steps
-  double plain = 0;          // tokens a second, all sequences together
+  double plain = 0;          // tokens per second of all sequences together
   double speculative = 0;    // as above; 0 without a draft
-  double speedup = 0;        // by the median run, each beside the plain one next to it
+  double speedup = 0;        // of the median run, each compared with the plain one next to it
   std::optional<Interval> speedup_interval;
   double acceptance = 0;
   double first_token = 0;  // seconds
@@ -56,7 +56,7 @@ class LatencyBench {
                                 RunRequests(session_, requests, batch, false));
         NoteFirstToken(cold, figures);
       }
-      // Either goes first in turn: a machine that slows down favours neither.
+      // They go first alternately, so that a machine that slows down favours neither.
       double plain = 0.0, speculative = 0.0;
       for (const bool with_draft : {run % 2 != 0, run % 2 == 0}) {
         if (with_draft && !session_.engine->has_draft()) continue;
@@ -102,14 +102,14 @@ class LatencyBench {
 
 struct Row {
   Figures figures;
-  double decode_share = 0;   // of the fastest step there could be
-  double prefill_share = 0;  // of the fastest prompt there could be, at batch 1
+  double decode_share = 0;   // of the fastest possible step
+  double prefill_share = 0;  // of the fastest possible prompt, at batch 1
 };
 
 Row MakeRow(const Figures& figures, const Session& session, const Limits& limits) {
   Row row;
   row.figures = figures;
-  const double steps = figures.plain / figures.batch;  // every sequence gains a token a step
+  const double steps = figures.plain / figures.batch;  // every sequence gains one token per step
   row.decode_share = steps * limits.StepSeconds(session, figures.batch, figures.mean_context);
   row.prefill_share =
       limits.PromptSeconds(session, figures.prompt_tokens) / std::max(figures.first_token, 1e-9);
@@ -134,7 +134,7 @@ void Say(const Console& console, const Row& row, bool has_draft) {
 
 nlohmann::ordered_json ToJson(const Row& row) {
   const Figures& f = row.figures;
-  nlohmann::ordered_json interval;  // null where the runs are too few
+  nlohmann::ordered_json interval;  // null if there are too few runs
   if (f.speedup_interval) interval = {f.speedup_interval->low, f.speedup_interval->high};
   return {{"batch", f.batch},
           {"prompt_tokens", f.prompt_tokens},

@@ -1,5 +1,5 @@
-// `tandem bench ops`: every op of a model's step alone, by rows and context, as bandwidth and
-// arithmetic beside the machine's measured limits, and what share of a decode step each has. The
+// `tandem bench ops`: every op of a model's step alone, by rows and context: its bandwidth and
+// arithmetic compared with the machine's measured limits, and its share of a decode step. The
 // shapes come from a config.json; the weights are random.
 #include <fmt/core.h>
 
@@ -16,8 +16,8 @@
 namespace tandem::apps {
 namespace {
 
-// More than any cache holds: operands that a step would find in memory are taken in turn from so
-// much of it.
+// More than any cache holds: operands that a step would find in memory are taken in turn from this
+// much memory.
 constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
 struct LayerShape {
@@ -35,7 +35,7 @@ std::array<LayerShape, 5> Layers(const ModelSpec& spec) {
            {"head", spec.vocab_size, spec.hidden_size}}};
 }
 
-// Signs and mantissas at random, all values in +-[1, 2).
+// Random signs and mantissas, all values in +-[1, 2).
 ops::RandomWords OrdinaryNumbers(DType dtype) {
   if (dtype == DType::kBF16) return {7, 0x807f807f807f807fu, 0x3f803f803f803f80u};
   if (dtype == DType::kF16) return {7, 0x83ff83ff83ff83ffu, 0x3c003c003c003c00u};
@@ -59,8 +59,8 @@ class OpTimer {
     return buffer;
   }
 
-  // Median seconds of one call; `op(i)` takes operands number i, of which there are `copies`. Where
-  // the backend records work a round of all of them is launched as one, as a step's ops are.
+  // Median seconds of one call; `op(i)` takes operands number i, of which there are `copies`. If
+  // the backend records work, a round of all of them is launched as one, as a step's ops are.
   template <typename Op>
   double MedianSeconds(int64_t copies, Op&& op) {
     constexpr int64_t kCalls = 20;
@@ -101,10 +101,10 @@ struct OpFigure {
   std::string op;
   std::string shape;
   double seconds = 0;
-  double bytes = 0;       // that have to move
-  double operations = 0;  // that have to be done
-  // Of a decode step of so many sequences at kStepContext: how often it runs there, and for how
-  // many sequences it was measured.
+  double bytes = 0;       // that must be moved
+  double operations = 0;  // that must be done
+  // Of a decode step of this many sequences at kStepContext: how often the op runs there, and the
+  // number of sequences it was measured for.
   int64_t step_calls = 0;
   int64_t step_sequences = 0;
 };
@@ -187,7 +187,7 @@ class OpsBench {
     return ops;
   }
 
-  // The sum of its ops: less than a step takes, by what lies between them.
+  // The sum of its ops: less than a step takes, because of the gaps between them.
   double StepSeconds(int64_t sequences) const {
     double seconds = 0;
     for (const OpFigure* f : StepOps(sequences)) {
@@ -241,7 +241,7 @@ class OpsBench {
     return {};
   }
 
-  // `sequences` of which each computes `rows` tokens behind a context that they end.
+  // `sequences` of which each computes `rows` tokens at the end of a context.
   Status Attention(int32_t sequences, int32_t rows, int32_t context) {
     ModelSpec one_layer = spec_;
     one_layer.layers.resize(1);

@@ -1,6 +1,7 @@
 // `tandem bench serve`: load on any server that speaks Triton's generate extension or the OpenAI
-// API. A closed loop keeps `concurrency` requests open; an open loop sends at a rate whatever comes
-// back. Every request streams, so that first token, gaps and end are all seen from the client.
+// API. A closed loop keeps `concurrency` requests open; an open loop sends at a fixed rate whatever
+// the server does. Every request streams, so that the client sees the first token, the gaps and the
+// end.
 #include <fmt/core.h>
 
 #include <atomic>
@@ -22,7 +23,7 @@ double SecondsBetween(SteadyTime from, SteadyTime to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// What all clients saw; each adds its own under the lock, once a request.
+// Results of all clients; each adds its own under the lock, once per request.
 struct Tally {
   std::mutex mutex;
   std::vector<double> first_token;
@@ -72,7 +73,7 @@ Job MakeJob(const OptionValues& options, const serve::HttpEndpoint& endpoint) {
   return job;
 }
 
-// One request from `due` on; the times count from then, so an open loop's backlog shows.
+// One request from `due` on; times count from then, so that an open loop's backlog shows.
 Status SendOne(serve::HttpClient& client, const Job& job, SteadyTime due, Tally& tally) {
   TANDEM_ASSIGN_OR_RETURN(const serve::ClientResponse head,
                           client.OpenStream(job.path, job.body, job.headers));
@@ -118,7 +119,7 @@ class LoadGenerator {
         due_(std::move(due)),
         open_loop_(open_loop) {}
 
-  // Seconds that the run took.
+  // Duration of the run in seconds.
   double Run(int clients, Tally& tally) {
     start_ = std::chrono::steady_clock::now();
     std::vector<std::thread> threads;

@@ -1,5 +1,5 @@
-// `tandem bench speculative`: plain beside speculative decoding of a dummy pair in one run, by
-// batch, by the share of tokens on which the draft agrees and by draft length.
+// `tandem bench speculative`: plain and speculative decoding of a dummy pair in one run, by batch,
+// by the share of tokens on which the draft agrees, and by draft length.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace {
 
 struct Point {
   double agreement = 0;   // of the dummy draft
-  int32_t draft_len = 0;  // 0: chosen by what pays
+  int32_t draft_len = 0;  // 0: chosen automatically
   int32_t batch = 0;
-  double plain = 0;  // tokens a second
+  double plain = 0;  // tokens per second
   double speculative = 0;
-  double accepted = 0;    // share of the drafts that were verified
-  double step_share = 0;  // plain decoding, of its limit
+  double accepted = 0;    // share of the verified drafts
+  double step_share = 0;  // of plain decoding's limit
 };
 
 Result<Point> Measure(Session& session, int32_t batch, int32_t input_len, int32_t output_len,
@@ -25,8 +25,8 @@ Result<Point> Measure(Session& session, int32_t batch, int32_t input_len, int32_
   TANDEM_ASSIGN_OR_RETURN(
       std::vector<Request> requests,
       BenchRequests(session, static_cast<size_t>(batch), input_len, output_len));
-  // Prompts first: both ways of decoding then find them in the cache, and neither waits for another
-  // sequence's.
+  // Prompts first: both ways of decoding then find them in the cache, and neither waits for other
+  // sequences' prompts.
   std::vector<Request> prompts = requests;
   for (Request& prompt : prompts) prompt.max_tokens = 4;
   TANDEM_ASSIGN_OR_RETURN(const LoadReport warm, RunRequests(session, prompts, batch, true));

@@ -1,4 +1,5 @@
-// `tandem bench throughput`: output tokens a second with every slot taken, over in-flight batching.
+// `tandem bench throughput`: output tokens per second with every slot taken, with in-flight
+// batching.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,25 +10,25 @@
 namespace tandem::apps {
 namespace {
 
-// The load of `slots` clients: what they send, and how long it is watched.
+// The load of `slots` clients: their requests, and the length of the measurement.
 struct Load {
   int32_t slots = 0;
   int32_t input_len = 0;
   int32_t output_len = 0;
   size_t count = 0;
-  Nanos window{0};  // 0: until all have ended
+  Nanos window{0};  // 0: until all requests have ended
 };
 
 struct Measured {
   double seconds = 0;
   int64_t output_tokens = 0;
-  double rate = 0;  // output tokens a second
+  double rate = 0;  // output tokens per second
   double acceptance = 0;
   HostTimes host;  // of the steps that only decode
 };
 
-// The first wave is of all ages, as if the load had lasted long: a request of age a has a tokens
-// more in its prompt and as many fewer to give.
+// The first wave is of all ages, as if the load had lasted long: a request of age a has a more
+// tokens in its prompt and a fewer tokens of output.
 Status MakeAges(const Session& session, const Load& load, std::vector<Request>& requests) {
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<Request> given,
@@ -90,7 +91,7 @@ Result<Load> ReadLoad(const OptionValues& options, const Session& session) {
   return load;
 }
 
-// Tokens a second if decoding read memory, and prompts multiplied, at the machine's limit, one
+// Tokens per second if decoding read memory, and prompts multiplied, at the machine's limit, one
 // after the other.
 double LimitRate(const Session& session, const Load& load, const Limits& limits) {
   const double step =

@@ -1,5 +1,6 @@
-// `tandem bench ttft`: time to the first token by prompt length, of a prompt never seen and of the
-// same prompt found in the prefix cache, beside the time of its arithmetic at the matrix peak.
+// `tandem bench ttft`: time to the first token by prompt length, for a prompt never seen and for
+// the same prompt found in the prefix cache, compared with the time of its arithmetic at the matrix
+// peak.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -35,7 +36,7 @@ Status BenchTtft(const OptionValues& options, Console& console) {
     for (size_t i = 0; i < prompts.size(); ++i) {
       limits.Measure(*session);
       std::vector<Request> one = {prompts[i]};
-      // Another first block than any prompt before it.
+      // A first block that no earlier prompt had.
       one.front().prompt.front() = static_cast<int32_t>(length + static_cast<int32_t>(i) * 7 + 3) %
                                    static_cast<int32_t>(session->target.spec.vocab_size);
       TANDEM_ASSIGN_OR_RETURN(const LoadReport first, RunRequests(*session, one, 1, false));

@@ -1,5 +1,5 @@
-// `tandem build`: a checkpoint becomes an engine folder, with the flags of trtllm-build. What the
-// old compiler needed is recorded and named in one log line.
+// `tandem build`: a checkpoint becomes an engine folder, with the flags of trtllm-build. Flags that
+// only the old compiler needed are recorded and listed in one log line.
 #include "engine_folder/build.h"
 
 #include <fmt/core.h>
@@ -47,7 +47,7 @@ const BoundOptions<BuildOptions>& Rows() {
       }>({.name = "max_num_tokens", .meaning = "Rows of a step at most", .min = 1, .max = 1 << 24}),
       Sets<[](BuildOptions& o) -> auto& { return o.limits.max_draft_len; }>(
           {.name = "max_draft_len",
-           .meaning = "Longest draft that a target verifies; 0: no bound of its own",
+           .meaning = "Longest draft that a target verifies; 0: no limit",
            .min = 0,
            .max = 64}),
       Sets<[](BuildOptions& o) -> auto& { return o.limits.max_beam_width; }>(

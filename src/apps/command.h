@@ -13,8 +13,8 @@
 
 namespace tandem::apps {
 
-// What a verb prints goes through here, so that --json, NO_COLOR and a missing terminal are decided
-// in one place. Results go to stdout; progress to stderr.
+// Everything a verb prints goes through here, so that --json, NO_COLOR and a missing terminal are
+// decided in one place. Results go to stdout; progress to stderr.
 class Console {
  public:
   explicit Console(bool json);

@@ -46,9 +46,9 @@ int ExitCode(Code code) {
 
 using Words = std::span<const std::string_view>;
 
-// One call of the program: what is known of it when it fails.
+// One call of the program: the facts known when it fails.
 struct Call {
-  std::string name = "tandem";  // with its verb, once that is known
+  std::string name = "tandem";  // includes its verb once that is known
   bool json = false;            // errors are JSON too
 };
 
@@ -118,7 +118,7 @@ Status RunProgram(Words words, Call& call) {
   return RunVerb(*command, words, call);
 }
 
-// What was begun is cleaned up on the way here.
+// Resources are cleaned up on the way here.
 Status RunGuarded(Words words, Call& call) {
   try {
     return RunProgram(words, call);

@@ -1,5 +1,5 @@
-// The program from its words to its output and exit code, in this process; what needs a model is
-// in tests/e2e/commands_test.py.
+// The program from its words to its output and exit code, in this process. Tests that need a model
+// are in tests/e2e/commands_test.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

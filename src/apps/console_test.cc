@@ -11,7 +11,7 @@
 namespace tandem::apps {
 namespace {
 
-// What `write` puts on stdout.
+// The text that `write` prints on stdout.
 template <typename Write>
 std::string Stdout(Write write) {
   ::testing::internal::CaptureStdout();

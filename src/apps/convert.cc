@@ -29,7 +29,7 @@ const BoundOptions<ConvertOptions>& Rows() {
            .meaning = "Folder to write; it appears when it is whole"}),
       Sets<&ConvertOptions::dtype>(
           {.name = "dtype",
-           .meaning = "Element type of the weights; auto keeps the model's, float32 becoming "
+           .meaning = "Element type of the weights; auto keeps the model's, but float32 becomes "
                       "float16",
            .choices = "auto|float16|bfloat16|float32"}),
       Sets<&ConvertOptions::tp_size>({.name = "tp_size",

@@ -46,7 +46,7 @@ Result<std::vector<std::string>> ReadWords(const std::filesystem::path& path) {
 const std::vector<QuestionForm>& Dictionary::Forms() {
   static const std::vector<QuestionForm> forms = [] {
     std::vector<QuestionForm> all;
-    // The wordings that the recipe measures too (models/dictionary/common.py).
+    // The wordings that the recipe also measures (models/dictionary/common.py).
     for (const char* wording :
          {"What does \"{}\" mean?", "Define {}.", "What is the meaning of \"{}\"?",
           "Tell me what {} means.", "What does the word {} mean?",

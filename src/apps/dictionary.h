@@ -1,5 +1,5 @@
-// The answer key of the embedded pair: questions as token ids and their expected answers. What
-// `eval dictionary` measures with and what the benchmarks ask. Immutable after Open; any thread.
+// The answer key of the embedded pair: questions as token ids and their expected answers, for `eval
+// dictionary` and the benchmarks. Immutable after Open; any thread.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,7 @@ struct QuestionForm {
 
 class Dictionary {
  public:
-  // The key lies beside the embedded pair; `codec` is that of the session's target.
+  // The key is next to the embedded pair; `codec` is that of the session's target.
   static Result<Dictionary> Open(std::shared_ptr<const serve::TextCodec> codec);
 
   const std::vector<DictionaryEntry>& entries() const { return entries_; }

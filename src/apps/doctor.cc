@@ -1,4 +1,4 @@
-// `tandem doctor`: what this machine is and what Tandem would make of it.
+// `tandem doctor`: describes this machine and how Tandem would use it.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kMaxDraftLen = 64;
 
-// Reads the few forms the value is made of, from left to right.
+// Parses the few forms of the value from left to right.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}

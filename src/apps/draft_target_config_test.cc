@@ -5,7 +5,7 @@
 namespace tandem::apps {
 namespace {
 
-TEST(DraftTargetConfigTest, ReadsTheFormOfTheSeedsScripts) {
+TEST(DraftTargetConfigTest, ReadsTheFormOfRunPy) {
   const auto config = ParseDraftTargetConfig("[4,[0],[1],False]");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->draft_len, 4);

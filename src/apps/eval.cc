@@ -1,5 +1,5 @@
-// `tandem eval dictionary`: how much of the embedded pair's answer key a model still knows, the
-// standing test of quality for any model or engine made from it, with and without its draft.
+// `tandem eval dictionary`: the share of the embedded pair's answer key that a model still knows:
+// the quality test for any model or engine made from it, with and without its draft.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -59,9 +59,9 @@ struct TaskFigures {
   size_t unknown = 0;  // answered with the sentence for unknown words
   double output_rate = 0;
   double acceptance = 0;
-  double accepted_per_token = 0;  // share of output tokens that a draft brought
+  double accepted_per_token = 0;  // share of output tokens that came from a draft
   std::vector<std::string> answers;
-  std::vector<std::string> wrong;  // words whose answer is not the key's
+  std::vector<std::string> wrong;  // words whose answer differs from the key's
 
   double ExactShare() const {
     return static_cast<double>(exact) / static_cast<double>(std::max<size_t>(asked, 1));
@@ -136,7 +136,7 @@ nlohmann::ordered_json ToJson(const TaskFigures& figures) {
           {"accepted_per_output_token", figures.accepted_per_token}};
 }
 
-// The first few words that were not answered by the key.
+// The first few words whose answer differs from the key.
 void SayWrong(const Console& console, const TaskFigures& figures) {
   constexpr size_t kShown = 20;
   if (figures.wrong.empty()) return;

@@ -18,7 +18,7 @@ Status Of(Error error) {
   return StatusOfException(std::make_exception_ptr(error));
 }
 
-TEST(StatusOfExceptionTest, WhatTheSystemRefusesIsNoFaultOfOurs) {
+TEST(StatusOfExceptionTest, RefusalsOfTheSystemAreNotInternal) {
   EXPECT_EQ(Of(std::bad_alloc()).code(), Code::kResourceExhausted);
   const Status thread = Of(std::system_error(EAGAIN, std::generic_category()));
   EXPECT_EQ(thread.code(), Code::kResourceExhausted);
@@ -29,7 +29,7 @@ TEST(StatusOfExceptionTest, WhatTheSystemRefusesIsNoFaultOfOurs) {
   EXPECT_THAT(file.message(), HasSubstr("/models/loop: Too many levels of symbolic links"));
 }
 
-TEST(StatusOfExceptionTest, AnythingElseIs) {
+TEST(StatusOfExceptionTest, OtherExceptionsAreInternal) {
   EXPECT_EQ(Of(std::logic_error("broken")).code(), Code::kInternal);
   EXPECT_EQ(Of(7).code(), Code::kInternal);
 }

@@ -34,8 +34,8 @@ std::string TypeName(const OptionSpec& spec) {
   return "";
 }
 
-// Breaks `text` at its spaces; every line but the first begins with `indent` spaces. `used` are the
-// characters that the first line has already.
+// Breaks `text` at its spaces; every line except the first begins with `indent` spaces. `used`:
+// number of characters already on the first line.
 std::string Wrapped(std::string_view text, size_t width, size_t indent, size_t used) {
   std::string out;
   bool line_is_empty = true;
@@ -181,7 +181,7 @@ std::string CommandLineReference() {
       "`{\"error\": {\"code\": \"NOT_FOUND\", \"message\": \"...\", \"exit_code\": 3}}`.\n\n"
       "| exit code | meaning |\n|---|---|\n"
       "| 0 | done |\n"
-      "| 1 | a fault of Tandem, or something it does not do yet |\n"
+      "| 1 | a fault of Tandem, or something it does not support yet |\n"
       "| 2 | wrong usage or input; the sentence names the option or the field |\n"
       "| 3 | a file or model that does not exist |\n"
       "| 4 | a broken file |\n"

@@ -1,5 +1,5 @@
-// What --help, the completion script and docs/cli.md say, made of the rows of the commands. Pure
-// functions; any thread.
+// The text of --help, the completion script and docs/cli.md, made from the rows of the commands.
+// Pure functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tandem::apps {
 
-// Lines of at most `width` characters, as far as their words allow.
+// Help text with lines of at most `width` characters; a longer word gets a line to itself.
 std::string ProgramHelp(size_t width);
 std::string CommandHelp(const Command& command, size_t width);
 

@@ -1,4 +1,4 @@
-// `tandem inspect PATH`: what a model folder or a safetensors file holds.
+// `tandem inspect PATH`: the contents of a model folder or a safetensors file.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   return {};
 }
 
-// The safetensors files of a folder, by name.
+// The safetensors files of a folder, sorted by name.
 Result<std::vector<std::filesystem::path>> SafetensorsIn(const std::filesystem::path& folder) {
   std::error_code error;
   std::vector<std::filesystem::path> paths;
@@ -85,7 +85,7 @@ Result<std::vector<std::filesystem::path>> SafetensorsIn(const std::filesystem::
   return paths;
 }
 
-// By the names that the file gives its tensors.
+// Sorted by the names that the file gives its tensors.
 Status AddNonFinite(const std::filesystem::path& path, std::vector<BadWeight>& bad) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
   for (const auto& [name, tensor] : file->tensors()) {
@@ -149,7 +149,7 @@ Status Run(const OptionValues& options, Console& console) {
 
 Command InspectCommand() {
   return {.name = "inspect",
-          .summary = "Show what a model folder or a safetensors file holds",
+          .summary = "Show the contents of a model folder or a safetensors file",
           .examples =
               "  tandem inspect MODEL --tensors\n"
               "  tandem inspect MODEL --check\n",

@@ -5,7 +5,7 @@
 
 namespace tandem::apps {
 
-// On one line; what is no UTF-8 is replaced, where nlohmann's dump() would throw.
+// On one line; bytes that are not UTF-8 are replaced, where nlohmann's dump() would throw.
 template <typename Json>
 std::string JsonText(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -1,6 +1,6 @@
-// Options of the old toolchain that have nothing to act on here: accepted bare and with a value, as
-// its releases took them, so that command lines of old run unchanged, and named in one log line.
-// Constants; any thread.
+// Options of the old toolchain that have no effect here. They are accepted bare and with a value,
+// as its releases took them, so that old command lines run unchanged; one log line names those
+// given. Constants; any thread.
 #pragma once
 
 #include <span>

@@ -9,7 +9,7 @@ namespace {
 
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
 
-// A request on its way.
+// A request in progress.
 struct Open {
   size_t index = 0;
   Nanos submitted{0};
@@ -36,7 +36,8 @@ class ClosedLoop {
 
   Status RunWindow(int concurrency, Nanos window, WindowReport& report) {
     while (begun_ < concurrency) TANDEM_RETURN_IF_ERROR(KeepUp(concurrency));
-    // What is made at first use, such as the graphs of steps this large, is made before the window.
+    // Things made at first use, such as the graphs of steps of this size, are made before the
+    // window.
     TANDEM_RETURN_IF_ERROR(KeepUpFor(window / 8, concurrency).status());
     report.before = engine_.Stats();
     TANDEM_ASSIGN_OR_RETURN(report.wall, KeepUpFor(window, concurrency));
@@ -68,7 +69,7 @@ class ClosedLoop {
     return Receive().status();
   }
 
-  // Returns how long it was.
+  // Returns the window's length.
   Result<Nanos> KeepUpFor(Nanos stretch, int concurrency) {
     const Nanos start = clock_.Now();
     while (clock_.Now() - start < stretch) TANDEM_RETURN_IF_ERROR(KeepUp(concurrency));
@@ -120,10 +121,10 @@ class ClosedLoop {
   std::span<const Request> requests_;
   std::unordered_map<RequestId, Open> open_;
   LoadReport report_;
-  Event event_;          // one for all, so that its memory goes round
+  Event event_;          // one for all, so that its memory is reused
   size_t next_ = 0;      // of the requests: the first that was not sent
   size_t finished_ = 0;  // requests
-  int begun_ = 0;        // requests whose first token came
+  int begun_ = 0;        // requests with their first token
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Drives an engine with a list of requests at a fixed concurrency and records what came back: the
-// closed loop behind `bench` and `eval`. Called from one thread; the engine runs on its own.
+// Drives an engine with a list of requests at a fixed concurrency and records the results: the
+// closed loop of `bench` and `eval`. Called from one thread; the engine runs on its own.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace tandem::apps {
 
-// One request, served.
+// One finished request.
 struct LoadRecord {
   std::vector<std::vector<int32_t>> choices;  // output tokens of each choice
   FinishReason finish = FinishReason::kNone;  // of the last choice to end
@@ -20,7 +20,7 @@ struct LoadRecord {
   Nanos end{0};                               // submit to last token
 
   int64_t OutputTokens() const;
-  // Tokens a second after the first one; 0 with fewer than two tokens.
+  // Tokens per second after the first token; 0 with fewer than two tokens.
   double DecodeRate() const;
 };
 
@@ -29,8 +29,8 @@ struct LoadReport {
   Nanos wall{0};
 
   int64_t OutputTokens() const;
-  double OutputRate() const;  // output tokens a second of wall time
-  // What `concurrency` clients see together: their mean decode rate times their number.
+  double OutputRate() const;  // output tokens per second of wall time
+  // Decode rate of `concurrency` clients together: their mean rate times their number.
   double DecodeRate(int concurrency) const;
   Nanos MeanFirstToken() const;
   int64_t DraftsProposed() const;
@@ -39,27 +39,29 @@ struct LoadReport {
   double Acceptance() const;
 };
 
-// What an engine did in a stretch of time with `concurrency` requests open all along.
+// The engine's work during a window of time in which `concurrency` requests were open throughout.
 struct WindowReport {
-  LoadReport load;  // all requests that were sent, those behind the window cancelled
+  LoadReport load;  // all requests that were sent; those still open after the window were cancelled
   Nanos wall{0};    // of the window
   EngineStats before;
   EngineStats after;
 
-  double OutputRate() const;  // output tokens a second of the window
+  double OutputRate() const;  // output tokens per second of the window
 };
 
-// Room in the queue for all that a closed loop has open: it submits them between two steps.
+// Sets the queue size that a closed loop needs: it may submit all its open requests between two
+// steps.
 void QueueForAll(EngineOptions& options);
 
-// `done` hears of every finished request. A request that the engine refuses or fails ends the run
-// with its error; the rest is cancelled.
+// `done` is called for every finished request. A request that the engine refuses or fails ends the
+// run with its error; the rest is cancelled.
 Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
                                  std::span<const Request> requests, int concurrency,
                                  const std::function<void(size_t finished)>& done = {});
 
-// The same, but only from when the first `concurrency` requests have all begun, for `window`;
-// what is open then is cancelled. FAILED_PRECONDITION when the requests do not last so long.
+// The same for a window of time that begins when the first `concurrency` requests have all begun;
+// requests open at its end are cancelled. FAILED_PRECONDITION when the requests run out before its
+// end.
 Result<WindowReport> RunWindow(Engine& engine, const Clock& clock,
                                std::span<const Request> requests, int concurrency, Nanos window);
 

@@ -19,8 +19,8 @@ using tandem::apps::StatusOfException;
 
 constexpr int kRefusedBySystem = 5;  // as command.h says
 
-// Descriptors 0 to 2 are taken, so that no socket or file gets a number that others write to.
-// Writing to one that was closed is an error, which is what the caller asked for.
+// Makes sure that descriptors 0 to 2 are open, so that no socket or file gets a number that others
+// write to. Writing to one that was closed stays an error, as the caller intended.
 void OpenStandardStreams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
@@ -29,8 +29,8 @@ void OpenStandardStreams() {
   }
 }
 
-// Memory or threads ran out on a thread that nothing can be thrown through, or while something
-// else was being cleaned up.
+// Memory or threads ran out on a thread where no exception can be caught, or during the cleanup
+// after another error.
 [[noreturn]] void EndWithSentence() {
   const std::exception_ptr error = std::current_exception();
   Status status = error != nullptr ? StatusOfException(error) : Internal("std::terminate");

@@ -1,4 +1,4 @@
-// Percentiles of a list of times, and how well a few turns know their median. Pure.
+// Percentiles of a list of times, and a confidence interval of their median. Pure.
 #pragma once
 
 #include <optional>
@@ -20,9 +20,10 @@ struct Interval {
   double high = 0;
 };
 
-// Between these lies the median of what the values were drawn from, with 95 % confidence, whatever
-// its distribution: two order statistics, so many from either end that a fair coin falls that
-// one-sided in fewer than 5 % of such lists. Nothing for fewer than six values.
+// A 95 % confidence interval for the median of the distribution that the values were drawn from,
+// whatever that distribution is. Its bounds are two order statistics, equally far from either end:
+// a fair coin falls that one-sided in fewer than 5 % of such lists. Empty for fewer than six
+// values.
 std::optional<Interval> MedianInterval(std::vector<double> values);
 
 }  // namespace tandem::apps

@@ -21,7 +21,7 @@ TEST(PercentilesTest, OneValueIsEveryPercentileAndNoneIsZero) {
 }
 
 // The ranks of the sign test's tables.
-TEST(PercentilesTest, TheMediansIntervalIsThatOfTheSignTest) {
+TEST(PercentilesTest, TheMediansIntervalMatchesTheSignTest) {
   const auto first = [](int count) {
     std::vector<double> values;
     for (int i = count; i >= 1; --i) values.push_back(i);

@@ -1,4 +1,4 @@
-// `tandem plan`: what would run here and where its memory would go. Loads no weights.
+// `tandem plan`: the effective configuration and its use of memory. Loads no weights.
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>

@@ -12,10 +12,10 @@
 
 namespace tandem::apps {
 
-// A prompt, as text for people and as what the service gets.
+// A prompt: text to show, and the input for the service.
 struct Prompt {
   std::string shown;
-  std::vector<int32_t> tokens;  // empty: yet to be made from the text
+  std::vector<int32_t> tokens;  // empty: to be made from the text
 };
 
 // "1, 2,3": non-negative integers, nothing else.

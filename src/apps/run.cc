@@ -158,7 +158,7 @@ Status Tokenize(const OptionValues& options, const serve::TextCodec& codec,
   return {};
 }
 
-// The answers to one prompt, printed on the way when they are streamed.
+// The answers to one prompt, printed as they come when they are streamed.
 Result<serve::TextResult> Answer(serve::TextStream& stream, size_t prompt, bool streaming,
                                  size_t num_choices, const Console& console) {
   serve::TextResult result;
@@ -197,7 +197,7 @@ Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& options, Con
   return config;
 }
 
-// Answers all prompts in order, with no more of them open than the engine's queue takes.
+// Answers all prompts in order, with at most as many open as the engine's queue takes.
 class Answering {
  public:
   Answering(serve::GenerateService& service, const Session& session, const OptionValues& options,

@@ -1,5 +1,5 @@
-// `tandem serve`: models in, an HTTP server out. At start it says where the memory went, which
-// models are ready, where it listens and what to type next.
+// `tandem serve`: serves models over HTTP. At start it prints the use of memory, the models that
+// are ready, the address and commands to try.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
            .group = kServer}),
       Sets<[](ServerOptions& o) -> auto& { return o.http.port; }>(
           {.name = "port",
-           .meaning = "Port; 0: a free one, which is printed",
+           .meaning = "Port; 0: any free port, which is printed",
            .group = kServer,
            .min = 0,
            .max = 65535}),
@@ -50,7 +50,7 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
                                       .group = kServer}),
       Sets<[](ServerOptions& o) -> auto& { return o.http.limits.connections; }>(
           {.name = "max_connections",
-           .meaning = "Connections at a time; one more gets 503",
+           .meaning = "Most connections at a time; further ones get 503",
            .group = kServer,
            .min = 1,
            .max = 1 << 20}),
@@ -188,7 +188,7 @@ void SayModels(const Session& session, const Console& console) {
 
 void SayAddress(const serve::ServerOptions& options, const std::string& model,
                 const Session& session, uint16_t port, const Console& console) {
-  // An IPv6 address stands in brackets.
+  // An IPv6 address is written in brackets.
   const bool bracketed = options.http.host.find(':') != std::string::npos;
   const std::string url = fmt::format("http://{}{}{}:{}", bracketed ? "[" : "", options.http.host,
                                       bracketed ? "]" : "", port);

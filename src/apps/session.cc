@@ -97,7 +97,7 @@ std::filesystem::path ExecutableFolder() {
   return std::filesystem::path(std::string(path.data(), static_cast<size_t>(length))).parent_path();
 }
 
-// A model whose weights are yet to be packed.
+// A model whose weights are not packed yet.
 struct Opened {
   LoadedModel model;
   ModelSource source;

@@ -1,5 +1,5 @@
-// What most verbs need first: the backend, the models named on the command line (or the embedded
-// pair) and an engine over them. Made and destroyed by one thread.
+// The common start of most verbs: the backend, the models named on the command line (or the
+// embedded pair) and an engine over them. Made and destroyed by one thread.
 #pragma once
 
 #include <filesystem>
@@ -29,16 +29,16 @@ std::vector<Positional> SessionPositionals();
 
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const OptionValues& options);
 
-// The folder with `target/` and `draft/`: beside the source, or under share/tandem beside the
+// The folder with `target/` and `draft/`: next to the source, or in share/tandem next to the
 // binary.
 Result<std::filesystem::path> EmbeddedPairFolder();
 
 // One model of the session as it was opened.
 struct LoadedModel {
   std::string name;              // for people: the folder's name
-  std::filesystem::path folder;  // where its tokenizer lies; empty for a dummy
+  std::filesystem::path folder;  // where its tokenizer is; empty for a dummy
   ModelSpec spec;
-  std::optional<DummyMap> map = {};  // of a dummy: what it answers
+  std::optional<DummyMap> map = {};  // of a dummy: its next token for each token
 };
 
 struct Session {
@@ -46,15 +46,15 @@ struct Session {
   std::unique_ptr<ops::Backend> backend;
   LoadedModel target;
   std::unique_ptr<LoadedModel> draft;  // null without one
-  // What the engine is made of: kept, so that another one can be made without loading again.
+  // Parts of the engine, kept so that another engine can be made without loading again.
   EngineModel target_weights;
   EngineModel draft_weights;
   EngineOptions engine_options;
   std::unique_ptr<Engine> engine;
-  bool embedded = false;  // the embedded pair was taken, none being named
+  bool embedded = false;  // the embedded pair was taken because no model was named
 };
 
-// What OpenSession would make, before anything is loaded.
+// What OpenSession would create, before anything is loaded.
 struct SessionPlan {
   std::unique_ptr<ops::Backend> backend;
   std::string target;

@@ -1,4 +1,4 @@
-// The verbs that speak text; built only where text/ and serve/ are.
+// The verbs that need text; built only when text/ and serve/ are.
 #pragma once
 
 #include "apps/command.h"

@@ -17,8 +17,8 @@ Result<std::filesystem::path> TokenizerFolder(const OptionValues& options, const
   return InvalidArgument("the model has no tokenizer.json beside it: give --tokenizer_dir");
 }
 
-// Drafted ids must mean the same text to both models, and the draft must have a row for what it
-// reads. A draft folder without a tokenizer is taken to share the target's: engines of old were
+// Drafted ids must mean the same text to both models, and the draft must have a row for every token
+// it reads. A draft folder without a tokenizer is assumed to share the target's: old engines were
 // built without one.
 Status CheckDraft(const std::filesystem::path& target, const Session& session) {
   if (session.draft == nullptr || session.draft->folder.empty()) return {};

@@ -10,7 +10,7 @@
 
 namespace tandem::apps {
 
-// What the model's folder says of text.
+// What the model's folder says about text.
 struct TextModel {
   std::unique_ptr<serve::TextCodec> codec;
   serve::GenerationDefaults defaults;

@@ -15,7 +15,7 @@ Command DoctorCommand();
 Command InspectCommand();
 Command PlanCommand();
 
-// serve, run, eval: what needs tokenizers and the server; none in a build without them.
+// serve, run, eval: the verbs that need tokenizers and the server; absent in a build without them.
 std::vector<Command> TextCommands();
 
 }  // namespace tandem::apps

@@ -1,4 +1,4 @@
-// What stands for tokenizers and the server in a build without them (preset `engine`).
+// Replaces tokenizers and the server in a build without them (preset `engine`).
 #include "apps/bench.h"
 #include "apps/verbs.h"
 

@@ -36,7 +36,7 @@ Result<int> Quarter(int value) {
   return Half(half);
 }
 
-TEST(StatusTest, TellsFieldAndReasonApartFromTheSentence) {
+TEST(StatusTest, CarriesFieldAndReasonSeparatelyFromTheMessage) {
   const Status refused =
       FieldError("max_tokens", "is too large").WithReason(Reason::kContextLength);
   EXPECT_EQ(refused.code(), Code::kInvalidArgument);
@@ -47,7 +47,7 @@ TEST(StatusTest, TellsFieldAndReasonApartFromTheSentence) {
   EXPECT_EQ(annotated.message(), "prompt 2: max_tokens: is too large");
   EXPECT_EQ(annotated.field(), "max_tokens");
   EXPECT_EQ(annotated.reason(), Reason::kContextLength);
-  // What is not set reads as none, and an ok status has nothing to tell.
+  // An unset field or reason reads as empty, and an ok status has neither.
   EXPECT_EQ(NotFound("seed: x").field(), "");
   EXPECT_EQ(NotFound("x").reason(), Reason::kNone);
   EXPECT_TRUE(Status().WithField("n").WithReason(Reason::kQueueFull).ok());
@@ -191,14 +191,14 @@ TEST(Utf8Test, MeasuresWellFormedSequencesAlone) {
   EXPECT_EQ(Utf8SequenceLength("\u00e9x"), 2u);
   EXPECT_EQ(Utf8SequenceLength("\u65e5"), 3u);
   EXPECT_EQ(Utf8SequenceLength("\U0001f600"), 4u);
-  // Nothing, a tail, a cut, overlong forms, a surrogate, beyond the last code point.
+  // Empty, a tail, a cut, overlong forms, a surrogate, beyond the last code point.
   for (const char* bytes : {"", "\x80", "\xc3", "\xe6\x97", "\xc0\x80", "\xe0\x80\x80",
                             "\xed\xa0\x80", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff"}) {
     EXPECT_EQ(Utf8SequenceLength(bytes), 0u) << bytes;
   }
 }
 
-TEST(PrintableTest, EscapesWhatWouldSteerATerminal) {
+TEST(PrintableTest, EscapesTerminalControlCharacters) {
   EXPECT_EQ(Printable("plain text, caf\u00e9"), "plain text, caf\u00e9");
   EXPECT_EQ(Printable("a\x1b[2Jb\r\n"), "a\\u001b[2Jb\\u000d\\n");
   EXPECT_EQ(Printable("\xc2\x9b"), "\\u009b");  // CSI as one character
@@ -206,7 +206,7 @@ TEST(PrintableTest, EscapesWhatWouldSteerATerminal) {
   EXPECT_EQ(Printable(std::string_view("\0", 1)), "\\u0000");
 }
 
-// Sanitizers need address space of their own.
+// Sanitizers need large parts of the address space.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 // Limits hold for the process, so a child takes them.

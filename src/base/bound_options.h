@@ -1,6 +1,6 @@
 // BoundOptions: rows of the option table that each know the field they set, so that an option's
-// name, range, meaning, default and effect stand in one place. The default of a field is the one in
-// its struct. A constant after it was made; any thread.
+// name, range, meaning, default and effect stand in one place. The default is the field's initial
+// value in its struct. Constant after construction; any thread.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// A FIFO with a fixed capacity between threads. TryPush says false at the bound: the caller decides
-// what that means (a 429, a coalesced event). Any number of producers and consumers.
+// A FIFO with a fixed capacity between threads. TryPush returns false when it is full: the caller
+// decides what that means (a 429, a coalesced event). Any number of producers and consumers.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ class BoundedQueue {
     return PopLocked();
   }
 
-  // Waits up to `timeout`; nothing when it passed or the queue is closed and empty.
+  // Waits up to `timeout`; empty when the time is over, or when the queue is closed and empty.
   std::optional<T> Pop(std::chrono::nanoseconds timeout) {
     MutexLock lock(mutex_);
     ready_.WaitFor(lock, timeout,
@@ -41,7 +41,7 @@ class BoundedQueue {
     return PopLocked();
   }
 
-  // Wakes every waiter; what is queued can still be popped.
+  // Wakes every waiter; queued items can still be popped.
   void Close() {
     {
       const MutexLock lock(mutex_);

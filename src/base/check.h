@@ -1,5 +1,5 @@
-// TANDEM_CHECK(condition, "sentence with the values") ends the program when an invariant of ours is
-// broken: file, line, condition and sentence go to stderr. For bad input from outside, return a
+// TANDEM_CHECK(condition, "sentence with the values") ends the program when one of our invariants
+// is broken: file, line, condition and sentence go to stderr. For bad input from outside, return a
 // Status instead. Safe on any thread; costs one branch.
 #pragma once
 

@@ -1,5 +1,5 @@
-// The time source that engine and server are given, so that a test can hold the world still.
-// Implementations are safe on any thread. Monotonic: wall-clock jumps do not show.
+// The time source of engine and server, passed in so that a test can stop the clock.
+// Implementations are safe on any thread. Monotonic: jumps of the wall clock have no effect.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// Files as the project needs them: a read-only memory map, and a writer whose result appears under
-// its final name whole or not at all (temporary name, fsync, rename, fsync of the folder).
-// A MappedFile owns its mapping; its bytes may be read from any thread while it lives.
+// File access: a read-only memory map, and a writer whose result appears under its final name whole
+// or not at all (temporary name, fsync, rename, fsync of the folder). A MappedFile owns its
+// mapping; its bytes may be read from any thread while it lives.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,12 @@
 
 namespace tandem {
 
-// Whether anything stands under this name, be it a link that leads nowhere: opening it then says
-// what is wrong with it.
+// Whether this name exists, even as a link that leads nowhere: opening it then gives the error.
 bool NameExists(const std::filesystem::path& path);
 
 class MappedFile {
  public:
-  // Regular files alone: a pipe or a device is INVALID_ARGUMENT and never waited for.
+  // Regular files only: a pipe or a device is INVALID_ARGUMENT, and opening one never blocks.
   static Result<std::shared_ptr<MappedFile>> Open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -38,18 +37,18 @@ class MappedFile {
   size_t size_;
 };
 
-// The whole file as text; more than `max_bytes` is refused.
+// The whole file as text; a file larger than `max_bytes` is refused.
 Result<std::string> ReadTextFile(const std::filesystem::path& path, size_t max_bytes = 64u << 20);
 
-// The lines of a text file that a person wrote, on whatever system: without their ends (LF or
-// CRLF) and without the mark that some editors put at the start of UTF-8.
+// The lines of a text file written by a person on any system: without line ends (LF or CRLF) and
+// without the byte order mark that some editors put at the start of UTF-8.
 Result<std::vector<std::string>> ReadLines(const std::filesystem::path& path,
                                            size_t max_bytes = 64u << 20);
 
-// Streams bytes into `path`: nothing stands under that name until Commit() succeeded. A writer that
-// is destroyed before leaves no file behind; one that keeps what it has leaves `path`.partial, and
-// so does a process that is killed. What is there already has to be a regular file. Used by one
-// thread.
+// Streams bytes into `path`: the name does not exist until Commit() has succeeded. A writer
+// destroyed before Commit() removes its file, unless it was told to keep it: then it leaves
+// `path`.partial, as does a process that is killed. An existing file of this name has to be a
+// regular one. Used by one thread.
 class AtomicFileWriter {
  public:
   enum class Unfinished : uint8_t { kRemove, kKeep };

@@ -12,8 +12,8 @@
 namespace tandem {
 namespace {
 
-// The number after `key` in a file of "Key:  123 kB" lines, or the file's first number where key is
-// empty.
+// The number after `key` in a file of "Key:  123 kB" lines; with an empty key, the file's first
+// number.
 int64_t NumberIn(const char* path, std::string_view key) {
   std::ifstream file(path);
   std::string word;
@@ -34,7 +34,7 @@ int64_t FreeHostBytes() {
   const int64_t cache =
       std::max<int64_t>(NumberIn("/sys/fs/cgroup/memory.stat", "inactive_file"), 0);
   if (limit > 0 && used >= 0) free_bytes = std::min(free_bytes, limit - used + cache);
-  // `ulimit -v`: what this process has mapped counts against it.
+  // `ulimit -v`: this process's mappings count against it.
   rlimit address_space{};
   if (::getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
     const int64_t mapped = NumberIn("/proc/self/statm", "") * ::sysconf(_SC_PAGESIZE);

@@ -1,5 +1,5 @@
-// Heartbeat: when work last went on, so that others can tell long work from work that hangs. Beat()
-// on the threads that work, Age() on any; the clock outlives it.
+// Heartbeat: the time of the last progress, which tells long work from work that hangs. Beat() on
+// the threads that work, Age() on any; the clock outlives it.
 #pragma once
 
 #include <atomic>
@@ -12,9 +12,9 @@ class Heartbeat {
  public:
   explicit Heartbeat(const Clock& clock) : clock_(clock), last_ns_(clock.Now().count()) {}
 
-  // Costs one look at the clock and one relaxed store.
+  // Costs one reading of the clock and one relaxed store.
   void Beat() { last_ns_.store(clock_.Now().count(), std::memory_order_relaxed); }
-  // Since the last beat.
+  // Time since the last beat.
   Nanos Age() const { return clock_.Now() - Nanos(last_ns_.load(std::memory_order_relaxed)); }
 
  private:

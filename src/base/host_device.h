@@ -1,5 +1,5 @@
-// TANDEM_HOST_DEVICE marks a function that a CUDA compiler builds for the CPU and the GPU alike; to
-// any other compiler it is nothing. Belongs to no thread.
+// TANDEM_HOST_DEVICE marks a function that a CUDA compiler builds for both CPU and GPU; for any
+// other compiler it is empty. Belongs to no thread.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,6 +1,6 @@
-// Leveled log lines on stderr, as text or as one JSON object a line. Never pass a prompt, an output
-// or a key: lines carry facts about the service alone. Safe on any thread; spdlog stays behind
-// log.cc.
+// Leveled log lines on stderr, as text or as one JSON object per line. Never pass a prompt, an
+// output or a key: lines carry facts about the service only. Safe on any thread; only log.cc
+// includes spdlog.
 #pragma once
 
 #include <fmt/core.h>

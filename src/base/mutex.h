@@ -1,7 +1,7 @@
 // Mutex, MutexLock and Condition: std::mutex, its lock and its condition variable, with names for
 // Clang's thread-safety analysis. A member marked TANDEM_GUARDED_BY(mutex_) is touched only with
-// the lock held, a function marked TANDEM_REQUIRES(mutex_) called only so; clang-tidy refuses the
-// rest in `./check --full`. Other compilers see the plain types.
+// the lock held, a function marked TANDEM_REQUIRES(mutex_) called only then; clang-tidy reports any
+// other use in `./check --full`. Other compilers see the plain types.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 #endif
 
 #define TANDEM_GUARDED_BY(mutex) TANDEM_THREAD_ANNOTATION_(guarded_by(mutex))
-// Also of the predicate of a wait: `[this]() TANDEM_REQUIRES(mutex_) { return !items_.empty(); }`.
+// For the predicate of a wait too: `[this]() TANDEM_REQUIRES(mutex_) { return !items_.empty(); }`.
 #define TANDEM_REQUIRES(mutex) TANDEM_THREAD_ANNOTATION_(requires_capability(mutex))
 
 namespace tandem {
@@ -51,9 +51,10 @@ class Condition {
   void NotifyOne() { condition_.notify_one(); }
   void NotifyAll() { condition_.notify_all(); }
 
-  // Gives up the lock until it is notified, or for no reason.
+  // Releases the lock while it waits for a notification; may also return without one.
   void Wait(MutexLock& lock) { condition_.wait(lock.lock_); }
-  // Gives up the lock until ready(), which is called with it held.
+  // Releases the lock while it waits until ready() returns true; ready() is called with the lock
+  // held.
   template <typename Ready>
   void Wait(MutexLock& lock, Ready ready) {
     condition_.wait(lock.lock_, std::move(ready));

@@ -66,7 +66,7 @@ std::string AllowedValues(const OptionSpec& spec) {
   return "";
 }
 
-// As it is typed: "--draft_len"; a one-letter alias has its dash already.
+// As typed: "--draft_len"; a one-letter alias has its dash already.
 std::string DashedName(std::string_view name) {
   return (name.starts_with('-') ? "" : "--") + std::string(name);
 }

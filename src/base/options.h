@@ -1,6 +1,6 @@
-// The option table: every option of the program is one row of data, from which parsing, ranges,
-// --help, environment names, shell completion and the documentation page are made. Rows are
-// constants; values are plain, owned by who parsed them, and may be read from any thread
+// The option table: every option of the program is one row of data. Parsing, ranges, --help,
+// environment names, shell completion and the documentation page are made from these rows. Rows are
+// constants; values are plain, owned by whoever parsed them, and may be read from any thread
 // afterwards.
 #pragma once
 
@@ -17,7 +17,7 @@
 namespace tandem {
 
 enum class OptionType : uint8_t {
-  kFlag,  // true when named alone; also true/false, 1/0, enable/disable
+  kFlag,  // true when given bare; also true/false, 1/0, enable/disable
   kInt,
   kFloat,
   kBytes,  // an integer with an optional K, M, G (powers of 1024)
@@ -40,7 +40,7 @@ struct OptionSpec {
 
 // "TANDEM_MAX_BATCH_SIZE"
 std::string EnvironmentName(const OptionSpec& spec);
-// What a flag takes: true, 1, enable, on, yes and their opposites.
+// Values a flag accepts: true, 1, enable, on, yes and their opposites.
 bool IsTruthWord(std::string_view word);
 
 class OptionValues {
@@ -48,11 +48,11 @@ class OptionValues {
   // Starts with the defaults of `specs`, which must outlive the values.
   explicit OptionValues(std::span<const OptionSpec> specs);
 
-  // `where` names the place for the reader: "--max_batch_size", "TANDEM_MAX_BATCH_SIZE". An unknown
-  // name (the closest known one is suggested), an empty value, a wrong type or a value out of range
-  // is INVALID_ARGUMENT naming key and allowed values.
+  // `where` is the source as the reader knows it: "--max_batch_size", "TANDEM_MAX_BATCH_SIZE". An
+  // unknown name (the closest known one is suggested), an empty value, a wrong type or a value out
+  // of range is INVALID_ARGUMENT with the key and the allowed values.
   Status Set(std::string_view name, const std::vector<std::string>& values, std::string_view where);
-  // Takes what the environment says of options that were not set.
+  // Takes values from the environment for options that are not set.
   Status ReadEnvironment();
 
   bool IsSet(std::string_view name) const;
@@ -79,7 +79,7 @@ class OptionValues {
 // The candidate that `word` most likely meant; empty when none is close.
 std::string_view ClosestName(std::string_view word, std::span<const std::string_view> candidates);
 
-// "64M" → 67108864. INVALID_ARGUMENT says what is allowed.
+// "64M" → 67108864. INVALID_ARGUMENT names the allowed forms.
 Result<int64_t> ParseBytes(std::string_view text);
 // "1.5 GiB"
 std::string FormatBytes(int64_t bytes);

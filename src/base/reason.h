@@ -1,5 +1,6 @@
-// Reason: what went wrong, for programs that act on it; a Status carries one beside its code. A new
-// reason is one line here and the switches that care. A plain value; any thread.
+// Reason: the cause of an error, for programs that act on it; a Status carries one in addition to
+// its code. A new reason is one line here and a case in each switch that acts on it. A plain value;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +8,10 @@
 namespace tandem {
 
 enum class Reason : uint8_t {
-  kNone,           // the code says enough
+  kNone,           // the code is enough
   kContextLength,  // prompt and output do not fit the model's context, or the prompt its own limit
-  kQueueFull,      // the bounded queue takes nothing more
-  kQueueWait,      // the request waited for its turn as long as it may
+  kQueueFull,      // the bounded queue is full
+  kQueueWait,      // the request waited for its turn for the longest time allowed
   kModelNotFound,  // no model of that name is loaded
 };
 

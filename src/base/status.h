@@ -1,7 +1,7 @@
-// The one error type of the project: a Status is ok or carries a code, a sentence for the reader
-// who can mend it, and for programs the field at fault and a reason. A Result<T> is a value or such
-// a Status. Exceptions never cross a folder. Both are plain values: copyable, movable, owned by
-// whoever holds them, safe on any thread.
+// The project's only error type: a Status is ok, or carries a code, a sentence that tells the
+// reader how to fix the problem, and for programs the field at fault and a reason. A Result<T> is a
+// value or such a Status. Exceptions never leave a folder. Both are plain values: copyable,
+// movable, owned by whoever holds them, safe on any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace tandem {
 // Each code maps once to an HTTP status, a gRPC status and an exit code (serve/, apps/).
 enum class Code {
   kOk,
-  kInvalidArgument,     // the caller's input is wrong; the message names the field and the fix
+  kInvalidArgument,     // wrong input from the caller; the message names the field and the fix
   kNotFound,            // a file, model or request that does not exist
   kFailedPrecondition,  // right input at the wrong time or on the wrong machine
   kResourceExhausted,   // a bounded queue, pool or memory is full
-  kUnavailable,         // draining, or lost; try again elsewhere
+  kUnavailable,         // draining, or the device is lost; try elsewhere
   kDeadlineExceeded,
   kCancelled,
   kUnauthenticated,
@@ -44,8 +44,8 @@ class [[nodiscard]] Status {
   bool ok() const { return error_ == nullptr; }
   Code code() const { return error_ ? error_->code : Code::kOk; }
   const std::string& message() const;
-  // The field at fault ("messages[0].role"); empty when no single one is. No program searches the
-  // message for it.
+  // The field at fault ("messages[0].role"); empty when no single field is. Programs read this and
+  // never parse the message.
   const std::string& field() const;
   Reason reason() const;
 

@@ -43,7 +43,7 @@ ThreadPool::ThreadPool(int num_threads, bool pin)
   try {
     for (int thread = 1; thread < num_threads_; ++thread) {
       workers_.emplace_back([this, thread, pin, cores] {
-        // More threads than cores would sit on top of each other: leave them to the kernel.
+        // More threads than cores would compete for the same core: leave them to the kernel.
         if (pin && num_threads_ <= static_cast<int>(cores.size())) {
           PinCurrentThread(cores[static_cast<size_t>(thread)]);
         }

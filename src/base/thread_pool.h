@@ -1,6 +1,6 @@
 // The compute threads of one backend: ParallelFor splits an index range over them and the caller.
 // Workers are pinned one to a core (when there is more than one and pinning is asked for), spin
-// briefly for the next piece of work and then sleep, since server threads share the cores.
+// briefly for the next task and then sleep, because server threads share the cores.
 // Owned by the backend; Run and ParallelFor are called from one thread at a time. Nothing allocates
 // after construction.
 #pragma once
@@ -18,8 +18,8 @@ namespace tandem {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the caller: 1 starts no thread; 0 means one per core of this process.
-  // Where the system refuses a thread, std::system_error leaves none running.
+  // `num_threads` includes the caller: 1 starts no thread; 0 means one per core of this process.
+  // When the system refuses a thread, throws std::system_error and leaves no thread running.
   explicit ThreadPool(int num_threads, bool pin = true);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -27,8 +27,8 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls fn(thread_index) once on every thread, the caller included as index 0; returns when all
-  // did.
+  // Calls fn(thread_index) once on every thread, including the caller as index 0; returns when all
+  // are done.
   template <typename Fn>
   void Run(Fn&& fn) {
     using Decayed = std::remove_reference_t<Fn>;
@@ -36,8 +36,9 @@ class ThreadPool {
               const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  // Calls fn(begin, end) over disjoint pieces of [0, count), each a multiple of `grain` long but
-  // the last; pieces go statically to threads, so the same call always splits the same way.
+  // Calls fn(begin, end) over disjoint pieces of [0, count), each a multiple of `grain` long except
+  // the last; pieces are assigned to threads statically, so the same call always splits the same
+  // way.
   template <typename Fn>
   void ParallelFor(int64_t count, int64_t grain, Fn&& fn) {
     const int64_t pieces = (count + grain - 1) / grain;
@@ -63,7 +64,7 @@ class ThreadPool {
 
   Task task_ = nullptr;                         // written by the caller before epoch_ moves
   void* context_ = nullptr;                     // as task_
-  alignas(64) std::atomic<uint64_t> epoch_{0};  // one up for every task
+  alignas(64) std::atomic<uint64_t> epoch_{0};  // increased by one for every task
   alignas(64) std::atomic<int> running_{0};     // workers that have not finished this task
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -6,11 +6,11 @@
 
 namespace tandem {
 
-// Bytes of the well-formed sequence that `text` begins with; 0 when it begins with none (RFC 3629:
-// no overlong forms, no surrogates, nothing above U+10FFFF).
+// Length in bytes of the well-formed sequence at the start of `text`; 0 when there is none (RFC
+// 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
 size_t Utf8SequenceLength(std::string_view text);
 
-// Characters (code points) of well-formed text.
+// Number of characters (code points) of well-formed text.
 size_t CountCharacters(std::string_view text);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// A tensor of a mapped file as the engine wants it: of the asked-for floating-point type and
-// aligned for it. Used by the weight sources, each with its own ScratchBuffers; one thread.
+// Converts a tensor of a mapped file to the floating-point type and alignment that the engine
+// needs. Used by the weight sources, each with its own ScratchBuffers; one thread.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace tandem {
 
-// The memory of tensors that had to be converted or merged: it lives until Clear().
+// Memory of tensors that had to be converted or merged: it lives until Clear().
 class ScratchBuffers {
  public:
-  // RESOURCE_EXHAUSTED when there is no memory of that size.
+  // RESOURCE_EXHAUSTED when there is not enough memory.
   Result<Tensor> Allocate(DType dtype, const Shape& shape);
   void Clear() { buffers_.clear(); }
 

@@ -1,5 +1,5 @@
-// Looks into the numbers of a model, for `inspect --check`. Reads every weight once, about a second
-// for each gigabyte; the caller's thread.
+// Checks a model's numbers, for `inspect --check`. Reads every weight once, about one second per
+// gigabyte; runs on the caller's thread.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@ namespace tandem {
 struct ConvertOptions {
   std::filesystem::path model_dir;
   std::filesystem::path output_dir;
-  // auto, float16, bfloat16, float32. auto keeps the model's type, float32 becoming float16.
+  // auto, float16, bfloat16, float32. auto keeps the model's type, but float32 becomes float16.
   std::string dtype = "auto";
   int64_t tp_size = 1;
   bool parallel_embedding = false;
@@ -25,8 +25,8 @@ struct ConvertReport {
   int64_t bytes_written = 0;
 };
 
-// The folder appears when it is whole; it can be served alone where the tokenizer's files were
-// there.
+// The folder appears when it is complete. It can be served without other files if the source folder
+// had the tokenizer's files.
 Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress = {});
 
 }  // namespace tandem

@@ -108,7 +108,8 @@ TEST_F(ConvertTest, Fp8WeightsKeepTheirScales) {
       HfFolder{.extra_config = scheme, .scales_by_row = scheme == kDynamicFp8}.Write(
           folder_ / "hf", [&](std::map<std::string, Tensor>& tensors) {
             if (scheme == kDynamicFp8) return;
-            // Parts of a fused weight share their inputs, and in a checkpoint the scale of these.
+            // Parts of a fused weight share their inputs and therefore, in a checkpoint, the input
+            // scale.
             for (const char* part : {"q", "k", "v"}) {
               tensors.at(std::string("model.layers.1.self_attn.") + part + "_proj.input_scale")
                   .As<float>()[0] = 0.25f;

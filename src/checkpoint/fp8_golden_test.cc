@@ -10,13 +10,13 @@
 namespace tandem {
 namespace {
 
-// Of |golden|: the order of sums; activations (and, on a CPU, weights) rounded to 16 bits;
-// transformers in bfloat16 is off by 1.0e-2.
+// Relative to |golden|: the order of sums, and activations (on a CPU also weights) rounded to 16
+// bits; transformers in bfloat16 is off by 1.0e-2.
 constexpr double kWideBound = 1e-4;
 constexpr double kNarrowBound = 2e-2;
-// Activations in 16 bits that are then rounded to fp8 fall on another side of a rounding now and
-// then: transformers, doing so in bfloat16, is off by 6.2e-2. With other scales than the static
-// ones, which clamp, it would be 2.6e-1.
+// Activations in 16 bits that are then rounded to fp8 sometimes round differently: transformers,
+// doing so in bfloat16, is off by 6.2e-2. With other scales than the static ones, which clamp, it
+// would be 2.6e-1.
 constexpr double kRoundedBound = 1.2e-1;
 
 class Fp8GoldenTest : public ::testing::TestWithParam<ops::BackendCase> {
@@ -28,7 +28,7 @@ class Fp8GoldenTest : public ::testing::TestWithParam<ops::BackendCase> {
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     return DecoderTestDriver(*weights, *backend_, count).Feed(tokens);
   }
-  // Products of many rows may round their activations to fp8, where that pays.
+  // Products of many rows may round their activations to fp8 where that is faster.
   static bool MayRound(size_t rows) {
     return rows > 16 && !GetParam().batch_invariant && !GetParam().name.starts_with("cuda_as_sm80");
   }

@@ -1,5 +1,5 @@
-// The scales of fp8 weights as files hold them: one for a whole weight, or one per row. Pure
-// functions, used by the weight sources.
+// The scales of fp8 weights as stored in files: one per weight, or one per row. Pure functions,
+// used by the weight sources.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ Status CheckScaleShape(const Tensor& stored, const Shape& expected, const std::s
 // INVALID_ARGUMENT unless all are positive numbers.
 Status CheckScaleValues(const Tensor& stored, const std::string& where);
 
-// Checked scales as fp32 of the expected shape: one stands for all rows.
+// Checked scales as fp32 of the expected shape: a single scale is repeated for all rows.
 Result<Tensor> SpreadScales(const Tensor& stored, const Shape& expected, ScratchBuffers& scratch);
 
 }  // namespace tandem

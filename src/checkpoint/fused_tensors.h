@@ -1,6 +1,6 @@
 // How weights are fused in TensorRT-LLM's layout, which our checkpoints and engines share: names,
-// shapes and each rank's slices. Pure values and functions. docs/formats/checkpoint.md has the
-// table.
+// shapes and each rank's slices. Pure values and functions. The table is in
+// docs/formats/checkpoint.md.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ struct FusedTensor {
 
 // All tensors of a rank, in the order they are written. A tied head is not stored.
 std::vector<FusedTensor> FusedTensors(const ModelSpec& spec);
-// The one that holds a weight.
+// The fused tensor that holds a weight.
 FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id);
 
 Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor);

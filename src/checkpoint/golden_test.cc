@@ -1,5 +1,6 @@
-// Our forward pass against Hugging Face transformers: logits of every position of every prompt, on
-// tiny random models of several shapes and spellings (tests/golden/make_fixtures.py).
+// Our forward pass compared with Hugging Face transformers: logits of every position of every
+// prompt, on tiny random models of several shapes and config spellings
+// (tests/golden/make_fixtures.py).
 #include "checkpoint/testing/golden.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@ namespace {
 
 class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
-  // The logits of a prompt, computed in `dtype` (the model's own when absent).
+  // The logits of a prompt, computed in `dtype` (default: the model's own type).
   std::vector<std::vector<float>> Logits(const std::vector<int32_t>& tokens,
                                          std::optional<DType> dtype) const {
     const auto& [name, isa] = GetParam();
@@ -20,7 +21,7 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, std::
     EXPECT_TRUE(reader.ok()) << reader.status().message();
     auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = isa});
     EXPECT_TRUE(backend.ok()) << backend.status().message();
-    // transformers scales dynamically by the prompt at hand: serve just its length.
+    // transformers scales dynamically by the current prompt: serve exactly its length.
     const auto weights = LoadWeights(**reader, **backend, static_cast<int64_t>(tokens.size()));
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     DecoderTestDriver driver(*weights, **backend, static_cast<int32_t>(tokens.size()));

@@ -1,5 +1,6 @@
-// The tiny models on every backend in 16 bits, and on a GPU in fp8: against what transformers
-// computes and, closer, against a twin in double precision that rounds where a backend stores.
+// The tiny models on every backend in 16 bits, and on a GPU in fp8: compared with transformers'
+// results and, more strictly, with a reference in double precision that rounds where a backend
+// stores.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,17 +15,17 @@
 namespace tandem {
 namespace {
 
-// Of transformers' logits in 16 bits.
+// Tolerance for transformers' logits in 16 bits.
 constexpr double kGoldenBound = 2e-2;
-// Of the twin's: sums of another order fall on the other side of a rounding now and then.
+// Tolerance for the reference's: sums in another order sometimes round differently.
 constexpr double kTwinBound = 1e-2;
 // e4m3 has three bits of mantissa: a rounding moves a value by up to 2^-4, and the logits of these
-// models, as the twin says, by up to 0.094 (weights), 0.055 (cache), 0.106 (both). Where a long
-// prompt's activations are rounded too it is no more than that.
+// models, according to the reference, by up to 0.094 (weights), 0.055 (cache), 0.106 (both).
+// Rounding a long prompt's activations too does not increase that.
 constexpr double kFp8WeightsBound = 0.13;
 constexpr double kFp8CacheBound = 0.07;
-// The products' sums are as wide as the twin's; but a key that falls on the other side of a
-// rounding is off by a step of fp8 then.
+// The products' sums are as precise as the reference's; but a key that rounds differently is off by
+// a step of fp8.
 constexpr double kFp8TwinBound = 2e-2;
 
 struct TwinCase {
@@ -68,7 +69,7 @@ class GoldenTwinTest : public ::testing::TestWithParam<TwinCase> {
   std::unique_ptr<HfReader> Reader() const {
     return HfReader::Open(folder_, GetParam().backend.dtype).value();
   }
-  // `kept`, `cache`: how the layers' weights are kept, and the type of the cache.
+  // `kept`, `cache`: storage type of the layers' weights, and of the cache.
   Logits Ours(const std::vector<int32_t>& tokens, std::optional<QuantScheme> kept = {},
               std::optional<DType> cache = {}) {
     const auto weights =
@@ -83,7 +84,7 @@ class GoldenTwinTest : public ::testing::TestWithParam<TwinCase> {
                                         .fp8_cache = fp8_cache})
         .Logits(tokens, static_cast<int64_t>(tokens.size()));
   }
-  // transformers': in the model's own type where it has 16 bits, or in 32.
+  // transformers' results: in the model's own type if it has 16 bits, or in 32.
   const Tensor& Golden(const std::string& prompt, bool native) const {
     const auto& tensors = golden_->tensors();
     const auto found = tensors.find(prompt + ".logits_native");
@@ -117,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, GoldenTwinTest,
 
 class GoldenFp8Test : public GoldenTwinTest {
  protected:
-  // Products of more rows may round their activations to fp8 too, which the twin does not.
+  // Products of more rows may round their activations to fp8 too, which the reference does not.
   static bool ActivationsStayWide(size_t rows) {
     const ops::BackendCase& backend = GetParam().backend;
     return rows <= 16 || backend.batch_invariant || backend.name.starts_with("cuda_as_sm80");
@@ -148,14 +149,14 @@ TEST_P(GoldenFp8Test, RoundedWeightsAndCacheAgreeWithBoth) {
   ExpectNear(true, true, ", fp8 weights and cache");
 }
 
-// Both are a GPU's.
+// Only a GPU supports both.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoldenFp8Test);
 INSTANTIATE_TEST_SUITE_P(Backends, GoldenFp8Test,
                          ::testing::ValuesIn(Pair(ops::OnCuda(ops::AllBackendCases()))), CaseName);
 
 class GoldenFp32Test : public GoldenTwinTest {};
 
-// A GPU computes in 16 bits: what it takes of a model in 32 is the model converted.
+// A GPU computes in 16 bits: it takes a model in 32 bits only after conversion.
 TEST_P(GoldenFp32Test, IsRefusedAsItIs) {
   const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);
   for (const std::optional<QuantScheme>& kept : {std::optional<QuantScheme>(), {fp8}}) {

@@ -25,7 +25,7 @@ bool IsPlainFileName(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
-// Why there are no weights to read: other formats are named, with the way out.
+// Why there are no weights to read: names other formats found in the folder, and the fix.
 Status NoWeights(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -51,7 +51,7 @@ TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightI
   return source;
 }
 
-// Scales of a fused tensor are one for all of it or one for each of its rows.
+// A fused tensor has one scale for all of it or one for each of its rows.
 Shape StoredScales(const TensorSource& source, const Shape& expected) {
   return source.rows.is_identity() ? expected : Shape{source.rows.of};
 }
@@ -143,14 +143,14 @@ Status HfReader::OpenIndex(const fs::path& path) {
   return {};
 }
 
-// The stored tensor of a weight of the whole model, or null.
+// The stored tensor of a weight that belongs to the whole model, or null.
 const Tensor* HfReader::FindWeight(WeightRole role) const {
   const auto found = tensors_.find(SourceOf(*family_, spec_, {role}).name);
   return found == tensors_.end() ? nullptr : &found->second.tensor;
 }
 
-// A head that is stored and differs from the embedding is meant, whatever the config says of tying;
-// a config that does not tie but leaves the head out is refused by CheckAll.
+// A stored head that differs from the embedding is used, whatever the config says about tying; a
+// config that does not tie but has no stored head is refused by CheckAll.
 void HfReader::SettleHead() {
   if (!spec_.tied_head) return;
   const Tensor* head = FindWeight(WeightRole::kHead);

@@ -1,8 +1,8 @@
 // HfReader: a Hugging Face model folder (config.json, model.safetensors or an index with shards) as
 // a WeightSource. Open validates everything that will be read: missing shards and tensors, shapes
-// and element types are named with their file. Weights stay mapped; those stored in another
-// floating-point type than the spec's are converted when asked for; fp8 weights with scales stay as
-// they are (docs/formats/fp8.md). Nothing in the folder is executed. One thread.
+// and element types are reported with their file. Weights stay mapped; those stored in another
+// floating-point type than the spec's are converted when they are read; fp8 weights with scales
+// stay as they are (docs/formats/fp8.md). Nothing in the folder is executed. One thread.
 #pragma once
 
 #include <filesystem>

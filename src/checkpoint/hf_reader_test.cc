@@ -68,7 +68,7 @@ TEST_F(HfReaderTest, TakesTheTypeOfTheWeightsWhenTheConfigNamesNone) {
 
 TEST_F(HfReaderTest, ReadsMisalignedFiles) {
   HfFolder{}.Write(folder_);
-  // One space more in the header moves all data to odd addresses.
+  // One extra space in the header moves all data to odd addresses.
   const fs::path path = folder_ / "model.safetensors";
   std::string bytes = *ReadTextFile(path);
   uint64_t header = 0;
@@ -205,7 +205,7 @@ TEST_F(HfReaderTest, RefusesFp8WeightsThatTheConfigDoesNotDescribe) {
   ExpectRefused({"q_proj.weight", "F8_E4M3", "F32, F16 or BF16"});
 }
 
-TEST_F(HfReaderTest, FindsWeightsThatAreNoNumbers) {
+TEST_F(HfReaderTest, FindsWeightsThatAreNotFinite) {
   HfFolder{}.Write(folder_, [](Tensors& tensors) {
     tensors["model.layers.1.self_attn.v_proj.weight"].As<BFloat16>()[5] = {0x7fc0};
     tensors["model.layers.1.self_attn.k_proj.weight"].As<BFloat16>()[0] = {0xff80};

@@ -129,7 +129,8 @@ Status OutputFolder::Commit() {
   std::error_code error;
   const bool exists = fs::exists(path_, error);
   if (!exists || !Exchange(temporary_, path_)) {
-    // Nothing there, or no exchange: between these two steps the name is absent, never mixed.
+    // No folder there, or no exchange: between these two steps the name is absent, but never a
+    // mixture.
     if (exists) fs::remove_all(path_, error);
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
       return Failed(path_, "cannot rename", errno);

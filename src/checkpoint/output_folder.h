@@ -16,8 +16,8 @@ namespace tandem {
 
 class OutputFolder {
  public:
-  // Refuses a `path` that holds something else than what such a folder holds: `extension` is that
-  // of its rank files, ".safetensors" or ".engine". Removes what an interrupted run left behind.
+  // Refuses a `path` that holds anything other than files of this kind of folder; `extension` is
+  // that of its rank files, ".safetensors" or ".engine". Removes the remains of an interrupted run.
   static Result<std::unique_ptr<OutputFolder>> Create(const std::filesystem::path& path,
                                                       const std::string& extension);
   ~OutputFolder();
@@ -42,8 +42,8 @@ class OutputFolder {
   std::string extension_;
 };
 
-// Copies the tokenizer's files and generation_config.json, those that exist, so that a folder can
-// be served alone. Existing files of the same name are replaced.
+// Copies the tokenizer's files and generation_config.json where they exist, so that the folder can
+// be served without others. Existing files of the same name are replaced.
 Status CopySideFiles(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace tandem

@@ -11,7 +11,7 @@ namespace {
 
 void PutRows(const Tensor& part, int64_t begin, const Tensor& whole) {
   const int64_t rows =
-      std::min(part.dim(0), whole.dim(0) - begin);  // the vocabulary's padding goes
+      std::min(part.dim(0), whole.dim(0) - begin);  // drops the vocabulary's padding
   if (rows > 0) ConvertElements(part.Rows(rows), whole.RowRange(begin, rows));
 }
 
@@ -95,7 +95,7 @@ Result<Tensor> ShardedSource::Merge(const WeightId& id, Split split) {
   TANDEM_ASSIGN_OR_RETURN(const Tensor whole,
                           scratch_.Allocate(WeightDType(spec_, id), WeightShape(spec_, id)));
   for (int64_t rank = 0; rank < sharding_.tp_size; ++rank) {
-    // Repeated key-value heads are written again, over their equal.
+    // Repeated key-value heads overwrite their equal copies.
     TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(id, rank));
     const int64_t begin = PartBegin(spec_, sharding_, id, rank);
     split == Split::kCols ? PutCols(share, begin, whole) : PutRows(share, begin, whole);
@@ -108,7 +108,7 @@ Result<Tensor> ShardedSource::Get(const WeightId& id) {
   const Split split = SplitOf(sharding_, held.role, held.part);
   if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(held, split);
   TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(held, /*rank=*/0));
-  // At tp_size 1 a padded vocabulary cannot be, so the share is the whole.
+  // At tp_size 1 the vocabulary cannot be padded, so the part is the whole.
   return AsDType(share, WeightDType(spec_, held), scratch_);
 }
 

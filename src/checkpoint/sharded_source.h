@@ -17,11 +17,11 @@ class RankFile {
  public:
   virtual ~RankFile() = default;
   virtual const std::filesystem::path& path() const = 0;
-  // NOT_FOUND names file and tensor. Its bytes are not read yet.
+  // NOT_FOUND names file and tensor. Does not read its bytes yet.
   virtual Result<Tensor> Find(const std::string& name) = 0;
-  // Checks the bytes of a tensor before their first use, where the format has checksums.
+  // Checks the bytes of a tensor before their first use, if the format has checksums.
   virtual Status Verify(const std::string& /*name*/) { return {}; }
-  // Checks what was never asked for.
+  // Checks the tensors that were never read.
   virtual Status Finish() { return {}; }
 };
 

@@ -6,14 +6,14 @@
 namespace tandem {
 namespace {
 
-// Of the tensor that holds `expected`, one expert's.
+// The shape of the tensor that holds `expected`, for one expert.
 Shape ShapeOfSource(const TensorSource& source, const Shape& expected) {
   const int64_t rows = source.rows.is_identity() ? expected[0] : source.rows.of;
   if (expected.rank() == 1) return {rows};
   return source.transposed ? Shape{expected[1], rows} : Shape{rows, expected[1]};
 }
 
-// The expert's share of a tensor that stacks all of them.
+// The expert's part of a tensor that stacks all of them.
 Tensor ExpertOf(const Tensor& stored, int64_t expert) {
   Tensor one = stored;
   one.shape = stored.shape.rank() == 2 ? Shape{stored.dim(1)} : Shape{stored.dim(1), stored.dim(2)};

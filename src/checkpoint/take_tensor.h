@@ -9,12 +9,12 @@
 
 namespace tandem {
 
-// INVALID_ARGUMENT unless a tensor of shape `stored` holds what the source finds in it, by config
-// of shape `expected`; the message begins with `where`.
+// INVALID_ARGUMENT unless a tensor of shape `stored` holds what the source reads from it, whose
+// shape is `expected` according to the config; the message begins with `where`.
 Status CheckStoredShape(const Shape& stored, const TensorSource& source, const Shape& expected,
                         const std::string& where);
 
-// The weight in a checked tensor: a view where its rows lie together, else a copy in `scratch`, of
+// The weight in a checked tensor: a view if its rows are contiguous, else a copy in `scratch`, of
 // the stored type.
 Result<Tensor> TakeTensor(const Tensor& stored, const TensorSource& source, const Shape& expected,
                           ScratchBuffers& scratch);

@@ -58,12 +58,12 @@ TEST_F(TakeTensorTest, GroupsOfHeadsAreGathered) {
 }
 
 TEST_F(TakeTensorTest, AFusedBiasFollowsTheSameMap) {
-  const RowMap up = {.first = 1, .block = 1, .stride = 2, .of = 6};  // gate and up take turns
+  const RowMap up = {.first = 1, .block = 1, .stride = 2, .of = 6};  // gate and up rows alternate
   EXPECT_EQ(Take(Counting({6}), {.name = "b", .rows = up, .transposed = true}, {3}),
             (std::vector<float>{1, 3, 5}));
 }
 
-TEST_F(TakeTensorTest, AMatrixStoredByColumnsIsTurned) {
+TEST_F(TakeTensorTest, AMatrixStoredByColumnsIsTransposed) {
   EXPECT_EQ(Take(Counting({2, 3}), {.name = "w", .transposed = true}, {3, 2}),
             (std::vector<float>{0, 3, 1, 4, 2, 5}));
   const RowMap last = {.first = 2, .block = 1, .stride = 0, .of = 3};

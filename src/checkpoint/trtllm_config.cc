@@ -69,7 +69,7 @@ void RefuseUnsupported(const JsonFields& json) {
   }
 }
 
-// The algorithms: with static scales of the inputs, and without.
+// The algorithms: with static input scales, and without.
 constexpr std::string_view kStaticFp8 = "FP8";
 constexpr std::string_view kDynamicFp8 = "FP8_PER_CHANNEL_PER_TOKEN";
 

@@ -1,4 +1,4 @@
-// The config.json of a TensorRT-LLM checkpoint, which an engine repeats as "pretrained_config".
+// The config.json of a TensorRT-LLM checkpoint; an engine folder repeats it as "pretrained_config".
 // docs/formats/checkpoint.md lists the keys. Pure functions.
 #pragma once
 
@@ -16,8 +16,8 @@ struct CheckpointConfig {
 };
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config);
-// Refuses, by key, what would change the result and is not computed (weights quantized otherwise
-// than to fp8, other activations, pipeline ranks, ...).
+// Refuses, by key, every setting that would change the result and is not supported (weights
+// quantized to other types than fp8, other activations, pipeline ranks, ...).
 Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
 // `tandem build`: a checkpoint (or a Hugging Face folder) becomes an engine folder: config.json
-// {version, pretrained_config, build_config} and one checksummed rankN.engine a tensor-parallel
+// {version, pretrained_config, build_config} and one checksummed rankN.engine per tensor-parallel
 // rank, with the tokenizer's files. docs/formats/engine.md. Runs on the caller's thread.
 #pragma once
 
@@ -16,9 +16,9 @@ struct BuildOptions {
   std::filesystem::path checkpoint_dir;
   std::filesystem::path output_dir;
   BuildLimits limits = {};
-  // none, draft_tokens_external: recorded, since any engine can be drafted for here.
+  // none, draft_tokens_external: only recorded, because any engine can be given a draft here.
   std::string speculative_decoding_mode = "none";
-  // Options that mattered to the compiler of TensorRT alone, as given: "gemm_plugin" is "auto".
+  // Options that mattered only to TensorRT's compiler, as given: "gemm_plugin" is "auto".
   std::map<std::string, std::string> recorded = {};
 };
 

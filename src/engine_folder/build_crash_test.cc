@@ -1,4 +1,4 @@
-// What a full disk and a killed process leave behind: the old engine or the new one, whole.
+// The result of a full disk or a killed process: the old engine or the new one, complete.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Lets no file of this process grow beyond `bytes`, as a full disk would not.
+// Prevents every file of this process from growing beyond `bytes`, as a full disk would.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -44,7 +44,7 @@ class BuildCrashTest : public FolderTest {
             .output_dir = folder_ / "engine",
             .limits = {.max_batch_size = max_batch_size}};
   }
-  // The batch size of an engine that must be whole.
+  // The batch size of an engine that must be complete.
   int64_t WholeEngine() const {
     const auto engine = OpenEngine(folder_ / "engine");
     EXPECT_TRUE(engine.ok()) << engine.status().message();

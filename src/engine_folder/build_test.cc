@@ -45,7 +45,7 @@ class BuildTest : public FolderTest {
   BuildOptions Options() const {
     return {.checkpoint_dir = folder_ / "checkpoint", .output_dir = folder_ / "engine"};
   }
-  // The first rank's file with `change` applied to its bytes must be refused; says how.
+  // The first rank's file with `change` applied to its bytes must be refused; returns the message.
   std::string Refusal(const std::string& bytes) const {
     WriteText(folder_ / "engine" / "rank0.engine", bytes);
     const Status status = OpenAndRead(folder_ / "engine");
@@ -96,7 +96,7 @@ TEST_F(BuildTest, LimitsAreSettledWrittenAndReadBack) {
   ASSERT_TRUE(engine.ok()) << engine.status().message();
   EXPECT_EQ(engine->limits.max_batch_size, 8);
   EXPECT_EQ(engine->limits.max_seq_len, 512);
-  EXPECT_EQ(engine->limits.max_input_len, 512);  // no longer than the sequence
+  EXPECT_EQ(engine->limits.max_input_len, 512);  // at most the sequence's length
   EXPECT_EQ(engine->limits.max_draft_len, 10);
   const std::string config = *ReadTextFile(folder_ / "engine" / "config.json");
   for (const char* part : {"\"version\": \"", "\"pretrained_config\": {", "\"build_config\": {",
@@ -150,7 +150,7 @@ TEST_F(BuildTest, NamesTheDamagedSection) {
   ASSERT_TRUE(engine.ok());
   const auto tensor = engine->source->Get({WeightRole::kDown, 1});
   ASSERT_TRUE(tensor.ok());
-  // Where that tensor's first bytes stand in the file.
+  // Offset of that tensor's first bytes in the file.
   const std::string_view start(static_cast<const char*>(tensor->data), 64);
   std::string bytes = good;
   bytes[good.find(start) + 10] ^= 0x10;
@@ -165,7 +165,7 @@ TEST_F(BuildTest, NamesTheDamagedSection) {
   EXPECT_NE(Refusal("ptrt" + std::string(1000, '\0')).find("TensorRT"), std::string::npos);
 }
 
-// The same file with another table, checksum made right: what a hostile author could write.
+// The same file with another table and a correct checksum: what a hostile author could write.
 std::string WithTable(const std::string& good, const std::string& table) {
   using namespace engine_layout;
   const auto* trailer = reinterpret_cast<const std::byte*>(good.data()) + good.size() - 64;
@@ -218,12 +218,12 @@ TEST_F(BuildTest, RefusesARankOfAnotherEngine) {
 
 TEST_F(BuildTest, ChecksCopiesThatNobodyReads) {
   BuildEngine(2);
-  // The second rank's embedding repeats the first one's and is never asked for.
+  // The second rank's embedding repeats the first one's and is never read.
   const auto engine = OpenEngine(folder_ / "engine");
   ASSERT_TRUE(engine.ok());
   const fs::path path = folder_ / "engine" / "rank1.engine";
   std::string bytes = *ReadTextFile(path);
-  bytes[100] ^= 1;  // the embedding stands first
+  bytes[100] ^= 1;  // the embedding is the first section
   WriteText(path, bytes);
   const Status status = OpenAndRead(folder_ / "engine");
   ASSERT_FALSE(status.ok());

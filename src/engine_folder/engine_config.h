@@ -33,7 +33,7 @@ struct EngineConfig {
 };
 
 std::string EngineConfigToJson(const EngineConfig& config);
-// Limits that the file leaves out take their defaults; `recorded` is not read back.
+// Limits missing in the file take their defaults; `recorded` is not read back.
 Result<EngineConfig> EngineConfigFromJson(const std::string& text);
 
 // "0.1.0"

@@ -56,7 +56,7 @@ Result<std::unique_ptr<EngineFile>> EngineFile::Open(const std::filesystem::path
   return file;
 }
 
-// Checks head and trailer; the table's text, its checksum verified.
+// Checks head and trailer; returns the table's text after verifying its checksum.
 Result<std::string_view> EngineFile::Table() const {
   const auto bytes = file_->bytes();
   const std::string_view text = AsText(bytes);
@@ -127,7 +127,7 @@ Status EngineFile::ReadTable(std::string_view json, int64_t rank, int64_t world_
                               : Damaged("the table of sections: " + table->status().message());
 }
 
-// Sections follow each other, the gaps to the next boundary are zero: no byte goes unchecked.
+// Sections follow each other, and the gaps between them are zero: every byte is checked.
 Status EngineFile::CheckCoverage(uint64_t table_offset) const {
   std::vector<std::pair<uint64_t, const std::string*>> order;
   for (const auto& [name, section] : sections_) order.emplace_back(section.offset, &name);

@@ -1,6 +1,6 @@
 // The container of one rank's weights in an engine folder: rankN.engine. Sections lie on 64-byte
-// boundaries, each with an xxh3-128 checksum; every other byte is covered too, so any damage is
-// found and named. Portable between machines and versions. docs/formats/engine.md has the layout.
+// boundaries, each with an xxh3-128 checksum; all other bytes are covered too, so any damage is
+// found and located. Portable between machines and versions. docs/formats/engine.md has the layout.
 // Reader and writer are used by one thread each.
 #pragma once
 
@@ -56,7 +56,7 @@ class EngineFile final : public RankFile {
   const std::filesystem::path& path() const override { return file_->path(); }
   Result<Tensor> Find(const std::string& name) override;
   Status Verify(const std::string& name) override;
-  // Verifies every section that was not yet.
+  // Verifies every section that has not been verified yet.
   Status Finish() override;
 
  private:

@@ -1,5 +1,5 @@
-// OpenModel: whatever a user may name as a model (Hugging Face folder, checkpoint, engine) becomes
-// a WeightSource with its spec, limits and tokenizer folder. The caller owns it; used by one
+// OpenModel: opens any form of model that a user may name (Hugging Face folder, checkpoint, engine)
+// as a WeightSource with its spec, limits and tokenizer folder. The caller owns it; used by one
 // thread.
 #pragma once
 
@@ -31,12 +31,12 @@ struct ModelSource {
 // "Hugging Face folder", "checkpoint", "engine", "dummy"
 std::string_view KindName(ModelSource::Kind kind);
 
-// Says what was looked for when the path is none of the three. `dtype` computes a Hugging Face
-// folder in another type than its own.
+// The error lists the forms that were looked for when the path is none of them. `dtype` makes a
+// Hugging Face folder compute in another type than its own.
 Result<ModelSource> OpenModel(const std::filesystem::path& path,
                               std::optional<DType> dtype = std::nullopt);
 
-// A model made from a config.json (or the folder that holds one) alone; see model/dummy_weights.h.
+// A model made from a config.json only (or the folder that holds one); see model/dummy_weights.h.
 Result<ModelSource> OpenDummy(const std::filesystem::path& config,
                               const DummyOptions& options = {});
 

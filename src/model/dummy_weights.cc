@@ -10,10 +10,10 @@ namespace {
 
 using ops::RandomWords;
 
-// Of a weight, in powers of two: sign, mantissa and the exponents from -15 to 0; of a query's from
-// -15 to -8, which makes scores of some units out of keys and hidden states of ordinary size; of
-// one that adds to the residual from -47 to -32. Float16 does not reach so far down: there all go
-// from -7 to 0, and LayerNormScale makes them small.
+// Binades of a weight: sign, mantissa and the exponents from -15 to 0. A query weight's exponents
+// go from -15 to -8, which gives scores of a few units from keys and hidden states of ordinary
+// size; those of a weight that adds to the residual go from -47 to -32. Float16 does not reach that
+// far down: there all exponents go from -7 to 0, and LayerNormScale makes the results small.
 RandomWords WeightWords(DType dtype, uint64_t key, DummyValues values) {
   if (dtype == DType::kF16) return {key, 0x9fff9fff9fff9fffu, 0x2000200020002000u};
   const uint64_t set = values == DummyValues::kToResidual ? 0x28002800u : 0x38003800u;
@@ -22,14 +22,14 @@ RandomWords WeightWords(DType dtype, uint64_t key, DummyValues values) {
   return {key, (keep << 32 | keep) | 0x00ffffff00ffffffu, (set << 32 | set) & 0xff000000ff000000u};
 }
 
-// Of a vector shared by embedding and head: sign and mantissa of a number in [1, 2).
+// The words of a vector shared by embedding and head: sign and mantissa of a number in [1, 2).
 RandomWords VectorWords(DType dtype, uint64_t key) {
   if (dtype == DType::kBF16) return {key, 0x807f807f807f807fu, 0x3f803f803f803f80u};
   if (dtype == DType::kF16) return {key, 0x83ff83ff83ff83ffu, 0x3c003c003c003c00u};
   return {key, 0x807fffff807fffffu, 0x3f8000003f800000u};
 }
 
-// Every weight has random numbers of its own, whatever the order in which they are asked for.
+// Every weight has a separate random stream, whatever the order in which weights are requested.
 uint64_t StreamOf(const WeightId& id) {
   constexpr uint64_t kMaxRoles = 256;
   return 1 + static_cast<uint64_t>(id.layer) * kMaxRoles + static_cast<uint64_t>(id.role);
@@ -40,7 +40,7 @@ constexpr int64_t kGrainBytes = int64_t{256} << 10;  // a thread's piece: some t
 // Standard deviation of a random weight, roughly: binades 2^-15 (2^-7) .. 2^0, mantissas in [1, 2).
 constexpr double kWeightDeviation = 0.5;
 
-// A stride with one cycle through all tokens that looks like no counting.
+// A stride with one cycle through all tokens, and not an obvious one.
 int64_t CycleStride(int64_t tokens) {
   if (tokens <= 2) return tokens - 1;
   auto stride = static_cast<int64_t>(static_cast<double>(tokens) * 0.6180339887);
@@ -82,14 +82,14 @@ bool DummyMap::Agrees(int32_t token) const {
   return static_cast<double>(hash >> 11) * 0x1.0p-53 < agreement_;
 }
 
-// Where the model does not agree it looks up its neighbour's vector, and so answers as after that.
+// Where the model does not agree it looks up its neighbour's vector, and so answers as after that
+// token.
 int64_t DummyMap::VectorOfEmbedding(int64_t token) const {
   const int64_t mapped = token % map_tokens_;
   return Agrees(static_cast<int32_t>(mapped)) ? mapped : (mapped + 1) % map_tokens_;
 }
 
-// The vector of the token before this one; the vector of a token outside the map is never
-// looked up.
+// The vector of the previous token; the vector of a token outside the map is never looked up.
 int64_t DummyMap::VectorOfHead(int64_t token) const {
   if (token >= map_tokens_) return token;
   return (token + map_tokens_ - stride_) % map_tokens_;
@@ -99,9 +99,9 @@ int32_t DummyMap::Expected(int32_t token) const {
   return static_cast<int32_t>((VectorOfEmbedding(token) + stride_) % map_tokens_);
 }
 
-// Float16 alone needs it: its weights cannot be small enough.
-// A layer adds at most about deviation^2 * sqrt(hidden * attention) * scale to each element of the
-// residual, whose elements are between 1 and 2; over all layers that stays near 1/32.
+// Only float16 needs it: its weights cannot be small enough. A layer adds at most about deviation^2
+// * sqrt(hidden * attention) * scale to each element of the residual, whose elements are between 1
+// and 2; over all layers that stays near 1/32.
 double DummySource::LayerNormScale() const {
   const auto fan_in = static_cast<double>(spec_.hidden_size) *
                       static_cast<double>(spec_.layers.front().attention.query_rows());
@@ -116,7 +116,7 @@ Result<Tensor> DummySource::Scratch(const Shape& shape, bool on_backend) {
   if (list.used == list.buffers.size()) list.buffers.emplace_back();
   Buffer& buffer = list.buffers[list.used++];
   if (buffer.bytes() < bytes) {
-    buffer = {};  // before asking for more
+    buffer = {};  // freed before the next allocation
     if (on_backend) {
       TANDEM_ASSIGN_OR_RETURN(buffer, options_.backend->Allocate(bytes));
     } else {
@@ -130,7 +130,7 @@ Result<Tensor> DummySource::Scratch(const Shape& shape, bool on_backend) {
 }
 
 void DummySource::Release() {
-  // Embedding and head are much larger than the layers' tensors: do not hold on to theirs.
+  // Embedding and head are much larger than the layers' tensors: do not keep their memory.
   constexpr size_t kKeptBytes = size_t{128} << 20;
   for (ScratchList* list : {&host_scratch_, &backend_scratch_}) {
     list->used = 0;
@@ -152,7 +152,7 @@ template <typename RowOf>
 void DummySource::FillVectors(const Tensor& out, RowOf row_of) {
   const int64_t row_bytes = out.NumBytes() / out.dim(0);
   const int64_t row_words = (row_bytes + 7) / 8;
-  // The same key for every shape: draft and target may differ in theirs.
+  // The same key for every shape: draft and target may have different shapes.
   const RandomWords words = VectorWords(spec_.dtype, ops::ScrambleBits(options_.seed));
   auto* bytes = static_cast<std::byte*>(out.data);
   pool_.ParallelFor(out.dim(0), 64, [&](int64_t begin, int64_t end) {
@@ -176,7 +176,7 @@ void DummySource::FillConstant(const Tensor& out, float value) {
   }
 }
 
-// Only the layers' products are large and random; all else is made on the host.
+// Only the layers' products are large and random; everything else is made on the host.
 bool DummySource::MadeOnBackend(const WeightId& id) const {
   return options_.backend != nullptr && id.part == WeightPart::kWeight &&
          RowOf(id.role).quantizable && options_.backend->device().kind != Device::Kind::kCpu;

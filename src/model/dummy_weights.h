@@ -1,11 +1,11 @@
-// Dummy weights: a model of any size from a config alone, whose next token is known. Embedding and
-// head agree on a map from each token to the next one; the layers' weights are random over many
-// binades (zeros would draw less power and clock higher), keys, values and the scores of attention
-// have ordinary sizes (fp8 would round small ones to zero; a soft-max over large ones would choose
-// one key and rescale its sums all the time), but what a layer adds to the residual is so small
-// that it is only noise. Timing is that of the real model, and the expected tokens can still be
-// checked. Values come from a counter, so any tensor is made on demand, in parallel, in the memory
-// of that one tensor. Used by one thread.
+// Dummy weights: a model of any size from a config only, whose next token is known. Embedding and
+// head agree on a map from each token to the next one. The layers' weights are random over many
+// binades (zeros would draw less power and clock higher); keys, values and attention scores have
+// ordinary sizes (fp8 would round small ones to zero; a softmax over large ones would choose one
+// key and rescale its sums all the time); but a layer adds so little to the residual that it is
+// only noise. Timing is that of the real model, and the expected tokens can still be checked.
+// Values come from a counter, so any tensor is made on demand, in parallel, in the memory of that
+// one tensor. Used by one thread.
 #pragma once
 
 #include <memory>
@@ -20,18 +20,18 @@ namespace tandem {
 struct DummyOptions {
   uint64_t seed = 0;
   // Share of tokens on which this model agrees with the map of the seed: 1 for a target; less for a
-  // draft of that target, whose acceptance rate this becomes.
+  // draft of that target, where it is the acceptance rate.
   double agreement = 1.0;
   // Tokens the map cycles through; 0 means the whole vocabulary. Give draft and target the smaller
   // of their vocabularies when these differ.
   int64_t map_tokens = 0;
   int num_threads = 0;  // 0: one per core
-  // Not null: the layers' weights are made in this backend's memory, where no host could hold them;
-  // outlives the source.
+  // Not null: the layers' weights are made in this backend's memory, because they may not fit in
+  // the host's; outlives the source.
   ops::Backend* backend = nullptr;
 };
 
-// What a dummy model answers: a value that outlives the weights.
+// The next token of a dummy model for each token: a value that outlives the weights.
 class DummyMap {
  public:
   DummyMap(const DummyOptions& options, int64_t vocab_size);
@@ -39,7 +39,7 @@ class DummyMap {
   int32_t Expected(int32_t token) const;
   // True where the model follows the map of its seed.
   bool Agrees(int32_t token) const;
-  // The token whose random vector stands in that row of the embedding or of the head.
+  // The token whose random vector is that row of the embedding or of the head.
   int64_t VectorOfEmbedding(int64_t token) const;
   int64_t VectorOfHead(int64_t token) const;
 
@@ -72,10 +72,10 @@ class DummySource final : public WeightSource {
   };
   Result<Tensor> Scratch(const Shape& shape, bool on_backend);
   bool MadeOnBackend(const WeightId& id) const;
-  // Fills with random signs and mantissas over several binades, those that suit the kind of values.
-  // The stream is the weight's.
+  // Fills with random signs and mantissas over several binades that suit the kind of values. Each
+  // weight has its own stream.
   void FillRandom(const Tensor& out, uint64_t stream, DummyValues values);
-  // Row i becomes the random vector number row_of(i).
+  // Row i becomes random vector number row_of(i).
   template <typename RowOf>
   void FillVectors(const Tensor& out, RowOf row_of);
   void FillConstant(const Tensor& out, float value);

@@ -87,7 +87,7 @@ TEST(DummyWeights, ADraftAgreesOnTheShareAskedFor) {
   spec.vocab_size = 20000;
   const auto target = Make(spec, {.seed = 1});
   spec.hidden_size = 64;
-  spec.vocab_size = 20480;  // padded otherwise
+  spec.vocab_size = 20480;  // would be padded
   const auto draft = Make(spec, {.seed = 1, .agreement = 0.7, .map_tokens = 20000});
   int agreed = 0;
   for (int32_t token = 0; token < 20000; ++token) {
@@ -135,8 +135,8 @@ TEST(DummyWeights, LayerWeightsUseSignsMantissasAndManyBinades) {
   EXPECT_EQ(CountNonFinite(*tensor), 0);
 }
 
-// As a real model's: a soft-max over scores of hundreds chooses one key and no other.
-TEST(DummyWeights, ScoresAreOfSomeUnits) {
+// As a real model's: a softmax over scores of hundreds chooses one key only.
+TEST(DummyWeights, ScoresHaveOrdinarySize) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     for (const int64_t hidden : {2048, 8192}) {
       ModelSpec spec = SmallSpec(dtype);
@@ -149,7 +149,8 @@ TEST(DummyWeights, ScoresAreOfSomeUnits) {
       const auto source = Make(spec);
       const Tensor query = source->Get({WeightRole::kQuery, 1}).value();
       const Tensor key = source->Get({WeightRole::kKey, 1}).value();
-      // Hidden states after a norm are about 1; a product's deviation is the weights' length.
+      // Hidden states after a norm are about 1, so a product's deviation is the norm of the
+      // weights' row.
       double squares = 0.0;
       for (int64_t dim = 0; dim < kHeadDim; ++dim) {
         squares += SquaredLength(query, dim) * SquaredLength(key, dim);

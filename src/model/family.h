@@ -1,4 +1,4 @@
-// Family: how one kind of model is described by a Hugging Face folder. Data and pure functions; a
+// Family: how a Hugging Face folder describes one kind of model. Data and pure functions; a
 // new family is a file under families/ that fills one of these, and a row in families.cc.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace tandem {
 
 struct Family {
   std::string_view name;                            // "llama"
-  std::span<const std::string_view> architectures;  // what config.json calls it
+  std::span<const std::string_view> architectures;  // as config.json calls it
   Result<ModelSpec> (*spec_from_hf)(const std::string& config_json);
   // Where a folder keeps a tensor of StoredWeights.
   TensorSource (*source)(const ModelSpec& spec, const WeightId& id);

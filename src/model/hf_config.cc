@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-// The context after a kind of scaling that stretches it.
+// The context after linear or dynamic scaling has stretched it.
 int64_t Stretched(const JsonFields& rope, double factor, int64_t max_positions) {
   const double stretched = static_cast<double>(max_positions) * factor;
   if (factor >= 1.0 && stretched <= static_cast<double>(kMaxPositions)) {

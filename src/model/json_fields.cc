@@ -22,7 +22,7 @@ const Json* Find(const void* node, std::string_view key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
-// A value for a message: short, whatever was found.
+// A value for a message: kept short, whatever it is.
 std::string ShortText(const Json& value) {
   constexpr size_t kMaxShown = 60;
   if (value.is_structured()) return value.is_array() ? "a list" : "an object";
@@ -31,7 +31,7 @@ std::string ShortText(const Json& value) {
   return text;
 }
 
-// Whole numbers, also when written as 4096.0.
+// Whole numbers, including those written as 4096.0.
 std::optional<int64_t> AsInt(const Json& value) {
   if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();

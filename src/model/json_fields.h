@@ -1,6 +1,6 @@
-// JsonFields: typed look-ups in a JSON object that somebody else wrote (config.json and its like).
-// The first fault sticks, with the key's full path and what was found, so a reader takes field
-// after field and asks status() once. A cheap handle to shared state; used by one thread.
+// JsonFields: typed look-ups in a JSON object written by someone else (config.json and similar
+// files). The first fault is kept, with the key's full path and the value found, so a reader takes
+// field after field and checks status() once. A cheap handle to shared state; used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ class JsonFields {
   // INVALID_ARGUMENT unless `text` is one JSON object.
   static Result<JsonFields> Parse(std::string_view text);
 
-  // True when the key is there and not null. An absent key and null are the same to every look-up.
+  // True when the key is present and not null. Every look-up treats null like an absent key.
   bool Has(std::string_view key) const;
   std::vector<std::string> Keys() const;
 
-  // Without a fallback the key must be there. After a fault they return the fallback or zero.
+  // Without a fallback the key is required. After a fault these return the fallback or zero.
   int64_t Int(std::string_view key) const;
   int64_t Int(std::string_view key, int64_t fallback) const;
   double Number(std::string_view key) const;

@@ -1,6 +1,6 @@
-// MakeKvPool: a pool for the keys and values of one model, laid out as ops.h says, and the memory
-// it is a view of. The caller owns the memory and keeps it for as long as the pool is used; it is
-// made by the thread that loads.
+// MakeKvPool: a pool for the keys and values of one model, in the layout described in ops.h, and
+// its memory. The caller owns the memory and keeps it while the pool is used; the thread that loads
+// makes it.
 #pragma once
 
 #include <cstdint>

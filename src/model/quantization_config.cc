@@ -21,7 +21,7 @@ void RequireFp8(const JsonFields& scheme) {
   if (scheme.Text("type") != "float") RefuseScheme(scheme, "type");
 }
 
-// How inputs are rounded, by one of config_groups.
+// How inputs are rounded according to one of config_groups.
 Inputs ReadGroup(const JsonFields& group) {
   const auto weights = group.Object("weights");
   if (!weights) {

@@ -1,5 +1,5 @@
 // Reads the object that describes quantized weights, as Hugging Face folders hold it in
-// quantization_config. docs/formats/fp8.md lists what is taken. A pure function.
+// quantization_config. docs/formats/fp8.md lists the accepted forms. A pure function.
 #pragma once
 
 #include "model/json_fields.h"
@@ -7,8 +7,9 @@
 
 namespace tandem {
 
-// Sets the spec's quantization. Whatever is not computed here becomes the fault of `config`, by its
-// key. Which modules were left out ("ignore") is not read: the types of the stored weights tell.
+// Sets the spec's quantization. Anything unsupported is recorded as a fault of `config`, with its
+// key. The list of modules left out ("ignore") is not read: the types of the stored weights show
+// it.
 void ReadQuantization(const JsonFields& config, ModelSpec& spec);
 
 }  // namespace tandem

@@ -11,14 +11,15 @@ double DynamicTheta(const RopeSpec& rope, int64_t head_dim, int64_t max_position
   const RopeScaling& scaling = rope.scaling;
   const auto trained = static_cast<double>(scaling.original_max_positions);
   const auto served = static_cast<double>(max_positions);
-  // A head of two dimensions has the one frequency 1, whatever the base.
+  // A head of two dimensions has the single frequency 1, whatever the base.
   if (served <= trained || head_dim <= 2) return rope.theta;
   const auto dim = static_cast<double>(head_dim);
   const double stretch = scaling.factor * served / trained - (scaling.factor - 1.0);
   return rope.theta * std::pow(stretch, dim / (dim - 2.0));
 }
 
-// Short waves stay, waves longer than the trained context are stretched, those between are blended.
+// Short wavelengths stay, those longer than the trained context are stretched, those between are
+// blended.
 double Llama3Frequency(const RopeScaling& scaling, double frequency) {
   const double wavelength = 2.0 * std::numbers::pi / frequency;
   const auto trained = static_cast<double>(scaling.original_max_positions);

@@ -9,9 +9,9 @@
 
 namespace tandem {
 
-// Angle per position of each pair of dimensions of a head, [head_dim / 2]. `max_positions`: the
-// longest context served. It matters to dynamic scaling alone, whose base is fixed for that length
-// because cached keys keep their angle: up to the original context it is the unscaled one.
+// Angle per position of each pair of dimensions of a head, [head_dim / 2]. `max_positions` is the
+// longest context served. It matters only to dynamic scaling: the base is fixed for that length
+// because cached keys keep their angle, and up to the original context it is the unscaled one.
 std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t head_dim, int64_t max_positions);
 
 // Fills cos and sin, [max_positions, head_dim / 2] fp32 each.

@@ -35,7 +35,7 @@ TEST(Rope, DynamicChangesTheBaseBeyondTheTrainedContext) {
   EXPECT_NEAR(RopeFrequencies(rope, 8, 4096)[1], std::pow(base, -0.25), 1e-15);
 }
 
-// What a config's own context makes of the angles, when all of it is served.
+// The effect of a config's own context on the angles when all of it is served.
 TEST(Rope, DynamicTakesEffectOverTheContextThatAConfigGives) {
   const auto spec = SpecFromHfConfig(
       R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 100, "hidden_size": 64,

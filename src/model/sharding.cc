@@ -73,8 +73,8 @@ Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part) {
       return sharding.embedding_dim == 0 ? Split::kRows : Split::kCols;
     case ShardRule::kHeadColumns:
     case ShardRule::kNeuronColumns:
-      // Their products are summed over the ranks: the bias is added once, whole, and a rank's sum
-      // has all rows, and so all scales.
+      // Their products are summed over the ranks, so the bias is added only once, and a rank's sum
+      // has all rows and therefore all scales.
       return part == WeightPart::kWeight ? Split::kCols : Split::kNone;
     case ShardRule::kHeadRows:
     case ShardRule::kKvHeadRows:

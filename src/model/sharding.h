@@ -1,5 +1,5 @@
-// How weights are shared out over tensor-parallel ranks, as the role table's column says: shapes
-// and first rows of each rank's part. Pure values and functions.
+// How weights are split over tensor-parallel ranks, according to the role table: shapes and first
+// rows of each rank's part. Pure values and functions.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Sharding {
   int64_t embedding_dim = 0;        // along the vocabulary (0) or the hidden size (1)
 };
 
-// The split must come out even: heads, intermediate size and (or replicated) key-value heads.
+// The split must be even: heads, intermediate size and key-value heads (unless replicated).
 Status CheckSharding(const ModelSpec& spec, const Sharding& sharding);
 
 enum class Split : uint8_t { kNone, kRows, kCols };
@@ -23,8 +23,8 @@ Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part);
 
 // Shape of a rank's part.
 Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);
-// First row (or column) of a rank's part in the whole. Key-value heads fewer than ranks are
-// repeated; the head's last rows may lie after the vocabulary and are zero.
+// First row (or column) of a rank's part in the whole. With fewer key-value heads than ranks they
+// are repeated; the head's last rows may lie past the vocabulary and are zero.
 int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightId& id,
                   int64_t rank);
 

@@ -82,7 +82,7 @@ Status CheckIds(const char* field, const std::vector<int32_t>& ids, int64_t voca
 std::vector<int32_t> ToIds(const std::vector<int64_t>& values) {
   std::vector<int32_t> ids;
   for (const int64_t value : values) {
-    // Out of range becomes -1, which ValidateSpec refuses by name.
+    // A number out of range becomes -1, which ValidateSpec refuses with its name.
     ids.push_back(value >= 0 && value <= kMaxVocab ? static_cast<int32_t>(value) : -1);
   }
   return ids;
@@ -150,7 +150,7 @@ nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
           {"mlp", {{"intermediate_size", layer.mlp.intermediate_size}, {"bias", layer.mlp.bias}}}};
 }
 
-// Layers that are alike and follow each other are one entry, with their count.
+// Consecutive equal layers are one entry with their count.
 nlohmann::ordered_json LayersToJson(const std::vector<LayerSpec>& layers) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (size_t i = 0; i < layers.size();) {

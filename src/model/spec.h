@@ -23,7 +23,7 @@ struct RopeScaling {
   double factor = 1.0;
   double low_freq_factor = 1.0;   // llama3
   double high_freq_factor = 4.0;  // llama3
-  // The context before it was stretched. Linear and dynamic scaling stretch it by their factor.
+  // The trained context, before scaling. Linear and dynamic scaling stretch it by the factor.
   int64_t original_max_positions = 0;
   bool operator==(const RopeScaling&) const = default;
 };
@@ -75,7 +75,7 @@ struct ModelSpec {
   DType dtype = DType::kBF16;  // of weights and activations
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
-  int64_t max_positions = 0;  // the longest context that makes sense, after scaling of positions
+  int64_t max_positions = 0;  // the longest useful context, after scaling of positions
   NormSpec norm;
   std::vector<LayerSpec> layers;
   bool tied_head = false;
@@ -85,7 +85,7 @@ struct ModelSpec {
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   const LayerSpec& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
-  // Keys and values of one token over all layers.
+  // Bytes of the keys and values of one token over all layers.
   int64_t KvBytesPerToken(DType kv_dtype) const;
   bool operator==(const ModelSpec&) const = default;
 };

@@ -163,7 +163,7 @@ TEST(HfConfig, ReadsFp8Weights) {
     EXPECT_EQ(WeightParts(spec, WeightRole::kUp, 0).size(), c.inputs == Inputs::kStatic ? 3u : 2u);
     EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
     EXPECT_EQ(NumParameters(spec), NumParameters(plain));
-    // fp32 becomes one byte an element and a scale a row.
+    // Quantizing fp32 gives one byte per element and one scale per row.
     const auto& [attention, mlp] = spec.layers.front();
     const int64_t elements = (attention.qkv_rows() + 64 + 3 * mlp.intermediate_size) * 64;
     const int64_t rows = attention.qkv_rows() + 2 * 64 + 2 * mlp.intermediate_size;
@@ -258,7 +258,7 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
   }
 }
 
-TEST(HfConfig, RefusesWhatIsNoConfig) {
+TEST(HfConfig, RefusesInvalidConfigs) {
   const std::string deep = std::string(1'000'000, '[');
   for (const std::string& text :
        {std::string(), std::string("[]"), std::string("{"), std::string("null"),

@@ -11,15 +11,15 @@
 
 namespace tandem {
 
-// The rows of a fused tensor that make up a weight: row r is the stored row
-// first + r / block * stride + r % block. So [q; k; v] is three maps of one block each, q, k and v
-// of each head (or each group of heads) one below the other have a stride, and alternating gate and
-// up rows have blocks of 1 and a stride of 2.
+// The rows of a fused tensor that make up a weight: row r is the stored row first + r / block *
+// stride + r % block. So [q; k; v] is three maps of one block each; a tensor that stacks q, k and v
+// of each head (or group of heads) has a stride; and alternating gate and up rows have blocks of 1
+// and a stride of 2.
 struct RowMap {
   int64_t first = 0;
   int64_t block = 0;   // 0: the stored tensor is the weight, row by row
-  int64_t stride = 0;  // from the start of a block to the next one's
-  int64_t of = 0;      // rows that the stored tensor has
+  int64_t stride = 0;  // from the start of a block to the start of the next
+  int64_t of = 0;      // number of rows of the stored tensor
 
   bool is_identity() const { return block == 0; }
   int64_t StoredRow(int64_t row) const {

@@ -1,6 +1,5 @@
-// WeightLoader: how blocks get their weights into a backend's memory, and the only place that puts
-// them there: what it counts is what a model takes. Made for one load, used by the thread that
-// loads.
+// WeightLoader: copies the blocks' weights into a backend's memory. It is the only code that does,
+// so its byte count is the size of the model. Made for one load, used by the thread that loads.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,7 @@ namespace tandem {
 
 class WeightLoader {
  public:
-  // `kept`: how quantizable weights are kept, as Backend::PackLinear says.
+  // `kept`: storage type of quantizable weights; see Backend::PackLinear.
   WeightLoader(WeightSource& source, ops::Backend& backend, const QuantScheme& kept)
       : source_(source), backend_(backend), kept_(kept) {}
 

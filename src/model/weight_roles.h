@@ -1,6 +1,6 @@
-// The table of weights: one row for each weight, with everything that readers, loaders, sums of
-// bytes, sharding, dummies and checkpoints must know of it. They loop over the rows, so a new
-// weight is a new row and the block that uses it. Data and pure functions.
+// The table of weights: one row per weight, with everything that readers, loaders, byte counts,
+// sharding, dummies and checkpoints must know about it. They loop over the rows, so a new weight is
+// a new row and the block that uses it. Data and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ enum class WeightRole : uint8_t {
   kHead,
 };
 
-// What may be stored of a weight.
+// The stored parts of a weight.
 enum class WeightPart : uint8_t {
   kWeight,
   kBias,
@@ -49,13 +49,13 @@ struct WeightId {
   auto operator<=>(const WeightId&) const = default;
 };
 
-// Products that share their inputs are packed one below the other and computed as one.
+// Products that share their inputs are stacked by rows and computed as one.
 enum class WeightPack : uint8_t { kNone, kQkv, kAttentionOut, kGateUp, kDown, kHead };
 
-// What a product multiplies. One calibrated scale serves all products of a group.
+// The input of a product. One calibrated scale serves all products of a group.
 enum class InputGroup : uint8_t { kNone, kAttention, kAttentionOut, kMlp, kMlpOut, kHead };
 
-// What tensor-parallel ranks share out, and along which side of the weight.
+// How a weight is split over tensor-parallel ranks, and along which side.
 enum class ShardRule : uint8_t {
   kWhole,           // every rank has all of it
   kHeadRows,        // rows, by query heads
@@ -64,18 +64,18 @@ enum class ShardRule : uint8_t {
   kNeuronRows,      // rows, evenly
   kNeuronColumns,   // columns, evenly; the products are summed over the ranks
   kVocabularyRows,  // rows, rounded up: the last rank's are padded
-  kEmbedding,       // as the Sharding asks: whole, or split along either side
+  kEmbedding,       // according to Sharding: whole, or split along either side
 };
 
-// What a dummy model fills the weight with; see dummy_weights.h.
+// Values of the weight in a dummy model; see dummy_weights.h.
 enum class DummyValues : uint8_t {
   kEmbedding,   // rows of the token map
   kHead,        // rows of the token map, each moved on by one step
   kOnes,        // a norm that changes nothing
-  kLayerNorm,   // a norm ahead of a layer's products: ones, but tiny in float16
+  kLayerNorm,   // a norm before a layer's products: ones, but tiny in float16
   kProduct,     // random
-  kScores,      // random, such that scores of attention are of some units
-  kToResidual,  // random, such that what is added to the residual is only noise
+  kScores,      // random, of a size that gives attention scores of a few units
+  kToResidual,  // random, so small that the sum added to the residual is only noise
 };
 
 struct WeightRow {
@@ -85,30 +85,30 @@ struct WeightRow {
   WeightRole role = WeightRole::kEmbedding;
   bool per_layer = true;
   // Names without the suffix of the part; a layer's weights have the layer's prefix before them.
-  std::string_view hf_name;             // where a family's own source does not say otherwise
-  std::string_view trtllm_name;         // weights of one name are fused, one below the other
+  std::string_view hf_name;             // used unless the family names another source
+  std::string_view trtllm_name;         // weights with the same name are fused, stacked by rows
   Size rows = nullptr;                  // output features, or elements of a vector
   Size columns = nullptr;               // input features; null for a vector
   Test present = nullptr;               // null: always
   Test bias = nullptr;                  // null: never
-  WeightPack pack = WeightPack::kNone;  // kNone: kept as it is stored
+  WeightPack pack = WeightPack::kNone;  // kNone: stored as it is
   InputGroup input = InputGroup::kNone;
-  // The weight before it (a norm or a product) that can take over a scale of this one's inputs,
-  // channel by channel, so that SmoothQuant and AWQ need no other graph.
+  // The weight before this one (a norm or a product) that can take over a per-channel scale of this
+  // one's inputs, so that SmoothQuant and AWQ need no other graph.
   std::optional<WeightRole> absorber = std::nullopt;
   ShardRule shard = ShardRule::kWhole;
   bool quantizable = false;
   DummyValues dummy = DummyValues::kProduct;
 };
 
-// Every role once, in the order of WeightRole. The rows of a layer stand together.
+// Every role once, in the order of WeightRole. The rows of a layer are contiguous.
 std::span<const WeightRow> WeightRows();
 const WeightRow& RowOf(WeightRole role);
 
-// Every tensor that a file of this model holds, in the order of a forward pass: a head that is tied
-// to the embedding is none.
+// Every tensor that a file of this model holds, in the order of a forward pass. A head tied to the
+// embedding has none.
 std::vector<WeightId> StoredWeights(const ModelSpec& spec);
-// The one of them that holds a tensor: of a tied head, the embedding.
+// The stored tensor that holds a tensor: for a tied head, the embedding.
 WeightId StoredId(const ModelSpec& spec, const WeightId& id);
 
 // [rows, columns] of a matrix, [size] of a vector, [rows] of a bias or of scales, [1] of an input
@@ -116,21 +116,22 @@ WeightId StoredId(const ModelSpec& spec, const WeightId& id);
 Shape WeightShape(const ModelSpec& spec, const WeightId& id);
 // The spec's type or, where weights are quantized, that of an element; scales are fp32.
 DType WeightDType(const ModelSpec& spec, const WeightId& id);
-// The parts that the spec gives this weight, itself first; none where the layer has no such weight.
+// The parts of this weight according to the spec, itself first; none if the layer has no such
+// weight.
 std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int64_t layer);
 bool HasBias(const ModelSpec& spec, WeightRole role, int64_t layer);
 // How the weight is stored.
 QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 
-// The roles that are packed into one product, in their order; empty where the layer has none. A
-// tied head packs the embedding.
+// The roles that are packed into one product, in order; empty if the layer has none. With a tied
+// head the embedding is packed.
 std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t layer);
-// The weight that can take over a scale of this one's inputs, where it has as many outputs.
+// The weight that can take over a scale of this one's inputs, if it has as many outputs.
 std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 
-// Elements of weights and biases.
+// Number of elements of weights and biases.
 int64_t NumParameters(const ModelSpec& spec);
-// Bytes read in one decode step of a model kept as it is stored, the embedding look-up not counted.
+// Bytes read in one decode step of a model stored as it is, without the embedding look-up.
 int64_t StepWeightBytes(const ModelSpec& spec);
 
 }  // namespace tandem

@@ -42,7 +42,7 @@ TEST(WeightRoles, ProductsOfOnePackShareTheirInputs) {
   }
 }
 
-TEST(WeightRoles, AProducerOfAsManyOutputsAbsorbsAScaleOfTheInputs) {
+TEST(WeightRoles, AProducerWithAsManyOutputsTakesOverAnInputScale) {
   ModelSpec spec = Spec();
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kKey, 0), WeightRole::kInputNorm);
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kGate, 0), WeightRole::kPostNorm);

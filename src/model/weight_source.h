@@ -14,13 +14,15 @@ class WeightSource {
   virtual ~WeightSource() = default;
   virtual const ModelSpec& spec() const = 0;
   // One of StoredWeights (or a tied head, which is the embedding), of WeightShape and WeightDType
-  // and aligned for it; a view that lives until Release() or the end of the source. The source
-  // checked what is stored, scales to be positive numbers. NOT_FOUND names the file and the missing
+  // and aligned for it; a view that lives until Release() or the end of the source. The source has
+  // checked the stored data; scales are positive numbers. NOT_FOUND names the file and the missing
   // tensor.
   virtual Result<Tensor> Get(const WeightId& id) = 0;
-  // The tensors got so far are done with: a source that had to convert or merge frees its copies.
+  // The caller is done with the tensors read so far: a source that converted or merged frees its
+  // copies.
   virtual void Release() {}
-  // Called when all is loaded: a source with checksums checks what Get did not read.
+  // Called when everything is loaded: a source with checksums then checks the parts that Get did
+  // not read.
   virtual Status Finish() { return {}; }
 };
 

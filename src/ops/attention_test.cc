@@ -1,5 +1,5 @@
-// QkvRopeStore, PagedAttention and CopyBlock on every backend: against a double-precision reference
-// over ragged batches, and bit for bit against other cuts of the same work.
+// QkvRopeStore, PagedAttention and CopyBlock on every backend: compared with a double-precision
+// reference over ragged batches, and bit for bit with other divisions of the same work.
 #include <algorithm>
 #include <cmath>
 
@@ -54,7 +54,7 @@ class AttentionTest : public OpTest {
   }
   int64_t Width() const { return (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim; }
 
-  // The qkv row of (seq, position), the same whatever batch it is in.
+  // The qkv row of (seq, position), the same in every batch.
   std::vector<float> QkvRow(int32_t seq, int32_t position) const {
     std::mt19937 rng(static_cast<uint32_t>(seq * 100003 + position));
     std::normal_distribution<float> normal(0.0f, 1.5f);
@@ -221,7 +221,7 @@ TEST_P(AttentionInvarianceTest, RowDoesNotDependOnChunkingOrNeighbours) {
   }
 }
 
-// The largest score comes late, and by far: what was summed before must lose its weight.
+// The largest score comes late and is much larger: earlier sums must lose their weight.
 TEST_P(AttentionTest, ScoresFarApartMatchReference) {
   const AttentionShape shape{4, 2, 64, 16};
   const int32_t length = 150, rows = 8;
@@ -248,7 +248,7 @@ TEST_P(AttentionTest, RejectedDraftsLeaveNoTrace) {
   MakePool({4, 2, 32, 16}, 2);
   Step({{0, 20, 20}});
   const std::vector<std::byte> clean = Step({{0, 21, 1}});
-  // A verification of 5 wrote positions 20..24; all but the first are rolled back and computed
+  // A verification of 5 wrote positions 20..24; all except the first are rolled back and computed
   // again.
   Step({{0, 25, 5}});
   EXPECT_EQ(Step({{0, 21, 1}}), clean);

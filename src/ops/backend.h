@@ -15,7 +15,7 @@
 
 namespace tandem::ops {
 
-// Work that was enqueued once, kept so that it can be enqueued again at the price of one launch.
+// Work that was enqueued once and recorded, so that enqueuing it again costs one launch.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -25,7 +25,7 @@ class Graph {
 struct LinearPart {
   Tensor weight;      // [rows, cols]
   Tensor bias = {};   // [rows]; empty: zeros
-  Tensor scale = {};  // fp8 weights: what an element is multiplied with, [rows] or [1] fp32
+  Tensor scale = {};  // fp8 weights: factors of the elements, [rows] or [1] fp32
 };
 
 class Backend {
@@ -35,7 +35,7 @@ class Backend {
   // "cpu avx512_bf16, 2 threads"
   virtual std::string Describe() const = 0;
   virtual Device device() const = 0;
-  // Another thread than the one that made the backend calls this before it uses it.
+  // A thread other than the one that made the backend calls this before using it.
   virtual void BindThread() const {}
   virtual Ops& ops() = 0;
   virtual RoundOps& round() = 0;
@@ -44,64 +44,65 @@ class Backend {
   virtual Result<Buffer> Allocate(size_t bytes) = 0;
   virtual void CopyToDevice(void* to, const void* from, size_t bytes) = 0;
   virtual void CopyToHost(void* to, const void* from, size_t bytes) = 0;
-  // Bytes of the words' row from its start; `out` lies in the backend's memory.
+  // Bytes of the random words from the row's start; `out` lies in the backend's memory.
   virtual void FillRandom(const Tensor& out, const RandomWords& words) = 0;
   // Memory that may still be taken without pushing others out. Any thread, bound or not.
   virtual int64_t FreeBytes() const = 0;
 
-  // The backend's stream: the ops and the calls below run in the order they were enqueued. A
-  // backend that has finished when a call returns (the CPU) needs none of this, and the defaults
-  // serve it.
+  // The backend's stream: the ops and the calls below run in the order in which they are enqueued.
+  // A backend that has finished when a call returns (the CPU) needs none of this; the defaults are
+  // right for it.
   //
   // Ops and copies return nothing. A device that fails (lost, or refusing memory) keeps its first
-  // failure: every WaitFor and Synchronize from then on returns it, and what was computed since is
-  // worth nothing. UNAVAILABLE, or RESOURCE_EXHAUSTED for memory; the message says what failed.
+  // failure: from then on every WaitFor and Synchronize returns it, and results computed since are
+  // void. UNAVAILABLE, or RESOURCE_EXHAUSTED for memory; the message says what failed.
 
-  // Host memory that the device reads and writes by itself: what the asynchronous copies want.
+  // Host memory that the device can read and write directly, as the asynchronous copies need it.
   virtual Result<Buffer> AllocatePinned(size_t bytes) { return Allocate(bytes); }
-  // `from` (`to`) is pinned and stays untouched until the copy has run.
+  // `from` (`to`) is pinned and must not be touched until the copy has run.
   virtual void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) {
     CopyToDevice(to, from, bytes);
   }
   virtual void EnqueueCopyToHost(void* to, const void* from, size_t bytes) {
     CopyToHost(to, from, bytes);
   }
-  // Marks the end of what has been enqueued so far; the mark is one of kNumMarks, used in turn.
+  // Marks the end of the work enqueued so far; there are kNumMarks marks, used in turn.
   virtual void Mark(int /*mark*/) {}
-  // Returns when what stood before the mark has run, or the device has failed.
+  // Returns when the work before the mark has run, or when the device has failed.
   virtual Status WaitFor(int /*mark*/) { return {}; }
-  // Returns when everything has run, or the device has failed.
+  // Returns when all work has run, or when the device has failed.
   virtual Status Synchronize() { return {}; }
-  // Seconds of the device between two marks that have both been waited for; 0 where the backend
-  // does not time them.
+  // Device time in seconds between two marks that have both been waited for; 0 if the backend does
+  // not measure it.
   virtual double SecondsBetween(int /*from*/, int /*to*/) { return 0.0; }
   static constexpr int kNumMarks = 16;
 
-  // Records what `enqueue` enqueues (it does not run) instead of enqueuing it. Null where the
-  // backend records nothing or has no memory for it: the caller then enqueues it each time.
+  // Records the work that `enqueue` enqueues, without running it. Null if the backend does not
+  // record or has no memory for the recording: the caller then enqueues the work each time.
   virtual std::unique_ptr<Graph> Capture(const std::function<void()>& /*enqueue*/) { return {}; }
   virtual void Launch(const Graph& /*graph*/) {}
 
-  // Packs the rows of `parts` (of one width and one dtype) one below the other, kept as `stored`:
-  // the parts' own type, or kF8E4M3: each row rounded with a scale that makes its largest value the
-  // type's; or, of fp8 parts, what KeptFp8 says. UNIMPLEMENTED names a type that the backend does
-  // not compute with.
+  // Packs the rows of `parts` (of one width and one dtype), stacked, as `stored`: either the parts'
+  // own type; or kF8E4M3, where each row is rounded with a scale that maps its maximum to the
+  // type's maximum; or, for fp8 parts, the type that KeptFp8 returns. UNIMPLEMENTED names a type
+  // that the backend does not compute with.
   virtual Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) = 0;
-  // What weights that are fp8 already are kept as beside activations of this type: fp8, or that
-  // type (an element times its scale, rounded) where the backend does not compute with fp8.
+  // Type in which already-fp8 weights are stored when activations have this type: fp8, or the
+  // activations' type (an element times its scale, rounded) if the backend does not compute with
+  // fp8.
   virtual DType KeptFp8(DType activations) const = 0;
   // Bytes PackLinear will take (weights and scales), for the memory plan.
   virtual int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const = 0;
 
-  // What the machine can do at most, measured: bytes/s of a read stream over all threads, and
-  // multiply-adds (as 2 operations)/s of the matrix path used for `dtype`. Takes about a second. 0
-  // where there is no memory to measure with.
+  // The machine's measured limits: bytes per second of a read stream over all threads, and
+  // multiply-adds (counted as 2 operations) per second of the matrix path used for `dtype`. Takes
+  // about a second. 0 if there is no memory for the measurement.
   virtual double MeasureReadBandwidth() = 0;
   virtual double MeasureMatrixPeak(DType dtype) = 0;
 };
 
 struct CpuOptions {
-  int num_threads = 0;  // 0: one a core
+  int num_threads = 0;  // 0: one per core
   bool pin_threads = true;
   std::string isa = "auto";  // auto (chosen by a short measurement), scalar, avx2, avx512, amx
 };
@@ -113,11 +114,11 @@ std::vector<std::string> SupportedCpuIsas();
 
 struct CudaOptions {
   int device = 0;
-  // A row's result depends on that row alone, as on the CPU: one arithmetic for every number of
-  // rows, at the price of the faster ones.
+  // A row's result depends on that row alone, as on the CPU: the same arithmetic for every number
+  // of rows, at the cost of the faster variants.
   bool batch_invariant = false;
-  // 10 * major + minor; 80: do nothing that older GPUs would have to do in another way, so that
-  // tests can run those ways. 0: the device's own.
+  // 10 * major + minor; 80 uses only what that generation has, so that tests can run the code for
+  // older GPUs. 0: the device's own.
   int max_compute_capability = 0;
 };
 

@@ -1,4 +1,4 @@
-// What a backend says when its GPU fails. A program of its own: the GPU is lost to the process.
+// A backend's errors when its GPU fails. A separate program, because the process loses the GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,14 +40,14 @@ TEST_F(CudaFailureTest, AKernelThatFailsIsWhatEveryLaterWaitReturns) {
   const Buffer rows = backend_->Allocate(64).value();
   backend_->Mark(0);
   EXPECT_TRUE(backend_->WaitFor(0).ok());
-  // Rows of a table that is not there.
+  // Rows of a table that does not exist.
   const Tensor nowhere{nullptr, DType::kBF16, {16, 64}, backend_->device()};
   backend_->ops().GatherRows(nowhere, rows.As<int32_t>(), memory.View(DType::kBF16, {16, 64}));
   backend_->Mark(1);
   const Status failure = backend_->WaitFor(1);
   EXPECT_EQ(failure.code(), Code::kUnavailable);
   EXPECT_THAT(failure.message(), HasSubstr("illegal memory access"));
-  // What is enqueued now fails as well, and the first failure is what is told.
+  // Work enqueued now fails as well, and the first failure is reported.
   backend_->ops().GatherRows(nowhere, rows.As<int32_t>(), memory.View(DType::kBF16, {16, 64}));
   int32_t value = 0;
   backend_->CopyToHost(&value, rows.data(), sizeof(value));

@@ -1,5 +1,5 @@
-// Linear on every backend: against a double-precision reference, and bit for bit against itself
-// with other row counts; weights kept in fp8 where a backend has them.
+// Linear on every backend: compared with a double-precision reference, and bit for bit with other
+// row counts; with weights stored in fp8 if a backend supports them.
 #include <algorithm>
 #include <cmath>
 
@@ -53,7 +53,7 @@ class LinearTest : public OpTest {
         ASSERT_EQ(std::memcmp(some.data(), all.data(), static_cast<size_t>(rows) * row_bytes), 0)
             << rows << " rows";
       }
-      // One row alone, taken from anywhere.
+      // A single row, taken from anywhere.
       for (const int64_t row : {5, 63, 511, 514}) {
         const std::vector<std::byte> alone = Run(x.RowRange(row, 1), weight, out_dtype);
         ASSERT_EQ(
@@ -136,7 +136,7 @@ TEST_P(LinearTest, PartsLieOneBelowTheOther) {
   ExpectNear(Doubles(out.tensor), expected, 1e-5, 8.0);
 }
 
-TEST_P(LinearTest, PackedBytesAreWhatThePlanSays) {
+TEST_P(LinearTest, PackedBytesMatchThePlan) {
   for (const int64_t rows : {1, 16, 33}) {
     for (const int64_t cols : {1, 31, 64}) {
       const OwnedTensor w = Random({rows, cols}, dtype(), 12);
@@ -160,7 +160,7 @@ TEST_P(LinearTest, NaNStaysInItsRow) {
   for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isnan(result[i]), i / 24 == 7) << i;
 }
 
-// A backend may fuse them; the bits stay.
+// A backend may fuse them; the bits must be the same.
 TEST_P(LinearTest, GatedMlpIsItsPartsBitForBit) {
   for (const LinearShape& shape :
        {LinearShape{1, 64, 36}, LinearShape{7, 1040, 136}, LinearShape{16, 96, 24},
@@ -201,7 +201,7 @@ class LinearFp8Test : public LinearTest {
     backend().CopyToHost(scales.data(), weight.scales.data(), weight.scales.bytes());
     return scales;
   }
-  // The weights as they are kept, [rows, cols].
+  // The weights as stored, [rows, cols].
   std::vector<double> Kept(const LinearWeight& weight) {
     const std::vector<std::byte> bytes = ReadBuffer(weight.data);
     const std::vector<float> scales = Scales(weight);
@@ -219,8 +219,8 @@ class LinearFp8Test : public LinearTest {
     return backend().PackLinear({{{weight, bias}}}, DType::kF8E4M3).value();
   }
 
-  // The product against the weights as they are kept. Many rows may have been rounded to fp8 too,
-  // to 3 bits of mantissa: 2.5 % a term, of either sign.
+  // The product with the weights as stored. Many rows may have been rounded to fp8 too, to 3 bits
+  // of mantissa: 2.5 % per term, with either sign.
   void ExpectProduct(const Tensor& x, const LinearWeight& weight, DType out_dtype) {
     const OwnedTensor out = Poisoned({x.dim(0), weight.rows}, out_dtype);
     ops().Linear(x, weight, out.tensor);
@@ -291,7 +291,7 @@ TEST_P(LinearFp8Test, MatchesReference) {
   }
 }
 
-// Where activations are rounded, by the given scale: so narrow a one clamps a third of them.
+// If activations are rounded, then by the given scale: one this small clamps a third of them.
 TEST_P(LinearFp8Test, TakesACalibratedRangeOfActivations) {
   constexpr float kScale = 0x1p-9f;  // exact in every type
   const OwnedTensor x = Random({64, 256}, dtype(), 23);
@@ -312,7 +312,7 @@ TEST_P(LinearFp8Test, TakesACalibratedRangeOfActivations) {
   for (size_t i = 0; i < actual.size(); ++i) squares += std::pow(actual[i] - wide[i], 2);
   const bool rounds = std::sqrt(squares / static_cast<double>(actual.size())) > 1.0;
   EXPECT_FALSE(rounds && GetParam().batch_invariant);
-  // The matrix unit's sums of fp8 products keep 13 bits or so.
+  // The matrix unit's sums of fp8 products keep about 13 bits.
   ExpectNear(actual, rounds ? Reference(rounded.tensor, Kept(weight), {}) : wide,
              Rounding(dtype()) + 1e-3, 16.0);
 }
@@ -333,7 +333,7 @@ TEST_P(LinearFp8Test, AddsTheBias) {
   }
 }
 
-TEST_P(LinearFp8Test, KeepsWhatIsFp8Already) {
+TEST_P(LinearFp8Test, KeepsFp8Weights) {
   const OwnedTensor w = Random({40, 48}, dtype(), 27);
   const LinearWeight weight = Rounded(w.tensor);
   const Tensor bytes = weight.data.View(DType::kF8E4M3, {40, 48});
@@ -415,7 +415,7 @@ TEST_P(LinearFp8Test, NaNStaysInItsRow) {
   }
 }
 
-// What an op enqueues can be recorded and enqueued again.
+// Work enqueued by an op can be recorded and enqueued again.
 TEST_P(LinearFp8Test, ACapturedProductIsTheSame) {
   for (const int64_t rows : {1, 16, 64}) {
     const OwnedTensor x = Random({rows, 256}, dtype(), 32);
@@ -433,7 +433,7 @@ TEST_P(LinearFp8Test, ACapturedProductIsTheSame) {
   }
 }
 
-// Weights in fp8 are kept on a GPU.
+// Weights in fp8 are stored only on a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LinearFp8Test);
 INSTANTIATE_TEST_SUITE_P(Backends, LinearFp8Test, ::testing::ValuesIn(OnCuda(AllBackendCases())),
                          CaseName);

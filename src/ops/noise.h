@@ -1,6 +1,7 @@
-// The noise of sampling, whole and in parts, for kernels that compute it for many tokens: a key per
-// (stream, seed, choice, position), a 32-bit hash per token, and floats made of the hash. Integer
-// mixing and basic IEEE operations only, so a GPU computes the same bits. Pure functions.
+// The noise of sampling, as a whole and in parts, for kernels that compute it for many tokens: a
+// key per (stream, seed, choice, position), a 32-bit hash per token, and floats made from the hash.
+// Integer mixing and basic IEEE operations only, so that a GPU computes the same bits. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +10,11 @@
 
 namespace tandem::ops {
 
-// What a number is drawn for. Streams of one key are independent.
+// The purpose of a number. Streams of one key are independent.
 enum class NoiseStream : uint32_t {
   kToken = 0,     // the Gumbel noise of a draw, shared by draft and target
   kAccept = 1,    // ratio mode's acceptance test
-  kResidual = 2,  // ratio mode's draw behind the accepted drafts: the draft's own draw at that
+  kResidual = 2,  // ratio mode's draw after the accepted drafts: the draft's own draw at that
                   // position used kToken, so it must not be used again there
 };
 
@@ -65,9 +66,9 @@ template <typename U>
 
 constexpr float kMaxGumbel = 22.9f;
 
-// At least GumbelFromBits(bits), and seldom 0.15 more where that is above 2, for a few cheap
-// operations: -log(-log(1 - v)) < -log v, and the bits of a float are a lower bound of its
-// logarithm. Template over a float type and its unsigned integers.
+// An upper bound of GumbelFromBits(bits), seldom more than 0.15 too large where that is above 2,
+// for a few cheap operations: -log(-log(1 - v)) < -log v, and the bits of a float are a lower bound
+// of its logarithm. Template over a float type and its unsigned integers.
 template <typename F, typename U>
 [[gnu::always_inline]] TANDEM_HOST_DEVICE inline F GumbelBound(U bits) {
   using B = FloatBits<F>;

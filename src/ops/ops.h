@@ -1,6 +1,6 @@
-// Ops: the functions of a forward pass and of sampling, stream-ordered, behind one interface for
-// every backend. They never allocate, synchronize or read configuration. All pointers and tensors
-// lie in the backend's memory. Called by one thread at a time (the executor's).
+// Ops: one interface for every backend to the functions of a forward pass and of sampling, which
+// run in stream order. They never allocate, synchronize or read configuration. All pointers and
+// tensors are in the backend's memory. Called by one thread at a time (the executor's).
 //
 // Batch invariance (CPU always; GPU by option): a row's result depends on that row alone, never on
 // how many rows there are, how a prompt was chunked or which neighbours it has.
@@ -19,11 +19,11 @@ namespace tandem::ops {
 struct LinearWeight {
   Buffer data;
   Buffer bias;  // [rows] fp32; empty without one
-  // fp8: what each output's sum is multiplied with, [rows] fp32; empty otherwise.
+  // fp8: the factor of each output's sum, [rows] fp32; empty otherwise.
   Buffer scales;
-  // With activations of a calibrated range: what x is divided by before it is rounded to fp8; 0:
-  // every row of x by its own largest value. Rounded where that pays: many rows of x by weights in
-  // fp8 on a GPU that multiplies them; else x stays as it is.
+  // With a calibrated range of activations: the divisor of x before it is rounded to fp8. 0 means
+  // each row of x is scaled by its own maximum. x is rounded only where that is faster: many rows
+  // of x by weights in fp8 on a GPU that multiplies fp8; otherwise x stays unchanged.
   float input_scale = 0.0f;
   DType dtype = DType::kF32;
   int64_t rows = 0;  // output features
@@ -114,26 +114,26 @@ class Ops {
                         const LinearWeight& down_weight, const Tensor& gate_up,
                         const Tensor& activated, const Tensor& out);
 
-  // out[i] = x[rows[i]], or x[0] where x has no such row. out: [num_out, cols]
+  // out[i] = x[rows[i]], or x[0] if x has no such row. out: [num_out, cols]
   virtual void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) = 0;
 
   // Copies `tokens` leading tokens of block `from` to block `to`, all layers and heads.
   virtual void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) = 0;
 
-  // Called ahead of the first Sample or VerifyAndAccept, so that they allocate nothing: no call
-  // will have more rows at once or a larger vocabulary.
+  // Call before the first Sample or VerifyAndAccept, so that these allocate nothing: no call will
+  // have more rows at once or a larger vocabulary.
   virtual void ReserveSampling(int32_t /*max_rows*/, int64_t /*vocab*/) {}
 
-  // Draws one token a row: out[i] belongs to rows[i]. A draw is the arg-max of filtered
+  // Draws one token per row: out[i] belongs to rows[i]. A draw is the arg-max of filtered
   // log-probability + GumbelNoise at position history.num_tokens + num_ahead; a greedy row needs no
-  // noise. The rows, what they point to and `out` lie in backend memory, so the host knows only an
-  // upper bound of their number: an inert row (null logits) gets token -1.
+  // noise. The rows, the data they point to and `out` are in backend memory, so the host knows only
+  // an upper bound of their number: an inert row (null logits) gets token -1.
   virtual void Sample(std::span<const SampleRow> rows, int64_t vocab,
                       std::span<SampledToken> out) = 0;
 
-  // Ratio acceptance (arXiv 2302.01318), one row a sequence: accepts drafts while u < p/q, else
-  // draws from max(p - q, 0); a bonus token from the last row when all held. The rows lie in
-  // backend memory; an inert one (null slot) is passed over.
+  // Ratio acceptance (arXiv 2302.01318), one row per sequence: accepts drafts while u < p/q, else
+  // draws from max(p - q, 0); a bonus token from the last row if all were accepted. The rows are in
+  // backend memory; an inert one (null slot) is skipped.
   virtual void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) = 0;
 };
 

@@ -19,7 +19,7 @@ struct Range {
   int32_t rows = 0;
 };
 
-// By how much a batch's counts exceed what is in it, as a captured graph's do.
+// The excess of a batch's counts over its contents, as in a captured graph.
 struct Slack {
   int32_t rows = 0;
   int32_t seqs = 0;
@@ -81,7 +81,7 @@ class PagedAttentionTest : public OpTest {
   OwnedBatch MakeBatch(const std::vector<Range>& ranges, const Slack& slack);
   // Attends the ranges; returns the output rows.
   std::vector<std::byte> Attend(const std::vector<Range>& ranges, const Slack& slack = {});
-  // Compares what Attend returned last with sums in double precision.
+  // Compares the latest result of Attend with sums in double precision.
   void ExpectReference(const std::vector<Range>& ranges);
   void ExpectMixesMatchReference();
 
@@ -156,7 +156,7 @@ OwnedBatch PagedAttentionTest::MakeBatch(const std::vector<Range>& ranges, const
     table.insert(table.end(), tables_.begin() + range.seq * kMaxBlocks,
                  tables_.begin() + (range.seq + 1) * kMaxBlocks);
   }
-  // Nothing that stands behind the real counts may be used as an address.
+  // Nothing past the real counts may be used as an address.
   constexpr int32_t kNowhere = 1 << 28;
   for (int32_t i = 0; i < slack.rows; ++i) {
     positions.push_back(kNowhere);
@@ -190,7 +190,7 @@ std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& rang
   const int64_t rows = batch.view.num_rows;
   std::vector<float> values(static_cast<size_t>(rows * Width()), 0.0f);
   if (contents_ == Contents::kRandom) {
-    // A row's query depends on its sequence and position alone.
+    // A row's query depends only on its sequence and position.
     auto value = values.begin();
     for (const Range& range : ranges) {
       for (int32_t p = range.context - range.rows; p < range.context; ++p) {
@@ -241,12 +241,12 @@ void PagedAttentionTest::ExpectReference(const std::vector<Range>& ranges) {
   if (contents_ == Contents::kCounting) {
     ExpectNear(actual, expected, 1.01 * Rounding(dtype()) + 1e-5, 1e-3);
   } else {
-    // Weights are rounded to the activations' type where they meet the values.
+    // Weights are rounded to the activations' type before they multiply the values.
     ExpectNear(actual, expected, 2 * Rounding(dtype()) + 1e-5, 0.5);
   }
 }
 
-// Prompts, later chunks of prompts, decode steps and verifications over contexts short and long.
+// Prompts, later chunks of prompts, decode steps and verifications over short and long contexts.
 const std::vector<Range> kMixed = {{0, 2100, 1}, {1, 700, 2},  {2, 33, 5},   {3, 1030, 16},
                                    {4, 17, 17},  {5, 300, 64}, {6, 200, 130}};
 const std::vector<Range> kVerifications = {{0, 2100, 5}, {1, 3, 1}, {2, 512, 16}, {3, 1025, 2}};
@@ -316,7 +316,7 @@ TEST_P(PagedAttentionTest, CountsMayBeUpperBounds) {
 
 class PagedAttentionInvarianceTest : public PagedAttentionTest {};
 
-// The kernels for few rows, for some and for many, and any cut of the keys, give the same bits.
+// The kernels for few, some and many rows, and any division of the keys, give the same bits.
 TEST_P(PagedAttentionInvarianceTest, RowDoesNotDependOnWhatServesIt) {
   std::vector<DType> elements = {dtype()};
   if (backend().device().kind == Device::Kind::kCuda) elements.push_back(DType::kF8E4M3);
@@ -410,7 +410,7 @@ TEST_P(QkvRopeStoreFp8Test, Fp8PoolHoldsRoundedAndSaturatedValues) {
     const std::vector<std::byte> stored = Bytes(pool_.data);
     const auto expect = [&](int64_t element, double expected) {
       const double bounded = std::clamp(expected, -448.0, 448.0);
-      // Half of the last of three bits, or of a step of 2^-9; and what fp32 may change.
+      // Half of the last of three mantissa bits, or of a step of 2^-9; plus the error of fp32.
       const double half_step = std::max(std::abs(bounded) * 0x1p-4, 0x1p-10);
       ASSERT_NEAR(Fp8Value(stored[static_cast<size_t>(element)]), bounded, half_step + 1e-4);
     };
@@ -437,7 +437,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, QkvRopeStoreTest, ::testing::ValuesIn(AllBack
                          CaseName);
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionInvarianceTest,
                          ::testing::ValuesIn(Invariant(AllBackendCases())), CaseName);
-// Pools in fp8 lie on a GPU.
+// Only a GPU has pools in fp8.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PagedAttentionFp8Test);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(QkvRopeStoreFp8Test);
 INSTANTIATE_TEST_SUITE_P(Backends, PagedAttentionFp8Test,

@@ -1,6 +1,6 @@
-// exp and log out of basic IEEE operations alone, in one fixed order, so that every compiler and
-// device that does not contract a*b+c computes the same bits (libm's differ between versions). A
-// .cu file that calls them is compiled with --fmad=false.
+// exp and log from basic IEEE operations only, in one fixed order, so that every compiler and
+// device that does not contract a*b+c computes the same bits (libm's results differ between
+// versions). A .cu file that calls them is compiled with --fmad=false.
 // Templates over a float or a vector of floats: a lane of the vector version equals the scalar
 // version. Everything is forced inline, so that a file compiled for a newer instruction set leaves
 // no copy for others to call.
@@ -56,8 +56,8 @@ template <typename F>
 [[gnu::always_inline]] TANDEM_HOST_DEVICE inline F PortableLog(F x) {
   using B = FloatBits<F>;
   using I = typename B::Int;
-  // The mantissa in [sqrt(1/2), sqrt(2)): subtracting sqrt(1/2)'s bits moves the exponent's edge
-  // there.
+  // The mantissa in [sqrt(1/2), sqrt(2)): subtracting sqrt(1/2)'s bits moves the boundary between
+  // exponents there.
   const I offset = B::ToBits(x) - 0x3f3504f3;
   const I exponent = offset >> 23;
   const F mantissa = B::FromBits((offset & 0x007fffff) + 0x3f3504f3);

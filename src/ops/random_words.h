@@ -1,5 +1,5 @@
-// RandomWords: an endless row of 64-bit words that any thread can begin anywhere: word i is a
-// function of the key and i. What dummy weights are made of, on every backend alike.
+// RandomWords: an endless sequence of 64-bit words that any thread can start anywhere: word i is a
+// function of the key and i. Dummy weights are made from it, on every backend.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,13 @@ constexpr uint64_t ScrambleBits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Distance between the counters of one row: odd, its bits well spread (2^64 / golden ratio).
+// Distance between the counters of one sequence: odd, its bits well spread (2^64 / golden ratio).
 constexpr uint64_t kCounterStep = 0x9e3779b97f4a7c15u;
 
 struct RandomWords {
   uint64_t key = 0;
-  // How bits become numbers of a type: those kept stay random, those set pin the rest.
+  // How random bits become numbers of a type: the bits in `keep` stay random, those in `set` are
+  // fixed.
   uint64_t keep = ~uint64_t{0};
   uint64_t set = 0;
 
@@ -31,7 +32,7 @@ struct RandomWords {
   }
 };
 
-// `bytes` bytes of the words from number `first` on, in host memory.
+// `bytes` bytes of the words from word `first` on, in host memory.
 inline void FillBytes(std::byte* out, const RandomWords& words, uint64_t first, int64_t bytes) {
   int64_t at = 0;
   for (; at + 8 <= bytes; at += 8) {

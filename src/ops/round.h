@@ -1,8 +1,8 @@
-// RoundOps: what a round does between the models' passes, where the state of the sequences lies in
-// backend memory: it turns a plan into rows, drawn tokens into drafts, and what was verified into
-// lengths. Every function enqueues its work and returns; the host knows upper bounds of the counts
-// and never reads one back. Owned by the backend; called by the executor's thread. Allocates
-// nothing, never waits, so that it can be captured.
+// RoundOps: the part of a round between the models' passes, with the state of the sequences in
+// backend memory: it turns a plan into rows, drawn tokens into drafts, and verification results
+// into lengths. Every function enqueues its work and returns; the host knows upper bounds of the
+// counts and never reads one back. Owned by the backend; called by the executor's thread. Allocates
+// nothing and never waits, so that it can be captured.
 //
 // A step enqueues ApplyPlan; then, where sequences draft, LookUpDrafts, LayDraftRows and for each
 // draft a pass of the draft model, LayDraftSamples, Ops::Sample and KeepDrafts; then LayTargetRows,
@@ -25,15 +25,15 @@ struct SlotRecord {
   // Constant while the sequence holds its slot.
   int32_t prompt_tokens = 0;
   int32_t max_length = 0;
-  int32_t counted = 0;  // its counts are kept
+  int32_t counted = 0;  // 1 if the slot counts tokens
   // Advanced by the rounds.
   int32_t known = 0;  // tokens: prompt, then output
   int32_t computed[2] = {0, 0};
   int32_t num_blocks = 0;
   int32_t ended = 1;  // emitted an end id, reached its longest length, faulted, or empty
   int32_t fault = kFaultNone;
-  // Of the round at hand: drafts after the known tokens, and how far the draft's cache reaches with
-  // them.
+  // Of the current round: drafts after the known tokens, and the draft model's computed length
+  // including them.
   int32_t num_drafts = 0;
   int32_t draft_reach = 0;
 };
@@ -54,8 +54,8 @@ struct SlotArrays {
   SlotSampling* draft_sampling = nullptr;  // [max_slots] the same without log-probabilities
 };
 
-// What a slot starts with. In backend memory, followed by [record.known] tokens and [num_values]
-// values of its lists, which go to `lists` (the sampling record points there).
+// The initial contents of a slot. In backend memory, followed by [record.known] tokens and
+// [num_values] values of its lists, which go to `lists` (the sampling record points there).
 struct SlotPatch {
   int32_t slot = 0;
   int32_t num_values = 0;
@@ -74,12 +74,12 @@ struct RoundItem {
   int32_t first_new_block = 0;
   int32_t num_new_blocks = 0;
   int32_t constrained = 0;     // its rows are drawn under masks
-  int32_t first_prob_row = 0;  // ratio mode: where the distributions of its drafts stand
+  int32_t first_prob_row = 0;  // ratio mode: first row of its drafts' distributions
 };
 
 // The masks of a constrained item, made when its drafts are known: row i of the rows that it draws
-// from has mask first + i. The rows from `count` on follow a draft that ends the output or breaks
-// the constraint, so their draws are never taken and need no mask; or no token may be drawn there.
+// from has mask first + i. Rows from `count` on have no mask: they follow a draft that ends the
+// output or violates the constraint, so their draws are never used; or no token may be drawn there.
 struct ItemMasks {
   int32_t first = 0;
   int32_t count = 0;
@@ -103,10 +103,10 @@ struct RowRange {
   int32_t wanted = 0;  // a drafting sequence: drafts it wants in all
 };
 
-// The rows of one model's pass: what a BatchView points to, where they come from, and what is drawn
-// from their logits.
+// The rows of one model's pass: the arrays of a BatchView, the ranges that the rows come from, and
+// the draws from their logits.
 struct PassArrays {
-  int64_t vocab = 0;               // a token the model has no embedding of is replaced by token 0
+  int64_t vocab = 0;               // a token outside the model's vocabulary is replaced by token 0
   int32_t* tokens = nullptr;       // [max_rows]
   int32_t* positions = nullptr;    // [max_rows]
   int32_t* row_seq = nullptr;      // [max_rows]
@@ -119,8 +119,8 @@ struct PassArrays {
   SampledToken* drawn = nullptr;   // [max_logits]
 };
 
-// What a sequence's step gave, at its place in the plan; its tokens are the target pass's drawn
-// ones from first_token on.
+// The result of a sequence's step, at the sequence's place in the plan; its tokens are the target
+// pass's draws from first_token on.
 struct RoundResult {
   int32_t slot = 0;
   int32_t proposed = 0;
@@ -132,7 +132,7 @@ struct RoundResult {
   int32_t fault = kFaultNone;
 };
 
-// Not zero: the plan and the state do not fit together, a defect; the results are void from then
+// Not zero: the plan and the state contradict each other, a defect; the results are void from then
 // on.
 struct RoundStatus {
   int32_t broken = 0;
@@ -144,8 +144,7 @@ enum RoundBroken : int32_t {
   kBrokenLag = 8,      // the draft lags more than the plan's bound
 };
 
-// All that a round works on. Plain pointers into backend memory, constant once made: graphs hold
-// copies.
+// All data of a round. Plain pointers into backend memory, constant once made: graphs hold copies.
 struct Round {
   SlotArrays slots;
   // The step's plan.
@@ -174,8 +173,8 @@ struct Round {
   RoundResult* results = nullptr;  // [max_slots]
 };
 
-// Upper bounds of one pass; what lies between the real counts and these is made inert: rows with
-// row_seq -1 and token 0, empty sequences, logits of row 0, sample rows without logits.
+// Upper bounds of one pass. Entries between the real counts and these bounds are made inert: rows
+// with row_seq -1 and token 0, empty sequences, logits of row 0, sample rows without logits.
 struct PassBounds {
   int32_t num_rows = 0;
   int32_t num_seqs = 0;
@@ -192,17 +191,17 @@ class RoundOps {
 
   // Appends the plan's new blocks and forgets the drafts of the round before.
   virtual void ApplyPlan(const Round& round, int32_t max_items) = 0;
-  // Drafts from the sequences' own history: the longest run of the last tokens, at most
-  // lookup_ngram long, that stood earlier (the latest such place) is followed as it was then. A run
-  // of one token counts only where lookup_ngram is 1.
+  // Drafts from the sequences' own history: finds the longest run of the last tokens, at most
+  // lookup_ngram long, that occurs earlier (of several, the latest) and proposes the tokens that
+  // followed it. A run of one token counts only if lookup_ngram is 1.
   virtual void LookUpDrafts(const Round& round, int32_t max_items) = 0;
-  // The draft model's first pass: what it has yet to compute of each sequence that drafts or
-  // catches up.
+  // The draft model's first pass: the tokens that it has yet to compute of each sequence that
+  // drafts or catches up.
   virtual void LayDraftRows(const Round& round, const PassBounds& bounds) = 0;
   // logits: [num_logits, draft vocab], stride in elements.
   virtual void LayDraftSamples(const Round& round, const PassBounds& bounds, const float* logits,
                                int64_t stride) = 0;
-  // Takes the drawn tokens as drafts and lays one row of each sequence that wants another.
+  // Takes the drawn tokens as drafts and adds one row for each sequence that wants another.
   virtual void KeepDrafts(const Round& round, const PassBounds& bounds) = 0;
   // The target's pass: the planned known tokens and the drafts; sequence s is item s of the plan.
   virtual void LayTargetRows(const Round& round, const PassBounds& bounds) = 0;
@@ -211,8 +210,8 @@ class RoundOps {
                                 const float* logits) = 0;
   // Ratio mode: the sequences with drafts.
   virtual void LayVerifyRows(const Round& round, const PassBounds& bounds) = 0;
-  // Ratio mode: sample rows anew, for the log-probabilities of the tokens that were chosen; they
-  // are drawn into `chosen`.
+  // Ratio mode: fills the sample rows again, to get the log-probabilities of the chosen tokens;
+  // results go to `chosen`.
   virtual void LayChosenRows(const Round& round, const PassBounds& bounds) = 0;
   // Emits tokens, moves lengths, keeps counts, writes the results.
   virtual void Accept(const Round& round, const PassBounds& bounds, const float* logits) = 0;

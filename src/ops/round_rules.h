@@ -1,7 +1,7 @@
 // The rules of a round for one sequence: plain functions on plain structs, one source for the CPU
-// and the GPU. They read and write the slot's own state and never another's, so that sequences go
-// to any threads; what spans sequences (where rows stand in a pass) comes in as a number. Used by
-// the backends' RoundOps; the runtime knows kRoundLag and IsEnd from here.
+// and the GPU. They read and write only the slot's own state, so that sequences can go to any
+// thread; values that depend on several sequences (the position of rows in a pass) are passed in as
+// numbers. Used by the backends' RoundOps; the runtime uses kRoundLag and IsEnd from here.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace tandem::ops::rules {
 
-// After a round that drafted the draft model lags one token, or two when all of its drafts held.
+// After a round that drafted, the draft model lags one token, or two if all of its drafts were
+// accepted.
 constexpr int32_t kRoundLag = 2;
 
 TANDEM_HOST_DEVICE inline int32_t Smaller(int32_t a, int32_t b) { return a < b ? a : b; }
@@ -47,7 +48,7 @@ TANDEM_HOST_DEVICE inline SlotHistory HistoryOf(const SlotArrays& slots, int32_t
 
 // ---- The start of a slot ----
 
-// All of a patch but its tokens, lists and counts.
+// Everything in a patch except its tokens, lists and counts.
 TANDEM_HOST_DEVICE inline void StartRecords(const SlotArrays& slots, const SlotPatch& patch) {
   slots.records[patch.slot] = patch.record;
   slots.sampling[patch.slot] = patch.sampling;
@@ -57,7 +58,7 @@ TANDEM_HOST_DEVICE inline void StartRecords(const SlotArrays& slots, const SlotP
 
 // ---- The start of a round ----
 
-// Room for the item's new blocks: where they go in the slot's table, null when there is none.
+// Room for the item's new blocks: their place in the slot's table, null if there is none.
 TANDEM_HOST_DEVICE inline int32_t* AppendBlocks(const SlotArrays& slots, const RoundItem& item) {
   SlotRecord& record = slots.records[item.slot];
   if (record.num_blocks + item.num_new_blocks > slots.max_blocks) return nullptr;
@@ -73,15 +74,15 @@ TANDEM_HOST_DEVICE inline void ForgetDrafts(SlotRecord& record) {
 
 // ---- Drafts ----
 
-// The plan knows the length as an interval; here it is exact, and the last token needs no draft.
+// The plan knows the length as an interval; here it is exact. The last token needs no draft.
 TANDEM_HOST_DEVICE inline int32_t DraftsWanted(const SlotRecord& record, const RoundItem& item) {
   if (record.ended != 0) return 0;
   const int32_t room = record.max_length - record.known - 1;
   return room < 0 ? 0 : Smaller(room, item.num_drafts);
 }
 
-// How many of the tokens before `end` equal the last ones, up to max_ngram: what stood at `end` is
-// what followed them.
+// The number of tokens before `end` that equal the last ones, at most max_ngram: the token at `end`
+// followed them.
 TANDEM_HOST_DEVICE inline int32_t MatchLength(const int32_t* tokens, int32_t size, int32_t end,
                                               int32_t max_ngram) {
   int32_t length = 0;
@@ -91,10 +92,10 @@ TANDEM_HOST_DEVICE inline int32_t MatchLength(const int32_t* tokens, int32_t siz
   }
   return length;
 }
-// The best of the places first, first - stride, first - 2 * stride ... to go on from: the longest
-// match, of equal ones the latest. Its length, then in the lower 32 bits the place, so that the
+// The best match among the places first, first - stride, first - 2 * stride ...: the longest, and
+// of equal ones the latest. Returns its length, with the place in the lower 32 bits, so that the
 // larger number is the better match; 0 when nothing matches. A run shorter than two tokens counts
-// only when one is all that is asked for.
+// only if max_ngram is 1.
 TANDEM_HOST_DEVICE inline uint64_t BestMatch(const int32_t* tokens, int32_t size, int32_t first,
                                              int32_t stride, int32_t max_ngram) {
   uint64_t best = 0;
@@ -111,8 +112,8 @@ TANDEM_HOST_DEVICE inline int32_t PlaceOf(uint64_t match) {
   return static_cast<int32_t>(match & 0xffffffffu);
 }
 
-// Takes the drafts that follow position `end`; at an end id they stop, because nothing holds after
-// it.
+// Takes the tokens from position `end` on as drafts; stops at an end id, because nothing after it
+// can be accepted.
 TANDEM_HOST_DEVICE inline void TakeLookedUp(const SlotArrays& slots, int32_t slot, int32_t end,
                                             int32_t wanted) {
   SlotRecord& record = slots.records[slot];
@@ -126,8 +127,8 @@ TANDEM_HOST_DEVICE inline void TakeLookedUp(const SlotArrays& slots, int32_t slo
   }
 }
 
-// The draft model's range: all that it has yet to compute where it drafts, else a catch-up. Empty
-// (no rows) for a sequence that has ended, was looked up or needs nothing.
+// The draft model's range: all tokens that it has yet to compute if it drafts, else a catch-up.
+// Empty (no rows) for a sequence that has ended, has lookup drafts or needs nothing.
 TANDEM_HOST_DEVICE inline RowRange DraftRange(SlotRecord& record, const RoundItem& item,
                                               int32_t* broken) {
   RowRange range;
@@ -147,8 +148,8 @@ TANDEM_HOST_DEVICE inline RowRange DraftRange(SlotRecord& record, const RoundIte
   return range;
 }
 
-// Takes the token that a drafting sequence has drawn. Its next range in the pass: one row, or none
-// when it has its drafts; none for a sequence that drew nothing.
+// Takes the token that a drafting sequence has drawn. Returns its next range in the pass: one row,
+// or none when it has its drafts; none for a sequence that drew nothing.
 TANDEM_HOST_DEVICE inline RowRange KeepDraft(const Round& round, RowRange range) {
   const bool drew = range.num_logits > 0;
   range.num_rows = 0;
@@ -157,8 +158,8 @@ TANDEM_HOST_DEVICE inline RowRange KeepDraft(const Round& round, RowRange range)
   SlotRecord& record = round.slots.records[range.slot];
   const int32_t token = round.draft.drawn[range.first_logits].token;
   const bool end = IsEnd(round.slots.draft_sampling[range.slot], token);
-  // In token match the target's own draw is emitted, so an end need not be verified. The ratio rule
-  // has to judge every token that was drawn.
+  // In token match the target's own draw is emitted, so an end id need not be verified. The ratio
+  // rule has to judge every drawn token.
   if (!end || round.ratio) DraftsOf(round.slots, range.slot)[record.num_drafts++] = token;
   if (end || record.num_drafts >= range.wanted) return range;
   range.start = record.draft_reach++;
@@ -184,7 +185,7 @@ TANDEM_HOST_DEVICE inline RowRange TargetRange(SlotRecord& record, const RoundIt
   return range;
 }
 
-// Where a range stands in its pass. A range that does not fit into the bounds becomes empty.
+// The position of a range in its pass. A range that exceeds the bounds becomes empty.
 TANDEM_HOST_DEVICE inline void Place(int32_t first_row, int32_t first_logits,
                                      const PassBounds& bounds, RowRange& range, int32_t* broken) {
   range.first_row = first_row;
@@ -250,8 +251,9 @@ TANDEM_HOST_DEVICE inline bool ByRatio(const Round& round, const RowRange& range
   return round.ratio && range.num_logits > 1;
 }
 
-// Ends the range at a row that may draw no token: a fault where that is the first; after drafts it
-// is met again as the first row of a later step, if they hold.
+// Ends the range at a row where no token may be drawn. If that is the first row it is a fault;
+// after drafts the same row comes again as the first row of a later step, if the drafts are
+// accepted.
 TANDEM_HOST_DEVICE inline void CheckMasks(const Round& round, RowRange& range) {
   if (range.num_logits == 0 || round.items[range.item].constrained == 0) return;
   const ItemMasks& masks = round.item_masks[range.item];
@@ -292,8 +294,7 @@ TANDEM_HOST_DEVICE inline VerifyRow VerifyOf(const Round& round, const RowRange&
   return row;
 }
 
-// Makes the sample row of row i one for the token that the ratio rule chose; inert where it chose
-// none.
+// Makes row i a sample row for the token that the ratio rule chose; inert if it chose none.
 TANDEM_HOST_DEVICE inline void GiveChosen(const Round& round, const RowRange& range, int32_t i) {
   SampleRow& row = round.target.samples[range.first_logits + i];
   row.probs = nullptr;
@@ -307,7 +308,8 @@ TANDEM_HOST_DEVICE inline void GiveChosen(const Round& round, const RowRange& ra
 
 // ---- The end of a round ----
 
-// Appends a token to the sequence; false when it was the last one. logits: those it was drawn from.
+// Appends a token to the sequence; false if it was the last one. logits: those the token was drawn
+// from.
 TANDEM_HOST_DEVICE inline bool Emit(const SlotArrays& slots, int32_t slot, int32_t token,
                                     const float* logits) {
   constexpr float kLargest = 3.402823466e+38f;
@@ -325,7 +327,7 @@ TANDEM_HOST_DEVICE inline bool Emit(const SlotArrays& slots, int32_t slot, int32
   return !end;
 }
 
-// Emits what held and the token after it. logits: [num_logits, vocab] of the pass.
+// Emits the accepted drafts and the token after them. logits: [num_logits, vocab] of the pass.
 TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const RowRange& range,
                                                    const float* logits) {
   const SlotArrays& slots = round.slots;

@@ -1,4 +1,4 @@
-// A round's look-ups, on every backend, and what is broken.
+// A round's look-ups on every backend, and faulty plans.
 #include "ops/testing/round_test.h"
 
 namespace tandem::ops {
@@ -30,7 +30,7 @@ TEST_P(RoundTest, LooksUpTheLongestAndLatestRunThatStoodEarlier) {
     for (int32_t index = 0; index < num_slots(); ++index) {
       const Slot& slot = At(index);
       const std::vector<int32_t>& tokens = slot.tokens;
-      // The longest suffix that stood earlier, the latest such place.
+      // The longest suffix that occurs earlier, at the latest such place.
       std::vector<int32_t> expected;
       const int32_t wanted = std::min(plan_[static_cast<size_t>(index)].num_drafts,
                                       slot.max_length - slot.known() - 1);

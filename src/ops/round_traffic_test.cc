@@ -1,6 +1,6 @@
-// What a round does between the passes, on every backend, against a plain account of the same
+// The part of a round between the passes, on every backend, compared with a plain model of the same
 // sequences: random traffic of prompts, drafts and draws with room to spare in the bounds, more
-// sequences than a block of threads, and the ratio rule's rows.
+// sequences than a block has threads, and the ratio rule's rows.
 #include <limits>
 
 #include "ops/testing/round_test.h"
@@ -8,7 +8,7 @@
 namespace tandem::ops {
 namespace {
 
-// What a sequence of a pass should be.
+// The expected state of a sequence of a pass.
 struct Seq {
   int32_t item = 0;
   int32_t slot = 0;
@@ -209,7 +209,7 @@ class RoundTrafficTest : public RoundTest {
     return seqs;
   }
 
-  // Some draws find no token allowed, some logits that are no numbers.
+  // Some draws find no token allowed, some logits are not numbers.
   void RunTarget() {
     const std::vector<Seq> before = TargetSeqs();
     const PassBounds bounds = Bounds(before, max_logits_);
@@ -321,7 +321,7 @@ class RoundTrafficTest : public RoundTest {
   }
 
   void ExpectResults(const std::vector<Seq>& seqs, const std::vector<int32_t>& first) {
-    // What was drawn, before Accept replaces what the ratio rule chose.
+    // The drawn tokens, before Accept replaces those chosen by the ratio rule.
     const std::vector<SampledToken> drawn(arena_->Host(round_.target.drawn),
                                           arena_->Host(round_.target.drawn) + max_logits_);
     arena_->Pull();

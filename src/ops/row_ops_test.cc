@@ -1,5 +1,5 @@
-// The ops that work row by row, on every backend, against double-precision references:
-// normalisation, activation, look-up, the gated MLP.
+// The ops that work row by row, on every backend, compared with double-precision references:
+// normalization, activation, look-up, the gated MLP.
 #include <cmath>
 
 #include "ops/testing/op_test.h"

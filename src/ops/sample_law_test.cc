@@ -1,6 +1,6 @@
 // The laws of drawing, on every backend: Sample follows the filtered softmax, and both acceptance
-// modes leave the target's law as it is. Each exactness test has a biased twin that must fail it,
-// so that it is known to see.
+// modes preserve the target's law. Each exactness test has a biased variant that must fail it, to
+// prove that the test can detect a bias.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ struct Process {
   }
 };
 
-// The law of the next `length` tokens behind the prompt, from the definition. Cell: digits in base
+// The law of the next `length` tokens after the prompt, from the definition. Cell: digits in base
 // vocab.
 std::vector<double> JointLaw(const Process& process, int vocab, int length) {
   std::vector<double> law = {1.0};
@@ -80,8 +80,8 @@ enum class Rule {
   kRefuseMasked,  // biased: drops a drawn draft that the target's mask forbids, and what follows it
 };
 
-// Speculative sequences of many seeds, which go through their rounds side by side, so that a device
-// gets all their rows at once.
+// Speculative sequences of many seeds, whose rounds run together, so that a device gets all their
+// rows at once.
 class Speculation {
  public:
   Speculation(Backend& backend, const Process& draft, const Process& target, int vocab,
@@ -125,10 +125,10 @@ class Speculation {
   struct Sequence {
     uint64_t seed = 0;
     std::vector<int32_t> output;
-    std::vector<int32_t> drafts;   // of the round at hand
+    std::vector<int32_t> drafts;   // of the current round
     std::vector<int32_t> targets;  // the target's own draws
   };
-  // A row of a process behind some tokens, and its slot but for the seed: few contexts come up,
+  // A row of a process after some tokens, and its slot except the seed: only few contexts occur,
   // again and again.
   struct ContextRow {
     SampleRow row;
@@ -152,7 +152,7 @@ class Speculation {
     return context;
   }
 
-  // Rows gathered for one draw, with slots of their own.
+  // Rows collected for one draw, with their slots.
   struct Draws {
     std::vector<SampleRow> rows;
     std::vector<SlotSampling> slots;
@@ -175,7 +175,7 @@ class Speculation {
 
   void Round(const std::vector<Sequence*>& active) {
     memory_.Rewind(0);
-    const size_t rows = num_drafts_ + 1;  // of the target, a sequence
+    const size_t rows = num_drafts_ + 1;  // of the target, per sequence
     float* draft_probs = memory_.Room<float>(active.size() * num_drafts_ * vocab_);
     float* target_probs = memory_.Room<float>(active.size() * rows * vocab_);
     memory_.Upload();
@@ -399,7 +399,7 @@ TEST_P(SampleLawTest, RatioModeHoldsForOtherSeeds) {
 }
 
 TEST_P(SampleLawTest, TokenMatchModeLeavesTheTargetsJointLaw) {
-  // Its tokens are the target's own draws, whose law for each option is tested by itself.
+  // Its tokens are the target's own draws, whose law is tested separately for each option.
   const std::vector<JointCase> cases = JointCases();
   EXPECT_LT(JointZ(cases.front(), Rule::kTokenMatch, 2'000'000), kAgrees);
   EXPECT_LT(JointZ(cases.back(), Rule::kTokenMatch, 2'000'000), kAgrees);
@@ -488,8 +488,7 @@ TEST_P(SampleLawTest, DrawsFollowTheSoftmaxAlongPositionsAndChoices) {
   EXPECT_LT(ChiSquareZ(counts, law), kAgrees);
 }
 
-// Why token-match mode is worth having: with shared noise draft and target mostly pick the same
-// token.
+// The reason for token-match mode: with shared noise draft and target mostly pick the same token.
 TEST_P(SampleLawTest, SharedNoiseAcceptsNearlyAsOftenAsTheRatioRule) {
   constexpr int kTokens = 50;
   constexpr int kPairs = 20'000;

@@ -1,6 +1,5 @@
-// The rules of sampling that every backend follows to the bit: what a row's context is, which
-// filters it has, and the arithmetic of one logit. Pure functions of the row, for the CPU and the
-// GPU.
+// The rules of sampling that every backend follows to the bit: a row's context, its filters, and
+// the arithmetic of one logit. Pure functions of the row, for CPU and GPU.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,7 @@ struct ScoreMap {
   float floor = kMinScore;
 };
 
-// The tokens before the row's draw: the history, then the drafts ahead of it.
+// The tokens before the row's draw: the history, then the row's drafts.
 class SampleContext {
  public:
   TANDEM_HOST_DEVICE explicit SampleContext(const SampleRow& row) : row_(row) {}
@@ -61,7 +60,7 @@ TANDEM_HOST_DEVICE inline bool BansEndIds(const SampleRow& row) {
   return row.slot->num_end_ids > 0 && SampleContext(row).num_output() < row.slot->params.min_tokens;
 }
 
-// False when the raw logits can be drawn from as they are.
+// False if the raw logits can be drawn from as they are.
 TANDEM_HOST_DEVICE inline bool ChangesLogits(const SampleRow& row) {
   const SlotSampling& slot = *row.slot;
   return row.allowed != nullptr || HasPenalty(slot.params) ||
@@ -82,8 +81,8 @@ TANDEM_HOST_DEVICE inline bool IsAllowed(const uint32_t* allowed, int64_t token)
   return allowed == nullptr || (allowed[token / 32] >> (token % 32) & 1u) != 0;
 }
 
-// top_p so many output tokens behind the last reset. Multiplied out rather than raised to a power,
-// so that every device computes the same bits.
+// top_p after this many output tokens since the last reset. Multiplied out rather than raised to a
+// power, so that every device computes the same bits.
 TANDEM_HOST_DEVICE inline float DecayedTopP(const SamplingParams& params, int32_t since_reset) {
   float top_p = params.top_p;
   for (int32_t i = 0; i < since_reset; ++i) {

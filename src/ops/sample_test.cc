@@ -37,8 +37,7 @@ std::vector<int32_t> RandomTokens(Random& random, int count, int64_t vocab) {
   return tokens;
 }
 
-// A row over `vocab` tokens with a history of few distinct tokens, so that n-grams and bans come
-// about.
+// A row over `vocab` tokens with a history of few distinct tokens, so that n-grams and bans occur.
 OwnedRow RandomRow(Random& random, int64_t vocab) {
   OwnedRow row;
   std::normal_distribution<float> normal(0.0f, Uniform(random, 0.3f, 5.0f));
@@ -118,7 +117,7 @@ const Option kOptions[] = {
 
 class SampleTest : public ::testing::TestWithParam<SamplingBackend> {
  protected:
-  // The row alone; what it was drawn from comes back in `probs`.
+  // The row alone; the distribution it was drawn from is returned in `probs`.
   SampledToken Draw(const OwnedRow& row, std::vector<float>* probs = nullptr) {
     memory_.Rewind(0);
     SampleRow placed = row.Place(memory_);
@@ -128,8 +127,8 @@ class SampleTest : public ::testing::TestWithParam<SamplingBackend> {
     return out;
   }
 
-  // `border`: how many tokens at the border of a nucleus may come or go, where thousands of light
-  // ones follow each other more closely than sums in float tell apart.
+  // `border`: how many tokens at the border of a nucleus may differ: thousands of light tokens can
+  // lie closer together than sums in float can distinguish.
   void ExpectLikeReference(const OwnedRow& row, const std::string& what, double border = 0.0) {
     const ReferenceDraw expected = ReferenceSample(row);
     double lightest = 1.0;
@@ -140,7 +139,7 @@ class SampleTest : public ::testing::TestWithParam<SamplingBackend> {
     const SampledToken with_probs = Draw(row, &probs);
     const SampledToken alone = Draw(row);
     ASSERT_EQ(with_probs.token, alone.token) << what;
-    if (expected.token < 0) return;  // nothing may be drawn: tested by itself
+    if (expected.token < 0) return;  // nothing may be drawn: tested separately
     ASSERT_EQ(alone.token, expected.token) << what;
     for (size_t i = 0; i < probs.size(); ++i) {
       const double moved = border * lightest;
@@ -218,7 +217,7 @@ TEST_P(SampleTest, EqualLogitsGiveTheLowestTokenWhenGreedy) {
   EXPECT_EQ(Draw(row).token, 777);
 }
 
-TEST_P(SampleTest, ARowAloneIsTheRowInABatch) {
+TEST_P(SampleTest, ARowGivesTheSameResultAloneAndInABatch) {
   Random random(4);
   constexpr int64_t kVocab = 9001;
   std::vector<OwnedRow> rows;
@@ -244,7 +243,7 @@ TEST_P(SampleTest, ARowAloneIsTheRowInABatch) {
   }
 }
 
-// A backend may have room for some of them at a time.
+// A backend may have room for only some of them at a time.
 TEST_P(SampleTest, ManyRowsOfALargeVocabulary) {
   Random random(15);
   OwnedRow row = RandomRow(random, 262'144);
@@ -276,7 +275,7 @@ TEST_P(SampleTest, InertRowsGetNoToken) {
   for (const size_t inert : {0, 1, 3, 4}) EXPECT_EQ(drawn[inert].token, -1);
 }
 
-// What makes verification exact: drafts ahead of a row act as if they had been committed.
+// The basis of exact verification: drafts ahead of a row act as if they had been committed.
 TEST_P(SampleTest, DraftsAheadActLikeHistoryBitForBit) {
   Random random(5);
   for (int i = 0; i < 1000; ++i) {
@@ -530,14 +529,14 @@ TEST_P(SampleTest, VerificationFollowsTheRatioRule) {
       row.target_probs = memory_.Put(p);
       rows.push_back(row);
       expected.push_back(ReferenceVerify(slot.params.seed, i, vocab, draft, q, p));
-      rows.emplace_back();  // an inert one
+      rows.emplace_back();  // an inert row
       expected.emplace_back();
     }
     const std::vector<SamplingMemory::Verified> verified = memory_.Verify(rows, vocab);
     for (size_t i = 0; i < rows.size(); i += 2) {
       ASSERT_EQ(verified[i].accepted, expected[i].accepted) << vocab << ' ' << i;
       ASSERT_EQ(verified[i].next, expected[i].next) << vocab << ' ' << i;
-      ASSERT_EQ(verified[i + 1].next, -1);  // left as it was
+      ASSERT_EQ(verified[i + 1].next, -1);  // unchanged
     }
   }
 }

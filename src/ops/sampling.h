@@ -23,7 +23,7 @@ struct SlotSampling {
   int32_t num_bans = 0;
 };
 
-// A slot's history: what plain decoding has seen so far. Device-resident, written by Sample's
+// A slot's history: the tokens plain decoding has seen so far. Device-resident, written by Sample's
 // caller.
 struct SlotHistory {
   const int32_t* tokens = nullptr;  // [num_tokens]: prompt, then output
@@ -44,8 +44,8 @@ struct SampleRow {
   // The distribution the draw was made from, after every filter; null when not wanted. Greedy rows
   // get a one at the arg-max.
   float* probs = nullptr;  // [vocab]
-  // Not negative: no draw, this is the token (ratio acceptance chose it) whose log-probs are
-  // wanted.
+  // Not negative: no draw; this token was chosen by ratio acceptance and only its log-probabilities
+  // are wanted.
   int32_t given = -1;
 };
 
@@ -57,7 +57,7 @@ struct VerifyRow {
   int32_t num_draft = 0;
   const float* draft_probs = nullptr;  // [num_draft, vocab]
   float* target_probs = nullptr;       // [num_draft + 1, vocab] after every filter; then scratch
-  int32_t* accepted = nullptr;         // set to how many drafts held
+  int32_t* accepted = nullptr;         // set to the number of accepted drafts
   int32_t* next = nullptr;             // set to the token after them
 };
 

@@ -1,6 +1,6 @@
-// What speculation emits follows the target's law: the joint distribution of k + 2 tokens, counted
-// over many seeds, against the exact one, in both modes of acceptance; and how often drafts hold in
-// each.
+// The output of speculation follows the target's law: the joint distribution of k + 2 tokens,
+// counted over many seeds, is compared with the exact one in both acceptance modes; the acceptance
+// rates of the modes are compared too.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Options, AcceptanceLawTest,
 
 class BiasedRuleTest : public testing::TestWithParam<LawModels> {};
 
-TEST_P(BiasedRuleTest, IsFoundOut) {
+TEST_P(BiasedRuleTest, IsDetected) {
   if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   TestSetup setup = LawSetup(GetParam());
   setup.options.ratio_acceptance = true;

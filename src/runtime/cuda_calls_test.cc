@@ -1,11 +1,12 @@
-// Steps on a GPU allocate nothing and wait for nothing but the mark of a step before: the calls of
-// the CUDA runtime are counted over some hundred steps with drafts, once every graph is recorded.
+// Steps on a GPU allocate nothing and wait only for the mark of an earlier step: the calls of the
+// CUDA runtime are counted over some hundred steps with drafts, once every graph is recorded.
 //
-// The linker leads what the backend calls through the wrappers here (--wrap; the runtime is linked
-// in, so that no call goes another way), and tools/check_cuda_calls.py sees to it that the backend
-// calls nothing that could allocate or wait and is not wrapped. cuBLASLt has a runtime of its own:
-// its workspace is ours, and its products are recorded into graphs, which refuse what waits. On the
-// host operator new is counted, on every thread; what the driver takes by malloc is its own.
+// The linker redirects the backend's calls to the wrappers here (--wrap; the runtime is linked
+// statically, so that every call passes through them), and tools/check_cuda_calls.py checks that
+// the backend calls no unwrapped function that could allocate or wait. cuBLASLt has its own
+// runtime: its workspace is ours, and its products are recorded into graphs, which refuse waiting
+// calls. On the host operator new is counted on every thread; the driver's own use of malloc is
+// not.
 #include <cuda_runtime_api.h>
 #include <execinfo.h>
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ namespace {
 
 struct Calls {
   std::atomic<int64_t> host_allocations{0};
-  std::atomic<int64_t> allocations{0};  // of device and pinned memory, and what gives it back
+  std::atomic<int64_t> allocations{0};  // of device and pinned memory, and the calls that free it
   std::atomic<int64_t> made{0};         // streams, events, graphs
   std::atomic<int64_t> synchronizations{0};
   std::atomic<int64_t> mark_waits{0};
@@ -31,7 +32,7 @@ struct Calls {
 };
 Calls calls;
 
-// Where the first operator new since the counts began came from, to be told when there was one.
+// Where the first operator new since counting began was called, to be reported.
 struct FirstAllocation {
   void* frames[32];
   int depth = 0;
@@ -115,11 +116,11 @@ namespace tandem {
 namespace {
 
 constexpr int kSteps = 500;
-// Steps without a new graph or product after which there are no more to come, and steps to get
-// there.
+// Number of steps without a new graph or product after which no more are expected, and the most
+// steps to get there.
 constexpr int kQuietSteps = 100;
 constexpr int kMostWarmUpSteps = 600;
-// The sequences outlast them even when every draft holds.
+// The sequences are long enough even when every draft is accepted.
 static_assert((kMostWarmUpSteps + kSteps) * 5 < kSteadyTokens);
 
 struct CudaCase {
@@ -137,7 +138,7 @@ std::vector<CudaCase> CudaCases() {
 
 class CudaCallsTest : public testing::TestWithParam<CudaCase> {
  protected:
-  // Until no graph is recorded and no way of a product looked up any more.
+  // Runs until no more graphs are recorded and no more algorithms are looked up.
   static void WarmUp(Engine& engine, Event& event) {
     int quiet = 0;
     for (int i = 0; i < kMostWarmUpSteps && quiet < kQuietSteps; ++i) {
@@ -158,7 +159,7 @@ TEST_P(CudaCallsTest, SteadyStepsAllocateNothingAndWaitForMarksAlone) {
   const auto engine = MakeSteadyEngine(options, *backend, clock);
   Event event;
   WarmUp(*engine, event);
-  // What is counted is counted: all of these have happened by now.
+  // Checks the counters: all of these calls have been made by now.
   for (const auto* count :
        {&calls.host_allocations, &calls.allocations, &calls.made, &calls.synchronizations,
         &calls.mark_waits, &calls.copies, &calls.graph_launches}) {

@@ -1,5 +1,5 @@
-// The embedded pair through the engine: what its draft is worth in each mode of acceptance, and
-// that it changes no token.
+// The embedded pair through the engine: the benefit of its draft in each acceptance mode, and that
+// the draft changes no token.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,8 +15,7 @@ namespace {
 constexpr int32_t kAnswerTokens = 64;
 constexpr int32_t kEnd = 2;  // </s>
 
-// Words of the key, as the pair's tokenizer cuts them: tandem, formulated, telescopic, smallness,
-// ...
+// Words of the key in the pair's tokenization: tandem, formulated, telescopic, smallness, ...
 const std::vector<std::vector<int32_t>>& Words() {
   static const std::vector<std::vector<int32_t>> words = {
       {90, 4949},           {571, 2326},       {90, 330, 282, 3044, 309},
@@ -52,8 +51,8 @@ class EmbeddedPairTest : public testing::Test {
     delete draft_;
   }
 
-  // With the prices of a test's engine: whether the chooser drafts must not depend on what else the
-  // machine does.
+  // With the costs of a test's engine: whether the chooser drafts must not depend on the machine's
+  // other load.
   std::unique_ptr<Engine> Make(DraftMode mode, bool ratio, int32_t draft_len) {
     TestSetup setup;
     EngineOptions& options = setup.options;

@@ -17,7 +17,7 @@ namespace {
 
 // Wakes an idle loop for its heartbeat.
 constexpr Nanos kIdleWait = std::chrono::milliseconds(200);
-// For what is left after a drain or a stop: two steps, however long they are.
+// Time to finish after a drain or a stop: two steps, however long they are.
 constexpr Nanos kCancelWait = std::chrono::seconds(60);
 
 Status ShuttingDown() {
@@ -37,7 +37,8 @@ uint64_t SeedSource(uint64_t seed) {
   return (uint64_t{device()} << 32) | device();
 }
 
-// Room for every choice that waits or runs, and as many again whose last event nobody has read yet.
+// Room for every choice that waits or runs, and the same number again for choices whose last event
+// has not been read yet.
 int32_t NumMailboxes(const EngineOptions& options) {
   return 2 * (options.max_queue_size + options.max_batch_size);
 }
@@ -138,7 +139,7 @@ std::vector<std::unique_ptr<Sequence>> Engine::Impl::MakeSequences(
     sequence->max_length = static_cast<int32_t>(request.prompt.size()) + request.max_tokens;
     sequence->mailbox = mailboxes[static_cast<size_t>(choice)];
     if (request.constraint) sequence->constraint = request.constraint->Clone();
-    // The whole length, so that no step allocates.
+    // Reserve the whole length, so that no step allocates.
     sequence->tokens.reserve(static_cast<size_t>(sequence->max_length));
     sequence->tokens = request.prompt;
     sequence->usage.prompt_tokens = static_cast<int32_t>(request.prompt.size());
@@ -160,7 +161,7 @@ Result<RequestId> Engine::Submit(Request request) {
   TANDEM_RETURN_IF_ERROR(impl_->inbox.HasRoom(request.num_choices));
   auto open = std::make_shared<OpenRequest>();
   open->id = ++impl_->last_id;
-  // A drawn seed is told back as a JSON number: 53 bits are what every reader of one keeps.
+  // A drawn seed is reported as a JSON number: every reader of one keeps 53 bits.
   open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id) >> 11);
   open->submitted = impl_->clock.Now();
   open->request = std::move(request);
@@ -206,7 +207,7 @@ void Engine::Stop() {
 }
 
 bool Engine::Step() {
-  TANDEM_CHECK(!impl_->thread.joinable(), "the loop has a thread of its own");
+  TANDEM_CHECK(!impl_->thread.joinable(), "the loop runs on its own thread");
   return impl_->loop.Step();
 }
 

@@ -1,6 +1,6 @@
 // Engine: the one loop. Requests and cancellations come in from any thread; events go out through
 // one bounded queue, in which the tokens of a sequence coalesce when the reader is slow, so that
-// the loop never blocks. A request can fail alone; nothing a client sends ends the loop. Where the
+// the loop never blocks. A request can fail alone; nothing a client sends ends the loop. When the
 // device fails, every open request ends with kFailed and UNAVAILABLE, and new ones are refused.
 //
 //   Admit -> Plan -> Propose -> Run -> Sample -> Commit -> Emit
@@ -38,12 +38,12 @@ class Engine {
  public:
   // `draft` may hold no weights. The backend and the clock outlive the engine. FAILED_PRECONDITION
   // when the models do not fit in memory, with bytes needed and free and the option that helps;
-  // RESOURCE_EXHAUSTED, likewise, when memory is refused all the same; UNAVAILABLE when the device
-  // has failed.
+  // RESOURCE_EXHAUSTED, with the same content, when they should fit but the allocation fails;
+  // UNAVAILABLE when the device has failed.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
                                                 const EngineModel& target, const EngineModel& draft,
                                                 ops::Backend& backend, const Clock& clock);
-  // As Create, of parts made by the caller (tests, tools).
+  // As Create, from parts made by the caller (tests, tools).
   static std::unique_ptr<Engine> FromParts(EngineParts parts, const Clock& clock);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -53,16 +53,16 @@ class Engine {
   // ("Maximum queue size of N has been reached, please try again later"); UNAVAILABLE when
   // draining, and when the engine has failed.
   Result<RequestId> Submit(Request request);
-  // Any thread; ends one choice of a request or all of them. What is unknown or finished is
-  // ignored. A last event of each follows within two steps.
+  // Any thread; ends one choice of a request or all of them. Unknown or finished ones are ignored.
+  // The last event of each follows within two steps.
   void Cancel(RequestId request, int32_t choice = kAllChoices);
 
   // The next event, waiting up to `timeout`; false when there is none. One reader thread.
   bool PopEvent(Event& event, Nanos timeout);
 
   void Start();  // runs the loop on a thread
-  // Refuses new requests. True when every request ended within `timeout`; what is left is then
-  // cancelled.
+  // Refuses new requests. True if every request ended within `timeout`; requests still open then
+  // are cancelled.
   bool Drain(Nanos timeout);
   void Stop();  // ends the loop; open requests get kCancelled
 
@@ -71,14 +71,14 @@ class Engine {
 
   EngineStats Stats() const;  // any thread
   const std::vector<MemoryLine>& memory_plan() const;
-  // The effective options, with what was planned filled in.
+  // The effective options, including the planned values.
   const EngineOptions& options() const;
   int32_t max_batch_size() const;
   int32_t max_seq_len() const;
   // The longest prompt: max_input_len, or less where a prompt may not be chunked.
   int32_t max_input_len() const;
   bool has_draft() const;
-  // Aborts when the KV cache's counts do not add up. Not while Start()ed.
+  // Aborts when the KV cache's counts are inconsistent. Not while Start()ed.
   void CheckIntegrity() const;
 
  private:

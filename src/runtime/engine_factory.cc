@@ -1,4 +1,4 @@
-// Engine::Create: from loaded models and options to the parts of an engine.
+// Engine::Create: makes the parts of an engine from loaded models and options.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,8 @@ ModelMemory MemoryOf(const EngineModel& model) {
           .max_positions = MaxPositions(*model.weights)};
 }
 
-// What memory was refused for, and the options that make it smaller. Other errors stay as they are.
+// Says what the memory was refused for, and which options make it smaller. Other errors are
+// unchanged.
 Status Explain(const Status& status, std::string_view what, std::string_view smaller) {
   if (status.code() != Code::kResourceExhausted) return status;
   return status.Annotate(fmt::format("no memory for {} (a smaller {} helps)", what, smaller));
@@ -115,7 +116,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                    "--max_batch_size or --max_seq_len");
   }
   parts.executor = *std::move(executor);
-  // What was enqueued since loading began has run, or the device has failed.
+  // Waits until the work enqueued since loading has run, or the device has failed.
   TANDEM_RETURN_IF_ERROR(backend.Synchronize());
   return FromParts(std::move(parts), clock);
 }

@@ -1,5 +1,5 @@
-// What becomes of an engine whose device fails or refuses memory, and how a step that takes long is
-// told from one that hangs.
+// The behaviour of an engine whose device fails or refuses memory, and how a long step is
+// distinguished from one that hangs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ class Anything final : public TokenConstraint {
 
 class EngineFailureTest : public testing::TestWithParam<std::tuple<int32_t, DraftMode>> {
  protected:
-  // An engine whose device is lost when `steps` steps have landed.
+  // An engine whose device is lost after `steps` steps.
   std::unique_ptr<Engine> Make(int steps) {
     TestSetup setup;
     setup.options = SmallOptions();
@@ -93,7 +93,7 @@ TEST_P(EngineFailureTest, EveryOpenRequestIsAnsweredAndNewOnesAreRefused) {
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().code(), Code::kUnavailable);
     EXPECT_THAT(refused.status().message(), HasSubstr("the device is lost"));
-    // It stays so, and nothing runs.
+    // The failure stays, and nothing runs.
     for (int i = 0; i < 3; ++i) EXPECT_FALSE(engine->Step());
     const EngineStats stats = engine->Stats();
     EXPECT_EQ(stats.failure.code(), Code::kUnavailable);
@@ -183,7 +183,7 @@ TEST_F(EngineStartTest, ALostDeviceIsAStatus) {
 
 // ---- Progress ----
 
-// Calls `before_attention` once a layer.
+// Calls `before_attention` once per layer.
 class LayerOps final : public ops::ForwardingOps {
  public:
   using ForwardingOps::ForwardingOps;

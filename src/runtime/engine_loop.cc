@@ -104,7 +104,7 @@ void EngineLoop::Enter(std::unique_ptr<Sequence> sequence) {
   sequences_.push_back(std::move(sequence));
 }
 
-// Ends what was cancelled or has run out of time.
+// Ends sequences that were cancelled or have run out of time.
 void EngineLoop::EndAsked(bool cancel_all, Nanos now) {
   next_deadline_ = Nanos::max();
   for (const std::unique_ptr<Sequence>& sequence : sequences_) {
@@ -135,7 +135,7 @@ void EngineLoop::CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now) 
   changes_.push_back({&sequence, 0, 0});
 }
 
-// When the request has waited for its turn as long as it may.
+// The time at which the request will have waited for its turn as long as it may.
 Nanos EngineLoop::WaitEnd(const OpenRequest& request) const {
   if (request.started || max_queue_wait_ == Nanos(0)) return Nanos::max();
   return request.submitted + max_queue_wait_;
@@ -180,7 +180,7 @@ void EngineLoop::Commit(Nanos now) {
     sequence.WorkOf(result_.step) = {};
     if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));
     sequence.copy_source = -1;
-    // One that was cancelled meanwhile has had its last event.
+    // A sequence that was cancelled meanwhile has already had its last event.
     if (sequence.phase != Phase::kFinished) CommitSequence(sequence, result_.sequences[i], now);
     if (sequence.phase == Phase::kPausing && !sequence.InFlightAny()) {
       executor_->RemoveSequence(scheduler_.FinishPause(sequence));
@@ -207,7 +207,7 @@ void EngineLoop::CommitSequence(Sequence& sequence, const SequenceResult& result
   }
 }
 
-// Nothing is planned for the sequence any more; its blocks go when no step in flight names it.
+// The sequence is not planned again; its blocks are released when no step in flight names it.
 void EngineLoop::End(Sequence& sequence, FinishReason reason) {
   if (sequence.phase == Phase::kWaiting) {
     scheduler_.Dequeue(sequence);
@@ -239,7 +239,7 @@ void EngineLoop::Emit() {
 
 // ---- The end of a sequence ----
 
-// Nothing in flight will land, and nothing is launched any more.
+// No step in flight will end, and no step is launched any more.
 void EngineLoop::Fail(const Status& why) {
   failure_ = Unavailable(fmt::format(
       "the engine has failed and must be started again; send the request to another server ({})",

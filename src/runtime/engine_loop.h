@@ -1,6 +1,5 @@
 // EngineLoop: the seven verbs. Owns every sequence, the KV cache, the scheduler and the executor;
-// nothing here is touched by another thread but Inbox, EventQueue and the snapshot that Stats
-// returns.
+// other threads touch only Inbox, EventQueue and the snapshot that Stats returns.
 #pragma once
 
 #include <memory>
@@ -22,15 +21,15 @@ class EngineLoop {
 
   // Called by the thread that will call Step, unless it made the engine.
   void BindThread() { executor_->BindThread(); }
-  // One turn; false when there was nothing to do. After a failure of the device there never is:
-  // what comes in is answered with it. Engine thread.
+  // One turn; false when there was nothing to do. After a device failure it always returns false,
+  // and new requests are answered with that failure. Engine thread.
   bool Step();
   EngineStats Stats() const;  // any thread
   // Aborts when the block counts do not add up. Engine thread.
   void CheckIntegrity() const { kv_.CheckIntegrity(); }
 
  private:
-  // What Emit has to tell of a sequence: tokens of the result at hand, and how it stands.
+  // News of a sequence for Emit: tokens of the current result, and its state.
   struct Change {
     Sequence* sequence = nullptr;
     int32_t first_token = 0;
@@ -70,18 +69,18 @@ class EngineLoop {
   const std::unique_ptr<Executor> executor_;
 
   std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival
-  Nanos next_deadline_ = Nanos::max();                // no open sequence has an earlier one
-  Status failure_;                                    // the device's, as clients are told; final
-  std::vector<StepPlan> plans_;  // a ring, of the steps that may be launched at once
-  bool only_decoded_ = false;    // the step before this one
+  Nanos next_deadline_ = Nanos::max();                // the earliest deadline of the open sequences
+  Status failure_;                                    // the device's failure, sent to clients
+  std::vector<StepPlan> plans_;  // a ring: one for each step that may be launched at once
+  bool only_decoded_ = false;    // whether the previous step only decoded
   uint64_t launched_ = 0;        // steps
   uint64_t landed_ = 0;          // steps
-  SlotInit slot_init_;           // of the sequence at hand, for its memory
+  SlotInit slot_init_;           // of the current sequence; reused for its memory
   StepResult result_;
   std::vector<Change> changes_;
   std::vector<Posting> postings_;  // scratch of Emit
   bool any_ended_ = false;
-  Nanos waited_{0};  // for results, in the turn at hand
+  Nanos waited_{0};  // for results, in the current turn
   // Scratch of Admit.
   std::vector<std::unique_ptr<Sequence>> arrived_;
   std::vector<Cancellation> cancels_;

@@ -1,5 +1,5 @@
-// EngineOptions: what an engine is made with. A plain value; option_rows.h has the option table's
-// rows that fill it in.
+// EngineOptions: the settings an engine is made with. A plain value; option_rows.h has the rows of
+// the option table that fill it in.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace tandem {
 
-// Who looks at the state of running sequences within a step.
+// Who reads the state of running sequences within a step.
 enum class ExecutorKind : uint8_t {
-  kAuto,    // the host where the backend is the CPU, else the device alone
-  kHost,    // the host reads what was laid before each pass: the CPU backend alone
-  kDevice,  // the device alone, whatever it is: the host knows upper bounds (tests)
+  kAuto,    // the host if the backend is the CPU, else the device alone
+  kHost,    // the host reads the rows before each pass: the CPU backend only
+  kDevice,  // the device alone, on any backend: the host knows upper bounds (tests)
 };
 
 struct EngineOptions {
-  int32_t max_batch_size = 64;          // sequences a step, and slots
-  int32_t max_num_tokens = 2048;        // target rows a step (prefill chunks + decodes + drafts)
-  int32_t max_seq_len = 0;              // prompt + output; 0: what the model and the cache allow
+  int32_t max_batch_size = 64;          // sequences per step, and slots
+  int32_t max_num_tokens = 2048;        // target rows per step (prefill chunks + decodes + drafts)
+  int32_t max_seq_len = 0;              // prompt + output; 0: the limit of model and cache
   int32_t max_input_len = 0;            // prompt; 0: as max_seq_len
   int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
-  Nanos max_queue_wait{0};              // a request that waits longer ends so too; 0: no limit
+  Nanos max_queue_wait{0};              // a longer wait ends a request the same way; 0: no limit
   int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
-  double kv_cache_free_fraction = 0.5;  // of what is free after loading, when planned
-  std::optional<DType> kv_cache_dtype;  // of both models' pools; their own types when left out
+  double kv_cache_free_fraction = 0.5;  // of the memory free after loading, when planned
+  std::optional<DType> kv_cache_dtype;  // of both models' pools; default: the models' own types
   int32_t block_tokens = 32;
   bool enable_prefix_reuse = true;
   bool enable_chunked_prefill = true;
@@ -39,9 +39,9 @@ struct EngineOptions {
   int32_t max_draft_len = 8;
   int32_t lookup_ngram =
       0;  // > 0: n-gram lookup drafts from the sequence's own history, tried first
-  bool ratio_acceptance = false;  // the seeds' use_logits: ratio rule instead of token match
+  bool ratio_acceptance = false;  // ratio rule (use_logits) instead of token match
   ExecutorKind executor = ExecutorKind::kAuto;
-  uint64_t seed = 0;  // 0: from the system; the source of seeds of requests without one
+  uint64_t seed = 0;  // 0: from the system; the source of seeds for requests without one
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// EngineParts: what an engine is put together from, once memory is planned and the models are
-// loaded. Engine::Create makes them for real models; a test brings its own executor.
+// EngineParts: the parts of an engine, after memory is planned and the models are loaded.
+// Engine::Create makes them for real models; a test brings its own executor.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 namespace tandem {
 
 struct EngineParts {
-  EngineOptions options;  // effective: nothing is left to be planned
+  EngineOptions options;  // effective: every value is planned
   SchedulerLimits limits;
   KvCacheOptions kv;
   int64_t vocab_size = 0;

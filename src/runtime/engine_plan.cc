@@ -10,7 +10,8 @@
 namespace tandem {
 namespace {
 
-// Sequences that may draft to the full in one step; where more decode, they share.
+// Number of sequences that may use the full draft length in one step; if more decode, they share
+// it.
 constexpr int32_t kFullDrafts = 16;
 
 bool UsesDraft(const EngineOptions& options, const ModelMemory& draft) {
@@ -68,8 +69,8 @@ SchedulerLimits LimitsFrom(const EngineOptions& options, const ModelMemory& draf
   return limits;
 }
 
-// What the options mean together: nothing to draft with is no drafting, and a step has a row for
-// every sequence.
+// Effects of options on each other: without a source of drafts there is no drafting, and a step has
+// a row for every sequence.
 EngineOptions Effective(EngineOptions options, const ModelMemory& draft) {
   if (!UsesDraft(options, draft) && options.lookup_ngram == 0) {
     options.draft_mode = DraftMode::kOff;

@@ -1,7 +1,7 @@
 // Random traffic: requests of every shape, some sent twice, cancelled and timed out at random,
-// under every policy, over pools that may hold one longest sequence and no block more. The block
-// counts add up after every step, nothing is referenced at the end, and whoever was left alone got
-// the tokens that the target alone gives.
+// under every policy, over pools that may hold exactly one longest sequence. The block counts are
+// consistent after every step, nothing is referenced at the end, and every request that was not
+// disturbed got the tokens of the target alone.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -51,7 +51,7 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     options.draft_mode = static_cast<DraftMode>(Random(0, 2));
     options.lookup_ngram = Random(0, 2);
     setup.draft.share = Random(0, 10) / 10.0;
-    // The longest sequence has 150 tokens; in every third pool nothing else fits beside it.
+    // The longest sequence has 150 tokens; in every third pool nothing else fits.
     const int32_t spare = Random(0, 2) == 0 ? 0 : Random(1, 40);
     setup.num_blocks = (150 + options.block_tokens - 1) / options.block_tokens + spare;
     options.max_seq_len = 150;
@@ -72,7 +72,7 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
   for (size_t i = 0; i < traffic.size(); ++i) {
     Traffic& item = traffic[i];
     item.request = RandomRequest();
-    // Every other one is sent twice, the second time perhaps with another length.
+    // Every second request is sent twice, sometimes with another length.
     if (i % 4 == 1) {
       const int32_t max_tokens = item.request.max_tokens;
       item.request = traffic[i - 1].request;

@@ -1,4 +1,4 @@
-// The engine as its callers see it: submitting, events, limits, cancellation, deadlines, draining.
+// The engine from its callers' view: submitting, events, limits, cancellation, deadlines, draining.
 #include "runtime/engine.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ TEST_F(EngineTest, GivesTheArgMaxOfTheModelTokenByToken) {
   EXPECT_EQ(output.usage.seed, 11u);
 }
 
-TEST_F(EngineTest, DecodeStepsAreThoseBehindAStepWithoutAPrompt) {
+TEST_F(EngineTest, CountsDecodeStepsOnlyAfterAStepWithoutAPrompt) {
   setup_.options.draft_mode = DraftMode::kOff;
   Make();
   RunOne(SimpleRequest({1, 2, 3}, 20));
@@ -95,7 +95,7 @@ TEST_F(EngineTest, ChoicesDifferShareTheirPromptAndRepeatWithTheSeed) {
   for (size_t c = 0; c < choices.size(); ++c) EXPECT_EQ(choices[c].tokens, again[c].tokens);
 }
 
-TEST_F(EngineTest, ARandomSeedIsDrawnToldAndGivesTheSameTextAgain) {
+TEST_F(EngineTest, ARandomSeedIsReportedAndReproducesTheText) {
   Request request = SimpleRequest({1, 2, 3}, 20);
   request.sampling.temperature = 1.0f;
   request.seed.reset();
@@ -150,7 +150,7 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
               HasSubstr("stop holds a sequence of 0 tokens"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.banned_sequences = {{-1}}; })),
               HasSubstr("bad_words holds token -1"));
-  // And the engine goes on.
+  // The engine still works.
   EXPECT_EQ(RunOne(SimpleRequest({1, 2, 3}, 5)).tokens.size(), 5u);
 }
 
@@ -328,7 +328,7 @@ TEST_F(EngineTest, ARequestThatWaitsLongerThanItMayIsRefusedAfterAll) {
     EXPECT_THAT(refused.error.message(), HasSubstr("Maximum queue wait of 60 s has passed"));
     EXPECT_EQ(refused.error.reason(), Reason::kQueueWait);
     EXPECT_TRUE(refused.tokens.empty());
-    // A request that has begun goes on, also a choice of it that still waits.
+    // A request that has begun continues, as does a choice of it that still waits.
     EXPECT_EQ((outputs[{half_started, choice}].tokens.size()), 100u);
   }
   EXPECT_EQ((outputs[{running, 0}].tokens.size()), 100u);

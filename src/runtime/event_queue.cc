@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-// Tokens a mailbox has room for from the start: a few rounds with drafts.
+// Tokens a mailbox has room for initially: a few rounds with drafts.
 constexpr size_t kInitialTokens = 32;
 
 }  // namespace
@@ -50,10 +50,10 @@ void EventQueue::Push(std::span<const Posting> postings) {
   if (wake) ready_.NotifyOne();
 }
 
-// True when the mailbox had no event waiting.
+// True if the mailbox had no event waiting.
 bool EventQueue::PushLocked(const Posting& posting) {
   Mailbox& box = mailboxes_[static_cast<size_t>(posting.mailbox)];
-  TANDEM_CHECK(box.event.finish == FinishReason::kNone, "an event behind the last one");
+  TANDEM_CHECK(box.event.finish == FinishReason::kNone, "an event after the last one");
   box.event.tokens.insert(box.event.tokens.end(), posting.tokens.begin(), posting.tokens.end());
   box.event.usage = *posting.usage;
   box.event.finish = posting.finish;

@@ -1,7 +1,7 @@
-// EventQueue: what the engine tells the service. One mailbox for every open choice, so the queue is
-// bounded by the number of open choices, and what happens at the bound is decided when a request is
-// submitted. Events of a choice that was not read yet coalesce: a slow reader gets more tokens at
-// once, and the loop never blocks. Open and Pop on any thread (one reader), Push on the engine's.
+// EventQueue: the engine's events for the service. One mailbox for every open choice, so the queue
+// is bounded by the number of open choices, and the bound is checked when a request is submitted.
+// Events of a choice that was not read yet coalesce: a slow reader gets more tokens at once, and
+// the loop never blocks. Open and Pop on any thread (one reader), Push on the engine's.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-// What one step has to tell of one choice. Views: read before Push returns.
+// One step's news of one choice. Views: they are read before Push returns.
 struct Posting {
   int32_t mailbox = 0;
   std::span<const SampledToken> tokens;

@@ -1,6 +1,6 @@
-// HostTimes: how long the engine's thread was busy in each step, counted by sixteenths of an
-// octave. Percentiles, since the few steps in which something is made at first use (a graph: ten
-// milliseconds) would hide in a mean what a step takes. A plain value.
+// HostTimes: how long the engine's thread was busy in each step, counted in buckets of a sixteenth
+// of an octave. It reports percentiles, because a mean would be dominated by the few steps that
+// create something at first use (a graph takes ten milliseconds). A plain value.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,14 @@ class HostTimes {
     for (const int64_t count : counts_) sum += count;
     return sum;
   }
-  // Those counted since `before` was copied from this.
+  // The steps counted since `before` was copied from this.
   HostTimes Since(const HostTimes& before) const {
     HostTimes since = *this;
     for (size_t i = 0; i < counts_.size(); ++i) since.counts_[i] -= before.counts_[i];
     return since;
   }
-  // Seconds that `share` of the steps stayed below, to a sixteenth of an octave; 0 without steps.
+  // Time in seconds that `share` of the steps did not exceed, to a sixteenth of an octave; 0
+  // without steps.
   double Percentile(double share) const {
     const double wanted = share * static_cast<double>(count());
     int64_t sum = 0;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kStep = 1.0443;  // a sixteenth of an octave
 
-TEST(HostTimes, TellsWhatMostStepsTookWhateverTheOthersDid) {
+TEST(HostTimes, PercentilesIgnoreRareSlowSteps) {
   HostTimes times;
   EXPECT_EQ(times.Percentile(0.5), 0.0);
   for (int i = 0; i < 98; ++i) times.Add(80e-6);

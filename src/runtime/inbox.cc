@@ -54,7 +54,7 @@ Status Inbox::Put(std::vector<std::unique_ptr<Sequence>>& sequences) {
 void Inbox::Cancel(Cancellation what) {
   {
     const MutexLock lock(mutex_);
-    // A client that repeats itself must not grow the list.
+    // A client that repeats its cancellation must not grow the list.
     if (AnyNames(cancels_, what.request, what.choice)) return;
     cancels_.push_back(what);
   }

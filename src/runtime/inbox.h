@@ -1,5 +1,6 @@
-// Inbox: what clients ask of the loop: new sequences and cancellations, put in by any thread and
-// taken by the engine's in Admit. Bounded: by max_queue_size sequences that have not started yet.
+// Inbox: the clients' requests to the loop: new sequences and cancellations, put in by any thread
+// and taken by the engine's in Admit. Bounded: by max_queue_size sequences that have not started
+// yet.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace tandem {
 
-// What is to end: one choice of a request, or all of them.
+// A cancellation: one choice of a request, or all of them.
 struct Cancellation {
   RequestId request = 0;
   int32_t choice = kAllChoices;
@@ -24,13 +25,14 @@ class Inbox {
  public:
   explicit Inbox(int32_t max_waiting) : max_waiting_(max_waiting) {}
 
-  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED at the bound; when closed, why.
+  // All choices of a request, all or nothing. RESOURCE_EXHAUSTED when full; when closed, the reason
+  // given.
   Status Put(std::vector<std::unique_ptr<Sequence>>& sequences);
-  // Whether `count` more would be taken now.
+  // Whether `count` more sequences would be accepted now.
   Status HasRoom(int32_t count) const;
   void Cancel(Cancellation what);
   void CancelAll();
-  // Refuses what comes from now on, with the first reason given.
+  // Refuses all further requests with the first reason given.
   void Close(const Status& why);
   void WakeLoop();
 
@@ -39,7 +41,7 @@ class Inbox {
   bool Take(std::vector<std::unique_ptr<Sequence>>& sequences, std::vector<Cancellation>& cancels);
   // Engine thread: a sequence started for the first time, or ended before that.
   void LeftQueue();
-  // Engine thread: a sequence is gone.
+  // Engine thread: a sequence has ended.
   void Ended();
   // Sleeps until something arrives or `timeout` has passed.
   void WaitForWork(Nanos timeout);

@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-// Without an option the pools take at most this share of what is free: other programs live here
+// Fewest blocks of the cache when max_seq_len is not given.
 constexpr int32_t kMinBlocks = 2;
 
 int64_t BlockBytes(const ModelMemory& model, const EngineOptions& options) {
@@ -69,7 +69,7 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   }
   const int64_t blocks =
       std::min<int64_t>(kv_bytes / block_bytes, std::numeric_limits<int32_t>::max());
-  // A longest length that was asked for has to fit; else the cache bounds it.
+  // A requested max_seq_len has to fit; otherwise the cache limits it.
   const int64_t needed_blocks = options.max_seq_len > 0 ? sequence_blocks : kMinBlocks;
   if (blocks < needed_blocks) {
     return FailedPrecondition(fmt::format(

@@ -1,6 +1,6 @@
 // MemoryPlanner: divides memory between weights, workspaces and the key-value pools of target and
-// draft, in absolute bytes, each line with the option that changes it. A pure function of what is
-// free.
+// draft, in absolute bytes; each line names the option that changes it. A pure function of the free
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -23,17 +23,17 @@ struct ModelMemory {
   const ModelSpec* spec = nullptr;  // null: no such model
   int64_t weight_bytes = 0;         // already taken
   int64_t workspace_bytes = 0;      // of the decoder, yet to be taken; PlanEngine fills it in
-  int64_t max_positions = 0;        // that the rotary tables reach
+  int64_t max_positions = 0;        // length of the rotary tables
 };
 
 struct MemoryPlan {
   int32_t num_blocks = 0;
   int32_t max_seq_len = 0;
-  int64_t kv_cache_bytes = 0;  // of num_blocks, both models
+  int64_t kv_cache_bytes = 0;  // of num_blocks in both models
   std::vector<MemoryLine> lines;
 };
 
-// `free_bytes`: what is free with the weights loaded. `sampling_bytes`: tables of the executor.
+// `free_bytes`: free memory once the weights are loaded. `sampling_bytes`: the executor's arrays.
 // FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes);

@@ -53,21 +53,19 @@ const BoundOptions<EngineOptions>& Bound() {
            .max = 1 << 20}),
       Sets<&EngineOptions::max_seq_len>(
           {.name = "max_seq_len",
-           .meaning =
-               "Prompt and output tokens of one sequence; 0: what the model and the cache allow",
+           .meaning = "Prompt and output tokens of one sequence; 0: the limit of model and cache",
            .group = kBatching,
            .min = 0,
            .max = 1 << 24}),
       Sets<&EngineOptions::max_input_len>(
           {.name = "max_input_len",
-           .meaning =
-               "Prompt tokens of one sequence; a longer prompt is refused; 0: as max_seq_len",
+           .meaning = "Prompt tokens of one sequence; a longer prompt is refused; 0: max_seq_len",
            .group = kBatching,
            .min = 0,
            .max = 1 << 24}),
       Sets<&EngineOptions::max_queue_size>(
           {.name = "max_queue_size",
-           .meaning = "Requests that wait; one more is refused (429) and may be sent again later",
+           .meaning = "Most waiting requests; further ones get 429 and may be sent again later",
            .group = kBatching,
            .min = 1,
            .max = 1 << 20}),
@@ -80,7 +78,7 @@ const BoundOptions<EngineOptions>& Bound() {
       Sets<&EngineOptions::kv_cache_free_fraction>(
           {.name = "kv_cache_free_gpu_mem_fraction",
            .meaning = "Share of the memory free after loading that keys and values may take, when "
-                      "--kv_cache_bytes is 0; 0.9 on a GPU when left out",
+                      "--kv_cache_bytes is 0; default on a GPU: 0.9",
            .group = kBatching,
            .min = 0.01,
            .max = 0.99,

@@ -1,5 +1,5 @@
-// The engine's options: each is one row with its name, range, meaning, setter and (from
-// EngineOptions itself) default. Constants and a pure function; any thread.
+// The engine's options: one row each, with name, range, meaning, setter and default (from
+// EngineOptions itself). Constants and a pure function; any thread.
 #pragma once
 
 #include <span>

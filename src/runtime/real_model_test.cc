@@ -89,7 +89,7 @@ class RealModelTest : public testing::TestWithParam<DType> {
   SteadyClock clock_;
 };
 
-TEST_P(RealModelTest, IsPlannedWithoutItsWeightsAsItIsMadeWithThem) {
+TEST_P(RealModelTest, ThePlanWithoutWeightsMatchesTheEngine) {
   for (const DraftMode mode : {DraftMode::kOff, DraftMode::kFixed}) {
     EngineOptions options = Options();
     options.draft_mode = mode;
@@ -124,14 +124,14 @@ TEST_P(RealModelTest, AFixedDraftChangesNoToken) {
   }
 }
 
-// As many slots as given, drafts of four tokens beside sequences without, prompts in pieces,
-// prompts found in the cache, and every fifth request cancelled under way.
-TEST_P(RealModelTest, MixedDraftsBesideCancellationsChangeNoToken) {
+// The given number of slots, drafts of four tokens together with sequences without drafts, prompts
+// in pieces, prompts found in the cache, and every fifth request cancelled while it runs.
+TEST_P(RealModelTest, MixedDraftsAndCancellationsChangeNoToken) {
   const auto alone = Make(Options());
   std::vector<Request> requests = Requests();
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].use_draft = i % 3 != 2;
-    requests[i].num_choices = 1;  // what one slot can take
+    requests[i].num_choices = 1;  // as many as fit one slot
   }
   std::vector<std::vector<int32_t>> expected;
   for (const Request& request : requests) {
@@ -173,15 +173,14 @@ TEST_P(RealModelTest, TheChooserAndLookupsChangeNoToken) {
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kAdaptive;
   options.lookup_ngram = 2;
-  // Two equal tiny models: whether drafting pays is a matter of nanoseconds, so nothing is said of
-  // it.
+  // Two equal tiny models: whether drafting pays is a matter of nanoseconds, so it is not tested.
   ExpectTokensOfPlainDecoding(options, false);
 }
 
 TEST_P(RealModelTest, PreemptionChangesNoToken) {
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kFixed;
-  // Both models' blocks; room for about three of the longest sequences.
+  // Blocks of both models; room for about three of the longest sequences.
   const ModelSpec spec = TinyLlamaSpec(GetParam(), kPositions);
   options.kv_cache_bytes = 2 * spec.KvBytesPerToken(spec.dtype) * 16 * 26;
   const auto alone = Make(Options());
@@ -221,7 +220,7 @@ TEST(EngineCreate, SaysWhatDoesNotFitAndWhichOptionHelps) {
   EXPECT_THAT(refusal(options), testing::HasSubstr("max_batch_size must be at least 1"));
 }
 
-// Prices are measured at start up to the longest step, which may have more rows than a model
+// Costs are measured at start up to the longest step, which may have more rows than a model has
 // positions.
 TEST(EngineCreate, MeasuresNoPositionThatTheModelsLack) {
   if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";

@@ -1,5 +1,5 @@
-// Speculation changes speed, never tokens: every option, alone and in company, with a fixed draft
-// length and with the chooser, against the target alone.
+// Speculation changes speed, never tokens: every option, alone and with other sequences, with a
+// fixed draft length and with the chooser, compared with the target alone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-// Allows what is not congruent to the token before it modulo 3; the end id 0 always.
+// Allows tokens that are not congruent to the previous one modulo 3; the end id 0 always.
 class EveryThird final : public TokenConstraint {
  public:
   void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
@@ -131,7 +131,7 @@ std::vector<std::vector<Output>> Alone(const std::vector<Request>& requests) {
 struct Company {
   std::string name;
   TestSetup setup;
-  bool pauses = false;  // blocks run out with eight sequences of full length
+  bool pauses = false;  // blocks run out for eight sequences of full length
 };
 
 std::vector<Company> Companies() {
@@ -209,7 +209,7 @@ TEST_P(SpeculationTest, GivesTheTokensOfTheTargetAlone) {
           option.name + ", " + company.name + ", batch " + std::to_string(count);
       FakeClock clock;
       const auto engine = MakeTestEngine(company.setup, clock);
-      // Twice: the second time every prompt is found in the prefix tree.
+      // Twice: in the second run every prompt is found in the prefix tree.
       for (int round = 0; round < 2; ++round) {
         const auto got = RunRequests(*engine, requests);
         for (size_t i = 0; i < requests.size(); ++i) {
@@ -284,7 +284,7 @@ TEST(Speculation, APerfectDraftIsAlwaysAcceptedAndADraftNeverTakesTheLastToken) 
   const auto outputs = RunRequests(*engine, {SimpleRequest(CountingPrompt(10, 1), 41)});
   const Usage& usage = outputs[0][0].usage;
   EXPECT_EQ(usage.drafts_accepted, usage.drafts_proposed);
-  // The first token comes with the prompt; then eight rounds of four drafts and the token behind
+  // The first token comes with the prompt; then eight rounds of four drafts and the token after
   // them.
   EXPECT_EQ(usage.draft_rounds, 8);
   EXPECT_EQ(usage.drafts_proposed, 32);

@@ -1,6 +1,6 @@
-// Ratio mode follows the target's law also where drafts go through other filters than the target's,
-// so that some are drawn that it never would, and others never that it would. An acceptance that is
-// told another distribution of the drafts is found out.
+// Ratio mode follows the target's law even if drafts are drawn with other filters than the
+// target's, so that some drafts are impossible for the target and some of its tokens are never
+// drafted. An acceptance that is given a wrong distribution of the drafts is detected.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -34,8 +34,8 @@ struct DraftFilter {
 };
 constexpr float kNever = -1e4f;  // a bias
 
-// Draws drafts through a filter of their own, so that a draft may be drawn that the target would
-// never draw, and the other way round: the slots' records of how drafts are drawn are changed.
+// Draws drafts through separate filters, so that a draft may be one that the target would never
+// draw, and the reverse: changes the slots' records for the draws of drafts.
 class DraftFilterRound final : public AllAlikeRound {
  public:
   DraftFilterRound(ops::Backend& backend, const EngineOptions& options, const DraftFilter& filter,
@@ -83,7 +83,7 @@ class UnequalFiltersTest : public testing::TestWithParam<std::tuple<LawModels, T
   void SetUp() override {
     if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   }
-  // Of the drawn outputs against the target's law.
+  // Deviation of the drawn outputs from the target's law.
   static double DeviationWith(bool tells_the_truth) {
     const auto& [models, filters] = GetParam();
     DraftFilter filter;
@@ -106,7 +106,7 @@ class UnequalFiltersTest : public testing::TestWithParam<std::tuple<LawModels, T
 
 TEST_P(UnequalFiltersTest, TheTargetsLawHolds) { EXPECT_LT(DeviationWith(true), kHolds); }
 
-TEST_P(UnequalFiltersTest, AnUntrueDraftDistributionIsFoundOut) {
+TEST_P(UnequalFiltersTest, AWrongDraftDistributionIsDetected) {
   EXPECT_GT(DeviationWith(false), kHolds);
 }
 

@@ -6,7 +6,7 @@
 namespace tandem::serve {
 namespace {
 
-constexpr size_t kPieceBytes = 16;  // counted for a piece beside its text
+constexpr size_t kPieceBytes = 16;  // counted for a piece in addition to its text
 
 size_t CountBytes(const TextEvent& event) {
   size_t bytes = 0;

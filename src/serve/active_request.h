@@ -1,5 +1,5 @@
-// ActiveRequest: one request between the service, its pump thread and the client's stream. Private
-// to the service's files; each group of members says who may touch it.
+// ActiveRequest: one request as shared by the service, its pump thread and the client's stream.
+// Private to the service's files; each group of members says who may touch it.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@ namespace tandem::serve {
 struct ActiveRequest {
   struct Choice {
     ChoiceDecoder decoder;
-    bool ended = false;   // its finish has been delivered; what the engine still says is dropped
-    bool landed = false;  // the engine's last event has come
+    bool ended = false;   // its finish has been delivered; later engine events are dropped
+    bool landed = false;  // the engine's last event has arrived
     Nanos last_token{0};
   };
 
-  // Adds an event to the mailbox and wakes the reader. False when the reader has fallen behind by
-  // more than `max_bytes`: the mailbox then ends with an error. Pump and tokenizer threads.
+  // Adds an event to the mailbox and wakes the reader. False when the reader is more than
+  // `max_bytes` behind: the mailbox then ends with an error. Pump and tokenizer threads.
   bool Deliver(TextEvent event);
-  // Ends the mailbox with an error; false when it had ended.
+  // Ends the mailbox with an error; false if it had already ended.
   bool Fail(Status error);
-  // Nobody reads any more. True when the reader left before the end.
+  // The reader is gone. True when it left before the end.
   bool Abandon();
 
   // Constant after Start.
@@ -37,7 +37,7 @@ struct ActiveRequest {
   int num_choices = 1;
   Nanos started{0};
 
-  TextRequest text;  // by the thread that tokenizes, until the engine has the request
+  TextRequest text;  // set by the thread that tokenizes, until the engine has the request
 
   // Guarded by the service's mutex.
   RequestId id = 0;        // 0: not submitted
@@ -53,7 +53,7 @@ struct ActiveRequest {
   // At most one unfinished event for each choice: later pieces join it.
   std::deque<TextEvent> pending TANDEM_GUARDED_BY(mutex);
   size_t pending_bytes TANDEM_GUARDED_BY(mutex) = 0;
-  // Choices whose finish is in the mailbox or was taken.
+  // choices whose finish is in the mailbox or was taken
   int num_finished TANDEM_GUARDED_BY(mutex) = 0;
   bool ended TANDEM_GUARDED_BY(mutex) = false;  // nothing will be added
 

@@ -29,7 +29,7 @@ bool ChoiceDecoder::Push(const SampledToken& token, std::vector<TokenPiece>& out
   released_bytes_ += shown.emit.size();
   Release(out);
   if (!shown.matched) return false;
-  // The stop string begins inside the first piece that is still held: show what lies before it.
+  // The stop string begins inside the first piece still held back: show the text before it.
   if (released_bytes_ > shown_bytes_ && !held_.empty()) {
     held_.front().text.resize(released_bytes_ - shown_bytes_);
     out.push_back(std::move(held_.front()));
@@ -43,7 +43,8 @@ void ChoiceDecoder::Flush(std::vector<TokenPiece>& out) {
   for (TokenPiece& piece : held_) out.push_back(std::move(piece));
   held_.clear();
   if (tail.empty()) return;
-  // It belongs to the last token; when that one has been given out already it comes by itself.
+  // It belongs to the last token; if that one has already been given out, it forms a separate
+  // piece.
   if (out.empty()) {
     TokenPiece piece;
     piece.token = -1;

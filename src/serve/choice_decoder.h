@@ -1,6 +1,6 @@
-// ChoiceDecoder: the tokens of one choice → pieces of text that may be shown. A piece waits while
-// its text could be the beginning of a stop string; what lies in or after a matched one is never
-// given out. Owned by the service's pump thread.
+// ChoiceDecoder: turns the tokens of one choice into pieces of text that may be shown. A piece
+// waits while its text could be the beginning of a stop string; text in or after a matched one is
+// never given out. Owned by the service's pump thread.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class ChoiceDecoder {
   std::optional<StopMatcher> matcher_;  // none without stop strings
   std::deque<TokenPiece> held_;
   size_t released_bytes_ = 0;  // of the choice's text, by the matcher
-  size_t shown_bytes_ = 0;     // of those, given out in pieces
+  size_t shown_bytes_ = 0;     // of those, the number given out in pieces
   int32_t num_tokens_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// EngineClient: what serve needs of an engine, so that the service can be driven by a scripted one.
-// The promises are Engine's (runtime/engine.h): Submit, Cancel and the getters on any thread,
-// PopEvent on one.
+// EngineClient: the service's interface to an engine, so that a test can put a scripted one in its
+// place. The promises are Engine's (runtime/engine.h): Submit, Cancel and the getters on any
+// thread, PopEvent on one.
 #pragma once
 
 #include <memory>

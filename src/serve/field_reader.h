@@ -1,6 +1,5 @@
 // FieldReader: typed members of one JSON object. The first member of a wrong type is kept as the
-// error; a member that is missing or null reads as nothing. A plain local value; the object
-// outlives it.
+// error; a missing or null member reads as absent. A plain local value; the object outlives it.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ class FieldReader {
   const Json* Get(std::string_view name) const;  // null when missing or null
   std::optional<double> Number(std::string_view name);
   std::optional<int64_t> Integer(std::string_view name);
-  // Any 64-bit integer; a negative one is taken by its bits.
+  // Any 64-bit integer; a negative one keeps its bit pattern.
   std::optional<uint64_t> Bits64(std::string_view name);
   std::optional<bool> Boolean(std::string_view name);
   std::optional<std::string> String(std::string_view name);

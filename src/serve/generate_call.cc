@@ -26,7 +26,7 @@ bool GenerateCall::TakeEvent(TextEvent& event) {
     event = TextEvent();
     if (!streams_[i]->TryNext(event)) continue;
     if (!event.error.ok()) return true;
-    // A number of choices that has events was not refused.
+    // There are events, so the number of choices was accepted.
     const auto num_choices = static_cast<size_t>(num_choices_);
     answers_.resize(streams_.size() * num_choices);
     event.choice += static_cast<int32_t>(i * num_choices);

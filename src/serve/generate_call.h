@@ -1,6 +1,6 @@
-// GenerateCall: one call of a client, in whatever protocol: the choices of all its prompts as one
-// list of answers, told as values. A streamed call tells each event; any other gathers the answers
-// and tells that they are complete. Asked for news after `wake`. Owned by the front end's reply,
+// GenerateCall: one call of a client, independent of the protocol: the choices of all its prompts
+// as one list of answers. A streamed call reports each event; any other collects the answers and
+// reports when they are complete. It is polled after each `wake`. Owned by the front end's reply,
 // one thread at a time; destroying it cancels what still runs.
 #pragma once
 
@@ -21,22 +21,22 @@ struct CallUsage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t accepted_tokens = 0;  // draft tokens that held
+  int64_t accepted_tokens = 0;  // accepted draft tokens
   int64_t rejected_tokens = 0;
   uint64_t seed = 0;  // of the first prompt
 };
 
 enum class CallNews : uint8_t {
   kNone,    // nothing yet: ask again after `wake`
-  kEvent,   // news of one answer; of streamed calls only
+  kEvent,   // news of one answer; only for streamed calls
   kDone,    // every answer is complete; nothing follows
   kFailed,  // the call has ended with event.error; nothing follows
 };
 
 class GenerateCall {
  public:
-  // `prompts` (at least one) are alike but for the prompt; the call is streamed when they ask for
-  // it. A refusal is the first news. `wake` as in GenerateService::Start.
+  // `prompts` (at least one) differ only in the prompt; the call is streamed if they ask for it. A
+  // refusal is the first news. `wake` as in GenerateService::Start.
   GenerateCall(ModelPtr model, std::vector<TextRequest> prompts, const std::function<void()>& wake);
   ~GenerateCall();
   GenerateCall(const GenerateCall&) = delete;
@@ -46,10 +46,10 @@ class GenerateCall {
   CallNews Next(TextEvent& event);
 
   // From the first event on: the choices of the first prompt, then those of the second, and so on.
-  // What a streamed call has told is not kept: only how its answers end. Pieces are kept when
-  // log-probabilities were asked for.
+  // A streamed call does not keep the text that it has reported, only how its answers end. Pieces
+  // are kept if log-probabilities were asked for.
   const std::vector<TextChoice>& answers() const { return answers_; }
-  CallUsage usage() const;  // as far as known
+  CallUsage usage() const;  // so far
   bool is_streamed() const { return is_streamed_; }
   const Model& model() const { return *model_; }
 

@@ -32,7 +32,7 @@ class GenerateCallTest : public testing::Test {
     options.stream = true;
     return options;
   }
-  // The next news, however long it takes.
+  // Waits for the next news.
   static CallNews Wait(GenerateCall& call, TextEvent& event) {
     CallNews news = CallNews::kNone;
     EXPECT_TRUE(Eventually([&] { return (news = call.Next(event)) != CallNews::kNone; }));
@@ -55,7 +55,7 @@ class SlowGenerateCallTest : public GenerateCallTest {
   }
 };
 
-TEST_F(GenerateCallTest, AStreamedCallTellsItsEventsAndThenThatItIsDone) {
+TEST_F(GenerateCallTest, AStreamedCallReportsItsEventsAndThenItsEnd) {
   GenerateCall call(model_, Prompts({"tandem", "emoji"}, Streamed()), {});
   std::vector<std::string> texts(2);
   TextEvent event;
@@ -68,13 +68,13 @@ TEST_F(GenerateCallTest, AStreamedCallTellsItsEventsAndThenThatItIsDone) {
   EXPECT_EQ(news, CallNews::kDone);
   EXPECT_EQ(texts[0], "One behind the other.");
   EXPECT_EQ(texts[1], "h\xC3\xA9llo \xF0\x9F\x99\x82!");
-  // What was told is not kept.
+  // Reported text is not kept.
   ASSERT_EQ(call.answers().size(), 2u);
   EXPECT_EQ(call.answers()[0].text, "");
   EXPECT_EQ(call.answers()[0].finish, TextFinish::kStop);
 }
 
-TEST_F(GenerateCallTest, AnyOtherCallGathersTheAnswersOfAllPromptsAndSumsTheirFigures) {
+TEST_F(GenerateCallTest, AnUnstreamedCallCollectsAllAnswersAndSumsTheirFigures) {
   TextRequest options;
   options.num_choices = 2;
   options.max_tokens = 3;
@@ -86,7 +86,7 @@ TEST_F(GenerateCallTest, AnyOtherCallGathersTheAnswersOfAllPromptsAndSumsTheirFi
   for (const TextChoice& answer : call.answers()) {
     texts.push_back(answer.text);
     EXPECT_EQ(answer.num_tokens, 3);
-    EXPECT_TRUE(answer.pieces.empty());  // nobody asked for log-probabilities
+    EXPECT_TRUE(answer.pieces.empty());  // log-probabilities were not requested
   }
   EXPECT_EQ(texts, (std::vector<std::string>{"One", "One", "h\xC3\xA9", "h\xC3\xA9"}));
   const CallUsage usage = call.usage();

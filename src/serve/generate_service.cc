@@ -87,8 +87,7 @@ struct GenerateService::Impl {
     }
     Status refused;
     {
-      // The lock is held over Submit, so that the pump cannot see an event of a request it does not
-      // know.
+      // The lock is held during Submit, so that the pump cannot see an event of an unknown request.
       const MutexLock lock(mutex);
       if (request->cancelled) return;
       if (closing) {
@@ -169,7 +168,7 @@ struct GenerateService::Impl {
     if (out.finish == TextFinish::kNone && event.finish != FinishReason::kNone) {
       if (Status error = FailureOf(event); !error.ok()) {
         choice.ended = true;
-        // The request has failed: its other choices are for nobody.
+        // The request has failed: nobody reads its other choices.
         if (request.num_landed < request.num_choices) engine.Cancel(event.request, kAllChoices);
         return Refuse(request, error);
       }
@@ -184,7 +183,7 @@ struct GenerateService::Impl {
         metrics->CountFinished(out.finish, out.usage);
         metrics->ObserveEndToEnd(clock.Now() - request.started);
       }
-      // The engine goes on after a stop string until it is told.
+      // The engine continues after a stop string until it is told to cancel.
       if (!choice.landed) engine.Cancel(event.request, event.choice);
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
@@ -215,7 +214,7 @@ struct GenerateService::Impl {
       metrics->ObserveFirstToken(now - request.started);
       --later_tokens;
     }
-    // Tokens of one step reach the client together: the wait is shared among them.
+    // Tokens of one step reach the client together: their wait is divided among them.
     const Nanos since = choice.last_token == Nanos(0) ? Nanos(0) : now - choice.last_token;
     for (size_t i = 0; i < later_tokens; ++i) {
       metrics->ObserveInterToken(since / static_cast<int64_t>(event.tokens.size()));

@@ -1,5 +1,5 @@
 // GenerateService: text in, text events out; the only caller of the engine. One pump thread takes
-// the engine's events, turns tokens into text, matches stop strings and hands events to the
+// the engine's events, turns tokens into text, matches stop strings and passes events to the
 // streams; it never waits for a client. Long prompts are tokenized on a worker. Every method may be
 // called on any thread. The engine, the codec and the clock outlive the service; the service
 // outlives its streams.
@@ -24,7 +24,7 @@ namespace tandem::serve {
 
 struct ServiceOptions {
   RequestLimits limits;
-  size_t stream_bytes = 256 << 10;       // of text that a stream's reader has not taken
+  size_t stream_bytes = 256 << 10;       // of text that a stream's reader has not taken yet
   size_t inline_prompt_bytes = 2 << 10;  // longer prompts are tokenized on the worker
   size_t tokenizer_queue = 256;          // prompts waiting for it; beyond: RESOURCE_EXHAUSTED
   Nanos liveness_timeout = std::chrono::seconds(30);  // without progress of the engine
@@ -39,11 +39,11 @@ class GenerateService {
   GenerateService(const GenerateService&) = delete;
   GenerateService& operator=(const GenerateService&) = delete;
 
-  // Never blocks and never fails by itself: a refusal is the stream's first event. `wake` is called
-  // when there is something to take, from any thread, perhaps before Start returns and once too
+  // Never blocks and never fails: a refusal is the stream's first event. `wake` is called on any
+  // thread when there is something to take, possibly before Start returns and possibly once too
   // often.
   std::unique_ptr<TextStream> Start(TextRequest text, std::function<void()> wake = {});
-  // For programs: waits for the whole answer.
+  // For programs: waits for the complete answer.
   Result<TextResult> Generate(TextRequest text);
 
   // Ends every open request with UNAVAILABLE and refuses new ones.

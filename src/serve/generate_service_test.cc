@@ -108,7 +108,7 @@ TEST(GenerateServiceTest, AFailedChoiceTakesTheOthersAlongAndCountsOnce) {
   request.num_choices = 2;
   EXPECT_EQ(f.service.Generate(std::move(request)).status().message(), "the device is lost");
   EXPECT_TRUE(Eventually([&] { return f.engine.open_sequences() == 0; }));
-  // Behind its answer the service has seen all events of the request before.
+  // After this answer the service has seen all events of the previous request.
   EXPECT_TRUE(f.service.Generate(Ask("tandem")).ok());
   EXPECT_NE(f.MetricsText().find(R"(tandem_requests_failed_total{code="INTERNAL"} 1)"),
             std::string::npos);

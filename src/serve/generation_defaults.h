@@ -1,4 +1,4 @@
-// GenerationDefaults: what a model folder says about how to sample from it. A plain value.
+// GenerationDefaults: the sampling defaults of a model folder. A plain value.
 #pragma once
 
 #include <cstdint>

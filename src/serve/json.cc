@@ -17,7 +17,7 @@ namespace {
 
 namespace bj = boost::json;
 
-// Builds the tree from parser events. What the limits refuse ends the parse with a sentence in
+// Builds the tree from parser events. When a limit is exceeded, the parse ends with a sentence in
 // `problem`.
 class TreeBuilder {
  public:
@@ -29,7 +29,7 @@ class TreeBuilder {
   explicit TreeBuilder(const JsonLimits& limits) : limits_(limits) {}
 
   std::string problem;
-  // The name of the innermost member being read: what a reader looks for when something is wrong.
+  // The name of the innermost member being read, which helps the reader find the error.
   std::string last_name;
   Json root;
 
@@ -98,7 +98,7 @@ class TreeBuilder {
     bool is_object;
     Json::Object members;
     Json::Array items;
-    std::string name;  // of the member whose value comes next
+    std::string name;  // of the member whose value follows
   };
 
   bool Refuse(std::string why, bj::error_code& ec) {
@@ -149,7 +149,7 @@ std::string Cause(const bj::error_code& ec, std::string_view rest, int max_depth
 
 }  // namespace
 
-// Here and not in the class: a vector of members needs them whole.
+// Defined here and not in the class: a vector of members needs the complete type.
 Json::Json() = default;
 Json::Json(bool value) : value_(value) {}
 Json::Json(int64_t value) : value_(value) {}
@@ -210,7 +210,7 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
   if (!ec && used < text.size()) ec = bj::error::extra_data;
   if (!ec) return std::move(tree.root);
   const std::string where =
-      tree.last_name.empty() ? "" : fmt::format(", at or behind member \"{}\"", tree.last_name);
+      tree.last_name.empty() ? "" : fmt::format(", at or after member \"{}\"", tree.last_name);
   const std::string cause =
       tree.problem.empty() ? Cause(ec, text.substr(std::min(used, text.size())), limits.max_depth)
                            : tree.problem;

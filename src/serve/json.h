@@ -1,6 +1,6 @@
-// JSON at the wire: a small value tree and a writer, so that front ends never see the parsing
-// library. ParseJson bounds depth and the number of values, and says where a text went wrong and in
-// which member. Plain values, owned by whoever holds them, safe on any thread.
+// JSON on the wire: a small value tree and a writer, so that front ends never see the parsing
+// library. ParseJson limits depth and the number of values, and reports the position and the member
+// of an error. Plain values, owned by whoever holds them, safe on any thread.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class Json {
 
   bool is_null() const;
   bool is_number() const;
-  // The content when the value is of that kind, else null. Valid while the value lives.
+  // The content if the value is of that kind, else null. Valid while the value lives.
   const bool* AsBool() const;
   const int64_t* AsInt() const;
   const uint64_t* AsUint() const;
@@ -44,7 +44,7 @@ class Json {
   // Any number as a double.
   std::optional<double> Number() const;
 
-  // The member of that name; null when there is none or this is no object.
+  // The member of that name; null if there is none or this is no object.
   const Json* Find(std::string_view name) const;
   // "a string", "an object" and so on, for messages.
   std::string_view KindName() const;
@@ -66,11 +66,11 @@ struct JsonLimits {
   bool allow_duplicates = false;
 };
 
-// INVALID_ARGUMENT with position, cause and the member it happened in.
+// INVALID_ARGUMENT with position, cause and the member in which it occurred.
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
-// Appends one JSON text to a string; commas come by themselves. Strings are made valid UTF-8: a
-// byte that is none becomes U+FFFD. Numbers that JSON cannot say (NaN, infinities) become null.
+// Appends JSON text to a string and adds the commas. Strings are made valid UTF-8: an invalid byte
+// becomes U+FFFD. Numbers without a JSON form (NaN, infinities) become null.
 class JsonWriter {
  public:
   explicit JsonWriter(std::string& out) : out_(out) {}

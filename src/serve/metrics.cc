@@ -39,7 +39,7 @@ prom::MetricFamily Family(const char* name, const char* help, prom::MetricType t
 constexpr auto kGauge = prom::MetricType::Gauge;
 constexpr auto kCounter = prom::MetricType::Counter;
 
-// A figure that the engines count and this only shows.
+// A figure counted by the engines and only reported here.
 struct EngineRow {
   const char* name;
   const char* help;

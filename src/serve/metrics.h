@@ -1,6 +1,6 @@
-// Metrics: what the server counts, and its Prometheus text. Figures of the engines and of the
-// process are read when the text is asked for. Counters end in _total, nothing else does. Owned by
-// whoever starts the server; safe on any thread.
+// Metrics: the server's counters and their Prometheus text. Figures of the engines and of the
+// process are read when the text is requested. Names of counters, and only those, end in _total.
+// Owned by whoever starts the server; safe on any thread.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace tandem::serve {
 struct MetricsOptions {
   std::string version = "unknown";  // of the program: the labels of tandem_build_info
   std::string commit = "unknown";
-  // Free bytes of the device that serves, asked on any thread; without it there is no such gauge.
+  // Free bytes of the device in use, called on any thread; without it the gauge is absent.
   std::function<int64_t()> free_memory;
 };
 
@@ -29,15 +29,15 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // A response left: its front end ("openai", "kserve", ...) and status.
+  // A response was sent: its front end ("openai", "kserve", ...) and status.
   void CountResponse(std::string_view front_end, int status);
-  // Waits that clients see: submit to first token, token to token, submit to end.
+  // Latencies that clients see: submit to first token, token to token, submit to end.
   void ObserveFirstToken(Nanos wait);
   void ObserveInterToken(Nanos wait);
   void ObserveEndToEnd(Nanos wait);
   // A choice is complete.
   void CountFinished(TextFinish finish, const Usage& usage);
-  // A request ended with an error, or because its client left.
+  // A request ended with an error, or because its client disconnected.
   void CountFailed(Code code);
   void CountCancelled();
 

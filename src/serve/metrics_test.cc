@@ -22,7 +22,7 @@ double Value(const std::string& text, const std::string& name) {
   return 0;
 }
 
-// The types that the text declares, by name.
+// The types declared in the text, by name.
 std::map<std::string, std::string> Types(const std::string& text) {
   std::map<std::string, std::string> types;
   std::istringstream lines(text);
@@ -79,7 +79,7 @@ TEST(MetricsTest, TellsWhatRunsAndWhatItTakes) {
   const double start = Value(text, "process_start_time_seconds");
   EXPECT_LE(start, seconds);
   EXPECT_GT(start, seconds - 3600);
-  // It does not move.
+  // It does not change.
   EXPECT_EQ(Value(metrics.Text({}), "process_start_time_seconds"), start);
   EXPECT_EQ(text.find("tandem_memory_free_bytes"), std::string::npos);
 }

@@ -48,7 +48,7 @@ Status ModelRegistry::Add(std::string name, std::shared_ptr<GenerateService> ser
 }
 
 Status ModelRegistry::Remove(std::string_view name) {
-  std::vector<ModelPtr> removed;  // released after the lock: a service's end takes its time
+  std::vector<ModelPtr> removed;  // released after the lock, because a service takes time to end
   const std::lock_guard lock(mutex_);
   const auto found = WithName(models_, name);
   if (found == models_.end()) {

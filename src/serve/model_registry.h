@@ -1,6 +1,6 @@
-// ModelRegistry: the models that clients may name, and the service that answers each. Front ends
-// ask it at every call, so loading and unloading a model changes nothing but the registry. Owned by
-// whoever starts the servers and shared by all of them; every method may be called on any thread.
+// ModelRegistry: the models that clients may name, and the service for each. Front ends query it
+// for every call, so loading and unloading a model changes only the registry. Owned by whoever
+// starts the servers and shared by all of them; every method may be called on any thread.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace tandem::serve {
 
-// What an engine looks like under one of its names.
+// The role in which a name presents an engine.
 enum class ModelRole : uint8_t {
   kModel,     // the model itself
   kEnsemble,  // Triton's chain of tokenizer, engine and detokenizer
@@ -26,20 +26,20 @@ enum class ModelRole : uint8_t {
 struct Model {
   std::string name;
   ModelRole role = ModelRole::kModel;
-  bool is_alias = false;                     // one more name of an engine that has its own
+  bool is_alias = false;                     // an additional name of an engine that has its own
   std::shared_ptr<GenerateService> service;  // one for all names of an engine
-  int64_t created = 0;                       // when it was added, in seconds since 1970
+  int64_t created = 0;                       // time of addition, in seconds since 1970
 };
-// Keeps the model's service alive: a removed model answers the calls that hold it, and its service
-// ends with the last of them, on that call's thread. So what the service refers to has to be owned
-// by the same pointer, or outlive every server.
+// Keeps the model's service alive: a removed model still serves the calls that hold it, and its
+// service ends with the last of them, on that call's thread. So everything the service refers to
+// must be owned by the same pointer, or outlive every server.
 using ModelPtr = std::shared_ptr<const Model>;
 
 struct ModelAlias {
   std::string name;
   ModelRole role = ModelRole::kModel;
 };
-// The names that Triton's clients know for one engine.
+// The names of one engine that Triton's clients know.
 std::vector<ModelAlias> TritonAliases();
 
 class ModelRegistry {
@@ -53,19 +53,19 @@ class ModelRegistry {
 
   // By name or alias. NOT_FOUND with Reason::kModelNotFound.
   Result<ModelPtr> Find(std::string_view name) const;
-  // The model for requests that name none: the one added first.
+  // The model for requests that name none: the first one added.
   Result<ModelPtr> Default() const;
   std::vector<ModelPtr> List() const;     // every name, in the order they were added
   std::vector<ModelPtr> Engines() const;  // each engine once, under its own name
 
   std::vector<EngineStats> Stats() const;  // of each engine
 
-  // Every engine's loop turns.
+  // Whether every engine's loop makes progress.
   bool Alive() const;
-  // Every model is ready.
+  // Whether every model is ready.
   bool Ready() const;
   bool Ready(const Model& model) const;
-  // From now on nothing is ready: the server is about to end. Calls are still answered.
+  // Marks every model as not ready because the server is about to end. Calls are still answered.
   void SetLeaving() { leaving_ = true; }
   // Ends every open request of every model with UNAVAILABLE and refuses new ones.
   void Close();

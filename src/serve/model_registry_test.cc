@@ -95,7 +95,7 @@ TEST(ModelRegistryTest, ARemovedEngineLosesAllItsNamesAndEndsTheCallsItHas) {
 TEST(ModelRegistryTest, ALeavingServerIsNotReadyButAlive) {
   Loaded loaded;
   ModelRegistry models;
-  EXPECT_TRUE(models.Ready());  // no model is one that is not ready
+  EXPECT_TRUE(models.Ready());  // with no models every model is ready
   EXPECT_EQ(models.Default().status().reason(), Reason::kModelNotFound);
   ASSERT_TRUE(models.Add("tandem", loaded.service).ok());
   EXPECT_TRUE(models.Ready());

@@ -19,12 +19,12 @@ namespace {
 
 constexpr int kFields = 52;  // of /proc/self/stat, as proc(5) numbers them from 1
 
-// The numbers of /proc/self/stat by their number in proc(5); what is none reads as 0.
+// The numbers of /proc/self/stat by their number in proc(5); other fields read as 0.
 Result<std::array<int64_t, kFields + 1>> ReadStat() {
   std::ifstream file("/proc/self/stat");
   std::string line;
   std::getline(file, line);
-  // The second field is the program's name in brackets, which may hold anything.
+  // The second field is the program's name in brackets and may contain any characters.
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return NotFound("/proc/self/stat cannot be read");
   std::array<int64_t, kFields + 1> fields{};
@@ -62,7 +62,7 @@ Result<ProcessUsage> ReadProcessUsage() {
   ProcessUsage usage;
   usage.cpu_seconds = static_cast<double>(stat[14] + stat[15]) / ticks;
   usage.threads = stat[20];
-  // Computed once: two clocks read one after the other never give the same difference twice.
+  // Computed once: two clocks read one after another never give the same difference twice.
   static const double start =
       Seconds(CLOCK_REALTIME) - Seconds(CLOCK_BOOTTIME) + static_cast<double>(stat[22]) / ticks;
   usage.start_time_seconds = start;

@@ -1,4 +1,4 @@
-// ProcessUsage: what this process takes of its machine. Any thread.
+// ProcessUsage: this process's use of CPU and memory. Any thread.
 #pragma once
 
 #include <cstdint>

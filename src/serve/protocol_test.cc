@@ -1,6 +1,6 @@
 // Runs the transcripts of tests/protocol/: each file is a list of exchanges, sent to a whole server
-// over a scripted engine (testing/fake_engine.h says what it answers). tests/protocol/README.md has
-// the format.
+// over a scripted engine (testing/fake_engine.h lists its answers). The format is in
+// tests/protocol/README.md.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -97,7 +97,7 @@ class TranscriptReader {
   size_t at_ = 0;
 };
 
-// Whether `text` is `pattern`, in which each {{*}} stands for anything.
+// Whether `text` matches `pattern`, in which each {{*}} stands for any text.
 bool Matches(std::string_view pattern, std::string_view text) {
   constexpr std::string_view kAnything = "{{*}}";
   const size_t wild = pattern.find(kAnything);

@@ -99,7 +99,7 @@ void FillFromGenerationConfig(const SamplingFields& fields, const GenerationDefa
   }
   params.top_k =
       static_cast<int32_t>(std::max<int64_t>(Or(fields.top_k, defaults.top_k, int64_t{0}), 0));
-  // 0 asks for the most likely token alone.
+  // 0 asks for the most likely token only.
   params.top_p = std::max(static_cast<float>(Or(fields.top_p, defaults.top_p, 1.0)), 1e-6f);
   params.min_p = static_cast<float>(Or(fields.min_p, defaults.min_p, 0.0));
   params.repetition_penalty =
@@ -140,27 +140,28 @@ Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
       .WithReason(Reason::kContextLength);
 }
 
-// INVALID_ARGUMENT of the codec's is the field's; other errors are as they are.
+// The codec's INVALID_ARGUMENT gets the field; other errors are unchanged.
 Status AtField(std::string_view field, const Status& status) {
   const bool is_named = status.code() != Code::kInvalidArgument || !status.field().empty();
   return is_named ? status : FieldError(field, status.message());
 }
 
-// At most `bytes` of the text, whole characters.
+// At most `bytes` of the text, cut at a whole character.
 std::string_view Beginning(std::string_view text, size_t bytes) {
   while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
   return text.substr(0, bytes);
 }
 
-// The tokens of a prompt's text. How many bytes a token may stand for is not known before: a word,
-// a line of spaces or, where unknown characters become one token, a whole text. So beginnings, each
-// twice as long as the one before, have to show first that they are not far too long: refusing a
-// prompt costs by the tokens that would fit, not by the bytes that came. Where a beginning is cut
-// its last tokens differ from the whole's; "far" is twice what fits.
+// The tokens of a prompt's text. The number of bytes per token is not known in advance: a token may
+// stand for a word, a line of spaces or, where unknown characters become one token, a whole text.
+// So beginnings of the text, each twice as long as the previous one, are tokenized first, to find
+// out whether the text is far too long: refusing a prompt then costs time in proportion to the
+// tokens that would fit, not to the bytes received. The last tokens of a cut beginning differ from
+// those of the whole text, so "far too long" means twice the limit.
 Result<std::vector<int32_t>> Tokenize(std::string_view field, std::string_view text,
                                       bool add_special_tokens, const TextCodec& codec,
                                       const EngineLimits& engine) {
-  constexpr size_t kUsualTokenBytes = 8;  // more than usual text has: what fits is rarely cut
+  constexpr size_t kUsualTokenBytes = 8;  // above that of usual text: what fits is rarely cut
   if (text.empty()) return FieldError(field, "must not be empty");
   const auto fits = static_cast<size_t>(engine.max_seq_len);
   const size_t most = 2 * fits;
@@ -256,8 +257,8 @@ Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request
     request.end_ids = codec.end_ids();
   }
   if (text.ignore_eos) request.end_ids.clear();
-  // A special token adds no text that could be matched: one that a stop string names is another
-  // end.
+  // A special token adds no text that could be matched: one that a stop string names becomes an end
+  // id.
   for (const std::string& word : text.stop) {
     const std::optional<int32_t> id = codec.SpecialToken(word);
     if (id && std::ranges::count(request.end_ids, *id) == 0) request.end_ids.push_back(*id);

@@ -1,7 +1,7 @@
 // BuildRequest: text request + model defaults + limits → engine request. A pure function of its
 // arguments (it tokenizes, which may take long for a long prompt); every refusal is
-// INVALID_ARGUMENT "field: sentence". No bound on a prompt's bytes says whether it fits: its tokens
-// are counted, and of one that is far too long only a beginning.
+// INVALID_ARGUMENT "field: sentence". No limit on a prompt's bytes can decide whether it fits: its
+// tokens are counted, but for a prompt that is far too long only those of its beginning.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@
 
 namespace tandem::serve {
 
-// What one request may ask for; beyond it: INVALID_ARGUMENT naming the field.
+// Limits of one request; beyond them: INVALID_ARGUMENT with the field.
 struct RequestLimits {
   int64_t max_choices = 128;  // and at most the engine's batch size
   size_t max_stop = 16;       // stop strings
   size_t max_bad_words = 128;
-  size_t max_word_bytes = 256;  // of a stop string or bad word
+  size_t max_word_bytes = 256;  // of a stop word or bad word
   size_t max_logit_bias = 1024;
 };
 
-// `arrived`: when the request did, on the engine's clock; its timeout begins there.
+// `arrived`: arrival time on the engine's clock; the request's timeout starts there.
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
                              const RequestLimits& limits, Nanos arrived);

@@ -139,7 +139,7 @@ TEST(RequestBuilderTest, APromptThatIsFarTooLongIsNotTokenizedWhole) {
   EXPECT_EQ(status.reason(), Reason::kContextLength);
   EXPECT_EQ(status.field(), "prompt");
   EXPECT_LE(hostile.num_bytes, 2000u);
-  // The tokens decide: where each stands for 128 KiB, 8 MiB are a short prompt.
+  // The tokens decide: if each stands for 128 KiB, 8 MiB are a short prompt.
   const Result<Request> wide = build(CountingCodec(128u << 10));
   ASSERT_TRUE(wide.ok()) << wide.status().message();
   EXPECT_EQ(wide->prompt.size(), 65u);

@@ -30,7 +30,7 @@ class TokenizerDecoder final : public TextCodec::Decoder {
   Detokenizer detokenizer_;
 };
 
-// The automaton of banned words as the engine wants it.
+// The automaton of banned words as an engine's constraint.
 class BadWordsConstraint final : public TokenConstraint {
  public:
   explicit BadWordsConstraint(std::shared_ptr<const BadWords> words)

@@ -25,7 +25,7 @@ constexpr int64_t kManyRows = 1 << 20;
 
 class EveryTokenizerTest : public testing::TestWithParam<const char*> {};
 
-// The completion's text, by one answer or by a stream; every choice of the two has to be the same.
+// The completion's text, unstreamed or streamed; the two choices of each must be equal.
 std::string Complete(const TestServer& server, std::span<const int32_t> prompt, bool stream) {
   const std::string body = nlohmann::json{
       {"prompt", std::vector<int32_t>(prompt.begin(), prompt.end())},

@@ -1,5 +1,5 @@
-// What a front end asks of the service and what it hears back, in text and without a protocol.
-// Plain values.
+// A front end's request to the service and the service's events, in text and independent of the
+// protocol. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tandem::serve {
 
-// Options a client left out stay empty and take the model's or the route's defaults.
+// Options that the client left out stay empty and take the model's or the route's defaults.
 struct SamplingFields {
   std::optional<double> temperature;
   std::optional<int64_t> top_k;
@@ -32,7 +32,7 @@ struct SamplingFields {
 };
 
 enum class SamplingDefaults : uint8_t {
-  kGenerationConfig,  // what generation_config.json says, else temperature 1
+  kGenerationConfig,  // the values of generation_config.json, else temperature 1
   kGreedy,            // the arg-max unless top_k or top_p is given, whatever the temperature
 };
 
@@ -42,15 +42,15 @@ struct TextRequest {
   std::optional<std::vector<int32_t>> tokens;
   std::optional<std::string> messages;  // JSON array for the chat template
 
-  std::optional<int64_t> max_tokens;  // what fits after the prompt when left out
+  std::optional<int64_t> max_tokens;  // default: all tokens that fit after the prompt
   SamplingFields sampling;
   SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
   std::optional<uint64_t> seed;
   int64_t num_choices = 1;
   int64_t num_top_logprobs = -1;  // as SamplingParams
 
-  // Not part of the answer, never generated. Matched on decoded text, and by its id the special
-  // token whose name one is.
+  // Never generated as part of the answer. Matched on decoded text; a word that is the name of a
+  // special token is also matched by that token's id.
   std::vector<std::string> stop;
   std::vector<std::string> bad_words;
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
@@ -59,14 +59,14 @@ struct TextRequest {
   bool ignore_eos = false;
   bool use_draft = true;
   std::optional<double> priority;
-  std::optional<Nanos> timeout;  // from the moment the service gets it; queues count
+  std::optional<Nanos> timeout;  // from its arrival at the service; includes time in queues
 
-  // Cached prompts are shared only between requests of equal keys: one API key's users cannot find
-  // out from cached_tokens what another's have asked.
+  // Cached prompts are shared only between requests with equal keys: users of one API key cannot
+  // learn from cached_tokens what another key's users have asked.
   std::string cache_key;
 
   bool continues_prompt = false;  // the answer is read after the prompt: a leading space is kept
-  bool stream = false;  // a slow reader of a stream is cut at ServiceOptions::stream_bytes
+  bool stream = false;  // a slow reader of a stream is cut off at ServiceOptions::stream_bytes
 };
 
 struct TopLogprob {
@@ -86,19 +86,19 @@ enum class TextFinish : uint8_t { kNone, kStop, kLength };
 // "stop", "length"; empty for kNone.
 std::string_view TextFinishName(TextFinish finish);
 
-// News of one choice; or, with an error, the end of the whole request.
+// News of one choice, or an error that ends the whole request.
 struct TextEvent {
   int32_t choice = 0;
   std::vector<TokenPiece> pieces;
   TextFinish finish = TextFinish::kNone;
-  Usage usage;  // as far as known; complete when finish is set. output_tokens are those shown
+  Usage usage;  // so far; complete when finish is set. output_tokens counts those shown
   Status error;
 };
 
-// One answer, gathered from its events.
+// One answer, collected from its events.
 struct TextChoice {
   std::string text;
-  int32_t num_tokens = 0;  // of the text: a stop string's are not among them
+  int32_t num_tokens = 0;  // of the text: without those of a stop string
   std::vector<TokenPiece> pieces;
   TextFinish finish = TextFinish::kNone;
   Usage usage;

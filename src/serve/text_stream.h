@@ -22,8 +22,8 @@ class TextStream {
   TextStream(const TextStream&) = delete;
   TextStream& operator=(const TextStream&) = delete;
 
-  // The next event; false when there is none yet. After the last one (an error, or every choice has
-  // finished) there is none any more.
+  // The next event; false if there is none yet. After the last one (an error, or every choice has
+  // finished) it always returns false.
   bool TryNext(TextEvent& event);
   // Waits; false when the request is over.
   bool Next(TextEvent& event);

@@ -1,5 +1,4 @@
-// The time of day, for what a protocol tells its clients; waiting is measured on a Clock. Any
-// thread.
+// The time of day, for protocols that report it; waiting is measured on a Clock. Any thread.
 #pragma once
 
 #include <chrono>

@@ -32,7 +32,7 @@ void* MapHuge(size_t bytes) {
   std::byte* const aligned = begin + head;
   if (head > 0) ::munmap(begin, head);
   if (kHugePage - head > 0) ::munmap(aligned + rounded, kHugePage - head);
-  ::madvise(aligned, rounded, MADV_HUGEPAGE);  // a wish: without it the pages are small
+  ::madvise(aligned, rounded, MADV_HUGEPAGE);  // a hint: without it the pages are small
   return aligned;
 }
 

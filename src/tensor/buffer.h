@@ -22,9 +22,9 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
-  // Without memory left (or for no bytes) the buffer is empty: the caller says how much it asked
-  // for. Large ones ask the kernel for huge pages: a weight stream is otherwise bound by address
-  // look-ups.
+  // When there is no memory left (or for zero bytes) the buffer is empty; the caller reports the
+  // size it asked for. Large buffers ask the kernel for huge pages: without them streaming the
+  // weights is limited by address look-ups.
   static Buffer OnHost(size_t bytes);
 
   void* data() const { return data_; }

@@ -32,7 +32,7 @@ T FromFloat(float value) {
   }
 }
 
-// Calls fn with a value of the C++ type behind `dtype`.
+// Calls fn with a value of the C++ type for `dtype`.
 template <typename Fn>
 auto DispatchFloat(DType dtype, Fn&& fn) {
   if (dtype == DType::kBF16) return fn(BFloat16{});
@@ -41,7 +41,7 @@ auto DispatchFloat(DType dtype, Fn&& fn) {
   return fn(float{});
 }
 
-// The same for a type that is read.
+// The same for a type that is only read.
 template <typename Fn>
 auto DispatchSource(DType dtype, Fn&& fn) {
   return dtype == DType::kF8E4M3 ? fn(Float8E4M3{}) : DispatchFloat(dtype, fn);

@@ -1,4 +1,4 @@
-// Conversions between the floating-point element types of weights, on the host, by the caller's
+// Conversions between the floating-point element types of weights, on the host and the caller's
 // thread. Pure functions over memory that the caller owns; safe on any thread.
 #pragma once
 
@@ -11,12 +11,12 @@ constexpr bool IsFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
-// Writes every element of `from` into `to` (same number of elements; both of a floating-point
-// type, or `from` of fp8 or both of one type), rounding to nearest even. `from` may be misaligned,
-// as tensors of a mapped file can be.
+// Writes every element of `from` into `to` (same number of elements; both floating-point, or `from`
+// fp8, or both the same type), rounding to nearest even. `from` may be misaligned, as tensors of a
+// mapped file can be.
 void ConvertElements(const Tensor& from, const Tensor& to);
 
-// Elements that are NaN or infinite; 0 for integer types.
+// Number of elements that are NaN or infinite; 0 for integer types.
 int64_t CountNonFinite(const Tensor& tensor);
 
 }  // namespace tandem

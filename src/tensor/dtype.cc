@@ -83,12 +83,13 @@ Float16 ToFloat16(float value) {
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return with_sign(std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f));
   }
-  // A carry out of the mantissa moves into the exponent, and from 65504 to infinity, as it should.
+  // A carry out of the mantissa increases the exponent, and takes values from 65504 to infinity, as
+  // it should.
   const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
   return with_sign((rounded - 0x38000000u) >> 13);
 }
 
-// No infinities: the highest exponent holds numbers too, up to 448, and one NaN.
+// No infinities: the highest exponent also holds numbers, up to 448, and one NaN.
 float ToFloat(Float8E4M3 value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x80u) << 24;
   const uint32_t exponent = (value.bits >> 3) & 0xfu;

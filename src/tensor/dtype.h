@@ -52,7 +52,7 @@ struct Float8E4M3 {
 inline float ToFloat(BFloat16 value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
-// Round to nearest, ties to even; a NaN stays one.
+// Round to nearest, ties to even; a NaN stays a NaN.
 inline BFloat16 ToBFloat16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};

@@ -22,7 +22,7 @@ Result<std::string_view> HeaderText(std::span<const std::byte> file) {
   if (header_bytes > file.size() - 8) {
     return DataLoss("truncated: the header takes " + std::to_string(header_bytes) +
                     " bytes, the file has " + std::to_string(file.size() - 8) +
-                    " behind its length");
+                    " after its length");
   }
   return std::string_view(reinterpret_cast<const char*>(file.data()) + 8, header_bytes);
 }
@@ -49,7 +49,7 @@ Status CheckCoverage(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes
   }
   if (covered == data_bytes) return {};
   const std::string last = entries.empty() ? "the header" : QuotedTensorName(entries.back().name);
-  return DataLoss(std::to_string(data_bytes - covered) + " bytes behind " + last +
+  return DataLoss(std::to_string(data_bytes - covered) + " bytes after " + last +
                   " belong to no tensor");
 }
 

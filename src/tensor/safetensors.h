@@ -33,8 +33,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Writes tensors one at a time, in the order that `Create` was told: memory stays that of one
-// tensor. The file appears under its name at Commit, whole, or not at all. Used by one thread.
+// Writes tensors one at a time, in the order given to Create; needs memory for one tensor. The file
+// appears under its name at Commit, whole, or not at all. Used by one thread.
 struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kMetadata = "__metadata__";
-// Room for what a shape needs, far from what could exhaust memory.
+// Room for every real shape, but not enough to exhaust memory.
 constexpr size_t kMaxListItems = 64;
 
 // Receives the parser's events. Every handler returns false, with error_ set, at the first fault.

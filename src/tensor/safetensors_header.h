@@ -1,5 +1,5 @@
 // The JSON header of a safetensors file, read event by event: no document is built, so duplicate
-// names are seen and memory stays in proportion to the tensors. Pure functions, internal to
+// names are detected and memory stays in proportion to the tensors. Pure functions, internal to
 // tensor/.
 #pragma once
 
@@ -28,10 +28,11 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Each entry is complete: known dtype, sizes that do not overflow and that its offsets agree with.
+// Each entry is complete: its type is known, and its size does not overflow and matches its
+// offsets.
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json);
 
-// `tensor "model.norm.weight"` for messages: control characters escaped, long names cut.
+// `tensor "model.norm.weight"` for messages: control characters are escaped, long names are cut.
 std::string QuotedTensorName(std::string_view name);
 
 }  // namespace tandem

@@ -61,7 +61,7 @@ std::string Two(const std::string& offsets_a, const std::string& offsets_b, size
 struct Hostile {
   const char* what;
   std::string content;
-  std::vector<std::string> named;  // what the message must hold, beside the file
+  std::vector<std::string> named;  // parts of the message, in addition to the file
 };
 
 std::vector<Hostile> HostileFiles() {
@@ -72,7 +72,7 @@ std::vector<Hostile> HostileFiles() {
   return {
       {"empty file", "", {"truncated"}},
       {"length cut", std::string("\1\0\0", 3), {"truncated"}},
-      {"no header behind the length", Length(10), {"truncated", "10 bytes"}},
+      {"no header after the length", Length(10), {"truncated", "10 bytes"}},
       {"header cut", Length(50) + "{" + good.substr(0, 20), {"truncated"}},
       {"header of 100,000,001 bytes", Length(100'000'001) + std::string(16, ' '), {"100000001"}},
       {"header length all ones", Length(UINT64_MAX) + "{}", {"limit"}},
@@ -127,7 +127,7 @@ std::vector<Hostile> HostileFiles() {
       {"one offset", One("F32", "[2]", "[8]"), {"tensor \"a\"", "data_offsets"}},
       {"three offsets", One("F32", "[2]", "[0,8,8]"), {"tensor \"a\"", "data_offsets"}},
       {"negative offset", One("F32", "[2]", "[-8,0]"), {"tensor \"a\"", "-8"}},
-      {"offset behind the file", One("F32", "[2]", "[0,8]", 7), {"tensor \"a\"", "truncated"}},
+      {"offset past the file", One("F32", "[2]", "[0,8]", 7), {"tensor \"a\"", "truncated"}},
       {"offsets near the top",
        One("F32", "[2]", "[18446744073709551607,18446744073709551615]"),
        {"tensor \"a\""}},
@@ -136,8 +136,8 @@ std::vector<Hostile> HostileFiles() {
       {"overlap", Two("[0,8]", "[4,12]", 12), {"tensor \"b\"", "overlap"}},
       {"the same bytes twice", Two("[0,8]", "[0,8]", 8), {"tensor \"b\"", "overlap"}},
       {"second tensor cut", Two("[0,8]", "[8,16]", 12), {"tensor \"b\"", "truncated"}},
-      {"trailing bytes", Two("[0,8]", "[8,16]", 17), {"1 bytes behind", "tensor \"b\""}},
-      {"data without tensors", File("{}", 3), {"3 bytes behind"}},
+      {"trailing bytes", Two("[0,8]", "[8,16]", 17), {"1 bytes after", "tensor \"b\""}},
+      {"data without tensors", File("{}", 3), {"3 bytes after"}},
       {"metadata is a list", File("{\"__metadata__\":[]}", 0), {"__metadata__"}},
       {"metadata holds a number", File("{\"__metadata__\":{\"a\":1}}", 0), {"__metadata__"}},
       {"metadata is nested", File("{\"__metadata__\":{\"a\":{}}}", 0), {"__metadata__"}},

@@ -1,5 +1,5 @@
 // Tensor: a non-owning view {data, dtype, shape, device} of dense row-major memory; valid as long
-// as the Buffer behind it. A plain value, free to copy between threads; the memory's own rules
+// as the Buffer it views. A plain value, free to copy between threads; the memory's own rules
 // apply.
 #pragma once
 
@@ -31,7 +31,7 @@ class Shape {
     for (const int64_t dim : dims) dims_[rank_++] = dim;
   }
 
-  // As the constructor, for a rank that only the run knows; at most kMaxRank.
+  // As the constructor, for a rank known only at run time; at most kMaxRank.
   static Shape Of(std::span<const int64_t> dims);
 
   int rank() const { return rank_; }

@@ -38,7 +38,7 @@ TEST(Float16, EveryValueRoundTrips) {
 }
 
 TEST(Float16, RoundsToNearestEven) {
-  // Between each two neighbours: below the middle down, above it up, the middle to the even one.
+  // Between two neighbours: below the midpoint down, above it up, the midpoint itself to even.
   for (uint16_t bits = 0; bits < 0x7bff; ++bits) {
     const double low = ToFloat(Float16{bits});
     const double high = ToFloat(Float16{static_cast<uint16_t>(bits + 1)});
@@ -55,12 +55,12 @@ TEST(Float16, RoundsToNearestEven) {
 
 TEST(BFloat16, RoundsToNearestEvenAndKeepsNan) {
   EXPECT_EQ(ToBFloat16(1.0f).bits, 0x3f80);
-  EXPECT_EQ(ToBFloat16(1.00390625f).bits, 0x3f80);  // the middle, to the even neighbour
+  EXPECT_EQ(ToBFloat16(1.00390625f).bits, 0x3f80);  // the midpoint, to the even neighbour
   EXPECT_EQ(ToBFloat16(1.01171875f).bits, 0x3f82);
   EXPECT_TRUE(std::isnan(ToFloat(ToBFloat16(std::numeric_limits<float>::quiet_NaN()))));
 }
 
-// Every value by its definition: 1 sign, 4 exponent (bias 7) and 3 mantissa bits, one NaN.
+// Every value from its definition: 1 sign, 4 exponent (bias 7) and 3 mantissa bits, one NaN.
 TEST(Float8E4M3, HasTheValuesOfItsBits) {
   for (int bits = 0; bits < 256; ++bits) {
     const int exponent = bits >> 3 & 15, mantissa = bits & 7;

@@ -18,8 +18,8 @@ Result<std::shared_ptr<const BadWords>> BadWords::Compile(
   return std::shared_ptr<const BadWords>(std::move(result));
 }
 
-// A token completes a word that began before it exactly if the token starts with the word's rest;
-// and tokens with one beginning stand together in byte order.
+// A token completes a word that began before it exactly if the token starts with the rest of the
+// word; tokens with a common beginning are contiguous in byte order.
 void BadWords::AddCompletions(std::span<const std::string> words) {
   completions_.resize(automaton_.NumStates());
   for (const std::string& word : words) {

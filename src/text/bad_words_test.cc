@@ -37,14 +37,14 @@ TEST(BadWords, NeverAppearHoweverTokensSpellThem) {
   std::mt19937 random(5);
   for (const char* name : kTestTokenizers) {
     const auto tokenizer = LoadTestTokenizer(name);
-    // Only tokens made of these characters, so that the words would come up all the time.
+    // Only tokens made of these characters, so that the words would occur all the time.
     std::vector<int32_t> pool;
     for (int32_t id = 0; id < tokenizer->VocabSize(); ++id) {
       const std::string_view bytes = tokenizer->TokenBytes(id);
       const bool few = bytes.find_first_not_of("abdtewr ") == std::string_view::npos;
       if (!bytes.empty() && few) pool.push_back(id);
     }
-    pool.push_back(*tokenizer->EosIds().begin());  // text goes on around a special token
+    pool.push_back(*tokenizer->EosIds().begin());  // text continues after a special token
     ASSERT_GT(pool.size(), 8u);
     const std::vector<std::string> words = {"bad", "tab", "ba b", "water"};
     const auto bad = BadWords::Compile(tokenizer, words).value();
@@ -76,7 +76,7 @@ TEST(BadWords, BansNothingThatDoesNotCompleteAWord) {
   EXPECT_TRUE(bad->Banned(state, id("g")));
   EXPECT_FALSE(bad->Banned(state, id("d")));
   EXPECT_FALSE(bad->Banned(bad->Start(), id("g")));
-  // A special token leaves the text as it is.
+  // A special token leaves the text unchanged.
   EXPECT_EQ(bad->Next(state, id("<|eot|>")), state);
   EXPECT_FALSE(bad->Banned(state, id("<|eot|>")));
 }

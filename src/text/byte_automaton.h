@@ -1,6 +1,6 @@
-// Finds any of a set of words in a stream of bytes, one table look-up a byte (Aho and Corasick
-// 1975). A state is the longest end of what was read that begins some word. Immutable, shared by
-// threads.
+// Finds any of a set of words in a stream of bytes, with one table look-up per byte (Aho and
+// Corasick 1975). A state is the longest suffix of the input that begins some word. Immutable,
+// shared by threads.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ namespace tandem {
 class ByteAutomaton {
  public:
   static constexpr int kStart = 0;
-  // Of all words together: a bound on the table (64 KiB of words with 256 different bytes: 64 MiB;
-  // of plain text a quarter of that).
+  // Limit on the total length of all words, which bounds the table (64 KiB of words with 256
+  // different bytes: 64 MiB; of plain text a quarter of that).
   static constexpr size_t kMaxTotalBytes = 64u << 10;
 
   // Empty words are ignored.
@@ -27,11 +27,11 @@ class ByteAutomaton {
   int Next(int state, unsigned char byte) const {
     return next_[static_cast<size_t>(state) * num_classes_ + class_of_[byte]];
   }
-  // The longest word that ends in this state, as its index in `words`; -1 when none does.
+  // The longest word that ends in this state, as its index in `words`; -1 if none does.
   int Match(int state) const { return states_[state].match; }
-  // How many bytes read last may still begin a word.
+  // Number of last bytes that may still begin a word.
   size_t Depth(int state) const { return states_[state].depth; }
-  // The state of the longest proper end of this state; kStart has itself.
+  // The state of the longest proper suffix of this state; kStart for kStart itself.
   int Fallback(int state) const { return states_[state].fallback; }
   int NumStates() const { return static_cast<int>(states_.size()); }
 

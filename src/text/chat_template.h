@@ -1,8 +1,8 @@
-// A model's chat template: messages in, prompt text out, as transformers renders it.
-// Immutable and shared by threads. A template is untrusted input: it runs in a thread of its own
-// with bounded steps, memory and depth, for 100 ms of that thread's time and 0.5 us for each byte
-// of its input; one that needs more is INVALID_ARGUMENT. A thread that cannot be ended is left
-// behind; with four of them Render is UNAVAILABLE (rust/text/src/sandbox.rs).
+// A model's chat template: messages in, prompt text out, as transformers renders it. Immutable and
+// shared by threads. A template is untrusted input: it runs in a separate thread with limits on
+// steps, memory and depth, for at most 100 ms of that thread's time plus 0.5 us for each byte of
+// its input; beyond that the result is INVALID_ARGUMENT. A thread that cannot be ended is
+// abandoned; with four of them Render is UNAVAILABLE (rust/text/src/sandbox.rs).
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ namespace tandem {
 class ChatTemplate {
  public:
   struct RenderOptions {
-    // End with the words that open the assistant's turn.
+    // End with the text that opens the assistant's turn.
     bool add_generation_prompt = true;
-    // A JSON object of further variables: tools, documents, date_string, ... Empty means none.
+    // A JSON object of additional variables: tools, documents, date_string, ... Empty means none.
     // `messages` and the special tokens cannot be set here.
     std::string variables_json = {};
-    // What strftime_now sees; the clock when empty.
+    // The time for strftime_now; the clock when empty.
     std::optional<int64_t> now_unix_seconds = {};
   };
 
@@ -42,8 +42,8 @@ class ChatTemplate {
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
-  // `messages_json`: an array of {role, content, ...}. The result holds the special tokens that the
-  // template wrote: encode it without adding them again.
+  // `messages_json`: an array of {role, content, ...}. The result contains the special tokens that
+  // the template wrote: encode it without adding them again.
   Result<std::string> Render(std::string_view messages_json, const RenderOptions& options) const;
   Result<std::string> Render(std::string_view messages_json) const {
     return Render(messages_json, RenderOptions());

@@ -44,7 +44,7 @@ TEST(ChatTemplate, EmbeddedPairAsksItsQuestion) {
       chat->Render(R"([{"role": "user", "content": "What does \"tandem\" mean?"}])").value();
   EXPECT_THAT(prompt, HasSubstr("What does \"tandem\" mean?"));
   const std::vector<int32_t> ids = target->Encode(prompt, /*add_special=*/false).value();
-  // The template writes BOS itself, once.
+  // The template itself writes BOS, once.
   EXPECT_EQ(ids.front(), target->BosId());
   EXPECT_EQ(std::count(ids.begin(), ids.end(), *target->BosId()), 1);
   EXPECT_EQ(Decode(target, ids, /*skip_special=*/false), prompt);

@@ -8,20 +8,20 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// What stands at the start of some bytes: a character, the start of one, or neither.
+// The first part of some bytes: a character, the start of one, or neither.
 struct Utf8Prefix {
   enum Kind { kCharacter, kIncomplete, kInvalid } kind;
   size_t length;  // of the character, or of the invalid part
 };
 
-// Table 3-7 of the Unicode standard: what may follow a lead byte.
+// Table 3-7 of the Unicode standard: the bytes that may follow a lead byte.
 Utf8Prefix Classify(std::string_view bytes) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned char lead = byte(0);
   if (lead < 0x80) return {Utf8Prefix::kCharacter, 1};
   if (lead < 0xC2 || lead > 0xF4) return {Utf8Prefix::kInvalid, 1};
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // Only the second byte's range depends on the lead: no overlong form, no surrogate, no >
+  // Only the second byte's range depends on the lead: no overlong form, no surrogate, nothing above
   // U+10FFFF.
   unsigned char low = 0x80, high = 0xBF;
   if (lead == 0xE0) low = 0xA0;

@@ -1,7 +1,7 @@
-// Token ids back to text, one at a time: Push returns what has become complete, never half a
-// character, and all the pieces together equal decoding the whole at once.
-// A Detokenizer belongs to one sequence and is used by one thread at a time; it shares its
-// Tokenizer. A copy goes on from the same place.
+// Token ids back to text, one at a time: Push returns newly completed text, never half a character,
+// and all the pieces together equal decoding the whole at once. A Detokenizer belongs to one
+// sequence and is used by one thread at a time; it shares its Tokenizer. A copy continues from the
+// same state.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace tandem {
 
-// Bytes in, UTF-8 out. What can never become a character turns into U+FFFD, one for each maximal
-// invalid part (as Rust and Python do); what may still become one waits, at most 3 bytes.
+// Bytes in, UTF-8 out. Invalid bytes become U+FFFD, one for each maximal invalid part (as in Rust
+// and Python); an incomplete character waits, at most 3 bytes.
 class Utf8Stream {
  public:
   std::string Push(std::string_view bytes);
@@ -32,10 +32,10 @@ class Detokenizer {
       : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
 
   std::string Push(int32_t id);
-  // Goes past tokens whose text is shown elsewhere, as that of a prompt: what follows is read after
-  // them, so that its leading space stays and a character they leave unfinished is completed.
+  // Skips tokens whose text is shown elsewhere, such as the prompt's: the text after them keeps its
+  // leading space, and it completes a character that they left unfinished.
   void GoPast(std::span<const int32_t> ids);
-  // What is still held back, at the end of the sequence. Nothing may be pushed afterwards.
+  // The text still held back, at the end of the sequence. Nothing may be pushed afterwards.
   std::string Flush() { return utf8_.Flush(); }
 
  private:

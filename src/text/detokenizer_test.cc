@@ -76,7 +76,7 @@ TEST(Detokenizer, TextAfterAPromptCompletesTheDecodedWhole) {
       for (size_t cut = 0; cut <= ids.size(); ++cut) {
         const auto prompt = std::span(ids).first(cut);
         Detokenizer detokenizer(tokenizer);
-        // What a prompt leaves unfinished is shown with what follows.
+        // A character that a prompt leaves unfinished is shown with the text that follows.
         std::string shown;
         for (const int32_t id : prompt) shown += detokenizer.Push(id);
         Detokenizer after(tokenizer);
@@ -106,7 +106,7 @@ TEST(Detokenizer, DropsTheFirstSpaceWhereTheDecoderDoesAndNowhereElse) {
     Detokenizer after(tokenizer);
     after.GoPast(tokenizer->Encode("lazy", true).value());
     EXPECT_EQ(Stream(after, ids), word) << name;
-    // A prompt of special tokens alone is no text: what follows stands at the start.
+    // A prompt of special tokens alone has no text: the answer starts the text.
     Detokenizer at_start(tokenizer);
     at_start.GoPast(std::vector<int32_t>{*tokenizer->BosId()});
     EXPECT_EQ(Stream(at_start, ids), alone) << name;
@@ -133,7 +133,7 @@ TEST(Utf8Stream, ReplacesEachMaximalInvalidPart) {
     int replacements;
     std::string rest;
   } cases[] = {
-      {"\xC0\xAF", 2, ""},          // overlong: neither byte may stand
+      {"\xC0\xAF", 2, ""},          // overlong: neither byte may remain
       {"\xE0\x80\x80", 3, ""},      // overlong in three bytes
       {"\xED\xA0\x80", 3, ""},      // a surrogate
       {"\xF4\x90\x80\x80", 4, ""},  // beyond U+10FFFF

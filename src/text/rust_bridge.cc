@@ -11,7 +11,7 @@ Status ToStatus(uint32_t code, const OwnedBuffer& error) {
     case TANDEM_TEXT_NOT_FOUND:
       return NotFound(error.ToString());
     case TANDEM_TEXT_RESOURCE_EXHAUSTED:
-      // The input asked for too much, not the server: a client error.
+      // The input exceeded a limit, so it is the client's error and not the server's.
       return InvalidArgument(error.ToString());
     case TANDEM_TEXT_DATA_LOSS:
       return DataLoss(error.ToString());

@@ -1,4 +1,4 @@
-// What the .cc files of this folder share to call rust/text: views, owned results, error codes.
+// Shared by the .cc files of this folder that call rust/text: views, owned results, error codes.
 // Private to the folder; each value is used by one thread.
 #pragma once
 
@@ -19,7 +19,7 @@ inline std::string_view Text(TandemTextView view) {
   return {reinterpret_cast<const char*>(view.data), view.len};
 }
 
-// A buffer that the library fills and that is freed here.
+// A buffer that the library fills and this object frees.
 class OwnedBuffer {
  public:
   OwnedBuffer() = default;
@@ -36,7 +36,7 @@ class OwnedBuffer {
   TandemTextBuffer buffer_{nullptr, 0};
 };
 
-// Ok for code 0, else the library's sentence under our code.
+// Ok for code 0, else the library's message under our code.
 Status ToStatus(uint32_t code, const OwnedBuffer& error);
 
 }  // namespace tandem::rust_bridge

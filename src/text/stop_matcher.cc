@@ -22,7 +22,7 @@ StopMatcher::Output StopMatcher::Push(std::string_view text) {
     if (!include_stop_) emit.resize(emit.size() - (*stops_)[stop_index_].size());
     return {std::move(emit), true, stop_index_};
   }
-  // The end of held_ + text that may begin a stop string is what the state remembers.
+  // The state remembers the end of held_ + text that may begin a stop string.
   std::string emit = std::exchange(held_, {}).append(text);
   const size_t certain = emit.size() - automaton.Depth(state_);
   held_ = emit.substr(certain);

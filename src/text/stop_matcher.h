@@ -1,5 +1,5 @@
-// Ends a text before the first stop string in it, while it streams: what might be the start of one
-// is held back until that is decided. The result does not depend on how the text is cut into
+// Ends a text before the first stop string in it, while it streams: text that may begin a stop
+// string is held back until that is decided. The result does not depend on how the text is cut into
 // pieces. StopStrings are immutable and shared; a StopMatcher belongs to one sequence and one
 // thread at a time.
 #pragma once
@@ -31,7 +31,7 @@ class StopStrings {
 class StopMatcher {
  public:
   struct Output {
-    std::string emit;  // text that is certain to belong to the answer
+    std::string emit;  // text that certainly belongs to the answer
     bool matched = false;
     int stop_index = -1;  // which stop string, when matched
   };
@@ -40,10 +40,10 @@ class StopMatcher {
   explicit StopMatcher(std::shared_ptr<const StopStrings> stops, bool include_stop = false)
       : stops_(std::move(stops)), include_stop_(include_stop) {}
 
-  // The stop string that is complete first ends the text; of several that end together, the
-  // longest. After a match everything else is swallowed.
+  // The first stop string to be complete ends the text; of several that end together, the longest.
+  // After a match all further text is discarded.
   Output Push(std::string_view text);
-  // What is held back, at the end of a text without a stop string.
+  // The text held back, at the end of a text without a stop string.
   std::string Flush();
 
  private:

@@ -13,8 +13,8 @@ struct Ending {
   bool operator==(const Ending&) const = default;
 };
 
-// The rule, in the slowest way: the shortest prefix of `text` that ends in a stop string, less the
-// longest such string.
+// The rule in its slowest form: the shortest prefix of `text` that ends in a stop string, without
+// the longest such string.
 Ending SlowReference(const std::string& text, const std::vector<std::string>& stops) {
   for (size_t end = 1; end <= text.size(); ++end) {
     int best = -1;
@@ -63,7 +63,7 @@ TEST(StopMatcher, HoldsBackOnlyWhatMayBeginAStop) {
   EXPECT_EQ(matcher.Push("answer").emit, "answer");
   EXPECT_EQ(matcher.Push("\n").emit, "");
   EXPECT_EQ(matcher.Push("\n").emit, "");
-  EXPECT_EQ(matcher.Push("\n").emit, "\n");  // the last two may still begin it
+  EXPECT_EQ(matcher.Push("\n").emit, "\n");  // the last two may still begin the stop
   EXPECT_EQ(matcher.Push("A").emit, "\n\nA");
   EXPECT_EQ(matcher.Push("\n\nQ").emit, "");
   EXPECT_EQ(matcher.Flush(), "\n\nQ");
@@ -92,7 +92,7 @@ TEST(StopMatcher, WithoutStringsPassesEverything) {
   EXPECT_EQ(matcher.Flush(), "");
 }
 
-// Compared anew at every byte that would be 2e12 steps, and no test is given the time.
+// Comparing again at every byte would take 2e12 steps, far beyond a test's time limit.
 TEST(StopMatcher, IsLinearOnPeriodicText) {
   const std::string almost(60000, 'a');
   StopMatcher matcher(StopStrings::Compile({almost + "b"}).value());

@@ -37,20 +37,21 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // `add_special`: put BOS (and what else the model wants) around the text. A text that a chat
-  // template made has them already.
+  // `add_special`: put BOS (and any other tokens that the model wants) around the text. A text made
+  // by a chat template already contains them.
   Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special) const;
 
-  // What the token adds to the decoded bytes; not always whole characters. Empty for an id that
-  // stands for none. Lives as long as the tokenizer.
+  // The bytes that the token adds to the decoded text; not always whole characters. Empty for an id
+  // without a token. Lives as long as the tokenizer.
   std::string_view TokenBytes(int32_t id) const;
-  // What it adds when it is the first of a text: some decoders drop its space there.
+  // The bytes it adds as the first token of a text: some decoders drop its space there.
   std::string_view FirstBytes(int32_t id) const;
   std::optional<int32_t> TokenToId(std::string_view token) const;
-  // What the tokenizer's files mark special, and the BOS, EOS, PAD and UNK that they name by text:
-  // left out of decoded text by default. An id that the model's configuration alone names is not.
+  // Tokens that the tokenizer's files mark special, and the BOS, EOS, PAD and UNK that they name by
+  // text: left out of decoded text by default. An id named only by the model's configuration is not
+  // special.
   bool IsSpecial(int32_t id) const;
-  // The special token that is written so.
+  // The special token with this text.
   std::optional<int32_t> SpecialId(std::string_view token) const;
 
   // One more than the largest id. A model's own vocabulary may be larger by padding.
@@ -58,23 +59,24 @@ class Tokenizer {
   std::optional<int32_t> BosId() const { return bos_id_; }
   std::optional<int32_t> PadId() const { return pad_id_; }
   // Every id that ends a generation: those of generation_config.json (else config.json), then the
-  // tokenizer's own. Empty when nothing names one.
+  // tokenizer's own. Empty if no file names one.
   std::span<const int32_t> EosIds() const { return eos_ids_; }
 
-  // Whether a model of `model_vocab` rows can have this tokenizer: each ordinary token needs its
-  // row. Special tokens may lie beyond: folders have them whose model was never given the rows (a
-  // pad token added for training, an image's token in a text model); they can neither be drawn nor
-  // be part of a prompt.
+  // Whether a model of `model_vocab` rows can have this tokenizer: each ordinary token needs a row.
+  // Special tokens may lie beyond: some folders have special tokens that the model never got rows
+  // for (a pad token added for training, an image token in a text model); they can neither be drawn
+  // nor be part of a prompt.
   Status FitsVocabulary(int64_t model_vocab) const;
 
   // Equal when every id has the same bytes and the same specialness.
   uint64_t Fingerprint() const { return fingerprint_; }
-  // Ok when ids mean the same in both, so that one may draft for the other: special tokens may be
-  // named differently, and one side may have further special tokens at the end. Else says what
-  // differs first.
+  // Ok when ids mean the same in both, so that one may draft for the other: special tokens may have
+  // different names, and one side may have further special tokens at the end. Otherwise the message
+  // gives the first difference.
   Status CompatibleWith(const Tokenizer& other) const;
-  // What differs all the same between two that are compatible: names of special tokens, numbers of
-  // tokens. `ours` and `theirs` are the owners' names in the sentences; empty when nothing does.
+  // The remaining differences between two compatible tokenizers: names of special tokens, numbers
+  // of tokens. `ours` and `theirs` are the owners' names in the sentences; empty without
+  // differences.
   std::string HarmlessDifference(std::string_view ours, const Tokenizer& other,
                                  std::string_view theirs) const;
 

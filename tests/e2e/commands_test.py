@@ -1,4 +1,4 @@
-"""The verbs as their users meet them: convert, build, run, eval, and what goes wrong."""
+"""The verbs from the users' view: convert, build, run, eval, and their errors."""
 
 import json
 import os
@@ -17,7 +17,7 @@ PAIR = REPOSITORY / "models/dictionary"
 
 
 class WorkflowTest(unittest.TestCase):
-    """HF folder -> checkpoint -> engine -> answer, by old command lines through the old names."""
+    """HF folder -> checkpoint -> engine -> answer, with old command lines and the old names."""
 
     @classmethod
     def setUpClass(cls):
@@ -266,7 +266,7 @@ class ManyPromptsTest(unittest.TestCase):
 
 
 class LimitsTest(unittest.TestCase):
-    """What the system refuses ends with a sentence and an exit code, never by a signal."""
+    """A refusal by the system gives a message and an exit code, never a signal."""
 
     def limited(self, prepare, *arguments, **options):
         done = subprocess.run(
@@ -413,7 +413,7 @@ class VerbsTest(unittest.TestCase):
             config.update(num_attention_heads=128, num_key_value_heads=128, head_dim=128)
             (Path(folder) / "config.json").write_text(json.dumps(config))
             dummy = ["--dummy", Path(folder) / "config.json"]
-            # Those that load say so before they begin to.
+            # Verbs that load a model report it before they begin to load.
             for verb in (["plan"], ["serve", "--port", 0], ["run", "--input_text", "x"]):
                 done = tandem(*verb, *dummy, check=False)
                 self.assertEqual(done.returncode, 5, done.stderr)

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: a real server on a free port, and requests to it. Standard library only.
+"""Shared by the end-to-end tests: a real server on a free port, and requests to it. Standard library only.
 
     python3 tests/e2e/server_test.py build/dev/tandem
 """

@@ -1,4 +1,4 @@
-"""The server as its users meet it, over the embedded pair."""
+"""The server from the users' view, over the embedded pair."""
 
 import concurrent.futures
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import QUESTION, Server, ServerTest, answer_key, tandem
 
 KEY = answer_key()
-# The body of the seeds' curl line, to the letter.
+# The body of the curl line in Triton's guide, unchanged.
 SEED_BODY = (
     '{"text_input": "What is machine learning?", "max_tokens": 20, "bad_words": "", "stop_words": "", '
     '"pad_id": 2, "end_id": 2}'
@@ -151,7 +151,7 @@ class OpenAiTest(ServerTest):
 
 
 class BadInputTest(ServerTest):
-    """Each gets its clear error, and the server goes on."""
+    """Each gets a clear error, and the server keeps working."""
 
     arguments = ("--max_input_len", 400)
 
@@ -206,7 +206,7 @@ class BadInputTest(ServerTest):
 
 
 def exchange(server, data, shutdown=False):
-    """Sends raw bytes; returns all that comes back until the server closes the connection."""
+    """Sends raw bytes; returns everything received until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(data)
         if shutdown:
@@ -218,7 +218,7 @@ def exchange(server, data, shutdown=False):
 
 
 def flood(server, head, piece, total):
-    """Sends `head`, then `piece` again and again until `total` bytes or a reset; the status line."""
+    """Sends `head`, then `piece` repeatedly until `total` bytes or a reset; returns the status line."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         try:
             connection.sendall(head)
@@ -231,11 +231,11 @@ def flood(server, head, piece, total):
 
 def resident_mebibytes(server):
     status = Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii")
-    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) >> 10  # the most it has been
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) >> 10  # the peak
 
 
 class HostileInputTest(ServerTest):
-    """What comes before the key, and what a proxy would read in another way."""
+    """Requests before the key is checked, and framing that a proxy could read differently."""
 
     arguments = ("--api_key", "open-sesame")
     POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
@@ -248,7 +248,7 @@ class HostileInputTest(ServerTest):
             answers = list(pool.map(lambda _: flood(self.server, head, b" " * (1 << 20), 59 << 20), range(20)))
         self.assertEqual(set(answers), {b"HTTP/1.1 401 Unauthorized"})
         self.assertLess(resident_mebibytes(self.server) - before, 16)
-        self.assertTrue(exchange(self.server, head).startswith(b"HTTP/1.1 401 "))  # before a byte of it
+        self.assertTrue(exchange(self.server, head).startswith(b"HTTP/1.1 401 "))  # before any byte of the body
         expecting = self.POST + b"Expect: 100-continue\r\nContent-Length: 61865984\r\n\r\n"
         self.assertTrue(exchange(self.server, expecting).startswith(b"HTTP/1.1 401 "))
 

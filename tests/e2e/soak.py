@@ -23,7 +23,7 @@ SYSTEM = "You are a dictionary. " + "Answer with the definition alone, as it sta
 GENERATE = "/v2/models/ensemble/generate"
 FIGURES = ("tandem_preemptions_total", "tandem_prefix_hit_tokens_total", "tandem_kv_evictions_total",
            "tandem_drafts_accepted_total", "tandem_output_tokens_total")
-# A cache that 48 clients overfill, so that sequences are paused and evicted prefixes computed again.
+# A cache too small for 48 clients, so that sequences are paused and evicted prefixes are computed again.
 SERVE = ("--kv_cache_bytes", 24 << 20, "--max_seq_len", 1024, "--max_num_tokens", 512)
 
 
@@ -110,7 +110,7 @@ def resident_bytes(pid):
 
 
 def watch(server, seconds, end):
-    """(resident bytes, free bytes of the device) over time, from when the first fifth of the load is over."""
+    """(resident bytes, free bytes of the device) over time, after the first fifth of the load."""
     samples = []
     settled = time.monotonic() + seconds / 5
     while time.monotonic() < end:
@@ -121,13 +121,13 @@ def watch(server, seconds, end):
 
 
 def growth(samples):
-    """Of the peak, from the first third to the last."""
+    """Growth of the peak from the first third to the last."""
     third = max(1, len(samples) // 3)
     return max(samples[-third:]) - max(samples[:third])
 
 
 def faults(load, server, samples, on_device, allowed_differences):
-    """What went wrong, a line each."""
+    """The faults, one line each."""
     counts = load.counts
     bad = {what: n for what, n in counts.items() if what.startswith(("WRONG", "ERROR"))}
     yield from (f"{n} x {what}" for what, n in bad.items())
@@ -154,7 +154,7 @@ def faults(load, server, samples, on_device, allowed_differences):
 
 
 def run(server, options):
-    """Loads the server, says what came of it, and returns the faults."""
+    """Loads the server, prints the results, and returns the faults."""
     load = Load(server)
     end = time.monotonic() + options.seconds
     clients = [threading.Thread(target=load.work, args=(seed, end), daemon=True) for seed in range(CLIENTS)]

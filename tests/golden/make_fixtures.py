@@ -1,4 +1,4 @@
-"""Makes tests/data/tiny: small random Llama models in Hugging Face's layout, and what transformers computes with them.
+"""Makes tests/data/tiny: small random Llama models in Hugging Face's layout, and transformers' results for them.
 
     pip install torch transformers==5.17.0
     python3 tests/golden/make_fixtures.py tests/data/tiny
@@ -33,7 +33,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 32,
 }
 
-# name -> (type, what differs from BASE). Small enough for git, large enough that no dimension equals another by chance.
+# name -> (type, differences from BASE). Small enough for git, large enough that no dimension equals another by chance.
 BASE = dict(
     vocab_size=128,
     hidden_size=64,
@@ -69,7 +69,7 @@ MODELS = {
 }
 SHARD_SIZE = {"linear_bf16_sharded": "48KB"}
 
-# As compressed-tensors writes a static scheme: one scale a weight and one for its inputs.
+# As compressed-tensors writes a static scheme: one scale per weight and one for its inputs.
 FP8_MODEL = "fp8_static_bf16"
 FP8_MAX = 448.0
 FP8_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
@@ -89,7 +89,7 @@ FP8_CONFIG = {
     },
 }
 
-# Copies whose config.json is spelled as transformers 4 did: name -> (copy of, key that names the kind of scaling).
+# Copies whose config.json has the spelling of transformers 4: name -> (copy of, key that names the kind of scaling).
 OLD_SPELLINGS = {
     "gqa_bf16_llama3_tied_v4": ("gqa_bf16_llama3_tied", "rope_type"),
     "linear_bf16_sharded_v4": ("linear_bf16_sharded", "type"),
@@ -139,7 +139,7 @@ def layer_linears(model):
 
 
 def convert_parameters(model, dtype):
-    """As model.to(dtype), but for the buffers: rotary frequencies stay in fp32."""
+    """As model.to(dtype), except for the buffers: rotary frequencies stay in fp32."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
 
@@ -158,7 +158,7 @@ def quantize(model):
 
 
 def calibrate(model, seed):
-    """Scales of inputs by their range on random tokens. Half of it: some inputs are clamped, so that the scale matters."""
+    """Scales of inputs from half their range on random tokens: some inputs are clamped, so that the scale matters."""
     largest = {}
     hooks = []
     for name, linear in layer_linears(model).items():
@@ -236,7 +236,7 @@ def make_model(folder, name, seed):
     model.save_pretrained(folder, max_shard_size=SHARD_SIZE.get(name, "10MB"))
     (folder / "generation_config.json").unlink(missing_ok=True)
     write_config(folder / "config.json", {"dtype": str(dtype).removeprefix("torch.")}, removed=["torch_dtype"])
-    # Loaded again, so that rounding to `dtype` is in the weights that the fp32 figures are computed with.
+    # Loaded again, so that the weights for the fp32 results are already rounded to `dtype`.
     model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
     prompts, tensors = make_golden(model, dtype, seed)
     (folder / "golden.json").write_text(json.dumps({"prompts": prompts}) + "\n")

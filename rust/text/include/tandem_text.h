@@ -1,4 +1,4 @@
-// The C face of rust/text: tokenizers and chat templates. Consumed by src/text alone.
+// The C interface of rust/text: tokenizers and chat templates. Used only by src/text.
 //
 // A handle comes from a `_new` or `_load` and goes back once to its `_free`; between them it is
 // immutable and may be used by any number of threads. Functions that can fail return a
@@ -69,9 +69,9 @@ uint32_t tandem_text_tokenizer_encode(const TextTokenizer* tokenizer, TandemText
                                       bool add_special, TandemTextIds* out,
                                       TandemTextBuffer* error);
 void tandem_text_tokenizer_info(const TextTokenizer* tokenizer, TandemTextTokenizerInfo* out);
-// Empty for an id that stands for no token. Lives as long as the tokenizer.
+// Empty for an id without a token. Lives as long as the tokenizer.
 TandemTextView tandem_text_tokenizer_token_bytes(const TextTokenizer* tokenizer, uint32_t id);
-// What the token adds when it is the first of a text: some decoders drop its space there.
+// The bytes it adds as the first token of a text: some decoders drop its space there.
 TandemTextView tandem_text_tokenizer_first_bytes(const TextTokenizer* tokenizer, uint32_t id);
 bool tandem_text_tokenizer_is_special(const TextTokenizer* tokenizer, uint32_t id);
 // -1: no such token.
@@ -84,10 +84,10 @@ uint32_t tandem_text_template_load(TandemTextView model_dir, TemplateSet** out,
 uint32_t tandem_text_template_new(TandemTextView source, TandemTextView special_tokens_json,
                                   TemplateSet** out, TandemTextBuffer* error);
 void tandem_text_template_free(TemplateSet* templates);
-// Of the default template. Lives as long as the handle.
+// The text of the default template. Lives as long as the handle.
 TandemTextView tandem_text_template_source(const TemplateSet* templates);
 // messages_json: an array; variables_json: an object (tools, documents, ...) or empty;
-// now_unix_seconds: what strftime_now sees, negative for the clock.
+// now_unix_seconds: the time for strftime_now, negative for the clock.
 uint32_t tandem_text_template_render(const TemplateSet* templates, TandemTextView messages_json,
                                      TandemTextView variables_json, bool add_generation_prompt,
                                      int64_t now_unix_seconds, TandemTextBuffer* out,

@@ -25,14 +25,14 @@ pub struct TandemTextIds {
     len: usize,
 }
 
-/// Borrowed bytes; what they point into says how long they live.
+/// Borrowed bytes; their lifetime is that of the object they point into.
 #[repr(C)]
 pub struct TandemTextView {
     data: *const u8,
     len: usize,
 }
 
-/// What a tokenizer is, in one call. Ids are -1 where there is none.
+/// The properties of a tokenizer, in one call. Ids are -1 if there is none.
 #[repr(C)]
 pub struct TandemTextTokenizerInfo {
     vocab_size: usize,
@@ -76,7 +76,7 @@ impl TandemTextBuffer {
 /// # Safety
 /// `error` must be writable.
 unsafe fn guarded(error: *mut TandemTextBuffer, body: impl FnOnce() -> Result<()>) -> u32 {
-    // A panic is reported to the caller; the default hook would print text of users to stderr.
+    // A panic is reported to the caller; the default hook would print users' text to stderr.
     static QUIET: Once = Once::new();
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
     let failure = match catch_unwind(AssertUnwindSafe(body)) {

@@ -1,4 +1,4 @@
-//! Tokenizer and chat templates of Tandem, behind the C header `include/tandem_text.h`.
+//! Tokenizer and chat templates of Tandem, with the C interface `include/tandem_text.h`.
 //!
 //! One crate, because two Rust static libraries in one program clash. Nothing here executes code
 //! found in a model folder: a chat template runs in a sandbox with bounded steps, memory and time.

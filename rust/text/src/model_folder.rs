@@ -1,4 +1,4 @@
-//! What the small JSON files beside tokenizer.json say about special tokens and chat templates.
+//! Special tokens and chat templates in the small JSON files next to tokenizer.json.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorCode, Result};
 
 const MAX_JSON_BYTES: u64 = 64 << 20;
 
-/// A whole file as text, refused beyond `max_bytes`; `None` when there is no such file.
+/// A whole file as text, refused beyond `max_bytes`; `None` if there is no such file.
 pub fn read_optional(path: &Path, max_bytes: u64) -> Result<Option<String>> {
     let name = path.display();
     let size = match fs::metadata(path) {
@@ -89,7 +89,7 @@ impl ModelFolder {
         .unwrap_or_default()
     }
 
-    /// An id that only config.json or generation_config.json names, such as `pad_token_id`.
+    /// An id that is named only by config.json or generation_config.json, such as `pad_token_id`.
     pub fn token_id(&self, key: &str) -> Option<u32> {
         [&self.generation_config, &self.config]
             .into_iter()

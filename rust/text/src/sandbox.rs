@@ -1,13 +1,14 @@
-//! Runs work on untrusted input in a thread of its own, within bounded memory, stack and time.
+//! Runs work on untrusted input in a separate thread with limits on memory, stack and time.
 //!
-//! minijinja's documented interface bounds the steps of a render, the depth of its calls and what the
-//! functions of its host do. It does not bound what one step makes or walks: `~` and `+` double a
-//! text, `*` repeats it (each up to 100 MB), `{% set %}` captures raw text, `==`, `<` and `in` compare
-//! lists that hold themselves many times over, and constants are folded while compiling. So the
-//! allocator counts what a sandbox's thread asks for. An allocator can neither fail (Rust ends the
-//! process) nor unwind: a thread over its limit is told of to its caller and sleeps for ever.
+//! minijinja's documented interface limits the steps of a render, the depth of its calls and the
+//! work of its host's functions. It does not limit the data that one step makes or walks: `~` and
+//! `+` double a text, `*` repeats it (each up to 100 MB), `{% set %}` captures raw text, `==`, `<`
+//! and `in` compare self-containing lists exponentially often, and constants are folded while
+//! compiling. So the allocator counts the memory that a sandbox's thread asks for. An allocator can
+//! neither fail (Rust ends the process) nor unwind: a thread over its limit is reported to its
+//! caller and sleeps for ever.
 //!
-//! What our own functions make is refused with an error long before that ([`check`]).
+//! Data made by our own functions is refused with an error long before that ([`check`]).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -21,13 +22,13 @@ use std::time::Duration;
 
 use crate::error::{panic_text, Error, ErrorCode, Result};
 
-/// What the work may use.
+/// The limits of the work.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
-    /// Memory at one time, as far as [`check`] is asked. The allocator stops the thread at
+    /// Memory in use at one time, as checked by [`check`]. The allocator stops the thread at
     /// `HARD_LIMIT` times as much.
     pub bytes: usize,
-    /// The thread's own time, so that a busy machine fails nobody.
+    /// The thread's own processor time, so that a busy machine makes no template fail.
     pub time: Duration,
 }
 
@@ -47,7 +48,7 @@ const MAX_STRAYS: usize = 4;
 
 static STRAYS: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs `work` and waits for it, at most for the allowed time.
+/// Runs `work` and waits for it, at most for the time allowed.
 pub fn run<T: Send + 'static>(
     allowed: Allowance,
     work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -71,7 +72,7 @@ pub fn run<T: Send + 'static>(
             ACCOUNT.with(|account| account.open(&inside, allowed));
             let result = catch_unwind(AssertUnwindSafe(work));
             ACCOUNT.with(Account::close);
-            // The receiver is gone when the caller was told that time is up.
+            // The receiver is gone if the caller was told that the time is up.
             let _ = sender.send(result);
             inside.leave(Progress::Ended);
         })
@@ -84,7 +85,7 @@ pub fn run<T: Send + 'static>(
     match watch.wait(&thread, allowed.time) {
         Progress::Ended => match receiver.recv() {
             Ok(Ok(result)) => result,
-            // Such as "capacity overflow".
+            // For example "capacity overflow".
             Ok(Err(panic)) => Err(Error::invalid(format!(
                 "the chat template made its interpreter fail: {}",
                 panic_text(&*panic)
@@ -96,7 +97,7 @@ pub fn run<T: Send + 'static>(
     }
 }
 
-/// Whether this thread's sandbox, if it is in one, has time left and room for `bytes` more.
+/// Whether this thread's sandbox, if any, has time left and room for `bytes` more.
 pub fn check(bytes: usize) -> Result<()> {
     ACCOUNT.with(|account| {
         // As in `charge`.
@@ -135,9 +136,9 @@ enum Progress {
     Stuck,
 }
 
-/// What a sandbox and its caller tell each other.
+/// State shared by a sandbox and its caller.
 struct Watch {
-    /// The caller has gone; what looks at the clock may end the work.
+    /// The caller has gone; code that checks the clock may end the work.
     over: AtomicBool,
     state: Mutex<WatchState>,
     changed: Condvar,
@@ -176,7 +177,7 @@ impl Watch {
         self.changed.notify_one();
     }
 
-    /// Until the sandbox leaves or its thread has run for `time`; `Running` means the latter.
+    /// Waits until the sandbox leaves or its thread has run for `time`; `Running` means the latter.
     fn wait(&self, thread: &JoinHandle<()>, time: Duration) -> Progress {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while state.progress == Progress::Running {
@@ -195,14 +196,14 @@ impl Watch {
     }
 }
 
-/// What a thread has run so far; nothing when it has ended.
+/// The processor time of a thread so far; nothing if it has ended.
 fn thread_time(thread: &JoinHandle<()>) -> Duration {
     let mut clock = 0;
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // The thread has not been joined, so its handle is valid; both pointers are ours.
+    // The thread has not been joined, so its handle is valid; both pointers belong to us.
     let known = unsafe {
         libc::pthread_getcpuclockid(thread.as_pthread_t(), &mut clock) == 0
             && libc::clock_gettime(clock, &mut time) == 0
@@ -226,14 +227,14 @@ fn step_back(thread: &JoinHandle<()>) {
 struct Account {
     watch: Cell<*const Watch>,
     bytes_left: Cell<i64>,
-    /// Of `bytes_left`, what only the allocator hands out.
+    /// The part of `bytes_left` that only the allocator may hand out.
     reserve: Cell<i64>,
     blocks_left: Cell<i64>,
     grace: Cell<u32>,
 }
 
 thread_local! {
-    // Without a destructor and without lazy initialisation: the allocator looks here.
+    // Without a destructor and without lazy initialization: the allocator uses it.
     static ACCOUNT: Account = const {
         Account {
             watch: Cell::new(null()),
@@ -259,7 +260,7 @@ impl Account {
         self.watch.set(null());
     }
 
-    /// Before memory is handed out. Does not return when that would be too much.
+    /// Called before memory is handed out. Does not return if that would exceed the limit.
     fn charge(&self, bytes: i64, blocks: i64) {
         // The watch outlives the work, and is null outside it.
         let Some(watch) = (unsafe { self.watch.get().as_ref() }) else {
@@ -280,7 +281,7 @@ impl Account {
         self.blocks_left.set(self.blocks_left.get() + blocks);
     }
 
-    /// Sleeps for ever; except while a panic is reported, under a lock that others need.
+    /// Sleeps for ever, except while a panic is reported, under a lock that others need.
     #[cold]
     fn stop(&self) {
         if std::thread::panicking() {
@@ -295,7 +296,7 @@ impl Account {
     }
 }
 
-/// The system's allocator; it charges the account of a sandbox's thread.
+/// The system's allocator, which charges the account of a sandbox's thread.
 struct CountingAllocator;
 
 #[global_allocator]
@@ -402,7 +403,7 @@ mod tests {
         for _ in 0..=MAX_STRAYS {
             let (done, is_done) = mpsc::channel::<()>();
             let ended = run(allowed, move || {
-                // The caller's leave is what ends this.
+                // The work ends because the caller has gone.
                 while check(0).is_ok() {
                     std::hint::spin_loop();
                 }

@@ -1,8 +1,9 @@
 //! Pre-tokenization that fails loudly.
 //!
 //! The crate's own `Split` and `ByteLevel` stop at the first error of the regex engine and take the
-//! rest of the text for one piece: other ids than the reference's, and nobody hears of it. Here the
-//! same patterns run with a bound that text of megabytes does not reach, and an error is an error.
+//! rest of the text as one piece: the ids then differ from the reference's, without any error. Here
+//! the same patterns run with a limit that megabytes of text do not reach, and an error is
+//! reported.
 
 use tokenizers::pattern::{Invert, Pattern};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -15,16 +16,17 @@ use tokenizers::{
 const GPT2_PATTERN: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-/// How nearly every pattern since GPT-2 ends: "white space, but leave its last character to the
-/// word after it". It is the only part that needs look-ahead, and look-ahead needs a backtracking engine.
+/// The end of nearly every pattern since GPT-2: "white space, but leave its last character to the
+/// word after it". It is the only part that needs look-ahead, and look-ahead needs a backtracking
+/// engine.
 const LAST_SPACE_TAIL: &str = r"|\s+(?!\S)|\s+";
 /// With this alternative before it, the tail never sees a run that ends in a line break.
 const LINE_BREAKS: &str = r"|\s*[\r\n]+";
 
-/// Steps back within one match, where a pattern does backtrack: about a second of work.
+/// Steps back within one match, for a pattern that does backtrack: about a second of work.
 const BACKTRACK_LIMIT: usize = 50_000_000;
 
-/// A pattern with the tail taken off and done by hand, so that the rest runs in linear time.
+/// A pattern whose tail is removed and handled by our code, so that the rest runs in linear time.
 struct Splitter {
     regex: fancy_regex::Regex,
     gives_back_last_space: bool,
@@ -45,7 +47,7 @@ impl Splitter {
         })
     }
 
-    /// Where a match of white space ends once its last character is left to the word after it.
+    /// The end of a match of white space once its last character is left to the word after it.
     fn end_of(&self, text: &str, start: usize, end: usize) -> usize {
         let found = &text[start..end];
         let Some(last) = found.chars().next_back() else {
@@ -73,7 +75,8 @@ impl Pattern for &Splitter {
                 pieces.push(((done, found.start()), false));
             }
             if end == found.start() {
-                // A pattern of this shape has no empty match; without progress the rest is one piece.
+                // A pattern of this form has no empty match; without progress the rest is one
+                // piece.
                 break;
             }
             pieces.push(((found.start(), end), true));
@@ -96,7 +99,7 @@ enum Step {
         behavior: SplitDelimiterBehavior,
         invert: bool,
     },
-    /// The prefix space of ByteLevel, before its split.
+    /// Adds ByteLevel's prefix space, before its split.
     PrefixSpace,
     Other(Box<PreTokenizerWrapper>),
 }
@@ -177,7 +180,7 @@ mod tests {
 
     const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-    /// Every string over a small alphabet, against the pattern as it is written.
+    /// Every string over a small alphabet, compared with the original pattern.
     #[test]
     fn the_tail_by_hand_equals_the_look_ahead() {
         let alphabet = ["a", "1", "!", " ", "\t", "\n", "\r", "\u{3000}", "'s"];

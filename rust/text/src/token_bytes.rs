@@ -1,8 +1,8 @@
-//! Token → raw bytes, inside a text and at its start.
+//! Maps a token to its raw bytes, inside a text and at its start.
 //!
-//! Decoding is concatenation of these bytes, which is what lets C++ stream text and walk a token
-//! through an automaton byte by byte. It holds for ByteLevel, WordPiece, and the SentencePiece
-//! family (Replace, ByteFallback, Fuse, Strip, Metaspace). Others are refused.
+//! Decoding concatenates these bytes, so C++ can stream text and walk a token through an automaton
+//! byte by byte. This holds for ByteLevel, WordPiece, and the SentencePiece family (Replace,
+//! ByteFallback, Fuse, Strip, Metaspace). Others are refused.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::metaspace::PrependScheme;
 
 use crate::error::{Error, ErrorCode, Result};
 
-/// What one decoder does to one token.
+/// The effect of one decoder on one token.
 enum Step {
     ByteLevel(HashMap<char, u8>),
     Replace {
@@ -33,7 +33,7 @@ enum Step {
         prefix: String,
         cleanup: bool,
     },
-    /// Of the whole text, which `Fuse` has put together: its first space goes.
+    /// Acts on the whole text, which `Fuse` has joined: drops its first space.
     StripText,
 }
 
@@ -119,7 +119,7 @@ impl TokenDecoder {
         Ok(())
     }
 
-    /// `is_first`: of its text.
+    /// `is_first`: the token is the first of its text.
     pub fn bytes(&self, token: &str, is_first: bool) -> Vec<u8> {
         let mut text = token.to_owned();
         for (i, step) in self.steps.iter().enumerate() {
@@ -127,7 +127,8 @@ impl TokenDecoder {
                 Step::ByteLevel(alphabet) => {
                     let bytes = text.chars().map(|c| alphabet.get(&c).copied()).collect();
                     let bytes: Option<Vec<u8>> = bytes;
-                    // Bytes need not be whole characters: only the text's start is looked at later.
+                    // Bytes need not be whole characters: the steps after this look only at the
+                    // text's start.
                     let bytes = bytes.unwrap_or_else(|| text.into_bytes());
                     return self.strip_text(bytes, i, is_first);
                 }
@@ -173,7 +174,7 @@ impl TokenDecoder {
         self.strip_text(text.into_bytes(), 0, is_first)
     }
 
-    /// The steps from `next` on that look at the whole text.
+    /// The steps from `next` on that apply to the whole text.
     fn strip_text(&self, mut bytes: Vec<u8>, next: usize, is_first: bool) -> Vec<u8> {
         let strips = |step: &Step| matches!(step, Step::StripText);
         if is_first && self.steps[next..].iter().any(strips) && bytes.first() == Some(&b' ') {
@@ -183,7 +184,7 @@ impl TokenDecoder {
     }
 }
 
-/// At most `start` and `stop` characters off the two ends, while they are `content`.
+/// Removes at most `start` and `stop` characters at the two ends, while they are `content`.
 fn strip(mut text: &str, content: char, start: usize, stop: usize) -> &str {
     for _ in 0..start {
         text = text.strip_prefix(content).unwrap_or(text);

@@ -1,4 +1,4 @@
-//! A tokenizer.json with its side files: encode, and a table of what each token id stands for.
+//! A tokenizer.json with its side files: encoding, and a table of the bytes of each token id.
 
 use std::collections::{HashMap, HashSet};
 use std::panic::catch_unwind;
@@ -15,7 +15,8 @@ use crate::split::SafePreTokenizer;
 use crate::token_bytes::TokenDecoder;
 
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
-/// Far above any vocabulary (the largest known has 262,144), far below what a crafted id could ask for.
+/// Far above any vocabulary (the largest known has 262,144), far below the ids that a crafted file
+/// could request.
 const MAX_VOCAB: usize = 4 << 20;
 
 type Pipeline = TokenizerImpl<
@@ -33,7 +34,7 @@ pub struct TextTokenizer {
     bytes: Vec<u8>,
     ends: Vec<usize>,
     special: Vec<bool>,
-    /// Of tokens that have other bytes at the start of a text.
+    /// Other bytes for tokens that have them at the start of a text.
     first_bytes: HashMap<u32, Vec<u8>>,
     fingerprint: u64,
     bos: Option<u32>,
@@ -77,7 +78,8 @@ impl TextTokenizer {
         eos.extend(named("eos_token").filter(|id| !eos.contains(id)));
 
         let decoder = TokenDecoder::new(tokenizer.get_decoder())?;
-        // What config.json or generation_config.json alone names by its id may be any word.
+        // A token that is named only by an id in config.json or generation_config.json may be any
+        // word.
         let specials = ["bos_token", "eos_token", "pad_token", "unk_token"];
         let specials: HashSet<u32> = specials.into_iter().filter_map(named).collect();
         let table = token_table(&tokenizer, &decoder, &specials)?;
@@ -136,7 +138,7 @@ impl TextTokenizer {
         }
     }
 
-    /// Raw bytes of a token; empty for an id that stands for none.
+    /// Raw bytes of a token; empty for an id without a token.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else {
@@ -146,7 +148,7 @@ impl TextTokenizer {
         &self.bytes[start..end]
     }
 
-    /// What the token adds when it is the first of a text.
+    /// The bytes it adds as the first token of a text.
     pub fn first_bytes(&self, id: u32) -> &[u8] {
         self.first_bytes
             .get(&id)
@@ -197,7 +199,7 @@ fn add_tokens_of_config(tokenizer: &mut Tokenizer, folder: &ModelFolder) -> Resu
     Ok(())
 }
 
-/// Only where the Llama classes of transformers would obey the keys.
+/// Applies only if the Llama classes of transformers would obey the keys.
 fn explicit_bos_eos(folder: &ModelFolder) -> (Option<bool>, Option<bool>) {
     let config = &folder.tokenizer_config;
     let class = config.get("tokenizer_class").and_then(|v| v.as_str());
@@ -265,8 +267,8 @@ fn fingerprint(table: &[(Vec<u8>, bool)]) -> u64 {
     hash
 }
 
-/// The same pipeline with our splits, and without the truncation and padding that training left in
-/// the file: a server must not shorten a prompt silently.
+/// The same pipeline with our splits, and without truncation and padding left in the file by
+/// training: a server must not shorten a prompt silently.
 fn with_safe_splits(tokenizer: Tokenizer) -> Result<Pipeline> {
     let inner = tokenizer.into_inner();
     let splits = inner

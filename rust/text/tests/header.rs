@@ -1,4 +1,4 @@
-//! The hand-written C header and the Rust definitions must say the same.
+//! The hand-written C header and the Rust definitions must agree.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ const HEADER: &str = include_str!("../include/tandem_text.h");
 const FFI: &str = include_str!("../src/ffi.rs");
 const ERROR: &str = include_str!("../src/error.rs");
 
-/// C and Rust spellings of a type become one.
+/// Unifies the C and Rust spellings of a type.
 fn canonical(ty: &str) -> String {
     let ty = ty.trim().replace("struct ", "");
     if let Some(inner) = ty.strip_prefix("*mut ") {

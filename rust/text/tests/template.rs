@@ -43,8 +43,8 @@ fn llama2_style_template() {
     assert!(error.message.contains("Conversation roles must alternate"));
 }
 
-/// In the manner of ChatML, Llama 3.1, Qwen 3, Mistral, Gemma and Hermes. chat_templates/render.py
-/// writes what is expected, with Jinja2 itself.
+/// In the style of ChatML, Llama 3.1, Qwen 3, Mistral, Gemma and Hermes. chat_templates/render.py
+/// writes the expected output with Jinja2 itself.
 #[test]
 fn templates_of_models_render_as_in_jinja2() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chat_templates");
@@ -227,19 +227,19 @@ fn broken_input_is_explained() {
     assert!(render_with("x", &deep, "{}").is_err());
 }
 
-/// What the threads of this process have run so far: other than the time of day it does not depend on
-/// what else runs.
+/// The processor time of this process so far: unlike the time of day it does not depend on other
+/// load.
 fn process_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // The clock is there on every Linux, and the pointer is ours.
+    // The clock exists on every Linux, and the pointer is ours.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Resident memory of this process at its highest, in bytes.
+/// The highest resident memory of this process, in bytes.
 fn peak_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|l| l.starts_with("VmHWM")).unwrap();
@@ -251,14 +251,14 @@ fn peak_bytes() -> usize {
         * 1024
 }
 
-/// Ten thousand million times, if nobody stops it.
+/// Ten thousand million iterations, unless something stops it.
 fn over_and_over(before: &str, body: &str) -> String {
     let (start, end) = ("{% for i in range(100000) %}", "{% endfor %}");
     format!("{before}{start}{start}{body}{end}{end}")
 }
 
-/// Runs an ignored test of this file in a process of its own, because a thread over its memory stays
-/// for ever. What that test prints after "result " comes back.
+/// Runs an ignored test of this file in a separate process, because a thread over its memory stays
+/// for ever. Returns the text that the test prints after "result ".
 fn in_a_process(test: &str, input: &str) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])

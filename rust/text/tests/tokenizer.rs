@@ -35,7 +35,8 @@ fn ids(value: &serde_json::Value) -> Vec<u32> {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-/// Concatenated token bytes, the first token's by themselves: what C++ does, in the simplest way.
+/// Concatenated token bytes, with the first token's start form: the decoding of the C++ code in its
+/// simplest form.
 fn decode(tokenizer: &TextTokenizer, ids: &[u32], skip_special: bool) -> String {
     let kept = ids
         .iter()
@@ -97,7 +98,7 @@ fn a_mebibyte_of_one_class_is_quick_on_a_small_stack() {
                 let took = start.elapsed();
                 assert!(took < Duration::from_secs(8), "{name} {unit:?}: {took:?}");
                 println!("{name} {unit:?} {took:?} {} ids", ids.len());
-                // A word mark or a prefix space may come in front; nothing may be lost.
+                // A word mark or a prefix space may be added in front; nothing may be lost.
                 assert!(
                     name == "word_piece"
                         || decode(&tokenizer, &ids, false)

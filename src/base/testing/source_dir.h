@@ -1,5 +1,5 @@
-// Where the source tree stands, for tests that read files of it. Compiled in one place, so that the
-// tests' own objects are the same in every checkout and ccache shares them.
+// The path of the source tree, for tests that read files from it. Only one file is compiled with
+// it, so that the tests' own objects are the same in every checkout and ccache shares them.
 #pragma once
 
 #include <filesystem>

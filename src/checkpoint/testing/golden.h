@@ -1,4 +1,4 @@
-// The tiny models of tests/data/tiny and what Hugging Face transformers computes with them
+// The tiny models of tests/data/tiny and the results of Hugging Face transformers for them
 // (tests/golden/make_fixtures.py). Test code, pure functions.
 #pragma once
 

@@ -25,7 +25,7 @@ inline void WriteText(const std::filesystem::path& path, const std::string& text
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// A folder of its own for each test, removed at the end.
+// Each test gets a separate folder, removed at the end.
 class FolderTest : public ::testing::Test {
  protected:
   FolderTest() {
@@ -43,7 +43,7 @@ struct HfFolder {
   DType stored = DType::kBF16;
   int num_shards = 1;
   bool with_head = true;
-  bool scales_by_row = false;  // of fp8 weights; else one for all
+  bool scales_by_row = false;  // of fp8 weights; else one per weight
 
   std::string Config() const {
     return R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 96, "hidden_size": 64,
@@ -75,7 +75,7 @@ struct HfFolder {
       const Tensor tensor = memory.back().View(dtype, shape);
       tensors[StandardSource(*spec, id).name] = tensor;
       if (dtype == DType::kF8E4M3) {
-        // Of any sign and mantissa, up to 15.
+        // Any sign and mantissa, magnitude up to 15.
         for (size_t i = 0; i < count; ++i) tensor.As<uint8_t>()[i] = random() & 0xd7;
         return;
       }

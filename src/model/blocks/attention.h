@@ -1,6 +1,6 @@
-// The attention block: q, k and v of the rows, keys and values into the cache, attention over the
-// cache, and the product that leads back to the residual's width. One block serves all layers of a
-// decoder: it owns their workspace, a layer brings its spec and weights. Used by the decoder's
+// The attention block: computes q, k and v of the rows, stores keys and values in the cache,
+// attends over the cache, and projects back to the residual's width. One block serves all layers of
+// a decoder: it owns their workspace; a layer brings its spec and weights. Used by the decoder's
 // thread.
 #pragma once
 
@@ -18,7 +18,7 @@ struct AttentionWeights {
 
 Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out);
 
-// What attention reads beside the rows, of one layer.
+// Attention's inputs in addition to the rows, for one layer.
 struct AttentionContext {
   const ops::BatchView& batch;
   const ops::KvPool& pool;

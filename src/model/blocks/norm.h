@@ -1,5 +1,5 @@
-// The norm block: what a layer added to the residual is taken in, and the residual is normalised
-// for the next products. Needs no workspace. Functions for the decoder's thread.
+// The norm block: adds a layer's output to the residual and normalizes the residual for the next
+// products. Needs no workspace. Functions for the decoder's thread.
 #pragma once
 
 #include "model/spec.h"

@@ -86,7 +86,7 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
   const Tensor delta = workspace_.gathered_delta.View(batch.num_logits);
   ops.GatherRows(workspace_.residual.View(batch.num_rows), batch.logits_rows, gathered);
   ops.GatherRows(workspace_.delta.View(batch.num_rows), batch.logits_rows, delta);
-  // The layers' normed rows are free by now; a row of them is a row of logits.
+  // The layers' normed rows are free by now; reuse them for the rows that want logits.
   const Tensor normed = workspace_.normed.View(batch.num_logits);
   RunNorm(ops, spec().norm, weights_->final_norm, gathered, delta, normed);
   ops.Linear(normed, weights_->head, logits);

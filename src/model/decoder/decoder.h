@@ -34,7 +34,7 @@ class Decoder {
   // Activations, in the model's dtype unless said.
   struct Workspace {
     explicit Workspace(const ModelSpec& spec);
-    // Of a row, and of a row that wants logits.
+    // Bytes per row, and per row that wants logits.
     int64_t RowBytes() const;
     int64_t LogitsRowBytes() const;
     Status Allocate(ops::Backend& backend, int32_t max_rows, int32_t max_logits_rows);

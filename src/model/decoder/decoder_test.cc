@@ -129,7 +129,7 @@ TEST_P(DecoderTest, AgreesWithTheReferenceHoweverTheTokensAreFed) {
   const Matrix expected = ReferenceDecoder(source).Logits(tokens, kTokens);
   EXPECT_LT(RelativeError(logits, expected), dtype == DType::kF32 ? 1e-5 : 2e-2);
 
-  // Chunks, single steps and a verification-sized range give the very same bits.
+  // Chunks, single steps and a verification-sized range give exactly the same bits.
   DecoderTestDriver pieces(*weights, *backend, kTokens);
   std::vector<std::vector<float>> again;
   const std::span<const int32_t> all(tokens);
@@ -164,7 +164,7 @@ TEST(Decoder, RunsWithoutRowsThatWantLogits) {
   EXPECT_GT(Decoder::WorkspaceBytes((*weights)->spec, 8, 1), 0);
 }
 
-TEST(LoadWeights, TakesTheBytesItSaid) {
+TEST(LoadWeights, TakesThePlannedBytes) {
   const auto backend = CpuBackend("auto");
   for (const Variant& variant : kVariants) {
     ModelSpec spec = TinySpec(DType::kBF16);
@@ -187,7 +187,7 @@ TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {
   EXPECT_TRUE(CheckLoadable(source.spec(), *backend).ok());
 }
 
-TEST(LoadWeights, SaysWhatTheSourceSays) {
+TEST(LoadWeights, ReturnsTheSourcesErrors) {
   class Broken final : public WeightSource {
    public:
     const ModelSpec& spec() const override { return spec_; }

@@ -9,8 +9,7 @@
 namespace tandem {
 namespace {
 
-// How the layers' products are kept unless asked for otherwise: a backend that does not compute
-// with fp8 widens it.
+// Default storage of the layers' products: a backend that does not compute with fp8 widens them.
 QuantScheme KeptScheme(const ModelSpec& spec, const ops::Backend& backend) {
   const QuantScheme& stored = spec.quantization;
   const bool widened = stored.element == QuantScheme::Element::kFp8E4M3 &&
@@ -105,7 +104,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
                      std::optional<QuantScheme> kept) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
-  // The backend's word on one row is its word on all.
+  // The backend accepts all rows if it accepts one.
   const Buffer row = Buffer::OnHost(static_cast<size_t>(spec.hidden_size) * SizeOf(spec.dtype));
   if (row.data() == nullptr) return ResourceExhausted("no memory for a row of weights");
   const ops::LinearPart part = {.weight = row.View(spec.dtype, {1, spec.hidden_size})};

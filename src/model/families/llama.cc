@@ -8,11 +8,11 @@
 namespace tandem {
 namespace {
 
-// The second is what the very first conversions wrote.
+// The second name was written by the very first conversions.
 constexpr std::array<std::string_view, 2> kArchitectures = {"LlamaForCausalLM", "LLaMAForCausalLM"};
 
-// What would change the result and is not computed here. Keys that Llama ignores (pretraining_tp,
-// use_cache, attention_dropout, ...) are ignored here too.
+// Settings that would change the result and are not supported here. Keys that Llama ignores
+// (pretraining_tp, use_cache, attention_dropout, ...) are ignored here too.
 void RefuseUnsupported(const JsonFields& config) {
   if (config.Has("sliding_window") && config.Bool("use_sliding_window", true)) {
     Refuse(config, "sliding_window", "; attention is over the whole context");
@@ -55,7 +55,7 @@ Result<ModelSpec> SpecFromHf(const std::string& config_json) {
   spec.dtype = ReadDType(config);
   spec.vocab_size = config.Int("vocab_size");
   spec.hidden_size = config.Int("hidden_size");
-  // The fallbacks below are what transformers takes when a key is absent.
+  // The fallbacks below are transformers' defaults for absent keys.
   spec.max_positions = config.Int("max_position_embeddings", 2048);
   spec.norm.epsilon = config.Number("rms_norm_eps", 1e-6);
   spec.tied_head = config.Bool("tie_word_embeddings", false);

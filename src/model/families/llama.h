@@ -1,5 +1,5 @@
-// The Llama family's row of the table: Llama 1, 2, 3, 3.1, 3.2, 3.3 and what keeps to their shape.
-// Pure functions; see family.h.
+// The Llama family's row of the table: Llama 1, 2, 3, 3.1, 3.2, 3.3 and models of the same
+// architecture. Pure functions; see family.h.
 #pragma once
 
 #include "model/family.h"

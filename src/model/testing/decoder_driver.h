@@ -1,5 +1,5 @@
-// Runs one sequence through a Decoder as a scheduler would, for tests: a paged cache whose blocks
-// lie in no order, ranges of any length, all logits read back. Owned by the test, used by its
+// Runs one sequence through a Decoder as a scheduler would, for tests: a paged cache with blocks in
+// arbitrary order, ranges of any length, all logits read back. Owned by the test, used by its
 // thread.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace tandem {
 
 class DecoderTestDriver {
  public:
-  // `cache`: what keys and values are kept in; the model's own type unless given.
+  // `cache`: storage type of keys and values; the model's own type by default.
   DecoderTestDriver(std::shared_ptr<const Weights> weights, ops::Backend& backend,
                     int32_t max_tokens, std::optional<DType> cache = {})
       : backend_(backend), spec_(weights->spec), max_blocks_(max_tokens / kBlockTokens + 1) {
@@ -86,7 +86,7 @@ class DecoderTestDriver {
   std::unique_ptr<Decoder> decoder_;
   OwnedKvPool cache_;
   std::vector<int32_t> block_table_;
-  std::vector<Buffer> buffers_;  // of the batch under way
+  std::vector<Buffer> buffers_;  // of the current batch
   int32_t length_ = 0;
 };
 

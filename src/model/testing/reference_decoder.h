@@ -1,7 +1,7 @@
-// The Llama forward pass written down once more, plainly and in double precision over the whole
-// sequence, without cache, batching or ops: what Decoder is compared with. On demand it rounds what
-// a backend stores, and nothing else: what is then left of a difference is the order of sums. Test
-// code, pure functions.
+// The Llama forward pass written once more, plainly and in double precision over the whole
+// sequence, without cache, batching or ops: the reference for Decoder. On demand it rounds the
+// values that a backend stores, and nothing else: the remaining difference is the order of sums.
+// Test code, pure functions.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,10 +22,10 @@ namespace tandem {
 
 using Matrix = std::vector<std::vector<double>>;  // [rows][cols]
 
-// What is stored rounded; left out, nothing is.
+// Which stored values are rounded; by default none.
 struct StoredTypes {
-  std::optional<DType> activations;  // what an op writes, the logits aside
-  bool fp8_linears = false;  // the layers' weights, by a scale a row, as Backend::PackLinear says
+  std::optional<DType> activations;  // outputs of ops, except the logits
+  bool fp8_linears = false;  // the layers' weights, one scale per row, as Backend::PackLinear does
   bool fp8_cache = false;    // keys and values
 };
 
@@ -68,7 +68,7 @@ class ReferenceDecoder {
     return out;
   }
 
-  // As an activation is.
+  // Rounds as an activation.
   void Store(Matrix& x) const {
     if (!types_.activations) return;
     for (auto& row : x) {
@@ -79,14 +79,14 @@ class ReferenceDecoder {
       }
     }
   }
-  // As a key or a value is.
+  // Rounds as a key or a value.
   void StoreInCache(Matrix& x) const {
     if (!types_.fp8_cache) return Store(x);
     for (auto& row : x) {
       for (double& value : row) value = ops::RoundToFp8(value);
     }
   }
-  // As the weights of a layer's product are.
+  // Rounds as the weights of a layer's product.
   void StoreLinear(Matrix& weight) const {
     if (!types_.fp8_linears) return;
     for (auto& row : weight) {
@@ -207,7 +207,7 @@ class ReferenceDecoder {
   WeightSource& source_;
   const ModelSpec spec_;
   const StoredTypes types_;
-  int64_t max_positions_ = 0;  // of the call under way
+  int64_t max_positions_ = 0;  // of the current call
 };
 
 // |a - b| / |b| over all elements.

@@ -9,7 +9,7 @@
 namespace tandem::ops::cpu {
 namespace {
 
-// Query rows one job should have: enough to pay for transposing the keys, few enough to share out.
+// Query rows per job: enough to pay for transposing the keys, few enough to balance the load.
 constexpr int64_t kJobQueryRows = 96;
 static_assert(kJobQueryRows <= kMaxQueryRows);
 

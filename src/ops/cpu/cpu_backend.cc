@@ -17,7 +17,7 @@ namespace {
 
 using cpu::CpuKernels;
 
-// Larger than any cache at hand.
+// Larger than any cache of current CPUs.
 constexpr int64_t kBandwidthBytes = int64_t{1} << 30;
 constexpr int kBandwidthPasses = 12;
 
@@ -27,7 +27,7 @@ std::string JoinIsas() {
   return names;
 }
 
-// What an element of the row is multiplied with.
+// The factor of the row's elements.
 float ScaleOf(const LinearPart& part, int64_t row) {
   if (part.scale.empty()) return 1.0f;
   const auto* scales = part.scale.As<float>();
@@ -154,7 +154,7 @@ Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts, D
 void CpuBackend::PackRows(const LinearPart& part, int64_t first_row, const LinearWeight& weight) {
   const cpu::Element element = cpu::ElementOf(weight.dtype);
   const bool widened = part.weight.dtype != weight.dtype;
-  // Whole panels to a thread: rows of one share cache lines.
+  // Each thread packs whole panels: rows of one panel share cache lines.
   pool_.ParallelFor(part.weight.dim(0), cpu::kPanelOutputs, [&](int64_t begin, int64_t end) {
     WidenedRow wide(widened ? weight.cols : 0, weight.dtype);
     for (int64_t row = begin; row < end; ++row) {
@@ -197,7 +197,7 @@ Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
   }
   if (options.num_threads < 0) {
     return InvalidArgument(
-        fmt::format("{} threads; 0 takes one a core, more take so many", options.num_threads));
+        fmt::format("{} threads; it must be 0 (one per core) or more", options.num_threads));
   }
   return std::unique_ptr<Backend>(new CpuBackend(*kernels, options));
 }

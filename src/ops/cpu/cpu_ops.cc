@@ -10,7 +10,7 @@ namespace tandem::ops::cpu {
 namespace {
 
 // Panels of gate, and as many of up, that a thread computes before it joins them: 256 rows of both
-// in bf16 are 256 KB, which stay in L2 beside the sums.
+// in bf16 are 256 KB, which stay in L2 together with the sums.
 constexpr int64_t kGatedPanels = 16;
 constexpr int64_t kGatedOutputs = kGatedPanels * kPanelOutputs;
 constexpr int64_t kGatedScratchBytes =
@@ -25,7 +25,7 @@ int64_t RowBytes(const Tensor& tensor) {
   return tensor.dim(1) * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
-// All outputs of the packed rows; where they go is left open.
+// All outputs of the packed rows; the caller sets the destination.
 LinearJob ProductOf(const PackJob& pack, const LinearWeight& weight) {
   LinearJob job;
   job.element = pack.element;
@@ -86,7 +86,7 @@ void CpuOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
   const int64_t width = out.dim(1);
   TANDEM_CHECK(gate_up.dtype == out.dtype && gate_up.dim(1) == 2 * width,
                "gate_up is not twice out");
-  // Pieces within a row, so that one row of a large model is shared too.
+  // Pieces within a row, so that one row of a large model is split too.
   constexpr int64_t kPiece = 1024;
   const int64_t row_pieces = (width + kPiece - 1) / kPiece;
   const auto size = static_cast<int64_t>(SizeOf(out.dtype));
@@ -138,7 +138,7 @@ void CpuOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& o
   }
 }
 
-// Each pass reads the weights anew: as few as there can be, of nearly equal size.
+// Each pass reads the weights again: use as few passes as possible, of nearly equal size.
 int64_t CpuOps::RowsOfPass(int64_t num_rows) const {
   constexpr int64_t kGrain = 32;  // two row tiles, which the tile unit takes together
   const int64_t most = kernels_.linear_rows;
@@ -177,8 +177,8 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
 
   const int64_t panels = NumPanels(weight.rows);
   const double operations = Operations(job);
-  constexpr int64_t kGrain = 4;           // panels that a kernel likes to read side by side
-  constexpr int64_t kManyRowsGrain = 16;  // and those it keeps in L2 while many rows pass
+  constexpr int64_t kGrain = 4;           // panels that a kernel reads side by side
+  constexpr int64_t kManyRowsGrain = 16;  // the same when they stay in L2 for many rows
   if (num_rows > kSmallLinearRows) {
     PackForAll(pack);
     ForEachPiece(pool_, panels, kManyRowsGrain, operations, [&](const Piece& piece) {
@@ -186,7 +186,7 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
     });
     return;
   }
-  // Few rows: each thread packs a copy of its own, which spares waiting for the others.
+  // Few rows: each thread packs its own copy, which saves waiting for the others.
   const int64_t blocks = kernels_.num_linear_blocks(pack.element, num_rows);
   ForEachPiece(pool_, panels, kGrain, operations, [&](const Piece& piece) {
     float* copy = activations_.As<float>() + piece.thread * kSmallLinearRows * job.inputs;
@@ -220,8 +220,8 @@ void CpuOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
   Linear(activated, down_weight, out);
 }
 
-// Few rows stream the weights and leave small outputs; and every thread wants chunks enough to even
-// out. Up has to begin with a panel of its own.
+// Few rows stream the weights and leave small outputs; and every thread needs enough chunks to
+// balance the load. Up has to begin at a panel boundary.
 bool CpuOps::FusesGate(int64_t num_rows, int64_t width) const {
   return num_rows > kSmallLinearRows && width % kPanelOutputs == 0 &&
          width >= 2 * pool_.num_threads() * kGatedOutputs;
@@ -234,7 +234,7 @@ void CpuOps::GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
   const LinearJob both = ProductOf(pack, weight);
   const auto size = static_cast<int64_t>(SizeOf(x.dtype));
   const int64_t panel_bytes = kPanelOutputs * both.inputs * size;
-  // Of the whole weight's panels [begin, begin + count) to rows of kGatedOutputs.
+  // Copies the whole weight's panels [begin, begin + count) to rows of kGatedOutputs.
   const auto compute = [&](int64_t begin, int64_t count, int thread, std::byte* out) {
     LinearJob job = both;
     job.outputs = count * kPanelOutputs;

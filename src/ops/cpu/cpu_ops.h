@@ -1,6 +1,6 @@
-// CpuOps: the forward-pass functions on the CPU: shapes are checked, work is split over the
-// threads, kernels do the rest. Every split is over rows, outputs or heads, never over what is
-// summed, so a result does not depend on it. Owned by CpuBackend; one caller at a time.
+// CpuOps: the forward-pass functions on the CPU. They check shapes, split work over the threads and
+// call the kernels. Every split is over rows, outputs or heads, never over a summed dimension, so
+// results do not depend on it. Owned by CpuBackend; one caller at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ class CpuOps final : public Ops {
  public:
   CpuOps(const CpuKernels& kernels, ThreadPool& pool);
 
-  // Makes room for the activations of weights with so many input features; called when they are
-  // packed, so that Linear allocates nothing.
+  // Makes room for the activations of weights with this many input features; called when weights
+  // are packed, so that Linear allocates nothing.
   void ReserveLinear(int64_t cols);
 
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
@@ -30,8 +30,8 @@ class CpuOps final : public Ops {
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
                       float scale, const Tensor& out) override;
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
-  // Many rows: a chunk of outputs after the other, gate and up together, whose products stay in the
-  // thread's cache; gate_up is not written. The bits are those of the parts.
+  // Many rows: one chunk of outputs after another, gate and up together, so that their products
+  // stay in the thread's cache; gate_up is not written. The bits are those of separate calls.
   void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
                 const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
                 const Tensor& out) override;
@@ -51,14 +51,14 @@ class CpuOps final : public Ops {
   PackJob PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
                     const LinearWeight& weight);
   void PackForAll(const PackJob& pack);
-  void ReserveAttention(int64_t head_dim);  // allocates for the first model of so large heads alone
+  void ReserveAttention(int64_t head_dim);  // allocates only when head_dim grows
   float* LinearScratch(int thread) const;
   float* AttentionScratch(int thread) const;
 
   const CpuKernels& kernels_;
   ThreadPool& pool_;
   CpuSampler sampler_;
-  Buffer activations_;  // packed rows of one Linear, or one small copy a thread
+  Buffer activations_;  // packed rows of one Linear, or one small copy per thread
   int64_t reserved_inputs_ = 0;
   Buffer linear_scratch_;     // [num_threads, kLinearScratchBytes]
   Buffer gated_scratch_;      // [num_threads, gate and up of a chunk] for kMaxLinearRows

@@ -8,7 +8,7 @@
 namespace tandem::ops::cpu {
 namespace {
 
-// Where the ranges of a pass stand, one after the other.
+// Sets the positions of a pass's ranges, one after another.
 class Layout {
  public:
   Layout(const Round& round, const PassArrays& pass, const PassBounds& bounds)
@@ -31,7 +31,7 @@ class Layout {
     std::copy_n(rules::BlocksOf(round_.slots, slot), round_.slots.records[slot].num_blocks,
                 pass_.block_table + int64_t{seq} * round_.slots.max_blocks);
   }
-  // Makes inert what no range took.
+  // Makes the entries that no range took inert.
   void Finish(int32_t num_seqs) {
     for (int32_t seq = num_seqs; seq < bounds_.num_seqs; ++seq) {
       rules::ClearSeq(pass_, seq);
@@ -61,7 +61,7 @@ void CpuRoundOps::StartSlot(const SlotArrays& slots, const SlotPatch* patch) {
   const auto* tokens = reinterpret_cast<const int32_t*>(patch + 1);
   const int32_t known = patch->record.known;
   std::copy_n(tokens, known, rules::TokensOf(slots, slot));
-  // The lists hold floats too: bytes.
+  // The lists also hold floats, so copy bytes.
   std::memcpy(patch->lists, tokens + known,
               static_cast<size_t>(patch->num_values) * sizeof(int32_t));
   rules::StartRecords(slots, *patch);
@@ -101,7 +101,7 @@ void CpuRoundOps::LookUpDrafts(const Round& round, int32_t /*max_items*/) {
     if (match == 0) continue;
     rules::TakeLookedUp(slots, item.slot, rules::PlaceOf(match), wanted);
     if (!round.ratio) continue;
-    // A look-up proposes this token and no other.
+    // A look-up proposes exactly this token.
     float* probs = round.draft_probs + item.first_prob_row * slots.vocab;
     std::fill_n(probs, record.num_drafts * slots.vocab, 0.0f);
     for (int32_t draft = 0; draft < record.num_drafts; ++draft) {

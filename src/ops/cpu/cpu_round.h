@@ -1,4 +1,4 @@
-// CpuRoundOps: RoundOps on the CPU, one sequence after the other; what it does is in round_rules.h.
+// CpuRoundOps: RoundOps on the CPU, one sequence after another, by the rules of round_rules.h.
 // Owned by the CPU backend; one caller at a time.
 #pragma once
 

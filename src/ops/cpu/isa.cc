@@ -66,7 +66,7 @@ bool HasAmx() {
          AskForTiles();
 }
 
-// Seconds of a product small enough for the caches, best of a few.
+// Seconds of a product small enough for the caches, best of a few runs.
 double MultiplySeconds(const CpuKernels& kernels) {
   constexpr int64_t kRows = 64, kInputs = 512, kOutputs = 256;
   const Buffer x = Buffer::OnHost(kRows * kInputs * 2);
@@ -99,7 +99,7 @@ const CpuKernels& MeasureFastest() {
   const CpuKernels* fastest = &kScalarKernels;
   double best = 1e9;
   for (const CpuKernels* kernels : SupportedKernels()) {
-    if (kernels == &kScalarKernels) continue;  // any other is faster
+    if (kernels == &kScalarKernels) continue;  // every other one is faster
     const double seconds = MultiplySeconds(*kernels);
     if (seconds < best) {
       best = seconds;

@@ -1,4 +1,4 @@
-// Which instruction sets this CPU and kernel let us use, and which is fastest. Pure questions, safe
+// The instruction sets that this CPU and kernel allow, and the fastest of them. Pure queries, safe
 // on any thread; the answers do not change while the program runs.
 #pragma once
 
@@ -16,7 +16,8 @@ const std::vector<const CpuKernels*>& SupportedKernels();
 // Null when the CPU lacks it or the name is unknown.
 const CpuKernels* FindKernels(std::string_view name);
 
-// The one that multiplied fastest in a short measurement (a few milliseconds, once a program).
+// The one that multiplied fastest in a short measurement (a few milliseconds, once per program
+// run).
 const CpuKernels& FastestKernels();
 
 }  // namespace tandem::ops::cpu

@@ -18,10 +18,10 @@ enum class Element : uint8_t { kF32, kF16, kBF16 };
 // them), fp16 and fp32 [outputs/16][inputs][16].
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kInputsMultiple = 32;
-// Rows of one pass of Linear at most: larger batches are split, so that the packed activations stay
-// small.
+// Largest number of rows in one pass of Linear: larger batches are split, so that the packed
+// activations stay small.
 constexpr int64_t kMaxLinearRows = 512;
-// Up to so many rows every thread packs the activations for itself, which spares a barrier.
+// Up to this many rows every thread packs the activations for itself, which saves a barrier.
 constexpr int64_t kSmallLinearRows = 16;
 // Scratch of one thread for linear_panels, in bytes.
 constexpr int64_t kLinearScratchBytes = int64_t{1} << 20;
@@ -108,7 +108,7 @@ struct CpuKernels {
   int64_t linear_rows = kMaxLinearRows;
 };
 
-// Which of these may run is for isa.h to say.
+// isa.h decides which of these may run.
 extern const CpuKernels kScalarKernels;
 extern const CpuKernels kAvx2Kernels;
 extern const CpuKernels kAvx512Kernels;

@@ -2,7 +2,7 @@
 // plain AVX-512.
 //
 // A bf16 sum goes through the inputs 32 at a time, whatever the number of rows: even and odd inputs
-// of the 32 are summed apart, then both are added to the sum so far (that is what TDPBF16PS does).
+// of the 32 are summed separately, then both are added to the running sum (as TDPBF16PS does).
 #include <immintrin.h>
 
 #include "ops/cpu/inline.inc"
@@ -19,18 +19,18 @@ namespace {
 // clang-format on
 
 constexpr int64_t kTileRows = 16;     // rows of activations in a tile
-constexpr int64_t kTileInputs = 32;   // inputs in a tile: 64 bytes a row
+constexpr int64_t kTileInputs = 32;   // inputs in a tile: 64 bytes per row
 constexpr int64_t kTileBytes = 1024;  // of weights: 16 pairs of inputs x 16 outputs
-// A pass: its rows' part of a block of inputs (1 MB) stays in L2 while all panels go by, two at a
-// time, and so do the sums of a chunk of panels. Half the rows and four times the inputs of a block
-// took 12 % less than 512 of each: sums come and go a quarter as often, and what the weights cost
-// to read twice the cores hardly see.
+// A pass: its rows' part of a block of inputs (1 MB) stays in L2 while all panels are read, two at
+// a time, and so do the sums of a chunk of panels. Half the rows with four times the inputs per
+// block took 12 % less time than 512 of each: sums are loaded and stored a quarter as often, and
+// reading the weights twice costs the cores hardly anything.
 constexpr int64_t kAmxLinearRows = 256;
 constexpr int64_t kAmxBlockInputs = 2048;
 constexpr int64_t kAmxChunkPanels = 16;
 
-// GCC's tile loads do not say that they read memory: what was stored must be in memory by now. (The
-// load of a configuration says so of 8 of its 64 bytes.)
+// GCC's tile loads do not declare that they read memory: stored values must be in memory by now.
+// (The load of a configuration declares 8 of its 64 bytes.)
 TANDEM_INLINE void StoresBeforeTileLoads() { asm volatile("" : : : "memory"); }
 
 // Tiles 0..3 are sums (2 x 2, or 1 x 4 for one row tile), 4 and 5 activations, 6 and 7 weights.
@@ -42,7 +42,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// `first_rows` and `second_rows` of the two row tiles; 0 second rows: there is one alone.
+// `first_rows` and `second_rows` of the two row tiles; 0 second rows means a single tile.
 void Configure(int64_t first_rows, int64_t second_rows) {
   TileConfig config;
   const auto set = [&](int tile, int64_t rows) TANDEM_INLINE_LAMBDA {
@@ -61,9 +61,10 @@ void Configure(int64_t first_rows, int64_t second_rows) {
   _tile_loadconfig(&config);
 }
 
-// Row tiles of a batch: 16 rows each but the last. Packed: block of inputs after block, in each
-// tile after tile, each [inputs of the block / 32][rows][32]. With whole rows side by side instead,
-// the tiles of one block would lie a power of two apart and push each other out of the caches.
+// Row tiles of a batch: 16 rows each except the last. Packed: one block of inputs after another,
+// and within it one tile after another, each [inputs of the block / 32][rows][32]. If whole rows
+// were stored one after another, the tiles of one block would lie a power of two apart and evict
+// each other from the caches.
 struct RowTiles {
   explicit RowTiles(int64_t num_rows)
       : rows(num_rows), count((num_rows + kTileRows - 1) / kTileRows) {}
@@ -71,7 +72,7 @@ struct RowTiles {
     const int64_t left = rows - tile * kTileRows;
     return left < kTileRows ? left : kTileRows;
   }
-  // Where a tile of the block of inputs that starts at `first` stands, in elements.
+  // Offset in elements of a tile in the block of inputs that starts at `first`.
   int64_t Offset(int64_t tile, int64_t first, int64_t inputs) const {
     const int64_t left = inputs - first;
     const int64_t width = left < kAmxBlockInputs ? left : kAmxBlockInputs;
@@ -92,7 +93,7 @@ void PackTiles(const PackJob& job, int64_t tile_begin, int64_t tile_end) {
         auto* out = static_cast<uint16_t*>(job.packed) +
                     tiles.Offset(tile, first, job.padded_inputs) + (i - first) * rows;
         const int64_t left = job.inputs - i;
-        // Copied as bits; lanes behind the last input become zeros.
+        // Copied as bits; lanes past the last input become zeros.
         const __mmask32 mask =
             left >= 32 ? ~__mmask32{0} : (__mmask32{1} << (left > 0 ? left : 0)) - 1;
         _mm512_storeu_si512(out + row * kTileInputs, _mm512_maskz_loadu_epi16(mask, x + i));
@@ -101,7 +102,7 @@ void PackTiles(const PackJob& job, int64_t tile_begin, int64_t tile_end) {
   }
 }
 
-// A block of inputs for a pair of row tiles (or the last one alone) and 2 (or 4) panels.
+// A block of inputs for a pair of row tiles (or a single last one) and 2 (or 4) panels.
 struct TileBlock {
   const uint16_t* a0;  // [inputs / 32][rows of the tile][32]
   const uint16_t* a1;
@@ -112,15 +113,15 @@ struct TileBlock {
   int64_t num_inputs;
   float* sums;  // of the first panel: [rows, stride]
   int64_t stride;
-  int64_t panel_sums;  // from a panel's sums to the next one's
+  int64_t panel_sums;  // from a panel's sums to the next panel's
   bool accumulate;
-  const char* next;        // weights to ask for meanwhile
+  const char* next;        // weights to prefetch meanwhile
   int64_t lines_per_step;  // of each panel, for 32 inputs
 };
 
 constexpr int64_t kPairBytes = 64;  // bytes between the rows of a tile in memory
 
-// 2 row tiles x 2 panels: every tile loaded is used twice.
+// 2 row tiles x 2 panels: every loaded tile is used twice.
 void Multiply2x2(const TileBlock& b) {
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
   float* first = b.sums;
@@ -160,7 +161,8 @@ void Multiply2x2(const TileBlock& b) {
 
 // 1 row tile x 1 panel.
 void Multiply1x1(const TileBlock& b, bool second_tile) {
-  // Tile numbers are immediates and their row counts are fixed: the second row tile has its own.
+  // Tile numbers are immediates and their row counts are fixed: the second row tile has a separate
+  // number.
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
   if (second_tile) {
     float* sums = b.sums + b.rows0 * b.stride;
@@ -253,14 +255,14 @@ void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratc
   }
 }
 
-// One block of inputs of one or two panels, for all rows. While it computes it asks for the next
-// weights: two panels of this block's size at b.next.
+// One block of inputs of one or two panels, for all rows. Meanwhile it prefetches the next weights:
+// two panels of this block's size at b.next.
 void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_t panels,
                 int64_t first_input) {
   const auto* activations = static_cast<const uint16_t*>(job.activations);
   const int64_t pairs = (tiles.count + 1) / 2;
   b.lines_per_step = (kTileBytes / 64 + pairs - 1) / pairs;
-  int64_t configured = 0;  // the row counts that the unit is set up for
+  int64_t configured = 0;  // the row counts in the unit's configuration
   for (int64_t tile = 0; tile < tiles.count; tile += 2) {
     const bool alone = tile + 1 == tiles.count;
     b.a0 = activations + tiles.Offset(tile, first_input, job.inputs);
@@ -288,8 +290,8 @@ void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_
   }
 }
 
-// The sums of a chunk lie panel after panel, [panels][rows][16], so that a tile of them is one
-// piece of memory: side by side their rows would lie a power of two apart.
+// The sums of a chunk lie one panel after another, [panels][rows][16], so that a tile of them is
+// contiguous: side by side their rows would lie a power of two apart.
 void StoreChunk(const LinearJob& job, const float* sums, int64_t first_panel, int64_t panels) {
   float row_sums[kAmxChunkPanels * kPanelOutputs];
   for (int64_t row = 0; row < job.num_rows; ++row) {
@@ -319,8 +321,8 @@ void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scrat
         const int64_t panels = panel + 1 < chunk_end ? 2 : 1;
         b.w = weights + panel * b.panel_bytes + input * 32;
         b.sums = scratch + (panel - chunk) * b.panel_sums;
-        // Next come these inputs of the next panels, or the chunk's first panels at the next
-        // inputs, or the next chunk's.
+        // The next weights: these inputs of the next panels, or the chunk's first panels at the
+        // next inputs, or the next chunk's.
         const bool in_chunk = panel + 2 < chunk_end;
         const bool last_inputs = left <= kAmxBlockInputs;
         const int64_t next_panel = in_chunk ? panel + 2 : last_inputs ? chunk_end : chunk;
@@ -350,7 +352,7 @@ void LinearPanels(const LinearJob& job, int64_t begin, int64_t end, float* scrat
   } else {
     BlockedTiles(job, begin, end, scratch);
   }
-  // Tiles left in use cost power and make every context switch save 8 KB.
+  // Configured tiles cost power and make every context switch save 8 KB.
   _tile_release();
 }
 

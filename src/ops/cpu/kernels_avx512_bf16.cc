@@ -1,4 +1,4 @@
-// The kernels compiled for AVX-512 with its bf16 dot product: two multiply-adds a lane, so bf16
+// The kernels compiled for AVX-512 with its bf16 dot product: two multiply-adds per lane, so bf16
 // products take half the instructions. Everything else is as in plain AVX-512.
 #include <immintrin.h>
 

@@ -22,7 +22,7 @@ double MeasureReadBandwidth(const CpuKernels& kernels, ThreadPool& pool, int64_t
                             int passes) {
   const Buffer memory = Buffer::OnHost(static_cast<size_t>(bytes));
   if (memory.data() == nullptr) return 0.0;
-  // Untouched pages are all the same page of zeros: give each its own.
+  // Untouched pages all map to one page of zeros: write to each to get separate ones.
   pool.ParallelFor(bytes, kPage, [&](int64_t begin, int64_t end) {
     std::memset(memory.As<char>() + begin, 1, static_cast<size_t>(end - begin));
   });
@@ -39,8 +39,9 @@ double MeasureReadBandwidth(const CpuKernels& kernels, ThreadPool& pool, int64_t
 }
 
 double MeasureMatrixPeak(const CpuKernels& kernels, ThreadPool& pool, Element element) {
-  // What lasts: units that clock down under load, and threads that share a core with others, reach
-  // more for some milliseconds than over a prompt. First find how many steps fill a burst.
+  // The sustained rate: units that clock down under load, and threads that share a core with
+  // others, are faster for some milliseconds than over a whole prompt. First find how many steps
+  // fill a burst.
   constexpr double kBurstSeconds = 0.2;
   int64_t steps = 1000;
   double best = 0.0;

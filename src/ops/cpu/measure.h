@@ -1,5 +1,5 @@
-// What the machine can do at most, measured with the threads and kernels of a backend. Each takes
-// about a second on an idle machine; call them from the thread that owns the pool.
+// The machine's limits, measured with the threads and kernels of a backend. Each function takes
+// about a second on an idle machine; call it from the thread that owns the pool.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -7,11 +7,11 @@
 
 namespace tandem::ops::cpu {
 
-// Bytes/s of the best of `passes` passes over `bytes` (more than any cache holds); 0 when so much
-// memory cannot be had.
+// Bytes per second of the best of `passes` passes over `bytes` (more than any cache holds); 0 if
+// that much memory is not available.
 double MeasureReadBandwidth(const CpuKernels& kernels, ThreadPool& pool, int64_t bytes, int passes);
 
-// Multiply-adds/s, as 2 operations each, on registers alone; best of several short runs.
+// Multiply-adds per second, counted as 2 operations, on registers only; best of several short runs.
 double MeasureMatrixPeak(const CpuKernels& kernels, ThreadPool& pool, Element element);
 
 }  // namespace tandem::ops::cpu

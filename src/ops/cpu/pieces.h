@@ -1,6 +1,6 @@
-// ForEachPiece: work shared out piece by piece, so that a core which is slower or busy with other
-// work takes fewer. Which thread gets what may change from call to call: pieces must not depend on
-// it.
+// ForEachPiece: work split into pieces, so that a core which is slower or busy with other work
+// takes fewer. The assignment of pieces to threads may change from call to call: results must not
+// depend on it.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@ struct Piece {
   int64_t end = 0;
 };
 
-// Below so many operations a thread more costs longer to wake than it saves.
+// Below this many operations per thread, waking another thread takes longer than it saves.
 constexpr double kShareOperations = 2e5;
-// On average; more even out better and cost more starts.
+// On average; more pieces balance the load better but cost more starts.
 constexpr int64_t kPiecesPerThread = 8;
 
-// Calls fn(const Piece&) for pieces that cover [0, count), each a multiple of `grain` long but the
-// last. On the caller alone when `operations` are too few to share.
+// Calls fn(const Piece&) for pieces that cover [0, count), each a multiple of `grain` long except
+// the last. Runs on the caller's thread only when there are too few `operations` to share.
 template <typename Fn>
 void ForEachPiece(ThreadPool& pool, int64_t count, int64_t grain, double operations, Fn&& fn) {
   const int64_t grains = (count + grain - 1) / grain;

@@ -13,10 +13,10 @@
 namespace tandem::ops {
 namespace {
 
-// Fewer logits than this in all are not worth waking the pool for.
+// Below this total number of logits it does not pay to wake the pool.
 constexpr int64_t kMinParallelLogits = 64 * 1024;
 
-// The drawing of one row, with what all of its steps need.
+// Draws for one row; holds the data that all steps share.
 class RowSampler {
  public:
   RowSampler(const SampleRow& row, int64_t vocab, SampleScratch& scratch)
@@ -41,7 +41,7 @@ class RowSampler {
     }
     const MaxLogit max = kernels_.arg_max(logits, vocab_);
     if (max.token < 0) return Certain(FallbackToken(row_, vocab_));
-    // An infinite logit leaves no law to draw from.
+    // With an infinite logit there is no distribution to draw from.
     if (params_.greedy() || std::isinf(max.value)) return Certain(max.token);
     return DrawFrom(logits, DrawScores(params_, max.value), max.token);
   }
@@ -98,7 +98,7 @@ class RowSampler {
   void FillLogprobs(SampledToken& out) {
     const MaxLogit max = kernels_.arg_max(row_.logits, vocab_);
     if (max.token < 0 || std::isinf(max.value)) {
-      // No finite softmax: all of it on the infinite logit, or nowhere.
+      // No finite softmax: the whole probability is on the infinite logit, or nowhere.
       out.logprob = max.token >= 0 && row_.logits[out.token] == max.value ? 0.0f : kMinLogprob;
       return;
     }

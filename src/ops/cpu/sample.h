@@ -1,7 +1,6 @@
 // CpuSampler: Sample and VerifyAndAccept of ops.h on the CPU. A row's result depends on that row
 // alone, so rows go to any thread in any order. Owned by the CPU backend's Ops; one caller at a
-// time. Allocates only when a larger vocabulary than before is seen (Reserve does it ahead of
-// time).
+// time. Allocates only for a vocabulary larger than any before (Reserve does so in advance).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +30,7 @@ class CpuSampler {
  private:
   ThreadPool& pool_;
   int64_t reserved_vocab_ = 0;
-  std::vector<SampleScratch> scratch_;  // one a thread
+  std::vector<SampleScratch> scratch_;  // one per thread
 };
 
 }  // namespace tandem::ops

@@ -10,8 +10,8 @@ namespace {
 constexpr size_t kManyCandidates = 1024;
 
 // Moves the candidates whose score interval holds the border of the nucleus to [begin, end) and the
-// better ones before it; returns the mass still wanted from there. Three passes, where selecting
-// among all would compare and swap each candidate several times.
+// better ones before it; returns the mass still needed from there. Takes three passes, where
+// selection among all candidates would compare and swap each of them several times.
 double NarrowByHistogram(std::span<Candidate> candidates, double mass, size_t& begin, size_t& end) {
   constexpr int kIntervals = 1024;
   float lowest = 0.0f;
@@ -37,8 +37,8 @@ double NarrowByHistogram(std::span<Candidate> candidates, double mass, size_t& b
   return mass;
 }
 
-// How many candidates to keep: at least `begin` + 1, at most `end`, so many that those from `begin`
-// on reach `mass`. A quick-select by weight: halves the range until it is small.
+// Number of candidates to keep: at least `begin` + 1, at most `end`, and enough that those from
+// `begin` on reach `mass`. A quickselect by weight: halves the range until it is small.
 size_t BorderBySelection(std::span<Candidate> candidates, double mass, size_t begin, size_t end) {
   constexpr size_t kSmall = 32;
   const auto at = [&](size_t i) { return candidates.begin() + static_cast<ptrdiff_t>(i); };
@@ -66,7 +66,7 @@ size_t BorderBySelection(std::span<Candidate> candidates, double mass, size_t be
 std::span<Candidate> TopK(const SampleKernels& kernels, const float* logits, int64_t vocab,
                           ScoreMap map, int64_t k, Candidate* out) {
   constexpr int64_t kChunk = 128;  // small: the floor rises early, and few candidates are written
-  const int64_t full = std::min(2 * k + kChunk, vocab);  // when to drop all but the k best so far
+  const int64_t full = std::min(2 * k + kChunk, vocab);  // when to keep only the k best so far
   int64_t found = 0;
   for (int64_t first = 0; first < vocab; first += kChunk) {
     const int64_t count = std::min(kChunk, vocab - first);
@@ -83,7 +83,7 @@ std::span<Candidate> TopK(const SampleKernels& kernels, const float* logits, int
 std::span<Candidate> NucleusCandidates(const SampleKernels& kernels, const float* logits,
                                        int64_t vocab, ScoreMap map, double total, float top_p,
                                        Candidate* out) {
-  // `vocab` tokens below this score weigh less than half of what the nucleus leaves out.
+  // `vocab` tokens below this score weigh less than half of the mass that the nucleus leaves out.
   const double tail = 0.5 * (1.0 - double{top_p}) * total / static_cast<double>(vocab);
   if (tail > std::numeric_limits<float>::min()) {
     const float tail_score = PortableLog(static_cast<float>(std::min(tail, 1.0)));

@@ -1,5 +1,5 @@
-// min-p, top-k and top-p of one row: which tokens may still be drawn. Candidates are ordered by
-// score, equal ones by token id (the lower is kept first). Pure functions on the caller's memory.
+// min-p, top-k and top-p of one row: the tokens that may still be drawn. Candidates are ordered by
+// score, equal scores by token id (the lower is kept first). Pure functions on the caller's memory.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,19 @@ inline bool IsBetter(const Candidate& a, const Candidate& b) {
 std::span<Candidate> TopK(const SampleKernels& kernels, const float* logits, int64_t vocab,
                           ScoreMap map, int64_t k, Candidate* out);
 
-// The tokens that can be in the nucleus: all but a tail too light to matter. `total` is the sum of
-// exp of all scores at or above the floor. out: [vocab]
+// The tokens that can be in the nucleus: all except a tail of negligible weight. `total` is the sum
+// of exp of all scores at or above the floor. out: [vocab]
 std::span<Candidate> NucleusCandidates(const SampleKernels& kernels, const float* logits,
                                        int64_t vocab, ScoreMap map, double total, float top_p,
                                        Candidate* out);
 
-// Keeps the shortest run of best candidates whose weights reach `mass`; at least one. Reorders
-// them.
+// Keeps the shortest run of best candidates whose weights reach `mass`; at least one. Reorders the
+// candidates.
 std::span<Candidate> KeepMass(std::span<Candidate> candidates, double mass);
 
 double TotalWeight(std::span<const Candidate> candidates);
 
-// The candidate with the largest score + Gumbel noise, the lowest token of equals.
+// The candidate with the largest score + Gumbel noise; of equals, the lowest token.
 int32_t DrawCandidate(std::span<const Candidate> candidates, NoiseKey key);
 
 }  // namespace tandem::ops

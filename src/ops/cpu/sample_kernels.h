@@ -1,6 +1,6 @@
-// The passes over a whole vocabulary that sampling is made of, vectorised, chosen once for the CPU
-// at hand; every choice gives the same bits. Pure functions: any thread, nothing allocated. A NaN
-// logit counts as minus infinity.
+// The passes over a whole vocabulary that sampling consists of: vectorized, and chosen once for the
+// CPU; every choice gives the same bits. Pure functions: any thread, nothing allocated. A NaN logit
+// counts as minus infinity.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,12 @@ struct SampleKernels {
   double (*sum_exp)(const float* logits, int64_t vocab, ScoreMap map);
   // out[i] = exp(score) * scale, 0 below the floor.
   void (*exp_scores)(const float* logits, int64_t vocab, ScoreMap map, float scale, float* out);
-  // The token with the largest score + Gumbel noise, of those at or above the floor; the lowest of
-  // equals. `likeliest` is arg_max's token.
+  // The token with the largest score + Gumbel noise among those at or above the floor; of equals,
+  // the lowest. `likeliest` is arg_max's token.
   int32_t (*gumbel_arg_max)(const float* logits, int64_t vocab, ScoreMap map, NoiseKey key,
                             int32_t likeliest);
-  // Writes tokens first .. first + count with scores at or above the floor to `out`; how many.
+  // Writes tokens first .. first + count with scores at or above the floor to `out`; returns their
+  // number.
   int64_t (*gather)(const float* logits, int64_t first, int64_t count, ScoreMap map,
                     Candidate* out);
 };

@@ -16,7 +16,7 @@ void Ban(int32_t token, int64_t vocab, float* logits) {
   if (token >= 0 && token < vocab) logits[token] = kBanned;
 }
 
-// Only seen tokens change, and few of a vocabulary are seen: whole groups are skipped.
+// Only seen tokens change, and few tokens of a vocabulary are seen: whole groups are skipped.
 void PenaliseHistory(const SampleRow& row, int64_t vocab, float* logits) {
   constexpr int64_t kGroup = 16;
   uint64_t pairs[kGroup / 2];  // of counts
@@ -36,8 +36,8 @@ void PenaliseHistory(const SampleRow& row, int64_t vocab, float* logits) {
   }
 }
 
-// Tokens among the drafts are penalised anew from their raw logits. The counts stay untouched:
-// other rows of the sequence are read from other threads.
+// Penalties of tokens among the drafts are computed again from their raw logits. The counts stay
+// untouched: other rows of the sequence are read by other threads.
 void PenaliseAhead(const SampleRow& row, int64_t vocab, float* logits) {
   const int32_t* ahead = row.ahead;
   for (int32_t i = 0; i < row.num_ahead; ++i) {
@@ -49,7 +49,7 @@ void PenaliseAhead(const SampleRow& row, int64_t vocab, float* logits) {
   }
 }
 
-// Bans what followed each earlier occurrence of the last size - 1 tokens.
+// Bans the token that followed each earlier occurrence of the last size - 1 tokens.
 void BanRepeatedNgrams(const SampleRow& row, int64_t vocab, float* logits) {
   const SampleContext context(row);
   const int32_t prefix = row.slot->params.no_repeat_ngram_size - 1;
@@ -95,8 +95,8 @@ void ApplyMask(const uint32_t* allowed, int64_t vocab, float* logits) {
   }
 }
 
-// The largest raw logit among the allowed tokens; with none above minus infinity (or NaN) the first
-// allowed token; -1 when none is allowed.
+// The largest raw logit among the allowed tokens; if none is above minus infinity (or all are NaN),
+// the first allowed token; -1 when none is allowed.
 int32_t LikeliestAllowed(const SampleRow& row, const uint32_t* allowed, int64_t vocab) {
   int32_t best = -1;
   float best_logit = -std::numeric_limits<float>::infinity();

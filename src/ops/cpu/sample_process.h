@@ -1,5 +1,5 @@
-// What happens to a row's logits before a draw: penalties, biases, bans and the mask, in that
-// order; a token that may not be drawn gets minus infinity. Pure functions of the row: any thread.
+// Changes a row's logits before a draw: penalties, biases, bans and the mask, in that order; a
+// token that may not be drawn gets minus infinity. Pure functions of the row: any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ void ProcessLogits(const SampleRow& row, int64_t vocab, float* out);
 // top_p of the row's draw: decayed for every output token since the last reset token.
 float EffectiveTopP(const SampleRow& row);
 
-// What to draw when nothing may be: the likeliest token the mask allows (bans yield to the mask, so
-// that a grammar holds); without one the first end id; else the likeliest token; else token 0.
+// The token to draw when every token is banned: the likeliest token the mask allows (bans yield to
+// the mask, so that a grammar holds); without a mask the first end id; else the likeliest token;
+// else token 0.
 int32_t FallbackToken(const SampleRow& row, int64_t vocab);
 
 }  // namespace tandem::ops

@@ -8,14 +8,14 @@
 namespace tandem::ops {
 namespace {
 
-// Probabilities come from logits that may hold anything: what is not a positive number counts as
-// zero.
+// Probabilities come from logits that may hold anything: a value that is not a positive number
+// counts as zero.
 float Positive(float value) { return value > 0.0f ? value : 0.0f; }
 
 // The sum of value(i) over [0, count).
 template <typename Value>
 double SumOf(int64_t count, Value value) {
-  constexpr int64_t kLanes = 8;  // independent sums: an addition a cycle instead of one in four
+  constexpr int64_t kLanes = 8;  // independent sums: one addition per cycle instead of one in four
   double lanes[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -48,14 +48,14 @@ int32_t DrawByWeight(const float* weights, int64_t vocab, double total, double u
       if (rest < 0.0) return static_cast<int32_t>(i);
     }
   }
-  // Rounding left a little rest: the last token that can be drawn.
+  // Rounding left a small remainder: the last token that can be drawn.
   for (int64_t i = vocab - 1; i > 0; --i) {
     if (weights[i] > 0.0f) return static_cast<int32_t>(i);
   }
   return 0;
 }
 
-// p := max(p - q, 0). Left as it is when nothing would remain: p and q agree but for rounding.
+// p := max(p - q, 0). Unchanged if nothing would remain: then p and q differ only by rounding.
 void SubtractProbs(float* p, const float* q, int64_t vocab) {
   const auto rest = [&](int64_t i) { return Positive(p[i] - Positive(q[i])); };
   if (!(SumOf(vocab, rest) > 0.0)) return;

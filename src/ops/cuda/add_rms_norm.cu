@@ -1,4 +1,5 @@
-// AddRmsNorm as one kernel: a block a row, the row read once where it fits the block's registers.
+// AddRmsNorm as one kernel: one block per row; the row is read once if it fits the block's
+// registers.
 #include <algorithm>
 
 #include "ops/cuda/attention_elements.cuh"
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// The sum over the block, to every thread. The order depends on the number of threads alone.
+// The sum over the block, for every thread. The order depends only on the number of threads.
 __device__ float BlockSum(float value) {
   __shared__ float sums[kMaxThreads / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

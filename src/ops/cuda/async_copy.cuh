@@ -1,9 +1,9 @@
-// Copies into shared memory behind the program's back: pieces that a thread waits for itself, and
-// (sm_90) whole blocks by the copy engine, which end on a barrier.
+// Asynchronous copies into shared memory: pieces that a thread waits for itself, and (sm_90) whole
+// blocks by the copy engine, which signal a barrier when they end.
 //
-// A barrier lies in shared memory and goes from phase to phase: one ends when all that was
-// announced for it has arrived, threads and bytes. Who waits names the parity of the phase: 0 for
-// the first, 1 for the second, 0 for the third.
+// A barrier lies in shared memory and goes through phases: a phase ends when all announced threads
+// and bytes have arrived. A waiting thread names the parity of the phase: 0 for the first, 1 for
+// the second, 0 for the third.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,13 +24,14 @@ __device__ inline void CopyPiece(uint32_t to, const void* from, bool real) {
                : "memory");
 }
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-// Returns when all but the last kPending groups of this thread's copies have landed.
+// Returns when all except the last kPending groups of this thread's copies are complete.
 template <int kPending>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
-// By one thread; the others and the copy engine see it behind PublishBarriers and a __syncthreads.
+// Called by one thread; the others and the copy engine see it after PublishBarriers and a
+// __syncthreads.
 __device__ inline void InitBarrier(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
                "r"(arrivals)
@@ -55,9 +56,9 @@ __device__ inline void WaitForPhase(uint64_t* barrier, uint32_t parity) {
   }
 }
 
-// Copies `bytes`, a multiple of 16, both sides aligned to 16: arrives at the barrier and lets it
-// count them. Does nothing unless `real`, without a branch: products of a warpgroup may be under
-// way.
+// Copies `bytes`, a multiple of 16, both sides aligned to 16: arrives at the barrier and adds the
+// bytes to its count. Does nothing unless `real`, without a branch: products of a warpgroup may be
+// running.
 __device__ inline void CopyBlock(bool real, void* shared, const void* from, uint32_t bytes,
                                  uint64_t* barrier) {
   asm volatile(

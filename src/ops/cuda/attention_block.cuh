@@ -1,7 +1,7 @@
-// Kernels whose warps share out the rows of a block. ChunkAttentionKernel, verification: 64 packed
-// rows a block, at most 16 query rows a sequence, several blocks a head's keys.
-// RowTileAttentionKernel, prefill: 128 rows a block (64 in the invariant option), which walks all
-// keys.
+// Kernels whose warps divide the rows of a block. ChunkAttentionKernel, for verification: 64 packed
+// rows per block, at most 16 query rows per sequence, several blocks for a head's keys.
+// RowTileAttentionKernel, for prefill: 128 rows per block (64 in the invariant option), which walks
+// all keys.
 #pragma once
 
 #include "ops/cuda/attention_parts.cuh"
@@ -14,7 +14,7 @@ enum class KeyOrder {
   kAllMerged,  // long ones, invariant: chunk after chunk, merged as MergeChunksKernel would
 };
 
-// The block's queue of copies: 64 keys with their values a stage.
+// The block's queue of copies: 64 keys with their values per stage.
 template <typename Kind, int kStages>
 class BlockQueue {
  public:
@@ -68,7 +68,7 @@ struct BlockPlan {
   static constexpr int kSharedBytes = kQueryBytes + Queue::kBytes + kTotalBytes;
 };
 
-// What kAllMerged has of the chunks before: outputs in shared memory, each lane its own.
+// Results of kAllMerged for the earlier chunks: outputs in shared memory, each lane its own.
 template <typename Kind>
 struct MergedTile {
   float max[2] = {-INFINITY, -INFINITY};
@@ -140,7 +140,7 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
     const int key = begin + index * Queue::kKeys + static_cast<int>(threadIdx.x);
     return key < end ? head.KeyRow(params, key) : kNoRow;
   };
-  // Nobody uses the memory for the work before any more.
+  // Nobody uses the memory of the previous work any more.
   __syncthreads();
   LoadQueries<Kind>(shared, Plan::kRows, threadIdx.x, kBlockThreads, [&](int r) {
     return first_row + r < head.rows ? head.Query<T>(params, first_row + r, Kind::kHeadDim)
@@ -167,8 +167,8 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
   }
   for (int i = 0; i < num_tiles; ++i) {
     WaitForCopies<Plan::kStages - 2>();
-    // All have waited, so the keys are there; and all are done with the stage before, which is
-    // written now.
+    // All threads have waited, so the keys are there; and all are done with the previous stage,
+    // which is written now.
     __syncthreads();
     if (i + Plan::kStages - 1 < num_tiles) queue.Push(params, i + Plan::kStages - 1);
     CommitCopies();

@@ -1,4 +1,4 @@
-// Attention for head sizes that no tile kernel was made for: a warp a row and head, a lane a key.
+// Attention for head sizes without a tile kernel: one warp per row and head, one lane per key.
 // Simple and slow; a row's arithmetic depends on that row alone.
 #include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/attention_params.cuh"
@@ -8,7 +8,7 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kPieces = kMaxGenericHeadDim / 32;  // elements of a head that a lane may have
+constexpr int kPieces = kMaxGenericHeadDim / 32;  // most elements of a head in one lane
 
 template <typename T, typename Stored>
 __global__ void __launch_bounds__(32 * kWarps)

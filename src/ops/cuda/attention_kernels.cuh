@@ -1,5 +1,5 @@
-// Which attention kernel serves what, and its launch; included by the files that instantiate them,
-// one a pair of element types. MergeChunksKernel puts the chunks of a row together.
+// The choice of the attention kernels and their launch; included by the files that instantiate
+// them, one per pair of element types. MergeChunksKernel merges the chunks of a row.
 #pragma once
 
 #include "ops/cuda/attention_block.cuh"
@@ -61,8 +61,8 @@ void LaunchShort(const Context& context, const AttentionParams& params, int bloc
       LaunchAttention(context, ChunkAttentionKernel<Kind, kStages>, params, grid,
                       Plan::kSharedBytes);
     };
-    // Waiting for memory is all that it does, so it has as much under way as leaves room for two
-    // blocks a multiprocessor.
+    // The kernel only waits for memory, so it has as many copies in flight as two blocks per
+    // multiprocessor allow.
     constexpr int kMostBytes = BlockPlan<Kind, 1, KeyOrder::kChunks, 3>::kSharedBytes;
     if (2 * kMostBytes <= context.shared_bytes) {
       launch.template operator()<3>();

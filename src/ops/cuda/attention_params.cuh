@@ -1,5 +1,5 @@
-// What the attention kernels are told, and how they are launched. Plain values, made by
-// AttentionRunner for one call.
+// Parameters and launches of the attention kernels. Plain values, made by AttentionRunner for one
+// call.
 #pragma once
 
 #include <cstdint>

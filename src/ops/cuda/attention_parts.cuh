@@ -1,7 +1,7 @@
-// What the attention kernels share: which part of which sequence a block or warp has, found on the
-// device from the lengths that lie there, and how a part's rows are stored or put together. Query
-// rows are packed with the heads of their group: row r of a sequence and kv head is query row
-// r / group, head r % group. A key or value is fetched once for all of them.
+// Shared by the attention kernels: which part of which sequence a block or warp has, computed on
+// the device from the lengths there, and how a part's rows are stored or merged. Query rows are
+// packed with the heads of their group: row r of a sequence and kv head is query row r / group,
+// head r % group. A key or value is fetched once for all of them.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace tandem::ops::cuda {
 
 constexpr int kWarps = kAttentionWarps;
 constexpr int kBlockThreads = 32 * kWarps;
-// A key that is not there: copied as zeros.
+// A missing key: copied as zeros.
 constexpr uint32_t kNoRow = ~0u;
 
-// What a block knows of its sequence and kv head.
+// A block's sequence and kv head.
 struct HeadView {
   __device__ HeadView(const AttentionParams& params, int sequence, int head)
       : seq(sequence),
@@ -58,23 +58,23 @@ struct HeadView {
   const int32_t* table;
 };
 
-// ---- Who does what ----
+// ---- Division of the work ----
 
-// A sequence, and which of its parts (chunks, row tiles) the caller has; seq < 0: none.
+// A sequence, and the caller's part of it (chunk, row tile); seq < 0: none.
 struct Part {
   int seq = -1;
   int part = 0;
-  int before = 0;  // parts of the sequences before
+  int before = 0;  // parts of earlier sequences
 };
-// Counts count_of(seq) parts a sequence and finds the index-th. For whole warps: all lanes find the
-// same.
+// Counts count_of(seq) parts per sequence and finds the index-th. For whole warps: all lanes get
+// the same result.
 template <typename CountOf>
 __device__ inline Part FindPart(int num_seqs, int index, const CountOf& count_of) {
   const int lane = threadIdx.x % 32;
   int before = 0;
   for (int base = 0; base < num_seqs; base += 32) {
     const int count = base + lane < num_seqs ? count_of(base + lane) : 0;
-    int end = count;  // parts of this lane's and the lanes before
+    int end = count;  // parts of this and earlier lanes
     for (int distance = 1; distance < 32; distance *= 2) {
       const int lower = __shfl_up_sync(kAllLanes, end, distance);
       if (lane >= distance) end += lower;
@@ -97,8 +97,8 @@ __device__ inline int CountParts(int num_seqs, const CountOf& count_of) {
   return __reduce_add_sync(kAllLanes, count);
 }
 
-// How the keys of short sequences are cut. Every warp of every kernel comes to the same answer from
-// the lengths on the device, so that a captured graph serves any.
+// The division of short sequences' keys. Every warp of every kernel computes the same answer from
+// the lengths on the device, so that a captured graph serves any lengths.
 class Chunks {
  public:
   __device__ explicit Chunks(const AttentionParams& params) : params_(params) {
@@ -107,8 +107,8 @@ class Chunks {
         params.num_seqs, [&](int seq) { return IsShort(seq) ? params.context_len[seq] : 0; });
     share_ = max((keys + params.target_chunks - 1) / params.target_chunks, kUnit);
   }
-  // The keys of one chunk of a sequence; its chunks are alike, and a multiple of what the warps of
-  // a block take at a time, so that no warp has a step more than another.
+  // The keys of one chunk of a sequence; its chunks are equal, and a multiple of what the warps of
+  // a block take at a time, so that no warp has more steps than another.
   __device__ int Keys(int context) const {
     if (params_.chunk_keys > 0) return params_.chunk_keys;
     const int count = max((context + share_ / 2) / share_, 1);
@@ -142,11 +142,11 @@ class Chunks {
     return rows > 0 && rows <= params_.short_rows;
   }
   const AttentionParams& params_;
-  int share_ = 0;  // keys that one block should have
+  int share_ = 0;  // keys per block
 };
 
-// Rows that belong to no sequence stand behind all others: they become zeros, that nothing odd goes
-// through the layers behind.
+// Rows that belong to no sequence come after all others: they become zeros, so that later layers
+// see no odd values.
 template <typename T>
 __device__ void ClearPadding(const AttentionParams& params, int kv_head, int head_dim) {
   const int first = params.query_start[params.num_seqs];
@@ -177,7 +177,7 @@ __device__ inline void StorePartial(float* to, float2* state_to, const RowOutput
   if (threadIdx.x % 4 == 0) *state_to = make_float2(max, sum);
 }
 
-// A row being put together from its chunks, by one warp: lane l holds elements l, l + 32, ...
+// A row being merged from its chunks by one warp: lane l holds elements l, l + 32, ...
 template <int kHeadDim>
 struct MergedRow {
   float max = -INFINITY;

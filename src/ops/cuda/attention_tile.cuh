@@ -1,6 +1,6 @@
 // One warp's part of attention: 16 x kTiles query rows against 32 keys at a time on the tensor
-// cores (mma m16n8k16), with the running maximum and sum in fp32. Every kernel is made of these
-// steps, so a row's arithmetic depends on where its chunks of keys begin and on nothing else.
+// cores (mma m16n8k16), with the running maximum and sum in fp32. Every kernel consists of these
+// steps, so a row's arithmetic depends only on where its chunks of keys begin.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct HeadKind {
   using Activation = T;
   using Element = Stored;
   static constexpr bool kFp8 = std::is_same_v<Stored, Fp8>;
-  // fp8 becomes fp16 exactly and in one instruction, so that is what it is multiplied in.
+  // fp8 is converted to fp16 exactly and in one instruction, so it is multiplied in fp16.
   using Compute = std::conditional_t<kFp8, Fp16, T>;
   static constexpr int kHeadDim = kDim;
   static constexpr int kRowBytes = kDim * static_cast<int>(sizeof(Stored));
@@ -31,8 +31,8 @@ struct HeadKind {
 
 // ---- Shared memory ----
 
-// Where 16-byte piece `piece` of row `row` lies, in bytes: pieces are swapped so that eight rows'
-// pieces of one column never meet in a bank.
+// Offset in bytes of 16-byte piece `piece` of row `row`: pieces are swapped so that the pieces of
+// eight rows in one column are always in different banks.
 template <int kPieces>
 __device__ inline uint32_t PieceOffset(int row, int piece) {
   constexpr int kPower = kPieces % 8 == 0 ? 8 : kPieces % 4 == 0 ? 4 : kPieces % 2 == 0 ? 2 : 1;
@@ -98,8 +98,8 @@ __device__ inline uint32_t PackPair(float x, float y) {
 
 // ---- Merging partial results ----
 
-// What two partial results of a row are multiplied with so that both are relative to the larger of
-// their maxima. A part that saw no key has the maximum -infinity and gets the factor 0.
+// The factors of two partial results of a row that make both relative to the larger of their
+// maxima. A part that saw no key has the maximum -infinity and gets the factor 0.
 struct MergeFactors {
   float max, total, part;
 };
@@ -108,14 +108,14 @@ __device__ inline MergeFactors Factors(float total_max, float part_max, float sc
   const float base = max == -INFINITY ? 0.0f : max;
   return {max, Exp2((total_max - base) * scale), Exp2((part_max - base) * scale)};
 }
-// Written with intrinsics: contraction may not differ from kernel to kernel.
+// Written with intrinsics: contraction must be the same in every kernel.
 __device__ inline float Merge(const MergeFactors& factors, float total, float part) {
   return __fmaf_rn(part, factors.part, __fmul_rn(total, factors.total));
 }
 
 // ---- A warp's rows ----
 
-// In all of this lane = 4 g + t holds rows g and g + 8 of a tile ("half" 0 and 1).
+// Here lane = 4 g + t holds rows g and g + 8 of a tile ("half" 0 and 1).
 template <int kTiles>
 struct RowState {
   float max[kTiles][2];  // of the scores before scaling
@@ -190,7 +190,7 @@ __device__ inline void LoadQueries(std::byte* to, int rows, int thread, int thre
         const Pack<T, 8> values = LoadPack<T, 8>(from + piece * 8);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          // A bf16 query may lie beyond the range of fp16.
+          // A bf16 query may exceed the range of fp16.
           const float x = fminf(fmaxf(ToFloat(values.at[2 * e]), -65504.0f), 65504.0f);
           const float y = fminf(fmaxf(ToFloat(values.at[2 * e + 1]), -65504.0f), 65504.0f);
           pairs[e] = PackPair<Fp16>(x, y);
@@ -273,7 +273,7 @@ __device__ inline void MaskScores(int key, const int (&positions)[kTiles][2],
   }
 }
 
-// Turns scores into weights relative to the new maximum, and what was summed before likewise.
+// Turns scores into weights relative to the new maximum, and rescales earlier sums likewise.
 template <typename Kind, int kTiles>
 __device__ inline void Softmax(float scale, float (&scores)[kTiles][4][4], RowState<kTiles>& state,
                                RowOutput<Kind> (&output)[kTiles],
@@ -299,7 +299,7 @@ __device__ inline void Softmax(float scale, float (&scores)[kTiles][4][4], RowSt
       for (int n = 0; n < 4; ++n) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          // The difference first: it is exact where it matters, at the largest scores.
+          // The difference first: it is exact where precision matters, at the largest scores.
           scores[i][n][e] = Exp2((scores[i][n][e] - base) * scale);
           sum += scores[i][n][e];
         }

@@ -1,13 +1,13 @@
-// WarpAttentionKernel, decode: at most 16 packed rows a sequence; the warps of a block share out
-// the keys of a chunk.
+// WarpAttentionKernel, for decoding: at most 16 packed rows per sequence; the warps of a block
+// divide the keys of a chunk.
 #pragma once
 
 #include "ops/cuda/attention_parts.cuh"
 
 namespace tandem::ops::cuda {
 
-// A warp's own queue of copies: keys and values of 32 positions in turn, two pieces under way while
-// one is used. No other warp touches it, so no block-wide barrier is needed.
+// A warp's own queue of copies: keys and values of 32 positions alternate, with two pieces in
+// flight while one is used. No other warp touches it, so no block-wide barrier is needed.
 template <typename Kind>
 class WarpQueue {
  public:
@@ -17,7 +17,7 @@ class WarpQueue {
   __device__ WarpQueue(uint32_t memory, const void* pool)
       : memory_(memory), pool_(static_cast<const std::byte*>(pool)) {}
 
-  // Begins the copy of 32 rows of the pool; lane l says which is the l-th.
+  // Begins the copy of 32 rows of the pool; lane l gives the l-th row.
   __device__ void Push(uint32_t row) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -31,8 +31,8 @@ class WarpQueue {
     }
     head_ = Next(head_);
   }
-  // The shared address of the piece pushed the longest ago, once it is there; one group may be
-  // under way still. What Pop returned last may be pushed over from now on.
+  // The shared address of the oldest piece, once it has arrived; one group may still be in flight.
+  // The piece returned by the previous Pop may be overwritten from now on.
   __device__ uint32_t Pop() {
     WaitForCopies<1>();
     __syncwarp();
@@ -73,7 +73,7 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
   CommitCopies();
   row = row_at(begin + stride);
   for (int key = begin; key < end; key += stride) {
-    // Looked up two steps ahead: the block table is far away too.
+    // Looked up two steps ahead, because reading the block table takes long too.
     const uint32_t later_row = row_at(key + 2 * stride);
     const bool more = key + stride < end;
     const uint32_t keys = queue.Pop();
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     const Part where = chunks.FindItem(item);
     if (where.seq < 0) return;
     const HeadView head(params, where.seq, blockIdx.y);
-    // Nobody reads the queries of the item before any more.
+    // Nobody reads the previous item's queries any more.
     __syncthreads();
     LoadQueries<Kind>(shared, kWarpRows, threadIdx.x, kBlockThreads, [&](int r) {
       return r < head.rows ? head.Query<T>(params, r, kDim) : nullptr;
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     const int begin = where.part * chunk_keys;
     AttendWarp<Kind>(params, head, queries, queue, positions, begin + warp * kStepKeys,
                      kWarps * kStepKeys, min(begin + chunk_keys, head.context), state, output);
-    // The warps' parts are put together where the queues were.
+    // The warps' parts are merged in the memory of the queues.
     static_assert(kWarps * WarpQueue<Kind>::kBytes >= kWarps * kWarpRows * (kDim + 2) * 4);
     auto* parts = reinterpret_cast<float*>(queues);
     auto* states = reinterpret_cast<float2*>(parts + kWarps * kWarpRows * kDim);

@@ -15,7 +15,7 @@ namespace {
 struct Record {
   Mutex mutex;
   Status failure TANDEM_GUARDED_BY(mutex);
-  std::atomic<bool> waits{false};   // whether `failure` is to be taken
+  std::atomic<bool> waits{false};   // whether `failure` has not been taken yet
   std::atomic<bool> failed{false};  // ever
 };
 
@@ -24,7 +24,7 @@ Record& TheRecord() {
   return record;
 }
 
-// Errors that only a defect of ours can cause.
+// Errors that only a bug in this program can cause.
 bool IsDefect(cudaError_t error) {
   return error == cudaErrorInvalidValue || error == cudaErrorInvalidConfiguration ||
          error == cudaErrorInvalidDeviceFunction || error == cudaErrorInvalidResourceHandle;

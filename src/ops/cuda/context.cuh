@@ -1,5 +1,5 @@
-// What the CUDA ops share: the device, its stream, and what becomes of a failed call. Seen by
-// ops/cuda alone.
+// Shared by the CUDA ops: the device, its stream, and the handling of failed calls. Used only in
+// ops/cuda.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,20 +18,20 @@ struct Context {
   int device = 0;
   int num_sms = 0;
   size_t l2_bytes = 0;
-  // 10 * major + minor of what may be used: the device's own or less (CudaOptions).
+  // 10 * major + minor to use: the device's own or less (CudaOptions)
   int compute_capability = 0;
-  int shared_bytes = 0;  // that a block may have, likewise
+  int shared_bytes = 0;  // per block, likewise
   bool batch_invariant = false;
   cudaStream_t stream = nullptr;
 };
 
-// Ops enqueue and return nothing. So the first failure (a lost GPU, a kernel that read where it
-// must not, memory that was refused) is kept, and the next Backend::WaitFor or Synchronize reports
-// it. What is enqueued until then fails as well, or computes what nobody reads. Any thread; the
-// record is the process's, as the CUDA runtime's own errors are.
+// Ops enqueue and return nothing. So the first failure (a lost GPU, an invalid read in a kernel,
+// refused memory) is kept, and the next Backend::WaitFor or Synchronize reports it. Work enqueued
+// until then fails as well, or its results are never used. Any thread; the record belongs to the
+// process, as the CUDA runtime's own errors do.
 void KeepFailure(const Status& failure);
-// RESOURCE_EXHAUSTED where memory was refused, else UNAVAILABLE. An argument or a launch that can
-// never be right ends the program, unless it follows from an earlier failure.
+// RESOURCE_EXHAUSTED if memory was refused, else UNAVAILABLE. An argument or a launch that can
+// never be valid ends the program, unless it follows from an earlier failure.
 void KeepFailure(cudaError_t error, const char* what);
 // The first failure kept since the last call; ok when there was none.
 Status TakeFailure();
@@ -40,11 +40,12 @@ inline void CheckCuda(cudaError_t error, const char* what) {
   if (error != cudaSuccess) [[unlikely]]
     KeepFailure(error, what);
 }
-// After every launch: a refused one is known at once, a kernel that fails when it has run.
+// Call after every launch: a refused launch is known at once, a kernel that fails only after it
+// ran.
 inline void CheckLaunch(const char* kernel) { CheckCuda(cudaGetLastError(), kernel); }
 
-// Device memory for an op's scratch, to be given to cudaFree; null, and the failure kept, where it
-// is refused.
+// Device memory for an op's scratch, to be freed with cudaFree; if it is refused, null, and the
+// failure is kept.
 void* AllocateWorkspace(size_t bytes, const char* what);
 
 constexpr int64_t CeilDiv(int64_t value, int64_t by) { return (value + by - 1) / by; }

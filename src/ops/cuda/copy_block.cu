@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// A block a plane: the keys or values of one layer and head.
+// One block per plane: the keys or values of one layer and head.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     CopyBlockKernel(const Word* from, Word* to, int64_t plane_words, int64_t words) {

@@ -18,15 +18,15 @@ namespace {
 
 constexpr uint32_t kAlignment = 16;
 
-// Prompts come in every length: numbers of tokens up to the same bound are multiplied in the same
-// way, so that the ways are few and looked up soon.
+// Prompts come in every length. Token counts up to the same bound use the same algorithm, so that
+// there are few algorithms and they are looked up soon.
 int64_t TokensBound(int64_t tokens) {
   const int64_t step = tokens <= 64 ? 16 : tokens <= 256 ? 32 : tokens <= 1024 ? 128 : 512;
   return (tokens + step - 1) / step * step;
 }
 
-// Memory that is refused and a GPU that is lost are kept as the device's failure; what is left can
-// only be a defect of ours.
+// Refused memory and a lost GPU are kept as the device's failure; any other error is a bug in this
+// program.
 void CheckLt(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
@@ -106,7 +106,8 @@ const Functions* LoadFunctions() {
   return functions;
 }
 
-// Everything that decides how a product is done; of the tokens their bound.
+// The key that determines how a product is computed; the number of tokens is rounded up to its
+// bound.
 using Shape = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, bool, bool>;
 
 Shape ShapeOf(const LtProduct& product) {
@@ -146,21 +147,21 @@ class CublasLt::Library {
         lt_.Matmul(handle_, plan.operation, &one, product.weight, plan.weight, product.x, plan.x,
                    &zero, product.out, plan.out, product.out, plan.out, &plan.algorithm, workspace_,
                    workspace_bytes_, stream);
-    // A way that does not do for fewer tokens than it was chosen for.
+    // An algorithm may not support fewer tokens than it was chosen for.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
     CheckLt(status, "a product");
     return true;
   }
 
  private:
-  // In the library's terms, which are column by column: out [rows, tokens] = weight^T x.
+  // In the library's column-major terms: out [rows, tokens] = weight^T x.
   struct Plan {
     cublasLtMatmulDesc_t operation = nullptr;
     cublasLtMatrixLayout_t weight = nullptr;  // [cols, rows]
     cublasLtMatrixLayout_t x = nullptr;       // [cols, tokens]
     cublasLtMatrixLayout_t out = nullptr;     // [rows, tokens]
     cublasLtMatmulAlgo_t algorithm{};
-    int64_t tokens = 0;  // that the layouts say
+    int64_t tokens = 0;  // the number of tokens in the layouts
     bool possible = false;
   };
 
@@ -220,7 +221,7 @@ class CublasLt::Library {
         return;
       }
     }
-    // The choice looks at the alignment of these pointers.
+    // The choice depends on the alignment of these pointers.
     SetPointers(product, plan);
     plan.possible = Choose(plan);
   }
@@ -232,7 +233,7 @@ class CublasLt::Library {
     CheckLt(lt_.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                              &bytes, sizeof(bytes)),
             "the bound of the workspace");
-    // Rows of activations may begin anywhere; only this much is asked of callers.
+    // Rows of activations may begin anywhere; callers guarantee only this alignment.
     const uint32_t alignment = kAlignment;
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,

@@ -1,5 +1,5 @@
-// CublasLt: large matrix products by NVIDIA's library, which is loaded at run time: a machine
-// without it has our own kernels. Used by the executor's thread; a product allocates no device
+// CublasLt: large matrix products by NVIDIA's library, which is loaded at run time: on a machine
+// without it our own kernels are used. Used by the executor's thread; a product allocates no device
 // memory and never waits, so that it can be captured.
 #pragma once
 
@@ -23,30 +23,29 @@ struct LtProduct {
   const void* x = nullptr;
   const void* weight = nullptr;
   void* out = nullptr;
-  // fp8: what a token's and a weight row's sums are multiplied with, [tokens] and [rows]; both
-  // null: nothing.
+  // fp8: factors of the sums of a token and of a weight row, [tokens] and [rows]; both null: none.
   const float* token_scales = nullptr;
   const float* row_scales = nullptr;
   // [rows] of LtBiasType, or null.
   const void* bias = nullptr;
 };
 
-// The type that the library wants a bias in.
+// The bias type that the library requires.
 constexpr DType LtBiasType(DType input, DType output) {
   return output == DType::kF32 && input == DType::kF8E4M3 ? DType::kBF16 : output;
 }
 
 class CublasLt {
  public:
-  // Null where the library is missing. `workspace` is device memory that outlives this.
+  // Null if the library is missing. `workspace` is device memory that outlives this.
   static std::unique_ptr<CublasLt> Load(void* workspace, size_t workspace_bytes);
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // Enqueues the product on the stream (a cudaStream_t). False, and nothing enqueued, where the
-  // library has no way to do it. The way is looked up once for each shape, numbers of tokens in
-  // steps.
+  // Enqueues the product on the stream (a cudaStream_t). Returns false, and enqueues nothing, if
+  // the library has no algorithm for it. The algorithm is looked up once for each shape, with the
+  // number of tokens rounded up to steps.
   bool Run(const LtProduct& product, void* stream);
 
  private:

@@ -1,4 +1,4 @@
-// What a build without a CUDA compiler says of the CUDA backend.
+// The CUDA backend of a build without a CUDA compiler: every call returns an error.
 #include "ops/backend.h"
 
 namespace tandem::ops {

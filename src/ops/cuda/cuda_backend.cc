@@ -61,7 +61,7 @@ class CudaBackend final : public Backend {
 
   Result<Buffer> Allocate(size_t bytes) override;
   Result<Buffer> AllocatePinned(size_t bytes) override;
-  // The plain copies wait: they serve loading and tests.
+  // The plain copies wait for completion: loading and tests use them.
   void CopyToDevice(void* to, const void* from, size_t bytes) override {
     EnqueueCopyToDevice(to, from, bytes);
     CheckCuda(cudaStreamSynchronize(context_.stream), "a copy to the device");
@@ -80,7 +80,7 @@ class CudaBackend final : public Backend {
   int64_t FreeBytes() const override {
     BindThread();
     size_t free = 0, total = 0;
-    if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();  // none, then
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();  // then there is none
     return static_cast<int64_t>(free);
   }
   void EnqueueCopyToDevice(void* to, const void* from, size_t bytes) override {
@@ -133,12 +133,12 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  // What failed first, if anything has.
+  // The first failure, if any.
   Status Failure() {
     if (failure_.ok()) failure_ = cuda::TakeFailure();
     return failure_;
   }
-  // Why the runtime refused to allocate; `refused` where it has no memory, and nothing has failed.
+  // Why the runtime refused to allocate; `refused` if it has no memory and nothing has failed.
   Status WhyRefused(cudaError_t error, const std::function<std::string()>& refused);
 
   const cuda::Context context_;
@@ -151,7 +151,7 @@ class CudaBackend final : public Backend {
 
 Status CudaBackend::WhyRefused(cudaError_t error, const std::function<std::string()>& refused) {
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // taken note of
+    cudaGetLastError();  // clear the error
     return ResourceExhausted(refused());
   }
   CheckCuda(error, "an allocation");
@@ -195,7 +195,7 @@ std::unique_ptr<Graph> CudaBackend::Capture(const std::function<void()>& enqueue
   const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);
   CheckCuda(cudaGraphDestroy(graph), "a graph");
   if (made == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // what was recorded can be enqueued kernel by kernel
+    cudaGetLastError();  // the work can still be enqueued kernel by kernel
     LogWarning("no device memory is left for a graph: steps go on without, and are slower");
     return nullptr;
   }
@@ -204,7 +204,7 @@ std::unique_ptr<Graph> CudaBackend::Capture(const std::function<void()>& enqueue
   return std::make_unique<CudaGraph>(exec);
 }
 
-// What failed while the backend was made, if anything has.
+// The first failure while the backend was made, if any.
 Status WhyNotStarted(int device) {
   const Status failure = cuda::TakeFailure();
   if (failure.ok()) return {};

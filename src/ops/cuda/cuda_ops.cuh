@@ -1,6 +1,6 @@
-// CudaOps: Ops on one GPU, every op enqueued on the context's stream. Each op stands in the .cu
-// file of its name. Owned by the backend; used by the executor's thread. Workspaces are made with
-// the object or by Reserve...; an op allocates nothing and never waits, so that it can be captured.
+// CudaOps: Ops on one GPU, every op enqueued on the context's stream. Each op is in the .cu file
+// with its name. Owned by the backend; used by the executor's thread. Workspaces are made with the
+// object or by Reserve...; an op allocates nothing and never waits, so that it can be captured.
 #pragma once
 
 #include "ops/cuda/context.cuh"

@@ -1,12 +1,13 @@
-// Launches whose start overlaps the end of the kernel before (programmatic dependent launch): in a
-// step of many short kernels the starts would else add up to more than some of the work. GPUs
-// before sm_90 start each kernel behind the end of the one before: BeginKernel is then nothing.
+// Launches whose start overlaps the end of the previous kernel (programmatic dependent launch): in
+// a step of many short kernels, starting them would otherwise take longer than part of the work.
+// GPUs before sm_90 start each kernel after the end of the previous one: BeginKernel then does
+// nothing.
 //
-// Every kernel launched so calls BeginKernel first, on every path. It returns
-// when the kernel before has finished, which had called BeginKernel too or was launched plainly: so
-// all that was enqueued before is done and visible. Only what no kernel writes, such as weights,
-// may be read ahead of it. What that kernel wrote must not be read through the read-only cache (no
-// __restrict__ const).
+// Every kernel launched this way calls BeginKernel first, on every path. It returns when the
+// previous kernel has finished, which had called BeginKernel too or was launched normally: so all
+// earlier work is complete and visible. Only data that no kernel writes, such as weights, may be
+// read before the call. Data written by that kernel must not be read through the read-only cache
+// (no __restrict__ const).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +18,7 @@ namespace tandem::ops::cuda {
 
 __device__ inline void BeginKernel() {
 #if __CUDA_ARCH__ >= 900
-  // The kernel behind may be set up as soon as all blocks of this one have come so far.
+  // The next kernel may be set up as soon as all blocks of this one have reached this point.
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

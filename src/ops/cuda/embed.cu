@@ -2,7 +2,7 @@
 
 namespace tandem::ops::cuda {
 
-// A row that is padding holds token 0, so every token is a row of the table.
+// A padding row holds token 0, so every token is a row of the table.
 void CudaOps::Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) {
   GatherRows(table, tokens, out);
 }

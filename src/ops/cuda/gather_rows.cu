@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// One block a row and piece of it; Word is the widest type that divides a row.
+// One block per row and piece of it; Word is the widest type that divides a row.
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     GatherRowsKernel(const Word* x, int64_t num_rows, const int32_t* rows, int64_t row_words,

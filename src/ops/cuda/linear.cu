@@ -10,7 +10,7 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr size_t kLibraryBytes = size_t{64} << 20;
-// Of one product's activations: rounded to fp8 for the library, or arranged for our own kernel.
+// For one product's activations: rounded to fp8 for the library, or arranged for our own kernel.
 constexpr size_t kActivationBytes = kArrangedBytes;
 constexpr int64_t kMaxScales = int64_t{1} << 16;  // tokens whose scales fit
 constexpr int64_t kMaxBias = int64_t{1} << 19;    // rows whose bias fits
@@ -65,7 +65,7 @@ __global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, _
 
 }  // namespace
 
-// Null what neither the library nor our kernel asks for.
+// Members that neither the library nor our kernel needs are null.
 struct LinearRunner::Workspace {
   Workspace(bool for_library, bool for_warpgroups)
       : activations(for_library || for_warpgroups ? Allocate(kActivationBytes) : nullptr),
@@ -114,7 +114,7 @@ void LinearRunner::RunOwn(const Tensor& x, const LinearWeight& weight, const Ten
     } else if (most == 0) {
       LaunchTiled<T, W>(context_, ArgsOf(x, weight, out));
     } else {
-      // Pieces of nearly one size: a small last one would read all weights for a few tokens.
+      // Pieces of nearly equal size: a small last one would read all weights for a few tokens.
       const int64_t piece = CeilDiv(x.dim(0), CeilDiv(x.dim(0), most));
       for (int64_t first = 0; first < x.dim(0); first += piece) {
         const int64_t tokens = std::min(piece, x.dim(0) - first);
@@ -156,13 +156,13 @@ const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
 }
 
 bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
-  // What the library's fast kernels ask for; the rest is small or odd and runs in ours.
+  // The library's fast kernels require this; other products are small or odd and run in ours.
   const bool aligned = weight.cols % 16 == 0 && weight.rows % 8 == 0 &&
                        reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
   if (!aligned || weight.rows > kMaxBias) return false;
   if (weight.dtype == DType::kF8E4M3) {
-    // A scale a token and a row are from sm_90 on; before, our kernel widens the weights.
+    // Scales per token and per row need sm_90; on older GPUs our kernel widens the weights.
     return context_.compute_capability >= 90 && RunLibraryFp8(x, weight, out);
   }
   return library_->Run({.input = x.dtype,
@@ -201,7 +201,7 @@ bool LinearRunner::RunLibraryFp8(const Tensor& x, const LinearWeight& weight, co
                                      .row_scales = weight.scales.As<float>(),
                                      .bias = bias},
                                     context_.stream);
-    // The own kernel then does all of it.
+    // Then our own kernel computes all of it.
     if (!done) return false;
   }
   return true;

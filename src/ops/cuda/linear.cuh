@@ -19,13 +19,14 @@ class LinearRunner {
 
   // As Ops::Linear. x and out: bf16 or fp16; out also fp32.
   //
-  // Few rows of x stream the weights through a kernel of ours; many go to cuBLASLt, with x rounded
-  // to fp8 when the weights are. Shapes that the library does not take, a machine without it and a
-  // batch-invariant context have other kernels of ours, whose bits are those of the first.
+  // Few rows of x stream the weights through our own kernel; many go to cuBLASLt, with x rounded to
+  // fp8 when the weights are. For shapes that the library does not support, on a machine without it
+  // and in a batch-invariant context, other kernels of ours run, with the same bits as the first.
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
 
   // activated = silu(gate) * up of the product of x and gate_up, gate rows first; the bits are
-  // those of Run and SwiGlu. False, and nothing enqueued, for many rows of x and odd shapes.
+  // those of Run and SwiGlu. Returns false and enqueues nothing for many rows of x and for odd
+  // shapes.
   bool RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated);
 
  private:
@@ -34,12 +35,12 @@ class LinearRunner {
   void RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   bool RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   bool RunLibraryFp8(const Tensor& x, const LinearWeight& weight, const Tensor& out);
-  // The weight's bias in the type the library wants; null without one.
+  // The weight's bias in the type the library requires; null without one.
   const void* BiasFor(const LinearWeight& weight, DType output);
 
   const Context context_;
   std::unique_ptr<Workspace> workspace_;
-  // Empty where the library is not used.
+  // Empty if the library is not used.
   std::unique_ptr<CublasLt> library_;
 };
 

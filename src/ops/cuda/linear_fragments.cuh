@@ -1,16 +1,15 @@
-// What the matrix kernels share: how a lane of a warp holds weights and activations for
-// mma.m16n8k16 and how a sum is finished. The weights' rows are the M side and the tokens the N
+// Shared by the matrix kernels: how a lane of a warp holds weights and activations for
+// mma.m16n8k16, and how a sum is finished. The weights' rows are the M side and the tokens the N
 // side, so that a single token costs one tile of eight.
 //
 // A lane is (group, quad) = (lane / 4, lane % 4). A step is 64 bytes of each of 16 weight rows: a
-// lane takes 16 bytes of the rows `group` and `group + 8`, and of activation row `group` the
-// elements that lie against them, and feeds both straight to two (fp8: four) products: which of the
-// 16 columns of a product an element fills does not matter as long as both sides agree.
+// lane takes 16 bytes of the rows `group` and `group + 8`, and the matching elements of activation
+// row `group`, and feeds both to two (fp8: four) products without reordering: it does not matter
+// which of the 16 columns of a product an element fills, as long as both sides agree.
 //
 // Every kernel sums a row in the same order: kSegments pieces of the columns, each summed step by
-// step from zero; then the pieces of either half one after the other, then the halves. So a result
-// has the same bits whichever kernel made it and whatever the number of tokens, and several blocks
-// can share a row.
+// step from zero; then the pieces of each half one after another, then the halves. So a result has
+// the same bits in every kernel and for every number of tokens, and several blocks can share a row.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -29,10 +28,10 @@ struct Fp8 {
   uint8_t bits;
 };
 
-// One product in plain pointers: out [tokens, rows] = x [tokens, cols] * weight^T + bias.
+// One product with plain pointers: out [tokens, rows] = x [tokens, cols] * weight^T + bias.
 struct LinearArgs {
   const void* x;
-  const void* weight;   // [rows, pitch]; zeros behind `cols`
+  const void* weight;   // [rows, pitch]; zeros after `cols`
   const float* scales;  // [rows], or null
   const float* bias;    // [rows], or null
   void* out;
@@ -46,7 +45,7 @@ struct LinearArgs {
 
 constexpr int kSegments = 8;
 constexpr int kStepBytes = 64;
-// Columns that end every step of either weight type.
+// A number of columns that is a whole number of steps for both weight types.
 constexpr int kUnitCols = 64;
 
 constexpr int SegmentCols(int64_t cols) {
@@ -61,7 +60,7 @@ constexpr int kLaneCols = kStepCols<W> / 4;
 template <typename W>
 constexpr int kLaneWords = kLaneCols<W> / 2;
 
-// Weights pass through once: they should not push out what is read again.
+// Weights are read once: they should not evict data that is read again.
 __device__ inline uint4 LoadOnce(const void* from) {
   uint4 value;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -96,8 +95,8 @@ template <typename T>
 __device__ inline void Widen(uint32_t four, uint32_t& first, uint32_t& second);
 template <>
 __device__ inline void Widen<Bf16>(uint32_t four, uint32_t& first, uint32_t& second) {
-  // Sign to the top, exponent and mantissa to the places of bf16's: 2^120 short, for subnormals
-  // too.
+  // The sign moves to the top, exponent and mantissa to their places in bf16: the value is then too
+  // small by 2^120, also for subnormals.
   const uint32_t even = ((four << 8) & 0x80008000u) | ((four << 4) & 0x07f007f0u);
   const uint32_t odd = (four & 0x80008000u) | ((four >> 4) & 0x07f007f0u);
   constexpr uint32_t kTwoTo120 = 0x7b807b80u;
@@ -123,7 +122,7 @@ __device__ inline void Widen<__half>(uint32_t four, uint32_t& first, uint32_t& s
       : "=r"(first), "=r"(second)
       : "r"(four));
 #else
-  // As for bf16, 2^8 short. A byte to the top of each half first, in order.
+  // As for bf16, too small by 2^8. First one byte moves to the top of each half, in order.
   constexpr uint32_t kTwoTo8 = 0x5c005c00u;
   const uint32_t low = __byte_perm(four, 0, 0x1404);
   const uint32_t high = __byte_perm(four, 0, 0x3424);
@@ -150,8 +149,8 @@ __device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLane
   }
 }
 
-// Brings a lane's activations, in the order of their columns, into the order of UnpackWeights: all
-// of a step or any of its 16-byte pieces.
+// Reorders a lane's activations from column order to that of UnpackWeights: those of a whole step
+// or of any of its 16-byte pieces.
 template <typename T, typename W, int kWords>
 __device__ inline void ArrangeActivations(uint32_t (&words)[kWords]) {
   if constexpr (sizeof(W) == 1 && sizeof(T) == 2 && !std::is_same_v<T, __half>) {
@@ -180,8 +179,7 @@ inline bool HasWholePieces(const LinearArgs& args) {
   return args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
 }
 
-// Columns col .. col + 7 of a row of 16-bit elements that need not be aligned, zeros behind the
-// end.
+// Columns col .. col + 7 of a row of 16-bit elements that need not be aligned; zeros after the end.
 __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
   uint32_t words[4];
 #pragma unroll
@@ -194,7 +192,7 @@ __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The result of a weight row from its sum. Not fused: every kernel makes the same bits.
+// The result of a weight row from its sum. Not fused, so that every kernel gives the same bits.
 __device__ inline float Finish(const LinearArgs& args, int row, float sum) {
   if (args.scales != nullptr) sum = __fmul_rn(sum, args.scales[row]);
   if (args.bias != nullptr) sum = __fadd_rn(sum, args.bias[row]);

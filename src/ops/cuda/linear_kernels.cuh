@@ -6,23 +6,23 @@
 
 namespace tandem::ops::cuda {
 
-// Tokens that LaunchStreaming takes at most.
+// Largest number of tokens for LaunchStreaming.
 constexpr int kMaxStreamingTokens = 16;
 
 // For few tokens: streams the weights through registers once.
 template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args);
 
-// As LaunchStreaming, for weights that hold `rows` gate rows and then as many up rows: stores
-// silu(gate) * up of the rounded products, the bits of the product and SwiGlu one after the other.
-// x: 16-byte aligned rows.
+// As LaunchStreaming, for weights that hold `rows` gate rows followed by the same number of up
+// rows: stores silu(gate) * up of the rounded products, with the same bits as the product followed
+// by SwiGlu. x: 16-byte aligned rows.
 template <typename T, typename W>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args);
 
-// For many tokens, on sm_90 alone (kWarpgroups): `arranged` is device memory for kArrangedBytes.
+// For many tokens, only on sm_90 (kWarpgroups): `arranged` is device memory for kArrangedBytes.
 template <typename T, typename W>
 void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arranged);
-// Once for a device before the first LaunchWarpgroup.
+// Call once per device before the first LaunchWarpgroup.
 void PrepareWarpgroup();
 
 #ifdef TANDEM_CUDA_SM_90A
@@ -31,8 +31,8 @@ constexpr bool kWarpgroups = true;
 constexpr bool kWarpgroups = false;
 #endif
 constexpr size_t kArrangedBytes = size_t{64} << 20;
-// Tokens that one LaunchWarpgroup takes: more would push the tokens out of L2 before all rows have
-// met them. None where rows are too long.
+// Largest number of tokens for one LaunchWarpgroup: more tokens would be evicted from L2 before all
+// rows have used them. 0 if rows are too long.
 constexpr int WarpgroupTokens(int64_t cols) {
   constexpr int64_t kMost = 2048;
   constexpr int64_t kTile = 128;
@@ -44,7 +44,7 @@ constexpr int WarpgroupTokens(int64_t cols) {
 // For any number of tokens: tiles in shared memory.
 template <typename T, typename W>
 void LaunchTiled(const Context& context, const LinearArgs& args);
-// Once for a device before the first LaunchTiled.
+// Call once per device before the first LaunchTiled.
 void PrepareTiled();
 
 }  // namespace tandem::ops::cuda

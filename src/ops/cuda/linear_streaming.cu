@@ -1,6 +1,6 @@
-// Products with few tokens. The time is that of reading the weights: a block takes 16 or 32 rows,
-// each of its warps one segment of their columns, and keeps several steps of weights in flight in
-// registers. The activations come through the L1 cache.
+// Products with few tokens. Their time is the time to read the weights: a block takes 16 or 32
+// rows, each of its warps one segment of their columns, and keeps several steps of weights in
+// flight in registers. The activations come through the L1 cache.
 
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
@@ -10,11 +10,11 @@ namespace {
 
 constexpr int kThreads = 32 * kSegments;
 constexpr int kBlocksPerSm = 2;
-constexpr size_t kReservedBytes = 1024;  // of shared memory a block, for the system
+constexpr size_t kReservedBytes = 1024;  // shared memory per block, for the system
 
-// A lane's activations of one token from `col` on, zeros where `valid` is false or behind the end.
-// kAligned: rows begin at multiples of 16 bytes. Plain loads: the kernel before this one may still
-// have been writing when this one began.
+// A lane's activations of one token from `col` on; zeros if `valid` is false and after the end.
+// kAligned: rows begin at multiples of 16 bytes. Plain loads: the previous kernel may still have
+// been writing when this one began.
 template <typename T, typename W, bool kAligned>
 __device__ void LoadActivations(const uint16_t* row, int col, int cols, bool valid,
                                 uint32_t (&words)[kLaneWords<W>]) {
@@ -32,7 +32,7 @@ __device__ void LoadActivations(const uint16_t* row, int col, int cols, bool val
   }
 }
 
-// The next kAhead steps of weights, zeros behind `end`.
+// The next kAhead steps of weights; zeros after `end`.
 template <typename W, int kRowTiles, int kAhead>
 __device__ void LoadWeights(const W* const (&rows)[kRowTiles][2], int col, int end,
                             uint4 (&ahead)[kAhead][kRowTiles][2]) {
@@ -49,12 +49,12 @@ __device__ void LoadWeights(const W* const (&rows)[kRowTiles][2], int col, int e
   }
 }
 
-// What the warps of a block made of its rows, a sum a segment. The pitch keeps the lanes' stores in
-// different banks.
+// The sums of the warps of a block for its rows, one per segment. The pitch keeps the lanes' stores
+// in different banks.
 template <int kRowTiles, int kTokenTiles>
 using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
 
-// The sum of one token and one row of a block, out of what its warps made.
+// The sum of one token and one row of a block, from the sums of its warps.
 template <typename Sums>
 __device__ float AddSegments(const Sums& partial, int token, int row) {
   constexpr int kHalf = kSegments / 2;
@@ -68,8 +68,8 @@ __device__ float AddSegments(const Sums& partial, int token, int row) {
   return first + second;
 }
 
-// kRowTiles * 16 weight rows a block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: the
-// upper half of a tile are the up rows that belong to the gate rows of the lower half.
+// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: the
+// upper half of a tile holds the up rows that belong to the gate rows of the lower half.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
           bool kGated>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const LinearArgs args) {
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
   const int begin = warp * args.segment;
   const int end = min(begin + args.segment, args.cols);
 
-  // Rows behind the last are read as the last and never stored.
+  // Rows past the last are read as the last and never stored.
   const W* weights[kRowTiles][2];
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
   constexpr int kStride = kAhead * kStepCols<W>;
   int col = begin + quad * kLaneCols<W>;
   LoadWeights<W>(weights, col, end, ahead);
-  // Weights come early, all else waits for the kernel before.
+  // Weights are loaded early; everything else waits for the previous kernel.
   BeginKernel();
   for (int step = begin; step < end; step += kStride, col += kStride) {
     uint32_t activations[kAhead][kTokenTiles][kLaneWords<W>];
@@ -175,9 +175,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
   }
 }
 
-// Loads under way have their places in the L1 cache. A kernel that does not say how little shared
-// memory it needs runs with what the kernel before it had: behind attention, which takes most of
-// it, products of 16-bit weights took up to half as long again.
+// Loads in flight occupy space in the L1 cache. A kernel that does not state how little shared
+// memory it needs runs with the previous kernel's setting: after attention, which takes most of it,
+// products of 16-bit weights took up to 50 % longer.
 template <typename Kernel>
 void LeaveTheRestToL1(const Context& context, Kernel kernel, size_t block_bytes) {
   const size_t bytes = kBlocksPerSm * (block_bytes + kReservedBytes);
@@ -203,7 +203,7 @@ template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
   const bool aligned = HasWholePieces(args);
-  // Taller blocks read the activations less often; they must still fill the GPU.
+  // Larger blocks read the activations less often, but there must be enough blocks to fill the GPU.
   const bool many_rows = args.rows >= 64 * context.num_sms;
   if (!aligned) {
     Launch<T, W, 1, 2, 2, false, false>(context, args);

@@ -1,6 +1,6 @@
 // Products with any number of tokens: tiles of weights and activations pass through shared memory,
-// several stages ahead of the tensor cores. Serves GPUs without warpgroups where the library is
-// missing, does not take the shape, or would not keep a row's bits.
+// several stages ahead of the tensor cores. Used on GPUs without warpgroups if the library is
+// missing, does not support the shape, or would not keep a row's bits.
 #include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 
@@ -16,8 +16,8 @@ constexpr int kTokenTiles = 4;
 constexpr int kOutPitch = kRows + 4;
 
 // The shared memory of a stage: kUnitCols columns of the block's weights and activations, as pieces
-// of 16 bytes. The pieces of odd rows change places so that eight lanes of a load, four of each of
-// two rows, meet all banks.
+// of 16 bytes. The pieces of odd rows are swapped so that the eight lanes of a load, four for each
+// of two rows, use all banks.
 template <typename W>
 struct Stage {
   static constexpr int kWeightPieces = kUnitCols * static_cast<int>(sizeof(W)) / kPieceBytes;
@@ -26,7 +26,7 @@ struct Stage {
   uint4 tokens[kTokens * kTokenPieces];
 
   __device__ static int WeightAt(int row, int piece) {
-    // fp8: two rows fill the banks as they are.
+    // fp8: two rows fill the banks without a swap.
     const int place = sizeof(W) == 1 ? piece : piece ^ (row % 2 * 4);
     return row * kWeightPieces + place;
   }
@@ -51,7 +51,7 @@ __device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
     const int row = i / Stage<W>::kWeightPieces;
     const int piece = i % Stage<W>::kWeightPieces;
     const int at = col + piece * kWeightCols;
-    // Rows behind the last are read as the last and never stored.
+    // Rows past the last are read as the last and never stored.
     const int64_t from = static_cast<int64_t>(min(first_row + row, args.rows - 1)) * args.pitch;
     const bool valid = at < args.pitch;
     CopyPiece(SharedAddress(&stage.weights[Stage<W>::WeightAt(row, piece)]),
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
   for (int unit = 0, left = segment_units; unit < units; ++unit) {
     WaitForCopies<kStages - 2>();
     __syncthreads();
-    // The stage that everybody left before the barrier is filled again.
+    // Refill the stage that all threads left before the barrier.
     const int next = unit + kStages - 1;
     if (next < units) FillStage<W, kAligned>(args, stages[next % kStages], next * kUnitCols);
     CommitCopies();
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
     }
   }
 
-  // Through shared memory, so that neighbours store neighbours.
+  // Through shared memory, so that neighbouring threads store neighbouring elements.
   __syncthreads();
   auto* const out = reinterpret_cast<float*>(shared);
 #pragma unroll

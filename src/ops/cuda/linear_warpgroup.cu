@@ -1,13 +1,13 @@
 // Products with many tokens on sm_90: the matrix instructions of a warpgroup take the weights from
-// registers and the tokens from shared memory. Sums have the bits of the other kernels: which
-// columns one instruction adds is what counts, and the tokens are laid out so that these are
-// theirs.
+// registers and the tokens from shared memory. Sums have the same bits as in the other kernels: the
+// bits depend on the set of columns that one instruction adds, and the tokens are laid out so that
+// these sets are the same.
 //
-// A block has kGroups warpgroups, each with 64 weight rows. Tokens come unit by unit for all of
-// them, weights need nobody's help: a lane copies the pieces that it will multiply itself.
+// A block has kGroups warpgroups, each with 64 weight rows. All of them share each unit of tokens,
+// but not weights: a lane copies the pieces that it multiplies itself.
 //
-// Where that makes too few blocks to fill the GPU, two or four of them, a cluster, share the
-// columns and read each other's sums in the end.
+// If that makes too few blocks to fill the GPU, two or four of them form a cluster, divide the
+// columns and read each other's sums at the end.
 #include <cooperative_groups.h>
 
 #include "ops/cuda/async_copy.cuh"
@@ -25,10 +25,10 @@ constexpr int kTokenPieces = kTokenBytes / kPieceBytes;
 constexpr int kMaxStages = 8;
 
 // The tokens in the order in which the matrix instructions read them: for each tile of kTokens and
-// each unit of columns a block of rows of 128 bytes, pieces of 16 bytes swizzled as DescribeTile
-// says. Piece 2 i + half of a row is what the lanes 4 g + (0 .. 3) of another kernel pass as words
-// 2 i + half of their activations. A thread takes half a unit of a token; behind the last token and
-// column are zeros.
+// each unit of columns, a block of rows of 128 bytes, with pieces of 16 bytes swizzled as described
+// at DescribeTile. Piece 2 i + half of a row holds the values that the lanes 4 g + (0 .. 3) of
+// another kernel pass as words 2 i + half of their activations. A thread takes half a unit of a
+// token; zeros after the last token and column.
 template <typename T, typename W, bool kAligned>
 __global__ void ArrangeTokensKernel(const LinearArgs args, int tile_tokens, int units, int count,
                                     uint4* out) {
@@ -43,7 +43,7 @@ __global__ void ArrangeTokensKernel(const LinearArgs args, int tile_tokens, int 
   uint32_t words[4][4];  // of the four lanes
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
-    // A lane's columns of a step: 8 beside weights of 16 bits, two steps a unit; else 16.
+    // A lane's columns of a step: 8 for weights of 16 bits, with two steps per unit; else 16.
     const int col =
         unit * kUnitCols + (sizeof(W) == 2 ? 32 * half + 8 * quad : 16 * quad + 8 * half);
     uint4 piece = make_uint4(0, 0, 0, 0);
@@ -68,18 +68,18 @@ __global__ void ArrangeTokensKernel(const LinearArgs args, int tile_tokens, int 
   }
 }
 
-// Warpgroups of a block: with fewer tokens to hold, they have the registers for more rows.
+// Warpgroups per block: with fewer tokens there are registers for more rows.
 template <int kTokens>
 constexpr int kGroups = kTokens == 128 ? 2 : 4;
 
-// The segments that a block of a cluster has, and how many of their sums it keeps apart: those of
-// one half are one.
+// The number of segments for a block of a cluster, and of the sums that it keeps separate: the
+// segments of one half share a sum.
 template <int kCluster>
 constexpr int kOwnSegments = kSegments / kCluster;
 template <int kCluster>
 constexpr int kParts = kCluster <= 2 ? 1 : kOwnSegments<kCluster>;
 
-// What a block holds in shared memory.
+// The contents of a block's shared memory.
 template <typename W, int kTokens, int kCluster>
 struct Layout {
   static constexpr int kThreads = kGroups<kTokens> * kGroupThreads;
@@ -92,13 +92,13 @@ struct Layout {
     uint4 tokens[kBlockBytes / kPieceBytes];
     uint4 weights[2 * kSteps][kThreads];  // each thread's own
   };
-  // What a lane's sums of the first half wait in, where a block has both halves.
+  // Keeps a lane's sums of the first half if a block has both halves.
   using FirstHalf = float[kCluster == 1 ? kSums : 1][kThreads];
-  // 227 KB are a block's; some go to barriers.
+  // A block has 227 KB; barriers take some of it.
   static constexpr int kFitting =
       static_cast<int>((225 * 1024 - sizeof(FirstHalf)) / sizeof(Stage));
   static constexpr int kStages = kFitting < kMaxStages ? kFitting : kMaxStages;
-  // Sums on their way out: the pitch keeps the lanes' stores in different banks.
+  // Sums to be stored: the pitch keeps the lanes' stores in different banks.
   static constexpr int kOutPitch = kRows + 4;
 
   Stage stages[kStages];
@@ -121,7 +121,7 @@ class LaneWeights {
     left_ = pitch_bytes - at;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      // Rows behind the last are read as the last and never stored.
+      // Rows past the last are read as the last and never stored.
       next_[half] = static_cast<const char*>(args.weight) +
                     static_cast<int64_t>(min(row + 8 * half, args.rows - 1)) * pitch_bytes + at;
     }
@@ -161,7 +161,7 @@ struct UnitWeights {
       UnpackWeights<T, W>(stage.weights[2 * step + 1][thread], high[step]);
     }
   }
-  // Begins the unit's products; the sums begin anew unless `add`.
+  // Starts the unit's products; the sums restart from zero unless `add`.
   template <int kSums>
   __device__ void Multiply(const uint4* tokens, bool add, float (&sums)[kSums]) const {
     uint64_t tile = DescribeTile(tokens);
@@ -184,8 +184,7 @@ __device__ float4 Plus(const float4& a, const float4& b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// The results of rows row .. row + 3 of one token from their sums; rows behind the last are left
-// out.
+// The results of rows row .. row + 3 of one token from their sums; rows past the last are left out.
 template <typename T>
 __device__ void StoreFour(const LinearArgs& args, int token, int row, const float4& sums) {
   const float values[4] = {sums.x, sums.y, sums.z, sums.w};
@@ -204,7 +203,7 @@ __device__ void StoreFour(const LinearArgs& args, int token, int row, const floa
   }
 }
 
-// A block's way through its units of columns: which stage is next, what is copied ahead of it.
+// A block's progress through its units of columns: the next stage, and the units copied in advance.
 // Every thread of the block makes the same calls.
 template <typename T, typename W, typename L>
 class Pipeline {
@@ -219,7 +218,7 @@ class Pipeline {
         arranged_(arranged),
         weights_(args, first_row, thread_, begin) {}
 
-  // Only weights: the kernel before may still write the tokens.
+  // Only weights: the previous kernel may still be writing the tokens.
   __device__ void BeginWeights() {
 #pragma unroll
     for (int unit = 0; unit < L::kStages; ++unit) {
@@ -241,7 +240,7 @@ class Pipeline {
   }
   __device__ bool HasMore() const { return unit_ < units_; }
 
-  // The sums of the next segment, which HasMore.
+  // The sums of the next segment; call only if HasMore().
   __device__ void RunSegment(float (&sums)[L::kSums]) {
     const int end = min(unit_ + segment_units_, units_);
     UnitWeights<T, W> even;
@@ -261,13 +260,13 @@ class Pipeline {
                           float (&sums)[L::kSums]) {
     WaitForPhase(&block_.full[stage_], parity_);
     weights.Multiply(block_.stages[stage_].tokens, add, sums);
-    // The unit before is done.
+    // The previous unit is done.
     WaitForEarlierProducts();
     const int before = stage_ == 0 ? L::kStages - 1 : stage_ - 1;
     if (unit_ > 0 && thread_ % 32 == 0) Arrive(&block_.empty[before]);
     if (unit_ + L::kStages < units_) weights_.CopyNext(block_.stages[stage_], thread_);
     CommitCopies();
-    // Waited for by all threads: a branch of one would make the compiler end the products first.
+    // All threads wait: with a branch for one of them the compiler would end the products first.
     if (unit_ > 0 && unit_ - 1 + L::kStages < units_) {
       WaitForPhase(&block_.empty[before], stage_ == 0 ? parity_ ^ 1 : parity_);
       CopyTokens(unit_ - 1 + L::kStages, before);
@@ -297,8 +296,8 @@ class Pipeline {
   uint32_t parity_ = 0;
 };
 
-// Stores what a block, or a cluster of them, has summed: through shared memory, so that neighbours
-// store neighbours.
+// Stores the sums of a block, or of a cluster: through shared memory, so that neighbouring threads
+// store neighbouring elements.
 template <typename T, int kTokens, int kCluster, typename L, int kNumParts>
 __device__ void StoreSums(const LinearArgs& args, L& block, int rank, int first_token,
                           int first_row, const float (&parts)[kNumParts][L::kSums]) {
@@ -357,7 +356,8 @@ __global__ void __launch_bounds__(kGroups<kTokens>* kGroupThreads, 1)
                     [[maybe_unused]] const uint4* arranged) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using L = Layout<W, kTokens, kCluster>;
-  // Aligned by its declaration alone: by arithmetic, and the compiler forgets where it lies.
+  // Aligned by its declaration: computing an aligned address would hide the address space from the
+  // compiler.
   extern __shared__ __align__(1024) char shared[];
   auto& block = *reinterpret_cast<L*>(shared);
   const int rank = kCluster == 1 ? 0 : static_cast<int>(blockIdx.x);
@@ -408,7 +408,7 @@ __global__ void __launch_bounds__(kGroups<kTokens>* kGroupThreads, 1)
 #endif
 }
 
-// Calls call.operator()<kTokens>() with the tile for so many tokens.
+// Calls call.operator()<kTokens>() with the tile for this many tokens.
 template <typename Call>
 void WithTile(int tokens, const Call& call) {
   if (tokens <= 32) {
@@ -478,8 +478,8 @@ void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arran
           dim3(kCluster, static_cast<unsigned>(tiles), static_cast<unsigned>(row_blocks)),
           L::kThreads, static_cast<int>(sizeof(L)), args, static_cast<const uint4*>(arranged));
     };
-    // The largest cluster with which all blocks run at once. Clusters of four do not reach every
-    // SM: how many a part of the GPU has need not divide by four.
+    // The largest cluster size at which all blocks run at once. Clusters of four do not reach every
+    // SM, because the number of SMs in a part of the GPU need not be divisible by four.
     const int64_t blocks = tiles * row_blocks;
     if (4 * blocks <= context.num_sms * 9 / 10) {
       launch.template operator()<4>();

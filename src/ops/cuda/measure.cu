@@ -11,7 +11,7 @@
 namespace tandem::ops::cuda {
 namespace {
 
-// Far more than the caches hold.
+// Much larger than the caches.
 constexpr size_t kReadBytes = size_t{4} << 30;
 constexpr int kPasses = 8;
 constexpr int kReadThreads = 512;
@@ -20,7 +20,7 @@ constexpr int kReadsAhead = 8;
 constexpr int64_t kMatrixSize = 8192;
 constexpr size_t kLibraryBytes = size_t{64} << 20;
 
-// Null where it is refused: then nothing is measured.
+// Null if it is refused: then nothing is measured.
 struct DeviceMemory {
   explicit DeviceMemory(size_t bytes) {
     if (cudaMalloc(&data, bytes) != cudaSuccess) cudaGetLastError();
@@ -31,7 +31,7 @@ struct DeviceMemory {
   void* data = nullptr;
 };
 
-// The least seconds that `enqueue` took.
+// The minimum time of `enqueue` in seconds.
 double BestSeconds(cudaStream_t stream, const std::function<void()>& enqueue) {
   cudaEvent_t start = nullptr;
   cudaEvent_t stop = nullptr;
@@ -52,7 +52,7 @@ double BestSeconds(cudaStream_t stream, const std::function<void()>& enqueue) {
   return best;
 }
 
-// Reads everything; the result is never needed, which the compiler does not know.
+// Reads everything; the result is never needed, but the compiler does not know that.
 __global__ void __launch_bounds__(kReadThreads)
     ReadKernel(const uint4* data, int64_t count, uint32_t* out) {
   const int64_t stride = int64_t{gridDim.x} * kReadThreads;
@@ -115,7 +115,7 @@ double MeasureMatrixPeak(const Context& context, DType dtype) {
   Fill(context, weight.data, dtype);
   const std::unique_ptr<CublasLt> library = CublasLt::Load(workspace.data, kLibraryBytes);
   const auto size = static_cast<int>(kMatrixSize);
-  // Without the library the best there is here are our own kernels, which multiply fp8 as bf16.
+  // Without the library our own kernels are the best; they multiply fp8 as bf16.
   const auto own = [&] {
     const LinearArgs args{.x = x.data,
                           .weight = weight.data,

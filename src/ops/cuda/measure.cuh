@@ -1,10 +1,10 @@
-// The GPU's ceilings, measured: what the benchmarks print shares of.
+// The GPU's measured ceilings, which the benchmarks compare results with.
 #pragma once
 #include "ops/cuda/context.cuh"
 #include "tensor/dtype.h"
 namespace tandem::ops::cuda {
-// Bytes/s of a read stream over all multiprocessors. Takes some tens of milliseconds.
+// Bytes per second of a read stream over all multiprocessors. Takes some tens of milliseconds.
 double MeasureReadBandwidth(const Context& context);
-// Operations/s of a large matrix product in `dtype` (bf16, fp16, fp8).
+// Operations per second of a large matrix product in `dtype` (bf16, fp16, fp8).
 double MeasureMatrixPeak(const Context& context, DType dtype);
 }  // namespace tandem::ops::cuda

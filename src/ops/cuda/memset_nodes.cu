@@ -51,7 +51,8 @@ cudaGraphNode_t AddFill(cudaGraph_t graph, cudaGraphNode_t memset) {
   }
 }
 
-// The nodes beside one, and the edges to them; get is the runtime's function for either side.
+// The neighbours of a node, and the edges to them; `get` is the runtime's function for either
+// direction.
 template <typename Get, typename Use>
 void ForEachNeighbour(cudaGraphNode_t node, const Get& get, const Use& use) {
   size_t count = 0;

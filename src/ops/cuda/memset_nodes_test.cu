@@ -14,7 +14,7 @@ constexpr int kBytes = 1024;
 
 __global__ void AddOneKernel(uint8_t* memory) { ++memory[blockIdx.x * blockDim.x + threadIdx.x]; }
 
-// Clears and counts in turns: a wrong order or place gives other bytes.
+// Alternates clearing and counting: a wrong order or place gives other bytes.
 void Enqueue(uint8_t* memory, cudaStream_t stream) {
   CheckCuda(cudaMemsetAsync(memory, 7, kBytes, stream), "bytes");
   AddOneKernel<<<4, kBytes / 4, 0, stream>>>(memory);

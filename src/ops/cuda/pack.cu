@@ -12,7 +12,7 @@ namespace {
 
 using Allocate = std::function<Result<Buffer>(size_t bytes)>;
 
-// Rows wait here on their way from the host to their rounding.
+// Staging memory for rows on the host that are to be rounded.
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
 
 Status CheckKinds(std::span<const LinearPart> parts, DType stored) {
@@ -26,7 +26,7 @@ Status CheckKinds(std::span<const LinearPart> parts, DType stored) {
   return {};
 }
 
-// A small vector of floating-point values, wherever it lies, as fp32 on the host.
+// A small vector of floating-point values, on the host or the device, as fp32 on the host.
 std::vector<float> ToHostFloats(const Context& context, const Tensor& tensor) {
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.NumBytes()));
   CheckCuda(
@@ -39,7 +39,7 @@ std::vector<float> ToHostFloats(const Context& context, const Tensor& tensor) {
   return values;
 }
 
-// Copies the rows of a part, as they are, to their padded places.
+// Copies the rows of a part unchanged to their padded places.
 void CopyRows(const Context& context, const Tensor& part, void* packed, int64_t pitch_bytes) {
   const auto row_bytes = static_cast<size_t>(part.dim(1)) * SizeOf(part.dtype);
   CheckCuda(
@@ -79,7 +79,7 @@ class Packer {
     return {};
   }
 
-  // On the stream, as all that touches the weight. The values are staged when it returns.
+  // On the stream, like all work on the weight. The values are staged when it returns.
   void CopyFloats(const std::vector<float>& values, const Buffer& to, int64_t first) {
     CheckCuda(cudaMemcpyAsync(to.As<float>() + first, values.data(), values.size() * sizeof(float),
                               cudaMemcpyHostToDevice, context_.stream),
@@ -95,7 +95,7 @@ class Packer {
     CopyFloats(scales, weight_.scales, row);
   }
 
-  // Rounds to fp8; rows that lie on the host pass through the staging memory.
+  // Rounds to fp8; rows on the host pass through the staging memory.
   Status RoundRows(const Tensor& part, std::byte* packed, int64_t first_row) {
     const int64_t pitch = PackedPitch(weight_.cols, weight_.dtype);
     const auto round = [&](const Tensor& rows, int64_t row) {

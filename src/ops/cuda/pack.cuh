@@ -10,12 +10,12 @@
 
 namespace tandem::ops::cuda {
 
-// Elements from one packed row to the next.
+// Number of elements from one packed row to the next.
 constexpr int64_t PackedPitch(int64_t cols, DType stored) {
   const int64_t piece = 16 / static_cast<int64_t>(SizeOf(stored));
   return CeilDiv(cols, piece) * piece;
 }
-// What PackLinear takes: weights, and the scales of fp8.
+// Bytes that PackLinear takes: weights, and the scales of fp8.
 constexpr int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) {
   const int64_t scales = stored == DType::kF8E4M3 ? rows * int64_t{sizeof(float)} : 0;
   return rows * PackedPitch(cols, stored) * static_cast<int64_t>(SizeOf(stored)) + scales;

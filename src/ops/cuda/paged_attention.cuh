@@ -2,8 +2,8 @@
 // activations over a pool of the same type or of fp8. Owned by CudaOps; used by its thread. Owns
 // the memory for partial results, made once; Run allocates nothing and never waits.
 //
-// A sequence's rows may be few (decode, verification: its keys are shared out over the GPU) or many
-// (prefill: its rows are); which, is found on the device, so any mix of them is one call.
+// A sequence may have few rows (decode, verification: its keys are divided over the GPU) or many
+// (prefill: its rows are divided). The device finds out which, so any mix of them is one call.
 //
 // Batch invariance: a row's keys are taken in chunks of kInvariantChunkKeys from position 0, each
 // summed from scratch in steps of 32 keys and merged in order, by every kernel alike. Without it

@@ -17,8 +17,7 @@ __device__ uint8_t RoundToFp8(float value) {
   return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
 }
 
-// The largest value of the block, known to all of its threads. NaN counts as nothing: it is found
-// again where it is rounded.
+// The largest value of the block, for all of its threads. NaN is ignored here: rounding keeps it.
 __device__ float BlockMax(float value) {
   __shared__ float of_warp[kThreads / 32];
 #pragma unroll
@@ -35,7 +34,7 @@ __device__ float BlockMax(float value) {
 
 __device__ float ScaleOf(float largest) { return largest > 0.0f ? largest / kFp8Max : 1.0f; }
 
-// One block a row.
+// One block per row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     QuantizeWeightKernel(const T* rows, int64_t cols, uint8_t* out, int64_t pitch, float* scales) {
@@ -58,7 +57,7 @@ struct alignas(16) Piece {
   T values[8];
 };
 
-// One block a row; the second pass finds the row in the cache.
+// One block per row; the second pass finds the row in the cache.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     QuantizeActivationKernel(const T* x, int cols, float fixed_scale, uint8_t* out, float* scales) {

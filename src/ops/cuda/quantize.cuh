@@ -15,8 +15,9 @@ constexpr float kFp8Max = 448.0f;
 void QuantizeWeightRows(const Context& context, const Tensor& rows, void* out, int64_t pitch,
                         float* scales);
 
-// x: [n, cols] bf16 or fp16, cols a multiple of 8, 16-byte aligned. out: [n, cols]; scales: [n]:
-// `fixed_scale` for all, or (0) as for weights. A NaN stays in its row.
+// x: [n, cols] bf16 or fp16, cols a multiple of 8, 16-byte aligned. out: [n, cols]; scales: [n].
+// `fixed_scale` is the scale of all rows; 0 means that each row is scaled as for weights. A NaN
+// stays in its row.
 void QuantizeActivations(const Context& context, const Tensor& x, float fixed_scale, void* out,
                          float* scales);
 

@@ -27,7 +27,7 @@ void FillRandomWords(const Context& context, void* out, int64_t bytes, const Ran
 bool HasKernelsForDevice() {
   cudaFuncAttributes attributes{};
   const bool found = cudaFuncGetAttributes(&attributes, FillKernel) == cudaSuccess;
-  cudaGetLastError();  // taken note of
+  cudaGetLastError();  // clear the error
   return found;
 }
 

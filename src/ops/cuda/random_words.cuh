@@ -9,8 +9,8 @@ namespace tandem::ops::cuda {
 // Bytes of words.At(0), words.At(1), ...; the last word may be cut. `out` is aligned to 8 bytes.
 void FillRandomWords(const Context& context, void* out, int64_t bytes, const RandomWords& words);
 
-// Whether this program holds kernels for the current GPU: a generation it was not compiled for has
-// none.
+// Whether this program has kernels for the current GPU; false for a generation that it was not
+// compiled for.
 bool HasKernelsForDevice();
 
 }  // namespace tandem::ops::cuda

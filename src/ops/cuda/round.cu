@@ -1,5 +1,6 @@
-// The round's kernels. Sequences are independent but for where their rows stand in a pass: sums
-// over all of them, which one block computes (at most a few thousand sequences).
+// The round's kernels. Sequences are independent except for the positions of their rows in a pass:
+// these are sums over all sequences, which one block computes (for at most a few thousand
+// sequences).
 #include "ops/cuda/round.cuh"
 #include "ops/round_rules.h"
 
@@ -8,7 +9,7 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
-constexpr int kBlockThreads = 1024;  // of the kernels of one block
+constexpr int kBlockThreads = 1024;  // of the single-block kernels
 constexpr int kFillThreads = 128;
 constexpr int kLookUpThreads = 256;
 constexpr int kItemThreads = 64;
@@ -17,7 +18,7 @@ unsigned BlocksOver(int32_t count, int32_t threads) {
   return static_cast<unsigned>(CeilDiv(count, threads));
 }
 
-// The sum of `value` over the threads before this one, of a block of kBlockThreads. Every thread
+// The sum of `value` over the threads before this one, in a block of kBlockThreads. Every thread
 // calls it; `sums` is shared scratch of kWarp numbers.
 __device__ int32_t ExclusiveSum(int32_t value, int32_t* sums, int32_t* total) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -45,8 +46,8 @@ __device__ int32_t ExclusiveSum(int32_t value, int32_t* sums, int32_t* total) {
 }
 
 enum class Lay {
-  kDraft,      // the draft model's first pass: sequences that have rows, side by side
-  kNextDraft,  // its next pass: every sequence stays where it was
+  kDraft,      // the draft model's first pass: only sequences that have rows, without gaps
+  kNextDraft,  // its next pass: every sequence keeps its position
   kTarget,     // sequence s is item s
 };
 
@@ -69,7 +70,7 @@ __device__ RowRange NextRange(const Round& round, int32_t index, int32_t* broken
   }
 }
 
-// One block: the ranges of a pass, where they stand, and what is inert after them.
+// One block: the ranges of a pass, their positions, and inert entries after them.
 template <Lay kLay>
 __global__ void __launch_bounds__(kBlockThreads) RangesKernel(Round round, PassBounds bounds) {
   __shared__ int32_t scratch[kWarp];
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kBlockThreads) RangesKernel(Round round, PassB
   if (broken != 0) atomicOr(&round.status->broken, broken);
 }
 
-// One block a sequence: its rows and its block table.
+// One block per sequence: its rows and its block table.
 template <Lay kLay>
 __global__ void __launch_bounds__(kFillThreads) FillKernel(Round round) {
   const PassArrays& pass = PassOf<kLay>(round);
@@ -166,7 +167,7 @@ __global__ void EndSlotKernel(SlotArrays slots, int32_t slot) {
   slots.records[slot] = SlotRecord{};
 }
 
-// One warp an item.
+// One warp per item.
 __global__ void __launch_bounds__(kItemThreads) ApplyPlanKernel(Round round) {
   const auto thread = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
   const int32_t index = thread / kWarp;
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kItemThreads) ApplyPlanKernel(Round round) {
   }
 }
 
-// One block an item: the longest match, of equal ones the latest.
+// One block per item: the longest match, of equal ones the latest.
 __global__ void __launch_bounds__(kLookUpThreads) LookUpKernel(Round round) {
   __shared__ unsigned long long best_of_warp[kLookUpThreads / kWarp];
   const auto index = static_cast<int32_t>(blockIdx.x);
@@ -218,7 +219,7 @@ __global__ void __launch_bounds__(kLookUpThreads) LookUpKernel(Round round) {
   }
   __syncthreads();
   if (!round.ratio) return;
-  // A look-up proposes this token and no other.
+  // A look-up proposes exactly this token.
   float* probs = round.draft_probs + item.first_prob_row * slots.vocab;
   const int32_t* drafts = rules::DraftsOf(slots, item.slot);
   const int32_t num_drafts = record.num_drafts;
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-// The draft draws from the tokens that both models know: no other has a probability.
+// The draft draws from the tokens that both models know: other tokens have probability zero.
 __global__ void __launch_bounds__(kFillThreads) ClearProbsKernel(Round round) {
   const RowRange range = round.draft.ranges[blockIdx.x];
   if (range.slot < 0 || range.num_logits == 0) return;

@@ -1,5 +1,5 @@
-// CudaRoundOps: RoundOps on the GPU: a few small kernels, each of one wave; what they do to a
-// sequence is in round_rules.h. Every launch is on the context's stream. Owned by the backend.
+// CudaRoundOps: RoundOps on the GPU: a few small kernels, each of one wave, by the rules of
+// round_rules.h. Every launch is on the context's stream. Owned by the backend.
 #pragma once
 
 #include "ops/cuda/context.cuh"

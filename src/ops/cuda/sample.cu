@@ -8,9 +8,9 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr int64_t kMaxVocab = 400'000;
-// Without clusters: tokens of a slice that every GPU's shared memory holds, and the device memory
-// that longer slices lie in, a row of 128k tokens for each multiprocessor, much of which the L2
-// cache holds.
+// Without clusters: the number of tokens of a slice that fits every GPU's shared memory, and the
+// device memory for longer slices: a row of 128k tokens for each multiprocessor, much of which fits
+// the L2 cache.
 constexpr int32_t kMaxSharedSlice = 16'384;
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 
@@ -20,8 +20,8 @@ size_t SampleSharedBytes(int32_t shared_slice) {
 
 bool HasClusters(const Context& context) { return context.compute_capability >= 90; }
 
-// A team a row, its blocks side by side. slices: [blocks, slice_tokens] of which each block has
-// one; null: they lie in shared memory, which the compiler then knows.
+// One team per row, its blocks contiguous. slices: [blocks, slice_tokens], one for each block;
+// null: they are in shared memory, which the compiler then knows.
 template <bool kInShared>
 __global__ void __launch_bounds__(kSampleThreads, 2)
     SampleKernel(const SampleRow* rows, int64_t vocab, int32_t slice_tokens, float* slices,
@@ -96,7 +96,7 @@ void CudaSampler::Sample(std::span<const SampleRow> rows, int64_t vocab,
                 rows.data(), vocab, shape.slice, nullptr, out.data());
     return;
   }
-  // As many rows at a time as the workspace holds.
+  // As many rows at a time as fit the workspace.
   const size_t most = kWorkspaceBytes / (static_cast<size_t>(shape.slice) * sizeof(float));
   for (size_t first = 0; first < rows.size(); first += most) {
     LaunchTeams(context_, std::min(most, rows.size() - first), shape, SampleSharedBytes(0),

@@ -1,8 +1,9 @@
-// CudaSampler: Sample and VerifyAndAccept of ops.h on the GPU, one team of blocks (sample_team.cuh)
-// a row. Everything is read on the device: the host knows an upper bound of the rows alone. A row
-// lies in its blocks' shared memory and all rows take one launch; before sm_90 a long one lies in a
-// workspace made with the object, a launch for as many as that holds. A row's draw depends on that
-// row alone, bit for bit, on every GPU the same. Owned by CudaOps; used by the executor's thread.
+// CudaSampler: Sample and VerifyAndAccept of ops.h on the GPU, with one team of blocks
+// (sample_team.cuh) per row. All inputs are read on the device: the host knows only an upper bound
+// of the rows. A row is kept in its blocks' shared memory and one launch takes all rows; before
+// sm_90 a long row is kept in a workspace made with the object, and a launch takes as many rows as
+// fit it. A row's draw depends on that row alone, and has the same bits on every GPU. Owned by
+// CudaOps; used by the executor's thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ class CudaSampler {
   CudaSampler(const CudaSampler&) = delete;
   CudaSampler& operator=(const CudaSampler&) = delete;
 
-  // As Ops::Sample, for up to 400,000 tokens: what the shared memory of eight blocks holds.
+  // As Ops::Sample, for up to 400,000 tokens: the limit of eight blocks' shared memory.
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out);
   // As Ops::VerifyAndAccept.
   void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab);

@@ -1,8 +1,8 @@
-// SampleRanking: a row's tokens in the order in which filters keep them, best score first, of equal
-// scores the lower token, without sorting. A token's position is one number, its score's bits over
-// its id. The last position that is kept is found by histograms of positions: first by score, then
-// each of the interval that the border fell in, until one token is left or all of an interval are
-// kept. Exact: weights are summed as integers. Lives in the registers of a kernel.
+// SampleRanking: orders a row's tokens as the filters keep them, best score first and of equal
+// scores the lower token, without sorting. A token's position is one number: its score's bits,
+// followed by its id. The last position that is kept is found with histograms of positions: first
+// by score, then over the interval that the border fell in, until one token is left or all of an
+// interval are kept. Exact: weights are summed as integers. Lives in the registers of a kernel.
 #pragma once
 
 #include "ops/cuda/sample_team.cuh"
@@ -55,10 +55,10 @@ class SampleRanking {
     return static_cast<double>(mass) / static_cast<double>(one_);
   }
 
-  // The last position of the `count` best tokens, or kKeepAll when there are not more.
+  // The last position of the `count` best tokens, or kKeepAll if there are not more.
   __device__ uint64_t LastOfBest(uint64_t count) { return Last<false>(kKeepAll, count, 0.0); }
-  // Of those up to `within`, the last position of the shortest run of best tokens that reaches this
-  // part of their mass; at least one token.
+  // Among the tokens up to `within`, the last position of the shortest run of best tokens that
+  // reaches this part of their mass; at least one token.
   __device__ uint64_t LastOfNucleus(uint64_t within, float top_p) {
     return Last<true>(within, 0, double{top_p});
   }
@@ -67,8 +67,8 @@ class SampleRanking {
   static constexpr int kBins = SampleHistogram::kBins;
   static constexpr int kBinBits = 9;
   static_assert(kBins == 1 << kBinBits);
-  // The first histogram's bins are a sixteenth wide, a power of two, so that their borders are
-  // exact; the last one takes all scores below.
+  // The first histogram's bins are 1/16 wide, a power of two, so that their borders are exact; the
+  // last bin takes all lower scores.
   static constexpr float kBinsPerUnit = 16.0f;
 
   __device__ static int BitsOf(int64_t value) { return 64 - __clzll(value); }
@@ -87,7 +87,7 @@ class SampleRanking {
     uint64_t first = 0;
     uint64_t last = within;
     int shift = -1;  // bins of scores at first
-    team_.Sync();    // others may still read the last call's
+    team_.Sync();    // others may still read the previous call's
     Clear(shared.histograms[0]);
     Clear(shared.histograms[1]);
     __syncthreads();
@@ -102,7 +102,8 @@ class SampleRanking {
         if constexpr (kByMass) AddMass(histogram, bin, MassOf(score));
       });
       team_.Sync();
-      // Read by others until they came to this barrier; filled again behind the scan's.
+      // Other threads read this until they reach this barrier; it is filled again after the scan's
+      // barrier.
       Clear(shared.histograms[turn ^ 1]);
       Scan<kByMass>(histogram, target, part, shift < 0);
       if (shared.found_bin < 0) return within;  // fewer than asked for
@@ -136,7 +137,7 @@ class SampleRanking {
   }
 
   // Sets found_... to the bin of the whole team's histogram where the running sum reaches the
-  // target, in every block by itself. The first time, the target is a part of all mass.
+  // target; each block computes it. In the first call the target is a part of the whole mass.
   template <bool kByMass>
   __device__ void Scan(SampleHistogram& mine, uint64_t& target, double part, bool is_first) {
     SampleShared& shared = team_.shared();

@@ -1,7 +1,7 @@
 // SampleRowDraw: the draw of one row by a team of blocks. The row's logits are read once into the
-// blocks' slices, in shared memory unless there is one slice that is too long for it, where
-// penalties, biases, bans and the mask change them, and every further pass reads them there; the
-// logits and the counts in global memory stay as they are. Lives in the registers of a kernel.
+// blocks' slices (in shared memory, unless the team is one block whose slice is too long for it).
+// There penalties, biases, bans and the mask change them, and every further pass reads them; the
+// logits and the counts in global memory stay unchanged. Lives in the registers of a kernel.
 #pragma once
 
 #include <cfloat>
@@ -14,7 +14,7 @@ namespace tandem::ops::cuda {
 
 class SampleRowDraw {
  public:
-  // slice: room for this block's share of the row; in shared memory, or anywhere if the team is one
+  // slice: room for this block's part of the row, in shared memory, or anywhere if the team is one
   // block.
   __device__ SampleRowDraw(SampleTeam& team, const SampleRow& row, int64_t vocab, float* slice,
                            int32_t slice_tokens)
@@ -55,10 +55,10 @@ class SampleRowDraw {
  private:
   static constexpr float kBanned = -INFINITY;
 
-  // Reads this block's share of the raw logits, into the slice when it is kept. This thread's best;
-  // 0 without one above minus infinity.
+  // Reads this block's part of the raw logits, into the slice if it is kept. Returns this thread's
+  // best; 0 if none is above minus infinity.
   __device__ uint64_t Load(bool keep) {
-    constexpr int kUnroll = 2;  // loads under way a thread; more would not fit in 64 registers
+    constexpr int kUnroll = 2;  // loads in flight per thread; more would not fit in 64 registers
     const float* from = row_.logits + begin_;
     float best = kBanned;
     int32_t best_index = -1;
@@ -98,7 +98,8 @@ class SampleRowDraw {
     return best_index < 0 ? 0 : PackBest(best, begin_ + best_index);
   }
 
-  // Applies what changes logits to the slice; this thread's best of what is left.
+  // Applies penalties, biases, bans and the mask to the slice; returns this thread's best remaining
+  // token.
   __device__ uint64_t Process() {
     const SlotSampling& slot = *row_.slot;
     __syncthreads();
@@ -150,7 +151,8 @@ class SampleRowDraw {
     }
   }
 
-  // Tokens among the drafts are penalised anew from their raw logits; equal drafts write the same.
+  // Penalties of tokens among the drafts are computed again from raw logits; equal drafts write
+  // equal values.
   __device__ void PenaliseAhead() {
     for (int32_t i = Thread(); i < row_.num_ahead; i += kSampleThreads) {
       const int32_t token = row_.ahead[i];
@@ -177,8 +179,8 @@ class SampleRowDraw {
     }
   }
 
-  // Bans what followed each earlier occurrence of the last `prefix` tokens. Each block looks at its
-  // part of the context.
+  // Bans the token that followed each earlier occurrence of the last `prefix` tokens. Each block
+  // handles its part of the context.
   __device__ void BanRepeatedNgrams(int32_t prefix) {
     const SampleContext context(row_);
     const int32_t stride = team_.size() * kSampleThreads;
@@ -213,7 +215,7 @@ class SampleRowDraw {
   __device__ int32_t Draw(uint64_t best) {
     if (best == 0) return Certain(Fallback());
     const float largest = ValueOfBest(best);
-    // An infinite logit leaves no law to draw from.
+    // With an infinite logit there is no distribution to draw from.
     if (params_.greedy() || isinf(largest)) return Certain(TokenOfBest(best));
     SampleRanking ranking(team_, slice_, begin_, count_, vocab_, DrawScores(params_, largest));
     uint64_t last = kKeepAll;
@@ -226,7 +228,7 @@ class SampleRowDraw {
     return DrawKept(ranking, last);
   }
 
-  // Writes the distribution of a draw that has one outcome.
+  // Writes the distribution of a draw with a single outcome.
   __device__ int32_t Certain(int32_t token) {
     if (row_.probs != nullptr) {
       for (int32_t i = Thread(); i < count_; i += kSampleThreads) {
@@ -236,7 +238,7 @@ class SampleRowDraw {
     return token;
   }
 
-  // What to draw when nothing may be: see the CPU's FallbackToken.
+  // The token to draw when every token is banned: see the CPU's FallbackToken.
   __device__ int32_t Fallback() {
     if (row_.allowed != nullptr) {
       const uint64_t best = LikeliestAllowed(row_.allowed);
@@ -264,7 +266,7 @@ class SampleRowDraw {
     if (params_.top_p_decay == 1.0f) return params_.top_p;
     const SampleContext context(row_);
     const int32_t prompt = row_.history.prompt_tokens;
-    uint64_t behind_reset = 0;  // where it lies, counted from the prompt's end, plus 1
+    uint64_t behind_reset = 0;  // position after the prompt's end, plus 1
     for (int32_t i = prompt + team_.rank() * kSampleThreads + Thread(); i < context.size();
          i += team_.size() * kSampleThreads) {
       if (context[i] == params_.top_p_reset_id) {
@@ -277,7 +279,7 @@ class SampleRowDraw {
 
   __device__ void WriteProbs(SampleRanking& ranking, uint64_t last) {
     const auto scale = static_cast<float>(1.0 / ranking.WeightOf(ranking.TotalMass(last)));
-    // What the ranking passes over is zero.
+    // Tokens that the ranking skips have probability zero.
     for (int32_t i = Thread(); i < count_; i += kSampleThreads) row_.probs[begin_ + i] = 0.0f;
     ranking.ForEach([&](float score, int32_t token, uint64_t position) {
       if (position <= last) row_.probs[token] = PortableExp(score) * scale;
@@ -307,7 +309,7 @@ class SampleRowDraw {
     const float largest = best == 0 ? kBanned : ValueOfBest(best);
     const float logit = row_.logits[token];
     if (isinf(largest)) {
-      // No finite softmax: all of it on the infinite logit, or nowhere.
+      // No finite softmax: the whole probability is on the infinite logit, or nowhere.
       if (team_.is_leader()) {
         out.logprob = best != 0 && logit == largest ? 0.0f : kMinLogprob;
       }
@@ -330,14 +332,14 @@ class SampleRowDraw {
     map.floor = -FLT_MAX;
     SampleRanking ranking(team_, slice_, begin_, count_, vocab_, map);
     SampleShared& shared = team_.shared();
-    if (team_.is_leader()) shared.num_top = 0;  // seen by all behind the first barrier
+    if (team_.is_leader()) shared.num_top = 0;  // visible to all after the first barrier
     const uint64_t last = ranking.LastOfBest(static_cast<uint64_t>(top));
     SampleShared& leader = *team_.Of(0, &shared);
     ranking.ForEach([&](float score, int32_t token, uint64_t position) {
       if (position <= last) leader.top[atomicAdd(&leader.num_top, 1)] = {score, token};
     });
     team_.Sync();
-    // They came in any order.
+    // The tokens came in arbitrary order.
     if (team_.rank() != 0 || Thread() >= shared.num_top) return;
     const TopLogit mine = shared.top[Thread()];
     int32_t place = 0;

@@ -1,6 +1,6 @@
 // SampleTeam: the blocks that work on one row of a vocabulary, a thread block cluster. Each holds a
-// slice of the row, in order of tokens, and sees the others' shared memory. What is combined are
-// integers, so the result does not depend on how many blocks there are. GPUs before sm_90 have no
+// slice of the row, in order of tokens, and can read the others' shared memory. They combine only
+// integers, so the result does not depend on the number of blocks. GPUs before sm_90 have no
 // clusters: a team is one block. Lives in the registers of a kernel; every thread of the team makes
 // the same calls.
 #pragma once
@@ -13,17 +13,17 @@ namespace tandem::ops::cuda {
 
 constexpr int kSampleThreads = 512;
 constexpr int kSampleWarps = kSampleThreads / 32;
-constexpr int kMaxTeam = 8;  // the largest cluster that every GPU with clusters takes
+constexpr int kMaxTeam = 8;  // the largest cluster that every GPU with clusters supports
 constexpr unsigned kAllLanes = ~0u;
 
 // How a vocabulary is divided.
 struct TeamShape {
   int blocks;
-  int32_t slice;  // tokens a block; the last ones may have fewer or none
+  int32_t slice;  // tokens per block; the last blocks may have fewer or none
 };
 
 inline TeamShape ShapeTeam(int64_t vocab, bool has_clusters) {
-  constexpr int64_t kWorthABlock = 8192;  // below, the blocks' barriers cost more than they save
+  constexpr int64_t kWorthABlock = 8192;  // fewer: the blocks' barriers cost more than they save
   int blocks = 1;
   while (has_clusters && blocks < kMaxTeam && blocks * kWorthABlock < vocab) blocks *= 2;
   return {blocks, static_cast<int32_t>(CeilDiv(CeilDiv(vocab, blocks), 32) * 32)};
@@ -44,7 +44,7 @@ __device__ inline unsigned TeamSize() {
   return 1;
 #endif
 }
-// A barrier of all threads of the team; what was written before is seen behind it.
+// A barrier of all threads of the team; earlier writes are visible after it.
 __device__ inline void SyncTeam() {
 #if __CUDA_ARCH__ >= 900
   cooperative_groups::this_cluster().sync();
@@ -62,8 +62,8 @@ __device__ T* OfTeam([[maybe_unused]] unsigned rank, T* mine) {
 #endif
 }
 
-// Counts, and sums of masses, of a block's tokens by interval. A mass is below 2^63: two 32-bit
-// additions are native in shared memory where a 64-bit one is a loop.
+// Counts of a block's tokens, and sums of their masses, by interval. A mass is below 2^63: two
+// 32-bit additions are native in shared memory, whereas a 64-bit one is a loop.
 struct SampleHistogram {
   static constexpr int kBins = kSampleThreads;  // a thread reads one
   uint32_t counts[kBins];
@@ -76,7 +76,7 @@ struct TopLogit {
   int32_t token;
 };
 
-// The front of a block's shared memory; its slice follows, where it fits (see sample.cu).
+// The start of a block's shared memory; its slice follows, if it fits (see sample.cu).
 struct alignas(16) SampleShared {
   uint64_t warps[kSampleWarps];
   uint64_t exchange[2];  // read by the whole team
@@ -116,7 +116,7 @@ class SampleTeam {
   }
 
  private:
-  // 0 is neutral. Two exchanges in turn: a block that writes one has passed the barrier behind
+  // 0 is neutral. Two exchanges alternate: a block that writes one has passed the barrier after
   // which nobody reads its last value.
   template <typename F>
   __device__ uint64_t Combine(uint64_t value, F combine) {
@@ -151,8 +151,8 @@ class SampleTeam {
   int turn_ = 0;
 };
 
-// Values and their tokens as one number: larger for the larger value, of equals for the lower
-// token. 0 is below all. Not for NaN.
+// A value and its token as one number: larger for the larger value, and for equal values for the
+// lower token. 0 is below all. Not for NaN.
 __device__ inline uint64_t PackBest(float value, int32_t token) {
   const uint32_t bits = __float_as_uint(value + 0.0f);  // -0 counts as 0
   const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;

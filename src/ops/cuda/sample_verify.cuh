@@ -1,6 +1,7 @@
 // SampleVerification: the ratio rule for one sequence by a team of blocks. Each warp sums a range
-// of tokens; the leader's first warp then finds the range that the draw falls in, the part of it,
-// and the token. Sums are in double and in a fixed order. Lives in the registers of a kernel.
+// of tokens; then the leader's first warp finds the range that the draw falls in, the part of that
+// range, and the token. Sums are in double and in a fixed order. Lives in the registers of a
+// kernel.
 #pragma once
 
 #include "ops/cuda/sample_team.cuh"
@@ -47,8 +48,8 @@ class SampleVerification {
     int64_t end;
   };
   struct Place {
-    int index;      // -1: nowhere is anything
-    double before;  // the sum in front of it
+    int index;      // -1: no part is positive
+    double before;  // the sum of the parts before it
   };
 
   // Probabilities come from logits that may hold anything.
@@ -58,7 +59,7 @@ class SampleVerification {
     return double{q_ == nullptr ? Positive(p) : Positive(p - Positive(__ldg(q_ + token)))};
   }
 
-  // Every warp by itself: how many drafts hold.
+  // Each warp on its own: the number of accepted drafts.
   __device__ int32_t CountHeld() const {
     const SamplingParams& params = row_.slot->params;
     for (int32_t first = 0; first < row_.num_draft; first += 32) {
@@ -109,11 +110,11 @@ class SampleVerification {
     }
   }
 
-  // The token at which the running sum of weights passes a uniform part of their total; 0 when
-  // nothing is positive.
+  // The token at which the running sum of weights passes a uniform part of their total; 0 if no
+  // weight is positive.
   __device__ int32_t Draw(int32_t held) {
     double total = q_ == nullptr ? 0.0 : TotalOf(shared_.residual);
-    if (!(total > 0.0)) {  // a bonus token, or p and q agree but for rounding
+    if (!(total > 0.0)) {  // a bonus token, or p and q differ only by rounding
       q_ = nullptr;
       total = TotalOf(shared_.target);
     }
@@ -142,7 +143,7 @@ class SampleVerification {
     place = {-1, before};
     Find(sum, wanted, 0, before, place);
 
-    // One lane's tokens; every lane walks them and comes to the same end.
+    // One lane's tokens; every lane walks them and gets the same result.
     const int64_t first = range.begin + place.index * part;
     const int64_t behind = min(first + part, range.end);
     double rest = wanted - place.before;
@@ -150,16 +151,16 @@ class SampleVerification {
     for (int64_t token = first; token < behind; ++token) {
       const double weight = Weight(token);
       if (!(weight > 0.0)) continue;
-      drawn = token;  // the last that can be drawn, when rounding leaves a little rest
+      drawn = token;  // the last that can be drawn, if rounding left a small remainder
       rest -= weight;
       if (rest < 0.0) break;
     }
     return static_cast<int32_t>(drawn);
   }
 
-  // A sum a lane, behind `before`, which grows by all of them: sets `place` to the lane's (counted
-  // from `first`) with which the running sum passes `wanted` and returns true; else to the last one
-  // that is positive, if any.
+  // One sum per lane, added to `before`, which grows by all of them. If the running sum passes
+  // `wanted`, sets `place` to that lane (counted from `first`) and returns true; else sets it to
+  // the last positive lane, if any.
   __device__ bool Find(double sum, double wanted, int first, double& before, Place& place) const {
     double upper = sum;
 #pragma unroll

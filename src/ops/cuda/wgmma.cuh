@@ -1,6 +1,7 @@
-// The matrix instructions of a warpgroup, four warps together (sm_90a): 64 rows whose elements lie
-// in registers times kTokens tokens that lie in shared memory, 16 columns at a time. A lane holds
-// rows and sums as for mma.m16n8k16, warp w of the group the rows from 16 w on, and the sums are
+// The matrix instructions of a warpgroup, four warps together (sm_90a): 64 rows whose elements are
+// in registers times kTokens tokens in shared memory, 16 columns at a time. A lane holds rows and
+// sums as for mma.m16n8k16, warp w of the group the rows from 16 w on, and the sums equal those of
+// mma.m16n8k16 bit for bit, whatever the order inside the 16 columns; linear_test checks it.
 // those of mma.m16n8k16 bit for bit, whatever the order inside the 16 columns; linear_test says so.
 #pragma once
 
@@ -12,8 +13,8 @@
 
 namespace tandem::ops::cuda {
 
-// Where a tile of tokens lies in shared memory: rows of 128 bytes, the 16-byte pieces of row r at
-// places XORed with r % 8, aligned to 1024 bytes. PTX ISA, "Asynchronous warpgroup-level matrix
+// The position of a tile of tokens in shared memory: rows of 128 bytes, the 16-byte pieces of row r
+// at indices XORed with r % 8, aligned to 1024 bytes. PTX ISA, "Asynchronous warpgroup-level matrix
 // shared memory layout", K-major with 128-byte swizzle.
 __device__ inline uint64_t DescribeTile(const void* tile) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(tile));
@@ -22,16 +23,16 @@ __device__ inline uint64_t DescribeTile(const void* tile) {
   constexpr uint64_t kUnused = uint64_t{1} << 16;
   return kSwizzle128 | kEightRows | kUnused | (address >> 4 & 0x3fff);
 }
-// What moves a description by 16 columns of 16 bits.
+// The difference of two descriptions that are 16 columns of 16 bits apart.
 constexpr uint64_t kNext16Columns = 2;
 
-// Before the first product, and where registers of one were written in between.
+// Call before the first product, and after writing registers that one uses.
 __device__ inline void BeginProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // Ends a group of the warpgroup's products.
 __device__ inline void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Returns when all groups but the last are done: what these read may be written again.
+// Returns when all groups except the last are done: their inputs may be written again.
 __device__ inline void WaitForEarlierProducts() {
   asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
 }
@@ -39,7 +40,7 @@ __device__ inline void WaitForEarlierProducts() {
 template <int kSums>
 __device__ inline void WaitForProducts(float (&sums)[kSums]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-  // What reads them stays behind this.
+  // Keeps reads of the sums after this point.
 #pragma unroll
   for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
 }
@@ -80,9 +81,9 @@ __device__ inline void WaitForProducts(float (&sums)[kSums]) {
       : TANDEM_SUMS_64(sums, 0)                                                           \
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(tokens), "r"(static_cast<int>(add)))
 
-// Begins sums (+)= rows * tokens, until WaitForProducts. T: bf16 or fp16. sums[4 j ..]: the lane's
-// of tokens 8 j ..; a0 .. a3: as of mma.m16n8k16; tokens: from DescribeTile. The sums begin anew
-// unless `add`.
+// Starts sums (+)= rows * tokens, complete after WaitForProducts. T: bf16 or fp16. sums[4 j ..]:
+// the lane's sums for tokens 8 j ..; a0 .. a3: as of mma.m16n8k16; tokens: from DescribeTile. The
+// sums restart from zero unless `add`.
 template <typename T, int kTokens>
 __device__ inline void BeginProduct(float (&sums)[kTokens / 2], uint32_t a0, uint32_t a1,
                                     uint32_t a2, uint32_t a3, uint64_t tokens, bool add) {

@@ -1,4 +1,4 @@
-// A goodness-of-fit test for laws of draws. For tests alone.
+// A goodness-of-fit test for distributions of draws. For tests only.
 #pragma once
 
 #include <cmath>
@@ -8,10 +8,9 @@
 
 namespace tandem::ops {
 
-// How far the counts lie from the law, in standard deviations: the chi-square statistic mapped to a
+// Distance of the counts from the law in standard deviations: the chi-square statistic mapped to a
 // normal one (Wilson and Hilferty). About 0 when they agree; above 4 once in 30,000 times. Cells
-// with less than 5 expected draws are lumped together. A draw where the law has none gives
-// infinity.
+// with fewer than 5 expected draws are merged. A draw of probability zero gives infinity.
 inline double ChiSquareZ(const std::vector<int64_t>& counts, const std::vector<double>& law) {
   double draws = 0.0;
   for (const int64_t count : counts) draws += static_cast<double>(count);

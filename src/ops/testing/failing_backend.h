@@ -1,5 +1,5 @@
-// FailingBackend: another backend's device, which refuses memory or is lost when a test says so.
-// Once lost it stays so. What it forwards to outlives it.
+// FailingBackend: wraps another backend; its device refuses memory or is lost when a test asks for
+// it. Once lost it stays lost. The wrapped backend outlives it.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,9 +12,9 @@ class FailingBackend final : public ForwardingBackend {
  public:
   explicit FailingBackend(Backend& inner) : ForwardingBackend(inner) {}
 
-  // Refuses one allocation, after `count` more that succeed.
+  // Refuses one allocation, after `count` further ones have succeeded.
   void RefuseAfter(int count) { allocations_left_ = count; }
-  // Loses the device after `count` more waits that succeed.
+  // Loses the device after `count` further waits have succeeded.
   void LoseAfter(int count) { waits_left_ = count; }
 
   Result<Buffer> Allocate(size_t bytes) override {

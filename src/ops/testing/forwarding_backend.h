@@ -1,5 +1,5 @@
-// ForwardingBackend, ForwardingOps and ForwardingRoundOps: another backend's, for a test to change
-// some of. What they forward to outlives them.
+// ForwardingBackend, ForwardingOps and ForwardingRoundOps: forward every call to another backend's
+// object, so that a test can override single calls. That object outlives them.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// What the op tests share: the backends to run on, tensors in a backend's memory filled from a
-// seed, and comparison with double-precision references. Every test is one list over all backends.
+// Shared by the op tests: the backends to run on, tensors in a backend's memory filled from a seed,
+// and comparison with double-precision references. Every test is one list over all backends.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ struct BackendCase {
   std::string name;
   std::function<std::unique_ptr<Backend>()> make;
   DType dtype;
-  // A row's result is the same bits whatever the other rows: the CPU always, CUDA by option.
+  // A row's result has the same bits whatever the other rows are: the CPU always, CUDA by option.
   bool batch_invariant = true;
 };
 
@@ -36,7 +36,7 @@ inline std::vector<BackendCase> AllBackendCases() {
   std::vector<BackendCase> cases;
   for (const std::string& isa : SupportedCpuIsas()) {
     const auto make = [isa] {
-      // Two threads even on one core, so that work is really split; unpinned, since tests run in
+      // Two threads even on one core, so that work is really split; unpinned, because tests run in
       // parallel.
       auto backend = MakeCpuBackend({.num_threads = 2, .pin_threads = false, .isa = isa});
       return std::move(backend).value();
@@ -67,13 +67,13 @@ inline std::vector<BackendCase> AllBackendCases() {
   return cases;
 }
 
-// Those of them that promise a row's bits whatever the other rows.
+// The cases in which a row's bits do not depend on the other rows.
 inline std::vector<BackendCase> Invariant(std::vector<BackendCase> cases) {
   std::erase_if(cases, [](const BackendCase& one) { return !one.batch_invariant; });
   return cases;
 }
 
-// Those of them on a GPU: none on a machine without one.
+// The cases on a GPU: none on a machine without one.
 inline std::vector<BackendCase> OnCuda(std::vector<BackendCase> cases) {
   std::erase_if(cases, [](const BackendCase& one) { return !one.name.starts_with("cuda"); });
   return cases;
@@ -143,7 +143,7 @@ class OpTest : public ::testing::TestWithParam<BackendCase> {
     return {floats.begin(), floats.end()};
   }
 
-  // What one rounding to `dtype` may change, relative.
+  // The relative error of one rounding to `dtype`.
   static double Rounding(DType dtype) {
     return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
   }

@@ -1,5 +1,5 @@
-// Sampling as a reader would write it from its definition: slow, clear, in double where the outcome
-// allows. For tests alone: every backend's Sample must agree with it.
+// Sampling written from its definition: slow, clear, in double where the outcome allows. For tests
+// only: every backend's Sample must agree with it.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace tandem::ops {
 
-// A row and everything it points to, owned.
+// A row and the data it points to, owned.
 struct OwnedRow {
   std::vector<float> logits;
   SamplingParams params;

@@ -1,5 +1,5 @@
-// A round's arrays in a backend's memory, and a plain account of what its slots should be: what the
-// tests of rounds share. For tests alone.
+// A round's arrays in a backend's memory, and a plain model of the expected slots: shared by the
+// tests of rounds. For tests only.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class Arena {
   size_t used_ = 0;
 };
 
-// What a slot should be.
+// The expected state of a slot.
 struct Slot {
   bool used = false;
   std::vector<int32_t> tokens;
@@ -227,7 +227,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
   std::vector<int32_t> blocks_;
 };
 
-// One case a kind of backend: a round computes nothing that an instruction set would change.
+// One case per kind of backend: a round computes nothing that an instruction set would change.
 inline std::vector<BackendCase> RoundCases() {
   std::vector<BackendCase> cases;
   for (BackendCase& backend_case : AllBackendCases()) {

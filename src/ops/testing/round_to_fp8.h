@@ -1,5 +1,5 @@
-// Rounding to fp8 (e4m3) written down in double precision: what kernels are compared with. Test
-// code, a pure function.
+// Rounding to fp8 (e4m3) written in double precision: the reference for kernels. Test code, a pure
+// function.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace tandem::ops {
 
-// To the nearest e4m3 number, ties to even; beyond the largest, that one.
+// To the nearest e4m3 number, ties to even; saturates at the largest.
 inline double RoundToFp8(double value) {
   const double magnitude = std::abs(value);
   if (magnitude == 0.0) return value;

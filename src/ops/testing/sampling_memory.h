@@ -1,5 +1,5 @@
-// What the sampling tests share: the backends they run on, and a piece of a backend's memory that
-// rows are put into. For tests alone.
+// Shared by the sampling tests: the backends they run on, and a piece of a backend's memory that
+// rows are put into. For tests only.
 #pragma once
 
 #include <algorithm>
@@ -49,8 +49,8 @@ inline std::vector<SamplingBackend> SamplingBackends() {
   return backends;
 }
 
-// A stack of values in a backend's memory. What is put lies there once an op is run through Draw
-// or Verify; what is taken back with Rewind gives its room to what is put next.
+// A stack of values in a backend's memory. A value is there once an op is run through Draw or
+// Verify; Rewind frees room for the values put next.
 class SamplingMemory {
  public:
   explicit SamplingMemory(Backend& backend, size_t bytes = size_t{32} << 20)
@@ -94,7 +94,7 @@ class SamplingMemory {
     uploaded_ = std::min(uploaded_, size);
   }
 
-  // Runs Sample; the rows point into this memory or another that was uploaded.
+  // Runs Sample; the rows point into this memory or into another SamplingMemory that was uploaded.
   std::vector<SampledToken> Draw(const std::vector<SampleRow>& rows, int64_t vocab) {
     const size_t before = size_;
     const SampleRow* placed = Put(rows);

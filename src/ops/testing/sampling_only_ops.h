@@ -1,5 +1,5 @@
-// SamplingOnlyOps: for tests whose models are formulas: the ops of a forward pass do nothing, those
-// of sampling and of the cache are the test's.
+// SamplingOnlyOps: for tests whose models are formulas. The ops of a forward pass do nothing; those
+// of sampling and of the cache are left to the test.
 #pragma once
 
 #include "ops/ops.h"

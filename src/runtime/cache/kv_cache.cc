@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 constexpr BlockId kNone = PrefixIndex::kNone;
-// Where the tree of the empty key begins. Each other key has a root of its own: -2, -3 and so on.
+// Root of the empty key's tree. Each other key has its own root: -2, -3 and so on.
 constexpr BlockId kDefaultRoot = -1;
 constexpr size_t kTarget = static_cast<size_t>(ModelIndex::kTarget);
 constexpr size_t kDraft = static_cast<size_t>(ModelIndex::kDraft);
@@ -21,11 +21,11 @@ size_t Index(BlockId block) { return static_cast<size_t>(block); }
 constexpr BlockId kNoRoot = 0;
 bool IsRoot(BlockId parent) { return parent < 0; }
 
-// A tree node is a block: the tree needs no ids of its own.
+// A tree node is a block: the tree needs no separate ids.
 struct Block {
   int32_t references = 0;
   bool in_tree = false;
-  // The rest counts while it is in the tree.
+  // The other members are valid while the block is in the tree.
   BlockId parent = kDefaultRoot;
   int32_t children = 0;
   int32_t active_children = 0;  // children that are active(): they hold this block in the tree
@@ -34,20 +34,19 @@ struct Block {
   BlockId older = kNone;
   BlockId newer = kNone;
 
-  // In use, or above a block that is. A block can be above one in use without being so itself: the
-  // sequence below kept its own copy of this content (see Publish).
+  // In use, or an ancestor of a block in use. An ancestor of a block in use can still be inactive:
+  // the sequence below kept its own copy of this content (see Publish).
   bool active() const { return references > 0 || active_children > 0; }
 };
 
 }  // namespace
 
-// Invariants, besides the plain ones:
+// Invariants, in addition to the obvious ones:
 // - the eviction list holds exactly the blocks in the tree that are not active;
-// - there, a parent is newer than its children (it becomes inactive when its last active child
-// does,
-//   or later), so the oldest one is always a leaf and the least recently used one: eviction is
-//   O(1);
-// - a key other than the empty one has a root exactly while blocks hang below it.
+// - in that list a parent is newer than its children (it becomes inactive when its last active
+// child does, or later), so the oldest entry is always a leaf and the least recently used block:
+// eviction is O(1);
+// - a key other than the empty one has a root exactly while its tree holds blocks.
 struct KvCache::Impl {
   explicit Impl(const KvCacheOptions& cache_options)
       : options(cache_options),
@@ -59,7 +58,7 @@ struct KvCache::Impl {
 
   struct Found {
     int32_t whole = 0;         // blocks
-    PrefixIndex::Common next;  // what of the next block is there
+    PrefixIndex::Common next;  // the part of the next block that is there
   };
 
   Block& At(BlockId block) {
@@ -72,7 +71,7 @@ struct KvCache::Impl {
   template <typename Visit>
   Found Walk(std::span<const int32_t> tokens, std::string_view key, Visit visit) const;
 
-  // The root of a key's tree; kNoRoot when nothing was published under it.
+  // The root of a key's tree; kNoRoot if nothing was published under it.
   BlockId FindRoot(std::string_view key) const;
   BlockId FindOrMakeRoot(std::string_view key);
   void AddChild(BlockId parent);
@@ -80,8 +79,8 @@ struct KvCache::Impl {
 
   void Reference(BlockId block);
   void Unreference(BlockId block);
-  // A block in the tree has just become active (inactive): takes it from (puts it into) the
-  // eviction list, and the blocks above it that became so with it.
+  // A block in the tree has just become active (inactive): removes it from (adds it to) the
+  // eviction list, with the ancestors that became so with it.
   void BecameActive(BlockId block);
   void BecameInactive(BlockId block);
   void PushNewest(BlockId block);
@@ -102,7 +101,7 @@ struct KvCache::Impl {
   const KvCacheOptions options;
   std::vector<Block> blocks;
   std::unordered_map<std::string, BlockId, KeyHash, std::equal_to<>> root_of_key;
-  std::unordered_map<BlockId, Root> roots;  // but for the default one
+  std::unordered_map<BlockId, Root> roots;  // except the empty key's
   BlockId last_root = kDefaultRoot;
   PrefixIndex index;
   std::vector<BlockId> free;
@@ -146,7 +145,7 @@ BlockId KvCache::Impl::FindRoot(std::string_view key) const {
 BlockId KvCache::Impl::FindOrMakeRoot(std::string_view key) {
   BlockId root = FindRoot(key);
   if (root != kNoRoot) return root;
-  // Numbers come round after two billion keys; one still in use is passed over.
+  // Numbers repeat after two billion keys; one still in use is skipped.
   do {
     last_root = last_root == std::numeric_limits<BlockId>::min() ? kDefaultRoot - 1 : last_root - 1;
   } while (roots.contains(last_root));
@@ -335,7 +334,8 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
   const int32_t whole = std::min(known, computed[kTarget]) / size;
   TANDEM_CHECK(Index(whole) <= blocks.size(), std::to_string(whole) + " blocks are computed, " +
                                                   std::to_string(blocks.size()) + " are there");
-  // What earlier calls published is there; the tree goes on below a block of the caller's own.
+  // The blocks published by earlier calls are in the tree; it may continue below a block that the
+  // caller holds another copy of.
   const bool draft_moved = computed[kDraft] > published[kDraft];
   const int32_t stands =
       draft_moved ? std::min(published[kTarget], published[kDraft]) : published[kTarget];
@@ -350,7 +350,7 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
     if (!impl.At(block).in_tree) {
       const auto content = tokens.subspan(Index(i * size), Index(size));
       const BlockId other = impl.index.Find(parent, content);
-      if (other != kNone) {  // private: what follows it can still hang below the other one
+      if (other != kNone) {  // private: the blocks after it can still be children of the other one
         parent = other;
         continue;
       }

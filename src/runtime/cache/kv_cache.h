@@ -6,9 +6,9 @@
 // referenced (in at least one sequence). Validity is not shared between the models: each tree node
 // stores how many of its leading tokens each model has computed.
 //
-// Blocks are found by their tokens and a key, which names whatever else decides their content or
-// who may share it (an adapter, a tenant, a RoPE variant, a prefix mask). Prompts under different
-// keys share nothing; the empty key is the default.
+// Blocks are found by their tokens and a key. The key names everything else that decides their
+// content or who may share it (an adapter, a tenant, a RoPE variant, a prefix mask). Prompts under
+// different keys share nothing; the empty key is the default.
 #pragma once
 
 #include <array>
@@ -33,11 +33,12 @@ struct KvCacheOptions {
   bool enable_reuse = true;
 };
 
-// What the prefix tree holds of a prompt. The blocks are already referenced for the caller.
+// The part of a prompt that the prefix tree holds. The blocks are already referenced for the
+// caller.
 struct PrefixMatch {
   std::vector<BlockId> blocks;  // whole blocks; the target has computed all of them
-  // Tokens valid per model, from the start, the partial ones included (so it holds once they are
-  // copied). Target: blocks * block_tokens + partial_tokens; the draft's is never larger.
+  // Valid tokens per model, from the start, including the partial ones (they are valid once they
+  // are copied). Target: blocks * block_tokens + partial_tokens; the draft's is never larger.
   ComputedLengths computed{0, 0};
   // A block whose first partial_tokens continue the prompt; copy them into a fresh block. It is
   // referenced too: release it once the copy has run.
@@ -50,7 +51,7 @@ struct KvCacheStats {
   int32_t free_blocks = 0;
   int32_t cached_blocks = 0;
   int32_t referenced_blocks = 0;
-  int64_t lookup_tokens = 0;  // prompt tokens asked for
+  int64_t lookup_tokens = 0;  // prompt tokens looked up
   int64_t hit_tokens = 0;     // of those, found
   int64_t evictions = 0;
 };
@@ -63,38 +64,38 @@ class KvCache {
   KvCache& operator=(const KvCache&) = delete;
 
   int32_t block_tokens() const;
-  // Blocks that an Allocate can have: free and evictable ones.
+  // Blocks that an Allocate can return: free and evictable ones.
   int32_t AvailableBlocks() const;
 
   // The longest prefix of `tokens` in the tree, leaving at least one token to compute. Takes
-  // references. Never reduces what an Allocate can have by more blocks than it brings, but for the
-  // partial source.
+  // references. Apart from the partial source, it never reduces the blocks available to Allocate by
+  // more than it returns.
   PrefixMatch Match(std::span<const int32_t> tokens, std::string_view key = {});
-  // As Match, without taking references: how many target tokens it would bring.
+  // As Match, without taking references: returns the number of target tokens it would bring.
   int32_t PeekMatch(std::span<const int32_t> tokens, std::string_view key = {}) const;
-  // Counts a prompt and what was used of its match in Stats. Apart from Match, because a prompt may
-  // be matched several times before it starts.
+  // Counts a prompt and the used part of its match in Stats. Separate from Match, because a prompt
+  // may be matched several times before it starts.
   void CountLookup(int32_t prompt_tokens, int32_t hit_tokens);
 
   // Takes `count` blocks, evicting least recently used leaves where none is free; all or nothing.
   // Appends to `blocks`. False when there are not enough.
   bool Allocate(int32_t count, std::vector<BlockId>& blocks);
 
-  // Puts the full blocks of `tokens` that the target has computed into the tree, with what the
-  // draft has computed of them. A block whose content the tree already holds under another id is
-  // left private, and the tree's own one cannot be evicted while what hangs below it is in use. May
-  // be called again with more tokens or larger `computed`; `published` is then the argument of the
-  // call before, and only what is new costs time. The caller holds a reference to each of `blocks`.
-  // Changes no reference count.
+  // Puts the full blocks of `tokens` that the target has computed into the tree, with the draft's
+  // computed length of each. A block whose content the tree already holds under another id stays
+  // private, and the tree's own one cannot be evicted while descendants of it are in use. May be
+  // called again with more tokens or larger `computed`; `published` is then the argument of the
+  // previous call, and only the new part costs time. The caller holds a reference to each of
+  // `blocks`. Changes no reference count.
   void Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
                const ComputedLengths& computed, const ComputedLengths& published = {0, 0},
                std::string_view key = {});
 
-  // Gives the references back; a block that is in the tree becomes cached, another one free.
+  // Releases the references; a block that is in the tree becomes cached, any other becomes free.
   void Release(std::span<const BlockId> blocks);
 
   KvCacheStats Stats() const;
-  // Aborts with both values when the counts do not add up.
+  // Aborts with both values when the counts are inconsistent.
   void CheckIntegrity() const;
 
  private:

@@ -1,6 +1,6 @@
-// Random use of KvCache by many sequences, beside a reference that keeps every cached prefix in a
-// map and looks at all of them. A simulated pool holds for every position of every block what was
-// written there, so that a block lost, shared wrongly or evicted in use shows up as wrong content.
+// Random use of KvCache by many sequences, compared with a reference that keeps every cached prefix
+// in a map and searches all of them. A simulated pool remembers what was written at every position
+// of every block, so that a block lost, shared wrongly or evicted in use shows as wrong content.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr int32_t kMaxTokens = 24;
 
 using Tokens = std::vector<int32_t>;
 
-// What a model's keys and values at a position stand for: the whole prefix up to there.
+// The identity of a model's keys and values at a position: the whole prefix up to there.
 uint64_t PrefixHash(const Tokens& tokens, int32_t position) {
   uint64_t hash = 1469598103934665603u;
   for (int32_t i = 0; i <= position; ++i) {
@@ -46,7 +46,7 @@ struct Sequence {
 struct CachedPrefix {
   BlockId block = 0;
   int32_t draft_tokens = 0;
-  int64_t idle_since = -1;  // -1: in use, or above one in use
+  int64_t idle_since = -1;  // -1: in use, or an ancestor of one in use
 };
 
 class Model {
@@ -114,7 +114,7 @@ class Model {
   int32_t AnyToken(const Sequence& sequence) {
     return static_cast<int32_t>(Below(kAlphabet)) + sequence.key * kAlphabet;
   }
-  // What the cache is told: the same tokens under every key.
+  // The tokens given to the cache: the same under every key.
   static Tokens Shown(const Sequence& sequence) {
     Tokens tokens = sequence.tokens;
     for (int32_t& token : tokens) token %= kAlphabet;
@@ -136,8 +136,8 @@ class Model {
     });
   }
 
-  // Prefixes no longer in use, nor above one in use, get the time; longer ones first. After each
-  // operation.
+  // Prefixes that are no longer in use, nor ancestors of one in use, get the time; longer ones
+  // first. Called after each operation.
   void MarkIdle() {
     std::map<Tokens, bool> held;
     for (const auto& [prefix, cached] : tree_) {
@@ -164,7 +164,7 @@ class Model {
   void EvictOldestLeaf() {
     auto oldest = tree_.end();
     for (auto it = tree_.begin(); it != tree_.end(); ++it) {
-      const auto next = std::next(it);  // in order, a prefix stands right before what continues it
+      const auto next = std::next(it);  // in order, a prefix comes right before its continuations
       const bool leaf = next == tree_.end() || next->first.size() <= it->first.size() ||
                         !std::equal(it->first.begin(), it->first.end(), next->first.begin());
       if (!leaf || it->second.idle_since < 0) continue;

@@ -32,7 +32,7 @@ class KvCacheTest : public ::testing::Test {
     return blocks;
   }
 
-  // As Fill, and given back.
+  // As Fill, and releases the blocks.
   void Cache(const std::vector<int32_t>& tokens) { cache_.Release(Fill(tokens)); }
 
   void TearDown() override { cache_.CheckIntegrity(); }
@@ -161,10 +161,10 @@ TEST_F(KvCacheTest, ContentPublishedTwiceStaysPrivateTheSecondTime) {
 
 TEST_F(KvCacheTest, ABlockAboveAUsedOneIsNeverEvicted) {
   const std::vector<BlockId> first = Fill(Tokens(0, 4));
-  const std::vector<BlockId> second = Fill(Tokens(0, 8));  // its second block hangs below first[0]
+  const std::vector<BlockId> second = Fill(Tokens(0, 8));  // its second block is under first[0]
   cache_.Release(first);
   cache_.CheckIntegrity();
-  EXPECT_EQ(cache_.AvailableBlocks(), 5);  // first[0] is cached, but holds up second[1]
+  EXPECT_EQ(cache_.AvailableBlocks(), 5);  // first[0] is cached, but an ancestor of second[1]
   EXPECT_EQ(cache_.Stats().cached_blocks, 1);
   std::vector<BlockId> rest;
   EXPECT_FALSE(cache_.Allocate(6, rest));

@@ -63,7 +63,7 @@ int32_t PrefixIndex::Find(int32_t parent, std::span<const int32_t> tokens) const
   return found == order_.end() ? kNone : *found;
 }
 
-// Of sorted strings, the one that shares the longest prefix with a query stands next to its place.
+// In sorted order, the string that shares the longest prefix with a query is next to its position.
 PrefixIndex::Common PrefixIndex::FindCommon(int32_t parent, std::span<const int32_t> tokens) const {
   const Key key{parent, tokens.first(std::min(tokens.size(), block_tokens_))};
   Common best;

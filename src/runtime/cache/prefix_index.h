@@ -1,6 +1,6 @@
-// PrefixIndex: finds the block that continues a prefix. Holds for each indexed block its parent and
-// its tokens, ordered by (parent, tokens): equality and the longest common prefix both come out of
-// one search, and tokens are always compared, so no hash can confuse two prompts. Owned by KvCache;
+// PrefixIndex: finds the block that continues a prefix. Holds each indexed block's parent and
+// tokens, ordered by (parent, tokens): one search gives both equality and the longest common
+// prefix, and tokens are always compared, so no hash can confuse two prompts. Owned by KvCache;
 // engine thread only. Nothing allocates after construction.
 //
 // The parent of a prompt's first block is a root: any negative number. Prompts under different
@@ -33,8 +33,8 @@ class PrefixIndex {
     int32_t block = kNone;
     int32_t tokens = 0;
   };
-  // The child of `parent` that shares most leading tokens with `tokens` (at most block_tokens of
-  // them).
+  // The child of `parent` that shares the most leading tokens with `tokens` (at most block_tokens
+  // of them).
   Common FindCommon(int32_t parent, std::span<const int32_t> tokens) const;
 
   int32_t size() const { return static_cast<int32_t>(order_.size()); }
@@ -54,7 +54,7 @@ class PrefixIndex {
     bool operator()(const Key& a, int32_t b) const { return Compare(a, index->KeyOf(b)); }
   };
 
-  // Memory for the tree's nodes, all of one size, made once.
+  // Memory for the tree's nodes, all of one size, allocated once.
   class NodePool : public std::pmr::memory_resource {
    public:
     explicit NodePool(int32_t num_nodes);

@@ -7,16 +7,17 @@
 namespace tandem {
 namespace {
 
-// Up to here powers of two are measured however long it takes: small batches decide most often.
+// Up to this number of rows powers of two are always measured, however long it takes: small batches
+// are the most frequent.
 constexpr int32_t kAlwaysRows = 16;
-// Larger ones until a model has taken the first, what lies between and further rounds until the
-// second.
+// Larger powers of two are measured until a model has used the first time limit, the numbers
+// between them and further rounds until the second.
 constexpr std::chrono::duration<double> kTimeForPowers{0.25};
 constexpr std::chrono::duration<double> kTimeLimit{0.5};
 constexpr int kRounds = 5;
 constexpr int kRepeats = 3;
 
-// One sequence's rows from position 0 on, as a verification has them, in backend memory.
+// One sequence's rows from position 0 on, as in a verification, in backend memory.
 class Probe {
  public:
   Probe(ForwardPass& pass, const ops::KvPool& pool, ops::Backend& backend, int32_t max_rows,
@@ -43,7 +44,7 @@ class Probe {
     return {};
   }
 
-  // Lays out `rows` rows, and runs them once: warms caches and pages, and learns where the logits
+  // Lays out `rows` rows and runs them once: warms caches and pages, and shows where the logits
   // are.
   void Prepare(int32_t rows) {
     num_logits_ = std::min(rows, max_logits_rows_);
@@ -78,7 +79,7 @@ class Probe {
 
   int32_t NumBlocks() const { return (max_rows_ + pool_.block_tokens - 1) / pool_.block_tokens; }
 
-  // All of them token 0.
+  // All tokens are token 0.
   void SendView(int32_t rows) {
     ints_of_view_.clear();
     const auto add = [&](int32_t count, int32_t first, int32_t step) {
@@ -111,7 +112,7 @@ class Probe {
                           std::span(drawn_.As<SampledToken>(), static_cast<size_t>(num_logits_)));
   }
 
-  // A failure stays: MeasureCosts asks for it at its end.
+  // The backend keeps a failure: MeasureCosts checks for it at its end.
   void Wait() { static_cast<void>(backend_.Synchronize()); }
 
   ForwardPass& pass_;
@@ -131,7 +132,7 @@ class Probe {
   std::unique_ptr<ops::Graph> graph_;
 };
 
-// Of a few runs: what disturbs a measurement only ever adds to it.
+// Best of a few runs: a disturbance can only add time.
 double Fastest(Probe& probe, const Clock& clock) {
   Nanos best = Nanos::max();
   for (int i = 0; i < kRepeats; ++i) {
@@ -145,8 +146,8 @@ double Fastest(Probe& probe, const Clock& clock) {
 
 bool IsPowerOfTwo(int32_t rows) { return std::has_single_bit(static_cast<uint32_t>(rows)); }
 
-// Powers of two first: they give the price its range, those between them the steps that the
-// kernels' row tiles make.
+// Powers of two first: they give the curve its range; the numbers between them show the steps that
+// the kernels' row tiles make.
 std::vector<CostTable::Point> RowsToMeasure(int32_t max_rows) {
   std::vector<CostTable::Point> points;
   for (int32_t rows = 1; rows <= max_rows; rows *= 2) points.push_back({rows});
@@ -179,7 +180,7 @@ class Measurement {
     taken_ = clock.Now() - begin;
   }
 
-  // Those that there was time for, by rising rows.
+  // The points that were measured in time, by rising number of rows.
   std::vector<CostTable::Point> Points() const {
     std::vector<CostTable::Point> points = points_;
     std::erase_if(points, [](const CostTable::Point& point) { return point.seconds <= 0.0; });
@@ -207,8 +208,8 @@ Status MeasureCosts(std::span<const CostSubject> subjects, ops::Backend& backend
   for (const CostSubject& subject : subjects) {
     TANDEM_RETURN_IF_ERROR(measurements.emplace_back(subject, backend).Allocate());
   }
-  // Rounds rather than repeats: a neighbour on the machine that works for a while disturbs every
-  // point a little, not one of them altogether, and the price's shape is what decides.
+  // Rounds rather than repeats: a neighbour on the machine that is busy for a while disturbs every
+  // point a little, instead of one point entirely, and the decision depends on the curve's shape.
   for (int round = 0; round < kRounds; ++round) {
     for (Measurement& measurement : measurements) measurement.Round(round, clock);
   }

@@ -1,6 +1,6 @@
-// MeasureCosts: what a pass of each model costs by its number of rows, measured at start: forward
-// pass and greedy draws together, as a step does them (as one graph, where the backend records
-// them). Writes over the pools' first blocks; no sequence may run.
+// MeasureCosts: measures at start the time of a pass of each model by its number of rows: forward
+// pass and greedy draws together, as a step runs them (as one graph, if the backend records them).
+// Overwrites the pools' first blocks; no sequence may run.
 #pragma once
 
 #include <span>
@@ -22,10 +22,10 @@ struct CostSubject {
   int32_t max_logits_rows = 0;
 };
 
-// Sets the models' points in `costs`, up to max_rows; fewer where the measurement takes too long
-// (the table goes on in a line). All models are measured in turn, several times over: what disturbs
-// the machine for a while makes no model look dear beside another. RESOURCE_EXHAUSTED when the
-// backend has no memory for the rows; UNAVAILABLE when it has failed.
+// Sets the models' points in `costs`, up to max_rows; fewer if the measurement takes too long (the
+// table is extrapolated linearly). All models are measured in turn, several times, so that a
+// temporary disturbance of the machine does not make one model look more expensive than the others.
+// RESOURCE_EXHAUSTED when the backend has no memory for the rows; UNAVAILABLE when it has failed.
 Status MeasureCosts(std::span<const CostSubject> subjects, ops::Backend& backend,
                     const Clock& clock, CostTable& costs);
 

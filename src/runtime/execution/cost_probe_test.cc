@@ -1,4 +1,4 @@
-// What is measured at start, with passes that take as long as a fake clock says.
+// The measurement at start, with passes whose duration is set on a fake clock.
 #include "runtime/execution/cost_probe.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ constexpr int32_t kMaxRows = 64;
 constexpr int64_t kVocab = 8;
 constexpr int kSlowdown = 3;
 
-// While it is busy with something else, everything takes three times as long.
+// While the machine is busy with other work, everything takes three times as long.
 struct Machine {
   FakeClock clock;
   Nanos busy_from{0};
@@ -55,7 +55,7 @@ class CostProbeTest : public testing::Test {
     pool_.block_tokens = 1;
   }
 
-  // The largest error of a price, in parts of it.
+  // The largest relative error of a cost.
   double WorstError(Nanos busy_from, Nanos busy_until) {
     Machine machine;
     machine.busy_from = busy_from;
@@ -85,7 +85,7 @@ TEST_F(CostProbeTest, FindsThePriceOfEveryNumberOfRows) {
 }
 
 // Longer than all the passes of the draft take, whenever it begins.
-TEST_F(CostProbeTest, ABusyWhileMakesNoModelLookDear) {
+TEST_F(CostProbeTest, ATemporaryLoadMakesNoModelLookExpensive) {
   for (Nanos from{0}; from < milliseconds(600); from += milliseconds(10)) {
     EXPECT_LT(WorstError(from, from + milliseconds(100)), 1e-6) << from.count() << " ns";
   }

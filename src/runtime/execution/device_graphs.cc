@@ -7,7 +7,8 @@
 namespace tandem {
 
 std::vector<int32_t> RowBuckets(int32_t max_rows) {
-  // Close together where rows cost most beside the weights: the matrix tiles have 8, 16, 64 rows.
+  // Close together where the rows' cost matters most compared to the weights': the matrix tiles
+  // have 8, 16, 64 rows.
   std::vector<int32_t> buckets = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256};
   while (buckets.back() < max_rows) buckets.push_back(buckets.back() + 128);
   std::erase_if(buckets, [&](int32_t rows) { return rows >= max_rows; });

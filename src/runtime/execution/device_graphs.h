@@ -1,7 +1,7 @@
-// DeviceGraphs: the parts of a round that are enqueued as one graph, one for each kind and number
-// of rows it has room for. A part runs kernel by kernel the first time (what they make at first use
-// is made then) and is recorded the second; a backend that records nothing runs it each time. Owned
-// and used by the executor.
+// DeviceGraphs: the parts of a round that are enqueued as one graph, one for each kind and bucket
+// of rows. A part runs kernel by kernel the first time (first use may allocate) and is recorded the
+// second time; on a backend that does not record it runs that way each time. Owned and used by the
+// executor.
 #pragma once
 
 #include <array>
@@ -18,21 +18,21 @@ std::vector<int32_t> RowBuckets(int32_t max_rows);
 
 enum class GraphKind : uint8_t {
   kDraftFirst,  // a draft pass over the one or two tokens that a sequence lags
-  kDraftNext,   // a draft pass of one row a sequence
+  kDraftNext,   // a draft pass of one row per sequence
   kRun,         // the target's pass; by the longest range of a sequence
   kSample,      // draws and acceptance; with 1 by the ratio rule
 };
 constexpr size_t kNumGraphKinds = 4;
-// What else tells graphs of a kind apart: a number below this.
+// Distinguishes graphs of one kind further: a number below this.
 constexpr int32_t kNumVariants = 8;
 
 class DeviceGraphs {
  public:
   DeviceGraphs(ops::Backend& backend, int32_t max_rows);
 
-  // The least bucket with room for `rows`.
+  // The smallest bucket with room for `rows`.
   int32_t Bucket(int32_t rows) const { return buckets_[IndexOf(rows)]; }
-  // Enqueues what `enqueue` enqueues, always the same for a kind, variant and bucket.
+  // Enqueues the work of `enqueue`, which must be the same for equal kind, variant and bucket.
   template <typename Enqueue>
   void Run(GraphKind kind, int32_t variant, int32_t bucket, const Enqueue& enqueue) {
     Part& part = parts_[static_cast<size_t>(kind)][static_cast<size_t>(variant)][IndexOf(bucket)];
@@ -57,7 +57,7 @@ class DeviceGraphs {
 
   ops::Backend& backend_;
   const std::vector<int32_t> buckets_;
-  bool records_ = true;  // until the backend says that it does not
+  bool records_ = true;  // until the backend fails to record
   std::array<std::array<std::vector<Part>, kNumVariants>, kNumGraphKinds> parts_;
 };
 

@@ -5,7 +5,7 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kAlign = 256;  // of every array
+constexpr size_t kAlign = 256;  // alignment of every array
 
 size_t Aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -14,7 +14,7 @@ size_t BytesOf(int64_t count) {
   return static_cast<size_t>(count) * sizeof(T);
 }
 
-// Where the parts of a piece stand in it.
+// Offsets of the parts of a piece.
 size_t ItemsAt() { return kAlign; }
 size_t BlocksAt(int64_t slots) { return ItemsAt() + Aligned(BytesOf<ops::RoundItem>(slots)); }
 size_t DraftsAt(int64_t slots) { return Aligned(BytesOf<ops::SlotRecord>(slots)); }
@@ -143,7 +143,7 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(const ExecutorConfig&
   round.target.drawn = At<SampledToken>(made->results_, DrawnAt(slots));
   TANDEM_RETURN_IF_ERROR(made->AllocatePinned());
   for (int32_t slot = 0; slot < config.max_batch_size; ++slot) {
-    backend.round().EndSlot(round.slots, slot);  // zeroed memory is no empty slot
+    backend.round().EndSlot(round.slots, slot);  // zeroed memory is not an empty slot
   }
   return made;
 }

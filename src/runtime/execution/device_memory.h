@@ -23,17 +23,18 @@ class DeviceMemory {
   static Result<std::unique_ptr<DeviceMemory>> Create(const ExecutorConfig& config,
                                                       int64_t target_vocab, int64_t draft_vocab,
                                                       ops::Backend& backend);
-  // What Create takes of the backend's memory, for the memory plan.
+  // Bytes of the backend's memory that Create takes, for the memory plan.
   static int64_t Bytes(const ExecutorConfig& config, int64_t target_vocab, int64_t draft_vocab);
 
   const ops::Round& round() const { return round_; }
-  // Longest patch of a slot, with its tokens and lists.
+  // Size of a slot's longest patch, with its tokens and lists.
   size_t patch_bytes() const { return patch_bytes_; }
   std::byte* patch() const { return patch_; }
   // Room for a request's lists, [kMaxListValues].
   int32_t* Lists(int32_t slot) const { return lists_ + int64_t{slot} * kMaxListValues; }
 
-  // A plan travels in one copy: from its pinned twin to the device, as long as its blocks reach.
+  // A plan travels in one copy, from its pinned twin to the device; unused block entries at the end
+  // are left out.
   struct HostPlan {
     ops::RoundHeader* header = nullptr;
     ops::RoundItem* items = nullptr;
@@ -67,7 +68,7 @@ class DeviceMemory {
   void EnqueueResults(uint64_t step, int32_t num_logits);
 
  private:
-  // Hands out pieces of one allocation; without memory it counts bytes.
+  // Divides one allocation into pieces; without memory it only counts bytes.
   class Layout;
   // `backend`: null to count bytes.
   DeviceMemory(const ExecutorConfig& config, ops::Backend* backend)
@@ -93,7 +94,7 @@ class DeviceMemory {
   size_t masks_bytes_ = 0;
   size_t results_bytes_ = 0;
   Buffer memory_;
-  // A piece for each step that may be launched at once, used in turn.
+  // One piece for each step that may be launched at once, used in turn.
   struct HostPieces {
     Buffer plan, drafts, masks, results;
   };

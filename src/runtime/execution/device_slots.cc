@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-// Pinned bytes for the patches before one step; where more come at once, the host waits.
+// Pinned bytes for the patches before one step; if more are needed at once, the host waits.
 constexpr size_t kArenaBytes = size_t{1} << 20;
 
 }  // namespace
@@ -76,7 +76,7 @@ Status DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   return {};
 }
 
-// Points the sampling record to `base`, where the lists will lie.
+// Points the sampling record to `base`, where the lists will be.
 void DeviceSlots::PlaceLists(const int32_t* base, const SlotInit& init,
                              ops::SlotSampling& sampling) {
   TANDEM_CHECK(init.lists.size() <= kMaxListValues, "lists longer than a request may have");

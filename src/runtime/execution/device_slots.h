@@ -1,9 +1,9 @@
-// DeviceSlots: how sequences enter and leave slots that lie in backend memory. A start is one
-// patch: built in pinned memory, copied and spread out by a kernel, all enqueued. The pinned memory
-// of patches is used again once the step after them has landed. A patch holds whatever is legal (a
-// prompt of max_seq_len, kMaxListValues values of lists), so a start never allocates; it waits for
-// the device only where the patches before one step are longer than the pinned memory for them.
-// Owned and used by the executor.
+// DeviceSlots: how sequences enter and leave slots in backend memory. A start is one patch: built
+// in pinned memory, copied, and spread out by a kernel, all enqueued. The pinned memory of patches
+// is reused once the results of the step after them have arrived. A patch can hold any legal
+// request (a prompt of max_seq_len, kMaxListValues values of lists), so a start never allocates; it
+// waits for the device only if the patches before one step exceed the pinned memory for them. Owned
+// and used by the executor.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ class DeviceSlots {
  public:
   static Result<std::unique_ptr<DeviceSlots>> Create(const DeviceMemory& memory,
                                                      ops::Backend& backend, int32_t max_launched);
-  // `step`: the next one to be launched; the one max_launched before it has landed. The error is
-  // the device's failure.
+  // `step`: the next step to be launched; the results of the step max_launched before it have
+  // arrived. The error is the device's failure.
   Status Add(uint64_t step, int32_t slot, const SlotInit& init);
   void Remove(int32_t slot);
 
@@ -35,10 +35,10 @@ class DeviceSlots {
   ops::Backend& backend_;
   struct Arena {
     Buffer pinned;
-    uint64_t step = 0;  // whose patches it holds
+    uint64_t step = 0;  // the step whose patches it holds
     size_t used = 0;    // bytes
   };
-  std::vector<Arena> arenas_;  // a ring, of the steps that may be launched at once
+  std::vector<Arena> arenas_;  // a ring: one for each step that may be launched at once
 };
 
 }  // namespace tandem

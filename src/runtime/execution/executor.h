@@ -1,9 +1,11 @@
 // Executor: runs batch plans on a backend. Owns the device-resident state of every slot (tokens,
 // computed lengths, block table, sampling record), the models' key-value pools and all workspaces.
-// Engine thread only. Propose, Run and Sample enqueue the parts of a step; Land gives the results
-// of the oldest step in flight, waiting for it if need be. Nothing here allocates in steady state.
+// Engine thread only. Propose, Run and Sample enqueue the parts of a step; Land returns the results
+// of the oldest step in flight, waiting for them if need be. Nothing here allocates in steady
+// state.
 //
-// A device that fails (lost, or refusing memory) shows in Land alone; from then on no step lands.
+// A device failure (lost, or refusing memory) is reported by Land only; from then on every Land
+// fails.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Called by the engine's thread before all else.
+  // The engine's thread calls this before any other function.
   virtual void BindThread() {}
   // Fills a slot; no step in flight may name it. The constraint (null without one) stays the
   // sequence's own and is used until RemoveSequence.
@@ -42,8 +44,8 @@ class Executor {
   virtual void Propose(const BatchPlan& plan) = 0;
   virtual void Run(const BatchPlan& plan) = 0;
   virtual void Sample(const BatchPlan& plan) = 0;
-  // The oldest step whose results have not been taken. `result` is reused between calls. The error
-  // says how the device failed; after one only RemoveSequence may be called.
+  // The results of the oldest step in flight. `result` is reused between calls. The error is the
+  // device's failure; after one only RemoveSequence may be called.
   virtual Status Land(StepResult& result) = 0;
 };
 

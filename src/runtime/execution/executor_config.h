@@ -1,4 +1,4 @@
-// What an executor is made with. Plain values.
+// The settings and parts an executor is made with. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ struct ExecutorConfig {
   int32_t max_draft_len = 0;
   int32_t lookup_ngram = 0;
   bool ratio_acceptance = false;
-  int32_t max_launched = 1;  // steps that may be launched before the first of them lands
-  // The host reads the state of the sequences where it lies: the backend's memory is the host's,
-  // and its work is done when a call returns.
+  int32_t max_launched = 1;  // steps that may be launched before the results of the first arrive
+  // The host reads the state of the sequences in place: the backend's memory is the host's, and its
+  // work is done when a call returns.
   bool on_host = false;
 
   int32_t MaxBlocks() const { return (max_seq_len + block_tokens - 1) / block_tokens; }
@@ -38,7 +38,7 @@ struct ExecutorModels {
   std::vector<Buffer> memory;  // of the pools
 };
 
-// Where an executor reports what passes cost. Without a clock it measures nothing.
+// Where an executor reports the cost of passes. Without a clock it measures nothing.
 struct CostMeter {
   const Clock* clock = nullptr;
   CostTable* costs = nullptr;

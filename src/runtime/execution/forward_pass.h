@@ -1,4 +1,4 @@
-// ForwardPass: what the executor needs of a model: rows in, logits out. The real one is a Decoder;
+// ForwardPass: the executor's interface to a model: rows in, logits out. The real one is a Decoder;
 // tests bring models whose next token is a formula. Used by the executor's thread alone.
 #pragma once
 

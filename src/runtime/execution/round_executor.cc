@@ -47,7 +47,7 @@ std::span<T> First(T* data, int32_t count) {
   return {data, static_cast<size_t>(count)};
 }
 
-// What was laid within the bounds, read where it lies: on the host alone.
+// The rows laid out within the bounds, read in place: on the host only.
 ops::PassBounds Laid(const ops::PassArrays& pass, const ops::PassBounds& bounds) {
   ops::PassBounds laid;
   laid.num_rows = pass.query_start[bounds.num_seqs];
@@ -200,7 +200,7 @@ int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
   int32_t& lag = slots_[static_cast<size_t>(item.slot)].draft_lag;
   const int32_t rows = std::min(lag, item.draft_tokens);
   if (item.num_drafts > 0) {
-    // A looked-up round leaves the draft where it was.
+    // A round with look-ups does not change the draft model's state.
     lag = config_.lookup_ngram > 0 ? lag + 1 + item.num_drafts : kRoundLag;
   } else {
     lag += item.samples - rows;
@@ -352,7 +352,7 @@ void RoundExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies) 
     backend_.round().LayVerifyRows(round, bounds);
     backend_.ops().VerifyAndAccept(First<const ops::VerifyRow>(round.verify, bounds.num_seqs),
                                    vocab);
-    // Again, for the log-probabilities of the tokens that were chosen.
+    // Again, for the log-probabilities of the chosen tokens.
     backend_.round().LayChosenRows(round, bounds);
     backend_.ops().Sample(rows, vocab, First(round.chosen, bounds.num_logits));
   }
@@ -416,7 +416,7 @@ void RoundExecutor::MaskDrafts(const ops::PassBounds& bounds) {
 void RoundExecutor::SendMasks(const BatchPlan& plan) {
   SettleLaunched();
   if (failure_.ok() && !config_.on_host) failure_ = backend_.WaitFor(DraftsMarkOf(sampled_));
-  if (!failure_.ok()) return;  // Land tells it; what lies in the host's memory means nothing
+  if (!failure_.ok()) return;  // Land reports it; the host's copy is meaningless
   const DeviceMemory::HostDrafts slots = DraftsAtHand();
   const DeviceMemory::HostMasks host = memory_->MasksOf(sampled_);
   int32_t num_rows = 0;
@@ -445,7 +445,7 @@ ops::ItemMasks RoundExecutor::FillMasks(int32_t slot, const DeviceMemory::HostDr
     }
     ++masks.count;
     if (i == drafts.size() || !ops::IsAllowed(mask.data(), drafts[i])) return masks;
-    // The ratio rule alone verifies end ids, and under constraints on the host alone.
+    // Only the ratio rule verifies end ids, and under constraints only on the host.
     if (config_.ratio_acceptance && ops::rules::IsEnd(arrays.sampling[slot], drafts[i])) {
       return masks;
     }
@@ -514,7 +514,7 @@ void RoundExecutor::Settle(uint64_t step) {
   if (step < settled_) return;
   settled_ = step + 1;
   if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
-  if (!failure_.ok()) return;  // what lies in the host's memory is of an earlier step
+  if (!failure_.ok()) return;  // the host's memory holds an earlier step's results
   ObserveStep(step);
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
@@ -523,7 +523,7 @@ void RoundExecutor::Settle(uint64_t step) {
     const ops::RoundResult& result = host.results[i];
     const HostSlot& slot = slots_[static_cast<size_t>(result.slot)];
     if (slot.constraint == nullptr) continue;
-    // An end id is not part of the output, so it is not for the constraint either.
+    // An end id is not part of the output, so the constraint does not get it either.
     for (int32_t t = 0; t < result.num_tokens - result.end_id; ++t) {
       const int32_t token = host.drawn[result.first_token + t].token;
       slot.constraint->Commit(&token, 1);

@@ -4,19 +4,20 @@
 //
 // On a device a step is enqueued as a whole and the host reads nothing in between; Land waits for
 // the mark. Steps that only decode run as graphs on buckets of rows, steps with prompts kernel by
-// kernel; numbers that only the device knows are bounded by the plan, and what lies between is
-// inert. The host's clock says when work was enqueued; what the drafts and the target took of a
-// step that only decodes is the time between its marks, read when the step has landed.
+// kernel; numbers that only the device knows are bounded by the plan, and entries beyond the real
+// numbers are inert. The host's clock gives the time of enqueuing; the time of the drafts and of
+// the target in a step that only decodes is measured between its marks, and read when the step has
+// ended.
 //
-// On the host (ExecutorConfig::on_host) what was laid is read before each pass, so that passes have
-// the rows that there are and no others, and passes are timed.
+// On the host (ExecutorConfig::on_host) the rows are read before each pass, so that passes have
+// exactly these rows, and passes are timed.
 //
 // One thing always needs the host: a TokenConstraint. Sample of a step with a constrained sequence
-// waits for the step before and for the drafts, and sends the masks of the rows while the target
-// computes them. In token match the drafts themselves need no mask, since one that breaks the
-// constraint does not equal the target's draw; on the host they are drawn under masks all the same,
-// because more of them hold then. In ratio mode they have to be: there a device drafts nothing
-// under a constraint (SchedulerLimits::drafts_constrained).
+// waits for the previous step and for the drafts, and sends the masks of the rows while the target
+// computes them. In token match the drafts need no mask, because one that violates the constraint
+// does not equal the target's draw; the host draws them under masks all the same, because more of
+// them are accepted then. In ratio mode masks are necessary, so a device drafts nothing under a
+// constraint (SchedulerLimits::drafts_constrained).
 #pragma once
 
 #include <memory>
@@ -52,12 +53,12 @@ class RoundExecutor final : public Executor {
   Status Land(StepResult& result) override;
 
  private:
-  // What the host keeps of a sequence.
+  // The host's record of a sequence.
   struct HostSlot {
     TokenConstraint* constraint = nullptr;
-    int32_t draft_lag = 0;  // tokens the draft has yet to compute, at most
+    int32_t draft_lag = 0;  // upper bound of the tokens the draft has yet to compute
   };
-  // How large a step is, by its plan: upper bounds.
+  // The size of a step according to its plan: upper bounds.
   struct Shape {
     int32_t items = 0;
     int32_t draft_rows = 0;
@@ -76,8 +77,8 @@ class RoundExecutor final : public Executor {
     uint64_t number = 0;  // the plan's
     int32_t items = 0;
     int32_t logits = 0;
-    // Of a step that only decodes: the target's rows (none: it has prompts too), whether it
-    // verifies drafts, the price of its draft passes and, on the host, what it took.
+    // Of a step that only decodes: the target's rows (0: it has prompts too), whether it verifies
+    // drafts, the predicted cost of its draft passes and, on the host, its duration.
     int32_t decode_rows = 0;
     bool verifies = false;
     double draft_price = 0.0;
@@ -112,10 +113,10 @@ class RoundExecutor final : public Executor {
   void SettleLaunched();
   int64_t mask_words() const { return memory_->round().mask_words; }
   bool Full() const { return sampled_ - landed_ == steps_.size(); }
-  // Of the results, and of the drafts that masks are made for.
+  // Marks of the results, and of the drafts that masks are made for.
   int MarkOf(uint64_t step) const { return static_cast<int>(step % steps_.size()); }
   int DraftsMarkOf(uint64_t step) const { return static_cast<int>(steps_.size()) + MarkOf(step); }
-  // Where a step and its target's part begin.
+  // Marks of the start of a step and of its target's part.
   int BeginMarkOf(uint64_t step) const {
     return 2 * static_cast<int>(steps_.size()) + MarkOf(step);
   }
@@ -131,7 +132,7 @@ class RoundExecutor final : public Executor {
   std::vector<HostSlot> slots_;
   std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
 
-  // Of the step at hand, set by Propose.
+  // Of the current step, set by Propose.
   Shape shape_;
   ops::PassBounds target_bounds_;
   Nanos step_started_{0};
@@ -139,11 +140,11 @@ class RoundExecutor final : public Executor {
   const float* draft_logits_ = nullptr;   // of the last draft pass; always the same
   const float* target_logits_ = nullptr;  // likewise
 
-  std::vector<Step> steps_;  // a ring, of the steps that may be launched at once
+  std::vector<Step> steps_;  // a ring: one for each step that may be launched at once
   uint64_t sampled_ = 0;     // steps launched
-  uint64_t settled_ = 0;     // steps whose results have been looked at
-  uint64_t landed_ = 0;      // steps taken out
-  Status failure_;           // the device's first, told by Land
+  uint64_t settled_ = 0;     // steps whose results have been examined
+  uint64_t landed_ = 0;      // steps returned by Land
+  Status failure_;           // the device's first, reported by Land
 };
 
 }  // namespace tandem

@@ -42,7 +42,7 @@ class Stream {
   }
   Status Health() const { return lost_ ? Unavailable("a kernel: the device is lost") : Status(); }
   void Lose() { lost_ = true; }
-  // Nothing runs any more once `count` more marks have passed.
+  // Nothing runs any more after `count` more marks.
   void LoseAfterMarks(int count) { marks_left_ = count; }
   void Drain() {
     EXPECT_EQ(recording_, nullptr) << "a wait in a graph";
@@ -182,7 +182,7 @@ class StreamBackend final : public ops::ForwardingBackend {
   }
   Stream& stream() { return stream_; }
   int allocations() const { return allocations_; }
-  // Waits for everything, copies that wait included.
+  // Waits for everything, including the copies that wait.
   int synchronizations() const { return synchronizations_; }
   int captures() const { return captures_; }
   int launches() const { return launches_; }
@@ -219,7 +219,7 @@ class StreamPass final : public ForwardPass {
   std::vector<float> logits_;
 };
 
-// Tokens that are not the one before modulo 5.
+// Tokens that differ from the previous one modulo 5.
 class OtherFifth final : public TokenConstraint {
  public:
   void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
@@ -445,7 +445,7 @@ TEST(RoundExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
     return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
   };
   const auto engine = MakeTestEngine(setup, clock);
-  // The second time every prompt is found in the prefix tree: all start in one step.
+  // In the second run every prompt is found in the prefix tree: all start in one step.
   for (int round = 0; round < 2; ++round) {
     const auto got = RunRequests(*engine, requests);
     for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens);
@@ -491,8 +491,8 @@ TEST(DeviceGraphs, BucketsAreCloseWhereRowsAreFew) {
   EXPECT_EQ(graphs.Bucket(600), 600);
 }
 
-// A device whose passes take as long as the test says: each of its rows a second, beside a second
-// for the pass; a draft model's a hundredth of that.
+// A device whose passes take the time that the test sets: a second per pass plus a second per row;
+// a draft model's a hundredth of that.
 class TimedBackend final : public ops::ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;

@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-// Fills `mask` ([vocab / 32] rounded up) with what may follow the committed tokens and then
-// `ahead`; false when no token may.
+// Sets in `mask` ([vocab / 32] rounded up) the tokens that may follow the committed tokens and then
+// `ahead`; false if no token may.
 bool FillRowMask(TokenConstraint& constraint, std::span<const int32_t> ahead, int64_t vocab,
                  std::span<uint32_t> mask);
 

@@ -1,5 +1,5 @@
-// SlotInit: what a slot starts with, as values alone, so that it can be sent to another rank beside
-// the plan. Filled by the engine's thread.
+// SlotInit: the initial contents of a slot, as values only, so that it can be sent to another rank
+// together with the plan. Filled by the engine's thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Request: what a client asked for, immutable once submitted. Token ids only: text stays in serve.
-// Event: what the engine says about one choice of a request. Plain values, passed between threads.
+// Request: a client's order, immutable once submitted. Token ids only: text stays in serve. Event:
+// the engine's news of one choice of a request. Plain values, passed between threads.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 namespace tandem {
 
 using RequestId = uint64_t;
-constexpr int32_t kAllChoices = -1;  // in the place of one choice's number
+constexpr int32_t kAllChoices = -1;  // instead of one choice's number
 
-// Restricts what may be drawn next. Owned by one choice of one request; called by the executor's
-// thread alone, between draws; drafts never change its state.
+// Restricts the tokens that may be drawn next. Owned by one choice of one request; called only by
+// the executor's thread, between draws; drafts never change its state.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -28,7 +28,7 @@ class TokenConstraint {
   // not follow the committed tokens and then `ahead` (drafts not yet committed). A token beyond it
   // is not the model's and needs no bit.
   virtual void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) = 0;
-  // Tokens that were emitted.
+  // Tokens that were emitted; they change the state.
   virtual void Commit(const int32_t* tokens, int32_t num_tokens) = 0;
   // A copy in the same state, for another choice.
   virtual std::unique_ptr<TokenConstraint> Clone() const = 0;
@@ -52,10 +52,10 @@ struct Request {
   std::vector<std::vector<int32_t>> banned_sequences;
   std::vector<LogitBias> logit_bias;
   double priority = 0.5;  // [0, 1], larger first
-  // Cached prompts are shared only between requests of equal keys: what besides the tokens decides
-  // a block's content, or who may share it.
+  // Cached prompts are shared only between requests with equal keys. A key stands for everything
+  // besides the tokens that decides a block's content or who may share it.
   std::string cache_key;
-  std::optional<Nanos> deadline;  // on the engine's clock; past it the request ends, kTimedOut
+  std::optional<Nanos> deadline;  // on the engine's clock; after it the request ends with kTimedOut
   std::shared_ptr<const TokenConstraint> constraint;  // cloned for each choice
   bool use_draft = true;                              // false: plain decoding for this request
 };
@@ -76,7 +76,7 @@ struct Usage {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt, found in the prefix tree
   int32_t output_tokens = 0;
-  int32_t draft_rounds = 0;  // verifications that carried at least one draft
+  int32_t draft_rounds = 0;  // verification passes with at least one draft
   int32_t drafts_proposed = 0;
   int32_t drafts_accepted = 0;  // of those, emitted
   uint64_t seed = 0;

@@ -13,7 +13,7 @@ struct SamplingRange {
   std::string_view name;
   double low = 0;
   double high = 0;
-  bool above_low = false;  // `low` itself is outside
+  bool above_low = false;  // `low` itself is excluded
 
   // In the precision that the sampler computes with; false for NaN.
   constexpr bool Contains(double value) const {
@@ -40,7 +40,7 @@ inline constexpr std::array<SamplingRange, 12> kSamplingRanges = {{
     {"min_tokens", 0, kLargestCount},
 }};
 
-// The row of a parameter that there is.
+// The row of an existing parameter.
 consteval SamplingRange SamplingRangeOf(std::string_view name) {
   for (const SamplingRange& range : kSamplingRanges) {
     if (range.name == name) return range;

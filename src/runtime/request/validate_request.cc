@@ -16,7 +16,7 @@ namespace tandem {
 namespace {
 
 constexpr float kMaxFloat = std::numeric_limits<float>::max();
-// Beyond this the arithmetic of penalties overflows long before a client could mean it.
+// Above this the arithmetic of penalties overflows; no client can mean such a value.
 constexpr float kLargest = 1e6f;
 constexpr size_t kMaxSequences = 4096;  // stop or banned sequences, and tokens of one
 constexpr size_t kMaxLogitBias = 1024;
@@ -127,7 +127,7 @@ Status LogitBiases(const Request& request, int64_t vocab) {
   return {};
 }
 
-// Every slot of a device has room for the longest lists that are legal.
+// Every slot of a device has room for the longest legal lists.
 Status ListValues(const Request& request) {
   size_t banned = 0;
   for (const std::vector<int32_t>& sequence : request.banned_sequences) banned += sequence.size();

@@ -1,4 +1,4 @@
-// ValidateRequest: every bound a request has to keep, checked before it is queued. A pure function;
+// ValidateRequest: all bounds of a request, checked before it is queued. A pure function;
 // any thread.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// What an engine takes in.
+// The engine's limits on requests.
 struct AdmissionLimits {
   int32_t max_seq_len = 0;
   int32_t max_input_len = 0;  // of the prompt alone
@@ -19,11 +19,11 @@ struct AdmissionLimits {
 
 // Longest lists of a request, in values: one for each end id, two (token and number) for each logit
 // bias, one for each banned token and one for each banned sequence. A device keeps room for them in
-// every slot (16 KiB; the counts of a vocabulary of 128,000 tokens take 512), so that none is
-// allocated while requests run. 1,024 biases leave as many values for the rest.
+// every slot (16 KiB; the counts of a vocabulary of 128,000 tokens take 512 KiB), so that nothing
+// is allocated while requests run. 1,024 biases leave the same number of values for the rest.
 constexpr int32_t kMaxListValues = 4096;
 
-// INVALID_ARGUMENT with the field, and a sentence that names it, its value and what is allowed.
+// INVALID_ARGUMENT with the field, and a sentence that names it, its value and the allowed range.
 Status ValidateRequest(const Request& request, const AdmissionLimits& limits);
 
 }  // namespace tandem

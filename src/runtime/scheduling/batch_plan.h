@@ -1,8 +1,8 @@
-// BatchPlan: what one step does, as plain data: written by the scheduler, run by an executor,
-// complete in itself (it could be broadcast to other ranks). Ranges count from the sequence's own
-// computed length, resolved where that length lives (on the device), so that a plan can be made
-// while the step before is still in flight. A prefill chunk, a decode step, a verification and a
-// draft's catch-up are the same thing with different lengths.
+// BatchPlan: one step as plain data, written by the scheduler, run by an executor, and complete in
+// itself (it could be broadcast to other ranks). Ranges count from the sequence's own computed
+// length, which the executor resolves where that length is stored (on the device), so that a plan
+// can be made while the previous step is still in flight. A prefill chunk, a decode step, a
+// verification and a draft's catch-up differ only in length.
 #pragma once
 
 #include <algorithm>
@@ -17,17 +17,17 @@ namespace tandem {
 
 struct SequencePlan {
   int32_t slot = 0;
-  // Known tokens the target computes this step, from its computed length on: a prefill chunk's
-  // length, or 1 for a decoding sequence.
+  // Known tokens the target computes in this step, starting at its computed length: a prefill
+  // chunk's length, or 1 for a decoding sequence.
   int32_t target_tokens = 0;
   // The chunk reaches the last known token: a next token is drawn.
   bool samples = false;
   // Draft length k: at most this many drafts are proposed, and verified after the target's range.
   int32_t num_drafts = 0;
-  // Known tokens the draft model computes this step, from its own computed length on, at most; with
-  // num_drafts > 0 it is an upper bound of the draft's lag (at least 1), else a catch-up.
+  // Known tokens the draft model computes in this step, starting at its computed length, at most.
+  // With num_drafts > 0 this is an upper bound of the draft's lag (at least 1), else a catch-up.
   int32_t draft_tokens = 0;
-  // Blocks after those that the slot already has: num_new_blocks of them in BatchPlan::blocks.
+  // Blocks to append to the slot's own: num_new_blocks of them in BatchPlan::blocks.
   int32_t first_new_block = 0;
   int32_t num_new_blocks = 0;
 };
@@ -50,7 +50,7 @@ struct BatchPlan {
   std::span<const BlockId> NewBlocks(const SequencePlan& s) const {
     return std::span(blocks).subspan(s.first_new_block, s.num_new_blocks);
   }
-  // No sequence computes more than the one token that it emitted last.
+  // No sequence computes more than its last emitted token.
   bool OnlyDecodes() const {
     return std::ranges::all_of(sequences,
                                [](const SequencePlan& s) { return s.target_tokens <= 1; });
@@ -74,16 +74,16 @@ enum class StepFault : uint8_t {
   kBadLogits,       // no token could be drawn from the model's logits
 };
 
-// What a step gave, in the plan's order.
+// The results of a step, in the plan's order.
 struct SequenceResult {
   int32_t slot = 0;
   int32_t proposed = 0;  // drafts that were verified; at most num_drafts
-  int32_t accepted = 0;  // of those, how many held
+  int32_t accepted = 0;  // of those, the number accepted
   // accepted + 1 tokens when the plan said `samples` and the sequence had not ended, else none.
   int32_t first_token = 0;  // index into StepResult::tokens
   int32_t num_tokens = 0;
   bool end_id = false;  // the last of these tokens is an end id: not part of the output
-  // What each model has computed of the sequence after this step.
+  // The lengths that each model has computed of the sequence after this step.
   ComputedLengths computed{0, 0};
   StepFault fault = StepFault::kNone;
 };

@@ -18,7 +18,7 @@ bool HitsStopSequence(const Sequence& sequence) {
                      [&](const std::vector<int32_t>& stop) { return EndsWith(output, stop); });
 }
 
-// Why the sequence ends behind its newest token, if it does.
+// Why the sequence ends after its newest token, if it does.
 FinishReason ReasonToEnd(const Sequence& sequence) {
   if (HitsStopSequence(sequence)) return FinishReason::kStop;
   const bool full = static_cast<int32_t>(sequence.tokens.size()) >= sequence.max_length;
@@ -64,7 +64,7 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
   if (result.fault != StepFault::kNone && sequence.finish == FinishReason::kNone) {
     Fail(sequence, result.fault);
   }
-  // What was computed behind the end belongs to nobody.
+  // Discards the tokens computed after the end.
   const auto known = static_cast<int32_t>(sequence.tokens.size());
   sequence.computed = {std::min(result.computed[0], known), std::min(result.computed[1], known)};
   if (sequence.output_tokens() == shown && !tokens.empty()) {

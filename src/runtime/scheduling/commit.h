@@ -1,5 +1,5 @@
-// Commit: what the results of a landed step do to a sequence. Pure functions of the sequence and
-// the result; engine thread only.
+// Commit: applies a step's results to a sequence. Pure functions of the sequence and the result;
+// engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,7 @@ namespace tandem {
 int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
                      std::span<const SampledToken> tokens, Nanos now);
 
-// Puts blocks that became full into the prefix tree, each with what both models have computed of
-// it.
+// Puts blocks that became full into the prefix tree, each with the computed lengths of both models.
 void PublishBlocks(Sequence& sequence, KvCache& kv);
 
 }  // namespace tandem

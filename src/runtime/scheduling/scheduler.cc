@@ -23,7 +23,7 @@ StepPlan::StepPlan(int32_t max_batch_size, int32_t max_num_tokens, int32_t block
   const auto slots = static_cast<size_t>(max_batch_size);
   batch.sequences.reserve(slots);
   batch.copies.reserve(slots);
-  // Its own rows, an edge at either end, and a length that is not known yet.
+  // The sequence's own rows, a partial block at either end, and a length that is not known yet.
   batch.blocks.reserve(static_cast<size_t>(max_num_tokens / block_tokens) + 3 * slots);
   sequences.reserve(slots);
   vacated_slots.reserve(slots);
@@ -79,9 +79,9 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
 
 // ---- Slots ----
 
-// Where every slot is taken and a request waits that holds at least two fewer than another one,
-// that other gives one back, its last started, and goes to the end of the queue. So a request with
-// many choices cannot keep the others waiting until one of its answers is complete.
+// If every slot is taken and a waiting request holds at least two slots fewer than another request,
+// the other one gives one back: its last started choice goes to the end of the queue. So a request
+// with many choices cannot keep the others waiting until one of its answers is complete.
 void Scheduler::ShareSlots(StepPlan& plan) {
   if (limits_.policy != SchedulerPolicy::kMaxUtilization) return;
   if (!free_slots_.empty() || waiting_.empty() || requests_with_many_slots_ == 0) return;
@@ -117,20 +117,20 @@ void Scheduler::PlanDecodes(StepPlan& plan) {
   }
 }
 
-// Those that decode in this step, each with the block its next token needs: drafts come after all
-// of them.
+// The sequences that decode in this step, each with the block its next token needs; drafts are
+// planned after all of them.
 void Scheduler::GatherDecoding(StepPlan& plan) {
   decoding_.clear();
   for (size_t i = 0; i < active_.size();) {
     Sequence& sequence = *active_[i];
-    // One at its longest length has ended in the step in flight.
+    // A sequence at its longest length ends with the step in flight.
     const bool runs = sequence.phase == Phase::kActive && sequence.Decoding() &&
                       sequence.KnownLow() < sequence.max_length &&
                       static_cast<int32_t>(decoding_.size()) < budget_.rows;
     if (runs && ReserveByPausing(sequence, sequence.KnownHigh(), plan)) {
       decoding_.push_back(&sequence);
     }
-    // A pause takes sequences out behind this one, or this one itself.
+    // A pause removes sequences after this one, or this one itself.
     if (i < active_.size() && active_[i] == &sequence) ++i;
   }
 }
@@ -145,7 +145,8 @@ void Scheduler::ChooseDrafts() {
   const auto decodes = static_cast<int32_t>(decoding_.size());
   const int32_t rows_left = budget_.rows - decodes;
   const int32_t backlog = std::min(PrefillBacklog(), rows_left);
-  // Drafts leave half of the free rows to waiting prompts, and a row to sample from to every slot.
+  // Drafts leave half of the free rows to waiting prompts, and one row to sample from to every
+  // slot.
   const int32_t max_drafts = std::min(backlog > 0 ? rows_left / 2 : rows_left,
                                       limits_.max_logits_rows - limits_.max_batch_size);
   if (limits_.draft_mode == DraftMode::kFixed) {
@@ -174,7 +175,7 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
   candidate.acceptance =
       sequence.acceptance.Estimate(all_acceptance_.Estimate(limits_.acceptance_prior));
   candidate.max_drafts = MaxDrafts(sequence);
-  // A round in flight will leave the draft this far back.
+  // Most tokens that the draft may lag after a round in flight.
   candidate.draft_lag =
       sequence.DraftsInFlight() ? ops::rules::kRoundLag : std::max(sequence.DraftLagHigh(), 1);
   candidate.expected_tokens = output_length_.Expect(sequence.max_length - sequence.KnownLow());
@@ -186,7 +187,7 @@ int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
   if (!sequence.request().use_draft) return 0;
   if (sequence.constraint != nullptr && !limits_.drafts_constrained) return 0;
   int32_t most = limits_.max_draft_len;
-  // The last token of a sequence needs no draft behind it.
+  // The last token of a sequence needs no draft after it.
   most = std::min(most, sequence.max_length - sequence.KnownLow() - 1);
   if (limits_.draft_model) {
     most = std::min(most, limits_.draft_max_positions - sequence.KnownHigh() + 1);
@@ -209,15 +210,14 @@ void Scheduler::PlanDecode(Sequence& sequence, int32_t num_drafts, StepPlan& pla
       plan);
 }
 
-// The draft model's range. Where it is too far behind for this step's rows it catches up without
-// drafting.
+// The draft model's range. If it lags too far for this step's rows, it catches up without drafting.
 int32_t Scheduler::PlanDraftTokens(const Sequence& sequence, int32_t& num_drafts) {
   if (num_drafts == 0 || !limits_.draft_model) return 0;
   const int32_t lag = sequence.DraftLagHigh();
   int32_t tokens = lag;
   if (lag > budget_.draft_rows) {
     num_drafts = 0;
-    // With drafts in flight the lag is not exact, as a catch-up has to be.
+    // With drafts in flight the lag is not exact, but a catch-up needs an exact one.
     const bool exact = sequence.KnownLow() == sequence.KnownHigh();
     tokens = exact ? budget_.draft_rows : 0;
   }
@@ -240,7 +240,7 @@ int32_t Scheduler::PrefillBacklog() const {
 }
 
 void Scheduler::PlanPrefills(StepPlan& plan) {
-  // By index: a pause shortens the list behind the sequence at hand.
+  // By index: a pause shortens the list after the current sequence.
   for (size_t i = 0; i < active_.size() && budget_.rows > 0; ++i) {
     Sequence& sequence = *active_[i];
     const bool planned = sequence.WorkOf(plan.batch.step).planned;
@@ -254,7 +254,7 @@ void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
   const int32_t remaining = sequence.Remaining();
   const int32_t start = sequence.KnownLow() - remaining;
   int32_t chunk = std::min(remaining, budget_.rows);
-  // A re-prefill after a pause may be longer than any prompt was allowed to be.
+  // A re-prefill after a pause may be longer than the longest prompt allowed.
   const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
   if (whole && chunk < remaining) return;
   if (!Reserve(sequence, start + chunk)) {
@@ -270,7 +270,8 @@ void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
 void Scheduler::StartWaiting(StepPlan& plan) {
   const bool is_static = limits_.policy == SchedulerPolicy::kStaticBatch;
   if (is_static && !active_.empty()) return;
-  // Blocks are scarce in a step that had to pause: what it freed is meant for those that run.
+  // In a step that had to pause, blocks are scarce: those it freed are meant for the running
+  // sequences.
   if (!plan.vacated_slots.empty() && !active_.empty()) return;
   for (size_t i = 0; i < waiting_.size();) {
     if (free_slots_.empty() || (budget_.rows == 0 && !is_static)) return;
@@ -279,14 +280,14 @@ void Scheduler::StartWaiting(StepPlan& plan) {
       ++i;
       continue;
     }
-    // Nobody overtakes the first that does not fit: it would wait for ever.
+    // Nobody overtakes the first one that does not fit: otherwise it could wait for ever.
     if (!TryStart(sequence, plan)) return;
     i -= SiblingsGiveWay(*sequence.open, i);
   }
 }
 
-// Sends the choices of a request that have never started to the end of the queue. Returns how many
-// of them stood before `place`.
+// Moves the choices of a request that have never started to the end of the queue. Returns how many
+// of them were before `place`.
 size_t Scheduler::SiblingsGiveWay(const OpenRequest& request, size_t place) {
   if (request.request.num_choices == 1) return 0;
   const auto gives_way = [&](const Sequence* sequence) {
@@ -328,8 +329,8 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
       optimistic ? std::min(known + 1, sequence.max_length) : sequence.max_length;
   PrefixMatch match;
   if (limits_.prefix_reuse) match = kv_.Match(sequence.tokens, sequence.request().cache_key);
-  // A copy runs with the step that computes the tokens after it; without rows for those it is not
-  // made. Nor where its source holds a block that the sequence cannot do without.
+  // A copy runs in the step that computes the tokens after it; it is not made without rows for
+  // those, nor if its source is a block that the sequence needs.
   if (budget_.rows == 0 || !Fits(match, known, length)) DropPartial(match);
   if (!Fits(match, known, length)) {
     kv_.Release(match.blocks);
@@ -346,8 +347,8 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   return true;
 }
 
-// Whether there are blocks for `length` tokens and, where a prompt may not be chunked, rows for
-// what the match leaves of `known`.
+// Whether there are blocks for `length` tokens and, if a prompt may not be chunked, rows for the
+// part of `known` after the match.
 bool Scheduler::Fits(const PrefixMatch& match, int32_t known, int32_t length) const {
   const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
   const int32_t remaining = known - match.computed[0];
@@ -410,22 +411,22 @@ bool Scheduler::ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& p
   return true;
 }
 
-// Pauses the last in order that is not in this plan, which may be `needy` itself. False when
-// `needy` gets nothing by it now: it has paused itself, blocks come back only when a step lands, or
-// there is nobody to pause.
+// Pauses the last sequence in order that is not in this plan, which may be `needy` itself. False if
+// `needy` gains nothing from it now: it has paused itself, blocks come back only when a step ends,
+// or there is nobody to pause.
 bool Scheduler::PauseLast(const Sequence& needy, StepPlan& plan) {
   for (Sequence* const sequence : std::views::reverse(active_)) {
-    if (sequence->phase != Phase::kActive) return false;  // its blocks are on their way
+    if (sequence->phase != Phase::kActive) return false;  // its blocks will be released
     if (sequence->WorkOf(plan.batch.step).planned) continue;
-    // One that is alone lacks a block only while a step in flight, or what the tree holds of its
-    // own prefix, keeps it.
+    // A sequence that is alone lacks a block only while a step in flight, or the tree's copy of its
+    // own prefix, holds it.
     if (active_.size() == 1 && sequence->InFlightAny()) return false;
     return Pause(*sequence, plan) && sequence != &needy;
   }
   return false;
 }
 
-// True when its slot and blocks are free at once: no step in flight names the sequence.
+// True if its slot and blocks are free at once: no step in flight names the sequence.
 bool Scheduler::Pause(Sequence& sequence, StepPlan& plan) {
   ++preemptions_;
   sequence.phase = Phase::kPausing;

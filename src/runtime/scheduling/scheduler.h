@@ -1,17 +1,16 @@
-// Scheduler: decides what the next step does. A function of the sequences, the KV cache, the limits
-// and the cost table: no device call, no clock, no randomness. The only place that reserves blocks
-// (for both models at once) or preempts. Engine thread only; allocates nothing once its lists have
-// grown.
+// Scheduler: decides the next step. A function of the sequences, the KV cache, the limits and the
+// cost table: no device call, no clock, no randomness. The only code that reserves blocks (for both
+// models at once) or preempts. Engine thread only; allocates nothing once its lists have grown.
 //
 // Order: higher priority first, then first come, first served, by requests: once a choice of a
-// request has started, its others wait their turn after the requests that wait already. Within a
-// step decoding sequences come before prompt chunks, and those before new sequences, all under one
-// budget of rows.
+// request has started, its other choices wait behind the requests that are already waiting. Within
+// a step decoding sequences come before prompt chunks, and those before new sequences, all under
+// one budget of rows.
 //
-// Something always moves: while a sequence is open, some step within the next three plans, starts
+// Progress is guaranteed: while a sequence is open, some step within the next three plans, starts
 // or pauses one. In particular a sequence that is alone pauses itself when the cached copies of its
-// own prefix hold the blocks that it needs (it then starts again from those copies), and a prompt
-// that fits the pool is never kept out by a match that it could do without.
+// own prefix hold the blocks that it needs (it then starts again from those copies), and a match
+// never keeps out a prompt that fits the pool without it.
 #pragma once
 
 #include <cstdint>
@@ -42,14 +41,14 @@ struct SchedulerLimits {
   DraftMode draft_mode = DraftMode::kOff;
   int32_t fixed_draft_len = 0;
   int32_t max_draft_len = 0;
-  bool draft_model = false;         // without one drafts are only looked up
+  bool draft_model = false;         // false: drafts come from look-ups only
   int32_t draft_max_positions = 0;  // the draft model's longest context
   double acceptance_prior = 0.7;    // before anything was drafted
   bool drafts_constrained = true;   // the executor drafts for sequences with a TokenConstraint
-  int32_t max_launched = 1;         // steps that may be launched before the first of them lands
+  int32_t max_launched = 1;         // steps that may be launched before the first one ends
 };
 
-// A step's plan and what the engine has to do around it. Reused from step to step.
+// A step's plan, and the engine's work before and after it. Reused from step to step.
 struct StepPlan {
   BatchPlan batch;
   std::vector<Sequence*> sequences;    // of batch.sequences, in its order
@@ -57,7 +56,7 @@ struct StepPlan {
   std::vector<Sequence*> started;      // and before these fill theirs
 
   StepPlan() = default;
-  // Room for what a step of so many sequences and rows usually names.
+  // Reserves room for the lists of a step with this many sequences and rows.
   StepPlan(int32_t max_batch_size, int32_t max_num_tokens, int32_t block_tokens);
   void Clear(uint64_t step);
 };
@@ -68,16 +67,16 @@ class Scheduler {
 
   // Puts a new sequence at the end of the queue.
   void Enqueue(Sequence& sequence);
-  // Takes a waiting sequence out of it.
+  // Removes a waiting sequence from the queue.
   void Dequeue(Sequence& sequence);
   void Plan(uint64_t step, StepPlan& plan);
-  // Gives back the slot and the blocks of a sequence that no step in flight names; returns the
-  // slot.
+  // Releases the slot and the blocks of a sequence that no step in flight names; returns the slot.
   int32_t Release(Sequence& sequence);
-  // The last step that named a pausing sequence has landed: releases it and queues it again.
+  // Called when the last step that named a pausing sequence has ended: releases it and queues it
+  // again.
   int32_t FinishPause(Sequence& sequence);
 
-  // How a round went: what new sequences may expect of their drafts.
+  // Reports a round: the estimate that new sequences start from.
   void ObserveDrafts(int32_t proposed, int32_t accepted) {
     all_acceptance_.Observe(proposed, accepted);
   }
@@ -88,7 +87,7 @@ class Scheduler {
   int64_t preemptions() const { return preemptions_; }
 
  private:
-  // What is left of the step being planned.
+  // The rest of the budget of the step being planned.
   struct Budget {
     int32_t rows = 0;
     int32_t draft_rows = 0;
@@ -133,8 +132,8 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
   Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
   OutputLength output_length_;
-  int64_t steps_idle_ = 0;                // that decoded, since any sequence drafted
-  int32_t requests_with_many_slots_ = 0;  // two or more
+  int64_t steps_idle_ = 0;                // decoding steps since any sequence drafted
+  int32_t requests_with_many_slots_ = 0;  // with two or more slots
   uint64_t turns_ = 0;
   uint64_t starts_ = 0;
   int64_t preemptions_ = 0;

@@ -1,8 +1,8 @@
 // Something always moves: random schedules over pools without a spare block, requests sent twice,
-// cancellations, every policy, with none to three steps in flight. Within three turns of the loop
-// something is planned, started, paused, landed or ended, everything ends, and no block is
-// referenced then. The device is simulated: it computes what the plan says, and its draws follow
-// from the prompt, the seed and the position, so that a request sent twice repeats its text.
+// cancellations, every policy, with zero to three steps in flight. Within three turns of the loop
+// something is planned, started, paused, committed or ended; everything ends, and then no block is
+// referenced. The device is simulated: it computes the plan, and its draws follow from the prompt,
+// the seed and the position, so that a request sent twice repeats its text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,13 +42,13 @@ class Simulation {
     longest_ = std::max(longest_, 2);
     longest_prompt_ =
         limits.chunked_prefill ? longest_ - 1 : std::min(longest_ - 1, limits.max_num_tokens);
-    // Exactly one longest sequence, or one block or two more.
+    // Exactly one longest sequence, or one or two blocks more.
     const int32_t spare = std::max(Below(-3, 2), 0);
     const KvCacheOptions kv{(longest_ + block_tokens - 1) / block_tokens + spare, block_tokens,
                             limits.prefix_reuse};
     kv_ = std::make_unique<KvCache>(kv);
     scheduler_ = std::make_unique<Scheduler>(limits, *kv_, costs_);
-    // Every request is sent twice, now and then with another length or seed.
+    // Every request is sent twice, sometimes with another length or seed.
     for (int32_t i = Below(1, 5); i > 0; --i) {
       Ask ask{Below(0, 1), Below(1, longest_prompt_), Below(0, 2), Below(1, longest_),
               Below(0, 5) == 0 ? Below(2, 4) : 1};
@@ -61,7 +61,7 @@ class Simulation {
     one_client_ = Below(0, 1) == 0;
   }
 
-  // An empty string, or what went wrong.
+  // Empty, or a description of the failure.
   std::string Run() {
     int still = 0;
     for (int turn = 0; !asks_.empty() || !sequences_.empty(); ++turn) {
@@ -95,7 +95,7 @@ class Simulation {
     return std::uniform_int_distribution<int32_t>(low, high)(random_);
   }
 
-  // What the target draws after `position` tokens: few different ones, so that texts diverge late.
+  // The target's draw after `position` tokens: few different tokens, so that texts diverge late.
   static int32_t Draw(const Sequence& sequence) {
     const auto seed = static_cast<int32_t>(sequence.open->seed) + sequence.choice;
     const auto position = static_cast<int32_t>(sequence.tokens.size());
@@ -103,7 +103,7 @@ class Simulation {
   }
 
   void Submit() {
-    // One client sends its next request when it has its answer; several do not wait.
+    // A single client sends its next request after its answer; several clients do not wait.
     const bool sends = sequences_.empty() || (!one_client_ && Below(0, 3) == 0);
     if (asks_.empty() || !sends) return;
     const Ask ask = asks_.back();

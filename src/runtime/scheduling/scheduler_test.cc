@@ -11,8 +11,8 @@ namespace {
 
 constexpr int32_t kBlock = 8;
 
-// Sequences and a scheduler, with a device that computes what the plan says and draws token 7;
-// drafts all hold or all fail.
+// Sequences and a scheduler, with a device that computes the plan and draws token 7; drafts are all
+// accepted or all rejected.
 class SchedulerTest : public testing::Test {
  protected:
   void Make(int32_t num_blocks) {
@@ -389,7 +389,7 @@ TEST_F(DraftSchedulerTest, DraftsLeaveRoomForPromptsAndTheBudget) {
   EXPECT_GE(PlanOf(waiting)->target_tokens, 14);
 }
 
-// Steps that cost a second whatever their rows, and a draft that costs a tenth of one a row.
+// Steps that take a second whatever their rows, and a draft that takes a tenth of one per row.
 class AdaptiveDraftSchedulerTest : public DraftSchedulerTest {
  protected:
   void SetUp() override {

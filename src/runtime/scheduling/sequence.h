@@ -1,5 +1,5 @@
-// Sequence: the mutable progress of one choice of one request. Engine thread only. What has landed
-// is exact; what a step in flight will add is known as an interval.
+// Sequence: the mutable progress of one choice of one request. Engine thread only. Results of
+// finished steps are exact; the effect of a step in flight is known as an interval.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct OpenRequest {
 enum class Phase : uint8_t {
   kWaiting,   // holds no slot and no block
   kActive,    // holds both; planned when there is room
-  kPausing,   // preempted, a step in flight still names it
+  kPausing,   // preempted while a step in flight still names it
   kFinished,  // its last event is out or about to be; a step in flight may still name it
 };
 
@@ -44,15 +44,16 @@ struct Sequence {
 
   // Set by the scheduler; released by the engine when the sequence ends.
   Phase phase = Phase::kWaiting;
-  uint64_t turn = 0;  // its order among waiting sequences of one priority
+  uint64_t turn = 0;  // its place in the queue within its priority
   int32_t slot = -1;
   std::vector<BlockId> blocks;
-  int32_t blocks_told = 0;   // of those, how many a plan has named to the executor
-  BlockId copy_source = -1;  // referenced until the step that copies from it has landed
+  int32_t blocks_told = 0;   // of those, the number that plans have named to the executor
+  BlockId copy_source = -1;  // referenced until the step that copies from it has ended
   uint64_t started = 0;      // order of taking a slot
   bool ever_started = false;
 
-  // What launched steps will add. Set by the scheduler, cleared when the step lands.
+  // The effect of launched steps. Set by the scheduler, cleared when the step's results are
+  // committed.
   struct InFlight {
     bool planned = false;
     bool samples = false;
@@ -60,10 +61,10 @@ struct Sequence {
     int32_t num_drafts = 0;
     int32_t draft_tokens = 0;
   };
-  std::vector<InFlight> in_flight;  // a ring: a place for each step that may be launched at once
+  std::vector<InFlight> in_flight;  // a ring: one entry for each step that may be launched at once
   InFlight& WorkOf(uint64_t step) { return in_flight[step % in_flight.size()]; }
 
-  // Set by Commit when a step lands.
+  // Set by Commit with a step's results.
   std::vector<int32_t> tokens;  // prompt, then output
   ComputedLengths computed{0, 0};
   ComputedLengths published{0, 0};  // computed lengths at the last Publish, in whole blocks
@@ -82,7 +83,7 @@ struct Sequence {
     return std::ranges::any_of(in_flight, [](const InFlight& step) { return step.num_drafts > 0; });
   }
 
-  // Known tokens once everything in flight has landed: at least, at most.
+  // Known tokens once all steps in flight have ended: at least, at most.
   int32_t KnownLow() const {
     auto known = static_cast<int32_t>(tokens.size());
     for (const InFlight& step : in_flight) known += step.samples ? 1 : 0;
@@ -94,8 +95,8 @@ struct Sequence {
     return std::min(known, max_length);
   }
 
-  // Known tokens the target has yet to compute then. Exact: a step that samples leaves one,
-  // whatever held.
+  // Known tokens the target has yet to compute by then. Exact: a step that samples leaves one,
+  // whatever the number of accepted drafts.
   int32_t Remaining() const {
     int32_t remaining = static_cast<int32_t>(tokens.size()) - computed[0];
     for (const InFlight& step : in_flight) {
@@ -104,12 +105,11 @@ struct Sequence {
     }
     return remaining;
   }
-  // A step is a decode step when one token is left to compute: a prompt's last token is nothing
-  // else.
+  // A step is a decode step when one token is left to compute; this includes a prompt's last token.
   bool Decoding() const { return Remaining() == 1; }
 
-  // How many known tokens the draft will have to compute then, at most. A draft's length never
-  // shrinks, and a catch-up without drafts is exact.
+  // Most known tokens that the draft will have to compute by then. A draft's length never shrinks,
+  // and a catch-up without drafts is exact.
   int32_t DraftLagHigh() const {
     int32_t computed_draft = computed[1];
     for (const InFlight& step : in_flight) {

@@ -18,35 +18,36 @@ using ops::rules::kRoundLag;  // the first draft step of a round carries these t
 // start knows neither contexts nor batches.
 constexpr double kObservationStep = 1.0 / 64;
 constexpr double kFirstPasses = 8.0;
-// Of the way to the target's factor, a pass, for a draft that is not used and so not observed.
+// Share of the way to the target's factor, per pass, for a draft that is unused and therefore not
+// observed.
 constexpr double kUnobservedStep = 1.0 / 512;
-// The same of a pass that verifies, once it is known: drafting is worth a few percent or nothing
-// where every row costs, so its price is held steadier.
+// The same for a pass that verifies, once its cost is known: where every row costs, drafting gains
+// a few percent or nothing, so its price is kept steadier.
 constexpr double kVerifyStep = 1.0 / 512;
-// What was learnt of such passes fades with those that verify nothing.
+// Knowledge of such passes fades with passes that verify nothing.
 constexpr double kForgottenStep = 1.0 / 4096;
-// The most that hope grows to; how much of it goes with a step that drafts, and comes back with one
-// that does not. A try that fails costs a dozen steps in thousands.
+// The upper limit of hope; the share of it that a step with drafts removes, and that a step without
+// them restores. A failed try costs a dozen steps in thousands.
 constexpr double kMostHope = 0.5;
 constexpr double kHopeLost = 1.0 / 8;
 constexpr double kHopeRegained = 1.0 / 16384;
 // Rounds that lose raise the price of drafting by this share each, up to the most.
 constexpr double kDoubt = 1.0 / 32;
 constexpr double kMostDoubt = 1.5;
-// Rounds that are looked at together, by the sequences in them, and how many there must be: what a
-// few emit says little.
+// Rounds that are judged together, by the number of sequences in them, and the minimum number of
+// rounds: the output of a few says little.
 constexpr double kRoundsSeen = 32.0;
 constexpr double kFewestRounds = 12.0;
 constexpr double kFewestSequences = 256.0;
-// More passes than these are not remembered, or what was learnt would be trusted for days.
+// The memory is limited to this many passes, or old knowledge would be trusted for days.
 constexpr double kMostPasses = 512.0;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
 constexpr double kMargin = 1.04;
-// What the drafts of a sequence that must catch up first are taken to be worth. To stop costs
-// nothing, to start again does: without the difference a sequence near break-even would do both in
-// turn, and pay each time.
+// The value of the drafts of a sequence that must catch up first. Stopping costs nothing, but
+// starting again does: without the difference a sequence near break-even would alternate between
+// both and pay each time.
 constexpr double kEntryShare = 0.93;
-// A catch-up is paid off over no more tokens than this, however long the answer may be.
+// A catch-up must pay off within this many tokens, however long the answer may be.
 constexpr double kPayOffTokens = 64.0;
 // An ended sequence moves the mean length by this share.
 constexpr double kLengthStep = 1.0 / 16;
@@ -56,7 +57,7 @@ constexpr int32_t kMaxProbeInterval = 512;
 constexpr double kProbeShare = 0.005;
 constexpr double kHopefulAcceptance = 0.9;
 
-// How far the next pass moves what was learnt from `passes`, which it joins.
+// How far the next pass moves a factor learnt from `passes` passes, which it joins.
 double StepAfter(double& passes, double least) {
   const double step = std::max(least, 1.0 / (kFirstPasses + passes));
   passes = std::min(passes + 1.0, kMostPasses);
@@ -65,9 +66,9 @@ double StepAfter(double& passes, double least) {
 
 bool MustCatchUp(const DraftCandidate& candidate) { return candidate.draft_lag > kRoundLag; }
 
-// What the draft model has to compute before the candidate's first draft, beyond the one or two
-// tokens that every round leaves, in a pass that has `rows` rows already; by the token that the
-// sequence gains from it.
+// Cost of the draft model's work before the candidate's first draft, beyond the one or two tokens
+// that every round leaves, in a pass that already has `rows` rows; per token that the sequence
+// gains from it.
 double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const CostTable& costs) {
   if (!MustCatchUp(candidate)) return 0.0;
   const double price = costs.Seconds(ModelIndex::kDraft, rows + candidate.draft_lag) -
@@ -76,8 +77,8 @@ double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const Cost
 }
 
 // The target's seconds for the step's tokens and `drafts` more rows, without those of its prompts.
-// Never less than beside no prompts: between two points that were measured wrong rows may look free
-// after them, and no pass with prompts tells otherwise.
+// Never less than without prompts: between two points that were measured wrong, rows after the
+// prompts may look free, and no pass with prompts corrects that.
 double StepSeconds(int32_t plain_rows, int32_t base_rows, int32_t drafts, const CostTable& costs) {
   const auto target = [&](int32_t rows) { return costs.Seconds(ModelIndex::kTarget, rows); };
   const double prompts = target(base_rows) - target(plain_rows);
@@ -129,7 +130,8 @@ void CostTable::ObservePriced(ModelIndex model, double priced, double seconds) {
   curve.factor *= seconds > priced ? 1.0 + step : 1.0 - step;
   curve.factor = std::clamp(curve.factor, 0.25, 16.0);
   if (model != ModelIndex::kTarget) return;
-  // What slows the target slows the draft; a price that was once too high must not keep it idle.
+  // Load that slows the target slows the draft; a price that was once too high must not keep it
+  // idle.
   double& draft_factor = curves_[static_cast<size_t>(ModelIndex::kDraft)].factor;
   draft_factor += kUnobservedStep * (curve.factor - draft_factor);
   for (Verified& verified : verified_) verified.passes -= kForgottenStep * verified.passes;
@@ -225,8 +227,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   std::fill(rows_at_.begin(), rows_at_.end(), 0);
   double tokens = plain_tokens;
   double draft_seconds = 0.0;
-  // Compared as tokens a second; without a measured target every draft looks free, so none is
-  // taken.
+  // Compared as tokens per second; without a measured target every draft looks free, so none is
+  // used.
   double best_goodput = plain_seconds > 0.0 ? plain_tokens / plain_seconds * kMargin : 0.0;
   size_t best_count = 0;
   for (size_t count = 1; count <= affordable && plain_seconds > 0.0; ++count) {
@@ -238,7 +240,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     if (first) candidate.catch_up_per_token = CatchUpPerToken(candidate, rows, costs);
     draft_seconds +=
         costs.Seconds(ModelIndex::kDraft, rows + added) - costs.Seconds(ModelIndex::kDraft, rows);
-    // With its first draft the round's own token is owed for as well.
+    // The first draft also carries the round's own token.
     draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
     rows += added;
     tokens += draft.worth;
@@ -271,9 +273,9 @@ void DraftLengthChooser::LearnHope(size_t bucket, bool drafts, double round_gain
   }
 }
 
-// One draft for the sequence that has waited longest, where good drafts of all would pay, its own
-// are not known to be good, and the try is cheap beside the time since any sequence last
-// drafted: all tries together take at most kProbeShare of the time.
+// One draft for the sequence that has waited longest, if good drafts of all sequences would pay,
+// its own are not known to be good, and the try is cheap compared to the time since any sequence
+// last drafted: all tries together take at most kProbeShare of the time.
 void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
                                      const DraftLimits& limits, const CostTable& costs) const {
   DraftCandidate* probed = nullptr;

@@ -1,6 +1,6 @@
-// What speculation is worth: the price of a step (CostTable), how likely drafts hold (Acceptance),
-// and the draft lengths that give the most tokens a second (DraftLengthChooser). Plain values, used
-// by the engine thread alone; nothing allocates after construction.
+// The value of speculation: the price of a step (CostTable), the acceptance rate of drafts
+// (Acceptance), and the draft lengths that give the most tokens per second (DraftLengthChooser).
+// Plain values, used only by the engine thread; nothing allocates after construction.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ enum class DraftMode : uint8_t {
   kOff,
 };
 
-// Rows by powers of two: 1, 2, 3 to 4, 5 to 8 and so on. Larger ones than the last share it.
+// Rows by powers of two: 1, 2, 3 to 4, 5 to 8 and so on. Larger numbers share the last bucket.
 constexpr size_t kNumRowBuckets = 14;
 size_t RowBucket(int32_t rows);
 
@@ -37,41 +37,41 @@ class CostTable {
   };
 
   CostTable() = default;
-  // Points by rising rows. What took longer than a larger step was disturbed: it gets the larger
-  // one's seconds.
+  // Points by rising rows. A point that took longer than a larger one was disturbed: it gets the
+  // larger one's seconds.
   void Set(ModelIndex model, std::span<const Point> points);
   bool empty(ModelIndex model) const { return curve(model).points.empty(); }
 
-  // Zero for no rows or a model that was never measured.
+  // Zero for no rows or for a model that was never measured.
   double Seconds(ModelIndex model, int32_t rows) const;
-  // What a target pass of `rows` rows that verifies drafts takes, relative to Seconds.
+  // Duration of a target pass of `rows` rows that verifies drafts, relative to Seconds.
   double VerifyFactor(int32_t rows) const { return verified_[RowBucket(rows)].factor; }
-  // Passes without drafts, the draft model's own among them; target passes that verify drafts.
+  // Passes without drafts, including the draft model's own; target passes that verify drafts.
   void Observe(ModelIndex model, int32_t rows, double seconds);
   void ObserveVerify(int32_t rows, double seconds);
-  // A round of `sequences` that decode, some of which drafted: what they emitted together and how
-  // long all its passes took.
+  // A round of `sequences` decoding sequences, some of which drafted: the tokens they emitted
+  // together and the duration of all its passes.
   void ObserveRound(int32_t sequences, int32_t tokens, double seconds);
-  // Tokens a second of such rounds, relative to plain decoding; 1 until there were enough of them.
+  // Tokens per second of such rounds, relative to plain decoding; 1 until there were enough rounds.
   double RoundGain(int32_t sequences) const;
-  // Passes that took `seconds` together and were priced at `priced`.
+  // Passes that took `seconds` together and whose predicted cost was `priced`.
   void ObservePriced(ModelIndex model, double priced, double seconds);
 
  private:
   struct Curve {
     std::vector<Point> points;
     double factor = 1.0;
-    double passes = 0.0;  // that the factor was learnt from
+    double passes = 0.0;  // number of passes it was learnt from
   };
   struct Verified {
     double factor = 1.0;
-    double passes = 0.0;  // that it was learnt from; fades
+    double passes = 0.0;  // number of passes it was learnt from; fades
   };
   // Of the last few dozen rounds with drafts.
   struct Rounds {
     double count = 0.0;
     double gained = 0.0;   // seconds that plain decoding would have taken for their tokens
-    double seconds = 0.0;  // that they took
+    double seconds = 0.0;  // duration of these rounds
   };
   const Curve& curve(ModelIndex model) const { return curves_[static_cast<size_t>(model)]; }
   static double Measured(const Curve& curve, int32_t rows);
@@ -81,18 +81,18 @@ class CostTable {
   std::array<Rounds, kNumRowBuckets> rounds_;      // by RowBucket of the sequences
 };
 
-// The chance that a draft holds, given that those before it did: an exponential average over rounds
-// that starts from a prior worth some drafts, which fades with the rounds. The prior weighs as much
-// as a dozen rounds: of many sequences some always look better than they are, and drafts are given
-// to those that look best.
+// The probability that a draft is accepted, given that those before it were: an exponential average
+// over rounds that starts from a prior worth some drafts, which fades with the rounds. The prior
+// weighs as much as a dozen rounds: among many sequences some always look better than they are, and
+// drafts are given to those that look best.
 class Acceptance {
  public:
-  // A round counts `decay` times as much as the one after it; the prior as many drafts as given.
+  // A round counts `decay` times as much as the next one; the prior as many drafts as given.
   explicit Acceptance(double decay = 0.95, double prior_drafts = 32.0)
       : decay_(decay), prior_drafts_(prior_drafts) {}
 
-  // Of `proposed` drafts `accepted` held; the one after them, if any, was refused, the rest not
-  // tested.
+  // Of `proposed` drafts `accepted` were accepted; the one after them, if any, was rejected, the
+  // rest not tested.
   void Observe(int32_t proposed, int32_t accepted);
   double Estimate(double prior) const;
 
@@ -103,9 +103,9 @@ class Acceptance {
   double tested_ = 0.0;
 };
 
-// Rounds since a sequence last drafted, and how long to wait before trying again although its
-// estimate says no: a sequence that turns predictable is noticed. Every try that fails doubles the
-// wait.
+// Rounds since a sequence last drafted, and the number to wait before trying again although its
+// estimate is low, so that a sequence that becomes predictable is noticed. Every failed try doubles
+// the wait.
 struct ProbeState {
   int32_t rounds_idle = 0;
   int32_t interval = 16;
@@ -117,11 +117,11 @@ struct DraftCandidate {
   double acceptance = 0.0;  // estimate in [0, 1]
   int32_t max_drafts = 0;   // bound by tokens left, context, budget, option; 0: cannot draft
   int32_t draft_lag = 1;    // known tokens that the draft model has yet to compute
-  // Tokens it is likely to emit yet: an outlook over which a long catch-up is paid off.
+  // Number of tokens it is likely to emit: the horizon over which a long catch-up must pay off.
   double expected_tokens = 1.0;
   ProbeState probe;
-  int32_t num_drafts = 0;           // the answer
-  double catch_up_per_token = 0.0;  // the chooser's own
+  int32_t num_drafts = 0;           // the result
+  double catch_up_per_token = 0.0;  // used by the chooser only
 };
 
 struct DraftLimits {
@@ -130,26 +130,25 @@ struct DraftLimits {
   // on the target's curve.
   int32_t base_rows = 0;
   int32_t max_drafts = 0;  // of all candidates together
-  int64_t steps_idle = 0;  // since any sequence last drafted: what pays for tries
+  int64_t steps_idle = 0;  // since any sequence last drafted: pays for tries
 };
 
-// How many tokens a sequence emits, from those that have ended.
+// The expected number of tokens of a sequence, learnt from those that have ended.
 class OutputLength {
  public:
   void Observe(int32_t tokens);
-  // Of a sequence that may emit at most so many. However many it has emitted, the ends of others
-  // tell nothing better than their mean.
+  // For a sequence that may emit at most this many. Whatever it has emitted so far, the mean of
+  // ended sequences is the best estimate.
   double Expect(int32_t at_most) const;
 
  private:
   double mean_ = 64.0;
 };
 
-// Chooses num_drafts of each candidate by expected goodput (tokens a second of the step): drafts
-// enter in the order of their chance to be emitted, and the count with the best goodput is taken;
-// none unless it beats plain decoding by a margin. A sequence whose draft model has fallen behind
-// must promise more than one that goes on drafting, so that none goes back and forth near
-// break-even.
+// Chooses num_drafts of each candidate by expected goodput (tokens per second of the step): drafts
+// enter in the order of their probability of being emitted, and the count with the best goodput is
+// taken; none unless it beats plain decoding by a margin. A sequence whose draft model lags must
+// promise more than one that continues to draft, so that none alternates near break-even.
 //
 // Prices that make drafting look too dear would never be found out, since nothing then tries. So
 // there is hope, by the number of decoding sequences: a discount on the price of steps with drafts,
@@ -159,7 +158,7 @@ class OutputLength {
 // between calls.
 class DraftLengthChooser {
  public:
-  // `hope` at start; 1 where prices are known to be right.
+  // `hope` at start; 1 if prices are known to be right.
   static constexpr double kFirstHope = 0.9;
   DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len, double hope = kFirstHope);
   void Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
@@ -167,7 +166,7 @@ class DraftLengthChooser {
 
  private:
   struct Draft {
-    double worth = 0.0;  // tokens: the chance to be emitted, less where it starts with a catch-up
+    double worth = 0.0;  // tokens: the probability of emission, less if it starts with a catch-up
     int32_t candidate = 0;
     int32_t position = 0;  // 1: the first draft of its round
   };

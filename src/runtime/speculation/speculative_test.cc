@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kNoHope = 1.0;  // prices are known to be right
 
-// A memory-bound target: a second a pass and a hundredth a row. A draft a twentieth of it.
+// A memory-bound target: a second per pass and a hundredth per row. A draft takes a twentieth of
+// it.
 CostTable Costs(double target_row = 0.01, double draft = 0.05, double draft_row = 0.0005) {
   CostTable costs;
   const CostTable::Point target_points[] = {{1, 1.0}, {1001, 1.0 + 1000 * target_row}};
@@ -120,7 +121,7 @@ TEST(Acceptance, StartsAtThePriorAndLearns) {
   for (int i = 0; i < 200; ++i) acceptance.Observe(4, 0);
   EXPECT_LT(acceptance.Estimate(0.7), 0.01);
   for (int i = 0; i < 200; ++i) acceptance.Observe(4, i % 2 == 0 ? 4 : 0);
-  EXPECT_NEAR(acceptance.Estimate(0.7), 0.8, 0.03);  // four of five tested held
+  EXPECT_NEAR(acceptance.Estimate(0.7), 0.8, 0.03);  // four of five tested drafts were accepted
 }
 
 TEST(ChooseDraftLengths, GrowsWithAcceptance) {
@@ -145,7 +146,7 @@ TEST(ChooseDraftLengths, IsZeroWhereRowsOrDraftsAreExpensive) {
 }
 
 TEST(ChooseDraftLengths, FallsWithTheBatchWhereRowsBindTheTarget) {
-  // From the first row on in proportion: no free rows to verify in.
+  // Proportional from the first row on: no free rows to verify in.
   CostTable costs;
   const CostTable::Point target[] = {{1, 1.0}, {16, 1.0}, {1016, 63.5}};
   const CostTable::Point draft[] = {{1, 0.1}, {16, 0.1}, {1016, 6.35}};
@@ -209,7 +210,7 @@ TEST(ChooseDraftLengths, PricesACatchUpByWhatIsLeftToGainFromIt) {
   EXPECT_GT(Choose({far_behind}, costs)[0], 0);
 }
 
-// A prompt of 12 tokens costs the draft as much beside others' rows as alone: 16 answers of few
+// A prompt of 12 tokens costs the draft as much with others' rows as alone: 16 answers of few
 // tokens never earn it back, 16 long ones do.
 TEST(ChooseDraftLengths, ShortAnswersDoNotPayForTheDraftsPrompt) {
   const CostTable costs = Costs(0.01, 0.05, 0.01);
@@ -223,8 +224,8 @@ TEST(ChooseDraftLengths, ShortAnswersDoNotPayForTheDraftsPrompt) {
   EXPECT_GT(std::accumulate(long_answers.begin(), long_answers.end(), 0), 0);
 }
 
-// Where every row costs the same, a draft that fails now and then loses. Prompts in the step make
-// it longer but not drafts better: they are computed either way.
+// If every row costs the same, a draft that sometimes fails loses. Prompts in the step make it
+// longer but drafts no better: they are computed either way.
 TEST(ChooseDraftLengths, PromptsInTheStepMakeNoDraftWorthwhile) {
   CostTable costs;
   const CostTable::Point target[] = {{1, 1.0}, {8, 1.0}, {1008, 126.0}};
@@ -237,7 +238,7 @@ TEST(ChooseDraftLengths, PromptsInTheStepMakeNoDraftWorthwhile) {
   }
 }
 
-// A flat piece of the curve that starts where the prompts end: drafts cost there what they cost
+// A flat piece of the curve that starts where the prompts end: drafts cost the same there as
 // elsewhere.
 TEST(ChooseDraftLengths, ADisturbedPriceBesideAPromptMakesNoDraftWorthwhile) {
   CostTable costs;
@@ -275,8 +276,8 @@ TEST(ChooseDraftLengths, DoesNotTryWhatItKnows) {
   EXPECT_EQ(Choose({idle}, Costs(0.01, 0.05, 0.005))[0], 0);
 }
 
-// Steps of sequences whose drafts never hold, with a draft that computes what it has missed in
-// proportion to it.
+// Steps of sequences whose drafts are never accepted, with a draft whose catch-up costs in
+// proportion to the missed tokens.
 TEST(ChooseDraftLengths, TriesTakeASmallShareOfTheTime) {
   const CostTable costs = Costs(0.02, 0.05, 0.0005);
   DraftLengthChooser chooser(64, 8, kNoHope);
@@ -302,7 +303,7 @@ TEST(ChooseDraftLengths, TriesTakeASmallShareOfTheTime) {
 }
 
 TEST(ChooseDraftLengths, GoesOnWithWhatItWouldNotStart) {
-  // Goodput of one draft that holds 7 times in 10: 1.7 tokens in 1.6 seconds, against 1 in 1.
+  // Goodput of one draft that is accepted 7 times in 10: 1.7 tokens in 1.6 seconds, against 1 in 1.
   const CostTable costs = Costs(0.55, 0.05);
   DraftCandidate drafting = Candidate(0.7, 1);
   EXPECT_EQ(Choose({drafting}, costs)[0], 1);
@@ -332,11 +333,11 @@ std::vector<World> Worlds() {
            {{1, 0.08}, {16, 0.09}, {64, 0.12}, {1064, 0.7}}}};
 }
 
-// Closed loop: `batch` sequences, each replaced when it has ended. Keeps the books of a scheduler
+// Closed loop: `batch` sequences, each replaced when it has ended. Does a scheduler's accounting
 // (acceptance of all and of one, lengths, lags) and adds up the true prices; the chooser sees
 // prices that every pass disturbs. Prompts of the target cost both ways of decoding the same, so
-// they are left out; the draft's are not.
-// Half of the sequences have drafts that hold at one rate, half at another.
+// they are left out; the draft's are not. Half of the sequences have drafts that are accepted at
+// one rate, half at another.
 struct Population {
   double low = 0.0, high = 0.0;
 };
@@ -350,11 +351,11 @@ class Simulation {
   struct Outcome {
     double tokens = 0.0;
     double seconds = 0.0;
-    int64_t starts = 0;  // rounds that draft behind one of the same sequence that did not
+    int64_t starts = 0;  // rounds that draft after one of the same sequence that did not
     double Rate() const { return tokens / seconds; }
   };
 
-  // measured: the prices that were found at start; the world's are the true ones.
+  // measured: the prices found at start; the world's are the true ones.
   Simulation(const World& world, int32_t batch, const Population& population)
       : Simulation(world, world, batch, population) {}
   Simulation(const World& world, const World& measured, int32_t batch, const Population& population)
@@ -371,8 +372,8 @@ class Simulation {
     return batch / true_.Seconds(ModelIndex::kTarget, batch);
   }
 
-  // fixed: the length of every draft, as it were an option; -1: chosen.
-  // What it learns first is not counted.
+  // fixed: the length of every draft, as if set by an option; -1: chosen. The first learning phase
+  // is not counted.
   Outcome Run(int32_t steps, int32_t fixed) {
     Outcome learning, outcome;
     for (int32_t step = 0; step < kLearningSteps; ++step) Step(fixed, learning);
@@ -406,7 +407,7 @@ class Simulation {
   DraftCandidate CandidateOf(const Running& sequence) const {
     DraftCandidate candidate;
     candidate.acceptance = sequence.acceptance.Estimate(all_.Estimate(0.7));
-    // A sequence does not know when it will end; its bound is far behind that.
+    // A sequence does not know when it will end; its bound is far beyond that.
     candidate.max_drafts = kMaxDrafts;
     candidate.draft_lag = sequence.lag;
     candidate.expected_tokens = length_.Expect(200);
@@ -521,8 +522,8 @@ TEST(ChooserInAWorld, IsNeverSlowerThanPlainAndNearlyAsFastAsTheBestFixedLength)
   }
 }
 
-// Every price wrong by up to `share`, as on a machine that others use: from the difference of two
-// of them drafts may look half as dear as they are.
+// Every price is wrong by up to `share`, as on a machine with other load: from the difference of
+// two of them drafts may look half as expensive as they are.
 World Disturbed(const World& world, uint32_t seed, double share) {
   std::mt19937 random{seed};
   std::uniform_real_distribution<double> error(1.0 - share, 1.0 + share);
@@ -584,7 +585,7 @@ TEST(ChooserInAWorld, FindsOutWhatTheStartMeasuredWrong) {
   }
 }
 
-// Wherever the acceptance puts the price of drafting, near break-even too.
+// Wherever the acceptance puts the price of drafting, including near break-even.
 TEST(ChooserInAWorld, DoesNotGoBackAndForth) {
   for (const World& world : Worlds()) {
     for (const int32_t batch : kBatches) {

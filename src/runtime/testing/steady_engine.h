@@ -37,7 +37,7 @@ inline std::unique_ptr<Engine> MakeSteadyEngine(EngineOptions options, ops::Back
   return engine;
 }
 
-// One step, and what it has to say; `event` is the caller's, for its memory to be used again.
+// One step and its events; `event` is the caller's, so that its memory is reused.
 inline void StepAndRead(Engine& engine, Event& event) {
   engine.Step();
   while (engine.PopEvent(event, Nanos(0))) {

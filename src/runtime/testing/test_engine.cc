@@ -99,7 +99,7 @@ Tensor FormulaPass::Forward(const ops::BatchView& batch, const ops::KvPool& pool
       FillLogits(hash, logits_.data() + next++ * model_.vocab);
     }
   }
-  // Behind the last are row 0's, which nobody reads.
+  // After the last real row come copies of row 0's, which nobody reads.
   for (; next < batch.num_logits; ++next) {
     TANDEM_CHECK(batch.logits_rows[next] == 0, "logits rows out of order");
   }

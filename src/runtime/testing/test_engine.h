@@ -1,4 +1,4 @@
-// What the runtime's tests share: models whose logits are a formula of the whole context, read back
+// Shared by the runtime's tests: models whose logits are a formula of the whole context, read back
 // from the paged cache (so that a wrong block, length or copy shows as wrong tokens), and an engine
 // around them that a test drives step by step. The sampler is the real one.
 #pragma once
@@ -31,7 +31,7 @@ class FormulaPass final : public ForwardPass {
   Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool) override;
   int64_t vocab_size() const override { return model_.vocab; }
 
-  // The logits behind `context`.
+  // The logits after `context`.
   std::vector<float> Logits(std::span<const int32_t> context) const;
 
  private:
@@ -52,12 +52,12 @@ struct TestSetup {
   double target_seconds = 1.0;
   double target_row_seconds = 0.01;
   double draft_seconds = 0.05;
-  // Other models than the formulas, of target.vocab tokens: their passes and pools.
+  // Models to use instead of the formulas, of target.vocab tokens: their passes and pools.
   std::function<ExecutorModels(const SchedulerLimits&)> make_models;
-  // What the executor runs on, null: TestBackend; and what is put around each model.
+  // The backend of the executor, null: TestBackend; and a wrapper for each model's pass.
   ops::Backend* backend = nullptr;
   std::function<std::unique_ptr<ForwardPass>(std::unique_ptr<ForwardPass>)> wrap_pass;
-  // What is put around the executor, if anything.
+  // A wrapper for the executor, if any.
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
 };
 
@@ -65,7 +65,7 @@ struct TestSetup {
 // TANDEM_TEST_EXECUTOR set to "device", as on a device.
 ExecutorKind TestExecutor();
 
-// Small blocks and budgets, so that their edges are met often.
+// Small blocks and budgets, so that tests reach their limits often.
 EngineOptions SmallOptions();
 std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& clock);
 // For TestSetup::make_models: loaded models, on TestBackend.
@@ -87,12 +87,12 @@ struct Output {
 };
 using Outputs = std::map<std::pair<RequestId, int32_t>, Output>;
 
-// Takes the events there are.
+// Takes the available events.
 void ReadEvents(Engine& engine, Outputs& outputs);
-// Steps until `num_choices` choices have ended; fails the test when that takes too long.
+// Steps until `num_choices` choices have ended; fails the test if that takes too long.
 void RunToEnd(Engine& engine, Outputs& outputs, size_t num_choices);
-// Submits all, runs to the end: the outputs of request i, choice c at [i][c]. After the last one no
-// block is referenced.
+// Submits all requests and runs to the end: the outputs of request i, choice c at [i][c].
+// Afterwards checks that no block is referenced.
 std::vector<std::vector<Output>> RunRequests(Engine& engine, const std::vector<Request>& requests);
 
 Request SimpleRequest(std::vector<int32_t> prompt, int32_t max_tokens);

@@ -30,13 +30,13 @@ const LlamaPair& Llamas() {
   return pair;
 }
 
-// The target's logits behind a context, alone: what the backend gives it in any batch.
+// The target's logits after a context, computed alone: the backend gives the same in any batch.
 std::vector<float> TargetLogits(const TestSetup& setup, const std::vector<int32_t>& context) {
   if (!setup.make_models) return FormulaPass(setup.target, 1).Logits(context);
   return DecoderTestDriver(Llamas().target.weights, TestBackend(), 16).Feed(context).back();
 }
 
-// What says how options filter a distribution, wherever the logits come from.
+// The ops that filter a distribution according to the options, wherever the logits come from.
 ops::Ops& HostSampler() {
   static const std::unique_ptr<ops::Backend> backend =
       ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "scalar"}).value();
@@ -45,7 +45,7 @@ ops::Ops& HostSampler() {
 
 using Law = std::map<std::vector<int32_t>, double>;  // probability of the kTokens tokens
 
-// The exact law, by the sampler's own filtered distribution behind every possible prefix.
+// The exact law, from the sampler's own filtered distribution after every possible prefix.
 void AddLaw(const TestSetup& setup, const Request& request, std::vector<int32_t>& context,
             double probability, Law& law) {
   const size_t prompt = request.prompt.size();
@@ -89,7 +89,7 @@ Law ExactLaw(const TestSetup& setup, const Request& request) {
   return law;
 }
 
-// As counts beside a law: one cell an output, the impossible among them if they came.
+// Compares counts with a law: one cell per output, including impossible ones that occurred.
 double Deviation(Law law, const Drawn& drawn) {
   for (const auto& [tokens, times] : drawn.outputs) law.try_emplace(tokens, 0.0);
   std::vector<int64_t> counts;
@@ -130,7 +130,7 @@ TestSetup LawSetup(LawModels models) {
   setup.target = {.vocab = kVocab, .share = 1.0, .scale = 3.0f};
   setup.draft = {.vocab = kVocab, .share = 0.5, .scale = 3.0f};
   if (models == LawModels::kLlamas) {
-    // All requests of a wave start in one step, so that the steps behind it are replayed graphs.
+    // All requests of a wave start in one step, so that later steps are replayed graphs.
     setup.options.max_batch_size = 256;
     setup.options.max_num_tokens = 1024;
     setup.options.max_queue_size = 256;

@@ -1,6 +1,6 @@
-// What the tests of laws share: pairs of models over a few tokens, the requests whose outputs are
-// counted, and how far these lie from the target's exact law, a joint distribution of tokens. Owned
-// by the test, used by its thread.
+// Shared by the tests of laws: pairs of models over a few tokens, the requests whose outputs are
+// counted, and the distance of these from the target's exact law, a joint distribution of tokens.
+// Owned by the test, used by its thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace tandem {
 
-// Where the logits come from: formulas, which the host computes, or a tiny pair of Llamas on the
+// The source of the logits: formulas, which the host computes, or a tiny pair of Llamas on the
 // test's backend.
 enum class LawModels : uint8_t { kFormulas, kLlamas };
 std::string Name(LawModels models);
@@ -27,9 +27,9 @@ std::string LawTestName(const testing::TestParamInfo<std::tuple<LawModels, Case>
   const auto& [models, law_case] = info.param;
   return law_case.name + "_" + Name(models);
 }
-// Those that can run on the test's backend and executor.
+// The cases that can run on the test's backend and executor.
 std::vector<LawModels> LawModelsHere();
-// How many outputs tell that a law holds: fewer where a CPU computes Llamas.
+// The number of outputs needed to confirm a law: fewer where a CPU computes Llamas.
 int32_t DrawsOf(LawModels models);
 // A sanitizer looks for other faults, and takes forty times as long.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -37,17 +37,17 @@ constexpr int32_t kFewerDraws = 5;
 #else
 constexpr int32_t kFewerDraws = 1;
 #endif
-constexpr int32_t kControlDraws = 20000 / kFewerDraws;  // enough to find a wrong law out
+constexpr int32_t kControlDraws = 20000 / kFewerDraws;  // enough to detect a wrong law
 
 // An engine of these models that drafts two tokens in every round.
 TestSetup LawSetup(LawModels models);
-// For two tokens more than an engine of LawSetup drafts, at temperature 1.
+// For two more tokens than an engine of LawSetup drafts, at temperature 1.
 Request LawRequest();
-// Whether the engine drafts for the request: a device does not under a constraint by the ratio
-// rule.
+// Whether the engine drafts for the request: a device does not draft for a constraint under the
+// ratio rule.
 bool Drafts(const TestSetup& setup, const Request& request);
 
-// Tokens other than the one before.
+// Allows every token except the previous one.
 class NoTwins final : public TokenConstraint {
  public:
   void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override;
@@ -58,20 +58,20 @@ class NoTwins final : public TokenConstraint {
   int32_t last_ = 2;  // of LawRequest's prompt
 };
 
-// What a request emitted under the seeds 0 .. draws - 1.
+// The outputs of a request under the seeds 0 .. draws - 1.
 struct Drawn {
   int32_t draws = 0;
-  std::map<std::vector<int32_t>, int64_t> outputs;  // how often each came
+  std::map<std::vector<int32_t>, int64_t> outputs;  // how often each occurred
   EngineStats stats;
 };
 // At least `draws` of them.
 Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws);
 
-// How far the outputs are from the target's law, as ChiSquareZ; told, for the record.
+// Distance of the outputs from the target's law, as ChiSquareZ; recorded as a test property.
 double Measure(const TestSetup& setup, const Request& request, const Drawn& drawn);
-constexpr double kHolds = 5.0;  // three in ten millions, were the law right
+constexpr double kHolds = 5.0;  // three in ten million if the law is right
 
-// An acceptance that is told that drafts were drawn from all tokens alike.
+// An acceptance that is given a uniform draft distribution instead of the true one.
 class AllAlikeRound : public ops::ForwardingRoundOps {
  public:
   AllAlikeRound(ops::Backend& backend, const EngineOptions& options);
@@ -81,7 +81,7 @@ class AllAlikeRound : public ops::ForwardingRoundOps {
   Buffer alike_;  // [max_batch_size * max_draft_len, vocab] fp32
 };
 
-// Draws and accepts as a test says: by these RoundOps, which outlive it.
+// Draws and accepts as the test defines: with these RoundOps, which outlive it.
 class RuleBackend final : public ops::ForwardingBackend {
  public:
   RuleBackend(ops::Backend& inner, ops::RoundOps& round)

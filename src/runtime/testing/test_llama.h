@@ -1,4 +1,4 @@
-// Tiny Llama models with random weights, for tests that want the real decoder: and a draft that
+// Tiny Llama models with random weights, for tests that need the real decoder; and a draft that
 // agrees with its target more or less often, made by mixing other weights into the target's.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace tandem {
 // 2 layers, 2 heads over 1 key-value head, 96 tokens.
 ModelSpec TinyLlamaSpec(DType dtype, int64_t max_positions);
 
-// A model of the seed; `noise` mixes in so much of another one (0: none of it).
+// A model of the seed; `noise` is the share of another model mixed in (0: none).
 EngineModel MakeTinyLlama(const ModelSpec& spec, uint32_t seed, float noise, ops::Backend& backend);
 
 }  // namespace tandem

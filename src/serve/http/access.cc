@@ -39,7 +39,7 @@ std::string Access::CallerOf(std::string_view authorization) const {
   return key ? fmt::format("key {}", *key) : std::string();
 }
 
-// Every key is looked at, so that the time tells nothing.
+// Every key is compared, so that the time reveals nothing.
 std::optional<size_t> Access::FindKey(std::string_view authorization) const {
   const std::string_view trimmed = Trim(authorization);
   const size_t space = std::min(trimmed.find_first_of(" \t"), trimmed.size());
@@ -70,7 +70,7 @@ Result<std::vector<std::string>> ParseKeys(std::string_view text) {
     if (key.empty() || key.starts_with('#')) continue;
     if (!IsKey(key)) {
       return InvalidArgument(fmt::format(
-          "line {}: a key is visible ASCII without spaces; a comment has a line of its own", line));
+          "line {}: a key is visible ASCII without spaces; comments need a separate line", line));
     }
     keys.emplace_back(key);
   }

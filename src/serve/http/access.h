@@ -1,5 +1,5 @@
-// Access: who may ask. The API keys, and the names under which clients may address the server.
-// Immutable; safe on any thread.
+// Access: who may send requests: the API keys, and the names under which clients may address the
+// server. Immutable; safe on any thread.
 #pragma once
 
 #include <optional>
@@ -13,30 +13,32 @@ namespace tandem::serve {
 
 class Access {
  public:
-  // Without keys everyone has one. Without `hosts` every host is good; with them, they and the
-  // names of this machine are ("localhost", 127.0.0.0/8, ::1); "*" stands for any.
+  // Without keys everyone has access. An empty `hosts` allows every host; otherwise only the listed
+  // ones and the names of this machine ("localhost", 127.0.0.0/8, ::1) are allowed; "*" stands for
+  // any.
   Access(std::vector<std::string> api_keys, std::optional<std::vector<std::string>> hosts);
 
   // The value of an Authorization header: "Bearer KEY".
   bool HasKey(std::string_view authorization) const;
-  // Names the caller by its key, without telling it; empty where there is but one key or none, or
+  // Identifies the caller by its key without revealing it; empty with fewer than two keys, or when
   // the header has none of them.
   std::string CallerOf(std::string_view authorization) const;
-  // A web page can make a browser send requests to this machine under the page's own host name
-  // (DNS rebinding); a server that asks for no key tells them by that name. An empty host is good:
-  // no browser leaves it out.
+  // A web page can make a browser send requests to this machine under the page's own host name (DNS
+  // rebinding); a server without keys recognizes them by that name. An empty host is allowed: no
+  // browser leaves it out.
   bool AllowsHost(std::string_view host) const;
 
  private:
-  // The place of the header's key among the keys.
+  // Index of the header's key in the list of keys.
   std::optional<size_t> FindKey(std::string_view authorization) const;
 
   const std::vector<std::string> api_keys_;
   const std::optional<std::vector<std::string>> hosts_;
 };
 
-// The keys of a key file: one a line, without the spaces around it; empty lines and lines that
-// begin with # hold none. INVALID_ARGUMENT when there is no key, or one that no client could send.
+// The keys of a key file: one per line, without surrounding spaces; empty lines and lines that
+// begin with # are skipped. INVALID_ARGUMENT when there is no key, or one that no client could
+// send.
 Result<std::vector<std::string>> ParseKeys(std::string_view text);
 
 // True when both are equal; takes the same time wherever they differ.

@@ -59,7 +59,7 @@ TEST(ParseKeysTest, RefusesWhatNoClientCanSend) {
     const Result<std::vector<std::string>> keys = ParseKeys(text);
     ASSERT_FALSE(keys.ok()) << text;
     EXPECT_EQ(keys.status().code(), Code::kInvalidArgument);
-    EXPECT_EQ(keys.status().message().find("words"), std::string::npos);  // a key is told nowhere
+    EXPECT_EQ(keys.status().message().find("words"), std::string::npos);  // keys are never reported
   }
   EXPECT_NE(ParseKeys("one\ntwo words\n").status().message().find("line 2"), std::string::npos);
 }

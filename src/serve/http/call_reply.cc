@@ -5,7 +5,7 @@
 namespace tandem::serve {
 namespace {
 
-constexpr size_t kPollBytes = 32 << 10;  // a poll takes no more events after this many
+constexpr size_t kPollBytes = 32 << 10;  // a poll takes no more events once it has this many
 
 class CallReply final : public Reply {
  public:
@@ -67,7 +67,7 @@ class CallReply final : public Reply {
   const std::unique_ptr<CallWriter> writer_;
   const ReplyForm form_;
   bool begun_ = false;                 // the head is decided
-  std::vector<std::string> messages_;  // of one event, not yet in `out`
+  std::vector<std::string> messages_;  // of one event, not yet copied to `out`
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// CallReply: a GenerateCall as an HTTP reply, whole or as server-sent events. Common to the front
-// ends and therefore here: polling within a byte bound, the head, and errors: before the first byte
-// an error has its own status, later it is the last event. A CallWriter says what is written.
+// CallReply: a GenerateCall as an HTTP reply, whole or as server-sent events. It holds the code
+// common to the front ends: polling within a byte limit, the head, and errors: before the first
+// byte an error sets the status, later it is the last event. A CallWriter writes the messages.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace tandem::serve {
 
-// The wire format of one call. In a stream every message is an event's data; else the only message
-// is the body. Owned by the reply.
+// The wire format of one call. In a stream every message is an event's data; otherwise the single
+// message is the body. Owned by the reply.
 class CallWriter {
  public:
   virtual ~CallWriter() = default;
   // Appends the messages for an event of a streamed call; there may be none.
   virtual void WriteEvent(const GenerateCall& call, TextEvent event,
                           std::vector<std::string>& messages) = 0;
-  // Appends what the complete call has left to tell. Headers may be added to `head`; they are sent
-  // unless the head is out already.
+  // Appends the final messages of a complete call. Headers may be added to `head`; they are sent
+  // unless the head has already been sent.
   virtual void WriteEnd(const GenerateCall& call, HttpHead& head,
                         std::vector<std::string>& messages) = 0;
   virtual HttpHead ErrorHead(const Status& error) const = 0;

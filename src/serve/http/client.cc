@@ -281,7 +281,7 @@ Result<ClientResponse> HttpClient::Send(std::string_view method, std::string_vie
   Result<ClientResponse> response = written.ok() ? ReadResponse() : Result<ClientResponse>(written);
   if (response.ok()) return response;
   Close();
-  // The server may close an idle connection just when we write to it: once more on a fresh one.
+  // The server may close an idle connection just when we write to it: retry once on a new one.
   if (may_be_stale && response.status().code() == Code::kUnavailable) {
     return Send(method, path, body, headers);
   }
@@ -299,7 +299,7 @@ Result<ClientResponse> HttpClient::Post(std::string_view path, std::string_view 
 
 Result<ClientResponse> HttpClient::OpenStream(std::string_view path, std::string_view body,
                                               const HttpHeaders& headers) {
-  if (!stream_ended_) Close();  // what is left of the stream before
+  if (!stream_ended_) Close();  // discards the rest of the previous stream
   TANDEM_RETURN_IF_ERROR(Connect());
   TANDEM_RETURN_IF_ERROR(WriteRequest("POST", path, body, headers));
   TANDEM_ASSIGN_OR_RETURN(ClientResponse response, ReadHead());

@@ -1,6 +1,6 @@
 // HttpClient: one blocking HTTP/1.1 connection, for tests and load generators: plain requests, and
-// streams of server-sent events read one at a time. Connects by itself and again when the server
-// closed an idle connection. Owned and used by one thread.
+// streams of server-sent events read one at a time. Connects on first use and again when the server
+// has closed an idle connection. Owned and used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace tandem::serve {
 struct HttpEndpoint {
   std::string host = "127.0.0.1";
   uint16_t port = 80;
-  std::string path;  // what stands behind host and port: "/v1"
+  std::string path;  // the path prefix after host and port: "/v1"
 };
 // "http://host:port/path", the scheme optional. https is refused: UNIMPLEMENTED.
 Result<HttpEndpoint> ParseUrl(std::string_view url);
@@ -46,20 +46,20 @@ class HttpClient {
   Result<ClientResponse> Send(std::string_view method, std::string_view path, std::string_view body,
                               const HttpHeaders& headers = {});
 
-  // Sends a request and reads the response's head; when it is a stream of events, NextEvent() reads
-  // them. Another response (an error) is complete, body and all.
+  // Sends a request and reads the response's head; if it is a stream of events, NextEvent() reads
+  // them. Any other response (an error) is complete, including the body.
   Result<ClientResponse> OpenStream(std::string_view path, std::string_view body,
                                     const HttpHeaders& headers = {});
-  // The data of the next event ("[DONE]" included); nothing at the stream's proper end. UNAVAILABLE
-  // when the connection broke off before that.
+  // The data of the next event ("[DONE]" included); empty at the stream's regular end. UNAVAILABLE
+  // when the connection broke off before it.
   Result<std::optional<std::string>> NextEvent();
 
-  // For tests of the wire itself.
+  // For tests of the wire format.
   Status Connect();
   Status WriteRaw(std::string_view bytes) const;
   Result<std::string> ReadRaw(size_t max_bytes);  // one read; empty at the end
   Result<ClientResponse> ReadResponse();
-  void ShutdownWrite() const;  // says that nothing more will be sent, and goes on reading
+  void ShutdownWrite() const;  // announces that nothing more will be sent; still reads
   void Close();
 
  private:
@@ -76,7 +76,7 @@ class HttpClient {
   uint16_t port_;
   Nanos timeout_;  // for each read and write
   int fd_ = -1;
-  std::string buffer_;   // read, not consumed
+  std::string buffer_;   // read but not consumed
   bool reused_ = false;  // a response has been read on this connection
   // Of the stream being read.
   bool chunked_ = false;

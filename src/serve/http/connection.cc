@@ -95,7 +95,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
       const Count active(shared_.active_requests);
       std::unique_ptr<Reply> reply = is_good ? Handle(parser) : std::move(refusal);
       const bool written = co_await WriteReply(*reply);
-      reply.reset();  // a client that is gone cancels what still runs
+      reply.reset();  // when the client is gone, this cancels what still runs
       co_await StopWatching();
       if (!written) co_return;
     } while (keep_alive_ && !gone_);
@@ -125,8 +125,8 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
 
   // --- Reading a request ---
 
-  // False when there is no request to handle: `refusal` is the answer then, or null when nobody
-  // waits for one.
+  // False if there is no request to handle: `refusal` is then the answer, or null if nobody waits
+  // for one.
   awaitable<bool> ReadRequest(RequestParser& parser, std::unique_ptr<Reply>& refusal) {
     if (buffer_.size() == 0) {
       const bool has_bytes = co_await WaitForBytes();
@@ -141,7 +141,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     Admission admission = shared_.handler.Admit(parser.request());
     if (admission.refusal != nullptr) {
       refusal = std::move(admission.refusal);
-      if (parser.state() == RequestParser::State::kBody) keep_alive_ = false;  // it stays unread
+      if (parser.state() == RequestParser::State::kBody) keep_alive_ = false;  // it is left unread
       co_return false;
     }
     if (parser.state() == RequestParser::State::kDone) co_return true;
@@ -152,7 +152,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   }
 
   awaitable<bool> WaitForBytes() {
-    buffer_.shrink_to_fit();  // an idle connection needs none
+    buffer_.shrink_to_fit();  // idle connections need no buffer
     error_code ec;
     Arm(shared_.limits.idle_timeout);
     co_await socket_.async_wait(tcp::socket::wait_read,
@@ -170,8 +170,8 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     co_return co_await Feed(parser, shared_.limits.body_timeout);
   }
 
-  // Reads until the parser changes its state. False when the request is refused, or when the time
-  // is up or the client gone.
+  // Reads until the parser changes its state. False if the request is refused, the time is up or
+  // the client is gone.
   awaitable<bool> Feed(RequestParser& parser, Nanos timeout) {
     const RequestParser::State before = parser.state();
     BodyShare share(shared_.body_bytes);
@@ -194,7 +194,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     co_return is_read;
   }
 
-  // What the response needs to know, of a header that may be incomplete.
+  // The request's properties that the response needs, from a header that may be incomplete.
   void TakeHeader(const RequestParser& parser) {
     keep_alive_ = parser.keep_alive();
     is_http_1_0_ = parser.is_http_1_0();
@@ -289,8 +289,8 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     co_return !ec && !gone_;
   }
 
-  // Ends the response's side and reads on for a while: closing over unread bytes would reset the
-  // connection, and the client might lose the response.
+  // Ends the response's direction and reads on for a while: closing with unread bytes would reset
+  // the connection, and the client might lose the response.
   awaitable<void> Linger() {
     error_code ec;
     socket_.shutdown(tcp::socket::shutdown_send, ec);
@@ -329,9 +329,9 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     co_await wake_timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   }
 
-  // A client that sent all it has to send (shutdown) and one that is gone (close) look alike until
-  // something is written: the system of one that is gone resets the connection. Before the response
-  // has begun, an interim response is what may be written; clients skip those.
+  // A client that has sent everything (shutdown) and one that is gone (close) look alike until
+  // something is written: then the system of one that is gone resets the connection. Before the
+  // response has begun, an interim response can be written; clients skip those.
   awaitable<void> Probe() {
     if (!half_closed_ || probed_ || is_http_1_0_) co_return;
     probed_ = true;
@@ -339,8 +339,8 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     if (!written) gone_ = true;
   }
 
-  // Listens to the client while a reply is in the making: reads ahead, for the end of what it sends
-  // and for a reset; for a reset alone once nothing more can be read.
+  // Watches the client while a reply is in progress: reads ahead, and detects the end of its data
+  // and a reset; only a reset once nothing more can be read.
   void Watch() {
     watching_ = true;
     if (half_closed_ || buffer_.size() >= kMaxReadAhead) {
@@ -383,15 +383,15 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   tcp::socket socket_;
   asio::steady_timer deadline_;
   asio::steady_timer wake_timer_;
-  boost::beast::flat_buffer buffer_;  // read from the socket, and not yet by a parser
+  boost::beast::flat_buffer buffer_;  // read from the socket, not yet taken by a parser
   const std::shared_ptr<WakeHandle> wake_;
   EventLoop& loop_;
   ConnectionShared& shared_;
   uint64_t deadline_epoch_ = 0;
-  bool timed_out_ = false;    // by the deadline last armed
-  bool gone_ = false;         // the client is, or the server stops
-  bool half_closed_ = false;  // the client sends nothing more
-  bool probed_ = false;       // whether a half-closed client still reads
+  bool timed_out_ = false;    // by the latest deadline
+  bool gone_ = false;         // the client is gone, or the server stops
+  bool half_closed_ = false;  // the client sends no more data
+  bool probed_ = false;       // a half-closed client has been tested for reading
   bool signalled_ = false;    // the reply may have news
   bool watching_ = false;
   bool stop_watching_ = false;

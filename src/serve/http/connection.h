@@ -1,5 +1,5 @@
-// A client's connection: reads a request, has it answered, writes the answer, and again. It lives
-// on one event loop's thread and ends with that loop.
+// A client's connection: reads a request, gets its answer, writes it, and starts again. It lives on
+// one event loop's thread and ends with that loop.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace tandem::serve {
 
-// Takes over the connected socket `fd`. With a `farewell` the client gets that at once, and the
+// Takes over the connected socket `fd`. With a `farewell` the client gets only that, and the
 // connection ends. `loop` and `shared` outlive the connection. Any thread.
 void StartConnection(int fd, bool is_ipv6, EventLoop& loop, ConnectionShared& shared,
                      std::unique_ptr<Reply> farewell = nullptr);

@@ -1,4 +1,4 @@
-// ConnectionShared: what the connections of one server share. Owned by HttpServer; safe on any
+// ConnectionShared: state shared by the connections of one server. Owned by HttpServer; safe on any
 // thread.
 #pragma once
 
@@ -18,7 +18,7 @@ struct ConnectionShared {
   std::atomic<size_t> body_bytes{0};  // of the requests that are being read
 };
 
-// Counts while it lives.
+// Increments a counter while it lives.
 class Count {
  public:
   explicit Count(std::atomic<int>& count) : count_(count) { ++count_; }
@@ -30,7 +30,7 @@ class Count {
   std::atomic<int>& count_;
 };
 
-// One connection's part of the memory that all bodies may take, while it lives.
+// One connection's share of the memory that all bodies may take, while it lives.
 class BodyShare {
  public:
   explicit BodyShare(std::atomic<size_t>& all) : all_(all) {}
@@ -38,7 +38,7 @@ class BodyShare {
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
 
-  // The sum over all connections when this one's part is `bytes`.
+  // The sum over all connections when this one's share is `bytes`.
   size_t Set(size_t bytes) {
     const size_t more = bytes - mine_;  // of fewer bytes it wraps around, and so does the sum
     mine_ = bytes;

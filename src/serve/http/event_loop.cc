@@ -12,7 +12,7 @@ namespace tandem::serve {
 namespace asio = boost::asio;
 
 struct EventLoop::Impl {
-  std::unordered_set<Guest*> guests;  // outlives the context, whose end may end guests
+  std::unordered_set<Guest*> guests;  // outlives the context, whose destruction may end guests
   bool stopping = false;
   asio::io_context context{1};
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work{

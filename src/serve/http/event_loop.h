@@ -1,5 +1,5 @@
 // EventLoop: one thread that waits for sockets, and the guests that live on it. Owned by
-// HttpServer; what is not said to be for any thread belongs to the loop's own.
+// HttpServer; members not marked for any thread belong to the loop's own.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace tandem::serve {
 
 class EventLoop {
  public:
-  // Told when the loop stops, so that it ends on the loop's thread.
+  // Called when the loop stops, so that the guest ends on the loop's thread.
   class Guest {
    public:
     virtual ~Guest() = default;

@@ -27,7 +27,7 @@ using asio::awaitable;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int kMostTurnedAway = 64;  // told so at a time; one more is closed without a word
+constexpr int kMostTurnedAway = 64;  // answered with 503 at a time; others get no answer
 
 }  // namespace
 
@@ -55,7 +55,7 @@ struct HttpServer::Impl {
           loops[next]->context(), asio::redirect_error(asio::use_awaitable, ec));
       if (ec == asio::error::operation_aborted) co_return;
       if (ec) {
-        // Out of descriptors, most likely: some will be given back.
+        // Most likely the process is out of descriptors: some will become free.
         LogWarning("cannot accept a connection: {}", ec.message());
         retry_timer->expires_after(std::chrono::milliseconds(100));
         co_await retry_timer->async_wait(asio::redirect_error(asio::use_awaitable, ec));

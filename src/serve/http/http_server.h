@@ -1,6 +1,6 @@
 // HttpServer: HTTP/1.1 over TCP. Each thread runs its own event loop; a connection lives on one of
-// them, so nothing about it is shared. Limits and time-outs answer with the exact status; a client
-// that goes away destroys its reply within one turn of the loop. Owned by Server; Start and Stop
+// them, so its state is never shared. Each limit and time-out has its own status; when a client
+// goes away its reply is destroyed within one turn of the loop. Owned by Server; Start and Stop
 // from one thread.
 #pragma once
 
@@ -23,10 +23,10 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
-  // Binds and serves. UNAVAILABLE when the port is taken, with one that may be tried.
+  // Binds and serves. UNAVAILABLE when the port is taken; the message names one to try.
   static Result<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
                                                    HttpHandler& handler);
-  // Stop()s.
+  // Calls Stop().
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -1,5 +1,5 @@
-// The transport on its own: limits, time-outs, framing, disconnects, over a handler that does as
-// told.
+// The transport alone: limits, time-outs, framing, disconnects, over a handler that follows
+// instructions.
 #include "serve/http/http_server.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// What a handler's replies do, and how many of them live.
+// Instructions for a handler's replies, and the number of live ones.
 struct Behaviour {
   std::atomic<int> alive{0};
   std::atomic<int> destroyed{0};
@@ -36,7 +36,7 @@ struct Behaviour {
   }
 };
 
-// Says nothing for ever.
+// Never answers.
 class SilentReply final : public Reply {
  public:
   explicit SilentReply(Behaviour& behaviour) : behaviour_(behaviour) { ++behaviour_.alive; }
@@ -50,7 +50,7 @@ class SilentReply final : public Reply {
   Behaviour& behaviour_;
 };
 
-// Answers when it is told to.
+// Answers when released.
 class LaterReply final : public Reply {
  public:
   LaterReply(Behaviour& behaviour, std::function<void()> wake) : behaviour_(behaviour) {
@@ -69,7 +69,7 @@ class LaterReply final : public Reply {
   Behaviour& behaviour_;
 };
 
-// `pieces` pieces of `bytes` each, as fast as they are taken.
+// `pieces` pieces of `bytes` each, as fast as the transport takes them.
 class FloodReply final : public Reply {
  public:
   FloodReply(Behaviour& behaviour, int pieces, size_t bytes)
@@ -246,7 +246,7 @@ TEST_F(HttpServerTest, SlowSendersGetATimeoutAndIdleOnesAreClosed) {
   HttpClient idle = Client();
   ASSERT_TRUE(idle.Connect().ok());
   EXPECT_TRUE(IsClosed(idle));
-  // A byte now and then does not stretch the time.
+  // Sending a byte now and then does not extend the time.
   HttpClient dripping = Client();
   ASSERT_TRUE(dripping.Connect().ok());
   const auto start = std::chrono::steady_clock::now();
@@ -299,7 +299,7 @@ TEST_F(HttpServerTest, ARefusalComesBeforeTheBody) {
     EXPECT_TRUE(head.starts_with("HTTP/1.1 401 ")) << head;
     EXPECT_NE(head.find("Connection: close\r\n"), std::string::npos) << head;
   }
-  // Without a body the connection stays.
+  // Without a body the connection stays open.
   HttpClient client = Client();
   EXPECT_EQ(client.Get("/refused")->Header("connection"), "keep-alive");
   EXPECT_EQ(client.Post("/refused", "")->Header("connection"), "keep-alive");
@@ -333,7 +333,7 @@ TEST_F(HttpServerTest, BodiesTogetherAreBounded) {
   limits.all_body_bytes = 1000;
   Start(limits);
   HttpClient client = Client();
-  for (int i = 0; i < 5; ++i) {  // what was read is given back
+  for (int i = 0; i < 5; ++i) {  // the budget is released after each body
     EXPECT_EQ(client.Post("/", std::string(800, 'a'))->status, 200);
     EXPECT_EQ(client.Post("/", std::string(1001, 'a'))->status, 503);
   }
@@ -346,7 +346,7 @@ TEST_F(HttpServerTest, AClientThatSaysItSendsNothingMoreGetsItsAnswer) {
   ASSERT_TRUE(
       client.WriteRaw("POST /later HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi").ok());
   client.ShutdownWrite();
-  // The server has noticed, and asks whether the client still reads.
+  // The server has noticed, and checks whether the client still reads.
   EXPECT_EQ(*client.ReadRaw(25), "HTTP/1.1 100 Continue\r\n\r\n");
   EXPECT_EQ(handler_.behaviour.alive, 1);
   handler_.behaviour.Release();

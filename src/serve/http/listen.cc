@@ -19,7 +19,7 @@ struct Address {
   socklen_t size = 0;
 
   void SetPort(uint16_t port) {
-    // Both families keep it in the same place.
+    // The port is in the same place for both address families.
     reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
   }
   uint16_t Port() const { return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port); }
@@ -58,7 +58,7 @@ int TryListen(Address address, uint16_t port) {
   return -1;
 }
 
-// The first port behind `port` that can be had; 0 when none of the next few can.
+// The first port after `port` that is free; 0 if none of the next few is.
 uint16_t FreePortBehind(const Address& address, uint16_t port) {
   for (int next = port + 1; next < 65536 && next <= port + kPortsToTry; ++next) {
     const int fd = TryListen(address, static_cast<uint16_t>(next));

@@ -1,4 +1,4 @@
-// A listening TCP socket, and the sentences for what can be wrong with one. Safe on any thread.
+// A listening TCP socket, and the messages for its possible errors. Safe on any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ListeningSocket {
 // 8000 is in use; try --port 8001." names a port that is free.
 Result<ListeningSocket> Listen(const std::string& host, uint16_t port);
 
-// Whether only programs of this machine can reach `host`.
+// Whether only programs on this machine can reach `host`.
 bool IsLoopback(const std::string& host);
 
 }  // namespace tandem::serve

@@ -1,8 +1,8 @@
-// HTTP as front ends see it: a request, and a reply that is polled. Nothing here knows sockets or
-// the library that reads them.
+// HTTP as front ends see it: a request, and a reply that is polled. This header knows neither
+// sockets nor the HTTP parser.
 //
-// A Reply is an answer in the making. The transport polls it at once and again after each wake();
-// it belongs to the connection's thread and is destroyed when it has said kLast or when the client
+// A Reply is an answer in progress. The transport polls it at once and again after each wake(); it
+// belongs to the connection's thread and is destroyed when it has returned kLast or when the client
 // is gone: its destructor cancels what still runs.
 #pragma once
 
@@ -19,12 +19,11 @@ namespace tandem::serve {
 struct HttpRequest {
   std::string method;  // "GET"
   std::string path;    // without the query, not decoded
-  std::string host;  // the server's name as the client has it, lower case, without a port; or empty
+  std::string host;    // the server's name as the client gave it; lower case, no port, or empty
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
-  std::string
-      caller;      // which of several API keys it came with, set by the router; empty: one or none
-  std::string id;  // x-request-id: the client's, or one of ours; sent back by the transport
+  std::string caller;  // identifies its API key if there are several; set by the router
+  std::string id;      // x-request-id: the client's, or one of ours; sent back by the transport
 
   // The first header of that (lower-case) name; empty when there is none.
   std::string_view Header(std::string_view name) const;
@@ -41,15 +40,15 @@ class Reply {
  public:
   enum class Progress {
     kPending,  // nothing yet: poll again after wake()
-    kMore,     // `out` got bytes (some tens of KiB at most): poll again when they are written
+    kMore,     // `out` got bytes (at most some tens of KiB): poll again when they are written
     kLast,     // `out` got the last bytes
   };
   virtual ~Reply() = default;
-  // The first answer that is not kPending sets `head`; later ones leave it alone.
+  // The first result other than kPending sets `head`; later ones leave it alone.
   virtual Progress Poll(HttpHead& head, std::string& out) = 0;
 };
 
-// The verdict on a request of which only the header has been read.
+// The decision on a request of which only the header has been read.
 struct Admission {
   size_t body_limit = 0;           // bytes; a larger body gets 413
   std::unique_ptr<Reply> refusal;  // the answer, before a byte of the body is read; or null
@@ -59,15 +58,15 @@ struct Admission {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // Called with the header of a request, before its body is asked for.
+  // Called with the header of a request, before its body is read.
   virtual Admission Admit(const HttpRequest& header) = 0;
   // `wake` may be called from any thread, also after the reply is gone.
   virtual std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()> wake) = 0;
-  // The answer to a request that the transport itself refuses, in the style of the front end that
-  // has `path` (empty when the request could not be read so far).
+  // The answer to a request that the transport itself refuses, in the format of the front end for
+  // `path` (empty if the request could not be read that far).
   virtual std::unique_ptr<Reply> Error(std::string_view path, int status,
                                        std::string_view message) = 0;
-  // New requests are refused: connections should end.
+  // True when new requests are refused: connections should end.
   virtual bool draining() const = 0;
 };
 

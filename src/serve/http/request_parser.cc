@@ -23,13 +23,13 @@ std::string_view View(BoostView text) { return {text.data(), text.size()}; }
 
 }  // namespace
 
-// Beast's parser finds the parts of the message and refuses what is no HTTP. This class bounds them
-// and refuses what Beast lets pass.
+// Beast's parser finds the parts of the message and refuses invalid HTTP. This class limits them
+// and refuses messages that Beast lets through.
 class RequestParser::Impl final : public http::basic_parser<true> {
  public:
   explicit Impl(const HttpLimits& limits) : limits_(limits) {
     header_limit(static_cast<uint32_t>(limits.header_bytes));
-    body_limit(boost::none);  // known once the path is
+    body_limit(boost::none);  // set once the path is known
   }
 
   State StateNow() const {
@@ -41,7 +41,7 @@ class RequestParser::Impl final : public http::basic_parser<true> {
   size_t Parse(std::string_view bytes) {
     const State before = StateNow();
     size_t used = SkipEmptyLines(bytes);
-    if (!got_some() && bytes.substr(used) == "\r") return used;  // perhaps of another empty line
+    if (!got_some() && bytes.substr(used) == "\r") return used;  // perhaps another empty line
     error_code ec;
     while (!ec && used < bytes.size() && StateNow() == before) {
       const size_t body_before = request_.body.size();
@@ -76,7 +76,7 @@ class RequestParser::Impl final : public http::basic_parser<true> {
   bool expects_continue_ = false;
 
  private:
-  // Old clients send an empty line after a body; the next request begins after it.
+  // Old clients send an empty line after a body; the next request begins after that line.
   size_t SkipEmptyLines(std::string_view bytes) {
     size_t skipped = 0;
     while (!got_some() && bytes.substr(skipped).starts_with("\r\n")) skipped += 2;
@@ -91,12 +91,12 @@ class RequestParser::Impl final : public http::basic_parser<true> {
   }
 
   void RefuseHeader(std::string_view bytes) {
-    // Without a line end, what filled the header is the request line.
+    // Without a line end, the request line has filled the header.
     const bool in_target = request_.method.empty() && bytes.find('\n') == std::string_view::npos;
     Refuse(in_target ? 414 : 431, in_target ? "the URI is too long" : "the header is too large");
   }
 
-  // `left` bytes at the end of `bytes` wait for more: of a header, of a chunk's size and
+  // `left` bytes at the end of `bytes` are incomplete: part of a header, of a chunk's size and
   // extensions, or of the trailers.
   void CheckSizes(State state, std::string_view bytes, size_t left) {
     if (state == State::kHeader) {
@@ -142,7 +142,7 @@ class RequestParser::Impl final : public http::basic_parser<true> {
       if (host_) return Fail(400, "more than one Host header", ec);
       host_ = text;
     } else if (field == http::field::transfer_encoding) {
-      // Any other coding would leave it open where the body ends.
+      // With any other coding the end of the body would be ambiguous.
       if (is_http_1_0_ || LowerCase(text) != "chunked") {
         Fail(400, "transfer-encoding: only chunked is taken, and only from HTTP/1.1", ec);
       }
@@ -156,7 +156,7 @@ class RequestParser::Impl final : public http::basic_parser<true> {
   void on_header_impl(error_code& ec) override {
     keep_alive_ = keep_alive();
     if (!host_ && !is_http_1_0_) return Fail(400, "there is no Host header", ec);
-    // An absolute target goes before the Host header.
+    // An absolute target takes precedence over the Host header.
     const std::optional<std::string> host =
         HostOfAuthority(target_authority_.empty() ? host_.value_or("") : target_authority_);
     if (!host) return Fail(400, "the host is not a name or address with an optional port", ec);
@@ -184,7 +184,7 @@ class RequestParser::Impl final : public http::basic_parser<true> {
   std::optional<std::string> host_;  // as the header has it
   std::string target_authority_;     // of an absolute target
   size_t header_bytes_ = 0;
-  size_t framing_bytes_ = 0;  // of the body's chunks: all but their data
+  size_t framing_bytes_ = 0;  // of the body's chunks, without their data
 };
 
 RequestParser::RequestParser(const HttpLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}

@@ -1,6 +1,6 @@
-// RequestParser: the bytes of one HTTP/1.1 request in, an HttpRequest out, within the limits. It
-// refuses framing that two programs could read in two ways, because a proxy in front of the server
-// would be one of them. Does no I/O. Owned and used by one connection.
+// RequestParser: parses the bytes of one HTTP/1.1 request into an HttpRequest, within the limits.
+// It refuses framing that two programs could read in different ways, because a proxy in front of
+// the server could be one of them. Does no I/O. Owned and used by one connection.
 #pragma once
 
 #include <cstddef>
@@ -31,22 +31,22 @@ class RequestParser {
   RequestParser(const RequestParser&) = delete;
   RequestParser& operator=(const RequestParser&) = delete;
 
-  // Takes bytes from the front and returns how many. The rest belongs to the next call, with more
-  // after it. Returns at each change of the state.
+  // Consumes bytes from the front and returns their number. The caller passes the rest to the next
+  // call, followed by new bytes. Returns at each change of the state.
   size_t Put(std::string_view bytes);
 
   State state() const;
   const Error& error() const;
 
-  // What is known so far: the header from kBody on; in kRefused perhaps the path. Trailers are
+  // The request so far: the header from kBody on; in kRefused possibly the path. Trailers are
   // dropped.
   const HttpRequest& request() const;
-  bool is_head() const;  // a request whose answer goes without its body; request() says GET
+  bool is_head() const;  // a HEAD request: answered without a body; request() says GET
   bool is_http_1_0() const;
   bool keep_alive() const;
   bool expects_continue() const;
 
-  // Bounds the body, in kBody; refuses one that is declared to be larger.
+  // Limits the body, in kBody; refuses a request whose declared length exceeds the limit.
   void LimitBody(size_t bytes);
   void Refuse(int status, std::string message);
   HttpRequest TakeRequest();  // in kDone

@@ -1,4 +1,4 @@
-// The parser alone, without a socket: what it takes, in pieces of any size, and what it refuses.
+// The parser alone, without a socket: accepted requests in pieces of any size, and refused ones.
 #include "serve/http/request_parser.h"
 
 #include <fmt/format.h>
@@ -16,12 +16,12 @@ using State = RequestParser::State;
 
 constexpr std::string_view kPost = "POST /p HTTP/1.1\r\nHost: x\r\n";
 
-// A parser and the bytes that it has not taken, as a connection keeps them.
+// A parser and its unconsumed bytes, as a connection keeps them.
 class Feeder {
  public:
   explicit Feeder(HttpLimits limits = {}) : parser(limits) {}
 
-  // Until the request is complete or refused.
+  // Feeds it until the request is complete or refused.
   State Put(std::string_view bytes, size_t piece = SIZE_MAX) {
     while (!bytes.empty() && !Ended()) {
       left += bytes.substr(0, piece);
@@ -46,7 +46,7 @@ class Feeder {
   size_t most_left = 0;
 };
 
-// The status of a request that is refused; 0 when it is not.
+// The status of a refused request; 0 if it is accepted.
 int StatusOf(std::string_view bytes, HttpLimits limits = {}) {
   Feeder feeder(limits);
   feeder.Put(bytes);
@@ -72,7 +72,7 @@ TEST(RequestParserTest, TakesARequestInPiecesOfAnySize) {
   }
 }
 
-// Where a request ends must not depend on how the network cut it.
+// The end of a request must not depend on how the network cut it.
 TEST(RequestParserTest, MangledRequestsEndAtTheSameByteInPiecesOfAnySize) {
   const std::string samples[] = {
       std::string(kPost) + "Content-Length: 5\r\n\r\nabcdeGET / HTTP/1.1\r\nHost: x\r\n\r\n",

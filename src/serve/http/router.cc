@@ -34,7 +34,7 @@ std::optional<PathValues> Match(std::string_view pattern, std::string_view path)
       values.push_back(PercentDecode(path.substr(given[i].data() - path.data())));
       return values;
     }
-    std::string segment = PercentDecode(given[i]);  // after the split: its slashes are its own
+    std::string segment = PercentDecode(given[i]);  // after the split: %2F does not split
     if (wanted[i] == "{}") {
       values.push_back(std::move(segment));
     } else if (wanted[i] != segment) {
@@ -115,7 +115,7 @@ int HttpStatusOf(Code code) {
 struct Router::Found {
   const Route* route = nullptr;
   PathValues values;
-  std::string allowed;  // without a route: the methods that the path has, if any
+  std::string allowed;  // if no route matches: the methods of the path, if any
 };
 
 Router::Router(Access access, ResponseCounter count)
@@ -139,7 +139,7 @@ std::unique_ptr<Reply> Router::Handle(HttpRequest request, std::function<void()>
   const FrontEnd& front_end = FrontEndOf(request.path);
   const Found found = Find(front_end, request);
   const bool is_health = found.route != nullptr && found.route->is_health;
-  // Asked again: the server may have begun to drain while the body came.
+  // Checked again: the server may have begun to drain while the body arrived.
   if (std::unique_ptr<Reply> refusal = Refuse(front_end, request, is_health)) {
     return Counted(front_end, std::move(refusal));
   }

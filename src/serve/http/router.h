@@ -1,6 +1,6 @@
-// Router: path and method → front end. Also what every front end shares: who may ask, refusing
-// while the server drains, 404 and 405, and the count of responses. Routes are added before the
-// server starts; after that any thread may use it.
+// Router: path and method → front end. Also the functions shared by all front ends: access checks,
+// refusing requests while the server drains, 404 and 405, and the count of responses. Routes are
+// added before the server starts; after that any thread may use it.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace tandem::serve {
 
-// The values that the {…} of a route's pattern matched, in order, decoded: one may hold a slash.
+// The decoded values of a route's {} and {*}, in order; a value may contain a slash.
 using PathValues = std::vector<std::string>;
 using RouteFunction = std::function<std::unique_ptr<Reply>(HttpRequest, const PathValues&,
                                                            std::function<void()> wake)>;
@@ -29,7 +29,7 @@ struct Route {
   // "/v2/models/{}/generate"; a {} matches one segment of the path, a {*} at the end all the rest.
   std::string pattern;
   RouteFunction handle;
-  bool is_health = false;  // answers without a key and while draining; takes no body to speak of
+  bool is_health = false;  // answers without a key and while draining; takes only a tiny body
 };
 
 struct FrontEnd {
@@ -43,7 +43,7 @@ struct FrontEnd {
 // The HTTP status of an error.
 int HttpStatusOf(Code code);
 
-// Told of every response: its front end's name, and its status.
+// Called for every response with its front end's name and its status.
 using ResponseCounter = std::function<void(std::string_view front_end, int status)>;
 
 class Router final : public HttpHandler {
@@ -51,7 +51,8 @@ class Router final : public HttpHandler {
   // `count` may be empty.
   Router(Access access, ResponseCounter count);
 
-  // The last one added is asked last; its prefix should be empty.
+  // Front ends are tried in the order in which they were added; the last one's prefix should be
+  // empty.
   void Add(FrontEnd front_end);
   void SetDraining() { draining_ = true; }
 
@@ -62,7 +63,7 @@ class Router final : public HttpHandler {
   bool draining() const override { return draining_; }
 
  private:
-  struct Found;  // what the routes have for a request
+  struct Found;  // the routes that match a request
 
   const FrontEnd& FrontEndOf(std::string_view path) const;
   static Found Find(const FrontEnd& front_end, const HttpRequest& request);

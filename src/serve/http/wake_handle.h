@@ -1,5 +1,5 @@
-// WakeHandle: lets any thread nudge a connection, for as long as that connection lives. Shared by
-// the connection and whoever may wake it; safe on any thread.
+// WakeHandle: lets any thread wake a connection while that connection lives. Shared by the
+// connection and everyone who may wake it; safe on any thread.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ class WakeHandle {
     posted_ = true;
     post_();
   }
-  // The wake-up has arrived.
+  // The connection has received the wake-up.
   void Taken() {
     const std::lock_guard lock(mutex_);
     posted_ = false;

@@ -24,7 +24,7 @@ std::string FormatError(std::string_view message) {
   return out;
 }
 
-// A full queue is 503 here, in words that clients of both protocols look for.
+// A full queue is 503 here, with words that clients of both protocols search for.
 int StatusOf(const Status& error) {
   return error.code() == Code::kResourceExhausted ? 503 : HttpStatusOf(error.code());
 }
@@ -91,7 +91,7 @@ class JsonCallWriter final : public CallWriter {
     }
   }
 
-  // A streamed call has told everything.
+  // A streamed call has already reported everything.
   void WriteEnd(const GenerateCall& call, HttpHead& head,
                 std::vector<std::string>& messages) override {
     if (call.is_streamed()) return;
@@ -107,7 +107,7 @@ class JsonCallWriter final : public CallWriter {
  private:
   const std::string id_;
   ResponseBuilder builder_;
-  std::vector<Response> responses_;  // of the event at hand
+  std::vector<Response> responses_;  // of the current event
 };
 
 void WriteTensors(std::span<const TensorInfo> tensors, ModelRole role, JsonWriter& writer) {
@@ -121,7 +121,8 @@ void WriteTensors(std::span<const TensorInfo> tensors, ModelRole role, JsonWrite
   writer.EndArray();
 }
 
-// Name and version of the server whose protocol this is: clients decide by them what they may ask.
+// Name and version of the server that defines this protocol: clients use them to decide which
+// features they may use.
 std::unique_ptr<Reply> DescribeServer() {
   std::string out;
   JsonWriter writer(out);
@@ -156,7 +157,7 @@ std::unique_ptr<Reply> Health(bool is_good, std::string_view otherwise) {
   return MakeReply(std::move(head), is_good ? "" : FormatError(otherwise));
 }
 
-// The model that a path names: /v2/models/NAME, and perhaps /versions/VERSION.
+// The model named by a path: /v2/models/NAME, optionally with /versions/VERSION.
 Result<ModelPtr> FindModel(const ModelRegistry& models, const PathValues& values) {
   const std::string& name = values[0];
   Result<ModelPtr> model = models.Find(name);

@@ -1,4 +1,5 @@
-// The KServe v2 front end with Triton's generate extension: wire ↔ service and nothing more.
+// The KServe v2 front end with Triton's generate extension; it only translates between wire and
+// service.
 #pragma once
 
 #include <cstddef>

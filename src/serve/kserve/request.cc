@@ -67,7 +67,7 @@ constexpr TensorInfo kOutputs[] = {
     {.name = "output_log_probs", .type = DataType::kFp32, .is_list = true},
 };
 
-// What a member's JSON value became: elements of the input's type.
+// An input made from a member's JSON value: elements of the input's type.
 struct Tensor {
   const TensorInfo* info = nullptr;
   std::vector<const Json*> elements;  // checked
@@ -150,7 +150,7 @@ class BodyReader {
     return CheckRequired();
   }
 
-  // The input's only element; null when it was not given or has no elements.
+  // The input's only element; null if it was not given or has no elements.
   const Json* One(std::string_view name) const {
     const auto it = tensors_.find(name);
     return it == tensors_.end() || it->second.elements.empty() ? nullptr
@@ -267,7 +267,7 @@ std::vector<std::string> Words(const BodyReader& body, std::string_view name) {
   return words;
 }
 
-// Inputs of the full model that this server has no use for: fine while they ask for nothing.
+// Inputs of the full model that this server does not support: accepted while they request nothing.
 Status RefuseUnsupported(const BodyReader& body) {
   for (const std::string_view name : {"return_context_logits", "return_generation_logits"}) {
     if (Bool(body, name, false)) {
@@ -340,7 +340,7 @@ std::span<const TensorInfo> Outputs() { return kOutputs; }
 
 Result<Call> ParseGenerate(const Model& model, std::string_view body_text) {
   JsonLimits limits;
-  limits.allow_duplicates = true;  // the rule has its own sentence for them
+  limits.allow_duplicates = true;  // checked by the rule, with its own message
   Result<Json> json = ParseJson(body_text.empty() ? "{}" : body_text, limits);
   if (!json.ok()) return json.status().Annotate("failed to parse the request JSON buffer");
   if (json->AsObject() == nullptr) {

@@ -1,6 +1,6 @@
 // The body of /v2/models/{m}/generate → text request, by Triton's rule: members with the name of a
-// model input become that input, flat or inside "parameters"; others become request parameters.
-// Pure functions.
+// model input become that input, at top level or inside "parameters"; others become request
+// parameters. Pure functions.
 #pragma once
 
 #include <span>
@@ -32,7 +32,7 @@ struct Call {
   TextRequest text;
   bool return_log_probs = false;
   bool echo_prompt = false;   // exclude_input_in_output is false
-  bool stream_tokens = true;  // in a stream: an event for each token; else one with everything
+  bool stream_tokens = true;  // in a stream: one event per token; else one with everything
 };
 
 Result<Call> ParseGenerate(const Model& model, std::string_view body);

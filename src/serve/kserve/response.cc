@@ -36,7 +36,7 @@ Response ResponseBuilder::Whole(const GenerateCall& call) const {
       if (piece.token >= 0) log_probs.push_back(LogProb(piece));
       sum += LogProb(piece);
     }
-    // Pieces are kept only where somebody asked for them.
+    // Pieces are kept only if the client asked for them.
     if (!return_log_probs_)
       log_probs.resize(log_probs.size() + static_cast<size_t>(answer.num_tokens));
     response.cum_log_probs.push_back(sum);

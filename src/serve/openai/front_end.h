@@ -1,5 +1,5 @@
-// The OpenAI front end: wire ↔ service and nothing more. It answers paths that no other front end
-// knows.
+// The OpenAI front end; it only translates between wire and service. It answers paths that no other
+// front end knows.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The body of /v1/chat/completions or /v1/completions → text requests. A pure function; what is
-// wrong is INVALID_ARGUMENT "field: sentence". Unknown members are ignored; a known one of a wrong
-// type is refused.
+// The body of /v1/chat/completions or /v1/completions → text requests. A pure function; errors are
+// INVALID_ARGUMENT "field: sentence". Unknown members are ignored; a known member of a wrong type
+// is refused.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ enum class Endpoint : uint8_t { kChat, kCompletions };
 
 struct Call {
   Endpoint endpoint = Endpoint::kChat;
-  std::string model;                 // as asked; may be empty
+  std::string model;                 // as the client wrote it; may be empty
   std::vector<TextRequest> prompts;  // one for chat
   bool stream = false;
-  bool include_usage = false;     // a last chunk with the figures
+  bool include_usage = false;     // a last chunk with the usage figures
   bool continuous_usage = false;  // and in every chunk
   bool logprobs = false;
 };

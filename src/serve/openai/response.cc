@@ -20,7 +20,7 @@ bool IsUtf8(std::string_view bytes) {
   return true;
 }
 
-// A token as a key of an object: tokens of broken characters must stay apart.
+// A token as a key of an object: tokens that are parts of a character must stay distinct.
 std::string TokenKey(const TextCodec& codec, int32_t token) {
   std::string bytes = codec.TokenBytes(token);
   if (IsUtf8(bytes)) return bytes;
@@ -118,7 +118,7 @@ void WriteUsage(const CallUsage& usage, JsonWriter& writer) {
   writer.EndObject();
 }
 
-// As it may have been given: a negative one is a large one without its sign.
+// The seed as the client may have given it: a negative one is kept as a large unsigned number.
 void WriteSeed(const CallUsage& usage, JsonWriter& writer) {
   writer.Key("seed").Int(static_cast<int64_t>(usage.seed));
 }
@@ -140,7 +140,7 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
   if (header.endpoint == Endpoint::kChat) {
     writer.Key("delta").BeginObject();
     if (options.is_first) writer.Key("role").String("assistant");
-    // The last chunk of an answer says nothing but why it ended.
+    // The last chunk of an answer holds only the finish reason.
     if (choice.finish == TextFinish::kNone) writer.Key("content").String(choice.text);
     writer.EndObject();
   } else {

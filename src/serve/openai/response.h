@@ -1,4 +1,4 @@
-// Answers in OpenAI's shape: whole responses and stream chunks, as JSON text. Pure functions.
+// Answers in OpenAI's format: whole responses and stream chunks, as JSON text. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tandem::serve::openai {
 
-// What every response and chunk of one call says.
+// The parts common to every response and chunk of one call.
 struct ResponseHeader {
   Endpoint endpoint = Endpoint::kChat;
   std::string id;  // "chatcmpl-…" or "cmpl-…"
@@ -21,7 +21,7 @@ struct ResponseHeader {
   int64_t created = 0;  // seconds since 1970
 };
 
-// News of one answer, in a stream.
+// News of one answer in a stream.
 struct Choice {
   int64_t index = 0;
   std::string text;
@@ -33,9 +33,9 @@ struct Choice {
 std::string FormatResponse(const ResponseHeader& header, const std::vector<TextChoice>& answers,
                            const CallUsage& usage, bool logprobs, const TextCodec& codec);
 
-// A stream chunk: text of one choice, or its end, or (without a choice) the figures.
+// A stream chunk: text of one choice, or its end, or (without a choice) the usage figures.
 struct ChunkOptions {
-  bool is_first = false;  // of its choice: carries the role
+  bool is_first = false;  // first chunk of its choice: carries the role
   bool logprobs = false;
   const CallUsage* usage = nullptr;  // shown when set
   bool null_usage = false;           // "usage": null, as clients of include_usage expect

@@ -24,9 +24,9 @@ namespace {
 
 constexpr Nanos kPoll = std::chrono::milliseconds(10);
 constexpr Nanos kLastWords =
-    std::chrono::seconds(1);  // for the error events of requests that were cut
+    std::chrono::seconds(1);  // for the error events of requests that were cut off
 
-// A pipe that wakes Run(): one byte for each signal. One in a process, since signal handlers are.
+// A pipe that wakes Run(): one byte for each signal. One per process, as signal handlers are.
 class SignalPipe {
  public:
   static SignalPipe& Get() {
@@ -36,7 +36,7 @@ class SignalPipe {
 
   void Write() const {
     const char byte = 1;
-    // Full means that more wake-ups wait than anyone counts.
+    // A full pipe already holds more wake-ups than needed.
     [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
   }
   // True when there was a wake-up within `timeout` (for ever when negative).
@@ -53,7 +53,7 @@ class SignalPipe {
 
  private:
   SignalPipe() {
-    // As Asio does where the process has no descriptors left.
+    // As in Asio when the process has no descriptors left.
     if (::pipe2(fds_, O_CLOEXEC | O_NONBLOCK) != 0) {
       throw std::system_error(errno, std::generic_category(), "pipe2");
     }
@@ -67,7 +67,7 @@ void OnSignal(int) {
   errno = error;
 }
 
-// SIGTERM and SIGINT wake Run(), or wait for it, while this lives.
+// While this lives, SIGTERM and SIGINT wake Run(), or are kept for it.
 class SignalHandlers {
  public:
   SignalHandlers() {
@@ -121,7 +121,7 @@ FrontEnd MakeHealthFrontEnd(const ModelRegistry& models) {
   return front_end;
 }
 
-// The host names to which the server answers, if it looks at them.
+// The host names that the server answers to, if it checks them.
 std::optional<std::vector<std::string>> HostsOf(const ServerOptions& options) {
   const bool is_open = options.api_keys.empty() && IsLoopback(options.http.host);
   if (!is_open && options.allowed_hosts.empty()) return std::nullopt;
@@ -146,7 +146,7 @@ struct Server::Impl {
     router.Add(openai::MakeFrontEnd(models, options.openai_body_bytes));
   }
 
-  // True when every request ended by itself; false when the time was up or a second signal came.
+  // True if every request ended by itself; false if the time was up or a second signal came.
   bool Drain(bool& aborted) {
     models.SetLeaving();
     aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().Read(options.drain_grace);
@@ -160,7 +160,7 @@ struct Server::Impl {
     return http->active_requests() == 0;
   }
 
-  // Ends what still runs; each stream is told.
+  // Ends the requests that still run; each stream gets an error event.
   void Cut() {
     models.Close();
     const SteadyClock clock;
@@ -172,7 +172,7 @@ struct Server::Impl {
   const ServerOptions options;
   ModelRegistry& models;
   Router router;
-  std::unique_ptr<HttpServer> http;  // last: its replies use what stands above
+  std::unique_ptr<HttpServer> http;  // last: its replies use the members above
 };
 
 Status CheckServerOptions(const ServerOptions& options) {

@@ -1,14 +1,14 @@
-// Server: the HTTP face of the models: OpenAI and KServe routes, health, metrics, keys, and
-// an orderly end. Owned by main(); Start and Run on one thread, Shutdown on any.
+// Server: the HTTP face of the models: OpenAI and KServe routes, health, metrics, keys, and an
+// orderly shutdown. Owned by main(); Start and Run on one thread, Shutdown on any.
 //
 //   auto engine_client = MakeEngineClient(*engine);          // the engine is Start()ed
 //   auto codec = LoadTextCodec(model_dir);
 //   auto defaults = LoadGenerationDefaults(model_dir);
 //   Metrics metrics;
 //   ModelRegistry models;
-//   models.Add("tandem", std::make_shared<GenerateService>(*engine_client, **codec, *defaults,
-//   clock,
-//                                                          ServiceOptions(), &metrics),
+//   models.Add("tandem",
+//              std::make_shared<GenerateService>(*engine_client, **codec, *defaults, clock,
+//                                                ServiceOptions(), &metrics),
 //              TritonAliases());
 //   auto server = Server::Start(options, models, metrics);
 //   Status end = (*server)->Run();                           // until SIGTERM or SIGINT
@@ -31,13 +31,13 @@ struct ServerOptions {
   HttpServerOptions http;             // host, port, threads, limits
   std::vector<std::string> api_keys;  // any of them opens every route; health needs none
   bool insecure = false;              // listen on a public address without a key
-  // Host names under which clients may address the server, beside localhost; "*": any. Empty: only
-  // a server without keys on a loopback address looks at them.
+  // Host names under which clients may address the server, in addition to localhost; "*": any. When
+  // empty, only a server without keys on a loopback address checks them.
   std::vector<std::string> allowed_hosts;
   size_t openai_body_bytes = 16 << 20;
   size_t kserve_body_bytes = 64 << 20;
-  // SIGTERM: not ready at once; for `drain_grace` requests are still taken (a balancer needs a
-  // while to notice), then refused; what runs may end within `shutdown_timeout`.
+  // SIGTERM: not ready at once; requests are still taken for `drain_grace` (a balancer needs time
+  // to notice) and then refused; running ones get `shutdown_timeout` to end.
   Nanos drain_grace{0};
   Nanos shutdown_timeout = std::chrono::seconds(25);
 };
@@ -60,10 +60,10 @@ class Server {
   uint16_t port() const;
   int active_requests() const;
 
-  // Serves until SIGTERM, SIGINT or Shutdown(), then drains. Ok also when requests had to be cut at
-  // the end of the time; CANCELLED when a second signal cut them.
+  // Serves until SIGTERM, SIGINT or Shutdown(), then drains. Ok even if requests were cut off at
+  // `shutdown_timeout`; CANCELLED when a second signal cut them off.
   Status Run();
-  // As a signal.
+  // Has the effect of a signal.
   void Shutdown();
 
  private:

@@ -35,7 +35,7 @@ FakeEngineOptions Paced(Nanos step) {
   return options;
 }
 
-// The text of a stream of completions; "broken" when it did not end with [DONE].
+// The text of a stream of completions; "broken" if it did not end with [DONE].
 std::string ReadStream(HttpClient& client) {
   std::string text;
   for (bool done = false;;) {
@@ -80,7 +80,7 @@ TEST(ServerTest, TwoHundredConcurrentStreams) {
   std::vector<HttpClient> clients;
   for (int i = 0; i < kStreams; ++i) {
     clients.push_back(server.Client());
-    // The head comes with the first token: all are opened before any is read.
+    // The head comes with the first token: all streams are opened before any is read.
     ASSERT_TRUE(clients.back().Connect().ok());
     const std::string body = Completion("endless", 20, true);
     ASSERT_TRUE(clients.back()
@@ -149,7 +149,7 @@ TEST(ServerTest, ClientsThatGoAtAnyByteFreeTheirRequests) {
   for (int i = 0; i < 150; ++i) {
     HttpClient client = server.Client();
     ASSERT_TRUE(client.Connect().ok());
-    // Half go while they send, half while they read.
+    // Half disconnect while they send, half while they read.
     const size_t sent = random() % 2 == 0 ? random() % request.size() : request.size();
     ASSERT_TRUE(client.WriteRaw(std::string_view(request).substr(0, sent)).ok());
     if (sent < request.size()) continue;
@@ -197,7 +197,7 @@ TEST(ServerTest, AFullQueueSaysWhenToComeBack) {
                     .ok());
   }
   ASSERT_TRUE(Eventually([&] { return server.engine.open_sequences() == 2; }));
-  // While nobody is served: refused, not left to wait.
+  // While nobody is served, a request is refused and not left to wait.
   const Result<ClientResponse> refused =
       server.Client().Post(kCompletions, Completion("tandem", 3, true));
   EXPECT_EQ(refused->status, 429);
@@ -582,7 +582,7 @@ TEST(ServerTest, OptionsReachTheEngine) {
 }
 
 TEST(ServerTest, ModelsComeAndGoWhileOthersServe) {
-  // Outlives the server, on whose threads its service ends.
+  // Declared before the server, on whose threads its service ends.
   FakeEngine second_engine(Paced(milliseconds(1)));
   TestServer server(Paced(milliseconds(1)));
   HttpClient client = server.Client();

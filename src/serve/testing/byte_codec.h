@@ -1,6 +1,6 @@
-// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads, 1 begins, 2 ends ("</s>").
-// Characters of several bytes are several tokens, so every split that a real tokenizer can make
-// happens here. For tests.
+// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads, 1 begins, 2 ends ("</s>"). A
+// multi-byte character is several tokens, so every split that a real tokenizer can make also occurs
+// here. For tests.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class ByteCodec : public TextCodec {
   static constexpr int32_t kBegin = 1;
   static constexpr int32_t kEnd = 2;
   static int32_t TokenOf(char byte) { return static_cast<unsigned char>(byte) + 3; }
-  // Special tokens left out.
+  // Without special tokens.
   static std::string TextOf(const std::vector<int32_t>& tokens);
 
   Result<std::vector<int32_t>> Encode(std::string_view text,
@@ -31,7 +31,7 @@ class ByteCodec : public TextCodec {
   std::vector<int32_t> end_ids() const override { return {kEnd}; }
   // "user: hello\nassistant: "
   Result<std::string> RenderChat(std::string_view messages) const override;
-  // Bans the words' last bytes outright: enough to see that a constraint reaches the engine.
+  // Bans the words' last bytes: enough to check that a constraint reaches the engine.
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
       const std::vector<std::string>& words) const override;
 };

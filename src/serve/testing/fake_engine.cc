@@ -11,7 +11,7 @@
 namespace tandem::serve {
 namespace {
 
-constexpr size_t kMaxEvents = 4096;  // a full queue holds the sequences still
+constexpr size_t kMaxEvents = 4096;  // a full queue pauses the sequences
 
 // As tokens that ByteCodec reads.
 Script WithTokens(Script script) {
@@ -151,7 +151,7 @@ void FakeEngine::Run() {
     }
     StepLocked();
     changed_.NotifyAll();
-    // A sleeping step holds nothing up but time itself.
+    // A step's sleep blocks no other call.
     changed_.WaitFor(lock, options_.step > Nanos(0) ? options_.step : Nanos(1000),
                      [this]() TANDEM_REQUIRES(mutex_) { return stop_; });
   }

@@ -1,6 +1,6 @@
 // FakeEngine: an EngineClient that plays a script: the answer to a prompt is a function of the
-// prompt. One token a step for every open sequence, as a batch does. For tests; every method on any
-// thread.
+// prompt. Each step gives every open sequence one token, as a batch does. For tests; every method
+// on any thread.
 #pragma once
 
 #include <atomic>
@@ -17,14 +17,14 @@
 
 namespace tandem::serve {
 
-// What the engine does with a request.
+// The engine's reaction to a request.
 struct Script {
   std::string answer;                // its bytes, then the end token; max_tokens may cut it
   std::optional<size_t> fail_after;  // tokens, then kFailed with `failure`
   Status failure = Internal("the device is lost");
-  // Of the choices after the first, when they are to differ from it; these do not fail.
+  // Answers of the choices after the first, if they should differ from it; these do not fail.
   std::optional<std::string> later_answer = {};
-  // Instead of the answer's bytes, for another codec than ByteCodec.
+  // Replaces the answer's bytes, for a codec other than ByteCodec.
   std::vector<int32_t> tokens = {};
 };
 
@@ -55,9 +55,9 @@ class FakeEngine final : public EngineClient {
   int num_cancelled() const { return num_cancelled_; }
   // The last request submitted.
   Request last_request() const;
-  // What Stats() says of the engine's health.
+  // The health that Stats() reports.
   void SetHealth(double seconds_since_progress, const Status& failure);
-  // Holds all sequences still until Resume().
+  // Pauses all sequences until Resume().
   void Pause();
   void Resume();
 

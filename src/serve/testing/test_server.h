@@ -1,5 +1,5 @@
-// TestServer: a whole server on a free port over a FakeEngine, with everything a test may want to
-// reach.
+// TestServer: a whole server on a free port over a FakeEngine, with everything a test may need to
+// access.
 #pragma once
 
 #include <chrono>
@@ -45,7 +45,7 @@ class TestServer {
   std::unique_ptr<Server> server;
 };
 
-// Whether `condition` becomes true, on however busy a machine.
+// Waits until `condition` is true, with enough patience for a busy machine; false if it never is.
 inline bool Eventually(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!condition()) {

@@ -1,4 +1,4 @@
-// The small tokenizers of tests/data/tokenizers for tests of text, and changed copies of them.
+// The small tokenizers of tests/data/tokenizers for tests of text, and modified copies of them.
 #pragma once
 
 #include <cstdlib>
@@ -54,7 +54,7 @@ inline void WriteTokenizerWithExtra(const TemporaryFolder& folder) {
   folder.Write("tokenizer.json", json);
 }
 
-// One of every decoder's kind.
+// One tokenizer for each kind of decoder.
 inline constexpr const char* kTestTokenizers[] = {"byte_level",      "byte_level_gpt2",
                                                   "metaspace_bytes", "metaspace_decoder",
                                                   "metaspace_kept",  "word_piece"};

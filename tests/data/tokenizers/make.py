@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the small tokenizers of the tests and what the reference library says about them.
+"""Makes the small tokenizers of the tests and the reference library's results for them.
 
   python3 -m venv /tmp/v && /tmp/v/bin/pip install tokenizers==0.23.3
   /tmp/v/bin/python tests/data/tokenizers/make.py
@@ -88,14 +88,14 @@ def byte_level():
 
 
 def byte_level_gpt2():
-    """The split that ByteLevel brings itself, with its prefix space."""
+    """ByteLevel's built-in split, with its prefix space."""
     tokenizer, config, generation = byte_level()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
     return tokenizer, config, generation
 
 
 def metaspace_bytes():
-    """As Llama 2's: bytes as fallback, a word mark put in front, one space stripped again."""
+    """As Llama 2's: byte fallback, a word mark added in front, one space stripped again."""
     tokenizer = Tokenizer(BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
@@ -110,7 +110,7 @@ def metaspace_bytes():
         max_token_length=8,
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    # Byte tokens are ordinary tokens: only the three are special.
+    # Byte tokens are ordinary tokens: only these three tokens are special.
     data = json.loads(tokenizer.to_str())
     data["added_tokens"] = [t for t in data["added_tokens"] if t["content"] in specials]
     tokenizer = Tokenizer.from_str(json.dumps(data))
@@ -152,7 +152,7 @@ def metaspace_decoder():
 
 
 def metaspace_kept():
-    """As Gemma's: no word mark is put in front, so no space is stripped."""
+    """As Gemma's: no word mark is added in front, so no space is stripped."""
     tokenizer, config, generation = metaspace_bytes()
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.decoder = decoders.Sequence(
@@ -162,7 +162,7 @@ def metaspace_kept():
 
 
 def word_piece():
-    """As BERT's, for the language models that were made of it."""
+    """As BERT's, for the language models derived from it."""
     tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

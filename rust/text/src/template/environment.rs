@@ -1,4 +1,4 @@
-//! minijinja set up to read and print as Jinja2 does under transformers.
+//! minijinja configured to read and print as Jinja2 does under transformers.
 
 use std::fmt::{self, Write};
 
@@ -10,7 +10,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use super::python;
 use crate::sandbox;
 
-/// Levels of macros and loops inside each other.
+/// Nesting depth of macros and loops.
 const RECURSION_LIMIT: usize = 200;
 
 pub fn environment() -> Environment<'static> {
@@ -29,7 +29,7 @@ pub fn environment() -> Environment<'static> {
     env
 }
 
-/// What is printed, refused when it grows too long; what is captured into variables comes here too.
+/// Collects printed text and refuses it when it grows too long; captured text also comes here.
 struct Checked<'a, 'b>(&'a mut Output<'b>);
 
 impl Write for Checked<'_, '_> {
@@ -41,7 +41,7 @@ impl Write for Checked<'_, '_> {
 
 fn tojson(value: Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // What transformers also accepts and this filter does anyway.
+    // Arguments that transformers also accepts; this filter always behaves that way.
     for key in ["ensure_ascii", "separators", "sort_keys"] {
         let _ignored: Option<Value> = options.get(key)?;
     }
@@ -49,7 +49,7 @@ fn tojson(value: Value, options: Kwargs) -> Result<String, Error> {
     python::to_json(&value, indent)
 }
 
-/// Jinja2's, which keeps a line break at the end; minijinja's drops it.
+/// Jinja2's filter, which keeps a line break at the end; minijinja's drops it.
 fn indent(text: &str, options: Rest<Value>) -> Result<String, Error> {
     let (width, first, blank, kwargs): (Option<usize>, Option<bool>, Option<bool>, Kwargs) =
         from_args(&options)?;
@@ -74,7 +74,7 @@ fn indent(text: &str, options: Rest<Value>) -> Result<String, Error> {
 /// Python's methods on strings, lists and maps.
 fn method(state: &State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     match (value.as_str(), name) {
-        // pycompat's never ends when it counts the empty text.
+        // pycompat's version never ends when it counts the empty text.
         (Some(s), "count") => {
             let (what,): (&str,) = from_args(args)?;
             Ok(Value::from(s.matches(what).count()))
@@ -97,7 +97,7 @@ pub fn strftime(unix_seconds: i64, format: &str) -> Result<String, Error> {
     }
 }
 
-/// `{% generation %}` only marks what the assistant said, for training: it becomes `{% if true %}`.
+/// `{% generation %}` only marks the assistant's text, for training: it becomes `{% if true %}`.
 pub fn without_generation_tags(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;

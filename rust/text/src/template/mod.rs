@@ -1,5 +1,5 @@
 //! Chat templates with the semantics of transformers (Jinja2's immutable sandbox), in a sandbox
-//! whose steps, bytes and depth are bounded: a template is input, wherever it comes from.
+//! with limits on steps, memory and depth: a template is untrusted input, wherever it comes from.
 
 mod environment;
 mod python;
@@ -19,7 +19,7 @@ use crate::sandbox::{self, Allowance};
 /// The largest template in use is about 30 KB.
 const MAX_TEMPLATE_BYTES: usize = 256 << 10;
 const MAX_INPUT_BYTES: usize = 64 << 20;
-/// The name of every template inside its own environment; messages say it.
+/// The name of every template inside its own environment; messages contain it.
 const NAME: &str = "chat_template";
 
 const SPECIAL_TOKEN_KEYS: [&str; 7] = [
@@ -41,7 +41,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// `special_tokens`: what `bos_token`, `eos_token`, ... mean inside the template.
+    /// `special_tokens`: the values of `bos_token`, `eos_token`, ... inside the template.
     pub fn compile(
         source: &str,
         special_tokens: serde_json::Map<String, serde_json::Value>,
@@ -71,7 +71,7 @@ impl ChatTemplate {
     }
 
     /// `messages`: a JSON array. `extra`: a JSON object with further variables (tools, documents,
-    /// what the client passes on). `now`: Unix seconds for strftime_now, else the clock.
+    /// variables from the client). `now`: Unix seconds for strftime_now, else the clock.
     pub fn render(
         &self,
         messages: &str,
@@ -182,7 +182,7 @@ impl TemplateSet {
         Ok(Self { templates })
     }
 
-    /// "tool_use" when there are tools and the model has such a template, else "default".
+    /// "tool_use" if there are tools and the model has such a template, else "default".
     fn choose(&self, extra: &str) -> &ChatTemplate {
         let has_tools = serde_json::from_str::<serde_json::Value>(extra)
             .is_ok_and(|v| v.get("tools").is_some_and(|tools| !tools.is_null()));
@@ -242,8 +242,8 @@ fn fuel(input_bytes: usize) -> u64 {
 }
 
 /// Limits grow with the input, so that a long honest conversation fits. Models' own templates take
-/// less than a millisecond for a usual conversation, and up to 150 ns a byte for thousands of tiny
-/// messages.
+/// less than a millisecond for a usual conversation, and up to 150 ns per byte for thousands of
+/// tiny messages.
 fn allowance(input_bytes: usize) -> Allowance {
     Allowance {
         bytes: (8 << 20) + 8 * input_bytes,
@@ -251,7 +251,7 @@ fn allowance(input_bytes: usize) -> Allowance {
     }
 }
 
-/// The rendered text, refused when it grows too long.
+/// The rendered text; refused when it grows too long.
 #[derive(Default)]
 struct Text(Vec<u8>);
 

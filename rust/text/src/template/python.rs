@@ -7,8 +7,8 @@ use minijinja::{Error, ErrorKind};
 
 use crate::sandbox;
 
-/// JSON from outside nests at most 128 deep; what a template builds on top may not go much further,
-/// since comparing and dropping a value recurse.
+/// JSON from outside nests at most 128 deep; values built by a template may not nest much deeper,
+/// because comparing and dropping a value recurse.
 const MAX_DEPTH: usize = 160;
 
 /// A string that is refused when it grows too long for its sandbox.
@@ -30,7 +30,7 @@ pub fn str_of(value: &Value) -> Result<String, Error> {
     Ok(out.0)
 }
 
-/// `str(value)` into a writer; the writer refuses what grows too long.
+/// `str(value)` into a writer; the writer refuses text that grows too long.
 pub fn write_str(out: &mut dyn Write, value: &Value) -> Result<(), Error> {
     let written = match value.as_str() {
         Some(text) => out.write_str(text).map_err(|_| Stop::Full),
@@ -82,7 +82,7 @@ fn write_repr(out: &mut dyn Write, value: &Value, depth: usize) -> Result<(), St
         return Err(Stop::Depth);
     }
     match value.kind() {
-        // At the top an undefined value prints as nothing; inside a list it is a word.
+        // At the top level an undefined value prints as nothing; inside a list it is a word.
         ValueKind::Undefined => Ok(out.write_str(if depth == 0 { "" } else { "Undefined" })?),
         ValueKind::None => Ok(out.write_str("None")?),
         ValueKind::Bool => Ok(out.write_str(if value.is_true() { "True" } else { "False" })?),
