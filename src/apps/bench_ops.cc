@@ -10,7 +10,7 @@
 
 #include "apps/bench.h"
 #include "base/file.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/kv_pool.h"
 
 namespace tandem::apps {
@@ -361,8 +361,8 @@ class OpsBench {
     TANDEM_ASSIGN_OR_RETURN(const Buffer slot, backend.Allocate(sizeof(ops::SlotSampling)));
     TANDEM_ASSIGN_OR_RETURN(const Buffer placed,
                             backend.Allocate(static_cast<size_t>(rows) * sizeof(ops::SampleRow)));
-    TANDEM_ASSIGN_OR_RETURN(
-        const Buffer out, backend.Allocate(static_cast<size_t>(rows) * sizeof(ops::SampledToken)));
+    TANDEM_ASSIGN_OR_RETURN(const Buffer out,
+                            backend.Allocate(static_cast<size_t>(rows) * sizeof(SampledToken)));
     std::vector<ops::SampleRow> sample(static_cast<size_t>(rows));
     for (size_t i = 0; i < sample.size(); ++i) {
       sample[i].logits = logits.As<float>() + static_cast<int64_t>(i) * vocab;
@@ -370,13 +370,13 @@ class OpsBench {
       sample[i].history.counts = counts.As<int32_t>();
     }
     backend.CopyToDevice(placed.data(), sample.data(), placed.bytes());
-    const auto measure = [&](const char* name, const ops::SamplingParams& params) {
+    const auto measure = [&](const char* name, const SamplingParams& params) {
       ops::SlotSampling record;
       record.params = params;
       backend.CopyToDevice(slot.data(), &record, sizeof(record));
       const double seconds = timer_.MedianSeconds(1, [&](int64_t) {
         backend.ops().Sample({placed.As<ops::SampleRow>(), sample.size()}, vocab,
-                             {out.As<ops::SampledToken>(), sample.size()});
+                             {out.As<SampledToken>(), sample.size()});
       });
       Add({"sample", fmt::format("{} rows, {}", rows, name), seconds,
            static_cast<double>(rows * vocab) * sizeof(float), 0,

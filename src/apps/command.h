@@ -3,7 +3,6 @@
 // docs/cli.md (help.h).
 #pragma once
 
-#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,7 +20,6 @@ class Console {
   explicit Console(bool json);
 
   bool json() const { return json_; }
-  bool is_terminal() const { return terminal_; }
   // A line for people; silent under --json.
   void Say(std::string_view line) const;
   // A piece of a line, flushed at once (streamed text); silent under --json.
@@ -32,9 +30,8 @@ class Console {
   const Status& status() const { return status_; }
   // Columns of the terminal that stdout is, within reason; 80 elsewhere.
   static size_t Width();
-  // "loading target 42 %": redrawn on a terminal; otherwise a plain line at every tenth of what
-  // takes longer than two seconds.
-  void Progress(std::string_view what, double done);
+  // "loading target 42 %", redrawn on a terminal; nothing where stderr is a file or a pipe.
+  void Progress(std::string_view what, double done) const;
 
  private:
   void Write(std::string_view text) const;
@@ -42,10 +39,6 @@ class Console {
   const bool json_;
   const bool terminal_;
   mutable Status status_;
-  // Of the progress being told.
-  std::string task_;
-  std::chrono::steady_clock::time_point task_started_;
-  int last_tenth_ = 0;
 };
 
 struct Positional {

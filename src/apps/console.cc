@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -12,16 +11,6 @@
 #include "apps/command.h"
 
 namespace tandem::apps {
-namespace {
-
-constexpr std::chrono::seconds kSilence{2};
-
-void WriteToStderr(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
-}
-
-}  // namespace
 
 Console::Console(bool json) : json_(json), terminal_(::isatty(STDERR_FILENO) == 1) {}
 
@@ -55,24 +44,11 @@ size_t Console::Width() {
   return std::clamp<size_t>(size.ws_col, 40, 120);
 }
 
-void Console::Progress(std::string_view what, double done) {
-  if (json_) return;
-  const int percent = static_cast<int>(std::lround(done * 100));
-  if (terminal_) {
-    WriteToStderr(fmt::format("\r{} {:3d} %{}", what, percent, done >= 1 ? "\n" : ""));
-    return;
-  }
-  // Short work says nothing on its way; long work a line every tenth.
-  const auto now = std::chrono::steady_clock::now();
-  if (what != task_) {
-    task_ = what;
-    task_started_ = now;
-    last_tenth_ = 0;
-  }
-  const int tenth = percent / 10;
-  if (tenth == last_tenth_ || now - task_started_ < kSilence) return;
-  last_tenth_ = tenth;
-  WriteToStderr(fmt::format("{} {} %\n", what, percent));
+void Console::Progress(std::string_view what, double done) const {
+  if (json_ || !terminal_) return;
+  const std::string line = fmt::format("\r{} {:3.0f} %{}", what, done * 100, done >= 1 ? "\n" : "");
+  std::fwrite(line.data(), 1, line.size(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace tandem::apps

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <string>
 
@@ -30,11 +32,35 @@ TEST(ConsoleTest, LinesAreForPeopleAndJsonForPrograms) {
   EXPECT_TRUE(people.status().ok());
 }
 
-TEST(ConsoleTest, ShortWorkShowsNoProgressInALog) {
-  ::testing::internal::CaptureStderr();
-  Console console(/*json=*/false);
+// Three steps of some work, told to stderr.
+void ShowProgress() {
+  const Console console(/*json=*/false);
   for (const double done : {0.1, 0.5, 1.0}) console.Progress("loading", done);
+}
+
+TEST(ConsoleTest, ProgressStaysOutOfPipesAndFiles) {
+  ::testing::internal::CaptureStderr();
+  ShowProgress();
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(ConsoleTest, ProgressIsRedrawnOnATerminal) {
+  int screen = -1;
+  int terminal = -1;
+  ASSERT_EQ(::openpty(&screen, &terminal, nullptr, nullptr, nullptr), 0);
+  std::fflush(stderr);
+  const int kept = ::dup(STDERR_FILENO);
+  ::dup2(terminal, STDERR_FILENO);
+  ShowProgress();
+  ::dup2(kept, STDERR_FILENO);
+  ::close(kept);
+  std::array<char, 256> shown{};
+  const ssize_t size = ::read(screen, shown.data(), shown.size());
+  ::close(terminal);
+  ::close(screen);
+  ASSERT_GT(size, 0);
+  EXPECT_EQ(std::string(shown.data(), static_cast<size_t>(size)),
+            "\rloading  10 %\rloading  50 %\rloading 100 %\r\n");
 }
 
 TEST(ConsoleTest, TheFirstFailedWriteIsKeptAndEndsTheWriting) {

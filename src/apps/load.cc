@@ -104,7 +104,7 @@ class ClosedLoop {
       record.first_token = age;
       ++begun_;
     }
-    for (const ops::SampledToken& token : event.tokens) {
+    for (const SampledToken& token : event.tokens) {
       record.choices[static_cast<size_t>(event.choice)].push_back(token.token);
     }
     record.end = age;

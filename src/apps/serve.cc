@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/http/access.h"
-#include "serve/server.h"
+#include "serve/server/server.h"
 
 namespace tandem::apps {
 namespace {
@@ -151,11 +151,7 @@ Result<serve::ServerOptions> MakeServerOptions(const OptionValues& options) {
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
   server.allowed_hosts = AllowedHosts(options);
   // Refused before any model is loaded.
-  if (server.api_keys.empty() && !server.insecure && !serve::IsLoopback(server.http.host)) {
-    return FailedPrecondition("--host: " + server.http.host +
-                              " can be reached by others: give --api_key_file (or --api_key), or "
-                              "--insecure if that is meant");
-  }
+  TANDEM_RETURN_IF_ERROR(serve::CheckServerOptions(server));
   return server;
 }
 

@@ -10,23 +10,12 @@
 namespace tandem {
 namespace {
 
-namespace fs = std::filesystem;
-
 Result<std::optional<DType>> ParseOption(const std::string& name) {
   if (name == "auto") return std::optional<DType>();
   const auto dtype = ParseDType(name);
   if (dtype && IsFloat(*dtype)) return dtype;
   return InvalidArgument("dtype is \"" + name +
                          "\"; it must be auto, float16, bfloat16 or float32");
-}
-
-int64_t FolderBytes(const fs::path& folder) {
-  int64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.is_regular_file(error)) bytes += static_cast<int64_t>(entry.file_size(error));
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -44,7 +33,7 @@ Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress
                           OutputFolder::Create(options.output_dir, ".safetensors"));
   TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
   TANDEM_RETURN_IF_ERROR(WriteCheckpoint(*reader, sharding, output->temporary(), progress));
-  ConvertReport report{reader->spec(), sharding.tp_size, FolderBytes(output->temporary())};
+  ConvertReport report{reader->spec(), sharding.tp_size, output->Bytes()};
   TANDEM_RETURN_IF_ERROR(output->Commit());
   return report;
 }

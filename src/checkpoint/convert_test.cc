@@ -4,7 +4,7 @@
 
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/testing/hf_folder.h"
-#include "model/weights.h"
+#include "model/decoder/weights.h"
 
 namespace tandem {
 namespace {

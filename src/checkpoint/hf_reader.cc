@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "checkpoint/fp8_scales.h"
 #include "checkpoint/take_tensor.h"
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/json_fields.h"
 #include "tensor/convert.h"
 

@@ -95,6 +95,15 @@ OutputFolder::~OutputFolder() {
   fs::remove_all(temporary_, ignored);
 }
 
+int64_t OutputFolder::Bytes() const {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(temporary_, error)) {
+    if (entry.is_regular_file(error)) bytes += static_cast<int64_t>(entry.file_size(error));
+  }
+  return bytes;
+}
+
 Status OutputFolder::KeepForeignFiles() const {
   std::error_code error;
   if (!fs::exists(path_, error)) return {};
@@ -132,8 +141,7 @@ Status OutputFolder::Commit() {
 
 Status CopySideFiles(const fs::path& from, const fs::path& to) {
   for (const std::string_view name : kSideFiles) {
-    std::error_code error;
-    if (!fs::is_regular_file(from / name, error)) continue;
+    if (!NameExists(from / name)) continue;
     TANDEM_RETURN_IF_ERROR(CopyFile(from / name, to / name));
   }
   return {};

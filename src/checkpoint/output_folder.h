@@ -5,6 +5,7 @@
 // thread.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -25,6 +26,8 @@ class OutputFolder {
 
   // Where to write; valid until Commit.
   const std::filesystem::path& temporary() const { return temporary_; }
+  // Of the files written there so far.
+  int64_t Bytes() const;
   Status Commit();
 
  private:

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "model/hf_config.h"
 #include "tensor/convert.h"
 

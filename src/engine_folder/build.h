@@ -5,26 +5,12 @@
 
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <string>
 
 #include "checkpoint/trtllm_checkpoint.h"
+#include "engine_folder/engine_config.h"
 
 namespace tandem {
-
-// What an engine was built for; the engine that runs it stays within these.
-struct BuildLimits {
-  int64_t max_batch_size = 2048;
-  int64_t max_input_len = 1024;
-  int64_t max_seq_len = 0;  // 0: what the model was trained for
-  int64_t max_num_tokens = 8192;
-  int64_t max_beam_width = 1;
-  int64_t max_draft_len = 0;
-  bool operator==(const BuildLimits&) const = default;
-};
-
-// Fills in max_seq_len and lowers what exceeds it; refuses by name what cannot be.
-Result<BuildLimits> SettleLimits(BuildLimits limits, const ModelSpec& spec);
 
 struct BuildOptions {
   std::filesystem::path checkpoint_dir;
@@ -44,13 +30,5 @@ struct BuildReport {
 };
 
 Result<BuildReport> Build(const BuildOptions& options, const WriteProgress& progress = {});
-
-// An engine folder as read back.
-struct EngineFolder {
-  std::unique_ptr<ShardedSource> source;
-  BuildLimits limits;
-  std::string version;  // of the program that built it
-};
-Result<EngineFolder> OpenEngine(const std::filesystem::path& folder);
 
 }  // namespace tandem

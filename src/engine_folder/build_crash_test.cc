@@ -9,6 +9,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "engine_folder/build.h"
+#include "engine_folder/engine_folder.h"
 
 namespace tandem {
 namespace {

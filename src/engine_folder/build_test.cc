@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "base/little_endian.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/testing/hf_folder.h"
+#include "engine_folder/engine_folder.h"
 #include "engine_folder/engine_layout.h"
 
 namespace tandem {

@@ -1,27 +1,61 @@
 #include "engine_folder/engine_config.h"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
+
 namespace tandem {
+namespace {
+
+struct NamedLimit {
+  const char* name;
+  int64_t BuildLimits::* value;
+  int64_t min;
+  int64_t max;
+};
+constexpr std::array kLimits = {
+    NamedLimit{"max_input_len", &BuildLimits::max_input_len, 1, int64_t{1} << 30},
+    NamedLimit{"max_seq_len", &BuildLimits::max_seq_len, 0, int64_t{1} << 30},
+    NamedLimit{"max_batch_size", &BuildLimits::max_batch_size, 1, 1 << 20},
+    NamedLimit{"max_beam_width", &BuildLimits::max_beam_width, 1, 1},
+    NamedLimit{"max_num_tokens", &BuildLimits::max_num_tokens, 1, int64_t{1} << 30},
+    NamedLimit{"max_draft_len", &BuildLimits::max_draft_len, 0, 1024},
+};
+
+}  // namespace
+
+Result<BuildLimits> SettleLimits(BuildLimits limits, const ModelSpec& spec) {
+  for (const NamedLimit& limit : kLimits) {
+    const int64_t value = limits.*limit.value;
+    if (value >= limit.min && value <= limit.max) continue;
+    return InvalidArgument(std::string(limit.name) + " is " + std::to_string(value) +
+                           "; it must be between " + std::to_string(limit.min) + " and " +
+                           std::to_string(limit.max));
+  }
+  if (limits.max_seq_len == 0) limits.max_seq_len = spec.max_positions;
+  if (limits.max_seq_len > spec.max_positions) {
+    LogWarning("max_seq_len {} is beyond the {} positions that the model was trained for",
+               limits.max_seq_len, spec.max_positions);
+  }
+  limits.max_input_len = std::min(limits.max_input_len, limits.max_seq_len);
+  return limits;
+}
 
 std::string ProgramVersion() { return TANDEM_VERSION; }
 
 std::string EngineConfigToJson(const EngineConfig& config) {
   using Json = nlohmann::ordered_json;
-  const BuildLimits& limits = config.limits;
+  Json build;
+  for (const NamedLimit& limit : kLimits) build[limit.name] = config.limits.*limit.value;
+  build["speculative_decoding_mode"] = config.speculative_decoding_mode;
+  build["kv_cache_type"] = "PAGED";
+  build["plugin_config"] = config.recorded;
   const Json json = {
       {"version", config.version},
       {"pretrained_config", Json::parse(CheckpointConfigToJson(config.checkpoint))},
-      {"build_config",
-       {{"max_input_len", limits.max_input_len},
-        {"max_seq_len", limits.max_seq_len},
-        {"max_batch_size", limits.max_batch_size},
-        {"max_beam_width", limits.max_beam_width},
-        {"max_num_tokens", limits.max_num_tokens},
-        {"max_draft_len", limits.max_draft_len},
-        {"speculative_decoding_mode", config.speculative_decoding_mode},
-        {"kv_cache_type", "PAGED"},
-        {"plugin_config", config.recorded}}},
+      {"build_config", std::move(build)},
   };
   return json.dump(4, ' ', true, Json::error_handler_t::replace) + "\n";
 }
@@ -37,13 +71,10 @@ Result<EngineConfig> EngineConfigFromJson(const std::string& text) {
   const auto build = json.Object("build_config");
   if (!build) json.Fail("build_config", "is missing");
   TANDEM_RETURN_IF_ERROR(json.status());
-  const BuildLimits defaults;
-  config.limits = {.max_batch_size = build->Int("max_batch_size", defaults.max_batch_size),
-                   .max_input_len = build->Int("max_input_len", defaults.max_input_len),
-                   .max_seq_len = build->Int("max_seq_len", defaults.max_seq_len),
-                   .max_num_tokens = build->Int("max_num_tokens", defaults.max_num_tokens),
-                   .max_beam_width = build->Int("max_beam_width", defaults.max_beam_width),
-                   .max_draft_len = build->Int("max_draft_len", defaults.max_draft_len)};
+  for (const NamedLimit& limit : kLimits) {
+    int64_t& value = config.limits.*limit.value;
+    value = build->Int(limit.name, value);
+  }
   config.speculative_decoding_mode = build->Text("speculative_decoding_mode", "none");
   TANDEM_RETURN_IF_ERROR(json.status());
   TANDEM_ASSIGN_OR_RETURN(config.limits, SettleLimits(config.limits, config.checkpoint.spec));

@@ -2,13 +2,27 @@
 // those of TensorRT-LLM. docs/formats/engine.md. Pure functions.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 
 #include "checkpoint/trtllm_config.h"
-#include "engine_folder/build.h"
 
 namespace tandem {
+
+// What an engine was built for; the engine that runs it stays within these.
+struct BuildLimits {
+  int64_t max_batch_size = 2048;
+  int64_t max_input_len = 1024;
+  int64_t max_seq_len = 0;  // 0: what the model was trained for
+  int64_t max_num_tokens = 8192;
+  int64_t max_beam_width = 1;
+  int64_t max_draft_len = 0;
+  bool operator==(const BuildLimits&) const = default;
+};
+
+// Fills in max_seq_len and lowers what exceeds it; refuses by name what cannot be.
+Result<BuildLimits> SettleLimits(BuildLimits limits, const ModelSpec& spec);
 
 struct EngineConfig {
   CheckpointConfig checkpoint;

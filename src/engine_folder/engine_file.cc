@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/little_endian.h"
 #include "engine_folder/engine_layout.h"
 #include "model/json_fields.h"
 #include "tensor/convert.h"
 
 namespace tandem {
+
+std::filesystem::path EngineFilePath(const std::filesystem::path& folder, int64_t rank) {
+  return folder / ("rank" + std::to_string(rank) + ".engine");
+}
 
 using namespace engine_layout;
 

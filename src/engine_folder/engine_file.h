@@ -15,6 +15,9 @@
 
 namespace tandem {
 
+// Where a rank's weights lie in an engine folder.
+std::filesystem::path EngineFilePath(const std::filesystem::path& folder, int64_t rank);
+
 class EngineFileWriter {
  public:
   static Result<std::unique_ptr<EngineFileWriter>> Create(const std::filesystem::path& path,

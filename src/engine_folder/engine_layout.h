@@ -18,8 +18,6 @@ constexpr uint64_t kTrailerBytes =
 constexpr uint64_t kAlignment = 64;
 constexpr size_t kChecksumDigits = 32;
 
-std::string LittleEndian64(uint64_t value);
-uint64_t ReadLittleEndian64(const std::byte* bytes);
 // xxh3-128 of the bytes, as 32 hex digits.
 std::string Checksum(std::span<const std::byte> bytes);
 

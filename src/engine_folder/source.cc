@@ -4,7 +4,11 @@
 #include <array>
 #include <utility>
 
+#include "base/file.h"
 #include "checkpoint/hf_reader.h"
+#include "checkpoint/trtllm_checkpoint.h"
+#include "engine_folder/engine_folder.h"
+#include "model/families/families.h"
 #include "model/json_fields.h"
 
 namespace tandem {
@@ -32,9 +36,9 @@ Result<ModelSource::Kind> KindOf(const fs::path& folder) {
 }
 
 fs::path TokenizerDir(const fs::path& folder) {
+  // Whatever stands there: reading it says what is wrong with it.
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    std::error_code error;
-    if (fs::is_regular_file(folder / name, error)) return folder;
+    if (NameExists(folder / name)) return folder;
   }
   return {};
 }
@@ -94,7 +98,9 @@ Result<ModelSource> OpenDummy(const fs::path& config, const DummyOptions& option
   std::error_code error;
   const fs::path file = fs::is_directory(config, error) ? config / "config.json" : config;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
-  auto source = DummySource::FromConfig(text, options);
+  Result<ModelSpec> spec = SpecFromHfConfig(text);
+  if (!spec.ok()) return spec.status().Annotate(file.string());
+  auto source = DummySource::FromSpec(*std::move(spec), options);
   if (!source.ok()) return source.status().Annotate(file.string());
   ModelSource model;
   model.kind = ModelSource::Kind::kDummy;

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "engine_folder/build.h"
+#include "engine_folder/engine_config.h"
 #include "model/dummy_weights.h"
 #include "model/sharding.h"
 #include "model/weight_source.h"

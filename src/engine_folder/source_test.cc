@@ -1,9 +1,11 @@
 #include "engine_folder/source.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/testing/hf_folder.h"
+#include "engine_folder/build.h"
 
 namespace tandem {
 namespace {
@@ -57,6 +59,17 @@ TEST_F(SourceTest, SaysWhatItLookedFor) {
   ExpectRefused(folder_, {"BertModel", "supported are: LlamaForCausalLM"});
   WriteText(folder_ / "config.json", "{");
   ExpectRefused(folder_, {"config.json", "not valid JSON"});
+}
+
+TEST_F(SourceTest, APipeForATokenizerIsRefusedWhenItIsRead) {
+  HfFolder{}.Write(folder_);
+  ASSERT_EQ(::mkfifo((folder_ / "tokenizer.json").c_str(), 0600), 0);
+  EXPECT_EQ(OpenModel(folder_)->tokenizer_dir, folder_);
+  const Status copied =
+      Convert({.model_dir = folder_, .output_dir = folder_ / "checkpoint"}).status();
+  EXPECT_EQ(copied.code(), Code::kInvalidArgument);
+  EXPECT_NE(copied.message().find("tokenizer.json: not a regular file"), std::string::npos)
+      << copied.message();
 }
 
 TEST_F(SourceTest, MakesADummyOfAConfigAlone) {

@@ -5,8 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "model/families.h"
-
 namespace tandem {
 namespace {
 
@@ -63,12 +61,6 @@ DummySource::DummySource(ModelSpec spec, const DummyOptions& options)
       options_(options),
       map_(options, spec_.vocab_size),
       pool_(options.num_threads, /*pin=*/false) {}
-
-Result<std::unique_ptr<DummySource>> DummySource::FromConfig(const std::string& config_json,
-                                                             const DummyOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(ModelSpec spec, SpecFromHfConfig(config_json));
-  return FromSpec(std::move(spec), options);
-}
 
 Result<std::unique_ptr<DummySource>> DummySource::FromSpec(ModelSpec spec,
                                                            const DummyOptions& options) {

@@ -52,11 +52,9 @@ class DummyMap {
 
 class DummySource final : public WeightSource {
  public:
-  // The spec of a config.json; a tied model gets a head of its own (tied, it would repeat one token
-  // for ever), which costs a decode step the same bytes. Weights are of the spec's type, also those
-  // that the model has in fp8.
-  static Result<std::unique_ptr<DummySource>> FromConfig(const std::string& config_json,
-                                                         const DummyOptions& options = {});
+  // A tied model gets a head of its own (tied, it would repeat one token for ever), which costs a
+  // decode step the same bytes. Weights are of the spec's type, also those that the model has in
+  // fp8.
   static Result<std::unique_ptr<DummySource>> FromSpec(ModelSpec spec,
                                                        const DummyOptions& options = {});
 

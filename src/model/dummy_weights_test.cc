@@ -186,7 +186,7 @@ TEST(DummyWeights, RefusesAMapOrShareThatCannotBe) {
   EXPECT_FALSE(DummySource::FromSpec(SmallSpec(DType::kBF16), {.agreement = 1.5}).ok());
   EXPECT_FALSE(DummySource::FromSpec(SmallSpec(DType::kBF16), {.agreement = NAN}).ok());
   EXPECT_FALSE(DummySource::FromSpec(SmallSpec(DType::kBF16), {.map_tokens = 1001}).ok());
-  EXPECT_FALSE(DummySource::FromConfig("{}").ok());
+  EXPECT_FALSE(DummySource::FromSpec(ModelSpec()).ok());
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "model/hf_config.h"
 
+#include <fmt/core.h>
+
 #include <string>
 
 namespace tandem {
@@ -28,7 +30,7 @@ DType ReadDType(const JsonFields& config) {
   const std::string name = config.Text(key, "float32");
   const auto dtype = ParseDType(name);
   if (!dtype || (*dtype != DType::kF32 && *dtype != DType::kF16 && *dtype != DType::kBF16)) {
-    config.Fail(key, "\"" + name.substr(0, 40) + "\" is not float32, float16 or bfloat16");
+    config.Fail(key, fmt::format("\"{}\" is not float32, float16 or bfloat16", name.substr(0, 40)));
     return DType::kF32;
   }
   return *dtype;

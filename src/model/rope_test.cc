@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "tensor/buffer.h"
 
 namespace tandem {

@@ -1,6 +1,6 @@
 // ModelSpec: everything the forward pass must know about a model, and nothing about where it came
-// from (no Hugging Face or TensorRT-LLM field names). A pure value; families.h makes it from a
-// config, and it round-trips through JSON for the engine folder.
+// from (no Hugging Face or TensorRT-LLM field names). A pure value; families/families.h makes it
+// from a config, and it round-trips through JSON for the engine folder.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/families.h"
+#include "model/families/families.h"
 
 namespace tandem {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "ops/host_device.h"
+#include "base/host_device.h"
 
 namespace tandem::ops {
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "ops/host_device.h"
+#include "base/host_device.h"
 #include "ops/round.h"
 
 namespace tandem::ops::rules {

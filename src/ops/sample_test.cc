@@ -1,4 +1,5 @@
 // Sample and VerifyAndAccept on every backend, against a sampler written from the definition.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -162,7 +163,7 @@ TEST_P(SampleTest, AgreesWithTheReferenceForEachOption) {
     for (int i = 0; i < 120; ++i) {
       OwnedRow row = RandomRow(random, kVocabs[static_cast<size_t>(i) % std::size(kVocabs)]);
       option.set(random, row);
-      ASSERT_NO_FATAL_FAILURE(ExpectLikeReference(row, option.name + (" " + std::to_string(i))));
+      ASSERT_NO_FATAL_FAILURE(ExpectLikeReference(row, fmt::format("{} {}", option.name, i)));
     }
   }
 }

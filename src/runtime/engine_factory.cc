@@ -8,7 +8,7 @@
 #include "runtime/engine_parts.h"
 #include "runtime/engine_plan.h"
 #include "runtime/execution/cost_probe.h"
-#include "runtime/execution/device_executor.h"
+#include "runtime/execution/round_executor.h"
 
 namespace tandem {
 namespace {
@@ -109,7 +109,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   }
 
   const ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
-  Result<std::unique_ptr<DeviceExecutor>> executor = DeviceExecutor::Create(
+  Result<std::unique_ptr<RoundExecutor>> executor = RoundExecutor::Create(
       config, backend, std::move(models), CostMeter{&clock, parts.costs.get()});
   if (!executor.ok()) {
     return Explain(executor.status(), "the state of running requests",

@@ -16,7 +16,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Says that the device is lost once `steps` steps have landed; device_executor_test loses the
+// Says that the device is lost once `steps` steps have landed; round_executor_test loses the
 // device itself.
 class LosingExecutor final : public Executor {
  public:

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "runtime/engine.h"
 #include "runtime/engine_parts.h"
+#include "runtime/engine_stats.h"
 #include "runtime/event_queue.h"
 #include "runtime/inbox.h"
 #include "runtime/scheduling/scheduler.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "runtime/execution/device_memory.h"
 
 namespace tandem {

@@ -431,7 +431,7 @@ TEST_F(EngineTest, ServesManyThreadsAtOnce) {
   while (ended < kThreads * kRequests) {
     ASSERT_TRUE(engine_->PopEvent(event, std::chrono::seconds(30)));
     Output& output = outputs[{event.request, 0}];
-    for (const ops::SampledToken& token : event.tokens) output.tokens.push_back(token.token);
+    for (const SampledToken& token : event.tokens) output.tokens.push_back(token.token);
     output.finish = event.finish;
     ended += event.finish != FinishReason::kNone;
   }

@@ -16,7 +16,7 @@ namespace tandem {
 // One step's news of one choice. Views: they are read before Push returns.
 struct Posting {
   int32_t mailbox = 0;
-  std::span<const ops::SampledToken> tokens;
+  std::span<const SampledToken> tokens;
   const Usage* usage = nullptr;
   FinishReason finish = FinishReason::kNone;  // other than kNone: the mailbox's last event
   const Status* error = nullptr;
@@ -36,7 +36,7 @@ class EventQueue {
   // All of a step at once: one lock and one wake-up of the reader, however many choices there are.
   // Allocates only when more tokens wait in a mailbox than ever did.
   void Push(std::span<const Posting> postings);
-  void Push(int32_t mailbox, std::span<const ops::SampledToken> tokens, const Usage& usage,
+  void Push(int32_t mailbox, std::span<const SampledToken> tokens, const Usage& usage,
             FinishReason finish = FinishReason::kNone, const Status& error = {}) {
     const Posting posting = {mailbox, tokens, &usage, finish, &error};
     Push(std::span(&posting, 1));

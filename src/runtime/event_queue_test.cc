@@ -7,8 +7,8 @@
 namespace tandem {
 namespace {
 
-std::vector<ops::SampledToken> Tokens(std::initializer_list<int32_t> ids) {
-  std::vector<ops::SampledToken> tokens;
+std::vector<SampledToken> Tokens(std::initializer_list<int32_t> ids) {
+  std::vector<SampledToken> tokens;
   for (const int32_t id : ids) tokens.emplace_back().token = id;
   return tokens;
 }
@@ -94,7 +94,7 @@ TEST(EventQueue, EveryTokenArrivesOnceAcrossThreads) {
   Event event;
   while (ended < 3) {
     ASSERT_TRUE(queue.Pop(event, std::chrono::seconds(20)));
-    for (const ops::SampledToken& token : event.tokens) {
+    for (const SampledToken& token : event.tokens) {
       ASSERT_EQ(token.token, next[static_cast<size_t>(event.choice)]++);
     }
     ended += event.finish != FinishReason::kNone;

@@ -105,8 +105,8 @@ void ExpectSame(const Output& expected, const Output& got, const std::string& wh
   EXPECT_EQ(expected.usage.output_tokens, got.usage.output_tokens) << where;
   ASSERT_EQ(expected.details.size(), got.details.size()) << where;
   for (size_t i = 0; i < expected.details.size(); ++i) {
-    const ops::SampledToken& a = expected.details[i];
-    const ops::SampledToken& b = got.details[i];
+    const SampledToken& a = expected.details[i];
+    const SampledToken& b = got.details[i];
     ASSERT_EQ(a.num_top, b.num_top) << where;
     if (a.num_top == 0) continue;
     EXPECT_EQ(a.logprob, b.logprob) << where;

@@ -17,7 +17,7 @@ namespace {
 
 // How a draft is drawn in place of the request's own way.
 struct DraftFilter {
-  ops::SamplingParams params;
+  SamplingParams params;
   int32_t forbidden = -1;  // a token
 
   ops::SlotSampling Of(const ops::SlotSampling& request, const int32_t* id,

@@ -10,7 +10,7 @@ ChoiceDecoder::ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
   if (stops != nullptr) matcher_.emplace(std::move(stops));
 }
 
-bool ChoiceDecoder::Push(const ops::SampledToken& token, std::vector<TokenPiece>& out) {
+bool ChoiceDecoder::Push(const SampledToken& token, std::vector<TokenPiece>& out) {
   ++num_tokens_;
   TokenPiece piece;
   piece.token = token.token;

@@ -23,7 +23,7 @@ class ChoiceDecoder {
                 std::shared_ptr<const StopStrings> stops);
 
   // Appends to `out` what may now be shown. True when a stop string is complete: nothing follows.
-  bool Push(const ops::SampledToken& token, std::vector<TokenPiece>& out);
+  bool Push(const SampledToken& token, std::vector<TokenPiece>& out);
   // The end without a stop string: appends everything that was held back.
   void Flush(std::vector<TokenPiece>& out);
 

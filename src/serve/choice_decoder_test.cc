@@ -25,7 +25,7 @@ Decoded Decode(const std::string& bytes, std::vector<std::string> stops) {
   Decoded result;
   std::vector<TokenPiece> pieces;
   for (const char byte : bytes) {
-    ops::SampledToken token{};
+    SampledToken token{};
     token.token = ByteCodec::TokenOf(byte);
     if (!decoder.Push(token, pieces)) continue;
     result.stopped = true;

@@ -102,6 +102,20 @@ struct GenerateService::Impl {
     if (!refused.ok()) Refuse(*request, refused);
   }
 
+  // The client's stream is gone.
+  void Leave(ActiveRequest& request) {
+    bool is_open = false;
+    RequestId id = 0;
+    {
+      const MutexLock lock(mutex);
+      request.cancelled = true;
+      id = request.id;
+      is_open = id != 0 && active.contains(id);
+    }
+    if (request.Abandon() && metrics != nullptr) metrics->CountCancelled();
+    if (is_open) engine.Cancel(id, kAllChoices);
+  }
+
   void Refuse(ActiveRequest& request, const Status& why) const {
     const bool is_news = request.Fail(why);
     if (is_news && metrics != nullptr) metrics->CountFailed(why.code());
@@ -146,7 +160,7 @@ struct GenerateService::Impl {
   void Translate(ActiveRequest& request, ActiveRequest::Choice& choice, const Event& event) {
     TextEvent out;
     out.choice = event.choice;
-    for (const ops::SampledToken& token : event.tokens) {
+    for (const SampledToken& token : event.tokens) {
       if (!choice.decoder.Push(token, out.pieces)) continue;
       out.finish = TextFinish::kStop;
       break;
@@ -260,7 +274,8 @@ std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::functi
   const bool is_quick =
       PromptBytes(text) <= impl_->options.inline_prompt_bytes && text.bad_words.empty();
   request->text = std::move(text);
-  auto stream = std::make_unique<TextStream>(*this, request);
+  auto stream = std::make_unique<TextStream>(
+      request, [impl = impl_.get(), request] { impl->Leave(*request); });
   if (is_quick) {
     impl_->Begin(request);
   } else if (std::shared_ptr<ActiveRequest> queued = request;
@@ -284,19 +299,6 @@ Result<TextResult> GenerateService::Generate(TextRequest text) {
     event = TextEvent();
   }
   return result;
-}
-
-void GenerateService::CancelStream(const std::shared_ptr<ActiveRequest>& request) {
-  bool is_open = false;
-  RequestId id = 0;
-  {
-    const MutexLock lock(impl_->mutex);
-    request->cancelled = true;
-    id = request->id;
-    is_open = id != 0 && impl_->active.contains(id);
-  }
-  if (request->Abandon() && impl_->metrics != nullptr) impl_->metrics->CountCancelled();
-  if (is_open) engine_.Cancel(id, kAllChoices);
 }
 
 void GenerateService::Close() { impl_->Close(); }

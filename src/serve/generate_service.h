@@ -56,10 +56,7 @@ class GenerateService {
   const TextCodec& codec() const { return codec_; }
 
  private:
-  friend class TextStream;
   struct Impl;
-
-  void CancelStream(const std::shared_ptr<ActiveRequest>& request);
 
   EngineClient& engine_;
   const TextCodec& codec_;

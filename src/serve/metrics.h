@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "runtime/engine.h"
+#include "runtime/engine_stats.h"
 #include "serve/text_request.h"
 
 namespace tandem::serve {

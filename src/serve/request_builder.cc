@@ -64,8 +64,8 @@ Status CheckSampling(const SamplingFields& fields) {
   return {};
 }
 
-ops::SamplingParams Neutral(const SamplingFields& fields) {
-  ops::SamplingParams params;
+SamplingParams Neutral(const SamplingFields& fields) {
+  SamplingParams params;
   if (fields.top_p_min) params.top_p_min = static_cast<float>(*fields.top_p_min);
   if (fields.top_p_decay) params.top_p_decay = static_cast<float>(*fields.top_p_decay);
   params.top_p_reset_id = static_cast<int32_t>(fields.top_p_reset_id.value_or(-1));
@@ -77,7 +77,7 @@ ops::SamplingParams Neutral(const SamplingFields& fields) {
 }
 
 // The arg-max unless top_k or top_p is set; 0 means unset for both.
-void FillGreedyByDefault(const SamplingFields& fields, ops::SamplingParams& params) {
+void FillGreedyByDefault(const SamplingFields& fields, SamplingParams& params) {
   const int64_t top_k = std::max<int64_t>(fields.top_k.value_or(0), 0);
   const double top_p = fields.top_p.value_or(0);
   params.top_k = static_cast<int32_t>(top_k);
@@ -89,7 +89,7 @@ void FillGreedyByDefault(const SamplingFields& fields, ops::SamplingParams& para
 }
 
 void FillFromGenerationConfig(const SamplingFields& fields, const GenerationDefaults& defaults,
-                              ops::SamplingParams& params) {
+                              SamplingParams& params) {
   const bool greedy = defaults.do_sample.has_value() && !*defaults.do_sample;
   const bool asked_to_sample = fields.temperature || fields.top_k || fields.top_p || fields.min_p;
   if (greedy && !asked_to_sample) {
@@ -286,7 +286,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling));
   TANDEM_RETURN_IF_ERROR(CheckInteger(
       "n", text.num_choices, 1, std::min<int64_t>(limits.max_choices, engine.max_batch_size)));
-  TANDEM_RETURN_IF_ERROR(CheckInteger("logprobs", text.num_top_logprobs, -1, ops::kMaxTopLogprobs));
+  TANDEM_RETURN_IF_ERROR(CheckInteger("logprobs", text.num_top_logprobs, -1, kMaxTopLogprobs));
   TANDEM_RETURN_IF_ERROR(CheckWords("stop", text.stop, limits.max_stop, limits.max_word_bytes));
   TANDEM_RETURN_IF_ERROR(
       CheckWords("bad_words", text.bad_words, limits.max_bad_words, limits.max_word_bytes));

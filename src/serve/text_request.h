@@ -47,7 +47,7 @@ struct TextRequest {
   SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
   std::optional<uint64_t> seed;
   int64_t num_choices = 1;
-  int64_t num_top_logprobs = -1;  // as ops::SamplingParams
+  int64_t num_top_logprobs = -1;  // as SamplingParams
 
   // `stop` strings end the answer and are not part of it; `bad_words` are never generated. Both are
   // matched on decoded text; the name of a special token is also matched by that token's id.

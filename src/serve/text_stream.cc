@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "serve/active_request.h"
-#include "serve/generate_service.h"
 
 namespace tandem::serve {
 namespace {
@@ -18,10 +17,10 @@ bool TakeLocked(ActiveRequest& request, TextEvent& event) TANDEM_REQUIRES(reques
 
 }  // namespace
 
-TextStream::TextStream(GenerateService& service, std::shared_ptr<ActiveRequest> request)
-    : service_(service), request_(std::move(request)) {}
+TextStream::TextStream(std::shared_ptr<ActiveRequest> request, std::function<void()> leave)
+    : request_(std::move(request)), leave_(std::move(leave)) {}
 
-TextStream::~TextStream() { service_.CancelStream(request_); }
+TextStream::~TextStream() { leave_(); }
 
 bool TextStream::TryNext(TextEvent& event) {
   const MutexLock lock(request_->mutex);

@@ -5,18 +5,19 @@
 // silently.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "serve/text_request.h"
 
 namespace tandem::serve {
 
-class GenerateService;
 struct ActiveRequest;
 
 class TextStream {
  public:
-  TextStream(GenerateService& service, std::shared_ptr<ActiveRequest> request);
+  // `leave` is called once, when the reader goes.
+  TextStream(std::shared_ptr<ActiveRequest> request, std::function<void()> leave);
   ~TextStream();
   TextStream(const TextStream&) = delete;
   TextStream& operator=(const TextStream&) = delete;
@@ -30,8 +31,8 @@ class TextStream {
   bool over() const;
 
  private:
-  GenerateService& service_;
   const std::shared_ptr<ActiveRequest> request_;
+  const std::function<void()> leave_;
 };
 
 }  // namespace tandem::serve

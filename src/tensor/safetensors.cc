@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/little_endian.h"
 #include "tensor/safetensors_header.h"
 
 namespace tandem {
@@ -11,15 +12,9 @@ namespace {
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 
-uint64_t LittleEndian64(const std::byte* bytes) {
-  uint64_t value = 0;
-  for (int i = 7; i >= 0; --i) value = value << 8 | std::to_integer<uint64_t>(bytes[i]);
-  return value;
-}
-
 Result<std::string_view> HeaderText(std::span<const std::byte> file) {
   if (file.size() < 8) return DataLoss("truncated: no room for the header's length");
-  const uint64_t header_bytes = LittleEndian64(file.data());
+  const uint64_t header_bytes = ReadLittleEndian64(file.data());
   if (header_bytes > kMaxHeaderBytes) {
     return DataLoss("the header's length of " + std::to_string(header_bytes) +
                     " bytes is above the format's limit of " + std::to_string(kMaxHeaderBytes));

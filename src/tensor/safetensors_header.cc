@@ -1,5 +1,7 @@
 #include "tensor/safetensors_header.h"
 
+#include <fmt/core.h>
+
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -94,7 +96,7 @@ class HeaderReader {
   const std::string& error() const { return error_; }
 
  private:
-  std::string QuotedKey() const { return "\"" + key_.substr(0, 32) + "\""; }
+  std::string QuotedKey() const { return fmt::format("\"{}\"", key_.substr(0, 32)); }
 
   bool FailAs(std::string_view name, const std::string& what) {
     error_ = QuotedTensorName(name) + ": " + what;

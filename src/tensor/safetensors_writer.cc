@@ -2,6 +2,7 @@
 #include <set>
 #include <utility>
 
+#include "base/little_endian.h"
 #include "tensor/safetensors.h"
 #include "tensor/safetensors_header.h"
 
@@ -34,12 +35,6 @@ Result<std::string> HeaderJson(const std::vector<TensorInfo>& tensors,
   std::string text = header.dump();
   text.append((kHeaderAlignment - text.size() % kHeaderAlignment) % kHeaderAlignment, ' ');
   return text;
-}
-
-std::string LittleEndian64(uint64_t value) {
-  std::string bytes;
-  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(value >> (8 * i) & 0xff);
-  return bytes;
 }
 
 }  // namespace

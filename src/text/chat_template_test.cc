@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "base/testing/source_dir.h"
@@ -115,6 +118,22 @@ TEST(ChatTemplate, HostileTemplatesGetAnError) {
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << source;
   }
 }
+
+// Sanitizers need address space of their own.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+TEST(ChatTemplateDeathTest, ARefusedThreadIsTheMachinesLimit) {
+  const auto compile = [] {
+    const rlimit none{.rlim_cur = 0, .rlim_max = 0};
+    ::setrlimit(RLIMIT_AS, &none);  // no room for a stack
+    const Status status = ChatTemplate::FromSource("x").status();
+    std::fputs(status.message().c_str(), stderr);
+    std::_Exit(status.code() == Code::kResourceExhausted ? 7 : 0);
+  };
+  EXPECT_EXIT(compile(), ::testing::ExitedWithCode(7), "ulimit -u");
+}
+
+#endif
 
 }  // namespace
 }  // namespace tandem

@@ -19,6 +19,8 @@ Status ToStatus(uint32_t code, const OwnedBuffer& error) {
       return Unimplemented(error.ToString());
     case TANDEM_TEXT_UNAVAILABLE:
       return Unavailable(error.ToString());
+    case TANDEM_TEXT_SYSTEM_LIMIT:
+      return ResourceExhausted(error.ToString());
     default:
       return Internal(error.ToString());
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/printable.h"
 #include "text/rust_bridge.h"
 
 namespace tandem {
@@ -25,19 +26,8 @@ std::optional<int32_t> OptionalId(int64_t id) {
   return static_cast<int32_t>(id);
 }
 
-// Bytes as a reader can tell them apart in an error message.
-std::string Printable(std::string_view bytes) {
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string text = "\"";
-  for (unsigned char c : bytes.substr(0, 64)) {
-    if (c >= 0x20 && c < 0x7f) {
-      text += static_cast<char>(c);
-    } else {
-      text += {'\\', 'x', kHex[c >> 4], kHex[c & 15]};
-    }
-  }
-  return text + "\"";
-}
+// Of a token in an error message.
+std::string Quoted(std::string_view bytes) { return "\"" + Printable(bytes.substr(0, 64)) + "\""; }
 
 }  // namespace
 
@@ -106,7 +96,7 @@ Status Tokenizer::FitsVocabulary(int64_t model_vocab) const {
        id < vocab_size_; ++id) {
     if (IsSpecial(id) || TokenBytes(id).empty()) continue;
     return InvalidArgument("the tokenizer is not this model's: its token " + std::to_string(id) +
-                           ", " + Printable(TokenBytes(id)) + ", has no row in the model, whose " +
+                           ", " + Quoted(TokenBytes(id)) + ", has no row in the model, whose " +
                            "vocabulary goes from 0 to " + std::to_string(model_vocab - 1) +
                            "; use the tokenizer that came with it");
   }
@@ -120,8 +110,8 @@ Status Tokenizer::CompatibleWith(const Tokenizer& other) const {
     if (IsSpecial(id) && other.IsSpecial(id)) continue;
     if (IsSpecial(id) == other.IsSpecial(id) && TokenBytes(id) == other.TokenBytes(id)) continue;
     return InvalidArgument("the tokenizers differ: token " + std::to_string(id) + " is " +
-                           Printable(TokenBytes(id)) + (IsSpecial(id) ? " (special)" : "") +
-                           " in one and " + Printable(other.TokenBytes(id)) +
+                           Quoted(TokenBytes(id)) + (IsSpecial(id) ? " (special)" : "") +
+                           " in one and " + Quoted(other.TokenBytes(id)) +
                            (other.IsSpecial(id) ? " (special)" : "") + " in the other");
   }
   const Tokenizer& longer = vocab_size_ > other.vocab_size_ ? *this : other;
@@ -130,7 +120,7 @@ Status Tokenizer::CompatibleWith(const Tokenizer& other) const {
     return InvalidArgument("the tokenizers differ: one has " + std::to_string(vocab_size_) +
                            " tokens, the other " + std::to_string(other.vocab_size_) +
                            "; the first that only one has is " + std::to_string(id) + ", " +
-                           Printable(longer.TokenBytes(id)));
+                           Quoted(longer.TokenBytes(id)));
   }
   return {};
 }
@@ -142,8 +132,8 @@ std::string Tokenizer::HarmlessDifference(std::string_view ours, const Tokenizer
   int32_t renamed = 0;
   for (int32_t id = 0; id < std::min(vocab_size_, other.vocab_size_); ++id) {
     if (TokenBytes(id) == other.TokenBytes(id) || ++renamed > 1) continue;
-    text = "special token " + std::to_string(id) + " is " + Printable(TokenBytes(id)) + " in " +
-           std::string(ours) + " and " + Printable(other.TokenBytes(id)) + " in " +
+    text = "special token " + std::to_string(id) + " is " + Quoted(TokenBytes(id)) + " in " +
+           std::string(ours) + " and " + Quoted(other.TokenBytes(id)) + " in " +
            std::string(theirs);
   }
   if (renamed > 1) text += " (and " + std::to_string(renamed - 1) + " more are renamed)";

@@ -134,7 +134,7 @@ TEST(Tokenizer, SaysWhereAnotherTokenizerDiffers) {
   const auto marks = LoadTestTokenizer("metaspace_bytes");
   const Status status = bytes->CompatibleWith(*marks);
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("token 3 is \"!\" in one and \"\\x00\" in the other"));
+  EXPECT_THAT(status.message(), HasSubstr("token 3 is \"!\" in one and \"\\u0000\" in the other"));
 }
 
 TEST(Tokenizer, SortsOrdinaryTokensByBytes) {

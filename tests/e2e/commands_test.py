@@ -171,6 +171,14 @@ class BadModelTest(unittest.TestCase):
         done = tandem("inspect", self.model, "--tensors", check=False)
         self.assertEqual(done.returncode, 2, done.stderr)
 
+    def test_a_tokenizer_that_is_a_pipe_is_refused_at_once(self):
+        tokenizer = self.model / "tokenizer.json"
+        tokenizer.unlink()
+        os.mkfifo(tokenizer)
+        self.refused("tokenizer.json", "not a regular file", code=2)
+        done = tandem("run", PAIR / "target", self.model, "--input_text", "x", check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+
     def test_an_architecture_that_is_not_supported_lists_those_that_are(self):
         self.edit_config(architectures=["MambaForCausalLM"])
         self.refused("MambaForCausalLM", "LlamaForCausalLM")

@@ -25,6 +25,7 @@ typedef enum TandemTextCode {
   TANDEM_TEXT_INTERNAL = 5,
   TANDEM_TEXT_UNIMPLEMENTED = 6,
   TANDEM_TEXT_UNAVAILABLE = 7,
+  TANDEM_TEXT_SYSTEM_LIMIT = 8,  // the operating system refused a thread
 } TandemTextCode;
 
 typedef struct TextTokenizer TextTokenizer;

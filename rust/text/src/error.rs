@@ -14,6 +14,7 @@ pub enum ErrorCode {
     Internal = 5,
     Unimplemented = 6,
     Unavailable = 7,
+    SystemLimit = 8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -41,8 +41,8 @@ const MAX_BLOCKS: i64 = 1 << 17;
 const GRACE: u32 = 1 << 16;
 /// Address space; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 256 << 20;
-/// Threads that are there after their caller was told of their limit. One over its time runs until
-/// its next `check`, the end of its steps or of its grace; one over its memory or grace sleeps and
+/// Threads that are there after their caller was told of their limit. One over its time runs where
+/// nobody else wants the core, until its next `check`, the end of its steps or of its grace; one over its memory or grace sleeps and
 /// keeps what it holds. With this many left, nothing more is begun.
 const MAX_STRAYS: usize = 4;
 
@@ -76,7 +76,12 @@ pub fn run<T: Send + 'static>(
             let _ = sender.send(result);
             inside.leave(Progress::Ended);
         })
-        .map_err(|e| Error::new(ErrorCode::Unavailable, format!("no thread: {e}")))?;
+        .map_err(|e| {
+            Error::new(
+                ErrorCode::SystemLimit,
+                format!("the system refused a thread: {e}; see `ulimit -u` and `-v`"),
+            )
+        })?;
     match watch.wait(&thread, allowed.time) {
         Progress::Ended => match receiver.recv() {
             Ok(Ok(result)) => result,
@@ -181,6 +186,7 @@ impl Watch {
                 state.stray = true;
                 STRAYS.fetch_add(1, Relaxed);
                 self.over.store(true, Relaxed);
+                step_back(thread);
                 break;
             }
             let waited = self.changed.wait_timeout(state, left);
@@ -206,6 +212,15 @@ fn thread_time(thread: &JoinHandle<()>) -> Duration {
         true => Duration::new(time.tv_sec as u64, time.tv_nsec as u32),
         false => Duration::ZERO,
     }
+}
+
+/// Leaves a thread only the processor time that nobody else wants. Steps that neither allocate nor call
+/// our functions (`==` and `in` on long texts) go on until the fuel is used up, and minijinja's
+/// documented interface has no way to interrupt them.
+fn step_back(thread: &JoinHandle<()>) {
+    let idle = libc::sched_param { sched_priority: 0 };
+    // As in `thread_time`. Every thread may lower itself; if the system refuses, fuel still ends it.
+    unsafe { libc::pthread_setschedparam(thread.as_pthread_t(), libc::SCHED_IDLE, &idle) };
 }
 
 /// A thread's claim on memory; closed unless the thread is a sandbox at work.
@@ -358,6 +373,24 @@ mod tests {
         });
         assert_eq!(ended.unwrap_err().code, ErrorCode::ResourceExhausted);
         assert!(STRAYS.load(Relaxed) > before);
+    }
+
+    #[test]
+    fn work_over_its_time_steps_back_behind_all_else() {
+        let allowed = Allowance {
+            time: Duration::from_millis(1),
+            ..ALLOWED
+        };
+        let (done, is_done) = mpsc::channel::<()>();
+        let ended = run(allowed, move || {
+            while unsafe { libc::sched_getscheduler(0) } != libc::SCHED_IDLE {
+                std::hint::spin_loop();
+            }
+            drop(done);
+            Ok(())
+        });
+        assert_eq!(ended.unwrap_err().code, ErrorCode::ResourceExhausted);
+        assert!(is_done.recv().is_err());
     }
 
     #[test]

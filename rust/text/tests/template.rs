@@ -189,6 +189,15 @@ fn long_honest_conversations_fit() {
 }
 
 #[test]
+fn steps_are_counted_however_quick_they_are() {
+    let looped = |times: usize| format!("{{% for i in range({times}) %}}{{% endfor %}}");
+    assert_eq!(render(&looped(10_000)), "");
+    let error = fails(&looped(100_000));
+    assert_eq!(error.code, ErrorCode::ResourceExhausted);
+    assert!(error.message.contains("fuel"), "{}", error.message);
+}
+
+#[test]
 fn variables_cannot_replace_what_the_server_sets() {
     for key in [
         "messages",
@@ -306,6 +315,25 @@ fn threads_that_cannot_be_stopped_are_few() {
         in_a_process("child_leaves_threads_behind", ""),
         format!("[{left}Unavailable]")
     );
+}
+
+#[test]
+#[ignore = "a child process"]
+fn child_has_no_room_for_a_thread() {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // The pointer is ours.
+    unsafe { libc::setrlimit(libc::RLIMIT_AS, &none) };
+    println!("result {:?}", fails("ok"));
+}
+
+#[test]
+fn a_refused_thread_is_an_error_of_its_own_kind() {
+    let error = in_a_process("child_has_no_room_for_a_thread", "");
+    assert!(error.contains("SystemLimit"), "{error}");
+    assert!(error.contains("ulimit -u"), "{error}");
 }
 
 /// A value built upon itself many times, then used.

@@ -1,6 +1,7 @@
 //! Ids and bytes against what the reference library said (tests/data/tokenizers/make.py), and text
 //! of one character class, which is what makes careless tokenizers slow or overflow their stack.
 
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -218,5 +219,14 @@ fn broken_folders_are_explained() {
     std::fs::write(&json, good).unwrap();
     std::fs::write(dir.join("tokenizer_config.json"), "{\"bos_token\": ").unwrap();
     assert!(error(dir.clone()).message.contains("tokenizer_config.json"));
+    std::fs::remove_file(dir.join("tokenizer_config.json")).unwrap();
+
+    // A pipe has no end until somebody writes to it.
+    std::fs::remove_file(&json).unwrap();
+    let path = CString::new(json.to_str().unwrap()).unwrap();
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    let pipe = error(dir.clone());
+    assert_eq!(pipe.code, ErrorCode::InvalidArgument);
+    assert!(pipe.message.contains("not a regular file"));
     std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "model/families.h"
+#include "model/families/families.h"
 #include "tensor/buffer.h"
 #include "tensor/convert.h"
 #include "tensor/safetensors.h"

@@ -7,19 +7,11 @@ namespace tandem {
 namespace {
 
 int64_t WidestQkv(const ModelSpec& spec) {
-  int64_t widest = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    widest = std::max(widest, layer.attention.qkv_rows());
-  }
-  return widest;
+  return WidestLayer(spec, [](const LayerSpec& layer) { return layer.attention.qkv_rows(); });
 }
 
 int64_t WidestQuery(const ModelSpec& spec) {
-  int64_t widest = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    widest = std::max(widest, layer.attention.query_rows());
-  }
-  return widest;
+  return WidestLayer(spec, [](const LayerSpec& layer) { return layer.attention.query_rows(); });
 }
 
 }  // namespace

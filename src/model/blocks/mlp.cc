@@ -6,11 +6,7 @@ namespace tandem {
 namespace {
 
 int64_t WidestIntermediate(const ModelSpec& spec) {
-  int64_t widest = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    widest = std::max(widest, layer.mlp.intermediate_size);
-  }
-  return widest;
+  return WidestLayer(spec, [](const LayerSpec& layer) { return layer.mlp.intermediate_size; });
 }
 
 }  // namespace

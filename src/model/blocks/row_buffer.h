@@ -3,9 +3,11 @@
 // the decoder's thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/status.h"
+#include "model/spec.h"
 #include "ops/backend.h"
 #include "tensor/buffer.h"
 
@@ -30,5 +32,13 @@ class RowBuffer {
   DType dtype_;
   Buffer memory_;
 };
+
+// The columns in which every layer finds room: the most that `columns(layer)` gives.
+template <typename Columns>
+int64_t WidestLayer(const ModelSpec& spec, const Columns& columns) {
+  int64_t widest = 0;
+  for (const LayerSpec& layer : spec.layers) widest = std::max(widest, columns(layer));
+  return widest;
+}
 
 }  // namespace tandem

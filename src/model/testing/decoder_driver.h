@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/kv_pool.h"
 
 namespace tandem {

@@ -24,7 +24,6 @@ class CudaOps final : public Ops {
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
                       float scale, const Tensor& out) override;
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
-  // In linear.cu: few rows have SwiGlu in the first product.
   void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
                 const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
                 const Tensor& out) override;

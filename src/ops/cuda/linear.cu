@@ -1,7 +1,7 @@
+#include "ops/cuda/linear.cuh"
+
 #include <algorithm>
 
-#include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/linear.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/pack.cuh"
 #include "ops/cuda/quantize.cuh"
@@ -205,16 +205,6 @@ bool LinearRunner::RunLibraryFp8(const Tensor& x, const LinearWeight& weight, co
     if (!done) return false;
   }
   return true;
-}
-
-void CudaOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
-                       const LinearWeight& down_weight, const Tensor& gate_up,
-                       const Tensor& activated, const Tensor& out) {
-  if (linear_.RunGated(x, gate_up_weight, activated)) {
-    Linear(activated, down_weight, out);
-  } else {
-    Ops::GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
-  }
 }
 
 }  // namespace tandem::ops::cuda

@@ -6,6 +6,7 @@
 #include "ops/cuda/cublas_lt.h"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/measure.cuh"
+#include "ops/cuda/random_words.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -68,26 +69,14 @@ __global__ void __launch_bounds__(kReadThreads)
   if (all == 0x2545f491u) *out = all;
 }
 
-// Random bytes whose 16-bit halves are numbers near 1 in bf16 and fp16, whose bytes are in fp8:
-// equal operands would draw less power, and clock higher, than a model's.
-__global__ void FillKernel(uint32_t* words, int64_t count, uint32_t mask, uint32_t base) {
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= count) return;
-  uint32_t value = static_cast<uint32_t>(i) * 0x9e3779b9u;
-  value = (value ^ (value >> 16)) * 0x85ebca6bu;
-  value = (value ^ (value >> 13)) * 0xc2b2ae35u;
-  words[i] = ((value ^ (value >> 16)) & mask) | base;
-}
-
-// Sign and mantissa vary, the exponent stays that of 0.5 .. 1.
+// Random numbers of 0.5 .. 1: sign and mantissa vary. Equal operands would draw less power, and
+// clock higher, than a model's.
 void Fill(const Context& context, void* data, DType dtype) {
-  const int64_t words = kMatrixSize * kMatrixSize * static_cast<int64_t>(SizeOf(dtype)) / 4;
-  uint32_t mask = 0x807f807fu, base = 0x3f003f00u;  // bf16
-  if (dtype == DType::kF16) mask = 0x83ff83ffu, base = 0x38003800u;
-  if (dtype == DType::kF8E4M3) mask = 0x87878787u, base = 0x30303030u;
-  FillKernel<<<static_cast<unsigned>(CeilDiv(words, 256)), 256, 0, context.stream>>>(
-      static_cast<uint32_t*>(data), words, mask, base);
-  CheckLaunch("filling a matrix");
+  uint64_t keep = 0x807f807f807f807fu, set = 0x3f003f003f003f00u;  // bf16
+  if (dtype == DType::kF16) keep = 0x83ff83ff83ff83ffu, set = 0x3800380038003800u;
+  if (dtype == DType::kF8E4M3) keep = 0x8787878787878787u, set = 0x3030303030303030u;
+  FillRandomWords(context, data, kMatrixSize * kMatrixSize * static_cast<int64_t>(SizeOf(dtype)),
+                  {.key = 1, .keep = keep, .set = set});
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ class Probe {
     TANDEM_ASSIGN_OR_RETURN(ints_, backend_.Allocate(ints_of_view_.capacity() * sizeof(int32_t)));
     TANDEM_ASSIGN_OR_RETURN(slot_, backend_.Allocate(sizeof(ops::SlotSampling)));
     TANDEM_ASSIGN_OR_RETURN(device_rows_, backend_.Allocate(logits * sizeof(ops::SampleRow)));
-    TANDEM_ASSIGN_OR_RETURN(drawn_, backend_.Allocate(logits * sizeof(ops::SampledToken)));
+    TANDEM_ASSIGN_OR_RETURN(drawn_, backend_.Allocate(logits * sizeof(SampledToken)));
     ops::SlotSampling greedy;
     greedy.params.temperature = 0.0f;
     backend_.CopyToDevice(slot_.data(), &greedy, sizeof(greedy));
@@ -106,11 +106,10 @@ class Probe {
   }
 
   void Draw() {
-    backend_.ops().Sample(
-        std::span<const ops::SampleRow>(device_rows_.As<ops::SampleRow>(),
-                                        static_cast<size_t>(num_logits_)),
-        pass_.vocab_size(),
-        std::span(drawn_.As<ops::SampledToken>(), static_cast<size_t>(num_logits_)));
+    backend_.ops().Sample(std::span<const ops::SampleRow>(device_rows_.As<ops::SampleRow>(),
+                                                          static_cast<size_t>(num_logits_)),
+                          pass_.vocab_size(),
+                          std::span(drawn_.As<SampledToken>(), static_cast<size_t>(num_logits_)));
   }
 
   // The backend keeps a failure: MeasureCosts checks for it at its end.

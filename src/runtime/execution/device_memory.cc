@@ -90,7 +90,7 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
   if (draft_vocab > 0) {
     round_.draw_vocab = std::min(draft_vocab, target_vocab);
     LayPass(layout, round_.draft, round_.draw_vocab, slots);
-    round_.draft.drawn = layout.Take<ops::SampledToken>(slots);
+    round_.draft.drawn = layout.Take<SampledToken>(slots);
   }
   round_.lookup_ngram = config_.lookup_ngram;
   round_.ratio = config_.ratio_acceptance;
@@ -100,7 +100,7 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
     round_.verify = layout.Take<ops::VerifyRow>(slots);
     round_.held = layout.Take<int32_t>(slots);
     round_.next = layout.Take<int32_t>(slots);
-    round_.chosen = layout.Take<ops::SampledToken>(logits);
+    round_.chosen = layout.Take<SampledToken>(logits);
   }
 
   plan_bytes_ = BlocksAt(slots) + BytesOf<int32_t>(slots * round_.slots.max_blocks);
@@ -108,7 +108,7 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
   round_.mask_words = (target_vocab + 31) / 32;
   masks_bytes_ = BitsAt(slots) + BytesOf<uint32_t>(logits * round_.mask_words);
   masks_ = layout.Take<std::byte>(static_cast<int64_t>(masks_bytes_));
-  results_bytes_ = DrawnAt(slots) + BytesOf<ops::SampledToken>(logits);
+  results_bytes_ = DrawnAt(slots) + BytesOf<SampledToken>(logits);
   results_ = layout.Take<std::byte>(static_cast<int64_t>(results_bytes_));
 }
 
@@ -140,7 +140,7 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(const ExecutorConfig&
   round.masks = At<uint32_t>(made->masks_, BitsAt(slots));
   round.status = At<ops::RoundStatus>(made->results_, 0);
   round.results = At<ops::RoundResult>(made->results_, ResultsAt());
-  round.target.drawn = At<ops::SampledToken>(made->results_, DrawnAt(slots));
+  round.target.drawn = At<SampledToken>(made->results_, DrawnAt(slots));
   TANDEM_RETURN_IF_ERROR(made->AllocatePinned());
   for (int32_t slot = 0; slot < config.max_batch_size; ++slot) {
     backend.round().EndSlot(round.slots, slot);  // zeroed memory is not an empty slot
@@ -193,13 +193,12 @@ void DeviceMemory::EnqueueMasks(uint64_t step, int32_t num_rows) {
 DeviceMemory::HostResults DeviceMemory::ResultsOf(uint64_t step) const {
   auto* piece = HostOf(step).results.As<std::byte>();
   return {At<ops::RoundStatus>(piece, 0), At<ops::RoundResult>(piece, ResultsAt()),
-          At<ops::SampledToken>(piece, DrawnAt(config_.max_batch_size))};
+          At<SampledToken>(piece, DrawnAt(config_.max_batch_size))};
 }
 
 void DeviceMemory::EnqueueResults(uint64_t step, int32_t num_logits) {
-  backend_->EnqueueCopyToHost(
-      HostOf(step).results.data(), results_,
-      DrawnAt(config_.max_batch_size) + BytesOf<ops::SampledToken>(num_logits));
+  backend_->EnqueueCopyToHost(HostOf(step).results.data(), results_,
+                              DrawnAt(config_.max_batch_size) + BytesOf<SampledToken>(num_logits));
 }
 
 }  // namespace tandem

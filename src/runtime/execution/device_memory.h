@@ -1,4 +1,4 @@
-// DeviceMemory: the arrays of a DeviceExecutor: the slots' state, the step's plan, the rows of both
+// DeviceMemory: the arrays of a RoundExecutor: the slots' state, the step's plan, the rows of both
 // models' passes and the results, in backend memory; and the pinned host memory that steps copy
 // from and to, one piece for each step that may be in flight. Made once, for the largest step.
 // Owned by the executor.
@@ -62,7 +62,7 @@ class DeviceMemory {
   struct HostResults {
     const ops::RoundStatus* status = nullptr;
     const ops::RoundResult* results = nullptr;
-    const ops::SampledToken* drawn = nullptr;
+    const SampledToken* drawn = nullptr;
   };
   HostResults ResultsOf(uint64_t step) const;
   void EnqueueResults(uint64_t step, int32_t num_logits);

@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/sampling.h"
 #include "base/status.h"
-#include "ops/sampling.h"
 #include "runtime/execution/slot_init.h"
 #include "runtime/request/request.h"
 #include "runtime/scheduling/batch_plan.h"
@@ -23,7 +23,7 @@ namespace tandem {
 struct StepResult {
   uint64_t step = 0;
   std::vector<SequenceResult> sequences;
-  std::vector<ops::SampledToken> tokens;
+  std::vector<SampledToken> tokens;
 };
 
 class Executor {

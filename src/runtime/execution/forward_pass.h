@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "ops/ops.h"
 
 namespace tandem {

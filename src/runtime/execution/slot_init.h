@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/sampling.h"
+#include "base/sampling.h"
 #include "runtime/cache/kv_cache.h"
 #include "runtime/request/request.h"
 
@@ -16,7 +16,7 @@ struct SlotInit {
   int32_t prompt_tokens = 0;
   int32_t max_length = 0;          // prompt + output at most: a slot that reaches it has ended
   ComputedLengths computed{0, 0};  // what the prefix tree brought
-  ops::SamplingParams sampling;    // with the seed and choice of this sequence
+  SamplingParams sampling;         // with the seed and choice of this sequence
   std::vector<int32_t> tokens;     // prompt, and after a preemption the output so far
 
   // The lists of the request, one after the other: end ids; tokens with a bias, then the bits of

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sampling.h"
 #include "base/status.h"
-#include "ops/sampling.h"
 
 namespace tandem {
 
@@ -42,7 +42,7 @@ struct LogitBias {
 struct Request {
   std::vector<int32_t> prompt;   // at least one token
   int32_t max_tokens = 0;        // output tokens, at least 1
-  ops::SamplingParams sampling;  // min_tokens is here; seed and choice are filled by the engine
+  SamplingParams sampling;       // min_tokens is here; seed and choice are filled by the engine
   std::optional<uint64_t> seed;  // a random one is drawn, and told, when absent
   int32_t num_choices = 1;       // n: share the prompt's blocks
   std::vector<int32_t> end_ids;  // end the output and are not part of it
@@ -87,7 +87,7 @@ struct Usage {
 struct Event {
   RequestId request = 0;
   int32_t choice = 0;
-  std::vector<ops::SampledToken> tokens;  // new since the event before; end ids are not shown
+  std::vector<SampledToken> tokens;  // new since the event before; end ids are not shown
   FinishReason finish = FinishReason::kNone;
   Usage usage;
   Status error;  // with kFailed

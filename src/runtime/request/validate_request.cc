@@ -97,7 +97,7 @@ Status Lengths(const Request& request, const AdmissionLimits& limits) {
 }
 
 Status Sampling(const Request& request) {
-  const ops::SamplingParams& params = request.sampling;
+  const SamplingParams& params = request.sampling;
   const std::pair<SamplingRange, double> values[] = {
       {SamplingRangeOf("temperature"), params.temperature},
       {SamplingRangeOf("top_k"), params.top_k},
@@ -112,7 +112,7 @@ Status Sampling(const Request& request) {
   };
   for (const auto& [range, value] : values) TANDEM_RETURN_IF_ERROR(InRange(range, value));
   TANDEM_RETURN_IF_ERROR(InRange("min_tokens", params.min_tokens, 0, request.max_tokens));
-  return InRange("top_logprobs", params.num_top_logprobs, -1, ops::kMaxTopLogprobs);
+  return InRange("top_logprobs", params.num_top_logprobs, -1, kMaxTopLogprobs);
 }
 
 Status LogitBiases(const Request& request, int64_t vocab) {

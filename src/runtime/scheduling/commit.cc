@@ -50,9 +50,9 @@ void CountDrafts(Sequence& sequence, const SequenceResult& result, int32_t shown
 }  // namespace
 
 int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
-                     std::span<const ops::SampledToken> tokens, Nanos now) {
+                     std::span<const SampledToken> tokens, Nanos now) {
   int32_t shown = 0;
-  for (const ops::SampledToken& token : tokens.first(tokens.size() - (result.end_id ? 1 : 0))) {
+  for (const SampledToken& token : tokens.first(tokens.size() - (result.end_id ? 1 : 0))) {
     sequence.tokens.push_back(token.token);
     ++shown;
     sequence.finish = ReasonToEnd(sequence);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ops/sampling.h"
+#include "base/sampling.h"
 #include "runtime/cache/kv_cache.h"
 #include "runtime/scheduling/batch_plan.h"
 #include "runtime/scheduling/sequence.h"
@@ -16,7 +16,7 @@ namespace tandem {
 // the figures. Returns how many of `tokens` (those of this result) the client sees: an end id is
 // not shown.
 int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
-                     std::span<const ops::SampledToken> tokens, Nanos now);
+                     std::span<const SampledToken> tokens, Nanos now);
 
 // Puts blocks that became full into the prefix tree, each with the computed lengths of both models.
 void PublishBlocks(Sequence& sequence, KvCache& kv);

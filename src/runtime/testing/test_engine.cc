@@ -6,10 +6,10 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 #include "model/kv_pool.h"
 #include "runtime/engine_plan.h"
-#include "runtime/execution/device_executor.h"
+#include "runtime/execution/round_executor.h"
 
 namespace tandem {
 namespace {
@@ -180,8 +180,8 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
                               : MakeFormulas(setup, limits.max_logits_rows, parts.has_draft);
   if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
   if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
-  parts.executor = DeviceExecutor::Create(MakeExecutorConfig(options, limits, backend), backend,
-                                          std::move(models), CostMeter{&clock, parts.costs.get()})
+  parts.executor = RoundExecutor::Create(MakeExecutorConfig(options, limits, backend), backend,
+                                         std::move(models), CostMeter{&clock, parts.costs.get()})
                        .value();
   if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
   return Engine::FromParts(std::move(parts), clock);
@@ -214,7 +214,7 @@ void ReadEvents(Engine& engine, Outputs& outputs) {
   while (engine.PopEvent(event, Nanos(0))) {
     Output& output = outputs[{event.request, event.choice}];
     EXPECT_EQ(output.finish, FinishReason::kNone) << "an event behind the last one";
-    for (const ops::SampledToken& token : event.tokens) {
+    for (const SampledToken& token : event.tokens) {
       output.tokens.push_back(token.token);
       output.details.push_back(token);
     }

@@ -61,8 +61,8 @@ struct TestSetup {
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
 };
 
-// The executor under test: each suite runs once on the host's and once, with the variable
-// TANDEM_TEST_EXECUTOR set to "device", on the one whose state lies in the backend's memory.
+// How the executor runs under test: each suite runs once as on the host and once, with the variable
+// TANDEM_TEST_EXECUTOR set to "device", as on a device.
 ExecutorKind TestExecutor();
 
 // Small blocks and budgets, so that tests reach their limits often.
@@ -80,7 +80,7 @@ bool HasTestBackend();
 
 struct Output {
   std::vector<int32_t> tokens;
-  std::vector<ops::SampledToken> details;
+  std::vector<SampledToken> details;
   FinishReason finish = FinishReason::kNone;
   Usage usage;
   Status error;

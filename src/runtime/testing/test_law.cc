@@ -71,7 +71,7 @@ void AddLaw(const TestSetup& setup, const Request& request, std::vector<int32_t>
     request.constraint->Clone()->FillMask(std::span(context).last(1), std::span(&allowed, 1));
     row.allowed = &allowed;
   }
-  ops::SampledToken drawn;
+  SampledToken drawn;
   HostSampler().Sample(std::span(&row, 1), kVocab, std::span(&drawn, 1));
   for (int32_t token = 0; token < kVocab; ++token) {
     const double p = static_cast<double>(probs[static_cast<size_t>(token)]);

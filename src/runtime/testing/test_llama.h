@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "model/weights.h"
+#include "model/decoder/weights.h"
 #include "ops/backend.h"
 #include "runtime/engine.h"
 #include "tensor/buffer.h"

@@ -118,7 +118,7 @@ void ReadLogprobs(FieldReader& fields, Call& call, TextRequest& text) {
   call.logprobs = fields.Boolean("logprobs").value_or(false);
   const std::optional<int64_t> top = fields.Integer("top_logprobs");
   if (top && *top != 0 && !call.logprobs) fields.Fail("top_logprobs", "needs logprobs to be true");
-  if (top && (*top < 0 || *top > ops::kMaxTopLogprobs)) {
+  if (top && (*top < 0 || *top > kMaxTopLogprobs)) {
     fields.Fail("top_logprobs", "must be an integer from 0 to 20");
   }
   text.num_top_logprobs = call.logprobs ? top.value_or(0) : -1;

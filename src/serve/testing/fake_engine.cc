@@ -180,7 +180,7 @@ Event FakeEngine::Advance(Sequence& sequence) const {
   } else if (sequence.position == sequence.script.tokens.size()) {
     event.finish = FinishReason::kEnd;
   } else {
-    ops::SampledToken token{};
+    SampledToken token{};
     token.token = sequence.script.tokens[sequence.position++];
     if (sequence.num_top_logprobs >= 0) token.logprob = -0.25f;
     token.num_top = std::max(sequence.num_top_logprobs, 0);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "serve/http/client.h"
-#include "serve/server.h"
+#include "serve/server/server.h"
 #include "serve/testing/byte_codec.h"
 #include "serve/testing/fake_engine.h"
 

@@ -235,9 +235,10 @@ fn template_sources(dir: &Path, folder: &ModelFolder) -> Result<Vec<(String, Str
     }
 }
 
-/// Steps. Models' own templates take some hundreds a message.
+/// Steps. Models' own templates take some hundreds a message. A step that compares long texts takes a
+/// millisecond and cannot be interrupted, so this also bounds what runs on after the time is up.
 fn fuel(input_bytes: usize) -> u64 {
-    2_000_000 + 64 * input_bytes as u64
+    200_000 + 64 * input_bytes as u64
 }
 
 /// Limits grow with the input, so that a long honest conversation fits. Models' own templates take

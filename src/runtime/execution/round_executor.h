@@ -1,4 +1,4 @@
-// DeviceExecutor: the executor. The state of the sequences lies in backend memory, and what a round
+// RoundExecutor: the executor. The state of the sequences lies in backend memory, and what a round
 // does to it is ops::RoundOps: the plan goes there in one copy, rows, drafts, draws and lengths are
 // made there, and the results come back in one copy, after which the step's mark stands.
 //
@@ -34,16 +34,15 @@
 
 namespace tandem {
 
-class DeviceExecutor final : public Executor {
+class RoundExecutor final : public Executor {
  public:
   // The backend outlives the executor. A pass's logits must stay where they are from call to call
   // (graphs hold the address). RESOURCE_EXHAUSTED when the backend's memory does not suffice. The
   // meter's targets outlive the executor.
-  static Result<std::unique_ptr<DeviceExecutor>> Create(const ExecutorConfig& config,
-                                                        ops::Backend& backend,
-                                                        ExecutorModels models,
-                                                        const CostMeter& meter);
-  ~DeviceExecutor() override;
+  static Result<std::unique_ptr<RoundExecutor>> Create(const ExecutorConfig& config,
+                                                       ops::Backend& backend, ExecutorModels models,
+                                                       const CostMeter& meter);
+  ~RoundExecutor() override;
 
   void BindThread() override { backend_.BindThread(); }
   void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) override;
@@ -86,9 +85,9 @@ class DeviceExecutor final : public Executor {
     double seconds = 0.0;
   };
 
-  DeviceExecutor(const ExecutorConfig& config, ops::Backend& backend, ExecutorModels models,
-                 const CostMeter& meter, std::unique_ptr<DeviceMemory> memory,
-                 std::unique_ptr<DeviceSlots> slots);
+  RoundExecutor(const ExecutorConfig& config, ops::Backend& backend, ExecutorModels models,
+                const CostMeter& meter, std::unique_ptr<DeviceMemory> memory,
+                std::unique_ptr<DeviceSlots> slots);
 
   void SendPlan(const BatchPlan& plan);
   ops::RoundItem ItemOf(const SequencePlan& planned) const;

@@ -1,6 +1,6 @@
 // The whole server over a scripted engine: many clients at once, clients that go, an orderly end,
 // keys, bad input.
-#include "serve/server.h"
+#include "serve/server/server.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

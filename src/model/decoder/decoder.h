@@ -9,7 +9,7 @@
 #include "model/blocks/attention.h"
 #include "model/blocks/mlp.h"
 #include "model/blocks/row_buffer.h"
-#include "model/weights.h"
+#include "model/decoder/weights.h"
 #include "ops/backend.h"
 
 namespace tandem {

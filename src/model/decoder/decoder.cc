@@ -1,4 +1,4 @@
-#include "model/decoder.h"
+#include "model/decoder/decoder.h"
 
 #include <utility>
 

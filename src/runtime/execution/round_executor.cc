@@ -1,4 +1,4 @@
-#include "runtime/execution/device_executor.h"
+#include "runtime/execution/round_executor.h"
 
 #include <algorithm>
 #include <bit>
@@ -59,10 +59,10 @@ ops::PassBounds Laid(const ops::PassArrays& pass, const ops::PassBounds& bounds)
 
 }  // namespace
 
-DeviceExecutor::DeviceExecutor(const ExecutorConfig& config, ops::Backend& backend,
-                               ExecutorModels models, const CostMeter& meter,
-                               std::unique_ptr<DeviceMemory> memory,
-                               std::unique_ptr<DeviceSlots> slots)
+RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend,
+                             ExecutorModels models, const CostMeter& meter,
+                             std::unique_ptr<DeviceMemory> memory,
+                             std::unique_ptr<DeviceSlots> slots)
     : config_(config),
       backend_(backend),
       models_(std::move(models)),
@@ -81,25 +81,25 @@ DeviceExecutor::DeviceExecutor(const ExecutorConfig& config, ops::Backend& backe
                                  models_.target->vocab_size());
 }
 
-Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(const ExecutorConfig& config,
-                                                               ops::Backend& backend,
-                                                               ExecutorModels models,
-                                                               const CostMeter& meter) {
+Result<std::unique_ptr<RoundExecutor>> RoundExecutor::Create(const ExecutorConfig& config,
+                                                             ops::Backend& backend,
+                                                             ExecutorModels models,
+                                                             const CostMeter& meter) {
   const int64_t draft_vocab = models.draft == nullptr ? 0 : models.draft->vocab_size();
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<DeviceMemory> memory,
       DeviceMemory::Create(config, models.target->vocab_size(), draft_vocab, backend));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceSlots> slots,
                           DeviceSlots::Create(*memory, backend, config.max_launched));
-  return std::unique_ptr<DeviceExecutor>(new DeviceExecutor(
-      config, backend, std::move(models), meter, std::move(memory), std::move(slots)));
+  return std::unique_ptr<RoundExecutor>(new RoundExecutor(config, backend, std::move(models), meter,
+                                                          std::move(memory), std::move(slots)));
 }
 
 // The memory goes when nothing enqueued works on it any more; what failed was told when its step
 // should have landed.
-DeviceExecutor::~DeviceExecutor() { static_cast<void>(backend_.Synchronize()); }
+RoundExecutor::~RoundExecutor() { static_cast<void>(backend_.Synchronize()); }
 
-void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) {
+void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
   slots_[static_cast<size_t>(slot)] = {
       .constraint = constraint,
@@ -108,14 +108,14 @@ void DeviceExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstr
   if (failure_.ok()) failure_ = added;
 }
 
-void DeviceExecutor::RemoveSequence(int32_t slot) {
+void RoundExecutor::RemoveSequence(int32_t slot) {
   slots_[static_cast<size_t>(slot)] = {};
   device_slots_->Remove(slot);
 }
 
 // ---- The plan ----
 
-void DeviceExecutor::Propose(const BatchPlan& plan) {
+void RoundExecutor::Propose(const BatchPlan& plan) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
   step_started_ = meter_.Start();
   backend_.Mark(BeginMarkOf(sampled_));
@@ -145,7 +145,7 @@ void DeviceExecutor::Propose(const BatchPlan& plan) {
   }
 }
 
-void DeviceExecutor::SendPlan(const BatchPlan& plan) {
+void RoundExecutor::SendPlan(const BatchPlan& plan) {
   const DeviceMemory::HostPlan host = memory_->PlanOf(sampled_);
   shape_ = {};
   shape_.items = static_cast<int32_t>(plan.sequences.size());
@@ -162,7 +162,7 @@ void DeviceExecutor::SendPlan(const BatchPlan& plan) {
   backend_.round().ApplyPlan(memory_->round(), shape_.items);
 }
 
-ops::RoundItem DeviceExecutor::ItemOf(const SequencePlan& planned) const {
+ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
   ops::RoundItem item;
   item.slot = planned.slot;
   item.target_tokens = planned.target_tokens;
@@ -179,7 +179,7 @@ ops::RoundItem DeviceExecutor::ItemOf(const SequencePlan& planned) const {
   return item;
 }
 
-void DeviceExecutor::AddToShape(const ops::RoundItem& item) {
+void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   shape_.target_rows += item.target_tokens + item.num_drafts;
   shape_.target_query = std::max(shape_.target_query, item.target_tokens + item.num_drafts);
   shape_.decodes = shape_.decodes && item.target_tokens <= 1;
@@ -196,7 +196,7 @@ void DeviceExecutor::AddToShape(const ops::RoundItem& item) {
 
 // How many rows the draft model's first pass has for a sequence, at most. The plan's bound takes
 // every draft in flight for one that may hold; what the draft lags then is known better here.
-int32_t DeviceExecutor::TakeDraftRows(const ops::RoundItem& item) {
+int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
   int32_t& lag = slots_[static_cast<size_t>(item.slot)].draft_lag;
   const int32_t rows = std::min(lag, item.draft_tokens);
   if (item.num_drafts > 0) {
@@ -211,14 +211,14 @@ int32_t DeviceExecutor::TakeDraftRows(const ops::RoundItem& item) {
 // ---- Passes ----
 
 // Room for `rows` rows that nobody counted: every row may be a sequence of its own.
-ops::PassBounds DeviceExecutor::BoundsOf(int32_t rows, int32_t max_logits) const {
+ops::PassBounds RoundExecutor::BoundsOf(int32_t rows, int32_t max_logits) const {
   const int32_t bucket = graphs_.Bucket(rows);
   return {.num_rows = bucket,
           .num_seqs = std::min(bucket, config_.max_batch_size),
           .num_logits = std::min(bucket, max_logits)};
 }
 
-void DeviceExecutor::RunDrafts() {
+void RoundExecutor::RunDrafts() {
   const ops::PassBounds next = BoundsOf(shape_.draft_seqs, config_.max_batch_size);
   if (shape_.draft_query <= kRoundLag) {
     const ops::PassBounds first = BoundsOf(shape_.draft_rows, config_.max_batch_size);
@@ -242,7 +242,7 @@ void DeviceExecutor::RunDrafts() {
 
 // The same on the host: each pass has the rows that were laid, and there are no more passes than
 // sequences want drafts.
-void DeviceExecutor::RunLaidDrafts() {
+void RoundExecutor::RunLaidDrafts() {
   const ops::Round& round = memory_->round();
   ops::PassBounds bounds = {.num_rows = shape_.draft_rows,
                             .num_seqs = shape_.draft_seqs,
@@ -260,8 +260,8 @@ void DeviceExecutor::RunLaidDrafts() {
 
 // Draws one draft after each range that was laid, and lays the rows of a pass of bounds `next` for
 // those that want another.
-void DeviceExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_len,
-                               const ops::PassBounds& next) {
+void RoundExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_len,
+                              const ops::PassBounds& next) {
   const ops::Round& round = memory_->round();
   const ops::BatchView view = ViewOf(round.draft, bounds, max_query_len, round.slots.max_blocks);
   const Tensor logits = models_.draft->Forward(view, models_.draft_pool);
@@ -276,7 +276,7 @@ void DeviceExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_
   backend_.round().KeepDrafts(round, next);
 }
 
-void DeviceExecutor::Run(const BatchPlan& /*plan*/) {
+void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   target_bounds_ = {
       .num_rows = shape_.target_rows, .num_seqs = shape_.items, .num_logits = shape_.target_logits};
   if (config_.on_host) {
@@ -302,12 +302,12 @@ void DeviceExecutor::Run(const BatchPlan& /*plan*/) {
               [this, max_query_len] { TargetPass(target_bounds_, max_query_len); });
 }
 
-void DeviceExecutor::TargetPass(const ops::PassBounds& bounds, int32_t max_query_len) {
+void RoundExecutor::TargetPass(const ops::PassBounds& bounds, int32_t max_query_len) {
   backend_.round().LayTargetRows(memory_->round(), bounds);
   TargetForward(bounds, max_query_len);
 }
 
-void DeviceExecutor::TargetForward(const ops::PassBounds& bounds, int32_t max_query_len) {
+void RoundExecutor::TargetForward(const ops::PassBounds& bounds, int32_t max_query_len) {
   const ops::Round& round = memory_->round();
   const ops::BatchView view = ViewOf(round.target, bounds, max_query_len, round.slots.max_blocks);
   const Tensor logits = models_.target->Forward(view, models_.target_pool);
@@ -319,7 +319,7 @@ void DeviceExecutor::TargetForward(const ops::PassBounds& bounds, int32_t max_qu
 
 // ---- Draws ----
 
-void DeviceExecutor::Sample(const BatchPlan& plan) {
+void RoundExecutor::Sample(const BatchPlan& plan) {
   if (shape_.constrained) SendMasks(plan);
   const bool verifies = config_.ratio_acceptance && shape_.max_drafts > 0;
   if (shape_.decodes && !config_.on_host) {
@@ -341,7 +341,7 @@ void DeviceExecutor::Sample(const BatchPlan& plan) {
   ++sampled_;
 }
 
-void DeviceExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies) {
+void RoundExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies) {
   const ops::Round& round = memory_->round();
   const int64_t vocab = round.slots.vocab;
   const auto rows = First<const ops::SampleRow>(round.target.samples, bounds.num_logits);
@@ -362,20 +362,20 @@ void DeviceExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies)
 // ---- Masks ----
 
 // The slots of the step at hand once their drafts have come to the host.
-DeviceMemory::HostDrafts DeviceExecutor::DraftsAtHand() const {
+DeviceMemory::HostDrafts RoundExecutor::DraftsAtHand() const {
   const ops::SlotArrays& slots = memory_->round().slots;
   if (config_.on_host) return {slots.records, slots.drafts};
   return memory_->DraftsOf(sampled_);
 }
 
-std::span<const int32_t> DeviceExecutor::DraftsOf(const DeviceMemory::HostDrafts& slots,
-                                                  int32_t slot) const {
+std::span<const int32_t> RoundExecutor::DraftsOf(const DeviceMemory::HostDrafts& slots,
+                                                 int32_t slot) const {
   return First(slots.drafts + int64_t{slot} * config_.max_draft_len,
                slots.records[slot].num_drafts);
 }
 
 // On the host: a looked-up draft that the constraint forbids goes, and those after it.
-void DeviceExecutor::CutLookUps(const BatchPlan& plan) {
+void RoundExecutor::CutLookUps(const BatchPlan& plan) {
   const ops::SlotArrays& slots = memory_->round().slots;
   const std::span mask = std::span(draft_masks_).first(static_cast<size_t>(mask_words()));
   for (const SequencePlan& item : plan.sequences) {
@@ -394,7 +394,7 @@ void DeviceExecutor::CutLookUps(const BatchPlan& plan) {
 
 // On the host: the next drafts of constrained sequences are drawn under masks. Where no token may
 // follow, drafting stops before the draw.
-void DeviceExecutor::MaskDrafts(const ops::PassBounds& bounds) {
+void RoundExecutor::MaskDrafts(const ops::PassBounds& bounds) {
   const ops::Round& round = memory_->round();
   for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
     ops::RowRange& range = round.draft.ranges[seq];
@@ -413,7 +413,7 @@ void DeviceExecutor::MaskDrafts(const ops::PassBounds& bounds) {
 }
 
 // The masks of what may follow the tokens of every step before this one and then the drafts.
-void DeviceExecutor::SendMasks(const BatchPlan& plan) {
+void RoundExecutor::SendMasks(const BatchPlan& plan) {
   SettleLaunched();
   if (failure_.ok() && !config_.on_host) failure_ = backend_.WaitFor(DraftsMarkOf(sampled_));
   if (!failure_.ok()) return;  // Land reports it; the host's copy is meaningless
@@ -430,8 +430,8 @@ void DeviceExecutor::SendMasks(const BatchPlan& plan) {
   memory_->EnqueueMasks(sampled_, num_rows);
 }
 
-ops::ItemMasks DeviceExecutor::FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots,
-                                         uint32_t* bits) {
+ops::ItemMasks RoundExecutor::FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots,
+                                        uint32_t* bits) {
   ops::ItemMasks masks;
   if (slots.records[slot].ended != 0) return masks;
   TokenConstraint& constraint = *slots_[static_cast<size_t>(slot)].constraint;
@@ -457,7 +457,7 @@ ops::ItemMasks DeviceExecutor::FillMasks(int32_t slot, const DeviceMemory::HostD
 
 // On the host: what the pass and its draws took. A prompt's rows, but for its last, skip the head:
 // they say nothing of the price of drafts.
-void DeviceExecutor::ObserveTarget() const {
+void RoundExecutor::ObserveTarget() const {
   if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) return;
   const bool verifies =
       std::ranges::any_of(First(memory_->round().target.ranges, target_bounds_.num_seqs),
@@ -470,7 +470,7 @@ void DeviceExecutor::ObserveTarget() const {
 }
 
 // On a device: what the draft passes of the step at hand are priced at.
-double DeviceExecutor::DraftPrice() const {
+double RoundExecutor::DraftPrice() const {
   if (config_.on_host || shape_.draft_rows == 0 || !meter_.measures()) return 0.0;
   const auto price = [this](int32_t rows) {
     return meter_.costs->Seconds(ModelIndex::kDraft, rows);
@@ -482,7 +482,7 @@ double DeviceExecutor::DraftPrice() const {
 // What a step that has landed took, and on a device its parts: on the host passes are timed as they
 // run. One with prompts tells nothing of the price of drafts, and the drafts' part nothing where
 // they were looked up.
-void DeviceExecutor::ObserveStep(uint64_t step) const {
+void RoundExecutor::ObserveStep(uint64_t step) const {
   const Step& done = steps_[step % steps_.size()];
   if (!meter_.measures() || done.decode_rows == 0) return;
   if (done.verifies) {
@@ -505,12 +505,12 @@ void DeviceExecutor::ObserveStep(uint64_t step) const {
                               backend_.SecondsBetween(BeginMarkOf(step), RunMarkOf(step)));
 }
 
-void DeviceExecutor::SettleLaunched() {
+void RoundExecutor::SettleLaunched() {
   for (uint64_t step = settled_; step < sampled_; ++step) Settle(step);
 }
 
 // Waits for a step's results and tells the constraints what was emitted.
-void DeviceExecutor::Settle(uint64_t step) {
+void RoundExecutor::Settle(uint64_t step) {
   if (step < settled_) return;
   settled_ = step + 1;
   if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
@@ -531,7 +531,7 @@ void DeviceExecutor::Settle(uint64_t step) {
   }
 }
 
-Status DeviceExecutor::Land(StepResult& result) {
+Status RoundExecutor::Land(StepResult& result) {
   TANDEM_CHECK(landed_ < sampled_, "no step in flight");
   Settle(landed_);
   if (!failure_.ok()) return failure_;
@@ -544,7 +544,7 @@ Status DeviceExecutor::Land(StepResult& result) {
   result.tokens.reserve(static_cast<size_t>(config_.max_logits_rows));
   for (int32_t i = 0; i < step.items; ++i) {
     const ops::RoundResult& from = host.results[i];
-    const ops::SampledToken* tokens = host.drawn + from.first_token;
+    const SampledToken* tokens = host.drawn + from.first_token;
     result.sequences.push_back({.slot = from.slot,
                                 .proposed = from.proposed,
                                 .accepted = from.accepted,

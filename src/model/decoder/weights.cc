@@ -1,4 +1,4 @@
-#include "model/weights.h"
+#include "model/decoder/weights.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,8 +1,8 @@
-// DeviceExecutor on a stream: a backend that does nothing until it is waited for, and then runs
+// RoundExecutor on a stream: a backend that does nothing until it is waited for, and then runs
 // what was enqueued, in order. Memory that the host reads too early, or writes again too early,
 // shows as wrong tokens. Recorded graphs replay exactly what was recorded. The expected tokens are
 // those of the same executor on the host.
-#include "runtime/execution/device_executor.h"
+#include "runtime/execution/round_executor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ class StreamOps final : public ops::SamplingOnlyOps {
  public:
   StreamOps(Stream& stream, ops::Ops& inner) : stream_(stream), inner_(inner) {}
   void Sample(std::span<const ops::SampleRow> rows, int64_t vocab,
-              std::span<ops::SampledToken> out) override {
+              std::span<SampledToken> out) override {
     stream_.Enqueue([=, this] { inner_.Sample(rows, vocab, out); });
   }
   void VerifyAndAccept(std::span<const ops::VerifyRow> rows, int64_t vocab) override {
@@ -252,7 +252,7 @@ struct StreamCase {
   bool constrained = false;
 };
 
-class DeviceExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, int32_t>> {
+class RoundExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, int32_t>> {
  protected:
   TestSetup Setup(ExecutorKind executor) {
     const auto& [stream_case, in_flight] = GetParam();
@@ -293,7 +293,7 @@ class DeviceExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, 
   StreamBackend backend_{TestBackend()};
 };
 
-TEST_P(DeviceExecutorTest, GivesTheTokensOfTheHostsExecutor) {
+TEST_P(RoundExecutorTest, GivesTheTokensOfTheHostsExecutor) {
   const auto host = MakeTestEngine(Setup(ExecutorKind::kHost), clock_);
   const auto engine = MakeTestEngine(Setup(ExecutorKind::kDevice), clock_);
   for (int round = 0; round < 3; ++round) {
@@ -314,7 +314,7 @@ TEST_P(DeviceExecutorTest, GivesTheTokensOfTheHostsExecutor) {
   EXPECT_EQ(backend_.synchronizations(), 0);
 }
 
-TEST_P(DeviceExecutorTest, ADeviceLostInMidStreamEndsEveryRequest) {
+TEST_P(RoundExecutorTest, ADeviceLostInMidStreamEndsEveryRequest) {
   for (const int steps : {0, 1, 2, 3, 8, 12}) {
     StreamBackend backend{TestBackend()};
     TestSetup setup = Setup(ExecutorKind::kDevice);
@@ -351,7 +351,7 @@ TEST_P(DeviceExecutorTest, ADeviceLostInMidStreamEndsEveryRequest) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Streams, DeviceExecutorTest,
+    Streams, RoundExecutorTest,
     testing::Combine(
         testing::Values(
             StreamCase{"plain", [](TestSetup& s) { s.options.draft_mode = DraftMode::kOff; }},
@@ -381,7 +381,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // The longest lists that are legal go where short ones go.
-TEST(DeviceExecutor, LongListsNeitherAllocateNorWait) {
+TEST(RoundExecutor, LongListsNeitherAllocateNorWait) {
   FakeClock clock;
   StreamBackend backend{TestBackend()};
   TestSetup setup;
@@ -419,7 +419,7 @@ TEST(DeviceExecutor, LongListsNeitherAllocateNorWait) {
 }
 
 // Together more than the pinned memory for one step's patches: starts wait for the device.
-TEST(DeviceExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
+TEST(RoundExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
   FakeClock clock;
   StreamBackend backend{TestBackend()};
   TestSetup setup;
@@ -455,7 +455,7 @@ TEST(DeviceExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
 
 // What a rank is sent of a step has no pointers.
 static_assert(std::is_trivially_copyable_v<SequencePlan> &&
-              std::is_trivially_copyable_v<ops::SamplingParams>);
+              std::is_trivially_copyable_v<SamplingParams>);
 
 TEST(SlotInit, HoldsTheListsOfARequestAsValues) {
   Request request;
@@ -527,7 +527,7 @@ class TimedPass final : public ForwardPass {
 };
 
 // The start has measured rows that cost next to nothing; in truth each costs as much as a pass.
-TEST(DeviceExecutorTimes, DraftsThatDoNotPayAreGivenUpWhateverTheStartMeasured) {
+TEST(RoundExecutorTimes, DraftsThatDoNotPayAreGivenUpWhateverTheStartMeasured) {
   for (const int32_t in_flight : {0, 1}) {
     TimedBackend backend(TestBackend());
     TestSetup setup;

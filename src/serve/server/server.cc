@@ -1,4 +1,4 @@
-#include "serve/server.h"
+#include "serve/server/server.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -175,21 +175,26 @@ struct Server::Impl {
   std::unique_ptr<HttpServer> http;  // last: its replies use the members above
 };
 
-Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Server::~Server() = default;
-
-Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, ModelRegistry& models,
-                                              Metrics& metrics) {
+Status CheckServerOptions(const ServerOptions& options) {
   if (!IsLoopback(options.http.host) && options.api_keys.empty() && !options.insecure) {
     return FailedPrecondition(fmt::format(
-        "host: {} can be reached from other machines, and there is no API key; give one, or say "
-        "--insecure, or listen on 127.0.0.1",
+        "--host: {} can be reached from other machines, and there is no API key; give "
+        "--api_key_file (or --api_key), or --insecure if that is meant, or listen on 127.0.0.1",
         options.http.host));
   }
   if (std::any_of(options.api_keys.begin(), options.api_keys.end(),
                   [](const std::string& key) { return key.empty(); })) {
     return InvalidArgument("api_keys: a key is empty");
   }
+  return {};
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, ModelRegistry& models,
+                                              Metrics& metrics) {
+  TANDEM_RETURN_IF_ERROR(CheckServerOptions(options));
   auto impl = std::make_unique<Impl>(options, models, metrics);
   TANDEM_ASSIGN_OR_RETURN(impl->http, HttpServer::Start(options.http, impl->router));
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -1,0 +1,16 @@
+#include "ops/cuda/cuda_ops.cuh"
+
+namespace tandem::ops::cuda {
+
+// Few rows have SwiGlu in the first product; more run as the plain composition does.
+void CudaOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
+                       const LinearWeight& down_weight, const Tensor& gate_up,
+                       const Tensor& activated, const Tensor& out) {
+  if (linear_.RunGated(x, gate_up_weight, activated)) {
+    Linear(activated, down_weight, out);
+  } else {
+    Ops::GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
+  }
+}
+
+}  // namespace tandem::ops::cuda

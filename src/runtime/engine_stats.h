@@ -1,0 +1,36 @@
+// EngineStats: what an engine tells of itself, a plain value. The loop fills it; any thread may
+// hold one.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "runtime/cache/kv_cache.h"
+#include "runtime/host_times.h"
+
+namespace tandem {
+
+// A snapshot for metrics; totals since the start.
+struct EngineStats {
+  int32_t running = 0;
+  int32_t waiting = 0;
+  KvCacheStats kv;
+  int64_t steps = 0;
+  // Steps without a prompt that came after a step without one, and the engine thread's time in
+  // them, waiting for results left out. After a prompt it may wait for room in the device's queue.
+  HostTimes decode_host;
+  int64_t requests_finished = 0;
+  int64_t requests_failed = 0;
+  int64_t preemptions = 0;
+  int64_t prompt_tokens = 0;
+  int64_t output_tokens = 0;
+  int64_t draft_rounds = 0;
+  int64_t drafts_proposed = 0;
+  int64_t drafts_accepted = 0;
+  // Since the loop last turned or a layer of a step ended; small while idle too.
+  double seconds_since_progress = 0;
+  // Why the engine has ended for good (its device is lost); ok while it has not.
+  Status failure;
+};
+
+}  // namespace tandem
