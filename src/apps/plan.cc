@@ -38,7 +38,7 @@ Status Run(const OptionValues& options, Console& console) {
 
 Command PlanCommand() {
   return {.name = "plan",
-          .summary = "Show what would run on this machine and where its memory would go",
+          .summary = "Show what would run on this machine and how it would use memory",
           .examples = "  tandem plan MODEL DRAFT --max_batch_size 128\n",
           .positionals = SessionPositionals(),
           .options = SessionOptionRows(),

@@ -261,7 +261,7 @@ Result<int> ParseCudaDevice(std::string_view device) {
   return index;
 }
 
-// What serves best where it was not asked for otherwise: a GPU is fed ahead and has its memory to
+// The best defaults for options that were not given: a GPU is fed in advance and has its memory to
 // itself.
 void ApplyDevice(const ops::Backend& backend, const OptionValues& options, EngineOptions& engine) {
   if (backend.device().kind == Device::Kind::kCpu) return;
@@ -280,7 +280,7 @@ Result<ModelMemory> MemoryOf(const OptionValues& options, const Opened& opened,
                      .max_positions = positions};
 }
 
-// What a session is made from; nothing is loaded yet.
+// The parts of a session; nothing is loaded yet.
 struct Opening {
   std::unique_ptr<ops::Backend> backend;
   OpenedPair pair;

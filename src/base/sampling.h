@@ -36,8 +36,8 @@ struct SamplingParams {
 constexpr int kMaxTopLogprobs = 20;
 constexpr float kMinLogprob = -9999.0f;  // what OpenAI reports for an impossible token
 
-// What a draw gives. Log-probabilities are of the raw logits (log-softmax), whatever the filters;
-// always finite, at least kMinLogprob.
+// The result of a draw. Log-probabilities are of the raw logits (log-softmax), whatever the
+// filters; always finite, at least kMinLogprob.
 struct SampledToken {
   int32_t token = 0;
   float logprob = std::numeric_limits<float>::quiet_NaN();  // set when num_top_logprobs >= 0
@@ -46,7 +46,8 @@ struct SampledToken {
   float top_logprobs[kMaxTopLogprobs];
 
   SampledToken() = default;
-  // A copy takes what is set: most tokens have nothing beside them, and room for 160 bytes.
+  // Copies only the entries that are set: most tokens have no alternatives, although there is room
+  // for 160 bytes.
   TANDEM_HOST_DEVICE SampledToken(const SampledToken& other) { *this = other; }
   TANDEM_HOST_DEVICE SampledToken& operator=(const SampledToken& other) {
     if (this == &other) return *this;

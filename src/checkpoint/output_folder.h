@@ -1,8 +1,8 @@
 // OutputFolder: a folder that appears under its name whole or not at all. Files are written into a
-// temporary folder beside it; Commit syncs that and swaps it in. An older folder of the same kind
-// is replaced in one step (where the file system can exchange names), its foreign files (a
-// tokenizer, a runtime.json) moving along; a folder of another kind is left alone. Used by one
-// thread.
+// temporary folder next to it; Commit syncs that and swaps it in. An older folder of the same kind
+// is replaced in one step (where the file system can exchange names), and files of other kinds in
+// it (a tokenizer, a runtime.json) move to the new one; a folder of another kind is left alone.
+// Used by one thread.
 #pragma once
 
 #include <cstdint>

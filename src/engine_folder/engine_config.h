@@ -10,18 +10,18 @@
 
 namespace tandem {
 
-// What an engine was built for; the engine that runs it stays within these.
+// The limits an engine was built for; the runtime stays within them.
 struct BuildLimits {
   int64_t max_batch_size = 2048;
   int64_t max_input_len = 1024;
-  int64_t max_seq_len = 0;  // 0: what the model was trained for
+  int64_t max_seq_len = 0;  // 0: the model's trained length
   int64_t max_num_tokens = 8192;
   int64_t max_beam_width = 1;
   int64_t max_draft_len = 0;
   bool operator==(const BuildLimits&) const = default;
 };
 
-// Fills in max_seq_len and lowers what exceeds it; refuses by name what cannot be.
+// Fills in max_seq_len and lowers limits that exceed it; refuses impossible ones with their names.
 Result<BuildLimits> SettleLimits(BuildLimits limits, const ModelSpec& spec);
 
 struct EngineConfig {

@@ -243,7 +243,7 @@ TEST_P(AttentionTest, ScoresFarApartMatchReference) {
   ExpectNear(ToDoubles(last), expected, 8 * Rounding(dtype()) + 1e-4, 1.0);
 }
 
-// Slots behind the context hold NaN here, as they may after a roll-back.
+// Slots after the context hold NaN here, as they may after a roll-back.
 TEST_P(AttentionTest, RejectedDraftsLeaveNoTrace) {
   MakePool({4, 2, 32, 16}, 2);
   Step({{0, 20, 20}});

@@ -58,10 +58,10 @@ struct KvPool {
 };
 
 // A ragged batch of token ranges: prefill chunks, decode steps, verifications and catch-ups alike.
-// Sequence s has the rows query_start[s] .. query_start[s+1]; its last row sits at absolute
-// position context_len[s] - 1 and rows are consecutive positions. Lies in backend memory; the host
-// knows only the counts, and on a device these are upper bounds: a row behind the last has row_seq
-// -1 and stores nothing, a sequence without rows has query_start[s] == query_start[s + 1].
+// Sequence s has the rows query_start[s] .. query_start[s+1]; its last row is at absolute position
+// context_len[s] - 1 and rows are consecutive positions. In backend memory; the host knows only the
+// counts, and on a device these are upper bounds: a row past the last has row_seq -1 and stores
+// nothing, a sequence without rows has query_start[s] == query_start[s + 1].
 struct BatchView {
   int32_t num_rows = 0;
   int32_t num_seqs = 0;

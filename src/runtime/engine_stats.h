@@ -27,9 +27,9 @@ struct EngineStats {
   int64_t draft_rounds = 0;
   int64_t drafts_proposed = 0;
   int64_t drafts_accepted = 0;
-  // Since the loop last turned or a layer of a step ended; small while idle too.
+  // Time since the last turn of the loop or the last layer of a step; small while idle too.
   double seconds_since_progress = 0;
-  // Why the engine has ended for good (its device is lost); ok while it has not.
+  // Why the engine has ended for good (its device is lost); ok while it runs.
   Status failure;
 };
 

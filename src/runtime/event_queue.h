@@ -30,11 +30,11 @@ class EventQueue {
   // when its last event has been read.
   bool Open(RequestId request, int32_t count, std::vector<int32_t>& mailboxes);
 
-  // Gives back mailboxes nothing was pushed to: the request was refused after all.
+  // Gives back mailboxes that received nothing: the request was refused after all.
   void Abandon(std::span<const int32_t> mailboxes);
 
-  // All of a step at once: one lock and one wake-up of the reader, however many choices there are.
-  // Allocates only when more tokens wait in a mailbox than ever did.
+  // All news of a step at once: one lock and one wake-up of the reader, whatever the number of
+  // choices. Allocates only when more tokens wait in a mailbox than ever before.
   void Push(std::span<const Posting> postings);
   void Push(int32_t mailbox, std::span<const SampledToken> tokens, const Usage& usage,
             FinishReason finish = FinishReason::kNone, const Status& error = {}) {

@@ -15,7 +15,7 @@
 namespace tandem {
 namespace {
 
-// How a draft is drawn in place of the request's own way.
+// How drafts are drawn, instead of the request's own parameters.
 struct DraftFilter {
   SamplingParams params;
   int32_t forbidden = -1;  // a token

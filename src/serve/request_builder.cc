@@ -56,7 +56,7 @@ Status CheckSampling(const SamplingFields& fields) {
       {SamplingRangeOf("min_tokens"), fields.min_tokens},
   };
   for (const auto& [range, value] : integers) {
-    // Some clients write -1 for a top_k that is off.
+    // Some clients write -1 to switch top_k off.
     if (!value || (range.name == "top_k" && *value == -1)) continue;
     TANDEM_RETURN_IF_ERROR(CheckInteger(range.name, *value, static_cast<int64_t>(range.low),
                                         static_cast<int64_t>(range.high)));
@@ -209,7 +209,7 @@ Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Reques
   const int64_t room = engine.max_seq_len - prompt_tokens;
   const int64_t wanted = text.max_tokens.value_or(std::max<int64_t>(room, 1));
   if (wanted > room) {
-    // Clients read the figures, which are to add up however large the number asked for.
+    // Clients read the figures, which should add up however large the requested number is.
     const int64_t told = std::min<int64_t>(wanted, std::numeric_limits<int32_t>::max());
     return PromptTooLong(prompt_tokens, told, engine.max_seq_len);
   }

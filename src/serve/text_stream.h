@@ -1,8 +1,8 @@
-// TextStream: a client's end of one request. Events are taken without blocking after `wake` (a
-// front end) or with waiting (a program). Destroying it before the end cancels the request. One
-// thread at a time; the service outlives it. What has not been taken is bounded: a stream that
-// falls behind by more than ServiceOptions::stream_bytes is cancelled with an error, never cut
-// silently.
+// TextStream: a client's end of one request. Events are taken after `wake` without blocking (a
+// front end) or by waiting (a program). Destroying it before the end cancels the request. One
+// thread at a time; the service outlives it. Untaken events are bounded: when a stream's reader
+// leaves more than ServiceOptions::stream_bytes untaken, the request is cancelled with an error;
+// events are never dropped silently.
 #pragma once
 
 #include <functional>

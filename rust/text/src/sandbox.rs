@@ -223,7 +223,7 @@ fn step_back(thread: &JoinHandle<()>) {
     unsafe { libc::pthread_setschedparam(thread.as_pthread_t(), libc::SCHED_IDLE, &idle) };
 }
 
-/// A thread's claim on memory; closed unless the thread is a sandbox at work.
+/// A thread's memory account; closed unless the thread is a working sandbox.
 struct Account {
     watch: Cell<*const Watch>,
     bytes_left: Cell<i64>,

@@ -1,5 +1,5 @@
-//! Ids and bytes against what the reference library said (tests/data/tokenizers/make.py), and text
-//! of one character class, which is what makes careless tokenizers slow or overflow their stack.
+//! Ids and bytes compared with the reference library's (tests/data/tokenizers/make.py), and text of
+//! one character class, which makes careless tokenizers slow or overflow their stack.
 
 use std::ffi::CString;
 use std::path::PathBuf;

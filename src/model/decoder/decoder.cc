@@ -70,7 +70,7 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const Tensor normed = workspace_.normed.View(batch.num_rows);
   const Tensor delta = workspace_.delta.View(batch.num_rows);
 
-  // Nothing has been added before the first layer.
+  // Before the first layer there is nothing to add.
   RunNorm(ops, norm, weights.input_norm, residual, layer == 0 ? Tensor{} : delta, normed);
   workspace_.attention.Run(ops, layer_spec.attention, weights.attention,
                            {batch, pool, layer, weights_->rope(layer)}, normed, delta);

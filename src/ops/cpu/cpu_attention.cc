@@ -34,9 +34,9 @@ int64_t NumQueryHeads(const Tensor& qkv, const KvPool& pool) {
   return qkv.dim(1) / pool.head_dim - 2 * pool.num_kv_heads;
 }
 
-// How the batch's attention is cut into jobs: per sequence blocks of positions, kv heads, and
-// splits of the query heads of a kv head (more than one only where few jobs would leave threads
-// idle).
+// The division of the batch's attention into jobs: per sequence blocks of positions, kv heads, and
+// splits of the query heads of a kv head (more than one only if there would be too few jobs for the
+// threads).
 struct AttentionJobs {
   AttentionJobs(const BatchView& view, const KvPool& kv, int64_t query_heads, int num_threads)
       : batch(view), group(query_heads / kv.num_kv_heads), kv_heads(kv.num_kv_heads) {

@@ -11,16 +11,16 @@ namespace tandem::ops::cuda {
 // Keys of a chunk of the invariant option: partial sums begin and are merged at its multiples,
 // whichever kernel computes them.
 constexpr int kInvariantChunkKeys = 256;
-// A sequence with more query rows goes to the kernel that does not split keys.
+// A sequence with more query rows is handled by the kernel that does not split keys.
 constexpr int kMaxShortRows = 16;
-// Rows of one tensor-core tile: short ranges with no more of them (query rows x heads of a group)
-// take a kernel whose warps share out the keys.
+// Rows of one tensor-core tile: short ranges with at most this many rows (query rows x heads of a
+// group) use a kernel whose warps divide the keys.
 constexpr int kWarpRows = 16;
-// Rows of a block where the warps share out the rows instead.
+// Rows per block where the warps divide the rows instead.
 constexpr int kBlockRows = 64;
-// Warps of a block; in the invariant option the first kernel gives each a chunk of its own.
+// Warps per block; in the invariant option the first kernel gives each its own chunk.
 constexpr int kAttentionWarps = 4;
-// Largest head of the kernel that takes any.
+// Largest head of the generic kernel.
 constexpr int kMaxGenericHeadDim = 512;
 
 struct AttentionParams {
@@ -72,7 +72,7 @@ void LaunchShortAttention(const Context& context, const AttentionParams& params,
 template <typename T, typename Stored>
 void LaunchLongAttention(const Context& context, const AttentionParams& params);
 // Whether those kernels fit a block's shared memory in the invariant option; without it they always
-// do.
+// fit.
 template <typename T, typename Stored>
 bool HasInvariantTiles(const Context& context, int head_dim);
 // Any head_dim up to kMaxGenericHeadDim, all rows.

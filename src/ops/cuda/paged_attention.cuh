@@ -25,7 +25,7 @@ class AttentionRunner {
   void Run(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
            float scale, const Tensor& out);
 
-  // Device memory that an AttentionRunner takes.
+  // Bytes of device memory that an AttentionRunner takes.
   static constexpr int64_t WorkspaceBytes(bool batch_invariant) {
     return int64_t{batch_invariant ? 512 : 128} << 20;
   }

@@ -95,8 +95,8 @@ Result<std::unique_ptr<RoundExecutor>> RoundExecutor::Create(const ExecutorConfi
                                                           std::move(memory), std::move(slots)));
 }
 
-// The memory goes when nothing enqueued works on it any more; what failed was told when its step
-// should have landed.
+// The memory is freed when nothing enqueued uses it any more; failures have been reported when
+// their step should have ended.
 RoundExecutor::~RoundExecutor() { static_cast<void>(backend_.Synchronize()); }
 
 void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) {
@@ -194,8 +194,8 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   shape_.draft_query = std::max(shape_.draft_query, draft_rows);
 }
 
-// How many rows the draft model's first pass has for a sequence, at most. The plan's bound takes
-// every draft in flight for one that may hold; what the draft lags then is known better here.
+// Upper bound of the rows of the draft model's first pass for a sequence. The plan's bound assumes
+// that every draft in flight may be accepted; the draft's lag after that is known better here.
 int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
   int32_t& lag = slots_[static_cast<size_t>(item.slot)].draft_lag;
   const int32_t rows = std::min(lag, item.draft_tokens);
@@ -210,7 +210,7 @@ int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
 
 // ---- Passes ----
 
-// Room for `rows` rows that nobody counted: every row may be a sequence of its own.
+// Room for `rows` rows of unknown distribution: every row may be a separate sequence.
 ops::PassBounds RoundExecutor::BoundsOf(int32_t rows, int32_t max_logits) const {
   const int32_t bucket = graphs_.Bucket(rows);
   return {.num_rows = bucket,
@@ -240,8 +240,8 @@ void RoundExecutor::RunDrafts() {
   }
 }
 
-// The same on the host: each pass has the rows that were laid, and there are no more passes than
-// sequences want drafts.
+// The same on the host: each pass has exactly the rows laid out, and there are at most as many
+// passes as sequences want drafts.
 void RoundExecutor::RunLaidDrafts() {
   const ops::Round& round = memory_->round();
   ops::PassBounds bounds = {.num_rows = shape_.draft_rows,
@@ -258,8 +258,8 @@ void RoundExecutor::RunLaidDrafts() {
   }
 }
 
-// Draws one draft after each range that was laid, and lays the rows of a pass of bounds `next` for
-// those that want another.
+// Draws one draft after each range, and lays out the rows of a pass of bounds `next` for sequences
+// that want another.
 void RoundExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_len,
                               const ops::PassBounds& next) {
   const ops::Round& round = memory_->round();
@@ -292,7 +292,7 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
     return;
   }
   target_bounds_ = BoundsOf(shape_.target_rows, config_.max_logits_rows);
-  // Attention is laid out for the longest range: powers of two, up to all the drafts there can be.
+  // Attention is planned for the longest range: powers of two, up to the largest number of drafts.
   const auto width =
       static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(shape_.target_query - 1)));
   const int32_t variant = std::min(width, kNumVariants - 1);
@@ -361,7 +361,7 @@ void RoundExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies) 
 
 // ---- Masks ----
 
-// The slots of the step at hand once their drafts have come to the host.
+// The slots of the current step once their drafts have reached the host.
 DeviceMemory::HostDrafts RoundExecutor::DraftsAtHand() const {
   const ops::SlotArrays& slots = memory_->round().slots;
   if (config_.on_host) return {slots.records, slots.drafts};
@@ -374,7 +374,7 @@ std::span<const int32_t> RoundExecutor::DraftsOf(const DeviceMemory::HostDrafts&
                slots.records[slot].num_drafts);
 }
 
-// On the host: a looked-up draft that the constraint forbids goes, and those after it.
+// On the host: removes a looked-up draft that the constraint forbids, and those after it.
 void RoundExecutor::CutLookUps(const BatchPlan& plan) {
   const ops::SlotArrays& slots = memory_->round().slots;
   const std::span mask = std::span(draft_masks_).first(static_cast<size_t>(mask_words()));
@@ -392,7 +392,7 @@ void RoundExecutor::CutLookUps(const BatchPlan& plan) {
   }
 }
 
-// On the host: the next drafts of constrained sequences are drawn under masks. Where no token may
+// On the host: the next drafts of constrained sequences are drawn under masks. If no token may
 // follow, drafting stops before the draw.
 void RoundExecutor::MaskDrafts(const ops::PassBounds& bounds) {
   const ops::Round& round = memory_->round();
@@ -412,7 +412,7 @@ void RoundExecutor::MaskDrafts(const ops::PassBounds& bounds) {
   }
 }
 
-// The masks of what may follow the tokens of every step before this one and then the drafts.
+// The masks of the tokens that may follow those of every earlier step and then the drafts.
 void RoundExecutor::SendMasks(const BatchPlan& plan) {
   SettleLaunched();
   if (failure_.ok() && !config_.on_host) failure_ = backend_.WaitFor(DraftsMarkOf(sampled_));
@@ -455,8 +455,8 @@ ops::ItemMasks RoundExecutor::FillMasks(int32_t slot, const DeviceMemory::HostDr
 
 // ---- Results ----
 
-// On the host: what the pass and its draws took. A prompt's rows, but for its last, skip the head:
-// they say nothing of the price of drafts.
+// On the host: the duration of the pass and its draws. A prompt's rows, except its last, skip the
+// head: they tell nothing about the cost of drafts.
 void RoundExecutor::ObserveTarget() const {
   if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) return;
   const bool verifies =
@@ -469,7 +469,7 @@ void RoundExecutor::ObserveTarget() const {
   }
 }
 
-// On a device: what the draft passes of the step at hand are priced at.
+// On a device: the predicted cost of the current step's draft passes.
 double RoundExecutor::DraftPrice() const {
   if (config_.on_host || shape_.draft_rows == 0 || !meter_.measures()) return 0.0;
   const auto price = [this](int32_t rows) {
@@ -479,9 +479,9 @@ double RoundExecutor::DraftPrice() const {
   return price(shape_.draft_rows) + more * price(shape_.draft_seqs);
 }
 
-// What a step that has landed took, and on a device its parts: on the host passes are timed as they
-// run. One with prompts tells nothing of the price of drafts, and the drafts' part nothing where
-// they were looked up.
+// The duration of a finished step, and on a device of its parts; on the host passes are timed as
+// they run. A step with prompts tells nothing about the cost of drafts, and its drafts' part
+// nothing if they were looked up.
 void RoundExecutor::ObserveStep(uint64_t step) const {
   const Step& done = steps_[step % steps_.size()];
   if (!meter_.measures() || done.decode_rows == 0) return;
@@ -509,7 +509,7 @@ void RoundExecutor::SettleLaunched() {
   for (uint64_t step = settled_; step < sampled_; ++step) Settle(step);
 }
 
-// Waits for a step's results and tells the constraints what was emitted.
+// Waits for a step's results and commits the emitted tokens to the constraints.
 void RoundExecutor::Settle(uint64_t step) {
   if (step < settled_) return;
   settled_ = step + 1;

@@ -36,9 +36,9 @@ namespace tandem {
 
 class RoundExecutor final : public Executor {
  public:
-  // The backend outlives the executor. A pass's logits must stay where they are from call to call
-  // (graphs hold the address). RESOURCE_EXHAUSTED when the backend's memory does not suffice. The
-  // meter's targets outlive the executor.
+  // The backend outlives the executor. A pass's logits must keep their address from call to call
+  // (graphs hold it). RESOURCE_EXHAUSTED if the backend has too little memory. The meter's targets
+  // outlive the executor.
   static Result<std::unique_ptr<RoundExecutor>> Create(const ExecutorConfig& config,
                                                        ops::Backend& backend, ExecutorModels models,
                                                        const CostMeter& meter);

@@ -43,7 +43,7 @@ struct Request {
   std::vector<int32_t> prompt;   // at least one token
   int32_t max_tokens = 0;        // output tokens, at least 1
   SamplingParams sampling;       // min_tokens is here; seed and choice are filled by the engine
-  std::optional<uint64_t> seed;  // a random one is drawn, and told, when absent
+  std::optional<uint64_t> seed;  // when absent, a random one is drawn and reported
   int32_t num_choices = 1;       // n: share the prompt's blocks
   std::vector<int32_t> end_ids;  // end the output and are not part of it
   bool ignore_eos = false;       // end_ids do not end it (and may be drawn)

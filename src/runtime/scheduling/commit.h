@@ -12,9 +12,9 @@
 
 namespace tandem {
 
-// Appends the step's tokens up to the sequence's end, sets `finish` when it is reached, and keeps
-// the figures. Returns how many of `tokens` (those of this result) the client sees: an end id is
-// not shown.
+// Appends the step's tokens up to the sequence's end, sets `finish` when it is reached, and updates
+// the sequence's figures. Returns how many of `tokens` (those of this result) the client sees: an
+// end id is not shown.
 int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
                      std::span<const SampledToken> tokens, Nanos now);
 

@@ -12,10 +12,10 @@ namespace {
 
 using ops::rules::kRoundLag;  // the first draft step of a round carries these tokens
 
-// A pass moves the factor by this share, up or down: it settles at the median, so that a pass the
+// A pass moves the factor by this share, up or down, so it settles at the median: a pass that the
 // machine interrupted (40 times as long, for a small draft) weighs no more than any other. The
-// first passes move it further, by one in kFirstPasses and then less and less: what was measured at
-// start knows neither contexts nor batches.
+// first passes move it further, by one in kFirstPasses and then less and less, because the
+// measurement at start knows neither contexts nor batches.
 constexpr double kObservationStep = 1.0 / 64;
 constexpr double kFirstPasses = 8.0;
 // Share of the way to the target's factor, per pass, for a draft that is unused and therefore not
@@ -31,7 +31,7 @@ constexpr double kForgottenStep = 1.0 / 4096;
 constexpr double kMostHope = 0.5;
 constexpr double kHopeLost = 1.0 / 8;
 constexpr double kHopeRegained = 1.0 / 16384;
-// Rounds that lose raise the price of drafting by this share each, up to the most.
+// Losing rounds raise the price of drafting by this share each, up to the limit.
 constexpr double kDoubt = 1.0 / 32;
 constexpr double kMostDoubt = 1.5;
 // Rounds that are judged together, by the number of sequences in them, and the minimum number of

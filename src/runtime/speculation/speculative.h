@@ -23,12 +23,12 @@ constexpr size_t kNumRowBuckets = 14;
 size_t RowBucket(int32_t rows);
 
 // Seconds of one forward pass by rows, per model: points measured at start, linear between them and
-// beyond the last. Observations move one factor per model (context length, neighbours on the
-// machine), never the shape, so that a row count that was never tried is not left with a stale
-// price; and one factor for target passes that verify drafts, per power of two of their rows: the
-// price of a draft is the difference of two points and as wrong as both. These are learnt in a few
-// passes where nothing is known, then held steady, and trusted less again the longer nothing was
-// verified.
+// beyond the last. Observations move one factor per model (for context length and other load on the
+// machine) but never the shape, so that the price of a row count that was never tried does not
+// become stale. Target passes that verify drafts have another factor, per power of two of their
+// rows: the price of a draft is the difference of two points and as wrong as both. These factors
+// are learnt in a few passes while nothing is known, then kept steady, and trusted less the longer
+// nothing was verified.
 class CostTable {
  public:
   struct Point {
@@ -150,12 +150,12 @@ class OutputLength {
 // taken; none unless it beats plain decoding by a margin. A sequence whose draft model lags must
 // promise more than one that continues to draft, so that none alternates near break-even.
 //
-// Prices that make drafting look too dear would never be found out, since nothing then tries. So
-// there is hope, by the number of decoding sequences: a discount on the price of steps with drafts,
-// which goes as steps draft and slowly comes back as they do not. And a price between two measured
-// ones may make a few drafts look free that are not: while rounds emit fewer tokens a second than
-// plain decoding would, hope turns into a surcharge that ends them. Keeps its scratch memory
-// between calls.
+// Prices that make drafting look too expensive would never be corrected, because nothing would be
+// tried. So there is hope, by the number of decoding sequences: a discount on the price of steps
+// with drafts, which shrinks as steps draft and slowly returns as they do not. And a price between
+// two measured ones may make a few drafts look free that are not: while rounds emit fewer tokens
+// per second than plain decoding would, hope becomes a surcharge that ends them. Keeps its scratch
+// memory between calls.
 class DraftLengthChooser {
  public:
   // `hope` at start; 1 if prices are known to be right.

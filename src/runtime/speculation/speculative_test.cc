@@ -312,7 +312,7 @@ TEST(ChooseDraftLengths, GoesOnWithWhatItWouldNotStart) {
   EXPECT_EQ(Choose({Candidate(0.6, 1)}, costs)[0], 0);
 }
 
-// ---- A world of fake prices: what the chooser's decisions come to over many steps ----
+// ---- A simulation with made-up prices: the result of the chooser's decisions over many steps ----
 
 struct World {
   const char* name;
@@ -574,8 +574,8 @@ TEST(ChooserInAWorld, FindsOutWhatTheStartMeasuredWrong) {
           rates.push_back(Simulation(world, measured, batch, population).Run(2000, -1).Rate());
         }
         std::ranges::sort(rates);
-        // While all drafts are taken nothing tells what a plain pass costs: a start that took it
-        // for dearer than it is can lose a few percent.
+        // While drafting is always on nothing tells the cost of a plain pass: a start that
+        // overestimated it can lose a few percent.
         EXPECT_GE(rates[0], std::max(0.95 * plain, 0.8 * best))
             << world.name << ", batch " << batch << ", acceptance " << acceptance;
         EXPECT_GE(rates[kStarts / 2], 0.9 * best)

@@ -25,7 +25,8 @@ uint64_t Extend(uint64_t hash, int32_t token) { return Mix(hash ^ static_cast<ui
 
 double Unit(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }
 
-// One layer, one head of one element: a block holds its tokens and as many unused values.
+// One layer, one head of one element: a block holds its tokens and the same number of unused
+// values.
 ops::KvPool MakePool(int32_t num_blocks, int32_t block_tokens, std::vector<Buffer>& memory) {
   ops::KvPool pool;
   pool.num_blocks = num_blocks;
@@ -213,7 +214,7 @@ void ReadEvents(Engine& engine, Outputs& outputs) {
   Event event;
   while (engine.PopEvent(event, Nanos(0))) {
     Output& output = outputs[{event.request, event.choice}];
-    EXPECT_EQ(output.finish, FinishReason::kNone) << "an event behind the last one";
+    EXPECT_EQ(output.finish, FinishReason::kNone) << "an event after the last one";
     for (const SampledToken& token : event.tokens) {
       output.tokens.push_back(token.token);
       output.details.push_back(token);

@@ -1,5 +1,5 @@
-// The whole server over a scripted engine: many clients at once, clients that go, an orderly end,
-// keys, bad input.
+// The whole server over a scripted engine: many clients at once, disconnecting clients, orderly
+// shutdown, keys, bad input.
 #include "serve/server/server.h"
 
 #include <fmt/format.h>
