@@ -55,11 +55,11 @@ Result<std::vector<int32_t>> ParseNumberList(std::string_view text, std::string_
 // "0.6,0.85"
 Result<std::vector<double>> ParseShareList(std::string_view text, std::string_view where);
 
-// "AMD EPYC, cpu avx2, 2 threads": printed with every figure.
+// "AMD EPYC, cpu avx2, 2 threads": named beside every figure.
 std::string MachineLine(const ops::Backend& backend);
 
-// The host time in microseconds that `share` of the steps did not exceed. With a GPU this excludes
-// the device's work; on a CPU it includes the model's work.
+// Microseconds that `share` of the steps kept the host busy at most: beside a GPU's work alone,
+// on a CPU the work is in it.
 inline double HostMicroseconds(const HostTimes& times, double share = 0.5) {
   return 1e6 * times.Percentile(share);
 }

@@ -165,7 +165,7 @@ void HfReader::SettleHead() {
   spec_.tied_head = false;
 }
 
-// If the config names no type, the weights decide.
+// A config that names no type leaves it to the weights.
 Status HfReader::SettleDType() {
   if (config_names_dtype_) return {};
   const Tensor* embedding = FindWeight(WeightRole::kEmbedding);
@@ -194,7 +194,7 @@ Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) co
   if (fp8 ? tensor.dtype == DType::kF8E4M3 : IsFloat(tensor.dtype)) return tensor;
   return Unimplemented(
       where + ": is stored as " + std::string(SafetensorsName(tensor.dtype)) +
-      (fp8 ? "; quantization_config says that the layers' linear weights are F8_E4M3"
+      (fp8 ? "; by quantization_config the linear weights of all layers are F8_E4M3"
            : "; it must be F32, F16 or BF16"));
 }
 

@@ -79,7 +79,7 @@ struct ModelSpec {
   NormSpec norm;
   std::vector<LayerSpec> layers;
   bool tied_head = false;
-  QuantScheme quantization;  // of the layers' products; everything else is of `dtype`
+  QuantScheme quantization;  // of the layers' products; the rest is of `dtype`
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 

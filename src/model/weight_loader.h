@@ -19,13 +19,13 @@ class WeightLoader {
   const ModelSpec& spec() const { return source_.spec(); }
   // A weight as it is stored, in the spec's type.
   Status LoadPlain(WeightRole role, int64_t layer, Buffer& out);
-  // The weights of a pack, stacked by rows. If their inputs were calibrated separately, the largest
-  // range covers all of them.
+  // The weights of a pack, one below the other. Where the inputs of each were calibrated on their
+  // own, the largest range holds all of them.
   Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out);
-  // Any other data of a model in the backend's memory.
+  // Anything else that a model needs in the backend's memory.
   Status LoadBytes(const Buffer& host, Buffer& out);
 
-  // Bytes loaded so far, and the part of them that a decode step reads: weights and scales of
+  // What has been loaded so far, and what of it a decode step reads: weights and scales of
   // products.
   int64_t bytes() const { return bytes_; }
   int64_t step_bytes() const { return step_bytes_; }

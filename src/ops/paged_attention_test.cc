@@ -1,5 +1,5 @@
-// PagedAttention and QkvRopeStore over pools with given contents: long contexts, ranges of few and
-// of many rows in one batch, fp8 elements, counts that are upper bounds.
+// PagedAttention and QkvRopeStore over pools whose contents are given: long contexts, ranges of few
+// and of many rows in one batch, fp8 elements, counts that are upper bounds.
 #include <algorithm>
 #include <cmath>
 
@@ -26,7 +26,7 @@ struct Slack {
   int32_t max_query_len = 0;
 };
 
-// A batch and its memory.
+// A batch and the memory it lies in.
 struct OwnedBatch {
   BatchView view;
   std::vector<Buffer> buffers;

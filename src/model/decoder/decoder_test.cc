@@ -176,7 +176,7 @@ TEST(LoadWeights, TakesThePlannedBytes) {
   }
 }
 
-TEST(LoadWeights, NamesTypesTheBackendCannotStore) {
+TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {
   RandomSource source(TinySpec(DType::kBF16), 1);
   const auto backend = CpuBackend("auto");
   const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);

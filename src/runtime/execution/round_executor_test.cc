@@ -197,7 +197,7 @@ class StreamBackend final : public ops::ForwardingBackend {
   int launches_ = 0;
 };
 
-// A model whose pass runs when its turn comes; its logits keep their address.
+// A model whose pass runs when its turn comes; its logits stay in one place.
 class StreamPass final : public ForwardPass {
  public:
   StreamPass(Stream& stream, std::unique_ptr<ForwardPass> inner, int32_t max_logits_rows)
@@ -380,7 +380,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
     });
 
-// The longest legal lists take the same path as short ones.
+// The longest lists that are legal go where short ones go.
 TEST(RoundExecutor, LongListsNeitherAllocateNorWait) {
   FakeClock clock;
   StreamBackend backend{TestBackend()};
@@ -418,7 +418,7 @@ TEST(RoundExecutor, LongListsNeitherAllocateNorWait) {
   EXPECT_EQ(backend.synchronizations(), 0);
 }
 
-// Together longer than the pinned memory for one step's patches: starts wait for the device.
+// Together more than the pinned memory for one step's patches: starts wait for the device.
 TEST(RoundExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
   FakeClock clock;
   StreamBackend backend{TestBackend()};
@@ -453,7 +453,7 @@ TEST(RoundExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
   EXPECT_GT(backend.synchronizations(), 0);
 }
 
-// The part of a step that is sent to a rank has no pointers.
+// What a rank is sent of a step has no pointers.
 static_assert(std::is_trivially_copyable_v<SequencePlan> &&
               std::is_trivially_copyable_v<SamplingParams>);
 
@@ -526,7 +526,7 @@ class TimedPass final : public ForwardPass {
   const double seconds_;
 };
 
-// The start measured rows as nearly free; in truth each costs as much as a pass.
+// The start has measured rows that cost next to nothing; in truth each costs as much as a pass.
 TEST(RoundExecutorTimes, DraftsThatDoNotPayAreGivenUpWhateverTheStartMeasured) {
   for (const int32_t in_flight : {0, 1}) {
     TimedBackend backend(TestBackend());
