@@ -18,7 +18,7 @@ import tempfile
 # A folder may include itself and what stands before it.
 ORDER = "base tensor quant ops comm model checkpoint engine_folder runtime serve apps".split()
 
-# Folders that see less than the order gives them, directly and through what they include.
+# Folders that may see less than the order gives them, directly and through their includes.
 NARROWER = {
     "text": {"base", "text"},  # meets runtime only in serve
     "serve": {"base", "runtime", "text", "serve"},  # speaks protocols: the engine's insides are not its business
@@ -125,7 +125,7 @@ def pulled_in(name, include, files):
     if layer not in NARROWER or is_test(name) or first not in files:
         return None
     visible = NARROWER[layer]
-    # What another file of the folder includes is reported there; what it may not see directly is reported already.
+    # Includes of other files of the folder are reported there; forbidden direct includes are reported already.
     if layer_of(first) not in visible or (layer_of(first) == layer and not is_test(first)):
         return None
     chain = way_to(
@@ -150,7 +150,7 @@ def arrows_between(files, node_of, counts):
 
 def circles_of(kind, arrows):
     """Yields a line for each circle, and below it the includes behind each of its arrows."""
-    # Whoever leads nowhere, or only to such nodes, is in no circle.
+    # A node without edges, or with edges only to such nodes, is in no circle.
     while ends := {node for node in arrows if not arrows[node].keys() & arrows.keys()}:
         arrows = {node: arrows[node] for node in arrows.keys() - ends}
     told = set()
@@ -217,7 +217,7 @@ PLANTED = [
     ("ops/heavy.h", "#include <nlohmann/json.hpp>", "<nlohmann/json.hpp> compiles slowly"),
     ("ops/heavy.cc", "#include <nlohmann/json.hpp>", None),
     ("util/u.h", "#include <vector>", "util is no layer"),
-    # What serve may not see, through headers that it may: told where serve leaves its folder.
+    # Forbidden for serve, through allowed headers: reported where serve leaves its folder.
     ("runtime/plan/heavy.h", '#include "base/a.h"\n#include "model/m.h"', None),
     ("runtime/door.h", '#include "runtime/plan/heavy.h"', None),
     (

@@ -32,7 +32,7 @@ TEST(ConsoleTest, LinesAreForPeopleAndJsonForPrograms) {
   EXPECT_TRUE(people.status().ok());
 }
 
-// Three steps of some work, told to stderr.
+// Three steps of some work, reported on stderr.
 void ShowProgress() {
   const Console console(/*json=*/false);
   for (const double done : {0.1, 0.5, 1.0}) console.Progress("loading", done);

@@ -1,4 +1,4 @@
-// Numbers as the file formats write them: 64 bits, the lowest byte first. Pure functions.
+// 64-bit numbers as in the file formats: the lowest byte first. Pure functions.
 #pragma once
 
 #include <cstddef>

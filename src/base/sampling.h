@@ -1,7 +1,7 @@
-// What a request asks of the sampler, and what a draw gives: plain data that a device can hold. It
+// A request's sampling parameters, and the result of a draw: plain data that a device can hold. It
 // travels from the wire formats to the device and back, so every layer in between sees it.
-// Semantics follow TensorRT-LLM's executor: penalties see prompt + output, and act before the
-// temperature; min-p before top-k before top-p (renormalised in between).
+// Semantics follow TensorRT-LLM's executor: penalties see prompt + output and act before the
+// temperature; then min-p, top-k and top-p in this order (renormalized in between).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;
   int32_t no_repeat_ngram_size = 0;  // 0 means off
   int32_t min_tokens = 0;            // end ids are banned for this many output tokens
-  int32_t num_top_logprobs = -1;     // -1: none; 0: the sampled token's alone; up to 20 beside it
+  int32_t num_top_logprobs = -1;     // -1: none; 0: the sampled token's; n: also the best n (<= 20)
   uint64_t seed = 0;
   uint32_t choice = 0;  // index among the n choices of a request: part of the noise key
 

@@ -26,7 +26,7 @@ class OutputFolder {
 
   // Where to write; valid until Commit.
   const std::filesystem::path& temporary() const { return temporary_; }
-  // Of the files written there so far.
+  // Total size of the files written there so far.
   int64_t Bytes() const;
   Status Commit();
 

@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// Where a rank's weights lie in an engine folder.
+// The path of a rank's weights in an engine folder.
 std::filesystem::path EngineFilePath(const std::filesystem::path& folder, int64_t rank);
 
 class EngineFileWriter {

@@ -1,5 +1,5 @@
-// EngineFolder: what `tandem build` wrote, as read back: the weights of all ranks as one source,
-// and the limits that the engine was built for. The caller owns it; used by one thread.
+// EngineFolder: reads the output of `tandem build`: the weights of all ranks as one source, and the
+// limits that the engine was built for. The caller owns it; used by one thread.
 #pragma once
 
 #include <filesystem>

@@ -36,7 +36,7 @@ Result<ModelSource::Kind> KindOf(const fs::path& folder) {
 }
 
 fs::path TokenizerDir(const fs::path& folder) {
-  // Whatever stands there: reading it says what is wrong with it.
+  // Whatever exists there: reading it gives the error.
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     if (NameExists(folder / name)) return folder;
   }

@@ -52,8 +52,8 @@ class DummyMap {
 
 class DummySource final : public WeightSource {
  public:
-  // A tied model gets a head of its own (tied, it would repeat one token for ever), which costs a
-  // decode step the same bytes. Weights are of the spec's type, also those that the model has in
+  // A tied model gets a separate head (tied, it would repeat one token for ever), which costs a
+  // decode step the same bytes. Weights are of the spec's type, even those that the model has in
   // fp8.
   static Result<std::unique_ptr<DummySource>> FromSpec(ModelSpec spec,
                                                        const DummyOptions& options = {});

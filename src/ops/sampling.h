@@ -1,6 +1,5 @@
-// What the sampling ops need to know of a sequence: plain data that a device can hold, one record a
-// slot, written by the executor when a sequence takes its slot and read by Sample and
-// VerifyAndAccept.
+// The sampling ops' view of a sequence: plain data that a device can hold, one record per slot,
+// written by the executor when a sequence takes its slot and read by Sample and VerifyAndAccept.
 #pragma once
 
 #include <cstdint>

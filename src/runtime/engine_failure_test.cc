@@ -16,8 +16,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Says that the device is lost once `steps` steps have landed; round_executor_test loses the
-// device itself.
+// Reports a lost device after `steps` steps; round_executor_test loses the device itself.
 class LosingExecutor final : public Executor {
  public:
   LosingExecutor(std::unique_ptr<Executor> inner, int steps)

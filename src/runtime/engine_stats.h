@@ -1,5 +1,4 @@
-// EngineStats: what an engine tells of itself, a plain value. The loop fills it; any thread may
-// hold one.
+// EngineStats: an engine's figures, a plain value. The loop fills it; any thread may hold one.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,9 @@ struct EngineStats {
   int32_t waiting = 0;
   KvCacheStats kv;
   int64_t steps = 0;
-  // Steps without a prompt that came after a step without one, and the engine thread's time in
-  // them, waiting for results left out. After a prompt it may wait for room in the device's queue.
+  // Steps without prompt tokens that follow another such step, and the engine thread's time in
+  // them, excluding the wait for results. Steps that follow a prompt are left out, because the
+  // thread may wait there for room in the device's queue.
   HostTimes decode_host;
   int64_t requests_finished = 0;
   int64_t requests_failed = 0;

@@ -22,12 +22,13 @@ class ChoiceDecoder {
   ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
                 std::shared_ptr<const StopStrings> stops);
 
-  // Appends to `out` what may now be shown. True when a stop string is complete: nothing follows.
+  // Appends the text that may now be shown to `out`. True when a stop string is complete: nothing
+  // follows.
   bool Push(const SampledToken& token, std::vector<TokenPiece>& out);
-  // The end without a stop string: appends everything that was held back.
+  // The end without a stop string: appends all the text held back.
   void Flush(std::vector<TokenPiece>& out);
 
-  // Tokens pushed so far: what the client pays for.
+  // Tokens pushed so far, the number that usage reports.
   int32_t num_tokens() const { return num_tokens_; }
 
  private:

@@ -16,7 +16,7 @@ struct ActiveRequest;
 
 class TextStream {
  public:
-  // `leave` is called once, when the reader goes.
+  // `leave` is called once, when the reader is gone.
   TextStream(std::shared_ptr<ActiveRequest> request, std::function<void()> leave);
   ~TextStream();
   TextStream(const TextStream&) = delete;

@@ -119,7 +119,7 @@ TEST(ChatTemplate, HostileTemplatesGetAnError) {
   }
 }
 
-// Sanitizers need address space of their own.
+// Sanitizers need large parts of the address space.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 TEST(ChatTemplateDeathTest, ARefusedThreadIsTheMachinesLimit) {

@@ -26,7 +26,7 @@ std::optional<int32_t> OptionalId(int64_t id) {
   return static_cast<int32_t>(id);
 }
 
-// Of a token in an error message.
+// A token in the form for error messages.
 std::string Quoted(std::string_view bytes) { return "\"" + Printable(bytes.substr(0, 64)) + "\""; }
 
 }  // namespace

@@ -33,17 +33,18 @@ pub struct Allowance {
 }
 
 const HARD_LIMIT: usize = 4;
-/// Blocks at one time. Values nest at most as deep as there are blocks, and dropping, comparing and
-/// printing them recurse, in at most 2 KB of stack a level.
+/// Blocks in use at one time. Values nest at most as deep as there are blocks; dropping, comparing
+/// and printing them recurse, with at most 2 KB of stack per level.
 const MAX_BLOCKS: i64 = 1 << 17;
-/// Allocations after the time is up, in which a loop that prints or has few turns left ends by itself.
-/// Walks over lists that hold themselves do not, and allocate an iterator for each.
+/// Allocations allowed after the time is up, in which a loop that prints or is near its end stops by
+/// itself. Walks over self-containing lists do not stop, and allocate an iterator for each list.
 const GRACE: u32 = 1 << 16;
-/// Address space; pages that are not touched cost nothing.
+/// Address space; untouched pages cost nothing.
 const STACK_BYTES: usize = 256 << 20;
-/// Threads that are there after their caller was told of their limit. One over its time runs where
-/// nobody else wants the core, until its next `check`, the end of its steps or of its grace; one over its memory or grace sleeps and
-/// keeps what it holds. With this many left, nothing more is begun.
+/// Limit on threads that remain after their caller was told of an exceeded limit. A thread over its
+/// time runs on idle processor time until its next `check`, the end of its steps or of its grace;
+/// one over its memory or grace sleeps and keeps its memory. With this many left, no new work is
+/// begun.
 const MAX_STRAYS: usize = 4;
 
 static STRAYS: AtomicUsize = AtomicUsize::new(0);
@@ -214,12 +215,12 @@ fn thread_time(thread: &JoinHandle<()>) -> Duration {
     }
 }
 
-/// Leaves a thread only the processor time that nobody else wants. Steps that neither allocate nor call
-/// our functions (`==` and `in` on long texts) go on until the fuel is used up, and minijinja's
-/// documented interface has no way to interrupt them.
+/// Leaves a thread only idle processor time. Steps that neither allocate nor call our functions (`==`
+/// and `in` on long texts) continue until the fuel is used up, and minijinja's documented interface
+/// has no way to interrupt them.
 fn step_back(thread: &JoinHandle<()>) {
     let idle = libc::sched_param { sched_priority: 0 };
-    // As in `thread_time`. Every thread may lower itself; if the system refuses, fuel still ends it.
+    // As in `thread_time`. Every thread may lower its priority; if the system refuses, fuel still ends it.
     unsafe { libc::pthread_setschedparam(thread.as_pthread_t(), libc::SCHED_IDLE, &idle) };
 }
 

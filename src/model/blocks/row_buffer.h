@@ -33,7 +33,7 @@ class RowBuffer {
   Buffer memory_;
 };
 
-// The columns in which every layer finds room: the most that `columns(layer)` gives.
+// The number of columns that is enough for every layer: the maximum of `columns(layer)`.
 template <typename Columns>
 int64_t WidestLayer(const ModelSpec& spec, const Columns& columns) {
   int64_t widest = 0;

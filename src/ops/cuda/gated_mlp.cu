@@ -2,7 +2,7 @@
 
 namespace tandem::ops::cuda {
 
-// Few rows have SwiGlu in the first product; more run as the plain composition does.
+// For few rows SwiGlu is part of the first product; more rows run the ops separately.
 void CudaOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
                        const LinearWeight& down_weight, const Tensor& gate_up,
                        const Tensor& activated, const Tensor& out) {

@@ -11,13 +11,13 @@
 
 namespace tandem {
 
-// Reused from sequence to sequence, for its memory.
+// Reused for each sequence, to keep its memory.
 struct SlotInit {
   int32_t prompt_tokens = 0;
-  int32_t max_length = 0;          // prompt + output at most: a slot that reaches it has ended
-  ComputedLengths computed{0, 0};  // what the prefix tree brought
+  int32_t max_length = 0;          // of prompt + output: a slot that reaches it has ended
+  ComputedLengths computed{0, 0};  // from the prefix tree
   SamplingParams sampling;         // with the seed and choice of this sequence
-  std::vector<int32_t> tokens;     // prompt, and after a preemption the output so far
+  std::vector<int32_t> tokens;     // the prompt; after a preemption also the output so far
 
   // The lists of the request, one after the other: end ids; tokens with a bias, then the bits of
   // the biases; the tokens of the banned sequences, then where each of these sequences ends.

@@ -87,7 +87,7 @@ struct Usage {
 struct Event {
   RequestId request = 0;
   int32_t choice = 0;
-  std::vector<SampledToken> tokens;  // new since the event before; end ids are not shown
+  std::vector<SampledToken> tokens;  // new since the last event; without end ids
   FinishReason finish = FinishReason::kNone;
   Usage usage;
   Status error;  // with kFailed

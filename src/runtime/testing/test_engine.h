@@ -61,7 +61,7 @@ struct TestSetup {
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
 };
 
-// How the executor runs under test: each suite runs once as on the host and once, with the variable
+// The executor under test: each suite runs it once as on the host and once, with the variable
 // TANDEM_TEST_EXECUTOR set to "device", as on a device.
 ExecutorKind TestExecutor();
 

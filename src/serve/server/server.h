@@ -43,13 +43,13 @@ struct ServerOptions {
 };
 
 // FAILED_PRECONDITION for a public address without key or `insecure`; INVALID_ARGUMENT for an empty
-// key. For programs that load models first; Start asks it too.
+// key. For programs that load models first; Start checks it too.
 Status CheckServerOptions(const ServerOptions& options);
 
 class Server {
  public:
-  // Binds and serves `models` and `metrics`, which outlive the server; from here on SIGTERM and
-  // SIGINT are for Run(). Errors are those of CheckServerOptions, and UNAVAILABLE "Port 8000 is in
+  // Binds and serves `models` and `metrics`, which outlive the server; from then on Run() handles
+  // SIGTERM and SIGINT. Errors are those of CheckServerOptions, and UNAVAILABLE "Port 8000 is in
   // use; try --port 8001."
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, ModelRegistry& models,
                                                Metrics& metrics);

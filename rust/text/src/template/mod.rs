@@ -235,8 +235,8 @@ fn template_sources(dir: &Path, folder: &ModelFolder) -> Result<Vec<(String, Str
     }
 }
 
-/// Steps. Models' own templates take some hundreds a message. A step that compares long texts takes a
-/// millisecond and cannot be interrupted, so this also bounds what runs on after the time is up.
+/// Steps. Models' own templates take some hundreds per message. A step that compares long texts takes a
+/// millisecond and cannot be interrupted, so this also limits the work after the time is up.
 fn fuel(input_bytes: usize) -> u64 {
     200_000 + 64 * input_bytes as u64
 }
