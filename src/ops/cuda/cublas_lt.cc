@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "ops/cuda/context.cuh"
 
@@ -81,7 +82,12 @@ const Functions* LoadFunctions() {
     for (const char* name : {"libcublasLt.so.13", "libcublasLt.so"}) {
       if (handle == nullptr) handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
-    if (handle == nullptr) return nullptr;
+    if (handle == nullptr) {
+      LogWarning(
+          "libcublasLt.so.13 was not found, so large products take a slower kernel; install cuBLAS "
+          "of CUDA 13 (NVIDIA's package libcublas-13-0) or name its folder in LD_LIBRARY_PATH");
+      return nullptr;
+    }
     static Functions loaded;
     bool complete = true;
     const auto find = [&](const char* name, auto& function) {
