@@ -109,6 +109,13 @@ const Variant kVariants[] = {
        spec.layers[1].attention.rope.theta = 500.0;
        spec.layers[2].mlp = {.intermediate_size = 40, .bias = true};
      }},
+    {"two_cache_groups",
+     [](ModelSpec& spec) {
+       spec.layers.push_back(spec.layers.front());
+       spec.layers[1].attention.num_kv_heads = 3;
+       spec.layers[1].attention.head_dim = 20;
+       spec.layers[3].attention = spec.layers[1].attention;
+     }},
 };
 
 class DecoderTest : public ::testing::TestWithParam<std::tuple<std::string, DType, Variant>> {};

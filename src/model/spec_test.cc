@@ -302,9 +302,9 @@ TEST(Spec, RoundTripsThroughJson) {
 
 TEST(Spec, NamesTheLayerThatIsWrong) {
   ModelSpec spec = MustParse(Small(""));
-  spec.layers[1].attention.head_dim = 32;
+  spec.layers[1].attention.head_dim = 31;
   EXPECT_EQ(ValidateSpec(spec).message(),
-            "layer 1: num_kv_heads and head_dim must be those of the first layer");
+            "layer 1: head_dim is 31; rotary embeddings need an even one");
   spec.layers.clear();
   EXPECT_NE(ValidateSpec(spec).message().find("num_layers is 0"), std::string::npos);
 }

@@ -21,8 +21,8 @@ Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out)
 // What attention reads beside the rows, of one layer.
 struct AttentionContext {
   const ops::BatchView& batch;
-  const ops::KvPool& pool;
-  int32_t layer;
+  const ops::KvGroup& kv;  // where the layer's keys and values are
+  int32_t layer;           // of the group
   ops::RopeTable rope;
 };
 
