@@ -227,6 +227,7 @@ std::string SpecToJson(const ModelSpec& spec) {
         {"block_columns", scheme.block_columns},
         {"zero_points", scheme.zero_points},
         {"inputs", kInputNames[static_cast<size_t>(scheme.inputs)]}}},
+      {"cache_scales", spec.cache_scales},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},
   };
@@ -253,6 +254,7 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   if (const auto scheme = json.Object("quantization")) {
     spec.quantization = SchemeFromJson(*scheme);
   }
+  spec.cache_scales = json.Bool("cache_scales", false);
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));
   TANDEM_RETURN_IF_ERROR(json.status());

@@ -297,6 +297,8 @@ TEST(Spec, RoundTripsThroughJson) {
   EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
   spec.layers[1].mlp.intermediate_size = 96;
   spec.layers[1].attention.rope.theta = 500.0;
+  spec.layers[1].attention.num_kv_heads = 1;
+  spec.cache_scales = true;
   EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
 }
 

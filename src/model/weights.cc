@@ -71,6 +71,16 @@ Status LoadRopes(WeightLoader& loader, int64_t max_positions, Weights& out) {
   return {};
 }
 
+Status LoadCacheScales(WeightLoader& loader, Weights& out) {
+  if (!loader.spec().cache_scales) return {};
+  for (const KvGroupSpec& group : KvGroupsOf(loader.spec())) {
+    KvScales& scales = out.kv_scales.emplace_back();
+    TANDEM_RETURN_IF_ERROR(loader.LoadCacheScales(WeightRole::kKey, group.layers, scales.keys));
+    TANDEM_RETURN_IF_ERROR(loader.LoadCacheScales(WeightRole::kValue, group.layers, scales.values));
+  }
+  return {};
+}
+
 }  // namespace
 
 ops::RopeTable Weights::rope(int64_t layer) const {
@@ -100,6 +110,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
     report(static_cast<double>(layer) / static_cast<double>(spec.num_layers()));
     TANDEM_RETURN_IF_ERROR(LoadLayer(loader, layer, weights->layers[static_cast<size_t>(layer)]));
   }
+  TANDEM_RETURN_IF_ERROR(LoadCacheScales(loader, *weights));
   TANDEM_RETURN_IF_ERROR(source.Finish());
   TANDEM_RETURN_IF_ERROR(LoadRopes(loader, max_positions, *weights));
   weights->bytes = loader.bytes();
