@@ -252,8 +252,8 @@ class OpsBench {
     TANDEM_ASSIGN_OR_RETURN(const OwnedKvPool cache,
                             MakeKvPool(one_layer, kv_, int64_t{blocks} * sequences * copies,
                                        kBlockTokens, timer_.backend()));
-    const ops::KvPool& pool = cache.pool;
-    timer_.backend().FillRandom(pool.data, OrdinaryNumbers(kv_));
+    const ops::KvGroup& kv = cache.pool.groups.front();
+    timer_.backend().FillRandom(kv.data, OrdinaryNumbers(kv_));
 
     const int64_t num_rows = int64_t{sequences} * rows;
     std::vector<int32_t> positions, row_seq, query_start, lengths, table;
@@ -267,7 +267,7 @@ class OpsBench {
     }
     query_start.push_back(sequences * rows);
     // Blocks of one sequence do not lie side by side.
-    for (int64_t i = 0; i < pool.num_blocks; ++i) {
+    for (int64_t i = 0; i < kv.num_blocks; ++i) {
       const int64_t copy = i / (int64_t{blocks} * sequences);
       const int64_t inside = i % (int64_t{blocks} * sequences);
       table.push_back(static_cast<int32_t>(copy * blocks * sequences + inside % blocks * sequences +
@@ -295,9 +295,8 @@ class OpsBench {
     TANDEM_ASSIGN_OR_RETURN(const Buffer out, timer_.Random(num_rows * width, spec_.dtype));
     const double seconds = timer_.MedianSeconds(copies, [&](int64_t i) {
       batch.block_table = table_buffer.As<int32_t>() + i * blocks * sequences;
-      timer_.backend().ops().PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch,
-                                            pool, 0, 0.01f,
-                                            out.View(spec_.dtype, {num_rows, width}));
+      timer_.backend().ops().PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch, kv,
+                                            0, 0.01f, out.View(spec_.dtype, {num_rows, width}));
     });
     const double keys = static_cast<double>(context) - static_cast<double>(rows - 1) / 2;
     const bool in_step = rows == 1 && context == kStepContext;
@@ -313,7 +312,7 @@ class OpsBench {
     batch.block_table = table_buffer.As<int32_t>();
     const double rope_seconds = timer_.MedianSeconds(1, [&](int64_t) {
       timer_.backend().ops().QkvRopeStore(qkv.View(spec_.dtype, {num_rows, qkv_rows}), rope, batch,
-                                          pool, 0);
+                                          kv, 0);
     });
     Add({"rope+store", shape, rope_seconds,
          2.0 * static_cast<double>(num_rows * qkv_rows) * static_cast<double>(SizeOf(spec_.dtype)),

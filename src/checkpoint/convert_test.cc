@@ -153,6 +153,28 @@ TEST_F(ConvertTest, AFusedWeightHasTheLargestInputScaleOfItsParts) {
   }
 }
 
+TEST_F(ConvertTest, CacheScalesGoWithTheirHeads) {
+  std::vector<float> numbers;
+  for (int i = 0; i < 16; ++i) numbers.push_back(0.25f + 0.5f * static_cast<float>(i));
+  HfFolder{}.Write(folder_ / "hf", [&](std::map<std::string, Tensor>& tensors) {
+    for (int i = 0; i < 4; ++i) {
+      const std::string name = "model.layers." + std::to_string(i / 2) + ".self_attn.";
+      tensors[name + (i % 2 == 0 ? "k_scale" : "v_scale")] = {
+          &numbers[static_cast<size_t>(4 * i)], DType::kF32, {4}, {}};
+    }
+  });
+  const auto hf = HfReader::Open(folder_ / "hf");
+  ASSERT_TRUE(hf.ok()) << hf.status().message();
+  for (const int64_t ranks : {1, 2, 8}) {  // of 4 heads, which 8 ranks repeat
+    ASSERT_TRUE(Convert(Options(ranks)).ok());
+    const auto checkpoint = OpenCheckpoint(folder_ / "out");
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ((*hf)->spec(), (*checkpoint)->spec());
+    EXPECT_TRUE((*checkpoint)->spec().cache_scales);
+    ExpectSameWeights(**hf, **checkpoint);
+  }
+}
+
 TEST_F(ConvertTest, ChecksTheScalesOfACheckpoint) {
   HfFolder{.extra_config = kStaticFp8}.Write(folder_ / "hf");
   ASSERT_TRUE(Convert(Options(1)).ok());

@@ -49,13 +49,16 @@ FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id) {
   tensor.layer = id.layer;
   tensor.part = id.part;
   if (row.per_layer) tensor.name = "transformer.layers." + std::to_string(id.layer) + ".";
-  tensor.name += row.trtllm_name;
-  tensor.name += kSuffixes[static_cast<size_t>(id.part)];
+  if (id.part == WeightPart::kCacheScale) {
+    tensor.name += "attention.kv_cache_scaling_factor";
+  } else {
+    tensor.name += row.trtllm_name;
+    tensor.name += kSuffixes[static_cast<size_t>(id.part)];
+  }
   for (const WeightRow& other : WeightRows()) {
-    const bool fused = other.trtllm_name == row.trtllm_name;
-    if (fused && !WeightParts(spec, other.role, id.layer).empty()) {
-      tensor.roles.push_back(other.role);
-    }
+    if (other.trtllm_name != row.trtllm_name) continue;
+    const std::vector<WeightPart> parts = WeightParts(spec, other.role, id.layer);
+    if (std::ranges::find(parts, id.part) != parts.end()) tensor.roles.push_back(other.role);
   }
   return tensor;
 }

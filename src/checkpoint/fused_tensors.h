@@ -13,7 +13,8 @@
 namespace tandem {
 
 // One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; of
-// input scales the largest, because the roles share their inputs.
+// input scales the largest, because the roles share their inputs. The cache scales of keys and
+// values have a name of their own.
 struct FusedTensor {
   std::string name;  // "transformer.layers.0.attention.qkv.weight"
   std::vector<WeightRole> roles;

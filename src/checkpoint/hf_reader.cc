@@ -44,10 +44,11 @@ Status NoWeights(const fs::path& folder) {
   return NotFound(folder.string() + ": holds neither " + kSingleFile + " nor " + kIndexFile);
 }
 
-// Where the folder keeps a weight. An input scale is one number for all rows of a fused tensor.
+// Where the folder keeps a weight. An input scale is one number for all rows of a fused tensor, and
+// a cache scale has no rows.
 TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
   TensorSource source = family.source(spec, id);
-  if (id.part == WeightPart::kInputScale) source.rows = {};
+  if (id.part == WeightPart::kInputScale || id.part == WeightPart::kCacheScale) source.rows = {};
   return source;
 }
 
@@ -65,9 +66,9 @@ Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder,
   TANDEM_RETURN_IF_ERROR(reader->ReadConfig(dtype));
   TANDEM_RETURN_IF_ERROR(reader->OpenShards());
   reader->SettleHead();
+  reader->SettleCacheScales();
   TANDEM_RETURN_IF_ERROR(reader->SettleDType());
   TANDEM_RETURN_IF_ERROR(reader->CheckAll());
-  reader->WarnOfCacheScales();
   return reader;
 }
 
@@ -165,6 +166,35 @@ void HfReader::SettleHead() {
   spec_.tied_head = false;
 }
 
+// Tools name the scales of keys and values after the product, after the attention that holds it, or
+// (one for both) kv_scale; from here on they have the source's name.
+void HfReader::SettleCacheScales() {
+  spec_.cache_scales = true;
+  std::map<std::string, Stored> found;
+  bool complete = true;
+  for (const WeightId& id : StoredWeights(spec_)) {
+    if (id.part != WeightPart::kCacheScale) continue;
+    const std::string name = SourceOf(*family_, spec_, id).name;
+    const size_t suffix = name.rfind('.');
+    const std::string attention = name.substr(0, name.rfind('.', suffix - 1));
+    auto stored = tensors_.find(name);
+    if (stored == tensors_.end()) stored = tensors_.find(attention + name.substr(suffix));
+    if (stored == tensors_.end()) stored = tensors_.find(attention + ".kv_scale");
+    if (stored == tensors_.end()) {
+      complete = false;
+    } else {
+      found[name] = stored->second;
+    }
+  }
+  spec_.cache_scales = complete;
+  if (complete) {
+    tensors_.merge(found);
+  } else if (!found.empty()) {
+    LogWarning("{}: scales of keys and values (\"{}\") are not used: not every layer has both",
+               folder_.string(), found.begin()->first);
+  }
+}
+
 // A config that names no type leaves it to the weights.
 Status HfReader::SettleDType() {
   if (config_names_dtype_) return {};
@@ -203,19 +233,6 @@ Status HfReader::CheckAll() const {
     TANDEM_RETURN_IF_ERROR(Find(SourceOf(*family_, spec_, id), id).status());
   }
   return {};
-}
-
-// They say how a cache in fp8 was meant to be rounded; a cache in 16 bits needs none.
-void HfReader::WarnOfCacheScales() const {
-  for (const auto& [name, stored] : tensors_) {
-    if (!name.ends_with(".k_scale") && !name.ends_with(".v_scale") &&
-        !name.ends_with(".kv_scale")) {
-      continue;
-    }
-    LogWarning("{}: scales of keys and values (\"{}\") are not used; a cache in fp8 has none",
-               folder_.string(), name);
-    return;
-  }
 }
 
 Result<Tensor> HfReader::Get(const WeightId& id) {

@@ -41,12 +41,12 @@ class HfReader final : public WeightSource {
   Status OpenIndex(const std::filesystem::path& path);
   Status AddShard(const std::string& name, std::map<std::string, const SafetensorsFile*>& open);
   void SettleHead();
+  void SettleCacheScales();
   Status SettleDType();
   Status CheckAll() const;
   // The stored tensor that holds a weight, checked for its shape and type.
   Result<Tensor> Find(const TensorSource& source, const WeightId& id) const;
   const Tensor* FindWeight(WeightRole role) const;
-  void WarnOfCacheScales() const;
 
   std::filesystem::path folder_;
   const Family* family_ = nullptr;

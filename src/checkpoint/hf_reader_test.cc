@@ -161,6 +161,47 @@ TEST_F(HfReaderTest, Fp8WeightsComeWithScalesOfEveryShape) {
   }
 }
 
+TEST_F(HfReaderTest, FindsTheCacheScalesOfEachLayerUnderEveryName) {
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"k_proj.k_scale", "v_proj.v_scale"}, {"k_scale", "v_scale"}, {"kv_scale", "kv_scale"}};
+  for (const auto& [key, value] : names) {
+    std::vector<float> numbers = {0.5f, 0.25f, 0.125f, 2.0f};
+    HfFolder{}.Write(folder_, [&](Tensors& tensors) {
+      for (int layer = 0; layer < 2; ++layer) {
+        const std::string prefix = "model.layers." + std::to_string(layer) + ".self_attn.";
+        const auto put = [&](const std::string& name, size_t i) {
+          tensors[prefix + name] = {&numbers[i], DType::kF32, layer == 0 ? Shape{} : Shape{1}, {}};
+        };
+        put(key, static_cast<size_t>(2 * layer));
+        if (value != key) put(value, static_cast<size_t>(2 * layer + 1));
+      }
+    });
+    const auto reader = HfReader::Open(folder_);
+    ASSERT_TRUE(reader.ok()) << reader.status().message();
+    EXPECT_TRUE((*reader)->spec().cache_scales);
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      for (const WeightRole role : {WeightRole::kKey, WeightRole::kValue}) {
+        const auto scales = (*reader)->Get({role, layer, WeightPart::kCacheScale});
+        ASSERT_TRUE(scales.ok()) << scales.status().message();
+        EXPECT_EQ(scales->shape, (Shape{4}));
+        const bool own = role == WeightRole::kValue && value != key;
+        EXPECT_EQ(scales->As<float>()[3], numbers[static_cast<size_t>(2 * layer + (own ? 1 : 0))]);
+      }
+    }
+  }
+}
+
+TEST_F(HfReaderTest, CacheScalesOfSomeLayersAreNotUsed) {
+  std::vector<float> numbers = {0.5f, 0.25f};
+  HfFolder{}.Write(folder_, [&](Tensors& tensors) {
+    tensors["model.layers.0.self_attn.k_scale"] = {&numbers[0], DType::kF32, {1}, {}};
+    tensors["model.layers.0.self_attn.v_scale"] = {&numbers[1], DType::kF32, {1}, {}};
+  });
+  const auto reader = HfReader::Open(folder_);
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  EXPECT_FALSE((*reader)->spec().cache_scales);
+}
+
 TEST_F(HfReaderTest, NamesWhatIsWrongWithScales) {
   const std::string up = "model.layers.1.mlp.up_proj.";
   struct Case {

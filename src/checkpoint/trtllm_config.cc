@@ -73,6 +73,9 @@ void RefuseUnsupported(const JsonFields& json) {
 constexpr std::string_view kStaticFp8 = "FP8";
 constexpr std::string_view kDynamicFp8 = "FP8_PER_CHANNEL_PER_TOKEN";
 
+// Of keys and values: they have scales for a cache in fp8.
+constexpr std::string_view kCacheFp8 = "FP8";
+
 Json QuantAlgo(const ModelSpec& spec) {
   if (spec.quantization.is_plain()) return nullptr;
   return spec.quantization.inputs == QuantScheme::Inputs::kStatic ? kStaticFp8 : kDynamicFp8;
@@ -84,7 +87,12 @@ void ReadQuantAlgo(const JsonFields& json, ModelSpec& spec) {
   const auto refuse = [&](const char* key, const char* why) {
     quantization->Fail(key, quantization->Shown(key) + " is not supported; " + why);
   };
-  if (quantization->Has("kv_cache_quant_algo")) refuse("kv_cache_quant_algo", "convert without it");
+  if (quantization->Has("kv_cache_quant_algo")) {
+    spec.cache_scales = true;
+    if (quantization->Text("kv_cache_quant_algo") != kCacheFp8) {
+      refuse("kv_cache_quant_algo", "supported is FP8");
+    }
+  }
   if (!quantization->Has("quant_algo")) return;
   const std::string algorithm = quantization->Text("quant_algo");
   spec.quantization = Fp8Scheme(algorithm == kStaticFp8 ? QuantScheme::Inputs::kStatic
@@ -167,7 +175,9 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
         {"tp_size", sharding.tp_size},
         {"pp_size", 1},
         {"cp_size", 1}}},
-      {"quantization", {{"quant_algo", QuantAlgo(spec)}, {"kv_cache_quant_algo", nullptr}}},
+      {"quantization",
+       {{"quant_algo", QuantAlgo(spec)},
+        {"kv_cache_quant_algo", spec.cache_scales ? Json(kCacheFp8) : Json(nullptr)}}},
   };
   return json.dump(4, ' ', true, Json::error_handler_t::replace) + "\n";
 }

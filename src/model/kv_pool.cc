@@ -1,21 +1,61 @@
 #include "model/kv_pool.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace tandem {
+namespace {
+
+void SetScales(const KvScales& scales, ops::KvGroup& group) {
+  const Shape shape{group.num_layers, group.num_kv_heads};
+  group.key_scales = scales.keys.View(DType::kF32, shape);
+  group.value_scales = scales.values.View(DType::kF32, shape);
+}
+
+}  // namespace
+
+std::vector<KvGroupSpec> KvGroupsOf(const ModelSpec& spec) {
+  std::vector<KvGroupSpec> groups;
+  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
+    const AttentionSpec& attention = spec.layer(layer).attention;
+    auto group = std::ranges::find_if(groups, [&](const KvGroupSpec& other) {
+      return other.num_kv_heads == attention.num_kv_heads && other.head_dim == attention.head_dim;
+    });
+    if (group == groups.end()) {
+      group = groups.insert(group, {attention.num_kv_heads, attention.head_dim, {}});
+    }
+    group->layers.push_back(layer);
+  }
+  return groups;
+}
 
 Result<OwnedKvPool> MakeKvPool(const ModelSpec& spec, DType stored, int64_t num_blocks,
-                               int32_t block_tokens, ops::Backend& backend) {
+                               int32_t block_tokens, ops::Backend& backend,
+                               std::span<const KvScales> scales) {
   OwnedKvPool owned;
   ops::KvPool& pool = owned.pool;
-  pool.num_blocks = num_blocks;
-  const AttentionSpec& attention = spec.layers.front().attention;
-  pool.num_layers = static_cast<int32_t>(spec.num_layers());
-  pool.num_kv_heads = static_cast<int32_t>(attention.num_kv_heads);
-  pool.block_tokens = block_tokens;
-  pool.head_dim = static_cast<int32_t>(attention.head_dim);
-  const int64_t elements = num_blocks * pool.elements_per_block();
-  TANDEM_ASSIGN_OR_RETURN(owned.memory,
-                          backend.Allocate(static_cast<size_t>(elements) * SizeOf(stored)));
-  pool.data = owned.memory.View(stored, {elements});
+  pool.layers.resize(spec.layers.size());
+  for (const KvGroupSpec& group_spec : KvGroupsOf(spec)) {
+    const auto index = static_cast<int32_t>(pool.groups.size());
+    ops::KvGroup group;
+    group.num_blocks = num_blocks;
+    group.num_layers = static_cast<int32_t>(group_spec.layers.size());
+    group.num_kv_heads = static_cast<int32_t>(group_spec.num_kv_heads);
+    group.block_tokens = block_tokens;
+    group.head_dim = static_cast<int32_t>(group_spec.head_dim);
+    for (int32_t i = 0; i < group.num_layers; ++i) {
+      pool.layers[static_cast<size_t>(group_spec.layers[static_cast<size_t>(i)])] = {index, i};
+    }
+    const int64_t elements = num_blocks * group.elements_per_block();
+    TANDEM_ASSIGN_OR_RETURN(Buffer memory,
+                            backend.Allocate(static_cast<size_t>(elements) * SizeOf(stored)));
+    group.data = memory.View(stored, {elements});
+    if (stored == DType::kF8E4M3 && !scales.empty()) {
+      SetScales(scales[static_cast<size_t>(index)], group);
+    }
+    owned.memory.push_back(std::move(memory));
+    pool.groups.push_back(std::move(group));
+  }
   return owned;
 }
 

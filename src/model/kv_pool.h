@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "model/spec.h"
@@ -12,13 +14,31 @@
 
 namespace tandem {
 
+// Layers whose keys and values are alike in shape: they share a group of the pool.
+struct KvGroupSpec {
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+  std::vector<int64_t> layers;  // in their order: the i-th is layer i of the group
+};
+// Each layer is in one of them.
+std::vector<KvGroupSpec> KvGroupsOf(const ModelSpec& spec);
+
+// Calibrated scales of one group, [layers, num_kv_heads] fp32 each in the backend's memory.
+struct KvScales {
+  Buffer keys;
+  Buffer values;
+};
+
 struct OwnedKvPool {
-  Buffer memory;  // the backend's, zeroed
+  std::vector<Buffer> memory;  // the backend's, zeroed: a group each
   ops::KvPool pool;
 };
 
-// `stored`: the type of an element, the model's own or kF8E4M3. RESOURCE_EXHAUSTED as Allocate.
+// `stored`: the type of an element, the model's own or kF8E4M3. `scales`: of each group, as
+// Weights::kv_scales has them, or none; a pool in fp8 is scaled by them and keeps views of them,
+// others need none. RESOURCE_EXHAUSTED as Allocate.
 Result<OwnedKvPool> MakeKvPool(const ModelSpec& spec, DType stored, int64_t num_blocks,
-                               int32_t block_tokens, ops::Backend& backend);
+                               int32_t block_tokens, ops::Backend& backend,
+                               std::span<const KvScales> scales = {});
 
 }  // namespace tandem

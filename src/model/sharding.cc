@@ -6,11 +6,16 @@
 namespace tandem {
 namespace {
 
+// Rows that a key-value head has.
+int64_t HeadRows(const ModelSpec& spec, const WeightId& id) {
+  return id.part == WeightPart::kCacheScale ? 1 : spec.layer(id.layer).attention.head_dim;
+}
+
 // Rows or columns of a rank's part.
 int64_t PartExtent(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
   if (RowOf(id.role).shard == ShardRule::kKvHeadRows) {
     const AttentionSpec& attention = spec.layer(id.layer).attention;
-    return std::max(attention.num_kv_heads / sharding.tp_size, int64_t{1}) * attention.head_dim;
+    return std::max(attention.num_kv_heads / sharding.tp_size, int64_t{1}) * HeadRows(spec, id);
   }
   const int split = SplitOf(sharding, id.role, id.part) == Split::kCols ? 1 : 0;
   const int64_t whole = WeightShape(spec, id)[split];
@@ -99,7 +104,7 @@ int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightI
   if (SplitOf(sharding, id.role, id.part) == Split::kNone) return 0;
   if (RowOf(id.role).shard == ShardRule::kKvHeadRows) {
     const AttentionSpec& attention = spec.layer(id.layer).attention;
-    return rank * attention.num_kv_heads / sharding.tp_size * attention.head_dim;
+    return rank * attention.num_kv_heads / sharding.tp_size * HeadRows(spec, id);
   }
   return rank * PartExtent(spec, sharding, id);
 }

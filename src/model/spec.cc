@@ -46,8 +46,7 @@ Status CheckScaling(const RopeScaling& scaling) {
   return InvalidArgument("rope_scaling.low_freq_factor must be below high_freq_factor");
 }
 
-// `first`: the first layer. The keys and values of all layers lie in one pool.
-Status CheckLayer(const LayerSpec& layer, const LayerSpec& first) {
+Status CheckLayer(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
   TANDEM_RETURN_IF_ERROR(CheckRange("num_heads", attention.num_heads, kMaxHeads));
   TANDEM_RETURN_IF_ERROR(CheckRange("num_kv_heads", attention.num_kv_heads, kMaxHeads));
@@ -61,10 +60,6 @@ Status CheckLayer(const LayerSpec& layer, const LayerSpec& first) {
   if (attention.head_dim % 2 != 0) {
     return InvalidArgument("head_dim is " + std::to_string(attention.head_dim) +
                            "; rotary embeddings need an even one");
-  }
-  if (attention.num_kv_heads != first.attention.num_kv_heads ||
-      attention.head_dim != first.attention.head_dim) {
-    return Unimplemented("num_kv_heads and head_dim must be those of the first layer");
   }
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", attention.rope.theta));
   return CheckScaling(attention.rope.scaling);
@@ -200,7 +195,7 @@ Status ValidateSpec(const ModelSpec& spec) {
   TANDEM_RETURN_IF_ERROR(CheckRange("num_layers", spec.num_layers(), kMaxLayers));
   for (int64_t i = 0; i < spec.num_layers(); ++i) {
     if (i > 0 && spec.layer(i) == spec.layer(i - 1)) continue;
-    const Status status = CheckLayer(spec.layer(i), spec.layer(0));
+    const Status status = CheckLayer(spec.layer(i));
     if (!status.ok()) return i == 0 ? status : status.Annotate("layer " + std::to_string(i));
   }
   TANDEM_RETURN_IF_ERROR(CheckRange("max_positions", spec.max_positions, kMaxPositions));
@@ -232,6 +227,7 @@ std::string SpecToJson(const ModelSpec& spec) {
         {"block_columns", scheme.block_columns},
         {"zero_points", scheme.zero_points},
         {"inputs", kInputNames[static_cast<size_t>(scheme.inputs)]}}},
+      {"cache_scales", spec.cache_scales},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},
   };
@@ -258,6 +254,7 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   if (const auto scheme = json.Object("quantization")) {
     spec.quantization = SchemeFromJson(*scheme);
   }
+  spec.cache_scales = json.Bool("cache_scales", false);
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));
   TANDEM_RETURN_IF_ERROR(json.status());

@@ -297,14 +297,16 @@ TEST(Spec, RoundTripsThroughJson) {
   EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
   spec.layers[1].mlp.intermediate_size = 96;
   spec.layers[1].attention.rope.theta = 500.0;
+  spec.layers[1].attention.num_kv_heads = 1;
+  spec.cache_scales = true;
   EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
 }
 
 TEST(Spec, NamesTheLayerThatIsWrong) {
   ModelSpec spec = MustParse(Small(""));
-  spec.layers[1].attention.head_dim = 32;
+  spec.layers[1].attention.head_dim = 31;
   EXPECT_EQ(ValidateSpec(spec).message(),
-            "layer 1: num_kv_heads and head_dim must be those of the first layer");
+            "layer 1: head_dim is 31; rotary embeddings need an even one");
   spec.layers.clear();
   EXPECT_NE(ValidateSpec(spec).message().find("num_layers is 0"), std::string::npos);
 }

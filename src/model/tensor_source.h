@@ -35,7 +35,7 @@ struct TensorSource {
 };
 
 // The names that most families share: "model.layers.N.", the table's hf_name, and then ".weight",
-// ".bias", ".weight_scale" or ".input_scale".
+// ".bias", ".weight_scale", ".input_scale", and ".k_scale" or ".v_scale" of the cache.
 TensorSource StandardSource(const ModelSpec& spec, const WeightId& id);
 
 }  // namespace tandem

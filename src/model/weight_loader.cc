@@ -64,6 +64,8 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
         case WeightPart::kInputScale:
           input_scale = std::max(input_scale, *tensor.As<float>());
           break;
+        case WeightPart::kCacheScale:
+          break;  // of what the product becomes in the cache
       }
     }
   }
@@ -76,6 +78,21 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
   return {};
 }
 
+Status WeightLoader::LoadCacheScales(WeightRole role, const std::vector<int64_t>& layers,
+                                     Buffer& out) {
+  std::vector<float> scales;
+  for (const int64_t layer : layers) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor tensor,
+                            source_.Get({role, layer, WeightPart::kCacheScale}));
+    scales.insert(scales.end(), tensor.As<float>(), tensor.As<float>() + tensor.NumElements());
+    source_.Release();
+  }
+  const size_t bytes = scales.size() * sizeof(float);
+  TANDEM_RETURN_IF_ERROR(Allocate(bytes, out));
+  backend_.CopyToDevice(out.data(), scales.data(), bytes);
+  return {};
+}
+
 Status WeightLoader::LoadBytes(const Buffer& host, Buffer& out) {
   TANDEM_RETURN_IF_ERROR(Allocate(host.bytes(), out));
   backend_.CopyToDevice(out.data(), host.data(), host.bytes());
@@ -85,11 +102,13 @@ Status WeightLoader::LoadBytes(const Buffer& host, Buffer& out) {
 int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const QuantScheme& kept) {
   int64_t bytes = 0;
   for (const WeightId& id : StoredWeights(spec)) {
-    if (id.part != WeightPart::kWeight) continue;
     const WeightPack pack = RowOf(id.role).pack;
-    if (pack == WeightPack::kNone) {
+    const bool as_stored = id.part == WeightPart::kCacheScale || pack == WeightPack::kNone;
+    if (as_stored) {
       bytes +=
           WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
+    } else if (id.part != WeightPart::kWeight) {
+      continue;  // counted with its weight's pack
     } else if (RolesOf(spec, pack, id.layer).front() == id.role) {
       bytes += PackBytes(spec, backend, pack, id.layer, kept);
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "model/weight_source.h"
@@ -22,6 +23,9 @@ class WeightLoader {
   // The weights of a pack, one below the other. Where the inputs of each were calibrated on their
   // own, the largest range holds all of them.
   Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out);
+  // The cache scales of the keys or values (`role`) of `layers`, one layer's heads after another's:
+  // [layers, num_kv_heads] fp32.
+  Status LoadCacheScales(WeightRole role, const std::vector<int64_t>& layers, Buffer& out);
   // Anything else that a model needs in the backend's memory.
   Status LoadBytes(const Buffer& host, Buffer& out);
 
@@ -40,7 +44,7 @@ class WeightLoader {
   int64_t step_bytes_ = 0;
 };
 
-// Bytes that LoadPlain and LoadPack of all weights will take, for the memory plan.
+// Bytes that LoadPlain, LoadPack and LoadCacheScales of all weights will take, for the memory plan.
 int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const QuantScheme& kept);
 
 }  // namespace tandem

@@ -59,7 +59,8 @@ constexpr std::array kRows = {
               .input = InputGroup::kAttention,
               .absorber = WeightRole::kInputNorm,
               .shard = ShardRule::kKvHeadRows,
-              .quantizable = true},
+              .quantizable = true,
+              .cached = true},
     WeightRow{.role = WeightRole::kValue,
               .hf_name = "self_attn.v_proj",
               .trtllm_name = "attention.qkv",
@@ -70,7 +71,8 @@ constexpr std::array kRows = {
               .input = InputGroup::kAttention,
               .absorber = WeightRole::kInputNorm,
               .shard = ShardRule::kKvHeadRows,
-              .quantizable = true},
+              .quantizable = true,
+              .cached = true},
     WeightRow{.role = WeightRole::kAttentionOut,
               .hf_name = "self_attn.o_proj",
               .trtllm_name = "attention.dense",
@@ -196,6 +198,7 @@ WeightId StoredId(const ModelSpec& spec, const WeightId& id) {
 
 Shape WeightShape(const ModelSpec& spec, const WeightId& id) {
   if (id.part == WeightPart::kInputScale) return {1};
+  if (id.part == WeightPart::kCacheScale) return {spec.layer(id.layer).attention.num_kv_heads};
   const WeightRow& row = RowOf(id.role);
   const int64_t rows = row.rows(spec, id.layer);
   if (id.part != WeightPart::kWeight || row.columns == nullptr) return {rows};
@@ -213,9 +216,9 @@ std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int6
   std::vector<WeightPart> parts = {WeightPart::kWeight};
   if (HasBias(spec, role, layer)) parts.push_back(WeightPart::kBias);
   const QuantScheme scheme = SchemeOf(spec, role, layer);
-  if (scheme.is_plain()) return parts;
-  parts.push_back(WeightPart::kScale);
+  if (!scheme.is_plain()) parts.push_back(WeightPart::kScale);
   if (scheme.inputs == QuantScheme::Inputs::kStatic) parts.push_back(WeightPart::kInputScale);
+  if (spec.cache_scales && RowOf(role).cached) parts.push_back(WeightPart::kCacheScale);
   return parts;
 }
 
@@ -255,9 +258,10 @@ int64_t NumParameters(const ModelSpec& spec) {
 int64_t StepWeightBytes(const ModelSpec& spec) {
   int64_t bytes = 0;
   for (const WeightId& id : StoredWeights(spec)) {
-    // A tied embedding is read as the head. Input scales travel with the call.
+    // A tied embedding is read as the head. Input scales travel with the call, and those of the
+    // cache are no product's.
     if (id.role == WeightRole::kEmbedding && !spec.tied_head) continue;
-    if (id.part == WeightPart::kInputScale) continue;
+    if (id.part == WeightPart::kInputScale || id.part == WeightPart::kCacheScale) continue;
     bytes +=
         WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
   }

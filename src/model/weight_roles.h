@@ -36,9 +36,10 @@ enum class WeightPart : uint8_t {
   kBias,
   kScale,       // quantized: what an element of a row is multiplied with
   kInputScale,  // static inputs: what an input is divided by before it is rounded
+  kCacheScale,  // of keys or values: what an element is multiplied with where the cache is in fp8
 };
 constexpr bool IsScale(WeightPart part) {
-  return part == WeightPart::kScale || part == WeightPart::kInputScale;
+  return part != WeightPart::kWeight && part != WeightPart::kBias;
 }
 
 // One tensor of a model.
@@ -98,6 +99,7 @@ struct WeightRow {
   std::optional<WeightRole> absorber = std::nullopt;
   ShardRule shard = ShardRule::kWhole;
   bool quantizable = false;
+  bool cached = false;  // its outputs are what the cache keeps
   DummyValues dummy = DummyValues::kProduct;
 };
 
@@ -112,7 +114,7 @@ std::vector<WeightId> StoredWeights(const ModelSpec& spec);
 WeightId StoredId(const ModelSpec& spec, const WeightId& id);
 
 // [rows, columns] of a matrix, [size] of a vector, [rows] of a bias or of scales, [1] of an input
-// scale.
+// scale, [key-value heads] of cache scales.
 Shape WeightShape(const ModelSpec& spec, const WeightId& id);
 // The spec's type or, where weights are quantized, that of an element; scales are fp32.
 DType WeightDType(const ModelSpec& spec, const WeightId& id);

@@ -17,6 +17,7 @@ struct Range {
   int32_t seq = 0;
   int32_t context = 0;
   int32_t rows = 0;
+  int32_t prefix = 0;  // keys that every row sees
 };
 
 constexpr int32_t kMaxBlocks = 40;
@@ -25,21 +26,10 @@ constexpr int32_t kLayer = 1;
 
 class AttentionTest : public OpTest {
  protected:
-  // A pool whose every element is NaN, and per sequence a table of scattered block ids.
-  void MakePool(const AttentionShape& shape, int32_t num_seqs) {
+  // What heads are like from now on, and their rotary tables.
+  void UseShape(const AttentionShape& shape) {
     shape_ = shape;
     scale_ = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-    pool_.num_blocks = num_seqs * kMaxBlocks;
-    pool_.num_layers = kLayers;
-    pool_.num_kv_heads = shape.num_kv_heads;
-    pool_.block_tokens = shape.block_tokens;
-    pool_.head_dim = shape.head_dim;
-    pool_memory_ = Poisoned({pool_.num_blocks * pool_.elements_per_block()}, dtype());
-    pool_.data = pool_memory_.tensor;
-    std::vector<int32_t> ids(static_cast<size_t>(pool_.num_blocks));
-    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
-    std::shuffle(ids.begin(), ids.end(), std::mt19937(99));
-    tables_ = ids;
     const int32_t positions = kMaxBlocks * shape.block_tokens;
     std::vector<float> cos, sin;
     for (int32_t position = 0; position < positions; ++position) {
@@ -51,6 +41,22 @@ class AttentionTest : public OpTest {
     }
     cos_ = FromFloats({positions, shape.head_dim / 2}, DType::kF32, cos);
     sin_ = FromFloats({positions, shape.head_dim / 2}, DType::kF32, sin);
+  }
+  // A group whose every element is NaN, and per sequence a table of scattered block ids, the same
+  // whatever the shape.
+  void MakeGroup(const AttentionShape& shape, int32_t num_seqs) {
+    UseShape(shape);
+    kv_.num_blocks = num_seqs * kMaxBlocks;
+    kv_.num_layers = kLayers;
+    kv_.num_kv_heads = shape.num_kv_heads;
+    kv_.block_tokens = shape.block_tokens;
+    kv_.head_dim = shape.head_dim;
+    kv_memory_ = Poisoned({kv_.num_blocks * kv_.elements_per_block()}, dtype());
+    kv_.data = kv_memory_.tensor;
+    std::vector<int32_t> ids(static_cast<size_t>(kv_.num_blocks));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(99));
+    tables_ = ids;
   }
   int64_t Width() const { return (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim; }
 
@@ -65,7 +71,7 @@ class AttentionTest : public OpTest {
 
   // Stores and attends the ranges as one batch; returns its output rows.
   std::vector<std::byte> Step(const std::vector<Range>& ranges) {
-    std::vector<int32_t> positions, row_seq, query_start = {0}, context_len, table;
+    std::vector<int32_t> positions, row_seq, query_start = {0}, context_len, prefix_len, table;
     std::vector<float> values;
     for (const Range& range : ranges) {
       for (int32_t p = range.context - range.rows; p < range.context; ++p) {
@@ -76,6 +82,7 @@ class AttentionTest : public OpTest {
       }
       query_start.push_back(static_cast<int32_t>(positions.size()));
       context_len.push_back(range.context);
+      prefix_len.push_back(range.prefix);
       table.insert(table.end(), tables_.begin() + range.seq * kMaxBlocks,
                    tables_.begin() + (range.seq + 1) * kMaxBlocks);
     }
@@ -84,7 +91,8 @@ class AttentionTest : public OpTest {
     const OwnedTensor out = Poisoned({rows, int64_t{shape_.num_heads} * shape_.head_dim}, dtype());
     const Buffer positions_buffer = Ints(positions), row_seq_buffer = Ints(row_seq);
     const Buffer start_buffer = Ints(query_start), context_buffer = Ints(context_len);
-    const Buffer table_buffer = Ints(table);
+    const Buffer table_buffer = Ints(table), prefix_buffer = Ints(prefix_len);
+    const bool masked = std::ranges::any_of(prefix_len, [](int32_t keys) { return keys > 0; });
     BatchView batch;
     batch.num_rows = static_cast<int32_t>(rows);
     batch.num_seqs = static_cast<int32_t>(ranges.size());
@@ -94,8 +102,9 @@ class AttentionTest : public OpTest {
     batch.context_len = context_buffer.As<int32_t>();
     batch.block_table = table_buffer.As<int32_t>();
     batch.max_blocks = kMaxBlocks;
-    ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, pool_, kLayer);
-    ops().PagedAttention(qkv.tensor, batch, pool_, kLayer, scale_, out.tensor);
+    if (masked) batch.prefix_len = prefix_buffer.As<int32_t>();
+    ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, kv_, kLayer);
+    ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, scale_, out.tensor);
     return Bytes(out.tensor);
   }
 
@@ -128,8 +137,9 @@ class AttentionTest : public OpTest {
     }
     return result;
   }
-  // Attention output of one row, all heads.
-  std::vector<double> Reference(int32_t seq, int32_t position) {
+  // Attention output of one row, all heads. The row sees the first `prefix` keys in any case.
+  std::vector<double> Reference(int32_t seq, int32_t position, int32_t prefix = 0) {
+    const int32_t num_keys = std::max(position + 1, prefix);
     const int32_t dim = shape_.head_dim, group = shape_.num_heads / shape_.num_kv_heads;
     std::vector<double> out;
     const std::vector<float> query_row = QkvRow(seq, position);
@@ -137,7 +147,7 @@ class AttentionTest : public OpTest {
       const std::vector<double> q = RotatedHead(query_row, head, position);
       std::vector<double> scores, result(static_cast<size_t>(dim), 0.0);
       double sum = 0.0;
-      for (int32_t key = 0; key <= position; ++key) {
+      for (int32_t key = 0; key < num_keys; ++key) {
         const std::vector<double> k =
             RotatedHead(QkvRow(seq, key), shape_.num_heads + head / group, key);
         double score = 0.0;
@@ -145,7 +155,7 @@ class AttentionTest : public OpTest {
         scores.push_back(score * scale_);
       }
       const double max = *std::max_element(scores.begin(), scores.end());
-      for (int32_t key = 0; key <= position; ++key) {
+      for (int32_t key = 0; key < num_keys; ++key) {
         const std::vector<float> row = QkvRow(seq, key);
         const double p = std::exp(scores[key] - max);
         const int32_t base = (shape_.num_heads + shape_.num_kv_heads + head / group) * dim;
@@ -157,10 +167,22 @@ class AttentionTest : public OpTest {
     return out;
   }
 
+  void ExpectReference(const std::vector<Range>& ranges, const std::vector<double>& out) {
+    std::vector<double> expected;
+    for (const Range& range : ranges) {
+      for (int32_t p = range.context - range.rows; p < range.context; ++p) {
+        const std::vector<double> row = Reference(range.seq, p, range.prefix);
+        expected.insert(expected.end(), row.begin(), row.end());
+      }
+    }
+    // A rounding of a stored key or query may tip the other way in the reference.
+    ExpectNear(out, expected, 4 * Rounding(dtype()) + 1e-5, 1.0);
+  }
+
   AttentionShape shape_{};
   float scale_ = 0.0f;
-  KvPool pool_;
-  OwnedTensor pool_memory_;
+  KvGroup kv_;
+  OwnedTensor kv_memory_;
   std::vector<int32_t> tables_;  // [num_seqs, kMaxBlocks]
   OwnedTensor cos_, sin_;
 };
@@ -172,20 +194,52 @@ TEST_P(AttentionTest, MatchesReferenceOverRaggedBatches) {
     SCOPED_TRACE(::testing::Message()
                  << shape.num_heads << "/" << shape.num_kv_heads << " heads of " << shape.head_dim
                  << ", blocks of " << shape.block_tokens);
-    MakePool(shape, 4);
+    MakeGroup(shape, 4);
     Step({{0, 40, 40}, {1, 1, 1}, {2, 33, 33}});
     // A decode step, a second chunk, a verification and a new prompt in one batch.
     const std::vector<Range> ranges = {{0, 41, 1}, {1, 30, 29}, {2, 38, 5}, {3, 3, 3}};
     const std::vector<double> out = ToDoubles(Step(ranges));
-    std::vector<double> expected;
-    for (const Range& range : ranges) {
-      for (int32_t p = range.context - range.rows; p < range.context; ++p) {
-        const std::vector<double> row = Reference(range.seq, p);
-        expected.insert(expected.end(), row.begin(), row.end());
-      }
-    }
-    // A rounding of a stored key or query may tip the other way in the reference.
-    ExpectNear(out, expected, 4 * Rounding(dtype()) + 1e-5, 1.0);
+    ExpectReference(ranges, out);
+  }
+}
+
+TEST_P(AttentionTest, RowsOfAPrefixSeeAllOfIt) {
+  for (const AttentionShape& shape :
+       {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 3, 20, 7}, AttentionShape{4, 1, 128, 64}}) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakeGroup(shape, 4);
+    // Prompts of which a part, all or nothing is a prefix; then steps after them.
+    const std::vector<Range> prompts = {{0, 40, 40, 27}, {1, 9, 9, 9}, {2, 20, 20, 0}};
+    ExpectReference(prompts, ToDoubles(Step(prompts)));
+    const std::vector<Range> later = {{0, 41, 1, 27}, {1, 14, 5, 9}, {2, 21, 1}, {3, 20, 20, 18}};
+    ExpectReference(later, ToDoubles(Step(later)));
+  }
+}
+
+// Two groups whose layers have other heads: block ids mean the same blocks in both.
+TEST_P(AttentionTest, GroupsOfOnePoolShareTheirBlockIds) {
+  const AttentionShape shapes[] = {{4, 2, 64, 16}, {6, 3, 20, 16}};
+  const std::vector<Range> prompt = {{0, 20, 20}}, next = {{0, 21, 1}};
+  KvPool pool;
+  std::vector<OwnedTensor> memory;
+  std::vector<std::vector<std::byte>> steps;
+  for (const AttentionShape& shape : shapes) {
+    MakeGroup(shape, 2);
+    ExpectReference(prompt, ToDoubles(Step(prompt)));
+    steps.push_back(Step(next));
+    ExpectReference(next, ToDoubles(steps.back()));
+    pool.layers.push_back({static_cast<int32_t>(pool.groups.size()), kLayer});
+    pool.groups.push_back(kv_);
+    memory.push_back(std::move(kv_memory_));
+  }
+  // The sequence moves to the blocks of another: a whole one, and the part of one that it has.
+  ops().CopyBlock(pool, tables_[0], tables_[kMaxBlocks], 16);
+  ops().CopyBlock(pool, tables_[1], tables_[kMaxBlocks + 1], 4);
+  std::swap_ranges(tables_.begin(), tables_.begin() + kMaxBlocks, tables_.begin() + kMaxBlocks);
+  for (const KvPlace place : pool.layers) {
+    UseShape(shapes[place.group]);
+    kv_ = pool.groups[static_cast<size_t>(place.group)];
+    EXPECT_EQ(Step(next), steps[static_cast<size_t>(place.group)]);
   }
 }
 
@@ -196,7 +250,7 @@ TEST_P(AttentionInvarianceTest, RowDoesNotDependOnChunkingOrNeighbours) {
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << "/" << shape.num_kv_heads);
     const int32_t length = 150;
-    MakePool(shape, 3);
+    MakeGroup(shape, 3);
     const std::vector<std::byte> at_once = Step({{0, length, length}});
     const size_t row_bytes = at_once.size() / length;
     const auto expect_rows = [&](const std::vector<std::byte>& rows, size_t offset, int32_t begin,
@@ -208,14 +262,14 @@ TEST_P(AttentionInvarianceTest, RowDoesNotDependOnChunkingOrNeighbours) {
     };
     // In chunks.
     for (const int32_t chunk : {1, 9, 32, 64}) {
-      MakePool(shape, 3);
+      MakeGroup(shape, 3);
       for (int32_t begin = 0; begin < length; begin += chunk) {
         const int32_t count = std::min(chunk, length - begin);
         expect_rows(Step({{0, begin + count, count}}), 0, begin, count);
       }
     }
     // Among neighbours, before and behind.
-    MakePool(shape, 3);
+    MakeGroup(shape, 3);
     expect_rows(Step({{1, 70, 70}, {0, 100, 100}, {2, 5, 5}}), 70 * row_bytes, 0, 100);
     expect_rows(Step({{2, 6, 1}, {1, 73, 3}, {0, 105, 5}}), 4 * row_bytes, 100, 5);
   }
@@ -225,10 +279,10 @@ TEST_P(AttentionInvarianceTest, RowDoesNotDependOnChunkingOrNeighbours) {
 TEST_P(AttentionTest, ScoresFarApartMatchReference) {
   const AttentionShape shape{4, 2, 64, 16};
   const int32_t length = 150, rows = 8;
-  MakePool(shape, 1);
+  MakeGroup(shape, 1);
   scale_ = 0.5f;
   const std::vector<std::byte> at_once = Step({{0, length, length}});
-  MakePool(shape, 1);
+  MakeGroup(shape, 1);
   scale_ = 0.5f;
   Step({{0, length - rows, length - rows}});
   const std::vector<std::byte> last = Step({{0, length, rows}});
@@ -245,7 +299,7 @@ TEST_P(AttentionTest, ScoresFarApartMatchReference) {
 
 // Slots after the context hold NaN here, as they may after a roll-back.
 TEST_P(AttentionTest, RejectedDraftsLeaveNoTrace) {
-  MakePool({4, 2, 32, 16}, 2);
+  MakeGroup({4, 2, 32, 16}, 2);
   Step({{0, 20, 20}});
   const std::vector<std::byte> clean = Step({{0, 21, 1}});
   // A verification of 5 wrote positions 20..24; all except the first are rolled back and computed
@@ -255,7 +309,7 @@ TEST_P(AttentionTest, RejectedDraftsLeaveNoTrace) {
 }
 
 TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
-  MakePool({2, 1, 16, 16}, 1);
+  MakeGroup({2, 1, 16, 16}, 1);
   const OwnedTensor qkv = FromFloats({1, 4 * 16}, dtype(), std::vector<float>(4 * 16, 200.0f));
   const OwnedTensor out = Poisoned({1, 2 * 16}, dtype());
   const Buffer zero = Ints({0}), start = Ints({0, 1}), one = Ints({1}), table = Ints(tables_);
@@ -266,25 +320,25 @@ TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
   batch.context_len = one.As<int32_t>();
   batch.block_table = table.As<int32_t>();
   batch.max_blocks = kMaxBlocks;
-  ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, pool_, kLayer);
-  ops().PagedAttention(qkv.tensor, batch, pool_, kLayer, 1.0f, out.tensor);
+  ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, kv_, kLayer);
+  ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, 1.0f, out.tensor);
   for (const double value : Doubles(out.tensor)) EXPECT_EQ(value, 200.0);
 }
 
 TEST_P(AttentionTest, CopyBlockCopiesLeadingTokensOfAllLayers) {
-  MakePool({2, 2, 8, 4}, 1);
+  MakeGroup({2, 2, 8, 4}, 1);
   const std::vector<float> values = [&] {
-    std::vector<float> v(static_cast<size_t>(pool_.data.NumElements()));
+    std::vector<float> v(static_cast<size_t>(kv_.data.NumElements()));
     for (size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i % 251);
     return v;
   }();
-  pool_memory_ = FromFloats({pool_.data.NumElements()}, dtype(), values);
-  pool_.data = pool_memory_.tensor;
-  ops().CopyBlock(pool_, 3, 7, 2);
-  const std::vector<double> result = Doubles(pool_.data);
-  const int64_t per_block = pool_.elements_per_block(), per_head = pool_.elements_per_head();
-  for (int64_t i = 0; i < pool_.data.NumElements(); ++i) {
-    const bool copied = i / per_block == 7 && i % per_head < 2 * pool_.head_dim;
+  kv_memory_ = FromFloats({kv_.data.NumElements()}, dtype(), values);
+  kv_.data = kv_memory_.tensor;
+  ops().CopyBlock({.groups = {kv_}, .layers = {}}, 3, 7, 2);
+  const std::vector<double> result = Doubles(kv_.data);
+  const int64_t per_block = kv_.elements_per_block(), per_head = kv_.elements_per_head();
+  for (int64_t i = 0; i < kv_.data.NumElements(); ++i) {
+    const bool copied = i / per_block == 7 && i % per_head < 2 * kv_.head_dim;
     ASSERT_EQ(result[i], values[copied ? i - 4 * per_block : i]) << i;
   }
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "ops/sampling.h"
 #include "tensor/buffer.h"
@@ -32,29 +33,57 @@ struct LinearWeight {
   int64_t weight_bytes() const { return rows * cols * static_cast<int64_t>(SizeOf(dtype)); }
 };
 
-// The rotary tables: cos and sin of position * frequency, [max_positions, head_dim / 2] fp32 each.
+// The rotary tables: cos and sin of position * frequency, [max_positions, pairs] fp32 each. A head
+// has head_dim / 2 pairs, or, where its halves are turned by positions of their own, each half has
+// head_dim / 4.
 struct RopeTable {
   Tensor cos;
   Tensor sin;
 };
 
-// The paged keys and values of one model. Block first, so that one block of all layers is one piece
-// of memory: [num_blocks, num_layers, 2 (k, v), num_kv_heads, block_tokens, head_dim].
-struct KvPool {
+// The paged keys and values of the layers of a model that are alike in shape. Block first, so that
+// one block of all its layers is one piece of memory: [num_blocks, num_layers, 2 (k, v),
+// num_kv_heads, block_tokens, head_dim].
+struct KvGroup {
   Tensor data;  // rank 1: the elements in the order above
   int64_t num_blocks = 0;
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;
   int32_t block_tokens = 0;
   int32_t head_dim = 0;
-  // fp8 pools: a stored element times its scale is the key or value.
-  float key_scale = 1.0f;
-  float value_scale = 1.0f;
+  // Of fp8 alone: a stored element times the scale of its layer and head is the key or value.
+  // [num_layers, num_kv_heads] fp32 each; empty: all are 1.
+  Tensor key_scales;
+  Tensor value_scales;
 
   int64_t elements_per_head() const { return int64_t{block_tokens} * head_dim; }
   int64_t elements_per_block() const {
     return int64_t{num_layers} * 2 * num_kv_heads * elements_per_head();
   }
+  // Those of one layer, a scale a head; null: all are 1.
+  const float* key_scales_of(int32_t layer) const { return ScalesOf(key_scales, layer); }
+  const float* value_scales_of(int32_t layer) const { return ScalesOf(value_scales, layer); }
+
+ private:
+  const float* ScalesOf(const Tensor& scales, int32_t layer) const {
+    return scales.empty() ? nullptr : scales.As<float>() + int64_t{layer} * num_kv_heads;
+  }
+};
+
+// Where a layer's keys and values are: which group of its pool, and which layer of that group.
+struct KvPlace {
+  int32_t group = 0;
+  int32_t index = 0;
+};
+
+// The paged keys and values of one model. Block ids are shared: a block of a sequence is the block
+// of that id in every group.
+struct KvPool {
+  std::vector<KvGroup> groups;  // of as many blocks, of as many tokens each
+  std::vector<KvPlace> layers;  // the model's layers in their order
+
+  int64_t num_blocks() const { return groups.front().num_blocks; }
+  int32_t block_tokens() const { return groups.front().block_tokens; }
 };
 
 // A ragged batch of token ranges: prefill chunks, decode steps, verifications and catch-ups alike.
@@ -75,6 +104,15 @@ struct BatchView {
   const int32_t* block_table = nullptr;  // [num_seqs, max_blocks] block ids
   int32_t max_blocks = 0;
   const int32_t* logits_rows = nullptr;  // [num_logits] rows whose logits are wanted
+  // A prefix mask: a row sees the keys before max(position + 1, prefix_len[s]), as far as the
+  // context goes. [num_seqs]; null: causal attention.
+  const int32_t* prefix_len = nullptr;
+  // Rows after mask_position[s] are turned as if they stood there. [num_seqs]; null: every row by
+  // its own position.
+  const int32_t* mask_position = nullptr;
+  // The first half of a head is turned by the row's position (or the mask's), the second half by
+  // its second position. [num_rows]; null: a head is turned as a whole.
+  const int32_t* second_positions = nullptr;
 };
 
 class Ops {
@@ -94,14 +132,14 @@ class Ops {
   virtual void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) = 0;
 
   // Rotates the q and k parts of qkv ([num_rows, (num_heads + 2 num_kv_heads) * head_dim];
-  // rotate-half pairing) at the rows' positions, leaves q in place and stores k and v into the
-  // pool's layer.
+  // rotate-half pairing, within each half where there are second positions) at the rows' positions,
+  // leaves q in place and stores k and v into layer `layer` of the group.
   virtual void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
-                            const KvPool& pool, int32_t layer) = 0;
+                            const KvGroup& kv, int32_t layer) = 0;
 
-  // Causal attention of the q part of qkv over the pool's layer; rows behind the last become zeros.
-  // out: [num_rows, num_heads * head_dim]
-  virtual void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
+  // Attention of the q part of qkv over layer `layer` of the group, causal but for prefix masks;
+  // rows after the last become zeros. out: [num_rows, num_heads * head_dim]
+  virtual void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                               int32_t layer, float scale, const Tensor& out) = 0;
 
   // out = silu(gate) * up of gate_up [num_rows, 2 * intermediate] = (gate, up). out: [num_rows,
@@ -117,7 +155,8 @@ class Ops {
   // out[i] = x[rows[i]], or x[0] if x has no such row. out: [num_out, cols]
   virtual void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) = 0;
 
-  // Copies `tokens` leading tokens of block `from` to block `to`, all layers and heads.
+  // Copies `tokens` leading tokens of block `from` to block `to`, all layers and heads of all
+  // groups.
   virtual void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) = 0;
 
   // Call before the first Sample or VerifyAndAccept, so that these allocate nothing: no call will

@@ -33,6 +33,8 @@ struct OwnedBatch {
 };
 
 constexpr int32_t kMaxBlocks = 40;
+constexpr int32_t kLayers = 2;
+constexpr int32_t kLayer = 1;
 
 enum class Contents {
   kRandom,
@@ -48,34 +50,54 @@ class PagedAttentionTest : public OpTest {
     return int64_t{shape_.num_heads} * shape_.head_dim * static_cast<int64_t>(SizeOf(dtype()));
   }
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+  static float KeyScale(int32_t layer, int32_t head) {
+    return 0.25f + 0.125f * static_cast<float>(layer + head % 3);
+  }
+  static float ValueScale(int32_t layer, int32_t head) {
+    return 0.02f * static_cast<float>(1 + layer + head % 5);
+  }
   // First element of a position's key or value.
   int64_t Offset(int32_t seq, int32_t position, int32_t head, bool value) const {
     const int64_t block =
         tables_[static_cast<size_t>(int64_t{seq} * kMaxBlocks + position / shape_.block_tokens)];
-    return block * pool_.elements_per_block() +
-           ((value ? shape_.num_kv_heads : 0) + head) * pool_.elements_per_head() +
+    return block * kv_.elements_per_block() +
+           ((2 * kLayer + (value ? 1 : 0)) * shape_.num_kv_heads + head) * kv_.elements_per_head() +
            position % shape_.block_tokens * shape_.head_dim;
   }
 
-  // A pool of one layer, and per sequence a table of scattered block ids; its elements are zero.
-  void MakePool(const AttentionShape& shape, int32_t num_seqs, DType element) {
+  // A group, and per sequence a table of scattered block ids; its elements are zero. In fp8 every
+  // layer and head has a scale of its own.
+  void MakeGroup(const AttentionShape& shape, int32_t num_seqs, DType element) {
     shape_ = shape;
-    pool_.num_blocks = num_seqs * kMaxBlocks;
-    pool_.num_layers = 1;
-    pool_.num_kv_heads = shape.num_kv_heads;
-    pool_.block_tokens = shape.block_tokens;
-    pool_.head_dim = shape.head_dim;
-    pool_.key_scale = element == DType::kF8E4M3 ? 0.5f : 1.0f;
-    pool_.value_scale = element == DType::kF8E4M3 ? 0.02f : 1.0f;
-    tables_.resize(static_cast<size_t>(pool_.num_blocks));
+    kv_.num_blocks = num_seqs * kMaxBlocks;
+    kv_.num_layers = kLayers;
+    kv_.num_kv_heads = shape.num_kv_heads;
+    kv_.block_tokens = shape.block_tokens;
+    kv_.head_dim = shape.head_dim;
+    if (element == DType::kF8E4M3) {
+      std::vector<float> keys, values;
+      for (int32_t layer = 0; layer < kLayers; ++layer) {
+        for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+          keys.push_back(KeyScale(layer, head));
+          values.push_back(ValueScale(layer, head));
+        }
+      }
+      key_scales_ = FromFloats({kLayers, shape.num_kv_heads}, DType::kF32, keys);
+      value_scales_ = FromFloats({kLayers, shape.num_kv_heads}, DType::kF32, values);
+      kv_.key_scales = key_scales_.tensor;
+      kv_.value_scales = value_scales_.tensor;
+    } else {
+      kv_.key_scales = kv_.value_scales = {};
+    }
+    tables_.resize(static_cast<size_t>(kv_.num_blocks));
     for (size_t i = 0; i < tables_.size(); ++i) tables_[i] = static_cast<int32_t>(i);
     std::shuffle(tables_.begin(), tables_.end(), std::mt19937(7));
-    const int64_t count = pool_.num_blocks * pool_.elements_per_block();
-    pool_memory_ = backend().Allocate(static_cast<size_t>(count) * SizeOf(element)).value();
-    pool_.data = pool_memory_.View(element, {count});
+    const int64_t count = kv_.num_blocks * kv_.elements_per_block();
+    kv_memory_ = backend().Allocate(static_cast<size_t>(count) * SizeOf(element)).value();
+    kv_.data = kv_memory_.View(element, {count});
   }
   // Fills the pool; elements_ is what its elements are worth.
-  void FillPool(Contents contents);
+  void FillGroup(Contents contents);
 
   // Sequence i of the batch is ranges[i].
   OwnedBatch MakeBatch(const std::vector<Range>& ranges, const Slack& slack);
@@ -87,18 +109,20 @@ class PagedAttentionTest : public OpTest {
 
   AttentionShape shape_{};
   Contents contents_ = Contents::kRandom;
-  KvPool pool_;
-  Buffer pool_memory_;
-  std::vector<int32_t> tables_;  // [num_seqs, kMaxBlocks]
+  KvGroup kv_;
+  Buffer kv_memory_;
+  OwnedTensor key_scales_, value_scales_;
+  std::vector<int32_t> prefixes_;  // of the sequences of each batch; empty: no prefix mask
+  std::vector<int32_t> tables_;    // [num_seqs, kMaxBlocks]
   std::vector<double> elements_;
   std::vector<double> queries_;  // of the last Attend, as results_
   std::vector<double> results_;  // with the padding
 };
 
-void PagedAttentionTest::FillPool(Contents contents) {
+void PagedAttentionTest::FillGroup(Contents contents) {
   contents_ = contents;
-  const bool fp8 = pool_.data.dtype == DType::kF8E4M3;
-  const auto count = static_cast<size_t>(pool_.data.NumElements());
+  const bool fp8 = kv_.data.dtype == DType::kF8E4M3;
+  const auto count = static_cast<size_t>(kv_.data.NumElements());
   std::minstd_rand rng(11);
   std::uniform_real_distribution<float> uniform(-1.7f, 1.7f);
   std::vector<float> values(count);
@@ -127,20 +151,23 @@ void PagedAttentionTest::FillPool(Contents contents) {
     }
   }
   if (!fp8) {
-    const Tensor host{values.data(), DType::kF32, pool_.data.shape, {}};
-    bytes.resize(static_cast<size_t>(pool_.data.NumBytes()));
-    ConvertElements(host, {bytes.data(), pool_.data.dtype, pool_.data.shape, {}});
+    const Tensor host{values.data(), DType::kF32, kv_.data.shape, {}};
+    bytes.resize(static_cast<size_t>(kv_.data.NumBytes()));
+    ConvertElements(host, {bytes.data(), kv_.data.dtype, kv_.data.shape, {}});
   }
-  backend().CopyToDevice(pool_.data.data, bytes.data(), bytes.size());
+  backend().CopyToDevice(kv_.data.data, bytes.data(), bytes.size());
   if (!fp8) {
-    elements_ = Doubles(pool_.data);
+    elements_ = Doubles(kv_.data);
     return;
   }
   elements_.resize(count);
-  const auto plane = static_cast<size_t>(pool_.elements_per_head() * shape_.num_kv_heads);
   for (size_t i = 0; i < count; ++i) {
-    const bool value = i / plane % 2 != 0;
-    elements_[i] = Fp8Value(bytes[i]) * (value ? pool_.value_scale : pool_.key_scale);
+    // Planes follow each other by head, then k and v, then layer.
+    const auto plane = static_cast<int32_t>(i / static_cast<size_t>(kv_.elements_per_head()));
+    const int32_t head = plane % shape_.num_kv_heads;
+    const bool value = plane / shape_.num_kv_heads % 2 != 0;
+    const int32_t layer = plane / shape_.num_kv_heads / 2 % kLayers;
+    elements_[i] = Fp8Value(bytes[i]) * (value ? ValueScale(layer, head) : KeyScale(layer, head));
   }
 }
 
@@ -181,6 +208,11 @@ OwnedBatch PagedAttentionTest::MakeBatch(const std::vector<Range>& ranges, const
   batch.view.context_len = device(context_len);
   batch.view.block_table = device(table);
   batch.view.max_blocks = kMaxBlocks;
+  if (!prefixes_.empty()) {
+    std::vector<int32_t> prefixes(prefixes_.begin(), prefixes_.begin() + std::ssize(ranges));
+    prefixes.insert(prefixes.end(), static_cast<size_t>(slack.seqs), kNowhere);
+    batch.view.prefix_len = device(prefixes);
+  }
   return batch;
 }
 
@@ -202,7 +234,7 @@ std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& rang
   }
   const OwnedTensor qkv = FromFloats({rows, Width()}, dtype(), values);
   const OwnedTensor out = Poisoned({rows, int64_t{shape_.num_heads} * shape_.head_dim}, dtype());
-  ops().PagedAttention(qkv.tensor, batch.view, pool_, 0, Scale(), out.tensor);
+  ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, Scale(), out.tensor);
   queries_ = Doubles(qkv.tensor);
   results_ = Doubles(out.tensor);
   return Bytes(out.tensor);
@@ -213,12 +245,15 @@ void PagedAttentionTest::ExpectReference(const std::vector<Range>& ranges) {
   const int32_t group = shape_.num_heads / shape_.num_kv_heads;
   std::vector<double> expected, weights, sums;
   int64_t row = 0;
-  for (const Range& range : ranges) {
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const Range& range = ranges[i];
+    const int32_t prefix = prefixes_.empty() ? 0 : std::min(prefixes_[i], range.context);
     for (int32_t p = range.context - range.rows; p < range.context; ++p, ++row) {
+      const int32_t num_keys = std::max(p + 1, prefix);
       for (int32_t head = 0; head < shape_.num_heads; ++head) {
         const double* q = queries_.data() + row * Width() + head * dim;
         weights.clear();
-        for (int32_t key = 0; key <= p; ++key) {
+        for (int32_t key = 0; key < num_keys; ++key) {
           const double* k = elements_.data() + Offset(range.seq, key, head / group, false);
           double score = 0.0;
           for (int64_t i = 0; i < dim; ++i) score += q[i] * k[i];
@@ -227,7 +262,7 @@ void PagedAttentionTest::ExpectReference(const std::vector<Range>& ranges) {
         const double max = *std::max_element(weights.begin(), weights.end());
         double sum = 0.0;
         sums.assign(static_cast<size_t>(dim), 0.0);
-        for (int32_t key = 0; key <= p; ++key) {
+        for (int32_t key = 0; key < num_keys; ++key) {
           const double weight = std::exp(weights[static_cast<size_t>(key)] - max);
           const double* v = elements_.data() + Offset(range.seq, key, head / group, true);
           for (int64_t i = 0; i < dim; ++i) sums[static_cast<size_t>(i)] += weight * v[i];
@@ -268,8 +303,8 @@ TEST_P(PagedAttentionTest, LongContextsMatchReference) {
   const AttentionShape shapes[] = {{1, 1, 128, 64}, {8, 2, 64, 64}, {8, 1, 128, 64}};
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
-    MakePool(shape, kSeqs, dtype());
-    FillPool(Contents::kRandom);
+    MakeGroup(shape, kSeqs, dtype());
+    FillGroup(Contents::kRandom);
     ExpectMixesMatchReference();
   }
 }
@@ -278,9 +313,37 @@ TEST_P(PagedAttentionTest, EachRowSeesExactlyItsKeys) {
   const AttentionShape shapes[] = {{2, 2, 64, 64}, {4, 1, 128, 64}, {8, 1, 64, 96}};
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
-    MakePool(shape, kSeqs, dtype());
-    FillPool(Contents::kCounting);
+    MakeGroup(shape, kSeqs, dtype());
+    FillGroup(Contents::kCounting);
     ExpectMixesMatchReference();
+  }
+}
+
+TEST_P(PagedAttentionTest, RowsOfAPrefixSeeExactlyIt) {
+  const AttentionShape shapes[] = {{2, 2, 64, 64}, {4, 1, 128, 64}, {8, 1, 64, 96}, {3, 1, 20, 16}};
+  for (const AttentionShape& shape : shapes) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakeGroup(shape, kSeqs, dtype());
+    FillGroup(Contents::kCounting);
+    // Within the rows, before them, after all of them (which ends with the context), none.
+    const int32_t longest = kMaxBlocks * shape.block_tokens;
+    for (const std::vector<int32_t>& prefixes :
+         {std::vector<int32_t>{2090, 699, 31, 1020, 9, 270, 150},
+          std::vector<int32_t>{0, 1 << 20, 1 << 20, 1 << 20, 17, 300, 70}}) {
+      prefixes_ = prefixes;
+      std::vector<Range> mixed;
+      for (const Range& range : kMixed) {
+        mixed.push_back(range);
+        mixed.back().context = std::min(range.context, longest);
+      }
+      Attend(mixed);
+      ExpectReference(mixed);
+      Attend(mixed, {.rows = 5, .seqs = 3, .max_query_len = 200});
+      ExpectReference(mixed);
+      const std::vector<Range> verifications(mixed.begin() + 1, mixed.begin() + 4);
+      Attend(verifications, {.max_query_len = 16});
+      ExpectReference(verifications);
+    }
   }
 }
 
@@ -292,8 +355,8 @@ TEST_P(PagedAttentionFp8Test, Fp8PoolMatchesReferenceOnStoredValues) {
   for (const AttentionShape& shape : shapes) {
     for (const Contents contents : {Contents::kRandom, Contents::kCounting}) {
       SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
-      MakePool(shape, kSeqs, DType::kF8E4M3);
-      FillPool(contents);
+      MakeGroup(shape, kSeqs, DType::kF8E4M3);
+      FillGroup(contents);
       ExpectMixesMatchReference();
     }
   }
@@ -301,8 +364,8 @@ TEST_P(PagedAttentionFp8Test, Fp8PoolMatchesReferenceOnStoredValues) {
 
 TEST_P(PagedAttentionTest, CountsMayBeUpperBounds) {
   for (const int32_t num_heads : {2, 8}) {
-    MakePool({num_heads, 1, 64, 64}, kSeqs, dtype());
-    FillPool(Contents::kRandom);
+    MakeGroup({num_heads, 1, 64, 64}, kSeqs, dtype());
+    FillGroup(Contents::kRandom);
     for (const Slack& slack : {Slack{5, 3, 16}, Slack{40, 60, 0}, Slack{3, 1, 200}}) {
       for (const auto& ranges : {kDecodes, kVerifications, kMixed}) {
         if (slack.max_query_len == 16 && ranges.size() == kMixed.size()) continue;
@@ -326,8 +389,9 @@ TEST_P(PagedAttentionInvarianceTest, RowDoesNotDependOnWhatServesIt) {
          {AttentionShape{4, 1, 64, 64}, AttentionShape{8, 1, 128, 64}}) {
       SCOPED_TRACE(::testing::Message()
                    << DTypeName(element) << " " << shape.num_heads << " of " << shape.head_dim);
-      MakePool(shape, 3, element);
-      FillPool(Contents::kRandom);
+      MakeGroup(shape, 3, element);
+      FillGroup(Contents::kRandom);
+      prefixes_ = {};
       const std::vector<std::byte> at_once = Attend({{0, kLength, kLength}});
       const auto expect_row = [&](const std::vector<std::byte>& rows, int32_t row,
                                   int32_t position) {
@@ -353,11 +417,30 @@ TEST_P(PagedAttentionInvarianceTest, RowDoesNotDependOnWhatServesIt) {
   }
 }
 
+TEST_P(PagedAttentionInvarianceTest, RowUnderAPrefixMaskDoesNotDependOnWhatServesIt) {
+  constexpr int32_t kLength = 1300, kPrefix = 700;
+  MakeGroup({4, 1, 128, 64}, 3, dtype());
+  FillGroup(Contents::kRandom);
+  prefixes_ = {kPrefix};
+  const std::vector<std::byte> at_once = Attend({{0, kLength, kLength}});
+  for (const int32_t context : {kPrefix, 701, 1025, kLength}) {
+    for (const int32_t rows : {1, 5, 16, 17, 40}) {
+      prefixes_ = {300, kPrefix, 0};
+      const std::vector<std::byte> out = Attend({{1, 1200, 3}, {0, context, rows}, {2, 40, 1}});
+      ASSERT_EQ(
+          std::memcmp(out.data() + 3 * RowBytes(), at_once.data() + (context - rows) * RowBytes(),
+                      static_cast<size_t>(rows * RowBytes())),
+          0)
+          << rows << " rows of " << context;
+    }
+  }
+}
+
 class QkvRopeStoreTest : public PagedAttentionTest {
  protected:
-  // Tables of turns by 0.1 * (position + 1) * (i + 1).
-  void MakeTables(int32_t positions) {
-    const int32_t half = shape_.head_dim / 2;
+  // Tables of turns by 0.1 * (position + 1) * (i + 1), for heads that are turned in `parts`.
+  void MakeTables(int32_t positions, int32_t parts = 1) {
+    const int32_t half = shape_.head_dim / parts / 2;
     std::vector<float> cos, sin;
     for (int32_t position = 0; position < positions; ++position) {
       for (int32_t i = 0; i < half; ++i) {
@@ -370,7 +453,7 @@ class QkvRopeStoreTest : public PagedAttentionTest {
   }
   static double Angle(int32_t position, int32_t i) { return 0.1 * (position + 1) * (i + 1); }
   void Store(const Tensor& qkv, const OwnedBatch& batch) {
-    ops().QkvRopeStore(qkv, {cos_.tensor, sin_.tensor}, batch.view, pool_, 0);
+    ops().QkvRopeStore(qkv, {cos_.tensor, sin_.tensor}, batch.view, kv_, kLayer);
   }
 
   OwnedTensor cos_, sin_;
@@ -379,35 +462,83 @@ class QkvRopeStoreTest : public PagedAttentionTest {
 TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
   const AttentionShape shape{4, 2, 64, 16};
   const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
-  MakePool(shape, 2, dtype());
+  MakeGroup(shape, 2, dtype());
   MakeTables(16);
   const OwnedTensor exact = Random({5, Width()}, dtype(), 5);
   Store(exact.tensor, MakeBatch(ranges, {}));
-  const std::vector<std::byte> stored = Bytes(pool_.data);
+  const std::vector<std::byte> stored = Bytes(kv_.data);
 
-  MakePool(shape, 2, dtype());
+  MakeGroup(shape, 2, dtype());
   const OwnedTensor padded = Random({8, Width()}, dtype(), 5);
   const std::vector<std::byte> before = Bytes(padded.tensor);
   Store(padded.tensor, MakeBatch(ranges, {.rows = 3, .seqs = 2}));
-  EXPECT_EQ(Bytes(pool_.data), stored);
+  EXPECT_EQ(Bytes(kv_.data), stored);
   EXPECT_EQ(Bytes(padded.tensor.Rows(5)), Bytes(exact.tensor));
   const std::vector<std::byte> after = Bytes(padded.tensor);
   EXPECT_TRUE(std::equal(after.begin() + std::ssize(after) / 8 * 5, after.end(),
                          before.begin() + std::ssize(before) / 8 * 5));
 }
 
+TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
+  for (const AttentionShape& shape :
+       {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 20, 5}, AttentionShape{2, 2, 128, 8}}) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakeGroup(shape, 2, dtype());
+    const std::vector<int32_t> masks = {4, 9};
+    const std::vector<Range> ranges = {{0, 8, 7}, {1, 3, 3}};
+    const std::vector<int32_t> positions = {1, 2, 3, 4, 5, 6, 7, 0, 1, 2};
+    const std::vector<int32_t> second = {0, 0, 0, 0, 1, 2, 3, 15, 0, 7};
+    const Buffer mask_buffer = Ints(masks), second_buffer = Ints(second);
+    for (const auto& [parts, masked] : {std::pair(1, true), {2, false}, {2, true}}) {
+      MakeTables(16, parts);
+      OwnedBatch batch = MakeBatch(ranges, {});
+      if (masked) batch.view.mask_position = mask_buffer.As<int32_t>();
+      if (parts == 2) batch.view.second_positions = second_buffer.As<int32_t>();
+      const OwnedTensor qkv = Random({std::ssize(positions), Width()}, dtype(), 8);
+      const std::vector<double> in = Doubles(qkv.tensor);
+      Store(qkv.tensor, batch);
+      const std::vector<double> out = Doubles(qkv.tensor), stored = Doubles(kv_.data);
+      std::vector<double> actual, expected;
+      const int32_t part_dim = shape.head_dim / parts, half = part_dim / 2;
+      for (int32_t row = 0; row < std::ssize(positions); ++row) {
+        const int32_t seq = row < ranges[0].rows ? 0 : 1;
+        const int32_t position = positions[static_cast<size_t>(row)];
+        const int32_t turns[] = {
+            masked ? std::min(position, masks[static_cast<size_t>(seq)]) : position,
+            second[static_cast<size_t>(row)]};
+        for (int32_t head = 0; head < shape.num_heads + shape.num_kv_heads; ++head) {
+          const int64_t at = row * Width() + head * shape.head_dim;
+          const int32_t kv_head = head - shape.num_heads;
+          const double* turned =
+              kv_head < 0 ? out.data() + at : stored.data() + Offset(seq, position, kv_head, false);
+          for (int32_t i = 0; i < shape.head_dim; ++i) {
+            const int32_t part = i / part_dim, pair = i % half;
+            const double* x = in.data() + at + part * part_dim + pair;
+            const double angle = Angle(turns[part], pair);
+            const double c = std::cos(angle), s = std::sin(angle);
+            actual.push_back(turned[i]);
+            expected.push_back(i % part_dim < half ? x[0] * c - x[half] * s
+                                                   : x[half] * c + x[0] * s);
+          }
+        }
+      }
+      ExpectNear(actual, expected, Rounding(dtype()) + 1e-6, 1.0);
+    }
+  }
+}
+
 class QkvRopeStoreFp8Test : public QkvRopeStoreTest {};
 
 TEST_P(QkvRopeStoreFp8Test, Fp8PoolHoldsRoundedAndSaturatedValues) {
   for (const AttentionShape& shape : {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 6, 5}}) {
-    MakePool(shape, 1, DType::kF8E4M3);
+    MakeGroup(shape, 1, DType::kF8E4M3);
     MakeTables(16);
     constexpr int32_t kRows = 7;
-    // Some lie beyond what a value can be, 448 * 0.02.
-    const OwnedTensor qkv = Random({kRows, Width()}, dtype(), 6, 6.0f);
+    // Some lie beyond what a value can be, 448 * 0.04.
+    const OwnedTensor qkv = Random({kRows, Width()}, dtype(), 6, 12.0f);
     const std::vector<double> in = Doubles(qkv.tensor);
     Store(qkv.tensor, MakeBatch({{0, kRows, kRows}}, {}));
-    const std::vector<std::byte> stored = Bytes(pool_.data);
+    const std::vector<std::byte> stored = Bytes(kv_.data);
     const auto expect = [&](int64_t element, double expected) {
       const double bounded = std::clamp(expected, -448.0, 448.0);
       // Half of the last of three mantissa bits, or of a step of 2^-9; plus the error of fp32.
@@ -422,10 +553,12 @@ TEST_P(QkvRopeStoreFp8Test, Fp8PoolHoldsRoundedAndSaturatedValues) {
         const int64_t key = Offset(0, row, head, false), value = Offset(0, row, head, true);
         for (int32_t i = 0; i < half; ++i) {
           const double c = std::cos(Angle(row, i)), s = std::sin(Angle(row, i));
-          expect(key + i, (k[i] * c - k[i + half] * s) / pool_.key_scale);
-          expect(key + i + half, (k[i + half] * c + k[i] * s) / pool_.key_scale);
+          expect(key + i, (k[i] * c - k[i + half] * s) / KeyScale(kLayer, head));
+          expect(key + i + half, (k[i + half] * c + k[i] * s) / KeyScale(kLayer, head));
         }
-        for (int32_t i = 0; i < shape.head_dim; ++i) expect(value + i, v[i] / pool_.value_scale);
+        for (int32_t i = 0; i < shape.head_dim; ++i) {
+          expect(value + i, v[i] / ValueScale(kLayer, head));
+        }
       }
     }
   }

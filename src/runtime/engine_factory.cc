@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "model/kv_pool.h"
 #include "runtime/engine.h"
@@ -33,17 +34,17 @@ Status Explain(const Status& status, std::string_view what, std::string_view sma
   return status.Annotate(fmt::format("no memory for {} (a smaller {} helps)", what, smaller));
 }
 
-Result<ops::KvPool> MakePool(const ModelSpec& spec, const MemoryPlan& plan,
+Result<ops::KvPool> MakePool(const Weights& weights, const MemoryPlan& plan,
                              const EngineOptions& options, ops::Backend& backend,
                              std::vector<Buffer>& buffers) {
-  const DType stored = options.kv_cache_dtype.value_or(spec.dtype);
-  Result<OwnedKvPool> owned =
-      MakeKvPool(spec, stored, plan.num_blocks, options.block_tokens, backend);
+  const DType stored = options.kv_cache_dtype.value_or(weights.spec.dtype);
+  Result<OwnedKvPool> owned = MakeKvPool(weights.spec, stored, plan.num_blocks,
+                                         options.block_tokens, backend, weights.kv_scales);
   if (!owned.ok()) {
     return Explain(owned.status(), "the key-value cache",
                    "--kv_cache_bytes or --kv_cache_free_gpu_mem_fraction");
   }
-  buffers.push_back(std::move(owned->memory));
+  std::ranges::move(owned->memory, std::back_inserter(buffers));
   return owned->pool;
 }
 
@@ -84,14 +85,14 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   TANDEM_ASSIGN_OR_RETURN(models.target,
                           MakePass(target, backend, rows, logits_rows, *parts.heartbeat));
   TANDEM_ASSIGN_OR_RETURN(models.target_pool,
-                          MakePool(target.weights->spec, memory, options, backend, models.memory));
+                          MakePool(*target.weights, memory, options, backend, models.memory));
   parts.costs = std::make_unique<CostTable>();
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (parts.has_draft) {
     TANDEM_ASSIGN_OR_RETURN(
         models.draft, MakePass(draft, backend, rows, options.max_batch_size, *parts.heartbeat));
     TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
-                            MakePool(draft.weights->spec, memory, options, backend, models.memory));
+                            MakePool(*draft.weights, memory, options, backend, models.memory));
   }
   if (adaptive) {
     const int32_t most = std::min(rows, options.max_seq_len);

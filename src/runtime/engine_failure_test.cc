@@ -186,10 +186,10 @@ TEST_F(EngineStartTest, ALostDeviceIsAStatus) {
 class LayerOps final : public ops::ForwardingOps {
  public:
   using ForwardingOps::ForwardingOps;
-  void PagedAttention(const Tensor& qkv, const ops::BatchView& batch, const ops::KvPool& pool,
+  void PagedAttention(const Tensor& qkv, const ops::BatchView& batch, const ops::KvGroup& kv,
                       int32_t layer, float scale, const Tensor& out) override {
     if (before_attention) before_attention();
-    inner_.PagedAttention(qkv, batch, pool, layer, scale, out);
+    inner_.PagedAttention(qkv, batch, kv, layer, scale, out);
   }
   std::function<void()> before_attention;
 };

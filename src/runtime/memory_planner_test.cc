@@ -5,6 +5,8 @@
 
 #include <numeric>
 
+#include "model/kv_pool.h"
+
 namespace tandem {
 namespace {
 
@@ -53,6 +55,24 @@ TEST_F(MemoryPlannerTest, ByDefaultTakesHalfOfWhatIsFree) {
   EXPECT_EQ(plan.max_seq_len, 1000);
   const MemoryPlan little = Plan(100'000 + 4000).value();
   EXPECT_EQ(little.max_seq_len, little.num_blocks * 10) << "the cache bounds the longest sequence";
+}
+
+TEST_F(MemoryPlannerTest, ABlockHasTheBytesOfAllGroupsOfThePool) {
+  spec_.layers.resize(3, spec_.layers.front());
+  spec_.layers[1].attention.num_kv_heads = 2;
+  spec_.layers[1].attention.head_dim = 12;
+  const MemoryPlan plan = Plan(int64_t{1} << 40).value();
+  EXPECT_EQ(plan.kv_cache_bytes, 4000 * (256 + 96 + 128));
+  const auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
+  int64_t bytes = 0;
+  for (const ModelSpec* spec : {&spec_, &draft_spec_}) {
+    const auto owned =
+        MakeKvPool(*spec, spec->dtype, plan.num_blocks, options_.block_tokens, *backend);
+    ASSERT_TRUE(owned.ok()) << owned.status().message();
+    EXPECT_EQ(owned->pool.groups.size(), spec == &spec_ ? 2u : 1u);
+    for (const ops::KvGroup& group : owned->pool.groups) bytes += group.data.NumBytes();
+  }
+  EXPECT_EQ(bytes, plan.kv_cache_bytes);
 }
 
 TEST_F(MemoryPlannerTest, EveryLineHasItsBytesAndItsOption) {

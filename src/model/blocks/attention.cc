@@ -32,13 +32,13 @@ Status AttentionBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
 void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
                          const AttentionContext& context, const Tensor& x,
                          const Tensor& out) const {
-  const auto& [batch, pool, layer, rope] = context;
+  const auto& [batch, kv, layer, rope] = context;
   const float scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
   const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
   const Tensor attention = attention_.View(batch.num_rows, spec.query_rows());
   ops.Linear(x, weights.qkv, qkv);
-  ops.QkvRopeStore(qkv, rope, batch, pool, layer);
-  ops.PagedAttention(qkv, batch, pool, layer, scale, attention);
+  ops.QkvRopeStore(qkv, rope, batch, kv, layer);
+  ops.PagedAttention(qkv, batch, kv, layer, scale, attention);
   ops.Linear(attention, weights.out, out);
 }
 

@@ -21,8 +21,8 @@ Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out)
 // Attention's inputs in addition to the rows, for one layer.
 struct AttentionContext {
   const ops::BatchView& batch;
-  const ops::KvPool& pool;
-  int32_t layer;
+  const ops::KvGroup& kv;  // where the layer's keys and values are
+  int32_t layer;           // of the group
   ops::RopeTable rope;
 };
 

@@ -3,6 +3,21 @@
 #include <utility>
 
 namespace tandem {
+namespace {
+
+bool FitsPool(const ModelSpec& spec, const ops::KvPool& pool) {
+  if (pool.layers.size() != spec.layers.size()) return false;
+  for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
+    const AttentionSpec& attention = spec.layers[layer].attention;
+    const ops::KvGroup& group = pool.groups[static_cast<size_t>(pool.layers[layer].group)];
+    if (group.num_kv_heads != attention.num_kv_heads || group.head_dim != attention.head_dim) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
 
 Decoder::Workspace::Workspace(const ModelSpec& spec)
     : residual(spec.hidden_size, spec.dtype),
@@ -72,8 +87,10 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
 
   // Before the first layer there is nothing to add.
   RunNorm(ops, norm, weights.input_norm, residual, layer == 0 ? Tensor{} : delta, normed);
+  const ops::KvPlace place = pool.layers[static_cast<size_t>(layer)];
+  const ops::KvGroup& kv = pool.groups[static_cast<size_t>(place.group)];
   workspace_.attention.Run(ops, layer_spec.attention, weights.attention,
-                           {batch, pool, layer, weights_->rope(layer)}, normed, delta);
+                           {batch, kv, place.index, weights_->rope(layer)}, normed, delta);
   RunNorm(ops, norm, weights.post_norm, residual, delta, normed);
   workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp, normed, delta);
 }
@@ -100,11 +117,7 @@ Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
   TANDEM_CHECK(batch.num_logits <= max_logits_rows_ && batch.num_logits <= batch.num_rows,
                std::to_string(batch.num_logits) + " rows of logits, room for " +
                    std::to_string(max_logits_rows_));
-  const AttentionSpec& attention = spec.layers.front().attention;
-  TANDEM_CHECK(pool.num_layers == spec.num_layers() &&
-                   pool.num_kv_heads == attention.num_kv_heads &&
-                   pool.head_dim == attention.head_dim,
-               "the pool was made for another model");
+  TANDEM_CHECK(FitsPool(spec, pool), "the pool was made for another model");
   backend_.ops().Embed(weights_->embedding.View(spec.dtype, {spec.vocab_size, spec.hidden_size}),
                        batch.tokens, workspace_.residual.View(batch.num_rows));
   for (int32_t layer = 0; layer < spec.num_layers(); ++layer) {

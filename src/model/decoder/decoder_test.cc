@@ -28,7 +28,11 @@ class RandomSource final : public WeightSource {
     std::normal_distribution<float> normal(norm ? 1.0f : 0.0f, deviation);
     std::vector<float> values(static_cast<size_t>(shape.NumElements()));
     for (float& value : values) value = normal(random);
-    Stored stored{shape, Buffer::OnHost(values.size() * SizeOf(spec_.dtype))};
+    if (IsScale(id.part)) {
+      for (float& value : values) value = std::abs(value) / 64.0f;
+    }
+    const DType dtype = WeightDType(spec_, id);
+    Stored stored{shape, dtype, Buffer::OnHost(values.size() * SizeOf(dtype))};
     ConvertElements({values.data(), DType::kF32, shape, Device{}}, View(stored));
     return View(tensors_.emplace(id, std::move(stored)).first->second);
   }
@@ -36,9 +40,12 @@ class RandomSource final : public WeightSource {
  private:
   struct Stored {
     Shape shape;
+    DType dtype;
     Buffer buffer;
   };
-  Tensor View(const Stored& stored) const { return stored.buffer.View(spec_.dtype, stored.shape); }
+  static Tensor View(const Stored& stored) {
+    return stored.buffer.View(stored.dtype, stored.shape);
+  }
   ModelSpec spec_;
   uint32_t seed_;
   std::map<WeightId, Stored> tensors_;
@@ -109,6 +116,14 @@ const Variant kVariants[] = {
        spec.layers[1].attention.rope.theta = 500.0;
        spec.layers[2].mlp = {.intermediate_size = 40, .bias = true};
      }},
+    {"two_cache_groups",
+     [](ModelSpec& spec) {
+       spec.layers.push_back(spec.layers.front());
+       spec.layers[1].attention.num_kv_heads = 3;
+       spec.layers[1].attention.head_dim = 20;
+       spec.layers[3].attention = spec.layers[1].attention;
+     }},
+    {"cache_scales", [](ModelSpec& spec) { spec.cache_scales = true; }},
 };
 
 class DecoderTest : public ::testing::TestWithParam<std::tuple<std::string, DType, Variant>> {};
@@ -174,6 +189,36 @@ TEST(LoadWeights, TakesThePlannedBytes) {
     ASSERT_TRUE(weights.ok());
     EXPECT_EQ(WeightBytes(spec, *backend, 64), (*weights)->bytes);
   }
+}
+
+TEST(LoadWeights, KeepsTheCacheScalesOfEachGroup) {
+  ModelSpec spec = TinySpec(DType::kBF16);
+  spec.cache_scales = true;
+  spec.layers[1].attention.num_kv_heads = 3;
+  RandomSource source(spec, 1);
+  const auto backend = CpuBackend("auto");
+  const auto weights = LoadWeights(source, *backend, 8);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  const auto in_fp8 =
+      MakeKvPool(spec, DType::kF8E4M3, 4, 16, *backend, (*weights)->kv_scales).value();
+  ASSERT_EQ(in_fp8.pool.groups.size(), 2u);
+  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
+    const ops::KvPlace place = in_fp8.pool.layers[static_cast<size_t>(layer)];
+    EXPECT_EQ(place.group, layer == 1 ? 1 : 0);
+    EXPECT_EQ(place.index, layer == 2 ? 1 : 0);
+    const ops::KvGroup& group = in_fp8.pool.groups[static_cast<size_t>(place.group)];
+    const auto expect = [&](WeightRole role, const float* scales) {
+      const Tensor stored = source.Get({role, layer, WeightPart::kCacheScale}).value();
+      for (int64_t head = 0; head < stored.NumElements(); ++head) {
+        EXPECT_EQ(scales[head], stored.As<float>()[head]) << "layer " << layer << " head " << head;
+      }
+    };
+    expect(WeightRole::kKey, group.key_scales_of(place.index));
+    expect(WeightRole::kValue, group.value_scales_of(place.index));
+  }
+  const auto in_16_bits =
+      MakeKvPool(spec, DType::kBF16, 4, 16, *backend, (*weights)->kv_scales).value();
+  EXPECT_TRUE(in_16_bits.pool.groups.front().key_scales.empty());
 }
 
 TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {

@@ -17,13 +17,20 @@ QuantScheme KeptScheme(const ModelSpec& spec, const ops::Backend& backend) {
   return widened ? QuantScheme{} : stored;
 }
 
+// What a rotary table is made for.
+struct RopeKind {
+  RopeSpec rope;
+  int64_t head_dim = 0;
+  bool operator==(const RopeKind&) const = default;
+};
+RopeKind RopeKindOf(const AttentionSpec& attention) { return {attention.rope, attention.head_dim}; }
+
 // The rotary tables that the layers need, each once.
-std::vector<RopeSpec> RopesOf(const ModelSpec& spec) {
-  std::vector<RopeSpec> ropes;
+std::vector<RopeKind> RopesOf(const ModelSpec& spec) {
+  std::vector<RopeKind> ropes;
   for (const LayerSpec& layer : spec.layers) {
-    if (std::ranges::find(ropes, layer.attention.rope) == ropes.end()) {
-      ropes.push_back(layer.attention.rope);
-    }
+    const RopeKind kind = RopeKindOf(layer.attention);
+    if (std::ranges::find(ropes, kind) == ropes.end()) ropes.push_back(kind);
   }
   return ropes;
 }
@@ -35,32 +42,41 @@ Status LoadLayer(WeightLoader& loader, int64_t layer, LayerWeights& out) {
   return LoadMlp(loader, layer, out.mlp);
 }
 
-Status LoadRope(WeightLoader& loader, const RopeSpec& rope, int64_t max_positions,
+Status LoadRope(WeightLoader& loader, const RopeKind& kind, int64_t max_positions,
                 RopeBuffers& out) {
-  const int64_t head_dim = loader.spec().layers.front().attention.head_dim;
-  const Shape shape{max_positions, head_dim / 2};
+  const Shape shape{max_positions, kind.head_dim / 2};
   const auto bytes = static_cast<size_t>(shape.NumElements()) * sizeof(float);
   const Buffer cos = Buffer::OnHost(bytes);
   const Buffer sin = Buffer::OnHost(bytes);
   if (cos.data() == nullptr || sin.data() == nullptr) {
     return ResourceExhausted("no memory for rotary tables of " + std::to_string(bytes) + " bytes");
   }
-  FillRopeTables(rope, head_dim, max_positions, cos.View(DType::kF32, shape),
+  FillRopeTables(kind.rope, kind.head_dim, max_positions, cos.View(DType::kF32, shape),
                  sin.View(DType::kF32, shape));
   TANDEM_RETURN_IF_ERROR(loader.LoadBytes(cos, out.cos));
   return loader.LoadBytes(sin, out.sin);
 }
 
 Status LoadRopes(WeightLoader& loader, int64_t max_positions, Weights& out) {
-  const std::vector<RopeSpec> ropes = RopesOf(loader.spec());
-  for (const RopeSpec& rope : ropes) {
-    TANDEM_RETURN_IF_ERROR(LoadRope(loader, rope, max_positions, out.ropes.emplace_back()));
+  const std::vector<RopeKind> ropes = RopesOf(loader.spec());
+  for (const RopeKind& kind : ropes) {
+    TANDEM_RETURN_IF_ERROR(LoadRope(loader, kind, max_positions, out.ropes.emplace_back()));
   }
   for (size_t i = 0; i < out.layers.size(); ++i) {
-    const RopeSpec& rope = loader.spec().layers[i].attention.rope;
-    out.layers[i].rope = static_cast<size_t>(std::ranges::find(ropes, rope) - ropes.begin());
+    const RopeKind kind = RopeKindOf(loader.spec().layers[i].attention);
+    out.layers[i].rope = static_cast<size_t>(std::ranges::find(ropes, kind) - ropes.begin());
   }
   out.max_positions = max_positions;
+  return {};
+}
+
+Status LoadCacheScales(WeightLoader& loader, Weights& out) {
+  if (!loader.spec().cache_scales) return {};
+  for (const KvGroupSpec& group : KvGroupsOf(loader.spec())) {
+    KvScales& scales = out.kv_scales.emplace_back();
+    TANDEM_RETURN_IF_ERROR(loader.LoadCacheScales(WeightRole::kKey, group.layers, scales.keys));
+    TANDEM_RETURN_IF_ERROR(loader.LoadCacheScales(WeightRole::kValue, group.layers, scales.values));
+  }
   return {};
 }
 
@@ -93,6 +109,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
     report(static_cast<double>(layer) / static_cast<double>(spec.num_layers()));
     TANDEM_RETURN_IF_ERROR(LoadLayer(loader, layer, weights->layers[static_cast<size_t>(layer)]));
   }
+  TANDEM_RETURN_IF_ERROR(LoadCacheScales(loader, *weights));
   TANDEM_RETURN_IF_ERROR(source.Finish());
   TANDEM_RETURN_IF_ERROR(LoadRopes(loader, max_positions, *weights));
   weights->bytes = loader.bytes();
@@ -114,9 +131,11 @@ Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
 
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
                     std::optional<QuantScheme> kept) {
-  const int64_t rope = static_cast<int64_t>(RopesOf(spec).size() * sizeof(float)) * max_positions *
-                       spec.layers.front().attention.head_dim;
-  return LoadedBytes(spec, backend, kept.value_or(KeptScheme(spec, backend))) + rope;
+  int64_t ropes = 0;
+  for (const RopeKind& kind : RopesOf(spec)) {
+    ropes += int64_t{sizeof(float)} * max_positions * kind.head_dim;
+  }
+  return LoadedBytes(spec, backend, kept.value_or(KeptScheme(spec, backend))) + ropes;
 }
 
 }  // namespace tandem

@@ -11,6 +11,7 @@
 #include "model/blocks/attention.h"
 #include "model/blocks/mlp.h"
 #include "model/blocks/norm.h"
+#include "model/kv_pool.h"
 #include "model/spec.h"
 #include "model/weight_source.h"
 #include "ops/backend.h"
@@ -36,11 +37,12 @@ struct Weights {
   Buffer embedding;  // [vocab, hidden]
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
-  ops::LinearWeight head;          // [vocab, hidden]
-  std::vector<RopeBuffers> ropes;  // one for each RopeSpec that the layers have
-  int64_t max_positions = 0;       // rows of the rotary tables
-  int64_t bytes = 0;               // all of the above in the backend's memory
-  int64_t step_bytes = 0;          // read in one decode step: the products' weights and scales
+  ops::LinearWeight head;           // [vocab, hidden]
+  std::vector<RopeBuffers> ropes;   // one for each RopeSpec and head size that the layers have
+  std::vector<KvScales> kv_scales;  // of each of KvGroupsOf; empty where the model has none
+  int64_t max_positions = 0;        // rows of the rotary tables
+  int64_t bytes = 0;                // all of the above in the backend's memory
+  int64_t step_bytes = 0;           // read in one decode step: the products' weights and scales
 
   ops::RopeTable rope(int64_t layer) const;
 };

@@ -22,11 +22,11 @@ class DecoderTestDriver {
   DecoderTestDriver(std::shared_ptr<const Weights> weights, ops::Backend& backend,
                     int32_t max_tokens, std::optional<DType> cache = {})
       : backend_(backend), spec_(weights->spec), max_blocks_(max_tokens / kBlockTokens + 1) {
+    auto owned = MakeKvPool(spec_, cache.value_or(spec_.dtype), max_blocks_ + 1, kBlockTokens,
+                            backend, weights->kv_scales);
     auto decoder = Decoder::Create(std::move(weights), backend, max_tokens, max_tokens);
     EXPECT_TRUE(decoder.ok()) << decoder.status().message();
     decoder_ = std::move(*decoder);
-    auto owned =
-        MakeKvPool(spec_, cache.value_or(spec_.dtype), max_blocks_ + 1, kBlockTokens, backend);
     EXPECT_TRUE(owned.ok()) << owned.status().message();
     cache_ = std::move(*owned);
     for (int32_t i = 0; i < max_blocks_; ++i) block_table_.push_back(max_blocks_ - i);

@@ -13,32 +13,37 @@ namespace {
 constexpr int64_t kJobQueryRows = 96;
 static_assert(kJobQueryRows <= kMaxQueryRows);
 
+// Of a sequence: keys that each of its rows sees.
+int32_t PrefixLen(const BatchView& batch, int32_t seq) {
+  return batch.prefix_len == nullptr ? 0 : std::min(batch.prefix_len[seq], batch.context_len[seq]);
+}
+
 std::byte* At(const Tensor& tensor, int64_t element) {
   return static_cast<std::byte*>(tensor.data) +
          element * static_cast<int64_t>(SizeOf(tensor.dtype));
 }
 
 // First element of a (layer, k or v, head) in block 0.
-int64_t PlaneOffset(const KvPool& pool, int32_t layer, bool values, int64_t head) {
-  return ((int64_t{layer} * 2 + (values ? 1 : 0)) * pool.num_kv_heads + head) *
-         pool.elements_per_head();
+int64_t PlaneOffset(const KvGroup& kv, int32_t layer, bool values, int64_t head) {
+  return ((int64_t{layer} * 2 + (values ? 1 : 0)) * kv.num_kv_heads + head) *
+         kv.elements_per_head();
 }
 
 // First element of a position's key or value within its plane.
-int64_t TokenOffset(const KvPool& pool, const int32_t* block_table, int64_t position) {
-  return block_table[position / pool.block_tokens] * pool.elements_per_block() +
-         position % pool.block_tokens * pool.head_dim;
+int64_t TokenOffset(const KvGroup& kv, const int32_t* block_table, int64_t position) {
+  return block_table[position / kv.block_tokens] * kv.elements_per_block() +
+         position % kv.block_tokens * kv.head_dim;
 }
 
-int64_t NumQueryHeads(const Tensor& qkv, const KvPool& pool) {
-  return qkv.dim(1) / pool.head_dim - 2 * pool.num_kv_heads;
+int64_t NumQueryHeads(const Tensor& qkv, const KvGroup& kv) {
+  return qkv.dim(1) / kv.head_dim - 2 * kv.num_kv_heads;
 }
 
 // The division of the batch's attention into jobs: per sequence blocks of positions, kv heads, and
 // splits of the query heads of a kv head (more than one only if there would be too few jobs for the
 // threads).
 struct AttentionJobs {
-  AttentionJobs(const BatchView& view, const KvPool& kv, int64_t query_heads, int num_threads)
+  AttentionJobs(const BatchView& view, const KvGroup& kv, int64_t query_heads, int num_threads)
       : batch(view), group(query_heads / kv.num_kv_heads), kv_heads(kv.num_kv_heads) {
     SetSplits((group + kJobQueryRows - 1) / kJobQueryRows);
     const int64_t wanted = 2 * num_threads;
@@ -79,29 +84,45 @@ struct AttentionJobs {
 }  // namespace
 
 void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
-                          const KvPool& pool, int32_t layer) {
-  TANDEM_CHECK(pool.data.dtype == qkv.dtype, "keys and values are stored in the activations' type");
+                          const KvGroup& kv, int32_t layer) {
+  TANDEM_CHECK(kv.data.dtype == qkv.dtype && kv.key_scales.empty() && kv.value_scales.empty(),
+               "keys and values are stored unscaled, in the activations' type");
   const Element element = ElementOf(qkv.dtype);
-  const int64_t head_dim = pool.head_dim;
-  const int64_t num_heads = NumQueryHeads(qkv, pool);
-  const auto head_bytes = static_cast<size_t>(head_dim) * SizeOf(qkv.dtype);
+  const int64_t head_dim = kv.head_dim;
+  const int64_t parts =
+      batch.second_positions == nullptr ? 1 : 2;  // of a head, turned on their own
+  const int64_t part_dim = head_dim / parts, pairs = part_dim / 2;
+  TANDEM_CHECK(pairs * 2 * parts == head_dim && rope.cos.dim(1) == pairs,
+               "the rotary tables are for heads of another size");
+  const int64_t num_heads = NumQueryHeads(qkv, kv);
+  const auto element_bytes = static_cast<int64_t>(SizeOf(qkv.dtype));
   const auto store_row = [&](int64_t row) {
-    if (batch.row_seq[row] < 0) return;  // behind the last
+    if (batch.row_seq[row] < 0) return;  // after the last
+    const int32_t seq = batch.row_seq[row];
     const int32_t position = batch.positions[row];
-    TANDEM_CHECK(position < rope.cos.dim(0), "a position beyond the rotary tables");
-    const float* cos = rope.cos.As<float>() + position * (head_dim / 2);
-    const float* sin = rope.sin.As<float>() + position * (head_dim / 2);
-    const int64_t token = TokenOffset(
-        pool, batch.block_table + int64_t{batch.row_seq[row]} * batch.max_blocks, position);
+    // By what the parts of a head are turned.
+    const int32_t turns[2] = {
+        batch.mask_position == nullptr ? position : std::min(position, batch.mask_position[seq]),
+        parts == 1 ? 0 : batch.second_positions[row]};
+    const int64_t token =
+        TokenOffset(kv, batch.block_table + int64_t{seq} * batch.max_blocks, position);
     const auto head = [&](int64_t index) { return At(qkv, row * qkv.dim(1) + index * head_dim); };
-    for (int64_t h = 0; h < num_heads; ++h) {
-      kernels_.rotate_head(element, head(h), cos, sin, head_dim, head(h));
-    }
-    for (int64_t h = 0; h < pool.num_kv_heads; ++h) {
-      kernels_.rotate_head(element, head(num_heads + h), cos, sin, head_dim,
-                           At(pool.data, token + PlaneOffset(pool, layer, false, h)));
-      std::memcpy(At(pool.data, token + PlaneOffset(pool, layer, true, h)),
-                  head(num_heads + pool.num_kv_heads + h), head_bytes);
+    TANDEM_CHECK(std::max(turns[0], turns[1]) < rope.cos.dim(0),
+                 "a position beyond the rotary tables");
+    const auto rotate = [&](const std::byte* in, std::byte* out) {
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t table = turns[part] * pairs;
+        const int64_t offset = part * part_dim * element_bytes;
+        kernels_.rotate_head(element, in + offset, rope.cos.As<float>() + table,
+                             rope.sin.As<float>() + table, part_dim, out + offset);
+      }
+    };
+    for (int64_t h = 0; h < num_heads; ++h) rotate(head(h), head(h));
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+      rotate(head(num_heads + h), At(kv.data, token + PlaneOffset(kv, layer, false, h)));
+      std::memcpy(At(kv.data, token + PlaneOffset(kv, layer, true, h)),
+                  head(num_heads + kv.num_kv_heads + h),
+                  static_cast<size_t>(head_dim * element_bytes));
     }
   };
   ForEachPiece(pool_, batch.num_rows, 1, 4.0 * static_cast<double>(qkv.NumElements()),
@@ -123,20 +144,21 @@ void CpuOps::ReserveAttention(int64_t head_dim) {
   attention_scratch_stride_ = floats;
 }
 
-void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
+void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                             int32_t layer, float scale, const Tensor& out) {
-  TANDEM_CHECK(pool.data.dtype == qkv.dtype && out.dtype == qkv.dtype, "the types differ");
-  const int64_t num_heads = NumQueryHeads(qkv, pool);
-  TANDEM_CHECK(num_heads > 0 && num_heads % pool.num_kv_heads == 0 &&
-                   out.dim(1) == num_heads * pool.head_dim,
-               "head counts do not fit");
-  ReserveAttention(pool.head_dim);
-  // Rows behind the last become zeros, that nothing odd goes through the layers behind.
+  TANDEM_CHECK(kv.data.dtype == qkv.dtype && out.dtype == qkv.dtype, "the types differ");
+  TANDEM_CHECK(kv.key_scales.empty() && kv.value_scales.empty(), "scales are of fp8 alone");
+  const int64_t num_heads = NumQueryHeads(qkv, kv);
+  TANDEM_CHECK(
+      num_heads > 0 && num_heads % kv.num_kv_heads == 0 && out.dim(1) == num_heads * kv.head_dim,
+      "head counts do not fit");
+  ReserveAttention(kv.head_dim);
+  // Rows after the last become zeros, so that nothing odd goes through the layers that follow.
   const int64_t num_rows = batch.query_start[batch.num_seqs];
   std::memset(At(out, num_rows * out.dim(1)), 0,
               static_cast<size_t>((batch.num_rows - num_rows) * out.dim(1)) * SizeOf(out.dtype));
   if (num_rows == 0) return;
-  const AttentionJobs jobs(batch, pool, num_heads, pool_.num_threads());
+  const AttentionJobs jobs(batch, kv, num_heads, pool_.num_threads());
 
   const auto run = [&](int32_t seq, int64_t index, int thread) {
     // Late positions first: they see the most keys, and a long job must not come last.
@@ -152,25 +174,26 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvP
 
     AttentionJob job;
     job.element = ElementOf(qkv.dtype);
-    job.q = At(qkv, first_row * qkv.dim(1) + head * pool.head_dim);
+    job.q = At(qkv, first_row * qkv.dim(1) + head * kv.head_dim);
     job.q_stride = qkv.dim(1);
-    job.out = At(out, first_row * out.dim(1) + head * pool.head_dim);
+    job.out = At(out, first_row * out.dim(1) + head * kv.head_dim);
     job.out_stride = out.dim(1);
-    job.keys = At(pool.data, PlaneOffset(pool, layer, false, kv_head));
-    job.values = At(pool.data, PlaneOffset(pool, layer, true, kv_head));
-    job.block_stride = pool.elements_per_block();
+    job.keys = At(kv.data, PlaneOffset(kv, layer, false, kv_head));
+    job.values = At(kv.data, PlaneOffset(kv, layer, true, kv_head));
+    job.block_stride = kv.elements_per_block();
     job.block_table = batch.block_table + int64_t{seq} * batch.max_blocks;
-    job.block_tokens = pool.block_tokens;
-    job.head_dim = pool.head_dim;
+    job.block_tokens = kv.block_tokens;
+    job.head_dim = kv.head_dim;
     job.num_heads = static_cast<int32_t>(end_head - first_head);
     job.num_positions = static_cast<int32_t>(end_row - first_row);
     job.first_position =
         static_cast<int32_t>(batch.context_len[seq] - (batch.query_start[seq + 1] - first_row));
+    job.prefix_len = PrefixLen(batch, seq);
     job.scale = scale;
     job.scratch = AttentionScratch(thread);
     kernels_.attention(job);
   };
-  const double operations = 4.0 * pool.head_dim * jobs.Products();
+  const double operations = 4.0 * kv.head_dim * jobs.Products();
   ForEachPiece(pool_, jobs.Count(), 1, operations, [&](const Piece& piece) {
     int32_t seq = 0;
     int64_t before = 0;  // jobs of the sequences before seq
@@ -182,13 +205,15 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvP
 }
 
 void CpuOps::CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) {
-  const auto bytes =
-      static_cast<size_t>(tokens) * static_cast<size_t>(pool.head_dim) * SizeOf(pool.data.dtype);
-  const int64_t planes = int64_t{pool.num_layers} * 2 * pool.num_kv_heads;
-  for (int64_t plane = 0; plane < planes; ++plane) {
-    const int64_t offset = plane * pool.elements_per_head();
-    std::memcpy(At(pool.data, to * pool.elements_per_block() + offset),
-                At(pool.data, from * pool.elements_per_block() + offset), bytes);
+  for (const KvGroup& kv : pool.groups) {
+    const auto bytes =
+        static_cast<size_t>(tokens) * static_cast<size_t>(kv.head_dim) * SizeOf(kv.data.dtype);
+    const int64_t planes = int64_t{kv.num_layers} * 2 * kv.num_kv_heads;
+    for (int64_t plane = 0; plane < planes; ++plane) {
+      const int64_t offset = plane * kv.elements_per_head();
+      std::memcpy(At(kv.data, to * kv.elements_per_block() + offset),
+                  At(kv.data, from * kv.elements_per_block() + offset), bytes);
+    }
   }
 }
 

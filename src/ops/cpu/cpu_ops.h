@@ -26,8 +26,8 @@ class CpuOps final : public Ops {
                   const Tensor& out) override;
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
-                    const KvPool& pool, int32_t layer) override;
-  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
+                    const KvGroup& kv, int32_t layer) override;
+  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
                       float scale, const Tensor& out) override;
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
   // Many rows: one chunk of outputs after another, gate and up together, so that their products

@@ -55,6 +55,13 @@ struct PackJob {
 // Attention of `num_positions` consecutive positions and `num_heads` query heads that share one kv
 // head.
 struct AttentionJob {
+  // Keys that the index-th position sees, no fewer than the one before. Inlined, since each
+  // instruction set is compiled with code of its own.
+  [[gnu::always_inline]] int64_t NumKeys(int64_t index) const {
+    const int64_t causal = int64_t{first_position} + index + 1;
+    return causal > prefix_len ? causal : prefix_len;
+  }
+
   Element element = Element::kF32;
   const void* q =
       nullptr;  // first row's first head; heads are head_dim apart, rows q_stride elements
@@ -72,6 +79,7 @@ struct AttentionJob {
   int32_t num_heads = 0;
   int32_t num_positions = 0;  // num_positions * num_heads <= kMaxQueryRows
   int32_t first_position = 0;
+  int32_t prefix_len = 0;  // keys that every row sees, also those after its position
   float scale = 1.0f;
   float* scratch = nullptr;  // attention_scratch_floats(head_dim)
 };

@@ -118,20 +118,22 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
   using T = typename Kind::Activation;
   using Plan = BlockPlan<Kind, kTiles, kOrder, kStages>;
   using Queue = typename Plan::Queue;
+  const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
   const int first_row = tile * Plan::kRows;
-  const int end = min(keys_end, head.Position(params, first_row + Plan::kRows - 1) + 1);
+  const int end = min(keys_end, head.LastKey(params, first_row + Plan::kRows - 1) + 1);
   const int num_tiles = max(end - begin + Queue::kKeys - 1, 0) / Queue::kKeys;
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
   const int warp_row = first_row + warp * 16 * kTiles;
   const bool active = warp_row < head.rows;
   const uint32_t queries = SharedAddress(shared) + warp * 16 * kTiles * Kind::kQueryPieces * 16;
-  const int first_position = head.Position(params, warp_row);
-  const int last_position = head.Position(params, warp_row + 16 * kTiles - 1);
-  int positions[kTiles][2];
+  // The last keys that all of the warp's rows see, that any does, and that each does.
+  const int all_see = head.LastKey(params, warp_row);
+  const int one_sees = head.LastKey(params, warp_row + 16 * kTiles - 1);
+  int last_keys[kTiles][2];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    positions[i][0] = head.Position(params, warp_row + 16 * i + g);
-    positions[i][1] = head.Position(params, warp_row + 16 * i + g + 8);
+    last_keys[i][0] = head.LastKey(params, warp_row + 16 * i + g);
+    last_keys[i][1] = head.LastKey(params, warp_row + 16 * i + g + 8);
   }
 
   Queue queue(shared + Plan::kQueryBytes);
@@ -177,20 +179,20 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
     for (int step = 0; step < Queue::kKeys / kStepKeys; ++step) {
       const int key = begin + i * Queue::kKeys + step * kStepKeys;
       // Keys that none of the warp's rows sees change nothing.
-      if (!active || key > last_position || key >= end) break;
+      if (!active || key > one_sees || key >= end) break;
       const uint32_t offset = step * Kind::kStepBytes;
       float scores[kTiles][4][4];
       Scores<Kind, kTiles>(queries, queue.Keys(i) + offset, scores);
-      if (key + kStepKeys - 1 > first_position) MaskScores<kTiles>(key, positions, scores);
+      if (key + kStepKeys - 1 > all_see) MaskScores<kTiles>(key, last_keys, scores);
       uint32_t weights[kTiles][2][4];
-      Softmax<Kind, kTiles>(params.scale, scores, state, output, weights);
+      Softmax<Kind, kTiles>(scale, scores, state, output, weights);
       AddValues<Kind, kTiles>(queue.Values(i) + offset, weights, output);
     }
     if (looks_up) queue.SetRow(i + Plan::kStages, later_row);
     if constexpr (kOrder == KeyOrder::kAllMerged) {
       const int next_key = begin + (i + 1) * Queue::kKeys;
       if (next_key % kInvariantChunkKeys == 0 || i + 1 == num_tiles) {
-        total.Add(state, output[0], params.scale);
+        total.Add(state, output[0], scale);
         state.Reset();
         ResetOutput<Kind>(output);
       }
@@ -233,7 +235,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
         params, head, tile, begin, min(begin + chunk_keys, head.context), shared,
         [&](int r, const RowOutput<Kind>& output, int half, float max, float sum) {
           if (whole) {
-            StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, params.value_scale / sum);
+            const float value_scale = ValueScale<typename Kind::Element>(params, head.kv_head);
+            StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
           } else {
             const int64_t slot = chunks.Slot(item, head.kv_head, r);
             StorePartial<Kind>(params.partial + slot * kDim, params.partial_state + slot, output,
@@ -245,7 +248,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
 
 // Long sequences. grid: (row tiles, kv heads), the last tiles, which see the most keys, first.
 template <typename Kind, int kTiles, KeyOrder kOrder>
-__global__ void __launch_bounds__(kBlockThreads, 2)
+__global__ void __launch_bounds__(kBlockThreads, Kind::kFp8&& Kind::kHeadDim == 64 ? 3 : 2)
     RowTileAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
@@ -264,7 +267,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   AttendBlock<Kind, kTiles, kOrder>(
       params, head, where.part, 0, head.context, shared,
       [&](int r, const RowOutput<Kind>& output, int half, float, float sum) {
-        StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, params.value_scale / sum);
+        const float value_scale = ValueScale<typename Kind::Element>(params, head.kv_head);
+        StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
       });
 }
 

@@ -1,6 +1,7 @@
 // Attention for head sizes without a tile kernel: one warp per row and head, one lane per key.
 // Simple and slow; a row's arithmetic depends on that row alone.
 #include "ops/cuda/attention_elements.cuh"
+#include "ops/cuda/attention_inputs.cuh"
 #include "ops/cuda/attention_params.cuh"
 #include "ops/cuda/context.cuh"
 
@@ -26,7 +27,10 @@ __global__ void __launch_bounds__(32 * kWarps)
     for (int i = lane; i < dim; i += 32) out[i] = FromFloat<T>(0.0f);
     return;
   }
-  const int position = params.context_len[seq] - (params.query_start[seq + 1] - row);
+  const int context = params.context_len[seq];
+  const int last_key =
+      max(context - (params.query_start[seq + 1] - row), PrefixLen(params, seq, context) - 1);
+  const float scale = ScoreScale<Stored>(params, head / params.group);
   const int32_t* table = params.block_table + int64_t{seq} * params.max_blocks;
   const auto* pool = static_cast<const Stored*>(params.pool);
   const auto key_row = [&](int key) {
@@ -42,11 +46,11 @@ __global__ void __launch_bounds__(32 * kWarps)
 
   float output[kPieces] = {};
   float max = -INFINITY, sum = 0.0f;
-  for (int first = 0; first <= position; first += 32) {
+  for (int first = 0; first <= last_key; first += 32) {
     const int key = first + lane;
     float score = -INFINITY;
     int64_t pool_row = 0;
-    if (key <= position) {
+    if (key <= last_key) {
       pool_row = key_row(key);
       score = 0.0f;
       for (int i = 0; i < dim; ++i) score = fmaf(q[i], ToFloat(pool[pool_row * dim + i]), score);
@@ -55,12 +59,12 @@ __global__ void __launch_bounds__(32 * kWarps)
     for (int distance = 16; distance > 0; distance /= 2) {
       new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, distance));
     }
-    const float factor = exp2f((max - new_max) * params.scale);
-    const float weight = exp2f((score - new_max) * params.scale);
+    const float factor = exp2f((max - new_max) * scale);
+    const float weight = exp2f((score - new_max) * scale);
     max = new_max;
     sum = fmaf(sum, factor, weight);
     for (int i = 0; i < kPieces; ++i) output[i] *= factor;
-    const int keys = min(32, position + 1 - first);
+    const int keys = min(32, last_key + 1 - first);
     for (int j = 0; j < keys; ++j) {
       const float w = __shfl_sync(~0u, weight, j);
       const Stored* value =
@@ -72,13 +76,14 @@ __global__ void __launch_bounds__(32 * kWarps)
       }
     }
   }
+  const float value_scale = ValueScale<Stored>(params, head / params.group);
   for (int distance = 16; distance > 0; distance /= 2) {
     sum += __shfl_xor_sync(~0u, sum, distance);
   }
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int element = lane + 32 * i;
-    if (element < dim) out[element] = FromFloat<T>(output[i] * (params.value_scale / sum));
+    if (element < dim) out[element] = FromFloat<T>(output[i] * (value_scale / sum));
   }
 }
 

@@ -9,9 +9,11 @@ namespace tandem::ops::cuda {
 
 // A warp a row and head; chunk after chunk, so that the order does not depend on how many there
 // are.
-template <typename T, int kHeadDim>
+template <typename Kind>
 __global__ void __launch_bounds__(kBlockThreads)
     MergeChunksKernel(const __grid_constant__ AttentionParams params) {
+  using T = typename Kind::Activation;
+  constexpr int kHeadDim = Kind::kHeadDim;
   BeginKernel();
   const int num_heads = params.num_kv_heads * params.group;
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -27,13 +29,15 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (num_chunks == 1 && !params.invariant) return;  // it has been stored already
   const int64_t first_chunk = int64_t{chunks.ItemsBefore(seq)} * params.item_chunks;
   const int r = (row - head.first_query) * params.group + query_head % params.group;
+  const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
   MergedRow<kHeadDim> merged;
 #pragma unroll 4
   for (int chunk = 0; chunk < num_chunks; ++chunk) {
     const int64_t slot = chunks.Slot(first_chunk + chunk, head.kv_head, r);
-    merged.Add(params.partial + slot * kHeadDim, params.partial_state[slot], params.scale);
+    merged.Add(params.partial + slot * kHeadDim, params.partial_state[slot], scale);
   }
-  merged.Store(head.Out<T>(params, r, kHeadDim), params.value_scale);
+  merged.Store(head.Out<T>(params, r, kHeadDim),
+               ValueScale<typename Kind::Element>(params, head.kv_head));
 }
 
 // ---- Launches ----
@@ -72,8 +76,7 @@ void LaunchShort(const Context& context, const AttentionParams& params, int bloc
   }
   const int64_t rows = int64_t{params.num_rows} * params.num_kv_heads * params.group;
   const dim3 merge_grid(static_cast<unsigned>(CeilDiv(rows, kWarps)));
-  LaunchAttention(context, MergeChunksKernel<typename Kind::Activation, Kind::kHeadDim>, params,
-                  merge_grid, 0);
+  LaunchAttention(context, MergeChunksKernel<Kind>, params, merge_grid, 0);
 }
 
 template <typename Kind>

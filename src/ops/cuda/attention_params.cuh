@@ -34,6 +34,7 @@ struct AttentionParams {
   const int32_t* query_start = nullptr;
   const int32_t* context_len = nullptr;
   const int32_t* block_table = nullptr;
+  const int32_t* prefix_len = nullptr;  // null: causal
   int32_t num_rows = 0;
   int32_t num_seqs = 0;
   int32_t max_blocks = 0;
@@ -46,8 +47,9 @@ struct AttentionParams {
   uint32_t block_rows = 0;   // heads of one token (head_dim elements each) in a block of all layers
   uint32_t value_rows = 0;   // from a key to its value, likewise counted
 
-  float scale = 1.0f;  // of scores, with log2(e) and the pool's key scale in it
-  float value_scale = 1.0f;
+  float scale = 1.0f;  // of scores, with log2(e) in it; pools in fp8 have their keys' scale too
+  const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
+  const float* value_scales = nullptr;
 
   // Short sequences: those with at most so many rows. Their keys are cut into chunks for several
   // blocks or warps: of chunk_keys where that is not 0 (the last is shorter), else so that all of

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/attention_inputs.cuh"
 #include "ops/cuda/attention_params.cuh"
 #include "ops/cuda/attention_tile.cuh"
 #include "ops/cuda/context.cuh"
@@ -27,11 +28,13 @@ struct HeadView {
         query_rows(params.query_start[sequence + 1] - first_query),
         rows(query_rows * params.group),
         context(params.context_len[sequence]),
+        prefix(PrefixLen(params, sequence, context)),
         table(params.block_table + int64_t{sequence} * params.max_blocks) {}
 
-  // Position of packed row r; rows behind the last count as the last.
-  __device__ int Position(const AttentionParams& params, int r) const {
-    return context - query_rows + min(r, rows - 1) / params.group;
+  // The last key that packed row r sees, no less than the row before; rows after the last count as
+  // the last.
+  __device__ int LastKey(const AttentionParams& params, int r) const {
+    return max(context - query_rows + min(r, rows - 1) / params.group, prefix - 1);
   }
   // The row of the pool where position `key` has its key: block_rows and value_rows count likewise.
   __device__ uint32_t KeyRow(const AttentionParams& params, int key) const {
@@ -55,6 +58,7 @@ struct HeadView {
   int first_query, query_rows;
   int rows;  // packed
   int context;
+  int prefix;  // keys that all rows see
   const int32_t* table;
 };
 

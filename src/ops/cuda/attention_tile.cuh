@@ -256,9 +256,9 @@ __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&scores)[k
   }
 }
 
-// Takes away the keys behind each row's position; key: the first of the 32.
+// Takes away the keys after the last that each row sees; key: the first of the 32.
 template <int kTiles>
-__device__ inline void MaskScores(int key, const int (&positions)[kTiles][2],
+__device__ inline void MaskScores(int key, const int (&last_keys)[kTiles][2],
                                   float (&scores)[kTiles][4][4]) {
   const int t = threadIdx.x % 4;
 #pragma unroll
@@ -267,7 +267,7 @@ __device__ inline void MaskScores(int key, const int (&positions)[kTiles][2],
     for (int n = 0; n < 4; ++n) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        if (key + 8 * n + 2 * t + e % 2 > positions[i][e / 2]) scores[i][n][e] = -INFINITY;
+        if (key + 8 * n + 2 * t + e % 2 > last_keys[i][e / 2]) scores[i][n][e] = -INFINITY;
       }
     }
   }

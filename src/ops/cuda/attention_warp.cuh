@@ -54,10 +54,11 @@ class WarpQueue {
 template <typename Kind>
 __device__ inline void AttendWarp(const AttentionParams& params, const HeadView& head,
                                   uint32_t queries, uint32_t queue_memory,
-                                  const int (&positions)[1][2], int begin, int stride, int end,
+                                  const int (&last_keys)[1][2], int begin, int stride, int end,
                                   RowState<1>& state, RowOutput<Kind> (&output)[1]) {
   const int lane = threadIdx.x % 32;
-  const int first_position = head.Position(params, 0);
+  const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
+  const int all_see = head.LastKey(params, 0);
   const auto row_at = [&](int key) {
     return key + lane < end ? head.KeyRow(params, key + lane) : kNoRow;
   };
@@ -81,9 +82,9 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
     CommitCopies();
     float scores[1][4][4];
     Scores<Kind, 1>(queries, keys, scores);
-    if (key + kStepKeys - 1 > first_position) MaskScores<1>(key, positions, scores);
+    if (key + kStepKeys - 1 > all_see) MaskScores<1>(key, last_keys, scores);
     uint32_t weights[1][2][4];
-    Softmax<Kind, 1>(params.scale, scores, state, output, weights);
+    Softmax<Kind, 1>(scale, scores, state, output, weights);
     const uint32_t values = queue.Pop();
     if (more) queue.Push(value_of(row));
     CommitCopies();
@@ -103,7 +104,7 @@ constexpr int WarpAttentionSharedBytes() {
 
 // grid: (blocks, kv heads)
 template <typename Kind>
-__global__ void __launch_bounds__(kBlockThreads, 2)
+__global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
     WarpAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
       return r < head.rows ? head.Query<T>(params, r, kDim) : nullptr;
     });
     __syncthreads();
-    const int positions[1][2] = {{head.Position(params, g), head.Position(params, g + 8)}};
+    const int last_keys[1][2] = {{head.LastKey(params, g), head.LastKey(params, g + 8)}};
     const int chunk_keys = chunks.Keys(head.context), num_chunks = chunks.Count(head.context);
     RowState<1> state;
     RowOutput<Kind> output[1];
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
       // A chunk is one warp's, so that its arithmetic is that of any other kernel's chunk.
       const int chunk = where.part * kWarps + warp, begin = chunk * chunk_keys;
       if (chunk >= num_chunks) continue;
-      AttendWarp<Kind>(params, head, queries, queue, positions, begin, kStepKeys,
+      AttendWarp<Kind>(params, head, queries, queue, last_keys, begin, kStepKeys,
                        min(begin + chunk_keys, head.context), state, output);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -149,7 +150,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     }
 
     const int begin = where.part * chunk_keys;
-    AttendWarp<Kind>(params, head, queries, queue, positions, begin + warp * kStepKeys,
+    AttendWarp<Kind>(params, head, queries, queue, last_keys, begin + warp * kStepKeys,
                      kWarps * kStepKeys, min(begin + chunk_keys, head.context), state, output);
     // The warps' parts are merged in the memory of the queues.
     static_assert(kWarps * WarpQueue<Kind>::kBytes >= kWarps * kWarpRows * (kDim + 2) * 4);
@@ -163,15 +164,17 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
                          state.sum[0][half]);
     }
     __syncthreads();
+    const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
     for (int r = warp; r < head.rows; r += kWarps) {
       MergedRow<kDim> row;
 #pragma unroll
       for (int part = 0; part < kWarps; ++part) {
         const int place = part * kWarpRows + r;
-        row.Add(parts + place * kDim, states[place], params.scale);
+        row.Add(parts + place * kDim, states[place], scale);
       }
       if (num_chunks == 1) {
-        row.Store(head.Out<T>(params, r, kDim), params.value_scale);
+        row.Store(head.Out<T>(params, r, kDim),
+                  ValueScale<typename Kind::Element>(params, head.kv_head));
         continue;
       }
       const int64_t slot = chunks.Slot(item, head.kv_head, r);

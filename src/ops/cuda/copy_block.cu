@@ -19,25 +19,27 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void CudaOps::CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) {
-  const auto size = static_cast<int64_t>(SizeOf(pool.data.dtype));
-  const int64_t block_bytes = pool.elements_per_block() * size;
-  const int64_t plane_bytes = pool.elements_per_head() * size;
-  const int64_t bytes = int64_t{tokens} * pool.head_dim * size;
-  const int64_t planes = int64_t{pool.num_layers} * 2 * pool.num_kv_heads;
-  if (bytes == 0 || from == to) return;
-  auto* data = static_cast<std::byte*>(pool.data.data);
-  const auto launch = [&]<typename Word>(Word) {
-    constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));
-    CopyBlockKernel<Word><<<static_cast<unsigned>(planes), kThreads, 0, context_.stream>>>(
-        reinterpret_cast<const Word*>(data + from * block_bytes),
-        reinterpret_cast<Word*>(data + to * block_bytes), plane_bytes / kBytes, bytes / kBytes);
-  };
-  if (plane_bytes % 16 == 0 && bytes % 16 == 0) {
-    launch(uint4{});
-  } else {
-    launch(uint8_t{});
+  if (tokens == 0 || from == to) return;
+  for (const KvGroup& kv : pool.groups) {
+    const auto size = static_cast<int64_t>(SizeOf(kv.data.dtype));
+    const int64_t block_bytes = kv.elements_per_block() * size;
+    const int64_t plane_bytes = kv.elements_per_head() * size;
+    const int64_t bytes = int64_t{tokens} * kv.head_dim * size;
+    const int64_t planes = int64_t{kv.num_layers} * 2 * kv.num_kv_heads;
+    auto* data = static_cast<std::byte*>(kv.data.data);
+    const auto launch = [&]<typename Word>(Word) {
+      constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));
+      CopyBlockKernel<Word><<<static_cast<unsigned>(planes), kThreads, 0, context_.stream>>>(
+          reinterpret_cast<const Word*>(data + from * block_bytes),
+          reinterpret_cast<Word*>(data + to * block_bytes), plane_bytes / kBytes, bytes / kBytes);
+    };
+    if (plane_bytes % 16 == 0 && bytes % 16 == 0) {
+      launch(uint4{});
+    } else {
+      launch(uint8_t{});
+    }
+    CheckLaunch("CopyBlock");
   }
-  CheckLaunch("CopyBlock");
 }
 
 }  // namespace tandem::ops::cuda

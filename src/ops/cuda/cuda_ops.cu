@@ -9,9 +9,9 @@ void CudaOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& 
   linear_.Run(x, weight, out);
 }
 
-void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
+void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                              int32_t layer, float scale, const Tensor& out) {
-  attention_.Run(qkv, batch, pool, layer, scale, out);
+  attention_.Run(qkv, batch, kv, layer, scale, out);
 }
 
 void CudaOps::Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) {

@@ -20,8 +20,8 @@ class CudaOps final : public Ops {
                   const Tensor& out) override;
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
-                    const KvPool& pool, int32_t layer) override;
-  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
+                    const KvGroup& kv, int32_t layer) override;
+  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
                       float scale, const Tensor& out) override;
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
   void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,

@@ -85,48 +85,52 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) co
   }
 }
 
-void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvPool& pool,
+void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                           int32_t layer, float scale, const Tensor& out) {
-  const bool fp8 = pool.data.dtype == DType::kF8E4M3;
-  TANDEM_CHECK(out.dtype == qkv.dtype && (fp8 || pool.data.dtype == qkv.dtype), "the types differ");
-  const int64_t num_heads = qkv.dim(1) / pool.head_dim - 2 * pool.num_kv_heads;
-  TANDEM_CHECK(num_heads > 0 && num_heads % pool.num_kv_heads == 0 &&
-                   out.dim(1) == num_heads * pool.head_dim,
-               "head counts do not fit");
-  TANDEM_CHECK(pool.head_dim <= kMaxGenericHeadDim, "heads of more than 512 elements");
+  const bool fp8 = kv.data.dtype == DType::kF8E4M3;
+  TANDEM_CHECK(out.dtype == qkv.dtype && (fp8 || kv.data.dtype == qkv.dtype), "the types differ");
+  TANDEM_CHECK(fp8 || (kv.key_scales.empty() && kv.value_scales.empty()),
+               "scales of keys and values are of fp8 alone");
+  const int64_t num_heads = qkv.dim(1) / kv.head_dim - 2 * kv.num_kv_heads;
+  TANDEM_CHECK(
+      num_heads > 0 && num_heads % kv.num_kv_heads == 0 && out.dim(1) == num_heads * kv.head_dim,
+      "head counts do not fit");
+  TANDEM_CHECK(kv.head_dim <= kMaxGenericHeadDim, "heads of more than 512 elements");
   TANDEM_CHECK(scale > 0.0f, "the largest score must stay the largest when scaled");
-  const int64_t plane_rows = int64_t{pool.num_kv_heads} * pool.block_tokens;
-  const int64_t block_rows = 2 * pool.num_layers * plane_rows;
-  TANDEM_CHECK(pool.num_blocks * block_rows < int64_t{std::numeric_limits<uint32_t>::max()},
+  const int64_t plane_rows = int64_t{kv.num_kv_heads} * kv.block_tokens;
+  const int64_t block_rows = 2 * kv.num_layers * plane_rows;
+  TANDEM_CHECK(kv.num_blocks * block_rows < int64_t{std::numeric_limits<uint32_t>::max()},
                "more keys and values than 32 bits can count");
   if (batch.num_rows == 0 || batch.num_seqs == 0) return;
 
   AttentionParams params;
   params.qkv = qkv.data;
   params.out = out.data;
-  params.pool = static_cast<const std::byte*>(pool.data.data) +
-                2 * int64_t{layer} * plane_rows * pool.head_dim *
-                    static_cast<int64_t>(SizeOf(pool.data.dtype));
+  params.pool =
+      static_cast<const std::byte*>(kv.data.data) +
+      2 * int64_t{layer} * plane_rows * kv.head_dim * static_cast<int64_t>(SizeOf(kv.data.dtype));
   params.qkv_stride = qkv.dim(1);
   params.out_stride = out.dim(1);
   params.row_seq = batch.row_seq;
   params.query_start = batch.query_start;
   params.context_len = batch.context_len;
   params.block_table = batch.block_table;
+  params.prefix_len = batch.prefix_len;
   params.num_rows = batch.num_rows;
   params.num_seqs = batch.num_seqs;
   params.max_blocks = batch.max_blocks;
-  params.num_kv_heads = pool.num_kv_heads;
-  params.group = static_cast<int32_t>(num_heads / pool.num_kv_heads);
-  params.head_dim = pool.head_dim;
-  params.block_tokens = pool.block_tokens;
-  const auto block_tokens = static_cast<uint32_t>(pool.block_tokens);
+  params.num_kv_heads = kv.num_kv_heads;
+  params.group = static_cast<int32_t>(num_heads / kv.num_kv_heads);
+  params.head_dim = kv.head_dim;
+  params.block_tokens = kv.block_tokens;
+  const auto block_tokens = static_cast<uint32_t>(kv.block_tokens);
   if (std::has_single_bit(block_tokens)) params.block_shift = std::countr_zero(block_tokens);
   params.block_rows = static_cast<uint32_t>(block_rows);
   params.value_rows = static_cast<uint32_t>(plane_rows);
   constexpr float kLog2E = 1.44269504f;
-  params.scale = scale * kLog2E * (fp8 ? pool.key_scale : 1.0f);
-  params.value_scale = fp8 ? pool.value_scale : 1.0f;
+  params.scale = scale * kLog2E;
+  params.key_scales = kv.key_scales_of(layer);
+  params.value_scales = kv.value_scales_of(layer);
   params.invariant = context_.batch_invariant;
   WithActivation(qkv.dtype, [&](auto element) {
     using T = decltype(element);

@@ -1,6 +1,7 @@
-// AttentionRunner: causal attention over the paged keys and values on one GPU, for bf16 and fp16
-// activations over a pool of the same type or of fp8. Owned by CudaOps; used by its thread. Owns
-// the memory for partial results, made once; Run allocates nothing and never waits.
+// AttentionRunner: attention, causal but for prefix masks, over the paged keys and values on one
+// GPU, for bf16 and fp16 activations over a pool of the same type or of fp8. Owned by CudaOps; used
+// by its thread. Owns the memory for partial results, made once; Run allocates nothing and never
+// waits.
 //
 // A sequence may have few rows (decode, verification: its keys are divided over the GPU) or many
 // (prefill: its rows are divided). The device finds out which, so any mix of them is one call.
@@ -22,8 +23,8 @@ class AttentionRunner {
   explicit AttentionRunner(const Context& context);
 
   // As Ops::PagedAttention. Rows without a sequence become zeros.
-  void Run(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
-           float scale, const Tensor& out);
+  void Run(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer, float scale,
+           const Tensor& out);
 
   // Bytes of device memory that an AttentionRunner takes.
   static constexpr int64_t WorkspaceBytes(bool batch_invariant) {

@@ -1,6 +1,8 @@
 // QkvRopeStore as one kernel: a block a row; a thread rotates a piece of a head and its partner
-// half a head away, or copies a piece of a value.
+// half a head away (half of half a head, where the halves have positions of their own), or copies a
+// piece of a value.
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
@@ -17,6 +19,8 @@ struct RopeJob {
   const float* cos = nullptr;
   const float* sin = nullptr;
   const int32_t* positions = nullptr;
+  const int32_t* second_positions = nullptr;
+  const int32_t* mask_position = nullptr;  // null: none
   const int32_t* row_seq = nullptr;
   const int32_t* block_table = nullptr;
   int32_t max_blocks = 0;
@@ -25,12 +29,21 @@ struct RopeJob {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int64_t block_elements = 0;
-  float inverse_key_scale = 1.0f;
-  float inverse_value_scale = 1.0f;
+  const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
+  const float* value_scales = nullptr;
 };
 
-// T: activations; Stored: the pool's elements.
-template <typename T, typename Stored, int kCount>
+// What an element is multiplied with to be stored; only pools in fp8 have scales.
+template <typename Stored>
+__device__ inline float StoreFactor(const float* scales, int kv_head) {
+  if constexpr (std::is_same_v<Stored, Fp8>) {
+    if (scales != nullptr) return 1.0f / scales[kv_head];
+  }
+  return 1.0f;
+}
+
+// T: activations; Stored: the pool's elements; kParts: of a head, each turned as a whole.
+template <typename T, typename Stored, int kCount, int kParts>
 __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   BeginKernel();
   const int row = blockIdx.x;
@@ -38,27 +51,34 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   if (seq < 0) return;  // padding
   const int position = job.positions[row];
   const int block = job.block_table[int64_t{seq} * job.max_blocks + position / job.block_tokens];
-  const int dim = job.head_dim, half = dim / 2;
+  const int dim = job.head_dim, half = dim / kParts / 2;
   const int64_t head_elements = int64_t{job.block_tokens} * dim;
   Stored* keys = static_cast<Stored*>(job.pool) + block * job.block_elements +
                  int64_t{position % job.block_tokens} * dim;
   Stored* values = keys + job.num_kv_heads * head_elements;
   T* heads = static_cast<T*>(job.qkv) + row * int64_t{job.num_heads + 2 * job.num_kv_heads} * dim;
-  const float* cos = job.cos + int64_t{position} * half;
-  const float* sin = job.sin + int64_t{position} * half;
+  int64_t turns[kParts] = {position};  // where the parts' angles begin in the tables
+  if (job.mask_position != nullptr) turns[0] = min(position, job.mask_position[seq]);
+  if constexpr (kParts == 2) turns[1] = job.second_positions[row];
+#pragma unroll
+  for (int64_t& turn : turns) turn *= half;
 
   const int half_pieces = half / kCount, pieces = dim / kCount;
-  const int rotations = (job.num_heads + job.num_kv_heads) * half_pieces;
+  const int head_pieces = kParts * half_pieces;  // of a head, each with its partner
+  const int rotations = (job.num_heads + job.num_kv_heads) * head_pieces;
   const int work = rotations + job.num_kv_heads * pieces;
   for (int i = threadIdx.x; i < work; i += blockDim.x) {
     if (i < rotations) {
-      const int head = i / half_pieces, first = i % half_pieces * kCount;
+      const int head = i / head_pieces;
+      const int part = kParts == 1 ? 0 : i % head_pieces / half_pieces;
+      const int pair = i % half_pieces * kCount, first = part * 2 * half + pair;
+      const int64_t turn = (part == 0 ? turns[0] : turns[kParts - 1]) + pair;
       T* x = heads + int64_t{head} * dim + first;
       const Pack<T, kCount> a = LoadPack<T, kCount>(x), b = LoadPack<T, kCount>(x + half);
       float low[kCount], high[kCount];
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        const float c = cos[first + e], s = sin[first + e];
+        const float c = job.cos[turn + e], s = job.sin[turn + e];
         const float p = ToFloat(a.at[e]), q = ToFloat(b.at[e]);
         low[e] = fmaf(-q, s, p * c);
         high[e] = fmaf(p, s, q * c);
@@ -73,11 +93,12 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
         StorePack<T, kCount>(x, y);
         StorePack<T, kCount>(x + half, z);
       } else {
+        const float factor = StoreFactor<Stored>(job.key_scales, head - job.num_heads);
         Pack<Stored, kCount> y, z;
 #pragma unroll
         for (int e = 0; e < kCount; ++e) {
-          y.at[e] = FromFloat<Stored>(low[e] * job.inverse_key_scale);
-          z.at[e] = FromFloat<Stored>(high[e] * job.inverse_key_scale);
+          y.at[e] = FromFloat<Stored>(low[e] * factor);
+          z.at[e] = FromFloat<Stored>(high[e] * factor);
         }
         Stored* key = keys + (head - job.num_heads) * head_elements + first;
         StorePack<Stored, kCount>(key, y);
@@ -87,62 +108,77 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
       const int head = (i - rotations) / pieces, first = (i - rotations) % pieces * kCount;
       const T* x = heads + int64_t{job.num_heads + job.num_kv_heads + head} * dim + first;
       const Pack<T, kCount> a = LoadPack<T, kCount>(x);
+      const float factor = StoreFactor<Stored>(job.value_scales, head);
       Pack<Stored, kCount> y;
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        y.at[e] = FromFloat<Stored>(ToFloat(a.at[e]) * job.inverse_value_scale);
+        y.at[e] = FromFloat<Stored>(ToFloat(a.at[e]) * factor);
       }
       StorePack<Stored, kCount>(values + head * head_elements + first, y);
     }
   }
 }
 
-template <typename T, typename Stored>
+template <typename T, typename Stored, int kParts>
 void Launch(const Context& context, const RopeJob& job, int64_t rows) {
   const auto launch = [&]<int kCount>() {
     const int64_t work =
         (job.num_heads + 3 * int64_t{job.num_kv_heads}) * (job.head_dim / 2 / kCount);
     const int64_t threads = std::clamp<int64_t>(CeilDiv(work, 32) * 32, 32, kMaxThreads);
-    LaunchEarly(context, "QkvRopeStore", QkvRopeStoreKernel<T, Stored, kCount>,
+    LaunchEarly(context, "QkvRopeStore", QkvRopeStoreKernel<T, Stored, kCount, kParts>,
                 dim3(static_cast<unsigned>(rows)), threads, 0, job);
   };
-  if (job.head_dim % 16 == 0) {
+  if (job.head_dim % (16 * kParts) == 0) {
     launch.template operator()<8>();
   } else {
     launch.template operator()<1>();
   }
 }
 
+template <typename T, typename Stored>
+void Launch(const Context& context, const RopeJob& job, int64_t rows) {
+  if (job.second_positions == nullptr) {
+    Launch<T, Stored, 1>(context, job, rows);
+  } else {
+    Launch<T, Stored, 2>(context, job, rows);
+  }
+}
+
 }  // namespace
 
 void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
-                           const KvPool& pool, int32_t layer) {
-  const bool fp8 = pool.data.dtype == DType::kF8E4M3;
-  TANDEM_CHECK(fp8 || pool.data.dtype == qkv.dtype,
+                           const KvGroup& kv, int32_t layer) {
+  const bool fp8 = kv.data.dtype == DType::kF8E4M3;
+  TANDEM_CHECK(fp8 || kv.data.dtype == qkv.dtype,
                "keys and values are stored in the activations' type or in fp8");
-  TANDEM_CHECK(pool.head_dim % 2 == 0, "a head is rotated in two halves");
+  TANDEM_CHECK(fp8 || (kv.key_scales.empty() && kv.value_scales.empty()),
+               "scales of keys and values are of fp8 alone");
+  TANDEM_CHECK(rope.cos.dim(1) * (batch.second_positions == nullptr ? 2 : 4) == kv.head_dim,
+               "the rotary tables are for heads of another size");
   if (batch.num_rows == 0) return;
   RopeJob job;
   job.qkv = qkv.data;
-  job.pool = static_cast<std::byte*>(pool.data.data) +
-             int64_t{layer} * 2 * pool.num_kv_heads * pool.elements_per_head() *
-                 static_cast<int64_t>(SizeOf(pool.data.dtype));
+  job.pool = static_cast<std::byte*>(kv.data.data) +
+             int64_t{layer} * 2 * kv.num_kv_heads * kv.elements_per_head() *
+                 static_cast<int64_t>(SizeOf(kv.data.dtype));
   job.cos = rope.cos.As<float>();
   job.sin = rope.sin.As<float>();
   job.positions = batch.positions;
+  job.second_positions = batch.second_positions;
+  job.mask_position = batch.mask_position;
   job.row_seq = batch.row_seq;
   job.block_table = batch.block_table;
   job.max_blocks = batch.max_blocks;
-  job.block_tokens = pool.block_tokens;
-  job.num_kv_heads = pool.num_kv_heads;
-  job.num_heads = static_cast<int32_t>(qkv.dim(1) / pool.head_dim - 2 * pool.num_kv_heads);
-  job.head_dim = pool.head_dim;
-  job.block_elements = pool.elements_per_block();
+  job.block_tokens = kv.block_tokens;
+  job.num_kv_heads = kv.num_kv_heads;
+  job.num_heads = static_cast<int32_t>(qkv.dim(1) / kv.head_dim - 2 * kv.num_kv_heads);
+  job.head_dim = kv.head_dim;
+  job.block_elements = kv.elements_per_block();
+  job.key_scales = kv.key_scales_of(layer);
+  job.value_scales = kv.value_scales_of(layer);
   WithActivation(qkv.dtype, [&](auto element) {
     using T = decltype(element);
     if (fp8) {
-      job.inverse_key_scale = 1.0f / pool.key_scale;
-      job.inverse_value_scale = 1.0f / pool.value_scale;
       Launch<T, Fp8>(context_, job, batch.num_rows);
     } else {
       Launch<T, T>(context_, job, batch.num_rows);

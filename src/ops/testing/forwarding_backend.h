@@ -25,12 +25,12 @@ class ForwardingOps : public Ops {
     inner_.Linear(x, weight, out);
   }
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
-                    const KvPool& pool, int32_t layer) override {
-    inner_.QkvRopeStore(qkv, rope, batch, pool, layer);
+                    const KvGroup& kv, int32_t layer) override {
+    inner_.QkvRopeStore(qkv, rope, batch, kv, layer);
   }
-  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvPool& pool, int32_t layer,
+  void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
                       float scale, const Tensor& out) override {
-    inner_.PagedAttention(qkv, batch, pool, layer, scale, out);
+    inner_.PagedAttention(qkv, batch, kv, layer, scale, out);
   }
   void SwiGlu(const Tensor& gate_up, const Tensor& out) override { inner_.SwiGlu(gate_up, out); }
   void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,

@@ -11,9 +11,9 @@ class SamplingOnlyOps : public Ops {
   void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
   void AddRmsNorm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&) override {}
   void Linear(const Tensor&, const LinearWeight&, const Tensor&) override {}
-  void QkvRopeStore(const Tensor&, const RopeTable&, const BatchView&, const KvPool&,
+  void QkvRopeStore(const Tensor&, const RopeTable&, const BatchView&, const KvGroup&,
                     int32_t) override {}
-  void PagedAttention(const Tensor&, const BatchView&, const KvPool&, int32_t, float,
+  void PagedAttention(const Tensor&, const BatchView&, const KvGroup&, int32_t, float,
                       const Tensor&) override {}
   void SwiGlu(const Tensor&, const Tensor&) override {}
   void GatherRows(const Tensor&, const int32_t*, const Tensor&) override {}

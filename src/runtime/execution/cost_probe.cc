@@ -77,7 +77,9 @@ class Probe {
   // query_start and context_len of one sequence.
   static constexpr size_t kMaxSmallInts = 3;
 
-  int32_t NumBlocks() const { return (max_rows_ + pool_.block_tokens - 1) / pool_.block_tokens; }
+  int32_t NumBlocks() const {
+    return (max_rows_ + pool_.block_tokens() - 1) / pool_.block_tokens();
+  }
 
   // All tokens are token 0.
   void SendView(int32_t rows) {
@@ -190,7 +192,7 @@ class Measurement {
 
  private:
   static int32_t MaxRows(const CostSubject& subject) {
-    const int64_t room = subject.pool->num_blocks * subject.pool->block_tokens;
+    const int64_t room = subject.pool->num_blocks() * subject.pool->block_tokens();
     return static_cast<int32_t>(std::min<int64_t>(subject.max_rows, room));
   }
 

@@ -51,8 +51,9 @@ class PricedPass final : public ForwardPass {
 class CostProbeTest : public testing::Test {
  protected:
   CostProbeTest() {
-    pool_.num_blocks = kMaxRows;
-    pool_.block_tokens = 1;
+    ops::KvGroup& group = pool_.groups.emplace_back();
+    group.num_blocks = kMaxRows;
+    group.block_tokens = 1;
   }
 
   // The largest relative error of a cost.

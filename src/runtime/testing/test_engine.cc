@@ -28,16 +28,16 @@ double Unit(uint64_t hash) { return static_cast<double>(hash >> 11) * 0x1p-53; }
 // One layer, one head of one element: a block holds its tokens and the same number of unused
 // values.
 ops::KvPool MakePool(int32_t num_blocks, int32_t block_tokens, std::vector<Buffer>& memory) {
-  ops::KvPool pool;
-  pool.num_blocks = num_blocks;
-  pool.num_layers = 1;
-  pool.num_kv_heads = 1;
-  pool.block_tokens = block_tokens;
-  pool.head_dim = 1;
-  const int64_t elements = num_blocks * pool.elements_per_block();
+  ops::KvGroup group;
+  group.num_blocks = num_blocks;
+  group.num_layers = 1;
+  group.num_kv_heads = 1;
+  group.block_tokens = block_tokens;
+  group.head_dim = 1;
+  const int64_t elements = num_blocks * group.elements_per_block();
   memory.push_back(Buffer::OnHost(static_cast<size_t>(elements) * sizeof(int32_t)));
-  pool.data = memory.back().View(DType::kF32, {elements});
-  return pool;
+  group.data = memory.back().View(DType::kF32, {elements});
+  return {.groups = {group}, .layers = {{}}};
 }
 
 ExecutorModels MakeFormulas(const TestSetup& setup, int32_t max_logits_rows, bool has_draft) {
@@ -54,9 +54,10 @@ ExecutorModels MakeFormulas(const TestSetup& setup, int32_t max_logits_rows, boo
 
 int32_t& StoredToken(const ops::BatchView& batch, const ops::KvPool& pool, int32_t seq,
                      int32_t position) {
-  const int32_t block = batch.block_table[seq * batch.max_blocks + position / pool.block_tokens];
+  const ops::KvGroup& group = pool.groups.front();
+  const int32_t block = batch.block_table[seq * batch.max_blocks + position / group.block_tokens];
   return static_cast<int32_t*>(
-      pool.data.data)[block * pool.elements_per_block() + position % pool.block_tokens];
+      group.data.data)[block * group.elements_per_block() + position % group.block_tokens];
 }
 
 }  // namespace
@@ -200,7 +201,7 @@ ExecutorModels MakeModels(const EngineModel& target, const EngineModel& draft,
   const auto pool = [&](const ModelSpec& spec) {
     OwnedKvPool owned =
         MakeKvPool(spec, spec.dtype, setup.num_blocks, options.block_tokens, TestBackend()).value();
-    models.memory.push_back(std::move(owned.memory));
+    for (Buffer& memory : owned.memory) models.memory.push_back(std::move(memory));
     return owned.pool;
   };
   models.target = pass(target, limits.max_logits_rows);
