@@ -164,7 +164,8 @@ void Say(const Console& console, const char* what, const Percentiles& p) {
 }  // namespace
 
 Status BenchServe(const BenchOptions& options, const OptionValues&, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const serve::HttpEndpoint endpoint, serve::ParseUrl(options.url));
+  const Result<serve::HttpEndpoint> endpoint = serve::ParseUrl(options.url);
+  if (!endpoint.ok()) return endpoint.status().Annotate("--url");
   const double rate = options.request_rate;
   const bool open_loop = rate > 0;
   const size_t count = options.num_requests > 0 ? options.num_requests : 100;
@@ -172,7 +173,7 @@ Status BenchServe(const BenchOptions& options, const OptionValues&, Console& con
   const int clients =
       open_loop ? static_cast<int>(std::min<size_t>(count, 1024)) : options.concurrency;
   Tally tally;
-  LoadGenerator generator(endpoint, MakeJob(options, endpoint), DueTimes(count, rate), open_loop);
+  LoadGenerator generator(*endpoint, MakeJob(options, *endpoint), DueTimes(count, rate), open_loop);
   const double seconds = generator.Run(clients, tally);
   const auto served = static_cast<double>(tally.end_to_end.size());
   const Percentiles first = PercentilesOf(tally.first_token);

@@ -453,7 +453,7 @@ class VerbsTest(unittest.TestCase):
             (["speculative"], "--dummy and --draft_dummy"),
             (["ttft", "--input_len", "0,16"], "--input_len: a prompt of 0 tokens"),
             (["throughput", "--window", 1], "--window: needs --input_len"),
-            (["serve", "--url", "ftp://x"], "ftp://x"),
+            (["serve", "--url", "http://x:abc"], '--url: "x:abc" has no valid port'),
         ]:
             done = tandem("bench", *arguments, check=False)
             self.assertEqual(done.returncode, 2, (arguments, done.stderr))
