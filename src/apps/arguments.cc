@@ -43,9 +43,8 @@ std::string UpperCase(std::string_view name) {
 
 class Reader {
  public:
-  Reader(std::span<const std::string_view> words, std::span<const Positional> positionals,
-         OptionValues& values)
-      : words_(words), positionals_(positionals), values_(values) {}
+  Reader(std::span<const std::string_view> words, OptionValues& values)
+      : words_(words), values_(values) {}
 
   Status Read() {
     bool options = true;
@@ -79,8 +78,8 @@ class Reader {
       given = TakeValues(*spec);
       if (given.empty()) return ValueMissing(typed);
     }
-    if (spec->type == OptionType::kTexts && values_.IsSet(spec->name)) {
-      const std::vector<std::string>& before = values_.Texts(spec->name);
+    if (spec->type == OptionType::kTexts && values_.IsSet(*spec)) {
+      const std::vector<std::string>& before = values_.Texts(*spec);
       given.insert(given.begin(), before.begin(), before.end());
     }
     return values_.Set(spec->name, given, typed);
@@ -110,25 +109,23 @@ class Reader {
   }
 
   Status ReadPositional(std::string_view word) {
-    for (const Positional& positional : positionals_) {
-      if (values_.IsSet(positional.name)) continue;
-      return values_.Set(positional.name, {std::string(word)}, UpperCase(positional.name));
+    for (const OptionSpec& spec : values_.specs()) {
+      if (spec.position == Position::kNamedOnly || values_.IsSet(spec)) continue;
+      return values_.Set(spec.name, {std::string(word)}, UpperCase(spec.name));
     }
     return InvalidArgument(
         fmt::format("'{}' is one word too many; an option begins with --", word));
   }
 
   const std::span<const std::string_view> words_;
-  const std::span<const Positional> positionals_;
   OptionValues& values_;
   size_t next_ = 0;
 };
 
 }  // namespace
 
-Status ReadArguments(std::span<const std::string_view> words,
-                     std::span<const Positional> positionals, OptionValues& values) {
-  return Reader(words, positionals, values).Read();
+Status ReadArguments(std::span<const std::string_view> words, OptionValues& values) {
+  return Reader(words, values).Read();
 }
 
 bool AsksForHelp(std::span<const std::string_view> words) {

@@ -11,15 +11,13 @@
 #include <span>
 #include <string_view>
 
-#include "apps/command.h"
 #include "base/options.h"
 #include "base/status.h"
 
 namespace tandem::apps {
 
 // INVALID_ARGUMENT names the option as it was typed and what is wrong with it.
-Status ReadArguments(std::span<const std::string_view> words,
-                     std::span<const Positional> positionals, OptionValues& values);
+Status ReadArguments(std::span<const std::string_view> words, OptionValues& values);
 
 // Whether -h or --help is among the options.
 bool AsksForHelp(std::span<const std::string_view> words);

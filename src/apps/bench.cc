@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <charconv>
 #include <fstream>
 #include <random>
 
@@ -14,150 +13,114 @@ namespace {
 
 constexpr std::string_view kLoad = "Load";
 
-constexpr OptionSpec kKind[] = {
-    {.name = "kind",
-     .default_value = "latency",
-     .meaning = "latency: a few requests, each figure beside its limit; throughput: full batches; "
-                "speculative: plain beside speculative by batch, acceptance and draft length; "
-                "ttft: prompts, cold and found in the cache; serve: load on a running server; "
-                "ops: each op alone",
-     .group = "Arguments",
-     .choices = "latency|throughput|speculative|ttft|serve|ops"},
-};
+const BoundOptions<BenchOptions>& Rows() {
+  static const BoundOptions<BenchOptions> rows({
+      BindChoice<BenchOptions, &BenchOptions::run>(
+          {.name = "kind",
+           .meaning = "A few requests beside their limits, full batches, plain beside speculative "
+                      "decoding, prompts cold and found in the cache, load on a running server, or "
+                      "each op alone",
+           .group = "Arguments",
+           .position = Position::kOptional},
+          {{"latency", BenchLatency},
+           {"throughput", BenchThroughput},
+           {"speculative", BenchSpeculative},
+           {"ttft", BenchTtft},
+           {"serve", BenchServe},
+           {"ops", BenchOps}}),
+      BindOption<BenchOptions, &BenchOptions::quick>(
+          {.name = "quick",
+           .meaning = "A few seconds: one batch size, few requests",
+           .group = kLoad}),
+      BindOption<BenchOptions, &BenchOptions::batches>(
+          {.name = "batch",
+           .meaning = "Concurrent requests (latency, speculative)",
+           .group = kLoad,
+           .min = 1,
+           .max = 4096}),
+      BindOption<BenchOptions, &BenchOptions::input_lens>(
+          {.name = "input_len",
+           .meaning = "Prompt tokens, several for latency and ttft; 0: dictionary questions with "
+                      "the embedded pair, else 512 (ttft: 512,1024,2048)",
+           .group = kLoad,
+           .min = 0,
+           .max = 1 << 24}),
+      BindOption<BenchOptions, &BenchOptions::output_len>({.name = "output_len",
+                                                           .meaning = "Output tokens of a request",
+                                                           .group = kLoad,
+                                                           .min = 2,
+                                                           .max = 1 << 20}),
+      BindOption<BenchOptions, &BenchOptions::acceptances>(
+          {.name = "acceptances",
+           .meaning = "Shares of tokens on which the dummy draft agrees (speculative)",
+           .group = kLoad,
+           .min = 0,
+           .max = 1}),
+      BindOption<BenchOptions, &BenchOptions::draft_lens>(
+          {.name = "draft_lens",
+           .meaning = "Draft lengths; 0: chosen by what pays (speculative)",
+           .group = kLoad,
+           .min = 0,
+           .max = 64}),
+      BindOption<BenchOptions, &BenchOptions::num_requests>(
+          {.name = "num_requests",
+           .meaning = "Requests of a measurement; 0: chosen by the batch",
+           .group = kLoad,
+           .min = 0,
+           .max = 1 << 20}),
+      BindOption<BenchOptions, &BenchOptions::runs>(
+          {.name = "runs",
+           .meaning = "Repetitions, each without and with the draft. Reported are the best rate of "
+                      "each and the median speed-up, with its 95 % interval from 6 runs on "
+                      "(latency)",
+           .group = kLoad,
+           .min = 1,
+           .max = 1000}),
+      BindOption<BenchOptions, &BenchOptions::window>(
+          {.name = "window",
+           .meaning = "Seconds to measure with every slot taken by requests of all ages, after a "
+                      "warm-up of an eighth of that; 0: all requests to their end (throughput)",
+           .group = kLoad,
+           .min = 0,
+           .max = 3600}),
+      BindOption<BenchOptions, &BenchOptions::cached_prompts>(
+          {.name = "cached_prompts",
+           .meaning = "Measure decoding alone: the prompts are found in the prefix cache (latency)",
+           .group = kLoad}),
+      BindOption<BenchOptions, &BenchOptions::url>(
+          {.name = "url", .meaning = "The server to load (serve)", .group = kLoad}),
+      BindChoice<BenchOptions, &BenchOptions::endpoint>(
+          {.name = "endpoint", .meaning = "Which API to load (serve)", .group = kLoad},
+          {{"generate", BenchEndpoint::kGenerate},
+           {"completions", BenchEndpoint::kCompletions},
+           {"chat", BenchEndpoint::kChat}}),
+      BindOption<BenchOptions, &BenchOptions::concurrency>(
+          {.name = "concurrency",
+           .meaning = "Requests open at a time, a closed loop (serve)",
+           .group = kLoad,
+           .min = 1,
+           .max = 4096}),
+      BindOption<BenchOptions, &BenchOptions::request_rate>(
+          {.name = "request_rate",
+           .meaning = "Requests sent per second whether or not earlier ones have ended, an open "
+                      "loop; 0: a closed loop (serve)",
+           .group = kLoad,
+           .min = 0,
+           .max = 1e6}),
+      BindOption<BenchOptions, &BenchOptions::prompt>(
+          {.name = "prompt", .meaning = "The prompt to send (serve)", .group = kLoad}),
+      BindOption<BenchOptions, &BenchOptions::api_key>(
+          {.name = "api_key", .meaning = "Bearer key of the server (serve)", .group = kLoad}),
+  });
+  return rows;
+}
 
-constexpr OptionSpec kOptions[] = {
-    {.name = "quick",
-     .type = OptionType::kFlag,
-     .meaning = "A few seconds: one batch size, few requests",
-     .group = kLoad},
-    {.name = "batch",
-     .default_value = "1,4,16,32",
-     .meaning = "Concurrent requests, a comma-separated list (latency, speculative)",
-     .group = kLoad},
-    {.name = "input_len",
-     .default_value = "0",
-     .meaning = "Prompt tokens, for latency and ttft a comma-separated list; 0: dictionary "
-                "questions with the embedded pair, else 512",
-     .group = kLoad},
-    {.name = "output_len",
-     .type = OptionType::kInt,
-     .default_value = "64",
-     .meaning = "Output tokens of a request",
-     .group = kLoad,
-     .min = 2,
-     .max = 1 << 20},
-    {.name = "acceptances",
-     .default_value = "0.85",
-     .meaning = "Shares of tokens on which the dummy draft agrees, a comma-separated list "
-                "(speculative)",
-     .group = kLoad},
-    {.name = "draft_lens",
-     .default_value = "0",
-     .meaning = "Draft lengths, a comma-separated list; 0: chosen by what pays (speculative)",
-     .group = kLoad},
-    {.name = "num_requests",
-     .type = OptionType::kInt,
-     .default_value = "0",
-     .meaning = "Requests of a measurement; 0: chosen by the batch",
-     .group = kLoad,
-     .min = 0,
-     .max = 1 << 20},
-    {.name = "runs",
-     .type = OptionType::kInt,
-     .default_value = "3",
-     .meaning = "Repetitions, with and without the draft in turn; told are the best of each and "
-                "the median speed-up of a turn, from six on with its 95 % interval (latency)",
-     .group = kLoad,
-     .min = 1,
-     .max = 1000},
-    {.name = "window",
-     .type = OptionType::kFloat,
-     .default_value = "0",
-     .meaning =
-         "Seconds to measure once every slot is taken and an eighth as long has passed, by "
-         "requests of all ages, the rest left out; 0: all requests to their end (throughput)",
-     .group = kLoad,
-     .min = 0,
-     .max = 3600},
-    {.name = "cached_prompts",
-     .type = OptionType::kFlag,
-     .meaning = "Measure decoding with the prompts found in the prefix cache, so that no prompt is "
-                "computed beside it (latency)",
-     .group = kLoad},
-    {.name = "url",
-     .default_value = "http://127.0.0.1:8000",
-     .meaning = "The server to load (serve)",
-     .group = kLoad},
-    {.name = "endpoint",
-     .default_value = "generate",
-     .meaning = "Which API to load (serve)",
-     .group = kLoad,
-     .choices = "generate|completions|chat"},
-    {.name = "concurrency",
-     .type = OptionType::kInt,
-     .default_value = "8",
-     .meaning = "Requests open at a time, a closed loop (serve)",
-     .group = kLoad,
-     .min = 1,
-     .max = 4096},
-    {.name = "request_rate",
-     .type = OptionType::kFloat,
-     .default_value = "0",
-     .meaning =
-         "Requests a second whether or not earlier ones ended, an open loop; 0: closed (serve)",
-     .group = kLoad,
-     .min = 0,
-     .max = 1e6},
-    {.name = "prompt",
-     .default_value = "What does \"tandem\" mean?",
-     .meaning = "The prompt to send (serve)",
-     .group = kLoad},
-    {.name = "api_key", .meaning = "Bearer key of the server (serve)", .group = kLoad},
-};
-
-Status Run(const OptionValues& options, Console& console) {
-  const std::string& kind = options.Text("kind");
-  if (kind == "throughput") return BenchThroughput(options, console);
-  if (kind == "speculative") return BenchSpeculative(options, console);
-  if (kind == "ttft") return BenchTtft(options, console);
-  if (kind == "serve") return BenchServe(options, console);
-  if (kind == "ops") return BenchOps(options, console);
-  return BenchLatency(options, console);
+Status Run(const OptionValues& values, Console& console) {
+  const BenchOptions options = Rows().Read(values);
+  return options.run(options, values, console);
 }
 
 }  // namespace
-
-namespace {
-
-template <typename Number>
-Result<std::vector<Number>> ParseList(std::string_view text, std::string_view where, Number least) {
-  std::vector<Number> numbers;
-  while (!text.empty()) {
-    const size_t comma = text.find(',');
-    const std::string_view word = text.substr(0, comma);
-    Number number = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-    if (error != std::errc{} || end != word.data() + word.size() || !(number >= least)) {
-      return InvalidArgument(
-          fmt::format("{}: '{}' is not a number of at least {}", where, word, least));
-    }
-    numbers.push_back(number);
-    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
-  }
-  if (numbers.empty()) return InvalidArgument(fmt::format("{}: names no number", where));
-  return numbers;
-}
-
-}  // namespace
-
-Result<std::vector<int32_t>> ParseNumberList(std::string_view text, std::string_view where,
-                                             int32_t least) {
-  return ParseList<int32_t>(text, where, least);
-}
-
-Result<std::vector<double>> ParseShareList(std::string_view text, std::string_view where) {
-  return ParseList<double>(text, where, 0.0);
-}
 
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
                                            int32_t output_len, uint32_t seed) {
@@ -187,7 +150,7 @@ void Limits::Measure(const Session& session) {
 
 double Limits::StepSeconds(const Session& session, int32_t batch, int64_t context) const {
   const ModelSpec& spec = session.target.spec;
-  const DType kv = session.engine_options.kv_cache_dtype.value_or(spec.dtype);
+  const DType kv = session.options.engine.kv_cache_dtype.value_or(spec.dtype);
   const int64_t cache = batch * context * spec.KvBytesPerToken(kv);
   const double bytes =
       static_cast<double>(session.target_weights.weights->step_bytes + cache) / read_bandwidth;
@@ -226,8 +189,8 @@ Status CheckDummyTokens(const Session& session, std::span<const Request> request
       for (const int32_t token : output) {
         const int32_t expected = session.target.map->Expected(last);
         if (token != expected) {
-          return Internal(fmt::format("request {}: behind token {} came {}; the dummy's is {}", i,
-                                      last, token, expected));
+          return Internal(fmt::format("request {}: {} came after token {}; the dummy's is {}", i,
+                                      token, last, expected));
         }
         last = token;
       }
@@ -249,17 +212,14 @@ std::string MachineLine(const ops::Backend& backend) {
 }
 
 Command BenchCommand() {
-  std::vector<Positional> positionals = {{.name = "kind"}};
-  for (const Positional& model : SessionPositionals()) positionals.push_back(model);
   return {.name = "bench",
-          .summary = "Measure speed beside the limit of the machine",
+          .summary = "Measure speed and compare it with the limits of the machine",
           .examples =
               "  tandem bench latency                       # the embedded pair\n"
               "  tandem bench latency --dummy bench/configs/llama-3.2-1b.json --batch 1\n"
               "  tandem bench throughput MODEL --input_len 128 --output_len 128\n"
               "  tandem bench serve --url http://127.0.0.1:8000 --concurrency 16\n",
-          .positionals = positionals,
-          .options = Join({kKind, SessionOptionRows(), kOptions}),
+          .options = Join({Rows().specs(), SessionOptionRows()}),
           .run = Run};
 }
 

@@ -10,12 +10,39 @@
 
 namespace tandem::apps {
 
-Status BenchLatency(const OptionValues& options, Console& console);
-Status BenchThroughput(const OptionValues& options, Console& console);
-Status BenchSpeculative(const OptionValues& options, Console& console);
-Status BenchTtft(const OptionValues& options, Console& console);
-Status BenchServe(const OptionValues& options, Console& console);
-Status BenchOps(const OptionValues& options, Console& console);
+struct BenchOptions;
+
+// `values` make the session.
+Status BenchLatency(const BenchOptions& options, const OptionValues& values, Console& console);
+Status BenchThroughput(const BenchOptions& options, const OptionValues& values, Console& console);
+Status BenchSpeculative(const BenchOptions& options, const OptionValues& values, Console& console);
+Status BenchTtft(const BenchOptions& options, const OptionValues& values, Console& console);
+Status BenchServe(const BenchOptions& options, const OptionValues& values, Console& console);
+Status BenchOps(const BenchOptions& options, const OptionValues& values, Console& console);
+
+enum class BenchEndpoint : uint8_t { kGenerate, kCompletions, kChat };
+
+// The load; which kind of benchmark reads what is in the table (bench.cc).
+struct BenchOptions {
+  Status (*run)(const BenchOptions& options, const OptionValues& values,
+                Console& console) = BenchLatency;
+  bool quick = false;
+  std::vector<int32_t> batches = {1, 4, 16, 32};
+  std::vector<int32_t> input_lens = {0};
+  int32_t output_len = 64;
+  std::vector<double> acceptances = {0.85};
+  std::vector<int32_t> draft_lens = {0};
+  size_t num_requests = 0;
+  int32_t runs = 3;
+  Nanos window{0};
+  bool cached_prompts = false;
+  std::string url = "http://127.0.0.1:8000";
+  BenchEndpoint endpoint = BenchEndpoint::kGenerate;
+  int concurrency = 8;
+  double request_rate = 0;
+  std::string prompt = "What does \"tandem\" mean?";
+  std::string api_key;
+};
 
 // The machine's limits: the best of all measurements so far.
 struct Limits {
@@ -48,12 +75,6 @@ Status CheckDummyTokens(const Session& session, std::span<const Request> request
 
 // `count` questions of the embedded pair's key; UNIMPLEMENTED in a build without tokenizers.
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count);
-
-// The numbers of a comma-separated option, none less than `least`: "1,8,32".
-Result<std::vector<int32_t>> ParseNumberList(std::string_view text, std::string_view where,
-                                             int32_t least = 1);
-// "0.6,0.85"
-Result<std::vector<double>> ParseShareList(std::string_view text, std::string_view where);
 
 // "AMD EPYC, cpu avx2, 2 threads": named beside every figure.
 std::string MachineLine(const ops::Backend& backend);

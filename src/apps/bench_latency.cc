@@ -33,14 +33,14 @@ class LatencyBench {
   LatencyBench(Session& session, Console& console) : session_(session), console_(console) {}
 
   Result<Figures> Measure(int32_t batch, int32_t input_len, int32_t runs,
-                          const OptionValues& options) {
-    const auto asked = static_cast<size_t>(options.Int("num_requests"));
-    const bool cached = options.Flag("cached_prompts");
-    // Behind cached prompts one wave, so that all of it decodes side by side.
+                          const BenchOptions& options) {
+    const size_t asked = options.num_requests;
+    const bool cached = options.cached_prompts;
+    // With cached prompts one wave, so that all of it decodes side by side.
     const auto slots = static_cast<size_t>(batch);
     const size_t usual = cached ? slots : std::max<size_t>(slots * 2, 8);
     const size_t count = asked > 0 ? asked : usual;
-    const auto output_len = static_cast<int32_t>(options.Int("output_len"));
+    const int32_t output_len = options.output_len;
     TANDEM_ASSIGN_OR_RETURN(
         std::vector<Request> requests,
         BenchRequests(session_, count, input_len, output_len, static_cast<uint32_t>(batch)));
@@ -150,19 +150,16 @@ nlohmann::ordered_json ToJson(const Row& row) {
 
 }  // namespace
 
-Status BenchLatency(const OptionValues& options, Console& console) {
-  const bool quick = options.Flag("quick");
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> batches,
-                          ParseNumberList(quick ? "1" : options.Text("batch"), "--batch"));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
-                          ParseNumberList(options.Text("input_len"), "--input_len", 0));
+Status BenchLatency(const BenchOptions& options, const OptionValues& values, Console& console) {
+  const std::vector<int32_t> batches = options.quick ? std::vector<int32_t>{1} : options.batches;
+  const int32_t runs = options.quick ? 2 : options.runs;
   TANDEM_ASSIGN_OR_RETURN(
       const auto session,
-      OpenSession(options, console,
+      OpenSession(values, console,
                   // Prompts repeat between runs: a prefix found in the cache would hide their cost.
                   [&](EngineOptions& engine) {
                     QueueForAll(engine);
-                    engine.enable_prefix_reuse = options.Flag("cached_prompts");
+                    engine.enable_prefix_reuse = options.cached_prompts;
                   }));
   session->engine->Start();
   const bool has_draft = session->engine->has_draft();
@@ -173,9 +170,8 @@ Status BenchLatency(const OptionValues& options, Console& console) {
                           has_draft ? "     with draft  speedup  accepted" : ""));
   LatencyBench bench(*session, console);
   std::vector<Row> rows;
-  for (const int32_t length : lengths) {
+  for (const int32_t length : options.input_lens) {
     for (const int32_t batch : batches) {
-      const auto runs = static_cast<int32_t>(quick ? 2 : options.Int("runs"));
       TANDEM_ASSIGN_OR_RETURN(const Figures figures, bench.Measure(batch, length, runs, options));
       rows.push_back(MakeRow(figures, *session, bench.limits()));
       Say(console, rows.back(), has_draft);

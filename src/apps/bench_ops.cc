@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "model/families/families.h"
 #include "model/kv_pool.h"
+#include "runtime/option_rows.h"
 
 namespace tandem::apps {
 namespace {
@@ -400,11 +401,9 @@ class OpsBench {
   std::vector<OpFigure> figures_;
 };
 
-Result<ModelSpec> ShapesToMeasure(const OptionValues& options) {
-  std::filesystem::path config = options.Text("dummy");
-  if (config.empty() && options.IsSet("model")) {
-    config = std::filesystem::path(options.Text("model")) / "config.json";
-  }
+Result<ModelSpec> ShapesToMeasure(const ModelOptions& models) {
+  std::filesystem::path config = models.dummy;
+  if (config.empty() && !models.target.empty()) config = models.target / "config.json";
   if (config.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path pair, EmbeddedPairFolder());
     config = pair / "target" / "config.json";
@@ -415,13 +414,13 @@ Result<ModelSpec> ShapesToMeasure(const OptionValues& options) {
 
 }  // namespace
 
-Status BenchOps(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ShapesToMeasure(options));
-  TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(options));
-  const auto kept = [&](std::string_view option) {
-    return options.Text(option) == "fp8" ? DType::kF8E4M3 : spec.dtype;
-  };
-  OpsBench bench(*backend, spec, kept("weights"), kept("kv_cache_dtype"), console);
+Status BenchOps(const BenchOptions&, const OptionValues& values, Console& console) {
+  const ModelOptions models = ModelOptionRows().Read(values);
+  TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ShapesToMeasure(models));
+  TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(BackendOptionRows().Read(values)));
+  const DType weights = models.quantize ? DType::kF8E4M3 : spec.dtype;
+  const DType kv = EngineOptionsFrom(values).kv_cache_dtype.value_or(spec.dtype);
+  OpsBench bench(*backend, spec, weights, kv, console);
   TANDEM_RETURN_IF_ERROR(bench.Run());
   nlohmann::ordered_json json = bench.Json();
   json["machine"] = MachineLine(*backend);

@@ -40,16 +40,15 @@ struct Job {
   serve::HttpHeaders headers;
 };
 
-Job MakeJob(const OptionValues& options, const serve::HttpEndpoint& endpoint) {
-  const std::string& kind = options.Text("endpoint");
-  const std::string& prompt = options.Text("prompt");
-  const int64_t max_tokens = options.Int("output_len");
+Job MakeJob(const BenchOptions& options, const serve::HttpEndpoint& endpoint) {
+  const std::string& prompt = options.prompt;
+  const int64_t max_tokens = options.output_len;
   Job job;
-  if (kind == "generate") {
+  if (options.endpoint == BenchEndpoint::kGenerate) {
     job.path = endpoint.path + "/v2/models/ensemble/generate_stream";
     job.body =
         nlohmann::json{{"text_input", prompt}, {"max_tokens", max_tokens}, {"stream", true}}.dump();
-  } else if (kind == "completions") {
+  } else if (options.endpoint == BenchEndpoint::kCompletions) {
     job.path = endpoint.path + "/v1/completions";
     job.body = nlohmann::json{
         {"model", "tandem"},
@@ -67,8 +66,8 @@ Job MakeJob(const OptionValues& options, const serve::HttpEndpoint& endpoint) {
          true}}.dump();
   }
   job.headers = {{"content-type", "application/json"}};
-  if (options.IsSet("api_key")) {
-    job.headers.emplace_back("authorization", "Bearer " + options.Text("api_key"));
+  if (!options.api_key.empty()) {
+    job.headers.emplace_back("authorization", "Bearer " + options.api_key);
   }
   return job;
 }
@@ -165,17 +164,17 @@ void Say(const Console& console, const char* what, const Percentiles& p) {
 
 }  // namespace
 
-Status BenchServe(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const serve::HttpEndpoint endpoint, serve::ParseUrl(options.Text("url")));
-  const double rate = options.Float("request_rate");
+Status BenchServe(const BenchOptions& options, const OptionValues&, Console& console) {
+  const Result<serve::HttpEndpoint> endpoint = serve::ParseUrl(options.url);
+  if (!endpoint.ok()) return endpoint.status().Annotate("--url");
+  const double rate = options.request_rate;
   const bool open_loop = rate > 0;
-  const auto asked = static_cast<size_t>(options.Int("num_requests"));
-  const size_t count = asked > 0 ? asked : 100;
+  const size_t count = options.num_requests > 0 ? options.num_requests : 100;
   // An open loop must never wait for a client: one for each request, within reason.
-  const int clients = open_loop ? static_cast<int>(std::min<size_t>(count, 1024))
-                                : static_cast<int>(options.Int("concurrency"));
+  const int clients =
+      open_loop ? static_cast<int>(std::min<size_t>(count, 1024)) : options.concurrency;
   Tally tally;
-  LoadGenerator generator(endpoint, MakeJob(options, endpoint), DueTimes(count, rate), open_loop);
+  LoadGenerator generator(*endpoint, MakeJob(options, *endpoint), DueTimes(count, rate), open_loop);
   const double seconds = generator.Run(clients, tally);
   const auto served = static_cast<double>(tally.end_to_end.size());
   const Percentiles first = PercentilesOf(tally.first_token);

@@ -47,37 +47,29 @@ Result<Point> Measure(Session& session, int32_t batch, int32_t input_len, int32_
 
 }  // namespace
 
-Status BenchSpeculative(const OptionValues& options, Console& console) {
-  if (!options.IsSet("dummy") || !options.IsSet("draft_dummy")) {
+Status BenchSpeculative(const BenchOptions& options, const OptionValues& values, Console& console) {
+  const ModelOptions models = ModelOptionRows().Read(values);
+  if (models.dummy.empty() || models.draft_dummy.empty()) {
     return InvalidArgument("bench speculative: name the shapes with --dummy and --draft_dummy");
   }
-  TANDEM_ASSIGN_OR_RETURN(const auto batches, ParseNumberList(options.Text("batch"), "--batch"));
-  TANDEM_ASSIGN_OR_RETURN(const auto lengths,
-                          ParseNumberList(options.Text("input_len"), "--input_len", 0));
-  TANDEM_ASSIGN_OR_RETURN(const auto draft_lens,
-                          ParseNumberList(options.Text("draft_lens"), "--draft_lens", 0));
-  TANDEM_ASSIGN_OR_RETURN(const auto agreements,
-                          ParseShareList(options.Text("acceptances"), "--acceptances"));
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
   console.Say(fmt::format("{}; target {}, draft {}", MachineLine(*session->backend),
                           session->target.name, session->draft->name));
   console.Say("agrees  draft  batch        plain  of limit  speculative  speedup  accepted");
   Limits limits;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const double agreement : agreements) {
-    TANDEM_RETURN_IF_ERROR(LoadDummyDraft(options, agreement, *session, console));
-    for (const int32_t draft_len : draft_lens) {
-      EngineOptions engine = session->engine_options;
+  for (const double agreement : options.acceptances) {
+    TANDEM_RETURN_IF_ERROR(LoadDummyDraft(agreement, *session, console));
+    for (const int32_t draft_len : options.draft_lens) {
+      EngineOptions engine = session->options.engine;
       engine.draft_mode = draft_len > 0 ? DraftMode::kFixed : DraftMode::kAdaptive;
       engine.fixed_draft_len = draft_len;
       engine.max_draft_len = std::max(engine.max_draft_len, draft_len);
       TANDEM_RETURN_IF_ERROR(MakeEngine(*session, engine));
       session->engine->Start();
-      for (const int32_t batch : batches) {
-        TANDEM_ASSIGN_OR_RETURN(Point point,
-                                Measure(*session, batch, lengths.front(),
-                                        static_cast<int32_t>(options.Int("output_len")),
-                                        static_cast<int32_t>(options.Int("runs")), limits));
+      for (const int32_t batch : options.batches) {
+        TANDEM_ASSIGN_OR_RETURN(Point point, Measure(*session, batch, options.input_lens.front(),
+                                                     options.output_len, options.runs, limits));
         point.agreement = agreement;
         point.draft_len = draft_len;
         console.Say(

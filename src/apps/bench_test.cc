@@ -1,30 +1,9 @@
-#include "apps/bench.h"
-
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "apps/load.h"
 
 namespace tandem::apps {
 namespace {
-
-using ::testing::ElementsAre;
-
-TEST(ParseNumberListTest, TakesNumbersBetweenCommas) {
-  EXPECT_THAT(*ParseNumberList("1,8,32", "--batch"), ElementsAre(1, 8, 32));
-  EXPECT_THAT(*ParseNumberList("0", "--input_len", 0), ElementsAre(0));
-  EXPECT_THAT(*ParseShareList("0.6,1", "--acceptances"), ElementsAre(0.6, 1.0));
-}
-
-TEST(ParseNumberListTest, NamesTheOptionAndTheWord) {
-  EXPECT_EQ(ParseNumberList("1,x", "--batch").status().message(),
-            "--batch: 'x' is not a number of at least 1");
-  EXPECT_EQ(ParseNumberList("0", "--batch").status().message(),
-            "--batch: '0' is not a number of at least 1");
-  EXPECT_EQ(ParseNumberList("", "--batch").status().message(), "--batch: names no number");
-  EXPECT_FALSE(ParseNumberList("1,,2", "--batch").ok());
-  EXPECT_FALSE(ParseShareList("-0.5", "--acceptances").ok());
-}
 
 LoadRecord Record(int tokens, Nanos first, Nanos end) {
   LoadRecord record;

@@ -70,18 +70,15 @@ Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Requ
                   .host = session.engine->Stats().decode_host.Since(before.decode_host)};
 }
 
-Result<Load> ReadLoad(const OptionValues& options, const Session& session) {
+Result<Load> ReadLoad(const BenchOptions& options, const Session& session) {
   Load load;
   load.slots = session.engine->max_batch_size();
-  load.output_len = static_cast<int32_t>(options.Int("output_len"));
-  load.window =
-      std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(options.Float("window")));
-  const auto asked = static_cast<size_t>(options.Int("num_requests"));
+  load.output_len = options.output_len;
+  load.window = options.window;
+  const size_t asked = options.num_requests;
   const auto slots = static_cast<size_t>(load.slots);
-  load.count = asked > 0 ? asked : slots * (options.Flag("quick") ? 1 : 4);
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
-                          ParseNumberList(options.Text("input_len"), "--input_len", 0));
-  load.input_len = lengths.front();
+  load.count = asked > 0 ? asked : slots * (options.quick ? 1 : 4);
+  load.input_len = options.input_lens.front();
   if (load.window > Nanos(0) && load.input_len == 0) {
     return InvalidArgument("--window: needs --input_len and --output_len");
   }
@@ -101,8 +98,8 @@ double LimitRate(const Session& session, const Load& load, const Limits& limits)
 
 }  // namespace
 
-Status BenchThroughput(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
+Status BenchThroughput(const BenchOptions& options, const OptionValues& values, Console& console) {
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
   TANDEM_ASSIGN_OR_RETURN(const Load load, ReadLoad(options, *session));
   Limits limits;
   if (load.input_len > 0) limits.Measure(*session);

@@ -17,17 +17,19 @@ double FirstTokenSeconds(const LoadReport& report) {
 
 }  // namespace
 
-Status BenchTtft(const OptionValues& options, Console& console) {
-  const std::string& asked = options.Text("input_len");
-  TANDEM_ASSIGN_OR_RETURN(const auto lengths,
-                          ParseNumberList(asked == "0" ? "512,1024,2048" : asked, "--input_len"));
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
+Status BenchTtft(const BenchOptions& options, const OptionValues& values, Console& console) {
+  std::vector<int32_t> lengths = options.input_lens;
+  if (lengths == std::vector<int32_t>{0}) lengths = {512, 1024, 2048};
+  if (std::ranges::find(lengths, 0) != lengths.end()) {
+    return InvalidArgument("--input_len: a prompt of 0 tokens gives no first token");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
   session->engine->Start();
   console.Say(fmt::format("{}; target {}", MachineLine(*session->backend), session->target.name));
   console.Say("prompt         cold  of matrix peak       in the cache");
   Limits limits;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  const auto runs = static_cast<size_t>(options.Int("runs"));
+  const auto runs = static_cast<size_t>(options.runs);
   for (const int32_t length : lengths) {
     TANDEM_ASSIGN_OR_RETURN(std::vector<Request> prompts,
                             BenchRequests(*session, runs, length, /*output_len=*/2));

@@ -22,29 +22,42 @@ BoundOption<BuildOptions> Sets(OptionSpec spec) {
   return BindOption<BuildOptions, kField>(spec);
 }
 
+// After the rows of the two lengths, over which it goes.
+void SetMaxOutputLen(const OptionValues& values, const OptionSpec& spec, BuildOptions& options) {
+  BuildLimits& limits = options.limits;
+  if (values.Int(spec) > 0) limits.max_seq_len = limits.max_input_len + values.Int(spec);
+}
+
 const BoundOptions<BuildOptions>& Rows() {
   static const BoundOptions<BuildOptions> rows({
       Sets<&BuildOptions::checkpoint_dir>(
           {.name = "checkpoint_dir",
-           .meaning = "Checkpoint to read, as `tandem convert` writes it"}),
-      Sets<&BuildOptions::output_dir>({.name = "output_dir",
-                                       .default_value = "engine_outputs",
-                                       .meaning = "Folder to write; it appears when it is whole"}),
+           .meaning = "Checkpoint to read, as `tandem convert` writes it",
+           .position = Position::kRequired}),
+      Sets<&BuildOptions::output_dir>(
+          {.name = "output_dir",
+           .default_value = "engine_outputs",
+           .meaning = "Folder to write; it appears when it is complete"}),
       Sets<[](BuildOptions& o) -> auto& { return o.limits.max_batch_size; }>(
           {.name = "max_batch_size",
-           .meaning = "Sequences of a step at most",
+           .meaning = "Most sequences of one step",
            .min = 1,
            .max = 1 << 16}),
       Sets<[](BuildOptions& o) -> auto& { return o.limits.max_input_len; }>(
-          {.name = "max_input_len", .meaning = "Prompt tokens at most", .min = 1, .max = 1 << 24}),
+          {.name = "max_input_len",
+           .meaning = "Most prompt tokens of one sequence",
+           .min = 1,
+           .max = 1 << 24}),
       Sets<[](BuildOptions& o) -> auto& { return o.limits.max_seq_len; }>(
           {.name = "max_seq_len",
-           .meaning = "Prompt and output tokens at most; 0: what the model allows",
+           .meaning = "Most prompt and output tokens of one sequence; 0: what the model allows",
            .min = 0,
            .max = 1 << 24}),
-      Sets<[](BuildOptions& o) -> auto& {
-        return o.limits.max_num_tokens;
-      }>({.name = "max_num_tokens", .meaning = "Rows of a step at most", .min = 1, .max = 1 << 24}),
+      Sets<[](BuildOptions& o) -> auto& { return o.limits.max_num_tokens; }>(
+          {.name = "max_num_tokens",
+           .meaning = "Most tokens of one step",
+           .min = 1,
+           .max = 1 << 24}),
       Sets<[](BuildOptions& o) -> auto& { return o.limits.max_draft_len; }>(
           {.name = "max_draft_len",
            .meaning = "Longest draft that a target verifies; 0: no limit",
@@ -56,37 +69,31 @@ const BoundOptions<BuildOptions>& Rows() {
           {.name = "speculative_decoding_mode",
            .meaning = "draft_tokens_external for a target with a draft model",
            .choices = "none|draft_tokens_external"}),
+      {{.name = "max_output_len",
+        .type = OptionType::kInt,
+        .default_value = "0",
+        .meaning = "Of old releases: max_seq_len becomes the sum of this and max_input_len",
+        .group = kGroup,
+        .min = 0,
+        .max = 1 << 24},
+       SetMaxOutputLen},
   });
   return rows;
 }
 
-constexpr OptionSpec kOtherRows[] = {
-    {.name = "max_output_len",
-     .type = OptionType::kInt,
-     .default_value = "0",
-     .meaning = "Of old: makes max_seq_len the sum of this and max_input_len",
-     .group = kGroup,
-     .min = 0,
-     .max = 1 << 24},
-};
-
 // What the old compiler was told, as the engine's config.json keeps it.
-std::map<std::string, std::string> Recorded(const OptionValues& options) {
+std::map<std::string, std::string> Recorded(const OptionValues& values) {
   std::map<std::string, std::string> recorded;
   for (const OptionSpec& row : LegacyBuildRows()) {
-    if (options.IsSet(row.name)) recorded[std::string(row.name)] = options.Given(row.name);
+    if (values.IsSet(row)) recorded[std::string(row.name)] = values.Given(row);
   }
   return recorded;
 }
 
-Status Run(const OptionValues& options, Console& console) {
-  NameLegacyOptions(options, LegacyBuildRows());
-  BuildOptions build;
-  Rows().Apply(options, build);
-  build.recorded = Recorded(options);
-  if (options.Int("max_output_len") > 0) {
-    build.limits.max_seq_len = build.limits.max_input_len + options.Int("max_output_len");
-  }
+Status Run(const OptionValues& values, Console& console) {
+  NameLegacyOptions(values, LegacyBuildRows());
+  BuildOptions build = Rows().Read(values);
+  build.recorded = Recorded(values);
   TANDEM_ASSIGN_OR_RETURN(const BuildReport report,
                           Build(build, [&](double done) { console.Progress("building", done); }));
   console.Say(fmt::format("{}: {}, {} rank{}, {}; up to {} sequences of {} tokens",
@@ -109,8 +116,7 @@ Command BuildCommand() {
       .name = "build",
       .summary = "Write a checkpoint as an engine folder: portable, checksummed, with its limits",
       .examples = "  tandem build --checkpoint_dir CKPT --output_dir ENGINE --max_draft_len 10\n",
-      .positionals = {{.name = "checkpoint_dir", .required = true}},
-      .options = Join({Rows().specs(), kOtherRows, LegacyBuildRows()}),
+      .options = Join({Rows().specs(), LegacyBuildRows()}),
       .run = Run};
 }
 

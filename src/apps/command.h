@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bound_options.h"
+#include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
 
@@ -41,21 +43,23 @@ class Console {
   mutable Status status_;
 };
 
-struct Positional {
-  std::string_view name;  // its row in the options; filled by position
-  bool required = false;
-};
-
 struct Command {
   std::string_view name;
   std::string_view summary;   // one line
   std::string_view examples;  // shell lines, shown at the end of --help
-  std::vector<Positional> positionals;
   std::vector<OptionSpec> options;
   Status (*run)(const OptionValues& options, Console& console);
 };
 
-// All verbs, in the order of --help; each with the options that every verb has.
+// The options that every verb has.
+struct CommonOptions {
+  bool json = false;
+  LogLevel log_level = LogLevel::kWarning;
+  LogFormat log_format = LogFormat::kText;
+};
+const BoundOptions<CommonOptions>& CommonOptionRows();
+
+// All verbs, in the order of --help; each with the common options.
 std::span<const Command> Commands();
 
 // Options shared by verbs, as rows to append.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/arguments.h"
@@ -13,7 +12,6 @@
 #include "apps/help.h"
 #include "apps/json_text.h"
 #include "apps/version.h"
-#include "base/log.h"
 #include "base/printable.h"
 
 namespace tandem::apps {
@@ -68,27 +66,18 @@ Result<const Command*> FindCommand(std::string_view verb) {
       closest.empty() ? "tandem --help lists them" : fmt::format("did you mean {}?", closest)));
 }
 
-void Configure(const OptionValues& values) {
-  static const std::map<std::string_view, LogLevel> levels = {{"debug", LogLevel::kDebug},
-                                                              {"info", LogLevel::kInfo},
-                                                              {"warning", LogLevel::kWarning},
-                                                              {"error", LogLevel::kError},
-                                                              {"off", LogLevel::kOff}};
-  ConfigureLog(levels.at(values.Text("log_level")),
-               values.Text("log_format") == "json" ? LogFormat::kJson : LogFormat::kText);
-}
-
 Status RunVerb(const Command& command, Words words, Call& call) {
   OptionValues values(command.options);
-  TANDEM_RETURN_IF_ERROR(ReadArguments(words, command.positionals, values));
+  TANDEM_RETURN_IF_ERROR(ReadArguments(words, values));
   TANDEM_RETURN_IF_ERROR(values.ReadEnvironment());
-  call.json = values.Flag("json");
-  for (const Positional& positional : command.positionals) {
-    if (positional.required && !values.IsSet(positional.name)) {
-      return InvalidArgument(fmt::format("--{}: is required", positional.name));
+  const CommonOptions common = CommonOptionRows().Read(values);
+  call.json = common.json;
+  for (const OptionSpec& spec : command.options) {
+    if (spec.position == Position::kRequired && !values.IsSet(spec)) {
+      return InvalidArgument(fmt::format("--{}: is required", spec.name));
     }
   }
-  Configure(values);
+  ConfigureLog(common.log_level, common.log_format);
   Console console(call.json);
   TANDEM_RETURN_IF_ERROR(command.run(values, console));
   return console.status();

@@ -3,27 +3,30 @@
 
 namespace tandem::apps {
 
-namespace {
-
-// Every verb has these.
-constexpr OptionSpec kCommonOptions[] = {
-    {.name = "json",
-     .type = OptionType::kFlag,
-     .meaning = "Print one JSON object on stdout instead of lines for people",
-     .group = "Output"},
-    {.name = "log_level",
-     .default_value = "warning",
-     .meaning = "Log lines of this level and above, on stderr",
-     .group = "Output",
-     .choices = "debug|info|warning|error|off"},
-    {.name = "log_format",
-     .default_value = "text",
-     .meaning = "Log lines as text or as one JSON object a line",
-     .group = "Output",
-     .choices = "text|json"},
-};
-
-}  // namespace
+const BoundOptions<CommonOptions>& CommonOptionRows() {
+  constexpr std::string_view kOutput = "Output";
+  static const BoundOptions<CommonOptions> rows({
+      BindOption<CommonOptions, &CommonOptions::json>(
+          {.name = "json",
+           .meaning = "Print one JSON object on stdout instead of lines for people",
+           .group = kOutput}),
+      BindChoice<CommonOptions, &CommonOptions::log_level>(
+          {.name = "log_level",
+           .meaning = "Log lines of this level and above, on stderr",
+           .group = kOutput},
+          {{"debug", LogLevel::kDebug},
+           {"info", LogLevel::kInfo},
+           {"warning", LogLevel::kWarning},
+           {"error", LogLevel::kError},
+           {"off", LogLevel::kOff}}),
+      BindChoice<CommonOptions, &CommonOptions::log_format>(
+          {.name = "log_format",
+           .meaning = "Log lines as text or as one JSON object per line",
+           .group = kOutput},
+          {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}),
+  });
+  return rows;
+}
 
 std::span<const Command> Commands() {
   static const std::vector<Command> commands = [] {
@@ -32,7 +35,8 @@ std::span<const Command> Commands() {
                               PlanCommand, DoctorCommand, CompletionCommand}) {
       all.push_back(make());
     }
-    for (Command& command : all) command.options = Join({command.options, kCommonOptions});
+    for (Command& command : all)
+      command.options = Join({command.options, CommonOptionRows().specs()});
     return all;
   }();
   return commands;

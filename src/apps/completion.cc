@@ -4,16 +4,23 @@
 namespace tandem::apps {
 namespace {
 
-constexpr OptionSpec kOptions[] = {
-    {.name = "shell",
-     .default_value = "bash",
-     .meaning = "bash or zsh: the completion script; markdown: the reference of all verbs",
-     .choices = "bash|zsh|markdown"},
+struct CompletionOptions {
+  std::string (*page)() = BashCompletion;
 };
 
-Status Run(const OptionValues& options, Console& console) {
-  const std::string& shell = options.Text("shell");
-  console.SayPart(shell == "markdown" ? CommandLineReference() : CompletionScript(shell));
+const BoundOptions<CompletionOptions>& Rows() {
+  static const BoundOptions<CompletionOptions> rows({
+      BindChoice<CompletionOptions, &CompletionOptions::page>(
+          {.name = "shell",
+           .meaning = "bash or zsh: the completion script; markdown: the reference of all verbs",
+           .position = Position::kOptional},
+          {{"bash", BashCompletion}, {"zsh", ZshCompletion}, {"markdown", CommandLineReference}}),
+  });
+  return rows;
+}
+
+Status Run(const OptionValues& values, Console& console) {
+  console.SayPart(Rows().Read(values).page());
   return {};
 }
 
@@ -23,8 +30,7 @@ Command CompletionCommand() {
   return {.name = "completion",
           .summary = "Print a shell completion script",
           .examples = "  source <(tandem completion)\n",
-          .positionals = {{.name = "shell"}},
-          .options = Join({kOptions}),
+          .options = Join({Rows().specs()}),
           .run = Run};
 }
 

@@ -21,12 +21,13 @@ BoundOption<ConvertOptions> Sets(OptionSpec spec) {
 
 const BoundOptions<ConvertOptions>& Rows() {
   static const BoundOptions<ConvertOptions> rows({
-      Sets<&ConvertOptions::model_dir>(
-          {.name = "model_dir", .meaning = "Hugging Face folder to read"}),
+      Sets<&ConvertOptions::model_dir>({.name = "model_dir",
+                                        .meaning = "Hugging Face folder to read",
+                                        .position = Position::kRequired}),
       Sets<&ConvertOptions::output_dir>(
           {.name = "output_dir",
            .default_value = "tllm_checkpoint",
-           .meaning = "Folder to write; it appears when it is whole"}),
+           .meaning = "Folder to write; it appears when it is complete"}),
       Sets<&ConvertOptions::dtype>(
           {.name = "dtype",
            .meaning = "Element type of the weights; auto keeps the model's, but float32 becomes "
@@ -39,7 +40,7 @@ const BoundOptions<ConvertOptions>& Rows() {
           {.name = "use_parallel_embedding", .meaning = "Shard the embedding too"}),
       Sets<&ConvertOptions::embedding_sharding_dim>(
           {.name = "embedding_sharding_dim",
-           .meaning = "Shard it by vocabulary (0) or by hidden size (1)",
+           .meaning = "Shard the embedding by vocabulary (0) or by hidden size (1)",
            .choices = "0|1"}),
   });
   return rows;
@@ -54,10 +55,9 @@ constexpr OptionSpec kRefused[] = {
      .choices = "1"},
 };
 
-Status Run(const OptionValues& options, Console& console) {
-  NameLegacyOptions(options, LegacyConvertRows());
-  ConvertOptions convert;
-  Rows().Apply(options, convert);
+Status Run(const OptionValues& values, Console& console) {
+  NameLegacyOptions(values, LegacyConvertRows());
+  const ConvertOptions convert = Rows().Read(values);
   TANDEM_ASSIGN_OR_RETURN(const ConvertReport report, Convert(convert, [&](double done) {
                             console.Progress("converting", done);
                           }));
@@ -78,7 +78,6 @@ Command ConvertCommand() {
   return {.name = "convert",
           .summary = "Write a Hugging Face folder as a checkpoint in TensorRT-LLM's layout",
           .examples = "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n",
-          .positionals = {{.name = "model_dir", .required = true}},
           .options = Join({Rows().specs(), kRefused, LegacyConvertRows()}),
           .run = Run};
 }

@@ -52,8 +52,8 @@ std::string ToJson(const Findings& f) {
   return json.dump();
 }
 
-Status Run(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(options));
+Status Run(const OptionValues& values, Console& console) {
+  TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(BackendOptionRows().Read(values)));
   Findings f;
   f.cpu = ProcField("/proc/cpuinfo", "model name");
   f.memory_total = ProcField("/proc/meminfo", "MemTotal");
@@ -83,8 +83,7 @@ Command DoctorCommand() {
   return {.name = "doctor",
           .summary = "Look at this machine: CPU, memory, measured limits, embedded models",
           .examples = "  tandem doctor\n",
-          .positionals = {},
-          .options = Join({BackendOptionRows()}),
+          .options = Join({BackendOptionRows().specs()}),
           .run = Run};
 }
 

@@ -15,41 +15,47 @@ namespace {
 
 constexpr size_t kFormSample = 1000;
 
-constexpr OptionSpec kTask[] = {
-    {.name = "task",
-     .default_value = "dictionary",
-     .meaning = "What to measure",
-     .group = "Arguments",
-     .choices = "dictionary"},
+struct EvalOptions {
+  std::string task = "dictionary";
+  size_t sample = 0;
+  bool forms = false;
+  int concurrency = 0;
+  double min_recall = 0;
 };
 
-constexpr OptionSpec kOptions[] = {
-    {.name = "sample",
-     .type = OptionType::kInt,
-     .default_value = "0",
-     .meaning = "Words asked, spread evenly over the key; 0: all",
-     .group = "Evaluation",
-     .min = 0,
-     .max = 1e6},
-    {.name = "forms",
-     .type = OptionType::kFlag,
-     .meaning = "Also ask 1,000 words in other wordings, in chats, and 1,000 made-up words",
-     .group = "Evaluation"},
-    {.name = "concurrency",
-     .type = OptionType::kInt,
-     .default_value = "0",
-     .meaning = "Questions open at a time; 0: the batch size",
-     .group = "Evaluation",
-     .min = 0,
-     .max = 4096},
-    {.name = "min_recall",
-     .type = OptionType::kFloat,
-     .default_value = "0",
-     .meaning = "Fail when the share of exact answers is below this",
-     .group = "Evaluation",
-     .min = 0,
-     .max = 1},
-};
+const BoundOptions<EvalOptions>& Rows() {
+  constexpr std::string_view kEvaluation = "Evaluation";
+  static const BoundOptions<EvalOptions> rows({
+      BindOption<EvalOptions, &EvalOptions::task>({.name = "task",
+                                                   .meaning = "What to measure",
+                                                   .group = "Arguments",
+                                                   .choices = "dictionary",
+                                                   .position = Position::kOptional}),
+      BindOption<EvalOptions, &EvalOptions::sample>(
+          {.name = "sample",
+           .meaning = "Words to ask, spread evenly over the answer key; 0: all",
+           .group = kEvaluation,
+           .min = 0,
+           .max = 1e6}),
+      BindOption<EvalOptions, &EvalOptions::forms>(
+          {.name = "forms",
+           .meaning = "Also ask 1,000 words in other wordings, in chats, and 1,000 made-up words",
+           .group = kEvaluation}),
+      BindOption<EvalOptions, &EvalOptions::concurrency>(
+          {.name = "concurrency",
+           .meaning = "Questions open at a time; 0: the batch size",
+           .group = kEvaluation,
+           .min = 0,
+           .max = 4096}),
+      BindOption<EvalOptions, &EvalOptions::min_recall>(
+          {.name = "min_recall",
+           .meaning = "Fail when the share of exact answers is below this",
+           .group = kEvaluation,
+           .min = 0,
+           .max = 1}),
+  });
+  return rows;
+}
 
 // One measured list of questions.
 struct TaskFigures {
@@ -172,17 +178,17 @@ Status AskForms(Evaluation& evaluation, const Dictionary& dictionary, bool use_d
   return {};
 }
 
-Status Run(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, QueueForAll));
-  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
+Status Run(const OptionValues& values, Console& console) {
+  const EvalOptions options = Rows().Read(values);
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
+  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(*session));
   TANDEM_ASSIGN_OR_RETURN(Dictionary dictionary, Dictionary::Open(std::move(text.codec)));
   session->engine->Start();
-  const auto sample = static_cast<size_t>(options.Int("sample"));
-  const auto entries = sample == 0 ? dictionary.entries() : dictionary.Sample(sample);
-  const int64_t concurrency = options.Int("concurrency");
+  const auto entries =
+      options.sample == 0 ? dictionary.entries() : dictionary.Sample(options.sample);
   Evaluation evaluation(
       *session, dictionary, console,
-      concurrency > 0 ? static_cast<int>(concurrency) : session->engine->max_batch_size());
+      options.concurrency > 0 ? options.concurrency : session->engine->max_batch_size());
   const bool has_draft = session->engine->has_draft();
   const QuestionForm& form = Dictionary::Forms().front();
 
@@ -199,7 +205,7 @@ Status Run(const OptionValues& options, Console& console) {
     different = CountDifferent(all[0], all[1]);
     console.Say(fmt::format("answers that differ with and without the draft: {}", different));
   }
-  if (options.Flag("forms")) {
+  if (options.forms) {
     const size_t first = all.size();
     TANDEM_RETURN_IF_ERROR(AskForms(evaluation, dictionary, has_draft, all));
     for (size_t i = first; i < all.size(); ++i) Say(console, all[i]);
@@ -210,13 +216,13 @@ Status Run(const OptionValues& options, Console& console) {
   for (const TaskFigures& figures : all) json["tasks"].push_back(ToJson(figures));
   console.Result(json.dump());
   // The fast kernels of a GPU may flip near-ties; all else computes a token in one way alone.
-  const bool invariant =
-      session->backend->device().kind == Device::Kind::kCpu || options.Flag("batch_invariant");
+  const bool invariant = session->backend->device().kind == Device::Kind::kCpu ||
+                         session->options.backend.cuda.batch_invariant;
   const double most = invariant ? 0.0 : 0.005 * static_cast<double>(entries.size());
   if (static_cast<double>(different) > most) return Internal("the draft changed answers");
-  if (all.front().ExactShare() < options.Float("min_recall")) {
+  if (all.front().ExactShare() < options.min_recall) {
     return FailedPrecondition(fmt::format("recall {:.4f} is below --min_recall {}",
-                                          all.front().ExactShare(), options.Float("min_recall")));
+                                          all.front().ExactShare(), options.min_recall));
   }
   return {};
 }
@@ -224,15 +230,13 @@ Status Run(const OptionValues& options, Console& console) {
 }  // namespace
 
 Command EvalCommand() {
-  std::vector<Positional> positionals = {{.name = "task"}};
-  for (const Positional& model : SessionPositionals()) positionals.push_back(model);
   return {.name = "eval",
-          .summary = "Measure what a model still knows: the project's quality test",
+          .summary =
+              "Measure quality: how many answers of the embedded dictionary a model gives exactly",
           .examples =
               "  tandem eval dictionary --sample 1000\n"
               "  tandem eval dictionary ENGINE_DIR DRAFT_ENGINE_DIR --min_recall 0.95\n",
-          .positionals = positionals,
-          .options = Join({kTask, SessionOptionRows(), kOptions}),
+          .options = Join({Rows().specs(), SessionOptionRows()}),
           .run = Run};
 }
 

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <vector>
 
 namespace tandem::apps {
 namespace {
 
 constexpr size_t kMeaningColumn = 34;
+constexpr size_t kSummaryColumn = 14;
 constexpr size_t kNarrow = 72;  // below this the meaning gets lines of its own
 constexpr size_t kShortChoices = 20;
 
@@ -30,6 +32,10 @@ std::string TypeName(const OptionSpec& spec) {
       return "TEXT ...";
     case OptionType::kOptionalText:
       return "[TEXT]";
+    case OptionType::kInts:
+      return "INT,...";
+    case OptionType::kFloats:
+      return "NUMBER,...";
   }
   return "";
 }
@@ -58,10 +64,11 @@ std::string Wrapped(std::string_view text, size_t width, size_t indent, size_t u
 }
 
 // A name on the left and what it means on the right, or below it where there is no room.
-std::string Entry(std::string_view left, std::string_view meaning, size_t width) {
+std::string Entry(std::string_view left, std::string_view meaning, size_t width,
+                  size_t meaning_column) {
   std::string line = "  " + std::string(left);
-  const bool below = width < kNarrow || line.size() + 2 > kMeaningColumn;
-  const size_t column = width < kNarrow ? 6 : kMeaningColumn;
+  const bool below = width < kNarrow || line.size() + 2 > meaning_column;
+  const size_t column = width < kNarrow ? 6 : meaning_column;
   if (below) {
     line += "\n" + std::string(column, ' ');
   } else {
@@ -86,17 +93,18 @@ std::string OptionEntry(const OptionSpec& spec, size_t width) {
   if (!spec.alias.empty()) {
     meaning += fmt::format(" (also {}{})", spec.alias.starts_with('-') ? "" : "--", spec.alias);
   }
-  return Entry(left, meaning, width);
+  return Entry(left, meaning, width, kMeaningColumn);
 }
 
 std::string Usage(const Command& command) {
   std::string usage = fmt::format("Usage: tandem {}", command.name);
-  for (const Positional& positional : command.positionals) {
+  for (const OptionSpec& spec : command.options) {
+    if (spec.position == Position::kNamedOnly) continue;
     std::string name;
-    for (const char c : positional.name) {
+    for (const char c : spec.name) {
       name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     }
-    usage += positional.required ? " " + name : " [" + name + "]";
+    usage += spec.position == Position::kRequired ? " " + name : " [" + name + "]";
   }
   return usage + " [OPTIONS]";
 }
@@ -109,18 +117,37 @@ std::vector<std::string_view> Groups(const Command& command) {
   return groups;
 }
 
+// Options that all mean the same are named in one paragraph.
+std::string GroupEntries(const Command& command, std::string_view group, size_t width) {
+  std::vector<OptionSpec> members;
+  std::ranges::copy_if(command.options, std::back_inserter(members),
+                       [group](const OptionSpec& spec) { return spec.group == group; });
+  const bool alike = members.size() > 1 && std::ranges::all_of(members, [&](const auto& spec) {
+                       return spec.meaning == members.front().meaning;
+                     });
+  std::string entries;
+  for (const OptionSpec& spec : members) {
+    if (!alike) {
+      entries += OptionEntry(spec, width);
+    } else {
+      entries += fmt::format("{}--{}", entries.empty() ? "" : ", ", spec.name);
+    }
+  }
+  return alike ? "  " + Wrapped(entries, width, 2, 2) + "\n" : entries;
+}
+
 }  // namespace
 
 std::string ProgramHelp(size_t width) {
   std::string help =
-      Wrapped("Tandem serves large language models, a small draft model riding with the target.",
-              width, 0, 0);
+      Wrapped("Tandem serves large language models, sped up by small draft models.", width, 0, 0);
   help += "\n\nUsage: tandem VERB [OPTIONS]\n\nVerbs:\n";
-  for (const Command& command : Commands()) help += Entry(command.name, command.summary, width);
+  for (const Command& command : Commands())
+    help += Entry(command.name, command.summary, width, kSummaryColumn);
   help +=
       "\n" + Wrapped(
                  "Try it: tandem serve, then follow the curl line it prints. `tandem VERB --help` "
-                 "tells the options of a verb, `tandem --version` the version.",
+                 "lists the options of a verb, `tandem --version` prints the version.",
                  width, 0, 0);
   return help + "\n";
 }
@@ -128,10 +155,7 @@ std::string ProgramHelp(size_t width) {
 std::string CommandHelp(const Command& command, size_t width) {
   std::string help = Usage(command) + "\n\n" + Wrapped(command.summary, width, 0, 0) + "\n";
   for (const std::string_view group : Groups(command)) {
-    help += fmt::format("\n{}:\n", group);
-    for (const OptionSpec& spec : command.options) {
-      if (spec.group == group) help += OptionEntry(spec, width);
-    }
+    help += fmt::format("\n{}:\n", group) + GroupEntries(command, group, width);
   }
   help += "\n" + Wrapped(
                      "Dashes may stand for underscores: --max-batch-size. Every option can be "
@@ -143,7 +167,7 @@ std::string CommandHelp(const Command& command, size_t width) {
   return help;
 }
 
-std::string CompletionScript(std::string_view shell) {
+std::string BashCompletion() {
   std::string verbs;
   std::string cases;
   for (const Command& command : Commands()) {
@@ -154,7 +178,7 @@ std::string CompletionScript(std::string_view shell) {
     }
     cases += fmt::format("    {}) words=\"{}\" ;;\n", command.name, names);
   }
-  const std::string body = fmt::format(
+  return fmt::format(
       "_tandem() {{\n"
       "  local words=\"{0} --help --version\"\n"
       "  case \"${{COMP_WORDS[1]}}\" in\n{1}  esac\n"
@@ -162,8 +186,11 @@ std::string CompletionScript(std::string_view shell) {
       "}}\n"
       "complete -o default -F _tandem tandem\n",
       verbs, cases);
+}
+
+std::string ZshCompletion() {
   // zsh takes bash's functions through its own adapter.
-  return shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" + body : body;
+  return "autoload -U +X bashcompinit && bashcompinit\n" + BashCompletion();
 }
 
 std::string CommandLineReference() {

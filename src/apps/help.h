@@ -14,7 +14,8 @@ namespace tandem::apps {
 std::string ProgramHelp(size_t width);
 std::string CommandHelp(const Command& command, size_t width);
 
-std::string CompletionScript(std::string_view shell);
+std::string BashCompletion();
+std::string ZshCompletion();
 // docs/cli.md
 std::string CommandLineReference();
 

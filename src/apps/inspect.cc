@@ -17,19 +17,32 @@ namespace {
 
 constexpr std::string_view kSafetensors = ".safetensors";
 
-constexpr OptionSpec kOptions[] = {
-    {.name = "path",
-     .meaning = "A Hugging Face folder, a checkpoint, an engine, or a .safetensors file",
-     .group = "Arguments"},
-    {.name = "tensors",
-     .type = OptionType::kFlag,
-     .meaning = "List every tensor of the folder's safetensors files",
-     .group = "Arguments"},
-    {.name = "check",
-     .type = OptionType::kFlag,
-     .meaning = "Read every weight: fail where a file is damaged, or a weight is NaN or infinite",
-     .group = "Arguments"},
+struct InspectOptions {
+  std::filesystem::path path;
+  bool tensors = false;
+  bool check = false;
 };
+
+const BoundOptions<InspectOptions>& Rows() {
+  constexpr std::string_view kArguments = "Arguments";
+  static const BoundOptions<InspectOptions> rows({
+      BindOption<InspectOptions, &InspectOptions::path>(
+          {.name = "path",
+           .meaning = "A Hugging Face folder, a checkpoint, an engine, or a .safetensors file",
+           .group = kArguments,
+           .position = Position::kRequired}),
+      BindOption<InspectOptions, &InspectOptions::tensors>(
+          {.name = "tensors",
+           .meaning = "List every tensor of the folder's safetensors files",
+           .group = kArguments}),
+      BindOption<InspectOptions, &InspectOptions::check>(
+          {.name = "check",
+           .meaning =
+               "Read every weight: fail where a file is damaged, or a weight is NaN or infinite",
+           .group = kArguments}),
+  });
+  return rows;
+}
 
 Status InspectFile(const std::filesystem::path& path, Console& console,
                    nlohmann::ordered_json& json) {
@@ -126,21 +139,22 @@ Status CheckWeights(const std::filesystem::path& path, const Console& console) {
                               bad.size() > kNamed ? " and more" : ""));
 }
 
-Status Run(const OptionValues& options, Console& console) {
-  const std::filesystem::path path = options.Text("path");
+Status Run(const OptionValues& values, Console& console) {
+  const InspectOptions options = Rows().Read(values);
+  const std::filesystem::path& path = options.path;
   nlohmann::ordered_json json;
   if (path.extension() == kSafetensors) {
     TANDEM_RETURN_IF_ERROR(InspectFile(path, console, json));
   } else {
     TANDEM_RETURN_IF_ERROR(InspectFolder(path, console, json));
-    if (options.Flag("tensors")) {
+    if (options.tensors) {
       TANDEM_ASSIGN_OR_RETURN(const auto files, SafetensorsIn(path));
       for (const std::filesystem::path& file : files) {
         TANDEM_RETURN_IF_ERROR(InspectFile(file, console, json["tensors"]));
       }
     }
   }
-  if (options.Flag("check")) TANDEM_RETURN_IF_ERROR(CheckWeights(path, console));
+  if (options.check) TANDEM_RETURN_IF_ERROR(CheckWeights(path, console));
   console.Result(JsonText(json));
   return {};
 }
@@ -153,8 +167,7 @@ Command InspectCommand() {
           .examples =
               "  tandem inspect MODEL --tensors\n"
               "  tandem inspect MODEL --check\n",
-          .positionals = {{.name = "path", .required = true}},
-          .options = Join({kOptions}),
+          .options = Join({Rows().specs()}),
           .run = Run};
 }
 

@@ -8,7 +8,7 @@ namespace {
 constexpr std::string_view kGroup = "Accepted for old command lines, without effect";
 
 constexpr OptionSpec Recorded(std::string_view name, OptionType type) {
-  return {.name = name, .type = type, .meaning = "Recorded only", .group = kGroup};
+  return {.name = name, .type = type, .meaning = "No effect", .group = kGroup};
 }
 // Bare in some releases, with enable or disable in others.
 constexpr OptionSpec Switch(std::string_view name) { return Recorded(name, OptionType::kFlag); }
@@ -93,7 +93,7 @@ std::span<const OptionSpec> LegacyRunRows() { return kRun; }
 void NameLegacyOptions(const OptionValues& values, std::span<const OptionSpec> rows) {
   std::string names;
   for (const OptionSpec& row : rows) {
-    if (!values.IsSet(row.name)) continue;
+    if (!values.IsSet(row)) continue;
     if (!names.empty()) names += ", ";
     names += row.name;
   }

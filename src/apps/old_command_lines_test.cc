@@ -167,11 +167,11 @@ TEST(OldCommandLinesTest, SetWhatTheySay) {
     const auto command = std::ranges::find(commands, line.verb, &Command::name);
     if (command == commands.end()) continue;  // a build without text has no `run`
     OptionValues values(command->options);
-    const Status status = ReadArguments(line.words, command->positionals, values);
+    const Status status = ReadArguments(line.words, values);
     ASSERT_TRUE(status.ok()) << line.verb << ": " << status.message();
     std::map<std::string_view, std::string_view> given;
     for (const OptionSpec& spec : command->options) {
-      if (values.IsSet(spec.name)) given[spec.name] = values.Given(spec.name);
+      if (values.IsSet(spec)) given[spec.name] = values.Given(spec);
     }
     EXPECT_EQ(given, line.expected) << line.verb;
   }
@@ -184,9 +184,9 @@ TEST(OldCommandLinesTest, ARecordedFlagLeavesThePromptAlone) {
   OptionValues values(run->options);
   const std::vector<std::string_view> words = {"--debug_mode", "TARGET", "--use_py_session",
                                                "DRAFT"};
-  ASSERT_TRUE(ReadArguments(words, run->positionals, values).ok());
-  EXPECT_EQ(values.Text("model"), "TARGET");
-  EXPECT_EQ(values.Text("draft"), "DRAFT");
+  ASSERT_TRUE(ReadArguments(words, values).ok());
+  EXPECT_EQ(values.Text(*values.Find("model")), "TARGET");
+  EXPECT_EQ(values.Text(*values.Find("draft")), "DRAFT");
 }
 
 }  // namespace

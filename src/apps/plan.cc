@@ -40,7 +40,6 @@ Command PlanCommand() {
   return {.name = "plan",
           .summary = "Show what would run on this machine and how it would use memory",
           .examples = "  tandem plan MODEL DRAFT --max_batch_size 128\n",
-          .positionals = SessionPositionals(),
           .options = SessionOptionRows(),
           .run = Run};
 }

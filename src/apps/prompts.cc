@@ -57,12 +57,11 @@ Result<std::vector<int32_t>> ParseTokenLine(std::string_view line) {
   return tokens;
 }
 
-Result<std::vector<Prompt>> ReadPrompts(const OptionValues& options) {
+Result<std::vector<Prompt>> ReadPrompts(const std::vector<std::string>& texts,
+                                        const std::string& file) {
   std::vector<Prompt> prompts;
-  for (const std::string& text : options.Texts("input_text")) prompts.push_back({text, {}});
-  if (options.IsSet("input_file")) {
-    TANDEM_RETURN_IF_ERROR(AppendFile(options.Text("input_file"), prompts));
-  }
+  for (const std::string& text : texts) prompts.push_back({text, {}});
+  if (!file.empty()) TANDEM_RETURN_IF_ERROR(AppendFile(file, prompts));
   if (prompts.empty())
     return InvalidArgument("there is no prompt: give --input_text or --input_file");
   return prompts;

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/options.h"
 #include "base/status.h"
 
 namespace tandem::apps {
@@ -21,7 +20,9 @@ struct Prompt {
 // "1, 2,3": non-negative integers, nothing else.
 Result<std::vector<int32_t>> ParseTokenLine(std::string_view line);
 
-// From --input_text and --input_file. INVALID_ARGUMENT names the file and the line.
-Result<std::vector<Prompt>> ReadPrompts(const OptionValues& options);
+// The texts, then the prompts of `file` unless that is empty: --input_text and --input_file.
+// INVALID_ARGUMENT names the file and the line.
+Result<std::vector<Prompt>> ReadPrompts(const std::vector<std::string>& texts,
+                                        const std::string& file);
 
 }  // namespace tandem::apps

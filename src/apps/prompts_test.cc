@@ -14,11 +14,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr OptionSpec kSpecs[] = {
-    {.name = "input_text", .type = OptionType::kTexts},
-    {.name = "input_file"},
-};
-
 TEST(ParseTokenLineTest, TakesIntegersAndNothingElse) {
   EXPECT_THAT(*ParseTokenLine("1,2,300"), ElementsAre(1, 2, 300));
   EXPECT_THAT(*ParseTokenLine(" 1 ,\t2"), ElementsAre(1, 2));
@@ -39,15 +34,14 @@ class ReadPromptsTest : public ::testing::Test {
   Result<std::vector<Prompt>> Read(const std::string& name, std::string_view text) {
     const std::string path = (folder_ / name).string();
     EXPECT_TRUE(WriteFileAtomically(path, text).ok());
-    EXPECT_TRUE(values_.Set("input_file", {path}, "x").ok());
-    return ReadPrompts(values_);
+    return ReadPrompts(texts_, path);
   }
-  OptionValues values_{kSpecs};
+  std::vector<std::string> texts_;
   std::filesystem::path folder_;
 };
 
 TEST_F(ReadPromptsTest, TextsComeBeforeTheFileAndBlankLinesAreNoPrompts) {
-  ASSERT_TRUE(values_.Set("input_text", {"one", "two"}, "x").ok());
+  texts_ = {"one", "two"};
   const auto prompts = Read("more.txt", "three\r\n\r\n  \r\nfour, five\r\n");
   ASSERT_TRUE(prompts.ok()) << prompts.status().message();
   std::vector<std::string> shown;

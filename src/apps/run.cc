@@ -14,6 +14,7 @@
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
 #include "base/log.h"
+#include "runtime/option_rows.h"
 #include "runtime/request/sampling_ranges.h"
 #include "serve/generate_service.h"
 
@@ -23,132 +24,145 @@ namespace {
 constexpr std::string_view kPrompts = "Prompts and output";
 constexpr std::string_view kSampling = "Sampling";
 
-constexpr OptionSpec Sampling(std::string_view name, OptionType type, const SamplingRange& range,
-                              std::string_view meaning) {
-  return {.name = name,
-          .type = type,
-          .meaning = meaning,
-          .group = kSampling,
-          .min = range.low,
-          .max = range.high};
-}
-
-constexpr OptionSpec kOptions[] = {
-    {.name = "input_text",
-     .type = OptionType::kTexts,
-     .meaning = "One prompt or several",
-     .group = kPrompts},
-    {.name = "input_file",
-     .meaning = "Prompts from a file, one per line: text in a .txt, token ids in a .csv",
-     .group = kPrompts},
-    {.name = "max_output_len",
-     .type = OptionType::kInt,
-     .default_value = "128",
-     .meaning = "Output tokens at most",
-     .group = kPrompts,
-     .min = 1,
-     .max = 1 << 20},
-    {.name = "max_input_length",
-     .type = OptionType::kInt,
-     .default_value = "0",
-     .meaning = "Cut prompts to at most this many tokens, their first; 0: never cut, refuse what "
-                "does not fit",
-     .group = kPrompts,
-     .min = 0,
-     .max = 1 << 24},
-    {.name = "streaming",
-     .type = OptionType::kFlag,
-     .meaning = "Print the answer as it comes",
-     .group = kPrompts},
-    {.name = "output_csv",
-     .meaning = "Write output token ids to a file, a line for each answer; until the last one is "
-                "there it is called FILE.partial, and a run that ends early leaves that",
-     .group = kPrompts},
-    {.name = "no_add_special_tokens",
-     .type = OptionType::kFlag,
-     .meaning = "Do not put the beginning-of-text token before a prompt",
-     .group = kPrompts},
-    {.name = "num_beams",
-     .type = OptionType::kInt,
-     .default_value = "1",
-     .meaning = "Only 1: there is no beam search",
-     .group = kSampling},
-    {.name = "num_return_sequences",
-     .type = OptionType::kInt,
-     .default_value = "1",
-     .meaning = "Answers for each prompt",
-     .group = kSampling,
-     .min = 1,
-     .max = 128},
-    Sampling("temperature", OptionType::kFloat, SamplingRangeOf("temperature"), "[1.0]"),
-    Sampling("top_k", OptionType::kInt, SamplingRangeOf("top_k"),
-             "Draw among the k likeliest tokens [greedy]"),
-    Sampling("top_p", OptionType::kFloat, SamplingRangeOf("top_p"),
-             "Draw among the likeliest tokens of this mass [greedy]"),
-    Sampling("min_p", OptionType::kFloat, SamplingRangeOf("min_p"), "[0]"),
-    Sampling("repetition_penalty", OptionType::kFloat, SamplingRangeOf("repetition_penalty"),
-             "[1.0]"),
-    Sampling("presence_penalty", OptionType::kFloat, SamplingRangeOf("presence_penalty"), "[0]"),
-    Sampling("frequency_penalty", OptionType::kFloat, SamplingRangeOf("frequency_penalty"), "[0]"),
-    Sampling("no_repeat_ngram_size", OptionType::kInt, SamplingRangeOf("no_repeat_ngram_size"),
-             "[off]"),
-    {.name = "random_seed",
-     .type = OptionType::kInt,
-     .meaning = "[random]",
-     .group = kSampling,
-     .min = 0},
-    {.name = "end_id", .type = OptionType::kInt, .meaning = "[the model's]", .group = kSampling},
-    {.name = "stop_words",
-     .type = OptionType::kTexts,
-     .meaning = "End an answer before any of these",
-     .group = kSampling},
-    {.name = "bad_words",
-     .type = OptionType::kTexts,
-     .meaning = "Never generate any of these, however they are spelled in tokens",
-     .group = kSampling},
-    {.name = "draft_target_model_config",
-     .meaning = "[draft_len,[draft devices],[target devices],use_logits], as in [4,[0],[1],False]; "
-                "draft_len is the longest draft, devices are virtual on a CPU",
-     .group = "Speculation"},
+struct RunOptions {
+  std::vector<std::string> input_text;
+  std::string input_file;
+  int64_t max_input_length = 0;  // tokens
+  bool streaming = false;
+  std::string output_csv;
+  bool no_add_special_tokens = false;
+  int64_t num_beams = 1;
+  std::string draft_target_model_config;
 };
 
-template <typename T>
-void TakeFloat(const OptionValues& options, std::string_view name, std::optional<T>& field) {
-  if (options.IsSet(name)) field = options.Float(name);
+const BoundOptions<RunOptions>& RunRows() {
+  static const BoundOptions<RunOptions> rows({
+      BindOption<RunOptions, &RunOptions::input_text>(
+          {.name = "input_text", .meaning = "One prompt or several", .group = kPrompts}),
+      BindOption<RunOptions, &RunOptions::input_file>(
+          {.name = "input_file",
+           .meaning = "Prompts from a file, one per line: text in a .txt, token ids in a .csv",
+           .group = kPrompts}),
+      BindOption<RunOptions, &RunOptions::max_input_length>(
+          {.name = "max_input_length",
+           .meaning = "Keep only the first this many tokens of a prompt; 0: never cut, refuse what "
+                      "does not fit",
+           .group = kPrompts,
+           .min = 0,
+           .max = 1 << 24}),
+      BindOption<RunOptions, &RunOptions::streaming>(
+          {.name = "streaming",
+           .meaning = "Print the answer while it is generated",
+           .group = kPrompts}),
+      BindOption<RunOptions, &RunOptions::output_csv>(
+          {.name = "output_csv",
+           .meaning =
+               "Write output token ids to a file, one line per answer. Its name is FILE.partial "
+               "until the last answer is written; a run that ends early leaves that file",
+           .group = kPrompts}),
+      BindOption<RunOptions, &RunOptions::no_add_special_tokens>(
+          {.name = "no_add_special_tokens",
+           .meaning = "Do not put the beginning-of-text token before a prompt",
+           .group = kPrompts}),
+      BindOption<RunOptions, &RunOptions::num_beams>(
+          {.name = "num_beams", .meaning = "Only 1: there is no beam search", .group = kSampling}),
+      BindOption<RunOptions, &RunOptions::draft_target_model_config>(
+          {.name = "draft_target_model_config",
+           .meaning = "[draft_len,[draft devices],[target devices],use_logits], as in "
+                      "[4,[0],[1],False]; draft_len is the longest draft; the devices have no "
+                      "effect",
+           .group = "Speculation"}),
+  });
+  return rows;
 }
 
-void TakeInt(const OptionValues& options, std::string_view name, std::optional<int64_t>& field) {
-  if (options.IsSet(name)) field = options.Int(name);
+// A sampling parameter, named and bounded by its row of the range table.
+template <auto kField>
+BoundOption<serve::TextRequest> Sampling(const SamplingRange& range, std::string_view meaning) {
+  return BindOption<serve::TextRequest,
+                    [](serve::TextRequest& r) -> auto& { return r.sampling.*kField; }>(
+      {.name = range.name,
+       .meaning = meaning,
+       .group = kSampling,
+       .min = range.low,
+       .max = range.high});
 }
 
-// The request that all prompts share.
-serve::TextRequest MakeTemplate(const OptionValues& options) {
-  serve::TextRequest request;
+// What all prompts share.
+const BoundOptions<serve::TextRequest>& RequestRows() {
+  using serve::SamplingFields;
+  using serve::TextRequest;
+  static const BoundOptions<TextRequest> rows({
+      BindOption<TextRequest, &TextRequest::max_tokens>({.name = "max_output_len",
+                                                         .default_value = "128",
+                                                         .meaning = "Output tokens at most",
+                                                         .group = kPrompts,
+                                                         .min = 1,
+                                                         .max = 1 << 20}),
+      BindOption<TextRequest, &TextRequest::num_choices>({.name = "num_return_sequences",
+                                                          .meaning = "Answers for each prompt",
+                                                          .group = kSampling,
+                                                          .min = 1,
+                                                          .max = 128}),
+      Sampling<&SamplingFields::temperature>(
+          SamplingRangeOf("temperature"),
+          "Divides the logits before a token is drawn; 1 when left out"),
+      Sampling<&SamplingFields::top_k>(
+          SamplingRangeOf("top_k"),
+          "Draw among the k likeliest tokens; greedy when neither this nor top_p is given"),
+      Sampling<&SamplingFields::top_p>(
+          SamplingRangeOf("top_p"),
+          "Draw among the likeliest tokens whose probabilities add up to this"),
+      Sampling<&SamplingFields::min_p>(
+          SamplingRangeOf("min_p"),
+          "Draw among tokens at least this share as likely as the likeliest; 0 when left out"),
+      Sampling<&SamplingFields::repetition_penalty>(
+          SamplingRangeOf("repetition_penalty"),
+          "Above 1 makes tokens of the prompt and the answer less likely; 1 when left out"),
+      Sampling<&SamplingFields::presence_penalty>(
+          SamplingRangeOf("presence_penalty"),
+          "Subtracted from the logits of tokens that the answer has; 0 when left out"),
+      Sampling<&SamplingFields::frequency_penalty>(
+          SamplingRangeOf("frequency_penalty"),
+          "The same for each time that the answer has the token; 0 when left out"),
+      Sampling<&SamplingFields::no_repeat_ngram_size>(
+          SamplingRangeOf("no_repeat_ngram_size"),
+          "No sequence of this many tokens is generated twice; off when left out"),
+      BindOption<TextRequest, &TextRequest::seed>(
+          {.name = "random_seed",
+           .meaning = "Seed of the draws; a new one for each run when left out",
+           .group = kSampling,
+           .min = 0}),
+      BindOption<TextRequest, &TextRequest::end_id>(
+          {.name = "end_id",
+           .meaning = "Token that ends an answer; the model's when left out, -1: none",
+           .group = kSampling}),
+      BindOption<TextRequest, &TextRequest::stop>({.name = "stop_words",
+                                                   .meaning = "End an answer before any of these",
+                                                   .group = kSampling}),
+      BindOption<TextRequest, &TextRequest::bad_words>(
+          {.name = "bad_words",
+           .meaning = "Never generate any of these, however they are spelled in tokens",
+           .group = kSampling}),
+  });
+  return rows;
+}
+
+serve::TextRequest RequestFrom(const OptionValues& values) {
+  serve::TextRequest request = RequestRows().Read(values);
+  request.names = {.prompt = "--input_text or --input_file",
+                   .max_tokens = "--max_output_len",
+                   .num_choices = "--num_return_sequences",
+                   .stop = "--stop_words"};
   // run.py draws greedily unless told otherwise.
   request.defaults = serve::SamplingDefaults::kGreedy;
-  request.max_tokens = options.Int("max_output_len");
-  request.num_choices = options.Int("num_return_sequences");
-  serve::SamplingFields& sampling = request.sampling;
-  TakeFloat(options, "temperature", sampling.temperature);
-  TakeInt(options, "top_k", sampling.top_k);
-  TakeFloat(options, "top_p", sampling.top_p);
-  TakeFloat(options, "min_p", sampling.min_p);
-  TakeFloat(options, "repetition_penalty", sampling.repetition_penalty);
-  TakeFloat(options, "presence_penalty", sampling.presence_penalty);
-  TakeFloat(options, "frequency_penalty", sampling.frequency_penalty);
-  TakeInt(options, "no_repeat_ngram_size", sampling.no_repeat_ngram_size);
-  if (options.IsSet("random_seed"))
-    request.seed = static_cast<uint64_t>(options.Int("random_seed"));
-  TakeInt(options, "end_id", request.end_id);
-  request.stop = options.Texts("stop_words");
-  request.bad_words = options.Texts("bad_words");
   return request;
 }
 
-Status Tokenize(const OptionValues& options, const serve::TextCodec& codec,
+Status Tokenize(const RunOptions& options, const serve::TextCodec& codec,
                 std::vector<Prompt>& prompts) {
-  const bool add_special = !options.Flag("no_add_special_tokens");
-  const auto limit = static_cast<size_t>(options.Int("max_input_length"));
+  const bool add_special = !options.no_add_special_tokens;
+  const auto limit = static_cast<size_t>(options.max_input_length);
   for (Prompt& prompt : prompts) {
     if (prompt.tokens.empty()) {
       TANDEM_ASSIGN_OR_RETURN(prompt.tokens, codec.Encode(prompt.shown, add_special));
@@ -180,33 +194,35 @@ Result<serve::TextResult> Answer(serve::TextStream& stream, size_t prompt, bool 
 }
 
 // What --draft_target_model_config asks of the engine.
-Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& options, Console& console) {
-  constexpr std::string_view kName = "draft_target_model_config";
-  if (!options.IsSet(kName)) return DraftTargetConfig{};
-  auto config = ParseDraftTargetConfig(options.Text(kName));
-  if (!config.ok()) return config.status().Annotate(fmt::format("--{}", kName));
-  if (!NamesDraft(options)) {
+Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& values, Console& console) {
+  const OptionSpec& row = RunRows().RowOf<&RunOptions::draft_target_model_config>();
+  if (!values.IsSet(row)) return DraftTargetConfig{};
+  auto config = ParseDraftTargetConfig(values.Text(row));
+  if (!config.ok()) return config.status().Annotate(fmt::format("--{}", row.name));
+  if (!ModelOptionRows().Read(values).NamesDraft()) {
     return InvalidArgument(fmt::format(
-        "--{}: no draft model is named: give --draft_engine_dir too, or leave this out", kName));
+        "--{}: no draft model is named: give --draft_engine_dir too, or leave this out", row.name));
   }
-  if (options.Flag("no_draft")) LogWarning("--{}: has no effect with --no_draft", kName);
-  console.Say(fmt::format(
-      "drafts of up to {} tokens; devices {} (draft) and {} (target) are virtual on a CPU",
-      config->draft_len, fmt::join(config->draft_devices, ","),
-      fmt::join(config->target_devices, ",")));
+  if (EngineOptionsFrom(values).draft_mode == DraftMode::kOff) {
+    LogWarning("--{}: has no effect with --no_draft", row.name);
+  }
+  console.Say(
+      fmt::format("drafts of up to {} tokens; devices {} (draft) and {} (target) have no effect",
+                  config->draft_len, fmt::join(config->draft_devices, ","),
+                  fmt::join(config->target_devices, ",")));
   return config;
 }
 
 // Answers all prompts in order, with at most as many open as the engine's queue takes.
 class Answering {
  public:
-  Answering(serve::GenerateService& service, const Session& session, const OptionValues& options,
-            const Console& console)
-      : service_(service), console_(console), request_(MakeTemplate(options)) {
-    const auto places = static_cast<size_t>(session.engine_options.max_queue_size);
+  Answering(serve::GenerateService& service, const Session& session, serve::TextRequest request,
+            bool streaming, const Console& console)
+      : service_(service), console_(console), request_(std::move(request)) {
+    const auto places = static_cast<size_t>(session.options.engine.max_queue_size);
     num_choices_ = static_cast<size_t>(request_.num_choices);
     most_open_ = std::max<size_t>(places / num_choices_, 1);
-    streaming_ = options.Flag("streaming") && num_choices_ == 1;
+    streaming_ = streaming && num_choices_ == 1;
   }
 
   Status Run(const std::vector<Prompt>& prompts, AnswerWriter& writer) {
@@ -256,31 +272,32 @@ class Answering {
   Usage total_;  // of all answers
 };
 
-Status Run(const OptionValues& options, Console& console) {
-  if (options.Int("num_beams") != 1) {
+Status Run(const OptionValues& values, Console& console) {
+  const RunOptions options = RunRows().Read(values);
+  if (options.num_beams != 1) {
     return InvalidArgument(
         "--num_beams: there is no beam search; --num_return_sequences draws "
         "several answers");
   }
-  NameLegacyOptions(options, LegacyRunRows());
+  NameLegacyOptions(values, LegacyRunRows());
   // What can be refused is refused before a model is loaded.
-  TANDEM_ASSIGN_OR_RETURN(const DraftTargetConfig config, ReadDraftTargetConfig(options, console));
-  TANDEM_ASSIGN_OR_RETURN(auto prompts, ReadPrompts(options));
+  TANDEM_ASSIGN_OR_RETURN(const DraftTargetConfig config, ReadDraftTargetConfig(values, console));
+  TANDEM_ASSIGN_OR_RETURN(auto prompts, ReadPrompts(options.input_text, options.input_file));
   TANDEM_ASSIGN_OR_RETURN(
-      const auto session, OpenSession(options, console, [&](EngineOptions& engine) {
+      const auto session, OpenSession(values, console, [&](EngineOptions& engine) {
         // While one batch runs, the next one waits: every step is full.
         engine.max_queue_size = std::max(engine.max_queue_size, 2 * engine.max_batch_size);
         if (config.draft_len == 0) return;
         engine.max_draft_len = config.draft_len;
         engine.ratio_acceptance = config.use_logits;
       }));
-  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
+  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(*session));
   TANDEM_RETURN_IF_ERROR(Tokenize(options, *text.codec, prompts));
-  TANDEM_ASSIGN_OR_RETURN(auto writer, AnswerWriter::Open(options.Text("output_csv"), console));
+  TANDEM_ASSIGN_OR_RETURN(auto writer, AnswerWriter::Open(options.output_csv, console));
   session->engine->Start();
   const auto client = serve::MakeEngineClient(*session->engine);
   serve::GenerateService service(*client, *text.codec, std::move(text.defaults), session->clock);
-  Answering answering(service, *session, options, console);
+  Answering answering(service, *session, RequestFrom(values), options.streaming, console);
   TANDEM_RETURN_IF_ERROR(writer.Finish(answering.Run(prompts, writer)));
   if (session->engine->has_draft()) {
     const Usage& total = answering.total();
@@ -300,8 +317,8 @@ Command RunCommand() {
               "  tandem run --engine_dir TARGET --draft_engine_dir DRAFT \\\n"
               "    --draft_target_model_config '[4,[0],[1],False]' --max_output_len 256 \\\n"
               "    --input_text 'How does Draft-Sampling work?'\n",
-          .positionals = SessionPositionals(),
-          .options = Join({SessionOptionRows(), kOptions, LegacyRunRows()}),
+          .options = Join({SessionOptionRows(Join({RunRows().specs(), RequestRows().specs()})),
+                           LegacyRunRows()}),
           .run = Run};
 }
 

@@ -26,6 +26,17 @@ BoundOption<serve::ServerOptions> Sets(const OptionSpec& spec) {
   return BindOption<serve::ServerOptions, kField>(spec);
 }
 
+// The names between commas.
+void SetAllowedHosts(const OptionValues& values, const OptionSpec& spec,
+                     serve::ServerOptions& options) {
+  std::string_view list = values.Text(spec);
+  while (!list.empty()) {
+    const size_t end = std::min(list.find(','), list.size());
+    if (end > 0) options.allowed_hosts.emplace_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+}
+
 const BoundOptions<serve::ServerOptions>& ServerRows() {
   using serve::ServerOptions;
   static const BoundOptions<ServerOptions> rows({
@@ -63,10 +74,16 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
       Sets<&ServerOptions::drain_grace>(
           {.name = "drain_grace",
            .meaning = "Seconds after SIGTERM in which new requests are still taken (behind a "
-                      "balancer: 5)",
+                      "load balancer: 5)",
            .group = kServer,
            .min = 0,
            .max = 3600}),
+      {{.name = "allowed_hosts",
+        .meaning = "Host names, separated by commas, that clients may use for this server besides "
+                   "localhost; \"*\": any. A server without a key on a loopback address refuses "
+                   "all others",
+        .group = kServer},
+       SetAllowedHosts},
   });
   return rows;
 }
@@ -84,34 +101,46 @@ const BoundOptions<serve::ServiceOptions>& ServiceRows() {
   return rows;
 }
 
-// What is no field of these options as it stands.
-constexpr OptionSpec kOtherRows[] = {
-    {.name = "served_model_name",
-     .default_value = "tandem",
-     .meaning = "The model's name in /v1/models",
-     .group = kServer},
-    {.name = "api_key",
-     .meaning =
-         "Clients must send it as a bearer token; every user of this machine can read it here",
-     .group = kServer},
-    {.name = "api_key_file",
-     .meaning = "File with such keys, one per line; blank lines and lines that begin with # are "
-                "skipped",
-     .group = kServer},
-    {.name = "allowed_hosts",
-     .meaning =
-         "Comma-separated host names that clients may use for this server beside "
-         "localhost; \"*\": any. A server without a key on a loopback address refuses others",
-     .group = kServer},
-    {.name = "max_queue_wait",
-     .type = OptionType::kFloat,
-     .default_value = "60",
-     .meaning = "Seconds a request may wait for its turn before it is refused (429) after all; "
-                "0: for ever",
-     .group = kServer,
-     .min = 0,
-     .max = 86400},
+// What the server's options are made of.
+struct ServeOptions {
+  std::string served_model_name = "tandem";
+  std::string api_key;
+  std::string api_key_file;
 };
+
+const BoundOptions<ServeOptions>& ServeRows() {
+  static const BoundOptions<ServeOptions> rows({
+      BindOption<ServeOptions, &ServeOptions::served_model_name>(
+          {.name = "served_model_name",
+           .meaning = "The model's name in /v1/models",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::api_key>(
+          {.name = "api_key",
+           .meaning = "Key that clients must send as a bearer token; every user of this machine "
+                      "can read it in the list of processes",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::api_key_file>(
+          {.name = "api_key_file",
+           .meaning = "File of keys, one per line; blank lines and lines that begin with # are "
+                      "skipped",
+           .group = kServer}),
+  });
+  return rows;
+}
+
+const BoundOptions<EngineOptions>& QueueRows() {
+  static const BoundOptions<EngineOptions> rows({
+      BindOption<EngineOptions, &EngineOptions::max_queue_wait>(
+          {.name = "max_queue_wait",
+           .default_value = "60",
+           .meaning = "Seconds that a request may wait for its turn before it is refused (429); 0: "
+                      "no limit",
+           .group = kServer,
+           .min = 0,
+           .max = 86400}),
+  });
+  return rows;
+}
 
 // As ParseKeys, with the option named in the error.
 Result<std::vector<std::string>> NamedKeys(std::string_view text, std::string_view option) {
@@ -120,13 +149,13 @@ Result<std::vector<std::string>> NamedKeys(std::string_view text, std::string_vi
   return InvalidArgument(fmt::format("{}: {}", option, keys.status().message()));
 }
 
-Result<std::vector<std::string>> ReadKeys(const OptionValues& options) {
+Result<std::vector<std::string>> ReadKeys(const ServeOptions& options) {
   std::vector<std::string> keys;
-  if (options.IsSet("api_key")) {
-    TANDEM_ASSIGN_OR_RETURN(keys, NamedKeys(options.Text("api_key"), "--api_key"));
+  if (!options.api_key.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(keys, NamedKeys(options.api_key, "--api_key"));
   }
-  if (!options.IsSet("api_key_file")) return keys;
-  const std::string& path = options.Text("api_key_file");
+  const std::string& path = options.api_key_file;
+  if (path.empty()) return keys;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> from_file,
                           NamedKeys(text, "--api_key_file: " + path));
@@ -134,22 +163,10 @@ Result<std::vector<std::string>> ReadKeys(const OptionValues& options) {
   return keys;
 }
 
-std::vector<std::string> AllowedHosts(const OptionValues& options) {
-  std::vector<std::string> hosts;
-  std::string_view list = options.Text("allowed_hosts");
-  while (!list.empty()) {
-    const size_t end = std::min(list.find(','), list.size());
-    if (end > 0) hosts.emplace_back(list.substr(0, end));
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return hosts;
-}
-
-Result<serve::ServerOptions> MakeServerOptions(const OptionValues& options) {
-  serve::ServerOptions server;
-  ServerRows().Apply(options, server);
+Result<serve::ServerOptions> MakeServerOptions(const OptionValues& values,
+                                               const ServeOptions& options) {
+  serve::ServerOptions server = ServerRows().Read(values);
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
-  server.allowed_hosts = AllowedHosts(options);
   // Refused before any model is loaded.
   TANDEM_RETURN_IF_ERROR(serve::CheckServerOptions(server));
   return server;
@@ -207,24 +224,22 @@ void SayAddress(const serve::ServerOptions& options, const std::string& model,
   console.Result(JsonText(json));
 }
 
-Status Run(const OptionValues& options, Console& console) {
-  TANDEM_ASSIGN_OR_RETURN(const serve::ServerOptions server_options, MakeServerOptions(options));
-  const auto limit_wait = [&](EngineOptions& engine) {
-    engine.max_queue_wait = std::chrono::duration_cast<Nanos>(
-        std::chrono::duration<double>(options.Float("max_queue_wait")));
-  };
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(options, console, limit_wait));
-  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(options, *session));
+Status Run(const OptionValues& values, Console& console) {
+  const ServeOptions options = ServeRows().Read(values);
+  TANDEM_ASSIGN_OR_RETURN(const serve::ServerOptions server_options,
+                          MakeServerOptions(values, options));
+  const auto limit_wait = [&](EngineOptions& engine) { QueueRows().Apply(values, engine); };
+  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, limit_wait));
+  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(*session));
   session->engine->Start();
   const auto engine = serve::MakeEngineClient(*session->engine);
   serve::Metrics metrics({.version = Version(), .commit = Commit(), .free_memory = [&session] {
                             return session->backend->FreeBytes();
                           }});
-  serve::ServiceOptions service_options;
-  ServiceRows().Apply(options, service_options);
+  const serve::ServiceOptions service_options = ServiceRows().Read(values);
   serve::ModelRegistry models;
   TANDEM_RETURN_IF_ERROR(models.Add(
-      options.Text("served_model_name"),
+      options.served_model_name,
       std::make_shared<serve::GenerateService>(*engine, *text.codec, std::move(text.defaults),
                                                session->clock, service_options, &metrics),
       serve::TritonAliases()));
@@ -232,7 +247,7 @@ Status Run(const OptionValues& options, Console& console) {
   console.Say(fmt::format("backend: {}", session->backend->Describe()));
   SayMemory(*session, console);
   SayModels(*session, console);
-  SayAddress(server_options, options.Text("served_model_name"), *session, server->port(), console);
+  SayAddress(server_options, options.served_model_name, *session, server->port(), console);
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know where it listens
   return server->Run();
 }
@@ -248,9 +263,8 @@ Command ServeCommand() {
               "  tandem serve                          # the embedded pair on 127.0.0.1:8000\n"
               "  tandem serve MODEL DRAFT --port 8080\n"
               "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
-          .positionals = SessionPositionals(),
-          .options =
-              Join({SessionOptionRows(), ServerRows().specs(), ServiceRows().specs(), kOtherRows}),
+          .options = SessionOptionRows(Join({ServerRows().specs(), ServeRows().specs(),
+                                             ServiceRows().specs(), QueueRows().specs()})),
           .run = Run};
 }
 

@@ -8,82 +8,11 @@
 #include <charconv>
 #include <cstdint>
 
-#include "base/bound_options.h"
 #include "base/log.h"
 #include "runtime/option_rows.h"
 
 namespace tandem::apps {
 namespace {
-
-constexpr std::string_view kModels = "Models";
-constexpr std::string_view kMachine = "Machine";
-
-template <auto kField>
-BoundOption<ops::CpuOptions> Sets(OptionSpec spec) {
-  spec.group = kMachine;
-  return BindOption<ops::CpuOptions, kField>(spec);
-}
-
-const BoundOptions<ops::CpuOptions>& CpuRows() {
-  static const BoundOptions<ops::CpuOptions> rows({
-      Sets<&ops::CpuOptions::num_threads>({.name = "threads",
-                                           .meaning = "Compute threads; 0: one per core",
-                                           .min = 0,
-                                           .max = 1024}),
-      Sets<&ops::CpuOptions::pin_threads>(
-          {.name = "pin_threads", .meaning = "Bind each compute thread to a core"}),
-      Sets<&ops::CpuOptions::isa>(
-          {.name = "isa",
-           .meaning = "Instruction set of the kernels; auto: chosen by a short measurement"}),
-  });
-  return rows;
-}
-
-constexpr OptionSpec kDeviceRows[] = {
-    {.name = "device",
-     .default_value = "auto",
-     .meaning = "cpu, cuda or cuda:N; auto: the first GPU where there is one",
-     .group = kMachine},
-    {.name = "batch_invariant",
-     .type = OptionType::kFlag,
-     .meaning = "GPU: results that do not depend on the other sequences of a step, at the price of "
-                "the fastest kernels (a CPU's never do)",
-     .group = kMachine},
-};
-
-constexpr OptionSpec kModelRows[] = {
-    {.name = "model",
-     .meaning = "Target: a Hugging Face folder, a checkpoint or an engine; the embedded pair when "
-                "left out",
-     .group = kModels,
-     .alias = "engine_dir"},
-    {.name = "draft",
-     .meaning = "Draft model that rides with the target; same vocabulary",
-     .group = kModels,
-     .alias = "draft_engine_dir"},
-    {.name = "tokenizer_dir",
-     .meaning = "Folder with tokenizer.json, when it is not the target's",
-     .group = kModels},
-    {.name = "weights",
-     .default_value = "auto",
-     .meaning =
-         "What the layers' weights are kept in: what they are stored in (fp8 on a GPU alone), "
-         "or fp8, rounded while loading (GPU)",
-     .group = kModels,
-     .choices = "auto|fp8"},
-    {.name = "dummy",
-     .meaning = "A config.json: the target gets made-up weights of that shape, whose next tokens "
-                "are known",
-     .group = kModels},
-    {.name = "draft_dummy", .meaning = "The same for the draft", .group = kModels},
-    {.name = "acceptance",
-     .type = OptionType::kFloat,
-     .default_value = "0.8",
-     .meaning = "Share of tokens on which the dummy draft agrees with the dummy target",
-     .group = kModels,
-     .min = 0,
-     .max = 1},
-};
 
 bool IsPairFolder(const std::filesystem::path& folder) {
   std::error_code ignored;
@@ -132,17 +61,16 @@ struct OpenedPair {
   bool embedded = false;
 };
 
-DummyOptions DummyOptionsFrom(const OptionValues& options, ops::Backend& backend,
+DummyOptions MakeDummyOptions(const SessionOptions& options, ops::Backend& backend,
                               double agreement) {
-  return {.agreement = agreement,
-          .num_threads = static_cast<int>(options.Int("threads")),
-          .backend = &backend};
+  return {
+      .agreement = agreement, .num_threads = options.backend.cpu.num_threads, .backend = &backend};
 }
 
-Result<Opened> OpenDummyDraft(const OptionValues& options, double acceptance,
+Result<Opened> OpenDummyDraft(const SessionOptions& options, double acceptance,
                               const ModelSpec& target, ops::Backend& backend) {
-  TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenShape(options.Text("draft_dummy"),
-                                                  DummyOptionsFrom(options, backend, acceptance)));
+  TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenShape(options.models.draft_dummy,
+                                                  MakeDummyOptions(options, backend, acceptance)));
   if (target.vocab_size != draft.model.spec.vocab_size) {
     return InvalidArgument(
         fmt::format("--draft_dummy: its vocabulary of {} tokens is not the target's of {}",
@@ -151,21 +79,26 @@ Result<Opened> OpenDummyDraft(const OptionValues& options, double acceptance,
   return draft;
 }
 
-Result<OpenedPair> OpenDummyPair(const OptionValues& options, ops::Backend& backend) {
+bool WithoutDraft(const SessionOptions& options) {
+  return options.engine.draft_mode == DraftMode::kOff;
+}
+
+Result<OpenedPair> OpenDummyPair(const SessionOptions& options, ops::Backend& backend) {
+  const ModelOptions& models = options.models;
   OpenedPair pair;
+  TANDEM_ASSIGN_OR_RETURN(pair.target,
+                          OpenShape(models.dummy, MakeDummyOptions(options, backend, 1.0)));
+  if (models.draft_dummy.empty() || WithoutDraft(options)) return pair;
   TANDEM_ASSIGN_OR_RETURN(
-      pair.target, OpenShape(options.Text("dummy"), DummyOptionsFrom(options, backend, 1.0)));
-  if (!options.IsSet("draft_dummy") || options.Flag("no_draft")) return pair;
-  TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenDummyDraft(options, options.Float("acceptance"),
-                                                       pair.target.model.spec, backend));
+      Opened draft, OpenDummyDraft(options, models.acceptance, pair.target.model.spec, backend));
   pair.draft = std::make_unique<Opened>(std::move(draft));
   return pair;
 }
 
-Result<OpenedPair> OpenPair(const OptionValues& options, ops::Backend& backend) {
-  if (options.IsSet("dummy")) return OpenDummyPair(options, backend);
-  std::filesystem::path target = options.Text("model");
-  std::filesystem::path draft = options.Text("draft");
+Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend) {
+  if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
+  std::filesystem::path target = options.models.target;
+  std::filesystem::path draft = options.models.draft;
   OpenedPair pair;
   if (target.empty()) {
     if (!draft.empty()) return InvalidArgument("--draft: names a draft without a target");
@@ -175,7 +108,7 @@ Result<OpenedPair> OpenPair(const OptionValues& options, ops::Backend& backend) 
     pair.embedded = true;
   }
   TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target));
-  if (!draft.empty() && !options.Flag("no_draft")) {
+  if (!draft.empty() && !WithoutDraft(options)) {
     TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft));
     pair.draft = std::make_unique<Opened>(std::move(opened));
   }
@@ -184,26 +117,22 @@ Result<OpenedPair> OpenPair(const OptionValues& options, ops::Backend& backend) 
 
 // What an engine folder was built for bounds what is asked at run time; lowering what was asked for
 // is told.
-void ApplyLimits(const OptionValues& options, const BuildLimits& limits, EngineOptions& engine) {
-  const auto bound = [&](std::string_view name, int64_t limit, int32_t& value) {
+void ApplyLimits(const OptionValues& values, const BuildLimits& limits, EngineOptions& engine) {
+  const auto bound = [&]<auto kField>(int64_t limit) {
+    const OptionSpec& row = EngineOptionRows().RowOf<kField>();
+    int32_t& value = engine.*kField;
     const auto narrow = static_cast<int32_t>(std::min<int64_t>(limit, INT32_MAX));
     if (narrow <= 0 || (value > 0 && value <= narrow)) return;
-    if (options.IsSet(name) && value > narrow) {
-      LogWarning("--{} {}: the engine was built for {}, which is used", name, value, narrow);
+    if (values.IsSet(row) && value > narrow) {
+      LogWarning("--{} {}: the engine was built for {}, which is used", row.name, value, narrow);
     }
     value = narrow;
   };
-  bound("max_batch_size", limits.max_batch_size, engine.max_batch_size);
-  bound("max_num_tokens", limits.max_num_tokens, engine.max_num_tokens);
-  bound("max_seq_len", limits.max_seq_len, engine.max_seq_len);
-  bound("max_input_len", limits.max_input_len, engine.max_input_len);
-  bound("max_draft_len", limits.max_draft_len, engine.max_draft_len);
-}
-
-// How the layers' weights are kept, where it is not as they are stored.
-std::optional<QuantScheme> KeptScheme(const OptionValues& options) {
-  if (options.Text("weights") == "fp8") return Fp8Scheme(QuantScheme::Inputs::kDynamic);
-  return std::nullopt;
+  bound.operator()<&EngineOptions::max_batch_size>(limits.max_batch_size);
+  bound.operator()<&EngineOptions::max_num_tokens>(limits.max_num_tokens);
+  bound.operator()<&EngineOptions::max_seq_len>(limits.max_seq_len);
+  bound.operator()<&EngineOptions::max_input_len>(limits.max_input_len);
+  bound.operator()<&EngineOptions::max_draft_len>(limits.max_draft_len);
 }
 
 // As many positions as will be served.
@@ -213,33 +142,31 @@ int64_t PositionsOf(const ModelSpec& spec, const EngineOptions& engine) {
 }
 
 // A prompt leaves room for a token of output; asking for a longer one is told.
-void BoundInput(const OptionValues& options, const ModelSpec& spec, EngineOptions& engine) {
+void BoundInput(const OptionValues& values, const ModelSpec& spec, EngineOptions& engine) {
   const int64_t longest = PositionsOf(spec, engine);
   if (engine.max_input_len < longest) return;
-  if (options.IsSet("max_input_len")) {
-    LogWarning("--max_input_len {}: a sequence has at most {} tokens, so a prompt has at most {}",
+  if (const OptionSpec& row = EngineOptionRows().RowOf<&EngineOptions::max_input_len>();
+      values.IsSet(row)) {
+    LogWarning("--{} {}: a sequence has at most {} tokens, so a prompt has at most {}", row.name,
                engine.max_input_len, longest, longest - 1);
   }
   engine.max_input_len = static_cast<int32_t>(longest - 1);
 }
 
-Result<EngineModel> Load(const OptionValues& options, Opened& opened, Session& session,
-                         Console& console) {
+Result<EngineModel> Load(Opened& opened, Session& session, Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
   TANDEM_ASSIGN_OR_RETURN(model.weights,
                           LoadWeights(
                               *opened.source.weights, *session.backend,
-                              PositionsOf(opened.model.spec, session.engine_options),
+                              PositionsOf(opened.model.spec, session.options.engine),
                               [&](double done) { console.Progress("loading " + model.name, done); },
-                              KeptScheme(options)));
+                              session.options.models.quantize));
   opened.source.weights.reset();  // packed: the files need not stay mapped
   return model;
 }
 
-Result<std::unique_ptr<ops::Backend>> MakeCpu(const OptionValues& options) {
-  ops::CpuOptions cpu;
-  CpuRows().Apply(options, cpu);
-  auto backend = ops::MakeCpuBackend(cpu);
+Result<std::unique_ptr<ops::Backend>> MakeCpu(const ops::CpuOptions& options) {
+  auto backend = ops::MakeCpuBackend(options);
   if (!backend.ok()) return backend.status().Annotate("--isa");
   return backend;
 }
@@ -263,18 +190,21 @@ Result<int> ParseCudaDevice(std::string_view device) {
 
 // The best defaults for options that were not given: a GPU is fed in advance and has its memory to
 // itself.
-void ApplyDevice(const ops::Backend& backend, const OptionValues& options, EngineOptions& engine) {
+void ApplyDevice(const ops::Backend& backend, const OptionValues& values, EngineOptions& engine) {
   if (backend.device().kind == Device::Kind::kCpu) return;
-  if (!options.IsSet("steps_in_flight")) engine.steps_in_flight = 1;
-  if (!options.IsSet("kv_cache_free_gpu_mem_fraction")) engine.kv_cache_free_fraction = 0.9;
+  const auto& rows = EngineOptionRows();
+  if (!values.IsSet(rows.RowOf<&EngineOptions::steps_in_flight>())) engine.steps_in_flight = 1;
+  if (!values.IsSet(rows.RowOf<&EngineOptions::kv_cache_free_fraction>())) {
+    engine.kv_cache_free_fraction = 0.9;
+  }
 }
 
-Result<ModelMemory> MemoryOf(const OptionValues& options, const Opened& opened,
-                             const EngineOptions& engine, ops::Backend& backend) {
+Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened,
+                             ops::Backend& backend) {
   const ModelSpec& spec = opened.model.spec;
-  const std::optional<QuantScheme> kept = KeptScheme(options);
+  const std::optional<QuantScheme>& kept = options.models.quantize;
   TANDEM_RETURN_IF_ERROR(CheckLoadable(spec, backend, kept));
-  const int64_t positions = PositionsOf(spec, engine);
+  const int64_t positions = PositionsOf(spec, options.engine);
   return ModelMemory{.spec = &spec,
                      .weight_bytes = WeightBytes(spec, backend, positions, kept),
                      .max_positions = positions};
@@ -282,33 +212,36 @@ Result<ModelMemory> MemoryOf(const OptionValues& options, const Opened& opened,
 
 // The parts of a session; nothing is loaded yet.
 struct Opening {
+  SessionOptions options;
   std::unique_ptr<ops::Backend> backend;
   OpenedPair pair;
-  EngineOptions engine;
 };
 
-Result<Opening> Open(const OptionValues& options,
+Result<Opening> Open(const OptionValues& values,
                      const std::function<void(EngineOptions&)>& adjust = {}) {
   Opening opening;
-  TANDEM_ASSIGN_OR_RETURN(opening.backend, MakeBackend(options));
+  SessionOptions& options = opening.options;
+  options = {.models = ModelOptionRows().Read(values),
+             .backend = BackendOptionRows().Read(values),
+             .engine = EngineOptionsFrom(values)};
+  TANDEM_ASSIGN_OR_RETURN(opening.backend, MakeBackend(options.backend));
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
-  opening.engine = EngineOptionsFrom(options);
-  ApplyDevice(*opening.backend, options, opening.engine);
-  if (adjust) adjust(opening.engine);
+  ApplyDevice(*opening.backend, values, options.engine);
+  if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
-  if (limits) ApplyLimits(options, *limits, opening.engine);
-  BoundInput(options, opening.pair.target.model.spec, opening.engine);
+  if (limits) ApplyLimits(values, *limits, options.engine);
+  BoundInput(values, opening.pair.target.model.spec, options.engine);
   return opening;
 }
 
-Result<EnginePlan> PlanOf(const OptionValues& options, const Opening& opening) {
+Result<EnginePlan> PlanOf(const Opening& opening) {
   ops::Backend& backend = *opening.backend;
   const OpenedPair& pair = opening.pair;
   TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
-                          MemoryOf(options, pair.target, opening.engine, backend));
+                          MemoryOf(opening.options, pair.target, backend));
   ModelMemory draft;
   if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(draft, MemoryOf(options, *pair.draft, opening.engine, backend));
+    TANDEM_ASSIGN_OR_RETURN(draft, MemoryOf(opening.options, *pair.draft, backend));
   }
   const int64_t weight_bytes = target.weight_bytes + draft.weight_bytes;
   const int64_t free_bytes = backend.FreeBytes();
@@ -316,26 +249,95 @@ Result<EnginePlan> PlanOf(const OptionValues& options, const Opening& opening) {
     return FailedPrecondition(fmt::format("the weights need {}, {} are free",
                                           FormatBytes(weight_bytes), FormatBytes(free_bytes)));
   }
-  return PlanEngine(opening.engine, target, draft, backend, free_bytes - weight_bytes);
+  return PlanEngine(opening.options.engine, target, draft, backend, free_bytes - weight_bytes);
 }
 
 }  // namespace
 
-std::vector<OptionSpec> BackendOptionRows() { return Join({kDeviceRows, CpuRows().specs()}); }
-
-std::vector<OptionSpec> SessionOptionRows() {
-  return Join({kModelRows, EngineOptionRows(), BackendOptionRows()});
+const BoundOptions<ModelOptions>& ModelOptionRows() {
+  constexpr std::string_view kModels = "Models";
+  static const BoundOptions<ModelOptions> rows({
+      BindOption<ModelOptions, &ModelOptions::target>(
+          {.name = "model",
+           .meaning = "Target: a Hugging Face folder, a checkpoint or an engine; the embedded pair "
+                      "when left out",
+           .group = kModels,
+           .alias = "engine_dir",
+           .position = Position::kOptional}),
+      BindOption<ModelOptions, &ModelOptions::draft>(
+          {.name = "draft",
+           .meaning = "Draft model, with the target's vocabulary",
+           .group = kModels,
+           .alias = "draft_engine_dir",
+           .position = Position::kOptional}),
+      BindOption<ModelOptions, &ModelOptions::tokenizer_dir>(
+          {.name = "tokenizer_dir",
+           .meaning = "Folder with tokenizer.json, when it is not the target's",
+           .group = kModels}),
+      BindChoice<ModelOptions, &ModelOptions::quantize>(
+          {.name = "weights",
+           .meaning = "Type of the layers' weights in memory: as they are stored (stored fp8 needs "
+                      "a GPU), or rounded to fp8 while loading (GPU)",
+           .group = kModels},
+          {{"auto", std::nullopt}, {"fp8", Fp8Scheme(QuantScheme::Inputs::kDynamic)}}),
+      BindOption<ModelOptions, &ModelOptions::dummy>(
+          {.name = "dummy",
+           .meaning = "A config.json instead of a model: made-up weights of that shape, whose next "
+                      "tokens are known",
+           .group = kModels}),
+      BindOption<ModelOptions, &ModelOptions::draft_dummy>(
+          {.name = "draft_dummy", .meaning = "The same for the draft", .group = kModels}),
+      BindOption<ModelOptions, &ModelOptions::acceptance>(
+          {.name = "acceptance",
+           .meaning = "Share of tokens on which the dummy draft agrees with the dummy target",
+           .group = kModels,
+           .min = 0,
+           .max = 1}),
+  });
+  return rows;
 }
 
-std::vector<Positional> SessionPositionals() { return {{.name = "model"}, {.name = "draft"}}; }
+const BoundOptions<BackendOptions>& BackendOptionRows() {
+  constexpr std::string_view kMachine = "Machine";
+  static const BoundOptions<BackendOptions> rows({
+      BindOption<BackendOptions, &BackendOptions::device>(
+          {.name = "device",
+           .meaning = "cpu, cuda or cuda:N; auto: the first GPU where there is one",
+           .group = kMachine}),
+      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cuda.batch_invariant; }>(
+          {.name = "batch_invariant",
+           .meaning = "GPU: results that do not depend on the other sequences of a step, without "
+                      "the fastest kernels (a CPU's results never depend on them)",
+           .group = kMachine}),
+      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.num_threads; }>(
+          {.name = "threads",
+           .meaning = "Compute threads; 0: one per core",
+           .group = kMachine,
+           .min = 0,
+           .max = 1024}),
+      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.pin_threads; }>(
+          {.name = "pin_threads",
+           .meaning = "Bind each compute thread to a core",
+           .group = kMachine}),
+      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.isa; }>(
+          {.name = "isa",
+           .meaning = "Instruction set of the kernels; auto: chosen by a short measurement",
+           .group = kMachine}),
+  });
+  return rows;
+}
 
-Result<std::unique_ptr<ops::Backend>> MakeBackend(const OptionValues& options) {
-  const std::string& device = options.Text("device");
+std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
+  return Join(
+      {ModelOptionRows().specs(), own, EngineOptionRows().specs(), BackendOptionRows().specs()});
+}
+
+Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options) {
+  const std::string& device = options.device;
   if (device == "cpu" || (device == "auto" && ops::NumCudaDevices() == 0)) {
-    return MakeCpu(options);
+    return MakeCpu(options.cpu);
   }
-  ops::CudaOptions cuda;
-  cuda.batch_invariant = options.Flag("batch_invariant");
+  ops::CudaOptions cuda = options.cuda;
   if (device != "auto") {
     TANDEM_ASSIGN_OR_RETURN(cuda.device, ParseCudaDevice(device));
   }
@@ -354,11 +356,6 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
                   source.string());
 }
 
-bool NamesDraft(const OptionValues& options) {
-  if (options.IsSet("dummy")) return options.IsSet("draft_dummy");
-  return options.IsSet("draft") || !options.IsSet("model");
-}
-
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
   TANDEM_ASSIGN_OR_RETURN(session.engine,
@@ -367,40 +364,39 @@ Status MakeEngine(Session& session, const EngineOptions& options) {
   return {};
 }
 
-Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& session,
-                      Console& console) {
+Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
   session.engine.reset();
   session.draft_weights = {};
-  TANDEM_ASSIGN_OR_RETURN(
-      Opened opened, OpenDummyDraft(options, acceptance, session.target.spec, *session.backend));
-  TANDEM_ASSIGN_OR_RETURN(session.draft_weights, Load(options, opened, session, console));
+  TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenDummyDraft(session.options, acceptance,
+                                                        session.target.spec, *session.backend));
+  TANDEM_ASSIGN_OR_RETURN(session.draft_weights, Load(opened, session, console));
   session.draft = std::make_unique<LoadedModel>(std::move(opened.model));
   return {};
 }
 
-Result<std::unique_ptr<Session>> OpenSession(const OptionValues& options, Console& console,
+Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console& console,
                                              const std::function<void(EngineOptions&)>& adjust) {
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(options, adjust));
-  TANDEM_RETURN_IF_ERROR(PlanOf(options, opening).status());
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, adjust));
+  TANDEM_RETURN_IF_ERROR(PlanOf(opening).status());
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
   session->backend = std::move(opening.backend);
-  session->engine_options = opening.engine;
+  session->options = std::move(opening.options);
   session->embedded = pair.embedded;
-  TANDEM_ASSIGN_OR_RETURN(session->target_weights, Load(options, pair.target, *session, console));
+  TANDEM_ASSIGN_OR_RETURN(session->target_weights, Load(pair.target, *session, console));
   session->target = std::move(pair.target.model);
   if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(session->draft_weights, Load(options, *pair.draft, *session, console));
+    TANDEM_ASSIGN_OR_RETURN(session->draft_weights, Load(*pair.draft, *session, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
-  TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->engine_options));
+  TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->options.engine));
   return session;
 }
 
-Result<SessionPlan> PlanSession(const OptionValues& options) {
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(options));
+Result<SessionPlan> PlanSession(const OptionValues& values) {
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values));
   SessionPlan plan;
-  TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(options, opening));
+  TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening));
   plan.target = opening.pair.target.model.name;
   if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;
   plan.backend = std::move(opening.backend);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/command.h"
+#include "base/bound_options.h"
 #include "base/clock.h"
 #include "engine_folder/source.h"
 #include "ops/backend.h"
@@ -20,14 +21,40 @@
 
 namespace tandem::apps {
 
-// --threads, --isa ...
-std::vector<OptionSpec> BackendOptionRows();
-// MODEL, DRAFT, --dummy ... and the rows of the backend and the engine.
-std::vector<OptionSpec> SessionOptionRows();
-// MODEL and DRAFT by position.
-std::vector<Positional> SessionPositionals();
+// Which models: the embedded pair when neither a target nor a dummy is named.
+struct ModelOptions {
+  std::filesystem::path target;
+  std::filesystem::path draft;
+  std::filesystem::path tokenizer_dir;
+  std::optional<QuantScheme> quantize;  // the layers' weights, while loading; as stored without
+  std::filesystem::path dummy;          // a config.json instead of a target
+  std::filesystem::path draft_dummy;
+  double acceptance = 0.8;  // of the dummy draft
 
-Result<std::unique_ptr<ops::Backend>> MakeBackend(const OptionValues& options);
+  // Whether a draft is named, which --no_draft may still switch off.
+  bool NamesDraft() const {
+    return dummy.empty() ? target.empty() || !draft.empty() : !draft_dummy.empty();
+  }
+};
+
+struct BackendOptions {
+  std::string device = "auto";
+  ops::CudaOptions cuda;
+  ops::CpuOptions cpu;
+};
+
+struct SessionOptions {
+  ModelOptions models;
+  BackendOptions backend;
+  EngineOptions engine;
+};
+
+const BoundOptions<ModelOptions>& ModelOptionRows();
+const BoundOptions<BackendOptions>& BackendOptionRows();
+// Of the models, then the verb's own, then of the engine and the backend.
+std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own = {});
+
+Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options);
 
 // The folder with `target/` and `draft/`: next to the source, or in share/tandem next to the
 // binary.
@@ -49,7 +76,7 @@ struct Session {
   // Parts of the engine, kept so that another engine can be made without loading again.
   EngineModel target_weights;
   EngineModel draft_weights;
-  EngineOptions engine_options;
+  SessionOptions options;  // as they were settled for these models and this device
   std::unique_ptr<Engine> engine;
   bool embedded = false;  // the embedded pair was taken because no model was named
 };
@@ -62,7 +89,7 @@ struct SessionPlan {
   EnginePlan engine;
 };
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
-Result<SessionPlan> PlanSession(const OptionValues& options);
+Result<SessionPlan> PlanSession(const OptionValues& values);
 
 // Makes the session's engine anew (not started) by its models and `options`; the old one goes
 // first.
@@ -70,16 +97,12 @@ Status MakeEngine(Session& session, const EngineOptions& options);
 
 // Loads another dummy draft of the session's --draft_dummy into it, which agrees with the target on
 // a share `acceptance` of tokens. The engine, made of the old one, goes first.
-Status LoadDummyDraft(const OptionValues& options, double acceptance, Session& session,
-                      Console& console);
-
-// Whether the command line names a draft, which --no_draft may still switch off.
-bool NamesDraft(const OptionValues& options);
+Status LoadDummyDraft(double acceptance, Session& session, Console& console);
 
 // Loads the models and makes the engine (not started); what does not fit is refused before loading.
 // `adjust` may change the engine's options after they were read.
 Result<std::unique_ptr<Session>> OpenSession(
-    const OptionValues& options, Console& console,
+    const OptionValues& values, Console& console,
     const std::function<void(EngineOptions&)>& adjust = {});
 
 }  // namespace tandem::apps

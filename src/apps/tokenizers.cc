@@ -11,8 +11,9 @@
 namespace tandem::apps {
 namespace {
 
-Result<std::filesystem::path> TokenizerFolder(const OptionValues& options, const Session& session) {
-  if (options.IsSet("tokenizer_dir")) return std::filesystem::path(options.Text("tokenizer_dir"));
+Result<std::filesystem::path> TokenizerFolder(const Session& session) {
+  const std::filesystem::path& named = session.options.models.tokenizer_dir;
+  if (!named.empty()) return named;
   if (!session.target.folder.empty()) return session.target.folder;
   return InvalidArgument("the model has no tokenizer.json beside it: give --tokenizer_dir");
 }
@@ -48,8 +49,8 @@ Status CheckDraft(const std::filesystem::path& target, const Session& session) {
 
 }  // namespace
 
-Result<TextModel> OpenTextModel(const OptionValues& options, const Session& session) {
-  TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TokenizerFolder(options, session));
+Result<TextModel> OpenTextModel(const Session& session) {
+  TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TokenizerFolder(session));
   TextModel model;
   TANDEM_ASSIGN_OR_RETURN(model.codec,
                           serve::LoadTextCodec(folder, session.target.spec.vocab_size));

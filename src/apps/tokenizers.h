@@ -19,6 +19,6 @@ struct TextModel {
 // From --tokenizer_dir, or the target's folder. INVALID_ARGUMENT when the tokenizer has ordinary
 // tokens that a model has no row for, when the draft's gives other ids than the target's, or for a
 // dummy without one. What else differs between the two models' vocabularies is logged.
-Result<TextModel> OpenTextModel(const OptionValues& options, const Session& session);
+Result<TextModel> OpenTextModel(const Session& session);
 
 }  // namespace tandem::apps

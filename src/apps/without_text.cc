@@ -10,7 +10,7 @@ Result<std::vector<Request>> DictionaryQuestions(const Session&, size_t) {
   return Unimplemented("this build has no tokenizer: give --input_len to bench with token ids");
 }
 
-Status BenchServe(const OptionValues&, Console&) {
+Status BenchServe(const BenchOptions&, const OptionValues&, Console&) {
   return Unimplemented("this build has no HTTP client: use a full build for bench serve");
 }
 

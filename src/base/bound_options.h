@@ -4,10 +4,12 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,56 +24,130 @@ namespace tandem {
 
 template <typename Options>
 struct BoundOption {
-  using Setter = void (*)(const OptionValues& values, std::string_view name, Options& options);
+  using Setter =
+      std::function<void(const OptionValues& values, const OptionSpec& spec, Options& options)>;
 
-  BoundOption(const OptionSpec& row, Setter setter) : spec(row), set(setter) {}
+  BoundOption(const OptionSpec& row, Setter setter) : spec(row), set(std::move(setter)) {}
 
   OptionSpec spec;
   Setter set;
-  std::string default_text;  // of the field; the spec's own goes over it
+  const void* field = nullptr;  // the address of the field's FieldTag; null: more than one field
+  std::string default_text;     // of the field; the spec's own goes over it
+  std::string choices_text;     // as above
 };
 
+namespace bound_options_detail {
+
+template <auto kField>
+inline constexpr char kFieldTag = 0;
+
+template <typename T>
+struct WithoutOptional {
+  using Type = T;
+};
+template <typename T>
+struct WithoutOptional<std::optional<T>> {
+  using Type = T;
+};
+
+template <typename Options, auto kField>
+using FieldType = std::remove_cvref_t<decltype(std::invoke(kField, std::declval<Options&>()))>;
+
+// How a value of a type is read, and the default of a field of it told.
+template <typename T>
+constexpr OptionType OptionTypeOf(OptionType asked) {
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return OptionType::kTexts;
+  if constexpr (std::is_same_v<T, std::vector<int32_t>>) return OptionType::kInts;
+  if constexpr (std::is_same_v<T, std::vector<double>>) return OptionType::kFloats;
+  if constexpr (std::is_same_v<T, bool>) return OptionType::kFlag;
+  if constexpr (std::is_same_v<T, Nanos> || std::is_floating_point_v<T>) return OptionType::kFloat;
+  if constexpr (std::is_integral_v<T>) {
+    return asked == OptionType::kBytes ? OptionType::kBytes : OptionType::kInt;
+  }
+  return asked;
+}
+
+template <typename T>
+T Read(const OptionValues& values, const OptionSpec& spec) {
+  if constexpr (std::is_same_v<T, Nanos>) {
+    return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(values.Float(spec)));
+  } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::filesystem::path>) {
+    return values.Text(spec);
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    return values.Texts(spec);
+  } else if constexpr (std::is_same_v<T, std::vector<int32_t>>) {
+    const std::vector<int64_t> numbers = values.Ints(spec);
+    return T(numbers.begin(), numbers.end());
+  } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+    return values.Floats(spec);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return values.Flag(spec);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<T>(values.Float(spec));
+  } else {
+    static_assert(std::is_integral_v<T>);
+    return static_cast<T>(values.Int(spec));
+  }
+}
+
+template <typename T>
+std::string DefaultText(const T& value) {
+  if constexpr (std::is_same_v<T, Nanos>) {
+    return fmt::format("{}", std::chrono::duration<double>(value).count());
+  } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::filesystem::path>) {
+    return std::string(value);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return value ? "true" : "";  // a flag is off unless it is named
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return fmt::format("{}", value);
+  } else {
+    return fmt::format("{}", fmt::join(value, ","));
+  }
+}
+
+}  // namespace bound_options_detail
+
 // The option of one field. kField is a pointer to a member, or a function from Options& to the
-// field. The type of the option follows from the field's; Nanos are given in seconds.
+// field. The type of the option follows from the field's; Nanos are given in seconds. An optional
+// field stays empty when its option is left out and the row names no default.
 template <typename Options, auto kField>
 BoundOption<Options> BindOption(OptionSpec spec) {
-  Options defaults;
-  const auto& value = std::invoke(kField, defaults);
-  using Value = std::remove_cvref_t<decltype(value)>;
-  BoundOption<Options> bound(spec, nullptr);
-  if constexpr (std::is_same_v<Value, Nanos>) {
-    bound.spec.type = OptionType::kFloat;
-    bound.default_text = fmt::format("{}", std::chrono::duration<double>(value).count());
-    bound.set = [](const OptionValues& values, std::string_view name, Options& options) {
-      std::invoke(kField, options) =
-          std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(values.Float(name)));
-    };
-  } else if constexpr (std::is_same_v<Value, std::string> ||
-                       std::is_same_v<Value, std::filesystem::path>) {
-    bound.default_text = std::string(value);
-    bound.set = [](const OptionValues& values, std::string_view name, Options& options) {
-      std::invoke(kField, options) = values.Text(name);
-    };
-  } else if constexpr (std::is_same_v<Value, bool>) {
-    bound.spec.type = OptionType::kFlag;
-    bound.default_text = value ? "true" : "";  // a flag is off unless it is named
-    bound.set = [](const OptionValues& values, std::string_view name, Options& options) {
-      std::invoke(kField, options) = values.Flag(name);
-    };
-  } else if constexpr (std::is_floating_point_v<Value>) {
-    bound.spec.type = OptionType::kFloat;
-    bound.default_text = fmt::format("{}", value);
-    bound.set = [](const OptionValues& values, std::string_view name, Options& options) {
-      std::invoke(kField, options) = static_cast<Value>(values.Float(name));
-    };
-  } else {
-    static_assert(std::is_integral_v<Value>);
-    if (spec.type != OptionType::kBytes) bound.spec.type = OptionType::kInt;
-    bound.default_text = fmt::format("{}", value);
-    bound.set = [](const OptionValues& values, std::string_view name, Options& options) {
-      std::invoke(kField, options) = static_cast<Value>(values.Int(name));
-    };
+  namespace detail = bound_options_detail;
+  using Field = detail::FieldType<Options, kField>;
+  using Value = typename detail::WithoutOptional<Field>::Type;
+  spec.type = detail::OptionTypeOf<Value>(spec.type);
+  BoundOption<Options> bound(
+      spec, [](const OptionValues& values, const OptionSpec& row, Options& options) {
+        if (!std::is_same_v<Field, Value> && values.Given(row).empty()) return;
+        std::invoke(kField, options) = detail::Read<Value>(values, row);
+      });
+  bound.field = &detail::kFieldTag<kField>;
+  if constexpr (std::is_same_v<Field, Value>) {
+    Options defaults;
+    bound.default_text = detail::DefaultText<Field>(std::invoke(kField, defaults));
   }
+  return bound;
+}
+
+// The option of one field that takes one of a few values, each with its word.
+template <typename Options, auto kField>
+BoundOption<Options> BindChoice(
+    OptionSpec spec,
+    std::vector<std::pair<std::string_view, bound_options_detail::FieldType<Options, kField>>>
+        choices) {
+  BoundOption<Options> bound(spec, nullptr);
+  Options defaults;
+  for (const auto& [word, value] : choices) {
+    bound.choices_text += (bound.choices_text.empty() ? "" : "|") + std::string(word);
+    if (value == std::invoke(kField, defaults)) bound.default_text = word;
+  }
+  bound.field = &bound_options_detail::kFieldTag<kField>;
+  bound.set = [choices = std::move(choices)](const OptionValues& values, const OptionSpec& row,
+                                             Options& options) {
+    for (const auto& [word, value] : choices) {
+      if (word == values.Text(row)) std::invoke(kField, options) = value;
+    }
+  };
   return bound;
 }
 
@@ -80,8 +156,9 @@ class BoundOptions {
  public:
   explicit BoundOptions(std::vector<BoundOption<Options>> rows) : rows_(std::move(rows)) {
     for (const BoundOption<Options>& row : rows_) {
-      specs_.push_back(row.spec);
-      if (row.spec.default_value.empty()) specs_.back().default_value = row.default_text;
+      OptionSpec& spec = specs_.emplace_back(row.spec);
+      if (spec.default_value.empty()) spec.default_value = row.default_text;
+      if (spec.choices.empty()) spec.choices = row.choices_text;
     }
   }
   BoundOptions(const BoundOptions&) = delete;  // specs_ looks into rows_
@@ -89,9 +166,23 @@ class BoundOptions {
 
   std::span<const OptionSpec> specs() const { return specs_; }
 
+  // The row of a field: its name, and whether it was given.
+  template <auto kField>
+  const OptionSpec& RowOf() const {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (rows_[i].field == &bound_options_detail::kFieldTag<kField>) return specs_[i];
+    }
+    TANDEM_CHECK(false, "no row sets this field");
+  }
+
   // In the order of the rows.
   void Apply(const OptionValues& values, Options& options) const {
-    for (const BoundOption<Options>& row : rows_) row.set(values, row.spec.name, options);
+    for (size_t i = 0; i < rows_.size(); ++i) rows_[i].set(values, specs_[i], options);
+  }
+  Options Read(const OptionValues& values) const {
+    Options options;
+    Apply(values, options);
+    return options;
   }
 
  private:

@@ -36,7 +36,26 @@ Result<int64_t> ParseInteger(std::string_view text) {
   return value;
 }
 
+bool IsList(OptionType type) { return type == OptionType::kInts || type == OptionType::kFloats; }
+
+std::vector<std::string_view> SplitAtCommas(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (size_t comma = 0; comma != std::string_view::npos;) {
+    comma = text.find(',');
+    words.push_back(text.substr(0, comma));
+    if (comma != std::string_view::npos) text.remove_prefix(comma + 1);
+  }
+  return words;
+}
+
+// The row of one number of a list.
+OptionSpec ElementOf(OptionSpec spec) {
+  spec.type = spec.type == OptionType::kInts ? OptionType::kInt : OptionType::kFloat;
+  return spec;
+}
+
 std::string AllowedValues(const OptionSpec& spec) {
+  if (IsList(spec.type)) return AllowedValues(ElementOf(spec)) + ", or several between commas";
   if (!spec.choices.empty()) {
     std::string words(spec.choices);
     for (size_t at = 0; (at = words.find('|', at)) != std::string::npos; at += 2) {
@@ -62,6 +81,9 @@ std::string AllowedValues(const OptionSpec& spec) {
     case OptionType::kTexts:
     case OptionType::kOptionalText:
       return "text";
+    case OptionType::kInts:
+    case OptionType::kFloats:
+      break;  // as one of their numbers
   }
   return "";
 }
@@ -126,6 +148,14 @@ Status CheckValue(const OptionSpec& spec, std::string_view value) {
       TANDEM_ASSIGN_OR_RETURN(const double number, ParseNumber(value));
       return CheckRange(spec, number);
     }
+    case OptionType::kInts:
+    case OptionType::kFloats:
+      for (const std::string_view word : SplitAtCommas(value)) {
+        const Status status = CheckValue(ElementOf(spec), word);
+        if (status.ok()) continue;
+        return InvalidArgument(fmt::format("has '{}', which {}", word, status.message()));
+      }
+      return {};
     case OptionType::kText:
     case OptionType::kTexts:
     case OptionType::kOptionalText:
@@ -239,7 +269,7 @@ Status OptionValues::Set(std::string_view name, const std::vector<std::string>& 
 
 Status OptionValues::ReadEnvironment() {
   for (const OptionSpec& spec : specs_) {
-    if (IsSet(spec.name)) continue;
+    if (IsSet(spec)) continue;
     const std::string variable = EnvironmentName(spec);
     if (const char* value = std::getenv(variable.c_str()); value != nullptr) {
       TANDEM_RETURN_IF_ERROR(Set(spec.name, {value}, variable));
@@ -248,51 +278,62 @@ Status OptionValues::ReadEnvironment() {
   return {};
 }
 
-bool OptionValues::IsSet(std::string_view name) const { return set_.contains(name); }
+bool OptionValues::IsSet(const OptionSpec& spec) const { return set_.contains(spec.name); }
 
-const std::vector<std::string>& OptionValues::Values(std::string_view name, OptionType type) const {
-  const OptionSpec* spec = Find(name);
-  TANDEM_CHECK(spec != nullptr, name);
-  TANDEM_CHECK(spec->type == type, name);
-  return values_.at(spec->name);
+const std::vector<std::string>& OptionValues::Values(const OptionSpec& spec,
+                                                     OptionType type) const {
+  TANDEM_CHECK(spec.type == type, spec.name);
+  const auto values = values_.find(spec.name);
+  TANDEM_CHECK(values != values_.end(), spec.name);  // of another verb
+  return values->second;
 }
 
-bool OptionValues::Flag(std::string_view name) const {
-  const auto& values = Values(name, OptionType::kFlag);
+bool OptionValues::Flag(const OptionSpec& spec) const {
+  const auto& values = Values(spec, OptionType::kFlag);
   return !values.empty() && Among(values.front(), kTrueWords);
 }
 
-int64_t OptionValues::Int(std::string_view name) const {
-  const OptionSpec* spec = Find(name);
-  TANDEM_CHECK(spec != nullptr, name);
-  const auto& values = Values(name, spec->type);
+int64_t OptionValues::Int(const OptionSpec& spec) const {
+  const bool bytes = spec.type == OptionType::kBytes;
+  const auto& values = Values(spec, bytes ? OptionType::kBytes : OptionType::kInt);
   if (values.empty()) return 0;
-  return spec->type == OptionType::kBytes ? *ParseBytes(values.front())
-                                          : *ParseInteger(values.front());
+  return bytes ? *ParseBytes(values.front()) : *ParseInteger(values.front());
 }
 
-double OptionValues::Float(std::string_view name) const {
-  const auto& values = Values(name, OptionType::kFloat);
+double OptionValues::Float(const OptionSpec& spec) const {
+  const auto& values = Values(spec, OptionType::kFloat);
   return values.empty() ? 0.0 : *ParseNumber(values.front());
 }
 
-const std::string& OptionValues::Text(std::string_view name) const {
-  const OptionSpec* spec = Find(name);
-  TANDEM_CHECK(spec != nullptr, name);
-  TANDEM_CHECK(spec->type == OptionType::kText || spec->type == OptionType::kOptionalText, name);
-  return Given(name);
+const std::string& OptionValues::Text(const OptionSpec& spec) const {
+  TANDEM_CHECK(spec.type == OptionType::kText || spec.type == OptionType::kOptionalText, spec.name);
+  return Given(spec);
 }
 
-const std::string& OptionValues::Given(std::string_view name) const {
+const std::string& OptionValues::Given(const OptionSpec& spec) const {
   static const std::string empty;
-  const OptionSpec* spec = Find(name);
-  TANDEM_CHECK(spec != nullptr, name);
-  const auto& values = values_.at(spec->name);
+  const auto& values = Values(spec, spec.type);
   return values.empty() ? empty : values.front();
 }
 
-const std::vector<std::string>& OptionValues::Texts(std::string_view name) const {
-  return Values(name, OptionType::kTexts);
+const std::vector<std::string>& OptionValues::Texts(const OptionSpec& spec) const {
+  return Values(spec, OptionType::kTexts);
+}
+
+std::vector<int64_t> OptionValues::Ints(const OptionSpec& spec) const {
+  std::vector<int64_t> numbers;
+  for (const std::string& list : Values(spec, OptionType::kInts)) {
+    for (const std::string_view word : SplitAtCommas(list)) numbers.push_back(*ParseInteger(word));
+  }
+  return numbers;
+}
+
+std::vector<double> OptionValues::Floats(const OptionSpec& spec) const {
+  std::vector<double> numbers;
+  for (const std::string& list : Values(spec, OptionType::kFloats)) {
+    for (const std::string_view word : SplitAtCommas(list)) numbers.push_back(*ParseNumber(word));
+  }
+  return numbers;
 }
 
 }  // namespace tandem

@@ -24,7 +24,13 @@ enum class OptionType : uint8_t {
   kText,
   kTexts,         // one or more values after one name
   kOptionalText,  // "true" when named alone; else one value
+  kInts,          // one value: integers between commas
+  kFloats,        // one value: numbers between commas
 };
+
+// Whether a value may stand on the command line without its option's name. Such values belong to
+// these options in the order of their rows.
+enum class Position : uint8_t { kNamedOnly, kOptional, kRequired };
 
 struct OptionSpec {
   std::string_view name = {};  // canonical, with underscores: "max_batch_size"
@@ -32,10 +38,11 @@ struct OptionSpec {
   std::string_view default_value = {};  // as text; empty: none (0, false, "")
   std::string_view meaning = {};
   std::string_view group = "Options";
-  std::string_view choices = {};  // "auto|avx2|amx": the only values allowed
-  double min = std::numeric_limits<double>::lowest();
+  std::string_view choices = {};                       // "auto|avx2|amx": the only values allowed
+  double min = std::numeric_limits<double>::lowest();  // of each number of a list
   double max = std::numeric_limits<double>::max();
   std::string_view alias = {};  // another spelling: "draft_model"; one letter: "-i"
+  Position position = Position::kNamedOnly;
 };
 
 // "TANDEM_MAX_BATCH_SIZE"
@@ -55,21 +62,25 @@ class OptionValues {
   // Takes values from the environment for options that are not set.
   Status ReadEnvironment();
 
-  bool IsSet(std::string_view name) const;
-  bool Flag(std::string_view name) const;
-  int64_t Int(std::string_view name) const;  // kInt, kBytes
-  double Float(std::string_view name) const;
-  const std::string& Text(std::string_view name) const;  // kText, kOptionalText
-  const std::vector<std::string>& Texts(std::string_view name) const;
+  // Values are asked for by their row, so that no option's name is written down a second time: see
+  // bound_options.h.
+  bool IsSet(const OptionSpec& spec) const;
+  bool Flag(const OptionSpec& spec) const;
+  int64_t Int(const OptionSpec& spec) const;  // kInt, kBytes
+  double Float(const OptionSpec& spec) const;
+  const std::string& Text(const OptionSpec& spec) const;  // kText, kOptionalText
+  const std::vector<std::string>& Texts(const OptionSpec& spec) const;
+  std::vector<int64_t> Ints(const OptionSpec& spec) const;
+  std::vector<double> Floats(const OptionSpec& spec) const;
   // The first value as it was given, whatever the type; empty without one.
-  const std::string& Given(std::string_view name) const;
+  const std::string& Given(const OptionSpec& spec) const;
 
   std::span<const OptionSpec> specs() const { return specs_; }
   // The row of a name or an alias; null when there is none.
   const OptionSpec* Find(std::string_view name) const;
 
  private:
-  const std::vector<std::string>& Values(std::string_view name, OptionType type) const;
+  const std::vector<std::string>& Values(const OptionSpec& spec, OptionType type) const;
 
   std::span<const OptionSpec> specs_;
   std::map<std::string_view, std::vector<std::string>> values_;  // by canonical name

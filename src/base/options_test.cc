@@ -18,28 +18,30 @@ constexpr OptionSpec kSpecs[] = {
     {.name = "kv_cache_bytes", .type = OptionType::kBytes, .meaning = "cache", .min = 0},
     {.name = "no_draft", .type = OptionType::kFlag, .meaning = "plain decoding"},
     {.name = "top_p", .type = OptionType::kFloat, .default_value = "0.5", .meaning = "", .max = 1},
+    {.name = "batch", .type = OptionType::kInts, .default_value = "1,8", .min = 1},
+    {.name = "shares", .type = OptionType::kFloats, .min = 0, .max = 1},
     {.name = "input_text", .type = OptionType::kTexts, .meaning = "prompts", .alias = "-i"},
 };
 
 TEST(OptionValuesTest, StartsWithTheDefaults) {
   const OptionValues values(kSpecs);
-  EXPECT_EQ(values.Int("max_batch_size"), 64);
-  EXPECT_EQ(values.Text("isa"), "auto");
-  EXPECT_EQ(values.Int("kv_cache_bytes"), 0);
-  EXPECT_FALSE(values.Flag("no_draft"));
-  EXPECT_EQ(values.Float("top_p"), 0.5);
-  EXPECT_TRUE(values.Texts("input_text").empty());
-  EXPECT_FALSE(values.IsSet("isa"));
+  EXPECT_EQ(values.Int(*values.Find("max_batch_size")), 64);
+  EXPECT_EQ(values.Text(*values.Find("isa")), "auto");
+  EXPECT_EQ(values.Int(*values.Find("kv_cache_bytes")), 0);
+  EXPECT_FALSE(values.Flag(*values.Find("no_draft")));
+  EXPECT_EQ(values.Float(*values.Find("top_p")), 0.5);
+  EXPECT_TRUE(values.Texts(*values.Find("input_text")).empty());
+  EXPECT_FALSE(values.IsSet(*values.Find("isa")));
 }
 
 TEST(OptionValuesTest, ReadsEveryType) {
   OptionValues values(kSpecs);
   EXPECT_TRUE(values.Set("kv_cache_bytes", {"3G"}, "x").ok());
-  EXPECT_EQ(values.Int("kv_cache_bytes"), int64_t{3} << 30);
+  EXPECT_EQ(values.Int(*values.Find("kv_cache_bytes")), int64_t{3} << 30);
   EXPECT_TRUE(values.Set("no_draft", {"enable"}, "x").ok());
-  EXPECT_TRUE(values.Flag("no_draft"));
+  EXPECT_TRUE(values.Flag(*values.Find("no_draft")));
   EXPECT_TRUE(values.Set("-i", {"a", "b"}, "x").ok());
-  EXPECT_EQ(values.Texts("input_text").size(), 2u);
+  EXPECT_EQ(values.Texts(*values.Find("input_text")).size(), 2u);
 }
 
 TEST(OptionValuesTest, NamesThePlaceAndWhatIsAllowed) {
@@ -55,7 +57,7 @@ TEST(OptionValuesTest, NamesThePlaceAndWhatIsAllowed) {
   EXPECT_FALSE(values.Set("top_p", {"1e999"}, "--top_p").ok());
   EXPECT_FALSE(values.Set("max_batch_size", {"12x"}, "--max_batch_size").ok());
   EXPECT_FALSE(values.Set("kv_cache_bytes", {"9999999999G"}, "x").ok());
-  EXPECT_EQ(values.Int("max_batch_size"), 64);
+  EXPECT_EQ(values.Int(*values.Find("max_batch_size")), 64);
 }
 
 TEST(OptionValuesTest, RefusesAnEmptyValueByName) {
@@ -64,14 +66,33 @@ TEST(OptionValuesTest, RefusesAnEmptyValueByName) {
             "--isa: the value is empty; it takes one of auto, avx2, amx, or leave it out");
   EXPECT_EQ(values.Set("-i", {"a", ""}, "--input_text").message(),
             "--input_text: the value is empty; it takes text, or leave it out");
-  EXPECT_FALSE(values.IsSet("isa"));
+  EXPECT_FALSE(values.IsSet(*values.Find("isa")));
+}
+
+TEST(OptionValuesTest, AListHasNumbersBetweenCommas) {
+  OptionValues values(kSpecs);
+  const OptionSpec& batch = *values.Find("batch");
+  const OptionSpec& shares = *values.Find("shares");
+  EXPECT_EQ(values.Ints(batch), (std::vector<int64_t>{1, 8}));
+  EXPECT_TRUE(values.Floats(shares).empty());
+  ASSERT_TRUE(values.Set("batch", {"32"}, "--batch").ok());
+  ASSERT_TRUE(values.Set("shares", {"0.6,1"}, "--shares").ok());
+  EXPECT_EQ(values.Ints(batch), (std::vector<int64_t>{32}));
+  EXPECT_EQ(values.Floats(shares), (std::vector<double>{0.6, 1}));
+  EXPECT_EQ(values.Set("batch", {"1,x"}, "--batch").message(),
+            "--batch: '1,x' has 'x', which is not an integer; it takes a number of at least 1, or "
+            "several between commas");
+  for (const char* list : {"1,,2", ",1", "1,", ",", "1,0", "1.5"}) {
+    EXPECT_FALSE(values.Set("batch", {list}, "--batch").ok()) << list;
+  }
+  EXPECT_FALSE(values.Set("shares", {"0.5,-0.5"}, "--shares").ok());
 }
 
 TEST(OptionValuesTest, KeepsWhatWasGiven) {
   OptionValues values(kSpecs);
-  EXPECT_EQ(values.Given("kv_cache_bytes"), "");
+  EXPECT_EQ(values.Given(*values.Find("kv_cache_bytes")), "");
   ASSERT_TRUE(values.Set("kv_cache_bytes", {"3G"}, "x").ok());
-  EXPECT_EQ(values.Given("kv_cache_bytes"), "3G");
+  EXPECT_EQ(values.Given(*values.Find("kv_cache_bytes")), "3G");
 }
 
 TEST(ClosestNameTest, FindsSlipsOfTheHandAndNothingFarOff) {
@@ -89,8 +110,8 @@ TEST(OptionValuesTest, EnvironmentFillsOnlyWhatWasNotSet) {
   OptionValues values(kSpecs);
   ASSERT_TRUE(values.Set("isa", {"avx2"}, "--isa").ok());
   ASSERT_TRUE(values.ReadEnvironment().ok());
-  EXPECT_EQ(values.Text("isa"), "avx2");
-  EXPECT_EQ(values.Int("max_batch_size"), 8);
+  EXPECT_EQ(values.Text(*values.Find("isa")), "avx2");
+  EXPECT_EQ(values.Int(*values.Find("max_batch_size")), 8);
   ::setenv("TANDEM_MAX_BATCH_SIZE", "many", 1);
   EXPECT_NE(OptionValues(kSpecs).ReadEnvironment().message().find("TANDEM_MAX_BATCH_SIZE"),
             std::string::npos);

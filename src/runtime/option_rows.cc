@@ -1,9 +1,7 @@
 #include "runtime/option_rows.h"
 
 #include <algorithm>
-#include <string>
-
-#include "base/bound_options.h"
+#include <optional>
 
 namespace tandem {
 namespace {
@@ -16,29 +14,20 @@ BoundOption<EngineOptions> Sets(const OptionSpec& spec) {
   return BindOption<EngineOptions, kField>(spec);
 }
 
-void SetKvCacheType(const OptionValues& values, std::string_view name, EngineOptions& options) {
-  if (values.Text(name) == "fp8") options.kv_cache_dtype = DType::kF8E4M3;
-}
-
-void SetPolicy(const OptionValues& values, std::string_view name, EngineOptions& options) {
-  const std::string& policy = values.Text(name);
-  options.policy = policy == "guaranteed_no_evict" ? SchedulerPolicy::kGuaranteedNoEvict
-                   : policy == "static_batch"      ? SchedulerPolicy::kStaticBatch
-                                                   : SchedulerPolicy::kMaxUtilization;
-}
-
 // A length that is given is the length of every draft.
-void SetDraftLength(const OptionValues& values, std::string_view name, EngineOptions& options) {
-  options.fixed_draft_len = static_cast<int32_t>(values.Int(name));
+void SetDraftLength(const OptionValues& values, const OptionSpec& spec, EngineOptions& options) {
+  options.fixed_draft_len = static_cast<int32_t>(values.Int(spec));
   if (options.fixed_draft_len > 0) options.draft_mode = DraftMode::kFixed;
 }
 
 // After draft_len, over which it goes.
-void SetNoDraft(const OptionValues& values, std::string_view name, EngineOptions& options) {
-  if (values.Flag(name)) options.draft_mode = DraftMode::kOff;
+void SetNoDraft(const OptionValues& values, const OptionSpec& spec, EngineOptions& options) {
+  if (values.Flag(spec)) options.draft_mode = DraftMode::kOff;
 }
 
-const BoundOptions<EngineOptions>& Bound() {
+}  // namespace
+
+const BoundOptions<EngineOptions>& EngineOptionRows() {
   static const BoundOptions<EngineOptions> bound({
       Sets<&EngineOptions::max_batch_size>({.name = "max_batch_size",
                                             .meaning = "Sequences that run in one step",
@@ -47,7 +36,8 @@ const BoundOptions<EngineOptions>& Bound() {
                                             .max = 4096}),
       Sets<&EngineOptions::max_num_tokens>(
           {.name = "max_num_tokens",
-           .meaning = "Rows of one step: prompt chunks, decoded tokens and drafts together",
+           .meaning =
+               "Tokens computed in one step: prompt chunks, decoded tokens and drafts together",
            .group = kBatching,
            .min = 16,
            .max = 1 << 20}),
@@ -83,12 +73,11 @@ const BoundOptions<EngineOptions>& Bound() {
            .min = 0.01,
            .max = 0.99,
            .alias = "kv_cache_free_gpu_memory_fraction"}),
-      {{.name = "kv_cache_dtype",
-        .default_value = "auto",
-        .meaning = "What keys and values are kept in: the model's own type, or fp8 (GPU)",
-        .group = kBatching,
-        .choices = "auto|fp8"},
-       SetKvCacheType},
+      BindChoice<EngineOptions, &EngineOptions::kv_cache_dtype>(
+          {.name = "kv_cache_dtype",
+           .meaning = "Type of stored keys and values: the model's own, or fp8 (GPU)",
+           .group = kBatching},
+          {{"auto", std::nullopt}, {"fp8", DType::kF8E4M3}}),
       Sets<&EngineOptions::block_tokens>({.name = "tokens_per_block",
                                           .meaning = "Tokens of one cache block, a power of two",
                                           .group = kBatching,
@@ -100,15 +89,17 @@ const BoundOptions<EngineOptions>& Bound() {
            .alias = "kv_cache_enable_block_reuse"}),
       Sets<&EngineOptions::enable_chunked_prefill>(
           {.name = "enable_chunked_context",
-           .meaning = "Split long prompts over steps, beside decoding sequences",
+           .meaning =
+               "Split long prompts over several steps, so that other sequences go on decoding",
            .group = kBatching}),
-      {{.name = "batch_scheduler_policy",
-        .default_value = "max_utilization",
-        .meaning = "Admit optimistically and pause when memory runs out, reserve to the longest "
-                   "length, or one batch at a time",
-        .group = kBatching,
-        .choices = "max_utilization|guaranteed_no_evict|static_batch"},
-       SetPolicy},
+      BindChoice<EngineOptions, &EngineOptions::policy>(
+          {.name = "batch_scheduler_policy",
+           .meaning = "Admit optimistically and pause when memory runs out, reserve to the longest "
+                      "length, or one batch at a time",
+           .group = kBatching},
+          {{"max_utilization", SchedulerPolicy::kMaxUtilization},
+           {"guaranteed_no_evict", SchedulerPolicy::kGuaranteedNoEvict},
+           {"static_batch", SchedulerPolicy::kStaticBatch}}),
       Sets<&EngineOptions::steps_in_flight>(
           {.name = "steps_in_flight",
            .meaning =
@@ -120,7 +111,8 @@ const BoundOptions<EngineOptions>& Bound() {
       {{.name = "draft_len",
         .type = OptionType::kInt,
         .default_value = "0",
-        .meaning = "Draft this many tokens every round; 0: chosen per sequence by what pays",
+        .meaning =
+            "Draft this many tokens in every round; 0: chosen for each sequence by what pays",
         .group = kSpeculation,
         .min = 0,
         .max = 64},
@@ -135,32 +127,29 @@ const BoundOptions<EngineOptions>& Bound() {
                                            .group = kSpeculation,
                                            .min = 1,
                                            .max = 64}),
-      Sets<&EngineOptions::lookup_ngram>({.name = "lookup_ngram",
-                                          .meaning = "Draft from the sequence's own history first, "
-                                                     "by this many of its last tokens; 0: off",
-                                          .group = kSpeculation,
-                                          .min = 0,
-                                          .max = 16}),
+      Sets<&EngineOptions::lookup_ngram>(
+          {.name = "lookup_ngram",
+           .meaning = "Before the draft model is asked, look drafts up in the sequence's own "
+                      "tokens by n-grams of this length; 0: off",
+           .group = kSpeculation,
+           .min = 0,
+           .max = 16}),
       Sets<&EngineOptions::ratio_acceptance>(
           {.name = "use_draft_logits",
            .meaning = "Accept drafts by the ratio of probabilities instead of by equal tokens",
            .group = kSpeculation}),
       Sets<&EngineOptions::seed>(
           {.name = "seed",
-           .meaning = "Source of the seeds of requests that bring none; 0: from the system",
+           .meaning = "Seed for requests that bring none; 0: from the system",
            .group = kSpeculation,
            .min = 0}),
   });
   return bound;
 }
 
-}  // namespace
-
-std::span<const OptionSpec> EngineOptionRows() { return Bound().specs(); }
-
 EngineOptions EngineOptionsFrom(const OptionValues& values) {
   EngineOptions options;
-  Bound().Apply(values, options);
+  EngineOptionRows().Apply(values, options);
   options.max_draft_len = std::max(options.max_draft_len, options.fixed_draft_len);
   return options;
 }

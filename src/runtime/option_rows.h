@@ -2,14 +2,12 @@
 // EngineOptions itself). Constants and a pure function; any thread.
 #pragma once
 
-#include <span>
-
-#include "base/options.h"
+#include "base/bound_options.h"
 #include "runtime/engine_options.h"
 
 namespace tandem {
 
-std::span<const OptionSpec> EngineOptionRows();
+const BoundOptions<EngineOptions>& EngineOptionRows();
 EngineOptions EngineOptionsFrom(const OptionValues& values);
 
 }  // namespace tandem

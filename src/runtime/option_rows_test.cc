@@ -6,14 +6,14 @@ namespace tandem {
 namespace {
 
 EngineOptions With(std::string_view name, const std::string& value) {
-  OptionValues values(EngineOptionRows());
+  OptionValues values(EngineOptionRows().specs());
   const Status set = values.Set(name, {value}, name);
   EXPECT_TRUE(set.ok()) << set.message();
   return EngineOptionsFrom(values);
 }
 
 TEST(EngineOptionRowsTest, WithoutOptionsTheDefaultsAreThoseOfEngineOptions) {
-  const EngineOptions made = EngineOptionsFrom(OptionValues(EngineOptionRows()));
+  const EngineOptions made = EngineOptionsFrom(OptionValues(EngineOptionRows().specs()));
   const EngineOptions defaults;
   EXPECT_EQ(made.max_batch_size, defaults.max_batch_size);
   EXPECT_EQ(made.max_num_tokens, defaults.max_num_tokens);
@@ -30,11 +30,12 @@ TEST(EngineOptionRowsTest, WithoutOptionsTheDefaultsAreThoseOfEngineOptions) {
 }
 
 TEST(EngineOptionRowsTest, TheTableTellsTheDefaultOfTheMember) {
-  const OptionValues values(EngineOptionRows());
-  EXPECT_EQ(values.Given("max_batch_size"), std::to_string(EngineOptions().max_batch_size));
-  EXPECT_EQ(values.Given("kv_cache_free_gpu_mem_fraction"), "0.5");
-  EXPECT_EQ(values.Given("enable_kv_cache_reuse"), "true");
-  EXPECT_EQ(values.Given("use_draft_logits"), "");
+  const OptionValues values(EngineOptionRows().specs());
+  EXPECT_EQ(values.Given(*values.Find("max_batch_size")),
+            std::to_string(EngineOptions().max_batch_size));
+  EXPECT_EQ(values.Given(*values.Find("kv_cache_free_gpu_mem_fraction")), "0.5");
+  EXPECT_EQ(values.Given(*values.Find("enable_kv_cache_reuse")), "true");
+  EXPECT_EQ(values.Given(*values.Find("use_draft_logits")), "");
 }
 
 TEST(EngineOptionRowsTest, EveryRowSetsWhatItNames) {
@@ -57,7 +58,7 @@ TEST(EngineOptionRowsTest, ADraftLengthIsFixedAndNoDraftGoesOverIt) {
   EXPECT_EQ(With("draft_len", "12").draft_mode, DraftMode::kFixed);
   EXPECT_EQ(With("draft_len", "12").max_draft_len, 12);
   EXPECT_EQ(With("no_draft", "true").draft_mode, DraftMode::kOff);
-  OptionValues values(EngineOptionRows());
+  OptionValues values(EngineOptionRows().specs());
   ASSERT_TRUE(values.Set("draft_len", {"4"}, "x").ok());
   ASSERT_TRUE(values.Set("no_draft", {"true"}, "x").ok());
   EXPECT_EQ(EngineOptionsFrom(values).draft_mode, DraftMode::kOff);

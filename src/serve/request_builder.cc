@@ -30,7 +30,7 @@ T Or(const std::optional<T>& asked, const std::optional<T>& otherwise, T neutral
   return asked ? *asked : otherwise ? *otherwise : neutral;
 }
 
-Status CheckSampling(const SamplingFields& fields) {
+Status CheckSampling(const SamplingFields& fields, const FieldNames& names) {
   const std::pair<SamplingRange, const std::optional<double>&> numbers[] = {
       {SamplingRangeOf("temperature"), fields.temperature},
       {SamplingRangeOf("top_p"), fields.top_p},
@@ -58,7 +58,8 @@ Status CheckSampling(const SamplingFields& fields) {
   for (const auto& [range, value] : integers) {
     // Some clients write -1 to switch top_k off.
     if (!value || (range.name == "top_k" && *value == -1)) continue;
-    TANDEM_RETURN_IF_ERROR(CheckInteger(range.name, *value, static_cast<int64_t>(range.low),
+    const std::string_view name = range.name == "min_tokens" ? names.min_tokens : range.name;
+    TANDEM_RETURN_IF_ERROR(CheckInteger(name, *value, static_cast<int64_t>(range.low),
                                         static_cast<int64_t>(range.high)));
   }
   return {};
@@ -120,8 +121,9 @@ Status CheckWords(std::string_view field, const std::vector<std::string>& words,
   return {};
 }
 
-Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_len) {
-  return FieldError("max_tokens",
+Status PromptTooLong(const FieldNames& names, int64_t prompt_tokens, int64_t max_tokens,
+                     int32_t max_seq_len) {
+  return FieldError(names.max_tokens,
                     fmt::format("This model's {} is {} tokens. However, you requested {} tokens "
                                 "({} in the prompt, "
                                 "{} in the completion). Please reduce the length of either one.",
@@ -130,10 +132,11 @@ Status PromptTooLong(int64_t prompt_tokens, int64_t max_tokens, int32_t max_seq_
       .WithReason(Reason::kContextLength);
 }
 
-Status CheckInputLength(int64_t prompt_tokens, const EngineLimits& engine) {
+Status CheckInputLength(const FieldNames& names, int64_t prompt_tokens,
+                        const EngineLimits& engine) {
   // What fills the whole context is told so below.
   if (prompt_tokens <= engine.max_input_len || prompt_tokens >= engine.max_seq_len) return {};
-  return FieldError("prompt",
+  return FieldError(names.prompt,
                     fmt::format("This model's {} is {} tokens (max_input_len). However, your "
                                 "prompt has {} tokens. Please shorten it.",
                                 kInputLength, engine.max_input_len, prompt_tokens))
@@ -184,11 +187,12 @@ Result<std::vector<int32_t>> Tokenize(std::string_view field, std::string_view t
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
                                           const EngineLimits& engine) {
   if (text.tokens) {
-    if (text.tokens->empty()) return FieldError("prompt", "must not be empty");
+    if (text.tokens->empty()) return FieldError(text.names.prompt, "must not be empty");
     for (const int32_t token : *text.tokens) {
       if (token < 0 || token >= codec.vocab_size()) {
-        return FieldError("prompt", fmt::format("token id {} is outside the vocabulary (0 to {})",
-                                                token, codec.vocab_size() - 1));
+        return FieldError(text.names.prompt,
+                          fmt::format("token id {} is outside the vocabulary (0 to {})", token,
+                                      codec.vocab_size() - 1));
       }
     }
     return *text.tokens;
@@ -200,22 +204,23 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
     return Tokenize("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
   }
   const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
-  return Tokenize("prompt", prompt, /*add_special_tokens=*/true, codec, engine);
+  return Tokenize(text.names.prompt, prompt, /*add_special_tokens=*/true, codec, engine);
 }
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  TANDEM_RETURN_IF_ERROR(CheckInputLength(prompt_tokens, engine));
+  TANDEM_RETURN_IF_ERROR(CheckInputLength(text.names, prompt_tokens, engine));
   const int64_t room = engine.max_seq_len - prompt_tokens;
   const int64_t wanted = text.max_tokens.value_or(std::max<int64_t>(room, 1));
   if (wanted > room) {
     // Clients read the figures, which should add up however large the requested number is.
     const int64_t told = std::min<int64_t>(wanted, std::numeric_limits<int32_t>::max());
-    return PromptTooLong(prompt_tokens, told, engine.max_seq_len);
+    return PromptTooLong(text.names, prompt_tokens, told, engine.max_seq_len);
   }
   request.max_tokens = static_cast<int32_t>(wanted);
   if (request.sampling.min_tokens > request.max_tokens) {
-    return FieldError("min_tokens", fmt::format("must be at most max_tokens, which is {}", wanted));
+    return FieldError(text.names.min_tokens, fmt::format("must be at most {}, which is {}",
+                                                         text.names.max_tokens, wanted));
   }
   return {};
 }
@@ -223,8 +228,8 @@ Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Reques
 Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLimits& limits,
                 Request& request) {
   for (const auto& [token, value] : text.logit_bias) {
-    TANDEM_RETURN_IF_ERROR(CheckInteger("logit_bias", token, 0, codec.vocab_size() - 1));
-    TANDEM_RETURN_IF_ERROR(CheckRange("logit_bias", value, -100, 100));
+    TANDEM_RETURN_IF_ERROR(CheckInteger(text.names.logit_bias, token, 0, codec.vocab_size() - 1));
+    TANDEM_RETURN_IF_ERROR(CheckRange(text.names.logit_bias, value, -100, 100));
     request.logit_bias.push_back({static_cast<int32_t>(token), static_cast<float>(value)});
   }
   if (text.word_bias.size() > limits.max_logit_bias) {
@@ -243,7 +248,7 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
     }
   }
   if (request.logit_bias.size() > limits.max_logit_bias) {
-    return FieldError("logit_bias",
+    return FieldError(text.names.logit_bias,
                       fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
   }
   return {};
@@ -283,18 +288,20 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
                              const RequestLimits& limits, Nanos arrived) {
   // What is cheap to refuse comes before the prompt is tokenized.
-  TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling));
-  TANDEM_RETURN_IF_ERROR(CheckInteger(
-      "n", text.num_choices, 1, std::min<int64_t>(limits.max_choices, engine.max_batch_size)));
+  TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling, text.names));
+  TANDEM_RETURN_IF_ERROR(
+      CheckInteger(text.names.num_choices, text.num_choices, 1,
+                   std::min<int64_t>(limits.max_choices, engine.max_batch_size)));
   TANDEM_RETURN_IF_ERROR(CheckInteger("logprobs", text.num_top_logprobs, -1, kMaxTopLogprobs));
-  TANDEM_RETURN_IF_ERROR(CheckWords("stop", text.stop, limits.max_stop, limits.max_word_bytes));
+  TANDEM_RETURN_IF_ERROR(
+      CheckWords(text.names.stop, text.stop, limits.max_stop, limits.max_word_bytes));
   TANDEM_RETURN_IF_ERROR(
       CheckWords("bad_words", text.bad_words, limits.max_bad_words, limits.max_word_bytes));
   if (text.max_tokens && *text.max_tokens < 1)
-    return FieldError("max_tokens", "must be at least 1");
+    return FieldError(text.names.max_tokens, "must be at least 1");
   if (text.priority) TANDEM_RETURN_IF_ERROR(CheckRange("priority", *text.priority, 0, 1));
   if (text.logit_bias.size() > limits.max_logit_bias) {
-    return FieldError("logit_bias",
+    return FieldError(text.names.logit_bias,
                       fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
   }
 
@@ -316,7 +323,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   TANDEM_RETURN_IF_ERROR(FillBias(text, codec, limits, request));
   TANDEM_RETURN_IF_ERROR(FillBadWords(text, codec, request));
   TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, engine));
-  if (request.prompt.empty()) return FieldError("prompt", "must not be empty");
+  if (request.prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
   return request;
 }

@@ -94,6 +94,26 @@ TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.end_id = 300; }), "end_id");
 }
 
+TEST(RequestBuilderTest, NamesAFieldByTheProtocolsOwnWord) {
+  const auto field = [](const std::function<void(TextRequest&)>& change) {
+    return FieldAtFault([&](TextRequest& t) {
+      t.names = {"text_input", "length", "min_length", "sequences", "stop_words", "bias"};
+      change(t);
+    });
+  };
+  EXPECT_EQ(field([](TextRequest& t) { t.text = ""; }), "text_input");
+  EXPECT_EQ(field([](TextRequest& t) { t.text = std::string(95, 'a'); }), "text_input");
+  EXPECT_EQ(field([](TextRequest& t) { t.text.reset(), t.tokens.emplace(1, 400); }), "text_input");
+  EXPECT_EQ(field([](TextRequest& t) { t.max_tokens = 0; }), "length");
+  EXPECT_EQ(field([](TextRequest& t) { t.max_tokens = 1000; }), "length");
+  EXPECT_EQ(field([](TextRequest& t) { t.sampling.min_tokens = -1; }), "min_length");
+  EXPECT_EQ(field([](TextRequest& t) { t.sampling.min_tokens = 9, t.max_tokens = 8; }),
+            "min_length");
+  EXPECT_EQ(field([](TextRequest& t) { t.num_choices = 0; }), "sequences");
+  EXPECT_EQ(field([](TextRequest& t) { t.stop = {""}; }), "stop_words");
+  EXPECT_EQ(field([](TextRequest& t) { t.logit_bias = {{1, 200.0}}; }), "bias");
+}
+
 TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {
   const auto is_context_error = [](const std::function<void(TextRequest&)>& change) {
     return Build(change).status().reason() == Reason::kContextLength;

@@ -36,11 +36,23 @@ enum class SamplingDefaults : uint8_t {
   kGreedy,            // the arg-max unless top_k or top_p is given, whatever the temperature
 };
 
+// What the client's protocol calls the fields that protocols name differently: an error names a
+// field by the word that the client sent. Views of constants.
+struct FieldNames {
+  std::string_view prompt = "prompt";
+  std::string_view max_tokens = "max_tokens";
+  std::string_view min_tokens = "min_tokens";
+  std::string_view num_choices = "n";
+  std::string_view stop = "stop";
+  std::string_view logit_bias = "logit_bias";
+};
+
 // Exactly one of text, tokens and messages is the prompt.
 struct TextRequest {
   std::optional<std::string> text;
   std::optional<std::vector<int32_t>> tokens;
   std::optional<std::string> messages;  // JSON array for the chat template
+  FieldNames names;
 
   std::optional<int64_t> max_tokens;  // default: all tokens that fit after the prompt
   SamplingFields sampling;

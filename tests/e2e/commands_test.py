@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from harness import QUESTION, REPOSITORY, TANDEM, Server, answer_key, tandem
 
@@ -387,6 +388,102 @@ class VerbsTest(unittest.TestCase):
         self.assertEqual(speculative["rows"][0]["acceptance"], 1)
         ttft = json.loads(tandem("bench", "ttft", shapes[0], *load).stdout)
         self.assertEqual(ttft["rows"][0]["prompt_tokens"], 48)
+
+    def test_eval_fails_below_the_recall_that_is_asked_for(self):
+        done = tandem("eval", "dictionary", PAIR / "draft", "--sample", 50, "--min_recall", 1, check=False)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertIn("is below --min_recall 1", done.stderr)
+
+    def test_sampling_options_reach_the_request(self):
+        def sampled(*options):
+            sampling = ["--top_k", 50, "--temperature", 5, "--max_output_len", 12, *options]
+            done = json.loads(tandem("run", "--input_text", QUESTION, *sampling, "--json").stdout)
+            return [output["text"] for output in done[0]["outputs"]]
+
+        first = sampled("--random_seed", 1, "--num_return_sequences", 2)
+        self.assertEqual(len(first), 2)
+        self.assertEqual(first, sampled("--random_seed", 1, "--num_return_sequences", 2))
+        self.assertNotEqual(first, sampled("--random_seed", 2, "--num_return_sequences", 2))
+        greedy = sampled("--top_k", 1)
+        self.assertEqual(greedy, sampled("--temperature", 0))
+        word = greedy[0].split()[1]
+        self.assertNotIn(word, sampled("--top_k", 1, "--bad_words", word)[0].split())
+        self.assertNotIn(word, sampled("--top_k", 1, "--stop_words", word)[0].split())
+
+    def test_run_names_its_own_options_in_errors(self):
+        for options, named in [
+            (["--max_output_len", 100000], "--max_output_len"),
+            (["--stop_words", *"abcdefghijklmnopq"], "--stop_words"),
+            (["--num_return_sequences", 65], "--num_return_sequences"),
+        ]:
+            done = tandem("run", "--input_text", "x", *options, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(f"tandem run: {named}: ", done.stderr)
+
+    def test_the_environment_sets_what_the_command_line_does_not(self):
+        with mock.patch.dict(os.environ, {"TANDEM_MAX_BATCH_SIZE": "3", "TANDEM_DEVICE": "cpu", "TANDEM_JSON": "1"}):
+            self.assertEqual(json.loads(tandem("plan").stdout)["max_batch_size"], 3)
+            self.assertEqual(json.loads(tandem("plan", "--max_batch_size", 5).stdout)["max_batch_size"], 5)
+        with mock.patch.dict(os.environ, {"TANDEM_MAX_BATCH_SIZE": "many"}):
+            done = tandem("plan", check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("TANDEM_MAX_BATCH_SIZE: 'many' is not an integer", done.stderr)
+
+    def test_doctor_measures_the_machine(self):
+        found = json.loads(tandem("doctor", "--device", "cpu", "--threads", 1, "--json").stdout)
+        self.assertIn("1 thread", found["backend"])
+        self.assertGreater(found["read_bytes_per_s"], 1e8)
+        self.assertGreater(found["bf16_flops_per_s"], 1e8)
+        self.assertEqual(Path(found["embedded_pair"]).name, "dictionary")
+
+    def test_benchmarks_give_a_row_for_each_point(self):
+        load = ["--dummy", PAIR / "draft/config.json", "--max_seq_len", 256, "--json"]
+        short = ["--output_len", 4, "--num_requests", 4]
+        throughput = json.loads(
+            tandem("bench", "throughput", *load, *short, "--input_len", 16, "--max_batch_size", 2).stdout
+        )
+        self.assertEqual((throughput["requests"], throughput["concurrency"]), (4, 2))
+        self.assertEqual(throughput["plain"]["output_tokens"], 16)
+        latency = json.loads(
+            tandem("bench", "latency", *load, *short, "--runs", 1, "--input_len", "16,32", "--batch", "1,2").stdout
+        )
+        points = [(row["prompt_tokens"], row["batch"]) for row in latency["rows"]]
+        self.assertEqual(points, [(16, 1), (16, 2), (32, 1), (32, 2)])
+        ops = json.loads(tandem("bench", "ops", *load).stdout)["ops"]
+        self.assertTrue({"qkv", "out", "gate_up", "down", "head"} <= {row["op"] for row in ops})
+
+    def test_benchmarks_refuse_what_they_cannot_measure(self):
+        for arguments, named in [
+            (["fast"], "KIND: 'fast' is unknown"),
+            (["latency", "--batch", "1,x"], "--batch: '1,x' has 'x', which is not an integer"),
+            (["latency", "--batch", "0"], "--batch: '0' has '0', which is out of range"),
+            (["speculative", "--acceptances", "0.5,1.5"], "--acceptances: '0.5,1.5' has '1.5'"),
+            (["speculative"], "--dummy and --draft_dummy"),
+            (["ttft", "--input_len", "0,16"], "--input_len: a prompt of 0 tokens"),
+            (["throughput", "--window", 1], "--window: needs --input_len"),
+            (["serve", "--url", "http://x:abc"], '--url: "x:abc" has no valid port'),
+        ]:
+            done = tandem("bench", *arguments, check=False)
+            self.assertEqual(done.returncode, 2, (arguments, done.stderr))
+            self.assertIn(named, done.stderr)
+
+    def test_bench_serve_loads_each_api_and_fails_when_requests_do(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = Path(folder) / "keys.txt"
+            keys.write_text("the-key\n")
+            server = Server("--api_key_file", keys)
+        load = ["bench", "serve", "--url", f"http://127.0.0.1:{server.port}", "--num_requests", 4, "--output_len", 4]
+        load += ["--concurrency", 2, "--json"]
+        try:
+            for endpoint in ("generate", "completions", "chat"):
+                done = json.loads(tandem(*load, "--endpoint", endpoint, "--api_key", "the-key").stdout)
+                self.assertEqual((done["requests"], done["errors"]), (4, 0), endpoint)
+            refused = tandem(*load, check=False)
+            self.assertEqual(refused.returncode, 6)
+            self.assertIn("4 of 4 requests failed; the first: status 401", refused.stderr)
+        finally:
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual(tandem(*load, check=False).returncode, 6)
 
     def test_every_verb_has_help_and_completion(self):
         verbs = "serve run eval bench convert build inspect plan doctor completion".split()

@@ -53,14 +53,14 @@ Result<HttpEndpoint> ParseUrl(std::string_view url) {
   const size_t colon = authority.rfind(':');
   if (colon != std::string_view::npos && authority.find(']', colon) == std::string_view::npos) {
     if (!ParseNumber(authority.substr(colon + 1), endpoint.port)) {
-      return InvalidArgument(fmt::format("url: \"{}\" has no valid port", url));
+      return InvalidArgument(fmt::format("\"{}\" has no valid port", url));
     }
     authority = authority.substr(0, colon);
   }
   if (authority.starts_with('[') && authority.ends_with(']')) {
     authority = authority.substr(1, authority.size() - 2);
   }
-  if (authority.empty()) return InvalidArgument(fmt::format("url: \"{}\" names no host", url));
+  if (authority.empty()) return InvalidArgument(fmt::format("\"{}\" names no host", url));
   endpoint.host = std::string(authority);
   return endpoint;
 }

@@ -307,8 +307,11 @@ void ReadSampling(const BodyReader& body, TextRequest& text) {
   text.sampling.repetition_penalty = Float(body, "repetition_penalty");
   text.sampling.presence_penalty = Float(body, "presence_penalty");
   text.sampling.frequency_penalty = Float(body, "frequency_penalty");
-  const std::optional<int64_t> min_tokens = Int(body, "min_tokens");
-  text.sampling.min_tokens = min_tokens ? min_tokens : Int(body, "min_length");
+  text.sampling.min_tokens = Int(body, "min_tokens");
+  if (!text.sampling.min_tokens) {
+    text.names.min_tokens = "min_length";
+    text.sampling.min_tokens = Int(body, text.names.min_tokens);
+  }
   const std::optional<uint64_t> seed = Unsigned(body, "seed");
   text.seed = seed ? seed : Unsigned(body, "random_seed");
 }
@@ -355,12 +358,16 @@ Result<Call> ParseGenerate(const Model& model, std::string_view body_text) {
   call.echo_prompt = !Bool(body, "exclude_input_in_output", true);
   call.stream_tokens = Bool(body, "stream", true);
   TextRequest& text = call.text;
-  text.text = *body.One("text_input")->AsString();
-  text.max_tokens = Int(body, "max_tokens");
-  text.stop = Words(body, "stop_words");
+  text.names = {.prompt = "text_input",
+                .num_choices = "num_return_sequences",
+                .stop = "stop_words",
+                .logit_bias = "embedding_bias_words"};
+  text.text = *body.One(text.names.prompt)->AsString();
+  text.max_tokens = Int(body, text.names.max_tokens);
+  text.stop = Words(body, text.names.stop);
   text.bad_words = Words(body, "bad_words");
   text.end_id = Int(body, "end_id");
-  text.num_choices = Int(body, "num_return_sequences").value_or(1);
+  text.num_choices = Int(body, text.names.num_choices).value_or(1);
   text.num_top_logprobs = call.return_log_probs ? 0 : -1;
   text.use_draft = Int(body, "num_draft_tokens").value_or(1) != 0;
   text.continues_prompt = call.echo_prompt;

@@ -160,6 +160,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   const std::optional<int64_t> old_name = fields.Integer("max_tokens");
   const std::optional<int64_t> new_name = fields.Integer("max_completion_tokens");
   text.max_tokens = new_name ? new_name : old_name;
+  if (new_name) text.names.max_tokens = "max_completion_tokens";
   if (!text.max_tokens && call.endpoint == Endpoint::kCompletions)
     text.max_tokens = kDefaultMaxTokens;
   text.stream = call.stream;
