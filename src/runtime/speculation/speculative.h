@@ -28,7 +28,8 @@ size_t RowBucket(int32_t rows);
 // price; and one factor for target passes that verify drafts, per power of two of their rows: the
 // price of a draft is the difference of two points and as wrong as both. These are learnt in a few
 // passes where nothing is known, then held steady, and trusted less again the longer nothing was
-// verified.
+// verified. As far as they are known, a plain pass that changes the first factor leaves the price
+// of verifying as it was: both are learnt apart, although one is kept relative to the other.
 class CostTable {
  public:
   struct Point {
@@ -155,8 +156,9 @@ class OutputLength {
 // there is hope, by the number of decoding sequences: a discount on the price of steps with drafts,
 // which goes as steps draft and slowly comes back as they do not. And a price between two measured
 // ones may make a few drafts look free that are not: while rounds emit fewer tokens a second than
-// plain decoding would, hope turns into a surcharge that ends them. Keeps its scratch memory
-// between calls.
+// plain decoding would, hope turns into a surcharge that ends them. That comparison needs the price
+// of a plain pass, so while steps draft one in 128 does not, the first after that many that has no
+// prompt in it. Keeps its scratch memory between calls.
 class DraftLengthChooser {
  public:
   // `hope` at start; 1 where prices are known to be right.
@@ -171,14 +173,19 @@ class DraftLengthChooser {
     int32_t candidate = 0;
     int32_t position = 0;  // 1: the first draft of its round
   };
+  // Beyond the tokens that a round leaves to the draft model, and a plain step for its price.
+  bool MustCatchUp(const DraftCandidate& candidate) const;
   void ListDrafts(std::span<const DraftCandidate> candidates);
   void LearnHope(size_t bucket, bool drafts, double round_gain);
   void ChooseProbe(std::span<DraftCandidate> candidates, const DraftLimits& limits,
                    const CostTable& costs) const;
 
   std::vector<Draft> drafts_;
-  std::vector<int32_t> rows_at_;             // [max_draft_len + 1] rows of each draft step
-  std::array<double, kNumRowBuckets> hope_;  // by RowBucket of the decoding sequences
+  std::vector<int32_t> rows_at_;  // [max_draft_len + 1] rows of each draft step
+  // By RowBucket of the decoding sequences.
+  std::array<double, kNumRowBuckets> hope_;
+  std::array<int32_t, kNumRowBuckets> steps_drafting_{};  // since a plain one
+  bool looked_ = false;  // whether the last step was plain for its price alone
 };
 
 }  // namespace tandem
