@@ -12,11 +12,13 @@ namespace {
 
 using ops::rules::kRoundLag;  // the first draft step of a round carries these tokens
 
-// A pass moves the factor by this share, up or down, so it settles at the median: a pass that the
-// machine interrupted (40 times as long, for a small draft) weighs no more than any other. The
-// first passes move it further, by one in kFirstPasses and then less and less, because the
-// measurement at start knows neither contexts nor batches.
+// A pass moves the factor by at most this share, up or down, and by less if its price was wrong by
+// less than kFullError. So a pass that the machine interrupted (40 times as long, for a small draft)
+// weighs no more than any other, and the factor comes to rest where prices are right. The first
+// passes move it further, by one in kFirstPasses and then less and less, because the measurement at
+// start knows neither contexts nor batches.
 constexpr double kObservationStep = 1.0 / 64;
+constexpr double kFullError = 0.25;
 constexpr double kFirstPasses = 8.0;
 // Share of the way to the target's factor, per pass, for a draft that is unused and therefore not
 // observed.
@@ -31,6 +33,8 @@ constexpr double kForgottenStep = 1.0 / 4096;
 constexpr double kMostHope = 0.5;
 constexpr double kHopeLost = 1.0 / 8;
 constexpr double kHopeRegained = 1.0 / 16384;
+// While steps draft, one in this many decodes plainly: nothing else tells the cost of a plain pass.
+constexpr int32_t kPlainEvery = 128;
 // Losing rounds raise the price of drafting by this share each, up to the limit.
 constexpr double kDoubt = 1.0 / 32;
 constexpr double kMostDoubt = 1.5;
@@ -64,13 +68,15 @@ double StepAfter(double& passes, double least) {
   return step;
 }
 
-bool MustCatchUp(const DraftCandidate& candidate) { return candidate.draft_lag > kRoundLag; }
+// What to multiply a factor by after passes that took `seconds` and were priced at `priced`.
+double Correction(double step, double priced, double seconds) {
+  return 1.0 + step * std::clamp((seconds / priced - 1.0) / kFullError, -1.0, 1.0);
+}
 
 // Cost of the draft model's work before the candidate's first draft, beyond the one or two tokens
 // that every round leaves, in a pass that already has `rows` rows; per token that the sequence
 // gains from it.
 double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const CostTable& costs) {
-  if (!MustCatchUp(candidate)) return 0.0;
   const double price = costs.Seconds(ModelIndex::kDraft, rows + candidate.draft_lag) -
                        costs.Seconds(ModelIndex::kDraft, rows + kRoundLag);
   return price / std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
@@ -127,14 +133,19 @@ void CostTable::ObservePriced(ModelIndex model, double priced, double seconds) {
   Curve& curve = curves_[static_cast<size_t>(model)];
   if (priced <= 0.0 || seconds <= 0.0) return;
   const double step = StepAfter(curve.passes, kObservationStep);
-  curve.factor *= seconds > priced ? 1.0 + step : 1.0 - step;
-  curve.factor = std::clamp(curve.factor, 0.25, 16.0);
+  const double before = curve.factor;
+  curve.factor = std::clamp(before * Correction(step, priced, seconds), 0.25, 16.0);
   if (model != ModelIndex::kTarget) return;
   // Load that slows the target slows the draft; a price that was once too high must not keep it
   // idle.
   double& draft_factor = curves_[static_cast<size_t>(ModelIndex::kDraft)].factor;
   draft_factor += kUnobservedStep * (curve.factor - draft_factor);
-  for (Verified& verified : verified_) verified.passes -= kForgottenStep * verified.passes;
+  for (Verified& verified : verified_) {
+    // What passes that verify were found to take is no different for it, as far as it is known.
+    const double known = verified.passes / (verified.passes + kFirstPasses);
+    verified.factor *= std::pow(before / curve.factor, known);
+    verified.passes -= kForgottenStep * verified.passes;
+  }
 }
 
 void CostTable::ObserveRound(int32_t sequences, int32_t tokens, double seconds) {
@@ -158,8 +169,7 @@ void CostTable::ObserveVerify(int32_t rows, double seconds) {
   const double expected = Seconds(ModelIndex::kTarget, rows) * verified.factor;
   if (expected <= 0.0 || seconds <= 0.0) return;
   const double step = StepAfter(verified.passes, kVerifyStep);
-  verified.factor *= seconds > expected ? 1.0 + step : 1.0 - step;
-  verified.factor = std::clamp(verified.factor, 0.25, 4.0);
+  verified.factor = std::clamp(verified.factor * Correction(step, expected, seconds), 0.25, 4.0);
 }
 
 void Acceptance::Observe(int32_t proposed, int32_t accepted) {
@@ -192,6 +202,10 @@ DraftLengthChooser::DraftLengthChooser(int32_t max_candidates, int32_t max_draft
     : rows_at_(static_cast<size_t>(max_draft_len) + 1) {
   drafts_.reserve(static_cast<size_t>(max_candidates) * static_cast<size_t>(max_draft_len));
   hope_.fill(hope);
+}
+
+bool DraftLengthChooser::MustCatchUp(const DraftCandidate& candidate) const {
+  return candidate.draft_lag > kRoundLag + (looked_ ? 1 : 0);
 }
 
 void DraftLengthChooser::ListDrafts(std::span<const DraftCandidate> candidates) {
@@ -237,7 +251,10 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     int32_t& rows = rows_at_[static_cast<size_t>(draft.position)];
     const bool first = draft.position == 1;
     const int32_t added = first ? std::min(candidate.draft_lag, kRoundLag) : 1;
-    if (first) candidate.catch_up_per_token = CatchUpPerToken(candidate, rows, costs);
+    if (first) {
+      candidate.catch_up_per_token =
+          MustCatchUp(candidate) ? CatchUpPerToken(candidate, rows, costs) : 0.0;
+    }
     draft_seconds +=
         costs.Seconds(ModelIndex::kDraft, rows + added) - costs.Seconds(ModelIndex::kDraft, rows);
     // The first draft also carries the round's own token.
@@ -253,6 +270,13 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
       best_goodput = tokens / seconds;
       best_count = count;
     }
+  }
+  int32_t& steps_drafting = steps_drafting_[bucket];
+  steps_drafting = best_count > 0 ? steps_drafting + 1 : 0;
+  looked_ = steps_drafting >= kPlainEvery && limits.base_rows == plain_rows;
+  if (looked_) {
+    steps_drafting = 0;
+    return;
   }
   for (size_t i = 0; i < best_count; ++i) {
     ++candidates[static_cast<size_t>(drafts_[i].candidate)].num_drafts;

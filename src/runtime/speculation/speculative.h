@@ -28,7 +28,9 @@ size_t RowBucket(int32_t rows);
 // become stale. Target passes that verify drafts have another factor, per power of two of their
 // rows: the price of a draft is the difference of two points and as wrong as both. These factors
 // are learnt in a few passes while nothing is known, then kept steady, and trusted less the longer
-// nothing was verified.
+// nothing was verified. A plain pass that changes the first factor leaves the price of verifying as
+// it was, as far as that is known: the two are learnt apart, although one is stored relative to the
+// other.
 class CostTable {
  public:
   struct Point {
@@ -151,11 +153,12 @@ class OutputLength {
 // promise more than one that continues to draft, so that none alternates near break-even.
 //
 // Prices that make drafting look too expensive would never be corrected, because nothing would be
-// tried. So there is hope, by the number of decoding sequences: a discount on the price of steps
-// with drafts, which shrinks as steps draft and slowly returns as they do not. And a price between
-// two measured ones may make a few drafts look free that are not: while rounds emit fewer tokens
-// per second than plain decoding would, hope becomes a surcharge that ends them. Keeps its scratch
-// memory between calls.
+// tried. `hope`, one value per number of decoding sequences, therefore discounts steps with drafts;
+// it shrinks as steps draft and slowly returns as they do not. And a price between two measured
+// ones may make a few drafts look free that are not: while rounds emit fewer tokens per second than
+// plain decoding would, hope becomes a surcharge that ends them. That comparison needs the price of
+// a plain pass, so while steps draft one in 128 decodes plainly: the first after that many that has
+// no prompt in it. Keeps its scratch memory between calls.
 class DraftLengthChooser {
  public:
   // `hope` at start; 1 if prices are known to be right.
@@ -170,14 +173,19 @@ class DraftLengthChooser {
     int32_t candidate = 0;
     int32_t position = 0;  // 1: the first draft of its round
   };
+  // Beyond the tokens that a round leaves to the draft model, and a plain step for its price.
+  bool MustCatchUp(const DraftCandidate& candidate) const;
   void ListDrafts(std::span<const DraftCandidate> candidates);
   void LearnHope(size_t bucket, bool drafts, double round_gain);
   void ChooseProbe(std::span<DraftCandidate> candidates, const DraftLimits& limits,
                    const CostTable& costs) const;
 
   std::vector<Draft> drafts_;
-  std::vector<int32_t> rows_at_;             // [max_draft_len + 1] rows of each draft step
-  std::array<double, kNumRowBuckets> hope_;  // by RowBucket of the decoding sequences
+  std::vector<int32_t> rows_at_;  // [max_draft_len + 1] rows of each draft step
+  // By RowBucket of the decoding sequences.
+  std::array<double, kNumRowBuckets> hope_;
+  std::array<int32_t, kNumRowBuckets> steps_drafting_{};  // since a plain one
+  bool looked_ = false;  // whether the last step was plain for its price alone
 };
 
 }  // namespace tandem
