@@ -21,16 +21,14 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int seq = params.row_seq[row];
   if (seq < 0) return;
   const HeadView head(params, seq, query_head / params.group);
-  if (head.query_rows > params.short_rows) return;
-  const Chunks chunks(params);
-  const int num_chunks = chunks.Count(head.context);
-  if (num_chunks == 1 && !params.invariant) return;  // it has been stored already
-  const int64_t first_chunk = int64_t{chunks.ItemsBefore(seq)} * params.item_chunks;
+  if (!IsShort(params, head.query_rows)) return;
+  const SequenceCut cut = params.cuts[seq];
+  if (cut.num_chunks == 1 && !params.invariant) return;  // it has been stored already
   const int r = (row - head.first_query) * params.group + query_head % params.group;
   MergedRow<kHeadDim> merged;
 #pragma unroll 4
-  for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    const int64_t slot = chunks.Slot(first_chunk + chunk, head.kv_head, r);
+  for (int chunk = 0; chunk < cut.num_chunks; ++chunk) {
+    const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
     merged.Add(params.partial + slot * kHeadDim, params.partial_state[slot], params.scale);
   }
   merged.Store(head.Out<T>(params, r, kHeadDim), params.value_scale);
@@ -77,12 +75,11 @@ void LaunchShort(const Context& context, const AttentionParams& params, int bloc
 }
 
 template <typename Kind>
-void LaunchLong(const Context& context, const AttentionParams& params) {
+void LaunchLong(const Context& context, const AttentionParams& params, int num_rows, int num_seqs) {
   const auto launch = [&]<int kTiles, KeyOrder kOrder>() {
     using Plan = BlockPlan<Kind, kTiles, kOrder>;
     // Each sequence may have one tile that is not full.
-    const int64_t tiles =
-        CeilDiv(int64_t{params.num_rows} * params.group, Plan::kRows) + params.num_seqs;
+    const int64_t tiles = CeilDiv(int64_t{num_rows} * params.group, Plan::kRows) + num_seqs;
     LaunchAttention(context, RowTileAttentionKernel<Kind, kTiles, kOrder>, params,
                     dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(params.num_kv_heads)),
                     Plan::kSharedBytes);
@@ -111,9 +108,11 @@ void LaunchShortAttention(const Context& context, const AttentionParams& params,
 }
 
 template <typename T, typename Stored>
-void LaunchLongAttention(const Context& context, const AttentionParams& params) {
-  WithHeadKind<T, Stored>(params.head_dim,
-                          [&](auto kind) { LaunchLong<decltype(kind)>(context, params); });
+void LaunchLongAttention(const Context& context, const AttentionParams& params, int num_rows,
+                         int num_seqs) {
+  WithHeadKind<T, Stored>(params.head_dim, [&](auto kind) {
+    LaunchLong<decltype(kind)>(context, params, num_rows, num_seqs);
+  });
 }
 
 template <typename T, typename Stored>

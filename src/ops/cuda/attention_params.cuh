@@ -23,6 +23,12 @@ constexpr int kAttentionWarps = 4;
 // Largest head of the kernel that takes any.
 constexpr int kMaxGenericHeadDim = 512;
 
+// How the kernel that cuts a sequence's keys has cut them, for the one that merges.
+struct SequenceCut {
+  int32_t first_chunk = 0;  // among those with slots
+  int32_t num_chunks = 0;   // 1: without a slot, the result has been stored (not if invariant)
+};
+
 struct AttentionParams {
   const void* qkv = nullptr;   // [num_rows, qkv_stride]
   void* out = nullptr;         // [num_rows, out_stride]
@@ -49,28 +55,34 @@ struct AttentionParams {
   float scale = 1.0f;  // of scores, with log2(e) and the pool's key scale in it
   float value_scale = 1.0f;
 
-  // Short sequences: those with at most so many rows. Their keys are cut into chunks for several
-  // blocks or warps: of chunk_keys where that is not 0 (the last is shorter), else so that all of
-  // them together make about target_chunks.
+  // What a launch takes: the sequences with more than above_rows rows, for the kernels that cut
+  // keys those with at most short_rows of them.
+  int32_t above_rows = 0;
   int32_t short_rows = 0;
+  bool clears_padding = false;  // the first launch of a call
+  // Keys are cut into chunks for several blocks or warps: of chunk_keys where that is not 0 (the
+  // last is shorter), else so that all of them together make about target_chunks. A block takes
+  // item_chunks of one sequence at a time.
   int32_t chunk_keys = 0;
   int32_t target_chunks = 1;
-  // Chunks are counted over the sequences, each sequence's rounded up to a multiple of item_chunks
-  // (what one block takes). The partial result of a row of chunk c of kv head h lies in slot
-  // (c * num_kv_heads + h) * slot_rows + row.
   int32_t item_chunks = 1;
+  // The partial result of a row of chunk c of kv head h lies in slot
+  // ((cuts[sequence].first_chunk + c) * num_kv_heads + h) * slot_rows + row.
   int32_t slot_rows = 0;
+  SequenceCut* cuts = nullptr;      // [num_seqs] of the sequences that the launch takes
   float* partial = nullptr;         // [slots, head_dim] not yet divided by the sum
   float2* partial_state = nullptr;  // [slots] largest score, sum
   bool invariant = false;
 };
 
 // Launches for one pair of element types, each instantiated in a file of its own, for the head
-// sizes of HasAttentionTiles. `blocks` take the short sequences' chunks of one kv head.
+// sizes of HasAttentionTiles. `blocks` take the short sequences' chunks of one kv head; the long
+// ones are at most num_seqs, with num_rows rows together.
 template <typename T, typename Stored>
 void LaunchShortAttention(const Context& context, const AttentionParams& params, int blocks);
 template <typename T, typename Stored>
-void LaunchLongAttention(const Context& context, const AttentionParams& params);
+void LaunchLongAttention(const Context& context, const AttentionParams& params, int num_rows,
+                         int num_seqs);
 // Whether those kernels fit a block's shared memory in the invariant option; without it they always
 // do.
 template <typename T, typename Stored>

@@ -89,6 +89,15 @@ __device__ inline Part FindPart(int num_seqs, int index, const CountOf& count_of
   }
   return {};
 }
+// Whether the kernels that cut keys take a sequence of so many rows.
+__device__ inline bool IsShort(const AttentionParams& params, int rows) {
+  return rows > params.above_rows && rows <= params.short_rows;
+}
+// chunk: counted over the sequences whose chunks have slots.
+__device__ inline int64_t SlotOf(const AttentionParams& params, int chunk, int kv_head, int row) {
+  return (int64_t{chunk} * params.num_kv_heads + kv_head) * params.slot_rows + row;
+}
+
 // The sum of count_of(seq) over the first `num_seqs` sequences, to all lanes.
 template <typename CountOf>
 __device__ inline int CountParts(int num_seqs, const CountOf& count_of) {
@@ -127,19 +136,28 @@ class Chunks {
   __device__ Part FindItem(int index) const {
     return FindPart(params_.num_seqs, index, [&](int seq) { return Items(seq); });
   }
-  __device__ int ItemsBefore(int seq) const {
-    return CountParts(seq, [&](int other) { return Items(other); });
-  }
-  // chunk: counted over the sequences.
-  __device__ int64_t Slot(int64_t chunk, int kv_head, int row) const {
-    return (chunk * params_.num_kv_heads + kv_head) * params_.slot_rows + row;
+  // How the part's sequence is cut; told to the kernel that merges by the block that has its first
+  // part. A sequence of one chunk needs no slot, and the others, which have more than one and a
+  // half shares of the keys, take at most 4/3 target_chunks.
+  __device__ SequenceCut CutOf(const Part& where, const HeadView& head) const {
+    SequenceCut cut;
+    cut.num_chunks = Count(head.context);
+    if (params_.invariant) {
+      cut.first_chunk = where.before * params_.item_chunks;
+    } else if (cut.num_chunks > 1) {
+      cut.first_chunk = CountParts(where.seq, [&](int other) {
+        const int items = Items(other);
+        return items > 1 ? items : 0;
+      });
+    }
+    if (where.part == 0 && head.kv_head == 0 && threadIdx.x == 0) params_.cuts[where.seq] = cut;
+    return cut;
   }
 
  private:
   static constexpr int kUnit = kWarps * kStepKeys;
   __device__ bool IsShort(int seq) const {
-    const int rows = params_.query_start[seq + 1] - params_.query_start[seq];
-    return rows > 0 && rows <= params_.short_rows;
+    return cuda::IsShort(params_, params_.query_start[seq + 1] - params_.query_start[seq]);
   }
   const AttentionParams& params_;
   int share_ = 0;  // keys that one block should have

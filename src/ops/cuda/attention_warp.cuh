@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   constexpr int kDim = Kind::kHeadDim;
   extern __shared__ __align__(128) std::byte shared[];
   BeginKernel();
-  if (blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
+  if (params.clears_padding && blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
   const Chunks chunks(params);
   std::byte* queues = shared + kWarpRows * Kind::kQueryPieces * 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
@@ -127,21 +127,22 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     });
     __syncthreads();
     const int positions[1][2] = {{head.Position(params, g), head.Position(params, g + 8)}};
-    const int chunk_keys = chunks.Keys(head.context), num_chunks = chunks.Count(head.context);
+    const int chunk_keys = chunks.Keys(head.context);
+    const SequenceCut cut = chunks.CutOf(where, head);
     RowState<1> state;
     RowOutput<Kind> output[1];
 
     if (params.invariant) {
       // A chunk is one warp's, so that its arithmetic is that of any other kernel's chunk.
       const int chunk = where.part * kWarps + warp, begin = chunk * chunk_keys;
-      if (chunk >= num_chunks) continue;
+      if (chunk >= cut.num_chunks) continue;
       AttendWarp<Kind>(params, head, queries, queue, positions, begin, kStepKeys,
                        min(begin + chunk_keys, head.context), state, output);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int r = g + 8 * half;
         if (r >= head.rows) continue;
-        const int64_t slot = chunks.Slot(where.before * kWarps + chunk, head.kv_head, r);
+        const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
         StorePartial<Kind>(params.partial + slot * kDim, params.partial_state + slot, output[0],
                            half, state.max[0][half], state.sum[0][half]);
       }
@@ -170,11 +171,11 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
         const int place = part * kWarpRows + r;
         row.Add(parts + place * kDim, states[place], params.scale);
       }
-      if (num_chunks == 1) {
+      if (cut.num_chunks == 1) {
         row.Store(head.Out<T>(params, r, kDim), params.value_scale);
         continue;
       }
-      const int64_t slot = chunks.Slot(item, head.kv_head, r);
+      const int64_t slot = SlotOf(params, cut.first_chunk + where.part, head.kv_head, r);
 #pragma unroll
       for (int i = 0; i < kDim / 32; ++i) {
         params.partial[slot * kDim + lane + 32 * i] = row.output[i];

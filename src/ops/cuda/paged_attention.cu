@@ -20,7 +20,7 @@ Buffer MakeWorkspace(const Context& context) {
 }
 
 // The longest range a sequence of the batch may have.
-int64_t LongestRange(const BatchView& batch) {
+int32_t LongestRange(const BatchView& batch) {
   return batch.max_query_len > 0 ? batch.max_query_len : batch.num_rows;
 }
 
@@ -29,43 +29,47 @@ int64_t LongestRange(const BatchView& batch) {
 AttentionRunner::AttentionRunner(const Context& context)
     : context_(context), workspace_(MakeWorkspace(context)) {}
 
-int AttentionRunner::PlanShort(const BatchView& batch, AttentionParams& params) const {
-  params.short_rows = static_cast<int32_t>(std::min<int64_t>(LongestRange(batch), kMaxShortRows));
-  params.slot_rows = params.short_rows * params.group;
+int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs,
+                               AttentionParams& params) const {
+  params.short_rows = rows;
+  params.slot_rows = rows * params.group;
   const bool by_warps = params.slot_rows <= kWarpRows;
   const int64_t tiles = by_warps ? 1 : CeilDiv(params.slot_rows, kBlockRows);
   const int64_t heads = params.num_kv_heads;
+  // Chunks may turn out to be no longer than what decodes.
+  const int64_t max_seqs = std::min(num_seqs + batch.chunks.num_seqs, batch.num_seqs);
   const int64_t resident = kBlocksPerSm * context_.num_sms;
   // Unequal sequences are better balanced by more blocks than run at a time.
-  const int64_t wanted = batch.num_seqs == 1 ? resident : 2 * resident;
+  const int64_t wanted = num_seqs == 1 ? resident : 2 * resident;
 
-  int64_t items = 0, blocks = 0;  // of one kv head
+  // What there is room for: the cuts of the sequences, then chunks of all kv heads.
+  const int64_t cut_bytes = CeilDiv(batch.num_seqs * int64_t{sizeof(SequenceCut)}, 256) * 256;
+  const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
+  const int64_t max_chunks = (WorkspaceBytes(context_.batch_invariant) - cut_bytes) /
+                             (heads * params.slot_rows * row_bytes);
+  int64_t chunks = max_chunks, blocks = 0;  // of one kv head
   if (context_.batch_invariant) {
     params.chunk_keys = kInvariantChunkKeys;
     params.item_chunks = by_warps ? kAttentionWarps : 1;
     const int64_t longest = int64_t{batch.max_blocks} * params.block_tokens;
-    items = batch.num_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), params.item_chunks);
+    const int64_t items =
+        max_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), params.item_chunks);
+    chunks = items * params.item_chunks;
+    // The kernel of the long sequences has the same arithmetic and needs no slots.
+    if (chunks > max_chunks) return 0;
     blocks = std::min(items, std::max(CeilDiv(wanted, heads * tiles), int64_t{1}));
   } else {
-    params.target_chunks = static_cast<int32_t>(std::max(wanted / (heads * tiles), int64_t{1}));
+    // Only what is cut needs slots (Chunks::CutOf), so there is room however many sequences.
+    params.target_chunks = static_cast<int32_t>(
+        std::max(std::min(wanted / (heads * tiles), max_chunks * 3 / 4), int64_t{1}));
     // Rounding a sequence's share may give it one chunk more.
-    items = blocks = params.target_chunks + batch.num_seqs;
+    blocks = params.target_chunks + max_seqs;
   }
-
-  const int64_t slots = items * params.item_chunks * heads * params.slot_rows;
-  const int64_t output_bytes = slots * params.head_dim * int64_t{sizeof(float)};
-  if (output_bytes + slots * int64_t{sizeof(float2)} <= WorkspaceBytes(context_.batch_invariant)) {
-    params.partial = workspace_.As<float>();
-    params.partial_state = reinterpret_cast<float2*>(workspace_.As<std::byte>() + output_bytes);
-  } else if (context_.batch_invariant) {
-    // The kernel of the long sequences has the same arithmetic and needs no slots.
-    params.short_rows = 0;
-    return 0;
-  } else {
-    // So many rows keep the GPU busy uncut: one chunk a sequence needs no slots.
-    params.chunk_keys = std::numeric_limits<int32_t>::max() / 2;
-    blocks = batch.num_seqs;
-  }
+  auto* memory = workspace_.As<std::byte>();
+  params.cuts = reinterpret_cast<SequenceCut*>(memory);
+  params.partial = reinterpret_cast<float*>(memory + cut_bytes);
+  params.partial_state = reinterpret_cast<float2*>(
+      params.partial + chunks * heads * params.slot_rows * params.head_dim);
   return static_cast<int>(blocks);
 }
 
@@ -78,11 +82,32 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) co
     LaunchGenericAttention<T, Stored>(context_, params);
     return;
   }
-  const int blocks = PlanShort(batch, params);
-  if (blocks > 0) LaunchShortAttention<T, Stored>(context_, params, blocks);
-  if (LongestRange(batch) > params.short_rows) {
-    LaunchLongAttention<T, Stored>(context_, params);
+  const ChunkBounds& chunks = batch.chunks;
+  const int32_t longest = LongestRange(batch);
+  const int32_t longest_decode = chunks.num_seqs > 0 ? chunks.max_decode_len : longest;
+  // For the ranges of up to `rows` rows that no launch has taken yet, about num_seqs of them.
+  const auto launch_short = [&](int32_t rows, int32_t num_seqs) {
+    const int blocks = PlanShort(batch, rows, num_seqs, params);
+    if (blocks == 0) return false;
+    LaunchShortAttention<T, Stored>(context_, params, blocks);
+    params.above_rows = rows;
+    params.clears_padding = false;
+    return true;
+  };
+  params.clears_padding = true;
+  // What decodes is computed as if no chunk were there; then the chunks that are as short.
+  bool fits = true;
+  if (longest_decode > 0) {
+    fits = launch_short(std::min(longest_decode, kMaxShortRows), batch.num_seqs - chunks.num_seqs);
   }
+  const bool more = std::min(longest, kMaxShortRows) > params.above_rows;
+  if (fits && more && chunks.min_len <= kMaxShortRows) {
+    launch_short(std::min(longest, kMaxShortRows), chunks.num_seqs);
+  }
+  if (longest <= params.above_rows) return;
+  const bool only_chunks = params.above_rows >= longest_decode;
+  LaunchLongAttention<T, Stored>(context_, params, only_chunks ? chunks.num_rows : batch.num_rows,
+                                 only_chunks ? chunks.num_seqs : batch.num_seqs);
 }
 
 void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvPool& pool,

@@ -27,13 +27,15 @@ class AttentionRunner {
 
   // Device memory that an AttentionRunner takes.
   static constexpr int64_t WorkspaceBytes(bool batch_invariant) {
-    return int64_t{batch_invariant ? 512 : 128} << 20;
+    return int64_t{batch_invariant ? 512 : 64} << 20;
   }
 
  private:
-  // Decides how short sequences are cut and returns how many blocks a kv head they get; 0: there
-  // are none for the kernels that cut.
-  int PlanShort(const BatchView& batch, AttentionParams& params) const;
+  // Decides how the sequences of more than params.above_rows and at most `rows` rows are cut, of
+  // which there should be num_seqs, and returns how many blocks a kv head they get; 0: there is no
+  // room for their partial results.
+  int PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs,
+                AttentionParams& params) const;
   template <typename T, typename Stored>
   void Launch(const BatchView& batch, AttentionParams& params) const;
 
