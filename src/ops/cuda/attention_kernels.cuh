@@ -37,37 +37,49 @@ __global__ void __launch_bounds__(kBlockThreads)
 // ---- Launches ----
 
 template <typename Kernel>
-void LaunchAttention(const Context& context, Kernel kernel, const AttentionParams& params,
-                     dim3 grid, int shared_bytes) {
+void AllowShared(Kernel kernel, int shared_bytes) {
   CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
             "shared memory of attention");
+}
+
+template <typename Kernel>
+void LaunchAttention(const Context& context, Kernel kernel, const AttentionParams& params,
+                     dim3 grid, int shared_bytes) {
+  AllowShared(kernel, shared_bytes);
   LaunchEarly(context, "PagedAttention", kernel, grid, kBlockThreads, shared_bytes, params);
+}
+
+// Calls use(kernel, its shared bytes) with the kernel for short sequences of slot_rows packed rows.
+template <typename Kind, typename Use>
+void WithShortKernel(const Context& context, int slot_rows, const Use& use) {
+  if (slot_rows <= kWarpRows && WarpAttentionSharedBytes<Kind>() <= context.shared_bytes) {
+    use(WarpAttentionKernel<Kind>, WarpAttentionSharedBytes<Kind>());
+    return;
+  }
+  const auto use_stages = [&]<int kStages>() {
+    using Plan = BlockPlan<Kind, 1, KeyOrder::kChunks, kStages>;
+    static_assert(Plan::kRows == kBlockRows);
+    use(ChunkAttentionKernel<Kind, kStages>, Plan::kSharedBytes);
+  };
+  // Waiting for memory is all that it does, so it has as much under way as leaves room for two
+  // blocks a multiprocessor.
+  constexpr int kMostBytes = BlockPlan<Kind, 1, KeyOrder::kChunks, 3>::kSharedBytes;
+  if (2 * kMostBytes <= context.shared_bytes) {
+    use_stages.template operator()<3>();
+  } else {
+    use_stages.template operator()<2>();
+  }
 }
 
 template <typename Kind>
 void LaunchShort(const Context& context, const AttentionParams& params, int blocks) {
-  dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(params.num_kv_heads));
-  if (params.slot_rows <= kWarpRows && WarpAttentionSharedBytes<Kind>() <= context.shared_bytes) {
-    LaunchAttention(context, WarpAttentionKernel<Kind>, params, grid,
-                    WarpAttentionSharedBytes<Kind>());
-  } else {
-    const auto launch = [&]<int kStages>() {
-      using Plan = BlockPlan<Kind, 1, KeyOrder::kChunks, kStages>;
-      static_assert(Plan::kRows == kBlockRows);
-      grid.z = static_cast<unsigned>(CeilDiv(params.slot_rows, kBlockRows));
-      LaunchAttention(context, ChunkAttentionKernel<Kind, kStages>, params, grid,
-                      Plan::kSharedBytes);
-    };
-    // Waiting for memory is all that it does, so it has as much under way as leaves room for two
-    // blocks a multiprocessor.
-    constexpr int kMostBytes = BlockPlan<Kind, 1, KeyOrder::kChunks, 3>::kSharedBytes;
-    if (2 * kMostBytes <= context.shared_bytes) {
-      launch.template operator()<3>();
-    } else {
-      launch.template operator()<2>();
-    }
-  }
+  // The kernel of few packed rows has one tile of them.
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(params.num_kv_heads),
+                  static_cast<unsigned>(CeilDiv(params.slot_rows, kBlockRows)));
+  WithShortKernel<Kind>(context, params.slot_rows, [&](auto kernel, int shared_bytes) {
+    LaunchAttention(context, kernel, params, grid, shared_bytes);
+  });
   const int64_t rows = int64_t{params.num_rows} * params.num_kv_heads * params.group;
   const dim3 merge_grid(static_cast<unsigned>(CeilDiv(rows, kWarps)));
   LaunchAttention(context, MergeChunksKernel<typename Kind::Activation, Kind::kHeadDim>, params,
@@ -113,6 +125,20 @@ void LaunchLongAttention(const Context& context, const AttentionParams& params, 
   WithHeadKind<T, Stored>(params.head_dim, [&](auto kind) {
     LaunchLong<decltype(kind)>(context, params, num_rows, num_seqs);
   });
+}
+
+template <typename T, typename Stored>
+int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows) {
+  int blocks = 0;
+  WithHeadKind<T, Stored>(head_dim, [&](auto kind) {
+    WithShortKernel<decltype(kind)>(context, slot_rows, [&](auto kernel, int shared_bytes) {
+      AllowShared(kernel, shared_bytes);
+      CheckCuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kBlockThreads,
+                                                              static_cast<size_t>(shared_bytes)),
+                "how many blocks of attention a multiprocessor holds");
+    });
+  });
+  return std::max(blocks, 1);
 }
 
 template <typename T, typename Stored>

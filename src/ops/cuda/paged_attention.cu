@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <type_traits>
 
 #include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
@@ -8,9 +9,6 @@
 
 namespace tandem::ops::cuda {
 namespace {
-
-// Blocks of the tile kernels that an SM holds at a time.
-constexpr int64_t kBlocksPerSm = 2;
 
 Buffer MakeWorkspace(const Context& context) {
   const auto bytes = static_cast<size_t>(AttentionRunner::WorkspaceBytes(context.batch_invariant));
@@ -29,8 +27,22 @@ int32_t LongestRange(const BatchView& batch) {
 AttentionRunner::AttentionRunner(const Context& context)
     : context_(context), workspace_(MakeWorkspace(context)) {}
 
+template <typename T, typename Stored>
+int64_t AttentionRunner::BlocksPerSm(const AttentionParams& params) {
+  constexpr size_t kTypes =
+      (std::is_same_v<T, Fp16> ? 2 : 0) + (std::is_same_v<Stored, Fp8> ? 1 : 0);
+  const size_t head = params.head_dim == 64 ? 0 : 1;
+  const size_t kernel = params.slot_rows <= kWarpRows ? 0 : 1;
+  int& blocks = blocks_per_sm_[kTypes][head][kernel];
+  if (blocks == 0) {
+    blocks = ShortBlocksPerSm<T, Stored>(context_, params.head_dim, params.slot_rows);
+  }
+  return blocks;
+}
+
+template <typename T, typename Stored>
 int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs,
-                               AttentionParams& params) const {
+                               AttentionParams& params) {
   params.short_rows = rows;
   params.slot_rows = rows * params.group;
   const bool by_warps = params.slot_rows <= kWarpRows;
@@ -38,7 +50,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   const int64_t heads = params.num_kv_heads;
   // Chunks may turn out to be no longer than what decodes.
   const int64_t max_seqs = std::min(num_seqs + batch.chunks.num_seqs, batch.num_seqs);
-  const int64_t resident = kBlocksPerSm * context_.num_sms;
+  const int64_t resident = BlocksPerSm<T, Stored>(params) * context_.num_sms;
   // Unequal sequences are better balanced by more blocks than run at a time.
   const int64_t wanted = num_seqs == 1 ? resident : 2 * resident;
 
@@ -74,7 +86,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
 }
 
 template <typename T, typename Stored>
-void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) const {
+void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
   const bool has_tiles =
       HasAttentionTiles(params.head_dim) &&
       (!params.invariant || HasInvariantTiles<T, Stored>(context_, params.head_dim));
@@ -87,7 +99,7 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) co
   const int32_t longest_decode = chunks.num_seqs > 0 ? chunks.max_decode_len : longest;
   // For the ranges of up to `rows` rows that no launch has taken yet, about num_seqs of them.
   const auto launch_short = [&](int32_t rows, int32_t num_seqs) {
-    const int blocks = PlanShort(batch, rows, num_seqs, params);
+    const int blocks = PlanShort<T, Stored>(batch, rows, num_seqs, params);
     if (blocks == 0) return false;
     LaunchShortAttention<T, Stored>(context_, params, blocks);
     params.above_rows = rows;
