@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     ClearPadding<T>(params, blockIdx.y, kDim);
   }
   const Chunks chunks(params);
-  for (int item = blockIdx.x;; item += gridDim.x) {
+  for (int item = blockIdx.x; item < params.max_items; item += gridDim.x) {
     const Part where = chunks.FindItem(item);
     if (where.seq < 0) return;
     const HeadView head(params, where.seq, blockIdx.y);

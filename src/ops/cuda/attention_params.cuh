@@ -66,6 +66,7 @@ struct AttentionParams {
   int32_t chunk_keys = 0;
   int32_t target_chunks = 1;
   int32_t item_chunks = 1;
+  int32_t max_items = 0;  // that blocks take, of one kv head
   // The partial result of a row of chunk c of kv head h lies in slot
   // ((cuts[sequence].first_chunk + c) * num_kv_heads + h) * slot_rows + row.
   int32_t slot_rows = 0;

@@ -74,18 +74,20 @@ __device__ inline Part FindPart(int num_seqs, int index, const CountOf& count_of
   int before = 0;
   for (int base = 0; base < num_seqs; base += 32) {
     const int count = base + lane < num_seqs ? count_of(base + lane) : 0;
+    const int total = __reduce_add_sync(kAllLanes, count);
+    if (before + total <= index) {
+      before += total;
+      continue;
+    }
     int end = count;  // parts of this lane's and the lanes before
     for (int distance = 1; distance < 32; distance *= 2) {
       const int lower = __shfl_up_sync(kAllLanes, end, distance);
       if (lane >= distance) end += lower;
     }
-    const unsigned behind = __ballot_sync(kAllLanes, before + end > index);
-    if (behind != 0) {
-      const int found = __ffs(static_cast<int>(behind)) - 1;
-      before += __shfl_sync(kAllLanes, end - count, found);
-      return {base + found, index - before, before};
-    }
-    before += __shfl_sync(kAllLanes, end, 31);
+    const unsigned after = __ballot_sync(kAllLanes, before + end > index);
+    const int found = __ffs(static_cast<int>(after)) - 1;
+    before += __shfl_sync(kAllLanes, end - count, found);
+    return {base + found, index - before, before};
   }
   return {};
 }

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   const uint32_t queries = SharedAddress(shared);
   const uint32_t queue = SharedAddress(queues) + warp * WarpQueue<Kind>::kBytes;
 
-  for (int item = blockIdx.x;; item += gridDim.x) {
+  for (int item = blockIdx.x; item < params.max_items; item += gridDim.x) {
     const Part where = chunks.FindItem(item);
     if (where.seq < 0) return;
     const HeadView head(params, where.seq, blockIdx.y);

@@ -59,13 +59,12 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
   const int64_t max_chunks = (WorkspaceBytes(context_.batch_invariant) - cut_bytes) /
                              (heads * params.slot_rows * row_bytes);
-  int64_t chunks = max_chunks, blocks = 0;  // of one kv head
+  int64_t chunks = max_chunks, items = 0, blocks = 0;  // of one kv head
   if (context_.batch_invariant) {
     params.chunk_keys = kInvariantChunkKeys;
     params.item_chunks = by_warps ? kAttentionWarps : 1;
     const int64_t longest = int64_t{batch.max_blocks} * params.block_tokens;
-    const int64_t items =
-        max_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), params.item_chunks);
+    items = max_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), params.item_chunks);
     chunks = items * params.item_chunks;
     // The kernel of the long sequences has the same arithmetic and needs no slots.
     if (chunks > max_chunks) return 0;
@@ -75,8 +74,9 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
     params.target_chunks = static_cast<int32_t>(
         std::max(std::min(wanted / (heads * tiles), max_chunks * 3 / 4), int64_t{1}));
     // Rounding a sequence's share may give it one chunk more.
-    blocks = params.target_chunks + max_seqs;
+    items = blocks = params.target_chunks + max_seqs;
   }
+  params.max_items = static_cast<int32_t>(items);
   auto* memory = workspace_.As<std::byte>();
   params.cuts = reinterpret_cast<SequenceCut*>(memory);
   params.partial = reinterpret_cast<float*>(memory + cut_bytes);
