@@ -129,15 +129,19 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     const int positions[1][2] = {{head.Position(params, g), head.Position(params, g + 8)}};
     const int chunk_keys = chunks.Keys(head.context);
     const SequenceCut cut = chunks.CutOf(where, head);
+    // In the invariant option a chunk is one warp's, so that its arithmetic is that of any other
+    // kernel's chunk; else the warps take the steps of one chunk in turn.
+    const int chunk = params.invariant ? where.part * kWarps + warp : where.part;
+    const int begin = chunk * chunk_keys, end = min(begin + chunk_keys, head.context);
+    const int first_step = params.invariant ? 0 : warp;
+    const int stride = params.invariant ? kStepKeys : kWarps * kStepKeys;
     RowState<1> state;
     RowOutput<Kind> output[1];
+    AttendWarp<Kind>(params, head, queries, queue, positions, begin + first_step * kStepKeys,
+                     stride, end, state, output);
 
     if (params.invariant) {
-      // A chunk is one warp's, so that its arithmetic is that of any other kernel's chunk.
-      const int chunk = where.part * kWarps + warp, begin = chunk * chunk_keys;
       if (chunk >= cut.num_chunks) continue;
-      AttendWarp<Kind>(params, head, queries, queue, positions, begin, kStepKeys,
-                       min(begin + chunk_keys, head.context), state, output);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int r = g + 8 * half;
@@ -149,9 +153,6 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
       continue;
     }
 
-    const int begin = where.part * chunk_keys;
-    AttendWarp<Kind>(params, head, queries, queue, positions, begin + warp * kStepKeys,
-                     kWarps * kStepKeys, min(begin + chunk_keys, head.context), state, output);
     // The warps' parts are put together where the queues were.
     static_assert(kWarps * WarpQueue<Kind>::kBytes >= kWarps * kWarpRows * (kDim + 2) * 4);
     auto* parts = reinterpret_cast<float*>(queues);
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
         row.Store(head.Out<T>(params, r, kDim), params.value_scale);
         continue;
       }
-      const int64_t slot = SlotOf(params, cut.first_chunk + where.part, head.kv_head, r);
+      const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
 #pragma unroll
       for (int i = 0; i < kDim / 32; ++i) {
         params.partial[slot * kDim + lane + 32 * i] = row.output[i];
