@@ -78,11 +78,27 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
-// Two fp8 in the low half of `bytes` as two fp16.
-__device__ inline uint32_t Fp8PairToFp16(uint32_t bytes) {
-  const __half2_raw pair =
-      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bytes), __NV_E4M3);
-  return uint32_t{pair.x} | uint32_t{pair.y} << 16;
+// Four fp8 as fp16: `low` has those of the low half, `high` the others.
+__device__ inline void Fp8ToFp16(uint32_t bytes, uint32_t& low, uint32_t& high) {
+#if __CUDA_ARCH__ >= 890
+  // Halves of a register are operands of their own: no shift.
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n"
+      "}\n"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
+#else
+  const auto convert = [](uint32_t pair) {
+    const __half2_raw wide =
+        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+    return uint32_t{wide.x} | uint32_t{wide.y} << 16;
+  };
+  low = convert(bytes);
+  high = convert(bytes >> 16);
+#endif
 }
 
 template <typename T>
@@ -236,7 +252,8 @@ __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&scores)[k
       LoadMatrices(b, keys + PieceOffset<Kind::kRowPieces>(lane, k));
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const uint32_t b0 = Fp8PairToFp16(b[n]), b1 = Fp8PairToFp16(b[n] >> 16);
+        uint32_t b0, b1;
+        Fp8ToFp16(b[n], b0, b1);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) MultiplyAdd<T>(scores[i][n], a[i], b0, b1);
       }
@@ -339,9 +356,7 @@ __device__ inline void AddValues(uint32_t values, const uint32_t (&weights)[kTil
       LoadMatricesTransposed(b, values + PieceOffset<Kind::kRowPieces>(lane, c));
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const uint32_t sorted = __byte_perm(b[j], 0, 0x3120);
-        even[j] = Fp8PairToFp16(sorted);
-        odd[j] = Fp8PairToFp16(sorted >> 16);
+        Fp8ToFp16(__byte_perm(b[j], 0, 0x3120), even[j], odd[j]);
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
