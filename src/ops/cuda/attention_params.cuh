@@ -2,6 +2,7 @@
 // AttentionRunner for one call.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "ops/cuda/context.cuh"
@@ -22,6 +23,23 @@ constexpr int kBlockRows = 64;
 constexpr int kAttentionWarps = 4;
 // Largest head of the kernel that takes any.
 constexpr int kMaxGenericHeadDim = 512;
+
+// Division of numbers from 0 on by one that the host knows: a product and a shift. Exact: with
+// 2^s >= by, ceil(2^(31 + s) / by) is too large by less than 2^s / by, which adds less than 1 / by
+// to the quotient of a number below 2^31.
+struct Divisor {
+  uint32_t multiplier = 0;
+  int32_t shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(int32_t by) : shift(31 + std::bit_width(static_cast<uint32_t>(by - 1))) {
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << shift) + static_cast<uint32_t>(by) - 1) /
+                                       static_cast<uint32_t>(by));
+  }
+  __device__ int Quotient(int number) const {
+    return static_cast<int>(uint64_t{static_cast<uint32_t>(number)} * multiplier >> shift);
+  }
+};
 
 // How the kernel that cuts a sequence's keys has cut them, for the one that merges.
 struct SequenceCut {
@@ -46,11 +64,12 @@ struct AttentionParams {
 
   int32_t num_kv_heads = 0;
   int32_t group = 0;  // query heads of a kv head
+  Divisor by_group;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
-  int32_t block_shift = -1;  // log2 of block_tokens where that is a power of two
-  uint32_t block_rows = 0;   // heads of one token (head_dim elements each) in a block of all layers
-  uint32_t value_rows = 0;   // from a key to its value, likewise counted
+  Divisor by_block_tokens;
+  uint32_t block_rows = 0;  // heads of one token (head_dim elements each) in a block of all layers
+  uint32_t value_rows = 0;  // from a key to its value, likewise counted
 
   float scale = 1.0f;  // of scores, with log2(e) and the pool's key scale in it
   float value_scale = 1.0f;

@@ -31,25 +31,29 @@ struct HeadView {
 
   // Position of packed row r; rows behind the last count as the last.
   __device__ int Position(const AttentionParams& params, int r) const {
-    return context - query_rows + min(r, rows - 1) / params.group;
+    return context - query_rows + params.by_group.Quotient(min(r, rows - 1));
   }
   // The row of the pool where position `key` has its key: block_rows and value_rows count likewise.
   __device__ uint32_t KeyRow(const AttentionParams& params, int key) const {
-    const int block =
-        params.block_shift >= 0 ? key >> params.block_shift : key / params.block_tokens;
+    const int block = params.by_block_tokens.Quotient(key);
     return static_cast<uint32_t>(table[block]) * params.block_rows +
            static_cast<uint32_t>(kv_head * params.block_tokens + key - block * params.block_tokens);
   }
   template <typename T>
   __device__ const T* Query(const AttentionParams& params, int r, int head_dim) const {
-    return static_cast<const T*>(params.qkv) +
-           (first_query + r / params.group) * params.qkv_stride +
-           int64_t{kv_head * params.group + r % params.group} * head_dim;
+    const int query = params.by_group.Quotient(r);
+    return static_cast<const T*>(params.qkv) + (first_query + query) * params.qkv_stride +
+           int64_t{QueryHead(params, r, query)} * head_dim;
   }
   template <typename T>
   __device__ T* Out(const AttentionParams& params, int r, int head_dim) const {
-    return static_cast<T*>(params.out) + (first_query + r / params.group) * params.out_stride +
-           int64_t{kv_head * params.group + r % params.group} * head_dim;
+    const int query = params.by_group.Quotient(r);
+    return static_cast<T*>(params.out) + (first_query + query) * params.out_stride +
+           int64_t{QueryHead(params, r, query)} * head_dim;
+  }
+  // query: r / group.
+  __device__ int QueryHead(const AttentionParams& params, int r, int query) const {
+    return (kv_head - query) * params.group + r;
   }
   int seq, kv_head;
   int first_query, query_rows;
@@ -108,6 +112,14 @@ __device__ inline int CountParts(int num_seqs, const CountOf& count_of) {
   return __reduce_add_sync(kAllLanes, count);
 }
 
+// number / by of numbers below 2^21, rounded down, all warps alike: (number + 1/2) / by is 1 / (2
+// by) from a whole number or more, and the roundings are off by less.
+__device__ inline int SmallQuotient(int number, int by) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(inverse) : "f"(static_cast<float>(by)));
+  return static_cast<int>(__fmul_rn(static_cast<float>(number) + 0.5f, inverse));
+}
+
 // How the keys of short sequences are cut. Every warp of every kernel comes to the same answer from
 // the lengths on the device, so that a captured graph serves any.
 class Chunks {
@@ -120,20 +132,16 @@ class Chunks {
   }
   // The keys of one chunk of a sequence; its chunks are alike, and a multiple of what the warps of
   // a block take at a time, so that no warp has a step more than another.
-  __device__ int Keys(int context) const {
-    if (params_.chunk_keys > 0) return params_.chunk_keys;
-    const int count = max((context + share_ / 2) / share_, 1);
-    const int keys = (context + count - 1) / count;
-    return max((keys + kUnit - 1) / kUnit, 1) * kUnit;
-  }
+  __device__ int Keys(int context) const { return UnitsOfChunk(context) * kUnit; }
   __device__ int Count(int context) const {
-    const int keys = Keys(context);
-    return (context + keys - 1) / keys;
+    const int units = UnitsOfChunk(context);
+    return SmallQuotient(Units(context) + units - 1, units);
   }
   // What blocks take: params.item_chunks chunks each.
   __device__ int Items(int seq) const {
     if (!IsShort(seq)) return 0;
-    return (Count(params_.context_len[seq]) + params_.item_chunks - 1) / params_.item_chunks;
+    const int chunks = Count(params_.context_len[seq]);
+    return SmallQuotient(chunks + params_.item_chunks - 1, params_.item_chunks);
   }
   __device__ Part FindItem(int index) const {
     return FindPart(params_.num_seqs, index, [&](int seq) { return Items(seq); });
@@ -158,6 +166,15 @@ class Chunks {
 
  private:
   static constexpr int kUnit = kWarps * kStepKeys;
+  static_assert(kInvariantChunkKeys % kUnit == 0);
+  __device__ static int Units(int context) {
+    return static_cast<int>((static_cast<unsigned>(context) + kUnit - 1) / kUnit);
+  }
+  __device__ int UnitsOfChunk(int context) const {
+    if (params_.chunk_keys > 0) return params_.chunk_keys / kUnit;
+    const int count = max(SmallQuotient(context + share_ / 2, share_), 1);
+    return max(SmallQuotient(Units(context) + count - 1, count), 1);
+  }
   __device__ bool IsShort(int seq) const {
     return cuda::IsShort(params_, params_.query_start[seq + 1] - params_.query_start[seq]);
   }

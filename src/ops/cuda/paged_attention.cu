@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <type_traits>
 
@@ -155,10 +154,10 @@ void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvPoo
   params.max_blocks = batch.max_blocks;
   params.num_kv_heads = pool.num_kv_heads;
   params.group = static_cast<int32_t>(num_heads / pool.num_kv_heads);
+  params.by_group = Divisor(params.group);
   params.head_dim = pool.head_dim;
   params.block_tokens = pool.block_tokens;
-  const auto block_tokens = static_cast<uint32_t>(pool.block_tokens);
-  if (std::has_single_bit(block_tokens)) params.block_shift = std::countr_zero(block_tokens);
+  params.by_block_tokens = Divisor(pool.block_tokens);
   params.block_rows = static_cast<uint32_t>(block_rows);
   params.value_rows = static_cast<uint32_t>(plane_rows);
   constexpr float kLog2E = 1.44269504f;
