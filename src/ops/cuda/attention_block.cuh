@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     ChunkAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(256) std::byte shared[];
   BeginKernel();
   const int tile = blockIdx.z;
   if (params.clears_padding && blockIdx.x == 0 && tile == 0) {
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
   constexpr int kRows = BlockPlan<Kind, kTiles, kOrder>::kRows;
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(256) std::byte shared[];
   BeginKernel();
   if (params.clears_padding && blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
   const Part where =

@@ -40,6 +40,12 @@ __device__ inline uint32_t PieceOffset(int row, int piece) {
   return static_cast<uint32_t>(row * kPieces + (piece ^ ((row >> kShift) & (kPower - 1)))) * 16;
 }
 
+// Where another piece of the same row lies: `pieces` further, if the address is that of piece 0 or
+// of one that has no bit in common with `pieces`. The memory is aligned to 256 bytes.
+__device__ inline uint32_t OtherPiece(uint32_t address, int pieces) {
+  return address ^ static_cast<uint32_t>(pieces * 16);
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i.
 __device__ inline void LoadMatrices(uint32_t (&to)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -230,6 +236,10 @@ template <typename Kind, int kTiles>
 __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&scores)[kTiles][4][4]) {
   using T = typename Kind::Compute;
   const int lane = threadIdx.x % 32;
+  const uint32_t query = queries + PieceOffset<Kind::kQueryPieces>(lane % 16, lane / 16);
+  const uint32_t key =
+      keys + (Kind::kFp8 ? PieceOffset<Kind::kRowPieces>(lane, 0)
+                         : PieceOffset<Kind::kRowPieces>(lane % 8 + lane / 16 * 8, lane / 8 % 2));
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
@@ -243,13 +253,12 @@ __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&scores)[k
     uint32_t a[kTiles][4];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      LoadMatrices(
-          a[i], queries + PieceOffset<Kind::kQueryPieces>(16 * i + lane % 16, 2 * k + lane / 16));
+      LoadMatrices(a[i], OtherPiece(query, 2 * k) + 16 * i * Kind::kQueryPieces * 16);
     }
     if constexpr (Kind::kFp8) {
       // 16 bytes are 16 elements: one matrix is 8 keys x 16, four are all keys.
       uint32_t b[4];
-      LoadMatrices(b, keys + PieceOffset<Kind::kRowPieces>(lane, k));
+      LoadMatrices(b, OtherPiece(key, k));
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         uint32_t b0, b1;
@@ -261,8 +270,7 @@ __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&scores)[k
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
         uint32_t b[4];
-        LoadMatrices(b, keys + PieceOffset<Kind::kRowPieces>(16 * pair + lane % 8 + lane / 16 * 8,
-                                                             2 * k + lane / 8 % 2));
+        LoadMatrices(b, OtherPiece(key, 2 * k) + 16 * pair * Kind::kRowBytes);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           MultiplyAdd<T>(scores[i][2 * pair], a[i], b[0], b[1]);
@@ -347,13 +355,16 @@ __device__ inline void AddValues(uint32_t values, const uint32_t (&weights)[kTil
                                  RowOutput<Kind> (&output)[kTiles]) {
   using T = typename Kind::Compute;
   const int lane = threadIdx.x % 32;
+  const uint32_t value =
+      values + (Kind::kFp8 ? PieceOffset<Kind::kRowPieces>(lane, 0)
+                           : PieceOffset<Kind::kRowPieces>(lane % 16, lane / 16));
   if constexpr (Kind::kFp8) {
 #pragma unroll
     for (int c = 0; c < Kind::kHeadDim / 16; ++c) {
       // Two fp8 of a key travel as one 16-bit element; transposed, a lane holds elements 2 g and
       // 2 g + 1 of keys 2 t and 2 t + 1. Even elements make one tile of columns, odd ones the next.
       uint32_t b[4], even[4], odd[4];
-      LoadMatricesTransposed(b, values + PieceOffset<Kind::kRowPieces>(lane, c));
+      LoadMatricesTransposed(b, OtherPiece(value, c));
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         Fp8ToFp16(__byte_perm(b[j], 0, 0x3120), even[j], odd[j]);
@@ -373,8 +384,7 @@ __device__ inline void AddValues(uint32_t values, const uint32_t (&weights)[kTil
 #pragma unroll
       for (int c = 0; c < Kind::kHeadDim / 16; ++c) {
         uint32_t b[4];
-        LoadMatricesTransposed(
-            b, values + PieceOffset<Kind::kRowPieces>(16 * j + lane % 16, 2 * c + lane / 16));
+        LoadMatricesTransposed(b, OtherPiece(value, 2 * c) + 16 * j * Kind::kRowBytes);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           MultiplyAdd<T>(output[i][2 * c], weights[i][j], b[0], b[1]);

@@ -25,9 +25,8 @@ class WarpQueue {
       const int index = i * 32 + lane;
       const int place = index / Kind::kRowPieces, piece = index % Kind::kRowPieces;
       const uint32_t from = __shfl_sync(kAllLanes, row, place);
-      const bool real = from != kNoRow;
       CopyPiece(memory_ + head_ + PieceOffset<Kind::kRowPieces>(place, piece),
-                pool_ + (real ? uint64_t{from} * Kind::kRowBytes : 0) + piece * 16, real);
+                pool_ + uint64_t{from} * Kind::kRowBytes + piece * 16, true);
     }
     head_ = Next(head_);
   }
@@ -58,10 +57,9 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
                                   RowState<1>& state, RowOutput<Kind> (&output)[1]) {
   const int lane = threadIdx.x % 32;
   const int first_position = head.Position(params, 0);
-  const auto row_at = [&](int key) {
-    return key + lane < end ? head.KeyRow(params, key + lane) : kNoRow;
-  };
-  const auto value_of = [&](uint32_t row) { return row == kNoRow ? row : row + params.value_rows; };
+  // After the last key of the sequence it stands for those that follow: no row sees them.
+  const auto row_at = [&](int key) { return head.KeyRow(params, min(key + lane, end - 1)); };
+  const auto value_of = [&](uint32_t row) { return row + params.value_rows; };
   state.Reset();
   ResetOutput<Kind>(output);
   if (begin >= end) return;
@@ -107,7 +105,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     WarpAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(256) std::byte shared[];
   BeginKernel();
   if (params.clears_padding && blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
   const Chunks chunks(params);
