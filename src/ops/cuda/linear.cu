@@ -1,7 +1,6 @@
-#include "ops/cuda/linear.cuh"
-
 #include <algorithm>
 
+#include "ops/cuda/linear.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/pack.cuh"
 #include "ops/cuda/quantize.cuh"

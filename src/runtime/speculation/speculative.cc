@@ -13,10 +13,10 @@ namespace {
 using ops::rules::kRoundLag;  // the first draft step of a round carries these tokens
 
 // A pass moves the factor by at most this share, up or down, and by less if its price was wrong by
-// less than kFullError. So a pass that the machine interrupted (40 times as long, for a small draft)
-// weighs no more than any other, and the factor comes to rest where prices are right. The first
-// passes move it further, by one in kFirstPasses and then less and less, because the measurement at
-// start knows neither contexts nor batches.
+// less than kFullError. So a pass that the machine interrupted (40 times as long, for a small
+// draft) weighs no more than any other, and the factor comes to rest where prices are right. The
+// first passes move it further, by one in kFirstPasses and then less and less, because the
+// measurement at start knows neither contexts nor batches.
 constexpr double kObservationStep = 1.0 / 64;
 constexpr double kFullError = 0.25;
 constexpr double kFirstPasses = 8.0;
