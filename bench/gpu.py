@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Measures Tandem on a GPU machine and writes a table as JSON and as Markdown, each figure with its limit.
 
-    bench/gpu.py {latency|throughput|speculation} [--tandem PATH] [--out DIR]
+    bench/gpu.py {latency|throughput|speculation} [--tandem PATH] [--out DIR] [--only NAME]...
 
   latency      decoding by batch and context, and every op alone: each compared with the measured limit
-  throughput   output tokens per second with every slot taken
+  throughput   output tokens per second with every slot taken, and of one wave of requests from start to end
   speculation  plain and speculative decoding by batch, acceptance and draft length; time to first token
 
-Each takes less than 8 minutes on one H200. Models are dummies of the shapes in bench/configs, made on the device; every token is
-checked. --smoke measures a model of a few megabytes instead, to try the script itself on any machine.
+Each takes less than 8 minutes on one H200. --only measures the runs whose title is NAME, or contains it, and keeps what the
+folder has of the others from the same version and device; --list prints the titles. Models are dummies of the shapes in
+bench/configs, made on the device; every token is checked. --smoke measures a model of a few megabytes instead, to try the script
+itself on any machine.
 """
 
 import argparse
@@ -45,6 +47,14 @@ def latency():
         slots = ["--max_batch_size", "256"] if "256" in batches else []
         goals = [("plain_tokens_per_s", {"batch": 1}, goal)] if goal else []
         yield title, ["latency", *dummy(model), *kept, *PLAIN, "--batch", batches, *slots, *short], goals
+    long = ["--input_len", "2048", "--output_len", "128", "--runs", "2", "--cached_prompts", "--max_seq_len", "4096",
+            "--max_num_tokens", "8192"]
+    for title, model, batches, goals in [
+        ("Llama-3.1-8B fp8, 2k context", "llama-3.1-8b", "16", {16: 5800}),
+        ("Llama-3.3-70B fp8, 2k context", "llama-3.3-70b", "1,16", {1: 55, 16: 830}),
+    ]:
+        yield title, ["latency", *dummy(model), *FP8, *PLAIN, "--batch", batches, *long], [
+            ("plain_tokens_per_s", {"batch": batch}, goal) for batch, goal in goals.items()]
     yield "Llama-3.1-8B fp8, long contexts", [
         "latency", *dummy("llama-3.1-8b"), *FP8, *PLAIN, "--batch", "1,4", "--input_len", "4096,16384,65536", "--output_len", "64",
         "--num_requests", "4", "--runs", "2", "--cached_prompts", "--max_seq_len", "70000", "--max_num_tokens", "8192"], []
@@ -62,6 +72,10 @@ def throughput():
             "throughput", *dummy(model), *FP8, *PLAIN, "--max_batch_size", str(slots), "--num_requests", str(slots * 4),
             "--input_len", str(input_len), "--output_len", str(output_len), "--window", "30", "--max_seq_len", "4096",
             "--max_num_tokens", "8192"], [("output_tokens_per_s", {"mode": "plain"}, goal)]
+    yield "Llama-3.1-8B fp8, one wave of 1024, 128 in, 2048 out", [
+        "throughput", *dummy("llama-3.1-8b"), *FP8, *PLAIN, "--max_batch_size", "512", "--num_requests", "1024", "--input_len", "128",
+        "--output_len", "2048", "--max_seq_len", "4096", "--max_num_tokens", "8192"], [
+            ("output_tokens_per_s", {"mode": "plain"}, 30000)]
 
 
 def speculation():
@@ -75,6 +89,11 @@ def speculation():
     yield "Llama-3.1-8B + 1B, fp8", [
         "speculative", *dummy("llama-3.1-8b"), *draft, *common, "--batch", "1,16,64,256", "--max_batch_size", "256",
         "--input_len", "1024", "--acceptances", "0.85", "--draft_lens", "0"], []
+    # What a start measures decides what pays, so one start says little.
+    for start in range(1, 5):
+        yield f"Llama-3.1-8B + 1B, fp8, 16 sequences, start {start}", [
+            "speculative", *dummy("llama-3.1-8b"), *draft, *common, "--batch", "16", "--input_len", "1024", "--acceptances", "0.85",
+            "--draft_lens", "0"], [("speedup", {"batch": 16}, 1.3)]
     yield "First token, Llama-3.1-8B fp8", [
         "ttft", *dummy("llama-3.1-8b"), *FP8, "--input_len", "1024,4096,8192,32768,65536", "--runs", "2", "--max_seq_len",
         "70000", "--max_num_tokens", "8192"], [("cold_s", {"prompt_tokens": 32768}, 0.85), ("cached_s", {"prompt_tokens": 32768}, 0.01)]
@@ -110,7 +129,8 @@ def measure(tandem, arguments, goals):
         for row in rows_of(figures):
             if chosen.items() <= row.items():
                 row["goal"] = goal
-                row["of_goal"] = row[figure] / goal if figure.endswith("per_s") else goal / row[figure]
+                more_is_better = figure.endswith("per_s") or figure == "speedup"
+                row["of_goal"] = row[figure] / goal if more_is_better else goal / row[figure]
     return {**result, "figures": figures}
 
 
@@ -166,6 +186,15 @@ def markdown(kind, version, results):
             yield ""
 
 
+def measured_before(folder, kind, version):
+    """The runs that the folder has already, of the same version and device."""
+    try:
+        before = json.loads((folder / f"gpu-{kind}.json").read_text())
+    except OSError:
+        return {}
+    return before["runs"] if (before["version"], before["device"]) == (version, device()) else {}
+
+
 def write(folder, kind, version, results):
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"version": version, "device": device(), "runs": dict(results)}
@@ -179,16 +208,33 @@ def main():
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--tandem", default=str(HERE.parent / "build" / "release" / "tandem"))
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "results")
+    parser.add_argument("--only", metavar="NAME", action="append", default=[], help="the run of that title, or those with NAME in it")
+    parser.add_argument("--list", action="store_true", help="print the titles and end")
     parser.add_argument("--smoke", action="store_true")
     options = parser.parse_args()
+    runs = list(kinds[options.kind]())
+    order = [title for title, _, _ in runs]
+    if options.only:
+        wanted = set()
+        for name in options.only:
+            found = [title for title in order if title == name] or [title for title in order if name.lower() in title.lower()]
+            if not found:
+                parser.error(f"--only {name}: no title has that in it; --list prints them")
+            wanted.update(found)
+        runs = [run for run in runs if run[0] in wanted]
+    if options.list:
+        print("\n".join(title for title, _, _ in runs))
+        return 0
     version = subprocess.run([options.tandem, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    runs = kinds[options.kind]()
-    results = []
+    results = measured_before(options.out, options.kind, version) if options.only else {}
+    failed = False
     for title, arguments, goals in smoke(runs) if options.smoke else runs:
-        results.append((title, measure(options.tandem, arguments, goals)))
-        print(f"{title}: {results[-1][1].get('error', 'measured')}, {results[-1][1]['seconds']:.0f} s", flush=True)
-        write(options.out, options.kind, version, results)  # what is measured stays if a later run is cut short
-    return 1 if any("error" in result for _, result in results) else 0
+        results[title] = measure(options.tandem, arguments, goals)
+        failed = failed or "error" in results[title]
+        print(f"{title}: {results[title].get('error', 'measured')}, {results[title]['seconds']:.0f} s", flush=True)
+        # What is measured stays if a later run is cut short.
+        write(options.out, options.kind, version, [(title, results[title]) for title in order if title in results])
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -133,6 +133,9 @@ class OpsBench {
         }
       }
     }
+    for (const int32_t chunks : {0, 4}) {
+      TANDEM_RETURN_IF_ERROR(Attention(256, 1, 1024, chunks));
+    }
     for (const int32_t prompt : {512, 2048, 8192}) {
       TANDEM_RETURN_IF_ERROR(Attention(1, prompt, prompt));
     }
@@ -171,6 +174,7 @@ class OpsBench {
   static constexpr std::array<int64_t, 3> kStepSequences = {1, 16, 64};
   static constexpr int64_t kMostCachedTokens = 262144;
   static constexpr int32_t kBlockTokens = 32;
+  static constexpr int32_t kChunkRows = 128;
 
   void Add(OpFigure figure) {
     console_.Say(fmt::format("{:10}  {:28}  {:9.1f} us  {:6.1f} %  {:9.1f} %", figure.op,
@@ -242,8 +246,9 @@ class OpsBench {
     return {};
   }
 
-  // `sequences` of which each computes `rows` tokens at the end of a context.
-  Status Attention(int32_t sequences, int32_t rows, int32_t context) {
+  // `sequences` of which each computes `rows` tokens at the end of a context, and in the same step
+  // `chunks` whole prompts of kChunkRows tokens.
+  Status Attention(int32_t sequences, int32_t rows, int32_t context, int32_t chunks = 0) {
     ModelSpec one_layer = spec_;
     one_layer.layers.resize(1);
     const int32_t blocks = (context + kBlockTokens - 1) / kBlockTokens;
@@ -256,23 +261,26 @@ class OpsBench {
     const ops::KvGroup& kv = cache.pool.groups.front();
     timer_.backend().FillRandom(kv.data, OrdinaryNumbers(kv_));
 
-    const int64_t num_rows = int64_t{sequences} * rows;
-    std::vector<int32_t> positions, row_seq, query_start, lengths, table;
-    for (int32_t s = 0; s < sequences; ++s) {
-      query_start.push_back(s * rows);
-      lengths.push_back(context);
-      for (int32_t row = 0; row < rows; ++row) {
-        positions.push_back(context - rows + row);
-        row_seq.push_back(s);
+    const int64_t num_rows = int64_t{sequences} * rows + int64_t{chunks} * kChunkRows;
+    std::vector<int32_t> positions, row_seq, query_start = {0}, lengths, table;
+    const auto add = [&](int32_t length, int32_t count) {
+      for (int32_t row = 0; row < count; ++row) {
+        positions.push_back(length - count + row);
+        row_seq.push_back(static_cast<int32_t>(lengths.size()));
       }
-    }
-    query_start.push_back(sequences * rows);
-    // Blocks of one sequence do not lie side by side.
-    for (int64_t i = 0; i < kv.num_blocks; ++i) {
-      const int64_t copy = i / (int64_t{blocks} * sequences);
-      const int64_t inside = i % (int64_t{blocks} * sequences);
-      table.push_back(static_cast<int32_t>(copy * blocks * sequences + inside % blocks * sequences +
-                                           inside / blocks));
+      lengths.push_back(length);
+      query_start.push_back(query_start.back() + count);
+    };
+    for (int32_t s = 0; s < sequences; ++s) add(context, rows);
+    for (int32_t c = 0; c < chunks; ++c) add(kChunkRows, kChunkRows);
+    // Blocks of one sequence do not lie side by side. A prompt has those of a sequence.
+    for (int64_t copy = 0; copy < copies; ++copy) {
+      for (int64_t seq = 0; seq < sequences + chunks; ++seq) {
+        for (int64_t block = 0; block < blocks; ++block) {
+          table.push_back(
+              static_cast<int32_t>((copy * blocks + block) * sequences + seq % sequences));
+        }
+      }
     }
     TANDEM_ASSIGN_OR_RETURN(const Buffer positions_buffer, timer_.Ints(positions));
     TANDEM_ASSIGN_OR_RETURN(const Buffer row_seq_buffer, timer_.Ints(row_seq));
@@ -281,8 +289,9 @@ class OpsBench {
     TANDEM_ASSIGN_OR_RETURN(const Buffer table_buffer, timer_.Ints(table));
     ops::BatchView batch;
     batch.num_rows = static_cast<int32_t>(num_rows);
-    batch.num_seqs = sequences;
-    batch.max_query_len = rows;
+    batch.num_seqs = sequences + chunks;
+    batch.max_query_len = chunks > 0 ? std::max(rows, kChunkRows) : rows;
+    batch.chunks = {chunks, rows, chunks * kChunkRows, kChunkRows};
     batch.positions = positions_buffer.As<int32_t>();
     batch.row_seq = row_seq_buffer.As<int32_t>();
     batch.query_start = query_start_buffer.As<int32_t>();
@@ -295,16 +304,20 @@ class OpsBench {
     TANDEM_ASSIGN_OR_RETURN(const Buffer qkv, timer_.Random(num_rows * qkv_rows, spec_.dtype));
     TANDEM_ASSIGN_OR_RETURN(const Buffer out, timer_.Random(num_rows * width, spec_.dtype));
     const double seconds = timer_.MedianSeconds(copies, [&](int64_t i) {
-      batch.block_table = table_buffer.As<int32_t>() + i * blocks * sequences;
+      batch.block_table = table_buffer.As<int32_t>() + i * blocks * batch.num_seqs;
       timer_.backend().ops().PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch, kv,
                                             0, 0.01f, out.View(spec_.dtype, {num_rows, width}));
     });
-    const double keys = static_cast<double>(context) - static_cast<double>(rows - 1) / 2;
-    const bool in_step = rows == 1 && context == kStepContext;
-    const std::string shape = fmt::format("{} x {} of {} tokens", sequences, rows, context);
+    const auto visible = [](double length, double count) {
+      return count * (length - (count - 1) / 2);
+    };
+    const double keys =
+        sequences * visible(context, rows) + chunks * visible(kChunkRows, kChunkRows);
+    const bool in_step = rows == 1 && context == kStepContext && chunks == 0;
+    std::string shape = fmt::format("{} x {} of {} tokens", sequences, rows, context);
+    if (chunks > 0) shape += fmt::format(" + {} x {}", chunks, kChunkRows);
     Add({"attention", shape, seconds, static_cast<double>(block_bytes) * blocks * sequences,
-         4.0 * static_cast<double>(num_rows * width) * keys, in_step ? spec_.num_layers() : 0,
-         sequences});
+         4.0 * static_cast<double>(width) * keys, in_step ? spec_.num_layers() : 0, sequences});
     if (!in_step) return {};
     TANDEM_ASSIGN_OR_RETURN(const Buffer angles,
                             timer_.Random(context * attention.head_dim / 2, DType::kF32));

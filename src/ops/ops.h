@@ -86,6 +86,15 @@ struct KvPool {
   int32_t block_tokens() const { return groups.front().block_tokens; }
 };
 
+// Which sequences of a batch compute chunks of prompts, as upper bounds, so that they do not decide
+// how the sequences that decode or verify beside them are computed.
+struct ChunkBounds {
+  int32_t num_seqs = 0;        // all sequences but so many have at most max_decode_len rows
+  int32_t max_decode_len = 0;  // means something where num_seqs is not 0, as the others
+  int32_t num_rows = 0;        // of ranges longer than max_decode_len, together
+  int32_t min_len = 0;         // no range longer than max_decode_len is shorter than this
+};
+
 // A ragged batch of token ranges: prefill chunks, decode steps, verifications and catch-ups alike.
 // Sequence s has the rows query_start[s] .. query_start[s+1]; its last row is at absolute position
 // context_len[s] - 1 and rows are consecutive positions. In backend memory; the host knows only the
@@ -96,6 +105,7 @@ struct BatchView {
   int32_t num_seqs = 0;
   int32_t num_logits = 0;
   int32_t max_query_len = 0;             // no sequence has more rows; 0: num_rows
+  ChunkBounds chunks = {};               // no sequences: not told apart
   const int32_t* tokens = nullptr;       // [num_rows]
   const int32_t* positions = nullptr;    // [num_rows] absolute
   const int32_t* row_seq = nullptr;      // [num_rows] sequence of the row

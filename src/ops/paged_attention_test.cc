@@ -1,6 +1,7 @@
 // PagedAttention and QkvRopeStore over pools whose contents are given: long contexts, ranges of few
 // and of many rows in one batch, fp8 elements, counts that are upper bounds.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "ops/testing/op_test.h"
@@ -24,7 +25,23 @@ struct Slack {
   int32_t rows = 0;
   int32_t seqs = 0;
   int32_t max_query_len = 0;
+  ChunkBounds chunks = {};
 };
+
+// What a batch is told of its chunks, where ranges of up to max_decode_len rows decode.
+ChunkBounds ChunksOf(const std::vector<Range>& ranges, int32_t max_decode_len) {
+  ChunkBounds chunks{.max_decode_len = max_decode_len, .min_len = 1 << 20};
+  for (const Range& range : ranges) {
+    if (range.rows <= max_decode_len) continue;
+    ++chunks.num_seqs;
+    chunks.num_rows += range.rows;
+    chunks.min_len = std::min(chunks.min_len, range.rows);
+  }
+  return chunks;
+}
+int32_t LongestOf(const std::vector<Range>& ranges) {
+  return std::ranges::max_element(ranges, {}, &Range::rows)->rows;
+}
 
 // A batch and the memory it lies in.
 struct OwnedBatch {
@@ -202,6 +219,7 @@ OwnedBatch PagedAttentionTest::MakeBatch(const std::vector<Range>& ranges, const
   batch.view.num_rows = static_cast<int32_t>(positions.size());
   batch.view.num_seqs = static_cast<int32_t>(context_len.size());
   batch.view.max_query_len = slack.max_query_len;
+  batch.view.chunks = slack.chunks;
   batch.view.positions = device(positions);
   batch.view.row_seq = device(row_seq);
   batch.view.query_start = device(query_start);
@@ -291,6 +309,10 @@ constexpr int32_t kSeqs = 7;
 void PagedAttentionTest::ExpectMixesMatchReference() {
   Attend(kMixed);
   ExpectReference(kMixed);
+  for (const int32_t decode : {1, 5}) {
+    Attend(kMixed, {.max_query_len = 130, .chunks = ChunksOf(kMixed, decode)});
+    ExpectReference(kMixed);
+  }
   Attend(kVerifications, {.max_query_len = 16});
   ExpectReference(kVerifications);
   Attend(kDecodes, {.max_query_len = 1});
@@ -372,6 +394,85 @@ TEST_P(PagedAttentionTest, CountsMayBeUpperBounds) {
         Attend(ranges, slack);
         for (const double value : results_) ASSERT_TRUE(std::isfinite(value));
         ExpectReference(ranges);
+      }
+    }
+  }
+}
+
+// `count` sequences that decode or verify 1 to max_rows tokens, of contexts short and long.
+std::vector<Range> Decoding(int32_t count, int32_t max_rows) {
+  std::vector<Range> ranges;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t context = std::array{17, 300, 64, 129, 513, 31, 1100}[static_cast<size_t>(i % 7)];
+    ranges.push_back({i % kSeqs, context + i / kSeqs, 1 + i % max_rows});
+  }
+  return ranges;
+}
+
+// Chunks on both sides of the border between short and long ranges, whole prompts and later parts.
+const std::vector<Range> kShortChunks = {{0, 2, 2}, {1, 900, 5}, {2, 16, 16}, {3, 700, 15}};
+const std::vector<Range> kLongChunks = {{4, 17, 17}, {5, 400, 31}, {6, 128, 128}, {0, 200, 65}};
+
+std::vector<Range> Joined(std::vector<Range> ranges, const std::vector<Range>& more) {
+  ranges.insert(ranges.end(), more.begin(), more.end());
+  return ranges;
+}
+
+TEST_P(PagedAttentionTest, ChunksMayBeToldApart) {
+  for (const AttentionShape& shape :
+       {AttentionShape{4, 1, 128, 64}, AttentionShape{8, 4, 64, 64}}) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakePool(shape, kSeqs, dtype());
+    FillPool(Contents::kRandom);
+    const auto expect = [&](const std::vector<Range>& ranges, const Slack& slack) {
+      SCOPED_TRACE(::testing::Message()
+                   << ranges.size() << " sequences, up to " << slack.max_query_len
+                   << " rows, decoding " << slack.chunks.max_decode_len);
+      Attend(ranges, slack);
+      for (const double value : results_) ASSERT_TRUE(std::isfinite(value));
+      ExpectReference(ranges);
+    };
+    const auto expect_told = [&](const std::vector<Range>& ranges, int32_t max_decode_len) {
+      const ChunkBounds chunks = ChunksOf(ranges, max_decode_len);
+      expect(ranges, {0, 0, LongestOf(ranges), chunks});
+      // Upper bounds, and padding.
+      expect(ranges, {5,
+                      3,
+                      LongestOf(ranges) + 9,
+                      {chunks.num_seqs + 2, max_decode_len, chunks.num_rows + 50,
+                       std::max(chunks.min_len - 3, 1)}});
+    };
+    for (const auto& chunks : {kShortChunks, kLongChunks, Joined(kLongChunks, kShortChunks)}) {
+      expect_told(chunks, 0);
+      // Before and after what decodes, some of which has ended.
+      expect_told(Joined(Joined(chunks, {{1, 0, 0}, {2, 400, 1}, {3, 0, 0}}), chunks), 1);
+    }
+    for (const int32_t max_rows : {1, 5, 20}) {
+      expect_told(Joined(Joined(Decoding(7, max_rows), kShortChunks), kLongChunks), max_rows);
+    }
+    // A chunk that turned out to be no longer than what decodes.
+    expect({{0, 900, 1}, {1, 300, 2}, {2, 40, 1}}, {0, 0, 40, {1, 2, 40, 40}});
+    expect({{0, 900, 3}, {1, 300, 1}}, {0, 0, 40, {2, 0, 60, 1}});
+  }
+}
+
+// As many sequences as a large batch has: beside chunks they are cut and stored as without.
+TEST_P(PagedAttentionTest, ManyDecodingSequencesGiveTheSameBitsBesideChunks) {
+  MakePool({4, 1, 64, 64}, kSeqs, dtype());
+  FillPool(Contents::kRandom);
+  for (const int32_t count : {1, 3, 512}) {
+    for (const int32_t max_rows : {1, 4}) {
+      SCOPED_TRACE(::testing::Message() << count << " sequences of up to " << max_rows << " rows");
+      const std::vector<Range> decoding = Decoding(count, max_rows);
+      const std::vector<std::byte> alone = Attend(decoding, {.max_query_len = max_rows});
+      ExpectReference(decoding);
+      for (const auto& chunks : {std::vector<Range>{kLongChunks[2]}, kLongChunks, kShortChunks}) {
+        const std::vector<Range> ranges = Joined(decoding, chunks);
+        const std::vector<std::byte> beside = Attend(
+            ranges, {.max_query_len = LongestOf(ranges), .chunks = ChunksOf(ranges, max_rows)});
+        // The chunks of max_rows and less decode too, and keys are then shared out otherwise.
+        if (ChunksOf(ranges, max_rows).num_seqs < std::ssize(chunks)) continue;
+        ASSERT_EQ(std::memcmp(beside.data(), alone.data(), alone.size()), 0);
       }
     }
   }

@@ -219,18 +219,21 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     ChunkAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(256) std::byte shared[];
   BeginKernel();
   const int tile = blockIdx.z;
-  if (blockIdx.x == 0 && tile == 0) ClearPadding<T>(params, blockIdx.y, kDim);
+  if (params.clears_padding && blockIdx.x == 0 && tile == 0) {
+    ClearPadding<T>(params, blockIdx.y, kDim);
+  }
   const Chunks chunks(params);
-  for (int item = blockIdx.x;; item += gridDim.x) {
+  for (int item = blockIdx.x; item < params.max_items; item += gridDim.x) {
     const Part where = chunks.FindItem(item);
     if (where.seq < 0) return;
     const HeadView head(params, where.seq, blockIdx.y);
     if (tile * kBlockRows >= head.rows) continue;
     const int chunk_keys = chunks.Keys(head.context), begin = where.part * chunk_keys;
-    const bool whole = chunks.Count(head.context) == 1 && !params.invariant;
+    const SequenceCut cut = chunks.CutOf(where, head);
+    const bool whole = cut.num_chunks == 1 && !params.invariant;
     AttendBlock<Kind, 1, KeyOrder::kChunks, kStages>(
         params, head, tile, begin, min(begin + chunk_keys, head.context), shared,
         [&](int r, const RowOutput<Kind>& output, int half, float max, float sum) {
@@ -238,7 +241,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
             const float value_scale = ValueScale<typename Kind::Element>(params, head.kv_head);
             StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
           } else {
-            const int64_t slot = chunks.Slot(item, head.kv_head, r);
+            const int64_t slot = SlotOf(params, cut.first_chunk + where.part, head.kv_head, r);
             StorePartial<Kind>(params.partial + slot * kDim, params.partial_state + slot, output,
                                half, max, sum);
           }
@@ -253,14 +256,13 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8&& Kind::kHeadDim == 
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
   constexpr int kRows = BlockPlan<Kind, kTiles, kOrder>::kRows;
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(256) std::byte shared[];
   BeginKernel();
-  // Where no other kernel runs before.
-  if (params.short_rows == 0 && blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
+  if (params.clears_padding && blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
   const Part where =
       FindPart(params.num_seqs, static_cast<int>(gridDim.x - 1 - blockIdx.x), [&](int seq) {
         const int rows = params.query_start[seq + 1] - params.query_start[seq];
-        return rows > params.short_rows ? (rows * params.group + kRows - 1) / kRows : 0;
+        return rows > params.above_rows ? (rows * params.group + kRows - 1) / kRows : 0;
       });
   if (where.seq < 0) return;
   const HeadView head(params, where.seq, blockIdx.y);

@@ -23,17 +23,15 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int seq = params.row_seq[row];
   if (seq < 0) return;
   const HeadView head(params, seq, query_head / params.group);
-  if (head.query_rows > params.short_rows) return;
-  const Chunks chunks(params);
-  const int num_chunks = chunks.Count(head.context);
-  if (num_chunks == 1 && !params.invariant) return;  // it has been stored already
-  const int64_t first_chunk = int64_t{chunks.ItemsBefore(seq)} * params.item_chunks;
+  if (!IsShort(params, head.query_rows)) return;
+  const SequenceCut cut = params.cuts[seq];
+  if (cut.num_chunks == 1 && !params.invariant) return;  // it has been stored already
   const int r = (row - head.first_query) * params.group + query_head % params.group;
   const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
   MergedRow<kHeadDim> merged;
 #pragma unroll 4
-  for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    const int64_t slot = chunks.Slot(first_chunk + chunk, head.kv_head, r);
+  for (int chunk = 0; chunk < cut.num_chunks; ++chunk) {
+    const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
     merged.Add(params.partial + slot * kHeadDim, params.partial_state[slot], scale);
   }
   merged.Store(head.Out<T>(params, r, kHeadDim),
@@ -43,49 +41,60 @@ __global__ void __launch_bounds__(kBlockThreads)
 // ---- Launches ----
 
 template <typename Kernel>
-void LaunchAttention(const Context& context, Kernel kernel, const AttentionParams& params,
-                     dim3 grid, int shared_bytes) {
+void AllowShared(Kernel kernel, int shared_bytes) {
   CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
             "shared memory of attention");
+}
+
+template <typename Kernel>
+void LaunchAttention(const Context& context, Kernel kernel, const AttentionParams& params,
+                     dim3 grid, int shared_bytes) {
+  AllowShared(kernel, shared_bytes);
   LaunchEarly(context, "PagedAttention", kernel, grid, kBlockThreads, shared_bytes, params);
+}
+
+// Calls use(kernel, its shared bytes) with the kernel for short sequences of slot_rows packed rows.
+template <typename Kind, typename Use>
+void WithShortKernel(const Context& context, int slot_rows, const Use& use) {
+  if (slot_rows <= kWarpRows && WarpAttentionSharedBytes<Kind>() <= context.shared_bytes) {
+    use(WarpAttentionKernel<Kind>, WarpAttentionSharedBytes<Kind>());
+    return;
+  }
+  const auto use_stages = [&]<int kStages>() {
+    using Plan = BlockPlan<Kind, 1, KeyOrder::kChunks, kStages>;
+    static_assert(Plan::kRows == kBlockRows);
+    use(ChunkAttentionKernel<Kind, kStages>, Plan::kSharedBytes);
+  };
+  // Waiting for memory is all that it does, so it has as much under way as leaves room for two
+  // blocks a multiprocessor.
+  constexpr int kMostBytes = BlockPlan<Kind, 1, KeyOrder::kChunks, 3>::kSharedBytes;
+  if (2 * kMostBytes <= context.shared_bytes) {
+    use_stages.template operator()<3>();
+  } else {
+    use_stages.template operator()<2>();
+  }
 }
 
 template <typename Kind>
 void LaunchShort(const Context& context, const AttentionParams& params, int blocks) {
-  dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(params.num_kv_heads));
-  if (params.slot_rows <= kWarpRows && WarpAttentionSharedBytes<Kind>() <= context.shared_bytes) {
-    LaunchAttention(context, WarpAttentionKernel<Kind>, params, grid,
-                    WarpAttentionSharedBytes<Kind>());
-  } else {
-    const auto launch = [&]<int kStages>() {
-      using Plan = BlockPlan<Kind, 1, KeyOrder::kChunks, kStages>;
-      static_assert(Plan::kRows == kBlockRows);
-      grid.z = static_cast<unsigned>(CeilDiv(params.slot_rows, kBlockRows));
-      LaunchAttention(context, ChunkAttentionKernel<Kind, kStages>, params, grid,
-                      Plan::kSharedBytes);
-    };
-    // The kernel only waits for memory, so it has as many copies in flight as two blocks per
-    // multiprocessor allow.
-    constexpr int kMostBytes = BlockPlan<Kind, 1, KeyOrder::kChunks, 3>::kSharedBytes;
-    if (2 * kMostBytes <= context.shared_bytes) {
-      launch.template operator()<3>();
-    } else {
-      launch.template operator()<2>();
-    }
-  }
+  // The kernel of few packed rows has one tile of them.
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(params.num_kv_heads),
+                  static_cast<unsigned>(CeilDiv(params.slot_rows, kBlockRows)));
+  WithShortKernel<Kind>(context, params.slot_rows, [&](auto kernel, int shared_bytes) {
+    LaunchAttention(context, kernel, params, grid, shared_bytes);
+  });
   const int64_t rows = int64_t{params.num_rows} * params.num_kv_heads * params.group;
   const dim3 merge_grid(static_cast<unsigned>(CeilDiv(rows, kWarps)));
   LaunchAttention(context, MergeChunksKernel<Kind>, params, merge_grid, 0);
 }
 
 template <typename Kind>
-void LaunchLong(const Context& context, const AttentionParams& params) {
+void LaunchLong(const Context& context, const AttentionParams& params, int num_rows, int num_seqs) {
   const auto launch = [&]<int kTiles, KeyOrder kOrder>() {
     using Plan = BlockPlan<Kind, kTiles, kOrder>;
     // Each sequence may have one tile that is not full.
-    const int64_t tiles =
-        CeilDiv(int64_t{params.num_rows} * params.group, Plan::kRows) + params.num_seqs;
+    const int64_t tiles = CeilDiv(int64_t{num_rows} * params.group, Plan::kRows) + num_seqs;
     LaunchAttention(context, RowTileAttentionKernel<Kind, kTiles, kOrder>, params,
                     dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(params.num_kv_heads)),
                     Plan::kSharedBytes);
@@ -114,9 +123,25 @@ void LaunchShortAttention(const Context& context, const AttentionParams& params,
 }
 
 template <typename T, typename Stored>
-void LaunchLongAttention(const Context& context, const AttentionParams& params) {
-  WithHeadKind<T, Stored>(params.head_dim,
-                          [&](auto kind) { LaunchLong<decltype(kind)>(context, params); });
+void LaunchLongAttention(const Context& context, const AttentionParams& params, int num_rows,
+                         int num_seqs) {
+  WithHeadKind<T, Stored>(params.head_dim, [&](auto kind) {
+    LaunchLong<decltype(kind)>(context, params, num_rows, num_seqs);
+  });
+}
+
+template <typename T, typename Stored>
+int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows) {
+  int blocks = 0;
+  WithHeadKind<T, Stored>(head_dim, [&](auto kind) {
+    WithShortKernel<decltype(kind)>(context, slot_rows, [&](auto kernel, int shared_bytes) {
+      AllowShared(kernel, shared_bytes);
+      CheckCuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kBlockThreads,
+                                                              static_cast<size_t>(shared_bytes)),
+                "how many blocks of attention a multiprocessor holds");
+    });
+  });
+  return std::max(blocks, 1);
 }
 
 template <typename T, typename Stored>

@@ -2,6 +2,7 @@
 // call.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "ops/cuda/context.cuh"
@@ -23,6 +24,29 @@ constexpr int kAttentionWarps = 4;
 // Largest head of the generic kernel.
 constexpr int kMaxGenericHeadDim = 512;
 
+// Division of numbers from 0 on by one that the host knows: a product and a shift. Exact: with
+// 2^s >= by, ceil(2^(31 + s) / by) is too large by less than 2^s / by, which adds less than 1 / by
+// to the quotient of a number below 2^31.
+struct Divisor {
+  uint32_t multiplier = 0;
+  int32_t shift = 0;
+
+  Divisor() = default;
+  explicit Divisor(int32_t by) : shift(31 + std::bit_width(static_cast<uint32_t>(by - 1))) {
+    multiplier = static_cast<uint32_t>(((uint64_t{1} << shift) + static_cast<uint32_t>(by) - 1) /
+                                       static_cast<uint32_t>(by));
+  }
+  __device__ int Quotient(int number) const {
+    return static_cast<int>(uint64_t{static_cast<uint32_t>(number)} * multiplier >> shift);
+  }
+};
+
+// How the kernel that cuts a sequence's keys has cut them, for the one that merges.
+struct SequenceCut {
+  int32_t first_chunk = 0;  // among those with slots
+  int32_t num_chunks = 0;   // 1: without a slot, the result has been stored (not if invariant)
+};
+
 struct AttentionParams {
   const void* qkv = nullptr;   // [num_rows, qkv_stride]
   void* out = nullptr;         // [num_rows, out_stride]
@@ -41,38 +65,50 @@ struct AttentionParams {
 
   int32_t num_kv_heads = 0;
   int32_t group = 0;  // query heads of a kv head
+  Divisor by_group;
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
-  int32_t block_shift = -1;  // log2 of block_tokens where that is a power of two
-  uint32_t block_rows = 0;   // heads of one token (head_dim elements each) in a block of all layers
-  uint32_t value_rows = 0;   // from a key to its value, likewise counted
+  Divisor by_block_tokens;
+  uint32_t block_rows = 0;  // heads of one token (head_dim elements each) in a block of all layers
+  uint32_t value_rows = 0;  // from a key to its value, likewise counted
 
   float scale = 1.0f;  // of scores, with log2(e) in it; pools in fp8 have their keys' scale too
   const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
   const float* value_scales = nullptr;
 
-  // Short sequences: those with at most so many rows. Their keys are cut into chunks for several
-  // blocks or warps: of chunk_keys where that is not 0 (the last is shorter), else so that all of
-  // them together make about target_chunks.
+  // What a launch takes: the sequences with more than above_rows rows, for the kernels that cut
+  // keys those with at most short_rows of them.
+  int32_t above_rows = 0;
   int32_t short_rows = 0;
+  bool clears_padding = false;  // the first launch of a call
+  // Keys are cut into chunks for several blocks or warps: of chunk_keys where that is not 0 (the
+  // last is shorter), else so that all of them together make about target_chunks. A block takes
+  // item_chunks of one sequence at a time.
   int32_t chunk_keys = 0;
   int32_t target_chunks = 1;
-  // Chunks are counted over the sequences, each sequence's rounded up to a multiple of item_chunks
-  // (what one block takes). The partial result of a row of chunk c of kv head h lies in slot
-  // (c * num_kv_heads + h) * slot_rows + row.
   int32_t item_chunks = 1;
+  int32_t max_items = 0;  // that blocks take, of one kv head
+  // The partial result of a row of chunk c of kv head h lies in slot
+  // ((cuts[sequence].first_chunk + c) * num_kv_heads + h) * slot_rows + row.
   int32_t slot_rows = 0;
+  SequenceCut* cuts = nullptr;      // [num_seqs] of the sequences that the launch takes
   float* partial = nullptr;         // [slots, head_dim] not yet divided by the sum
   float2* partial_state = nullptr;  // [slots] largest score, sum
   bool invariant = false;
 };
 
 // Launches for one pair of element types, each instantiated in a file of its own, for the head
-// sizes of HasAttentionTiles. `blocks` take the short sequences' chunks of one kv head.
+// sizes of HasAttentionTiles. `blocks` take the short sequences' chunks of one kv head; the long
+// ones are at most num_seqs, with num_rows rows together.
 template <typename T, typename Stored>
 void LaunchShortAttention(const Context& context, const AttentionParams& params, int blocks);
 template <typename T, typename Stored>
-void LaunchLongAttention(const Context& context, const AttentionParams& params);
+void LaunchLongAttention(const Context& context, const AttentionParams& params, int num_rows,
+                         int num_seqs);
+// Blocks that a multiprocessor holds at a time of the kernel for short sequences whose slots have
+// so many rows.
+template <typename T, typename Stored>
+int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows);
 // Whether those kernels fit a block's shared memory in the invariant option; without it they always
 // fit.
 template <typename T, typename Stored>

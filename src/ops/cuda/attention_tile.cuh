@@ -40,6 +40,12 @@ __device__ inline uint32_t PieceOffset(int row, int piece) {
   return static_cast<uint32_t>(row * kPieces + (piece ^ ((row >> kShift) & (kPower - 1)))) * 16;
 }
 
+// Where another piece of the same row lies: `pieces` further, if the address is that of piece 0 or
+// of one that has no bit in common with `pieces`. The memory is aligned to 256 bytes.
+__device__ inline uint32_t OtherPiece(uint32_t address, int pieces) {
+  return address ^ static_cast<uint32_t>(pieces * 16);
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i.
 __device__ inline void LoadMatrices(uint32_t (&to)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -78,11 +84,27 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
-// Two fp8 in the low half of `bytes` as two fp16.
-__device__ inline uint32_t Fp8PairToFp16(uint32_t bytes) {
-  const __half2_raw pair =
-      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bytes), __NV_E4M3);
-  return uint32_t{pair.x} | uint32_t{pair.y} << 16;
+// Four fp8 as fp16: `low` has those of the low half, `high` the others.
+__device__ inline void Fp8ToFp16(uint32_t bytes, uint32_t& low, uint32_t& high) {
+#if __CUDA_ARCH__ >= 890
+  // Halves of a register are operands of their own: no shift.
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n"
+      "}\n"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
+#else
+  const auto convert = [](uint32_t pair) {
+    const __half2_raw wide =
+        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+    return uint32_t{wide.x} | uint32_t{wide.y} << 16;
+  };
+  low = convert(bytes);
+  high = convert(bytes >> 16);
+#endif
 }
 
 template <typename T>
@@ -214,6 +236,10 @@ template <typename Kind, int kTiles>
 __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&scores)[kTiles][4][4]) {
   using T = typename Kind::Compute;
   const int lane = threadIdx.x % 32;
+  const uint32_t query = queries + PieceOffset<Kind::kQueryPieces>(lane % 16, lane / 16);
+  const uint32_t key =
+      keys + (Kind::kFp8 ? PieceOffset<Kind::kRowPieces>(lane, 0)
+                         : PieceOffset<Kind::kRowPieces>(lane % 8 + lane / 16 * 8, lane / 8 % 2));
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
@@ -227,16 +253,16 @@ __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&scores)[k
     uint32_t a[kTiles][4];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      LoadMatrices(
-          a[i], queries + PieceOffset<Kind::kQueryPieces>(16 * i + lane % 16, 2 * k + lane / 16));
+      LoadMatrices(a[i], OtherPiece(query, 2 * k) + 16 * i * Kind::kQueryPieces * 16);
     }
     if constexpr (Kind::kFp8) {
       // 16 bytes are 16 elements: one matrix is 8 keys x 16, four are all keys.
       uint32_t b[4];
-      LoadMatrices(b, keys + PieceOffset<Kind::kRowPieces>(lane, k));
+      LoadMatrices(b, OtherPiece(key, k));
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const uint32_t b0 = Fp8PairToFp16(b[n]), b1 = Fp8PairToFp16(b[n] >> 16);
+        uint32_t b0, b1;
+        Fp8ToFp16(b[n], b0, b1);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) MultiplyAdd<T>(scores[i][n], a[i], b0, b1);
       }
@@ -244,8 +270,7 @@ __device__ inline void Scores(uint32_t queries, uint32_t keys, float (&scores)[k
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {
         uint32_t b[4];
-        LoadMatrices(b, keys + PieceOffset<Kind::kRowPieces>(16 * pair + lane % 8 + lane / 16 * 8,
-                                                             2 * k + lane / 8 % 2));
+        LoadMatrices(b, OtherPiece(key, 2 * k) + 16 * pair * Kind::kRowBytes);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           MultiplyAdd<T>(scores[i][2 * pair], a[i], b[0], b[1]);
@@ -330,18 +355,19 @@ __device__ inline void AddValues(uint32_t values, const uint32_t (&weights)[kTil
                                  RowOutput<Kind> (&output)[kTiles]) {
   using T = typename Kind::Compute;
   const int lane = threadIdx.x % 32;
+  const uint32_t value =
+      values + (Kind::kFp8 ? PieceOffset<Kind::kRowPieces>(lane, 0)
+                           : PieceOffset<Kind::kRowPieces>(lane % 16, lane / 16));
   if constexpr (Kind::kFp8) {
 #pragma unroll
     for (int c = 0; c < Kind::kHeadDim / 16; ++c) {
       // Two fp8 of a key travel as one 16-bit element; transposed, a lane holds elements 2 g and
       // 2 g + 1 of keys 2 t and 2 t + 1. Even elements make one tile of columns, odd ones the next.
       uint32_t b[4], even[4], odd[4];
-      LoadMatricesTransposed(b, values + PieceOffset<Kind::kRowPieces>(lane, c));
+      LoadMatricesTransposed(b, OtherPiece(value, c));
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const uint32_t sorted = __byte_perm(b[j], 0, 0x3120);
-        even[j] = Fp8PairToFp16(sorted);
-        odd[j] = Fp8PairToFp16(sorted >> 16);
+        Fp8ToFp16(__byte_perm(b[j], 0, 0x3120), even[j], odd[j]);
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
@@ -358,8 +384,7 @@ __device__ inline void AddValues(uint32_t values, const uint32_t (&weights)[kTil
 #pragma unroll
       for (int c = 0; c < Kind::kHeadDim / 16; ++c) {
         uint32_t b[4];
-        LoadMatricesTransposed(
-            b, values + PieceOffset<Kind::kRowPieces>(16 * j + lane % 16, 2 * c + lane / 16));
+        LoadMatricesTransposed(b, OtherPiece(value, 2 * c) + 16 * j * Kind::kRowBytes);
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           MultiplyAdd<T>(output[i][2 * c], weights[i][j], b[0], b[1]);

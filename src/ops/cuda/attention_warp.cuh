@@ -25,9 +25,8 @@ class WarpQueue {
       const int index = i * 32 + lane;
       const int place = index / Kind::kRowPieces, piece = index % Kind::kRowPieces;
       const uint32_t from = __shfl_sync(kAllLanes, row, place);
-      const bool real = from != kNoRow;
       CopyPiece(memory_ + head_ + PieceOffset<Kind::kRowPieces>(place, piece),
-                pool_ + (real ? uint64_t{from} * Kind::kRowBytes : 0) + piece * 16, real);
+                pool_ + uint64_t{from} * Kind::kRowBytes + piece * 16, true);
     }
     head_ = Next(head_);
   }
@@ -59,10 +58,9 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
   const int lane = threadIdx.x % 32;
   const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
   const int all_see = head.LastKey(params, 0);
-  const auto row_at = [&](int key) {
-    return key + lane < end ? head.KeyRow(params, key + lane) : kNoRow;
-  };
-  const auto value_of = [&](uint32_t row) { return row == kNoRow ? row : row + params.value_rows; };
+  // Keys after the sequence's last are read as the last one: no row sees them.
+  const auto row_at = [&](int key) { return head.KeyRow(params, min(key + lane, end - 1)); };
+  const auto value_of = [&](uint32_t row) { return row + params.value_rows; };
   state.Reset();
   ResetOutput<Kind>(output);
   if (begin >= end) return;
@@ -108,16 +106,16 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
     WarpAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
-  extern __shared__ __align__(128) std::byte shared[];
+  extern __shared__ __align__(256) std::byte shared[];
   BeginKernel();
-  if (blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
+  if (params.clears_padding && blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
   const Chunks chunks(params);
   std::byte* queues = shared + kWarpRows * Kind::kQueryPieces * 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
   const uint32_t queries = SharedAddress(shared);
   const uint32_t queue = SharedAddress(queues) + warp * WarpQueue<Kind>::kBytes;
 
-  for (int item = blockIdx.x;; item += gridDim.x) {
+  for (int item = blockIdx.x; item < params.max_items; item += gridDim.x) {
     const Part where = chunks.FindItem(item);
     if (where.seq < 0) return;
     const HeadView head(params, where.seq, blockIdx.y);
@@ -128,30 +126,32 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
     });
     __syncthreads();
     const int last_keys[1][2] = {{head.LastKey(params, g), head.LastKey(params, g + 8)}};
-    const int chunk_keys = chunks.Keys(head.context), num_chunks = chunks.Count(head.context);
+    const int chunk_keys = chunks.Keys(head.context);
+    const SequenceCut cut = chunks.CutOf(where, head);
+    // With batch_invariant a chunk belongs to one warp, so that its arithmetic is that of any other
+    // kernel's chunk; otherwise the warps take the steps of one chunk in turn.
+    const int chunk = params.invariant ? where.part * kWarps + warp : where.part;
+    const int begin = chunk * chunk_keys, end = min(begin + chunk_keys, head.context);
+    const int first_step = params.invariant ? 0 : warp;
+    const int stride = params.invariant ? kStepKeys : kWarps * kStepKeys;
     RowState<1> state;
     RowOutput<Kind> output[1];
+    AttendWarp<Kind>(params, head, queries, queue, last_keys, begin + first_step * kStepKeys,
+                     stride, end, state, output);
 
     if (params.invariant) {
-      // A chunk is one warp's, so that its arithmetic is that of any other kernel's chunk.
-      const int chunk = where.part * kWarps + warp, begin = chunk * chunk_keys;
-      if (chunk >= num_chunks) continue;
-      AttendWarp<Kind>(params, head, queries, queue, last_keys, begin, kStepKeys,
-                       min(begin + chunk_keys, head.context), state, output);
+      if (chunk >= cut.num_chunks) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int r = g + 8 * half;
         if (r >= head.rows) continue;
-        const int64_t slot = chunks.Slot(where.before * kWarps + chunk, head.kv_head, r);
+        const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
         StorePartial<Kind>(params.partial + slot * kDim, params.partial_state + slot, output[0],
                            half, state.max[0][half], state.sum[0][half]);
       }
       continue;
     }
 
-    const int begin = where.part * chunk_keys;
-    AttendWarp<Kind>(params, head, queries, queue, last_keys, begin + warp * kStepKeys,
-                     kWarps * kStepKeys, min(begin + chunk_keys, head.context), state, output);
     // The warps' parts are merged in the memory of the queues.
     static_assert(kWarps * WarpQueue<Kind>::kBytes >= kWarps * kWarpRows * (kDim + 2) * 4);
     auto* parts = reinterpret_cast<float*>(queues);
@@ -172,12 +172,12 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
         const int place = part * kWarpRows + r;
         row.Add(parts + place * kDim, states[place], scale);
       }
-      if (num_chunks == 1) {
+      if (cut.num_chunks == 1) {
         row.Store(head.Out<T>(params, r, kDim),
                   ValueScale<typename Kind::Element>(params, head.kv_head));
         continue;
       }
-      const int64_t slot = chunks.Slot(item, head.kv_head, r);
+      const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
 #pragma unroll
       for (int i = 0; i < kDim / 32; ++i) {
         params.partial[slot * kDim + lane + 32 * i] = row.output[i];

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <bit>
 #include <limits>
+#include <type_traits>
 
 #include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
@@ -8,9 +8,6 @@
 
 namespace tandem::ops::cuda {
 namespace {
-
-// Blocks of the tile kernels that an SM holds at a time.
-constexpr int64_t kBlocksPerSm = 2;
 
 Buffer MakeWorkspace(const Context& context) {
   const auto bytes = static_cast<size_t>(AttentionRunner::WorkspaceBytes(context.batch_invariant));
@@ -20,7 +17,7 @@ Buffer MakeWorkspace(const Context& context) {
 }
 
 // The longest range a sequence of the batch may have.
-int64_t LongestRange(const BatchView& batch) {
+int32_t LongestRange(const BatchView& batch) {
   return batch.max_query_len > 0 ? batch.max_query_len : batch.num_rows;
 }
 
@@ -29,48 +26,66 @@ int64_t LongestRange(const BatchView& batch) {
 AttentionRunner::AttentionRunner(const Context& context)
     : context_(context), workspace_(MakeWorkspace(context)) {}
 
-int AttentionRunner::PlanShort(const BatchView& batch, AttentionParams& params) const {
-  params.short_rows = static_cast<int32_t>(std::min<int64_t>(LongestRange(batch), kMaxShortRows));
-  params.slot_rows = params.short_rows * params.group;
+template <typename T, typename Stored>
+int64_t AttentionRunner::BlocksPerSm(const AttentionParams& params) {
+  constexpr size_t kTypes =
+      (std::is_same_v<T, Fp16> ? 2 : 0) + (std::is_same_v<Stored, Fp8> ? 1 : 0);
+  const size_t head = params.head_dim == 64 ? 0 : 1;
+  const size_t kernel = params.slot_rows <= kWarpRows ? 0 : 1;
+  int& blocks = blocks_per_sm_[kTypes][head][kernel];
+  if (blocks == 0) {
+    blocks = ShortBlocksPerSm<T, Stored>(context_, params.head_dim, params.slot_rows);
+  }
+  return blocks;
+}
+
+template <typename T, typename Stored>
+int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs,
+                               AttentionParams& params) {
+  params.short_rows = rows;
+  params.slot_rows = rows * params.group;
   const bool by_warps = params.slot_rows <= kWarpRows;
   const int64_t tiles = by_warps ? 1 : CeilDiv(params.slot_rows, kBlockRows);
   const int64_t heads = params.num_kv_heads;
-  const int64_t resident = kBlocksPerSm * context_.num_sms;
+  // Chunks may turn out to be no longer than what decodes.
+  const int64_t max_seqs = std::min(num_seqs + batch.chunks.num_seqs, batch.num_seqs);
+  const int64_t resident = BlocksPerSm<T, Stored>(params) * context_.num_sms;
   // Unequal sequences are better balanced by more blocks than run at a time.
-  const int64_t wanted = batch.num_seqs == 1 ? resident : 2 * resident;
+  const int64_t wanted = num_seqs == 1 ? resident : 2 * resident;
 
-  int64_t items = 0, blocks = 0;  // of one kv head
+  // What there is room for: the cuts of the sequences, then chunks of all kv heads.
+  const int64_t cut_bytes = CeilDiv(batch.num_seqs * int64_t{sizeof(SequenceCut)}, 256) * 256;
+  const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
+  const int64_t max_chunks = (WorkspaceBytes(context_.batch_invariant) - cut_bytes) /
+                             (heads * params.slot_rows * row_bytes);
+  int64_t chunks = max_chunks, items = 0, blocks = 0;  // of one kv head
   if (context_.batch_invariant) {
     params.chunk_keys = kInvariantChunkKeys;
     params.item_chunks = by_warps ? kAttentionWarps : 1;
     const int64_t longest = int64_t{batch.max_blocks} * params.block_tokens;
-    items = batch.num_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), params.item_chunks);
+    items = max_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), params.item_chunks);
+    chunks = items * params.item_chunks;
+    // The kernel of the long sequences has the same arithmetic and needs no slots.
+    if (chunks > max_chunks) return 0;
     blocks = std::min(items, std::max(CeilDiv(wanted, heads * tiles), int64_t{1}));
   } else {
-    params.target_chunks = static_cast<int32_t>(std::max(wanted / (heads * tiles), int64_t{1}));
+    // Only what is cut needs slots (Chunks::CutOf), so there is room however many sequences.
+    params.target_chunks = static_cast<int32_t>(
+        std::max(std::min(wanted / (heads * tiles), max_chunks * 3 / 4), int64_t{1}));
     // Rounding a sequence's share may give it one chunk more.
-    items = blocks = params.target_chunks + batch.num_seqs;
+    items = blocks = params.target_chunks + max_seqs;
   }
-
-  const int64_t slots = items * params.item_chunks * heads * params.slot_rows;
-  const int64_t output_bytes = slots * params.head_dim * int64_t{sizeof(float)};
-  if (output_bytes + slots * int64_t{sizeof(float2)} <= WorkspaceBytes(context_.batch_invariant)) {
-    params.partial = workspace_.As<float>();
-    params.partial_state = reinterpret_cast<float2*>(workspace_.As<std::byte>() + output_bytes);
-  } else if (context_.batch_invariant) {
-    // The kernel of the long sequences has the same arithmetic and needs no slots.
-    params.short_rows = 0;
-    return 0;
-  } else {
-    // So many rows keep the GPU busy uncut: one chunk a sequence needs no slots.
-    params.chunk_keys = std::numeric_limits<int32_t>::max() / 2;
-    blocks = batch.num_seqs;
-  }
+  params.max_items = static_cast<int32_t>(items);
+  auto* memory = workspace_.As<std::byte>();
+  params.cuts = reinterpret_cast<SequenceCut*>(memory);
+  params.partial = reinterpret_cast<float*>(memory + cut_bytes);
+  params.partial_state = reinterpret_cast<float2*>(
+      params.partial + chunks * heads * params.slot_rows * params.head_dim);
   return static_cast<int>(blocks);
 }
 
 template <typename T, typename Stored>
-void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) const {
+void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
   const bool has_tiles =
       HasAttentionTiles(params.head_dim) &&
       (!params.invariant || HasInvariantTiles<T, Stored>(context_, params.head_dim));
@@ -78,11 +93,32 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) co
     LaunchGenericAttention<T, Stored>(context_, params);
     return;
   }
-  const int blocks = PlanShort(batch, params);
-  if (blocks > 0) LaunchShortAttention<T, Stored>(context_, params, blocks);
-  if (LongestRange(batch) > params.short_rows) {
-    LaunchLongAttention<T, Stored>(context_, params);
+  const ChunkBounds& chunks = batch.chunks;
+  const int32_t longest = LongestRange(batch);
+  const int32_t longest_decode = chunks.num_seqs > 0 ? chunks.max_decode_len : longest;
+  // For the ranges of up to `rows` rows that no launch has taken yet, about num_seqs of them.
+  const auto launch_short = [&](int32_t rows, int32_t num_seqs) {
+    const int blocks = PlanShort<T, Stored>(batch, rows, num_seqs, params);
+    if (blocks == 0) return false;
+    LaunchShortAttention<T, Stored>(context_, params, blocks);
+    params.above_rows = rows;
+    params.clears_padding = false;
+    return true;
+  };
+  params.clears_padding = true;
+  // What decodes is computed as if no chunk were there; then the chunks that are as short.
+  bool fits = true;
+  if (longest_decode > 0) {
+    fits = launch_short(std::min(longest_decode, kMaxShortRows), batch.num_seqs - chunks.num_seqs);
   }
+  const bool more = std::min(longest, kMaxShortRows) > params.above_rows;
+  if (fits && more && chunks.min_len <= kMaxShortRows) {
+    launch_short(std::min(longest, kMaxShortRows), chunks.num_seqs);
+  }
+  if (longest <= params.above_rows) return;
+  const bool only_chunks = params.above_rows >= longest_decode;
+  LaunchLongAttention<T, Stored>(context_, params, only_chunks ? chunks.num_rows : batch.num_rows,
+                                 only_chunks ? chunks.num_seqs : batch.num_seqs);
 }
 
 void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
@@ -121,10 +157,10 @@ void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGro
   params.max_blocks = batch.max_blocks;
   params.num_kv_heads = kv.num_kv_heads;
   params.group = static_cast<int32_t>(num_heads / kv.num_kv_heads);
+  params.by_group = Divisor(params.group);
   params.head_dim = kv.head_dim;
   params.block_tokens = kv.block_tokens;
-  const auto block_tokens = static_cast<uint32_t>(kv.block_tokens);
-  if (std::has_single_bit(block_tokens)) params.block_shift = std::countr_zero(block_tokens);
+  params.by_block_tokens = Divisor(kv.block_tokens);
   params.block_rows = static_cast<uint32_t>(block_rows);
   params.value_rows = static_cast<uint32_t>(plane_rows);
   constexpr float kLog2E = 1.44269504f;

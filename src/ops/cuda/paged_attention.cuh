@@ -11,6 +11,8 @@
 // the chunks are cut as the batch needs.
 #pragma once
 
+#include <array>
+
 #include "ops/cuda/attention_params.cuh"
 #include "ops/cuda/context.cuh"
 #include "ops/ops.h"
@@ -28,18 +30,24 @@ class AttentionRunner {
 
   // Bytes of device memory that an AttentionRunner takes.
   static constexpr int64_t WorkspaceBytes(bool batch_invariant) {
-    return int64_t{batch_invariant ? 512 : 128} << 20;
+    return int64_t{batch_invariant ? 512 : 64} << 20;
   }
 
  private:
-  // Decides how short sequences are cut and returns how many blocks a kv head they get; 0: there
-  // are none for the kernels that cut.
-  int PlanShort(const BatchView& batch, AttentionParams& params) const;
+  // Decides how the sequences of more than params.above_rows and at most `rows` rows are cut, of
+  // which there should be num_seqs, and returns how many blocks a kv head they get; 0: there is no
+  // room for their partial results.
   template <typename T, typename Stored>
-  void Launch(const BatchView& batch, AttentionParams& params) const;
+  int PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs, AttentionParams& params);
+  template <typename T, typename Stored>
+  int64_t BlocksPerSm(const AttentionParams& params);
+  template <typename T, typename Stored>
+  void Launch(const BatchView& batch, AttentionParams& params);
 
   const Context context_;
   const Buffer workspace_;
+  // Of the kernels for short sequences, asked once: by types, head size, number of packed rows.
+  std::array<std::array<std::array<int, 2>, 2>, 4> blocks_per_sm_ = {};
 };
 
 }  // namespace tandem::ops::cuda

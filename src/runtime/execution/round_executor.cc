@@ -16,11 +16,12 @@ namespace {
 using ops::rules::kRoundLag;
 
 ops::BatchView ViewOf(const ops::PassArrays& pass, const ops::PassBounds& bounds,
-                      int32_t max_query_len, int32_t max_blocks) {
+                      const RangeLengths& lengths, int32_t max_blocks) {
   return {.num_rows = bounds.num_rows,
           .num_seqs = bounds.num_seqs,
           .num_logits = bounds.num_logits,
-          .max_query_len = max_query_len,
+          .max_query_len = lengths.longest,
+          .chunks = lengths.chunks,
           .tokens = pass.tokens,
           .positions = pass.positions,
           .row_seq = pass.row_seq,
@@ -58,6 +59,17 @@ ops::PassBounds Laid(const ops::PassArrays& pass, const ops::PassBounds& bounds)
 }
 
 }  // namespace
+
+void RangeLengths::Add(int32_t least, int32_t most, bool decode) {
+  longest = std::max(longest, most);
+  if (decode) {
+    chunks.max_decode_len = std::max(chunks.max_decode_len, most);
+    return;
+  }
+  chunks.min_len = decodes() ? least : std::min(chunks.min_len, least);
+  ++chunks.num_seqs;
+  chunks.num_rows += most;
+}
 
 RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend,
                              ExecutorModels models, const CostMeter& meter,
@@ -181,8 +193,8 @@ ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
 
 void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   shape_.target_rows += item.target_tokens + item.num_drafts;
-  shape_.target_query = std::max(shape_.target_query, item.target_tokens + item.num_drafts);
-  shape_.decodes = shape_.decodes && item.target_tokens <= 1;
+  shape_.target.Add(item.target_tokens, item.target_tokens + item.num_drafts,
+                    item.target_tokens <= 1);
   shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
   shape_.constrained = shape_.constrained || item.constrained != 0;
   if (item.samples != 0) shape_.target_logits += 1 + item.num_drafts;
@@ -191,7 +203,8 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   shape_.draft_rows += draft_rows;
   ++shape_.draft_seqs;
   if (item.num_drafts > 0) ++shape_.draft_logits;
-  shape_.draft_query = std::max(shape_.draft_query, draft_rows);
+  // A sequence may lag less than is known.
+  shape_.draft.Add(1, draft_rows, draft_rows <= kRoundLag);
 }
 
 // Upper bound of the rows of the draft model's first pass for a sequence. The plan's bound assumes
@@ -220,23 +233,23 @@ ops::PassBounds RoundExecutor::BoundsOf(int32_t rows, int32_t max_logits) const 
 
 void RoundExecutor::RunDrafts() {
   const ops::PassBounds next = BoundsOf(shape_.draft_seqs, config_.max_batch_size);
-  if (shape_.draft_query <= kRoundLag) {
+  if (shape_.draft.decodes()) {
     const ops::PassBounds first = BoundsOf(shape_.draft_rows, config_.max_batch_size);
     graphs_.Run(GraphKind::kDraftFirst, 0, first.num_rows, [this, first] {
       backend_.round().LayDraftRows(memory_->round(), first);
-      DraftPass(first, kRoundLag, first);
+      DraftPass(first, {kRoundLag}, first);
     });
   } else {
     const ops::PassBounds first = {.num_rows = shape_.draft_rows,
                                    .num_seqs = next.num_seqs,
                                    .num_logits = shape_.draft_logits};
     backend_.round().LayDraftRows(memory_->round(), first);
-    DraftPass(first, shape_.draft_query, next);
+    DraftPass(first, shape_.draft, next);
   }
   if (shape_.draft_logits == 0) return;
   for (int32_t draft = 1; draft < shape_.max_drafts; ++draft) {
     graphs_.Run(GraphKind::kDraftNext, 0, next.num_rows,
-                [this, next] { DraftPass(next, 1, next); });
+                [this, next] { DraftPass(next, {1}, next); });
   }
 }
 
@@ -252,7 +265,7 @@ void RoundExecutor::RunLaidDrafts() {
     bounds = Laid(round.draft, bounds);
     if (bounds.num_rows == 0) return;
     const Nanos start = meter_.Start();
-    DraftPass(bounds, 0, bounds);
+    DraftPass(bounds, {}, bounds);
     meter_.Stop(ModelIndex::kDraft, bounds.num_rows, start);
     if (bounds.num_logits == 0) return;
   }
@@ -260,10 +273,10 @@ void RoundExecutor::RunLaidDrafts() {
 
 // Draws one draft after each range, and lays out the rows of a pass of bounds `next` for sequences
 // that want another.
-void RoundExecutor::DraftPass(const ops::PassBounds& bounds, int32_t max_query_len,
+void RoundExecutor::DraftPass(const ops::PassBounds& bounds, const RangeLengths& lengths,
                               const ops::PassBounds& next) {
   const ops::Round& round = memory_->round();
-  const ops::BatchView view = ViewOf(round.draft, bounds, max_query_len, round.slots.max_blocks);
+  const ops::BatchView view = ViewOf(round.draft, bounds, lengths, round.slots.max_blocks);
   const Tensor logits = models_.draft->Forward(view, models_.draft_pool);
   if (bounds.num_logits == 0) return;
   TANDEM_CHECK(draft_logits_ == nullptr || draft_logits_ == logits.As<float>(),
@@ -283,33 +296,37 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
     target_started_ = meter_.Start();
     backend_.round().LayTargetRows(memory_->round(), target_bounds_);
     target_bounds_ = Laid(memory_->round().target, target_bounds_);
-    if (target_bounds_.num_rows > 0) TargetForward(target_bounds_, 0);
+    if (target_bounds_.num_rows > 0) TargetForward(target_bounds_, {});
     return;
   }
   backend_.Mark(RunMarkOf(sampled_));
-  if (!shape_.decodes) {
-    TargetPass(target_bounds_, shape_.target_query);
+  // Attention is laid out for the longest range: powers of two, up to all the drafts there can be.
+  // Beside chunks what decodes is laid out as without them.
+  const int32_t longest_decode = shape_.target.chunks.max_decode_len;
+  const auto width =
+      static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(std::max(longest_decode, 1) - 1)));
+  const int32_t variant = std::min(width, kNumVariants - 1);
+  const int32_t all = 1 + config_.max_draft_len;
+  const int32_t decode_len = variant == kNumVariants - 1 ? all : std::min(1 << variant, all);
+  if (!shape_.target.decodes()) {
+    RangeLengths lengths = shape_.target;
+    if (longest_decode > 0) lengths.chunks.max_decode_len = decode_len;
+    TargetPass(target_bounds_, lengths);
     return;
   }
   target_bounds_ = BoundsOf(shape_.target_rows, config_.max_logits_rows);
-  // Attention is planned for the longest range: powers of two, up to the largest number of drafts.
-  const auto width =
-      static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(shape_.target_query - 1)));
-  const int32_t variant = std::min(width, kNumVariants - 1);
-  const int32_t all = 1 + config_.max_draft_len;
-  const int32_t max_query_len = variant == kNumVariants - 1 ? all : std::min(1 << variant, all);
   graphs_.Run(GraphKind::kRun, variant, target_bounds_.num_rows,
-              [this, max_query_len] { TargetPass(target_bounds_, max_query_len); });
+              [this, decode_len] { TargetPass(target_bounds_, {decode_len}); });
 }
 
-void RoundExecutor::TargetPass(const ops::PassBounds& bounds, int32_t max_query_len) {
+void RoundExecutor::TargetPass(const ops::PassBounds& bounds, const RangeLengths& lengths) {
   backend_.round().LayTargetRows(memory_->round(), bounds);
-  TargetForward(bounds, max_query_len);
+  TargetForward(bounds, lengths);
 }
 
-void RoundExecutor::TargetForward(const ops::PassBounds& bounds, int32_t max_query_len) {
+void RoundExecutor::TargetForward(const ops::PassBounds& bounds, const RangeLengths& lengths) {
   const ops::Round& round = memory_->round();
-  const ops::BatchView view = ViewOf(round.target, bounds, max_query_len, round.slots.max_blocks);
+  const ops::BatchView view = ViewOf(round.target, bounds, lengths, round.slots.max_blocks);
   const Tensor logits = models_.target->Forward(view, models_.target_pool);
   if (bounds.num_logits == 0) return;
   TANDEM_CHECK(target_logits_ == nullptr || target_logits_ == logits.As<float>(),
@@ -322,7 +339,7 @@ void RoundExecutor::TargetForward(const ops::PassBounds& bounds, int32_t max_que
 void RoundExecutor::Sample(const BatchPlan& plan) {
   if (shape_.constrained) SendMasks(plan);
   const bool verifies = config_.ratio_acceptance && shape_.max_drafts > 0;
-  if (shape_.decodes && !config_.on_host) {
+  if (shape_.target.decodes() && !config_.on_host) {
     graphs_.Run(GraphKind::kSample, verifies ? 1 : 0, target_bounds_.num_rows,
                 [this, verifies] { DrawAndAccept(target_bounds_, verifies); });
   } else {
@@ -331,13 +348,14 @@ void RoundExecutor::Sample(const BatchPlan& plan) {
   if (config_.on_host) ObserveTarget();
   memory_->EnqueueResults(sampled_, target_bounds_.num_logits);
   backend_.Mark(MarkOf(sampled_));
-  steps_[sampled_ % steps_.size()] = {.number = plan.step,
-                                      .items = shape_.items,
-                                      .logits = target_bounds_.num_logits,
-                                      .decode_rows = shape_.decodes ? shape_.target_rows : 0,
-                                      .verifies = shape_.max_drafts > 0,
-                                      .draft_price = DraftPrice(),
-                                      .seconds = meter_.SecondsSince(step_started_)};
+  steps_[sampled_ % steps_.size()] = {
+      .number = plan.step,
+      .items = shape_.items,
+      .logits = target_bounds_.num_logits,
+      .decode_rows = shape_.target.decodes() ? shape_.target_rows : 0,
+      .verifies = shape_.max_drafts > 0,
+      .draft_price = DraftPrice(),
+      .seconds = meter_.SecondsSince(step_started_)};
   ++sampled_;
 }
 

@@ -34,6 +34,17 @@
 
 namespace tandem {
 
+// Upper bounds of the lengths of a pass's ranges; attention is planned for them.
+struct RangeLengths {
+  int32_t longest = 0;  // 0: not known
+  ops::ChunkBounds chunks = {};
+
+  // A range of `least` to `most` rows, or of none; decode: it is not a chunk of a prompt.
+  void Add(int32_t least, int32_t most, bool decode);
+  // No sequence computes a chunk of a prompt.
+  bool decodes() const { return chunks.num_seqs == 0; }
+};
+
 class RoundExecutor final : public Executor {
  public:
   // The backend outlives the executor. A pass's logits must keep their address from call to call
@@ -64,12 +75,11 @@ class RoundExecutor final : public Executor {
     int32_t draft_rows = 0;
     int32_t draft_seqs = 0;
     int32_t draft_logits = 0;
-    int32_t draft_query = 0;  // longest range of one sequence
+    RangeLengths draft;
     int32_t max_drafts = 0;
     int32_t target_rows = 0;
     int32_t target_logits = 0;
-    int32_t target_query = 0;
-    bool decodes = true;  // no sequence computes more than one known token
+    RangeLengths target;
     bool constrained = false;
   };
   // A launched step.
@@ -95,9 +105,10 @@ class RoundExecutor final : public Executor {
   int32_t TakeDraftRows(const ops::RoundItem& item);
   void RunDrafts();
   void RunLaidDrafts();
-  void DraftPass(const ops::PassBounds& bounds, int32_t max_query_len, const ops::PassBounds& next);
-  void TargetPass(const ops::PassBounds& bounds, int32_t max_query_len);
-  void TargetForward(const ops::PassBounds& bounds, int32_t max_query_len);
+  void DraftPass(const ops::PassBounds& bounds, const RangeLengths& lengths,
+                 const ops::PassBounds& next);
+  void TargetPass(const ops::PassBounds& bounds, const RangeLengths& lengths);
+  void TargetForward(const ops::PassBounds& bounds, const RangeLengths& lengths);
   void DrawAndAccept(const ops::PassBounds& bounds, bool verifies);
   ops::PassBounds BoundsOf(int32_t rows, int32_t max_logits) const;
   DeviceMemory::HostDrafts DraftsAtHand() const;

@@ -49,6 +49,9 @@ class Stream {
     while (!queue_.empty() && !lost_) RunOne();
   }
   size_t pending() const { return queue_.size(); }
+  // Passes that were told of chunks beside what decodes.
+  void CountPass(bool mixed) { mixed_passes_ += mixed ? 1 : 0; }
+  int mixed_passes() const { return mixed_passes_; }
 
  private:
   void RunOne() {
@@ -60,6 +63,7 @@ class Stream {
   std::deque<Work>* recording_ = nullptr;
   std::array<int, ops::Backend::kNumMarks> recorded_{}, passed_{};
   int marks_left_ = 0;
+  int mixed_passes_ = 0;
   bool lost_ = false;
 };
 
@@ -197,6 +201,22 @@ class StreamBackend final : public ops::ForwardingBackend {
   int launches_ = 0;
 };
 
+// What was laid is within what the host told of it.
+void ExpectBounded(const ops::BatchView& batch) {
+  const ops::ChunkBounds& chunks = batch.chunks;
+  int32_t num_long = 0, long_rows = 0;
+  for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
+    const int32_t rows = batch.query_start[seq + 1] - batch.query_start[seq];
+    EXPECT_LE(rows, batch.max_query_len);
+    if (chunks.num_seqs == 0 || rows <= chunks.max_decode_len) continue;
+    EXPECT_GE(rows, chunks.min_len);
+    ++num_long;
+    long_rows += rows;
+  }
+  EXPECT_LE(num_long, chunks.num_seqs);
+  EXPECT_LE(long_rows, chunks.num_rows);
+}
+
 // A model whose pass runs when its turn comes; its logits stay in one place.
 class StreamPass final : public ForwardPass {
  public:
@@ -205,7 +225,9 @@ class StreamPass final : public ForwardPass {
         inner_(std::move(inner)),
         logits_(static_cast<size_t>(max_logits_rows) * static_cast<size_t>(inner_->vocab_size())) {}
   Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool) override {
+    stream_.CountPass(batch.chunks.num_seqs > 0 && batch.chunks.num_seqs < batch.num_seqs);
     stream_.Enqueue([=, this] {
+      ExpectBounded(batch);
       const Tensor logits = inner_->Forward(batch, pool);
       std::copy_n(logits.As<float>(), logits.NumElements(), logits_.data());
     });
@@ -312,6 +334,7 @@ TEST_P(RoundExecutorTest, GivesTheTokensOfTheHostsExecutor) {
   }
   EXPECT_GT(backend_.launches(), 10 * backend_.captures());
   EXPECT_EQ(backend_.synchronizations(), 0);
+  EXPECT_GT(backend_.stream().mixed_passes(), 0);
 }
 
 TEST_P(RoundExecutorTest, ADeviceLostInMidStreamEndsEveryRequest) {
