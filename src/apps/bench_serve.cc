@@ -170,7 +170,7 @@ Status BenchServe(const BenchOptions& options, const OptionValues&, Console& con
   const double rate = options.request_rate;
   const bool open_loop = rate > 0;
   const size_t count = options.num_requests > 0 ? options.num_requests : 100;
-  // An open loop must never wait for a client: one for each request, within reason.
+  // An open loop must never wait for a client: one for each request, up to a limit.
   const int clients =
       open_loop ? static_cast<int>(std::min<size_t>(count, 1024)) : options.concurrency;
   Tally tally;

@@ -81,7 +81,7 @@ const BoundOptions<BuildOptions>& Rows() {
   return rows;
 }
 
-// What the old compiler was told, as the engine's config.json keeps it.
+// The old compiler's flags, as the engine's config.json keeps them.
 std::map<std::string, std::string> Recorded(const OptionValues& values) {
   std::map<std::string, std::string> recorded;
   for (const OptionSpec& row : LegacyBuildRows()) {

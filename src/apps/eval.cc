@@ -215,7 +215,8 @@ Status Run(const OptionValues& values, Console& console) {
                                  {"tasks", nlohmann::ordered_json::array()}};
   for (const TaskFigures& figures : all) json["tasks"].push_back(ToJson(figures));
   console.Result(json.dump());
-  // The fast kernels of a GPU may flip near-ties; all else computes a token in one way alone.
+  // The fast kernels of a GPU may decide near-ties differently; everywhere else a token has only
+  // one possible result.
   const bool invariant = session->backend->device().kind == Device::Kind::kCpu ||
                          session->options.backend.cuda.batch_invariant;
   const double most = invariant ? 0.0 : 0.005 * static_cast<double>(entries.size());

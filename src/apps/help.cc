@@ -63,7 +63,7 @@ std::string Wrapped(std::string_view text, size_t width, size_t indent, size_t u
   return out;
 }
 
-// A name on the left and what it means on the right, or below it where there is no room.
+// A name on the left and its meaning on the right, or below it if there is no room.
 std::string Entry(std::string_view left, std::string_view meaning, size_t width,
                   size_t meaning_column) {
   std::string line = "  " + std::string(left);

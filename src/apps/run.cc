@@ -154,7 +154,7 @@ serve::TextRequest RequestFrom(const OptionValues& values) {
                    .max_tokens = "--max_output_len",
                    .num_choices = "--num_return_sequences",
                    .stop = "--stop_words"};
-  // run.py draws greedily unless told otherwise.
+  // run.py decodes greedily by default.
   request.defaults = serve::SamplingDefaults::kGreedy;
   return request;
 }
@@ -193,7 +193,7 @@ Result<serve::TextResult> Answer(serve::TextStream& stream, size_t prompt, bool 
   return result;
 }
 
-// What --draft_target_model_config asks of the engine.
+// The effect of --draft_target_model_config on the engine.
 Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& values, Console& console) {
   const OptionSpec& row = RunRows().RowOf<&RunOptions::draft_target_model_config>();
   if (!values.IsSet(row)) return DraftTargetConfig{};
@@ -280,12 +280,12 @@ Status Run(const OptionValues& values, Console& console) {
         "several answers");
   }
   NameLegacyOptions(values, LegacyRunRows());
-  // What can be refused is refused before a model is loaded.
+  // Refuse everything possible before a model is loaded.
   TANDEM_ASSIGN_OR_RETURN(const DraftTargetConfig config, ReadDraftTargetConfig(values, console));
   TANDEM_ASSIGN_OR_RETURN(auto prompts, ReadPrompts(options.input_text, options.input_file));
   TANDEM_ASSIGN_OR_RETURN(
       const auto session, OpenSession(values, console, [&](EngineOptions& engine) {
-        // While one batch runs, the next one waits: every step is full.
+        // While one batch runs, the next one waits, so that every step is full.
         engine.max_queue_size = std::max(engine.max_queue_size, 2 * engine.max_batch_size);
         if (config.draft_len == 0) return;
         engine.max_draft_len = config.draft_len;

@@ -115,8 +115,7 @@ Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend
   return pair;
 }
 
-// What an engine folder was built for bounds what is asked at run time; lowering what was asked for
-// is told.
+// An engine folder's limits apply to the options; a warning says when an option is lowered.
 void ApplyLimits(const OptionValues& values, const BuildLimits& limits, EngineOptions& engine) {
   const auto bound = [&]<auto kField>(int64_t limit) {
     const OptionSpec& row = EngineOptionRows().RowOf<kField>();
@@ -141,7 +140,7 @@ int64_t PositionsOf(const ModelSpec& spec, const EngineOptions& engine) {
   return longest > 0 ? std::min(longest, spec.max_positions) : spec.max_positions;
 }
 
-// A prompt leaves room for a token of output; asking for a longer one is told.
+// A prompt leaves room for one token of output; a warning says when an option asks for more.
 void BoundInput(const OptionValues& values, const ModelSpec& spec, EngineOptions& engine) {
   const int64_t longest = PositionsOf(spec, engine);
   if (engine.max_input_len < longest) return;

@@ -17,8 +17,9 @@ struct TextModel {
 };
 
 // From --tokenizer_dir, or the target's folder. INVALID_ARGUMENT when the tokenizer has ordinary
-// tokens that a model has no row for, when the draft's gives other ids than the target's, or for a
-// dummy without one. What else differs between the two models' vocabularies is logged.
+// tokens that a model has no row for, when the draft's tokenizer gives other ids than the target's,
+// or when a dummy model comes without a tokenizer. Other differences between the two vocabularies
+// are logged.
 Result<TextModel> OpenTextModel(const Session& session);
 
 }  // namespace tandem::apps

@@ -72,7 +72,7 @@ class OptionValues {
   const std::vector<std::string>& Texts(const OptionSpec& spec) const;
   std::vector<int64_t> Ints(const OptionSpec& spec) const;
   std::vector<double> Floats(const OptionSpec& spec) const;
-  // The first value as it was given, whatever the type; empty without one.
+  // The first value as it was given, whatever its type; empty without one.
   const std::string& Given(const OptionSpec& spec) const;
 
   std::span<const OptionSpec> specs() const { return specs_; }

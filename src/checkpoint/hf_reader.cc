@@ -195,7 +195,7 @@ void HfReader::SettleCacheScales() {
   }
 }
 
-// A config that names no type leaves it to the weights.
+// If the config names no type, the weights decide.
 Status HfReader::SettleDType() {
   if (config_names_dtype_) return {};
   const Tensor* embedding = FindWeight(WeightRole::kEmbedding);

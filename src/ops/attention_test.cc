@@ -175,7 +175,7 @@ class AttentionTest : public OpTest {
         expected.insert(expected.end(), row.begin(), row.end());
       }
     }
-    // A rounding of a stored key or query may tip the other way in the reference.
+    // A stored key or query may round differently in the reference.
     ExpectNear(out, expected, 4 * Rounding(dtype()) + 1e-5, 1.0);
   }
 
@@ -268,7 +268,7 @@ TEST_P(AttentionInvarianceTest, RowDoesNotDependOnChunkingOrNeighbours) {
         expect_rows(Step({{0, begin + count, count}}), 0, begin, count);
       }
     }
-    // Among neighbours, before and behind.
+    // Among other sequences, before and after it.
     MakeGroup(shape, 3);
     expect_rows(Step({{1, 70, 70}, {0, 100, 100}, {2, 5, 5}}), 70 * row_bytes, 0, 100);
     expect_rows(Step({{2, 6, 1}, {1, 73, 3}, {0, 105, 5}}), 4 * row_bytes, 100, 5);

@@ -1,5 +1,5 @@
-// PagedAttention and QkvRopeStore over pools whose contents are given: long contexts, ranges of few
-// and of many rows in one batch, fp8 elements, counts that are upper bounds.
+// PagedAttention and QkvRopeStore over pools with given contents: long contexts, ranges of few and
+// of many rows in one batch, fp8 elements, counts that are upper bounds.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -43,7 +43,7 @@ int32_t LongestOf(const std::vector<Range>& ranges) {
   return std::ranges::max_element(ranges, {}, &Range::rows)->rows;
 }
 
-// A batch and the memory it lies in.
+// A batch and its memory.
 struct OwnedBatch {
   BatchView view;
   std::vector<Buffer> buffers;
@@ -113,7 +113,7 @@ class PagedAttentionTest : public OpTest {
     kv_memory_ = backend().Allocate(static_cast<size_t>(count) * SizeOf(element)).value();
     kv_.data = kv_memory_.View(element, {count});
   }
-  // Fills the pool; elements_ is what its elements are worth.
+  // Fills the pool; elements_ has the values of its elements.
   void FillGroup(Contents contents);
 
   // Sequence i of the batch is ranges[i].

@@ -14,13 +14,13 @@ BoundOption<EngineOptions> Sets(const OptionSpec& spec) {
   return BindOption<EngineOptions, kField>(spec);
 }
 
-// A length that is given is the length of every draft.
+// A given length is the length of every draft.
 void SetDraftLength(const OptionValues& values, const OptionSpec& spec, EngineOptions& options) {
   options.fixed_draft_len = static_cast<int32_t>(values.Int(spec));
   if (options.fixed_draft_len > 0) options.draft_mode = DraftMode::kFixed;
 }
 
-// After draft_len, over which it goes.
+// After draft_len, which it overrides.
 void SetNoDraft(const OptionValues& values, const OptionSpec& spec, EngineOptions& options) {
   if (values.Flag(spec)) options.draft_mode = DraftMode::kOff;
 }

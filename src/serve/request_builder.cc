@@ -134,7 +134,7 @@ Status PromptTooLong(const FieldNames& names, int64_t prompt_tokens, int64_t max
 
 Status CheckInputLength(const FieldNames& names, int64_t prompt_tokens,
                         const EngineLimits& engine) {
-  // What fills the whole context is told so below.
+  // A prompt that fills the whole context is refused below.
   if (prompt_tokens <= engine.max_input_len || prompt_tokens >= engine.max_seq_len) return {};
   return FieldError(names.prompt,
                     fmt::format("This model's {} is {} tokens (max_input_len). However, your "
@@ -287,7 +287,7 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
                              const RequestLimits& limits, Nanos arrived) {
-  // What is cheap to refuse comes before the prompt is tokenized.
+  // Checks that are cheap come before the prompt is tokenized.
   TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling, text.names));
   TANDEM_RETURN_IF_ERROR(
       CheckInteger(text.names.num_choices, text.num_choices, 1,

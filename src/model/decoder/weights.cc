@@ -25,7 +25,7 @@ struct RopeKind {
 };
 RopeKind RopeKindOf(const AttentionSpec& attention) { return {attention.rope, attention.head_dim}; }
 
-// The rotary tables that the layers need, each once.
+// The distinct rotary tables that the layers need.
 std::vector<RopeKind> RopesOf(const ModelSpec& spec) {
   std::vector<RopeKind> ropes;
   for (const LayerSpec& layer : spec.layers) {

@@ -178,7 +178,7 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
 #pragma unroll 1
     for (int step = 0; step < Queue::kKeys / kStepKeys; ++step) {
       const int key = begin + i * Queue::kKeys + step * kStepKeys;
-      // Keys that none of the warp's rows sees change nothing.
+      // Keys that none of the warp's rows sees have no effect.
       if (!active || key > one_sees || key >= end) break;
       const uint32_t offset = step * Kind::kStepBytes;
       float scores[kTiles][4][4];

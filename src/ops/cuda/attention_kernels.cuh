@@ -7,8 +7,7 @@
 
 namespace tandem::ops::cuda {
 
-// A warp a row and head; chunk after chunk, so that the order does not depend on how many there
-// are.
+// One warp per row and head; chunk after chunk, so that the order does not depend on their number.
 template <typename Kind>
 __global__ void __launch_bounds__(kBlockThreads)
     MergeChunksKernel(const __grid_constant__ AttentionParams params) {

@@ -16,7 +16,7 @@ Buffer MakeWorkspace(const Context& context) {
                 [](void* memory, size_t) { cudaFree(memory); });
 }
 
-// The longest range a sequence of the batch may have.
+// The longest range of a sequence in the batch.
 int32_t LongestRange(const BatchView& batch) {
   return batch.max_query_len > 0 ? batch.max_query_len : batch.num_rows;
 }
@@ -50,7 +50,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   // Chunks may turn out to be no longer than what decodes.
   const int64_t max_seqs = std::min(num_seqs + batch.chunks.num_seqs, batch.num_seqs);
   const int64_t resident = BlocksPerSm<T, Stored>(params) * context_.num_sms;
-  // Unequal sequences are better balanced by more blocks than run at a time.
+  // Unequal sequences are balanced better by more blocks than can run at a time.
   const int64_t wanted = num_seqs == 1 ? resident : 2 * resident;
 
   // What there is room for: the cuts of the sequences, then chunks of all kv heads.
@@ -72,7 +72,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
     // Only what is cut needs slots (Chunks::CutOf), so there is room however many sequences.
     params.target_chunks = static_cast<int32_t>(
         std::max(std::min(wanted / (heads * tiles), max_chunks * 3 / 4), int64_t{1}));
-    // Rounding a sequence's share may give it one chunk more.
+    // Rounding a sequence's share up may give it one more chunk.
     items = blocks = params.target_chunks + max_seqs;
   }
   params.max_items = static_cast<int32_t>(items);

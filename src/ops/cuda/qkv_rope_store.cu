@@ -1,4 +1,4 @@
-// QkvRopeStore as one kernel: a block a row; a thread rotates a piece of a head and its partner
+// QkvRopeStore as one kernel: one block per row; a thread rotates a piece of a head and its partner
 // half a head away (half of half a head, where the halves have positions of their own), or copies a
 // piece of a value.
 #include <algorithm>

@@ -300,7 +300,7 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
     return;
   }
   backend_.Mark(RunMarkOf(sampled_));
-  // Attention is laid out for the longest range: powers of two, up to all the drafts there can be.
+  // Attention is planned for the longest range: powers of two, up to the largest number of drafts.
   // Beside chunks what decodes is laid out as without them.
   const int32_t longest_decode = shape_.target.chunks.max_decode_len;
   const auto width =

@@ -217,7 +217,7 @@ void ExpectBounded(const ops::BatchView& batch) {
   EXPECT_LE(long_rows, chunks.num_rows);
 }
 
-// A model whose pass runs when its turn comes; its logits stay in one place.
+// A model whose pass runs when its turn comes; its logits keep their address.
 class StreamPass final : public ForwardPass {
  public:
   StreamPass(Stream& stream, std::unique_ptr<ForwardPass> inner, int32_t max_logits_rows)
@@ -403,7 +403,7 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
     });
 
-// The longest lists that are legal go where short ones go.
+// The longest legal lists take the same path as short ones.
 TEST(RoundExecutor, LongListsNeitherAllocateNorWait) {
   FakeClock clock;
   StreamBackend backend{TestBackend()};
@@ -441,7 +441,7 @@ TEST(RoundExecutor, LongListsNeitherAllocateNorWait) {
   EXPECT_EQ(backend.synchronizations(), 0);
 }
 
-// Together more than the pinned memory for one step's patches: starts wait for the device.
+// Together longer than the pinned memory for one step's patches: starts wait for the device.
 TEST(RoundExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
   FakeClock clock;
   StreamBackend backend{TestBackend()};
@@ -476,7 +476,7 @@ TEST(RoundExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
   EXPECT_GT(backend.synchronizations(), 0);
 }
 
-// What a rank is sent of a step has no pointers.
+// The part of a step that is sent to a rank has no pointers.
 static_assert(std::is_trivially_copyable_v<SequencePlan> &&
               std::is_trivially_copyable_v<SamplingParams>);
 
@@ -549,7 +549,7 @@ class TimedPass final : public ForwardPass {
   const double seconds_;
 };
 
-// The start has measured rows that cost next to nothing; in truth each costs as much as a pass.
+// The start measured rows as nearly free; in truth each costs as much as a pass.
 TEST(RoundExecutorTimes, DraftsThatDoNotPayAreGivenUpWhateverTheStartMeasured) {
   for (const int32_t in_flight : {0, 1}) {
     TimedBackend backend(TestBackend());
