@@ -76,11 +76,11 @@ Status CheckDummyTokens(const Session& session, std::span<const Request> request
 // `count` questions of the embedded pair's key; UNIMPLEMENTED in a build without tokenizers.
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count);
 
-// "AMD EPYC, cpu avx2, 2 threads": named beside every figure.
+// "AMD EPYC, cpu avx2, 2 threads": printed with every figure.
 std::string MachineLine(const ops::Backend& backend);
 
-// Microseconds that `share` of the steps kept the host busy at most: beside a GPU's work alone,
-// on a CPU the work is in it.
+// The host time in microseconds that `share` of the steps did not exceed. With a GPU this excludes
+// the device's work; on a CPU it includes the model's work.
 inline double HostMicroseconds(const HostTimes& times, double share = 0.5) {
   return 1e6 * times.Percentile(share);
 }

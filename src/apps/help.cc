@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMeaningColumn = 34;
 constexpr size_t kSummaryColumn = 14;
-constexpr size_t kNarrow = 72;  // below this the meaning gets lines of its own
+constexpr size_t kNarrow = 72;  // below this the meaning gets separate lines
 constexpr size_t kShortChoices = 20;
 
 std::string TypeName(const OptionSpec& spec) {

@@ -248,7 +248,7 @@ Status Run(const OptionValues& values, Console& console) {
   SayMemory(*session, console);
   SayModels(*session, console);
   SayAddress(server_options, options.served_model_name, *session, server->port(), console);
-  TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know where it listens
+  TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know the address
   return server->Run();
 }
 

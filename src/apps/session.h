@@ -91,12 +91,11 @@ struct SessionPlan {
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
 Result<SessionPlan> PlanSession(const OptionValues& values);
 
-// Makes the session's engine anew (not started) by its models and `options`; the old one goes
-// first.
+// Destroys the session's engine, then makes a new one (not started) from its models and `options`.
 Status MakeEngine(Session& session, const EngineOptions& options);
 
-// Loads another dummy draft of the session's --draft_dummy into it, which agrees with the target on
-// a share `acceptance` of tokens. The engine, made of the old one, goes first.
+// Replaces the session's --draft_dummy by another dummy draft, which agrees with the target on a
+// share `acceptance` of tokens. The engine that uses the old one is destroyed first.
 Status LoadDummyDraft(double acceptance, Session& session, Console& console);
 
 // Loads the models and makes the engine (not started); what does not fit is refused before loading.

@@ -23,7 +23,7 @@ enum class OptionType : uint8_t {
   kBytes,  // an integer with an optional K, M, G (powers of 1024)
   kText,
   kTexts,         // one or more values after one name
-  kOptionalText,  // "true" when named alone; else one value
+  kOptionalText,  // "true" when given bare; else one value
   kInts,          // one value: integers between commas
   kFloats,        // one value: numbers between commas
 };

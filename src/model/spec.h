@@ -79,7 +79,7 @@ struct ModelSpec {
   NormSpec norm;
   std::vector<LayerSpec> layers;
   bool tied_head = false;
-  QuantScheme quantization;  // of the layers' products; the rest is of `dtype`
+  QuantScheme quantization;  // of the layers' products; everything else is of `dtype`
   // Keys and values have calibrated scales, for a cache in fp8: each layer's and head's.
   bool cache_scales = false;
   std::vector<int32_t> bos_ids;

@@ -34,8 +34,8 @@ enum class WeightRole : uint8_t {
 enum class WeightPart : uint8_t {
   kWeight,
   kBias,
-  kScale,       // quantized: what an element of a row is multiplied with
-  kInputScale,  // static inputs: what an input is divided by before it is rounded
+  kScale,       // quantized: factor of the elements of a row
+  kInputScale,  // static inputs: divisor of an input before it is rounded
   kCacheScale,  // of keys or values: what an element is multiplied with where the cache is in fp8
 };
 constexpr bool IsScale(WeightPart part) {

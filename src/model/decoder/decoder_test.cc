@@ -221,7 +221,7 @@ TEST(LoadWeights, KeepsTheCacheScalesOfEachGroup) {
   EXPECT_TRUE(in_16_bits.pool.groups.front().key_scales.empty());
 }
 
-TEST(LoadWeights, SaysWhatTheBackendDoesNotKeep) {
+TEST(LoadWeights, NamesTypesTheBackendCannotStore) {
   RandomSource source(TinySpec(DType::kBF16), 1);
   const auto backend = CpuBackend("auto");
   const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);
