@@ -326,11 +326,10 @@ TEST(ChooseDraftLengths, GoesOnWithWhatItWouldNotStart) {
 }
 
 // Nothing but plain steps tells what a plain pass takes, and one with a prompt in it tells nothing.
-// Near break-even too, where what has stopped drafting would not start again.
 TEST(ChooseDraftLengths, DecodesPlainlyNowAndThenWhileItDrafts) {
-  const CostTable costs = Costs(0.55, 0.05);
+  const CostTable costs = Costs();
   DraftLengthChooser chooser(64, 8, kNoHope);
-  std::vector<DraftCandidate> candidates = {Candidate(0.7, 1)};
+  std::vector<DraftCandidate> candidates = {Candidate(0.9)};
   const auto count_plain = [&](int32_t steps, int32_t base_rows) {
     int32_t plain = 0;
     for (int32_t step = 0; step < steps; ++step) {
