@@ -73,10 +73,13 @@ double Correction(double step, double priced, double seconds) {
   return 1.0 + step * std::clamp((seconds / priced - 1.0) / kFullError, -1.0, 1.0);
 }
 
+bool MustCatchUp(const DraftCandidate& candidate) { return candidate.draft_lag > kRoundLag; }
+
 // Cost of the draft model's work before the candidate's first draft, beyond the one or two tokens
 // that every round leaves, in a pass that already has `rows` rows; per token that the sequence
 // gains from it.
 double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const CostTable& costs) {
+  if (!MustCatchUp(candidate)) return 0.0;
   const double price = costs.Seconds(ModelIndex::kDraft, rows + candidate.draft_lag) -
                        costs.Seconds(ModelIndex::kDraft, rows + kRoundLag);
   return price / std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
@@ -204,10 +207,6 @@ DraftLengthChooser::DraftLengthChooser(int32_t max_candidates, int32_t max_draft
   hope_.fill(hope);
 }
 
-bool DraftLengthChooser::MustCatchUp(const DraftCandidate& candidate) const {
-  return candidate.draft_lag > kRoundLag + (looked_ ? 1 : 0);
-}
-
 void DraftLengthChooser::ListDrafts(std::span<const DraftCandidate> candidates) {
   drafts_.clear();
   const auto longest = static_cast<int32_t>(rows_at_.size()) - 1;
@@ -251,10 +250,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     int32_t& rows = rows_at_[static_cast<size_t>(draft.position)];
     const bool first = draft.position == 1;
     const int32_t added = first ? std::min(candidate.draft_lag, kRoundLag) : 1;
-    if (first) {
-      candidate.catch_up_per_token =
-          MustCatchUp(candidate) ? CatchUpPerToken(candidate, rows, costs) : 0.0;
-    }
+    if (first) candidate.catch_up_per_token = CatchUpPerToken(candidate, rows, costs);
     draft_seconds +=
         costs.Seconds(ModelIndex::kDraft, rows + added) - costs.Seconds(ModelIndex::kDraft, rows);
     // The first draft also carries the round's own token.
@@ -273,8 +269,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   }
   int32_t& steps_drafting = steps_drafting_[bucket];
   steps_drafting = best_count > 0 ? steps_drafting + 1 : 0;
-  looked_ = steps_drafting >= kPlainEvery && limits.base_rows == plain_rows;
-  if (looked_) {
+  if (steps_drafting >= kPlainEvery && limits.base_rows == plain_rows) {
     steps_drafting = 0;
     return;
   }

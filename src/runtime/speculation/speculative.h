@@ -173,8 +173,6 @@ class DraftLengthChooser {
     int32_t candidate = 0;
     int32_t position = 0;  // 1: the first draft of its round
   };
-  // Beyond the tokens that a round leaves to the draft model, and a plain step for its price.
-  bool MustCatchUp(const DraftCandidate& candidate) const;
   void ListDrafts(std::span<const DraftCandidate> candidates);
   void LearnHope(size_t bucket, bool drafts, double round_gain);
   void ChooseProbe(std::span<DraftCandidate> candidates, const DraftLimits& limits,
@@ -185,7 +183,6 @@ class DraftLengthChooser {
   // By RowBucket of the decoding sequences.
   std::array<double, kNumRowBuckets> hope_;
   std::array<int32_t, kNumRowBuckets> steps_drafting_{};  // since a plain one
-  bool looked_ = false;  // whether the last step was plain for its price alone
 };
 
 }  // namespace tandem

