@@ -45,7 +45,8 @@ std::string Wrapped(std::string_view text, size_t width, size_t indent, size_t u
     text.remove_prefix(std::min(end + 1, text.size()));
     const size_t needed = word.size() + (line_is_empty ? 0 : 1);
     if (!line_is_empty && used + needed > width) {
-      out += "\n" + std::string(indent, ' ');
+      out += '\n';
+      out.append(indent, ' ');
       used = indent;
       line_is_empty = true;
     }
@@ -63,7 +64,8 @@ std::string Entry(std::string_view left, std::string_view meaning, size_t width)
   const bool below = width < kNarrow || line.size() + 2 > kMeaningColumn;
   const size_t column = width < kNarrow ? 6 : kMeaningColumn;
   if (below) {
-    line += "\n" + std::string(column, ' ');
+    line += '\n';
+    line.append(column, ' ');
   } else {
     line.resize(column, ' ');
   }
@@ -117,11 +119,11 @@ std::string ProgramHelp(size_t width) {
               width, 0, 0);
   help += "\n\nUsage: tandem VERB [OPTIONS]\n\nVerbs:\n";
   for (const Command& command : Commands()) help += Entry(command.name, command.summary, width);
-  help +=
-      "\n" + Wrapped(
-                 "Try it: tandem serve, then follow the curl line it prints. `tandem VERB --help` "
-                 "tells the options of a verb, `tandem --version` the version.",
-                 width, 0, 0);
+  help += '\n';
+  help += Wrapped(
+      "Try it: tandem serve, then follow the curl line it prints. `tandem VERB --help` "
+      "tells the options of a verb, `tandem --version` the version.",
+      width, 0, 0);
   return help + "\n";
 }
 
@@ -133,11 +135,12 @@ std::string CommandHelp(const Command& command, size_t width) {
       if (spec.group == group) help += OptionEntry(spec, width);
     }
   }
-  help += "\n" + Wrapped(
-                     "Dashes may stand for underscores: --max-batch-size. Every option can be "
-                     "given as an environment variable too: --max_batch_size as "
-                     "TANDEM_MAX_BATCH_SIZE.",
-                     width, 0, 0);
+  help += '\n';
+  help += Wrapped(
+      "Dashes may stand for underscores: --max-batch-size. Every option can be "
+      "given as an environment variable too: --max_batch_size as "
+      "TANDEM_MAX_BATCH_SIZE.",
+      width, 0, 0);
   help += "\n";
   if (!command.examples.empty()) help += fmt::format("\nExamples:\n{}", command.examples);
   return help;
