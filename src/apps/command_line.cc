@@ -99,7 +99,7 @@ Status RunProgram(Words words, Call& call) {
   }
   TANDEM_ASSIGN_OR_RETURN(const Command* command, FindCommand(words.front()));
   words = words.subspan(1);
-  call.name += " " + std::string(command->name);
+  call.name += fmt::format(" {}", command->name);
   if (AsksForHelp(words)) {
     console.SayPart(CommandHelp(*command, Console::Width()));
     return console.status();

@@ -1,5 +1,7 @@
 #include "apps/draft_target_config.h"
 
+#include <fmt/core.h>
+
 #include <charconv>
 #include <string>
 
@@ -72,10 +74,10 @@ Result<DraftTargetConfig> ParseDraftTargetConfig(std::string_view text) {
                     reader.TakeInts(config.target_devices) && reader.Take(',') &&
                     ReadBool(reader, config.use_logits) && reader.Take(']') && reader.AtEnd();
   if (!read || config.draft_len < 1 || config.draft_len > kMaxDraftLen) {
-    return InvalidArgument("'" + std::string(text) +
-                           "' is not [draft_len,[draft devices],[target devices],use_logits], "
-                           "as in [4,[0],[1],False], with a draft_len from 1 to " +
-                           std::to_string(kMaxDraftLen));
+    return InvalidArgument(
+        fmt::format("'{}' is not [draft_len,[draft devices],[target devices],use_logits], "
+                    "as in [4,[0],[1],False], with a draft_len from 1 to {}",
+                    text, kMaxDraftLen));
   }
   return config;
 }

@@ -51,7 +51,8 @@ std::string Wrapped(std::string_view text, size_t width, size_t indent, size_t u
     text.remove_prefix(std::min(end + 1, text.size()));
     const size_t needed = word.size() + (line_is_empty ? 0 : 1);
     if (!line_is_empty && used + needed > width) {
-      out += "\n" + std::string(indent, ' ');
+      out += '\n';
+      out.append(indent, ' ');
       used = indent;
       line_is_empty = true;
     }
@@ -70,7 +71,8 @@ std::string Entry(std::string_view left, std::string_view meaning, size_t width,
   const bool below = width < kNarrow || line.size() + 2 > meaning_column;
   const size_t column = width < kNarrow ? 6 : meaning_column;
   if (below) {
-    line += "\n" + std::string(column, ' ');
+    line += '\n';
+    line.append(column, ' ');
   } else {
     line.resize(column, ' ');
   }
@@ -144,11 +146,11 @@ std::string ProgramHelp(size_t width) {
   help += "\n\nUsage: tandem VERB [OPTIONS]\n\nVerbs:\n";
   for (const Command& command : Commands())
     help += Entry(command.name, command.summary, width, kSummaryColumn);
-  help +=
-      "\n" + Wrapped(
-                 "Try it: tandem serve, then follow the curl line it prints. `tandem VERB --help` "
-                 "lists the options of a verb, `tandem --version` prints the version.",
-                 width, 0, 0);
+  help += '\n';
+  help += Wrapped(
+      "Try it: tandem serve, then follow the curl line it prints. `tandem VERB --help` "
+      "lists the options of a verb, `tandem --version` prints the version.",
+      width, 0, 0);
   return help + "\n";
 }
 
@@ -157,11 +159,12 @@ std::string CommandHelp(const Command& command, size_t width) {
   for (const std::string_view group : Groups(command)) {
     help += fmt::format("\n{}:\n", group) + GroupEntries(command, group, width);
   }
-  help += "\n" + Wrapped(
-                     "Dashes may stand for underscores: --max-batch-size. Every option can be "
-                     "given as an environment variable too: --max_batch_size as "
-                     "TANDEM_MAX_BATCH_SIZE.",
-                     width, 0, 0);
+  help += '\n';
+  help += Wrapped(
+      "Dashes may stand for underscores: --max-batch-size. Every option can be "
+      "given as an environment variable too: --max_batch_size as "
+      "TANDEM_MAX_BATCH_SIZE.",
+      width, 0, 0);
   help += "\n";
   if (!command.examples.empty()) help += fmt::format("\nExamples:\n{}", command.examples);
   return help;
