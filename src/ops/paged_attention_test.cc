@@ -422,8 +422,8 @@ TEST_P(PagedAttentionTest, ChunksMayBeToldApart) {
   for (const AttentionShape& shape :
        {AttentionShape{4, 1, 128, 64}, AttentionShape{8, 4, 64, 64}}) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
-    MakePool(shape, kSeqs, dtype());
-    FillPool(Contents::kRandom);
+    MakeGroup(shape, kSeqs, dtype());
+    FillGroup(Contents::kRandom);
     const auto expect = [&](const std::vector<Range>& ranges, const Slack& slack) {
       SCOPED_TRACE(::testing::Message()
                    << ranges.size() << " sequences, up to " << slack.max_query_len
@@ -458,8 +458,8 @@ TEST_P(PagedAttentionTest, ChunksMayBeToldApart) {
 
 // As many sequences as a large batch has: beside chunks they are cut and stored as without.
 TEST_P(PagedAttentionTest, ManyDecodingSequencesGiveTheSameBitsBesideChunks) {
-  MakePool({4, 1, 64, 64}, kSeqs, dtype());
-  FillPool(Contents::kRandom);
+  MakeGroup({4, 1, 64, 64}, kSeqs, dtype());
+  FillGroup(Contents::kRandom);
   for (const int32_t count : {1, 3, 512}) {
     for (const int32_t max_rows : {1, 4}) {
       SCOPED_TRACE(::testing::Message() << count << " sequences of up to " << max_rows << " rows");
