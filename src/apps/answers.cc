@@ -54,7 +54,7 @@ Result<AnswerWriter> AnswerWriter::Open(const std::string& csv_path, const Conso
 }
 
 Status AnswerWriter::Write(const Prompt& prompt, const serve::TextResult& result) {
-  console_.Result((written_ == 0 ? "[" : ",") + JsonText(ToJson(prompt, result)));
+  console_.Result(fmt::format("{}{}", written_ == 0 ? '[' : ',', JsonText(ToJson(prompt, result))));
   ++written_;
   if (csv_) TANDEM_RETURN_IF_ERROR(csv_->Append(CsvLines(result)));
   return console_.status();
