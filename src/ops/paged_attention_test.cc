@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "ops/testing/op_test.h"
 
@@ -122,6 +124,10 @@ class PagedAttentionTest : public OpTest {
   std::vector<std::byte> Attend(const std::vector<Range>& ranges, const Slack& slack = {});
   // Compares the latest result of Attend with sums in double precision.
   void ExpectReference(const std::vector<Range>& ranges);
+  // The row's output for the first num_keys keys, computed once: its query depends only on sequence
+  // and position. [num_heads * head_dim]
+  const std::vector<double>& ReferenceRow(int32_t seq, int32_t position, int32_t num_keys,
+                                          const double* query);
   void ExpectMixesMatchReference();
 
   AttentionShape shape_{};
@@ -134,10 +140,12 @@ class PagedAttentionTest : public OpTest {
   std::vector<double> elements_;
   std::vector<double> queries_;  // of the last Attend, as results_
   std::vector<double> results_;  // with the padding
+  std::map<std::tuple<int32_t, int32_t, int32_t>, std::vector<double>> reference_;
 };
 
 void PagedAttentionTest::FillGroup(Contents contents) {
   contents_ = contents;
+  reference_.clear();
   const bool fp8 = kv_.data.dtype == DType::kF8E4M3;
   const auto count = static_cast<size_t>(kv_.data.NumElements());
   std::minstd_rand rng(11);
@@ -258,36 +266,46 @@ std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& rang
   return Bytes(out.tensor);
 }
 
-void PagedAttentionTest::ExpectReference(const std::vector<Range>& ranges) {
+const std::vector<double>& PagedAttentionTest::ReferenceRow(int32_t seq, int32_t position,
+                                                            int32_t num_keys, const double* query) {
+  std::vector<double>& expected = reference_[{seq, position, num_keys}];
+  if (!expected.empty()) return expected;
   const int64_t dim = shape_.head_dim;
   const int32_t group = shape_.num_heads / shape_.num_kv_heads;
-  std::vector<double> expected, weights, sums;
+  std::vector<double> weights, sums;
+  for (int32_t head = 0; head < shape_.num_heads; ++head) {
+    const double* q = query + head * dim;
+    weights.clear();
+    for (int32_t key = 0; key < num_keys; ++key) {
+      const double* k = elements_.data() + Offset(seq, key, head / group, false);
+      double score = 0.0;
+      for (int64_t i = 0; i < dim; ++i) score += q[i] * k[i];
+      weights.push_back(score * Scale());
+    }
+    const double max = *std::max_element(weights.begin(), weights.end());
+    double sum = 0.0;
+    sums.assign(static_cast<size_t>(dim), 0.0);
+    for (int32_t key = 0; key < num_keys; ++key) {
+      const double weight = std::exp(weights[static_cast<size_t>(key)] - max);
+      const double* v = elements_.data() + Offset(seq, key, head / group, true);
+      for (int64_t i = 0; i < dim; ++i) sums[static_cast<size_t>(i)] += weight * v[i];
+      sum += weight;
+    }
+    for (const double value : sums) expected.push_back(value / sum);
+  }
+  return expected;
+}
+
+void PagedAttentionTest::ExpectReference(const std::vector<Range>& ranges) {
+  std::vector<double> expected;
   int64_t row = 0;
   for (size_t i = 0; i < ranges.size(); ++i) {
     const Range& range = ranges[i];
     const int32_t prefix = prefixes_.empty() ? 0 : std::min(prefixes_[i], range.context);
     for (int32_t p = range.context - range.rows; p < range.context; ++p, ++row) {
-      const int32_t num_keys = std::max(p + 1, prefix);
-      for (int32_t head = 0; head < shape_.num_heads; ++head) {
-        const double* q = queries_.data() + row * Width() + head * dim;
-        weights.clear();
-        for (int32_t key = 0; key < num_keys; ++key) {
-          const double* k = elements_.data() + Offset(range.seq, key, head / group, false);
-          double score = 0.0;
-          for (int64_t i = 0; i < dim; ++i) score += q[i] * k[i];
-          weights.push_back(score * Scale());
-        }
-        const double max = *std::max_element(weights.begin(), weights.end());
-        double sum = 0.0;
-        sums.assign(static_cast<size_t>(dim), 0.0);
-        for (int32_t key = 0; key < num_keys; ++key) {
-          const double weight = std::exp(weights[static_cast<size_t>(key)] - max);
-          const double* v = elements_.data() + Offset(range.seq, key, head / group, true);
-          for (int64_t i = 0; i < dim; ++i) sums[static_cast<size_t>(i)] += weight * v[i];
-          sum += weight;
-        }
-        for (const double value : sums) expected.push_back(value / sum);
-      }
+      const std::vector<double>& of_row =
+          ReferenceRow(range.seq, p, std::max(p + 1, prefix), queries_.data() + row * Width());
+      expected.insert(expected.end(), of_row.begin(), of_row.end());
     }
   }
   const std::vector<double> actual(results_.begin(), results_.begin() + std::ssize(expected));
