@@ -85,7 +85,7 @@ struct Engine::Impl {
   Impl(EngineParts parts, const Clock& clock)
       : options(parts.options),
         limits(LimitsOf(parts)),
-        has_draft(parts.has_draft),
+        has_draft(parts.limits.draft_model),
         memory_plan(std::move(parts.memory_plan)),
         clock(clock),
         seed_source(SeedSource(options.seed)),
