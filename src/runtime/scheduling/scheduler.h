@@ -3,7 +3,7 @@
 // models at once) or preempts. Engine thread only; allocates nothing once its lists have grown.
 //
 // Order: higher priority first, then first come, first served, by requests: once a choice of a
-// request has started, its other choices wait behind the requests that are already waiting. Within
+// request has started, its other choices wait after the requests that are already waiting. Within
 // a step decoding sequences come before prompt chunks, and those before new sequences, all under
 // one budget of rows.
 //
