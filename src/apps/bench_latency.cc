@@ -191,6 +191,9 @@ Status BenchLatency(const BenchOptions& options, const OptionValues& values, Con
     console.Say(fmt::format(
         "{:.1f} tokens per second without the draft, {:.1f} with it; acceptance rate {:.0f} %",
         first.figures.plain, first.figures.speculative, first.figures.acceptance * 100));
+    console.Say(
+        "a rate is that of the fastest run; the speedup is the median over pairs of runs, so it is "
+        "not the quotient of the two");
   }
   const double host_us = HostMicroseconds(session->engine->Stats().decode_host);
   if (session->backend->device().kind != Device::Kind::kCpu) {

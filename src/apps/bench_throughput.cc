@@ -72,7 +72,7 @@ Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Requ
 
 Result<Load> ReadLoad(const BenchOptions& options, const Session& session) {
   Load load;
-  load.slots = session.engine->max_batch_size();
+  load.slots = session.engine->options().max_batch_size;
   load.output_len = options.output_len;
   load.window = options.window;
   const size_t asked = options.num_requests;

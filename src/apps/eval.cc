@@ -188,7 +188,7 @@ Status Run(const OptionValues& values, Console& console) {
       options.sample == 0 ? dictionary.entries() : dictionary.Sample(options.sample);
   Evaluation evaluation(
       *session, dictionary, console,
-      options.concurrency > 0 ? options.concurrency : session->engine->max_batch_size());
+      options.concurrency > 0 ? options.concurrency : session->engine->options().max_batch_size);
   const bool has_draft = session->engine->has_draft();
   const QuestionForm& form = Dictionary::Forms().front();
 

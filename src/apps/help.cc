@@ -40,6 +40,13 @@ std::string TypeName(const OptionSpec& spec) {
   return "";
 }
 
+// "0.5", or "0.5; 0.9 on a GPU".
+std::string Default(const OptionSpec& spec) {
+  std::string text(spec.default_value);
+  if (!spec.gpu_default.empty()) text += fmt::format("; {} on a GPU", spec.gpu_default);
+  return text;
+}
+
 // Breaks `text` at its spaces; every line except the first begins with `indent` spaces. `used`:
 // number of characters already on the first line.
 std::string Wrapped(std::string_view text, size_t width, size_t indent, size_t used) {
@@ -91,7 +98,7 @@ std::string OptionEntry(const OptionSpec& spec, size_t width) {
     }
     meaning += ": " + words;
   }
-  if (!spec.default_value.empty()) meaning += fmt::format(" [{}]", spec.default_value);
+  if (const std::string text = Default(spec); !text.empty()) meaning += fmt::format(" [{}]", text);
   if (!spec.alias.empty()) {
     meaning += fmt::format(" (also {}{})", spec.alias.starts_with('-') ? "" : "--", spec.alias);
   }
@@ -227,8 +234,8 @@ std::string CommandLineReference() {
       for (size_t at = 0; (at = type.find('|', at)) != std::string::npos; at += 2) {
         type.replace(at, 1, "\\|");
       }
-      page += fmt::format("| `--{}` | {} | {} | {} |\n", spec.name, type, spec.default_value,
-                          spec.meaning);
+      page +=
+          fmt::format("| `--{}` | {} | {} | {} |\n", spec.name, type, Default(spec), spec.meaning);
     }
     if (!command.examples.empty()) page += fmt::format("\n```sh\n{}```\n", command.examples);
   }

@@ -15,7 +15,7 @@
 #include "apps/tokenizers.h"
 #include "base/log.h"
 #include "runtime/option_rows.h"
-#include "runtime/request/sampling_ranges.h"
+#include "runtime/request/sampling_parameters.h"
 #include "serve/generate_service.h"
 
 namespace tandem::apps {
@@ -76,75 +76,65 @@ const BoundOptions<RunOptions>& RunRows() {
   return rows;
 }
 
-// A sampling parameter, named and bounded by its row of the range table.
-template <auto kField>
-BoundOption<serve::TextRequest> Sampling(const SamplingRange& range, std::string_view meaning) {
-  return BindOption<serve::TextRequest,
-                    [](serve::TextRequest& r) -> auto& { return r.sampling.*kField; }>(
-      {.name = range.name,
-       .meaning = meaning,
-       .group = kSampling,
-       .min = range.low,
-       .max = range.high});
+// The option of a sampling parameter.
+BoundOption<serve::TextRequest> OptionOf(const SamplingParameter& parameter) {
+  return {{.name = parameter.name,
+           .type = parameter.is_integer() ? OptionType::kInt : OptionType::kFloat,
+           .meaning = parameter.meaning,
+           .group = kSampling,
+           .min = parameter.low,
+           .max = parameter.high},
+          [&parameter](const OptionValues& values, const OptionSpec& spec,
+                       serve::TextRequest& request) {
+            if (!values.IsSet(spec)) return;
+            std::visit(
+                [&](const auto& members) {
+                  auto& field = request.sampling.*members.given;
+                  using Value = std::remove_cvref_t<decltype(*field)>;
+                  field = ValueOf<Value>(values, spec);
+                },
+                parameter.members);
+          }};
 }
 
 // What all prompts share.
 const BoundOptions<serve::TextRequest>& RequestRows() {
-  using serve::SamplingFields;
   using serve::TextRequest;
-  static const BoundOptions<TextRequest> rows({
-      BindOption<TextRequest, &TextRequest::max_tokens>({.name = "max_output_len",
-                                                         .default_value = "128",
-                                                         .meaning = "Output tokens at most",
-                                                         .group = kPrompts,
-                                                         .min = 1,
-                                                         .max = 1 << 20}),
-      BindOption<TextRequest, &TextRequest::num_choices>({.name = "num_return_sequences",
-                                                          .meaning = "Answers for each prompt",
-                                                          .group = kSampling,
-                                                          .min = 1,
-                                                          .max = 128}),
-      Sampling<&SamplingFields::temperature>(
-          SamplingRangeOf("temperature"),
-          "Divides the logits before a token is drawn; 1 when left out"),
-      Sampling<&SamplingFields::top_k>(
-          SamplingRangeOf("top_k"),
-          "Draw among the k likeliest tokens; greedy when neither this nor top_p is given"),
-      Sampling<&SamplingFields::top_p>(
-          SamplingRangeOf("top_p"),
-          "Draw among the likeliest tokens whose probabilities add up to this"),
-      Sampling<&SamplingFields::min_p>(
-          SamplingRangeOf("min_p"),
-          "Draw among tokens at least this share as likely as the likeliest; 0 when left out"),
-      Sampling<&SamplingFields::repetition_penalty>(
-          SamplingRangeOf("repetition_penalty"),
-          "Above 1 makes tokens of the prompt and the answer less likely; 1 when left out"),
-      Sampling<&SamplingFields::presence_penalty>(
-          SamplingRangeOf("presence_penalty"),
-          "Subtracted from the logits of tokens that the answer has; 0 when left out"),
-      Sampling<&SamplingFields::frequency_penalty>(
-          SamplingRangeOf("frequency_penalty"),
-          "The same for each time that the answer has the token; 0 when left out"),
-      Sampling<&SamplingFields::no_repeat_ngram_size>(
-          SamplingRangeOf("no_repeat_ngram_size"),
-          "No sequence of this many tokens is generated twice; off when left out"),
-      BindOption<TextRequest, &TextRequest::seed>(
-          {.name = "random_seed",
-           .meaning = "Seed of the draws; a new one for each run when left out",
-           .group = kSampling,
-           .min = 0}),
-      BindOption<TextRequest, &TextRequest::end_id>(
-          {.name = "end_id",
-           .meaning = "Token that ends an answer; the model's when left out, -1: none",
-           .group = kSampling}),
-      BindOption<TextRequest, &TextRequest::stop>({.name = "stop_words",
-                                                   .meaning = "End an answer before any of these",
-                                                   .group = kSampling}),
-      BindOption<TextRequest, &TextRequest::bad_words>(
-          {.name = "bad_words",
-           .meaning = "Never generate any of these, however they are spelled in tokens",
-           .group = kSampling}),
-  });
+  static const BoundOptions<TextRequest> rows([] {
+    std::vector<BoundOption<TextRequest>> list = {
+        BindOption<TextRequest, &TextRequest::max_tokens>({.name = "max_output_len",
+                                                           .default_value = "128",
+                                                           .meaning = "Output tokens at most",
+                                                           .group = kPrompts,
+                                                           .min = 1,
+                                                           .max = 1 << 20}),
+        BindOption<TextRequest, &TextRequest::num_choices>({.name = "num_return_sequences",
+                                                            .meaning = "Answers for each prompt",
+                                                            .group = kSampling,
+                                                            .min = 1,
+                                                            .max = 128}),
+        BindOption<TextRequest, &TextRequest::seed>(
+            {.name = "random_seed",
+             .meaning = "Seed of the draws; a new one for each run when left out",
+             .group = kSampling,
+             .min = 0}),
+        BindOption<TextRequest, &TextRequest::end_id>(
+            {.name = "end_id",
+             .meaning = "Token that ends an answer; the model's when left out, -1: none",
+             .group = kSampling}),
+        BindOption<TextRequest, &TextRequest::stop>({.name = "stop_words",
+                                                     .meaning = "End an answer before any of these",
+                                                     .group = kSampling}),
+        BindOption<TextRequest, &TextRequest::bad_words>(
+            {.name = "bad_words",
+             .meaning = "Never generate any of these, however they are spelled in tokens",
+             .group = kSampling}),
+    };
+    for (const SamplingParameter& parameter : kSamplingParameters) {
+      list.push_back(OptionOf(parameter));
+    }
+    return list;
+  }());
   return rows;
 }
 
@@ -152,6 +142,7 @@ serve::TextRequest RequestFrom(const OptionValues& values) {
   serve::TextRequest request = RequestRows().Read(values);
   request.names = {.prompt = "--input_text or --input_file",
                    .max_tokens = "--max_output_len",
+                   .min_tokens = "--min_tokens",
                    .num_choices = "--num_return_sequences",
                    .stop = "--stop_words"};
   // run.py decodes greedily by default.
@@ -180,14 +171,10 @@ Result<serve::TextResult> Answer(serve::TextStream& stream, size_t prompt, bool 
   if (streaming) console.SayPart(OutputName(prompt, 0, false) + ": \"");
   for (serve::TextEvent event; stream.Next(event);) {
     if (!event.error.ok()) return event.error;
-    serve::TextChoice& choice = result.choices[static_cast<size_t>(event.choice)];
-    for (serve::TokenPiece& piece : event.pieces) {
-      if (streaming) console.SayPart(piece.text);
-      choice.text += piece.text;
-      choice.pieces.push_back(std::move(piece));
+    if (streaming) {
+      for (const serve::TokenPiece& piece : event.pieces) console.SayPart(piece.text);
     }
-    if (event.finish != serve::TextFinish::kNone) choice.finish = event.finish;
-    choice.usage = event.usage;
+    result.choices[static_cast<size_t>(event.choice)].Add(std::move(event));
   }
   if (streaming) console.SayPart("\"\n");
   return result;

@@ -101,11 +101,12 @@ const BoundOptions<serve::ServiceOptions>& ServiceRows() {
   return rows;
 }
 
-// What the server's options are made of.
+// What the server's and the engine's options are made of.
 struct ServeOptions {
   std::string served_model_name = "tandem";
   std::string api_key;
   std::string api_key_file;
+  Nanos max_queue_wait = std::chrono::seconds(60);  // an engine without clients sets no limit
 };
 
 const BoundOptions<ServeOptions>& ServeRows() {
@@ -124,15 +125,8 @@ const BoundOptions<ServeOptions>& ServeRows() {
            .meaning = "File of keys, one per line; blank lines and lines that begin with # are "
                       "skipped",
            .group = kServer}),
-  });
-  return rows;
-}
-
-const BoundOptions<EngineOptions>& QueueRows() {
-  static const BoundOptions<EngineOptions> rows({
-      BindOption<EngineOptions, &EngineOptions::max_queue_wait>(
+      BindOption<ServeOptions, &ServeOptions::max_queue_wait>(
           {.name = "max_queue_wait",
-           .default_value = "60",
            .meaning = "Seconds that a request may wait for its turn before it is refused (429); 0: "
                       "no limit",
            .group = kServer,
@@ -228,7 +222,9 @@ Status Run(const OptionValues& values, Console& console) {
   const ServeOptions options = ServeRows().Read(values);
   TANDEM_ASSIGN_OR_RETURN(const serve::ServerOptions server_options,
                           MakeServerOptions(values, options));
-  const auto limit_wait = [&](EngineOptions& engine) { QueueRows().Apply(values, engine); };
+  const auto limit_wait = [&](EngineOptions& engine) {
+    engine.max_queue_wait = options.max_queue_wait;
+  };
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, limit_wait));
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(*session));
   session->engine->Start();
@@ -263,8 +259,8 @@ Command ServeCommand() {
               "  tandem serve                          # the embedded pair on 127.0.0.1:8000\n"
               "  tandem serve MODEL DRAFT --port 8080\n"
               "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
-          .options = SessionOptionRows(Join({ServerRows().specs(), ServeRows().specs(),
-                                             ServiceRows().specs(), QueueRows().specs()})),
+          .options = SessionOptionRows(
+              Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs()})),
           .run = Run};
 }
 

@@ -187,17 +187,6 @@ Result<int> ParseCudaDevice(std::string_view device) {
   return index;
 }
 
-// The best defaults for options that were not given: a GPU is fed in advance and has its memory to
-// itself.
-void ApplyDevice(const ops::Backend& backend, const OptionValues& values, EngineOptions& engine) {
-  if (backend.device().kind == Device::Kind::kCpu) return;
-  const auto& rows = EngineOptionRows();
-  if (!values.IsSet(rows.RowOf<&EngineOptions::steps_in_flight>())) engine.steps_in_flight = 1;
-  if (!values.IsSet(rows.RowOf<&EngineOptions::kv_cache_free_fraction>())) {
-    engine.kv_cache_free_fraction = 0.9;
-  }
-}
-
 Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened,
                              ops::Backend& backend) {
   const ModelSpec& spec = opened.model.spec;
@@ -220,12 +209,12 @@ Result<Opening> Open(const OptionValues& values,
                      const std::function<void(EngineOptions&)>& adjust = {}) {
   Opening opening;
   SessionOptions& options = opening.options;
-  options = {.models = ModelOptionRows().Read(values),
-             .backend = BackendOptionRows().Read(values),
-             .engine = EngineOptionsFrom(values)};
+  options.models = ModelOptionRows().Read(values);
+  options.backend = BackendOptionRows().Read(values);
   TANDEM_ASSIGN_OR_RETURN(opening.backend, MakeBackend(options.backend));
+  const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
+  options.engine = EngineOptionsFrom(values, on_gpu);
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
-  ApplyDevice(*opening.backend, values, options.engine);
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
   if (limits) ApplyLimits(values, *limits, options.engine);
@@ -275,8 +264,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
            .group = kModels}),
       BindChoice<ModelOptions, &ModelOptions::quantize>(
           {.name = "weights",
-           .meaning = "Type of the layers' weights in memory: as they are stored (stored fp8 needs "
-                      "a GPU), or rounded to fp8 while loading (GPU)",
+           .meaning = "Storage type of layer weights. auto: the checkpoint's (fp8 needs a GPU); "
+                      "fp8: convert while loading (GPU)",
            .group = kModels},
           {{"auto", std::nullopt}, {"fp8", Fp8Scheme(QuantScheme::Inputs::kDynamic)}}),
       BindOption<ModelOptions, &ModelOptions::dummy>(

@@ -31,44 +31,16 @@ struct BoundOption {
 
   OptionSpec spec;
   Setter set;
+  // The field as the option's value would be given; null: more than one field.
+  std::function<std::string(const Options& options)> given;
   const void* field = nullptr;  // the address of the field's FieldTag; null: more than one field
   std::string default_text;     // of the field; the spec's own goes over it
   std::string choices_text;     // as above
 };
 
-namespace bound_options_detail {
-
-template <auto kField>
-inline constexpr char kFieldTag = 0;
-
+// The value of an option as a field of type T; Nanos are given in seconds.
 template <typename T>
-struct WithoutOptional {
-  using Type = T;
-};
-template <typename T>
-struct WithoutOptional<std::optional<T>> {
-  using Type = T;
-};
-
-template <typename Options, auto kField>
-using FieldType = std::remove_cvref_t<decltype(std::invoke(kField, std::declval<Options&>()))>;
-
-// How a value of a type is read, and the default of a field of it told.
-template <typename T>
-constexpr OptionType OptionTypeOf(OptionType asked) {
-  if constexpr (std::is_same_v<T, std::vector<std::string>>) return OptionType::kTexts;
-  if constexpr (std::is_same_v<T, std::vector<int32_t>>) return OptionType::kInts;
-  if constexpr (std::is_same_v<T, std::vector<double>>) return OptionType::kFloats;
-  if constexpr (std::is_same_v<T, bool>) return OptionType::kFlag;
-  if constexpr (std::is_same_v<T, Nanos> || std::is_floating_point_v<T>) return OptionType::kFloat;
-  if constexpr (std::is_integral_v<T>) {
-    return asked == OptionType::kBytes ? OptionType::kBytes : OptionType::kInt;
-  }
-  return asked;
-}
-
-template <typename T>
-T Read(const OptionValues& values, const OptionSpec& spec) {
+T ValueOf(const OptionValues& values, const OptionSpec& spec) {
   if constexpr (std::is_same_v<T, Nanos>) {
     return std::chrono::duration_cast<Nanos>(std::chrono::duration<double>(values.Float(spec)));
   } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::filesystem::path>) {
@@ -90,8 +62,39 @@ T Read(const OptionValues& values, const OptionSpec& spec) {
   }
 }
 
+namespace bound_options_detail {
+
+template <auto kField>
+inline constexpr char kFieldTag = 0;
+
 template <typename T>
-std::string DefaultText(const T& value) {
+struct WithoutOptional {
+  using Type = T;
+};
+template <typename T>
+struct WithoutOptional<std::optional<T>> {
+  using Type = T;
+};
+
+template <typename Options, auto kField>
+using FieldType = std::remove_cvref_t<decltype(std::invoke(kField, std::declval<Options&>()))>;
+
+template <typename T>
+constexpr OptionType OptionTypeOf(OptionType asked) {
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return OptionType::kTexts;
+  if constexpr (std::is_same_v<T, std::vector<int32_t>>) return OptionType::kInts;
+  if constexpr (std::is_same_v<T, std::vector<double>>) return OptionType::kFloats;
+  if constexpr (std::is_same_v<T, bool>) return OptionType::kFlag;
+  if constexpr (std::is_same_v<T, Nanos> || std::is_floating_point_v<T>) return OptionType::kFloat;
+  if constexpr (std::is_integral_v<T>) {
+    return asked == OptionType::kBytes ? OptionType::kBytes : OptionType::kInt;
+  }
+  return asked;
+}
+
+// A field's value as its option would be given.
+template <typename T>
+std::string TextOf(const T& value) {
   if constexpr (std::is_same_v<T, Nanos>) {
     return fmt::format("{}", std::chrono::duration<double>(value).count());
   } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::filesystem::path>) {
@@ -119,13 +122,19 @@ BoundOption<Options> BindOption(OptionSpec spec) {
   BoundOption<Options> bound(
       spec, [](const OptionValues& values, const OptionSpec& row, Options& options) {
         if (!std::is_same_v<Field, Value> && values.Given(row).empty()) return;
-        std::invoke(kField, options) = detail::Read<Value>(values, row);
+        std::invoke(kField, options) = ValueOf<Value>(values, row);
       });
   bound.field = &detail::kFieldTag<kField>;
-  if constexpr (std::is_same_v<Field, Value>) {
-    Options defaults;
-    bound.default_text = detail::DefaultText<Field>(std::invoke(kField, defaults));
-  }
+  bound.given = [](const Options& options) {
+    Options copy = options;  // a function to a field takes Options&
+    const Field& field = std::invoke(kField, copy);
+    if constexpr (std::is_same_v<Field, Value>) {
+      return detail::TextOf<Value>(field);
+    } else {
+      return field ? detail::TextOf<Value>(*field) : std::string();
+    }
+  };
+  if constexpr (std::is_same_v<Field, Value>) bound.default_text = bound.given(Options());
   return bound;
 }
 
@@ -136,11 +145,17 @@ BoundOption<Options> BindChoice(
     std::vector<std::pair<std::string_view, bound_options_detail::FieldType<Options, kField>>>
         choices) {
   BoundOption<Options> bound(spec, nullptr);
-  Options defaults;
   for (const auto& [word, value] : choices) {
     bound.choices_text += (bound.choices_text.empty() ? "" : "|") + std::string(word);
-    if (value == std::invoke(kField, defaults)) bound.default_text = word;
   }
+  bound.given = [choices](const Options& options) {
+    Options copy = options;
+    for (const auto& [word, value] : choices) {
+      if (value == std::invoke(kField, copy)) return std::string(word);
+    }
+    return std::string();
+  };
+  bound.default_text = bound.given(Options());
   bound.field = &bound_options_detail::kFieldTag<kField>;
   bound.set = [choices = std::move(choices)](const OptionValues& values, const OptionSpec& row,
                                              Options& options) {
@@ -178,6 +193,28 @@ class BoundOptions {
   // In the order of the rows.
   void Apply(const OptionValues& values, Options& options) const {
     for (size_t i = 0; i < rows_.size(); ++i) rows_[i].set(values, specs_[i], options);
+  }
+  // Gives options that were left out their values on a GPU.
+  void ApplyGpuDefaults(const OptionValues& values, Options& options) const {
+    OptionValues defaults(specs_);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const OptionSpec& spec = specs_[i];
+      if (spec.gpu_default.empty() || values.IsSet(spec)) continue;
+      const Status set = defaults.Set(spec.name, {std::string(spec.gpu_default)}, spec.name);
+      TANDEM_CHECK(set.ok(), "a row refuses its own default on a GPU");
+      rows_[i].set(defaults, spec, options);
+    }
+  }
+  // Refuses fields that no command line could have set: INVALID_ARGUMENT with the option's name.
+  Status Check(const Options& options) const {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const std::string given = rows_[i].given ? rows_[i].given(options) : std::string();
+      if (given.empty() || CheckValue(specs_[i], given).ok()) continue;
+      return InvalidArgument(fmt::format("{} must be {}; it is {}", specs_[i].name,
+                                         AllowedValues(specs_[i]), given))
+          .WithField(specs_[i].name);
+    }
+    return {};
   }
   Options Read(const OptionValues& values) const {
     Options options;

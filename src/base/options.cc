@@ -54,40 +54,6 @@ OptionSpec ElementOf(OptionSpec spec) {
   return spec;
 }
 
-std::string AllowedValues(const OptionSpec& spec) {
-  if (IsList(spec.type)) return AllowedValues(ElementOf(spec)) + ", or several between commas";
-  if (!spec.choices.empty()) {
-    std::string words(spec.choices);
-    for (size_t at = 0; (at = words.find('|', at)) != std::string::npos; at += 2) {
-      words.replace(at, 1, ", ");
-    }
-    return "one of " + words;
-  }
-  const bool low = spec.min > std::numeric_limits<double>::lowest();
-  const bool high = spec.max < std::numeric_limits<double>::max();
-  if (low && high) return fmt::format("a number from {:g} to {:g}", spec.min, spec.max);
-  if (low) return fmt::format("a number of at least {:g}", spec.min);
-  if (high) return fmt::format("a number of at most {:g}", spec.max);
-  switch (spec.type) {
-    case OptionType::kFlag:
-      return "true or false";
-    case OptionType::kInt:
-      return "an integer";
-    case OptionType::kFloat:
-      return "a number";
-    case OptionType::kBytes:
-      return "bytes, with an optional K, M or G";
-    case OptionType::kText:
-    case OptionType::kTexts:
-    case OptionType::kOptionalText:
-      return "text";
-    case OptionType::kInts:
-    case OptionType::kFloats:
-      break;  // as one of their numbers
-  }
-  return "";
-}
-
 // As typed: "--draft_len"; a one-letter alias has its dash already.
 std::string DashedName(std::string_view name) {
   return (name.starts_with('-') ? "" : "--") + std::string(name);
@@ -129,6 +95,50 @@ Status CheckRange(const OptionSpec& spec, double value) {
   return {};
 }
 
+}  // namespace
+
+std::string EnvironmentName(const OptionSpec& spec) {
+  std::string name = "TANDEM_";
+  for (const char c : spec.name) {
+    name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+std::string AllowedValues(const OptionSpec& spec) {
+  if (IsList(spec.type)) return AllowedValues(ElementOf(spec)) + ", or several between commas";
+  if (!spec.choices.empty()) {
+    std::string words(spec.choices);
+    for (size_t at = 0; (at = words.find('|', at)) != std::string::npos; at += 2) {
+      words.replace(at, 1, ", ");
+    }
+    return "one of " + words;
+  }
+  const bool low = spec.min > std::numeric_limits<double>::lowest();
+  const bool high = spec.max < std::numeric_limits<double>::max();
+  if (low && high) return fmt::format("a number from {} to {}", spec.min, spec.max);
+  if (low) return fmt::format("a number of at least {}", spec.min);
+  if (high) return fmt::format("a number of at most {}", spec.max);
+  switch (spec.type) {
+    case OptionType::kFlag:
+      return "true or false";
+    case OptionType::kInt:
+      return "an integer";
+    case OptionType::kFloat:
+      return "a number";
+    case OptionType::kBytes:
+      return "bytes, with an optional K, M or G";
+    case OptionType::kText:
+    case OptionType::kTexts:
+    case OptionType::kOptionalText:
+      return "text";
+    case OptionType::kInts:
+    case OptionType::kFloats:
+      break;  // as one of their numbers
+  }
+  return "";
+}
+
 Status CheckValue(const OptionSpec& spec, std::string_view value) {
   if (value.empty()) return InvalidArgument("is empty");
   if (!spec.choices.empty() && !IsChoice(value, spec.choices)) return InvalidArgument("is unknown");
@@ -162,16 +172,6 @@ Status CheckValue(const OptionSpec& spec, std::string_view value) {
       return {};
   }
   return {};
-}
-
-}  // namespace
-
-std::string EnvironmentName(const OptionSpec& spec) {
-  std::string name = "TANDEM_";
-  for (const char c : spec.name) {
-    name += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  }
-  return name;
 }
 
 bool IsTruthWord(std::string_view word) {

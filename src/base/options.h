@@ -36,6 +36,7 @@ struct OptionSpec {
   std::string_view name = {};  // canonical, with underscores: "max_batch_size"
   OptionType type = OptionType::kText;
   std::string_view default_value = {};  // as text; empty: none (0, false, "")
+  std::string_view gpu_default = {};    // instead of it on a GPU, if not empty
   std::string_view meaning = {};
   std::string_view group = "Options";
   std::string_view choices = {};                       // "auto|avx2|amx": the only values allowed
@@ -49,6 +50,11 @@ struct OptionSpec {
 std::string EnvironmentName(const OptionSpec& spec);
 // Values a flag accepts: true, 1, enable, on, yes and their opposites.
 bool IsTruthWord(std::string_view word);
+
+// "one of cpu, cuda", "a number from 1 to 64": what an option may be.
+std::string AllowedValues(const OptionSpec& spec);
+// INVALID_ARGUMENT "is out of range" and the like when it may not be this. `value` is as given.
+Status CheckValue(const OptionSpec& spec, std::string_view value);
 
 class OptionValues {
  public:

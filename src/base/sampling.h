@@ -11,10 +11,10 @@
 
 namespace tandem {
 
-// Constant while the sequence runs.
+// Constant while the sequence runs. The initial values have no effect on a draw.
 struct SamplingParams {
   float temperature = 1.0f;  // 0 means greedy
-  int32_t top_k = 0;         // 0 means all; 1 means greedy
+  int32_t top_k = 0;         // 0 or -1 means all; 1 means greedy
   float top_p = 1.0f;        // 1 means all
   float top_p_min = 1e-6f;   // p_t = max(top_p * decay^t, min); back to top_p after reset_id
   float top_p_decay = 1.0f;

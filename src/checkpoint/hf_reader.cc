@@ -150,8 +150,8 @@ const Tensor* HfReader::FindWeight(WeightRole role) const {
   return found == tensors_.end() ? nullptr : &found->second.tensor;
 }
 
-// A stored head that differs from the embedding is used, whatever the config says about tying; a
-// config that does not tie but has no stored head is refused by CheckAll.
+// A stored head that differs from the embedding is used even if the config ties the two. CheckAll
+// refuses a model whose config does not tie them and that has no stored head.
 void HfReader::SettleHead() {
   if (!spec_.tied_head) return;
   const Tensor* head = FindWeight(WeightRole::kHead);

@@ -18,8 +18,8 @@ class WeightSource {
   // checked the stored data; scales are positive numbers. NOT_FOUND names the file and the missing
   // tensor.
   virtual Result<Tensor> Get(const WeightId& id) = 0;
-  // The caller is done with the tensors read so far: a source that converted or merged frees its
-  // copies.
+  // The caller no longer needs tensors from Get. A source that made copies, to convert or to merge,
+  // frees them.
   virtual void Release() {}
   // Called when everything is loaded: a source with checksums then checks the parts that Get did
   // not read.

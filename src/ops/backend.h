@@ -82,21 +82,21 @@ class Backend {
   virtual std::unique_ptr<Graph> Capture(const std::function<void()>& /*enqueue*/) { return {}; }
   virtual void Launch(const Graph& /*graph*/) {}
 
-  // Packs the rows of `parts` (of one width and one dtype), stacked, as `stored`: either the parts'
-  // own type; or kF8E4M3, where each row is rounded with a scale that maps its maximum to the
-  // type's maximum; or, for fp8 parts, the type that KeptFp8 returns. UNIMPLEMENTED names a type
-  // that the backend does not compute with.
+  // Stacks `parts` (of one width and one dtype) into one weight of type `stored`: the parts' own
+  // type; or kF8E4M3, with a scale for each row that maps its largest element to the type's
+  // largest; or, for fp8 parts, the type that KeptFp8 returns. UNIMPLEMENTED names a type that the
+  // backend does not compute with.
   virtual Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) = 0;
-  // Type in which already-fp8 weights are stored when activations have this type: fp8, or the
-  // activations' type (an element times its scale, rounded) if the backend does not compute with
-  // fp8.
+  // The type in which stored fp8 weights are kept beside activations of this type: fp8 if the
+  // backend computes with it, else the activations' type, to which each element times its scale is
+  // rounded.
   virtual DType KeptFp8(DType activations) const = 0;
   // Bytes PackLinear will take (weights and scales), for the memory plan.
   virtual int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const = 0;
 
-  // The machine's measured limits: bytes per second of a read stream over all threads, and
-  // multiply-adds (counted as 2 operations) per second of the matrix path used for `dtype`. Takes
-  // about a second. 0 if there is no memory for the measurement.
+  // Measures the limits of the machine, which takes about a second: bytes per second that all
+  // threads together read from memory, and operations per second (a multiply-add is 2) of matrix
+  // products with weights of type `dtype`. 0 if there is no memory for the measurement.
   virtual double MeasureReadBandwidth() = 0;
   virtual double MeasureMatrixPeak(DType dtype) = 0;
 };

@@ -64,7 +64,7 @@ struct SlotPatch {
   SlotSampling sampling;
 };
 
-// A sequence's part of a step: SequencePlan of runtime/batch_plan.h, for a device.
+// A sequence's part of a step: SequencePlan of runtime/scheduling/batch_plan.h, for a device.
 struct RoundItem {
   int32_t slot = 0;
   int32_t target_tokens = 0;

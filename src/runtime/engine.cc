@@ -43,9 +43,9 @@ int32_t NumMailboxes(const EngineOptions& options) {
   return 2 * (options.max_queue_size + options.max_batch_size);
 }
 
-AdmissionLimits LimitsOf(const EngineParts& parts) {
+EngineLimits LimitsOf(const EngineParts& parts) {
   const EngineOptions& options = parts.options;
-  AdmissionLimits limits;
+  EngineLimits limits;
   limits.max_seq_len = options.max_seq_len;
   limits.max_input_len = options.max_seq_len;
   if (options.max_input_len > 0) {
@@ -54,7 +54,7 @@ AdmissionLimits LimitsOf(const EngineParts& parts) {
   if (!options.enable_chunked_prefill) {
     limits.max_input_len = std::min(limits.max_input_len, options.max_num_tokens);
   }
-  limits.max_batch_size = std::min(options.max_batch_size, options.max_queue_size);
+  limits.max_choices = std::min(options.max_batch_size, options.max_queue_size);
   limits.vocab_size = parts.vocab_size;
   return limits;
 }
@@ -85,7 +85,7 @@ struct Engine::Impl {
   Impl(EngineParts parts, const Clock& clock)
       : options(parts.options),
         limits(LimitsOf(parts)),
-        has_draft(parts.has_draft),
+        has_draft(parts.limits.draft_model),
         memory_plan(std::move(parts.memory_plan)),
         clock(clock),
         seed_source(SeedSource(options.seed)),
@@ -113,7 +113,7 @@ struct Engine::Impl {
 
   // Constant.
   const EngineOptions options;
-  const AdmissionLimits limits;
+  const EngineLimits limits;
   const bool has_draft;
   const std::vector<MemoryLine> memory_plan;
   const Clock& clock;
@@ -214,9 +214,7 @@ bool Engine::Step() {
 EngineStats Engine::Stats() const { return impl_->loop.Stats(); }
 const std::vector<MemoryLine>& Engine::memory_plan() const { return impl_->memory_plan; }
 const EngineOptions& Engine::options() const { return impl_->options; }
-int32_t Engine::max_batch_size() const { return impl_->options.max_batch_size; }
-int32_t Engine::max_seq_len() const { return impl_->options.max_seq_len; }
-int32_t Engine::max_input_len() const { return impl_->limits.max_input_len; }
+const EngineLimits& Engine::limits() const { return impl_->limits; }
 bool Engine::has_draft() const { return impl_->has_draft; }
 void Engine::CheckIntegrity() const { impl_->loop.CheckIntegrity(); }
 

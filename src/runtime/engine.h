@@ -24,6 +24,7 @@ namespace ops {
 class Backend;
 }
 struct Weights;
+struct EngineLimits;   // request/validate_request.h
 struct EngineOptions;  // engine_options.h
 struct MemoryLine;     // memory_planner.h
 
@@ -73,10 +74,7 @@ class Engine {
   const std::vector<MemoryLine>& memory_plan() const;
   // The effective options, including the planned values.
   const EngineOptions& options() const;
-  int32_t max_batch_size() const;
-  int32_t max_seq_len() const;
-  // The longest prompt: max_input_len, or less where a prompt may not be chunked.
-  int32_t max_input_len() const;
+  const EngineLimits& limits() const;
   bool has_draft() const;
   // Aborts when the KV cache's counts are inconsistent. Not while Start()ed.
   void CheckIntegrity() const;

@@ -72,7 +72,6 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   EngineParts parts;
   parts.options = plan.options;
   parts.limits = plan.limits;
-  parts.has_draft = plan.limits.draft_model;
   parts.vocab_size = target.weights->spec.vocab_size;
   parts.kv = {memory.num_blocks, plan.options.block_tokens, plan.options.enable_prefix_reuse};
   parts.memory_plan = memory.lines;
@@ -88,7 +87,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                           MakePool(*target.weights, memory, options, backend, models.memory));
   parts.costs = std::make_unique<CostTable>();
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
-  if (parts.has_draft) {
+  if (parts.limits.draft_model) {
     TANDEM_ASSIGN_OR_RETURN(
         models.draft, MakePass(draft, backend, rows, options.max_batch_size, *parts.heartbeat));
     TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
@@ -98,7 +97,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
     const int32_t most = std::min(rows, options.max_seq_len);
     std::vector<CostSubject> subjects = {
         {ModelIndex::kTarget, models.target.get(), &models.target_pool, most, logits_rows}};
-    if (parts.has_draft) {
+    if (parts.limits.draft_model) {
       subjects.push_back({ModelIndex::kDraft, models.draft.get(), &models.draft_pool,
                           std::min(most, parts.limits.draft_max_positions),
                           options.max_batch_size});

@@ -178,8 +178,7 @@ void EngineLoop::Commit(Nanos now) {
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     Sequence& sequence = *plan.sequences[i];
     sequence.WorkOf(result_.step) = {};
-    if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));
-    sequence.copy_source = -1;
+    ReleaseCopySource(sequence, kv_);
     // A sequence that was cancelled meanwhile has already had its last event.
     if (sequence.phase != Phase::kFinished) CommitSequence(sequence, result_.sequences[i], now);
     if (sequence.phase == Phase::kPausing && !sequence.InFlightAny()) {
@@ -254,8 +253,7 @@ void EngineLoop::Fail(const Status& why) {
 void EngineLoop::FailOpen() {
   for (const std::unique_ptr<Sequence>& sequence : sequences_) {
     std::ranges::fill(sequence->in_flight, Sequence::InFlight{});
-    if (sequence->copy_source >= 0) kv_.Release(std::span(&sequence->copy_source, 1));
-    sequence->copy_source = -1;
+    ReleaseCopySource(*sequence, kv_);
     if (sequence->phase == Phase::kFinished) continue;
     sequence->error = failure_;
     End(*sequence, FinishReason::kFailed);

@@ -22,7 +22,6 @@ struct EngineParts {
   SchedulerLimits limits;
   KvCacheOptions kv;
   int64_t vocab_size = 0;
-  bool has_draft = false;
   std::unique_ptr<CostTable> costs;      // the executor may hold a pointer to it
   std::unique_ptr<Heartbeat> heartbeat;  // likewise; null: the loop's own
   std::unique_ptr<Executor> executor;

@@ -6,6 +6,7 @@
 
 #include "model/decoder/decoder.h"
 #include "runtime/execution/device_memory.h"
+#include "runtime/option_rows.h"
 
 namespace tandem {
 namespace {
@@ -18,55 +19,18 @@ bool UsesDraft(const EngineOptions& options, const ModelMemory& draft) {
   return draft.spec != nullptr && options.draft_mode != DraftMode::kOff;
 }
 
+// What no range of a single option says.
 Status CheckOptions(const EngineOptions& options) {
-  const auto at_least = [](std::string_view name, int64_t value, int64_t least) {
-    return value >= least ? Status()
-                          : InvalidArgument(fmt::format("{} must be at least {}; it is {}", name,
-                                                        least, value));
-  };
-  TANDEM_RETURN_IF_ERROR(at_least("max_batch_size", options.max_batch_size, 1));
-  TANDEM_RETURN_IF_ERROR(at_least("max_num_tokens", options.max_num_tokens, 1));
-  TANDEM_RETURN_IF_ERROR(at_least("max_seq_len", options.max_seq_len, 0));
+  TANDEM_RETURN_IF_ERROR(EngineOptionRows().Check(options));
   if (options.max_seq_len == 1) {
     return InvalidArgument(
         "max_seq_len is 1; a sequence has at least 2 tokens, one of prompt and one of output");
   }
-  TANDEM_RETURN_IF_ERROR(at_least("max_input_len", options.max_input_len, 0));
-  TANDEM_RETURN_IF_ERROR(at_least("max_queue_size", options.max_queue_size, 1));
-  TANDEM_RETURN_IF_ERROR(at_least("kv_cache_bytes", options.kv_cache_bytes, 0));
-  TANDEM_RETURN_IF_ERROR(at_least("block_tokens", options.block_tokens, 1));
-  TANDEM_RETURN_IF_ERROR(at_least("lookup_ngram", options.lookup_ngram, 0));
-  if (options.steps_in_flight < 0 || options.steps_in_flight > 1) {
+  if (options.draft_mode == DraftMode::kFixed && options.fixed_draft_len < 1) {
     return InvalidArgument(
-        fmt::format("steps_in_flight must be 0 or 1; it is {}", options.steps_in_flight));
+        fmt::format("fixed_draft_len must be at least 1; it is {}", options.fixed_draft_len));
   }
-  if (options.draft_mode == DraftMode::kOff) return {};
-  TANDEM_RETURN_IF_ERROR(at_least("max_draft_len", options.max_draft_len, 1));
-  return options.draft_mode == DraftMode::kFixed
-             ? at_least("fixed_draft_len", options.fixed_draft_len, 1)
-             : Status();
-}
-
-SchedulerLimits LimitsFrom(const EngineOptions& options, const ModelMemory& draft,
-                           const ops::Backend& backend) {
-  SchedulerLimits limits;
-  limits.max_batch_size = options.max_batch_size;
-  limits.max_num_tokens = options.max_num_tokens;
-  limits.chunked_prefill = options.enable_chunked_prefill;
-  limits.prefix_reuse = options.enable_prefix_reuse;
-  limits.policy = options.policy;
-  limits.draft_mode = options.draft_mode;
-  limits.fixed_draft_len = options.fixed_draft_len;
-  limits.max_draft_len = options.draft_mode == DraftMode::kOff ? 0 : options.max_draft_len;
-  limits.draft_model = UsesDraft(options, draft);
-  if (limits.draft_model) {
-    limits.draft_max_positions = static_cast<int32_t>(draft.max_positions);
-  }
-  const int32_t full_drafts = std::min(options.max_batch_size, kFullDrafts);
-  limits.max_logits_rows = options.max_batch_size + full_drafts * limits.max_draft_len;
-  limits.drafts_constrained = DraftsConstrained(options, backend);
-  limits.max_launched = options.steps_in_flight + 1;
-  return limits;
+  return {};
 }
 
 // Effects of options on each other: without a source of drafts there is no drafting, and a step has
@@ -92,18 +56,33 @@ bool DraftsConstrained(const EngineOptions& options, const ops::Backend& backend
   return !options.ratio_acceptance || !OnDevice(options, backend);
 }
 
-ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits,
+SchedulerLimits MakeSchedulerLimits(const EngineOptions& options, int32_t draft_max_positions,
+                                    const ops::Backend& backend) {
+  SchedulerLimits limits;
+  limits.max_batch_size = options.max_batch_size;
+  limits.max_num_tokens = options.max_num_tokens;
+  limits.max_draft_len = options.draft_mode == DraftMode::kOff ? 0 : options.max_draft_len;
+  const int32_t full_drafts = std::min(options.max_batch_size, kFullDrafts);
+  limits.max_logits_rows = options.max_batch_size + full_drafts * limits.max_draft_len;
+  limits.max_launched = options.steps_in_flight + 1;
+  limits.chunked_prefill = options.enable_chunked_prefill;
+  limits.prefix_reuse = options.enable_prefix_reuse;
+  limits.policy = options.policy;
+  limits.draft_mode = options.draft_mode;
+  limits.fixed_draft_len = options.fixed_draft_len;
+  limits.draft_model = draft_max_positions > 0;
+  limits.draft_max_positions = draft_max_positions;
+  limits.drafts_constrained = DraftsConstrained(options, backend);
+  return limits;
+}
+
+ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const StepLimits& limits,
                                   const ops::Backend& backend) {
-  ExecutorConfig config;
-  config.max_batch_size = options.max_batch_size;
-  config.max_num_tokens = options.max_num_tokens;
-  config.max_logits_rows = limits.max_logits_rows;
+  ExecutorConfig config{limits};
   config.max_seq_len = options.max_seq_len;
   config.block_tokens = options.block_tokens;
-  config.max_draft_len = limits.max_draft_len;
   config.lookup_ngram = options.lookup_ngram;
   config.ratio_acceptance = options.ratio_acceptance;
-  config.max_launched = limits.max_launched;
   config.on_host = !OnDevice(options, backend);
   return config;
 }
@@ -117,8 +96,8 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   EnginePlan plan;
   EngineOptions& options = plan.options;
   options = Effective(asked, draft);
-  plan.limits = LimitsFrom(options, draft, backend);
-  if (!plan.limits.draft_model) draft = {};
+  if (!UsesDraft(options, draft)) draft = {};
+  plan.limits = MakeSchedulerLimits(options, static_cast<int32_t>(draft.max_positions), backend);
 
   const int32_t rows = options.max_num_tokens;
   target.workspace_bytes = Decoder::WorkspaceBytes(*target.spec, rows, plan.limits.max_logits_rows);

@@ -31,8 +31,13 @@ bool OnDevice(const EngineOptions& options, const ops::Backend& backend);
 // themselves must be drawn under masks, so the host would have to see each of them before the next.
 bool DraftsConstrained(const EngineOptions& options, const ops::Backend& backend);
 
+// What the scheduler keeps to, for effective options. draft_max_positions: of the draft model; 0
+// without one.
+SchedulerLimits MakeSchedulerLimits(const EngineOptions& options, int32_t draft_max_positions,
+                                    const ops::Backend& backend);
+
 // The executor's configuration for effective options and their limits.
-ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const SchedulerLimits& limits,
+ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const StepLimits& limits,
                                   const ops::Backend& backend);
 
 }  // namespace tandem

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/reason.h"
+#include "runtime/request/validate_request.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {
@@ -125,7 +126,7 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
   EXPECT_THAT(Refusal(with([](Request& r) { r.prompt.assign(300, 1); })),
               HasSubstr("prompt has 300 tokens"));
   EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.temperature = nan; })),
-              HasSubstr("temperature must be between 0 and 100; it is nan"));
+              HasSubstr("temperature must be a number from 0 to 100; it is nan"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.temperature = -1.0f; })),
               HasSubstr("it is -1"));
   EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.top_p = nan; })), HasSubstr("top_p"));
@@ -133,7 +134,7 @@ TEST_F(EngineTest, RefusesWhatCanNeverRunWithFieldValueAndLimit) {
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.top_k = -2; })), HasSubstr("top_k"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.min_p = 2.0f; })), HasSubstr("min_p"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.repetition_penalty = 0.0f; })),
-              HasSubstr("repetition_penalty must be between 0.01 and 100; it is 0"));
+              HasSubstr("repetition_penalty must be a number from 0.01 to 100; it is 0"));
   EXPECT_THAT(Refusal(with([&](Request& r) { r.sampling.presence_penalty = nan; })),
               HasSubstr("presence_penalty"));
   EXPECT_THAT(Refusal(with([](Request& r) { r.sampling.min_tokens = 6; })),
@@ -172,10 +173,10 @@ TEST_F(EngineTest, RefusalsTellProgramsTheFieldAndTheReason) {
 }
 
 TEST_F(EngineTest, PromptsAreBoundByThemselvesWhereTheOptionsSaySo) {
-  EXPECT_EQ(engine_->max_input_len(), engine_->max_seq_len());
+  EXPECT_EQ(engine_->limits().max_input_len, engine_->limits().max_seq_len);
   setup_.options.max_input_len = 10;
   Make();
-  EXPECT_EQ(engine_->max_input_len(), 10);
+  EXPECT_EQ(engine_->limits().max_input_len, 10);
   EXPECT_EQ(RunOne(SimpleRequest(CountingPrompt(10, 1), 20)).tokens.size(), 20u);
   EXPECT_THAT(Refusal(SimpleRequest(CountingPrompt(11, 1), 20)),
               HasSubstr("INVALID_ARGUMENT prompt has 11 tokens; this server takes at most 10"));

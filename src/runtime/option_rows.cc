@@ -39,7 +39,7 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .meaning =
                "Tokens computed in one step: prompt chunks, decoded tokens and drafts together",
            .group = kBatching,
-           .min = 16,
+           .min = 1,
            .max = 1 << 20}),
       Sets<&EngineOptions::max_seq_len>(
           {.name = "max_seq_len",
@@ -67,8 +67,9 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .min = 0}),
       Sets<&EngineOptions::kv_cache_free_fraction>(
           {.name = "kv_cache_free_gpu_mem_fraction",
+           .gpu_default = "0.9",
            .meaning = "Share of the memory free after loading that keys and values may take, when "
-                      "--kv_cache_bytes is 0; default on a GPU: 0.9",
+                      "--kv_cache_bytes is 0",
            .group = kBatching,
            .min = 0.01,
            .max = 0.99,
@@ -102,9 +103,8 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            {"static_batch", SchedulerPolicy::kStaticBatch}}),
       Sets<&EngineOptions::steps_in_flight>(
           {.name = "steps_in_flight",
-           .meaning =
-               "Steps enqueued before the results of the last one are read; 1 on a GPU when left "
-               "out",
+           .gpu_default = "1",
+           .meaning = "Steps enqueued before the results of the last one are read",
            .group = kBatching,
            .min = 0,
            .max = 1}),
@@ -147,9 +147,10 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
   return bound;
 }
 
-EngineOptions EngineOptionsFrom(const OptionValues& values) {
+EngineOptions EngineOptionsFrom(const OptionValues& values, bool on_gpu) {
   EngineOptions options;
   EngineOptionRows().Apply(values, options);
+  if (on_gpu) EngineOptionRows().ApplyGpuDefaults(values, options);
   options.max_draft_len = std::max(options.max_draft_len, options.fixed_draft_len);
   return options;
 }

@@ -8,6 +8,7 @@
 namespace tandem {
 
 const BoundOptions<EngineOptions>& EngineOptionRows();
-EngineOptions EngineOptionsFrom(const OptionValues& values);
+// On a GPU some options that are left out have other values.
+EngineOptions EngineOptionsFrom(const OptionValues& values, bool on_gpu = false);
 
 }  // namespace tandem

@@ -64,5 +64,30 @@ TEST(EngineOptionRowsTest, ADraftLengthIsFixedAndNoDraftGoesOverIt) {
   EXPECT_EQ(EngineOptionsFrom(values).draft_mode, DraftMode::kOff);
 }
 
+TEST(EngineOptionRowsTest, OnAGpuWhatIsLeftOutHasOtherValues) {
+  OptionValues values(EngineOptionRows().specs());
+  EXPECT_EQ(EngineOptionsFrom(values, true).steps_in_flight, 1);
+  EXPECT_EQ(EngineOptionsFrom(values, true).kv_cache_free_fraction, 0.9);
+  EXPECT_EQ(EngineOptionsFrom(values, false).steps_in_flight, 0);
+  ASSERT_TRUE(values.Set("steps_in_flight", {"0"}, "x").ok());
+  EXPECT_EQ(EngineOptionsFrom(values, true).steps_in_flight, 0);
+}
+
+TEST(EngineOptionRowsTest, AnEngineTakesWhatTheCommandLineTakes) {
+  EXPECT_TRUE(EngineOptionRows().Check(EngineOptions()).ok());
+  const auto field_at_fault = [](auto change) {
+    EngineOptions options;
+    change(options);
+    return EngineOptionRows().Check(options).field();
+  };
+  EXPECT_EQ(field_at_fault([](EngineOptions& o) { o.max_batch_size = 0; }), "max_batch_size");
+  EXPECT_EQ(field_at_fault([](EngineOptions& o) { o.max_num_tokens = 0; }), "max_num_tokens");
+  EXPECT_EQ(field_at_fault([](EngineOptions& o) { o.max_num_tokens = 1; }), "");
+  EXPECT_EQ(field_at_fault([](EngineOptions& o) { o.steps_in_flight = 2; }), "steps_in_flight");
+  EXPECT_EQ(field_at_fault([](EngineOptions& o) { o.block_tokens = 24; }), "tokens_per_block");
+  EXPECT_EQ(field_at_fault([](EngineOptions& o) { o.kv_cache_free_fraction = 1.5; }),
+            "kv_cache_free_gpu_mem_fraction");
+}
+
 }  // namespace
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/engine_plan.h"
+#include "runtime/request/validate_request.h"
 #include "runtime/testing/test_engine.h"
 #include "runtime/testing/test_llama.h"
 
@@ -102,7 +103,7 @@ TEST_P(RealModelTest, ThePlanWithoutWeightsMatchesTheEngine) {
                                .max_positions = kPositions};
     const auto plan = PlanEngine(options, model, model, backend, backend.FreeBytes());
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-    EXPECT_EQ(plan->options.max_seq_len, engine->max_seq_len());
+    EXPECT_EQ(plan->options.max_seq_len, engine->limits().max_seq_len);
     ExpectTheSame(plan->memory, *engine);
   }
 }
@@ -217,7 +218,8 @@ TEST(EngineCreate, SaysWhatDoesNotFitAndWhichOptionHelps) {
   EXPECT_THAT(refusal(options), testing::HasSubstr("max_seq_len is 5000; the model has 512"));
   options = Options();
   options.max_batch_size = 0;
-  EXPECT_THAT(refusal(options), testing::HasSubstr("max_batch_size must be at least 1"));
+  EXPECT_THAT(refusal(options),
+              testing::HasSubstr("max_batch_size must be a number from 1 to 4096"));
 }
 
 // Costs are measured at start up to the longest step, which may have more rows than a model has

@@ -13,10 +13,7 @@ class DirectEngineClient final : public EngineClient {
   void Cancel(RequestId request, int32_t choice) override { engine_.Cancel(request, choice); }
   bool PopEvent(Event& event, Nanos timeout) override { return engine_.PopEvent(event, timeout); }
   EngineStats Stats() const override { return engine_.Stats(); }
-  EngineLimits limits() const override {
-    return {engine_.max_seq_len(), engine_.max_input_len(), engine_.max_batch_size(),
-            engine_.has_draft()};
-  }
+  EngineLimits limits() const override { return engine_.limits(); }
 
  private:
   Engine& engine_;

@@ -6,15 +6,9 @@
 #include <memory>
 
 #include "runtime/engine.h"
+#include "runtime/request/validate_request.h"
 
 namespace tandem::serve {
-
-struct EngineLimits {
-  int32_t max_seq_len = 0;    // prompt and output
-  int32_t max_input_len = 0;  // prompt
-  int32_t max_batch_size = 0;
-  bool has_draft = false;
-};
 
 class EngineClient {
  public:

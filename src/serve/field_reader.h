@@ -23,6 +23,9 @@ class FieldReader {
   std::optional<uint64_t> Bits64(std::string_view name);
   std::optional<bool> Boolean(std::string_view name);
   std::optional<std::string> String(std::string_view name);
+  // By the type of the variable.
+  void Read(std::string_view name, std::optional<double>& out) { out = Number(name); }
+  void Read(std::string_view name, std::optional<int64_t>& out) { out = Integer(name); }
 
   void Fail(std::string_view name, std::string_view sentence);  // the first one counts
   const Status& status() const { return status_; }

@@ -1,8 +1,7 @@
 #include "serve/generation_defaults.h"
 
-#include <fmt/format.h>
-
 #include "base/file.h"
+#include "serve/field_reader.h"
 #include "serve/json.h"
 
 namespace tandem::serve {
@@ -18,33 +17,6 @@ Result<Json> ReadJsonFile(const std::filesystem::path& path) {
   return json;
 }
 
-Status WrongType(std::string_view name, std::string_view wanted, const Json& value) {
-  return InvalidArgument(fmt::format("{} must be {}, not {}", name, wanted, value.KindName()));
-}
-
-Status ReadNumber(const Json& json, std::string_view name, std::optional<double>& out) {
-  const Json* value = json.Find(name);
-  if (value == nullptr || value->is_null()) return {};
-  out = value->Number();
-  return out ? Status() : WrongType(name, "a number", *value);
-}
-
-Status ReadFields(const Json& json, GenerationDefaults& out) {
-  TANDEM_RETURN_IF_ERROR(ReadNumber(json, "temperature", out.temperature));
-  TANDEM_RETURN_IF_ERROR(ReadNumber(json, "top_p", out.top_p));
-  TANDEM_RETURN_IF_ERROR(ReadNumber(json, "min_p", out.min_p));
-  TANDEM_RETURN_IF_ERROR(ReadNumber(json, "repetition_penalty", out.repetition_penalty));
-  if (const Json* value = json.Find("top_k"); value != nullptr && !value->is_null()) {
-    if (value->AsInt() == nullptr) return WrongType("top_k", "an integer", *value);
-    out.top_k = *value->AsInt();
-  }
-  if (const Json* value = json.Find("do_sample"); value != nullptr && !value->is_null()) {
-    if (value->AsBool() == nullptr) return WrongType("do_sample", "a boolean", *value);
-    out.do_sample = *value->AsBool();
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<GenerationDefaults> LoadGenerationDefaults(const std::filesystem::path& model_dir) {
@@ -52,7 +24,12 @@ Result<GenerationDefaults> LoadGenerationDefaults(const std::filesystem::path& m
   const std::filesystem::path path = model_dir / "generation_config.json";
   if (!NameExists(path)) return defaults;
   TANDEM_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(path));
-  if (Status read = ReadFields(json, defaults); !read.ok()) return read.Annotate(path.string());
+  FieldReader fields(json);
+  defaults.do_sample = fields.Boolean("do_sample");
+  ForEachSamplingParameter([&](const SamplingParameter& parameter, const auto& members) {
+    if (parameter.has_model_default) fields.Read(parameter.name, defaults.sampling.*members.given);
+  });
+  if (!fields.status().ok()) return fields.status().Annotate(path.string());
   return defaults;
 }
 

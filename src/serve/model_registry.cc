@@ -38,7 +38,7 @@ Status ModelRegistry::Add(std::string name, std::shared_ptr<GenerateService> ser
       added.push_back({alias.name, alias.role, true, service, now});
     }
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const Model& model : added) {
     if (WithName(models_, model.name) == models_.end()) continue;
     return InvalidArgument(fmt::format("there is a model named \"{}\" already", model.name));
@@ -49,7 +49,7 @@ Status ModelRegistry::Add(std::string name, std::shared_ptr<GenerateService> ser
 
 Status ModelRegistry::Remove(std::string_view name) {
   std::vector<ModelPtr> removed;  // released after the lock, because a service takes time to end
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = WithName(models_, name);
   if (found == models_.end()) {
     return UnknownModel(fmt::format("model: \"{}\" does not exist", name));
@@ -64,7 +64,7 @@ Status ModelRegistry::Remove(std::string_view name) {
 }
 
 Result<ModelPtr> ModelRegistry::Find(std::string_view name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = WithName(models_, name);
   if (found != models_.end()) return *found;
   std::string known;
@@ -77,13 +77,13 @@ Result<ModelPtr> ModelRegistry::Find(std::string_view name) const {
 }
 
 Result<ModelPtr> ModelRegistry::Default() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (models_.empty()) return UnknownModel("model: no model is loaded");
   return models_.front();
 }
 
 std::vector<ModelPtr> ModelRegistry::List() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return models_;
 }
 

@@ -6,11 +6,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "serve/generate_service.h"
 
@@ -71,8 +71,8 @@ class ModelRegistry {
   void Close();
 
  private:
-  mutable std::mutex mutex_;
-  std::vector<ModelPtr> models_;  // guarded by mutex_; an engine's names stand together
+  mutable Mutex mutex_;
+  std::vector<ModelPtr> models_ TANDEM_GUARDED_BY(mutex_);  // an engine's names stand together
   std::atomic<bool> leaving_{false};
 };
 

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "base/reason.h"
-#include "runtime/request/sampling_ranges.h"
+#include "runtime/request/sampling_parameters.h"
+#include "runtime/request/validate_request.h"
 
 namespace tandem::serve {
 namespace {
@@ -25,86 +27,45 @@ Status CheckInteger(std::string_view field, int64_t value, int64_t low, int64_t 
   return FieldError(field, fmt::format("must be an integer from {} to {}", low, high));
 }
 
-template <typename T>
-T Or(const std::optional<T>& asked, const std::optional<T>& otherwise, T neutral) {
-  return asked ? *asked : otherwise ? *otherwise : neutral;
-}
-
 Status CheckSampling(const SamplingFields& fields, const FieldNames& names) {
-  const std::pair<SamplingRange, const std::optional<double>&> numbers[] = {
-      {SamplingRangeOf("temperature"), fields.temperature},
-      {SamplingRangeOf("top_p"), fields.top_p},
-      {SamplingRangeOf("top_p_min"), fields.top_p_min},
-      {SamplingRangeOf("top_p_decay"), fields.top_p_decay},
-      {SamplingRangeOf("min_p"), fields.min_p},
-      {SamplingRangeOf("repetition_penalty"), fields.repetition_penalty},
-      {SamplingRangeOf("presence_penalty"), fields.presence_penalty},
-      {SamplingRangeOf("frequency_penalty"), fields.frequency_penalty},
-  };
-  for (const auto& [range, value] : numbers) {
-    if (!value || range.Contains(*value)) continue;
-    return FieldError(
-        range.name,
-        range.above_low
-            ? fmt::format("must be a number above {} and at most {}", range.low, range.high)
-            : fmt::format("must be a number from {} to {}", range.low, range.high));
-  }
-  const std::pair<SamplingRange, const std::optional<int64_t>&> integers[] = {
-      {SamplingRangeOf("top_k"), fields.top_k},
-      {SamplingRangeOf("top_p_reset_id"), fields.top_p_reset_id},
-      {SamplingRangeOf("no_repeat_ngram_size"), fields.no_repeat_ngram_size},
-      {SamplingRangeOf("min_tokens"), fields.min_tokens},
-  };
-  for (const auto& [range, value] : integers) {
-    // Some clients write -1 to switch top_k off.
-    if (!value || (range.name == "top_k" && *value == -1)) continue;
-    const std::string_view name = range.name == "min_tokens" ? names.min_tokens : range.name;
-    TANDEM_RETURN_IF_ERROR(CheckInteger(name, *value, static_cast<int64_t>(range.low),
-                                        static_cast<int64_t>(range.high)));
-  }
-  return {};
+  Status status;
+  ForEachSamplingParameter([&](const SamplingParameter& parameter, const auto& members) {
+    const auto& given = fields.*members.given;
+    if (!status.ok() || !given || parameter.Allows(*given)) return;
+    const bool is_min_tokens = parameter.name == "min_tokens";
+    status = FieldError(is_min_tokens ? names.min_tokens : parameter.name,
+                        "must be " + parameter.AllowedValues());
+  });
+  return status;
 }
 
-SamplingParams Neutral(const SamplingFields& fields) {
+SamplingParams ParamsOf(const SamplingFields& fields) {
   SamplingParams params;
-  if (fields.top_p_min) params.top_p_min = static_cast<float>(*fields.top_p_min);
-  if (fields.top_p_decay) params.top_p_decay = static_cast<float>(*fields.top_p_decay);
-  params.top_p_reset_id = static_cast<int32_t>(fields.top_p_reset_id.value_or(-1));
-  params.presence_penalty = static_cast<float>(fields.presence_penalty.value_or(0));
-  params.frequency_penalty = static_cast<float>(fields.frequency_penalty.value_or(0));
-  params.no_repeat_ngram_size = static_cast<int32_t>(fields.no_repeat_ngram_size.value_or(0));
-  params.min_tokens = static_cast<int32_t>(fields.min_tokens.value_or(0));
+  ForEachSamplingParameter([&](const SamplingParameter&, const auto& members) {
+    auto& value = params.*members.value;
+    using Value = std::remove_reference_t<decltype(value)>;
+    if (const auto& given = fields.*members.given) value = static_cast<Value>(*given);
+  });
   return params;
 }
 
 // The arg-max unless top_k or top_p is set; 0 means unset for both.
-void FillGreedyByDefault(const SamplingFields& fields, SamplingParams& params) {
-  const int64_t top_k = std::max<int64_t>(fields.top_k.value_or(0), 0);
-  const double top_p = fields.top_p.value_or(0);
-  params.top_k = static_cast<int32_t>(top_k);
-  params.top_p = top_p > 0 ? static_cast<float>(top_p) : 1.0f;
-  params.min_p = static_cast<float>(fields.min_p.value_or(0));
-  params.repetition_penalty = static_cast<float>(fields.repetition_penalty.value_or(1));
-  params.temperature =
-      top_k == 0 && top_p <= 0 ? 0.0f : static_cast<float>(fields.temperature.value_or(1.0));
+SamplingParams GreedyByDefault(SamplingFields fields) {
+  if (fields.top_p == 0.0) fields.top_p.reset();
+  if (fields.top_k.value_or(0) <= 0 && !fields.top_p) fields.temperature = 0.0;
+  return ParamsOf(fields);
 }
 
-void FillFromGenerationConfig(const SamplingFields& fields, const GenerationDefaults& defaults,
-                              SamplingParams& params) {
-  const bool greedy = defaults.do_sample.has_value() && !*defaults.do_sample;
+SamplingParams FromGenerationConfig(SamplingFields fields, const GenerationDefaults& defaults) {
   const bool asked_to_sample = fields.temperature || fields.top_k || fields.top_p || fields.min_p;
-  if (greedy && !asked_to_sample) {
-    params.temperature = 0.0f;
-  } else {
-    params.temperature = static_cast<float>(Or(fields.temperature, defaults.temperature, 1.0));
-  }
-  params.top_k =
-      static_cast<int32_t>(std::max<int64_t>(Or(fields.top_k, defaults.top_k, int64_t{0}), 0));
-  // 0 asks for the most likely token only.
-  params.top_p = std::max(static_cast<float>(Or(fields.top_p, defaults.top_p, 1.0)), 1e-6f);
-  params.min_p = static_cast<float>(Or(fields.min_p, defaults.min_p, 0.0));
-  params.repetition_penalty =
-      static_cast<float>(Or(fields.repetition_penalty, defaults.repetition_penalty, 1.0));
+  if (defaults.do_sample == false && !asked_to_sample) fields.temperature = 0.0;
+  ForEachSamplingParameter([&](const SamplingParameter&, const auto& members) {
+    auto& field = fields.*members.given;
+    if (!field) field = defaults.sampling.*members.given;
+  });
+  SamplingParams params = ParamsOf(fields);
+  params.top_p = std::max(params.top_p, 1e-6f);  // 0 asks for the most likely token only
+  return params;
 }
 
 Status CheckWords(std::string_view field, const std::vector<std::string>& words, size_t max_words,
@@ -232,9 +193,9 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
     TANDEM_RETURN_IF_ERROR(CheckRange(text.names.logit_bias, value, -100, 100));
     request.logit_bias.push_back({static_cast<int32_t>(token), static_cast<float>(value)});
   }
-  if (text.word_bias.size() > limits.max_logit_bias) {
+  if (text.word_bias.size() > kMaxLogitBias) {
     return FieldError("embedding_bias_words",
-                      fmt::format("at most {} words are allowed", limits.max_logit_bias));
+                      fmt::format("at most {} words are allowed", kMaxLogitBias));
   }
   for (const auto& [word, value] : text.word_bias) {
     if (word.size() > limits.max_word_bytes) {
@@ -247,9 +208,9 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
       request.logit_bias.push_back({token, static_cast<float>(value)});
     }
   }
-  if (request.logit_bias.size() > limits.max_logit_bias) {
+  if (request.logit_bias.size() > kMaxLogitBias) {
     return FieldError(text.names.logit_bias,
-                      fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
+                      fmt::format("at most {} tokens are allowed", kMaxLogitBias));
   }
   return {};
 }
@@ -289,9 +250,8 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const RequestLimits& limits, Nanos arrived) {
   // Checks that are cheap come before the prompt is tokenized.
   TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling, text.names));
-  TANDEM_RETURN_IF_ERROR(
-      CheckInteger(text.names.num_choices, text.num_choices, 1,
-                   std::min<int64_t>(limits.max_choices, engine.max_batch_size)));
+  TANDEM_RETURN_IF_ERROR(CheckInteger(text.names.num_choices, text.num_choices, 1,
+                                      std::min<int64_t>(limits.max_choices, engine.max_choices)));
   TANDEM_RETURN_IF_ERROR(CheckInteger("logprobs", text.num_top_logprobs, -1, kMaxTopLogprobs));
   TANDEM_RETURN_IF_ERROR(
       CheckWords(text.names.stop, text.stop, limits.max_stop, limits.max_word_bytes));
@@ -300,18 +260,15 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   if (text.max_tokens && *text.max_tokens < 1)
     return FieldError(text.names.max_tokens, "must be at least 1");
   if (text.priority) TANDEM_RETURN_IF_ERROR(CheckRange("priority", *text.priority, 0, 1));
-  if (text.logit_bias.size() > limits.max_logit_bias) {
+  if (text.logit_bias.size() > kMaxLogitBias) {
     return FieldError(text.names.logit_bias,
-                      fmt::format("at most {} tokens are allowed", limits.max_logit_bias));
+                      fmt::format("at most {} tokens are allowed", kMaxLogitBias));
   }
 
   Request request;
-  request.sampling = Neutral(text.sampling);
-  if (text.defaults == SamplingDefaults::kGreedy) {
-    FillGreedyByDefault(text.sampling, request.sampling);
-  } else {
-    FillFromGenerationConfig(text.sampling, defaults, request.sampling);
-  }
+  request.sampling = text.defaults == SamplingDefaults::kGreedy
+                         ? GreedyByDefault(text.sampling)
+                         : FromGenerationConfig(text.sampling, defaults);
   request.sampling.num_top_logprobs = static_cast<int32_t>(text.num_top_logprobs);
   request.seed = text.seed;
   request.num_choices = static_cast<int32_t>(text.num_choices);

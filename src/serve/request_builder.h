@@ -17,13 +17,12 @@
 
 namespace tandem::serve {
 
-// Limits of one request; beyond them: INVALID_ARGUMENT with the field.
+// Limits of one request besides the engine's; beyond them: INVALID_ARGUMENT with the field.
 struct RequestLimits {
-  int64_t max_choices = 128;  // and at most the engine's batch size
+  int64_t max_choices = 128;  // and at most the engine's
   size_t max_stop = 16;       // stop strings
   size_t max_bad_words = 128;
   size_t max_word_bytes = 256;  // of a stop word or bad word
-  size_t max_logit_bias = 1024;
 };
 
 // `arrived`: arrival time on the engine's clock; the request's timeout starts there.

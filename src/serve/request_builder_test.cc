@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <type_traits>
 
 #include "base/reason.h"
 #include "serve/testing/byte_codec.h"
@@ -12,7 +13,7 @@
 namespace tandem::serve {
 namespace {
 
-constexpr EngineLimits kEngine{100, 90, 8, true};
+constexpr EngineLimits kEngine{.max_seq_len = 100, .max_input_len = 90, .max_choices = 8};
 
 Result<Request> Build(const std::function<void(TextRequest&)>& change,
                       GenerationDefaults defaults = {}) {
@@ -46,8 +47,8 @@ TEST(RequestBuilderTest, SamplesAtTemperatureOneUnlessTheModelSaysOtherwise) {
       Build([](TextRequest& t) { t.sampling.temperature = 0.5; }, greedy)->sampling.temperature,
       0.5f);
   GenerationDefaults warm;
-  warm.temperature = 0.6;
-  warm.top_p = 0.9;
+  warm.sampling.temperature = 0.6;
+  warm.sampling.top_p = 0.9;
   const Result<Request> built = Build([](TextRequest&) {}, warm);
   EXPECT_EQ(built->sampling.temperature, 0.6f);
   EXPECT_EQ(built->sampling.top_p, 0.9f);
@@ -78,7 +79,7 @@ TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.max_tokens = 0; }), "max_tokens");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.max_tokens = -5; }), "max_tokens");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.num_choices = int64_t{1} << 31; }), "n");
-  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.num_choices = 9; }), "n");  // the batch is 8
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.num_choices = 9; }), "n");  // the engine takes 8
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.num_top_logprobs = 21; }), "logprobs");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.stop.assign(17, "x"); }), "stop");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.stop = {std::string(257, 'x')}; }), "stop");
@@ -92,6 +93,24 @@ TEST(RequestBuilderTest, NamesTheFieldOfEveryBadValue) {
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.sampling.min_tokens = 50, t.max_tokens = 20; }),
             "min_tokens");
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.end_id = 300; }), "end_id");
+}
+
+TEST(RequestBuilderTest, EveryRowOfTheTableIsCheckedAndReachesTheDraw) {
+  ForEachSamplingParameter([](const SamplingParameter& parameter, const auto& members) {
+    using Given = std::remove_cvref_t<decltype(*(SamplingFields().*members.given))>;
+    const auto with = [&](double value) {
+      return [&members, value](TextRequest& t) {
+        t.sampling.*members.given = static_cast<Given>(value);
+        t.sampling.top_k = t.sampling.top_k.value_or(1);  // no other default in between
+      };
+    };
+    EXPECT_EQ(FieldAtFault(with(parameter.low - 1)), parameter.name);
+    EXPECT_EQ(FieldAtFault(with(parameter.high + 1e9)), parameter.name);
+    EXPECT_EQ(FieldAtFault(with(parameter.low)) == "nothing", !parameter.above_low);
+    const Result<Request> built = Build(with(1));
+    ASSERT_TRUE(built.ok()) << parameter.name;
+    EXPECT_EQ(built->sampling.*members.value, 1) << parameter.name;
+  });
 }
 
 TEST(RequestBuilderTest, NamesAFieldByTheProtocolsOwnWord) {

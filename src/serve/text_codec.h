@@ -41,10 +41,10 @@ class TextCodec {
   virtual std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt) const = 0;
   // The bytes a token adds to a text.
   virtual std::string TokenBytes(int32_t token) const = 0;
-  // Ids below this are tokens of both the tokenizer and the model.
+  // Every id from 0 to this, less one, is a token that both tokenizer and model know.
   virtual int32_t vocab_size() const = 0;
-  // The special token with this text, if the model can draw it: it adds no text, so stop and bad
-  // words that name it must act on its id.
+  // The id of the special token with this name, if the model can draw it. Special tokens add no
+  // text, so stop words and bad words find them by id.
   virtual std::optional<int32_t> SpecialToken(std::string_view name) const = 0;
   // Tokens that end an answer.
   virtual std::vector<int32_t> end_ids() const = 0;

@@ -111,7 +111,7 @@ TEST(TextCodecTest, ASpecialTokenBeyondTheModelIsNeverReadNorWritten) {
 
   TextRequest request;
   request.text = "a word <|extra|>";
-  const EngineLimits engine{100, 90, 8, true};
+  const EngineLimits engine{.max_seq_len = 100, .max_input_len = 90, .max_choices = 8};
   const Status status =
       BuildRequest(request, *codec, {}, engine, RequestLimits(), Nanos(0)).status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
@@ -131,7 +131,8 @@ TEST(TextCodecTest, APromptFitsByItsTokensHoweverManyBytesTheyHave) {
     const auto codec = LoadTextCodec(folder, kManyRows).value();
     TextRequest request;
     request.text = std::move(text);
-    return BuildRequest(request, *codec, {}, {1024, 1023, 8, true}, RequestLimits(), Nanos(0));
+    const EngineLimits engine{.max_seq_len = 1024, .max_input_len = 1023, .max_choices = 8};
+    return BuildRequest(request, *codec, {}, engine, RequestLimits(), Nanos(0));
   };
   std::string words = "psychologically";
   for (int i = 1; i < 600; ++i) words += " psychologically";

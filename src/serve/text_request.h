@@ -12,24 +12,9 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "runtime/request/request.h"
+#include "runtime/request/sampling_parameters.h"
 
 namespace tandem::serve {
-
-// Options that the client left out stay empty and take the model's or the route's defaults.
-struct SamplingFields {
-  std::optional<double> temperature;
-  std::optional<int64_t> top_k;
-  std::optional<double> top_p;
-  std::optional<double> top_p_min;
-  std::optional<double> top_p_decay;
-  std::optional<int64_t> top_p_reset_id;
-  std::optional<double> min_p;
-  std::optional<double> repetition_penalty;
-  std::optional<double> presence_penalty;
-  std::optional<double> frequency_penalty;
-  std::optional<int64_t> no_repeat_ngram_size;
-  std::optional<int64_t> min_tokens;
-};
 
 enum class SamplingDefaults : uint8_t {
   kGenerationConfig,  // the values of generation_config.json, else temperature 1

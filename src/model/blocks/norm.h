@@ -1,5 +1,5 @@
-// The norm block: adds a layer's output to the residual and normalizes the residual for the next
-// products. Needs no workspace. Functions for the decoder's thread.
+// Adds a layer's output to the residual and normalizes it. Needs no workspace. Functions for the
+// decoder's thread.
 #pragma once
 
 #include "model/spec.h"

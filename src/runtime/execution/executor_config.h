@@ -8,21 +8,17 @@
 #include "base/clock.h"
 #include "ops/ops.h"
 #include "runtime/execution/forward_pass.h"
+#include "runtime/scheduling/batch_plan.h"
 #include "runtime/speculation/speculative.h"
 #include "tensor/buffer.h"
 
 namespace tandem {
 
-struct ExecutorConfig {
-  int32_t max_batch_size = 0;
-  int32_t max_num_tokens = 0;   // rows of a pass
-  int32_t max_logits_rows = 0;  // rows to sample from
+struct ExecutorConfig : StepLimits {
   int32_t max_seq_len = 0;
   int32_t block_tokens = 0;
-  int32_t max_draft_len = 0;
   int32_t lookup_ngram = 0;
   bool ratio_acceptance = false;
-  int32_t max_launched = 1;  // steps that may be launched before the results of the first arrive
   // The host reads the state of the sequences in place: the backend's memory is the host's, and its
   // work is done when a call returns.
   bool on_host = false;

@@ -4,8 +4,8 @@
 //
 // On a device a step is enqueued as a whole and the host reads nothing in between; Land waits for
 // the mark. Steps that only decode run as graphs on buckets of rows, steps with prompts kernel by
-// kernel; numbers that only the device knows are bounded by the plan, and entries beyond the real
-// numbers are inert. The host's clock gives the time of enqueuing; the time of the drafts and of
+// kernel; the plan bounds the numbers that only the device knows, and rows beyond the real count do
+// nothing. The host's clock gives the time of enqueuing; the time of the drafts and of
 // the target in a step that only decodes is measured between its marks, and read when the step has
 // ended.
 //

@@ -2,24 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/reason.h"
-#include "runtime/request/sampling_ranges.h"
+#include "runtime/request/sampling_parameters.h"
 
 namespace tandem {
 namespace {
 
-constexpr float kMaxFloat = std::numeric_limits<float>::max();
 // Above this the arithmetic of penalties overflows; no client can mean such a value.
 constexpr float kLargest = 1e6f;
 constexpr size_t kMaxSequences = 4096;  // stop or banned sequences, and tokens of one
-constexpr size_t kMaxLogitBias = 1024;
 
 Status Refuse(std::string_view field, std::string sentence) {
   return InvalidArgument(std::move(sentence)).WithField(field);
@@ -28,21 +24,8 @@ Status Refuse(std::string_view field, std::string sentence) {
 // A NaN is outside every range.
 Status InRange(std::string_view field, double value, double low, double high) {
   if (value >= low && value <= high) return {};
-  if (high >= kMaxFloat) {
-    return Refuse(field,
-                  fmt::format("{} must be a number of at least {}; it is {}", field, low, value));
-  }
   return Refuse(field,
                 fmt::format("{} must be between {} and {}; it is {}", field, low, high, value));
-}
-
-Status InRange(const SamplingRange& range, double value) {
-  if (range.Contains(value)) return {};
-  if (range.above_low) {
-    return Refuse(range.name, fmt::format("{} must be greater than {} and at most {}; it is {}",
-                                          range.name, range.low, range.high, value));
-  }
-  return InRange(range.name, value, range.low, range.high);
 }
 
 Status TokensInVocabulary(std::string_view field, std::span<const int32_t> tokens, int64_t vocab) {
@@ -71,7 +54,7 @@ Status TokenSequences(std::string_view field, const std::vector<std::vector<int3
   return {};
 }
 
-Status Lengths(const Request& request, const AdmissionLimits& limits) {
+Status Lengths(const Request& request, const EngineLimits& limits) {
   if (request.prompt.empty())
     return Refuse("prompt", "prompt is empty; it needs at least one token");
   if (request.max_tokens < 1) {
@@ -98,19 +81,14 @@ Status Lengths(const Request& request, const AdmissionLimits& limits) {
 
 Status Sampling(const Request& request) {
   const SamplingParams& params = request.sampling;
-  const std::pair<SamplingRange, double> values[] = {
-      {SamplingRangeOf("temperature"), params.temperature},
-      {SamplingRangeOf("top_k"), params.top_k},
-      {SamplingRangeOf("top_p"), params.top_p},
-      {SamplingRangeOf("top_p_min"), params.top_p_min},
-      {SamplingRangeOf("top_p_decay"), params.top_p_decay},
-      {SamplingRangeOf("min_p"), params.min_p},
-      {SamplingRangeOf("repetition_penalty"), params.repetition_penalty},
-      {SamplingRangeOf("presence_penalty"), params.presence_penalty},
-      {SamplingRangeOf("frequency_penalty"), params.frequency_penalty},
-      {SamplingRangeOf("no_repeat_ngram_size"), params.no_repeat_ngram_size},
-  };
-  for (const auto& [range, value] : values) TANDEM_RETURN_IF_ERROR(InRange(range, value));
+  Status status;
+  ForEachSamplingParameter([&](const SamplingParameter& parameter, const auto& members) {
+    const auto value = params.*members.value;
+    if (!status.ok() || parameter.Allows(value)) return;
+    status = Refuse(parameter.name, fmt::format("{} must be {}; it is {}", parameter.name,
+                                                parameter.AllowedValues(), value));
+  });
+  TANDEM_RETURN_IF_ERROR(std::move(status));
   TANDEM_RETURN_IF_ERROR(InRange("min_tokens", params.min_tokens, 0, request.max_tokens));
   return InRange("top_logprobs", params.num_top_logprobs, -1, kMaxTopLogprobs);
 }
@@ -144,9 +122,9 @@ Status ListValues(const Request& request) {
 
 }  // namespace
 
-Status ValidateRequest(const Request& request, const AdmissionLimits& limits) {
+Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(Lengths(request, limits));
-  TANDEM_RETURN_IF_ERROR(InRange("n", request.num_choices, 1, limits.max_batch_size));
+  TANDEM_RETURN_IF_ERROR(InRange("n", request.num_choices, 1, limits.max_choices));
   TANDEM_RETURN_IF_ERROR(InRange("priority", request.priority, 0.0, 1.0));
   TANDEM_RETURN_IF_ERROR(Sampling(request));
   TANDEM_RETURN_IF_ERROR(LogitBiases(request, limits.vocab_size));

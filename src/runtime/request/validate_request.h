@@ -2,6 +2,7 @@
 // any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/status.h"
@@ -10,20 +11,22 @@
 namespace tandem {
 
 // The engine's limits on requests.
-struct AdmissionLimits {
-  int32_t max_seq_len = 0;
-  int32_t max_input_len = 0;  // of the prompt alone
-  int32_t max_batch_size = 0;
+struct EngineLimits {
+  int32_t max_seq_len = 0;    // prompt and output
+  int32_t max_input_len = 0;  // prompt: less than asked for where a prompt may not be chunked
+  int32_t max_choices = 0;    // of one request: at most the slots, and the queue's places
   int64_t vocab_size = 0;
 };
+
+constexpr size_t kMaxLogitBias = 1024;  // tokens of one request
 
 // Longest lists of a request, in values: one for each end id, two (token and number) for each logit
 // bias, one for each banned token and one for each banned sequence. A device keeps room for them in
 // every slot (16 KiB; the counts of a vocabulary of 128,000 tokens take 512 KiB), so that nothing
-// is allocated while requests run. 1,024 biases leave the same number of values for the rest.
+// is allocated while requests run. kMaxLogitBias takes half of them, the rest has the other half.
 constexpr int32_t kMaxListValues = 4096;
 
 // INVALID_ARGUMENT with the field, and a sentence that names it, its value and the allowed range.
-Status ValidateRequest(const Request& request, const AdmissionLimits& limits);
+Status ValidateRequest(const Request& request, const EngineLimits& limits);
 
 }  // namespace tandem

@@ -32,6 +32,16 @@ struct SequencePlan {
   int32_t num_new_blocks = 0;
 };
 
+// The largest step, and how many there may be at once: what the scheduler plans for and the
+// executor has room for.
+struct StepLimits {
+  int32_t max_batch_size = 0;   // slots
+  int32_t max_num_tokens = 0;   // rows of a target pass, and of a draft pass
+  int32_t max_logits_rows = 0;  // rows to sample from; at least max_batch_size
+  int32_t max_draft_len = 0;    // 0: no drafts
+  int32_t max_launched = 1;     // steps that may be launched before the first one's results arrive
+};
+
 // Copies the first `tokens` of a block before the step runs (partial prefix reuse).
 struct BlockCopy {
   BlockId from = 0;

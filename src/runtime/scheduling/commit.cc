@@ -75,6 +75,11 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
   return shown;
 }
 
+void ReleaseCopySource(Sequence& sequence, KvCache& kv) {
+  if (sequence.copy_source >= 0) kv.Release(std::span(&sequence.copy_source, 1));
+  sequence.copy_source = -1;
+}
+
 void PublishBlocks(Sequence& sequence, KvCache& kv) {
   const int32_t size = kv.block_tokens();
   const auto more_blocks = [&](int model) {

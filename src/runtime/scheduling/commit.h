@@ -18,6 +18,9 @@ namespace tandem {
 int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
                      std::span<const SampledToken> tokens, Nanos now);
 
+// Releases the block that a sequence's first step copied from, if it still holds it.
+void ReleaseCopySource(Sequence& sequence, KvCache& kv);
+
 // Puts blocks that became full into the prefix tree, each with the computed lengths of both models.
 void PublishBlocks(Sequence& sequence, KvCache& kv);
 

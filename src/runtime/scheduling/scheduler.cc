@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "ops/round_rules.h"
+#include "runtime/scheduling/commit.h"
 
 namespace tandem {
 namespace {
@@ -270,8 +271,7 @@ void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
 void Scheduler::StartWaiting(StepPlan& plan) {
   const bool is_static = limits_.policy == SchedulerPolicy::kStaticBatch;
   if (is_static && !active_.empty()) return;
-  // In a step that had to pause, blocks are scarce: those it freed are meant for the running
-  // sequences.
+  // After a pause, the freed blocks go to running sequences.
   if (!plan.vacated_slots.empty() && !active_.empty()) return;
   for (size_t i = 0; i < waiting_.size();) {
     if (free_slots_.empty() || (budget_.rows == 0 && !is_static)) return;
@@ -440,8 +440,7 @@ int32_t Scheduler::Release(Sequence& sequence) {
   if (sequence.phase == Phase::kFinished) output_length_.Observe(sequence.output_tokens());
   kv_.Release(sequence.blocks);
   sequence.blocks.clear();
-  if (sequence.copy_source >= 0) kv_.Release(std::span(&sequence.copy_source, 1));
-  sequence.copy_source = -1;
+  ReleaseCopySource(sequence, kv_);
   std::erase(active_, &sequence);
   if (--sequence.open->slots == 1) --requests_with_many_slots_;
   const int32_t slot = sequence.slot;

@@ -3,7 +3,7 @@
 // models at once) or preempts. Engine thread only; allocates nothing once its lists have grown.
 //
 // Order: higher priority first, then first come, first served, by requests: once a choice of a
-// request has started, its other choices wait behind the requests that are already waiting. Within
+// request has started, its other choices wait after the requests that are already waiting. Within
 // a step decoding sequences come before prompt chunks, and those before new sequences, all under
 // one budget of rows.
 //
@@ -31,21 +31,16 @@ enum class SchedulerPolicy : uint8_t {
 };
 
 // Constant after construction.
-struct SchedulerLimits {
-  int32_t max_batch_size = 0;   // slots
-  int32_t max_num_tokens = 0;   // rows of a target pass, and of a draft pass
-  int32_t max_logits_rows = 0;  // rows to sample from; at least max_batch_size
+struct SchedulerLimits : StepLimits {
   bool chunked_prefill = true;
   bool prefix_reuse = true;
   SchedulerPolicy policy = SchedulerPolicy::kMaxUtilization;
   DraftMode draft_mode = DraftMode::kOff;
   int32_t fixed_draft_len = 0;
-  int32_t max_draft_len = 0;
   bool draft_model = false;         // false: drafts come from look-ups only
   int32_t draft_max_positions = 0;  // the draft model's longest context
   double acceptance_prior = 0.7;    // before anything was drafted
   bool drafts_constrained = true;   // the executor drafts for sequences with a TokenConstraint
-  int32_t max_launched = 1;         // steps that may be launched before the first one ends
 };
 
 // A step's plan, and the engine's work before and after it. Reused from step to step.

@@ -163,8 +163,7 @@ class Simulation {
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       Sequence& sequence = *plan.sequences[i];
       sequence.WorkOf(landed_) = {};
-      if (sequence.copy_source >= 0) kv_->Release(std::span(&sequence.copy_source, 1));
-      sequence.copy_source = -1;
+      ReleaseCopySource(sequence, *kv_);
       if (sequence.phase != Phase::kFinished) Commit(sequence, plan.batch.sequences[i]);
       if (sequence.phase == Phase::kPausing && !sequence.InFlightAny()) {
         scheduler_->FinishPause(sequence);

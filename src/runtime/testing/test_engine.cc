@@ -148,38 +148,24 @@ ops::Backend& TestBackend() {
 std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& clock) {
   const EngineOptions& options = setup.options;
   ops::Backend& backend = setup.backend != nullptr ? *setup.backend : TestBackend();
-  const bool drafts = options.draft_mode != DraftMode::kOff;
   EngineParts parts;
   parts.options = options;
   parts.vocab_size = setup.target.vocab;
-  parts.has_draft = drafts && setup.draft_model;
   parts.kv = {setup.num_blocks, options.block_tokens, options.enable_prefix_reuse};
-
-  SchedulerLimits& limits = parts.limits;
-  limits.max_batch_size = options.max_batch_size;
-  limits.max_num_tokens = options.max_num_tokens;
-  limits.max_draft_len = drafts ? options.max_draft_len : 0;
-  limits.max_logits_rows = options.max_batch_size * (1 + limits.max_draft_len);
-  limits.chunked_prefill = options.enable_chunked_prefill;
-  limits.prefix_reuse = options.enable_prefix_reuse;
-  limits.policy = options.policy;
-  limits.draft_mode = options.draft_mode;
-  limits.fixed_draft_len = options.fixed_draft_len;
-  limits.draft_model = parts.has_draft;
-  limits.draft_max_positions = setup.draft_max_positions;
-  limits.drafts_constrained = DraftsConstrained(options, backend);
-  limits.max_launched = options.steps_in_flight + 1;
+  const bool has_draft = options.draft_mode != DraftMode::kOff && setup.draft_model;
+  parts.limits = MakeSchedulerLimits(options, has_draft ? setup.draft_max_positions : 0, backend);
+  const SchedulerLimits& limits = parts.limits;
 
   parts.costs = std::make_unique<CostTable>();
   const CostTable::Point target[] = {{1, setup.target_seconds},
                                      {101, setup.target_seconds + 100 * setup.target_row_seconds}};
   const CostTable::Point draft[] = {{1, setup.draft_seconds}, {101, 2 * setup.draft_seconds}};
   parts.costs->Set(ModelIndex::kTarget, target);
-  if (parts.has_draft) parts.costs->Set(ModelIndex::kDraft, draft);
+  if (has_draft) parts.costs->Set(ModelIndex::kDraft, draft);
 
   ExecutorModels models = setup.make_models
                               ? setup.make_models(limits)
-                              : MakeFormulas(setup, limits.max_logits_rows, parts.has_draft);
+                              : MakeFormulas(setup, limits.max_logits_rows, has_draft);
   if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
   if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
   parts.executor = RoundExecutor::Create(MakeExecutorConfig(options, limits, backend), backend,

@@ -20,12 +20,12 @@ class Access {
 
   // The value of an Authorization header: "Bearer KEY".
   bool HasKey(std::string_view authorization) const;
-  // Identifies the caller by its key without revealing it; empty with fewer than two keys, or when
-  // the header has none of them.
+  // A name for the caller, made from its key, that does not reveal the key. Empty if the server has
+  // fewer than two keys, or if the header holds none of them.
   std::string CallerOf(std::string_view authorization) const;
-  // A web page can make a browser send requests to this machine under the page's own host name (DNS
-  // rebinding); a server without keys recognizes them by that name. An empty host is allowed: no
-  // browser leaves it out.
+  // Whether requests may call the server by this name. Refuses DNS rebinding, where a web page has
+  // a browser send requests to this machine under the page's own host name. An empty host is
+  // allowed: browsers always send one.
   bool AllowsHost(std::string_view host) const;
 
  private:

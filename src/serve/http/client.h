@@ -1,6 +1,9 @@
 // HttpClient: one blocking HTTP/1.1 connection, for tests and load generators: plain requests, and
 // streams of server-sent events read one at a time. Connects on first use and again when the server
 // has closed an idle connection. Owned and used by one thread.
+//
+// Not Beast's client: its blocking calls know no timeouts, tests need bytes as they come from the
+// socket, and the server reads requests with Beast's parser, whose faults a second one shows.
 #pragma once
 
 #include <cstdint>

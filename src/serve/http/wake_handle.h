@@ -3,8 +3,9 @@
 #pragma once
 
 #include <functional>
-#include <mutex>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace tandem::serve {
 
@@ -15,25 +16,26 @@ class WakeHandle {
   explicit WakeHandle(std::function<void()> post) : post_(std::move(post)) {}
 
   void Wake() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (post_ == nullptr || posted_) return;
     posted_ = true;
     post_();
   }
   // The connection has received the wake-up.
   void Taken() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     posted_ = false;
   }
   void Detach() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     post_ = nullptr;
   }
 
  private:
-  std::mutex mutex_;
-  std::function<void()> post_;  // guarded by mutex_; null once the connection is gone
-  bool posted_ = false;         // guarded by mutex_; a wake-up is on its way
+  Mutex mutex_;
+  // Null once the connection is gone.
+  std::function<void()> post_ TANDEM_GUARDED_BY(mutex_);
+  bool posted_ TANDEM_GUARDED_BY(mutex_) = false;  // a wake-up is on its way
 };
 
 }  // namespace tandem::serve

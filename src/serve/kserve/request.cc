@@ -250,6 +250,12 @@ std::optional<double> Float(const BodyReader& body, std::string_view name) {
   const Json* value = body.One(name);
   return value == nullptr ? std::nullopt : value->Number();
 }
+void Read(const BodyReader& body, std::string_view name, std::optional<double>& out) {
+  out = Float(body, name);
+}
+void Read(const BodyReader& body, std::string_view name, std::optional<int64_t>& out) {
+  out = Int(body, name);
+}
 std::optional<uint64_t> Unsigned(const BodyReader& body, std::string_view name) {
   const Json* value = body.One(name);
   if (value == nullptr) return std::nullopt;
@@ -299,15 +305,12 @@ Status ReadBias(const BodyReader& body, TextRequest& text) {
   return {};
 }
 
+// Only names in kInputs are inputs: the rest of the table stays empty.
 void ReadSampling(const BodyReader& body, TextRequest& text) {
   text.defaults = SamplingDefaults::kGreedy;
-  text.sampling.temperature = Float(body, "temperature");
-  text.sampling.top_k = Int(body, "top_k");
-  text.sampling.top_p = Float(body, "top_p");
-  text.sampling.repetition_penalty = Float(body, "repetition_penalty");
-  text.sampling.presence_penalty = Float(body, "presence_penalty");
-  text.sampling.frequency_penalty = Float(body, "frequency_penalty");
-  text.sampling.min_tokens = Int(body, "min_tokens");
+  ForEachSamplingParameter([&](const SamplingParameter& parameter, const auto& members) {
+    Read(body, parameter.name, text.sampling.*members.given);
+  });
   if (!text.sampling.min_tokens) {
     text.names.min_tokens = "min_length";
     text.sampling.min_tokens = Int(body, text.names.min_tokens);

@@ -1,12 +1,14 @@
-// Responses of the text-level models: the values of their output tensors, before a transport writes
-// them as JSON or protobuf. A ResponseBuilder belongs to one call.
+// Responses of the text-level models: the values of their output tensors, and their JSON text. A
+// ResponseBuilder belongs to one call; the rest are pure functions.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/generate_call.h"
+#include "serve/model_registry.h"
 
 namespace tandem::serve::kserve {
 
@@ -43,5 +45,14 @@ class ResponseBuilder {
   std::string prompt_;
   std::vector<Shown> shown_;  // [answers]
 };
+
+inline constexpr std::string_view kModelVersion = "1";  // of every model
+
+// `id`: the call's own, or empty. Keys are in alphabetical order, as Triton writes them.
+std::string FormatResponse(const Model& model, const std::string& id, const Response& response);
+std::string FormatModel(const Model& model);
+// Name and version of the server that defines this protocol: clients use them to decide which
+// features they may use.
+std::string FormatServer();
 
 }  // namespace tandem::serve::kserve

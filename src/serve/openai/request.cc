@@ -18,15 +18,9 @@ constexpr int64_t kDefaultMaxTokens = 16;  // of /v1/completions
 
 SamplingFields ReadSampling(FieldReader& fields) {
   SamplingFields sampling;
-  sampling.temperature = fields.Number("temperature");
-  sampling.top_p = fields.Number("top_p");
-  sampling.top_k = fields.Integer("top_k");
-  sampling.min_p = fields.Number("min_p");
-  sampling.repetition_penalty = fields.Number("repetition_penalty");
-  sampling.presence_penalty = fields.Number("presence_penalty");
-  sampling.frequency_penalty = fields.Number("frequency_penalty");
-  sampling.no_repeat_ngram_size = fields.Integer("no_repeat_ngram_size");
-  sampling.min_tokens = fields.Integer("min_tokens");
+  ForEachSamplingParameter([&](const SamplingParameter& parameter, const auto& members) {
+    fields.Read(parameter.name, sampling.*members.given);
+  });
   return sampling;
 }
 

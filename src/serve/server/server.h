@@ -1,17 +1,16 @@
 // Server: the HTTP face of the models: OpenAI and KServe routes, health, metrics, keys, and an
 // orderly shutdown. Owned by main(); Start and Run on one thread, Shutdown on any.
 //
-//   auto engine_client = MakeEngineClient(*engine);          // the engine is Start()ed
-//   auto codec = LoadTextCodec(model_dir);
+//   auto client = MakeEngineClient(*engine);  // the engine is Start()ed
+//   auto codec = LoadTextCodec(model_dir, vocab_size);
 //   auto defaults = LoadGenerationDefaults(model_dir);
 //   Metrics metrics;
+//   auto service = std::make_shared<GenerateService>(*client, **codec, *defaults, clock,
+//                                                    ServiceOptions(), &metrics);
 //   ModelRegistry models;
-//   models.Add("tandem",
-//              std::make_shared<GenerateService>(*engine_client, **codec, *defaults, clock,
-//                                                ServiceOptions(), &metrics),
-//              TritonAliases());
+//   models.Add("tandem", service, TritonAliases());
 //   auto server = Server::Start(options, models, metrics);
-//   Status end = (*server)->Run();                           // until SIGTERM or SIGINT
+//   Status end = (*server)->Run();  // until SIGTERM or SIGINT
 #pragma once
 
 #include <cstddef>

@@ -74,7 +74,7 @@ TEST(ServerTest, TwentyParallelRequestsOfTheGenerateRoute) {
 
 TEST(ServerTest, TwoHundredConcurrentStreams) {
   FakeEngineOptions engine = Paced(milliseconds(5));
-  engine.limits.max_batch_size = 256;
+  engine.limits.max_choices = 256;
   TestServer server(std::move(engine));
   constexpr int kStreams = 200;
   std::vector<HttpClient> clients;

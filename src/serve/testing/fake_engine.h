@@ -29,7 +29,7 @@ struct Script {
 };
 
 struct FakeEngineOptions {
-  EngineLimits limits{2048, 2048, 64, true};
+  EngineLimits limits{.max_seq_len = 2048, .max_input_len = 2048, .max_choices = 64};
   int max_open = 256;                                       // sequences; beyond: the queue is full
   Nanos step{0};                                            // time between tokens of a sequence
   std::function<Script(const std::string& prompt)> script;  // by default: DefaultScript
