@@ -215,6 +215,7 @@ EngineStats Engine::Stats() const { return impl_->loop.Stats(); }
 const std::vector<MemoryLine>& Engine::memory_plan() const { return impl_->memory_plan; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 int32_t Engine::max_batch_size() const { return impl_->options.max_batch_size; }
+int32_t Engine::max_queue_size() const { return impl_->options.max_queue_size; }
 int32_t Engine::max_seq_len() const { return impl_->options.max_seq_len; }
 int32_t Engine::max_input_len() const { return impl_->limits.max_input_len; }
 bool Engine::has_draft() const { return impl_->has_draft; }

@@ -74,6 +74,7 @@ class Engine {
   // The effective options, including the planned values.
   const EngineOptions& options() const;
   int32_t max_batch_size() const;
+  int32_t max_queue_size() const;
   int32_t max_seq_len() const;
   // The longest prompt: max_input_len, or less where a prompt may not be chunked.
   int32_t max_input_len() const;

@@ -15,7 +15,7 @@ class DirectEngineClient final : public EngineClient {
   EngineStats Stats() const override { return engine_.Stats(); }
   EngineLimits limits() const override {
     return {engine_.max_seq_len(), engine_.max_input_len(), engine_.max_batch_size(),
-            engine_.has_draft()};
+            engine_.has_draft(), engine_.max_queue_size()};
   }
 
  private:

@@ -14,6 +14,7 @@ struct EngineLimits {
   int32_t max_input_len = 0;  // prompt
   int32_t max_batch_size = 0;
   bool has_draft = false;
+  int32_t max_queue_size = 0;  // sequences waiting; further ones are refused
 };
 
 class EngineClient {

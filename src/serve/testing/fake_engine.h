@@ -29,8 +29,8 @@ struct Script {
 };
 
 struct FakeEngineOptions {
-  EngineLimits limits{2048, 2048, 64, true};
-  int max_open = 256;                                       // sequences; beyond: the queue is full
+  // Its queue counts all open sequences, also those that have begun.
+  EngineLimits limits{2048, 2048, 64, true, 256};
   Nanos step{0};                                            // time between tokens of a sequence
   std::function<Script(const std::string& prompt)> script;  // by default: DefaultScript
 };
