@@ -83,6 +83,20 @@ TEST_F(WorkflowTest, ConvertBuildInspectPlan) {
   EXPECT_THAT(planned.err, HasSubstr("--max_batch_size 64: the engine was built for 4"));
 }
 
+// A folder's name is bytes; JSON is UTF-8.
+TEST_F(WorkflowTest, FoldersMayHaveNamesThatAreNotUtf8) {
+  const std::string checkpoint = (*folder_ / "c\xFF").string();
+  const std::string engine = (*folder_ / "e\xFF").string();
+  const Ran converted = Call({"convert", *model_, "--output_dir", checkpoint});
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  const Ran built = Call({"build", checkpoint, "--output_dir", engine, "--json"});
+  EXPECT_EQ(built.code, 0) << built.err;
+  EXPECT_THAT(json::parse(built.out)["output_dir"], ::testing::EndsWith("e\xEF\xBF\xBD"));
+  const Ran planned = Call({"plan", engine, "--device", "cpu", "--json"});
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_THAT(json::parse(planned.out)["target"], ::testing::EndsWith("e\xEF\xBF\xBD"));
+}
+
 TEST_F(WorkflowTest, WhatCannotBeWrittenOrReadIsNamed) {
   const std::string file = (*folder_ / "file").string();
   ASSERT_TRUE(WriteFileAtomically(file, "x").ok());
