@@ -1,6 +1,7 @@
 # tandem_cargo_library(NAME <target> CRATE <folder> LIBRARY <crate name>)
-# An imported static library that cargo builds. All build folders share one cargo target folder
-# (CARGO_TARGET_DIR if the environment sets it, else build/cargo), so the crate compiles once.
+# An imported static library that cargo builds, copied into the build folder. The dependencies are
+# compiled once for all build folders that share a cargo target folder: CARGO_TARGET_DIR if the
+# environment sets it, else build/cargo.
 function(tandem_cargo_library)
   cmake_parse_arguments(ARG "" "NAME;CRATE;LIBRARY" "" ${ARGN})
   find_program(CARGO cargo HINTS $ENV{HOME}/.cargo/bin)
@@ -13,16 +14,15 @@ function(tandem_cargo_library)
   else()
     set(target_dir ${CMAKE_SOURCE_DIR}/build/cargo)
   endif()
-  set(archive ${target_dir}/release/lib${ARG_LIBRARY}.a)
+  set(archive ${CMAKE_CURRENT_BINARY_DIR}/lib${ARG_NAME}.a)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ARG_CRATE}/src/*.rs)
   add_custom_command(
     OUTPUT ${archive}
-    COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${target_dir}
-            ${CARGO} build --release --locked --lib --quiet
-    # Cargo does not touch an up-to-date archive; without this ninja would run it every time.
-    COMMAND ${CMAKE_COMMAND} -E touch_nocreate ${archive}
-    WORKING_DIRECTORY ${ARG_CRATE}
+    COMMAND ${CMAKE_COMMAND} -DCARGO=${CARGO} -DCRATE=${ARG_CRATE} -DTARGET_DIR=${target_dir}
+            -DLIBRARY=${ARG_LIBRARY} -DARCHIVE=${archive}
+            -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/cargo_build.cmake
     DEPENDS ${sources} ${ARG_CRATE}/Cargo.toml ${ARG_CRATE}/Cargo.lock
+            ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/cargo_build.cmake
     COMMENT "Building the crate ${ARG_LIBRARY} (minutes the first time)"
     VERBATIM)
   add_custom_target(${ARG_NAME}_cargo DEPENDS ${archive})

@@ -5,8 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "apps/json_text.h"
-
 namespace tandem::apps {
 namespace {
 
@@ -54,14 +52,15 @@ Result<AnswerWriter> AnswerWriter::Open(const std::string& csv_path, const Conso
 }
 
 Status AnswerWriter::Write(const Prompt& prompt, const serve::TextResult& result) {
-  console_.Result(fmt::format("{}{}", written_ == 0 ? '[' : ',', JsonText(ToJson(prompt, result))));
+  console_.ResultPart(written_ == 0 ? "[" : ",");
+  console_.Result(ToJson(prompt, result));
   ++written_;
   if (csv_) TANDEM_RETURN_IF_ERROR(csv_->Append(CsvLines(result)));
   return console_.status();
 }
 
 Status AnswerWriter::Finish(const Status& failed) {
-  console_.Result(written_ == 0 ? "[]" : "]");
+  console_.ResultPart(written_ == 0 ? "[]\n" : "]\n");
   if (!csv_) return failed;
   if (failed.ok()) return csv_->Commit();
   return {failed.code(), fmt::format("{} (the {} answers before it are in {}.partial)",

@@ -206,7 +206,7 @@ Status BenchLatency(const BenchOptions& options, const OptionValues& values, Con
                                  {"host_us_per_decode_step", host_us},
                                  {"rows", nlohmann::ordered_json::array()}};
   for (const Row& row : rows) json["rows"].push_back(ToJson(row));
-  console.Result(json.dump());
+  console.Result(json);
   return {};
 }
 

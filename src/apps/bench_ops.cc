@@ -437,7 +437,7 @@ Status BenchOps(const BenchOptions&, const OptionValues& values, Console& consol
   TANDEM_RETURN_IF_ERROR(bench.Run());
   nlohmann::ordered_json json = bench.Json();
   json["machine"] = MachineLine(*backend);
-  console.Result(json.dump());
+  console.Result(json);
   return {};
 }
 

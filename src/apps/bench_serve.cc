@@ -197,7 +197,7 @@ Status BenchServe(const BenchOptions& options, const OptionValues&, Console& con
       {"first_token", ToJson(first)},
       {"between_tokens", ToJson(between)},
       {"end_to_end", ToJson(end)}};
-  console.Result(json.dump());
+  console.Result(json);
   if (tally.errors > 0) {
     return Unavailable(fmt::format("{} of {} requests failed; the first: {}", tally.errors, count,
                                    tally.first_error));

@@ -93,7 +93,7 @@ Status BenchSpeculative(const BenchOptions& options, const OptionValues& values,
                                        {"draft", session->draft->name},
                                        {"read_bytes_per_s", limits.read_bandwidth},
                                        {"rows", rows}};
-  console.Result(json.dump());
+  console.Result(json);
   return {};
 }
 

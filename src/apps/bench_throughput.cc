@@ -137,7 +137,7 @@ Status BenchThroughput(const BenchOptions& options, const OptionValues& values, 
                   {"host_us_p99", HostMicroseconds(measured.host, 0.99)},
                   {"acceptance", measured.acceptance}};
   }
-  console.Result(json.dump());
+  console.Result(json);
   return {};
 }
 

@@ -61,7 +61,7 @@ Status BenchTtft(const BenchOptions& options, const OptionValues& values, Consol
                                        {"target", session->target.name},
                                        {"matrix_flops_per_s", limits.matrix_peak},
                                        {"rows", rows}};
-  console.Result(json.dump());
+  console.Result(json);
   return {};
 }
 

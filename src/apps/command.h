@@ -3,6 +3,7 @@
 // docs/cli.md (help.h).
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,8 +27,11 @@ class Console {
   void Say(std::string_view line) const;
   // A piece of a line, flushed at once (streamed text); silent under --json.
   void SayPart(std::string_view text) const;
-  // The one JSON object of --json; silent without it.
-  void Result(std::string_view json_object) const;
+  // The one JSON value of --json, on a line; silent without it. Bytes that are not UTF-8 (of paths,
+  // prompts) are replaced.
+  void Result(const nlohmann::ordered_json& json) const;
+  // Text between values, when the one value of --json is an array that is written as it grows.
+  void ResultPart(std::string_view text) const;
   // The first write to stdout that failed: a full disk, a closed pipe. Nothing is written after it.
   const Status& status() const { return status_; }
   // Columns of the terminal that stdout is, within reason; 80 elsewhere.

@@ -6,9 +6,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/command.h"
+#include "apps/json_text.h"
 
 namespace tandem::apps {
 
@@ -23,8 +25,12 @@ void Console::SayPart(std::string_view text) const {
   if (!json_) Write(text);
 }
 
-void Console::Result(std::string_view json_object) const {
-  if (json_) Write(std::string(json_object) + "\n");
+void Console::Result(const nlohmann::ordered_json& json) const {
+  if (json_) Write(JsonText(json) + "\n");
+}
+
+void Console::ResultPart(std::string_view text) const {
+  if (json_) Write(text);
 }
 
 void Console::Write(std::string_view text) const {

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/command.h"
@@ -25,10 +26,10 @@ TEST(ConsoleTest, LinesAreForPeopleAndJsonForPrograms) {
   const auto write = [](const Console& console) {
     console.Say("a line");
     console.SayPart("a part");
-    console.Result("{}");
+    console.Result({{"path", "x\xFF"}});
   };
   EXPECT_EQ(Stdout([&] { write(people); }), "a line\na part");
-  EXPECT_EQ(Stdout([&] { write(programs); }), "{}\n");
+  EXPECT_EQ(Stdout([&] { write(programs); }), "{\"path\":\"x\xEF\xBF\xBD\"}\n");
   EXPECT_TRUE(people.status().ok());
 }
 

@@ -37,8 +37,8 @@ struct Findings {
   std::string pair;
 };
 
-std::string ToJson(const Findings& f) {
-  const nlohmann::ordered_json json = {
+nlohmann::ordered_json ToJson(const Findings& f) {
+  return {
       {"cpu", f.cpu},
       {"cores", AvailableCores()},
       {"memory_total", f.memory_total},
@@ -49,7 +49,6 @@ std::string ToJson(const Findings& f) {
       {"bf16_flops_per_s", f.matrix_peak},
       {"embedded_pair", f.pair},
   };
-  return json.dump();
 }
 
 Status Run(const OptionValues& values, Console& console) {

@@ -214,7 +214,7 @@ Status Run(const OptionValues& values, Console& console) {
                                  {"different_with_draft", different},
                                  {"tasks", nlohmann::ordered_json::array()}};
   for (const TaskFigures& figures : all) json["tasks"].push_back(ToJson(figures));
-  console.Result(json.dump());
+  console.Result(json);
   // The fast kernels of a GPU may decide near-ties differently; everywhere else a token has only
   // one possible result.
   const bool invariant = session->backend->device().kind == Device::Kind::kCpu ||

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "apps/json_text.h"
 #include "apps/verbs.h"
 #include "base/printable.h"
 #include "checkpoint/check_weights.h"
@@ -155,7 +154,7 @@ Status Run(const OptionValues& values, Console& console) {
     }
   }
   if (options.check) TANDEM_RETURN_IF_ERROR(CheckWeights(path, console));
-  console.Result(JsonText(json));
+  console.Result(json);
   return {};
 }
 

@@ -30,7 +30,7 @@ Status Run(const OptionValues& options, Console& console) {
                             line.option.empty() ? "" : "--" + line.option));
     json["memory"].push_back({{"what", line.what}, {"bytes", line.bytes}, {"option", line.option}});
   }
-  console.Result(json.dump());
+  console.Result(json);
   return {};
 }
 

@@ -203,10 +203,10 @@ Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& values, Cons
 // Answers all prompts in order, with at most as many open as the engine's queue takes.
 class Answering {
  public:
-  Answering(serve::GenerateService& service, const Session& session, serve::TextRequest request,
-            bool streaming, const Console& console)
+  Answering(serve::GenerateService& service, serve::TextRequest request, bool streaming,
+            const Console& console)
       : service_(service), console_(console), request_(std::move(request)) {
-    const auto places = static_cast<size_t>(session.options.engine.max_queue_size);
+    const auto places = static_cast<size_t>(service.engine_limits().max_queue_size);
     num_choices_ = static_cast<size_t>(request_.num_choices);
     most_open_ = std::max<size_t>(places / num_choices_, 1);
     streaming_ = streaming && num_choices_ == 1;
@@ -284,7 +284,7 @@ Status Run(const OptionValues& values, Console& console) {
   session->engine->Start();
   const auto client = serve::MakeEngineClient(*session->engine);
   serve::GenerateService service(*client, *text.codec, std::move(text.defaults), session->clock);
-  Answering answering(service, *session, RequestFrom(values), options.streaming, console);
+  Answering answering(service, RequestFrom(values), options.streaming, console);
   TANDEM_RETURN_IF_ERROR(writer.Finish(answering.Run(prompts, writer)));
   if (session->engine->has_draft()) {
     const Usage& total = answering.total();

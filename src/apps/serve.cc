@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "apps/json_text.h"
 #include "apps/session.h"
 #include "apps/text_verbs.h"
 #include "apps/tokenizers.h"
@@ -215,7 +214,7 @@ void SayAddress(const serve::ServerOptions& options, const std::string& model,
                                  {"model", model},
                                  {"target", session.target.name}};
   if (session.draft) json["draft"] = session.draft->name;
-  console.Result(JsonText(json));
+  console.Result(json);
 }
 
 Status Run(const OptionValues& values, Console& console) {

@@ -9,10 +9,13 @@
 #include <cstdint>
 
 #include "base/log.h"
+#include "base/thread_pool.h"
 #include "runtime/option_rows.h"
 
 namespace tandem::apps {
 namespace {
+
+constexpr int kMostThreadsPerCore = 4;
 
 bool IsPairFolder(const std::filesystem::path& folder) {
   std::error_code ignored;
@@ -299,7 +302,7 @@ const BoundOptions<BackendOptions>& BackendOptionRows() {
            .group = kMachine}),
       BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.num_threads; }>(
           {.name = "threads",
-           .meaning = "Compute threads; 0: one per core",
+           .meaning = "Compute threads, at most four per core; 0: one per core",
            .group = kMachine,
            .min = 0,
            .max = 1024}),
@@ -321,6 +324,12 @@ std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
 }
 
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options) {
+  if (const int cores = AvailableCores(); options.cpu.num_threads > kMostThreadsPerCore * cores) {
+    return InvalidArgument(fmt::format(
+        "--threads {}: this process has {} core{}, and takes at most {} threads per core, because "
+        "they wait for each other without sleeping; 0 takes one per core",
+        options.cpu.num_threads, cores, cores == 1 ? "" : "s", kMostThreadsPerCore));
+  }
   const std::string& device = options.device;
   if (device == "cpu" || (device == "auto" && ops::NumCudaDevices() == 0)) {
     return MakeCpu(options.cpu);

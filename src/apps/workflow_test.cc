@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +13,7 @@
 #include "apps/testing/call.h"
 #include "base/file.h"
 #include "base/testing/source_dir.h"
+#include "base/thread_pool.h"
 
 namespace tandem::apps {
 namespace {
@@ -81,6 +83,32 @@ TEST_F(WorkflowTest, ConvertBuildInspectPlan) {
   EXPECT_EQ(json::parse(planned.out)["max_batch_size"], 4);
   EXPECT_EQ(json::parse(planned.out)["max_seq_len"], 128);
   EXPECT_THAT(planned.err, HasSubstr("--max_batch_size 64: the engine was built for 4"));
+}
+
+// A folder's name is bytes; JSON is UTF-8.
+TEST_F(WorkflowTest, FoldersMayHaveNamesThatAreNotUtf8) {
+  const std::string checkpoint = (*folder_ / "c\xFF").string();
+  const std::string engine = (*folder_ / "e\xFF").string();
+  const Ran converted = Call({"convert", *model_, "--output_dir", checkpoint});
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  const Ran built = Call({"build", checkpoint, "--output_dir", engine, "--json"});
+  EXPECT_EQ(built.code, 0) << built.err;
+  EXPECT_THAT(json::parse(built.out)["output_dir"], ::testing::EndsWith("e\xEF\xBF\xBD"));
+  const Ran planned = Call({"plan", engine, "--device", "cpu", "--json"});
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_THAT(json::parse(planned.out)["target"], ::testing::EndsWith("e\xEF\xBF\xBD"));
+}
+
+// The threads wait for each other without sleeping: 512 to a core would not come to an end.
+TEST_F(WorkflowTest, ThreadsAreBoundedByTheCores) {
+  const int most = 4 * AvailableCores();
+  const auto plan = [](int threads) {
+    return Call({"plan", *model_, "--device", "cpu", "--threads", std::to_string(threads)});
+  };
+  EXPECT_EQ(plan(std::min(most, 1024)).code, 0);
+  const Ran refused = plan(most + 1);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--threads"));
 }
 
 TEST_F(WorkflowTest, WhatCannotBeWrittenOrReadIsNamed) {

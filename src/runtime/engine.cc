@@ -55,6 +55,7 @@ EngineLimits LimitsOf(const EngineParts& parts) {
     limits.max_input_len = std::min(limits.max_input_len, options.max_num_tokens);
   }
   limits.max_choices = std::min(options.max_batch_size, options.max_queue_size);
+  limits.max_queue_size = options.max_queue_size;
   limits.vocab_size = parts.vocab_size;
   return limits;
 }

@@ -51,7 +51,7 @@ struct GenerateService::Impl {
         options(service_options),
         metrics(service_metrics),
         limits(engine_client.limits()),
-        to_tokenize(service_options.tokenizer_queue) {
+        to_tokenize(static_cast<size_t>(limits.max_queue_size)) {
     pump = std::thread([this] { Pump(); });
     tokenizer = std::thread([this] { Tokenize(); });
   }

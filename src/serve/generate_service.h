@@ -1,6 +1,7 @@
 // GenerateService: text in, text events out; the only caller of the engine. One pump thread takes
 // the engine's events, turns tokens into text, matches stop strings and passes events to the
-// streams; it never waits for a client. Long prompts are tokenized on a worker. Every method may be
+// streams; it never waits for a client. Long prompts are tokenized on a worker; its queue takes as
+// many requests as the engine's. Every method may be
 // called on any thread. The engine, the codec and the clock outlive the service; the service
 // outlives its streams.
 #pragma once
@@ -26,7 +27,6 @@ struct ServiceOptions {
   RequestLimits limits;
   size_t stream_bytes = 256 << 10;       // of text that a stream's reader has not taken yet
   size_t inline_prompt_bytes = 2 << 10;  // longer prompts are tokenized on the worker
-  size_t tokenizer_queue = 256;          // prompts waiting for it; beyond: RESOURCE_EXHAUSTED
   Nanos liveness_timeout = std::chrono::seconds(30);  // without progress of the engine
 };
 

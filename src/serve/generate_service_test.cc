@@ -180,6 +180,49 @@ TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {
   EXPECT_EQ(engine.last_request().deadline, Nanos(std::chrono::seconds(13)));
 }
 
+// One size for both queues: none refuses what the other would take.
+TEST(GenerateServiceTest, TheTokenizersQueueTakesAsManyAsTheEngines) {
+  for (const int32_t queue : {256, 512}) {
+    FakeEngineOptions options;
+    options.limits.max_queue_size = queue;
+    FakeEngine engine(options);
+    GatedCodec codec;
+    const SteadyClock clock;
+    GenerateService service(engine, codec, GenerationDefaults(), clock);
+    std::vector<std::unique_ptr<TextStream>> streams;
+    for (int32_t i = 0; i < queue; ++i) {
+      TextRequest request = Ask("tandem", 1);
+      request.bad_words = {"x"};
+      streams.push_back(service.Start(std::move(request)));
+    }
+    codec.Open();
+    for (int32_t i = 0; i < queue; ++i) {
+      TextEvent event;
+      ASSERT_TRUE(streams[static_cast<size_t>(i)]->Next(event));
+      ASSERT_TRUE(event.error.ok()) << "request " << i << ": " << event.error.message();
+    }
+  }
+}
+
+TEST(GenerateServiceTest, TheTokenizersQueueIsBounded) {
+  FakeEngineOptions options;
+  options.limits.max_queue_size = 2;
+  FakeEngine engine(options);
+  GatedCodec codec;
+  const SteadyClock clock;
+  GenerateService service(engine, codec, GenerationDefaults(), clock);
+  std::vector<std::unique_ptr<TextStream>> streams;
+  for (int i = 0; i < 4; ++i) {  // the worker holds at most one more
+    TextRequest request = Ask("tandem", 1);
+    request.bad_words = {"x"};
+    streams.push_back(service.Start(std::move(request)));
+  }
+  TextEvent event;
+  ASSERT_TRUE(streams.back()->Next(event));
+  EXPECT_EQ(event.error.code(), Code::kResourceExhausted);
+  codec.Open();
+}
+
 TEST(GenerateServiceTest, AStreamThatIsDroppedFreesItsSequence) {
   FakeEngineOptions options;
   options.step = std::chrono::milliseconds(1);

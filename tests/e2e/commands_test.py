@@ -311,7 +311,7 @@ class LimitsTest(unittest.TestCase):
                 os.setuid(65534)  # root has no such limit
 
         try:
-            error = self.limited(prepare, "plan", "--threads", 8)
+            error = self.limited(prepare, "plan", "--threads", 4)
         except PermissionError:
             self.skipTest("the checkout cannot be read by others")
         self.assertIn("ulimit -u", error)

@@ -12,9 +12,10 @@ namespace tandem {
 
 // The engine's limits on requests.
 struct EngineLimits {
-  int32_t max_seq_len = 0;    // prompt and output
-  int32_t max_input_len = 0;  // prompt: less than asked for where a prompt may not be chunked
-  int32_t max_choices = 0;    // of one request: at most the slots, and the queue's places
+  int32_t max_seq_len = 0;     // prompt and output
+  int32_t max_input_len = 0;   // prompt: less than asked for where a prompt may not be chunked
+  int32_t max_choices = 0;     // of one request: at most the slots, and the queue's places
+  int32_t max_queue_size = 0;  // sequences waiting; further ones are refused
   int64_t vocab_size = 0;
 };
 

@@ -199,6 +199,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     keep_alive_ = parser.keep_alive();
     is_http_1_0_ = parser.is_http_1_0();
     is_head_ = parser.is_head();
+    path_ = parser.request().path;
     const std::string_view id = parser.request().Header("x-request-id");
     request_id_ = IsGoodRequestId(id) ? std::string(id) : NewRequestId();
   }
@@ -206,12 +207,11 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   std::unique_ptr<Reply> RefusalOf(const RequestParser& parser, std::string_view part) {
     keep_alive_ = false;
     if (gone_) return nullptr;
-    const std::string& path = parser.request().path;
     if (parser.state() == RequestParser::State::kRefused) {
-      return shared_.handler.Error(path, parser.error().status, parser.error().message);
+      return shared_.handler.Error(path_, parser.error().status, parser.error().message);
     }
     if (!timed_out_) return nullptr;
-    return shared_.handler.Error(path, 408, fmt::format("the request's {} took too long", part));
+    return shared_.handler.Error(path_, 408, fmt::format("the request's {} took too long", part));
   }
 
   std::unique_ptr<Reply> Handle(RequestParser& parser) {
@@ -231,6 +231,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
       const Reply::Progress progress = reply.Poll(head, out);
       if (progress == Reply::Progress::kPending) {
         if (is_first) co_await Probe();
+        if (gone_) co_return false;
         if (!watching_ && !gone_) Watch();
         co_await WaitForSignal();
         if (gone_) co_return false;
@@ -331,12 +332,27 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
 
   // A client that has sent everything (shutdown) and one that is gone (close) look alike until
   // something is written: then the system of one that is gone resets the connection. Before the
-  // response has begun, an interim response can be written; clients skip those.
+  // response has begun, an interim response can be written; clients skip those. HTTP/1.0 has no
+  // interim responses: its client is taken to be gone, and told so in case it is not.
   awaitable<void> Probe() {
-    if (!half_closed_ || probed_ || is_http_1_0_) co_return;
+    if (!half_closed_ || probed_) co_return;
     probed_ = true;
+    if (is_http_1_0_) {
+      co_await RefuseHalfClosed();
+      gone_ = true;
+      co_return;
+    }
     const bool written = co_await WriteContinue();
     if (!written) gone_ = true;
+  }
+
+  awaitable<void> RefuseHalfClosed() {
+    keep_alive_ = false;
+    const std::unique_ptr<Reply> refusal = shared_.handler.Error(
+        path_, 400,
+        "the client ended its sending side before it had its answer, which in HTTP/1.0 means that "
+        "it is gone; keep that side open, or use HTTP/1.1");
+    co_await WriteReply(*refusal);
   }
 
   // Watches the client while a reply is in progress: reads ahead, and detects the end of its data
@@ -398,6 +414,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   bool keep_alive_ = false;
   bool is_http_1_0_ = false;
   bool is_head_ = false;
+  std::string path_;
   std::string request_id_;
 };
 

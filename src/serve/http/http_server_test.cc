@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "serve/http/client.h"
@@ -25,9 +26,9 @@ struct Behaviour {
   std::atomic<int> alive{0};
   std::atomic<int> destroyed{0};
   std::atomic<bool> draining{false};
-  std::atomic<bool> released{false};  // the replies to /later
+  std::atomic<bool> released{false};  // the replies to /later and /begun
   std::mutex mutex;
-  std::function<void()> wake;  // guarded by mutex; of the last reply to /later
+  std::function<void()> wake;  // guarded by mutex; of the last of these replies
 
   void Release() {
     released = true;
@@ -50,16 +51,21 @@ class SilentReply final : public Reply {
   Behaviour& behaviour_;
 };
 
-// Answers when released.
+// Writes `first`, if any, and the rest when released.
 class LaterReply final : public Reply {
  public:
-  LaterReply(Behaviour& behaviour, std::function<void()> wake) : behaviour_(behaviour) {
+  LaterReply(Behaviour& behaviour, std::function<void()> wake, std::string first = "")
+      : behaviour_(behaviour), first_(std::move(first)) {
     const std::lock_guard lock(behaviour_.mutex);
     behaviour_.wake = std::move(wake);
     ++behaviour_.alive;
   }
   ~LaterReply() override { --behaviour_.alive; }
   Progress Poll(HttpHead&, std::string& out) override {
+    if (!first_.empty()) {
+      out = std::exchange(first_, "");
+      return Progress::kMore;
+    }
     if (!behaviour_.released) return Progress::kPending;
     out = "at last";
     return Progress::kLast;
@@ -67,6 +73,7 @@ class LaterReply final : public Reply {
 
  private:
   Behaviour& behaviour_;
+  std::string first_;
 };
 
 // `pieces` pieces of `bytes` each, as fast as the transport takes them.
@@ -107,6 +114,9 @@ class TestHandler final : public HttpHandler {
   std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()> wake) override {
     if (request.path == "/later") {
       return std::make_unique<LaterReply>(behaviour, std::move(wake));
+    }
+    if (request.path == "/begun") {
+      return std::make_unique<LaterReply>(behaviour, std::move(wake), "it begins ");
     }
     if (request.path == "/silent") return std::make_unique<SilentReply>(behaviour);
     if (request.path == "/flood") return std::make_unique<FloodReply>(behaviour, 100'000, 16 << 10);
@@ -369,15 +379,43 @@ TEST_F(HttpServerTest, HalfClosedPipelinesAreAnsweredToTheEnd) {
   EXPECT_EQ(*client.ReadRaw(1), "");
 }
 
-TEST_F(HttpServerTest, Http10ClientsGetNoInterimResponse) {
+TEST_F(HttpServerTest, AnHttp10ClientThatGoesDestroysItsReply) {
+  Start();
+  {
+    HttpClient client = Client();
+    ASSERT_TRUE(client.Connect().ok());
+    ASSERT_TRUE(client.WriteRaw("GET /silent HTTP/1.0\r\n\r\n").ok());
+    EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 1; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 0; }));
+  EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 0; }));
+}
+
+// It cannot be asked: HTTP/1.0 has no interim responses.
+TEST_F(HttpServerTest, AnHttp10ClientThatHalfClosesIsToldThatItCountsAsGone) {
   Start();
   HttpClient client = Client();
   ASSERT_TRUE(client.Connect().ok());
-  ASSERT_TRUE(client.WriteRaw("GET /later HTTP/1.0\r\n\r\n").ok());
+  ASSERT_TRUE(client.WriteRaw("GET /silent HTTP/1.0\r\n\r\n").ok());
   client.ShutdownWrite();
-  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 1; }));
+  const Result<ClientResponse> response = client.ReadResponse();
+  ASSERT_TRUE(response.ok()) << response.status().message();
+  EXPECT_EQ(response->status, 400);
+  EXPECT_NE(response->body.find("/silent|400|the client ended its sending side"),
+            std::string::npos);
+  EXPECT_EQ(response->Header("connection"), "close");
+  EXPECT_TRUE(Eventually([&] { return handler_.behaviour.alive == 0; }));
+}
+
+TEST_F(HttpServerTest, AnHttp10ResponseThatHasBegunReachesAHalfClosedClient) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client.WriteRaw("GET /begun HTTP/1.0\r\n\r\n").ok());
+  ASSERT_TRUE(Eventually([&] { return handler_.behaviour.alive == 1; }));
+  client.ShutdownWrite();
   handler_.behaviour.Release();
-  EXPECT_EQ(client.ReadResponse()->body, "at last");
+  EXPECT_EQ(client.ReadResponse()->body, "it begins at last");
 }
 
 TEST_F(HttpServerTest, TooManyConnectionsAreTurnedAway) {

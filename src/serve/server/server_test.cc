@@ -182,7 +182,7 @@ TEST(ServerTest, AClientThatGoesIsNoticedAtOnceAlsoWithoutAStream) {
 
 TEST(ServerTest, AFullQueueSaysWhenToComeBack) {
   FakeEngineOptions engine;
-  engine.max_open = 2;
+  engine.limits.max_queue_size = 2;
   TestServer server(std::move(engine));
   server.engine.Pause();
   std::vector<HttpClient> holders;

@@ -62,10 +62,10 @@ Result<RequestId> FakeEngine::Submit(Request request) {
   const std::string prompt = ByteCodec::TextOf(request.prompt);
   const Script script = options_.script ? options_.script(prompt) : DefaultScript(prompt);
   const MutexLock lock(mutex_);
-  if (static_cast<int>(sequences_.size()) + request.num_choices > options_.max_open) {
+  if (static_cast<int>(sequences_.size()) + request.num_choices > options_.limits.max_queue_size) {
     return ResourceExhausted(
                fmt::format("Maximum queue size of {} has been reached, please try again later",
-                           options_.max_open))
+                           options_.limits.max_queue_size))
         .WithReason(Reason::kQueueFull);
   }
   const RequestId id = next_id_++;

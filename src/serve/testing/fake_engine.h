@@ -29,8 +29,9 @@ struct Script {
 };
 
 struct FakeEngineOptions {
-  EngineLimits limits{.max_seq_len = 2048, .max_input_len = 2048, .max_choices = 64};
-  int max_open = 256;                                       // sequences; beyond: the queue is full
+  // Its queue counts all open sequences, also those that have begun.
+  EngineLimits limits{
+      .max_seq_len = 2048, .max_input_len = 2048, .max_choices = 64, .max_queue_size = 256};
   Nanos step{0};                                            // time between tokens of a sequence
   std::function<Script(const std::string& prompt)> script;  // by default: DefaultScript
 };
