@@ -10,7 +10,7 @@
 namespace tandem {
 namespace {
 
-// Plans for which a slot that a request has left is kept for the next one: longer than a client
+// Plans for which a slot in which a request ended is kept for the next one: longer than a client
 // takes to send a request after its answer.
 constexpr uint64_t kPlansKept = 8;
 // Tokens that a choice draws before its slot may be taken from it: a pause costs its prompt again.
@@ -160,17 +160,24 @@ Sequence* Scheduler::NextToGive(double priority, int32_t fewest) {
   return next;
 }
 
-bool Scheduler::MayTake(const OpenRequest& request, const FreeSlot& slot) const {
-  const int32_t share = (limits_.max_batch_size + requests_ - 1) / requests_;
-  if (request.slots < share || limits_.policy == SchedulerPolicy::kStaticBatch) return true;
-  return request.slots <= waiting_.front()->open->slots &&
-         (slot.left_by == request.id || slot.kept_until <= plans_);
+// Slots divided by requests, rounded up. A slot that is kept counts as the request to come, so that
+// the share does not move with each request of a steady stream.
+int32_t Scheduler::Share() const {
+  const auto coming = static_cast<int32_t>(
+      std::ranges::count_if(free_slots_, [this](const FreeSlot& slot) { return Kept(slot); }));
+  const int32_t requests = requests_ + coming;
+  return (limits_.max_batch_size + requests - 1) / requests;
 }
 
-// The slot that was left last, among those that a waiting request may take; rend() if none.
-std::vector<Scheduler::FreeSlot>::reverse_iterator Scheduler::FindSlot(const OpenRequest& request) {
-  return std::find_if(free_slots_.rbegin(), free_slots_.rend(),
-                      [&](const FreeSlot& slot) { return MayTake(request, slot); });
+// The free slot that the waiting request takes; end() if it may take none of them.
+std::vector<Scheduler::FreeSlot>::iterator Scheduler::FindSlot(const OpenRequest& request) {
+  const auto last = std::prev(free_slots_.end());
+  if (request.slots == 0 || limits_.policy == SchedulerPolicy::kStaticBatch) return last;
+  const bool below = request.slots < Share();
+  if (!below && request.slots > waiting_.front()->open->slots) return free_slots_.end();
+  const auto slot =
+      std::ranges::find_if(free_slots_, [this](const FreeSlot& free) { return !Kept(free); });
+  return slot == free_slots_.end() && below ? last : slot;
 }
 
 // ---- Decoding sequences ----
@@ -342,7 +349,7 @@ void Scheduler::StartWaiting(StepPlan& plan) {
     Sequence& sequence = *waiting_[i];
     // A slot that is kept is not for the less important ones.
     if (kept_out != nullptr && sequence.request().priority < kept_out->request().priority) return;
-    if (FindSlot(*sequence.open) == free_slots_.rend()) {
+    if (FindSlot(*sequence.open) == free_slots_.end()) {
       kept_out = &sequence;
       ++i;
       continue;
@@ -439,7 +446,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   std::erase(waiting_, &sequence);
   sequence.phase = Phase::kActive;
   sequence.slot = slot->slot;
-  free_slots_.erase(std::next(slot).base());
+  free_slots_.erase(slot);
   if (++sequence.open->slots == 2) ++requests_with_many_slots_;
   sequence.started = ++starts_;
   sequence.started_with = static_cast<int32_t>(sequence.tokens.size());
@@ -515,11 +522,11 @@ int32_t Scheduler::Release(Sequence& sequence) {
   if (--sequence.open->slots == 1) --requests_with_many_slots_;
   const int32_t slot = sequence.slot;
   sequence.slot = -1;
-  if (sequence.phase == Phase::kPausing) {
-    free_slots_.push_back({slot});
+  if (sequence.phase != Phase::kPausing) Forget(*sequence.open);
+  if (sequence.open->sequences == 0) {
+    free_slots_.push_back({slot, plans_ + kPlansKept});
   } else {
-    free_slots_.push_back({slot, sequence.open->id, plans_ + kPlansKept});
-    Forget(*sequence.open);
+    free_slots_.insert(free_slots_.begin(), {slot});
   }
   MoveWaiting(*sequence.open, 0);
   return slot;

@@ -8,10 +8,10 @@
 // Slots are shared between requests, not choices: the waiting request with the fewest slots starts
 // a choice first, then the one that has waited longest since it last started one. A request that
 // holds its share (slots divided by requests, rounded up) takes another slot only while no request
-// with fewer waits, and keeps a slot in which a request has just ended free for the next one. Where
-// nothing is reserved, a waiting request that finds no slot takes one from the request that holds
-// most, if that holds at least two more: its choice that started last is paused, among those that
-// have drawn a few tokens since, so that no start is undone at once.
+// with fewer waits, and leaves a slot in which a request has just ended to the next one for a few
+// plans. Where nothing is reserved, a waiting request that finds no slot takes one from the request
+// that holds most, if that holds at least two more: its choice that started last is paused, among
+// those that have drawn a few tokens since, so that no start is undone at once.
 //
 // Progress is guaranteed: while a sequence is open, some step within the next three plans, starts
 // or pauses one. In particular a sequence that is alone pauses itself when the cached copies of its
@@ -101,15 +101,16 @@ class Scheduler {
 
   struct FreeSlot {
     int32_t slot = 0;
-    RequestId left_by = 0;    // the request whose choice ended in it
-    uint64_t kept_until = 0;  // the plan from which on any request may take it
+    uint64_t kept_until =
+        0;  // until this plan it is kept for a request that holds less than its share
   };
 
   void ShareSlots(StepPlan& plan);
   void CountKept();
   Sequence* NextToGive(double priority, int32_t fewest);
-  bool MayTake(const OpenRequest& request, const FreeSlot& slot) const;
-  std::vector<FreeSlot>::reverse_iterator FindSlot(const OpenRequest& request);
+  bool Kept(const FreeSlot& slot) const { return slot.kept_until > plans_; }
+  int32_t Share() const;
+  std::vector<FreeSlot>::iterator FindSlot(const OpenRequest& request);
   void PlanDecodes(StepPlan& plan);
   void GatherDecoding(StepPlan& plan);
   void ChooseDrafts();
@@ -146,7 +147,7 @@ class Scheduler {
 
   std::vector<Sequence*> waiting_;  // in the order in which they start
   std::vector<Sequence*> active_;
-  std::vector<FreeSlot> free_slots_;
+  std::vector<FreeSlot> free_slots_;       // last those in which a request ended
   int32_t requests_ = 0;                   // that wait or hold a slot
   Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
   OutputLength output_length_;
