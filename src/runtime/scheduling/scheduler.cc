@@ -11,11 +11,25 @@
 namespace tandem {
 namespace {
 
-bool Before(const Sequence& a, const Sequence& b, uint64_t order_a, uint64_t order_b) {
-  if (a.request().priority != b.request().priority) {
-    return a.request().priority > b.request().priority;
-  }
-  return order_a < order_b;
+// Plans for which a slot in which a request ended is kept for the next one: longer than a client
+// takes to send a request after its answer.
+constexpr uint64_t kPlansKept = 8;
+// Tokens that a choice draws before its slot may be taken from it: a pause costs its prompt again.
+constexpr int32_t kTokensBeforePause = 4;
+
+bool StartsBefore(const Sequence* a, const Sequence* b) {
+  const double priority_a = a->request().priority;
+  const double priority_b = b->request().priority;
+  if (priority_a != priority_b) return priority_a > priority_b;
+  if (a->open->slots != b->open->slots) return a->open->slots < b->open->slots;
+  if (a->open->turn != b->open->turn) return a->open->turn < b->open->turn;
+  return a->choice < b->choice;
+}
+
+bool PausesAfter(const Sequence* a, const Sequence* b) {
+  const double priority_a = a->request().priority;
+  const double priority_b = b->request().priority;
+  return priority_a != priority_b ? priority_a > priority_b : a->started < b->started;
 }
 
 }  // namespace
@@ -46,7 +60,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable
       chooser_(limits.max_batch_size, std::max(limits.max_draft_len, 0)) {
   TANDEM_CHECK(limits.max_logits_rows >= limits.max_batch_size, "every slot may sample");
   const auto slots = static_cast<size_t>(limits.max_batch_size);
-  for (int32_t slot = limits.max_batch_size - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  for (int32_t slot = limits.max_batch_size - 1; slot >= 0; --slot) free_slots_.push_back({slot});
   active_.reserve(slots);
   decoding_.reserve(slots);
   candidates_.reserve(slots);
@@ -54,58 +68,117 @@ Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable
 }
 
 void Scheduler::Enqueue(Sequence& sequence) {
-  sequence.turn = ++turns_;
+  OpenRequest& request = *sequence.open;
+  if (request.sequences++ == 0) {
+    request.turn = ++turns_;
+    ++requests_;
+  }
   InsertWaiting(sequence);
 }
 
 void Scheduler::InsertWaiting(Sequence& sequence) {
   sequence.phase = Phase::kWaiting;
   sequence.in_flight.resize(static_cast<size_t>(limits_.max_launched));
-  const auto place = std::upper_bound(
-      waiting_.begin(), waiting_.end(), &sequence,
-      [](const Sequence* a, const Sequence* b) { return Before(*a, *b, a->turn, b->turn); });
-  waiting_.insert(place, &sequence);
+  waiting_.insert(std::ranges::upper_bound(waiting_, &sequence, StartsBefore), &sequence);
 }
 
-void Scheduler::Dequeue(Sequence& sequence) { std::erase(waiting_, &sequence); }
+void Scheduler::Dequeue(Sequence& sequence) {
+  std::erase(waiting_, &sequence);
+  Forget(*sequence.open);
+}
+
+void Scheduler::Forget(OpenRequest& request) {
+  if (--request.sequences == 0) --requests_;
+}
 
 void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   plan.Clear(step);
+  ++plans_;
   budget_ = {limits_.max_num_tokens, limits_.max_num_tokens};
   ShareSlots(plan);
+  const size_t vacated = plan.vacated_slots.size();
   PlanDecodes(plan);
   PlanPrefills(plan);
-  StartWaiting(plan);
+  // In a step that had to pause for blocks, those it freed are meant for the running sequences.
+  if (plan.vacated_slots.size() == vacated || active_.empty()) StartWaiting(plan);
 }
 
 // ---- Slots ----
 
-// If every slot is taken and a waiting request holds at least two slots fewer than another request,
-// the other one gives one back: its last started choice goes to the end of the queue. So a request
-// with many choices cannot keep the others waiting until one of its answers is complete.
+// Of the waiting requests with the fewest slots, as many as the rows of a step serve get one each:
+// a slot that is free or about to be, else one of a request that holds at least two more. So a
+// request with many choices cannot keep the others waiting until one of its answers is complete.
 void Scheduler::ShareSlots(StepPlan& plan) {
   if (limits_.policy != SchedulerPolicy::kMaxUtilization) return;
-  if (!free_slots_.empty() || waiting_.empty() || requests_with_many_slots_ == 0) return;
+  if (waiting_.empty() || requests_with_many_slots_ == 0) return;
+  CountKept();
+  size_t free = free_slots_.size() +
+                static_cast<size_t>(std::ranges::count_if(active_, [](const Sequence* sequence) {
+                  return sequence->phase != Phase::kActive;
+                }));
   const double priority = waiting_.front()->request().priority;
-  int32_t fewest = waiting_.front()->open->slots;
-  for (const Sequence* sequence : waiting_) {
-    if (sequence->request().priority != priority) break;
-    fewest = std::min(fewest, sequence->open->slots);
+  const int32_t fewest = waiting_.front()->open->slots;
+  const OpenRequest* served = nullptr;
+  int32_t rows = limits_.max_num_tokens;
+  // By index: a pause changes the list, but only after the requests with the fewest slots.
+  for (size_t i = 0; i < waiting_.size() && rows > 0; ++i) {
+    const Sequence& sequence = *waiting_[i];
+    if (sequence.request().priority != priority || sequence.open->slots != fewest) return;
+    if (sequence.open.get() == served) continue;
+    served = sequence.open.get();
+    rows -= static_cast<int32_t>(sequence.tokens.size());
+    if (free > 0) {
+      --free;
+      continue;
+    }
+    Sequence* const given = NextToGive(priority, fewest);
+    if (given == nullptr) return;
+    --given->open->kept;
+    Pause(*given, plan);
   }
-  Sequence* last_of_largest = nullptr;
+}
+
+void Scheduler::CountKept() {
+  for (const Sequence* sequence : active_) sequence->open->kept = 0;
+  for (const Sequence* sequence : active_) {
+    if (sequence->phase == Phase::kActive) ++sequence->open->kept;
+  }
+}
+
+// The last started choice of the request that keeps most slots, at least two more than `fewest`.
+Sequence* Scheduler::NextToGive(double priority, int32_t fewest) {
+  Sequence* next = nullptr;
   for (Sequence* sequence : active_) {
-    if (sequence->phase != Phase::kActive) return;  // a slot is about to become free
-    const int32_t slots = sequence->open->slots;
-    if (sequence->request().priority > priority || slots < fewest + 2) continue;
-    if (last_of_largest == nullptr || slots > last_of_largest->open->slots ||
-        (slots == last_of_largest->open->slots && sequence->started > last_of_largest->started)) {
-      last_of_largest = sequence;
+    const int32_t drawn = static_cast<int32_t>(sequence->tokens.size()) - sequence->started_with;
+    if (sequence->phase != Phase::kActive || drawn < kTokensBeforePause) continue;
+    const int32_t kept = sequence->open->kept;
+    if (sequence->request().priority > priority || kept < fewest + 2) continue;
+    if (next == nullptr || kept > next->open->kept ||
+        (kept == next->open->kept && sequence->started > next->started)) {
+      next = sequence;
     }
   }
-  if (last_of_largest == nullptr) return;
-  SiblingsGiveWay(*last_of_largest->open, 0);
-  last_of_largest->turn = ++turns_;
-  Pause(*last_of_largest, plan);
+  return next;
+}
+
+// Slots divided by requests, rounded up. A slot that is kept counts as the request to come, so that
+// the share does not move with each request of a steady stream.
+int32_t Scheduler::Share() const {
+  const auto coming = static_cast<int32_t>(
+      std::ranges::count_if(free_slots_, [this](const FreeSlot& slot) { return Kept(slot); }));
+  const int32_t requests = requests_ + coming;
+  return (limits_.max_batch_size + requests - 1) / requests;
+}
+
+// The free slot that the waiting request takes; end() if it may take none of them.
+std::vector<Scheduler::FreeSlot>::iterator Scheduler::FindSlot(const OpenRequest& request) {
+  const auto last = std::prev(free_slots_.end());
+  if (request.slots == 0 || limits_.policy == SchedulerPolicy::kStaticBatch) return last;
+  const bool below = request.slots < Share();
+  if (!below && request.slots > waiting_.front()->open->slots) return free_slots_.end();
+  const auto slot =
+      std::ranges::find_if(free_slots_, [this](const FreeSlot& free) { return !Kept(free); });
+  return slot == free_slots_.end() && below ? last : slot;
 }
 
 // ---- Decoding sequences ----
@@ -271,34 +344,39 @@ void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
 void Scheduler::StartWaiting(StepPlan& plan) {
   const bool is_static = limits_.policy == SchedulerPolicy::kStaticBatch;
   if (is_static && !active_.empty()) return;
-  // After a pause, the freed blocks go to running sequences.
-  if (!plan.vacated_slots.empty() && !active_.empty()) return;
+  const Sequence* kept_out = nullptr;
   for (size_t i = 0; i < waiting_.size();) {
     if (free_slots_.empty() || (budget_.rows == 0 && !is_static)) return;
     Sequence& sequence = *waiting_[i];
+    // A slot that is kept is not for the less important ones.
+    if (kept_out != nullptr && sequence.request().priority < kept_out->request().priority) return;
+    if (FindSlot(*sequence.open) == free_slots_.end()) {
+      kept_out = &sequence;
+      ++i;
+      continue;
+    }
     if (!is_static && AnotherComputesNextBlock(sequence)) {
       ++i;
       continue;
     }
     // Nobody overtakes the first one that does not fit: otherwise it could wait for ever.
     if (!TryStart(sequence, plan)) return;
-    i -= SiblingsGiveWay(*sequence.open, i);
+    if (sequence.request().num_choices > 1) sequence.open->turn = ++turns_;
+    i -= MoveWaiting(*sequence.open, i);
   }
 }
 
-// Moves the choices of a request that have never started to the end of the queue. Returns how many
-// of them were before `place`.
-size_t Scheduler::SiblingsGiveWay(const OpenRequest& request, size_t place) {
+// Moves the waiting choices of a request, whose slots or turn have changed, to their place. Returns
+// how many of them were before `place`.
+size_t Scheduler::MoveWaiting(const OpenRequest& request, size_t place) {
   if (request.request.num_choices == 1) return 0;
-  const auto gives_way = [&](const Sequence* sequence) {
-    return sequence->open.get() == &request && !sequence->ever_started;
-  };
+  const auto moves = [&](const Sequence* sequence) { return sequence->open.get() == &request; };
   const auto begin = waiting_.begin();
-  const auto before = std::count_if(begin, begin + static_cast<ptrdiff_t>(place), gives_way);
+  const auto before = std::count_if(begin, begin + static_cast<ptrdiff_t>(place), moves);
   moved_.clear();
-  std::copy_if(begin, waiting_.end(), std::back_inserter(moved_), gives_way);
-  std::erase_if(waiting_, gives_way);
-  for (Sequence* sequence : moved_) Enqueue(*sequence);
+  std::copy_if(begin, waiting_.end(), std::back_inserter(moved_), moves);
+  std::erase_if(waiting_, moves);
+  for (Sequence* sequence : moved_) InsertWaiting(*sequence);
   return static_cast<size_t>(before);
 }
 
@@ -365,12 +443,14 @@ void Scheduler::DropPartial(PrefixMatch& match) {
 }
 
 void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
+  const auto slot = FindSlot(*sequence.open);
   std::erase(waiting_, &sequence);
   sequence.phase = Phase::kActive;
-  sequence.slot = free_slots_.back();
-  free_slots_.pop_back();
+  sequence.slot = slot->slot;
+  free_slots_.erase(slot);
   if (++sequence.open->slots == 2) ++requests_with_many_slots_;
   sequence.started = ++starts_;
+  sequence.started_with = static_cast<int32_t>(sequence.tokens.size());
   sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
   sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
   sequence.blocks_told = 0;
@@ -381,10 +461,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
     sequence.usage.cached_tokens = std::min(match.computed[0], sequence.prompt_tokens());
     kv_.CountLookup(sequence.prompt_tokens(), sequence.usage.cached_tokens);
   }
-  const auto place = std::upper_bound(
-      active_.begin(), active_.end(), &sequence,
-      [](const Sequence* a, const Sequence* b) { return Before(*a, *b, a->started, b->started); });
-  active_.insert(place, &sequence);
+  active_.insert(std::ranges::upper_bound(active_, &sequence, PausesAfter), &sequence);
 }
 
 // ---- Blocks ----
@@ -444,8 +521,14 @@ int32_t Scheduler::Release(Sequence& sequence) {
   std::erase(active_, &sequence);
   if (--sequence.open->slots == 1) --requests_with_many_slots_;
   const int32_t slot = sequence.slot;
-  free_slots_.push_back(slot);
   sequence.slot = -1;
+  if (sequence.phase != Phase::kPausing) Forget(*sequence.open);
+  if (sequence.open->sequences == 0) {
+    free_slots_.push_back({slot, plans_ + kPlansKept});
+  } else {
+    free_slots_.insert(free_slots_.begin(), {slot});
+  }
+  MoveWaiting(*sequence.open, 0);
   return slot;
 }
 

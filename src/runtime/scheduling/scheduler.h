@@ -2,10 +2,16 @@
 // cost table: no device call, no clock, no randomness. The only code that reserves blocks (for both
 // models at once) or preempts. Engine thread only; allocates nothing once its lists have grown.
 //
-// Order: higher priority first, then first come, first served, by requests: once a choice of a
-// request has started, its other choices wait after the requests that are already waiting. Within
-// a step decoding sequences come before prompt chunks, and those before new sequences, all under
-// one budget of rows.
+// Order: higher priority first. Within a step decoding sequences come before prompt chunks, and
+// those before new sequences, all under one budget of rows.
+//
+// Slots are shared between requests, not choices: the waiting request with the fewest slots starts
+// a choice first, then the one that has waited longest since it last started one. A request that
+// holds its share (slots divided by requests, rounded up) takes another slot only while no request
+// with fewer waits, and leaves a slot in which a request has just ended to the next one for a few
+// plans. Where nothing is reserved, a waiting request that finds no slot takes one from the request
+// that holds most, if that holds at least two more: its choice that started last is paused, among
+// those that have drawn a few tokens since, so that no start is undone at once.
 //
 // Progress is guaranteed: while a sequence is open, some step within the next three plans, starts
 // or pauses one. In particular a sequence that is alone pauses itself when the cached copies of its
@@ -60,7 +66,7 @@ class Scheduler {
  public:
   Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable& costs);
 
-  // Puts a new sequence at the end of the queue.
+  // Queues a new sequence.
   void Enqueue(Sequence& sequence);
   // Removes a waiting sequence from the queue.
   void Dequeue(Sequence& sequence);
@@ -88,7 +94,18 @@ class Scheduler {
     int32_t draft_rows = 0;
   };
 
+  struct FreeSlot {
+    int32_t slot = 0;
+    uint64_t kept_until =
+        0;  // until this plan it is kept for a request that holds less than its share
+  };
+
   void ShareSlots(StepPlan& plan);
+  void CountKept();
+  Sequence* NextToGive(double priority, int32_t fewest);
+  bool Kept(const FreeSlot& slot) const { return slot.kept_until > plans_; }
+  int32_t Share() const;
+  std::vector<FreeSlot>::iterator FindSlot(const OpenRequest& request);
   void PlanDecodes(StepPlan& plan);
   void GatherDecoding(StepPlan& plan);
   void ChooseDrafts();
@@ -106,7 +123,8 @@ class Scheduler {
   void Start(Sequence& sequence, const PrefixMatch& match);
   bool AnotherComputesNextBlock(const Sequence& sequence) const;
   void InsertWaiting(Sequence& sequence);
-  size_t SiblingsGiveWay(const OpenRequest& request, size_t place);
+  size_t MoveWaiting(const OpenRequest& request, size_t place);
+  void Forget(OpenRequest& request);
   void Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan& plan);
 
   int32_t BlocksFor(int32_t tokens) const;
@@ -122,13 +140,15 @@ class Scheduler {
   const CostTable& costs_;
   DraftLengthChooser chooser_;
 
-  std::vector<Sequence*> waiting_;
+  std::vector<Sequence*> waiting_;  // in the order in which they start
   std::vector<Sequence*> active_;
-  std::vector<int32_t> free_slots_;
+  std::vector<FreeSlot> free_slots_;       // last those in which a request ended
+  int32_t requests_ = 0;                   // that wait or hold a slot
   Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
   OutputLength output_length_;
   int64_t steps_idle_ = 0;                // decoding steps since any sequence drafted
   int32_t requests_with_many_slots_ = 0;  // with two or more slots
+  uint64_t plans_ = 0;
   uint64_t turns_ = 0;
   uint64_t starts_ = 0;
   int64_t preemptions_ = 0;
@@ -137,7 +157,7 @@ class Scheduler {
   Budget budget_;
   std::vector<Sequence*> decoding_;
   std::vector<DraftCandidate> candidates_;  // of decoding_, in its order
-  std::vector<Sequence*> moved_;            // choices that give way
+  std::vector<Sequence*> moved_;            // choices whose place in the queue changes
 };
 
 }  // namespace tandem

@@ -261,6 +261,54 @@ TEST_F(SchedulerTest, SlotsGoRoundBetweenTheRequestsThatWait) {
   EXPECT_EQ(std::ranges::count(second, Phase::kActive, &Sequence::phase), 2);
 }
 
+TEST_F(SchedulerTest, NoChoiceIsPausedBeforeItHasDrawnTokens) {
+  AddChoices(8, 4, 40);
+  Step();
+  AddChoices(1, 4, 40);
+  for (int i = 0; i < 3; ++i) {
+    Step();
+    EXPECT_EQ(scheduler_->preemptions(), 0) << i;
+  }
+  Step();
+  EXPECT_EQ(scheduler_->preemptions(), 1);
+}
+
+TEST_F(SchedulerTest, APausedChoiceStartsAfterTheRequestsThatWait) {
+  const std::vector<Sequence*> many = AddChoices(4, 4, 40);
+  for (int i = 0; i < 5; ++i) Step();
+  std::vector<Sequence*> singles;
+  for (int i = 0; i < 4; ++i) singles.push_back(&Add(4, 40));
+  Plan();
+  EXPECT_EQ(scheduler_->preemptions(), 3) << "one slot for each that waits, and one is left";
+  EXPECT_EQ(std::ranges::count(singles, Phase::kActive, &Sequence::phase), 3);
+  Land();
+  singles[0]->phase = Phase::kFinished;
+  scheduler_->Release(*singles[0]);
+  Plan();
+  EXPECT_EQ(singles[3]->phase, Phase::kActive);
+  EXPECT_EQ(std::ranges::count(many, Phase::kActive, &Sequence::phase), 1);
+}
+
+TEST_F(SchedulerTest, TheSlotOfARequestThatEndedIsKeptForTheNextOne) {
+  Sequence& single = Add(4, 40);
+  const std::vector<Sequence*> many = AddChoices(8, 4, 40);
+  const auto held = [&] { return std::ranges::count(many, Phase::kActive, &Sequence::phase); };
+  Step();
+  EXPECT_EQ(held(), 3) << "more than its share of two: nobody else wants the last slot";
+  single.phase = Phase::kFinished;
+  scheduler_->Release(single);
+  Step();
+  EXPECT_EQ(held(), 3);
+  Sequence& next = Add(4, 40);
+  Step();
+  EXPECT_EQ(next.phase, Phase::kActive);
+  next.phase = Phase::kFinished;
+  scheduler_->Release(next);
+  for (int i = 0; i < 10; ++i) Step();
+  EXPECT_EQ(held(), 4) << "no other one came";
+  EXPECT_EQ(scheduler_->preemptions(), 0);
+}
+
 TEST_F(SchedulerTest, ASlotIsNotTakenFromAMoreImportantRequest) {
   AddChoices(8, 4, 40, 0.9);
   Step();

@@ -22,9 +22,13 @@ struct OpenRequest {
   Nanos submitted{0};
   // Engine thread only.
   int32_t open_choices = 0;
-  int32_t slots = 0;     // held by its choices; set by the scheduler
   bool started = false;  // a choice of it has been scheduled
   bool failed = false;
+  // Set by the scheduler.
+  int32_t sequences = 0;  // of its choices, those that wait or hold a slot
+  int32_t slots = 0;      // held by its choices
+  int32_t kept = 0;       // of those, without the choices that are about to leave
+  uint64_t turn = 0;      // its place in the queue among requests with as many slots
 };
 
 enum class Phase : uint8_t {
@@ -44,12 +48,12 @@ struct Sequence {
 
   // Set by the scheduler; released by the engine when the sequence ends.
   Phase phase = Phase::kWaiting;
-  uint64_t turn = 0;  // its place in the queue within its priority
   int32_t slot = -1;
   std::vector<BlockId> blocks;
   int32_t blocks_told = 0;   // of those, the number that plans have named to the executor
   BlockId copy_source = -1;  // referenced until the step that copies from it has ended
   uint64_t started = 0;      // order of taking a slot
+  int32_t started_with = 0;  // tokens known at that time
   bool ever_started = false;
 
   // The effect of launched steps. Set by the scheduler, cleared when the step's results are
