@@ -208,7 +208,7 @@ Shape WeightShape(const ModelSpec& spec, const WeightId& id) {
 DType WeightDType(const ModelSpec& spec, const WeightId& id) {
   if (IsScale(id.part)) return DType::kF32;
   if (id.part == WeightPart::kBias) return spec.dtype;
-  return ElementType(SchemeOf(spec, id.role, id.layer), spec.dtype);
+  return WeightFormat{spec.dtype, SchemeOf(spec, id.role, id.layer)}.element();
 }
 
 std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int64_t layer) {
