@@ -1,6 +1,5 @@
 #include "model/weight_loader.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace tandem {
@@ -51,7 +50,6 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
   const std::vector<WeightRole> roles = RolesOf(spec(), pack, layer);
   TANDEM_CHECK(!roles.empty(), "a pack that the layer has");
   std::vector<ops::LinearPart> parts;
-  float input_scale = 0.0f;
   for (const WeightRole role : roles) {
     ops::LinearPart& part = parts.emplace_back();
     part.scheme = SchemeOf(spec(), role, layer);
@@ -67,17 +65,18 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
         case WeightPart::kScale:
           part.scale = tensor;
           break;
-        case WeightPart::kInputScale:
-          input_scale = std::max(input_scale, *tensor.As<float>());
+        case WeightPart::kInputScale:  // one for all parts, see below
+        case WeightPart::kCacheScale:  // of what the product becomes in the cache
+        case WeightPart::kCount:
           break;
-        case WeightPart::kCacheScale:
-          break;  // of what the product becomes in the cache
       }
     }
   }
   TANDEM_ASSIGN_OR_RETURN(
       out, backend_.PackLinear(parts, KeptFormat(spec(), roles.front(), layer, backend_, asked_)));
-  out.input_scale = input_scale;
+  if (parts.front().scheme.inputs == QuantScheme::Inputs::kStatic) {
+    TANDEM_ASSIGN_OR_RETURN(out.input_scale, LargestInputScale(source_, roles, layer));
+  }
   bytes_ += static_cast<int64_t>(out.data.bytes() + out.bias.bytes() + out.scales.bytes());
   step_bytes_ += out.weight_bytes() + static_cast<int64_t>(out.scales.bytes());
   source_.Release();

@@ -21,8 +21,7 @@ class WeightLoader {
   const ModelSpec& spec() const { return source_.spec(); }
   // A weight as it is stored, in the spec's type.
   Status LoadPlain(WeightRole role, int64_t layer, Buffer& out);
-  // The weights of a pack, one below the other. Where the inputs of each were calibrated on their
-  // own, the largest range holds all of them.
+  // The weights of a pack, one below the other, with one input scale where inputs are static.
   Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out);
   // The cache scales of the keys or values (`role`) of `layers`, one layer's heads after another's:
   // [layers, num_kv_heads] fp32.
