@@ -114,15 +114,17 @@ constexpr int32_t kStepContext = 1024;
 
 class OpsBench {
  public:
-  OpsBench(ops::Backend& backend, const ModelSpec& spec, DType stored, DType kv, Console& console)
-      : timer_(backend), spec_(spec), stored_(stored), kv_(kv), console_(console) {}
+  OpsBench(ops::Backend& backend, const ModelSpec& spec, const QuantScheme& scheme, DType kv,
+           Console& console)
+      : timer_(backend), spec_(spec), scheme_(scheme), kv_(kv), console_(console) {}
 
   Status Run() {
     bandwidth_ = timer_.backend().MeasureReadBandwidth();
-    peak_ = timer_.backend().MeasureMatrixPeak(stored_);
+    const DType element = WeightFormat{spec_.dtype, scheme_}.element();
+    peak_ = timer_.backend().MeasureMatrixPeak(element);
     console_.Say(fmt::format("{}; limits: {:.1f} GB/s read, {:.2f} TFLOP/s in {}",
                              MachineLine(timer_.backend()), bandwidth_ / 1e9, peak_ / 1e12,
-                             DTypeName(stored_)));
+                             DTypeName(element)));
     console_.Say("op          shape                             time     of read     of matrix");
     for (const LayerShape& shape : Layers(spec_)) TANDEM_RETURN_IF_ERROR(Linear(shape));
     for (const int32_t context : {1024, 8192, 32768}) {
@@ -216,9 +218,10 @@ class OpsBench {
   }
 
   Status Linear(const LayerShape& shape) {
-    const DType stored = std::string_view(shape.name) == "head" ? spec_.dtype : stored_;
+    const bool is_head = std::string_view(shape.name) == "head";
+    const WeightFormat kept{spec_.dtype, is_head ? QuantScheme{} : scheme_};
     std::vector<ops::LinearWeight> weights;
-    const int64_t bytes = shape.rows * shape.cols * static_cast<int64_t>(SizeOf(stored));
+    const int64_t bytes = shape.rows * shape.cols * static_cast<int64_t>(SizeOf(kept.element()));
     {
       TANDEM_ASSIGN_OR_RETURN(const Buffer values,
                               timer_.Random(shape.rows * shape.cols, spec_.dtype));
@@ -226,7 +229,7 @@ class OpsBench {
           ops::LinearPart{.weight = values.View(spec_.dtype, {shape.rows, shape.cols})}};
       const int64_t copies = std::max<int64_t>(2, kBeyondCaches / bytes);
       for (int64_t i = 0; i < copies; ++i) {
-        TANDEM_ASSIGN_OR_RETURN(weights.emplace_back(), timer_.backend().PackLinear(parts, stored));
+        TANDEM_ASSIGN_OR_RETURN(weights.emplace_back(), timer_.backend().PackLinear(parts, kept));
       }
     }
     for (const int64_t rows : {1, 2, 4, 5, 8, 16, 32, 64, 128, 256, 512, 2048}) {
@@ -406,7 +409,7 @@ class OpsBench {
 
   OpTimer timer_;
   const ModelSpec& spec_;
-  const DType stored_;
+  const QuantScheme scheme_;  // of the layers' weights
   const DType kv_;
   Console& console_;
   double bandwidth_ = 0;
@@ -431,9 +434,9 @@ Status BenchOps(const BenchOptions&, const OptionValues& values, Console& consol
   const ModelOptions models = ModelOptionRows().Read(values);
   TANDEM_ASSIGN_OR_RETURN(const ModelSpec spec, ShapesToMeasure(models));
   TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(BackendOptionRows().Read(values)));
-  const DType weights = models.quantize ? DType::kF8E4M3 : spec.dtype;
+  const QuantScheme scheme = models.quantize.value_or(QuantScheme{});
   const DType kv = EngineOptionsFrom(values).kv_cache_dtype.value_or(spec.dtype);
-  OpsBench bench(*backend, spec, weights, kv, console);
+  OpsBench bench(*backend, spec, scheme, kv, console);
   TANDEM_RETURN_IF_ERROR(bench.Run());
   nlohmann::ordered_json json = bench.Json();
   json["machine"] = MachineLine(*backend);

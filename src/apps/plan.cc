@@ -26,9 +26,10 @@ Status Run(const OptionValues& options, Console& console) {
       {"memory", nlohmann::ordered_json::array()}};
   if (!plan.draft.empty()) json["draft"] = plan.draft;
   for (const MemoryLine& line : memory.lines) {
-    console.Say(fmt::format("  {:34} {:>10}  {}", line.what, FormatBytes(line.bytes),
-                            line.option.empty() ? "" : "--" + line.option));
-    json["memory"].push_back({{"what", line.what}, {"bytes", line.bytes}, {"option", line.option}});
+    console.Say(ShowMemoryLine(line));
+    nlohmann::ordered_json& row = json["memory"].emplace_back();
+    row = {{"what", line.what}, {"bytes", line.bytes}, {"option", line.option}};
+    if (!line.note.empty()) row["note"] = line.note;
   }
   console.Result(json);
   return {};

@@ -169,8 +169,7 @@ void SayMemory(const Session& session, const Console& console) {
   console.Say("memory:");
   int64_t total = 0;
   for (const MemoryLine& line : session.engine->memory_plan()) {
-    console.Say(fmt::format("  {:34} {:>10}  {}", line.what, FormatBytes(line.bytes),
-                            line.option.empty() ? "" : "--" + line.option));
+    console.Say(ShowMemoryLine(line));
     total += line.bytes;
   }
   console.Say(fmt::format("  {:34} {:>10}", "total", FormatBytes(total)));

@@ -390,6 +390,12 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   return session;
 }
 
+std::string ShowMemoryLine(const MemoryLine& line) {
+  std::string why = line.option.empty() ? "" : "--" + line.option;
+  if (!line.note.empty()) why += " (" + line.note + ")";
+  return fmt::format("  {:34} {:>10}  {}", line.what, FormatBytes(line.bytes), why);
+}
+
 Result<SessionPlan> PlanSession(const OptionValues& values) {
   TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values));
   SessionPlan plan;

@@ -91,6 +91,9 @@ struct SessionPlan {
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
 Result<SessionPlan> PlanSession(const OptionValues& values);
 
+// "target workspace  1.2 GiB  --max_num_tokens", in columns.
+std::string ShowMemoryLine(const MemoryLine& line);
+
 // Destroys the session's engine, then makes a new one (not started) from its models and `options`.
 Status MakeEngine(Session& session, const EngineOptions& options);
 

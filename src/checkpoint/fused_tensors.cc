@@ -1,7 +1,6 @@
 #include "checkpoint/fused_tensors.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -28,33 +27,17 @@ void CopyCols(const Tensor& whole, int64_t begin, const Tensor& out) {
   }
 }
 
-Result<Tensor> LargestScale(WeightSource& source, const FusedTensor& tensor,
-                            ScratchBuffers& scratch) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, {1}));
-  float& largest = *out.As<float>();
-  for (const WeightRole role : tensor.roles) {
-    TANDEM_ASSIGN_OR_RETURN(const Tensor scale, source.Get(tensor.IdOf(role)));
-    largest = std::max(largest, *scale.As<float>());
-  }
-  return out;
-}
-
 }  // namespace
 
 FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id) {
-  constexpr std::array kSuffixes = {".weight", ".bias", ".weights_scaling_factor",
-                                    ".activation_scaling_factor"};
   const WeightRow& row = RowOf(id.role);
+  const WeightPartRow& part = RowOf(id.part);
   FusedTensor tensor;
   tensor.layer = id.layer;
   tensor.part = id.part;
   if (row.per_layer) tensor.name = "transformer.layers." + std::to_string(id.layer) + ".";
-  if (id.part == WeightPart::kCacheScale) {
-    tensor.name += "attention.kv_cache_scaling_factor";
-  } else {
-    tensor.name += row.trtllm_name;
-    tensor.name += kSuffixes[static_cast<size_t>(id.part)];
-  }
+  tensor.name += part.trtllm_name.empty() ? row.trtllm_name : part.trtllm_name;
+  tensor.name += part.trtllm_suffix;
   for (const WeightRow& other : WeightRows()) {
     if (other.trtllm_name != row.trtllm_name) continue;
     const std::vector<WeightPart> parts = WeightParts(spec, other.role, id.layer);
@@ -73,7 +56,7 @@ std::vector<FusedTensor> FusedTensors(const ModelSpec& spec) {
 }
 
 Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor) {
-  if (tensor.part == WeightPart::kInputScale) return {1};
+  if (tensor.extent() == WeightPartRow::Extent::kOne) return {1};
   int64_t rows = 0;
   Shape part;
   for (const WeightRole role : tensor.roles) {
@@ -89,7 +72,12 @@ DType FusedDType(const ModelSpec& spec, const FusedTensor& tensor) {
 
 Result<Tensor> MakeShard(WeightSource& source, const Sharding& sharding, const FusedTensor& tensor,
                          int64_t rank, ScratchBuffers& scratch) {
-  if (tensor.part == WeightPart::kInputScale) return LargestScale(source, tensor, scratch);
+  if (tensor.extent() == WeightPartRow::Extent::kOne) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, {1}));
+    TANDEM_ASSIGN_OR_RETURN(*out.As<float>(),
+                            LargestInputScale(source, tensor.roles, tensor.layer));
+    return out;
+  }
   const ModelSpec& spec = source.spec();
   const Shape shape = FusedShape(spec, sharding, tensor);
   Tensor out;

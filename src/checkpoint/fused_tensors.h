@@ -13,8 +13,7 @@
 namespace tandem {
 
 // One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; of
-// input scales the largest, because the roles share their inputs. The cache scales of keys and
-// values have a name of their own.
+// input scales the largest, because the roles share their inputs.
 struct FusedTensor {
   std::string name;  // "transformer.layers.0.attention.qkv.weight"
   std::vector<WeightRole> roles;
@@ -22,6 +21,7 @@ struct FusedTensor {
   WeightPart part = WeightPart::kWeight;
 
   WeightId IdOf(WeightRole role) const { return {role, layer, part}; }
+  WeightPartRow::Extent extent() const { return RowOf(part).extent; }
 };
 
 // All tensors of a rank, in the order they are written. A tied head is not stored.

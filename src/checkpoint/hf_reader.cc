@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "checkpoint/fp8_scales.h"
+#include "checkpoint/stored_tensor.h"
 #include "checkpoint/take_tensor.h"
 #include "model/families/families.h"
 #include "model/json_fields.h"
@@ -44,17 +44,12 @@ Status NoWeights(const fs::path& folder) {
   return NotFound(folder.string() + ": holds neither " + kSingleFile + " nor " + kIndexFile);
 }
 
-// Where the folder keeps a weight. An input scale is one number for all rows of a fused tensor, and
-// a cache scale has no rows.
+// Where the folder keeps a weight. What has no rows of its own, as an input scale, is one for all
+// rows of a fused tensor.
 TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
   TensorSource source = family.source(spec, id);
-  if (id.part == WeightPart::kInputScale || id.part == WeightPart::kCacheScale) source.rows = {};
+  if (!RowOf(id.part).follows_rows()) source.rows = {};
   return source;
-}
-
-// A fused tensor has one scale for all of it or one for each of its rows.
-Shape StoredScales(const TensorSource& source, const Shape& expected) {
-  return source.rows.is_identity() ? expected : Shape{source.rows.of};
 }
 
 }  // namespace
@@ -212,20 +207,13 @@ Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) co
   const Tensor& tensor = found->second.tensor;
   const std::string where =
       found->second.file->path().string() + ": tensor \"" + source.name + "\"";
-  const Shape expected = WeightShape(spec_, id);
-  if (IsScale(id.part)) {
-    if (source.expert) return Unimplemented(where + ": scales of stacked experts are not read");
-    TANDEM_RETURN_IF_ERROR(CheckScaleShape(tensor, StoredScales(source, expected), where));
-    TANDEM_RETURN_IF_ERROR(CheckScaleValues(tensor, where));
-    return tensor;
+  if (IsScale(id.part) && source.expert) {
+    return Unimplemented(where + ": scales of stacked experts are not read");
   }
-  TANDEM_RETURN_IF_ERROR(CheckStoredShape(tensor.shape, source, expected, where));
-  const bool fp8 = WeightDType(spec_, id) == DType::kF8E4M3;
-  if (fp8 ? tensor.dtype == DType::kF8E4M3 : IsFloat(tensor.dtype)) return tensor;
-  return Unimplemented(
-      where + ": is stored as " + std::string(SafetensorsName(tensor.dtype)) +
-      (fp8 ? "; by quantization_config the linear weights of all layers are F8_E4M3"
-           : "; it must be F32, F16 or BF16"));
+  const Shape expected = StoredShape(source, WeightShape(spec_, id), tensor.shape);
+  TANDEM_RETURN_IF_ERROR(CheckStored(tensor, id.part, expected, WeightDType(spec_, id), where));
+  if (IsScale(id.part)) TANDEM_RETURN_IF_ERROR(CheckScaleValues(tensor, where));
+  return tensor;
 }
 
 Status HfReader::CheckAll() const {
@@ -241,7 +229,8 @@ Result<Tensor> HfReader::Get(const WeightId& id) {
   const Shape shape = WeightShape(spec_, held);
   TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, held));
   if (IsScale(id.part)) {
-    TANDEM_ASSIGN_OR_RETURN(stored, SpreadScales(stored, StoredScales(source, shape), scratch_));
+    const Shape all = StoredShape(source, shape, stored.shape);
+    TANDEM_ASSIGN_OR_RETURN(stored, SpreadScales(stored, all, scratch_));
   }
   TANDEM_ASSIGN_OR_RETURN(const Tensor taken, TakeTensor(stored, source, shape, scratch_));
   return AsDType(taken, WeightDType(spec_, held), scratch_);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/fp8_scales.h"
+#include "checkpoint/stored_tensor.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -52,20 +52,9 @@ Result<std::unique_ptr<ShardedSource>> ShardedSource::Create(
 Result<Tensor> ShardedSource::Fused(const FusedTensor& tensor, int64_t rank) const {
   RankFile& file = *ranks_[static_cast<size_t>(rank)];
   TANDEM_ASSIGN_OR_RETURN(const Tensor found, file.Find(tensor.name));
-  const std::string where = Where(tensor, rank);
-  const Shape expected = FusedShape(spec_, sharding_, tensor);
-  if (IsScale(tensor.part)) {
-    TANDEM_RETURN_IF_ERROR(CheckScaleShape(found, expected, where));
-    return found;
-  }
-  if (found.shape != expected) {
-    return InvalidArgument(where + ": has shape " + found.shape.ToString() +
-                           "; config.json requires " + expected.ToString());
-  }
-  const bool fp8 = FusedDType(spec_, tensor) == DType::kF8E4M3;
-  if (fp8 ? found.dtype == DType::kF8E4M3 : IsFloat(found.dtype)) return found;
-  return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(found.dtype)) +
-                       (fp8 ? "; quant_algo requires F8_E4M3" : "; it must be F32, F16 or BF16"));
+  TANDEM_RETURN_IF_ERROR(CheckStored(found, tensor.part, FusedShape(spec_, sharding_, tensor),
+                                     FusedDType(spec_, tensor), Where(tensor, rank)));
+  return found;
 }
 
 std::string ShardedSource::Where(const FusedTensor& tensor, int64_t rank) const {
@@ -81,7 +70,7 @@ Result<Tensor> ShardedSource::Share(const WeightId& id, int64_t rank) {
     TANDEM_ASSIGN_OR_RETURN(fused,
                             SpreadScales(fused, FusedShape(spec_, sharding_, tensor), scratch_));
   }
-  if (id.part == WeightPart::kInputScale) return fused;  // of all roles
+  if (tensor.extent() == WeightPartRow::Extent::kOne) return fused;  // of all roles
   int64_t begin = 0;
   for (const WeightRole above : tensor.roles) {
     const int64_t rows = PartShape(spec_, sharding_, tensor.IdOf(above))[0];

@@ -6,13 +6,6 @@
 namespace tandem {
 namespace {
 
-// The shape of the tensor that holds `expected`, for one expert.
-Shape ShapeOfSource(const TensorSource& source, const Shape& expected) {
-  const int64_t rows = source.rows.is_identity() ? expected[0] : source.rows.of;
-  if (expected.rank() == 1) return {rows};
-  return source.transposed ? Shape{expected[1], rows} : Shape{rows, expected[1]};
-}
-
 // The expert's part of a tensor that stacks all of them.
 Tensor ExpertOf(const Tensor& stored, int64_t expert) {
   Tensor one = stored;
@@ -35,17 +28,15 @@ void CopyColumn(const Tensor& from, int64_t column, const Tensor& to) {
 
 }  // namespace
 
-Status CheckStoredShape(const Shape& stored, const TensorSource& source, const Shape& expected,
-                        const std::string& where) {
-  const Shape one = ShapeOfSource(source, expected);
-  Shape needed = one;
-  if (source.expert) {
-    const int64_t experts = std::max(stored.rank() > 0 ? stored[0] : 0, *source.expert + 1);
-    needed = one.rank() == 1 ? Shape{experts, one[0]} : Shape{experts, one[0], one[1]};
+Shape StoredShape(const TensorSource& source, const Shape& expected, const Shape& found) {
+  const int64_t rows = source.rows.is_identity() ? expected[0] : source.rows.of;
+  Shape one = {rows};
+  if (expected.rank() == 2) {
+    one = source.transposed ? Shape{expected[1], rows} : Shape{rows, expected[1]};
   }
-  if (stored == needed) return {};
-  return InvalidArgument(where + ": has shape " + stored.ToString() + "; config.json requires " +
-                         needed.ToString());
+  if (!source.expert) return one;
+  const int64_t experts = std::max(found.rank() > 0 ? found[0] : 0, *source.expert + 1);
+  return one.rank() == 1 ? Shape{experts, rows} : Shape{experts, one[0], one[1]};
 }
 
 Result<Tensor> TakeTensor(const Tensor& stored, const TensorSource& source, const Shape& expected,

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "checkpoint/stored_tensor.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -19,8 +20,7 @@ class TakeTensorTest : public ::testing::Test {
     return memory_.View(DType::kF32, shape);
   }
   std::vector<float> Take(const Tensor& stored, const TensorSource& source, const Shape& expected) {
-    const Status fits = CheckStoredShape(stored.shape, source, expected, "here");
-    EXPECT_TRUE(fits.ok()) << fits.message();
+    EXPECT_EQ(StoredShape(source, expected, stored.shape), stored.shape);
     const auto taken = TakeTensor(stored, source, expected, scratch_);
     EXPECT_TRUE(taken.ok()) << taken.status().message();
     EXPECT_EQ(taken->shape, expected);
@@ -78,24 +78,80 @@ TEST_F(TakeTensorTest, AnExpertIsOneOfAStack) {
   EXPECT_EQ(Take(Counting({3, 2}), {.name = "b", .expert = 1}, {2}), (std::vector<float>{2, 3}));
 }
 
-TEST_F(TakeTensorTest, NamesAShapeThatDoesNotFit) {
+TEST_F(TakeTensorTest, KnowsTheShapeThatItNeeds) {
   const RowMap key = {.first = 2, .block = 1, .stride = 0, .of = 4};
   struct Case {
     Shape stored;
     TensorSource source;
-    const char* needed;
+    Shape needed;
   };
   const Case cases[] = {
-      {{2, 1}, {.name = "w"}, "[1, 2]"},
-      {{5, 2}, {.name = "w", .rows = key}, "[4, 2]"},  // wider heads than config.json says
-      {{4, 2}, {.name = "w", .rows = key, .transposed = true}, "[2, 4]"},
-      {{2, 1, 2}, {.name = "w", .expert = 2}, "[3, 1, 2]"},
+      {{2, 1}, {.name = "w"}, {1, 2}},
+      {{5, 2}, {.name = "w", .rows = key}, {4, 2}},  // wider heads than config.json says
+      {{4, 2}, {.name = "w", .rows = key, .transposed = true}, {2, 4}},
+      {{2, 1, 2}, {.name = "w", .expert = 2}, {3, 1, 2}},
   };
   for (const Case& c : cases) {
-    const Status status = CheckStoredShape(c.stored, c.source, {1, 2}, "file: tensor \"w\"");
-    ASSERT_FALSE(status.ok()) << c.needed;
-    EXPECT_EQ(status.message(), "file: tensor \"w\": has shape " + c.stored.ToString() +
-                                    "; config.json requires " + c.needed);
+    EXPECT_EQ(StoredShape(c.source, {1, 2}, c.stored), c.needed);
+  }
+}
+
+TEST(CheckStored, NamesTheShapeOrTypeThatAFileLacks) {
+  const DType fp8 = DType::kF8E4M3;
+  struct Case {
+    DType stored_dtype;
+    Shape stored;
+    WeightPart part;
+    Shape expected;
+    DType dtype;
+    const char* message;  // after the name
+  };
+  const Case cases[] = {
+      {DType::kF32, {2, 3}, WeightPart::kWeight, {2, 3}, DType::kBF16, ""},
+      {DType::kF32,
+       {3, 2},
+       WeightPart::kWeight,
+       {2, 3},
+       DType::kBF16,
+       ": has shape [3, 2]; config.json requires [2, 3]"},
+      {DType::kI8,
+       {2},
+       WeightPart::kBias,
+       {2},
+       DType::kBF16,
+       ": is stored as I8; it must be F32, F16 or BF16"},
+      {DType::kBF16,
+       {2, 3},
+       WeightPart::kWeight,
+       {2, 3},
+       fp8,
+       ": is stored as BF16; by the quantization in config.json it must be F8_E4M3"},
+      {fp8, {2, 3}, WeightPart::kWeight, {2, 3}, fp8, ""},
+      {DType::kF32, {1}, WeightPart::kScale, {2}, DType::kF32, ""},
+      {DType::kF32, {2, 1}, WeightPart::kScale, {2}, DType::kF32, ""},
+      {DType::kF32,
+       {3},
+       WeightPart::kScale,
+       {2},
+       DType::kF32,
+       ": has shape [3]; config.json requires [1] or [2]"},
+      {DType::kF32,
+       {2},
+       WeightPart::kInputScale,
+       {1},
+       DType::kF32,
+       ": has shape [2]; config.json requires [1]"},
+      {DType::kF32,
+       {1},
+       WeightPart::kBias,
+       {2},
+       DType::kF32,
+       ": has shape [1]; config.json requires [2]"},
+  };
+  for (const Case& c : cases) {
+    const Status status =
+        CheckStored({nullptr, c.stored_dtype, c.stored, {}}, c.part, c.expected, c.dtype, "w");
+    EXPECT_EQ(status.message(), *c.message == '\0' ? "" : std::string("w") + c.message);
   }
 }
 

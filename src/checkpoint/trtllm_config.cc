@@ -5,6 +5,7 @@
 
 #include "model/families/families.h"
 #include "model/hf_config.h"
+#include "model/quantization_config.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -69,37 +70,17 @@ void RefuseUnsupported(const JsonFields& json) {
   }
 }
 
-// The algorithms: with static input scales, and without.
-constexpr std::string_view kStaticFp8 = "FP8";
-constexpr std::string_view kDynamicFp8 = "FP8_PER_CHANNEL_PER_TOKEN";
-
 // Of keys and values: they have scales for a cache in fp8.
 constexpr std::string_view kCacheFp8 = "FP8";
 
-Json QuantAlgo(const ModelSpec& spec) {
-  if (spec.quantization.is_plain()) return nullptr;
-  return spec.quantization.inputs == QuantScheme::Inputs::kStatic ? kStaticFp8 : kDynamicFp8;
-}
-
-void ReadQuantAlgo(const JsonFields& json, ModelSpec& spec) {
+void ReadSchemes(const JsonFields& json, ModelSpec& spec) {
   const auto quantization = json.Object("quantization");
   if (!quantization) return;
-  const auto refuse = [&](const char* key, const char* why) {
-    quantization->Fail(key, quantization->Shown(key) + " is not supported; " + why);
-  };
-  if (quantization->Has("kv_cache_quant_algo")) {
-    spec.cache_scales = true;
-    if (quantization->Text("kv_cache_quant_algo") != kCacheFp8) {
-      refuse("kv_cache_quant_algo", "supported is FP8");
-    }
-  }
-  if (!quantization->Has("quant_algo")) return;
-  const std::string algorithm = quantization->Text("quant_algo");
-  spec.quantization = Fp8Scheme(algorithm == kStaticFp8 ? QuantScheme::Inputs::kStatic
-                                                        : QuantScheme::Inputs::kDynamic);
-  if (algorithm != kStaticFp8 && algorithm != kDynamicFp8) {
-    refuse("quant_algo", "supported are FP8 and FP8_PER_CHANNEL_PER_TOKEN");
-  }
+  if (quantization->Has("quant_algo")) spec.quantization = ReadQuantAlgo(*quantization);
+  if (!quantization->Has("kv_cache_quant_algo")) return;
+  spec.cache_scales = true;
+  if (quantization->Text("kv_cache_quant_algo") == kCacheFp8) return;
+  Refuse(*quantization, "kv_cache_quant_algo", "; supported is FP8");
 }
 
 Sharding ReadSharding(const JsonFields& json) {
@@ -146,6 +127,7 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
   const Sharding& sharding = config.sharding;
   const auto& [attention, mlp] = EveryLayer(spec);
   const RopeSpec& rope = attention.rope;
+  const QuantScheme& scheme = spec.quantization;
   const Json json = {
       {"architecture", spec.architecture},
       {"dtype", DTypeName(spec.dtype)},
@@ -176,7 +158,7 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
         {"pp_size", 1},
         {"cp_size", 1}}},
       {"quantization",
-       {{"quant_algo", QuantAlgo(spec)},
+       {{"quant_algo", scheme.is_plain() ? Json(nullptr) : Json(QuantAlgoOf(scheme))},
         {"kv_cache_quant_algo", spec.cache_scales ? Json(kCacheFp8) : Json(nullptr)}}},
   };
   return json.dump(4, ' ', true, Json::error_handler_t::replace) + "\n";
@@ -206,7 +188,7 @@ Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   spec.bos_ids = ReadIds(json, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(json, "eos_token_id", spec.vocab_size);
   spec.layers = RepeatLayer(json, "num_hidden_layers", ReadLayer(json, spec));
-  ReadQuantAlgo(json, spec);
+  ReadSchemes(json, spec);
   config.sharding = ReadSharding(json);
   TANDEM_RETURN_IF_ERROR(json.status());
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));

@@ -1,6 +1,8 @@
 #include "model/kv_pool.h"
 
 #include <algorithm>
+#include <limits>
+#include <string>
 #include <utility>
 
 namespace tandem {
@@ -29,9 +31,22 @@ std::vector<KvGroupSpec> KvGroupsOf(const ModelSpec& spec) {
   return groups;
 }
 
+int64_t MaxKvBlocks(const ModelSpec& spec, int32_t block_tokens) {
+  constexpr int64_t kMaxRows = (int64_t{1} << 32) - 2;
+  int64_t blocks = std::numeric_limits<int32_t>::max();
+  for (const KvGroupSpec& group : KvGroupsOf(spec)) {
+    const int64_t block_rows =
+        2 * static_cast<int64_t>(group.layers.size()) * group.num_kv_heads * block_tokens;
+    blocks = std::min(blocks, kMaxRows / block_rows);
+  }
+  return blocks;
+}
+
 Result<OwnedKvPool> MakeKvPool(const ModelSpec& spec, DType stored, int64_t num_blocks,
                                int32_t block_tokens, ops::Backend& backend,
                                std::span<const KvScales> scales) {
+  TANDEM_CHECK(num_blocks <= MaxKvBlocks(spec, block_tokens),
+               std::to_string(num_blocks) + " blocks are more than a pool may have");
   OwnedKvPool owned;
   ops::KvPool& pool = owned.pool;
   pool.layers.resize(spec.layers.size());

@@ -23,6 +23,11 @@ struct KvGroupSpec {
 // Each layer is in one of them.
 std::vector<KvGroupSpec> KvGroupsOf(const ModelSpec& spec);
 
+// The most blocks that a pool may have. Attention on a GPU numbers the rows of a group (the head of
+// one token, in keys or values) with 32 bits, and the last number means no row; block ids have 31.
+// One limit for all backends.
+int64_t MaxKvBlocks(const ModelSpec& spec, int32_t block_tokens);
+
 // Calibrated scales of one group, [layers, num_kv_heads] fp32 each in the backend's memory.
 struct KvScales {
   Buffer keys;

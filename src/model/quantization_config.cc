@@ -1,5 +1,7 @@
 #include "model/quantization_config.h"
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 
@@ -74,12 +76,14 @@ Inputs ReadFp8(const JsonFields& json) {
   return scheme == "static" ? Inputs::kStatic : Inputs::kDynamic;
 }
 
-Inputs ReadModelOpt(const JsonFields& json) {
-  const std::string algorithm = json.Text("quant_algo");
-  if (algorithm != "FP8" && algorithm != "FP8_PER_CHANNEL_PER_TOKEN")
-    RefuseScheme(json, "quant_algo");
-  return algorithm == "FP8" ? Inputs::kStatic : Inputs::kDynamic;
-}
+struct QuantAlgo {
+  std::string_view name;
+  QuantScheme scheme;
+};
+constexpr std::array kQuantAlgos = {
+    QuantAlgo{"FP8", Fp8Scheme(Inputs::kStatic)},
+    QuantAlgo{"FP8_PER_CHANNEL_PER_TOKEN", Fp8Scheme(Inputs::kDynamic)},
+};
 
 }  // namespace
 
@@ -92,10 +96,27 @@ void ReadQuantization(const JsonFields& config, ModelSpec& spec) {
   } else if (method == "fp8") {
     spec.quantization = Fp8Scheme(ReadFp8(*json));
   } else if (method == "modelopt") {
-    spec.quantization = Fp8Scheme(ReadModelOpt(*json));
+    spec.quantization = ReadQuantAlgo(*json);
   } else {
     RefuseScheme(*json, "quant_method");
   }
+}
+
+QuantScheme ReadQuantAlgo(const JsonFields& json) {
+  const auto* const found =
+      std::ranges::find(kQuantAlgos, json.Text("quant_algo"), &QuantAlgo::name);
+  if (found != kQuantAlgos.end()) return found->scheme;
+  std::string names;
+  for (const QuantAlgo& algo : kQuantAlgos)
+    names += (names.empty() ? "" : ", ") + std::string(algo.name);
+  Refuse(json, "quant_algo", "; supported are " + names);
+  return {};
+}
+
+std::string_view QuantAlgoOf(const QuantScheme& scheme) {
+  const auto* const found = std::ranges::find(kQuantAlgos, scheme, &QuantAlgo::scheme);
+  TANDEM_CHECK(found != kQuantAlgos.end(), "a scheme that CheckScheme accepts has a quant_algo");
+  return found->name;
 }
 
 }  // namespace tandem

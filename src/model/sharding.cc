@@ -8,7 +8,8 @@ namespace {
 
 // Rows that a key-value head has.
 int64_t HeadRows(const ModelSpec& spec, const WeightId& id) {
-  return id.part == WeightPart::kCacheScale ? 1 : spec.layer(id.layer).attention.head_dim;
+  const bool one = RowOf(id.part).extent == WeightPartRow::Extent::kHeads;
+  return one ? 1 : spec.layer(id.layer).attention.head_dim;
 }
 
 // Rows or columns of a rank's part.
@@ -69,7 +70,8 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
 }
 
 Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part) {
-  if (part == WeightPart::kInputScale) return Split::kNone;
+  const WeightPartRow::Extent extent = RowOf(part).extent;
+  if (extent == WeightPartRow::Extent::kOne) return Split::kNone;
   switch (RowOf(role).shard) {
     case ShardRule::kWhole:
       return Split::kNone;
@@ -80,7 +82,7 @@ Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part) {
     case ShardRule::kNeuronColumns:
       // Their products are summed over the ranks, so the bias is added only once, and a rank's sum
       // has all rows and therefore all scales.
-      return part == WeightPart::kWeight ? Split::kCols : Split::kNone;
+      return extent == WeightPartRow::Extent::kElements ? Split::kCols : Split::kNone;
     case ShardRule::kHeadRows:
     case ShardRule::kKvHeadRows:
     case ShardRule::kNeuronRows:

@@ -83,6 +83,14 @@ std::vector<int32_t> ToIds(const std::vector<int64_t>& values) {
   return ids;
 }
 
+// The name of an enum value.
+template <typename Enum, size_t kCount>
+std::string_view NameOf(const std::array<std::string_view, kCount>& names, Enum value) {
+  const auto index = static_cast<size_t>(value);
+  TANDEM_CHECK(index < kCount, "an enum value without a name");
+  return names[index];
+}
+
 // The enum value of that name.
 template <typename Enum, size_t kCount>
 Enum NamedValue(const JsonFields& json, std::string_view key,
@@ -111,7 +119,7 @@ RopeSpec RopeFromJson(const JsonFields& json) {
 
 nlohmann::ordered_json RopeToJson(const RopeSpec& rope) {
   return {{"theta", rope.theta},
-          {"scaling", kScalingNames[static_cast<size_t>(rope.scaling.kind)]},
+          {"scaling", NameOf(kScalingNames, rope.scaling.kind)},
           {"factor", rope.scaling.factor},
           {"low_freq_factor", rope.scaling.low_freq_factor},
           {"high_freq_factor", rope.scaling.high_freq_factor},
@@ -222,11 +230,11 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"layers", LayersToJson(spec.layers)},
       {"tied_head", spec.tied_head},
       {"quantization",
-       {{"element", kElementNames[static_cast<size_t>(scheme.element)]},
+       {{"element", NameOf(kElementNames, scheme.element)},
         {"block_rows", scheme.block_rows},
         {"block_columns", scheme.block_columns},
         {"zero_points", scheme.zero_points},
-        {"inputs", kInputNames[static_cast<size_t>(scheme.inputs)]}}},
+        {"inputs", NameOf(kInputNames, scheme.inputs)}}},
       {"cache_scales", spec.cache_scales},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},

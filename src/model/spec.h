@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/quant_scheme.h"
 #include "tensor/dtype.h"
+#include "tensor/quant_scheme.h"
 
 namespace tandem {
 

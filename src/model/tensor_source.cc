@@ -1,21 +1,14 @@
 #include "model/tensor_source.h"
 
-#include <array>
-
 namespace tandem {
 
 TensorSource StandardSource(const ModelSpec& /*spec*/, const WeightId& id) {
-  constexpr std::array kSuffixes = {".weight", ".bias", ".weight_scale", ".input_scale"};
-  const auto suffix = [&]() -> std::string {
-    if (id.part == WeightPart::kCacheScale) {
-      return id.role == WeightRole::kKey ? ".k_scale" : ".v_scale";
-    }
-    return kSuffixes[static_cast<size_t>(id.part)];
-  };
   const WeightRow& row = RowOf(id.role);
-  const std::string prefix =
-      row.per_layer ? "model.layers." + std::to_string(id.layer) + "." : std::string();
-  return {.name = prefix + std::string(row.hf_name) + suffix()};
+  TensorSource source;
+  if (row.per_layer) source.name = "model.layers." + std::to_string(id.layer) + ".";
+  source.name += row.hf_name;
+  source.name += id.part == WeightPart::kCacheScale ? row.cache_scale : RowOf(id.part).hf_suffix;
+  return source;
 }
 
 }  // namespace tandem

@@ -12,9 +12,12 @@
 namespace tandem {
 
 // The rows of a fused tensor that make up a weight: row r is the stored row first + r / block *
-// stride + r % block. So [q; k; v] is three maps of one block each; a tensor that stacks q, k and v
-// of each head (or group of heads) has a stride; and alternating gate and up rows have blocks of 1
-// and a stride of 2.
+// stride + r % block.
+// - One below the other, as [q; k; v] of Qwen 1, Baichuan and Phi-3: a map of one block each.
+// - By head, as the q, k and v of every head of ChatGLM-6B, or by group of heads, as in Falcon and
+//   InternLM 2: a block is a head's rows (or those of a group's query heads), the stride the rows
+//   of a head (or group) in all.
+// - Alternating gate and up rows, as gpt-oss has: blocks of 1 and a stride of 2.
 struct RowMap {
   int64_t first = 0;
   int64_t block = 0;   // 0: the stored tensor is the weight, row by row
@@ -28,14 +31,17 @@ struct RowMap {
 };
 
 struct TensorSource {
-  std::string name;         // "model.layers.0.self_attn.q_proj.weight"
-  RowMap rows = {};         // of the rows after `transposed`
-  bool transposed = false;  // matrices are stored [columns, rows], as Conv1D keeps them
-  std::optional<int64_t> expert = std::nullopt;  // index into a stored leading dimension
+  std::string name;  // "model.layers.0.self_attn.q_proj.weight"
+  RowMap rows = {};  // of the rows after `transposed`
+  bool transposed =
+      false;  // matrices are stored [columns, rows]: GPT-2's Conv1D, Llama 4's experts
+  // Index into a stored leading dimension, where one tensor holds all experts of a layer: gpt-oss,
+  // Llama 4.
+  std::optional<int64_t> expert = std::nullopt;
 };
 
-// The names that most families share: "model.layers.N.", the table's hf_name, and then ".weight",
-// ".bias", ".weight_scale", ".input_scale", and ".k_scale" or ".v_scale" of the cache.
+// The names that most families share: "model.layers.N.", the weight's hf_name and the part's
+// hf_suffix.
 TensorSource StandardSource(const ModelSpec& spec, const WeightId& id);
 
 }  // namespace tandem

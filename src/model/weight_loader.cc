@@ -1,17 +1,12 @@
 #include "model/weight_loader.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace tandem {
 namespace {
 
-DType KeptType(const ModelSpec& spec, const WeightRow& row, const QuantScheme& kept) {
-  return row.quantizable ? ElementType(kept, spec.dtype) : spec.dtype;
-}
-
 int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack pack,
-                  int64_t layer, const QuantScheme& kept) {
+                  int64_t layer, const std::optional<QuantScheme>& asked) {
   const std::vector<WeightRole> roles = RolesOf(spec, pack, layer);
   if (roles.empty()) return 0;
   int64_t rows = 0;
@@ -20,12 +15,21 @@ int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack
     rows += RowOf(role).rows(spec, layer);
     has_bias = has_bias || HasBias(spec, role, layer);
   }
-  const WeightRow& first = RowOf(roles.front());
-  return backend.PackedBytes(rows, first.columns(spec, layer), KeptType(spec, first, kept)) +
+  const WeightRole first = roles.front();
+  return backend.PackedBytes(rows, RowOf(first).columns(spec, layer),
+                             KeptFormat(spec, first, layer, backend, asked)) +
          (has_bias ? rows * int64_t{sizeof(float)} : 0);
 }
 
 }  // namespace
+
+WeightFormat KeptFormat(const ModelSpec& spec, WeightRole role, int64_t layer,
+                        const ops::Backend& backend, const std::optional<QuantScheme>& asked) {
+  const QuantScheme stored = SchemeOf(spec, role, layer);
+  const bool changes = asked && RowOf(role).quantizable && asked->element != stored.element;
+  if (changes) return {spec.dtype, *asked};
+  return {spec.dtype, asked ? stored : backend.KeptScheme(stored)};
+}
 
 Status WeightLoader::Allocate(size_t bytes, Buffer& out) {
   TANDEM_ASSIGN_OR_RETURN(out, backend_.Allocate(bytes));
@@ -46,9 +50,9 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
   const std::vector<WeightRole> roles = RolesOf(spec(), pack, layer);
   TANDEM_CHECK(!roles.empty(), "a pack that the layer has");
   std::vector<ops::LinearPart> parts;
-  float input_scale = 0.0f;
   for (const WeightRole role : roles) {
     ops::LinearPart& part = parts.emplace_back();
+    part.scheme = SchemeOf(spec(), role, layer);
     for (const WeightPart kind : WeightParts(spec(), role, layer)) {
       TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer, kind}));
       switch (kind) {
@@ -61,17 +65,18 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
         case WeightPart::kScale:
           part.scale = tensor;
           break;
-        case WeightPart::kInputScale:
-          input_scale = std::max(input_scale, *tensor.As<float>());
+        case WeightPart::kInputScale:  // one for all parts, see below
+        case WeightPart::kCacheScale:  // of what the product becomes in the cache
+        case WeightPart::kCount:
           break;
-        case WeightPart::kCacheScale:
-          break;  // of what the product becomes in the cache
       }
     }
   }
-  const DType kept = KeptType(spec(), RowOf(roles.front()), kept_);
-  TANDEM_ASSIGN_OR_RETURN(out, backend_.PackLinear(parts, kept));
-  out.input_scale = input_scale;
+  TANDEM_ASSIGN_OR_RETURN(
+      out, backend_.PackLinear(parts, KeptFormat(spec(), roles.front(), layer, backend_, asked_)));
+  if (parts.front().scheme.inputs == QuantScheme::Inputs::kStatic) {
+    TANDEM_ASSIGN_OR_RETURN(out.input_scale, LargestInputScale(source_, roles, layer));
+  }
   bytes_ += static_cast<int64_t>(out.data.bytes() + out.bias.bytes() + out.scales.bytes());
   step_bytes_ += out.weight_bytes() + static_cast<int64_t>(out.scales.bytes());
   source_.Release();
@@ -99,7 +104,8 @@ Status WeightLoader::LoadBytes(const Buffer& host, Buffer& out) {
   return {};
 }
 
-int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const QuantScheme& kept) {
+int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend,
+                    const std::optional<QuantScheme>& asked) {
   int64_t bytes = 0;
   for (const WeightId& id : StoredWeights(spec)) {
     const WeightPack pack = RowOf(id.role).pack;
@@ -110,10 +116,10 @@ int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const Qu
     } else if (id.part != WeightPart::kWeight) {
       continue;  // counted with its weight's pack
     } else if (RolesOf(spec, pack, id.layer).front() == id.role) {
-      bytes += PackBytes(spec, backend, pack, id.layer, kept);
+      bytes += PackBytes(spec, backend, pack, id.layer, asked);
     }
   }
-  if (spec.tied_head) bytes += PackBytes(spec, backend, WeightPack::kHead, 0, kept);
+  if (spec.tied_head) bytes += PackBytes(spec, backend, WeightPack::kHead, 0, asked);
   return bytes;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -13,15 +14,14 @@ namespace tandem {
 
 class WeightLoader {
  public:
-  // `kept`: storage type of quantizable weights; see Backend::PackLinear.
-  WeightLoader(WeightSource& source, ops::Backend& backend, const QuantScheme& kept)
-      : source_(source), backend_(backend), kept_(kept) {}
+  // `asked`: see KeptFormat.
+  WeightLoader(WeightSource& source, ops::Backend& backend, std::optional<QuantScheme> asked)
+      : source_(source), backend_(backend), asked_(asked) {}
 
   const ModelSpec& spec() const { return source_.spec(); }
   // A weight as it is stored, in the spec's type.
   Status LoadPlain(WeightRole role, int64_t layer, Buffer& out);
-  // The weights of a pack, one below the other. Where the inputs of each were calibrated on their
-  // own, the largest range holds all of them.
+  // The weights of a pack, one below the other, with one input scale where inputs are static.
   Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out);
   // The cache scales of the keys or values (`role`) of `layers`, one layer's heads after another's:
   // [layers, num_kv_heads] fp32.
@@ -39,12 +39,19 @@ class WeightLoader {
 
   WeightSource& source_;
   ops::Backend& backend_;
-  const QuantScheme kept_;
+  const std::optional<QuantScheme> asked_;
   int64_t bytes_ = 0;
   int64_t step_bytes_ = 0;
 };
 
+// The format in which a backend keeps a weight that is packed. `asked`: the scheme of quantizable
+// weights, of which those whose elements have that type already stay as they are stored; default:
+// Backend::KeptScheme of the stored scheme.
+WeightFormat KeptFormat(const ModelSpec& spec, WeightRole role, int64_t layer,
+                        const ops::Backend& backend, const std::optional<QuantScheme>& asked);
+
 // Bytes that LoadPlain, LoadPack and LoadCacheScales of all weights will take, for the memory plan.
-int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const QuantScheme& kept);
+int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend,
+                    const std::optional<QuantScheme>& asked);
 
 }  // namespace tandem

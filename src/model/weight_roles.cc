@@ -60,7 +60,7 @@ constexpr std::array kRows = {
               .absorber = WeightRole::kInputNorm,
               .shard = ShardRule::kKvHeadRows,
               .quantizable = true,
-              .cached = true},
+              .cache_scale = ".k_scale"},
     WeightRow{.role = WeightRole::kValue,
               .hf_name = "self_attn.v_proj",
               .trtllm_name = "attention.qkv",
@@ -72,7 +72,7 @@ constexpr std::array kRows = {
               .absorber = WeightRole::kInputNorm,
               .shard = ShardRule::kKvHeadRows,
               .quantizable = true,
-              .cached = true},
+              .cache_scale = ".v_scale"},
     WeightRow{.role = WeightRole::kAttentionOut,
               .hf_name = "self_attn.o_proj",
               .trtllm_name = "attention.dense",
@@ -138,8 +138,6 @@ constexpr std::array kRows = {
               .columns = Hidden,
               .present = OwnHead,
               .pack = WeightPack::kHead,
-              .input = InputGroup::kHead,
-              .absorber = WeightRole::kFinalNorm,
               .shard = ShardRule::kVocabularyRows,
               .dummy = DummyValues::kHead},
 };
@@ -151,7 +149,7 @@ constexpr bool IsInOrder() {
     if (kRows[i].role != static_cast<WeightRole>(i)) return false;
     if (kRows[i].per_layer && (i == 0 || !kRows[i - 1].per_layer)) ++runs;
   }
-  return runs == 1;
+  return runs == 1 && kRows.size() == static_cast<size_t>(WeightRole::kCount);
 }
 static_assert(IsInOrder());
 
@@ -197,34 +195,45 @@ WeightId StoredId(const ModelSpec& spec, const WeightId& id) {
 }
 
 Shape WeightShape(const ModelSpec& spec, const WeightId& id) {
-  if (id.part == WeightPart::kInputScale) return {1};
-  if (id.part == WeightPart::kCacheScale) return {spec.layer(id.layer).attention.num_kv_heads};
   const WeightRow& row = RowOf(id.role);
-  const int64_t rows = row.rows(spec, id.layer);
-  if (id.part != WeightPart::kWeight || row.columns == nullptr) return {rows};
-  return {rows, row.columns(spec, id.layer)};
+  switch (RowOf(id.part).extent) {
+    case WeightPartRow::Extent::kElements:
+      if (row.columns == nullptr) break;
+      return {row.rows(spec, id.layer), row.columns(spec, id.layer)};
+    case WeightPartRow::Extent::kRows:
+      break;
+    case WeightPartRow::Extent::kHeads:
+      return {spec.layer(id.layer).attention.num_kv_heads};
+    case WeightPartRow::Extent::kOne:
+      return {1};
+  }
+  return {row.rows(spec, id.layer)};
 }
 
 DType WeightDType(const ModelSpec& spec, const WeightId& id) {
-  if (IsScale(id.part)) return DType::kF32;
-  if (id.part == WeightPart::kBias) return spec.dtype;
-  return ElementType(SchemeOf(spec, id.role, id.layer), spec.dtype);
+  switch (RowOf(id.part).values) {
+    case WeightPartRow::Values::kStored:
+      return WeightFormat{spec.dtype, SchemeOf(spec, id.role, id.layer)}.element();
+    case WeightPartRow::Values::kPlain:
+      return spec.dtype;
+    case WeightPartRow::Values::kFactors:
+      return DType::kF32;
+  }
+  return spec.dtype;
 }
 
 std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int64_t layer) {
-  if (!IsPresent(spec, RowOf(role), layer)) return {};
-  std::vector<WeightPart> parts = {WeightPart::kWeight};
-  if (HasBias(spec, role, layer)) parts.push_back(WeightPart::kBias);
-  const QuantScheme scheme = SchemeOf(spec, role, layer);
-  if (!scheme.is_plain()) parts.push_back(WeightPart::kScale);
-  if (scheme.inputs == QuantScheme::Inputs::kStatic) parts.push_back(WeightPart::kInputScale);
-  if (spec.cache_scales && RowOf(role).cached) parts.push_back(WeightPart::kCacheScale);
+  const WeightRow& row = RowOf(role);
+  std::vector<WeightPart> parts;
+  if (!IsPresent(spec, row, layer)) return parts;
+  for (const WeightPartRow& part : WeightPartRows()) {
+    if (part.present(spec, row, layer)) parts.push_back(part.part);
+  }
   return parts;
 }
 
 bool HasBias(const ModelSpec& spec, WeightRole role, int64_t layer) {
-  const WeightRow& row = RowOf(role);
-  return row.bias != nullptr && row.bias(spec, layer);
+  return RowOf(WeightPart::kBias).present(spec, RowOf(role), layer);
 }
 
 QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t /*layer*/) {
@@ -261,7 +270,7 @@ int64_t StepWeightBytes(const ModelSpec& spec) {
     // A tied embedding is read as the head. Input scales travel with the call, and those of the
     // cache are no product's.
     if (id.role == WeightRole::kEmbedding && !spec.tied_head) continue;
-    if (id.part == WeightPart::kInputScale || id.part == WeightPart::kCacheScale) continue;
+    if (!RowOf(id.part).follows_rows()) continue;
     bytes +=
         WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
   }

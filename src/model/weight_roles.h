@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/spec.h"
+#include "model/weight_parts.h"
 #include "tensor/tensor.h"
 
 namespace tandem {
@@ -28,19 +29,8 @@ enum class WeightRole : uint8_t {
   kDown,
   kFinalNorm,
   kHead,
+  kCount,  // not a role
 };
-
-// The stored parts of a weight.
-enum class WeightPart : uint8_t {
-  kWeight,
-  kBias,
-  kScale,       // quantized: factor of the elements of a row
-  kInputScale,  // static inputs: divisor of an input before it is rounded
-  kCacheScale,  // of keys or values: what an element is multiplied with where the cache is in fp8
-};
-constexpr bool IsScale(WeightPart part) {
-  return part != WeightPart::kWeight && part != WeightPart::kBias;
-}
 
 // One tensor of a model.
 struct WeightId {
@@ -53,8 +43,9 @@ struct WeightId {
 // Products that share their inputs are stacked by rows and computed as one.
 enum class WeightPack : uint8_t { kNone, kQkv, kAttentionOut, kGateUp, kDown, kHead };
 
-// The input of a product. One calibrated scale serves all products of a group.
-enum class InputGroup : uint8_t { kNone, kAttention, kAttentionOut, kMlp, kMlpOut, kHead };
+// The input of a product that may be quantized. `tandem quantize` calibrates each group once: one
+// scale serves all its products, also where they are not packed (the experts of a layer).
+enum class InputGroup : uint8_t { kNone, kAttention, kAttentionOut, kMlp, kMlpOut };
 
 // How a weight is split over tensor-parallel ranks, and along which side.
 enum class ShardRule : uint8_t {
@@ -94,12 +85,13 @@ struct WeightRow {
   Test bias = nullptr;                  // null: never
   WeightPack pack = WeightPack::kNone;  // kNone: stored as it is
   InputGroup input = InputGroup::kNone;
-  // The weight before this one (a norm or a product) that can take over a per-channel scale of this
-  // one's inputs, so that SmoothQuant and AWQ need no other graph.
+  // The weight before this one (a norm or a product) that can take over a scale of each of this
+  // one's inputs: where SmoothQuant and AWQ put the scales by which they move the range of inputs.
   std::optional<WeightRole> absorber = std::nullopt;
   ShardRule shard = ShardRule::kWhole;
   bool quantizable = false;
-  bool cached = false;  // its outputs are what the cache keeps
+  // Where the cache keeps its outputs: the suffix of their scale in a Hugging Face folder.
+  std::string_view cache_scale = {};
   DummyValues dummy = DummyValues::kProduct;
 };
 
@@ -113,8 +105,7 @@ std::vector<WeightId> StoredWeights(const ModelSpec& spec);
 // The stored tensor that holds a tensor: for a tied head, the embedding.
 WeightId StoredId(const ModelSpec& spec, const WeightId& id);
 
-// [rows, columns] of a matrix, [size] of a vector, [rows] of a bias or of scales, [1] of an input
-// scale, [key-value heads] of cache scales.
+// [rows, columns] of a matrix, [size] of a vector; of other parts according to their Extent.
 Shape WeightShape(const ModelSpec& spec, const WeightId& id);
 // The spec's type or, where weights are quantized, that of an element; scales are fp32.
 DType WeightDType(const ModelSpec& spec, const WeightId& id);
@@ -128,7 +119,9 @@ QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 // The roles that are packed into one product, in order; empty if the layer has none. With a tied
 // head the embedding is packed.
 std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t layer);
-// The weight that can take over a scale of this one's inputs, if it has as many outputs.
+// The weight into which `tandem quantize` may fold a scale of each of this one's inputs (AWQ,
+// SmoothQuant), if it has as many outputs: with fewer key-value heads than query heads the values
+// cannot take over the scales of the attention's output product.
 std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 
 // Number of elements of weights and biases.

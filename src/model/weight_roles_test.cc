@@ -48,6 +48,7 @@ TEST(WeightRoles, AProducerWithAsManyOutputsTakesOverAnInputScale) {
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kGate, 0), WeightRole::kPostNorm);
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kDown, 0), WeightRole::kUp);
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kInputNorm, 0), std::nullopt);
+  EXPECT_EQ(AbsorberOf(spec, WeightRole::kHead, 0), std::nullopt) << "it is never quantized";
   // Three query heads read the values of one key-value head.
   EXPECT_EQ(AbsorberOf(spec, WeightRole::kAttentionOut, 0), std::nullopt);
   spec.layers[0].attention.num_kv_heads = 6;
@@ -69,8 +70,32 @@ TEST(WeightRoles, EveryTensorIsListedOnceAndNamedOnce) {
   EXPECT_EQ(RolesOf(spec, WeightPack::kHead, 0), std::vector{WeightRole::kEmbedding});
 }
 
+TEST(WeightParts, EveryPartOfAQuantizedWeightIsListedOnceAndNamedOnce) {
+  ModelSpec spec = Spec();
+  spec.quantization = Fp8Scheme(QuantScheme::Inputs::kStatic);
+  spec.cache_scales = true;
+  std::set<std::string> names;
+  std::set<WeightPart> parts;
+  const auto ids = StoredWeights(spec);
+  for (const WeightId& id : ids) {
+    names.insert(StandardSource(spec, id).name);
+    parts.insert(id.part);
+    EXPECT_EQ(IsScale(id.part), WeightDType(spec, id) == DType::kF32) << names.size();
+  }
+  EXPECT_EQ(names.size(), ids.size());
+  // A scale and an input scale for seven products, and cache scales of keys and of values.
+  EXPECT_EQ(ids.size(), 3u + 2u * (9u + 7u * 2u + 2u));
+  EXPECT_EQ(parts.size() + 1, WeightPartRows().size()) << "no biases";
+  EXPECT_EQ(names.count("model.layers.1.self_attn.v_proj.v_scale"), 1u);
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kGate, 0, WeightPart::kScale}), (Shape{72}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kGate, 0, WeightPart::kInputScale}), (Shape{1}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kValue, 0, WeightPart::kCacheScale}), (Shape{2}));
+}
+
 TEST(Sharding, PartsOfAllRanksMakeUpTheWhole) {
-  const ModelSpec spec = Spec();
+  ModelSpec spec = Spec();
+  spec.quantization = Fp8Scheme(QuantScheme::Inputs::kStatic);
+  spec.cache_scales = true;
   for (const int64_t tp : {1, 2, 6}) {
     const Sharding sharding{.tp_size = tp, .parallel_embedding = true, .embedding_dim = 1};
     ASSERT_TRUE(CheckSharding(spec, sharding).ok()) << tp;

@@ -2,6 +2,8 @@
 // an engine folder, a dummy generator. Owned by who loads; not thread-safe.
 #pragma once
 
+#include <span>
+
 #include "base/status.h"
 #include "model/spec.h"
 #include "model/weight_roles.h"
@@ -25,5 +27,10 @@ class WeightSource {
   // not read.
   virtual Status Finish() { return {}; }
 };
+
+// The input scale of products that are computed, or stored, as one: the largest of the roles',
+// whose range holds the inputs of each.
+Result<float> LargestInputScale(WeightSource& source, std::span<const WeightRole> roles,
+                                int64_t layer);
 
 }  // namespace tandem

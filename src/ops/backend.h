@@ -12,6 +12,7 @@
 #include "ops/ops.h"
 #include "ops/random_words.h"
 #include "ops/round.h"
+#include "tensor/quant_scheme.h"
 
 namespace tandem::ops {
 
@@ -23,10 +24,22 @@ class Graph {
 
 // A piece of a linear weight as a model stores it, in host or in the backend's memory.
 struct LinearPart {
-  Tensor weight;      // [rows, cols]
-  Tensor bias = {};   // [rows]; empty: zeros
-  Tensor scale = {};  // fp8 weights: factors of the elements, [rows] or [1] fp32
+  Tensor weight;            // [rows, cols]
+  Tensor bias = {};         // [rows]; empty: zeros
+  Tensor scale = {};        // quantized: factors of the elements, [rows] or [1] fp32
+  QuantScheme scheme = {};  // of the weight
 };
+
+// The parts of one product together.
+struct StackedParts {
+  WeightFormat format;  // `dtype` is that of the elements
+  int64_t rows = 0;
+  int64_t cols = 0;
+  bool has_bias = false;
+};
+// A CHECK that the parts are alike and complete: of one width, one element type and one scheme,
+// with scales exactly where they are quantized. Every PackLinear begins with it.
+StackedParts Stack(std::span<const LinearPart> parts);
 
 class Backend {
  public:
@@ -82,17 +95,17 @@ class Backend {
   virtual std::unique_ptr<Graph> Capture(const std::function<void()>& /*enqueue*/) { return {}; }
   virtual void Launch(const Graph& /*graph*/) {}
 
-  // Stacks `parts` (of one width and one dtype) into one weight of type `stored`: the parts' own
-  // type; or kF8E4M3, with a scale for each row that maps its largest element to the type's
-  // largest; or, for fp8 parts, the type that KeptFp8 returns. UNIMPLEMENTED names a type that the
-  // backend does not compute with.
-  virtual Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) = 0;
-  // The type in which stored fp8 weights are kept beside activations of this type: fp8 if the
-  // backend computes with it, else the activations' type, to which each element times its scale is
-  // rounded.
-  virtual DType KeptFp8(DType activations) const = 0;
+  // Packs the rows of `parts`, stacked, as `kept`: in the parts' own format; or quantized from a
+  // plain one, each row with a scale that maps its maximum to the element type's; or, for quantized
+  // parts, under the scheme that KeptScheme returns. UNIMPLEMENTED names a format that the backend
+  // does not compute with.
+  virtual Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
+                                          const WeightFormat& kept) = 0;
+  // The scheme under which weights that a file stores under `stored` are kept: the same, or plain
+  // (an element times its scale, rounded) if the backend does not compute with it.
+  virtual QuantScheme KeptScheme(const QuantScheme& stored) const = 0;
   // Bytes PackLinear will take (weights and scales), for the memory plan.
-  virtual int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const = 0;
+  virtual int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const = 0;
 
   // Measures the limits of the machine, which takes about a second: bytes per second that all
   // threads together read from memory, and operations per second (a multiply-add is 2) of matrix

@@ -48,16 +48,17 @@ TEST(CpuBackendTest, RefusesToPackIntegers) {
   const auto backend = MakeCpuBackend({.num_threads = 1}).value();
   const Buffer memory = Buffer::OnHost(64);
   const Tensor weight = memory.View(DType::kI8, {8, 8});
-  EXPECT_EQ(backend->PackLinear({{{weight}}}, DType::kI8).status().code(), Code::kUnimplemented);
+  EXPECT_EQ(backend->PackLinear({{{weight}}}, {DType::kI8}).status().code(), Code::kUnimplemented);
 }
 
 TEST(CpuBackendTest, RefusesToRoundWeights) {
   const auto backend = MakeCpuBackend({.num_threads = 1}).value();
   const Buffer memory = Buffer::OnHost(128);
   const Tensor weight = memory.View(DType::kBF16, {8, 8});
-  const Status status = backend->PackLinear({{{weight}}}, DType::kF8E4M3).status();
+  const WeightFormat fp8{DType::kBF16, Fp8Scheme(QuantScheme::Inputs::kDynamic)};
+  const Status status = backend->PackLinear({{{weight}}}, fp8).status();
   EXPECT_EQ(status.code(), Code::kUnimplemented);
-  EXPECT_THAT(status.message(), HasSubstr(std::string(DTypeName(DType::kF8E4M3))));
+  EXPECT_EQ(status.message(), "the CPU does not keep weights of type bfloat16 as fp8");
 }
 
 // fp8 weights become the activations' type: an element times its scale.
@@ -70,10 +71,14 @@ TEST(CpuBackendTest, WidensFp8Weights) {
     std::vector<float> scales(41);
     for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01f * static_cast<float>(i + 1);
     const Tensor weight{elements.data(), DType::kF8E4M3, {40, 48}, {}};
-    const LinearPart by_row{.weight = weight, .scale = {scales.data(), DType::kF32, {40}, {}}};
-    const LinearPart as_one{.weight = weight, .scale = {&scales[40], DType::kF32, {1}, {}}};
-    EXPECT_EQ(backend->KeptFp8(DType::kF32), DType::kF32);
-    const auto packed = backend->PackLinear({{by_row, as_one}}, DType::kF32);
+    const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kStatic);
+    const LinearPart by_row{
+        .weight = weight, .scale = {scales.data(), DType::kF32, {40}, {}}, .scheme = fp8};
+    const LinearPart as_one{
+        .weight = weight, .scale = {&scales[40], DType::kF32, {1}, {}}, .scheme = fp8};
+    const WeightFormat kept{DType::kF32, backend->KeptScheme(fp8)};
+    EXPECT_TRUE(kept.scheme.is_plain());
+    const auto packed = backend->PackLinear({{by_row, as_one}}, kept);
     ASSERT_TRUE(packed.ok()) << packed.status().message();
     EXPECT_EQ(packed->dtype, DType::kF32);
     // The product with each unit vector is a column of the weights, exactly.

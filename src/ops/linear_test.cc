@@ -76,7 +76,7 @@ TEST_P(LinearTest, MatchesReference) {
                  << shape.rows << " x " << shape.cols << " x " << shape.outputs);
     const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 1);
     const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 2);
-    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
+    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, {dtype()}).value();
     const std::vector<double> expected = Reference(x.tensor, w.tensor, {});
     const double magnitude = std::sqrt(static_cast<double>(shape.cols));
     for (const DType out_dtype : {DType::kF32, dtype()}) {
@@ -97,7 +97,7 @@ TEST_P(LinearInvarianceTest, RowDoesNotDependOnTheOthers) {
   for (const int64_t cols : {1100, 2608}) {
     const OwnedTensor x = Random({most, cols}, dtype(), 3);
     const OwnedTensor w = Random({outputs, cols}, dtype(), 4);
-    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
+    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, {dtype()}).value();
     ExpectRowsStandAlone(x.tensor, weight);
   }
 }
@@ -107,7 +107,8 @@ TEST_P(LinearTest, BiasIsAddedBeforeRounding) {
     const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 5);
     const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 6);
     const OwnedTensor bias = Random({shape.outputs}, dtype(), 7, 10.0f);
-    const LinearWeight weight = backend().PackLinear({{{w.tensor, bias.tensor}}}, dtype()).value();
+    const LinearWeight weight =
+        backend().PackLinear({{{w.tensor, bias.tensor}}}, {dtype()}).value();
     const std::vector<double> expected = Reference(x.tensor, w.tensor, Doubles(bias.tensor));
     for (const DType out_dtype : {DType::kF32, dtype()}) {
       const OwnedTensor out = Poisoned({shape.rows, shape.outputs}, out_dtype);
@@ -123,7 +124,7 @@ TEST_P(LinearTest, PartsLieOneBelowTheOther) {
   const OwnedTensor k_bias = Random({8}, dtype(), 10);
   const OwnedTensor x = Random({3, 64}, dtype(), 11);
   const LinearWeight both =
-      backend().PackLinear({{{q.tensor}, {k.tensor, k_bias.tensor}}}, dtype()).value();
+      backend().PackLinear({{{q.tensor}, {k.tensor, k_bias.tensor}}}, {dtype()}).value();
   EXPECT_EQ(both.rows, 48);
   std::vector<double> expected = Reference(x.tensor, q.tensor, {});
   const std::vector<double> k_rows = Reference(x.tensor, k.tensor, Doubles(k_bias.tensor));
@@ -140,9 +141,9 @@ TEST_P(LinearTest, PackedBytesMatchThePlan) {
   for (const int64_t rows : {1, 16, 33}) {
     for (const int64_t cols : {1, 31, 64}) {
       const OwnedTensor w = Random({rows, cols}, dtype(), 12);
-      const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
+      const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, {dtype()}).value();
       EXPECT_EQ(static_cast<int64_t>(weight.data.bytes()),
-                backend().PackedBytes(rows, cols, dtype()));
+                backend().PackedBytes(rows, cols, {dtype()}));
     }
   }
 }
@@ -153,7 +154,7 @@ TEST_P(LinearTest, NaNStaysInItsRow) {
   values[7 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
   const OwnedTensor x = FromFloats({20, 64}, dtype(), values);
   const OwnedTensor w = Random({24, 64}, dtype(), 13);
-  const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, dtype()).value();
+  const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, {dtype()}).value();
   const OwnedTensor out = Poisoned({20, 24}, dtype());
   ops().Linear(x.tensor, weight, out.tensor);
   const std::vector<double> result = Doubles(out.tensor);
@@ -173,8 +174,8 @@ TEST_P(LinearTest, GatedMlpIsItsPartsBitForBit) {
     const OwnedTensor up_bias = Random({width}, dtype(), 17);
     const OwnedTensor down = Random({shape.cols, width}, dtype(), 18);
     const LinearWeight both =
-        backend().PackLinear({{{gate.tensor}, {up.tensor, up_bias.tensor}}}, dtype()).value();
-    const LinearWeight last = backend().PackLinear({{{down.tensor}}}, dtype()).value();
+        backend().PackLinear({{{gate.tensor}, {up.tensor, up_bias.tensor}}}, {dtype()}).value();
+    const LinearWeight last = backend().PackLinear({{{down.tensor}}}, {dtype()}).value();
     const OwnedTensor gate_up = Poisoned({shape.rows, 2 * width}, dtype());
     const OwnedTensor activated = Poisoned({shape.rows, width}, dtype());
     const OwnedTensor fused = Poisoned({shape.rows, shape.cols}, dtype());
@@ -215,8 +216,12 @@ class LinearFp8Test : public LinearTest {
     }
     return values;
   }
+  WeightFormat Fp8() const { return {dtype(), Fp8Scheme(QuantScheme::Inputs::kDynamic)}; }
+  LinearPart KeptPart(const Tensor& bytes, const Tensor& scales) const {
+    return {.weight = bytes, .scale = scales, .scheme = Fp8().scheme};
+  }
   LinearWeight Rounded(const Tensor& weight, const Tensor& bias = {}) {
-    return backend().PackLinear({{{weight, bias}}}, DType::kF8E4M3).value();
+    return backend().PackLinear({{{weight, bias}}}, Fp8()).value();
   }
 
   // The product with the weights as stored. Many rows may have been rounded to fp8 too, to 3 bits
@@ -256,7 +261,7 @@ TEST_P(LinearFp8Test, RoundsEachRowToItsOwnScale) {
     const LinearWeight weight = Rounded(w.tensor);
     EXPECT_EQ(ReadBuffer(Rounded(on_host).data), ReadBuffer(weight.data));
     EXPECT_EQ(static_cast<int64_t>(weight.data.bytes() + weight.scales.bytes()),
-              backend().PackedBytes(rows, cols, DType::kF8E4M3));
+              backend().PackedBytes(rows, cols, Fp8()));
     const std::vector<float> scales = Scales(weight);
     const std::vector<double> kept = Kept(weight);
     for (size_t row = 0; row < rows; ++row) {
@@ -338,16 +343,13 @@ TEST_P(LinearFp8Test, KeepsFp8Weights) {
   const LinearWeight weight = Rounded(w.tensor);
   const Tensor bytes = weight.data.View(DType::kF8E4M3, {40, 48});
   const Tensor scales = weight.scales.View(DType::kF32, {40});
-  const LinearWeight same =
-      backend().PackLinear({{{.weight = bytes, .scale = scales}}}, DType::kF8E4M3).value();
+  const LinearWeight same = backend().PackLinear({{KeptPart(bytes, scales)}}, Fp8()).value();
   EXPECT_EQ(ReadBuffer(same.data), ReadBuffer(weight.data));
   EXPECT_EQ(Scales(same), Scales(weight));
   // One scale for a whole part.
   const LinearWeight parts =
       backend()
-          .PackLinear(
-              {{{.weight = bytes, .scale = scales.Rows(1)}, {.weight = bytes, .scale = scales}}},
-              DType::kF8E4M3)
+          .PackLinear({{KeptPart(bytes, scales.Rows(1)), KeptPart(bytes, scales)}}, Fp8())
           .value();
   std::vector<float> expected(40, Scales(weight)[0]);
   for (const float scale : Scales(weight)) expected.push_back(scale);
@@ -358,7 +360,8 @@ TEST_P(LinearFp8Test, RefusesToWiden) {
   const OwnedTensor w = Random({8, 16}, dtype(), 28);
   const LinearWeight weight = Rounded(w.tensor);
   const Tensor bytes = weight.data.View(DType::kF8E4M3, {8, 16});
-  EXPECT_EQ(backend().PackLinear({{{bytes}}}, dtype()).status().code(), Code::kUnimplemented);
+  const LinearPart part = KeptPart(bytes, weight.scales.View(DType::kF32, {8}));
+  EXPECT_EQ(backend().PackLinear({{part}}, {dtype()}).status().code(), Code::kUnimplemented);
 }
 
 class LinearFp8InvarianceTest : public LinearFp8Test {};
@@ -382,7 +385,7 @@ TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthersWithManyOutputs) {
   const int64_t outputs = 26000, cols = 584;
   const OwnedTensor x = FromFloats({515, cols}, dtype(), spread(515 * cols));
   const OwnedTensor w = FromFloats({outputs, cols}, dtype(), spread(outputs * cols));
-  ExpectRowsStandAlone(x.tensor, backend().PackLinear({{{w.tensor}}}, dtype()).value());
+  ExpectRowsStandAlone(x.tensor, backend().PackLinear({{{w.tensor}}}, {dtype()}).value());
   ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
 }
 
@@ -391,8 +394,8 @@ TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthersInALongPrompt) {
   const int64_t rows = 4200, outputs = 40, cols = 200;
   const OwnedTensor x = Random({rows, cols}, dtype(), 35);
   const OwnedTensor w = Random({outputs, cols}, dtype(), 36);
-  for (const DType stored : {dtype(), DType::kF8E4M3}) {
-    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, stored).value();
+  for (const WeightFormat& kept : {WeightFormat{dtype()}, Fp8()}) {
+    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, kept).value();
     const std::vector<std::byte> all = Run(x.tensor, weight, dtype());
     for (const int64_t row : {0, 1399, 1400, 2048, 2799, 2800, 4199}) {
       const std::vector<std::byte> alone = Run(x.tensor.RowRange(row, 1), weight, dtype());
@@ -420,8 +423,8 @@ TEST_P(LinearFp8Test, ACapturedProductIsTheSame) {
   for (const int64_t rows : {1, 16, 64}) {
     const OwnedTensor x = Random({rows, 256}, dtype(), 32);
     const OwnedTensor w = Random({128, 256}, dtype(), 33);
-    for (const DType stored : {dtype(), DType::kF8E4M3}) {
-      const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, stored).value();
+    for (const WeightFormat& kept : {WeightFormat{dtype()}, Fp8()}) {
+      const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, kept).value();
       const std::vector<std::byte> expected = Run(x.tensor, weight, dtype());
       const OwnedTensor out = Poisoned({rows, 128}, dtype());
       const auto graph = backend().Capture([&] { ops().Linear(x.tensor, weight, out.tensor); });

@@ -119,8 +119,8 @@ TEST_P(RowOpsTest, GatedMlpIsItsParts) {
                     up = Random({width, hidden}, dtype(), 8);
   const OwnedTensor down = Random({hidden, width}, dtype(), 9);
   const LinearWeight gate_up_weight =
-      backend().PackLinear({{{gate.tensor}, {up.tensor}}}, dtype()).value();
-  const LinearWeight down_weight = backend().PackLinear({{{down.tensor}}}, dtype()).value();
+      backend().PackLinear({{{gate.tensor}, {up.tensor}}}, {dtype()}).value();
+  const LinearWeight down_weight = backend().PackLinear({{{down.tensor}}}, {dtype()}).value();
   const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
   const OwnedTensor activated = Poisoned({rows, width}, dtype());
   const OwnedTensor fused = Poisoned({rows, hidden}, dtype()),

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/options.h"
+#include "model/kv_pool.h"
 
 namespace tandem {
 namespace {
@@ -18,6 +19,12 @@ int64_t BlockBytes(const ModelMemory& model, const EngineOptions& options) {
   if (model.spec == nullptr) return 0;
   const DType dtype = options.kv_cache_dtype.value_or(model.spec->dtype);
   return model.spec->KvBytesPerToken(dtype) * options.block_tokens;
+}
+
+// The most blocks that the pools of both models may have; they have equally many.
+int64_t MostBlocks(const ModelMemory& target, const ModelMemory& draft, int32_t block_tokens) {
+  const int64_t most = MaxKvBlocks(*target.spec, block_tokens);
+  return draft.spec == nullptr ? most : std::min(most, MaxKvBlocks(*draft.spec, block_tokens));
 }
 
 int64_t CeilDivide(int64_t value, int64_t by) { return (value + by - 1) / by; }
@@ -32,18 +39,19 @@ Result<int32_t> LongestSequence(const EngineOptions& options, const ModelMemory&
 }
 
 std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draft,
-                              int64_t sampling_bytes, int64_t target_kv, int64_t draft_kv) {
+                              int64_t sampling_bytes, int64_t target_kv, int64_t draft_kv,
+                              const std::string& kv_note) {
   std::vector<MemoryLine> lines;
-  const auto add = [&](std::string what, int64_t bytes, std::string option) {
-    if (bytes > 0) lines.push_back({std::move(what), bytes, std::move(option)});
+  const auto add = [&](std::string what, int64_t bytes, std::string option, std::string note = {}) {
+    if (bytes > 0) lines.push_back({std::move(what), bytes, std::move(option), std::move(note)});
   };
   add("target weights", target.weight_bytes, "");
   add("draft weights", draft.weight_bytes, "no_draft");
   add("target workspace", target.workspace_bytes, "max_num_tokens");
   add("draft workspace", draft.workspace_bytes, "max_num_tokens");
   add("sampling", sampling_bytes, "max_batch_size");
-  add("target keys and values", target_kv, "kv_cache_bytes");
-  add("draft keys and values", draft_kv, "kv_cache_bytes");
+  add("target keys and values", target_kv, "kv_cache_bytes", kv_note);
+  add("draft keys and values", draft_kv, "kv_cache_bytes", kv_note);
   return lines;
 }
 
@@ -67,10 +75,16 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
     kv_bytes = std::min(static_cast<int64_t>(share * options.kv_cache_free_fraction),
                         most_blocks * block_bytes);
   }
-  const int64_t blocks =
-      std::min<int64_t>(kv_bytes / block_bytes, std::numeric_limits<int32_t>::max());
+  const int64_t limit = MostBlocks(target, draft, options.block_tokens);
+  const int64_t blocks = std::min(kv_bytes / block_bytes, limit);
   // A requested max_seq_len has to fit; otherwise the cache limits it.
   const int64_t needed_blocks = options.max_seq_len > 0 ? sequence_blocks : kMinBlocks;
+  if (limit < needed_blocks) {
+    return FailedPrecondition(fmt::format(
+        "the key-value cache of this model holds at most {} tokens, whatever memory there is; one "
+        "sequence needs {}: lower max_seq_len",
+        limit * options.block_tokens, needed_blocks * options.block_tokens));
+  }
   if (blocks < needed_blocks) {
     return FailedPrecondition(fmt::format(
         "the key-value cache has {}; one sequence of {} tokens needs {}: raise kv_cache_bytes or "
@@ -90,7 +104,11 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   plan.max_seq_len =
       static_cast<int32_t>(std::min<int64_t>(plan.max_seq_len, blocks * options.block_tokens));
   plan.kv_cache_bytes = blocks * block_bytes;
-  plan.lines = Lines(target, draft, sampling_bytes, blocks * target_block, blocks * draft_block);
+  const std::string note = kv_bytes / block_bytes > limit
+                               ? fmt::format("the cache of this model has at most {} blocks", limit)
+                               : std::string();
+  plan.lines =
+      Lines(target, draft, sampling_bytes, blocks * target_block, blocks * draft_block, note);
   return plan;
 }
 

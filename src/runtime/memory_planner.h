@@ -17,6 +17,7 @@ struct MemoryLine {
   std::string what;  // "target weights"
   int64_t bytes = 0;
   std::string option;  // the option that changes it; empty when none does
+  std::string note;    // why it is less than the option allows; empty: it is not
 };
 
 struct ModelMemory {
@@ -34,6 +35,7 @@ struct MemoryPlan {
 };
 
 // `free_bytes`: free memory once the weights are loaded. `sampling_bytes`: the executor's arrays.
+// A pool never has more blocks than MaxKvBlocks, whatever memory there is.
 // FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes);

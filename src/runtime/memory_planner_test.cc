@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <cstdint>
+#include <limits>
+#include <string>
 
 #include "model/kv_pool.h"
 
@@ -87,6 +89,41 @@ TEST_F(MemoryPlannerTest, EveryLineHasItsBytesAndItsOption) {
   EXPECT_EQ(plan.lines[5].what, "target keys and values");
   EXPECT_EQ(plan.lines[5].bytes, 25600);
   EXPECT_EQ(plan.lines[5].option, "kv_cache_bytes");
+}
+
+// Attention numbers the rows of a pool with 32 bits: fp8 and few heads reach that on a large GPU.
+TEST_F(MemoryPlannerTest, APoolHasNoMoreBlocksThanCanBeNumberedAndTheLineSaysSo) {
+  options_.kv_cache_dtype = DType::kF8E4M3;
+  options_.kv_cache_bytes = int64_t{1} << 37;
+  const int64_t target_rows =
+      int64_t{2} * 2 * 4 * 10;  // of a block: layers, keys and values, heads
+  const int64_t limit = ((int64_t{1} << 32) - 2) / target_rows;
+  const MemoryPlan plan = Plan(int64_t{1} << 38).value();
+  EXPECT_EQ(plan.num_blocks, limit);
+  EXPECT_LT(plan.num_blocks * target_rows, int64_t{std::numeric_limits<uint32_t>::max()});
+  EXPECT_GE((plan.num_blocks + 1) * target_rows, int64_t{std::numeric_limits<uint32_t>::max()});
+  EXPECT_EQ(plan.kv_cache_bytes, limit * (1280 + 640));
+  EXPECT_THAT(plan.lines[5].note, HasSubstr(std::to_string(limit) + " blocks"));
+  EXPECT_THAT(plan.lines[6].note, HasSubstr(std::to_string(limit) + " blocks"));
+  options_.kv_cache_bytes = limit * (1280 + 640);
+  EXPECT_EQ(Plan(int64_t{1} << 38).value().num_blocks, limit);
+  EXPECT_EQ(Plan(int64_t{1} << 38).value().lines[5].note, "");
+}
+
+TEST_F(MemoryPlannerTest, TheDraftsPoolBoundsTheBlocksToo) {
+  draft_spec_.layers.assign(8, draft_spec_.layers.front());
+  const int64_t limit = ((int64_t{1} << 32) - 2) / (int64_t{2} * 8 * 4 * 10);
+  options_.kv_cache_bytes = int64_t{1} << 38;
+  EXPECT_EQ(Plan(int64_t{1} << 39).value().num_blocks, limit);
+}
+
+TEST_F(MemoryPlannerTest, RefusesASequenceThatNoPoolHolds) {
+  spec_.layers.assign(1000, spec_.layers.front());
+  for (LayerSpec& layer : spec_.layers) layer.attention.num_kv_heads = 1024;
+  target_.max_positions = int64_t{1} << 20;
+  options_.max_seq_len = 1 << 20;
+  EXPECT_THAT(Refusal(int64_t{1} << 60), HasSubstr("holds at most 2090 tokens"));
+  EXPECT_THAT(Refusal(int64_t{1} << 60), HasSubstr("lower max_seq_len"));
 }
 
 TEST_F(MemoryPlannerTest, RefusesWithNeededAndFreeBytesAndTheOption) {

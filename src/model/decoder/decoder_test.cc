@@ -8,6 +8,7 @@
 
 #include "model/testing/decoder_driver.h"
 #include "model/testing/reference_decoder.h"
+#include "model/weight_loader.h"
 
 namespace tandem {
 namespace {
@@ -230,6 +231,21 @@ TEST(LoadWeights, NamesTypesTheBackendCannotStore) {
   EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
   EXPECT_EQ(CheckLoadable(source.spec(), *backend, fp8).message(), weights.status().message());
   EXPECT_TRUE(CheckLoadable(source.spec(), *backend).ok());
+}
+
+TEST(LoadWeights, AWeightIsKeptAsAskedUnlessItsElementsHaveThatTypeAlready) {
+  using Inputs = QuantScheme::Inputs;
+  const auto backend = CpuBackend("auto");
+  ModelSpec spec = TinySpec(DType::kBF16);
+  const QuantScheme asked = Fp8Scheme(Inputs::kDynamic);
+  const auto kept = [&](WeightRole role, const std::optional<QuantScheme>& scheme) {
+    return KeptFormat(spec, role, 0, *backend, scheme);
+  };
+  EXPECT_EQ(kept(WeightRole::kUp, asked), (WeightFormat{DType::kBF16, asked}));
+  EXPECT_EQ(kept(WeightRole::kHead, asked), WeightFormat{DType::kBF16});
+  spec.quantization = Fp8Scheme(Inputs::kStatic);
+  EXPECT_EQ(kept(WeightRole::kUp, asked), (WeightFormat{DType::kBF16, spec.quantization}));
+  EXPECT_EQ(kept(WeightRole::kUp, {}), WeightFormat{DType::kBF16}) << "a CPU widens it";
 }
 
 TEST(LoadWeights, ReturnsTheSourcesErrors) {

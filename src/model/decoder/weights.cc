@@ -9,14 +9,6 @@
 namespace tandem {
 namespace {
 
-// Default storage of the layers' products: a backend that does not compute with fp8 widens them.
-QuantScheme KeptScheme(const ModelSpec& spec, const ops::Backend& backend) {
-  const QuantScheme& stored = spec.quantization;
-  const bool widened = stored.element == QuantScheme::Element::kFp8E4M3 &&
-                       backend.KeptFp8(spec.dtype) != DType::kF8E4M3;
-  return widened ? QuantScheme{} : stored;
-}
-
 // What a rotary table is made for.
 struct RopeKind {
   RopeSpec rope;
@@ -91,7 +83,7 @@ ops::RopeTable Weights::rope(int64_t layer) const {
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress,
-                                                   std::optional<QuantScheme> kept) {
+                                                   std::optional<QuantScheme> asked) {
   const auto report = [&progress](double share) {
     if (progress) progress(share);
   };
@@ -100,7 +92,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   if (max_positions < 1) return InvalidArgument("max_positions must be at least 1");
 
-  WeightLoader loader(source, backend, kept.value_or(KeptScheme(spec, backend)));
+  WeightLoader loader(source, backend, asked);
   TANDEM_RETURN_IF_ERROR(loader.LoadPlain(WeightRole::kEmbedding, 0, weights->embedding));
   TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kHead, 0, weights->head));
   TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kFinalNorm, 0, weights->final_norm));
@@ -119,23 +111,30 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
 }
 
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
-                     std::optional<QuantScheme> kept) {
+                     std::optional<QuantScheme> asked) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
-  // The backend accepts all rows if it accepts one.
-  const Buffer row = Buffer::OnHost(static_cast<size_t>(spec.hidden_size) * SizeOf(spec.dtype));
-  if (row.data() == nullptr) return ResourceExhausted("no memory for a row of weights");
-  const ops::LinearPart part = {.weight = row.View(spec.dtype, {1, spec.hidden_size})};
-  const QuantScheme scheme = kept.value_or(KeptScheme(spec, backend));
-  return backend.PackLinear(std::span(&part, 1), ElementType(scheme, spec.dtype)).status();
+  // The backend accepts the head, and the layers' products, if it accepts a row of each.
+  const Buffer memory = Buffer::OnHost(static_cast<size_t>(spec.hidden_size) * SizeOf(spec.dtype));
+  if (memory.data() == nullptr) return ResourceExhausted("no memory for a row of weights");
+  float one = 1.0f;
+  for (const WeightRole role : {WeightRole::kHead, WeightRole::kQuery}) {
+    const WeightFormat stored{spec.dtype, SchemeOf(spec, role, 0)};
+    ops::LinearPart part = {.weight = memory.View(stored.element(), {1, spec.hidden_size}),
+                            .scheme = stored.scheme};
+    if (!stored.scheme.is_plain()) part.scale = {&one, DType::kF32, {1}, {}};
+    const WeightFormat kept = KeptFormat(spec, role, 0, backend, asked);
+    TANDEM_RETURN_IF_ERROR(backend.PackLinear(std::span(&part, 1), kept).status());
+  }
+  return {};
 }
 
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
-                    std::optional<QuantScheme> kept) {
+                    std::optional<QuantScheme> asked) {
   int64_t ropes = 0;
   for (const RopeKind& kind : RopesOf(spec)) {
     ropes += int64_t{sizeof(float)} * max_positions * kind.head_dim;
   }
-  return LoadedBytes(spec, backend, kept.value_or(KeptScheme(spec, backend))) + ropes;
+  return LoadedBytes(spec, backend, asked) + ropes;
 }
 
 }  // namespace tandem

@@ -49,19 +49,18 @@ struct Weights {
 
 // Called after each layer with the share done in [0, 1].
 using LoadProgress = std::function<void(double)>;
-// `max_positions`: rows of the rotary tables, the longest context that will be served. `kept`:
-// storage type of the layers' products; see Backend::PackLinear. Default: the stored type; for fp8,
-// see Backend::KeptFp8. The head stays in the spec's type.
+// `max_positions`: rows of the rotary tables, the longest context that will be served. `asked`: the
+// scheme of the layers' products in memory, for which see KeptFormat. The head is not quantized.
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {},
-                                                   std::optional<QuantScheme> kept = {});
+                                                   std::optional<QuantScheme> asked = {});
 // Errors that LoadWeights would return without reading a weight: an inconsistent spec, or a type
 // that the backend cannot store.
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
-                     std::optional<QuantScheme> kept = {});
+                     std::optional<QuantScheme> asked = {});
 // Bytes that LoadWeights will take in the backend's memory, for the memory plan.
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
-                    std::optional<QuantScheme> kept = {});
+                    std::optional<QuantScheme> asked = {});
 
 }  // namespace tandem

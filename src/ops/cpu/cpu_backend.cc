@@ -27,9 +27,8 @@ std::string JoinIsas() {
   return names;
 }
 
-// The factor of the row's elements.
+// The factor of the elements of a quantized part's row.
 float ScaleOf(const LinearPart& part, int64_t row) {
-  if (part.scale.empty()) return 1.0f;
   const auto* scales = part.scale.As<float>();
   return part.scale.NumElements() == 1 ? scales[0] : scales[row];
 }
@@ -86,10 +85,11 @@ class CpuBackend final : public Backend {
   void FillRandom(const Tensor& out, const RandomWords& words) override;
   int64_t FreeBytes() const override { return FreeHostBytes(); }
 
-  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override;
-  DType KeptFp8(DType activations) const override { return activations; }
-  int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
-    return cpu::PackedWeightBytes(rows, cols, stored);
+  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
+                                  const WeightFormat& kept) override;
+  QuantScheme KeptScheme(const QuantScheme& /*stored*/) const override { return {}; }
+  int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override {
+    return cpu::PackedWeightBytes(rows, cols, kept.element());
   }
   double MeasureReadBandwidth() override {
     return cpu::MeasureReadBandwidth(kernels_, pool_, kBandwidthBytes, kBandwidthPasses);
@@ -116,35 +116,27 @@ void CpuBackend::FillRandom(const Tensor& out, const RandomWords& words) {
   });
 }
 
-Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts, DType stored) {
-  TANDEM_CHECK(!parts.empty(), "a weight has at least one part");
-  const DType from = parts[0].weight.dtype;
-  LinearWeight weight;
-  weight.dtype = stored;
-  weight.cols = parts[0].weight.dim(1);
-  bool has_bias = false;
-  for (const LinearPart& part : parts) {
-    TANDEM_CHECK(part.weight.dtype == from && part.weight.dim(1) == weight.cols,
-                 "parts differ in kind");
-    weight.rows += part.weight.dim(0);
-    has_bias = has_bias || !part.bias.empty();
-  }
-  if (!IsFloat(from) && from != DType::kF8E4M3) {
-    return Unimplemented(fmt::format("weights of type {} on the CPU", DTypeName(from)));
-  }
-  if (!IsFloat(stored) || (stored != from && IsFloat(from))) {
+Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts,
+                                            const WeightFormat& kept) {
+  const StackedParts stacked = Stack(parts);
+  const bool plain = kept.scheme.is_plain() && IsFloat(kept.dtype);
+  const bool widened = stacked.format.scheme.element == QuantScheme::Element::kFp8E4M3;
+  if (!plain || (!widened && stacked.format != kept)) {
     return Unimplemented(fmt::format("the CPU does not keep weights of type {} as {}",
-                                     DTypeName(from), DTypeName(stored)));
+                                     DescribeFormat(stacked.format), DescribeFormat(kept)));
   }
+  LinearWeight weight;
+  weight.dtype = kept.dtype;
+  weight.rows = stacked.rows;
+  weight.cols = stacked.cols;
   TANDEM_ASSIGN_OR_RETURN(
-      weight.data,
-      Allocate(static_cast<size_t>(PackedBytes(weight.rows, weight.cols, weight.dtype))));
+      weight.data, Allocate(static_cast<size_t>(PackedBytes(weight.rows, weight.cols, kept))));
   int64_t row = 0;
   for (const LinearPart& part : parts) {
     PackRows(part, row, weight);
     row += part.weight.dim(0);
   }
-  if (has_bias) {
+  if (stacked.has_bias) {
     TANDEM_ASSIGN_OR_RETURN(weight.bias, PackBias(parts, weight.rows));
   }
   ops_.ReserveLinear(weight.cols);
@@ -153,7 +145,7 @@ Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts, D
 
 void CpuBackend::PackRows(const LinearPart& part, int64_t first_row, const LinearWeight& weight) {
   const cpu::Element element = cpu::ElementOf(weight.dtype);
-  const bool widened = part.weight.dtype != weight.dtype;
+  const bool widened = !part.scheme.is_plain();
   // Each thread packs whole panels: rows of one panel share cache lines.
   pool_.ParallelFor(part.weight.dim(0), cpu::kPanelOutputs, [&](int64_t begin, int64_t end) {
     WidenedRow wide(widened ? weight.cols : 0, weight.dtype);

@@ -116,15 +116,16 @@ class CudaBackend final : public Backend {
               "a graph");
   }
 
-  DType KeptFp8(DType /*activations*/) const override { return DType::kF8E4M3; }
-  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override {
+  QuantScheme KeptScheme(const QuantScheme& stored) const override { return stored; }
+  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
+                                  const WeightFormat& kept) override {
     Result<LinearWeight> packed =
-        cuda::PackLinear(context_, [this](size_t bytes) { return Allocate(bytes); }, parts, stored);
+        cuda::PackLinear(context_, [this](size_t bytes) { return Allocate(bytes); }, parts, kept);
     TANDEM_RETURN_IF_ERROR(Failure());
     return packed;
   }
-  int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
-    return cuda::PackedBytes(rows, cols, stored);
+  int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override {
+    return cuda::PackedBytes(rows, cols, kept);
   }
 
   double MeasureReadBandwidth() override { return cuda::MeasureReadBandwidth(context_); }

@@ -15,15 +15,17 @@ using Allocate = std::function<Result<Buffer>(size_t bytes)>;
 // Staging memory for rows on the host that are to be rounded.
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
 
-Status CheckKinds(std::span<const LinearPart> parts, DType stored) {
-  const DType from = parts[0].weight.dtype;
-  const bool kept = from == stored && (from == DType::kBF16 || from == DType::kF16);
-  const bool rounded = stored == DType::kF8E4M3 && (IsFloat(from) || from == stored);
-  if (!kept && !rounded) {
-    return Unimplemented("weights of type " + std::string(DTypeName(from)) + " kept as " +
-                         std::string(DTypeName(stored)) + " on CUDA");
-  }
-  return {};
+// Weights are copied as they are or rounded, to formats that there are kernels for.
+Status CheckFormats(const WeightFormat& from, const WeightFormat& kept) {
+  const bool plain = kept.scheme.is_plain();
+  const bool computed = (kept.dtype == DType::kBF16 || kept.dtype == DType::kF16) &&
+                        (plain || kept.scheme.element == QuantScheme::Element::kFp8E4M3);
+  const bool copied = plain ? from == kept : from.scheme == kept.scheme;
+  const bool rounded = !plain && from.scheme.is_plain() && IsFloat(from.dtype);
+  if (computed && (copied || rounded)) return {};
+  return Unimplemented("weights of type " + DescribeFormat(from) + " kept as " +
+                       DescribeFormat(kept) + " with activations of type " +
+                       std::string(DTypeName(kept.dtype)) + " on CUDA");
 }
 
 // A small vector of floating-point values, on the host or the device, as fp32 on the host.
@@ -75,7 +77,7 @@ class Packer {
     }
     if (part.weight.dtype != weight_.dtype) return RoundRows(part.weight, packed, row);
     CopyRows(context_, part.weight, packed, pitch_bytes);
-    if (weight_.dtype == DType::kF8E4M3) CopyScales(part, row);
+    if (!part.scheme.is_plain()) CopyScales(part, row);
     return {};
   }
 
@@ -88,8 +90,7 @@ class Packer {
 
   void CopyScales(const LinearPart& part, int64_t row) {
     const auto rows = static_cast<size_t>(part.weight.dim(0));
-    std::vector<float> scales =
-        part.scale.empty() ? std::vector<float>(rows, 1.0f) : ToHostFloats(context_, part.scale);
+    std::vector<float> scales = ToHostFloats(context_, part.scale);
     if (scales.size() == 1) scales.resize(rows, scales[0]);
     TANDEM_CHECK(scales.size() == rows, "a scale for each row, or one for all");
     CopyFloats(scales, weight_.scales, row);
@@ -133,27 +134,21 @@ class Packer {
 }  // namespace
 
 Result<LinearWeight> PackLinear(const Context& context, const Allocate& allocate,
-                                std::span<const LinearPart> parts, DType stored) {
-  TANDEM_CHECK(!parts.empty(), "a weight has at least one part");
-  TANDEM_RETURN_IF_ERROR(CheckKinds(parts, stored));
+                                std::span<const LinearPart> parts, const WeightFormat& kept) {
+  const StackedParts stacked = Stack(parts);
+  TANDEM_RETURN_IF_ERROR(CheckFormats(stacked.format, kept));
   LinearWeight weight;
-  weight.dtype = stored;
-  weight.cols = parts[0].weight.dim(1);
-  bool has_bias = false;
-  for (const LinearPart& part : parts) {
-    TANDEM_CHECK(part.weight.dtype == parts[0].weight.dtype && part.weight.dim(1) == weight.cols,
-                 "parts differ in kind");
-    weight.rows += part.weight.dim(0);
-    has_bias = has_bias || !part.bias.empty();
-  }
+  weight.dtype = kept.element();
+  weight.rows = stacked.rows;
+  weight.cols = stacked.cols;
   const auto vector_bytes = static_cast<size_t>(weight.rows) * sizeof(float);
-  const bool scaled = stored == DType::kF8E4M3;
-  const auto bytes = static_cast<size_t>(PackedBytes(weight.rows, weight.cols, stored));
+  const bool scaled = !kept.scheme.is_plain();
+  const auto bytes = static_cast<size_t>(PackedBytes(weight.rows, weight.cols, kept));
   TANDEM_ASSIGN_OR_RETURN(weight.data, allocate(scaled ? bytes - vector_bytes : bytes));
   if (scaled) {
     TANDEM_ASSIGN_OR_RETURN(weight.scales, allocate(vector_bytes));
   }
-  if (has_bias) {
+  if (stacked.has_bias) {
     TANDEM_ASSIGN_OR_RETURN(weight.bias, allocate(vector_bytes));
   }
   TANDEM_RETURN_IF_ERROR(Packer(context, allocate, weight).Pack(parts));

@@ -15,15 +15,16 @@ constexpr int64_t PackedPitch(int64_t cols, DType stored) {
   const int64_t piece = 16 / static_cast<int64_t>(SizeOf(stored));
   return CeilDiv(cols, piece) * piece;
 }
-// Bytes that PackLinear takes: weights, and the scales of fp8.
-constexpr int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) {
-  const int64_t scales = stored == DType::kF8E4M3 ? rows * int64_t{sizeof(float)} : 0;
-  return rows * PackedPitch(cols, stored) * static_cast<int64_t>(SizeOf(stored)) + scales;
+// Bytes that PackLinear takes: weights, and a scale for each row of quantized ones.
+inline int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) {
+  const int64_t scales = kept.scheme.is_plain() ? 0 : rows * int64_t{sizeof(float)};
+  const DType element = kept.element();
+  return rows * PackedPitch(cols, element) * static_cast<int64_t>(SizeOf(element)) + scales;
 }
 
 // As Backend::PackLinear; `allocate` gives zeroed device memory that the result owns.
 Result<LinearWeight> PackLinear(const Context& context,
                                 const std::function<Result<Buffer>(size_t bytes)>& allocate,
-                                std::span<const LinearPart> parts, DType stored);
+                                std::span<const LinearPart> parts, const WeightFormat& kept);
 
 }  // namespace tandem::ops::cuda

@@ -136,12 +136,15 @@ class ForwardingBackend : public Backend {
     return inner_.Capture(enqueue);
   }
   void Launch(const Graph& graph) override { inner_.Launch(graph); }
-  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts, DType stored) override {
-    return inner_.PackLinear(parts, stored);
+  Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
+                                  const WeightFormat& kept) override {
+    return inner_.PackLinear(parts, kept);
   }
-  DType KeptFp8(DType activations) const override { return inner_.KeptFp8(activations); }
-  int64_t PackedBytes(int64_t rows, int64_t cols, DType stored) const override {
-    return inner_.PackedBytes(rows, cols, stored);
+  QuantScheme KeptScheme(const QuantScheme& stored) const override {
+    return inner_.KeptScheme(stored);
+  }
+  int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override {
+    return inner_.PackedBytes(rows, cols, kept);
   }
   double MeasureReadBandwidth() override { return inner_.MeasureReadBandwidth(); }
   double MeasureMatrixPeak(DType dtype) override { return inner_.MeasureMatrixPeak(dtype); }

@@ -1,4 +1,4 @@
-#include "checkpoint/fp8_scales.h"
+#include "checkpoint/stored_tensor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -17,17 +17,21 @@ std::vector<float> ToFloats(const Tensor& stored) {
 
 }  // namespace
 
-Status CheckScaleShape(const Tensor& stored, const Shape& expected, const std::string& where) {
-  const int64_t rows = expected[0];
+Status CheckStored(const Tensor& stored, WeightPart part, const Shape& expected, DType dtype,
+                   const std::string& where) {
   const Shape& shape = stored.shape;
-  const bool one_a_row = shape == expected || shape == Shape{rows, 1};
-  if (shape.NumElements() != 1 && !one_a_row) {
-    return InvalidArgument(where + ": has shape " + shape.ToString() + "; scales are [1]" +
-                           (rows == 1 ? "" : " or " + expected.ToString()));
+  const bool spreads =
+      IsScale(part) && (shape.NumElements() == 1 || shape == Shape{expected[0], 1});
+  if (shape != expected && !spreads) {
+    const bool or_one = IsScale(part) && expected[0] != 1;
+    return InvalidArgument(where + ": has shape " + shape.ToString() + "; config.json requires " +
+                           (or_one ? "[1] or " : "") + expected.ToString());
   }
-  if (IsFloat(stored.dtype)) return {};
+  if (IsFloat(dtype) ? IsFloat(stored.dtype) : stored.dtype == dtype) return {};
   return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(stored.dtype)) +
-                       "; scales must be F32, F16 or BF16");
+                       (IsFloat(dtype) ? "; it must be F32, F16 or BF16"
+                                       : "; by the quantization in config.json it must be " +
+                                             std::string(SafetensorsName(dtype))));
 }
 
 Status CheckScaleValues(const Tensor& stored, const std::string& where) {

@@ -1,7 +1,8 @@
-// QuantScheme: how quantizable weights are stored: the type of their elements, the extent of a
-// scale, and how their inputs are rounded. A value in the spec; a loader may store weights under
-// another scheme. The order in which a file packs elements is the concern of its reader: in memory
-// they follow each other along a row, the first in the lowest bits.
+// QuantScheme: how a matrix of weights is stored: the type of its elements, the extent of a scale,
+// and how the inputs of its product are rounded. WeightFormat adds the type of what is not
+// quantized. Plain values: a spec says how its model is stored, and a backend packs and multiplies
+// by format. The order in which a file packs elements is the concern of its reader: in memory they
+// follow each other along a row, the first in the lowest bits.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 namespace tandem {
 
 struct QuantScheme {
-  enum class Element : uint8_t { kPlain, kFp8E4M3 };  // kPlain: not quantized, of the spec's type
+  enum class Element : uint8_t { kPlain, kFp8E4M3 };  // kPlain: not quantized, of the model's type
   // How a product's inputs are rounded where that makes it faster.
   enum class Inputs : uint8_t {
     kPlain,    // not at all
@@ -37,11 +38,21 @@ constexpr QuantScheme Fp8Scheme(QuantScheme::Inputs inputs) {
   return {.element = QuantScheme::Element::kFp8E4M3, .block_rows = 1, .inputs = inputs};
 }
 
-// The type of an element, `plain` where weights are not quantized.
-DType ElementType(const QuantScheme& scheme, DType plain);
-// UNIMPLEMENTED names the part that is not supported.
+// UNIMPLEMENTED names the part that is not supported. A spec is checked where it enters the program
+// (ValidateSpec), so that nothing below it meets a scheme that has no code.
 Status CheckScheme(const QuantScheme& scheme);
 // "fp8 with static input scales", for people.
 std::string DescribeScheme(const QuantScheme& scheme);
+
+struct WeightFormat {
+  DType dtype = DType::kF32;  // of elements that are not quantized, and of activations
+  QuantScheme scheme = {};
+
+  // The type of an element.
+  DType element() const;
+  bool operator==(const WeightFormat&) const = default;
+};
+// "bfloat16" or what DescribeScheme says, for people.
+std::string DescribeFormat(const WeightFormat& format);
 
 }  // namespace tandem

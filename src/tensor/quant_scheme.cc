@@ -1,16 +1,6 @@
-#include "model/quant_scheme.h"
+#include "tensor/quant_scheme.h"
 
 namespace tandem {
-
-DType ElementType(const QuantScheme& scheme, DType plain) {
-  switch (scheme.element) {
-    case QuantScheme::Element::kPlain:
-      return plain;
-    case QuantScheme::Element::kFp8E4M3:
-      return DType::kF8E4M3;
-  }
-  return plain;
-}
 
 Status CheckScheme(const QuantScheme& scheme) {
   if (scheme.is_plain()) {
@@ -30,6 +20,21 @@ Status CheckScheme(const QuantScheme& scheme) {
 std::string DescribeScheme(const QuantScheme& scheme) {
   if (scheme.is_plain()) return "not quantized";
   return scheme.inputs == QuantScheme::Inputs::kStatic ? "fp8 with static input scales" : "fp8";
+}
+
+DType WeightFormat::element() const {
+  switch (scheme.element) {
+    case QuantScheme::Element::kPlain:
+      return dtype;
+    case QuantScheme::Element::kFp8E4M3:
+      return DType::kF8E4M3;
+  }
+  return dtype;
+}
+
+std::string DescribeFormat(const WeightFormat& format) {
+  return format.scheme.is_plain() ? std::string(DTypeName(format.dtype))
+                                  : DescribeScheme(format.scheme);
 }
 
 }  // namespace tandem
