@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "ops/ops.h"
 #include "runtime/execution/forward_pass.h"
-#include "runtime/speculation/speculative.h"
+#include "runtime/speculation/cost_table.h"
 #include "tensor/buffer.h"
 
 namespace tandem {

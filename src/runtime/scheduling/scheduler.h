@@ -19,7 +19,10 @@
 #include "runtime/cache/kv_cache.h"
 #include "runtime/scheduling/batch_plan.h"
 #include "runtime/scheduling/sequence.h"
-#include "runtime/speculation/speculative.h"
+#include "runtime/speculation/acceptance.h"
+#include "runtime/speculation/cost_table.h"
+#include "runtime/speculation/draft_length.h"
+#include "runtime/speculation/output_length.h"
 
 namespace tandem {
 
