@@ -7,8 +7,6 @@
 
 #include "base/check.h"
 #include "ops/round_rules.h"
-#include "ops/sample_rules.h"
-#include "runtime/execution/row_masks.h"
 
 namespace tandem {
 namespace {
@@ -82,13 +80,11 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       memory_(std::move(memory)),
       device_slots_(std::move(slots)),
       graphs_(backend, config.max_num_tokens),
-      slots_(static_cast<size_t>(config.max_batch_size)),
+      masks_(config, memory_->round()),
+      draft_lag_(static_cast<size_t>(config.max_batch_size)),
       steps_(static_cast<size_t>(config.max_launched)) {
   TANDEM_CHECK(DraftsMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
                "more steps at once than marks");
-  if (config.on_host) {
-    draft_masks_.resize(slots_.size() * static_cast<size_t>(memory_->round().mask_words));
-  }
   backend_.ops().ReserveSampling(std::max(config.max_logits_rows, config.max_batch_size),
                                  models_.target->vocab_size());
 }
@@ -113,15 +109,15 @@ RoundExecutor::~RoundExecutor() { static_cast<void>(backend_.Synchronize()); }
 
 void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
-  slots_[static_cast<size_t>(slot)] = {
-      .constraint = constraint,
-      .draft_lag = static_cast<int32_t>(init.tokens.size()) - init.computed[1]};
+  masks_.Set(slot, constraint);
+  draft_lag_[static_cast<size_t>(slot)] =
+      static_cast<int32_t>(init.tokens.size()) - init.computed[1];
   const Status added = device_slots_->Add(sampled_, slot, init);
   if (failure_.ok()) failure_ = added;
 }
 
 void RoundExecutor::RemoveSequence(int32_t slot) {
-  slots_[static_cast<size_t>(slot)] = {};
+  masks_.Set(slot, nullptr);
   device_slots_->Remove(slot);
 }
 
@@ -142,7 +138,7 @@ void RoundExecutor::Propose(const BatchPlan& plan) {
   if (masks_drafts) SettleLaunched();
   if (config_.lookup_ngram > 0 && shape_.max_drafts > 0) {
     backend_.round().LookUpDrafts(memory_->round(), shape_.items);
-    if (masks_drafts) CutLookUps(plan);
+    if (masks_drafts) masks_.CutLookUps(plan);
   }
   if (shape_.draft_rows > 0) {
     if (config_.on_host) {
@@ -183,8 +179,7 @@ ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
   item.draft_tokens = planned.draft_tokens;
   item.first_new_block = planned.first_new_block;
   item.num_new_blocks = planned.num_new_blocks;
-  const HostSlot& slot = slots_[static_cast<size_t>(planned.slot)];
-  item.constrained = slot.constraint != nullptr && planned.samples ? 1 : 0;
+  item.constrained = masks_.Constrains(planned.slot) && planned.samples ? 1 : 0;
   TANDEM_CHECK(
       item.constrained == 0 || item.num_drafts == 0 || config_.on_host || !config_.ratio_acceptance,
       "the ratio rule's drafts under a constraint, on a device");
@@ -210,7 +205,7 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
 // Upper bound of the rows of the draft model's first pass for a sequence. The plan's bound assumes
 // that every draft in flight may be accepted; the draft's lag after that is known better here.
 int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
-  int32_t& lag = slots_[static_cast<size_t>(item.slot)].draft_lag;
+  int32_t& lag = draft_lag_[static_cast<size_t>(item.slot)];
   const int32_t rows = std::min(lag, item.draft_tokens);
   if (item.num_drafts > 0) {
     // A round with look-ups does not change the draft model's state.
@@ -283,7 +278,7 @@ void RoundExecutor::DraftPass(const ops::PassBounds& bounds, const RangeLengths&
                "the draft's logits have moved");
   draft_logits_ = logits.As<float>();
   backend_.round().LayDraftSamples(round, bounds, draft_logits_, models_.draft->vocab_size());
-  if (config_.on_host && shape_.constrained) MaskDrafts(bounds);
+  if (config_.on_host && shape_.constrained) masks_.MaskDrafts(bounds);
   backend_.ops().Sample(First<const ops::SampleRow>(round.draft.samples, bounds.num_logits),
                         round.draw_vocab, First(round.draft.drawn, bounds.num_logits));
   backend_.round().KeepDrafts(round, next);
@@ -379,96 +374,17 @@ void RoundExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies) 
 
 // ---- Masks ----
 
-// The slots of the current step once their drafts have reached the host.
-DeviceMemory::HostDrafts RoundExecutor::DraftsAtHand() const {
-  const ops::SlotArrays& slots = memory_->round().slots;
-  if (config_.on_host) return {slots.records, slots.drafts};
-  return memory_->DraftsOf(sampled_);
-}
-
-std::span<const int32_t> RoundExecutor::DraftsOf(const DeviceMemory::HostDrafts& slots,
-                                                 int32_t slot) const {
-  return First(slots.drafts + int64_t{slot} * config_.max_draft_len,
-               slots.records[slot].num_drafts);
-}
-
-// On the host: removes a looked-up draft that the constraint forbids, and those after it.
-void RoundExecutor::CutLookUps(const BatchPlan& plan) {
-  const ops::SlotArrays& slots = memory_->round().slots;
-  const std::span mask = std::span(draft_masks_).first(static_cast<size_t>(mask_words()));
-  for (const SequencePlan& item : plan.sequences) {
-    TokenConstraint* constraint = slots_[static_cast<size_t>(item.slot)].constraint;
-    if (constraint == nullptr) continue;
-    const std::span<const int32_t> drafts = DraftsOf(DraftsAtHand(), item.slot);
-    size_t kept = 0;
-    while (kept < drafts.size() &&
-           FillRowMask(*constraint, drafts.first(kept), slots.vocab, mask) &&
-           ops::IsAllowed(mask.data(), drafts[kept])) {
-      ++kept;
-    }
-    slots.records[item.slot].num_drafts = static_cast<int32_t>(kept);
-  }
-}
-
-// On the host: the next drafts of constrained sequences are drawn under masks. If no token may
-// follow, drafting stops before the draw.
-void RoundExecutor::MaskDrafts(const ops::PassBounds& bounds) {
-  const ops::Round& round = memory_->round();
-  for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
-    ops::RowRange& range = round.draft.ranges[seq];
-    TokenConstraint* constraint = slots_[static_cast<size_t>(range.slot)].constraint;
-    if (range.num_logits == 0 || constraint == nullptr) continue;
-    const auto words = static_cast<size_t>(mask_words());
-    const std::span mask = std::span(draft_masks_).subspan(static_cast<size_t>(seq) * words, words);
-    ops::SampleRow& row = round.draft.samples[range.first_logits];
-    if (FillRowMask(*constraint, DraftsOf(DraftsAtHand(), range.slot), round.slots.vocab, mask)) {
-      row.allowed = mask.data();
-    } else {
-      row = {};
-      range.num_logits = 0;
-    }
-  }
-}
-
-// The masks of the tokens that may follow those of every earlier step and then the drafts.
+// Waits for the results of every earlier step and for this step's drafts: masks follow from both.
 void RoundExecutor::SendMasks(const BatchPlan& plan) {
   SettleLaunched();
   if (failure_.ok() && !config_.on_host) failure_ = backend_.WaitFor(DraftsMarkOf(sampled_));
   if (!failure_.ok()) return;  // Land reports it; the host's copy is meaningless
-  const DeviceMemory::HostDrafts slots = DraftsAtHand();
-  const DeviceMemory::HostMasks host = memory_->MasksOf(sampled_);
-  int32_t num_rows = 0;
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const SequencePlan& item = plan.sequences[i];
-    if (slots_[static_cast<size_t>(item.slot)].constraint == nullptr || !item.samples) continue;
-    host.items[i] = FillMasks(item.slot, slots, host.bits + num_rows * mask_words());
-    host.items[i].first = num_rows;
-    num_rows += host.items[i].count;
-  }
-  memory_->EnqueueMasks(sampled_, num_rows);
-}
-
-ops::ItemMasks RoundExecutor::FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots,
-                                        uint32_t* bits) {
-  ops::ItemMasks masks;
-  if (slots.records[slot].ended != 0) return masks;
-  TokenConstraint& constraint = *slots_[static_cast<size_t>(slot)].constraint;
-  const ops::SlotArrays& arrays = memory_->round().slots;
-  const std::span<const int32_t> drafts = DraftsOf(slots, slot);
-  for (size_t i = 0; i <= drafts.size(); ++i) {
-    const std::span mask(bits + masks.count * mask_words(), static_cast<size_t>(mask_words()));
-    if (!FillRowMask(constraint, drafts.first(i), arrays.vocab, mask)) {
-      masks.dead_end = 1;
-      return masks;
-    }
-    ++masks.count;
-    if (i == drafts.size() || !ops::IsAllowed(mask.data(), drafts[i])) return masks;
-    // Only the ratio rule verifies end ids, and under constraints only on the host.
-    if (config_.ratio_acceptance && ops::rules::IsEnd(arrays.sampling[slot], drafts[i])) {
-      return masks;
-    }
-  }
-  return masks;
+  const ops::SlotArrays& slots = memory_->round().slots;
+  const DeviceMemory::HostDrafts drafts =
+      config_.on_host ? DeviceMemory::HostDrafts{slots.records, slots.drafts}
+                      : memory_->DraftsOf(sampled_);
+  const int32_t count = masks_.FillTarget(plan, drafts, memory_->MasksOf(sampled_));
+  memory_->EnqueueMasks(sampled_, count);
 }
 
 // ---- Results ----
@@ -537,16 +453,7 @@ void RoundExecutor::Settle(uint64_t step) {
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
                                              std::to_string(host.status->broken));
-  for (int32_t i = 0; i < steps_[step % steps_.size()].items; ++i) {
-    const ops::RoundResult& result = host.results[i];
-    const HostSlot& slot = slots_[static_cast<size_t>(result.slot)];
-    if (slot.constraint == nullptr) continue;
-    // An end id is not part of the output, so the constraint does not get it either.
-    for (int32_t t = 0; t < result.num_tokens - result.end_id; ++t) {
-      const int32_t token = host.drawn[result.first_token + t].token;
-      slot.constraint->Commit(&token, 1);
-    }
-  }
+  masks_.Commit(host, steps_[step % steps_.size()].items);
 }
 
 Status RoundExecutor::Land(StepResult& result) {

@@ -21,11 +21,11 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "base/status.h"
 #include "ops/backend.h"
+#include "runtime/execution/constraint_masks.h"
 #include "runtime/execution/device_graphs.h"
 #include "runtime/execution/device_memory.h"
 #include "runtime/execution/device_slots.h"
@@ -64,11 +64,6 @@ class RoundExecutor final : public Executor {
   Status Land(StepResult& result) override;
 
  private:
-  // The host's record of a sequence.
-  struct HostSlot {
-    TokenConstraint* constraint = nullptr;
-    int32_t draft_lag = 0;  // upper bound of the tokens the draft has yet to compute
-  };
   // The size of a step according to its plan: upper bounds.
   struct Shape {
     int32_t items = 0;
@@ -111,18 +106,12 @@ class RoundExecutor final : public Executor {
   void TargetForward(const ops::PassBounds& bounds, const RangeLengths& lengths);
   void DrawAndAccept(const ops::PassBounds& bounds, bool verifies);
   ops::PassBounds BoundsOf(int32_t rows, int32_t max_logits) const;
-  DeviceMemory::HostDrafts DraftsAtHand() const;
-  std::span<const int32_t> DraftsOf(const DeviceMemory::HostDrafts& slots, int32_t slot) const;
-  void CutLookUps(const BatchPlan& plan);
-  void MaskDrafts(const ops::PassBounds& bounds);
   void SendMasks(const BatchPlan& plan);
-  ops::ItemMasks FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots, uint32_t* bits);
   void ObserveTarget() const;
   void ObserveStep(uint64_t step) const;
   double DraftPrice() const;
   void Settle(uint64_t step);
   void SettleLaunched();
-  int64_t mask_words() const { return memory_->round().mask_words; }
   bool Full() const { return sampled_ - landed_ == steps_.size(); }
   // Marks of the results, and of the drafts that masks are made for.
   int MarkOf(uint64_t step) const { return static_cast<int>(step % steps_.size()); }
@@ -140,8 +129,9 @@ class RoundExecutor final : public Executor {
   const std::unique_ptr<DeviceMemory> memory_;
   const std::unique_ptr<DeviceSlots> device_slots_;
   DeviceGraphs graphs_;
-  std::vector<HostSlot> slots_;
-  std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
+  ConstraintMasks masks_;
+  // By slot: upper bound of the tokens that the draft has yet to compute.
+  std::vector<int32_t> draft_lag_;
 
   // Of the current step, set by Propose.
   Shape shape_;
