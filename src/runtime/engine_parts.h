@@ -23,8 +23,9 @@ struct EngineParts {
   KvCacheOptions kv;
   int64_t vocab_size = 0;
   bool has_draft = false;
-  std::unique_ptr<CostTable> costs;      // the executor may hold a pointer to it
-  std::unique_ptr<Heartbeat> heartbeat;  // likewise; null: the loop's own
+  CostTable costs;  // measured at start, or empty
+  std::unique_ptr<Heartbeat>
+      heartbeat;  // the executor may hold a pointer to it; null: the loop's own
   std::unique_ptr<Executor> executor;
   std::vector<MemoryLine> memory_plan;
 };

@@ -70,13 +70,13 @@ void RangeLengths::Add(int32_t least, int32_t most, bool decode) {
 }
 
 RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend,
-                             ExecutorModels models, const CostMeter& meter,
+                             ExecutorModels models, const Clock& clock,
                              std::unique_ptr<DeviceMemory> memory,
                              std::unique_ptr<DeviceSlots> slots)
     : config_(config),
       backend_(backend),
       models_(std::move(models)),
-      meter_(meter),
+      clock_(clock),
       memory_(std::move(memory)),
       device_slots_(std::move(slots)),
       graphs_(backend, config.max_num_tokens),
@@ -85,6 +85,7 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       steps_(static_cast<size_t>(config.max_launched)) {
   TANDEM_CHECK(DraftsMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
                "more steps at once than marks");
+  for (Step& step : steps_) step.times.passes.reserve(max_passes());
   backend_.ops().ReserveSampling(std::max(config.max_logits_rows, config.max_batch_size),
                                  models_.target->vocab_size());
 }
@@ -92,14 +93,14 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
 Result<std::unique_ptr<RoundExecutor>> RoundExecutor::Create(const ExecutorConfig& config,
                                                              ops::Backend& backend,
                                                              ExecutorModels models,
-                                                             const CostMeter& meter) {
+                                                             const Clock& clock) {
   const int64_t draft_vocab = models.draft == nullptr ? 0 : models.draft->vocab_size();
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<DeviceMemory> memory,
       DeviceMemory::Create(config, models.target->vocab_size(), draft_vocab, backend));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceSlots> slots,
                           DeviceSlots::Create(*memory, backend, config.max_launched));
-  return std::unique_ptr<RoundExecutor>(new RoundExecutor(config, backend, std::move(models), meter,
+  return std::unique_ptr<RoundExecutor>(new RoundExecutor(config, backend, std::move(models), clock,
                                                           std::move(memory), std::move(slots)));
 }
 
@@ -125,7 +126,8 @@ void RoundExecutor::RemoveSequence(int32_t slot) {
 
 void RoundExecutor::Propose(const BatchPlan& plan) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
-  step_started_ = meter_.Start();
+  step_started_ = clock_.Now();
+  times().Clear();
   backend_.Mark(BeginMarkOf(sampled_));
   SendPlan(plan);
   for (const BlockCopy& copy : plan.copies) {
@@ -259,9 +261,10 @@ void RoundExecutor::RunLaidDrafts() {
   while (true) {
     bounds = Laid(round.draft, bounds);
     if (bounds.num_rows == 0) return;
-    const Nanos start = meter_.Start();
+    const Nanos start = clock_.Now();
     DraftPass(bounds, {}, bounds);
-    meter_.Stop(ModelIndex::kDraft, bounds.num_rows, start);
+    times().passes.push_back(
+        {.model = ModelIndex::kDraft, .rows = bounds.num_rows, .seconds = SecondsSince(start)});
     if (bounds.num_logits == 0) return;
   }
 }
@@ -288,7 +291,7 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   target_bounds_ = {
       .num_rows = shape_.target_rows, .num_seqs = shape_.items, .num_logits = shape_.target_logits};
   if (config_.on_host) {
-    target_started_ = meter_.Start();
+    target_started_ = clock_.Now();
     backend_.round().LayTargetRows(memory_->round(), target_bounds_);
     target_bounds_ = Laid(memory_->round().target, target_bounds_);
     if (target_bounds_.num_rows > 0) TargetForward(target_bounds_, {});
@@ -340,17 +343,19 @@ void RoundExecutor::Sample(const BatchPlan& plan) {
   } else {
     DrawAndAccept(target_bounds_, verifies);
   }
-  if (config_.on_host) ObserveTarget();
+  if (config_.on_host) TimeTarget();
   memory_->EnqueueResults(sampled_, target_bounds_.num_logits);
   backend_.Mark(MarkOf(sampled_));
-  steps_[sampled_ % steps_.size()] = {
-      .number = plan.step,
-      .items = shape_.items,
-      .logits = target_bounds_.num_logits,
-      .decode_rows = shape_.target.decodes() ? shape_.target_rows : 0,
-      .verifies = shape_.max_drafts > 0,
-      .draft_price = DraftPrice(),
-      .seconds = meter_.SecondsSince(step_started_)};
+  Step& step = StepOf(sampled_);
+  step.number = plan.step;
+  step.items = shape_.items;
+  step.logits = target_bounds_.num_logits;
+  step.is_round = shape_.max_drafts > 0 && shape_.target.decodes();
+  if (!config_.on_host) {
+    NotePasses();
+  } else if (step.is_round) {
+    step.times.round_seconds = SecondsSince(step_started_);
+  }
   ++sampled_;
 }
 
@@ -387,57 +392,54 @@ void RoundExecutor::SendMasks(const BatchPlan& plan) {
   memory_->EnqueueMasks(sampled_, count);
 }
 
-// ---- Results ----
+// ---- Times ----
 
-// On the host: the duration of the pass and its draws. A prompt's rows, except its last, skip the
-// head: they tell nothing about the cost of drafts.
-void RoundExecutor::ObserveTarget() const {
+double RoundExecutor::SecondsSince(Nanos start) const {
+  return std::chrono::duration<double>(clock_.Now() - start).count();
+}
+
+// On the host: the target's pass and its draws.
+void RoundExecutor::TimeTarget() {
   if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) return;
   const bool verifies =
       std::ranges::any_of(First(memory_->round().target.ranges, target_bounds_.num_seqs),
                           [](const ops::RowRange& range) { return range.num_logits > 1; });
-  if (verifies) {
-    meter_.StopVerify(target_bounds_.num_rows, target_started_);
-  } else {
-    meter_.Stop(ModelIndex::kTarget, target_bounds_.num_rows, target_started_);
+  times().passes.push_back({.model = ModelIndex::kTarget,
+                            .rows = target_bounds_.num_rows,
+                            .verifies = verifies,
+                            .seconds = SecondsSince(target_started_)});
+}
+
+// On a device: the passes that lie between the marks of the step being launched. Which sequences
+// the draft model drafted for is not known where drafts may have been looked up.
+void RoundExecutor::NotePasses() {
+  if (!shape_.target.decodes()) return;
+  if (shape_.draft_rows > 0 && config_.lookup_ngram == 0) {
+    times().passes.push_back(
+        {.model = ModelIndex::kDraft,
+         .rows = shape_.draft_rows,
+         .more = shape_.draft_logits == 0 ? 0 : std::max(shape_.max_drafts - 1, 0),
+         .more_rows = shape_.draft_seqs});
+  }
+  times().passes.push_back({.model = ModelIndex::kTarget,
+                            .rows = shape_.target_rows,
+                            .verifies = shape_.max_drafts > 0});
+}
+
+// On a device: their seconds, when the step has ended.
+void RoundExecutor::ReadMarks(uint64_t step) {
+  Step& done = StepOf(step);
+  for (PassTime& passes : done.times.passes) {
+    passes.seconds = passes.model == ModelIndex::kDraft
+                         ? backend_.SecondsBetween(BeginMarkOf(step), RunMarkOf(step))
+                         : backend_.SecondsBetween(RunMarkOf(step), MarkOf(step));
+  }
+  if (done.is_round) {
+    done.times.round_seconds = backend_.SecondsBetween(BeginMarkOf(step), MarkOf(step));
   }
 }
 
-// On a device: the predicted cost of the current step's draft passes.
-double RoundExecutor::DraftPrice() const {
-  if (config_.on_host || shape_.draft_rows == 0 || !meter_.measures()) return 0.0;
-  const auto price = [this](int32_t rows) {
-    return meter_.costs->Seconds(ModelIndex::kDraft, rows);
-  };
-  const int32_t more = shape_.draft_logits == 0 ? 0 : std::max(shape_.max_drafts - 1, 0);
-  return price(shape_.draft_rows) + more * price(shape_.draft_seqs);
-}
-
-// The duration of a finished step, and on a device of its parts; on the host passes are timed as
-// they run. A step with prompts tells nothing about the cost of drafts, and its drafts' part
-// nothing if they were looked up.
-void RoundExecutor::ObserveStep(uint64_t step) const {
-  const Step& done = steps_[step % steps_.size()];
-  if (!meter_.measures() || done.decode_rows == 0) return;
-  if (done.verifies) {
-    const DeviceMemory::HostResults host = memory_->ResultsOf(step);
-    int32_t tokens = 0;
-    for (int32_t i = 0; i < done.items; ++i) tokens += host.results[i].num_tokens;
-    const double seconds =
-        config_.on_host ? done.seconds : backend_.SecondsBetween(BeginMarkOf(step), MarkOf(step));
-    meter_.costs->ObserveRound(done.items, tokens, seconds);
-  }
-  if (config_.on_host) return;
-  const double target = backend_.SecondsBetween(RunMarkOf(step), MarkOf(step));
-  if (done.verifies) {
-    meter_.costs->ObserveVerify(done.decode_rows, target);
-  } else {
-    meter_.costs->Observe(ModelIndex::kTarget, done.decode_rows, target);
-  }
-  if (done.draft_price == 0.0 || config_.lookup_ngram > 0) return;
-  meter_.costs->ObservePriced(ModelIndex::kDraft, done.draft_price,
-                              backend_.SecondsBetween(BeginMarkOf(step), RunMarkOf(step)));
-}
+// ---- Results ----
 
 void RoundExecutor::SettleLaunched() {
   for (uint64_t step = settled_; step < sampled_; ++step) Settle(step);
@@ -449,24 +451,26 @@ void RoundExecutor::Settle(uint64_t step) {
   settled_ = step + 1;
   if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
   if (!failure_.ok()) return;  // the host's memory holds an earlier step's results
-  ObserveStep(step);
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
                                              std::to_string(host.status->broken));
-  masks_.Commit(host, steps_[step % steps_.size()].items);
+  masks_.Commit(host, StepOf(step).items);
 }
 
 Status RoundExecutor::Land(StepResult& result) {
   TANDEM_CHECK(landed_ < sampled_, "no step in flight");
   Settle(landed_);
   if (!failure_.ok()) return failure_;
-  const Step& step = steps_[landed_ % steps_.size()];
+  if (!config_.on_host) ReadMarks(landed_);
+  const Step& step = StepOf(landed_);
   const DeviceMemory::HostResults host = memory_->ResultsOf(landed_);
   result.step = step.number;
   result.sequences.clear();
   result.tokens.clear();
   result.sequences.reserve(static_cast<size_t>(config_.max_batch_size));
   result.tokens.reserve(static_cast<size_t>(config_.max_logits_rows));
+  result.times.passes.reserve(max_passes());
+  result.times = step.times;
   for (int32_t i = 0; i < step.items; ++i) {
     const ops::RoundResult& from = host.results[i];
     const SampledToken* tokens = host.drawn + from.first_token;

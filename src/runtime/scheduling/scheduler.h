@@ -1,6 +1,7 @@
-// Scheduler: decides the next step. A function of the sequences, the KV cache, the limits and the
-// cost table: no device call, no clock, no randomness. The only code that reserves blocks (for both
-// models at once) or preempts. Engine thread only; allocates nothing once its lists have grown.
+// Scheduler: decides the next step. A function of the sequences, the KV cache, the limits and what
+// speculation has learnt: no device call, no clock, no randomness. The only code that reserves
+// blocks (for both models at once) or preempts. Engine thread only; allocates nothing once its
+// lists have grown.
 //
 // Order: higher priority first, then first come, first served, by requests: once a choice of a
 // request has started, its other choices wait behind the requests that are already waiting. Within
@@ -19,10 +20,8 @@
 #include "runtime/cache/kv_cache.h"
 #include "runtime/scheduling/batch_plan.h"
 #include "runtime/scheduling/sequence.h"
-#include "runtime/speculation/acceptance.h"
-#include "runtime/speculation/cost_table.h"
 #include "runtime/speculation/draft_length.h"
-#include "runtime/speculation/output_length.h"
+#include "runtime/speculation/speculation.h"
 
 namespace tandem {
 
@@ -46,7 +45,6 @@ struct SchedulerLimits {
   int32_t max_draft_len = 0;
   bool draft_model = false;         // false: drafts come from look-ups only
   int32_t draft_max_positions = 0;  // the draft model's longest context
-  double acceptance_prior = 0.7;    // before anything was drafted
   bool drafts_constrained = true;   // the executor drafts for sequences with a TokenConstraint
   int32_t max_launched = 1;         // steps that may be launched before the first one ends
 };
@@ -66,7 +64,8 @@ struct StepPlan {
 
 class Scheduler {
  public:
-  Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable& costs);
+  // `kv` and `speculation` outlive the scheduler.
+  Scheduler(const SchedulerLimits& limits, KvCache& kv, Speculation& speculation);
 
   // Puts a new sequence at the end of the queue.
   void Enqueue(Sequence& sequence);
@@ -78,11 +77,6 @@ class Scheduler {
   // Called when the last step that named a pausing sequence has ended: releases it and queues it
   // again.
   int32_t FinishPause(Sequence& sequence);
-
-  // Reports a round: the estimate that new sequences start from.
-  void ObserveDrafts(int32_t proposed, int32_t accepted) {
-    all_acceptance_.Observe(proposed, accepted);
-  }
 
   // Valid until the next call that changes the scheduler.
   const std::vector<Sequence*>& waiting() const { return waiting_; }
@@ -127,15 +121,11 @@ class Scheduler {
 
   const SchedulerLimits limits_;
   KvCache& kv_;
-  const CostTable& costs_;
-  DraftLengthChooser chooser_;
+  Speculation& speculation_;
 
   std::vector<Sequence*> waiting_;
   std::vector<Sequence*> active_;
   std::vector<int32_t> free_slots_;
-  Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
-  OutputLength output_length_;
-  int64_t steps_idle_ = 0;                // decoding steps since any sequence drafted
   int32_t requests_with_many_slots_ = 0;  // with two or more slots
   uint64_t turns_ = 0;
   uint64_t starts_ = 0;

@@ -47,7 +47,9 @@ class Simulation {
     const KvCacheOptions kv{(longest_ + block_tokens - 1) / block_tokens + spare, block_tokens,
                             limits.prefix_reuse};
     kv_ = std::make_unique<KvCache>(kv);
-    scheduler_ = std::make_unique<Scheduler>(limits, *kv_, costs_);
+    speculation_ =
+        std::make_unique<Speculation>(limits.max_batch_size, limits.max_draft_len, CostTable());
+    scheduler_ = std::make_unique<Scheduler>(limits, *kv_, *speculation_);
     // Every request is sent twice, sometimes with another length or seed.
     for (int32_t i = Below(1, 5); i > 0; --i) {
       Ask ask{Below(0, 1), Below(1, longest_prompt_), Below(0, 2), Below(1, longest_),
@@ -191,8 +193,8 @@ class Simulation {
   }
 
   std::mt19937_64 random_;
-  CostTable costs_;
   std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<Speculation> speculation_;
   std::unique_ptr<Scheduler> scheduler_;
   uint64_t steps_in_flight_ = 0;
   int32_t longest_ = 0;

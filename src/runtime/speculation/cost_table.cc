@@ -24,11 +24,6 @@ constexpr double kUnobservedStep = 1.0 / 512;
 constexpr double kVerifyStep = 1.0 / 512;
 // Knowledge of such passes fades with passes that verify nothing.
 constexpr double kForgottenStep = 1.0 / 4096;
-// Rounds that are judged together, by the number of sequences in them, and the minimum number of
-// rounds: the output of a few says little.
-constexpr double kRoundsSeen = 32.0;
-constexpr double kFewestRounds = 12.0;
-constexpr double kFewestSequences = 256.0;
 // The memory is limited to this many passes, or old knowledge would be trusted for days.
 constexpr double kMostPasses = 512.0;
 
@@ -93,22 +88,6 @@ void CostTable::ObservePriced(ModelIndex model, double priced, double seconds) {
     verified.factor *= std::pow(before / curve.factor, known);
     verified.passes -= kForgottenStep * verified.passes;
   }
-}
-
-void CostTable::ObserveRound(int32_t sequences, int32_t tokens, double seconds) {
-  if (sequences <= 0 || seconds <= 0.0) return;
-  Rounds& rounds = rounds_[RowBucket(sequences)];
-  const double keep = 1.0 - 1.0 / std::max(kRoundsSeen, 2 * kFewestSequences / sequences);
-  rounds.count = rounds.count * keep + 1.0;
-  rounds.gained =
-      rounds.gained * keep + Seconds(ModelIndex::kTarget, sequences) * tokens / sequences;
-  rounds.seconds = rounds.seconds * keep + seconds;
-}
-
-double CostTable::RoundGain(int32_t sequences) const {
-  const Rounds& rounds = rounds_[RowBucket(sequences)];
-  const bool enough = rounds.count >= kFewestRounds && rounds.count * sequences >= kFewestSequences;
-  return enough ? rounds.gained / rounds.seconds : 1.0;
 }
 
 void CostTable::ObserveVerify(int32_t rows, double seconds) {

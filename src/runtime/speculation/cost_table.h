@@ -41,11 +41,6 @@ class CostTable {
   // Passes without drafts, including the draft model's own; target passes that verify drafts.
   void Observe(ModelIndex model, int32_t rows, double seconds);
   void ObserveVerify(int32_t rows, double seconds);
-  // A round of `sequences` decoding sequences, some of which drafted: the tokens they emitted
-  // together and the duration of all its passes.
-  void ObserveRound(int32_t sequences, int32_t tokens, double seconds);
-  // Tokens per second of such rounds, relative to plain decoding; 1 until there were enough rounds.
-  double RoundGain(int32_t sequences) const;
   // Passes that took `seconds` together and whose predicted cost was `priced`.
   void ObservePriced(ModelIndex model, double priced, double seconds);
 
@@ -59,18 +54,11 @@ class CostTable {
     double factor = 1.0;
     double passes = 0.0;  // number of passes it was learnt from; fades
   };
-  // Of the last few dozen rounds with drafts.
-  struct Rounds {
-    double count = 0.0;
-    double gained = 0.0;   // seconds that plain decoding would have taken for their tokens
-    double seconds = 0.0;  // duration of these rounds
-  };
   const Curve& curve(ModelIndex model) const { return curves_[static_cast<size_t>(model)]; }
   static double Measured(const Curve& curve, int32_t rows);
 
   std::array<Curve, kNumModels> curves_;
   std::array<Verified, kNumRowBuckets> verified_;  // by RowBucket
-  std::array<Rounds, kNumRowBuckets> rounds_;      // by RowBucket of the sequences
 };
 
 }  // namespace tandem

@@ -78,7 +78,7 @@ void DraftLengthChooser::ListDrafts(std::span<const DraftCandidate> candidates) 
   });
 }
 
-void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
+void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const DraftContext& context,
                                 const CostTable& costs) {
   for (DraftCandidate& candidate : candidates) candidate.num_drafts = 0;
   ListDrafts(candidates);
@@ -88,7 +88,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   const size_t bucket = RowBucket(plain_rows);
   const double hope = hope_[bucket];
   const auto affordable =
-      std::min(drafts_.size(), static_cast<size_t>(std::max(limits.max_drafts, 0)));
+      std::min(drafts_.size(), static_cast<size_t>(std::max(context.max_drafts, 0)));
 
   std::fill(rows_at_.begin(), rows_at_.end(), 0);
   double tokens = plain_tokens;
@@ -111,7 +111,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     rows += added;
     tokens += draft.worth;
     const double verify_seconds =
-        StepSeconds(plain_rows, limits.base_rows, static_cast<int32_t>(count), costs);
+        StepSeconds(plain_rows, context.base_rows, static_cast<int32_t>(count), costs);
     const int32_t verified_rows = plain_rows + static_cast<int32_t>(count);
     const double seconds =
         (verify_seconds * costs.VerifyFactor(verified_rows) + draft_seconds) * hope;
@@ -122,7 +122,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   }
   int32_t& steps_drafting = steps_drafting_[bucket];
   steps_drafting = best_count > 0 ? steps_drafting + 1 : 0;
-  if (steps_drafting >= kPlainEvery && limits.base_rows == plain_rows) {
+  if (steps_drafting >= kPlainEvery && context.base_rows == plain_rows) {
     steps_drafting = 0;
     return;
   }
@@ -130,8 +130,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     ++candidates[static_cast<size_t>(drafts_[i].candidate)].num_drafts;
   }
   if (affordable == 0) return;
-  LearnHope(bucket, best_count > 0, costs.RoundGain(plain_rows));
-  if (best_count == 0) ChooseProbe(candidates, limits, costs);
+  LearnHope(bucket, best_count > 0, context.round_gain);
+  if (best_count == 0) ChooseProbe(candidates, context, costs);
 }
 
 void DraftLengthChooser::LearnHope(size_t bucket, bool drafts, double round_gain) {
@@ -149,7 +149,7 @@ void DraftLengthChooser::LearnHope(size_t bucket, bool drafts, double round_gain
 // its own are not known to be good, and the try is cheap compared to the time since any sequence
 // last drafted: all tries together take at most kProbeShare of the time.
 void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
-                                     const DraftLimits& limits, const CostTable& costs) const {
+                                     const DraftContext& context, const CostTable& costs) const {
   DraftCandidate* probed = nullptr;
   int32_t able = 0;
   for (DraftCandidate& candidate : candidates) {
@@ -164,12 +164,12 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
   if (probed == nullptr) return;
   const auto plain_rows = static_cast<int32_t>(candidates.size());
   const double plain = costs.Seconds(ModelIndex::kTarget, plain_rows);
-  const double hopeful = StepSeconds(plain_rows, limits.base_rows, able, costs) +
+  const double hopeful = StepSeconds(plain_rows, context.base_rows, able, costs) +
                          costs.Seconds(ModelIndex::kDraft, able);
   const bool could_pay = (plain_rows + kHopefulAcceptance * able) * plain > plain_rows * hopeful;
-  const double price = StepSeconds(plain_rows, limits.base_rows, 1, costs) - plain +
+  const double price = StepSeconds(plain_rows, context.base_rows, 1, costs) - plain +
                        costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
-  const double allowed = kProbeShare * static_cast<double>(limits.steps_idle) * plain;
+  const double allowed = kProbeShare * static_cast<double>(context.steps_idle) * plain;
   if (could_pay && price <= allowed) probed->num_drafts = 1;
 }
 

@@ -30,13 +30,15 @@ struct DraftCandidate {
   double catch_up_per_token = 0.0;  // used by the chooser only
 };
 
-struct DraftLimits {
+// What the choice depends on besides the candidates.
+struct DraftContext {
   // Target rows of the step without drafts: the candidates', the others' and the prompt chunks'.
   // Prompts are computed anyway, so their time counts on neither side; but drafts come after them
   // on the target's curve.
   int32_t base_rows = 0;
-  int32_t max_drafts = 0;  // of all candidates together
-  int64_t steps_idle = 0;  // since any sequence last drafted: pays for tries
+  int32_t max_drafts = 0;   // of all candidates together
+  int64_t steps_idle = 0;   // since any sequence last drafted: pays for tries
+  double round_gain = 1.0;  // speed of recent rounds with drafts, relative to plain decoding
 };
 
 // Chooses num_drafts of each candidate by expected goodput (tokens per second of the step): drafts
@@ -56,7 +58,7 @@ class DraftLengthChooser {
   // `hope` at start; 1 if prices are known to be right.
   static constexpr double kFirstHope = 0.9;
   DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len, double hope = kFirstHope);
-  void Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
+  void Choose(std::span<DraftCandidate> candidates, const DraftContext& context,
               const CostTable& costs);
 
  private:
@@ -67,7 +69,7 @@ class DraftLengthChooser {
   };
   void ListDrafts(std::span<const DraftCandidate> candidates);
   void LearnHope(size_t bucket, bool drafts, double round_gain);
-  void ChooseProbe(std::span<DraftCandidate> candidates, const DraftLimits& limits,
+  void ChooseProbe(std::span<DraftCandidate> candidates, const DraftContext& context,
                    const CostTable& costs) const;
 
   std::vector<Draft> drafts_;

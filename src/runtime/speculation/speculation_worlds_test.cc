@@ -1,4 +1,4 @@
-// Simulations with made-up prices: the result of the chooser's decisions over many steps.
+// Speculation in made-up worlds: the result of what it learns and chooses over many steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,10 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "runtime/speculation/acceptance.h"
-#include "runtime/speculation/cost_table.h"
-#include "runtime/speculation/draft_length.h"
-#include "runtime/speculation/output_length.h"
+#include "runtime/speculation/speculation.h"
 
 namespace tandem {
 namespace {
@@ -33,9 +30,16 @@ std::vector<World> Worlds() {
            {{1, 0.08}, {16, 0.09}, {64, 0.12}, {1064, 0.7}}}};
 }
 
-// Closed loop: `batch` sequences, each replaced when it has ended. Does a scheduler's accounting
-// (acceptance of all and of one, lengths, lags) and adds up the true prices; the chooser sees
-// prices that every pass disturbs. Prompts of the target cost both ways of decoding the same, so
+CostTable PricesOf(const World& world) {
+  CostTable prices;
+  prices.Set(ModelIndex::kTarget, world.target);
+  prices.Set(ModelIndex::kDraft, world.draft);
+  return prices;
+}
+
+// Closed loop: `batch` sequences, each replaced when it has ended. Does what an engine does (drafts
+// of each sequence, lags) and adds up the true prices; speculation is told prices that every pass
+// disturbs. Prompts of the target cost both ways of decoding the same, so
 // they are left out; the draft's are not. Half of the sequences have drafts that are accepted at
 // one rate, half at another.
 struct Population {
@@ -59,11 +63,10 @@ class Simulation {
   Simulation(const World& world, int32_t batch, const Population& population)
       : Simulation(world, world, batch, population) {}
   Simulation(const World& world, const World& measured, int32_t batch, const Population& population)
-      : chooser_(batch, kMaxDrafts), population_(population), running_(static_cast<size_t>(batch)) {
-    true_.Set(ModelIndex::kTarget, world.target);
-    true_.Set(ModelIndex::kDraft, world.draft);
-    seen_.Set(ModelIndex::kTarget, measured.target);
-    seen_.Set(ModelIndex::kDraft, measured.draft);
+      : population_(population),
+        true_(PricesOf(world)),
+        speculation_(batch, kMaxDrafts, PricesOf(measured)),
+        running_(static_cast<size_t>(batch)) {
     for (Running& sequence : running_) sequence = Fresh();
   }
 
@@ -106,24 +109,22 @@ class Simulation {
 
   DraftCandidate CandidateOf(const Running& sequence) const {
     DraftCandidate candidate;
-    candidate.acceptance = sequence.acceptance.Estimate(all_.Estimate(0.7));
+    candidate.acceptance = speculation_.EstimateAcceptance(sequence.acceptance);
     // A sequence does not know when it will end; its bound is far beyond that.
     candidate.max_drafts = kMaxDrafts;
     candidate.draft_lag = sequence.lag;
-    candidate.expected_tokens = length_.Expect(200);
+    candidate.expected_tokens = speculation_.ExpectOutput(200);
     candidate.probe = sequence.probe;
     return candidate;
   }
 
   void Step(int32_t fixed, Outcome& outcome) {
+    const auto batch = static_cast<int32_t>(running_.size());
+    times_.Clear();
     candidates_.clear();
     for (const Running& sequence : running_) candidates_.push_back(CandidateOf(sequence));
     if (fixed < 0) {
-      chooser_.Choose(candidates_, {static_cast<int32_t>(running_.size()), 10000, steps_idle_},
-                      seen_);
-      const bool drafts = std::ranges::any_of(
-          candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
-      steps_idle_ = drafts ? 0 : steps_idle_ + 1;
+      speculation_.Choose(candidates_, batch, 10000);
     } else {
       for (DraftCandidate& candidate : candidates_) candidate.num_drafts = fixed;
     }
@@ -133,10 +134,8 @@ class Simulation {
     for (size_t i = 0; i < running_.size(); ++i) Land(running_[i], candidates_[i], outcome);
     const bool drafted = std::ranges::any_of(
         candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
-    if (drafted) {
-      seen_.ObserveRound(static_cast<int32_t>(running_.size()),
-                         static_cast<int32_t>(outcome.tokens - before), seconds);
-    }
+    if (drafted) times_.round_seconds = seconds;
+    speculation_.ObserveStep(times_, batch, static_cast<int32_t>(outcome.tokens - before));
   }
 
   double PassSeconds() {
@@ -157,11 +156,8 @@ class Simulation {
   double Pass(ModelIndex model, int32_t rows, bool verifies = false) {
     const double seconds = true_.Seconds(model, rows);
     const double noise = std::uniform_real_distribution<double>(0.85, 1.15)(random_);
-    if (verifies) {
-      seen_.ObserveVerify(rows, seconds * noise);
-    } else {
-      seen_.Observe(model, rows, seconds * noise);
-    }
+    times_.passes.push_back(
+        {.model = model, .rows = rows, .verifies = verifies, .seconds = seconds * noise});
     return seconds;
   }
 
@@ -173,7 +169,7 @@ class Simulation {
     const int32_t emitted = std::min(accepted + 1, sequence.left);
     sequence.acceptance.Observe(proposed, accepted);
     sequence.probe.AfterRound(proposed, accepted);
-    all_.Observe(proposed, accepted);
+    speculation_.ObserveDrafts(proposed, accepted);
     if (proposed > 0 && !sequence.drafted && sequence.emitted > 0) ++outcome.starts;
     sequence.drafted = proposed > 0;
     sequence.lag = proposed == 0 ? sequence.lag + 1 : (accepted == proposed ? 2 : 1);
@@ -181,26 +177,24 @@ class Simulation {
     sequence.left -= emitted;
     outcome.tokens += emitted;
     if (sequence.left > 0) return;
-    length_.Observe(sequence.emitted);
+    speculation_.ObserveOutput(sequence.emitted);
     sequence = Fresh();
   }
 
-  DraftLengthChooser chooser_;
   const Population population_;
-  CostTable true_, seen_;
+  const CostTable true_;
+  Speculation speculation_;
   std::mt19937 random_{7};
   std::vector<Running> running_;
-  Acceptance all_{0.99, 20.0};
-  OutputLength length_;
-  int64_t steps_idle_ = 0;
   std::vector<DraftCandidate> candidates_;
+  StepTimes times_;  // of the current step
 };
 
 constexpr Population kPopulations[] = {{0.2, 0.2}, {0.4, 0.4},   {0.6, 0.6},  {0.8, 0.8},
                                        {0.9, 0.9}, {0.95, 0.95}, {0.3, 0.95}, {0.0, 0.95}};
 constexpr int32_t kBatches[] = {1, 2, 4, 8, 16, 32, 64};
 
-TEST(ChooserInAWorld, IsNeverSlowerThanPlainAndNearlyAsFastAsTheBestFixedLength) {
+TEST(SpeculationInAWorld, IsNeverSlowerThanPlainAndNearlyAsFastAsTheBestFixedLength) {
   for (const World& world : Worlds()) {
     for (const int32_t batch : kBatches) {
       for (const Population& population : kPopulations) {
@@ -227,9 +221,7 @@ TEST(ChooserInAWorld, IsNeverSlowerThanPlainAndNearlyAsFastAsTheBestFixedLength)
 World Disturbed(const World& world, uint32_t seed, double share) {
   std::mt19937 random{seed};
   std::uniform_real_distribution<double> error(1.0 - share, 1.0 + share);
-  CostTable exact;
-  exact.Set(ModelIndex::kTarget, world.target);
-  exact.Set(ModelIndex::kDraft, world.draft);
+  const CostTable exact = PricesOf(world);
   World measured = {world.name, {}, {}};
   for (const int32_t rows :
        {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 128, 256, 512, 1024}) {
@@ -239,7 +231,7 @@ World Disturbed(const World& world, uint32_t seed, double share) {
   return measured;
 }
 
-TEST(ChooserInAWorld, IsNotSlowerThanPlainWherePricesWereMeasuredWrong) {
+TEST(SpeculationInAWorld, IsNotSlowerThanPlainWherePricesWereMeasuredWrong) {
   for (const World& world : Worlds()) {
     for (const int32_t batch : kBatches) {
       for (const double acceptance : {0.6, 0.8, 0.9, 0.95}) {
@@ -257,7 +249,7 @@ TEST(ChooserInAWorld, IsNotSlowerThanPlainWherePricesWereMeasuredWrong) {
 
 // A start whose every price is wrong by up to a quarter must not decide for long: drafts that pay
 // are found, those that do not are given up.
-TEST(ChooserInAWorld, FindsOutWhatTheStartMeasuredWrong) {
+TEST(SpeculationInAWorld, FindsOutWhatTheStartMeasuredWrong) {
   constexpr size_t kStarts = 10;
   for (const World& world : Worlds()) {
     for (const int32_t batch : {4, 16, 32}) {
@@ -284,7 +276,7 @@ TEST(ChooserInAWorld, FindsOutWhatTheStartMeasuredWrong) {
 }
 
 // Wherever the acceptance puts the price of drafting, including near break-even.
-TEST(ChooserInAWorld, DoesNotGoBackAndForth) {
+TEST(SpeculationInAWorld, DoesNotGoBackAndForth) {
   for (const World& world : Worlds()) {
     for (const int32_t batch : kBatches) {
       for (double acceptance = 0.5; acceptance < 1.0; acceptance += 0.05) {
