@@ -41,26 +41,29 @@ double Correction(double step, double priced, double seconds) {
 
 }  // namespace
 
-void CostTable::Set(ModelIndex model, std::span<const Point> points) {
+void CostTable::Set(ModelIndex model, std::span<const Point> measured) {
+  std::vector<Point> points(measured.begin(), measured.end());
+  for (size_t i = points.size(); i-- > 1;) {
+    TANDEM_CHECK(points[i - 1].rows < points[i].rows, "points must rise by rows");
+    points[i - 1].seconds = std::min(points[i - 1].seconds, points[i].seconds);
+  }
   Curve& curve = curves_[static_cast<size_t>(model)];
-  curve.points.assign(points.begin(), points.end());
-  curve.factor = 1.0;
-  curve.passes = 0.0;
-  for (size_t i = curve.points.size(); i-- > 1;) {
-    TANDEM_CHECK(curve.points[i - 1].rows < curve.points[i].rows, "points must rise by rows");
-    curve.points[i - 1].seconds = std::min(curve.points[i - 1].seconds, curve.points[i].seconds);
+  curve = {};
+  curve.by_rows.push_back(0.0);
+  for (size_t i = 0; i < points.size(); ++i) {
+    const Point& to = points[i];
+    const Point& from = points[i == 0 ? 0 : i - 1];  // constant up to the first
+    curve.beyond = {from, i == 0 ? 0.0 : (to.seconds - from.seconds) / (to.rows - from.rows)};
+    for (auto rows = static_cast<int32_t>(curve.by_rows.size()); rows <= to.rows; ++rows) {
+      curve.by_rows.push_back(curve.beyond.At(rows));
+    }
   }
 }
 
 double CostTable::Measured(const Curve& curve, int32_t rows) {
-  const std::vector<Point>& points = curve.points;
-  if (points.empty() || rows <= 0) return 0.0;
-  if (points.size() == 1 || rows <= points.front().rows) return points.front().seconds;
-  size_t i = 1;
-  while (i + 1 < points.size() && points[i].rows < rows) ++i;
-  const double slope =
-      (points[i].seconds - points[i - 1].seconds) / (points[i].rows - points[i - 1].rows);
-  return points[i - 1].seconds + slope * (rows - points[i - 1].rows);
+  if (rows <= 0) return 0.0;
+  const auto index = static_cast<size_t>(rows);
+  return index < curve.by_rows.size() ? curve.by_rows[index] : curve.beyond.At(rows);
 }
 
 double CostTable::Seconds(ModelIndex model, int32_t rows) const {

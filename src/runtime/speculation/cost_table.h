@@ -29,10 +29,9 @@ class CostTable {
   };
 
   CostTable() = default;
-  // Points by rising rows. A point that took longer than a larger one was disturbed: it gets the
-  // larger one's seconds.
-  void Set(ModelIndex model, std::span<const Point> points);
-  bool empty(ModelIndex model) const { return curve(model).points.empty(); }
+  // Points by rising rows: the price is constant up to the first and linear from there. A point
+  // that took longer than a larger one was disturbed: it gets the larger one's seconds.
+  void Set(ModelIndex model, std::span<const Point> measured);
 
   // Zero for no rows or for a model that was never measured.
   double Seconds(ModelIndex model, int32_t rows) const;
@@ -45,8 +44,16 @@ class CostTable {
   void ObservePriced(ModelIndex model, double priced, double seconds);
 
  private:
+  struct Line {
+    Point from;
+    double slope = 0.0;
+    double At(int32_t rows) const { return from.seconds + slope * (rows - from.rows); }
+  };
   struct Curve {
-    std::vector<Point> points;
+    // What the points say of 0 rows, 1 row and so on up to the last point's: a plan asks for
+    // hundreds of prices.
+    std::vector<double> by_rows;
+    Line beyond;
     double factor = 1.0;
     double passes = 0.0;  // number of passes it was learnt from
   };
