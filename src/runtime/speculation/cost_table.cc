@@ -60,16 +60,6 @@ void CostTable::Set(ModelIndex model, std::span<const Point> measured) {
   }
 }
 
-double CostTable::Measured(const Curve& curve, int32_t rows) {
-  if (rows <= 0) return 0.0;
-  const auto index = static_cast<size_t>(rows);
-  return index < curve.by_rows.size() ? curve.by_rows[index] : curve.beyond.At(rows);
-}
-
-double CostTable::Seconds(ModelIndex model, int32_t rows) const {
-  return Measured(curve(model), rows) * curve(model).factor;
-}
-
 void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
   ObservePriced(model, Seconds(model, rows), seconds);
 }

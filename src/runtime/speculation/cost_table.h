@@ -34,7 +34,9 @@ class CostTable {
   void Set(ModelIndex model, std::span<const Point> measured);
 
   // Zero for no rows or for a model that was never measured.
-  double Seconds(ModelIndex model, int32_t rows) const;
+  double Seconds(ModelIndex model, int32_t rows) const {
+    return curve(model).Measured(rows) * curve(model).factor;
+  }
   // Duration of a target pass of `rows` rows that verifies drafts, relative to Seconds.
   double VerifyFactor(int32_t rows) const { return verified_[RowBucket(rows)].factor; }
   // Passes without drafts, including the draft model's own; target passes that verify drafts.
@@ -54,6 +56,11 @@ class CostTable {
     // hundreds of prices.
     std::vector<double> by_rows;
     Line beyond;
+    double Measured(int32_t rows) const {
+      if (rows <= 0) return 0.0;
+      const auto index = static_cast<size_t>(rows);
+      return index < by_rows.size() ? by_rows[index] : beyond.At(rows);
+    }
     double factor = 1.0;
     double passes = 0.0;  // number of passes it was learnt from
   };
@@ -62,7 +69,6 @@ class CostTable {
     double passes = 0.0;  // number of passes it was learnt from; fades
   };
   const Curve& curve(ModelIndex model) const { return curves_[static_cast<size_t>(model)]; }
-  static double Measured(const Curve& curve, int32_t rows);
 
   std::array<Curve, kNumModels> curves_;
   std::array<Verified, kNumRowBuckets> verified_;  // by RowBucket
