@@ -19,8 +19,8 @@ constexpr double kFirstPasses = 8.0;
 // Share of the way to the target's factor, per pass, for a draft that is unused and therefore not
 // observed.
 constexpr double kUnobservedStep = 1.0 / 512;
-// The same for a pass that verifies, once its cost is known: where every row costs, drafting gains
-// a few percent or nothing, so its price is kept steadier.
+// In place of kObservationStep for a pass that verifies, once its cost is known: where every row
+// costs, drafting gains a few percent or nothing, so its price is kept steadier.
 constexpr double kVerifyStep = 1.0 / 512;
 // Knowledge of such passes fades with passes that verify nothing.
 constexpr double kForgottenStep = 1.0 / 4096;
