@@ -20,8 +20,8 @@ struct PassTime {
 };
 
 struct StepTimes {
-  // In the order in which they ran. A pass is missing if its rows are not known, or if rows of a
-  // prompt make it cheaper than others of so many rows: the target's head skips them.
+  // In the order in which they ran. A pass is missing if its rows are not known, or if it is the
+  // target's and the head skips rows of a prompt: it says nothing about other rows then.
   std::vector<PassTime> passes;
   // From the first pass to the last draw, if the step drafts and computes no prompt; else 0.
   double round_seconds = 0.0;
