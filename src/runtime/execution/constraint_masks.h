@@ -44,7 +44,7 @@ class ConstraintMasks {
   DeviceMemory::HostDrafts InPlace() const { return {round_.slots.records, round_.slots.drafts}; }
   std::span<uint32_t> DraftMask(int32_t seq);
   bool FillMask(int32_t slot, std::span<const int32_t> ahead, std::span<uint32_t> mask);
-  ops::ItemMasks FillItem(int32_t slot, const DeviceMemory::HostDrafts& drafts, uint32_t* bits);
+  ops::ItemMasks FillItem(int32_t slot, const DeviceMemory::HostDrafts& host, uint32_t* bits);
   size_t words() const { return static_cast<size_t>(round_.mask_words); }
 
   const ops::Round& round_;
