@@ -85,7 +85,6 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                           MakePass(target, backend, rows, logits_rows, *parts.heartbeat));
   TANDEM_ASSIGN_OR_RETURN(models.target_pool,
                           MakePool(*target.weights, memory, options, backend, models.memory));
-  parts.costs = std::make_unique<CostTable>();
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (parts.limits.draft_model) {
     TANDEM_ASSIGN_OR_RETURN(
@@ -102,15 +101,15 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                           std::min(most, parts.limits.draft_max_positions),
                           options.max_batch_size});
     }
-    const Status measured = MeasureCosts(subjects, backend, clock, *parts.costs);
+    const Status measured = MeasureCosts(subjects, backend, clock, parts.costs);
     if (!measured.ok()) {
       return Explain(measured, "measuring what passes cost", "--max_num_tokens");
     }
   }
 
   const ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
-  Result<std::unique_ptr<RoundExecutor>> executor = RoundExecutor::Create(
-      config, backend, std::move(models), CostMeter{&clock, parts.costs.get()});
+  Result<std::unique_ptr<RoundExecutor>> executor =
+      RoundExecutor::Create(config, backend, std::move(models), clock);
   if (!executor.ok()) {
     return Explain(executor.status(), "the state of running requests",
                    "--max_batch_size or --max_seq_len");

@@ -17,10 +17,10 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
       clock_(clock),
       steps_in_flight_(parts.limits.max_launched - 1),
       max_queue_wait_(parts.options.max_queue_wait),
-      costs_(std::move(parts.costs)),
       heartbeat_(parts.heartbeat ? std::move(parts.heartbeat) : std::make_unique<Heartbeat>(clock)),
       kv_(parts.kv),
-      scheduler_(parts.limits, kv_, *costs_),
+      speculation_(parts.limits.max_batch_size, parts.limits.max_draft_len, std::move(parts.costs)),
+      scheduler_(parts.limits, kv_, speculation_),
       executor_(std::move(parts.executor)) {
   for (int32_t i = 0; i < parts.limits.max_launched; ++i) {
     plans_.emplace_back(parts.limits.max_batch_size, parts.limits.max_num_tokens,
@@ -175,6 +175,8 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
 
 void EngineLoop::Commit(Nanos now) {
   const StepPlan& plan = PlanOf(result_.step);
+  speculation_.ObserveStep(result_.times, static_cast<int32_t>(plan.sequences.size()),
+                           static_cast<int32_t>(result_.tokens.size()));
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     Sequence& sequence = *plan.sequences[i];
     sequence.WorkOf(result_.step) = {};
@@ -195,7 +197,7 @@ void EngineLoop::CommitSequence(Sequence& sequence, const SequenceResult& result
   const Usage before = sequence.usage;
   const int32_t shown = CommitTokens(sequence, result, tokens, now);
   PublishBlocks(sequence, kv_);
-  scheduler_.ObserveDrafts(result.proposed, result.accepted);
+  speculation_.ObserveDrafts(result.proposed, result.accepted);
   totals_.output_tokens += shown;
   totals_.draft_rounds += sequence.usage.draft_rounds - before.draft_rounds;
   totals_.drafts_proposed += sequence.usage.drafts_proposed - before.drafts_proposed;
@@ -275,7 +277,10 @@ void EngineLoop::Retire() {
 }
 
 void EngineLoop::Leave(Sequence& sequence) {
-  if (sequence.slot >= 0) executor_->RemoveSequence(scheduler_.Release(sequence));
+  if (sequence.slot >= 0) {
+    speculation_.ObserveOutput(sequence.output_tokens());
+    executor_->RemoveSequence(scheduler_.Release(sequence));
+  }
   OpenRequest& request = *sequence.open;
   request.failed = request.failed || sequence.finish == FinishReason::kFailed;
   if (--request.open_choices == 0) {

@@ -1,5 +1,6 @@
-// EngineLoop: the seven verbs. Owns every sequence, the KV cache, the scheduler and the executor;
-// other threads touch only Inbox, EventQueue and the snapshot that Stats returns.
+// EngineLoop: the seven verbs. Owns every sequence, the KV cache, the scheduler, what speculation
+// has learnt and the executor; other threads touch only Inbox, EventQueue and the snapshot that
+// Stats returns.
 #pragma once
 
 #include <memory>
@@ -11,6 +12,7 @@
 #include "runtime/event_queue.h"
 #include "runtime/inbox.h"
 #include "runtime/scheduling/scheduler.h"
+#include "runtime/speculation/speculation.h"
 
 namespace tandem {
 
@@ -62,9 +64,9 @@ class EngineLoop {
   const Clock& clock_;
   const int32_t steps_in_flight_;
   const Nanos max_queue_wait_;
-  const std::unique_ptr<CostTable> costs_;
   const std::unique_ptr<Heartbeat> heartbeat_;
   KvCache kv_;
+  Speculation speculation_;
   Scheduler scheduler_;
   const std::unique_ptr<Executor> executor_;
 

@@ -13,7 +13,7 @@
 #include "runtime/execution/executor_config.h"
 #include "runtime/memory_planner.h"
 #include "runtime/scheduling/scheduler.h"
-#include "runtime/speculation/speculative.h"
+#include "runtime/speculation/draft_length.h"
 
 namespace tandem {
 
@@ -22,8 +22,8 @@ struct EngineParts {
   SchedulerLimits limits;
   KvCacheOptions kv;
   int64_t vocab_size = 0;
-  std::unique_ptr<CostTable> costs;      // the executor may hold a pointer to it
-  std::unique_ptr<Heartbeat> heartbeat;  // likewise; null: the loop's own
+  CostTable costs;                       // measured at start, or empty
+  std::unique_ptr<Heartbeat> heartbeat;  // the executor may hold a pointer; null: the loop's own
   std::unique_ptr<Executor> executor;
   std::vector<MemoryLine> memory_plan;
 };

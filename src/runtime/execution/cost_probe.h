@@ -10,7 +10,7 @@
 #include "ops/backend.h"
 #include "runtime/execution/executor_config.h"
 #include "runtime/execution/forward_pass.h"
-#include "runtime/speculation/speculative.h"
+#include "runtime/speculation/cost_table.h"
 
 namespace tandem {
 

@@ -1,8 +1,9 @@
 // Executor: runs batch plans on a backend. Owns the device-resident state of every slot (tokens,
 // computed lengths, block table, sampling record), the models' key-value pools and all workspaces.
 // Engine thread only. Propose, Run and Sample enqueue the parts of a step; Land returns the results
-// of the oldest step in flight, waiting for them if need be. Nothing here allocates in steady
-// state.
+// of the oldest step in flight, waiting for them if need be, and the times of the step's parts
+// without any further wait. Executors measure; Speculation learns.
+// Nothing here allocates in steady state.
 //
 // A device failure (lost, or refusing memory) is reported by Land only; from then on every Land
 // fails.
@@ -17,6 +18,7 @@
 #include "runtime/execution/slot_init.h"
 #include "runtime/request/request.h"
 #include "runtime/scheduling/batch_plan.h"
+#include "runtime/speculation/step_times.h"
 
 namespace tandem {
 
@@ -24,6 +26,7 @@ struct StepResult {
   uint64_t step = 0;
   std::vector<SequenceResult> sequences;
   std::vector<SampledToken> tokens;
+  StepTimes times;
 };
 
 class Executor {

@@ -5,11 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "base/clock.h"
 #include "ops/ops.h"
 #include "runtime/execution/forward_pass.h"
 #include "runtime/scheduling/batch_plan.h"
-#include "runtime/speculation/speculative.h"
 #include "tensor/buffer.h"
 
 namespace tandem {
@@ -32,24 +30,6 @@ struct ExecutorModels {
   ops::KvPool target_pool;
   ops::KvPool draft_pool;
   std::vector<Buffer> memory;  // of the pools
-};
-
-// Where an executor reports the cost of passes. Without a clock it measures nothing.
-struct CostMeter {
-  const Clock* clock = nullptr;
-  CostTable* costs = nullptr;
-
-  bool measures() const { return clock != nullptr; }
-  Nanos Start() const { return clock != nullptr ? clock->Now() : Nanos(0); }
-  void Stop(ModelIndex model, int32_t rows, Nanos start) const {
-    if (clock != nullptr) costs->Observe(model, rows, SecondsSince(start));
-  }
-  void StopVerify(int32_t rows, Nanos start) const {
-    if (clock != nullptr) costs->ObserveVerify(rows, SecondsSince(start));
-  }
-  double SecondsSince(Nanos start) const {
-    return measures() ? std::chrono::duration<double>(clock->Now() - start).count() : 0.0;
-  }
 };
 
 }  // namespace tandem

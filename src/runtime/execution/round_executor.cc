@@ -7,8 +7,6 @@
 
 #include "base/check.h"
 #include "ops/round_rules.h"
-#include "ops/sample_rules.h"
-#include "runtime/execution/row_masks.h"
 
 namespace tandem {
 namespace {
@@ -72,23 +70,22 @@ void RangeLengths::Add(int32_t least, int32_t most, bool decode) {
 }
 
 RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend,
-                             ExecutorModels models, const CostMeter& meter,
+                             ExecutorModels models, const Clock& clock,
                              std::unique_ptr<DeviceMemory> memory,
                              std::unique_ptr<DeviceSlots> slots)
     : config_(config),
       backend_(backend),
       models_(std::move(models)),
-      meter_(meter),
+      clock_(clock),
       memory_(std::move(memory)),
       device_slots_(std::move(slots)),
       graphs_(backend, config.max_num_tokens),
-      slots_(static_cast<size_t>(config.max_batch_size)),
+      masks_(config, memory_->round()),
+      draft_lag_(static_cast<size_t>(config.max_batch_size)),
       steps_(static_cast<size_t>(config.max_launched)) {
   TANDEM_CHECK(DraftsMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
                "more steps at once than marks");
-  if (config.on_host) {
-    draft_masks_.resize(slots_.size() * static_cast<size_t>(memory_->round().mask_words));
-  }
+  for (Step& step : steps_) step.times.passes.reserve(max_passes());
   backend_.ops().ReserveSampling(std::max(config.max_logits_rows, config.max_batch_size),
                                  models_.target->vocab_size());
 }
@@ -96,14 +93,14 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
 Result<std::unique_ptr<RoundExecutor>> RoundExecutor::Create(const ExecutorConfig& config,
                                                              ops::Backend& backend,
                                                              ExecutorModels models,
-                                                             const CostMeter& meter) {
+                                                             const Clock& clock) {
   const int64_t draft_vocab = models.draft == nullptr ? 0 : models.draft->vocab_size();
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<DeviceMemory> memory,
       DeviceMemory::Create(config, models.target->vocab_size(), draft_vocab, backend));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceSlots> slots,
                           DeviceSlots::Create(*memory, backend, config.max_launched));
-  return std::unique_ptr<RoundExecutor>(new RoundExecutor(config, backend, std::move(models), meter,
+  return std::unique_ptr<RoundExecutor>(new RoundExecutor(config, backend, std::move(models), clock,
                                                           std::move(memory), std::move(slots)));
 }
 
@@ -113,15 +110,15 @@ RoundExecutor::~RoundExecutor() { static_cast<void>(backend_.Synchronize()); }
 
 void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
-  slots_[static_cast<size_t>(slot)] = {
-      .constraint = constraint,
-      .draft_lag = static_cast<int32_t>(init.tokens.size()) - init.computed[1]};
+  masks_.Set(slot, constraint);
+  draft_lag_[static_cast<size_t>(slot)] =
+      static_cast<int32_t>(init.tokens.size()) - init.computed[1];
   const Status added = device_slots_->Add(sampled_, slot, init);
   if (failure_.ok()) failure_ = added;
 }
 
 void RoundExecutor::RemoveSequence(int32_t slot) {
-  slots_[static_cast<size_t>(slot)] = {};
+  masks_.Set(slot, nullptr);
   device_slots_->Remove(slot);
 }
 
@@ -129,7 +126,8 @@ void RoundExecutor::RemoveSequence(int32_t slot) {
 
 void RoundExecutor::Propose(const BatchPlan& plan) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
-  step_started_ = meter_.Start();
+  step_started_ = clock_.Now();
+  times().Clear();
   backend_.Mark(BeginMarkOf(sampled_));
   SendPlan(plan);
   for (const BlockCopy& copy : plan.copies) {
@@ -142,7 +140,7 @@ void RoundExecutor::Propose(const BatchPlan& plan) {
   if (masks_drafts) SettleLaunched();
   if (config_.lookup_ngram > 0 && shape_.max_drafts > 0) {
     backend_.round().LookUpDrafts(memory_->round(), shape_.items);
-    if (masks_drafts) CutLookUps(plan);
+    if (masks_drafts) masks_.CutLookUps(plan);
   }
   if (shape_.draft_rows > 0) {
     if (config_.on_host) {
@@ -183,8 +181,7 @@ ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
   item.draft_tokens = planned.draft_tokens;
   item.first_new_block = planned.first_new_block;
   item.num_new_blocks = planned.num_new_blocks;
-  const HostSlot& slot = slots_[static_cast<size_t>(planned.slot)];
-  item.constrained = slot.constraint != nullptr && planned.samples ? 1 : 0;
+  item.constrained = masks_.Constrains(planned.slot) && planned.samples ? 1 : 0;
   TANDEM_CHECK(
       item.constrained == 0 || item.num_drafts == 0 || config_.on_host || !config_.ratio_acceptance,
       "the ratio rule's drafts under a constraint, on a device");
@@ -210,7 +207,7 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
 // Upper bound of the rows of the draft model's first pass for a sequence. The plan's bound assumes
 // that every draft in flight may be accepted; the draft's lag after that is known better here.
 int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
-  int32_t& lag = slots_[static_cast<size_t>(item.slot)].draft_lag;
+  int32_t& lag = draft_lag_[static_cast<size_t>(item.slot)];
   const int32_t rows = std::min(lag, item.draft_tokens);
   if (item.num_drafts > 0) {
     // A round with look-ups does not change the draft model's state.
@@ -264,9 +261,10 @@ void RoundExecutor::RunLaidDrafts() {
   while (true) {
     bounds = Laid(round.draft, bounds);
     if (bounds.num_rows == 0) return;
-    const Nanos start = meter_.Start();
+    const Nanos start = clock_.Now();
     DraftPass(bounds, {}, bounds);
-    meter_.Stop(ModelIndex::kDraft, bounds.num_rows, start);
+    times().passes.push_back(
+        {.model = ModelIndex::kDraft, .rows = bounds.num_rows, .seconds = SecondsSince(start)});
     if (bounds.num_logits == 0) return;
   }
 }
@@ -283,7 +281,7 @@ void RoundExecutor::DraftPass(const ops::PassBounds& bounds, const RangeLengths&
                "the draft's logits have moved");
   draft_logits_ = logits.As<float>();
   backend_.round().LayDraftSamples(round, bounds, draft_logits_, models_.draft->vocab_size());
-  if (config_.on_host && shape_.constrained) MaskDrafts(bounds);
+  if (config_.on_host && shape_.constrained) masks_.MaskDrafts(bounds);
   backend_.ops().Sample(First<const ops::SampleRow>(round.draft.samples, bounds.num_logits),
                         round.draw_vocab, First(round.draft.drawn, bounds.num_logits));
   backend_.round().KeepDrafts(round, next);
@@ -293,7 +291,7 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   target_bounds_ = {
       .num_rows = shape_.target_rows, .num_seqs = shape_.items, .num_logits = shape_.target_logits};
   if (config_.on_host) {
-    target_started_ = meter_.Start();
+    target_started_ = clock_.Now();
     backend_.round().LayTargetRows(memory_->round(), target_bounds_);
     target_bounds_ = Laid(memory_->round().target, target_bounds_);
     if (target_bounds_.num_rows > 0) TargetForward(target_bounds_, {});
@@ -345,17 +343,19 @@ void RoundExecutor::Sample(const BatchPlan& plan) {
   } else {
     DrawAndAccept(target_bounds_, verifies);
   }
-  if (config_.on_host) ObserveTarget();
+  if (config_.on_host) TimeTarget();
   memory_->EnqueueResults(sampled_, target_bounds_.num_logits);
   backend_.Mark(MarkOf(sampled_));
-  steps_[sampled_ % steps_.size()] = {
-      .number = plan.step,
-      .items = shape_.items,
-      .logits = target_bounds_.num_logits,
-      .decode_rows = shape_.target.decodes() ? shape_.target_rows : 0,
-      .verifies = shape_.max_drafts > 0,
-      .draft_price = DraftPrice(),
-      .seconds = meter_.SecondsSince(step_started_)};
+  Step& step = StepOf(sampled_);
+  step.number = plan.step;
+  step.items = shape_.items;
+  step.logits = target_bounds_.num_logits;
+  step.is_round = shape_.max_drafts > 0 && shape_.target.decodes();
+  if (!config_.on_host) {
+    NotePasses();
+  } else if (step.is_round) {
+    step.times.round_seconds = SecondsSince(step_started_);
+  }
   ++sampled_;
 }
 
@@ -379,149 +379,67 @@ void RoundExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies) 
 
 // ---- Masks ----
 
-// The slots of the current step once their drafts have reached the host.
-DeviceMemory::HostDrafts RoundExecutor::DraftsAtHand() const {
-  const ops::SlotArrays& slots = memory_->round().slots;
-  if (config_.on_host) return {slots.records, slots.drafts};
-  return memory_->DraftsOf(sampled_);
-}
-
-std::span<const int32_t> RoundExecutor::DraftsOf(const DeviceMemory::HostDrafts& slots,
-                                                 int32_t slot) const {
-  return First(slots.drafts + int64_t{slot} * config_.max_draft_len,
-               slots.records[slot].num_drafts);
-}
-
-// On the host: removes a looked-up draft that the constraint forbids, and those after it.
-void RoundExecutor::CutLookUps(const BatchPlan& plan) {
-  const ops::SlotArrays& slots = memory_->round().slots;
-  const std::span mask = std::span(draft_masks_).first(static_cast<size_t>(mask_words()));
-  for (const SequencePlan& item : plan.sequences) {
-    TokenConstraint* constraint = slots_[static_cast<size_t>(item.slot)].constraint;
-    if (constraint == nullptr) continue;
-    const std::span<const int32_t> drafts = DraftsOf(DraftsAtHand(), item.slot);
-    size_t kept = 0;
-    while (kept < drafts.size() &&
-           FillRowMask(*constraint, drafts.first(kept), slots.vocab, mask) &&
-           ops::IsAllowed(mask.data(), drafts[kept])) {
-      ++kept;
-    }
-    slots.records[item.slot].num_drafts = static_cast<int32_t>(kept);
-  }
-}
-
-// On the host: the next drafts of constrained sequences are drawn under masks. If no token may
-// follow, drafting stops before the draw.
-void RoundExecutor::MaskDrafts(const ops::PassBounds& bounds) {
-  const ops::Round& round = memory_->round();
-  for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
-    ops::RowRange& range = round.draft.ranges[seq];
-    TokenConstraint* constraint = slots_[static_cast<size_t>(range.slot)].constraint;
-    if (range.num_logits == 0 || constraint == nullptr) continue;
-    const auto words = static_cast<size_t>(mask_words());
-    const std::span mask = std::span(draft_masks_).subspan(static_cast<size_t>(seq) * words, words);
-    ops::SampleRow& row = round.draft.samples[range.first_logits];
-    if (FillRowMask(*constraint, DraftsOf(DraftsAtHand(), range.slot), round.slots.vocab, mask)) {
-      row.allowed = mask.data();
-    } else {
-      row = {};
-      range.num_logits = 0;
-    }
-  }
-}
-
-// The masks of the tokens that may follow those of every earlier step and then the drafts.
+// Waits for the results of every earlier step and for this step's drafts: masks follow from both.
 void RoundExecutor::SendMasks(const BatchPlan& plan) {
   SettleLaunched();
   if (failure_.ok() && !config_.on_host) failure_ = backend_.WaitFor(DraftsMarkOf(sampled_));
   if (!failure_.ok()) return;  // Land reports it; the host's copy is meaningless
-  const DeviceMemory::HostDrafts slots = DraftsAtHand();
-  const DeviceMemory::HostMasks host = memory_->MasksOf(sampled_);
-  int32_t num_rows = 0;
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const SequencePlan& item = plan.sequences[i];
-    if (slots_[static_cast<size_t>(item.slot)].constraint == nullptr || !item.samples) continue;
-    host.items[i] = FillMasks(item.slot, slots, host.bits + num_rows * mask_words());
-    host.items[i].first = num_rows;
-    num_rows += host.items[i].count;
-  }
-  memory_->EnqueueMasks(sampled_, num_rows);
+  const ops::SlotArrays& slots = memory_->round().slots;
+  const DeviceMemory::HostDrafts drafts =
+      config_.on_host ? DeviceMemory::HostDrafts{slots.records, slots.drafts}
+                      : memory_->DraftsOf(sampled_);
+  const int32_t count = masks_.FillTarget(plan, drafts, memory_->MasksOf(sampled_));
+  memory_->EnqueueMasks(sampled_, count);
 }
 
-ops::ItemMasks RoundExecutor::FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots,
-                                        uint32_t* bits) {
-  ops::ItemMasks masks;
-  if (slots.records[slot].ended != 0) return masks;
-  TokenConstraint& constraint = *slots_[static_cast<size_t>(slot)].constraint;
-  const ops::SlotArrays& arrays = memory_->round().slots;
-  const std::span<const int32_t> drafts = DraftsOf(slots, slot);
-  for (size_t i = 0; i <= drafts.size(); ++i) {
-    const std::span mask(bits + masks.count * mask_words(), static_cast<size_t>(mask_words()));
-    if (!FillRowMask(constraint, drafts.first(i), arrays.vocab, mask)) {
-      masks.dead_end = 1;
-      return masks;
-    }
-    ++masks.count;
-    if (i == drafts.size() || !ops::IsAllowed(mask.data(), drafts[i])) return masks;
-    // Only the ratio rule verifies end ids, and under constraints only on the host.
-    if (config_.ratio_acceptance && ops::rules::IsEnd(arrays.sampling[slot], drafts[i])) {
-      return masks;
-    }
-  }
-  return masks;
+// ---- Times ----
+
+double RoundExecutor::SecondsSince(Nanos start) const {
+  return std::chrono::duration<double>(clock_.Now() - start).count();
 }
 
-// ---- Results ----
-
-// On the host: the duration of the pass and its draws. A prompt's rows, except its last, skip the
-// head: they tell nothing about the cost of drafts.
-void RoundExecutor::ObserveTarget() const {
+// On the host: the target's pass and its draws.
+void RoundExecutor::TimeTarget() {
   if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) return;
   const bool verifies =
       std::ranges::any_of(First(memory_->round().target.ranges, target_bounds_.num_seqs),
                           [](const ops::RowRange& range) { return range.num_logits > 1; });
-  if (verifies) {
-    meter_.StopVerify(target_bounds_.num_rows, target_started_);
-  } else {
-    meter_.Stop(ModelIndex::kTarget, target_bounds_.num_rows, target_started_);
+  times().passes.push_back({.model = ModelIndex::kTarget,
+                            .rows = target_bounds_.num_rows,
+                            .verifies = verifies,
+                            .seconds = SecondsSince(target_started_)});
+}
+
+// On a device: the passes that lie between the marks of the step being launched. Which sequences
+// the draft model drafted for is not known where drafts may have been looked up.
+void RoundExecutor::NotePasses() {
+  if (!shape_.target.decodes()) return;
+  if (shape_.draft_rows > 0 && config_.lookup_ngram == 0) {
+    times().passes.push_back(
+        {.model = ModelIndex::kDraft,
+         .rows = shape_.draft_rows,
+         .more = shape_.draft_logits == 0 ? 0 : std::max(shape_.max_drafts - 1, 0),
+         .more_rows = shape_.draft_seqs});
+  }
+  times().passes.push_back({.model = ModelIndex::kTarget,
+                            .rows = shape_.target_rows,
+                            .verifies = shape_.max_drafts > 0});
+}
+
+// On a device: their seconds, when the step has ended.
+void RoundExecutor::ReadMarks(uint64_t step) {
+  Step& done = StepOf(step);
+  for (PassTime& passes : done.times.passes) {
+    passes.seconds = passes.model == ModelIndex::kDraft
+                         ? backend_.SecondsBetween(BeginMarkOf(step), RunMarkOf(step))
+                         : backend_.SecondsBetween(RunMarkOf(step), MarkOf(step));
+  }
+  if (done.is_round) {
+    done.times.round_seconds = backend_.SecondsBetween(BeginMarkOf(step), MarkOf(step));
   }
 }
 
-// On a device: the predicted cost of the current step's draft passes.
-double RoundExecutor::DraftPrice() const {
-  if (config_.on_host || shape_.draft_rows == 0 || !meter_.measures()) return 0.0;
-  const auto price = [this](int32_t rows) {
-    return meter_.costs->Seconds(ModelIndex::kDraft, rows);
-  };
-  const int32_t more = shape_.draft_logits == 0 ? 0 : std::max(shape_.max_drafts - 1, 0);
-  return price(shape_.draft_rows) + more * price(shape_.draft_seqs);
-}
-
-// The duration of a finished step, and on a device of its parts; on the host passes are timed as
-// they run. A step with prompts tells nothing about the cost of drafts, and its drafts' part
-// nothing if they were looked up.
-void RoundExecutor::ObserveStep(uint64_t step) const {
-  const Step& done = steps_[step % steps_.size()];
-  if (!meter_.measures() || done.decode_rows == 0) return;
-  if (done.verifies) {
-    const DeviceMemory::HostResults host = memory_->ResultsOf(step);
-    int32_t tokens = 0;
-    for (int32_t i = 0; i < done.items; ++i) tokens += host.results[i].num_tokens;
-    const double seconds =
-        config_.on_host ? done.seconds : backend_.SecondsBetween(BeginMarkOf(step), MarkOf(step));
-    meter_.costs->ObserveRound(done.items, tokens, seconds);
-  }
-  if (config_.on_host) return;
-  const double target = backend_.SecondsBetween(RunMarkOf(step), MarkOf(step));
-  if (done.verifies) {
-    meter_.costs->ObserveVerify(done.decode_rows, target);
-  } else {
-    meter_.costs->Observe(ModelIndex::kTarget, done.decode_rows, target);
-  }
-  if (done.draft_price == 0.0 || config_.lookup_ngram > 0) return;
-  meter_.costs->ObservePriced(ModelIndex::kDraft, done.draft_price,
-                              backend_.SecondsBetween(BeginMarkOf(step), RunMarkOf(step)));
-}
+// ---- Results ----
 
 void RoundExecutor::SettleLaunched() {
   for (uint64_t step = settled_; step < sampled_; ++step) Settle(step);
@@ -533,33 +451,26 @@ void RoundExecutor::Settle(uint64_t step) {
   settled_ = step + 1;
   if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
   if (!failure_.ok()) return;  // the host's memory holds an earlier step's results
-  ObserveStep(step);
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
                                              std::to_string(host.status->broken));
-  for (int32_t i = 0; i < steps_[step % steps_.size()].items; ++i) {
-    const ops::RoundResult& result = host.results[i];
-    const HostSlot& slot = slots_[static_cast<size_t>(result.slot)];
-    if (slot.constraint == nullptr) continue;
-    // An end id is not part of the output, so the constraint does not get it either.
-    for (int32_t t = 0; t < result.num_tokens - result.end_id; ++t) {
-      const int32_t token = host.drawn[result.first_token + t].token;
-      slot.constraint->Commit(&token, 1);
-    }
-  }
+  masks_.Commit(host, StepOf(step).items);
 }
 
 Status RoundExecutor::Land(StepResult& result) {
   TANDEM_CHECK(landed_ < sampled_, "no step in flight");
   Settle(landed_);
   if (!failure_.ok()) return failure_;
-  const Step& step = steps_[landed_ % steps_.size()];
+  if (!config_.on_host) ReadMarks(landed_);
+  const Step& step = StepOf(landed_);
   const DeviceMemory::HostResults host = memory_->ResultsOf(landed_);
   result.step = step.number;
   result.sequences.clear();
   result.tokens.clear();
   result.sequences.reserve(static_cast<size_t>(config_.max_batch_size));
   result.tokens.reserve(static_cast<size_t>(config_.max_logits_rows));
+  result.times.passes.reserve(max_passes());
+  result.times = step.times;
   for (int32_t i = 0; i < step.items; ++i) {
     const ops::RoundResult& from = host.results[i];
     const SampledToken* tokens = host.drawn + from.first_token;

@@ -5,12 +5,15 @@
 // On a device a step is enqueued as a whole and the host reads nothing in between; Land waits for
 // the mark. Steps that only decode run as graphs on buckets of rows, steps with prompts kernel by
 // kernel; the plan bounds the numbers that only the device knows, and rows beyond the real count do
-// nothing. The host's clock gives the time of enqueuing; the time of the drafts and of
-// the target in a step that only decodes is measured between its marks, and read when the step has
-// ended.
+// nothing.
 //
 // On the host (ExecutorConfig::on_host) the rows are read before each pass, so that passes have
-// exactly these rows, and passes are timed.
+// exactly these rows.
+//
+// The results carry the times of the step's parts (StepTimes). On the host they are the clock's, of
+// each pass with the rows it had. On a device they lie between marks that have passed when the step
+// has ended, so that nobody waits for them: the draft passes together and the target, with the rows
+// of the plan, and only of a step that computes no prompt.
 //
 // One thing always needs the host: a TokenConstraint. Sample of a step with a constrained sequence
 // waits for the previous step and for the drafts, and sends the masks of the rows while the target
@@ -21,11 +24,12 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "ops/backend.h"
+#include "runtime/execution/constraint_masks.h"
 #include "runtime/execution/device_graphs.h"
 #include "runtime/execution/device_memory.h"
 #include "runtime/execution/device_slots.h"
@@ -48,11 +52,11 @@ struct RangeLengths {
 class RoundExecutor final : public Executor {
  public:
   // The backend outlives the executor. A pass's logits must keep their address from call to call
-  // (graphs hold it). RESOURCE_EXHAUSTED if the backend has too little memory. The meter's targets
-  // outlive the executor.
+  // (graphs hold it). RESOURCE_EXHAUSTED if the backend has too little memory. The clock, which
+  // times passes on the host, outlives the executor.
   static Result<std::unique_ptr<RoundExecutor>> Create(const ExecutorConfig& config,
                                                        ops::Backend& backend, ExecutorModels models,
-                                                       const CostMeter& meter);
+                                                       const Clock& clock);
   ~RoundExecutor() override;
 
   void BindThread() override { backend_.BindThread(); }
@@ -64,11 +68,6 @@ class RoundExecutor final : public Executor {
   Status Land(StepResult& result) override;
 
  private:
-  // The host's record of a sequence.
-  struct HostSlot {
-    TokenConstraint* constraint = nullptr;
-    int32_t draft_lag = 0;  // upper bound of the tokens the draft has yet to compute
-  };
   // The size of a step according to its plan: upper bounds.
   struct Shape {
     int32_t items = 0;
@@ -87,16 +86,13 @@ class RoundExecutor final : public Executor {
     uint64_t number = 0;  // the plan's
     int32_t items = 0;
     int32_t logits = 0;
-    // Of a step that only decodes: the target's rows (0: it has prompts too), whether it verifies
-    // drafts, the predicted cost of its draft passes and, on the host, its duration.
-    int32_t decode_rows = 0;
-    bool verifies = false;
-    double draft_price = 0.0;
-    double seconds = 0.0;
+    bool is_round = false;  // some sequence drafts and none computes a prompt
+    // On a device without seconds, which are read from the marks when the step has ended.
+    StepTimes times;
   };
 
   RoundExecutor(const ExecutorConfig& config, ops::Backend& backend, ExecutorModels models,
-                const CostMeter& meter, std::unique_ptr<DeviceMemory> memory,
+                const Clock& clock, std::unique_ptr<DeviceMemory> memory,
                 std::unique_ptr<DeviceSlots> slots);
 
   void SendPlan(const BatchPlan& plan);
@@ -111,18 +107,17 @@ class RoundExecutor final : public Executor {
   void TargetForward(const ops::PassBounds& bounds, const RangeLengths& lengths);
   void DrawAndAccept(const ops::PassBounds& bounds, bool verifies);
   ops::PassBounds BoundsOf(int32_t rows, int32_t max_logits) const;
-  DeviceMemory::HostDrafts DraftsAtHand() const;
-  std::span<const int32_t> DraftsOf(const DeviceMemory::HostDrafts& slots, int32_t slot) const;
-  void CutLookUps(const BatchPlan& plan);
-  void MaskDrafts(const ops::PassBounds& bounds);
   void SendMasks(const BatchPlan& plan);
-  ops::ItemMasks FillMasks(int32_t slot, const DeviceMemory::HostDrafts& slots, uint32_t* bits);
-  void ObserveTarget() const;
-  void ObserveStep(uint64_t step) const;
-  double DraftPrice() const;
+  void TimeTarget();
+  void NotePasses();
+  void ReadMarks(uint64_t step);
+  double SecondsSince(Nanos start) const;
   void Settle(uint64_t step);
   void SettleLaunched();
-  int64_t mask_words() const { return memory_->round().mask_words; }
+  Step& StepOf(uint64_t step) { return steps_[step % steps_.size()]; }
+  StepTimes& times() { return StepOf(sampled_).times; }  // of the step being launched
+  // A pass for every draft, and the target's.
+  size_t max_passes() const { return static_cast<size_t>(config_.max_draft_len) + 1; }
   bool Full() const { return sampled_ - landed_ == steps_.size(); }
   // Marks of the results, and of the drafts that masks are made for.
   int MarkOf(uint64_t step) const { return static_cast<int>(step % steps_.size()); }
@@ -136,12 +131,13 @@ class RoundExecutor final : public Executor {
   const ExecutorConfig config_;
   ops::Backend& backend_;
   ExecutorModels models_;
-  const CostMeter meter_;
+  const Clock& clock_;
   const std::unique_ptr<DeviceMemory> memory_;
   const std::unique_ptr<DeviceSlots> device_slots_;
   DeviceGraphs graphs_;
-  std::vector<HostSlot> slots_;
-  std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
+  ConstraintMasks masks_;
+  // By slot: upper bound of the tokens that the draft has yet to compute.
+  std::vector<int32_t> draft_lag_;
 
   // Of the current step, set by Propose.
   Shape shape_;

@@ -53,11 +53,8 @@ void StepPlan::Clear(uint64_t step) {
   started.clear();
 }
 
-Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable& costs)
-    : limits_(limits),
-      kv_(kv),
-      costs_(costs),
-      chooser_(limits.max_batch_size, std::max(limits.max_draft_len, 0)) {
+Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, Speculation& speculation)
+    : limits_(limits), kv_(kv), speculation_(speculation) {
   TANDEM_CHECK(limits.max_logits_rows >= limits.max_batch_size, "every slot may sample");
   const auto slots = static_cast<size_t>(limits.max_batch_size);
   for (int32_t slot = limits.max_batch_size - 1; slot >= 0; --slot) free_slots_.push_back({slot});
@@ -226,14 +223,7 @@ void Scheduler::ChooseDrafts() {
   if (limits_.draft_mode == DraftMode::kFixed) {
     ChooseFixedDrafts(max_drafts);
   } else if (limits_.draft_mode == DraftMode::kAdaptive) {
-    chooser_.Choose(candidates_, {decodes + backlog, max_drafts, steps_idle_}, costs_);
-    const bool drafts = std::ranges::any_of(
-        candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
-    if (drafts) {
-      steps_idle_ = 0;
-    } else if (decodes > 0) {
-      ++steps_idle_;
-    }
+    speculation_.Choose(candidates_, decodes + backlog, max_drafts);
   }
 }
 
@@ -246,13 +236,12 @@ void Scheduler::ChooseFixedDrafts(int32_t max_drafts) {
 
 DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
   DraftCandidate candidate;
-  candidate.acceptance =
-      sequence.acceptance.Estimate(all_acceptance_.Estimate(limits_.acceptance_prior));
+  candidate.acceptance = speculation_.EstimateAcceptance(sequence.acceptance);
   candidate.max_drafts = MaxDrafts(sequence);
   // Most tokens that the draft may lag after a round in flight.
   candidate.draft_lag =
       sequence.DraftsInFlight() ? ops::rules::kRoundLag : std::max(sequence.DraftLagHigh(), 1);
-  candidate.expected_tokens = output_length_.Expect(sequence.max_length - sequence.KnownLow());
+  candidate.expected_tokens = speculation_.ExpectOutput(sequence.max_length - sequence.KnownLow());
   candidate.probe = sequence.probe;
   return candidate;
 }
@@ -514,7 +503,6 @@ bool Scheduler::Pause(Sequence& sequence, StepPlan& plan) {
 
 int32_t Scheduler::Release(Sequence& sequence) {
   TANDEM_CHECK(!sequence.InFlightAny(), "a step in flight names the sequence");
-  if (sequence.phase == Phase::kFinished) output_length_.Observe(sequence.output_tokens());
   kv_.Release(sequence.blocks);
   sequence.blocks.clear();
   ReleaseCopySource(sequence, kv_);

@@ -1,6 +1,7 @@
-// Scheduler: decides the next step. A function of the sequences, the KV cache, the limits and the
-// cost table: no device call, no clock, no randomness. The only code that reserves blocks (for both
-// models at once) or preempts. Engine thread only; allocates nothing once its lists have grown.
+// Scheduler: decides the next step. A function of the sequences, the KV cache, the limits and what
+// speculation has learnt: no device call, no clock, no randomness. The only code that reserves
+// blocks (for both models at once) or preempts. Engine thread only; allocates nothing once its
+// lists have grown.
 //
 // Order: higher priority first. Within a step decoding sequences come before prompt chunks, and
 // those before new sequences, all under one budget of rows.
@@ -25,7 +26,8 @@
 #include "runtime/cache/kv_cache.h"
 #include "runtime/scheduling/batch_plan.h"
 #include "runtime/scheduling/sequence.h"
-#include "runtime/speculation/speculative.h"
+#include "runtime/speculation/draft_length.h"
+#include "runtime/speculation/speculation.h"
 
 namespace tandem {
 
@@ -45,7 +47,6 @@ struct SchedulerLimits : StepLimits {
   int32_t fixed_draft_len = 0;
   bool draft_model = false;         // false: drafts come from look-ups only
   int32_t draft_max_positions = 0;  // the draft model's longest context
-  double acceptance_prior = 0.7;    // before anything was drafted
   bool drafts_constrained = true;   // the executor drafts for sequences with a TokenConstraint
 };
 
@@ -64,7 +65,8 @@ struct StepPlan {
 
 class Scheduler {
  public:
-  Scheduler(const SchedulerLimits& limits, KvCache& kv, const CostTable& costs);
+  // `kv` and `speculation` outlive the scheduler.
+  Scheduler(const SchedulerLimits& limits, KvCache& kv, Speculation& speculation);
 
   // Queues a new sequence.
   void Enqueue(Sequence& sequence);
@@ -76,11 +78,6 @@ class Scheduler {
   // Called when the last step that named a pausing sequence has ended: releases it and queues it
   // again.
   int32_t FinishPause(Sequence& sequence);
-
-  // Reports a round: the estimate that new sequences start from.
-  void ObserveDrafts(int32_t proposed, int32_t accepted) {
-    all_acceptance_.Observe(proposed, accepted);
-  }
 
   // Valid until the next call that changes the scheduler.
   const std::vector<Sequence*>& waiting() const { return waiting_; }
@@ -137,16 +134,12 @@ class Scheduler {
 
   const SchedulerLimits limits_;
   KvCache& kv_;
-  const CostTable& costs_;
-  DraftLengthChooser chooser_;
+  Speculation& speculation_;
 
   std::vector<Sequence*> waiting_;  // in the order in which they start
   std::vector<Sequence*> active_;
-  std::vector<FreeSlot> free_slots_;       // last those in which a request ended
-  int32_t requests_ = 0;                   // that wait or hold a slot
-  Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
-  OutputLength output_length_;
-  int64_t steps_idle_ = 0;                // decoding steps since any sequence drafted
+  std::vector<FreeSlot> free_slots_;      // last those in which a request ended
+  int32_t requests_ = 0;                  // that wait or hold a slot
   int32_t requests_with_many_slots_ = 0;  // with two or more slots
   uint64_t plans_ = 0;
   uint64_t turns_ = 0;

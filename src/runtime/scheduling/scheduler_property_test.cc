@@ -32,7 +32,9 @@ class Loop {
 
   void Make(const SchedulerLimits& limits, const KvCacheOptions& kv) {
     kv_ = std::make_unique<KvCache>(kv);
-    scheduler_ = std::make_unique<Scheduler>(limits, *kv_, costs_);
+    speculation_ =
+        std::make_unique<Speculation>(limits.max_batch_size, limits.max_draft_len, CostTable());
+    scheduler_ = std::make_unique<Scheduler>(limits, *kv_, *speculation_);
     plans_.resize(static_cast<size_t>(limits.max_launched));
   }
 
@@ -124,8 +126,8 @@ class Loop {
   virtual bool EndsEarly() { return false; }
 
   std::mt19937_64 random_;
-  CostTable costs_;
   std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<Speculation> speculation_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
   std::vector<StepPlan> plans_;  // a ring

@@ -19,7 +19,9 @@ class SchedulerTest : public testing::Test {
     kv_ = std::make_unique<KvCache>(KvCacheOptions{num_blocks, kBlock, true});
     const CostTable::Point points[] = {{1, 1.0}};
     costs_.Set(ModelIndex::kTarget, points);
-    scheduler_ = std::make_unique<Scheduler>(limits_, *kv_, costs_);
+    speculation_ = std::make_unique<Speculation>(limits_.max_batch_size, limits_.max_draft_len,
+                                                 costs_, acceptance_prior_);
+    scheduler_ = std::make_unique<Scheduler>(limits_, *kv_, *speculation_);
   }
 
   void SetUp() override {
@@ -96,7 +98,9 @@ class SchedulerTest : public testing::Test {
 
   SchedulerLimits limits_;
   CostTable costs_;
+  double acceptance_prior_ = 0.7;
   std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<Speculation> speculation_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<Sequence>> sequences_;
   StepPlan plan_;
@@ -441,7 +445,7 @@ TEST_F(DraftSchedulerTest, DraftsLeaveRoomForPromptsAndTheBudget) {
 class AdaptiveDraftSchedulerTest : public DraftSchedulerTest {
  protected:
   void SetUp() override {
-    limits_.acceptance_prior = 0.8;
+    acceptance_prior_ = 0.8;
     DraftSchedulerTest::SetUp();
     limits_.draft_mode = DraftMode::kAdaptive;
     const CostTable::Point points[] = {{1, 0.1}, {2, 0.2}};
@@ -450,6 +454,7 @@ class AdaptiveDraftSchedulerTest : public DraftSchedulerTest {
   }
   void End(Sequence& sequence) {
     sequence.phase = Phase::kFinished;
+    speculation_->ObserveOutput(sequence.output_tokens());
     scheduler_->Release(sequence);
   }
 };

@@ -9,7 +9,7 @@
 
 #include "runtime/request/request.h"
 #include "runtime/scheduling/batch_plan.h"
-#include "runtime/speculation/speculative.h"
+#include "runtime/speculation/acceptance.h"
 
 namespace tandem {
 

@@ -156,12 +156,11 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   parts.limits = MakeSchedulerLimits(options, has_draft ? setup.draft_max_positions : 0, backend);
   const SchedulerLimits& limits = parts.limits;
 
-  parts.costs = std::make_unique<CostTable>();
   const CostTable::Point target[] = {{1, setup.target_seconds},
                                      {101, setup.target_seconds + 100 * setup.target_row_seconds}};
   const CostTable::Point draft[] = {{1, setup.draft_seconds}, {101, 2 * setup.draft_seconds}};
-  parts.costs->Set(ModelIndex::kTarget, target);
-  if (has_draft) parts.costs->Set(ModelIndex::kDraft, draft);
+  parts.costs.Set(ModelIndex::kTarget, target);
+  if (has_draft) parts.costs.Set(ModelIndex::kDraft, draft);
 
   ExecutorModels models = setup.make_models
                               ? setup.make_models(limits)
@@ -169,7 +168,7 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
   if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
   parts.executor = RoundExecutor::Create(MakeExecutorConfig(options, limits, backend), backend,
-                                         std::move(models), CostMeter{&clock, parts.costs.get()})
+                                         std::move(models), clock)
                        .value();
   if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
   return Engine::FromParts(std::move(parts), clock);

@@ -1,10 +1,7 @@
-#include "runtime/speculation/speculative.h"
+#include "runtime/speculation/draft_length.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 
-#include "base/check.h"
 #include "ops/round_rules.h"
 
 namespace tandem {
@@ -12,22 +9,6 @@ namespace {
 
 using ops::rules::kRoundLag;  // the first draft step of a round carries these tokens
 
-// A pass moves the factor by at most this share, up or down, and by less if its price was wrong by
-// less than kFullError. So a pass that the machine interrupted (40 times as long, for a small
-// draft) weighs no more than any other, and the factor comes to rest where prices are right. The
-// first passes move it further, by one in kFirstPasses and then less and less, because the
-// measurement at start knows neither contexts nor batches.
-constexpr double kObservationStep = 1.0 / 64;
-constexpr double kFullError = 0.25;
-constexpr double kFirstPasses = 8.0;
-// Share of the way to the target's factor, per pass, for a draft that is unused and therefore not
-// observed.
-constexpr double kUnobservedStep = 1.0 / 512;
-// The same for a pass that verifies, once its cost is known: where every row costs, drafting gains
-// a few percent or nothing, so its price is kept steadier.
-constexpr double kVerifyStep = 1.0 / 512;
-// Knowledge of such passes fades with passes that verify nothing.
-constexpr double kForgottenStep = 1.0 / 4096;
 // The upper limit of hope; the share of it that a step with drafts removes, and that a step without
 // them restores. A failed try costs a dozen steps in thousands.
 constexpr double kMostHope = 0.5;
@@ -38,13 +19,6 @@ constexpr int32_t kPlainEvery = 128;
 // Losing rounds raise the price of drafting by this share each, up to the limit.
 constexpr double kDoubt = 1.0 / 32;
 constexpr double kMostDoubt = 1.5;
-// Rounds that are judged together, by the number of sequences in them, and the minimum number of
-// rounds: the output of a few says little.
-constexpr double kRoundsSeen = 32.0;
-constexpr double kFewestRounds = 12.0;
-constexpr double kFewestSequences = 256.0;
-// The memory is limited to this many passes, or old knowledge would be trusted for days.
-constexpr double kMostPasses = 512.0;
 // Drafting must promise this much over plain decoding: estimates err, and a tie should not draft.
 constexpr double kMargin = 1.04;
 // The value of the drafts of a sequence that must catch up first. Stopping costs nothing, but
@@ -53,25 +27,9 @@ constexpr double kMargin = 1.04;
 constexpr double kEntryShare = 0.93;
 // A catch-up must pay off within this many tokens, however long the answer may be.
 constexpr double kPayOffTokens = 64.0;
-// An ended sequence moves the mean length by this share.
-constexpr double kLengthStep = 1.0 / 16;
-constexpr int32_t kMinProbeInterval = 16;
-constexpr int32_t kMaxProbeInterval = 512;
 // Share of the time since the last draft that a probe may cost.
 constexpr double kProbeShare = 0.005;
 constexpr double kHopefulAcceptance = 0.9;
-
-// How far the next pass moves a factor learnt from `passes` passes, which it joins.
-double StepAfter(double& passes, double least) {
-  const double step = std::max(least, 1.0 / (kFirstPasses + passes));
-  passes = std::min(passes + 1.0, kMostPasses);
-  return step;
-}
-
-// What to multiply a factor by after passes that took `seconds` and were priced at `priced`.
-double Correction(double step, double priced, double seconds) {
-  return 1.0 + step * std::clamp((seconds / priced - 1.0) / kFullError, -1.0, 1.0);
-}
 
 bool MustCatchUp(const DraftCandidate& candidate) { return candidate.draft_lag > kRoundLag; }
 
@@ -95,111 +53,6 @@ double StepSeconds(int32_t plain_rows, int32_t base_rows, int32_t drafts, const 
 }
 
 }  // namespace
-
-size_t RowBucket(int32_t rows) {
-  const auto bucket =
-      static_cast<size_t>(std::bit_width(static_cast<uint32_t>(std::max(rows, 1) - 1)));
-  return std::min(bucket, kNumRowBuckets - 1);
-}
-
-void CostTable::Set(ModelIndex model, std::span<const Point> points) {
-  Curve& curve = curves_[static_cast<size_t>(model)];
-  curve.points.assign(points.begin(), points.end());
-  curve.factor = 1.0;
-  curve.passes = 0.0;
-  for (size_t i = curve.points.size(); i-- > 1;) {
-    TANDEM_CHECK(curve.points[i - 1].rows < curve.points[i].rows, "points must rise by rows");
-    curve.points[i - 1].seconds = std::min(curve.points[i - 1].seconds, curve.points[i].seconds);
-  }
-}
-
-double CostTable::Measured(const Curve& curve, int32_t rows) {
-  const std::vector<Point>& points = curve.points;
-  if (points.empty() || rows <= 0) return 0.0;
-  if (points.size() == 1 || rows <= points.front().rows) return points.front().seconds;
-  size_t i = 1;
-  while (i + 1 < points.size() && points[i].rows < rows) ++i;
-  const double slope =
-      (points[i].seconds - points[i - 1].seconds) / (points[i].rows - points[i - 1].rows);
-  return points[i - 1].seconds + slope * (rows - points[i - 1].rows);
-}
-
-double CostTable::Seconds(ModelIndex model, int32_t rows) const {
-  return Measured(curve(model), rows) * curve(model).factor;
-}
-
-void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
-  ObservePriced(model, Seconds(model, rows), seconds);
-}
-
-void CostTable::ObservePriced(ModelIndex model, double priced, double seconds) {
-  Curve& curve = curves_[static_cast<size_t>(model)];
-  if (priced <= 0.0 || seconds <= 0.0) return;
-  const double step = StepAfter(curve.passes, kObservationStep);
-  const double before = curve.factor;
-  curve.factor = std::clamp(before * Correction(step, priced, seconds), 0.25, 16.0);
-  if (model != ModelIndex::kTarget) return;
-  // Load that slows the target slows the draft; a price that was once too high must not keep it
-  // idle.
-  double& draft_factor = curves_[static_cast<size_t>(ModelIndex::kDraft)].factor;
-  draft_factor += kUnobservedStep * (curve.factor - draft_factor);
-  for (Verified& verified : verified_) {
-    // What passes that verify were found to take is no different for it, as far as it is known.
-    const double known = verified.passes / (verified.passes + kFirstPasses);
-    verified.factor *= std::pow(before / curve.factor, known);
-    verified.passes -= kForgottenStep * verified.passes;
-  }
-}
-
-void CostTable::ObserveRound(int32_t sequences, int32_t tokens, double seconds) {
-  if (sequences <= 0 || seconds <= 0.0) return;
-  Rounds& rounds = rounds_[RowBucket(sequences)];
-  const double keep = 1.0 - 1.0 / std::max(kRoundsSeen, 2 * kFewestSequences / sequences);
-  rounds.count = rounds.count * keep + 1.0;
-  rounds.gained =
-      rounds.gained * keep + Seconds(ModelIndex::kTarget, sequences) * tokens / sequences;
-  rounds.seconds = rounds.seconds * keep + seconds;
-}
-
-double CostTable::RoundGain(int32_t sequences) const {
-  const Rounds& rounds = rounds_[RowBucket(sequences)];
-  const bool enough = rounds.count >= kFewestRounds && rounds.count * sequences >= kFewestSequences;
-  return enough ? rounds.gained / rounds.seconds : 1.0;
-}
-
-void CostTable::ObserveVerify(int32_t rows, double seconds) {
-  Verified& verified = verified_[RowBucket(rows)];
-  const double expected = Seconds(ModelIndex::kTarget, rows) * verified.factor;
-  if (expected <= 0.0 || seconds <= 0.0) return;
-  const double step = StepAfter(verified.passes, kVerifyStep);
-  verified.factor = std::clamp(verified.factor * Correction(step, expected, seconds), 0.25, 4.0);
-}
-
-void Acceptance::Observe(int32_t proposed, int32_t accepted) {
-  if (proposed <= 0) return;
-  held_ = held_ * decay_ + accepted;
-  tested_ = tested_ * decay_ + accepted + (accepted < proposed ? 1 : 0);
-  prior_drafts_ *= decay_;
-}
-
-double Acceptance::Estimate(double prior) const {
-  return (held_ + prior * prior_drafts_) / (tested_ + prior_drafts_);
-}
-
-void ProbeState::AfterRound(int32_t proposed, int32_t accepted) {
-  if (proposed == 0) {
-    ++rounds_idle;
-    return;
-  }
-  interval = accepted > 0 ? kMinProbeInterval : std::min(interval * 2, kMaxProbeInterval);
-  rounds_idle = 0;
-}
-
-void OutputLength::Observe(int32_t tokens) { mean_ += kLengthStep * (tokens - mean_); }
-
-double OutputLength::Expect(int32_t at_most) const {
-  return std::max(std::min(mean_, static_cast<double>(at_most)), 1.0);
-}
 
 DraftLengthChooser::DraftLengthChooser(int32_t max_candidates, int32_t max_draft_len, double hope)
     : rows_at_(static_cast<size_t>(max_draft_len) + 1) {
@@ -225,7 +78,7 @@ void DraftLengthChooser::ListDrafts(std::span<const DraftCandidate> candidates) 
   });
 }
 
-void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const DraftLimits& limits,
+void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const DraftContext& context,
                                 const CostTable& costs) {
   for (DraftCandidate& candidate : candidates) candidate.num_drafts = 0;
   ListDrafts(candidates);
@@ -235,7 +88,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   const size_t bucket = RowBucket(plain_rows);
   const double hope = hope_[bucket];
   const auto affordable =
-      std::min(drafts_.size(), static_cast<size_t>(std::max(limits.max_drafts, 0)));
+      std::min(drafts_.size(), static_cast<size_t>(std::max(context.max_drafts, 0)));
 
   std::fill(rows_at_.begin(), rows_at_.end(), 0);
   double tokens = plain_tokens;
@@ -258,7 +111,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     rows += added;
     tokens += draft.worth;
     const double verify_seconds =
-        StepSeconds(plain_rows, limits.base_rows, static_cast<int32_t>(count), costs);
+        StepSeconds(plain_rows, context.base_rows, static_cast<int32_t>(count), costs);
     const int32_t verified_rows = plain_rows + static_cast<int32_t>(count);
     const double seconds =
         (verify_seconds * costs.VerifyFactor(verified_rows) + draft_seconds) * hope;
@@ -269,7 +122,7 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   }
   int32_t& steps_drafting = steps_drafting_[bucket];
   steps_drafting = best_count > 0 ? steps_drafting + 1 : 0;
-  if (steps_drafting >= kPlainEvery && limits.base_rows == plain_rows) {
+  if (steps_drafting >= kPlainEvery && context.base_rows == plain_rows) {
     steps_drafting = 0;
     return;
   }
@@ -277,8 +130,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     ++candidates[static_cast<size_t>(drafts_[i].candidate)].num_drafts;
   }
   if (affordable == 0) return;
-  LearnHope(bucket, best_count > 0, costs.RoundGain(plain_rows));
-  if (best_count == 0) ChooseProbe(candidates, limits, costs);
+  LearnHope(bucket, best_count > 0, context.round_gain);
+  if (best_count == 0) ChooseProbe(candidates, context, costs);
 }
 
 void DraftLengthChooser::LearnHope(size_t bucket, bool drafts, double round_gain) {
@@ -296,7 +149,7 @@ void DraftLengthChooser::LearnHope(size_t bucket, bool drafts, double round_gain
 // its own are not known to be good, and the try is cheap compared to the time since any sequence
 // last drafted: all tries together take at most kProbeShare of the time.
 void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
-                                     const DraftLimits& limits, const CostTable& costs) const {
+                                     const DraftContext& context, const CostTable& costs) const {
   DraftCandidate* probed = nullptr;
   int32_t able = 0;
   for (DraftCandidate& candidate : candidates) {
@@ -311,12 +164,12 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
   if (probed == nullptr) return;
   const auto plain_rows = static_cast<int32_t>(candidates.size());
   const double plain = costs.Seconds(ModelIndex::kTarget, plain_rows);
-  const double hopeful = StepSeconds(plain_rows, limits.base_rows, able, costs) +
+  const double hopeful = StepSeconds(plain_rows, context.base_rows, able, costs) +
                          costs.Seconds(ModelIndex::kDraft, able);
   const bool could_pay = (plain_rows + kHopefulAcceptance * able) * plain > plain_rows * hopeful;
-  const double price = StepSeconds(plain_rows, limits.base_rows, 1, costs) - plain +
+  const double price = StepSeconds(plain_rows, context.base_rows, 1, costs) - plain +
                        costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
-  const double allowed = kProbeShare * static_cast<double>(limits.steps_idle) * plain;
+  const double allowed = kProbeShare * static_cast<double>(context.steps_idle) * plain;
   if (could_pay && price <= allowed) probed->num_drafts = 1;
 }
 

@@ -1,0 +1,250 @@
+#include "runtime/speculation/draft_length.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "runtime/speculation/testing/made_up_costs.h"
+
+namespace tandem {
+namespace {
+
+constexpr double kNoHope = 1.0;  // prices are known to be right
+
+DraftCandidate Candidate(double acceptance, int32_t max_drafts = 8) {
+  DraftCandidate candidate;
+  candidate.acceptance = acceptance;
+  candidate.max_drafts = max_drafts;
+  candidate.expected_tokens = 100;
+  return candidate;
+}
+
+constexpr int32_t kLongIdle = 100;  // steps: a try is paid for
+
+std::vector<int32_t> Choose(std::vector<DraftCandidate> candidates, const CostTable& costs,
+                            int32_t base_rows = 0, int32_t max_drafts = 1000) {
+  DraftLengthChooser chooser(64, 8, kNoHope);
+  if (base_rows == 0) base_rows = static_cast<int32_t>(candidates.size());
+  chooser.Choose(candidates, {base_rows, max_drafts, kLongIdle}, costs);
+  std::vector<int32_t> lengths;
+  for (const DraftCandidate& candidate : candidates) lengths.push_back(candidate.num_drafts);
+  return lengths;
+}
+
+int32_t ChooseOne(double acceptance, const CostTable& costs, int32_t max_drafts = 8) {
+  return Choose({Candidate(acceptance, max_drafts)}, costs)[0];
+}
+
+TEST(DraftLengthChooser, GrowsWithAcceptance) {
+  const CostTable costs = MemoryBoundCosts();
+  int32_t last = 0;
+  for (double acceptance = 0.0; acceptance <= 1.0; acceptance += 0.05) {
+    const int32_t length = ChooseOne(acceptance, costs);
+    EXPECT_GE(length, last) << acceptance;
+    last = length;
+  }
+  EXPECT_EQ(last, 8);
+}
+
+TEST(DraftLengthChooser, IsZeroWhereDraftsSeldomHold) {
+  EXPECT_EQ(ChooseOne(0.05, MemoryBoundCosts()), 0);
+  EXPECT_GT(ChooseOne(0.6, MemoryBoundCosts()), 0);
+}
+
+TEST(DraftLengthChooser, IsZeroWhereRowsOrDraftsAreExpensive) {
+  EXPECT_EQ(ChooseOne(0.9, MemoryBoundCosts(1.0)), 0);        // a verified row costs a whole pass
+  EXPECT_EQ(ChooseOne(0.9, MemoryBoundCosts(0.01, 1.0)), 0);  // a draft costs as much as the target
+}
+
+TEST(DraftLengthChooser, FallsWithTheBatchWhereRowsBindTheTarget) {
+  // Proportional from the first row on: no free rows to verify in.
+  CostTable costs;
+  const CostTable::Point target[] = {{1, 1.0}, {16, 1.0}, {1016, 63.5}};
+  const CostTable::Point draft[] = {{1, 0.1}, {16, 0.1}, {1016, 6.35}};
+  costs.Set(ModelIndex::kTarget, target);
+  costs.Set(ModelIndex::kDraft, draft);
+  int32_t last = 9;
+  for (const size_t batch : {1u, 4u, 16u, 64u}) {
+    const auto lengths = Choose(std::vector(batch, Candidate(0.7)), costs);
+    const int32_t longest = *std::max_element(lengths.begin(), lengths.end());
+    EXPECT_LE(longest, last) << batch;
+    last = longest;
+  }
+  EXPECT_EQ(last, 0);
+}
+
+TEST(DraftLengthChooser, NeverChoosesLessGoodputThanPlainDecoding) {
+  for (const double target_row : {0.0, 0.01, 0.1, 0.5}) {
+    for (const double draft : {0.01, 0.1, 0.5}) {
+      const CostTable costs = MemoryBoundCosts(target_row, draft);
+      for (const double acceptance : {0.1, 0.4, 0.7, 0.95}) {
+        for (const int32_t batch : {1, 3, 17}) {
+          const auto count = static_cast<size_t>(batch);
+          const auto lengths = Choose(std::vector(count, Candidate(acceptance)), costs);
+          double tokens = batch, seconds = 0.0;
+          int32_t rows = batch;
+          for (int32_t position = 1; position <= 8; ++position) {
+            int32_t drafting = 0;
+            for (const int32_t length : lengths) drafting += length >= position;
+            tokens += drafting * std::pow(acceptance, position);
+            seconds += costs.Seconds(ModelIndex::kDraft, drafting);
+            rows += drafting;
+          }
+          seconds += costs.Seconds(ModelIndex::kTarget, rows);
+          EXPECT_GE(tokens / seconds, batch / costs.Seconds(ModelIndex::kTarget, batch));
+        }
+      }
+    }
+  }
+}
+
+TEST(DraftLengthChooser, GivesMoreToTheSequenceThatIsPredicted) {
+  const auto lengths = Choose({Candidate(0.9), Candidate(0.3), Candidate(0.0)}, MemoryBoundCosts());
+  EXPECT_GT(lengths[0], lengths[1]);
+  EXPECT_EQ(lengths[2], 0);
+}
+
+TEST(DraftLengthChooser, KeepsToItsBounds) {
+  EXPECT_EQ(ChooseOne(1.0, MemoryBoundCosts(), 3), 3);
+  EXPECT_EQ(ChooseOne(1.0, MemoryBoundCosts(), 0), 0);
+  const auto lengths = Choose(std::vector(4, Candidate(1.0)), MemoryBoundCosts(), 4, 10);
+  EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), 0), 10);
+}
+
+TEST(DraftLengthChooser, PricesACatchUpByWhatIsLeftToGainFromIt) {
+  const CostTable costs = MemoryBoundCosts(0.01, 0.05, 0.005);
+  DraftCandidate far_behind = Candidate(0.8, 3);
+  far_behind.draft_lag = 500;  // 2.5 seconds
+  far_behind.expected_tokens = 4;
+  EXPECT_EQ(Choose({far_behind}, costs)[0], 0);
+  far_behind.expected_tokens = 400;
+  EXPECT_GT(Choose({far_behind}, costs)[0], 0);
+}
+
+// A prompt of 12 tokens costs the draft as much with others' rows as alone: 16 answers of few
+// tokens never earn it back, 16 long ones do.
+TEST(DraftLengthChooser, ShortAnswersDoNotPayForTheDraftsPrompt) {
+  const CostTable costs = MemoryBoundCosts(0.01, 0.05, 0.01);
+  DraftCandidate fresh = Candidate(0.8, 4);
+  fresh.draft_lag = 13;
+  fresh.expected_tokens = 3;
+  const auto short_answers = Choose(std::vector(16, fresh), costs);
+  EXPECT_EQ(std::accumulate(short_answers.begin(), short_answers.end(), 0), 0);
+  fresh.expected_tokens = 60;
+  const auto long_answers = Choose(std::vector(16, fresh), costs);
+  EXPECT_GT(std::accumulate(long_answers.begin(), long_answers.end(), 0), 0);
+}
+
+// If every row costs the same, a draft that sometimes fails loses. Prompts in the step make it
+// longer but drafts no better: they are computed either way.
+TEST(DraftLengthChooser, PromptsInTheStepMakeNoDraftWorthwhile) {
+  CostTable costs;
+  const CostTable::Point target[] = {{1, 1.0}, {8, 1.0}, {1008, 126.0}};
+  const CostTable::Point draft[] = {{1, 0.01}, {8, 0.01}, {1008, 1.26}};
+  costs.Set(ModelIndex::kTarget, target);
+  costs.Set(ModelIndex::kDraft, draft);
+  for (const int32_t prompt_rows : {0, 20, 200}) {
+    const auto lengths = Choose(std::vector(16, Candidate(0.85)), costs, 16 + prompt_rows);
+    EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), 0), 0) << prompt_rows;
+  }
+}
+
+// A flat piece of the curve that starts where the prompts end: drafts cost the same there as
+// elsewhere.
+TEST(DraftLengthChooser, ADisturbedPriceBesideAPromptMakesNoDraftWorthwhile) {
+  CostTable costs;
+  const CostTable::Point target[] = {{1, 1.0}, {46, 46.0}, {52, 46.1}, {1000, 1000.0}};
+  const CostTable::Point draft[] = {{1, 0.01}, {1000, 10.0}};
+  costs.Set(ModelIndex::kTarget, target);
+  costs.Set(ModelIndex::kDraft, draft);
+  const auto lengths = Choose(std::vector(16, Candidate(0.95)), costs, 46, 10);
+  EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), 0), 0);
+}
+
+TEST(DraftLengthChooser, DraftsBesideAPromptWhereRowsAreFree) {
+  EXPECT_EQ(Choose({Candidate(0.9)}, MemoryBoundCosts(0.0), 200)[0],
+            ChooseOne(0.9, MemoryBoundCosts(0.0)));
+}
+
+TEST(DraftLengthChooser, TriesAgainNowAndThenButOnlyWhereItCouldPay) {
+  DraftCandidate idle = Candidate(0.01);
+  idle.draft_lag = 17;
+  idle.probe.rounds_idle = 15;
+  EXPECT_EQ(Choose({idle}, MemoryBoundCosts())[0], 0);
+  idle.probe.rounds_idle = 16;
+  EXPECT_EQ(Choose({idle}, MemoryBoundCosts())[0], 1);
+  EXPECT_EQ(Choose({idle}, MemoryBoundCosts(1.0))[0], 0);
+  idle.probe.AfterRound(1, 0);
+  EXPECT_EQ(idle.probe.interval, 32);
+  idle.probe.AfterRound(1, 1);
+  EXPECT_EQ(idle.probe.interval, 16);
+}
+
+TEST(DraftLengthChooser, DoesNotTryWhatItKnows) {
+  DraftCandidate idle = Candidate(0.95, 1);
+  idle.draft_lag = 400;  // good drafts, but a catch-up that a short rest never pays
+  idle.expected_tokens = 2;
+  idle.probe.rounds_idle = 400;
+  EXPECT_EQ(Choose({idle}, MemoryBoundCosts(0.01, 0.05, 0.005))[0], 0);
+}
+
+// Steps of sequences whose drafts are never accepted, with a draft whose catch-up costs in
+// proportion to the missed tokens.
+TEST(DraftLengthChooser, TriesTakeASmallShareOfTheTime) {
+  const CostTable costs = MemoryBoundCosts(0.02, 0.05, 0.0005);
+  DraftLengthChooser chooser(64, 8, kNoHope);
+  std::vector<DraftCandidate> candidates(16, Candidate(0.01));
+  double tries = 0.0, plain = 0.0;
+  int32_t tried = 0, idle = 0;
+  for (int32_t step = 0; step < 5000; ++step) {
+    chooser.Choose(candidates, {16, 1000, idle++}, costs);
+    plain += costs.Seconds(ModelIndex::kTarget, 16);
+    for (DraftCandidate& candidate : candidates) {
+      if (candidate.num_drafts > 0) {
+        tries += costs.Seconds(ModelIndex::kDraft, candidate.draft_lag) +
+                 costs.Seconds(ModelIndex::kTarget, 17) - costs.Seconds(ModelIndex::kTarget, 16);
+        ++tried;
+        idle = 0;
+      }
+      candidate.draft_lag = candidate.num_drafts > 0 ? 1 : candidate.draft_lag + 1;
+      candidate.probe.AfterRound(candidate.num_drafts, 0);
+    }
+  }
+  EXPECT_GT(tried, 16);
+  EXPECT_LE(tries, 0.005 * plain);
+}
+
+TEST(DraftLengthChooser, GoesOnWithWhatItWouldNotStart) {
+  // Goodput of one draft that is accepted 7 times in 10: 1.7 tokens in 1.6 seconds, against 1 in 1.
+  const CostTable costs = MemoryBoundCosts(0.55, 0.05);
+  DraftCandidate drafting = Candidate(0.7, 1);
+  EXPECT_EQ(Choose({drafting}, costs)[0], 1);
+  drafting.draft_lag = 3;
+  EXPECT_EQ(Choose({drafting}, costs)[0], 0);
+  EXPECT_EQ(Choose({Candidate(0.6, 1)}, costs)[0], 0);
+}
+
+// Only plain steps tell the cost of a plain pass, and one that has a prompt in it tells nothing.
+TEST(DraftLengthChooser, DecodesPlainlyNowAndThenWhileItDrafts) {
+  const CostTable costs = MemoryBoundCosts();
+  DraftLengthChooser chooser(64, 8, kNoHope);
+  std::vector<DraftCandidate> candidates = {Candidate(0.9)};
+  const auto count_plain = [&](int32_t steps, int32_t base_rows) {
+    int32_t plain = 0;
+    for (int32_t step = 0; step < steps; ++step) {
+      chooser.Choose(candidates, {base_rows, 1000, 0}, costs);
+      plain += candidates[0].num_drafts == 0 ? 1 : 0;
+      candidates[0].draft_lag = candidates[0].num_drafts == 0 ? 3 : 2;
+    }
+    return plain;
+  };
+  EXPECT_EQ(count_plain(1280, 1), 10);
+  EXPECT_EQ(count_plain(1280, 1 + 20), 0);
+  EXPECT_EQ(count_plain(2, 1), 1) << "made up for after the prompts";
+}
+
+}  // namespace
+}  // namespace tandem
