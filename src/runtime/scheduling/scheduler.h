@@ -101,12 +101,11 @@ class Scheduler {
 
   struct FreeSlot {
     int32_t slot = 0;
-    uint64_t kept_until =
-        0;  // until this plan it is kept for a request that holds less than its share
+    uint64_t kept_until = 0;  // the first plan in which a request that holds its share may take it
   };
 
   void ShareSlots(StepPlan& plan);
-  void CountKept();
+  void CountStaying();
   Sequence* NextToGive(double priority, int32_t fewest);
   bool Kept(const FreeSlot& slot) const { return slot.kept_until > plans_; }
   int32_t Share() const;
@@ -146,7 +145,7 @@ class Scheduler {
   DraftLengthChooser chooser_;
 
   std::vector<Sequence*> waiting_;  // in the order in which they start
-  std::vector<Sequence*> active_;
+  std::vector<Sequence*> active_;   // in the order in which they are planned; the last pauses first
   std::vector<FreeSlot> free_slots_;       // last those in which a request ended
   int32_t requests_ = 0;                   // that wait or hold a slot
   Acceptance all_acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
