@@ -93,12 +93,13 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
         FormatBytes(needed_blocks * block_bytes), FormatBytes(free_bytes),
         FormatBytes(work_bytes)));
   }
-  if (blocks * block_bytes + work_bytes > free_bytes) {
+  // What was asked for has to fit even where the cache takes less of it.
+  if (kv_bytes + work_bytes > free_bytes) {
     return FailedPrecondition(fmt::format(
         "key-value cache and workspaces need {}, {} are free: lower kv_cache_bytes ({}) or "
         "max_num_tokens ({})",
-        FormatBytes(blocks * block_bytes + work_bytes), FormatBytes(free_bytes),
-        FormatBytes(kv_bytes), options.max_num_tokens));
+        FormatBytes(kv_bytes + work_bytes), FormatBytes(free_bytes), FormatBytes(kv_bytes),
+        options.max_num_tokens));
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
   plan.max_seq_len =

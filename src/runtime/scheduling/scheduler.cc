@@ -26,7 +26,7 @@ bool StartsBefore(const Sequence* a, const Sequence* b) {
   return a->choice < b->choice;
 }
 
-bool PausesAfter(const Sequence* a, const Sequence* b) {
+bool RunsBefore(const Sequence* a, const Sequence* b) {
   const double priority_a = a->request().priority;
   const double priority_b = b->request().priority;
   return priority_a != priority_b ? priority_a > priority_b : a->started < b->started;
@@ -90,7 +90,8 @@ void Scheduler::Forget(OpenRequest& request) {
 
 void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   plan.Clear(step);
-  ++plans_;
+  // No plan is made while nothing is open: the clients of before are gone.
+  plans_ += active_.empty() ? kPlansKept : 1;
   budget_ = {limits_.max_num_tokens, limits_.max_num_tokens};
   ShareSlots(plan);
   const size_t vacated = plan.vacated_slots.size();
@@ -108,7 +109,7 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
 void Scheduler::ShareSlots(StepPlan& plan) {
   if (limits_.policy != SchedulerPolicy::kMaxUtilization) return;
   if (waiting_.empty() || requests_with_many_slots_ == 0) return;
-  CountKept();
+  CountStaying();
   size_t free = free_slots_.size() +
                 static_cast<size_t>(std::ranges::count_if(active_, [](const Sequence* sequence) {
                   return sequence->phase != Phase::kActive;
@@ -130,28 +131,28 @@ void Scheduler::ShareSlots(StepPlan& plan) {
     }
     Sequence* const given = NextToGive(priority, fewest);
     if (given == nullptr) return;
-    --given->open->kept;
+    --given->open->staying;
     Pause(*given, plan);
   }
 }
 
-void Scheduler::CountKept() {
-  for (const Sequence* sequence : active_) sequence->open->kept = 0;
+void Scheduler::CountStaying() {
+  for (const Sequence* sequence : active_) sequence->open->staying = 0;
   for (const Sequence* sequence : active_) {
-    if (sequence->phase == Phase::kActive) ++sequence->open->kept;
+    if (sequence->phase == Phase::kActive) ++sequence->open->staying;
   }
 }
 
-// The last started choice of the request that keeps most slots, at least two more than `fewest`.
+// The last started choice of the request that holds most slots, at least two more than `fewest`.
 Sequence* Scheduler::NextToGive(double priority, int32_t fewest) {
   Sequence* next = nullptr;
   for (Sequence* sequence : active_) {
     const int32_t drawn = static_cast<int32_t>(sequence->tokens.size()) - sequence->started_with;
     if (sequence->phase != Phase::kActive || drawn < kTokensBeforePause) continue;
-    const int32_t kept = sequence->open->kept;
-    if (sequence->request().priority > priority || kept < fewest + 2) continue;
-    if (next == nullptr || kept > next->open->kept ||
-        (kept == next->open->kept && sequence->started > next->started)) {
+    const int32_t staying = sequence->open->staying;
+    if (sequence->request().priority > priority || staying < fewest + 2) continue;
+    if (next == nullptr || staying > next->open->staying ||
+        (staying == next->open->staying && sequence->started > next->started)) {
       next = sequence;
     }
   }
@@ -450,7 +451,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
     sequence.usage.cached_tokens = std::min(match.computed[0], sequence.prompt_tokens());
     kv_.CountLookup(sequence.prompt_tokens(), sequence.usage.cached_tokens);
   }
-  active_.insert(std::ranges::upper_bound(active_, &sequence, PausesAfter), &sequence);
+  active_.insert(std::ranges::upper_bound(active_, &sequence, RunsBefore), &sequence);
 }
 
 // ---- Blocks ----

@@ -93,12 +93,11 @@ class Scheduler {
 
   struct FreeSlot {
     int32_t slot = 0;
-    uint64_t kept_until =
-        0;  // until this plan it is kept for a request that holds less than its share
+    uint64_t kept_until = 0;  // the first plan in which a request that holds its share may take it
   };
 
   void ShareSlots(StepPlan& plan);
-  void CountKept();
+  void CountStaying();
   Sequence* NextToGive(double priority, int32_t fewest);
   bool Kept(const FreeSlot& slot) const { return slot.kept_until > plans_; }
   int32_t Share() const;
@@ -137,7 +136,7 @@ class Scheduler {
   Speculation& speculation_;
 
   std::vector<Sequence*> waiting_;  // in the order in which they start
-  std::vector<Sequence*> active_;
+  std::vector<Sequence*> active_;   // in the order in which they are planned; the last pauses first
   std::vector<FreeSlot> free_slots_;      // last those in which a request ended
   int32_t requests_ = 0;                  // that wait or hold a slot
   int32_t requests_with_many_slots_ = 0;  // with two or more slots

@@ -313,6 +313,18 @@ TEST_F(SchedulerTest, TheSlotOfARequestThatEndedIsKeptForTheNextOne) {
   EXPECT_EQ(scheduler_->preemptions(), 0);
 }
 
+TEST_F(SchedulerTest, NoSlotIsKeptWhenNothingIsOpen) {
+  for (int i = 0; i < 4; ++i) Add(4, 40);
+  Step();
+  for (const auto& sequence : sequences_) {
+    sequence->phase = Phase::kFinished;
+    scheduler_->Release(*sequence);
+  }
+  AddChoices(8, 4, 40);
+  Step();
+  EXPECT_EQ(scheduler_->active().size(), 4u);
+}
+
 TEST_F(SchedulerTest, ASlotIsNotTakenFromAMoreImportantRequest) {
   AddChoices(8, 4, 40, 0.9);
   Step();

@@ -27,7 +27,7 @@ struct OpenRequest {
   // Set by the scheduler.
   int32_t sequences = 0;  // of its choices, those that wait or hold a slot
   int32_t slots = 0;      // held by its choices
-  int32_t kept = 0;       // of those, without the choices that are about to leave
+  int32_t staying = 0;    // of those, without the choices that are about to leave
   uint64_t turn = 0;      // its place in the queue among requests with as many slots
 };
 
