@@ -100,11 +100,11 @@ Status Run(const OptionValues& values, Console& console) {
                           build.output_dir.string(), DTypeName(report.spec.dtype), report.tp_size,
                           report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written),
                           report.limits.max_batch_size, report.limits.max_seq_len));
-  console.Result({{"output_dir", build.output_dir.string()},
-                  {"tp_size", report.tp_size},
-                  {"bytes", report.bytes_written},
-                  {"max_batch_size", report.limits.max_batch_size},
-                  {"max_seq_len", report.limits.max_seq_len}});
+  console.Result(nlohmann::ordered_json{{"output_dir", build.output_dir.string()},
+                                        {"tp_size", report.tp_size},
+                                        {"bytes", report.bytes_written},
+                                        {"max_batch_size", report.limits.max_batch_size},
+                                        {"max_seq_len", report.limits.max_seq_len}});
   return {};
 }
 

@@ -3,12 +3,12 @@
 // docs/cli.md (help.h).
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "apps/json_text.h"
 #include "base/bound_options.h"
 #include "base/log.h"
 #include "base/options.h"
@@ -29,7 +29,10 @@ class Console {
   void SayPart(std::string_view text) const;
   // The one JSON value of --json, on a line; silent without it. Bytes that are not UTF-8 (of paths,
   // prompts) are replaced.
-  void Result(const nlohmann::ordered_json& json) const;
+  template <typename Json>
+  void Result(const Json& json) const {
+    if (json_) Write(JsonText(json) + "\n");
+  }
   // Text between values, when the one value of --json is an array that is written as it grows.
   void ResultPart(std::string_view text) const;
   // The first write to stdout that failed: a full disk, a closed pipe. Nothing is written after it.

@@ -6,11 +6,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/command.h"
-#include "apps/json_text.h"
 
 namespace tandem::apps {
 
@@ -23,10 +21,6 @@ void Console::Say(std::string_view line) const {
 
 void Console::SayPart(std::string_view text) const {
   if (!json_) Write(text);
-}
-
-void Console::Result(const nlohmann::ordered_json& json) const {
-  if (json_) Write(JsonText(json) + "\n");
 }
 
 void Console::ResultPart(std::string_view text) const {

@@ -26,7 +26,7 @@ TEST(ConsoleTest, LinesAreForPeopleAndJsonForPrograms) {
   const auto write = [](const Console& console) {
     console.Say("a line");
     console.SayPart("a part");
-    console.Result({{"path", "x\xFF"}});
+    console.Result(nlohmann::json{{"path", "x\xFF"}});
   };
   EXPECT_EQ(Stdout([&] { write(people); }), "a line\na part");
   EXPECT_EQ(Stdout([&] { write(programs); }), "{\"path\":\"x\xEF\xBF\xBD\"}\n");

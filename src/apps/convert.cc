@@ -64,10 +64,10 @@ Status Run(const OptionValues& values, Console& console) {
   console.Say(fmt::format("{}: {}, {} rank{}, {}", convert.output_dir.string(),
                           DTypeName(report.spec.dtype), report.tp_size,
                           report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written)));
-  console.Result({{"output_dir", convert.output_dir.string()},
-                  {"dtype", DTypeName(report.spec.dtype)},
-                  {"tp_size", report.tp_size},
-                  {"bytes", report.bytes_written}});
+  console.Result(nlohmann::ordered_json{{"output_dir", convert.output_dir.string()},
+                                        {"dtype", DTypeName(report.spec.dtype)},
+                                        {"tp_size", report.tp_size},
+                                        {"bytes", report.bytes_written}});
   return {};
 }
 
