@@ -333,7 +333,8 @@ fn troublesome_conversations(bytes: usize) -> Vec<(&'static str, String)> {
         serde_json::json!({"role": role, "content": content})
     };
     vec![
-        ("separators", long("</think>abcdefghijklmnopqrstuv")),
+        // Longer pieces than a value holds without a block.
+        ("separators", long("</think>abcdefghijklmnopqrstuvwxyz")),
         ("lines", long("abcdefghijklmnopqrstuvwxyz012\n")),
         ("newlines", long("\n")),
         ("words", long("a ")),
