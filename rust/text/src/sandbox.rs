@@ -41,7 +41,7 @@ const MAX_BLOCKS: i64 = 1 << 17;
 /// The blocks that only the allocator may hand out, as it does with bytes.
 const RESERVED_BLOCKS: i64 = MAX_BLOCKS / 2;
 /// Allocations allowed after the time is up. A loop that prints or calls something stops by itself; one
-/// that only joins texts ends here, for [`check`] allows no list of a quarter as many texts. Walks
+/// that only joins texts ends here, for a text is taken apart into at most 65,536. Walks
 /// over self-containing lists do not stop, and allocate an iterator for each list.
 const GRACE: u32 = 1 << 20;
 /// Address space; untouched pages cost nothing.

@@ -12,8 +12,6 @@ use crate::sandbox;
 
 /// An item of a list: filters collect into vectors that double, and pycompat collects twice.
 const ITEM_BYTES: usize = 4 * size_of::<Value>();
-/// A shorter text lies in its value, without a block of its own.
-const MIN_BLOCK_TEXT: usize = 16;
 
 /// Refuses work that would need so much more.
 pub fn ask(bytes: usize, blocks: usize) -> Result<(), Error> {
@@ -30,17 +28,15 @@ pub fn ask_for(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
         };
         return ask(items.saturating_mul(ITEM_BYTES), blocks);
     };
-    let texts = |count: usize| {
-        let blocks = count.min(text.len() / MIN_BLOCK_TEXT);
-        ask(text.len() + count.saturating_mul(ITEM_BYTES), blocks)
-    };
+    // Short texts need no block, but a loop over them may allocate for each (`sandbox::GRACE`).
+    let texts = |count: usize| ask(text.len() + count.saturating_mul(ITEM_BYTES), count);
     let argument = |i: usize| args.get(i).and_then(Value::as_str).unwrap_or_default();
     match name {
         "split" => texts(pieces(text, args)),
         "lines" | "splitlines" => texts(text.lines().count()),
         // Each character becomes an item.
         "list" | "sort" | "map" | "select" | "reject" | "selectattr" | "rejectattr" | "slice"
-        | "last" | "min" | "max" => ask(text.chars().count().saturating_mul(ITEM_BYTES), 0),
+        | "last" | "min" | "max" => texts(text.chars().count()),
         "batch" | "groupby" | "unique" => {
             let items = text.chars().count();
             ask(items.saturating_mul(ITEM_BYTES), 2 * items)
