@@ -49,7 +49,8 @@ class GenerateService {
   // Ends every open request with UNAVAILABLE and refuses new ones.
   void Close();
 
-  // The engine has not failed, and has made progress within liveness_timeout.
+  // The engine has not failed, and has made progress within liveness_timeout; the chat template can
+  // still be rendered.
   bool Alive() const;
   EngineStats Stats() const { return engine_.Stats(); }
   EngineLimits engine_limits() const { return engine_.limits(); }

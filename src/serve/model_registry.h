@@ -60,7 +60,7 @@ class ModelRegistry {
 
   std::vector<EngineStats> Stats() const;  // of each engine
 
-  // Whether every engine's loop makes progress.
+  // Whether every model's service is alive.
   bool Alive() const;
   // Whether every model is ready.
   bool Ready() const;

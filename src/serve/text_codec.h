@@ -51,6 +51,8 @@ class TextCodec {
 
   // `messages` is a JSON array of {role, content}. FAILED_PRECONDITION without a chat template.
   virtual Result<std::string> RenderChat(std::string_view messages) const = 0;
+  // Whether no chat will ever be rendered again in this process (ChatTemplate::Stopped).
+  virtual bool ChatHasStopped() const = 0;
 
   // A constraint that never allows any of the words, however it is spelled in tokens.
   virtual Result<std::shared_ptr<const TokenConstraint>> BanWords(

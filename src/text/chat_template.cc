@@ -42,6 +42,8 @@ Result<std::string> ChatTemplate::Render(std::string_view messages_json,
   return text.ToString();
 }
 
+bool ChatTemplate::Stopped() const { return tandem_text_template_stopped(handle_); }
+
 std::string_view ChatTemplate::Source() const {
   return rust_bridge::Text(tandem_text_template_source(handle_));
 }

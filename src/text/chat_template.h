@@ -1,8 +1,9 @@
 // A model's chat template: messages in, prompt text out, as transformers renders it. Immutable and
 // shared by threads. A template is untrusted input: it runs in a separate thread with limits on
 // steps, memory and depth, for at most 100 ms of that thread's time plus 0.5 us for each byte of
-// its input; beyond that the result is INVALID_ARGUMENT. A thread that cannot be ended is
-// abandoned; with four of them Render is UNAVAILABLE (rust/text/src/sandbox.rs).
+// its input; beyond that the result is INVALID_ARGUMENT. A template that builds data without end
+// can leave threads that cannot be ended; with four of them its Render is UNAVAILABLE
+// (rust/text/src/sandbox.rs).
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,8 @@ class ChatTemplate {
   Result<std::string> Render(std::string_view messages_json) const {
     return Render(messages_json, RenderOptions());
   }
+  // Whether abandoned threads have made Render UNAVAILABLE until the process ends.
+  bool Stopped() const;
   // The default template's text; lives as long as this.
   std::string_view Source() const;
 

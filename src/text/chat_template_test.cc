@@ -119,6 +119,36 @@ TEST(ChatTemplate, HostileTemplatesGetAnError) {
   }
 }
 
+TEST(ChatTemplate, AClientsTextCannotStopAnHonestTemplate) {
+  // The line of DeepSeek-R1-Distill-Llama's template.
+  const auto chat =
+      ChatTemplate::FromSource(
+          "{% for m in messages %}{{ m['content'].split('</think>')[-1] }}{% endfor %}")
+          .value();
+  std::string content;
+  for (int i = 0; i < 150000; ++i) content += "</think>abcdefghijklmnopqrstuvwxyz";
+  const std::string messages = R"([{"role": "assistant", "content": ")" + content + R"("}])";
+  for (int i = 0; i < 5; ++i) {
+    const Status status = chat->Render(messages).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("builds too much data"));
+  }
+  EXPECT_FALSE(chat->Stopped());
+  EXPECT_EQ(chat->Render(kMessages).value(), "Be brief. Hi \n");
+}
+
+TEST(ChatTemplate, TellsWhenItsThreadsHaveStoppedItForGood) {
+  const auto chat =
+      ChatTemplate::FromSource("{% set n = messages[0].n %}{{ ('x' * n)|length }}").value();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(chat->Stopped());
+    EXPECT_EQ(chat->Render(R"([{"n": 3}])").value(), "3");
+    EXPECT_EQ(chat->Render(R"([{"n": 100000000}])").status().code(), Code::kInvalidArgument);
+  }
+  EXPECT_TRUE(chat->Stopped());
+  EXPECT_EQ(chat->Render(R"([{"n": 3}])").status().code(), Code::kUnavailable);
+}
+
 // Sanitizers need large parts of the address space.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 

@@ -86,6 +86,8 @@ uint32_t tandem_text_template_new(TandemTextView source, TandemTextView special_
 void tandem_text_template_free(TemplateSet* templates);
 // The text of the default template. Lives as long as the handle.
 TandemTextView tandem_text_template_source(const TemplateSet* templates);
+// Whether renderings that sleep for ever have stopped a template until the program starts again.
+bool tandem_text_template_stopped(const TemplateSet* templates);
 // messages_json: an array; variables_json: an object (tools, documents, ...) or empty;
 // now_unix_seconds: the time for strftime_now, negative for the clock.
 uint32_t tandem_text_template_render(const TemplateSet* templates, TandemTextView messages_json,

@@ -294,6 +294,13 @@ pub unsafe extern "C" fn tandem_text_template_source(
 }
 
 /// # Safety
+/// `templates` must be live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_template_stopped(templates: *const TemplateSet) -> bool {
+    (*templates).stopped()
+}
+
+/// # Safety
 /// `templates` must be live, views readable, `out` and `error` writable.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_text_template_render(

@@ -8,7 +8,9 @@
 //! neither fail (Rust ends the process) nor unwind: a thread over its limit is reported to its
 //! caller and sleeps for ever.
 //!
-//! Data made by our own functions is refused with an error long before that ([`check`]).
+//! So nothing that a client may send must bring an honest template there: before every filter, every
+//! method and every printed text, [`check`] refuses with an error what would leave less than a
+//! reserve for the operators between them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -36,34 +38,59 @@ const HARD_LIMIT: usize = 4;
 /// Blocks in use at one time. Values nest at most as deep as there are blocks; dropping, comparing
 /// and printing them recurse, with at most 2 KB of stack per level.
 const MAX_BLOCKS: i64 = 1 << 17;
-/// Allocations allowed after the time is up, in which a loop that prints or is near its end stops by
-/// itself. Walks over self-containing lists do not stop, and allocate an iterator for each list.
-const GRACE: u32 = 1 << 16;
+/// The blocks that only the allocator may hand out, as it does with bytes.
+const RESERVED_BLOCKS: i64 = MAX_BLOCKS / 2;
+/// Allocations allowed after the time is up. A loop that prints or calls something stops by itself; one
+/// that only joins texts ends here, for a text is taken apart into at most 65,536. Walks
+/// over self-containing lists do not stop, and allocate an iterator for each list.
+const GRACE: u32 = 1 << 20;
 /// Address space; untouched pages cost nothing.
 const STACK_BYTES: usize = 256 << 20;
-/// Limit on threads that remain after their caller was told of an exceeded limit. A thread over its
-/// time runs on idle processor time until its next `check`, the end of its steps or of its grace;
-/// one over its memory or grace sleeps and keeps its memory. With this many left, no new work is
-/// begun.
+/// Limit on threads of one template that remain after their caller was told of an exceeded limit. A
+/// thread over its time runs on idle processor time until its next `check`, the end of its steps or
+/// of its grace; one over its memory or grace sleeps and keeps its memory. With this many left, no
+/// new work of this template is begun.
 const MAX_STRAYS: usize = 4;
 
-static STRAYS: AtomicUsize = AtomicUsize::new(0);
+/// Counts the threads of one template that remain after their caller was told of an exceeded limit.
+#[derive(Debug, Default)]
+pub struct Strays {
+    remaining: AtomicUsize,
+    /// Those of `remaining` that sleep for ever.
+    asleep: AtomicUsize,
+}
+
+impl Strays {
+    pub fn count(&self) -> usize {
+        self.remaining.load(Relaxed)
+    }
+
+    /// Whether no work will ever be begun again.
+    pub fn stopped(&self) -> bool {
+        self.asleep.load(Relaxed) >= MAX_STRAYS
+    }
+}
 
 /// Runs `work` and waits for it, at most for the time allowed.
 pub fn run<T: Send + 'static>(
     allowed: Allowance,
+    strays: &Arc<Strays>,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    if STRAYS.load(Relaxed) >= MAX_STRAYS {
+    if strays.count() >= MAX_STRAYS {
+        let remedy = match strays.stopped() {
+            true => "it is not rendered again until the program is started again",
+            false => "it is not rendered until one does; send the request again later",
+        };
         return Err(Error::new(
             ErrorCode::Unavailable,
             format!(
-                "{MAX_STRAYS} renderings of chat templates went over their limits and have not \
-                 ended; no template is rendered until one does, or the program is started again"
+                "{MAX_STRAYS} renderings of this chat template went over their limits and have not \
+                 ended; {remedy}"
             ),
         ));
     }
-    let watch = Arc::new(Watch::default());
+    let watch = Arc::new(Watch::new(Arc::clone(strays)));
     let (sender, receiver) = mpsc::channel();
     let inside = Arc::clone(&watch);
     let thread = std::thread::Builder::new()
@@ -98,8 +125,8 @@ pub fn run<T: Send + 'static>(
     }
 }
 
-/// Whether this thread's sandbox, if any, has time left and room for `bytes` more.
-pub fn check(bytes: usize) -> Result<()> {
+/// Whether this thread's sandbox, if any, has time left and room for so much more.
+pub fn check(bytes: usize, blocks: usize) -> Result<()> {
     ACCOUNT.with(|account| {
         // As in `charge`.
         let Some(watch) = (unsafe { account.watch.get().as_ref() }) else {
@@ -109,9 +136,12 @@ pub fn check(bytes: usize) -> Result<()> {
             return Err(too_slow());
         }
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        match account.bytes_left.get().saturating_sub(bytes) < account.reserve.get() {
-            true => Err(too_much_data()),
-            false => Ok(()),
+        let blocks = i64::try_from(blocks).unwrap_or(i64::MAX);
+        let fits = account.bytes_left.get().saturating_sub(bytes) >= account.reserve.get()
+            && account.blocks_left.get().saturating_sub(blocks) >= RESERVED_BLOCKS;
+        match fits {
+            true => Ok(()),
+            false => Err(too_much_data()),
         }
     })
 }
@@ -141,20 +171,22 @@ enum Progress {
 struct Watch {
     /// The caller has gone; code that checks the clock may end the work.
     over: AtomicBool,
+    strays: Arc<Strays>,
     state: Mutex<WatchState>,
     changed: Condvar,
 }
 
 struct WatchState {
     progress: Progress,
-    /// Counted in STRAYS.
+    /// Counted in `strays`.
     stray: bool,
 }
 
-impl Default for Watch {
-    fn default() -> Self {
+impl Watch {
+    fn new(strays: Arc<Strays>) -> Self {
         Self {
             over: AtomicBool::new(false),
+            strays,
             state: Mutex::new(WatchState {
                 progress: Progress::Running,
                 stray: false,
@@ -162,18 +194,19 @@ impl Default for Watch {
             changed: Condvar::new(),
         }
     }
-}
 
-impl Watch {
     /// Called once by the sandbox's thread, which allocates nothing here.
     fn leave(&self, progress: Progress) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.progress = progress;
         match (progress, state.stray) {
-            (Progress::Stuck, false) => STRAYS.fetch_add(1, Relaxed),
-            (Progress::Ended, true) => STRAYS.fetch_sub(1, Relaxed),
+            (Progress::Stuck, false) => self.strays.remaining.fetch_add(1, Relaxed),
+            (Progress::Ended, true) => self.strays.remaining.fetch_sub(1, Relaxed),
             _ => 0,
         };
+        if progress == Progress::Stuck {
+            self.strays.asleep.fetch_add(1, Relaxed);
+        }
         state.stray = progress == Progress::Stuck;
         self.changed.notify_one();
     }
@@ -185,7 +218,7 @@ impl Watch {
             let left = time.saturating_sub(thread_time(thread));
             if left.is_zero() {
                 state.stray = true;
-                STRAYS.fetch_add(1, Relaxed);
+                self.strays.remaining.fetch_add(1, Relaxed);
                 self.over.store(true, Relaxed);
                 step_back(thread);
                 break;
@@ -334,7 +367,7 @@ mod tests {
 
     #[test]
     fn what_is_freed_may_be_used_again() {
-        let run = run(ALLOWED, || {
+        let run = run(ALLOWED, &Arc::default(), || {
             Ok((0..100).map(|_| vec![1u8; 3 << 20].len()).sum::<usize>())
         });
         assert_eq!(run.unwrap(), 300 << 20);
@@ -342,21 +375,25 @@ mod tests {
 
     #[test]
     fn check_refuses_long_before_the_allocator() {
-        run(ALLOWED, || {
-            assert!(check(1 << 19).is_ok());
-            assert!(check(2 << 20).is_err());
+        run(ALLOWED, &Arc::default(), || {
+            assert!(check(1 << 19, 1 << 15).is_ok());
+            assert!(check(2 << 20, 0).is_err());
+            assert!(check(0, 1 << 17).is_err());
             let held = vec![1u8; 3 << 20];
-            assert!(check(1).is_err());
+            assert!(check(1, 0).is_err());
             drop(held);
-            check(1)
+            let held: Vec<_> = (0..1 << 16).map(Box::new).collect();
+            assert!(check(0, 1).is_err());
+            drop(held);
+            check(1, 1)
         })
         .unwrap();
-        assert!(check(usize::MAX).is_ok(), "nothing is counted outside");
+        assert!(check(usize::MAX, 0).is_ok(), "nothing is counted outside");
     }
 
     #[test]
     fn panics_are_errors() {
-        let run = run(ALLOWED, || -> Result<()> { panic!("oh") });
+        let run = run(ALLOWED, &Arc::default(), || -> Result<()> { panic!("oh") });
         assert!(run.unwrap_err().message.contains("oh"));
     }
 
@@ -366,14 +403,14 @@ mod tests {
             time: Duration::from_millis(1),
             ..ALLOWED
         };
-        let before = STRAYS.load(Relaxed);
-        let ended = run(allowed, || -> Result<()> {
+        let strays = Arc::new(Strays::default());
+        let ended = run(allowed, &strays, || -> Result<()> {
             loop {
                 std::hint::black_box(Box::new(0));
             }
         });
         assert_eq!(ended.unwrap_err().code, ErrorCode::ResourceExhausted);
-        assert!(STRAYS.load(Relaxed) > before);
+        assert_eq!(strays.count(), 1);
     }
 
     #[test]
@@ -383,7 +420,7 @@ mod tests {
             ..ALLOWED
         };
         let (done, is_done) = mpsc::channel::<()>();
-        let ended = run(allowed, move || {
+        let ended = run(allowed, &Arc::default(), move || {
             while unsafe { libc::sched_getscheduler(0) } != libc::SCHED_IDLE {
                 std::hint::spin_loop();
             }
@@ -400,12 +437,13 @@ mod tests {
             time: Duration::from_millis(1),
             ..ALLOWED
         };
+        let strays = Arc::new(Strays::default());
         // More often than there are places.
         for _ in 0..=MAX_STRAYS {
             let (done, is_done) = mpsc::channel::<()>();
-            let ended = run(allowed, move || {
+            let ended = run(allowed, &strays, move || {
                 // The work ends because the caller has gone.
-                while check(0).is_ok() {
+                while check(0, 0).is_ok() {
                     std::hint::spin_loop();
                 }
                 drop(done);

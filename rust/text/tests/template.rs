@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tandem_text::{ErrorCode, TemplateSet};
@@ -294,27 +294,157 @@ fn child_renders_a_hostile_template() {
 }
 
 #[test]
-#[ignore = "a child process"]
-fn child_leaves_threads_behind() {
-    let source = "{% set n = 100000000 %}{{ 'x' * n }}";
-    let mut codes = Vec::new();
-    while codes.last() != Some(&ErrorCode::Unavailable) && codes.len() < 100 {
-        assert_eq!(render("ok"), "ok");
-        codes.push(fails(source).code);
-        if codes.len() >= 4 {
-            codes.push(fails("ok").code);
-        }
+fn threads_that_cannot_be_stopped_are_few_and_stop_their_template_alone() {
+    // Memory is set aside while the template says so, but not touched.
+    let source = "{% if evil %}{% set n = 100000000 %}{{ 'x' * n }}{% endif %}ok";
+    let templates = TemplateSet::compile_one(source, TOKENS).unwrap();
+    let render = |extra: &str| templates.render("[]", extra, false, Some(NOW));
+    for strays in 0..4 {
+        assert_eq!(templates.strays(), strays);
+        assert!(!templates.stopped());
+        assert_eq!(render("{}").unwrap(), "ok");
+        let error = render(r#"{"evil": true}"#).unwrap_err();
+        assert_eq!(error.code, ErrorCode::ResourceExhausted);
     }
-    println!("result {codes:?}");
+    assert!(templates.stopped());
+    let error = render("{}").unwrap_err();
+    assert_eq!(error.code, ErrorCode::Unavailable);
+    assert!(error.message.contains("started again"), "{}", error.message);
+
+    let other = TemplateSet::compile_one(source, TOKENS).unwrap();
+    assert!(!other.stopped());
+    assert_eq!(other.render("[]", "{}", false, Some(NOW)).unwrap(), "ok");
+}
+
+/// Texts that a client may send within the limits of the server, to trouble an honest template.
+fn troublesome_conversations(bytes: usize) -> Vec<(&'static str, String)> {
+    let long = |unit: &str| {
+        let content = unit.repeat(bytes / unit.len());
+        serde_json::json!([
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": content},
+            {"role": "user", "content": "Hi"},
+        ])
+        .to_string()
+    };
+    let message = |i: usize, lines: usize| {
+        let role = if i % 2 == 0 { "user" } else { "assistant" };
+        let content = "</think> some words, and a line\n".repeat(lines);
+        serde_json::json!({"role": role, "content": content})
+    };
+    vec![
+        // Longer pieces than a value holds without a block.
+        ("separators", long("</think>abcdefghijklmnopqrstuvwxyz")),
+        ("lines", long("abcdefghijklmnopqrstuvwxyz012\n")),
+        ("newlines", long("\n")),
+        ("words", long("a ")),
+        ("letters", long("'")),
+        (
+            "many messages",
+            Value::from(
+                (0..4095)
+                    .map(|i| message(i, bytes / 4095 / 32))
+                    .collect::<Vec<_>>(),
+            )
+            .to_string(),
+        ),
+        (
+            "small messages",
+            Value::from((0..4095).map(|i| message(i, 0)).collect::<Vec<_>>()).to_string(),
+        ),
+    ]
+}
+
+/// Renders every troublesome conversation: no thread may be left behind.
+fn survives(name: &str, source: &str, conversations: &[(&str, String)]) {
+    let templates = TemplateSet::compile_one(source, TOKENS).unwrap();
+    let honest = r#"[{"role": "user", "content": "Hi"}]"#;
+    let expected = templates.render(honest, "{}", true, Some(NOW)).unwrap();
+    for (kind, messages) in conversations {
+        let outcome = templates.render(messages, "{}", true, Some(NOW));
+        let outcome = outcome.map(|text| text.len()).map_err(|e| e.message);
+        println!("{name}, {kind}: {outcome:.150?}");
+        // A thread over its time ends soon after.
+        let patience = Instant::now() + Duration::from_secs(120);
+        while templates.strays() > 0 && !templates.stopped() && Instant::now() < patience {
+            std::thread::yield_now();
+        }
+        assert_eq!(templates.strays(), 0, "{name}, {kind}: {outcome:?}");
+    }
+    let after = templates.render(honest, "{}", true, Some(NOW));
+    assert_eq!(after.unwrap(), expected, "{name}");
 }
 
 #[test]
-fn threads_that_cannot_be_stopped_are_few() {
-    let left = "ResourceExhausted, ".repeat(4);
-    assert_eq!(
-        in_a_process("child_leaves_threads_behind", ""),
-        format!("[{left}Unavailable]")
-    );
+fn no_message_stops_the_templates_of_models() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chat_templates");
+    let conversations = troublesome_conversations(15 << 20);
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "jinja")
+        {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            survives(
+                &name,
+                &std::fs::read_to_string(&path).unwrap(),
+                &conversations,
+            );
+            count += 1;
+        }
+    }
+    assert_eq!(count, 6);
+}
+
+#[test]
+fn no_message_stops_a_template_that_takes_texts_apart() {
+    let conversations = troublesome_conversations(5 << 20);
+    for expression in [
+        // DeepSeek-R1-Distill-Llama.
+        "c.split('</think>')[-1]",
+        "c.split('</think>', 1)[-1]",
+        "c.split()[-1]",
+        "c.split('\n')|join(' ')",
+        "c|split('</think>')|map('trim')|join",
+        "c|split('\n')|reject('equalto', '')|list|join('\n')",
+        "c.splitlines()|length",
+        "c.splitlines(true)|last",
+        "c|lines|join('\n')",
+        "c|list|length",
+        "c|batch(2)|list|length",
+        "c|unique|list|length",
+        "c|sort|first",
+        "c|map('upper')|join",
+        "c|select|list|length",
+        "c|reverse",
+        "c[::-1]",
+        "c|replace('\n', '\n                                                                ')",
+        "c.replace('\n', '\n                                                                ')",
+        "c|indent(100, true, true)",
+        "c|escape|escape",
+        "c|tojson|tojson|tojson",
+        "[c]|string|upper",
+        "[c]|pprint",
+        "messages|map(attribute='content')|join('\n')",
+        "messages|tojson(indent=4)",
+    ] {
+        let source = format!(
+            "{{% for m in messages %}}{{% set c = m['content']|string %}}             {{% if m['role'] == 'assistant' and not loop.index0 > 40 %}}{{{{ {expression} }}}}             {{% else %}}{{{{ m['content'] }}}}{{% endif %}}{{% endfor %}}"
+        );
+        survives(expression, &source, &conversations);
+    }
+}
+
+#[test]
+fn no_message_stops_a_template_that_gathers_pieces() {
+    let source = "{% set ns = namespace(system='', lines=[], kept='') %}\
+        {% for m in messages %}{% set ns.system = ns.system + '\n\n' + m['content']|string %}{% endfor %}\
+        {% for m in messages %}{% for line in (m['content']|string).split('\n') %}\
+        {% if line %}{% set ns.lines = ns.lines + [line] %}{% set ns.kept = ns.kept + line + '\n' %}\
+        {% endif %}{% endfor %}{% endfor %}{{ ns.system }}{{ ns.lines|length }}{{ ns.kept }}";
+    survives("gathers", source, &troublesome_conversations(5 << 20));
 }
 
 #[test]

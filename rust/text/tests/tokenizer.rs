@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tandem_text::{ErrorCode, TextTokenizer};
 
@@ -85,6 +85,17 @@ fn concatenated_bytes_equal_the_reference_decoding() {
     }
 }
 
+/// The processor time of this thread so far, which does not depend on other load.
+fn thread_time() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // The clock exists on every Linux, and the pointer is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 #[test]
 fn a_mebibyte_of_one_class_is_quick_on_a_small_stack() {
     for name in FIXTURES {
@@ -93,10 +104,11 @@ fn a_mebibyte_of_one_class_is_quick_on_a_small_stack() {
             for unit in ["a", "^", " ", "\n", "7", "漢", "👩‍👩‍👧‍👦", "\u{300}", " a", "A1"]
             {
                 let text = unit.repeat((1 << 20) / unit.len());
-                let start = Instant::now();
+                let start = thread_time();
                 let ids = tokenizer.encode(&text, false).unwrap();
-                let took = start.elapsed();
-                assert!(took < Duration::from_secs(8), "{name} {unit:?}: {took:?}");
+                let took = thread_time() - start;
+                // A quadratic tokenizer takes hours.
+                assert!(took < Duration::from_secs(30), "{name} {unit:?}: {took:?}");
                 println!("{name} {unit:?} {took:?} {} ids", ids.len());
                 // A word mark or a prefix space may be added in front; nothing may be lost.
                 assert!(

@@ -429,6 +429,16 @@ TEST(ServerTest, HealthIsRedWithoutProgressAndWhenTheEngineHasFailed) {
   EXPECT_FALSE(green());
 }
 
+TEST(ServerTest, HealthIsRedWhenTheChatTemplateHasStoppedForGood) {
+  auto codec = std::make_unique<ByteCodec>();
+  std::atomic<bool>& stopped = codec->chat_has_stopped;
+  TestServer server({}, {}, {}, std::move(codec));
+  const char* const checks[] = {"/health", "/v2/health/live", "/v2/health/ready"};
+  for (const char* check : checks) EXPECT_EQ(server.Client().Get(check)->status, 200) << check;
+  stopped = true;
+  for (const char* check : checks) EXPECT_NE(server.Client().Get(check)->status, 200) << check;
+}
+
 TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {
   TestServer server(Paced(milliseconds(5)));
   Status end = Internal("not ended");

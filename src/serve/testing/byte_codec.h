@@ -3,6 +3,7 @@
 // here. For tests.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,9 +32,12 @@ class ByteCodec : public TextCodec {
   std::vector<int32_t> end_ids() const override { return {kEnd}; }
   // "user: hello\nassistant: "
   Result<std::string> RenderChat(std::string_view messages) const override;
+  bool ChatHasStopped() const override { return chat_has_stopped; }
   // Bans the words' last bytes: enough to check that a constraint reaches the engine.
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
       const std::vector<std::string>& words) const override;
+
+  std::atomic<bool> chat_has_stopped{false};
 };
 
 }  // namespace tandem::serve

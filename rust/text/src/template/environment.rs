@@ -7,7 +7,7 @@ use minijinja::value::{from_args, Kwargs, Rest, Value};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::python;
+use super::{python, room};
 use crate::sandbox;
 
 /// Nesting depth of macros and loops.
@@ -23,6 +23,7 @@ pub fn environment() -> Environment<'static> {
     env.add_function("raise_exception", |message: String| {
         Err::<(), _>(Error::new(ErrorKind::InvalidOperation, message))
     });
+    room::add_filters(&mut env);
     env.add_filter("string", |value: Value| python::str_of(&value));
     env.add_filter("tojson", tojson);
     env.add_filter("indent", indent);
@@ -34,7 +35,7 @@ struct Checked<'a, 'b>(&'a mut Output<'b>);
 
 impl Write for Checked<'_, '_> {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        sandbox::check(s.len()).map_err(|_| fmt::Error)?;
+        sandbox::check(s.len(), 0).map_err(|_| fmt::Error)?;
         self.0.write_str(s)
     }
 }
@@ -57,6 +58,8 @@ fn indent(text: &str, options: Rest<Value>) -> Result<String, Error> {
     let first = first.or(kwargs.get("first")?).unwrap_or(false);
     let blank = blank.or(kwargs.get("blank")?).unwrap_or(false);
     kwargs.assert_all_used()?;
+    let lines = text.split('\n').count();
+    room::ask(text.len() + lines.saturating_mul(width), 0)?;
     let pad = " ".repeat(width);
     let mut indented = String::with_capacity(text.len());
     for (i, line) in text.split('\n').enumerate() {
@@ -79,7 +82,14 @@ fn method(state: &State, value: &Value, name: &str, args: &[Value]) -> Result<Va
             let (what,): (&str,) = from_args(args)?;
             Ok(Value::from(s.matches(what).count()))
         }
-        _ => unknown_method_callback(state, value, name, args),
+        (Some(s), "join") => {
+            let (items,): (&Value,) = from_args(args)?;
+            room::join(items, s)
+        }
+        _ => {
+            room::ask_for(name, value, args)?;
+            unknown_method_callback(state, value, name, args)
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 
 mod environment;
 mod python;
+mod room;
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Value;
@@ -14,7 +16,7 @@ use minijinja::{Environment, ErrorKind};
 use self::environment::{environment, strftime, without_generation_tags};
 use crate::error::{Error, ErrorCode, Result};
 use crate::model_folder::{read_optional, ModelFolder};
-use crate::sandbox::{self, Allowance};
+use crate::sandbox::{self, Allowance, Strays};
 
 /// The largest template in use is about 30 KB.
 const MAX_TEMPLATE_BYTES: usize = 256 << 10;
@@ -38,6 +40,7 @@ pub struct ChatTemplate {
     env: Environment<'static>,
     source: String,
     tokens: serde_json::Map<String, serde_json::Value>,
+    strays: Arc<Strays>,
 }
 
 impl ChatTemplate {
@@ -53,7 +56,8 @@ impl ChatTemplate {
             )));
         }
         let text = without_generation_tags(source);
-        let env = sandbox::run(allowance(source.len()), move || {
+        let strays = Arc::new(Strays::default());
+        let env = sandbox::run(allowance(source.len()), &strays, move || {
             let mut env = environment();
             env.add_template_owned(NAME, text)
                 .map_err(|e| Error::invalid(e.to_string()))?;
@@ -63,6 +67,7 @@ impl ChatTemplate {
             env,
             source: source.to_owned(),
             tokens: special_tokens,
+            strays,
         })
     }
 
@@ -90,13 +95,18 @@ impl ChatTemplate {
         env.set_fuel(Some(fuel(input_bytes)));
         let now = now.unwrap_or_else(system_seconds);
         env.add_function("strftime_now", move |format: &str| strftime(now, format));
-        sandbox::run(allowance(input_bytes), move || {
+        sandbox::run(allowance(input_bytes), &self.strays, move || {
             let mut text = Text::default();
             env.get_template(NAME)
                 .and_then(|template| template.render_captured_to(context, &mut text).map(|_| ()))
                 .map_err(render_error)?;
             String::from_utf8(text.0).map_err(|e| Error::new(ErrorCode::Internal, e.to_string()))
         })
+    }
+
+    /// Renderings whose thread remains after it went over its limits.
+    pub fn strays(&self) -> usize {
+        self.strays.count()
     }
 
     fn context(&self, messages: &str, extra: &str, add_generation_prompt: bool) -> Result<Value> {
@@ -208,6 +218,16 @@ impl TemplateSet {
     pub fn source(&self) -> &str {
         self.choose("{}").source()
     }
+
+    /// Renderings whose thread remains after it went over its limits.
+    pub fn strays(&self) -> usize {
+        self.templates.iter().map(|(_, t)| t.strays()).sum()
+    }
+
+    /// Whether one of the templates will never be rendered again in this process.
+    pub fn stopped(&self) -> bool {
+        self.templates.iter().any(|(_, t)| t.strays.stopped())
+    }
 }
 
 fn template_sources(dir: &Path, folder: &ModelFolder) -> Result<Vec<(String, String)>> {
@@ -257,7 +277,7 @@ struct Text(Vec<u8>);
 
 impl Write for Text {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        sandbox::check(self.0.len() + bytes.len()).map_err(io::Error::other)?;
+        sandbox::check(self.0.len() + bytes.len(), 0).map_err(io::Error::other)?;
         self.0.extend_from_slice(bytes);
         Ok(bytes.len())
     }

@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::room;
 use crate::sandbox;
 
 /// JSON from outside nests at most 128 deep; values built by a template may not nest much deeper,
@@ -13,11 +14,17 @@ const MAX_DEPTH: usize = 160;
 
 /// A string that is refused when it grows too long for its sandbox.
 #[derive(Default)]
-struct CheckedString(String);
+pub struct CheckedString(String);
+
+impl CheckedString {
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
 
 impl Write for CheckedString {
     fn write_str(&mut self, s: &str) -> fmt::Result {
-        sandbox::check(self.0.len() + s.len()).map_err(|_| fmt::Error)?;
+        sandbox::check(self.0.len() + s.len(), 0).map_err(|_| fmt::Error)?;
         self.0.push_str(s);
         Ok(())
     }
@@ -27,7 +34,7 @@ impl Write for CheckedString {
 pub fn str_of(value: &Value) -> Result<String, Error> {
     let mut out = CheckedString::default();
     write_str(&mut out, value)?;
-    Ok(out.0)
+    Ok(out.into_string())
 }
 
 /// `str(value)` into a writer; the writer refuses text that grows too long.
@@ -43,7 +50,7 @@ pub fn write_str(out: &mut dyn Write, value: &Value) -> Result<(), Error> {
 pub fn to_json(value: &Value, indent: Option<usize>) -> Result<String, Error> {
     let mut out = CheckedString::default();
     write_json(&mut out, value, indent, 0).map_err(Stop::into_error)?;
-    Ok(out.0)
+    Ok(out.into_string())
 }
 
 enum Stop {
@@ -73,7 +80,7 @@ impl From<fmt::Error> for Stop {
     }
 }
 
-fn too_large(what: &str) -> Error {
+pub fn too_large(what: &str) -> Error {
     Error::new(ErrorKind::OutOfFuel, format!("the chat template {what}"))
 }
 
@@ -173,13 +180,13 @@ fn write_json(
         ValueKind::Number => Ok(write_number(out, value)?),
         ValueKind::String => write_json_string(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter().map_err(Stop::Inner)?.collect();
+            let items = room::items(value).map_err(Stop::Inner)?;
             write_json_items(out, ('[', ']'), items.len(), indent, depth, |out, i| {
                 write_json(out, &items[i], indent, depth + 1)
             })
         }
         ValueKind::Map => {
-            let keys: Vec<Value> = value.try_iter().map_err(Stop::Inner)?.collect();
+            let keys = room::items(value).map_err(Stop::Inner)?;
             write_json_items(out, ('{', '}'), keys.len(), indent, depth, |out, i| {
                 let mut key = String::new();
                 write_str(&mut key, &keys[i]).map_err(Stop::Inner)?;
