@@ -118,8 +118,10 @@ Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend
   return pair;
 }
 
-// An engine folder's limits apply to the options; a warning says when an option is lowered.
-void ApplyLimits(const OptionValues& values, const BuildLimits& limits, EngineOptions& engine) {
+// An engine folder's limits apply to the options; a warning says when an option is lowered. An
+// engine may have been built for more positions than its model has.
+void ApplyLimits(const OptionValues& values, const BuildLimits& limits, const ModelSpec& spec,
+                 EngineOptions& engine) {
   const auto bound = [&]<auto kField>(int64_t limit) {
     const OptionSpec& row = EngineOptionRows().RowOf<kField>();
     int32_t& value = engine.*kField;
@@ -132,7 +134,7 @@ void ApplyLimits(const OptionValues& values, const BuildLimits& limits, EngineOp
   };
   bound.operator()<&EngineOptions::max_batch_size>(limits.max_batch_size);
   bound.operator()<&EngineOptions::max_num_tokens>(limits.max_num_tokens);
-  bound.operator()<&EngineOptions::max_seq_len>(limits.max_seq_len);
+  bound.operator()<&EngineOptions::max_seq_len>(std::min(limits.max_seq_len, spec.max_positions));
   bound.operator()<&EngineOptions::max_input_len>(limits.max_input_len);
   bound.operator()<&EngineOptions::max_draft_len>(limits.max_draft_len);
 }
@@ -140,7 +142,7 @@ void ApplyLimits(const OptionValues& values, const BuildLimits& limits, EngineOp
 // As many positions as will be served.
 int64_t PositionsOf(const ModelSpec& spec, const EngineOptions& engine) {
   const int64_t longest = engine.max_seq_len;
-  return longest > 0 ? std::min(longest, spec.max_positions) : spec.max_positions;
+  return longest > 0 ? std::min(longest, spec.max_positions) : spec.DefaultPositions();
 }
 
 // A prompt leaves room for one token of output; a warning says when an option asks for more.
@@ -220,8 +222,15 @@ Result<Opening> Open(const OptionValues& values,
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
-  if (limits) ApplyLimits(values, *limits, options.engine);
-  BoundInput(values, opening.pair.target.model.spec, options.engine);
+  const ModelSpec& spec = opening.pair.target.model.spec;
+  if (limits) ApplyLimits(values, *limits, spec, options.engine);
+  if (options.engine.max_seq_len == 0 && spec.DefaultPositions() < spec.max_positions) {
+    LogWarning(
+        "the model was trained for {} positions and scales them dynamically up to {}: {} are "
+        "served, without scaling; a larger --max_seq_len scales the positions of all prompts",
+        spec.DefaultPositions(), spec.max_positions, spec.DefaultPositions());
+  }
+  BoundInput(values, spec, options.engine);
   return opening;
 }
 

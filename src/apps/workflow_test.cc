@@ -85,6 +85,31 @@ TEST_F(WorkflowTest, ConvertBuildInspectPlan) {
   EXPECT_THAT(planned.err, HasSubstr("--max_batch_size 64: the engine was built for 4"));
 }
 
+// The old command lines name the lengths of larger models.
+TEST_F(WorkflowTest, AnEngineBuiltForMorePositionsThanItsModelHasRuns) {
+  const std::string checkpoint = (*folder_ / "positions_checkpoint").string();
+  const std::string engine = (*folder_ / "positions_engine").string();
+  ASSERT_EQ(Call({"convert", *model_, "--output_dir", checkpoint}).code, 0);
+  const Ran built = Call({"build", "--checkpoint_dir", checkpoint, "--output_dir", engine,
+                          "--max_input_len=3200", "--max_seq_len=4800"});
+  ASSERT_EQ(built.code, 0) << built.err;
+  EXPECT_THAT(built.err, HasSubstr("max_seq_len 4800: the model has 1024 positions"));
+  const Ran run = Call({"run", "--engine_dir", engine, "--tokenizer_dir", *model_, "--input_text",
+                        "What does \"tandem\" mean?", "--max_output_len", "4"});
+  EXPECT_EQ(run.code, 0) << run.err;
+}
+
+TEST_F(WorkflowTest, DynamicScalingOfPositionsTakesEffectWhenLongContextsAreAskedFor) {
+  const std::string model = (SourceDir() / "tests/data/tiny/dynamic_fp32").string();
+  const Ran trained = Call({"plan", model, "--device", "cpu", "--json"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(json::parse(trained.out)["max_seq_len"], 16);
+  EXPECT_THAT(trained.err, HasSubstr("--max_seq_len"));
+  const Ran scaled = Call({"plan", model, "--device", "cpu", "--json", "--max_seq_len", "32"});
+  EXPECT_EQ(json::parse(scaled.out)["max_seq_len"], 32);
+  EXPECT_EQ(scaled.err, "");
+}
+
 // A folder's name is bytes; JSON is UTF-8.
 TEST_F(WorkflowTest, FoldersMayHaveNamesThatAreNotUtf8) {
   const std::string checkpoint = (*folder_ / "c\xFF").string();

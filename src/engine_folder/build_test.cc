@@ -108,6 +108,8 @@ TEST_F(BuildTest, LimitsAreSettledWrittenAndReadBack) {
 TEST_F(BuildTest, RefusesLimitsThatCannotBeNamingThem) {
   const ModelSpec spec = *SpecFromHfConfig(HfFolder{}.Config());
   EXPECT_EQ(SettleLimits({}, spec)->max_seq_len, 2048);
+  // The old build lines name lengths that smaller models do not have.
+  EXPECT_EQ(SettleLimits({.max_seq_len = 4800}, spec)->max_seq_len, 2048);
   const auto refused = [&](const BuildLimits& limits, const char* name) {
     const auto settled = SettleLimits(limits, spec);
     ASSERT_FALSE(settled.ok());

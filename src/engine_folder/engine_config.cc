@@ -34,10 +34,11 @@ Result<BuildLimits> SettleLimits(BuildLimits limits, const ModelSpec& spec) {
                            "; it must be between " + std::to_string(limit.min) + " and " +
                            std::to_string(limit.max));
   }
-  if (limits.max_seq_len == 0) limits.max_seq_len = spec.max_positions;
+  if (limits.max_seq_len == 0) limits.max_seq_len = spec.DefaultPositions();
   if (limits.max_seq_len > spec.max_positions) {
-    LogWarning("max_seq_len {} is beyond the {} positions that the model was trained for",
-               limits.max_seq_len, spec.max_positions);
+    LogWarning("max_seq_len {}: the model has {} positions, which is used", limits.max_seq_len,
+               spec.max_positions);
+    limits.max_seq_len = spec.max_positions;
   }
   limits.max_input_len = std::min(limits.max_input_len, limits.max_seq_len);
   return limits;

@@ -191,6 +191,16 @@ QuantScheme SchemeFromJson(const JsonFields& json) {
 
 }  // namespace
 
+int64_t ModelSpec::DefaultPositions() const {
+  int64_t positions = max_positions;
+  for (const LayerSpec& layer : layers) {
+    const RopeScaling& scaling = layer.attention.rope.scaling;
+    if (scaling.kind != RopeScaling::Kind::kDynamic) continue;
+    positions = std::min(positions, scaling.original_max_positions);
+  }
+  return positions;
+}
+
 int64_t ModelSpec::KvBytesPerToken(DType kv_dtype) const {
   int64_t elements = 0;
   for (const LayerSpec& layer : layers) elements += 2 * layer.attention.kv_rows();

@@ -87,6 +87,10 @@ struct ModelSpec {
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   const LayerSpec& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
+  // The context served unless another is asked for: max_positions, or the trained context if the
+  // positions scale dynamically, because one base serves all prompts and a larger one would change
+  // the short ones too.
+  int64_t DefaultPositions() const;
   // Bytes of the keys and values of one token over all layers.
   int64_t KvBytesPerToken(DType kv_dtype) const;
   bool operator==(const ModelSpec&) const = default;

@@ -110,6 +110,7 @@ TEST(HfConfig, ReadsEveryScalingInBothSpellings) {
   EXPECT_EQ(dynamic.layers.front().attention.rope.scaling.original_max_positions, 2048);
   EXPECT_EQ(dynamic.layers.front().attention.rope.theta, 1e6);
   EXPECT_EQ(dynamic.max_positions, 8192);
+  EXPECT_EQ(dynamic.DefaultPositions(), 2048) << "short prompts must not change";
 }
 
 TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
