@@ -154,6 +154,8 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   parts.kv = {setup.num_blocks, options.block_tokens, options.enable_prefix_reuse};
   const bool has_draft = options.draft_mode != DraftMode::kOff && setup.draft_model;
   parts.limits = MakeSchedulerLimits(options, has_draft ? setup.draft_max_positions : 0, backend);
+  // All sequences may draft in one step, so that tests of a law see many drafts.
+  parts.limits.max_logits_rows = options.max_batch_size * (1 + parts.limits.max_draft_len);
   const SchedulerLimits& limits = parts.limits;
 
   const CostTable::Point target[] = {{1, setup.target_seconds},
