@@ -170,7 +170,7 @@ TEST_F(CommandLineTest, KeysAreCheckedBeforeAModelIsLoaded) {
   EXPECT_THAT(Call({"serve", "--served_model_name="}).err,
               HasSubstr("--served_model_name: the value is empty"));
   EXPECT_THAT(Call({"serve", ""}).err, HasSubstr("MODEL: the value is empty"));
-  EXPECT_EQ(Call({"serve", "--host", "0.0.0.0"}).code, 5);
+  EXPECT_EQ(Call({"serve", "--host", "0.0.0.0"}).code, 2);
 }
 
 TEST_F(CommandLineTest, LengthsThatNoSequenceCanHaveAreRefused) {
