@@ -173,6 +173,12 @@ TEST_F(CommandLineTest, KeysAreCheckedBeforeAModelIsLoaded) {
   EXPECT_EQ(Call({"serve", "--host", "0.0.0.0"}).code, 2);
 }
 
+TEST_F(CommandLineTest, WeightsThatADeviceCannotConvertToAreRefusedWithTheWayOut) {
+  EXPECT_THAT(Call({"plan", "--weights", "fp8", "--device", "cpu"}).err,
+              HasSubstr("the CPU does not keep weights of type bfloat16 as fp8: leave out "
+                        "--weights"));
+}
+
 TEST_F(CommandLineTest, LengthsThatNoSequenceCanHaveAreRefused) {
   const Ran one = Call({"plan", "--max_seq_len", "1", "--device", "cpu"});
   EXPECT_EQ(one.code, 2);
