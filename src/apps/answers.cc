@@ -55,7 +55,10 @@ Status AnswerWriter::Write(const Prompt& prompt, const serve::TextResult& result
   console_.ResultPart(written_ == 0 ? "[" : ",");
   console_.Result(ToJson(prompt, result));
   ++written_;
-  if (csv_) TANDEM_RETURN_IF_ERROR(csv_->Append(CsvLines(result)));
+  if (csv_) {
+    TANDEM_RETURN_IF_ERROR(csv_->Append(CsvLines(result)));
+    lines_ += result.choices.size();
+  }
   return console_.status();
 }
 
@@ -63,8 +66,10 @@ Status AnswerWriter::Finish(const Status& failed) {
   console_.ResultPart(written_ == 0 ? "[]\n" : "]\n");
   if (!csv_) return failed;
   if (failed.ok()) return csv_->Commit();
-  return {failed.code(), fmt::format("{} (the {} answers before it are in {}.partial)",
-                                     failed.message(), written_, csv_path_)};
+  const std::string held = lines_ == 0   ? "no answer is"
+                           : lines_ == 1 ? "the 1 answer before it is"
+                                         : fmt::format("the {} answers before it are", lines_);
+  return {failed.code(), fmt::format("{} ({} in {}.partial)", failed.message(), held, csv_path_)};
 }
 
 }  // namespace tandem::apps

@@ -36,7 +36,8 @@ class AnswerWriter {
   const Console& console_;
   std::string csv_path_;
   std::unique_ptr<AtomicFileWriter> csv_;
-  size_t written_ = 0;
+  size_t written_ = 0;  // prompts
+  size_t lines_ = 0;    // answers that are whole in the file
 };
 
 }  // namespace tandem::apps

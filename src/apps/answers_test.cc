@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -79,6 +81,33 @@ TEST_F(AnswerWriterTest, AnErrorSaysWhereTheFinishedAnswersAre) {
               HasSubstr("the engine ended (the 2 answers before it are in " + path_ + ".partial)"));
   EXPECT_FALSE(NameExists(path_));
   EXPECT_EQ(*ReadTextFile(path_ + ".partial"), "1\n2\n");
+}
+
+// The limit on a file's size stands for a full disk.
+TEST_F(AnswerWriterTest, AFullDiskCountsOnlyTheAnswersThatTheFileHolds) {
+  struct Case {
+    rlim_t bytes;
+    std::string_view told;
+  };
+  for (const Case& full : {Case{0, "(no answer is in "}, Case{3, "(the 1 answer before it is in "},
+                           Case{4, "(the 2 answers before it are in "}}) {
+    const Console console(/*json=*/false);
+    auto writer = AnswerWriter::Open(path_, console);
+    ASSERT_TRUE(writer.ok());
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limited{.rlim_cur = full.bytes, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limited), 0);
+    Status status;
+    for (int i = 0; i < 3 && status.ok(); ++i) {
+      status = writer->Write({.shown = "x", .tokens = {}}, ResultOf({1}));
+    }
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+    std::signal(SIGXFSZ, handler);
+    EXPECT_THAT(writer->Finish(status).message(),
+                HasSubstr(std::string(full.told) + path_ + ".partial)"));
+  }
 }
 
 }  // namespace

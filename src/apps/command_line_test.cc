@@ -170,7 +170,13 @@ TEST_F(CommandLineTest, KeysAreCheckedBeforeAModelIsLoaded) {
   EXPECT_THAT(Call({"serve", "--served_model_name="}).err,
               HasSubstr("--served_model_name: the value is empty"));
   EXPECT_THAT(Call({"serve", ""}).err, HasSubstr("MODEL: the value is empty"));
-  EXPECT_EQ(Call({"serve", "--host", "0.0.0.0"}).code, 5);
+  EXPECT_EQ(Call({"serve", "--host", "0.0.0.0"}).code, 2);
+}
+
+TEST_F(CommandLineTest, WeightsThatADeviceCannotConvertToAreRefusedWithTheWayOut) {
+  EXPECT_THAT(Call({"plan", "--weights", "fp8", "--device", "cpu"}).err,
+              HasSubstr("the CPU does not keep weights of type bfloat16 as fp8: leave out "
+                        "--weights"));
 }
 
 TEST_F(CommandLineTest, LengthsThatNoSequenceCanHaveAreRefused) {

@@ -25,7 +25,7 @@ std::string TypeName(const OptionSpec& spec) {
     case OptionType::kFloat:
       return "NUMBER";
     case OptionType::kBytes:
-      return "BYTES";
+      return "BYTES[KB|KiB|...]";
     case OptionType::kText:
       return "TEXT";
     case OptionType::kTexts:
@@ -211,8 +211,10 @@ std::string CommandLineReference() {
       "the "
       "last one given\nwins. A flag stands alone or takes `true` or `false` (`enable`, `disable`, "
       "`1`, `0`, `on`, `off`, `yes`, `no`). A word\nthat begins with `--` is never taken as a "
-      "value: such a value is written `--name=--value`. An empty value is refused.\nEvery option "
-      "can be given as an environment variable: `--max_batch_size` as `TANDEM_MAX_BATCH_SIZE`.\n\n"
+      "value: such a value is written `--name=--value`. An empty value is refused.\nBytes are a "
+      "number that may have a unit: KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers "
+      "of\n1024; K, M, G, T for short). Every option can be given as an environment variable: "
+      "`--max_batch_size` as\n`TANDEM_MAX_BATCH_SIZE`.\n\n"
       "Results go to stdout, everything else to stderr. With `--json` stdout carries JSON alone, "
       "and an error is one JSON\nobject on stderr: "
       "`{\"error\": {\"code\": \"NOT_FOUND\", \"message\": \"...\", \"exit_code\": 3}}`.\n\n"

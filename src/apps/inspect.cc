@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/verbs.h"
 #include "base/printable.h"
@@ -81,6 +82,18 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
           {"parameters", NumParameters(spec)},
           {"weight_bytes_per_token", StepWeightBytes(spec)},
           {"kv_bytes_per_token", spec.KvBytesPerToken(spec.dtype)}};
+  if (const std::optional<BuildLimits>& limits = source.limits) {
+    console.Say(
+        fmt::format("limits        {} sequences and {} tokens a step; {} tokens a sequence, "
+                    "{} of a prompt, {} of a draft",
+                    limits->max_batch_size, limits->max_num_tokens, limits->max_seq_len,
+                    limits->max_input_len, limits->max_draft_len));
+    json["limits"] = {{"max_batch_size", limits->max_batch_size},
+                      {"max_num_tokens", limits->max_num_tokens},
+                      {"max_seq_len", limits->max_seq_len},
+                      {"max_input_len", limits->max_input_len},
+                      {"max_draft_len", limits->max_draft_len}};
+  }
   return {};
 }
 

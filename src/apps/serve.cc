@@ -175,22 +175,18 @@ void SayMemory(const Session& session, const Console& console) {
   console.Say(fmt::format("  {:34} {:>10}", "total", FormatBytes(total)));
 }
 
-void SayModels(const Session& session, const Console& console) {
-  struct Row {
-    std::string model;
-    std::string what;
-  };
+// Every name that a request may give.
+void SayModels(const Session& session, const serve::ModelRegistry& models, const Console& console) {
   const std::string pair =
       session.draft ? session.target.name + " + " + session.draft->name : session.target.name;
-  const std::vector<Row> rows = {{"ensemble", pair}, {"tensorrt_llm_bls", pair}};
   size_t width = 5;
-  for (const Row& row : rows) width = std::max(width, row.model.size());
+  for (const serve::ModelPtr& model : models.List()) width = std::max(width, model->name.size());
   const std::string rule = "+" + std::string(width + 2, '-') + "+---------+--------+";
   console.Say(rule);
   console.Say(fmt::format("| {:{}} | Version | Status |", "Model", width));
   console.Say(rule);
-  for (const Row& row : rows) {
-    console.Say(fmt::format("| {:{}} | 1       | READY  |   {}", row.model, width, row.what));
+  for (const serve::ModelPtr& model : models.List()) {
+    console.Say(fmt::format("| {:{}} | 1       | READY  |   {}", model->name, width, pair));
   }
   console.Say(rule);
 }
@@ -240,7 +236,7 @@ Status Run(const OptionValues& values, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, models, metrics));
   console.Say(fmt::format("backend: {}", session->backend->Describe()));
   SayMemory(*session, console);
-  SayModels(*session, console);
+  SayModels(*session, models, console);
   SayAddress(server_options, options.served_model_name, *session, server->port(), console);
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know the address
   return server->Run();

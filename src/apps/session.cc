@@ -196,7 +196,11 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened
                              ops::Backend& backend) {
   const ModelSpec& spec = opened.model.spec;
   const std::optional<QuantScheme>& kept = options.models.quantize;
-  TANDEM_RETURN_IF_ERROR(CheckLoadable(spec, backend, kept));
+  const Status loadable = CheckLoadable(spec, backend, kept);
+  if (kept && loadable.code() == Code::kUnimplemented) {
+    return Unimplemented(loadable.message() + ": leave out --weights");
+  }
+  TANDEM_RETURN_IF_ERROR(loadable);
   const int64_t positions = PositionsOf(spec, options.engine);
   return ModelMemory{.spec = &spec,
                      .weight_bytes = WeightBytes(spec, backend, positions, kept),
@@ -276,8 +280,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
            .group = kModels}),
       BindChoice<ModelOptions, &ModelOptions::quantize>(
           {.name = "weights",
-           .meaning = "Storage type of layer weights. auto: the checkpoint's (fp8 needs a GPU); "
-                      "fp8: convert while loading (GPU)",
+           .meaning = "Storage type of layer weights. auto: the checkpoint's (a CPU widens fp8 to "
+                      "the type of the activations); fp8: convert while loading (GPU)",
            .group = kModels},
           {{"auto", std::nullopt}, {"fp8", Fp8Scheme(QuantScheme::Inputs::kDynamic)}}),
       BindOption<ModelOptions, &ModelOptions::dummy>(

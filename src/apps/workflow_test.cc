@@ -74,7 +74,12 @@ TEST_F(WorkflowTest, ConvertBuildInspectPlan) {
     EXPECT_THAT(inspected.out, HasSubstr("LlamaForCausalLM"));
     EXPECT_THAT(inspected.out, HasSubstr("each is a finite number"));
   }
-  EXPECT_EQ(json::parse(Call({"inspect", *engine_, "--json"}).out)["kind"], "engine");
+  const json inspected = json::parse(Call({"inspect", *engine_, "--json"}).out);
+  EXPECT_EQ(inspected["kind"], "engine");
+  EXPECT_EQ(inspected["limits"]["max_batch_size"], 4);
+  EXPECT_EQ(inspected["limits"]["max_seq_len"], 128);
+  EXPECT_THAT(Call({"inspect", *engine_}).out, HasSubstr("limits        4 sequences"));
+  EXPECT_FALSE(json::parse(Call({"inspect", *model_, "--json"}).out).contains("limits"));
 
   // What was asked for beyond the engine's limits is lowered, and said so.
   const Ran planned =

@@ -95,6 +95,11 @@ Status CheckRange(const OptionSpec& spec, double value) {
   return {};
 }
 
+// An integer in all its digits, however large.
+std::string ShowBound(double bound) {
+  return bound == std::trunc(bound) ? fmt::format("{:.0f}", bound) : fmt::format("{}", bound);
+}
+
 }  // namespace
 
 std::string EnvironmentName(const OptionSpec& spec) {
@@ -114,11 +119,17 @@ std::string AllowedValues(const OptionSpec& spec) {
     }
     return "one of " + words;
   }
+  if (spec.type == OptionType::kBytes) {
+    return "bytes, as a number or with a unit: KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB "
+           "(powers of 1024)";
+  }
   const bool low = spec.min > std::numeric_limits<double>::lowest();
   const bool high = spec.max < std::numeric_limits<double>::max();
-  if (low && high) return fmt::format("a number from {} to {}", spec.min, spec.max);
-  if (low) return fmt::format("a number of at least {}", spec.min);
-  if (high) return fmt::format("a number of at most {}", spec.max);
+  if (low && high) {
+    return fmt::format("a number from {} to {}", ShowBound(spec.min), ShowBound(spec.max));
+  }
+  if (low) return "a number of at least " + ShowBound(spec.min);
+  if (high) return "a number of at most " + ShowBound(spec.max);
   switch (spec.type) {
     case OptionType::kFlag:
       return "true or false";
@@ -126,15 +137,14 @@ std::string AllowedValues(const OptionSpec& spec) {
       return "an integer";
     case OptionType::kFloat:
       return "a number";
-    case OptionType::kBytes:
-      return "bytes, with an optional K, M or G";
     case OptionType::kText:
     case OptionType::kTexts:
     case OptionType::kOptionalText:
       return "text";
+    case OptionType::kBytes:
     case OptionType::kInts:
     case OptionType::kFloats:
-      break;  // as one of their numbers
+      break;  // told above
   }
   return "";
 }
@@ -192,18 +202,24 @@ std::string_view ClosestName(std::string_view word, std::span<const std::string_
 }
 
 Result<int64_t> ParseBytes(std::string_view text) {
-  int64_t unit = 1;
-  if (!text.empty()) {
-    const auto at = std::string_view("KMG").find(
-        static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))));
-    if (at != std::string_view::npos) {
-      unit = int64_t{1} << (10 * (at + 1));
-      text.remove_suffix(1);
+  std::string unit;
+  while (!text.empty() && std::isalpha(static_cast<unsigned char>(text.back())) != 0) {
+    unit.insert(unit.begin(),
+                static_cast<char>(std::toupper(static_cast<unsigned char>(text.back()))));
+    text.remove_suffix(1);
+  }
+  int64_t factor = 1;
+  if (!unit.empty()) {
+    const size_t power = std::string_view("KMGT").find(unit.front());
+    const std::string_view base = std::string_view(unit).substr(1);
+    if (power == std::string_view::npos || (!base.empty() && base != "B" && base != "IB")) {
+      return InvalidArgument("has an unknown unit");
     }
+    for (size_t i = 0; i <= power; ++i) factor *= base == "B" ? 1000 : 1024;
   }
   TANDEM_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(text));
   int64_t bytes = 0;
-  if (__builtin_mul_overflow(number, unit, &bytes)) return InvalidArgument("is too large");
+  if (__builtin_mul_overflow(number, factor, &bytes)) return InvalidArgument("is too large");
   return bytes;
 }
 

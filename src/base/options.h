@@ -20,7 +20,7 @@ enum class OptionType : uint8_t {
   kFlag,  // true when given bare; also true/false, 1/0, enable/disable
   kInt,
   kFloat,
-  kBytes,  // an integer with an optional K, M, G (powers of 1024)
+  kBytes,  // an integer with an optional unit: see ParseBytes
   kText,
   kTexts,         // one or more values after one name
   kOptionalText,  // "true" when given bare; else one value
@@ -96,7 +96,7 @@ class OptionValues {
 // The candidate that `word` most likely meant; empty when none is close.
 std::string_view ClosestName(std::string_view word, std::span<const std::string_view> candidates);
 
-// "64M" → 67108864. INVALID_ARGUMENT names the allowed forms.
+// "64MB" → 64000000, "64MiB" and "64M" → 67108864; K, M, G and T, in capitals or small.
 Result<int64_t> ParseBytes(std::string_view text);
 // "1.5 GiB"
 std::string FormatBytes(int64_t bytes);

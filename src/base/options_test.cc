@@ -119,6 +119,44 @@ TEST(OptionValuesTest, EnvironmentFillsOnlyWhatWasNotSet) {
   ::unsetenv("TANDEM_MAX_BATCH_SIZE");
 }
 
+TEST(ParseBytesTest, TakesUnitsOf1000AndOf1024) {
+  constexpr int64_t kMillion = 1'000'000;
+  const std::pair<std::string_view, int64_t> kCases[] = {{"64", 64},
+                                                         {"64KB", 64000},
+                                                         {"64mb", 64 * kMillion},
+                                                         {"2GB", 2000 * kMillion},
+                                                         {"3TB", 3 * kMillion * kMillion},
+                                                         {"64KiB", 64 << 10},
+                                                         {"64MiB", 64 << 20},
+                                                         {"64M", 64 << 20},
+                                                         {"2gib", int64_t{2} << 30},
+                                                         {"3TiB", int64_t{3} << 40}};
+  for (const auto& [text, bytes] : kCases) {
+    const Result<int64_t> parsed = ParseBytes(text);
+    ASSERT_TRUE(parsed.ok()) << text;
+    EXPECT_EQ(*parsed, bytes) << text;
+  }
+  for (const std::string_view text : {"", "MB", "64B", "64XB", "64MBB", "6 4MB", "1.5GB", "i"}) {
+    EXPECT_FALSE(ParseBytes(text).ok()) << text;
+  }
+}
+
+TEST(AllowedValuesTest, NamesTheUnitsOfBytes) {
+  OptionValues values(kSpecs);
+  EXPECT_EQ(values.Set("kv_cache_bytes", {"64XB"}, "--kv_cache_bytes").message(),
+            "--kv_cache_bytes: '64XB' has an unknown unit; it takes bytes, as a number or with a "
+            "unit: KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024)");
+}
+
+TEST(AllowedValuesTest, ShowsIntegersInAllTheirDigits) {
+  EXPECT_EQ(AllowedValues({.type = OptionType::kInt, .min = 1, .max = 1 << 20}),
+            "a number from 1 to 1048576");
+  EXPECT_EQ(AllowedValues({.type = OptionType::kInt, .max = 1e18}),
+            "a number of at most 1000000000000000000");
+  EXPECT_EQ(AllowedValues({.type = OptionType::kFloat, .min = 0.01, .max = 0.99}),
+            "a number from 0.01 to 0.99");
+}
+
 TEST(FormatBytesTest, IsShortAndExactEnough) {
   EXPECT_EQ(FormatBytes(512), "512 B");
   EXPECT_EQ(FormatBytes(1536), "1.5 KiB");

@@ -68,6 +68,22 @@ Status OpenWeights(const fs::path& path, std::optional<DType> dtype, ModelSource
   return Internal("a dummy has no folder");
 }
 
+// "owner/model" where there is no folder "owner".
+bool LooksLikeHubName(const fs::path& path) {
+  const std::string name = path.string();
+  if (std::ranges::count(name, '/') != 1 || name.ends_with('/')) return false;
+  std::error_code ignored;
+  return path.has_parent_path() && !fs::exists(path.parent_path(), ignored);
+}
+
+Status Absent(const fs::path& path) {
+  return NotFound(path.string() + ": does not exist" +
+                  (LooksLikeHubName(path)
+                       ? "; models are not downloaded: if this is a name on the "
+                         "Hugging Face Hub, download it first and give its folder"
+                       : ""));
+}
+
 }  // namespace
 
 std::string_view KindName(ModelSource::Kind kind) {
@@ -79,8 +95,7 @@ std::string_view KindName(ModelSource::Kind kind) {
 Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype) {
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return error ? FailedPrecondition(path.string() + ": " + error.message())
-                 : NotFound(path.string() + ": does not exist");
+    return error ? FailedPrecondition(path.string() + ": " + error.message()) : Absent(path);
   }
   if (!fs::is_directory(path, error)) {
     return InvalidArgument(path.string() +

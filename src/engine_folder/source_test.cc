@@ -49,6 +49,16 @@ TEST_F(SourceTest, RecognisesFolderCheckpointAndEngine) {
   }
 }
 
+TEST_F(SourceTest, ANameOnAHubIsNotDownloaded) {
+  ExpectRefused("absent-owner/Model-3.1-8B",
+                {"absent-owner/Model-3.1-8B: does not exist; models are not downloaded",
+                 "download it first and give its folder"});
+  for (const char* path : {"absent", "absent/", "./absent", "/absent", "/absent/a", "a/b/absent"}) {
+    const Status status = OpenModel(path).status();
+    EXPECT_TRUE(status.message().ends_with("does not exist")) << status.message();
+  }
+}
+
 TEST_F(SourceTest, SaysWhatItLookedFor) {
   ExpectRefused(folder_ / "absent", {"absent", "does not exist"});
   ExpectRefused(folder_, {"config.json", "Hugging Face", "checkpoint", "engine"});

@@ -82,8 +82,22 @@ Status CheckWords(std::string_view field, const std::vector<std::string>& words,
   return {};
 }
 
-Status PromptTooLong(const FieldNames& names, int64_t prompt_tokens, int64_t max_tokens,
-                     int32_t max_seq_len) {
+std::string_view PromptField(const TextRequest& text) {
+  return text.messages ? "messages" : text.names.prompt;
+}
+
+// In OpenAI's words, which clients parse.
+Status PromptTooLong(const TextRequest& text, int64_t prompt_tokens, int32_t max_seq_len) {
+  const std::string_view what = text.messages ? "messages" : "prompt";
+  return FieldError(PromptField(text),
+                    fmt::format("This model's {} is {} tokens. However, your {} resulted in {} "
+                                "tokens. Please reduce the length of the {}.",
+                                kContextLength, max_seq_len, what, prompt_tokens, what))
+      .WithReason(Reason::kContextLength);
+}
+
+Status RequestTooLong(const FieldNames& names, int64_t prompt_tokens, int64_t max_tokens,
+                      int32_t max_seq_len) {
   return FieldError(names.max_tokens,
                     fmt::format("This model's {} is {} tokens. However, you requested {} tokens "
                                 "({} in the prompt, "
@@ -93,11 +107,11 @@ Status PromptTooLong(const FieldNames& names, int64_t prompt_tokens, int64_t max
       .WithReason(Reason::kContextLength);
 }
 
-Status CheckInputLength(const FieldNames& names, int64_t prompt_tokens,
+Status CheckInputLength(const TextRequest& text, int64_t prompt_tokens,
                         const EngineLimits& engine) {
   // A prompt that fills the whole context is refused below.
   if (prompt_tokens <= engine.max_input_len || prompt_tokens >= engine.max_seq_len) return {};
-  return FieldError(names.prompt,
+  return FieldError(PromptField(text),
                     fmt::format("This model's {} is {} tokens (max_input_len). However, your "
                                 "prompt has {} tokens. Please shorten it.",
                                 kInputLength, engine.max_input_len, prompt_tokens))
@@ -170,13 +184,14 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  TANDEM_RETURN_IF_ERROR(CheckInputLength(text.names, prompt_tokens, engine));
+  TANDEM_RETURN_IF_ERROR(CheckInputLength(text, prompt_tokens, engine));
   const int64_t room = engine.max_seq_len - prompt_tokens;
-  const int64_t wanted = text.max_tokens.value_or(std::max<int64_t>(room, 1));
+  if (!text.max_tokens && room < 1) return PromptTooLong(text, prompt_tokens, engine.max_seq_len);
+  const int64_t wanted = text.max_tokens.value_or(room);
   if (wanted > room) {
     // Clients read the figures, which should add up however large the requested number is.
     const int64_t told = std::min<int64_t>(wanted, std::numeric_limits<int32_t>::max());
-    return PromptTooLong(text.names, prompt_tokens, told, engine.max_seq_len);
+    return RequestTooLong(text.names, prompt_tokens, told, engine.max_seq_len);
   }
   request.max_tokens = static_cast<int32_t>(wanted);
   if (request.sampling.min_tokens > request.max_tokens) {

@@ -142,6 +142,25 @@ TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(5000, 'a'); }));
 }
 
+TEST(RequestBuilderTest, WithoutMaxTokensThePromptAloneIsTooLong) {
+  const Status prompt = Build([](TextRequest& t) { t.text = std::string(150, 'a'); }).status();
+  EXPECT_EQ(prompt.message(),
+            "prompt: This model's maximum context length is 100 tokens. However, your prompt "
+            "resulted in 151 tokens. Please reduce the length of the prompt.");
+  EXPECT_EQ(prompt.field(), "prompt");
+  EXPECT_EQ(prompt.reason(), Reason::kContextLength);
+  const Status chat = Build([](TextRequest& t) {
+                        t.text.reset();
+                        t.messages =
+                            R"([{"role": "user", "content": ")" + std::string(150, 'a') + "\"}]";
+                      }).status();
+  EXPECT_EQ(chat.field(), "messages");
+  EXPECT_NE(chat.message().find("is 100 tokens. However, your messages resulted in "),
+            std::string::npos)
+      << chat.message();
+  EXPECT_EQ(chat.reason(), Reason::kContextLength);
+}
+
 TEST(RequestBuilderTest, CountsThePromptHoweverManyTokensAreAskedFor) {
   for (const int64_t max_tokens : {int64_t{95}, int64_t{100}, int64_t{1} << 62}) {
     const Status status = Build([&](TextRequest& t) { t.max_tokens = max_tokens; }).status();

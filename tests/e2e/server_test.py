@@ -30,6 +30,11 @@ class GenerateTest(ServerTest):
         self.assertEqual(status, 200)
         self.assertEqual(reply["text_output"], KEY["tandem"])
 
+    def test_the_table_at_the_start_has_every_name_of_the_model(self):
+        shown = "".join(self.server.lines)
+        for name in ("tandem", "ensemble", "tensorrt_llm_bls"):
+            self.assertRegex(shown, rf"\| {name} +\| 1       \| READY  \|")
+
     def test_answers_the_seeds_curl_line_with_its_fields(self):
         for model in ("ensemble", "tensorrt_llm_bls"):
             status, reply = self.server.post(f"/v2/models/{model}/generate", SEED_BODY)

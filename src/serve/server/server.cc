@@ -177,7 +177,7 @@ struct Server::Impl {
 
 Status CheckServerOptions(const ServerOptions& options) {
   if (!IsLoopback(options.http.host) && options.api_keys.empty() && !options.insecure) {
-    return FailedPrecondition(fmt::format(
+    return InvalidArgument(fmt::format(
         "--host: {} can be reached from other machines, and there is no API key; give "
         "--api_key_file (or --api_key), or --insecure if that is meant, or listen on 127.0.0.1",
         options.http.host));

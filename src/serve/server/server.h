@@ -41,8 +41,8 @@ struct ServerOptions {
   Nanos shutdown_timeout = std::chrono::seconds(25);
 };
 
-// FAILED_PRECONDITION for a public address without key or `insecure`; INVALID_ARGUMENT for an empty
-// key. For programs that load models first; Start checks it too.
+// INVALID_ARGUMENT for a public address without key or `insecure`, and for an empty key. For
+// programs that load models first; Start checks it too.
 Status CheckServerOptions(const ServerOptions& options);
 
 class Server {
