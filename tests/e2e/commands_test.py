@@ -298,6 +298,28 @@ class LimitsTest(unittest.TestCase):
         )
         self.assertRegex(error, "free|memory")
 
+    def test_every_amount_of_address_space(self):
+        """From the least under which the program starts up to more than it needs for its libraries and a model."""
+
+        def end(limit, *arguments):
+            done = subprocess.run(
+                [TANDEM, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+            )
+            return done.returncode, done.stderr
+
+        mib = 1 << 20
+        least = next(size for size in range(8, 200) if end(size * mib, "--version")[0] == 0)
+        for size in range(least, least + 40):
+            for verb in (["run", "--input_text", "x"], ["serve", "--port", "0"]):
+                with self.subTest(mib=size, verb=verb[0]):
+                    code, error = end(size * mib, *verb)
+                    self.assertEqual(code, 5, error)
+                    self.assertRegex(error, "^tandem( run| serve)?: .")
+
     def test_descriptors(self):
         error = self.limited(
             lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5)), "serve", "--port", 0
