@@ -24,6 +24,7 @@ function(tandem_cargo_library)
     DEPENDS ${sources} ${ARG_CRATE}/Cargo.toml ${ARG_CRATE}/Cargo.lock
             ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/cargo_build.cmake
     COMMENT "Building the crate ${ARG_LIBRARY} (minutes the first time)"
+    USES_TERMINAL # cargo shows its progress; Ninja would show the last step that ended
     VERBATIM)
   add_custom_target(${ARG_NAME}_cargo DEPENDS ${archive})
   add_library(${ARG_NAME} STATIC IMPORTED GLOBAL)

@@ -7,7 +7,7 @@ string(SHA256 checkout ${CRATE})
 file(LOCK ${TARGET_DIR}/${LIBRARY}.lock)
 execute_process(
   COMMAND ${CMAKE_COMMAND} -E env CARGO_TARGET_DIR=${TARGET_DIR}
-          ${CARGO} rustc --release --locked --lib --quiet -- -C metadata=${checkout}
+          ${CARGO} rustc --release --locked --lib -- -C metadata=${checkout}
   WORKING_DIRECTORY ${CRATE}
   COMMAND_ERROR_IS_FATAL ANY)
 file(COPY_FILE ${TARGET_DIR}/release/lib${LIBRARY}.a ${ARCHIVE})

@@ -5,6 +5,9 @@ tandem_cache=${TANDEM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tandem}
 cuda_home=$tandem_cache/cuda-13.0
 min_rust_minor=85 # Rust 1.85 is the first with edition 2024, which the crates need
 
+# Arguments for cmake. Without TANDEM_CUDA in the environment a build folder keeps its choice, AUTO at first.
+cuda_choice=(${TANDEM_CUDA:+"-DTANDEM_CUDA=$TANDEM_CUDA"})
+
 say() { printf '%s\n' "$*"; }
 fail() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 

@@ -2,9 +2,11 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string_view>
 
 #include "apps/command.h"
 #include "apps/exceptions.h"
@@ -29,9 +31,18 @@ void OpenStandardStreams() {
   }
 }
 
-// Memory or threads ran out on a thread where no exception can be caught, or during the cleanup
-// after another error.
+// Memory or threads ran out on a thread where no exception can be caught, before main(), or during
+// the cleanup after another error.
 [[noreturn]] void EndWithSentence() {
+  void* const probe = std::malloc(size_t{4} << 10);
+  if (probe == nullptr) {  // not enough for an exception and its message
+    constexpr std::string_view kSentence =
+        "tandem: memory ran out; see what `ulimit -v` and the container allow\n";
+    [[maybe_unused]] const ssize_t written =
+        ::write(STDERR_FILENO, kSentence.data(), kSentence.size());
+    std::_Exit(kRefusedBySystem);
+  }
+  std::free(probe);
   const std::exception_ptr error = std::current_exception();
   Status status = error != nullptr ? StatusOfException(error) : Internal("std::terminate");
   if (error == nullptr && std::uncaught_exceptions() > 0) {
@@ -42,11 +53,13 @@ void OpenStandardStreams() {
   std::_Exit(kRefusedBySystem);
 }
 
+// Runs before every other initialization of the program, some of which allocates.
+[[gnu::constructor(101)]] void SetTerminateHandler() { std::set_terminate(EndWithSentence); }
+
 }  // namespace
 
 int main(int argc, char** argv) {
   OpenStandardStreams();
-  std::set_terminate(EndWithSentence);
   // A client that went away and a file that reached its limit (`ulimit -f`) are errors of one
   // write, not the end of the program.
   std::signal(SIGPIPE, SIG_IGN);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "apps/session.h"
@@ -212,10 +213,27 @@ void SayAddress(const serve::ServerOptions& options, const std::string& model,
   console.Result(json);
 }
 
+// At the first signal: what the server waits for, and how to end the wait. Nothing if it ends at
+// once.
+void SayShutdown(const serve::ServerOptions& options, int requests, const Console& console) {
+  if (requests == 0 && options.drain_grace == Nanos(0)) return;
+  using Seconds = std::chrono::duration<double>;
+  const double grace = Seconds(options.drain_grace).count();
+  const double most = grace + Seconds(options.shutdown_timeout).count();
+  std::string line =
+      fmt::format("finishing {} request{}, up to {:g} s", requests, requests == 1 ? "" : "s", most);
+  if (grace > 0) line += fmt::format(" (new ones are taken for {:g} s)", grace);
+  console.Say(line + "; again to stop at once");
+  console.Result(
+      nlohmann::ordered_json{{"finishing", {{"requests", requests}, {"seconds_at_most", most}}}});
+}
+
 Status Run(const OptionValues& values, Console& console) {
   const ServeOptions options = ServeRows().Read(values);
-  TANDEM_ASSIGN_OR_RETURN(const serve::ServerOptions server_options,
-                          MakeServerOptions(values, options));
+  TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, MakeServerOptions(values, options));
+  server_options.on_shutdown = [&](int requests) {
+    SayShutdown(server_options, requests, console);
+  };
   const auto limit_wait = [&](EngineOptions& engine) {
     engine.max_queue_wait = options.max_queue_wait;
   };

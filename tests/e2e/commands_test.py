@@ -298,6 +298,36 @@ class LimitsTest(unittest.TestCase):
         )
         self.assertRegex(error, "free|memory")
 
+    def end_under(self, mib, *arguments):
+        """(exit code, stderr) of the program with so much address space."""
+        limit = (mib << 20, mib << 20)
+        done = subprocess.run(
+            [TANDEM, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+        )
+        return done.returncode, done.stderr
+
+    def test_too_little_address_space_of_any_amount(self):
+        least = next(mib for mib in range(8, 200) if self.end_under(mib, "--version")[0] == 0)
+        for mib in range(least, least + 40):
+            for verb in (["run", "--input_text", "x"], ["serve", "--port", "0"]):
+                with self.subTest(mib=mib, verb=verb[0]):
+                    code, error = self.end_under(mib, *verb)
+                    self.assertEqual(code, 5, error)
+                    self.assertRegex(error, "^tandem( run| serve)?: .")
+
+    def test_address_space_about_enough_for_the_models_and_the_threads(self):
+        small = ["--input_text", "x", "--max_output_len", 4, "--kv_cache_bytes", 1000000, "--max_seq_len", 64]
+        for mib in range(360, 400):
+            with self.subTest(mib=mib):
+                code, error = self.end_under(mib, "run", "--threads", 1, *small)
+                self.assertIn(code, (0, 5), error)
+                if code:
+                    self.assertRegex(error, "^tandem( run)?: .")
+
     def test_descriptors(self):
         error = self.limited(
             lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5)), "serve", "--port", 0

@@ -1,6 +1,8 @@
 """The server from the users' view, over the embedded pair."""
 
 import concurrent.futures
+import contextlib
+import http.client
 import json
 import re
 import signal
@@ -323,6 +325,23 @@ class LifecycleTest(unittest.TestCase):
             self.assertEqual(server.stop(signal.SIGTERM), 0)
             for one in running:
                 self.assertTrue("".join(one.result()).startswith(KEY["tandem"][:20]))
+
+    def test_says_what_a_signal_waits_for_and_a_second_one_stops_at_once(self):
+        for arguments, expected in (
+            ((), "finishing 1 request, up to 600 s; again to stop at once\n"),
+            (("--json",), '{"finishing":{"requests":1,"seconds_at_most":600.0}}\n'),
+        ):
+            server = Server("--shutdown_timeout", 600, *arguments)
+            body = {"text_input": QUESTION, "max_tokens": 900, "end_id": -1, "ignore_eos": True, "stream": True}
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+            with contextlib.closing(connection):
+                connection.request("POST", "/v2/models/ensemble/generate_stream", json.dumps(body))
+                connection.getresponse()  # its head comes with the first token
+                server.process.send_signal(signal.SIGINT)
+                while expected not in server.lines and server.process.poll() is None:
+                    time.sleep(0.01)
+                self.assertEqual(server.stop(signal.SIGINT), 6)
+            self.assertIn(expected, server.lines)
 
     def test_a_port_in_use_names_the_next(self):
         server = Server()

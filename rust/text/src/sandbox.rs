@@ -340,20 +340,35 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ACCOUNT.with(|account| account.charge(layout.size() as i64, 1));
-        System.alloc(layout)
+        or_end(System.alloc(layout))
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         ACCOUNT.with(|account| account.charge(layout.size() as i64, 1));
-        System.alloc_zeroed(layout)
+        or_end(System.alloc_zeroed(layout))
     }
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         ACCOUNT.with(|account| account.charge(new_size as i64 - layout.size() as i64, 0));
-        System.realloc(block, layout, new_size)
+        or_end(System.realloc(block, layout, new_size))
     }
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         System.dealloc(block, layout);
         ACCOUNT.with(|account| account.refund(layout.size() as i64, 1));
     }
+}
+
+/// Ends the program with its sentence and exit code for such cases (docs/cli.md) if the system refused
+/// memory; Rust itself would abort.
+fn or_end(block: *mut u8) -> *mut u8 {
+    const SENTENCE: &str = "tandem: memory ran out; see what `ulimit -v` and the container allow\n";
+    const REFUSED_BY_SYSTEM: i32 = 5;
+    if block.is_null() {
+        // Neither needs memory.
+        unsafe {
+            libc::write(2, SENTENCE.as_ptr().cast(), SENTENCE.len());
+            libc::_exit(REFUSED_BY_SYSTEM);
+        }
+    }
+    block
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/host_scratch.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/pieces.h"
 
@@ -139,8 +140,7 @@ void CpuOps::ReserveAttention(int64_t head_dim) {
   const int64_t floats = (kernels_.attention_scratch_floats(head_dim) + 15) / 16 * 16;
   if (floats <= attention_scratch_stride_) return;
   attention_scratch_ =
-      Buffer::OnHost(static_cast<size_t>(floats * pool_.num_threads()) * sizeof(float));
-  TANDEM_CHECK(attention_scratch_.data() != nullptr, "no memory for the scratch of the threads");
+      HostScratch(static_cast<size_t>(floats * pool_.num_threads()) * sizeof(float));
   attention_scratch_stride_ = floats;
 }
 

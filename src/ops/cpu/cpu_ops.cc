@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/cpu/host_scratch.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/pieces.h"
 
@@ -46,10 +47,8 @@ double Operations(const LinearJob& job) {
 
 CpuOps::CpuOps(const CpuKernels& kernels, ThreadPool& pool)
     : kernels_(kernels), pool_(pool), sampler_(pool) {
-  linear_scratch_ = Buffer::OnHost(static_cast<size_t>(kLinearScratchBytes) * pool.num_threads());
-  gated_scratch_ = Buffer::OnHost(static_cast<size_t>(kGatedScratchBytes) * pool.num_threads());
-  TANDEM_CHECK(linear_scratch_.data() != nullptr && gated_scratch_.data() != nullptr,
-               "no memory for the scratch of the threads");
+  linear_scratch_ = HostScratch(static_cast<size_t>(kLinearScratchBytes) * pool.num_threads());
+  gated_scratch_ = HostScratch(static_cast<size_t>(kGatedScratchBytes) * pool.num_threads());
 }
 
 void CpuOps::Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) {
@@ -117,8 +116,7 @@ void CpuOps::ReserveLinear(int64_t cols) {
   const int64_t inputs = PackedInputs(cols);
   if (inputs <= reserved_inputs_) return;
   const int64_t rows = std::max(kMaxLinearRows, pool_.num_threads() * kSmallLinearRows);
-  activations_ = Buffer::OnHost(static_cast<size_t>(rows * inputs) * sizeof(float));
-  TANDEM_CHECK(activations_.data() != nullptr, "no memory for packed activations");
+  activations_ = HostScratch(static_cast<size_t>(rows * inputs) * sizeof(float));
   reserved_inputs_ = inputs;
 }
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "tensor/buffer.h"
+#include "ops/cpu/host_scratch.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -69,11 +69,11 @@ bool HasAmx() {
 // Seconds of a product small enough for the caches, best of a few runs.
 double MultiplySeconds(const CpuKernels& kernels) {
   constexpr int64_t kRows = 64, kInputs = 512, kOutputs = 256;
-  const Buffer x = Buffer::OnHost(kRows * kInputs * 2);
-  const Buffer packed = Buffer::OnHost(kRows * kInputs * 4);
-  const Buffer weights = Buffer::OnHost(kInputs * kOutputs * 2);
-  const Buffer out = Buffer::OnHost(kRows * kOutputs * 2);
-  const Buffer scratch = Buffer::OnHost(kLinearScratchBytes);
+  const Buffer x = HostScratch(kRows * kInputs * 2);
+  const Buffer packed = HostScratch(kRows * kInputs * 4);
+  const Buffer weights = HostScratch(kInputs * kOutputs * 2);
+  const Buffer out = HostScratch(kRows * kOutputs * 2);
+  const Buffer scratch = HostScratch(kLinearScratchBytes);
   kernels.pack_activations({Element::kBF16, x.data(), kRows, kInputs, kInputs, packed.data()}, 0,
                            kernels.num_linear_blocks(Element::kBF16, kRows));
   LinearJob job;

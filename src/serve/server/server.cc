@@ -149,6 +149,7 @@ struct Server::Impl {
   // True if every request ended by itself; false if the time was up or a second signal came.
   bool Drain(bool& aborted) {
     models.SetLeaving();
+    if (options.on_shutdown) options.on_shutdown(http->active_requests());
     aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().Read(options.drain_grace);
     router.SetDraining();
     LogInfo("shutting down: {} requests in flight", http->active_requests());

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,6 +40,8 @@ struct ServerOptions {
   // to notice) and then refused; running ones get `shutdown_timeout` to end.
   Nanos drain_grace{0};
   Nanos shutdown_timeout = std::chrono::seconds(25);
+  // Called by Run() at the first signal with the number of requests that run then. May be empty.
+  std::function<void(int requests)> on_shutdown;
 };
 
 // INVALID_ARGUMENT for a public address without key or `insecure`, and for an empty key. For

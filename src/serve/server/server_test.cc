@@ -488,7 +488,10 @@ TEST(ServerTest, TheDrainEndsWithItsTimeAndTellsTheStreams) {
 }
 
 TEST(ServerTest, ASecondSignalCutsTheDrainShort) {
-  TestServer server(Paced(milliseconds(5)));
+  ServerOptions options;
+  std::vector<int> announced;
+  options.on_shutdown = [&](int requests) { announced.push_back(requests); };
+  TestServer server(Paced(milliseconds(5)), options);
   Status end;
   std::thread runner([&] { end = server.server->Run(); });
   HttpClient client = server.Client();
@@ -497,6 +500,7 @@ TEST(ServerTest, ASecondSignalCutsTheDrainShort) {
   EXPECT_TRUE(Eventually([&] { return server.Client().Get("/health")->status == 503; }));
   server.server->Shutdown();
   runner.join();
+  EXPECT_EQ(announced, std::vector<int>{1});
   EXPECT_EQ(end.code(), Code::kCancelled);
 }
 
