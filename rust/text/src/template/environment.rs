@@ -7,7 +7,7 @@ use minijinja::value::{from_args, Kwargs, Rest, Value};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-use super::{python, room};
+use super::{filters, python, room};
 use crate::sandbox;
 
 /// Nesting depth of macros and loops.
@@ -23,7 +23,7 @@ pub fn environment() -> Environment<'static> {
     env.add_function("raise_exception", |message: String| {
         Err::<(), _>(Error::new(ErrorKind::InvalidOperation, message))
     });
-    room::add_filters(&mut env);
+    filters::add_filters(&mut env);
     env.add_filter("string", |value: Value| python::str_of(&value));
     env.add_filter("tojson", tojson);
     env.add_filter("indent", indent);
@@ -84,7 +84,7 @@ fn method(state: &State, value: &Value, name: &str, args: &[Value]) -> Result<Va
         }
         (Some(s), "join") => {
             let (items,): (&Value,) = from_args(args)?;
-            room::join(items, s)
+            filters::join(items, s)
         }
         _ => {
             room::ask_for(name, value, args)?;

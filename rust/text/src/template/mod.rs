@@ -2,6 +2,7 @@
 //! with limits on steps, memory and depth: a template is untrusted input, wherever it comes from.
 
 mod environment;
+mod filters;
 mod python;
 mod room;
 

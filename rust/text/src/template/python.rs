@@ -5,30 +5,11 @@ use std::fmt::{self, Write};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::room;
-use crate::sandbox;
+use super::room::{self, too_large, CheckedString};
 
 /// JSON from outside nests at most 128 deep; values built by a template may not nest much deeper,
 /// because comparing and dropping a value recurse.
 const MAX_DEPTH: usize = 160;
-
-/// A string that is refused when it grows too long for its sandbox.
-#[derive(Default)]
-pub struct CheckedString(String);
-
-impl CheckedString {
-    pub fn into_string(self) -> String {
-        self.0
-    }
-}
-
-impl Write for CheckedString {
-    fn write_str(&mut self, s: &str) -> fmt::Result {
-        sandbox::check(self.0.len() + s.len(), 0).map_err(|_| fmt::Error)?;
-        self.0.push_str(s);
-        Ok(())
-    }
-}
 
 /// `str(value)`.
 pub fn str_of(value: &Value) -> Result<String, Error> {
@@ -78,10 +59,6 @@ impl From<fmt::Error> for Stop {
     fn from(_: fmt::Error) -> Self {
         Stop::Full
     }
-}
-
-pub fn too_large(what: &str) -> Error {
-    Error::new(ErrorKind::OutOfFuel, format!("the chat template {what}"))
 }
 
 fn write_repr(out: &mut dyn Write, value: &Value, depth: usize) -> Result<(), Stop> {

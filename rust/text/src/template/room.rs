@@ -1,19 +1,40 @@
-//! Asks the sandbox for room before minijinja's filters and Python's methods make data: they know
-//! no limits, and a client's text alone could make them ask the allocator for too much.
+//! Asks the sandbox for room before data is made: minijinja's filters and Python's methods know no
+//! limits, and a client's text alone could make them ask the allocator for too much.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::mem::size_of;
 
-use minijinja::value::{Rest, Value, ValueKind};
-use minijinja::{filters, Environment, Error, State};
+use minijinja::value::Value;
+use minijinja::{Error, ErrorKind};
 
-use super::python::{self, too_large, CheckedString};
 use crate::sandbox;
 
 /// An item of a list: filters collect into vectors that double, and pycompat collects twice.
 const ITEM_BYTES: usize = 4 * size_of::<Value>();
 
-/// Refuses work that would need so much more.
+/// A string that is refused when it grows too long for its sandbox.
+#[derive(Default)]
+pub struct CheckedString(String);
+
+impl CheckedString {
+    pub fn into_string(self) -> String {
+        self.0
+    }
+}
+
+impl Write for CheckedString {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        sandbox::check(self.0.len() + s.len(), 0).map_err(|_| fmt::Error)?;
+        self.0.push_str(s);
+        Ok(())
+    }
+}
+
+pub fn too_large(what: &str) -> Error {
+    Error::new(ErrorKind::OutOfFuel, format!("the chat template {what}"))
+}
+
+/// Refuses work that would need this many more bytes or blocks.
 pub fn ask(bytes: usize, blocks: usize) -> Result<(), Error> {
     sandbox::check(bytes, blocks).map_err(|_| too_large("builds too much data"))
 }
@@ -74,73 +95,4 @@ pub fn items(value: &Value) -> Result<Vec<Value>, Error> {
         items.push(item);
     }
     Ok(items)
-}
-
-/// The items as text with `between` between them.
-pub fn join(items: &Value, between: &str) -> Result<Value, Error> {
-    let mut out = CheckedString::default();
-    let full = |_| too_large("builds too much data");
-    for (i, item) in items.try_iter()?.enumerate() {
-        out.write_str(if i > 0 { between } else { "" })
-            .map_err(full)?;
-        python::write_str(&mut out, &item)?;
-    }
-    Ok(Value::from(out.into_string()))
-}
-
-/// Puts minijinja's filters that make data after the question whether there is room for it. Those
-/// that make a value of constant size, or an iterator, stay as they are.
-pub fn add_filters(env: &mut Environment<'static>) {
-    let plain = [
-        ("batch", Value::from_function(filters::batch)),
-        ("capitalize", Value::from_function(filters::capitalize)),
-        ("dictsort", Value::from_function(filters::dictsort)),
-        ("e", Value::from_function(filters::escape)),
-        ("escape", Value::from_function(filters::escape)),
-        ("groupby", Value::from_function(filters::groupby)),
-        ("last", Value::from_function(filters::last)),
-        ("lines", Value::from_function(filters::lines)),
-        ("list", Value::from_function(filters::list)),
-        ("lower", Value::from_function(filters::lower)),
-        ("map", Value::from_function(filters::map)),
-        ("max", Value::from_function(filters::max)),
-        ("min", Value::from_function(filters::min)),
-        ("reject", Value::from_function(filters::reject)),
-        ("rejectattr", Value::from_function(filters::rejectattr)),
-        ("replace", Value::from_function(filters::replace)),
-        ("reverse", Value::from_function(filters::reverse)),
-        ("select", Value::from_function(filters::select)),
-        ("selectattr", Value::from_function(filters::selectattr)),
-        ("slice", Value::from_function(filters::slice)),
-        ("sort", Value::from_function(filters::sort)),
-        ("split", Value::from_function(filters::split)),
-        ("sum", Value::from_function(filters::sum)),
-        ("title", Value::from_function(filters::title)),
-        ("trim", Value::from_function(filters::trim)),
-        ("unique", Value::from_function(filters::unique)),
-        ("upper", Value::from_function(filters::upper)),
-    ];
-    for (name, filter) in plain {
-        let asking = move |state: &State, value: Value, rest: Rest<Value>| {
-            // An iterator does not know how much it makes.
-            let value = match value.kind() {
-                ValueKind::Iterable => Value::from(items(&value)?),
-                _ => value,
-            };
-            ask_for(name, &value, &rest)?;
-            let args: Vec<Value> = std::iter::once(value).chain(rest.0).collect();
-            filter.call(state, &args)
-        };
-        env.add_filter(name, asking);
-    }
-    env.add_filter("join", |value: Value, between: Option<&str>| {
-        join(&value, between.unwrap_or_default())
-    });
-    env.add_filter("pprint", |value: Value| {
-        let mut out = CheckedString::default();
-        match write!(out, "{value:#?}") {
-            Ok(()) => Ok(out.into_string()),
-            Err(_) => Err(too_large("builds too much data")),
-        }
-    });
 }
