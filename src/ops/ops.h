@@ -86,13 +86,14 @@ struct KvPool {
   int32_t block_tokens() const { return groups.front().block_tokens; }
 };
 
-// Which sequences of a batch compute chunks of prompts, as upper bounds, so that they do not decide
-// how the sequences that decode or verify beside them are computed.
+// Bounds on the chunks of prompts in a batch, so that the chunks do not decide how the other
+// sequences, which decode or verify, are computed. A range with more than max_decode_len rows
+// counts as a chunk.
 struct ChunkBounds {
-  int32_t num_seqs = 0;        // all sequences but so many have at most max_decode_len rows
-  int32_t max_decode_len = 0;  // means something where num_seqs is not 0, as the others
-  int32_t num_rows = 0;        // of ranges longer than max_decode_len, together
-  int32_t min_len = 0;         // no range longer than max_decode_len is shorter than this
+  int32_t num_seqs = 0;  // at most this many chunks; 0: none, and the other members are unused
+  int32_t max_decode_len = 0;  // longest range of a sequence that decodes or verifies
+  int32_t num_rows = 0;        // rows of all chunks together, at most
+  int32_t min_len = 0;         // rows of the shortest chunk, at least
 };
 
 // A ragged batch of token ranges: prefill chunks, decode steps, verifications and catch-ups alike.

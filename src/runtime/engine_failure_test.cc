@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ops/testing/failing_backend.h"
+#include "runtime/testing/forwarding_executor.h"
 #include "runtime/testing/test_engine.h"
 #include "runtime/testing/test_llama.h"
 
@@ -17,25 +18,17 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // Reports a lost device after `steps` steps; round_executor_test loses the device itself.
-class LosingExecutor final : public Executor {
+class LosingExecutor final : public ForwardingExecutor {
  public:
   LosingExecutor(std::unique_ptr<Executor> inner, int steps)
-      : inner_(std::move(inner)), steps_left_(steps) {}
-  void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) override {
-    inner_->AddSequence(slot, init, constraint);
-  }
-  void RemoveSequence(int32_t slot) override { inner_->RemoveSequence(slot); }
-  void Propose(const BatchPlan& plan) override { inner_->Propose(plan); }
-  void Run(const BatchPlan& plan) override { inner_->Run(plan); }
-  void Sample(const BatchPlan& plan) override { inner_->Sample(plan); }
+      : ForwardingExecutor(std::move(inner)), steps_left_(steps) {}
   Status Land(StepResult& result) override {
     if (steps_left_-- == 0) return Unavailable("a kernel: the device is lost");
     EXPECT_GE(steps_left_, 0) << "a step after the failure";
-    return inner_->Land(result);
+    return ForwardingExecutor::Land(result);
   }
 
  private:
-  const std::unique_ptr<Executor> inner_;
   int steps_left_;
 };
 

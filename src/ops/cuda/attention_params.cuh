@@ -105,8 +105,8 @@ void LaunchShortAttention(const Context& context, const AttentionParams& params,
 template <typename T, typename Stored>
 void LaunchLongAttention(const Context& context, const AttentionParams& params, int num_rows,
                          int num_seqs);
-// Blocks that a multiprocessor holds at a time of the kernel for short sequences whose slots have
-// so many rows.
+// How many blocks of the kernel for short sequences a multiprocessor holds at a time, if the slots
+// for partial results have `slot_rows` rows.
 template <typename T, typename Stored>
 int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows);
 // Whether those kernels fit a block's shared memory in the invariant option; without it they always

@@ -99,7 +99,7 @@ __device__ inline Part FindPart(int num_seqs, int index, const CountOf& count_of
   }
   return {};
 }
-// Whether the kernels that cut keys take a sequence of so many rows.
+// Whether the kernels that cut keys take a sequence of this many rows.
 __device__ inline bool IsShort(const AttentionParams& params, int rows) {
   return rows > params.above_rows && rows <= params.short_rows;
 }

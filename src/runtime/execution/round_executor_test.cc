@@ -14,6 +14,7 @@
 
 #include "ops/testing/forwarding_backend.h"
 #include "ops/testing/sampling_only_ops.h"
+#include "runtime/testing/forwarding_executor.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {
@@ -559,25 +560,17 @@ class TimedBackend final : public ops::ForwardingBackend {
 };
 
 // Keeps the times of all steps.
-class RecordingExecutor final : public Executor {
+class RecordingExecutor final : public ForwardingExecutor {
  public:
   RecordingExecutor(std::unique_ptr<Executor> inner, std::vector<StepTimes>& times)
-      : inner_(std::move(inner)), times_(times) {}
-  void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) override {
-    inner_->AddSequence(slot, init, constraint);
-  }
-  void RemoveSequence(int32_t slot) override { inner_->RemoveSequence(slot); }
-  void Propose(const BatchPlan& plan) override { inner_->Propose(plan); }
-  void Run(const BatchPlan& plan) override { inner_->Run(plan); }
-  void Sample(const BatchPlan& plan) override { inner_->Sample(plan); }
+      : ForwardingExecutor(std::move(inner)), times_(times) {}
   Status Land(StepResult& result) override {
-    const Status status = inner_->Land(result);
+    const Status status = ForwardingExecutor::Land(result);
     times_.push_back(result.times);
     return status;
   }
 
  private:
-  const std::unique_ptr<Executor> inner_;
   std::vector<StepTimes>& times_;
 };
 
