@@ -130,11 +130,8 @@ bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const 
   TANDEM_CHECK(activated.dtype == x.dtype && activated.dim(0) == x.dim(0) &&
                    2 * activated.dim(1) == gate_up.rows,
                "gate and up rows are twice the result's");
-  if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || gate_up.cols % 8 != 0 ||
-      reinterpret_cast<uintptr_t>(x.data) % 16 != 0) {
-    return false;
-  }
   LinearArgs args = ArgsOf(x, gate_up, activated);
+  if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || !HasWholeUnits(args)) return false;
   args.rows /= 2;
   WithTypes(x.dtype, gate_up.dtype,
             [&]<typename T, typename W>() { LaunchStreamingGated<T, W>(context_, args); });

@@ -9,13 +9,13 @@ namespace tandem::ops::cuda {
 // Largest number of tokens for LaunchStreaming.
 constexpr int kMaxStreamingTokens = 16;
 
-// For few tokens: streams the weights through registers once.
+// For few tokens: streams the weights through shared memory once.
 template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args);
 
 // As LaunchStreaming, for weights that hold `rows` gate rows followed by the same number of up
 // rows: stores silu(gate) * up of the rounded products, with the same bits as the product followed
-// by SwiGlu. x: 16-byte aligned rows.
+// by SwiGlu. Only if HasWholeUnits(args).
 template <typename T, typename W>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args);
 

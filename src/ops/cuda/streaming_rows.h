@@ -1,0 +1,62 @@
+// Chooses the blocks of products with few tokens (linear_streaming.cu). Pure arithmetic, so that
+// its choices are tested without a GPU.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace tandem::ops::cuda {
+
+// What a block of this many weight rows (16, 32 or 64) and up to 8 or 16 tokens has of an SM: its
+// registers and shared memory leave room for this many blocks, and each keeps so many bytes of
+// weights on the way. Where a product leaves places, blocks of the next one already fetch theirs.
+constexpr int StreamingBlocksPerSm(int rows, int64_t tokens) {
+  return rows == 64 ? 2 : tokens > 8 ? 3 : 4;
+}
+constexpr int StreamingBlockBytes(int rows) { return (rows == 64 ? 96 : 48) << 10; }
+
+struct StreamingProduct {
+  int64_t rows;  // of the weight
+  int64_t cols;
+  int64_t weight_bytes;  // of an element
+  int64_t tokens;
+  int num_sms;
+};
+
+// The bytes that memory could deliver while the product runs in blocks of `rows` rows. Columns are
+// not divided between blocks: a block has all eight segments of them on the way already.
+constexpr double StreamingCost(const StreamingProduct& product, int rows) {
+  // The latency of memory under load times its bandwidth, per SM.
+  constexpr double kBytesUnderWay = 32 << 10;
+  // In units of the bandwidth of memory: that of L2 (measured on an H200: products whose
+  // activations are half as many bytes as a block's weights, or as many, take 5.8 to 6.1 TB/s from
+  // L2), and what one SM takes of a share of memory's.
+  constexpr double kCacheSpeed = 1.36;
+  constexpr double kSmSpeed = 2.0;
+  const int64_t blocks = (product.rows + rows - 1) / rows;
+  const auto block_bytes = static_cast<double>(rows * product.cols * product.weight_bytes);
+  // Too few blocks in the last wave do not use the bandwidth.
+  const int64_t last_wave =
+      blocks % (StreamingBlocksPerSm(rows, product.tokens) * int64_t{product.num_sms});
+  const double needed =
+      kBytesUnderWay * product.num_sms / std::min<double>(block_bytes, StreamingBlockBytes(rows));
+  const double last = last_wave == 0 ? 0.0 : std::max(static_cast<double>(last_wave), needed);
+  // Every block reads all activations from L2.
+  const double cache_bytes = block_bytes + static_cast<double>(2 * product.tokens * product.cols);
+  const double busy = static_cast<double>(std::min<int64_t>(blocks, product.num_sms)) /
+                      static_cast<double>(product.num_sms);
+  return (static_cast<double>(blocks - last_wave) + last) *
+         std::max({block_bytes, cache_bytes / kCacheSpeed, cache_bytes / (kSmSpeed * busy)});
+}
+
+// The number of weight rows of a block: 16, 32 or 64. At equal cost the smallest: more warps hide
+// latencies.
+constexpr int StreamingRows(const StreamingProduct& product) {
+  int best = 16;
+  for (const int rows : {32, 64}) {
+    if (StreamingCost(product, rows) < StreamingCost(product, best)) best = rows;
+  }
+  return best;
+}
+
+}  // namespace tandem::ops::cuda
