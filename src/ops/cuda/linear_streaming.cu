@@ -1,10 +1,10 @@
 // Products with few tokens. Their time is the time to read the weights: a block takes 16 to 64
 // rows, each of its warps one segment of their columns, and several steps of weights are on the way
 // to shared memory at any time. Every lane copies exactly the pieces that it multiplies itself, so
-// that it waits for nobody. The activations come through the L1 cache, one step ahead.
+// that no barrier is needed. The activations come through the L1 cache.
 //
-// A block takes so few registers and so little shared memory that blocks of the next kernel fit
-// beside it: its first weights are on the way before the previous kernel ends.
+// Several blocks fit on an SM (streaming_rows.h). Where a product has fewer, blocks of the next one
+// start beside them, and their first weights are there when the activations are.
 
 #include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/dependent_launch.cuh"
@@ -68,40 +68,46 @@ class LaneWeights {
   const W* next_[kRowTiles][2];
 };
 
-// A lane's activations: one row of each tile of tokens. Tokens past the last are read as the last
-// and never stored. Plain loads: the previous kernel may still have been writing when this one
-// began.
+// A lane's activations: one row of each tile of tokens, from the next of `num_steps` steps to load
+// on. Tokens past the last are read as the last and never stored. Plain loads: the previous kernel
+// may still have been writing when this one began.
 template <typename W, int kTokenTiles, bool kWhole>
 class LaneActivations {
  public:
-  static constexpr int kPieces = kLaneCols<W> / 8;
-  using Step = uint4[kTokenTiles][kPieces];
+  struct Step {
+    uint32_t words[kTokenTiles][kLaneWords<W>];
+  };
 
-  __device__ LaneActivations(const LinearArgs& args, int group, int col)
-      : cols_(args.cols), col_(col) {
+  __device__ LaneActivations(const LinearArgs& args, int group, int col, int num_steps)
+      : cols_(args.cols), col_(col), last_col_(col + (num_steps - 1) * kStepCols<W>) {
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
       rows_[tile] = static_cast<const uint16_t*>(args.x) +
                     static_cast<int64_t>(min(8 * tile + group, args.tokens - 1)) * args.cols;
     }
   }
-  // Zeros after the last column.
-  __device__ void Load(Step& step) const {
+  // Zeros after the last column; after the last step that one again.
+  __device__ void LoadNext(Step& step) {
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
 #pragma unroll
-      for (int piece = 0; piece < kPieces; ++piece) {
-        const int col = col_ + 8 * piece;
-        step[tile][piece] = kWhole ? *reinterpret_cast<const uint4*>(rows_[tile] + col)
+      for (int i = 0; i < kLaneWords<W>; i += 4) {
+        const int col = col_ + 2 * i;
+        const uint4 piece = kWhole ? *reinterpret_cast<const uint4*>(rows_[tile] + col)
                                    : LoadUnaligned(rows_[tile], col, cols_);
+        step.words[tile][i] = piece.x;
+        step.words[tile][i + 1] = piece.y;
+        step.words[tile][i + 2] = piece.z;
+        step.words[tile][i + 3] = piece.w;
       }
     }
+    col_ = min(col_ + kStepCols<W>, last_col_);
   }
-  __device__ void Advance() { col_ += kStepCols<W>; }
 
  private:
   int cols_;
   int col_;
+  int last_col_;
   const uint16_t* rows_[kTokenTiles];
 };
 
@@ -121,7 +127,7 @@ __device__ float AddSegments(const Memory* memory, int token, int row) {
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-__global__ void __launch_bounds__(kThreads, StreamingBlocksPerSm(16 * kRowTiles, 8 * kTokenTiles))
+__global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * kRowTiles) : 2)
     StreamingKernel(const LinearArgs args) {
   constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
   using Memory = WarpMemory<kRowTiles, kTokenTiles>;
@@ -153,44 +159,42 @@ __global__ void __launch_bounds__(kThreads, StreamingBlocksPerSm(16 * kRowTiles,
   // Everything else waits for the previous kernel.
   BeginKernel();
 
-  LaneActivations<W, kTokenTiles, kWhole> activations(args, group, col);
-  typename LaneActivations<W, kTokenTiles, kWhole>::Step ahead;
-  if (num_steps > 0) activations.Load(ahead);
+  LaneActivations<W, kTokenTiles, kWhole> activations(args, group, col, num_steps);
+  // Two steps, because one is multiplied faster than L2 answers; one where registers are short.
+  constexpr int kAhead = kTokenTiles == 1 || kRowTiles == 2 ? 2 : 1;
+  typename LaneActivations<W, kTokenTiles, kWhole>::Step ahead[kAhead];
+  if (num_steps > 0) {
+#pragma unroll
+    for (auto& step : ahead) activations.LoadNext(step);
+  }
   float sums[kRowTiles][kTokenTiles][4] = {};
   int place = 0;  // of the step in the ring
 #pragma unroll 1
-  for (int step = 0; step < num_steps; ++step) {
-    uint32_t x[kTokenTiles][kLaneWords<W>];
+  for (int first = 0; first < num_steps; first += kAhead) {
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
+    for (int i = 0; i < kAhead; ++i) {
+      if (first + i >= num_steps) break;
+      auto x = ahead[i];
 #pragma unroll
-      for (int piece = 0; piece < kLaneWords<W> / 4; ++piece) {
-        x[tile][4 * piece] = ahead[tile][piece].x;
-        x[tile][4 * piece + 1] = ahead[tile][piece].y;
-        x[tile][4 * piece + 2] = ahead[tile][piece].z;
-        x[tile][4 * piece + 3] = ahead[tile][piece].w;
+      for (auto& words : x.words) ConvertActivations<T, W>(words);
+      activations.LoadNext(ahead[i]);
+      WaitForCopies<Memory::kSteps - 1>();
+      auto& pieces = memory[warp].steps[place];
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        uint32_t low[kLaneWords<W>];
+        uint32_t high[kLaneWords<W>];
+        UnpackWeights<W>(pieces[2 * tile][lane], low);
+        UnpackWeights<W>(pieces[2 * tile + 1][lane], high);
+#pragma unroll
+        for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
+          MultiplyStep<T, W>(sums[tile][tokens], low, high, x.words[tokens]);
+        }
       }
-      ConvertActivations<T, W>(x[tile]);
+      if (first + i + Memory::kSteps < num_steps) weights.CopyNext(pieces, lane);
+      CommitCopies();
+      if (++place == Memory::kSteps) place = 0;
     }
-    // The last step's are loaded twice.
-    if (step + 1 < num_steps) activations.Advance();
-    activations.Load(ahead);
-    WaitForCopies<Memory::kSteps - 1>();
-    auto& pieces = memory[warp].steps[place];
-#pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-      uint32_t low[kLaneWords<W>];
-      uint32_t high[kLaneWords<W>];
-      UnpackWeights<W>(pieces[2 * tile][lane], low);
-      UnpackWeights<W>(pieces[2 * tile + 1][lane], high);
-#pragma unroll
-      for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
-        MultiplyStep<T, W>(sums[tile][tokens], low, high, x[tokens]);
-      }
-    }
-    if (step + Memory::kSteps < num_steps) weights.CopyNext(pieces, lane);
-    CommitCopies();
-    if (++place == Memory::kSteps) place = 0;
   }
 
   __syncwarp();

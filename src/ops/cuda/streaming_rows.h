@@ -7,13 +7,10 @@
 
 namespace tandem::ops::cuda {
 
-// What a block of this many weight rows (16, 32 or 64) and up to 8 or 16 tokens has of an SM: its
-// registers and shared memory leave room for this many blocks, and each keeps so many bytes of
-// weights on the way. Where a product leaves places, blocks of the next one already fetch theirs.
-constexpr int StreamingBlocksPerSm(int rows, int64_t tokens) {
-  return rows == 64 ? 2 : tokens > 8 ? 3 : 4;
-}
-constexpr int StreamingBlockBytes(int rows) { return (rows == 64 ? 96 : 48) << 10; }
+// How many blocks of this many weight rows (16, 32 or 64) fit on an SM by their registers and
+// shared memory, and the bytes of weights that each keeps on the way.
+constexpr int StreamingBlocksPerSm(int rows) { return rows == 16 ? 4 : 2; }
+constexpr int StreamingBlockBytes(int rows) { return (192 << 10) / StreamingBlocksPerSm(rows); }
 
 struct StreamingProduct {
   int64_t rows;  // of the weight
@@ -27,7 +24,7 @@ struct StreamingProduct {
 // not divided between blocks: a block has all eight segments of them on the way already.
 constexpr double StreamingCost(const StreamingProduct& product, int rows) {
   // The latency of memory under load times its bandwidth, per SM.
-  constexpr double kBytesUnderWay = 32 << 10;
+  constexpr double kBytesUnderWay = 48 << 10;
   // In units of the bandwidth of memory: that of L2 (measured on an H200: products whose
   // activations are half as many bytes as a block's weights, or as many, take 5.8 to 6.1 TB/s from
   // L2), and what one SM takes of a share of memory's.
@@ -36,8 +33,7 @@ constexpr double StreamingCost(const StreamingProduct& product, int rows) {
   const int64_t blocks = (product.rows + rows - 1) / rows;
   const auto block_bytes = static_cast<double>(rows * product.cols * product.weight_bytes);
   // Too few blocks in the last wave do not use the bandwidth.
-  const int64_t last_wave =
-      blocks % (StreamingBlocksPerSm(rows, product.tokens) * int64_t{product.num_sms});
+  const int64_t last_wave = blocks % (StreamingBlocksPerSm(rows) * int64_t{product.num_sms});
   const double needed =
       kBytesUnderWay * product.num_sms / std::min<double>(block_bytes, StreamingBlockBytes(rows));
   const double last = last_wave == 0 ? 0.0 : std::max(static_cast<double>(last_wave), needed);
@@ -49,12 +45,12 @@ constexpr double StreamingCost(const StreamingProduct& product, int rows) {
          std::max({block_bytes, cache_bytes / kCacheSpeed, cache_bytes / (kSmSpeed * busy)});
 }
 
-// The number of weight rows of a block: 16, 32 or 64. At equal cost the smallest: more warps hide
-// latencies.
+// The number of weight rows of a block: 16, 32 or 64. A larger block must save 5 %, because more
+// warps hide latencies better and more, smaller blocks end closer together.
 constexpr int StreamingRows(const StreamingProduct& product) {
   int best = 16;
   for (const int rows : {32, 64}) {
-    if (StreamingCost(product, rows) < StreamingCost(product, best)) best = rows;
+    if (StreamingCost(product, rows) < 0.95 * StreamingCost(product, best)) best = rows;
   }
   return best;
 }

@@ -59,8 +59,8 @@ TEST(StreamingRowsTest, MoreTokensTakeLargerBlocks) {
 }
 
 TEST(StreamingRowsTest, NarrowLayersKeepSmallBlocks) {
-  for (const int64_t tokens : {1, 4, 8, 16}) {
-    for (const int64_t weight_bytes : {1, 2}) {
+  for (const int64_t weight_bytes : {1, 2}) {
+    for (const int64_t tokens : {1, 4, 8}) {
       EXPECT_EQ(Rows(2048, 2048, weight_bytes, tokens), 16) << tokens;
       EXPECT_EQ(Rows(2048, 8192, weight_bytes, tokens), 16) << tokens;
     }
@@ -73,7 +73,7 @@ TEST(StreamingRowsTest, ALayerWithoutGatesRunsInOneWave) {
     for (const int i : {0, 1, 3}) {
       for (const int64_t tokens : {1, 4, 8, 16}) {
         const int rows = Rows(model[i].rows, model[i].cols, 1, tokens);
-        EXPECT_LE(model[i].rows / rows, kSms * StreamingBlocksPerSm(rows, tokens)) << model[i].name;
+        EXPECT_LE(model[i].rows / rows, kSms * StreamingBlocksPerSm(rows)) << model[i].name;
       }
     }
   }
