@@ -25,11 +25,11 @@ struct StreamingProduct {
 constexpr double StreamingCost(const StreamingProduct& product, int rows) {
   // The latency of memory under load times its bandwidth, per SM.
   constexpr double kBytesUnderWay = 48 << 10;
-  // In units of the bandwidth of memory: that of L2 (measured on an H200: products whose
-  // activations are half as many bytes as a block's weights, or as many, take 5.8 to 6.1 TB/s from
-  // L2), and what one SM takes of a share of memory's.
+  // The bandwidth of L2, in units of that of memory: on an H200 products whose activations are half
+  // as many bytes as a block's weights, or as many, read 5.8 to 6.1 TB/s from L2.
   constexpr double kCacheSpeed = 1.36;
-  constexpr double kSmSpeed = 2.0;
+  // That of one SM, in units of its share of memory's: two thirds of 64 bytes a clock, assumed.
+  constexpr double kSmSpeed = 2.3;
   const int64_t blocks = (product.rows + rows - 1) / rows;
   const auto block_bytes = static_cast<double>(rows * product.cols * product.weight_bytes);
   // Too few blocks in the last wave do not use the bandwidth.
