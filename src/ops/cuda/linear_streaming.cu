@@ -224,30 +224,12 @@ __global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * k
   }
 }
 
-template <typename Kernel>
-void AskForSharedMemory(const Context& context, Kernel kernel, int block_bytes) {
-  const auto* const function = reinterpret_cast<const void*>(kernel);
-  CheckCuda(
-      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, block_bytes),
-      "the shared memory of a product");
-  // Two kernels run side by side only with the same division of an SM's memory between shared
-  // memory and L1, and a kernel that does not state how much it needs takes over the previous
-  // one's. So all forms ask for the same: four of the smaller blocks. Rounded down: the GPU takes
-  // the next larger of its few divisions.
-  constexpr int kReservedBytes = 1024;  // per block, for the system
-  const int percent = 100 * 4 * (StreamingBlockBytes(16) + kReservedBytes) /
-                      (context.shared_bytes + kReservedBytes);
-  CheckCuda(cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 std::min(percent, 100)),
-            "the shared memory of a product");
-}
-
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
 void Launch(const Context& context, const LinearArgs& args) {
   const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
   constexpr int kBytes = kSegments * static_cast<int>(sizeof(WarpMemory<kRowTiles, kTokenTiles>));
-  AskForSharedMemory(context, kernel, kBytes);
+  TakeSharedMemory(kernel, kBytes, "the shared memory of a product");
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, kBytes, args);
 }
 
