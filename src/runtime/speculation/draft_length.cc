@@ -110,11 +110,12 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
     rows += added;
     tokens += draft.worth;
+    const auto drafts = static_cast<int32_t>(count);
+    // Passes of other numbers of rows share a factor: never less than without drafts.
     const double verify_seconds =
-        StepSeconds(plain_rows, context.base_rows, static_cast<int32_t>(count), costs);
-    const int32_t verified_rows = plain_rows + static_cast<int32_t>(count);
-    const double seconds =
-        (verify_seconds * costs.VerifyFactor(verified_rows) + draft_seconds) * hope;
+        std::max(plain_seconds, costs.VerifyFactor(plain_rows + drafts) *
+                                    StepSeconds(plain_rows, context.base_rows, drafts, costs));
+    const double seconds = (verify_seconds + draft_seconds) * hope;
     if (tokens / seconds > best_goodput) {
       best_goodput = tokens / seconds;
       best_count = count;
