@@ -95,10 +95,6 @@ class Backend {
   virtual double SecondsBetween(int /*from*/, int /*to*/) { return 0.0; }
   static constexpr int kNumMarks = 16;
 
-  // Runs `work`, in which operations may allocate, wait and try several ways of computing the same;
-  // afterwards each uses the fastest that it found. Not while anything is recorded.
-  virtual void WarmUp(const std::function<void()>& work) { work(); }
-
   // Records the work that `enqueue` enqueues, without running it. Null if the backend does not
   // record or has no memory for the recording: the caller then enqueues the work each time.
   virtual std::unique_ptr<Graph> Capture(const std::function<void()>& /*enqueue*/) { return {}; }

@@ -110,7 +110,6 @@ class ForwardingBackend : public Backend {
   Device device() const override { return inner_.device(); }
   Ops& ops() override { return inner_.ops(); }
   RoundOps& round() override { return inner_.round(); }
-  void WarmUp(const std::function<void()>& work) override { inner_.WarmUp(work); }
   Result<Buffer> Allocate(size_t bytes) override { return inner_.Allocate(bytes); }
   void CopyToDevice(void* to, const void* from, size_t bytes) override {
     inner_.CopyToDevice(to, from, bytes);

@@ -19,7 +19,7 @@ constexpr int32_t kContext = 64;
 constexpr int32_t kAlwaysRows = 8;
 using Seconds = std::chrono::duration<double>;
 constexpr Seconds kTimeForPrices{0.75};
-constexpr Seconds kTimeForGraphs{2.0};
+constexpr Seconds kTimeForGraphs{4.0};
 constexpr Seconds kLongest{3.0};
 constexpr int kRounds = 5;
 constexpr int kRepeats = 3;
@@ -64,15 +64,14 @@ class Rehearsal {
   // Each step twice: parts of a step are recorded when they are used again.
   Status RecordGraphs() {
     Status status;
-    const Nanos start = clock_.Now();
-    backend_.WarmUp([&] {
+    const auto run_steps = [&] {
+      const Nanos start = clock_.Now();
       for (const MadeUpStep& step : steps_) {
         if (status.ok() && clock_.Now() - start < kTimeForGraphs) status = Run(step);
       }
-    });
-    for (const MadeUpStep& step : steps_) {
-      if (status.ok() && clock_.Now() - start < kTimeForGraphs) status = Run(step);
-    }
+    };
+    backend_.WarmUp(run_steps);
+    run_steps();
     return status;
   }
 

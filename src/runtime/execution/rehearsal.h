@@ -24,7 +24,7 @@ struct RehearsalScope {
 };
 
 // Runs steps that only decode, of one sequence up to the executor's limits, and sets the models'
-// prices in `costs`; fewer of them, and on a device fewer graphs, if that takes more than about two
+// prices in `costs`; fewer of them, and on a device fewer graphs, if that takes more than a few
 // seconds. costs: null where nobody asks for prices. Overwrites the pools' first blocks; uses every
 // slot and leaves them empty. No sequence may run. The error is the device's.
 Status Rehearse(Executor& executor, const ExecutorConfig& config, const RehearsalScope& scope,
