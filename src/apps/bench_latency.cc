@@ -13,17 +13,28 @@
 namespace tandem::apps {
 namespace {
 
+// One run of the requests each way; rates in tokens per second of all sequences together.
+struct Pair {
+  double plain = 0;
+  double speculative = 0;       // 0 without a draft
+  double drafts_per_token = 0;  // proposed
+};
+
+// A measurement of the machine's limits takes a second: in runs after these there is none.
+constexpr int32_t kLimitsMeasured = 3;
+
 // The best figures of one batch size and prompt length.
 struct Figures {
   int32_t batch = 0;
   int64_t prompt_tokens = 0;
   int64_t mean_context = 0;  // of the decode steps
-  double plain = 0;          // tokens per second of all sequences together
-  double speculative = 0;    // as above; 0 without a draft
-  double speedup = 0;        // of the median run, each compared with the plain one next to it
+  double plain = 0;          // rates as in Pair
+  double speculative = 0;
+  double speedup = 0;  // of the median run, each compared with the plain one next to it
   std::optional<Interval> speedup_interval;
   double acceptance = 0;
   double first_token = 0;  // seconds
+  std::vector<Pair> pairs;
 };
 
 double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
@@ -45,33 +56,39 @@ class LatencyBench {
         std::vector<Request> requests,
         BenchRequests(session_, count, input_len, output_len, static_cast<uint32_t>(batch)));
     Figures figures;
-    std::vector<double> speedups;
     figures.batch = batch;
     figures.prompt_tokens = static_cast<int64_t>(requests.front().prompt.size());
     figures.mean_context = figures.prompt_tokens + output_len / 2;
     for (int32_t run = 0; run < runs; ++run) {
-      limits_.Measure(session_);
+      if (run < kLimitsMeasured) limits_.Measure(session_);
       if (cached && run == 0) {
         TANDEM_ASSIGN_OR_RETURN(const LoadReport cold,
                                 RunRequests(session_, requests, batch, false));
         NoteFirstToken(cold, figures);
       }
       // They go first alternately, so that a machine that slows down favours neither.
-      double plain = 0.0, speculative = 0.0;
+      Pair pair;
       for (const bool with_draft : {run % 2 != 0, run % 2 == 0}) {
         if (with_draft && !session_.engine->has_draft()) continue;
         TANDEM_ASSIGN_OR_RETURN(const LoadReport report,
                                 RunRequests(session_, requests, batch, with_draft));
-        (with_draft ? speculative : plain) = report.DecodeRate(batch);
-        if (with_draft) figures.acceptance = report.Acceptance();
+        (with_draft ? pair.speculative : pair.plain) = report.DecodeRate(batch);
+        if (with_draft) {
+          figures.acceptance = report.Acceptance();
+          pair.drafts_per_token = report.DraftsPerToken();
+        }
         if (!with_draft && !cached) NoteFirstToken(report, figures);
       }
-      figures.plain = std::max(figures.plain, plain);
-      figures.speculative = std::max(figures.speculative, speculative);
-      if (speculative > 0.0) speedups.push_back(speculative / plain);
+      figures.plain = std::max(figures.plain, pair.plain);
+      figures.speculative = std::max(figures.speculative, pair.speculative);
+      figures.pairs.push_back(pair);
       console_.Progress("measuring", static_cast<double>(run + 1) / runs);
     }
     limits_.Measure(session_);
+    std::vector<double> speedups;
+    for (const Pair& pair : figures.pairs) {
+      if (pair.speculative > 0.0) speedups.push_back(pair.speculative / pair.plain);
+    }
     figures.speedup_interval = MedianInterval(speedups);
     figures.speedup = PercentilesOf(std::move(speedups)).p50;
     return figures;
@@ -136,6 +153,12 @@ nlohmann::ordered_json ToJson(const Row& row) {
   const Figures& f = row.figures;
   nlohmann::ordered_json interval;  // null if there are too few runs
   if (f.speedup_interval) interval = {f.speedup_interval->low, f.speedup_interval->high};
+  nlohmann::ordered_json pairs = nlohmann::ordered_json::array();
+  for (const Pair& pair : f.pairs) {
+    pairs.push_back({{"plain_tokens_per_s", pair.plain},
+                     {"draft_tokens_per_s", pair.speculative},
+                     {"drafts_per_token", pair.drafts_per_token}});
+  }
   return {{"batch", f.batch},
           {"prompt_tokens", f.prompt_tokens},
           {"first_token_s", f.first_token},
@@ -145,7 +168,8 @@ nlohmann::ordered_json ToJson(const Row& row) {
           {"draft_tokens_per_s", f.speculative},
           {"speedup", f.speedup},
           {"speedup_interval", interval},
-          {"acceptance", f.acceptance}};
+          {"acceptance", f.acceptance},
+          {"runs", pairs}};
 }
 
 }  // namespace

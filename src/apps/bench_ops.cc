@@ -69,7 +69,7 @@ class OpTimer {
     const auto round = [&] {
       for (int64_t i = 0; i < calls; ++i) op(i % copies);
     };
-    op(0);  // first-time costs
+    backend_.WarmUp([&] { op(0); });
     (void)backend_.Synchronize();
     const std::unique_ptr<ops::Graph> graph = backend_.Capture(round);
     std::vector<double> seconds;

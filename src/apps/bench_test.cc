@@ -28,6 +28,8 @@ TEST(LoadReportTest, CountsTokensRatesAndDrafts) {
   EXPECT_DOUBLE_EQ(report.Acceptance(), 0.4);
   EXPECT_EQ(Record(1, kSecond, kSecond).DecodeRate(), 0);
   EXPECT_EQ(LoadReport().Acceptance(), 0);
+  EXPECT_DOUBLE_EQ(report.DraftsPerToken(), 20.0 / 32);
+  EXPECT_EQ(LoadReport().DraftsPerToken(), 0);
 }
 
 }  // namespace

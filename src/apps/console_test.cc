@@ -55,13 +55,17 @@ TEST(ConsoleTest, ProgressIsRedrawnOnATerminal) {
   ShowProgress();
   ::dup2(kept, STDERR_FILENO);
   ::close(kept);
-  std::array<char, 256> shown{};
-  const ssize_t size = ::read(screen, shown.data(), shown.size());
+  // A terminal hands over what was written piece by piece.
+  std::string shown;
+  std::array<char, 256> piece{};
+  while (!shown.ends_with('\n')) {
+    const ssize_t size = ::read(screen, piece.data(), piece.size());
+    ASSERT_GT(size, 0) << shown;
+    shown.append(piece.data(), static_cast<size_t>(size));
+  }
   ::close(terminal);
   ::close(screen);
-  ASSERT_GT(size, 0);
-  EXPECT_EQ(std::string(shown.data(), static_cast<size_t>(size)),
-            "\rloading  10 %\rloading  50 %\rloading 100 %\r\n");
+  EXPECT_EQ(shown, "\rloading  10 %\rloading  50 %\rloading 100 %\r\n");
 }
 
 TEST(ConsoleTest, TheFirstFailedWriteIsKeptAndEndsTheWriting) {

@@ -187,6 +187,11 @@ double LoadReport::Acceptance() const {
   return proposed > 0 ? static_cast<double>(DraftsAccepted()) / static_cast<double>(proposed) : 0.0;
 }
 
+double LoadReport::DraftsPerToken() const {
+  return static_cast<double>(DraftsProposed()) /
+         static_cast<double>(std::max<int64_t>(OutputTokens(), 1));
+}
+
 double WindowReport::OutputRate() const {
   return static_cast<double>(after.output_tokens - before.output_tokens) /
          std::max(Seconds(wall), 1e-9);

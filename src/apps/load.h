@@ -37,6 +37,7 @@ struct LoadReport {
   int64_t DraftsAccepted() const;
   // Share of proposed drafts that were accepted; 0 when none was proposed.
   double Acceptance() const;
+  double DraftsPerToken() const;  // proposed drafts by output tokens
 };
 
 // The engine's work during a window of time in which `concurrency` requests were open throughout.

@@ -52,6 +52,11 @@ class Backend {
   virtual void BindThread() const {}
   virtual Ops& ops() = 0;
   virtual RoundOps& round() = 0;
+  // Runs `work`, which uses the ops with the sizes that will be frequent. In it an op may allocate,
+  // wait, and try several ways of computing its result; from then on it uses the fastest that it
+  // found. Called before graphs are recorded: a graph keeps what its ops used when it was recorded.
+  // (Ops that are recorded in `work` neither wait nor try.)
+  virtual void WarmUp(const std::function<void()>& work) { work(); }
 
   // Zeroed memory; RESOURCE_EXHAUSTED says how much was asked for.
   virtual Result<Buffer> Allocate(size_t bytes) = 0;

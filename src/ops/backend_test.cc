@@ -1,4 +1,5 @@
 // The backend itself: choice of instruction set, memory, measurement.
+#include "ops/testing/forwarding_backend.h"
 #include "ops/testing/op_test.h"
 
 namespace tandem::ops {
@@ -93,6 +94,33 @@ TEST(CpuBackendTest, WidensFp8Weights) {
       }
     }
   }
+}
+
+TEST(CpuBackendTest, WarmUpRunsTheWorkOnce) {
+  const auto backend = MakeCpuBackend({.num_threads = 1}).value();
+  int runs = 0;
+  backend->WarmUp([&] { ++runs; });
+  EXPECT_EQ(runs, 1);
+}
+
+TEST(ForwardingBackendTest, TheInnerBackendWarmsUp) {
+  class Counting final : public ForwardingBackend {
+   public:
+    using ForwardingBackend::ForwardingBackend;
+    void WarmUp(const std::function<void()>& work) override {
+      ++warm_ups;
+      ForwardingBackend::WarmUp(work);
+    }
+    int warm_ups = 0;
+  };
+  const auto backend = MakeCpuBackend({.num_threads = 1}).value();
+  Counting counting(*backend);
+  Backend& inner = counting;  // named so that `outer` is not a copy of it
+  ForwardingBackend outer(inner);
+  int runs = 0;
+  outer.WarmUp([&] { ++runs; });
+  EXPECT_EQ(counting.warm_ups, 1);
+  EXPECT_EQ(runs, 1);
 }
 
 TEST(CpuBackendTest, MatrixPeakIsPlausible) {

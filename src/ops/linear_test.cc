@@ -170,6 +170,35 @@ TEST_P(LinearTest, PackedBytesMatchThePlan) {
   }
 }
 
+// In warm-up a backend may compute a product in several ways; the fastest stays. Many inputs for
+// few outputs: dividing the sums may be faster there.
+TEST_P(LinearTest, MatchesReferenceInAndAfterWarmUp) {
+  for (const LinearShape& shape : {LinearShape{512, 256, 136}, LinearShape{64, 4096, 128}}) {
+    const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 37);
+    const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 38);
+    const OwnedTensor bias = Random({shape.outputs}, dtype(), 39);
+    const LinearWeight weight =
+        backend().PackLinear({{{w.tensor, bias.tensor}}}, {dtype()}).value();
+    const std::vector<double> expected = Reference(x.tensor, w.tensor, Doubles(bias.tensor));
+    const double magnitude = std::sqrt(static_cast<double>(shape.cols));
+    const auto run = [&] {
+      for (const int64_t rows : {1, 16, 17, 24, 64, 100, 256, 512}) {
+        if (rows > shape.rows) break;
+        SCOPED_TRACE(::testing::Message() << rows << " rows");
+        for (const DType out_dtype : {DType::kF32, dtype()}) {
+          const OwnedTensor out = Poisoned({rows, shape.outputs}, out_dtype);
+          ops().Linear(x.tensor.Rows(rows), weight, out.tensor);
+          ExpectNear(Doubles(out.tensor),
+                     {expected.begin(), expected.begin() + rows * shape.outputs},
+                     Rounding(out_dtype) + 0x1p-23 * magnitude, magnitude);
+        }
+      }
+    };
+    backend().WarmUp(run);
+    run();
+  }
+}
+
 // A NaN or an infinity stays in its own row and output.
 TEST_P(LinearTest, NaNStaysInItsRow) {
   std::vector<float> values(20 * 64, 1.0f);
@@ -488,6 +517,51 @@ TEST_P(LinearFp8Test, ACapturedProductIsTheSame) {
       backend().Launch(*graph);
       ASSERT_TRUE(backend().Synchronize().ok());
       EXPECT_EQ(Bytes(out.tensor), expected);
+    }
+  }
+}
+
+TEST_P(LinearFp8Test, MatchesReferenceInAndAfterWarmUp) {
+  const OwnedTensor x = Random({512, 1024}, dtype(), 40);
+  const OwnedTensor w = Random({64, 1024}, dtype(), 41);
+  const LinearWeight weight = Rounded(w.tensor);
+  const auto run = [&] {
+    for (const int64_t rows : {16, 17, 64, 100, 512}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows");
+      for (const DType out_dtype : {DType::kF32, dtype()}) {
+        ExpectProduct(x.tensor.Rows(rows), weight, out_dtype);
+      }
+    }
+  };
+  backend().WarmUp(run);
+  run();
+}
+
+// What warm-up found is used by direct calls and by graphs alike. A product that is recorded in
+// warm-up is not tried in several ways, because a recording cannot wait.
+TEST_P(LinearFp8Test, ACapturedProductIsTheSameInAndAfterWarmUp) {
+  const OwnedTensor w = Random({256, 4096}, dtype(), 42);
+  for (const WeightFormat& kept : {WeightFormat{dtype()}, Fp8()}) {
+    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, kept).value();
+    for (const int64_t rows : {17, 32, 64, 256, 512}) {
+      SCOPED_TRACE(::testing::Message() << rows << " rows");
+      const OwnedTensor x = Random({rows, 4096}, dtype(), 43);
+      const OwnedTensor out = Poisoned({rows, 256}, dtype());
+      const auto product = [&] { ops().Linear(x.tensor, weight, out.tensor); };
+      const auto expect_same = [&](const std::unique_ptr<Graph>& graph) {
+        ASSERT_NE(graph, nullptr);
+        const std::vector<std::byte> expected = Run(x.tensor, weight, dtype());
+        backend().Launch(*graph);
+        ASSERT_TRUE(backend().Synchronize().ok());
+        EXPECT_EQ(Bytes(out.tensor), expected);
+      };
+      product();  // first use may allocate, which a recording cannot
+      std::unique_ptr<Graph> graph;
+      backend().WarmUp([&] { graph = backend().Capture(product); });
+      expect_same(graph);
+      backend().WarmUp(product);
+      EXPECT_EQ(Bytes(out.tensor), Run(x.tensor, weight, dtype()));
+      expect_same(backend().Capture(product));
     }
   }
 }

@@ -8,7 +8,7 @@
 #include "runtime/engine.h"
 #include "runtime/engine_parts.h"
 #include "runtime/engine_plan.h"
-#include "runtime/execution/cost_probe.h"
+#include "runtime/execution/rehearsal.h"
 #include "runtime/execution/round_executor.h"
 
 namespace tandem {
@@ -85,28 +85,12 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                           MakePass(target, backend, rows, logits_rows, *parts.heartbeat));
   TANDEM_ASSIGN_OR_RETURN(models.target_pool,
                           MakePool(*target.weights, memory, options, backend, models.memory));
-  const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (parts.limits.draft_model) {
     TANDEM_ASSIGN_OR_RETURN(
         models.draft, MakePass(draft, backend, rows, options.max_batch_size, *parts.heartbeat));
     TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
                             MakePool(*draft.weights, memory, options, backend, models.memory));
   }
-  if (adaptive) {
-    const int32_t most = std::min(rows, options.max_seq_len);
-    std::vector<CostSubject> subjects = {
-        {ModelIndex::kTarget, models.target.get(), &models.target_pool, most, logits_rows}};
-    if (parts.limits.draft_model) {
-      subjects.push_back({ModelIndex::kDraft, models.draft.get(), &models.draft_pool,
-                          std::min(most, parts.limits.draft_max_positions),
-                          options.max_batch_size});
-    }
-    const Status measured = MeasureCosts(subjects, backend, clock, parts.costs);
-    if (!measured.ok()) {
-      return Explain(measured, "measuring what passes cost", "--max_num_tokens");
-    }
-  }
-
   const ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
   Result<std::unique_ptr<RoundExecutor>> executor =
       RoundExecutor::Create(config, backend, std::move(models), clock);
@@ -115,6 +99,15 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                    "--max_batch_size or --max_seq_len");
   }
   parts.executor = *std::move(executor);
+  const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
+  if (adaptive || !config.on_host) {
+    const RehearsalScope scope = {.num_blocks = memory.num_blocks,
+                                  .vocab = parts.vocab_size,
+                                  .draft_model = parts.limits.draft_model,
+                                  .draft_max_positions = parts.limits.draft_max_positions};
+    TANDEM_RETURN_IF_ERROR(Rehearse(*parts.executor, config, scope, backend, clock,
+                                    adaptive ? &parts.costs : nullptr));
+  }
   // Waits until the work enqueued since loading has run, or the device has failed.
   TANDEM_RETURN_IF_ERROR(backend.Synchronize());
   return FromParts(std::move(parts), clock);

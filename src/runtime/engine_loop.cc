@@ -44,6 +44,7 @@ bool EngineLoop::Step() {
     totals_.decode_host.Add(busy.count());
   }
   only_decoded_ = only_decodes;
+  if (!landed) last_landed_.reset();
   return launched || landed;
 }
 
@@ -175,7 +176,10 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
 
 void EngineLoop::Commit(Nanos now) {
   const StepPlan& plan = PlanOf(result_.step);
-  speculation_.ObserveStep(result_.times, static_cast<int32_t>(plan.sequences.size()),
+  const std::chrono::duration<double> taken = now - last_landed_.value_or(now);
+  last_landed_ = now;
+  speculation_.ObserveStep(result_.times, taken.count(),
+                           static_cast<int32_t>(plan.sequences.size()),
                            static_cast<int32_t>(result_.tokens.size()));
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     Sequence& sequence = *plan.sequences[i];

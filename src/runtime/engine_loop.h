@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/mutex.h"
@@ -82,7 +83,8 @@ class EngineLoop {
   std::vector<Change> changes_;
   std::vector<Posting> postings_;  // scratch of Emit
   bool any_ended_ = false;
-  Nanos waited_{0};  // for results, in the current turn
+  Nanos waited_{0};                   // for results, in the current turn
+  std::optional<Nanos> last_landed_;  // when a step ended in the turn before
   // Scratch of Admit.
   std::vector<std::unique_ptr<Sequence>> arrived_;
   std::vector<Cancellation> cancels_;

@@ -4,20 +4,37 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
 #include <map>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/choose_fastest.h"
+#include "ops/cuda/measure.cuh"
+#include "ops/cuda/stopwatch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
 
 constexpr uint32_t kAlignment = 16;
+
+// In warm-up. Larger products take long to time; what bounds them is arithmetic, which divided sums
+// and smaller tiles do not speed up.
+constexpr int64_t kMostTimedTokens = 512;
+constexpr size_t kMostAlgorithms = 16;
+// Each algorithm's time is the minimum of this many, so that a disturbance does not count.
+constexpr int kRounds = 5;
+// For all warm-ups together. A start never waits longer for this, whatever is slow; Llama-3.1-8B
+// has 45 shapes of some milliseconds each.
+constexpr std::chrono::duration<double> kTimeLimit{2.0};
 
 // Prompts come in every length. Token counts up to the same bound use the same algorithm, so that
 // there are few algorithms and they are looked up soon.
@@ -125,9 +142,13 @@ Shape ShapeOf(const LtProduct& product) {
 
 class CublasLt::Library {
  public:
-  Library(const Functions& functions, cublasLtHandle_t handle, void* workspace,
-          size_t workspace_bytes)
-      : lt_(functions), handle_(handle), workspace_(workspace), workspace_bytes_(workspace_bytes) {}
+  Library(const Functions& functions, cublasLtHandle_t handle, const Context& context,
+          void* workspace, size_t workspace_bytes)
+      : lt_(functions),
+        handle_(handle),
+        context_(context),
+        workspace_(workspace),
+        workspace_bytes_(workspace_bytes) {}
   ~Library() {
     for (const auto& [shape, plan] : plans_) {
       for (const cublasLtMatrixLayout_t layout : {plan.weight, plan.x, plan.out}) {
@@ -140,26 +161,30 @@ class CublasLt::Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  bool Run(const LtProduct& product, cudaStream_t stream) {
+  bool Run(const LtProduct& product) {
     const auto [place, added] = plans_.try_emplace(ShapeOf(product));
     Plan& plan = place->second;
     if (added) MakePlan(product, plan);
     if (!plan.possible) return false;
     SetPointers(product, plan);
+    if (IsToBeTimed(product, plan)) KeepFastest(product, plan);
     SetTokens(product.tokens, plan);
-    const float one = 1.0f;
-    const float zero = 0.0f;
-    const cublasStatus_t status =
-        lt_.Matmul(handle_, plan.operation, &one, product.weight, plan.weight, product.x, plan.x,
-                   &zero, product.out, plan.out, product.out, plan.out, &plan.algorithm, workspace_,
-                   workspace_bytes_, stream);
+    const cublasStatus_t status = Enqueue(product, plan, plan.algorithm);
     // An algorithm may not support fewer tokens than it was chosen for.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
     CheckLt(status, "a product");
     return true;
   }
 
+  void WarmUp(const std::function<void()>& work) {
+    watches_ = std::make_unique<Watches>();
+    work();
+    watches_.reset();
+  }
+
  private:
+  using Watches = std::array<Stopwatch, kMostAlgorithms>;
+
   // In the library's column-major terms: out [rows, tokens] = weight^T x.
   struct Plan {
     cublasLtMatmulDesc_t operation = nullptr;
@@ -169,6 +194,7 @@ class CublasLt::Library {
     cublasLtMatmulAlgo_t algorithm{};
     int64_t tokens = 0;  // the number of tokens in the layouts
     bool possible = false;
+    bool timed = false;
   };
 
   template <typename T>
@@ -229,16 +255,23 @@ class CublasLt::Library {
     }
     // The choice depends on the alignment of these pointers.
     SetPointers(product, plan);
-    plan.possible = Choose(plan);
+    const std::vector<cublasLtMatmulAlgo_t> first = Ask(plan, 1, CUBLASLT_REDUCTION_SCHEME_MASK);
+    plan.possible = !first.empty();
+    if (plan.possible) plan.algorithm = first.front();
   }
 
-  bool Choose(Plan& plan) {
+  // At most `most` algorithms for the numbers in the layouts, ordered by the time that the library
+  // estimates. `reductions`: allowed ways of adding up the parts of a divided sum.
+  std::vector<cublasLtMatmulAlgo_t> Ask(const Plan& plan, size_t most, uint32_t reductions) {
     cublasLtMatmulPreference_t preference = nullptr;
     CheckLt(lt_.MatmulPreferenceCreate(&preference), "a preference");
     const auto bytes = static_cast<uint64_t>(workspace_bytes_);
     CheckLt(lt_.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                              &bytes, sizeof(bytes)),
             "the bound of the workspace");
+    CheckLt(lt_.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                             &reductions, sizeof(reductions)),
+            "the ways of dividing sums");
     // Rows of activations may begin anywhere; callers guarantee only this alignment.
     const uint32_t alignment = kAlignment;
     for (const auto attribute :
@@ -248,40 +281,113 @@ class CublasLt::Library {
           lt_.MatmulPreferenceSetAttribute(preference, attribute, &alignment, sizeof(alignment)),
           "the alignment of activations");
     }
-    cublasLtMatmulHeuristicResult_t best{};
+    std::vector<cublasLtMatmulHeuristicResult_t> results(most);
     int found = 0;
     const cublasStatus_t status =
         lt_.MatmulAlgoGetHeuristic(handle_, plan.operation, plan.weight, plan.x, plan.out, plan.out,
-                                   preference, 1, &best, &found);
+                                   preference, static_cast<int>(most), results.data(), &found);
     lt_.MatmulPreferenceDestroy(preference);
-    if (status != CUBLAS_STATUS_SUCCESS || found == 0) return false;
-    plan.algorithm = best.algo;
-    return best.state == CUBLAS_STATUS_SUCCESS;
+    results.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (const cublasLtMatmulHeuristicResult_t& result : results) {
+      if (result.state == CUBLAS_STATUS_SUCCESS) algorithms.push_back(result.algo);
+    }
+    return algorithms;
+  }
+
+  cublasStatus_t Enqueue(const LtProduct& product, const Plan& plan,
+                         const cublasLtMatmulAlgo_t& algorithm) {
+    const float one = 1.0f;
+    const float zero = 0.0f;
+    return lt_.Matmul(handle_, plan.operation, &one, product.weight, plan.weight, product.x, plan.x,
+                      &zero, product.out, plan.out, product.out, plan.out, &algorithm, workspace_,
+                      workspace_bytes_, context_.stream);
+  }
+
+  bool IsToBeTimed(const LtProduct& product, const Plan& plan) const {
+    if (watches_ == nullptr || plan.timed || product.tokens > kMostTimedTokens ||
+        time_spent_ >= kTimeLimit) {
+      return false;
+    }
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    CheckCuda(cudaStreamIsCapturing(context_.stream, &capture), "a stream");
+    return capture == cudaStreamCaptureStatusNone;
+  }
+
+  // Replaces the plan's algorithm by the fastest for this product; leaves its result void.
+  void KeepFastest(const LtProduct& product, Plan& plan) {
+    const auto began = std::chrono::steady_clock::now();
+    plan.timed = true;
+    SetTokens(TokensBound(product.tokens), plan);
+    // Parts of a sum that are rounded to the output's type would cost accuracy.
+    std::vector<cublasLtMatmulAlgo_t> algorithms =
+        Ask(plan, kMostAlgorithms - 1, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    algorithms.insert(algorithms.begin(), plan.algorithm);
+    SetTokens(product.tokens, plan);
+    // The first launch of a kernel loads it, so it is not timed. As in Run, an algorithm may not
+    // support fewer tokens; and there may be no memory left for its kernel.
+    std::erase_if(algorithms, [&](const cublasLtMatmulAlgo_t& algorithm) {
+      return Enqueue(product, plan, algorithm) != CUBLAS_STATUS_SUCCESS;
+    });
+    if (algorithms.empty()) return;
+    const std::vector<double> seconds = Time(product, plan, algorithms);
+    const size_t fastest = ChooseFastest(seconds);
+    plan.algorithm = algorithms[fastest];
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - began;
+    time_spent_ += spent;
+    LogDebug(
+        "product of {} tokens and {} x {} {} weights: {:.1f} us by the first of {} algorithms, "
+        "{:.1f} us by the chosen one, number {}; timed in {:.1f} ms, {:.2f} s in all",
+        product.tokens, product.rows, product.cols, DTypeName(product.input), 1e6 * seconds.front(),
+        seconds.size(), 1e6 * seconds[fastest], fastest, 1e3 * spent.count(), time_spent_.count());
+  }
+
+  std::vector<double> Time(const LtProduct& product, const Plan& plan,
+                           const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
+    std::vector<double> seconds(algorithms.size(), std::numeric_limits<double>::infinity());
+    for (int round = 0; round < kRounds; ++round) {
+      for (size_t i = 0; i < algorithms.size(); ++i) {
+        // In a step the weights are in no cache. The read also lasts until the host has enqueued
+        // the product, so that the stream never waits for the host between start and stop.
+        EnqueueRead(context_, workspace_, workspace_bytes_);
+        (*watches_)[i].Start(context_.stream);
+        CheckLt(Enqueue(product, plan, algorithms[i]), "a product");
+        (*watches_)[i].Stop(context_.stream);
+      }
+      for (size_t i = 0; i < algorithms.size(); ++i) {
+        seconds[i] = std::min(seconds[i], (*watches_)[i].Seconds());
+      }
+    }
+    return seconds;
   }
 
   const Functions& lt_;
   const cublasLtHandle_t handle_;
+  const Context context_;
   void* const workspace_;
   const size_t workspace_bytes_;
   std::map<Shape, Plan> plans_;
+  std::unique_ptr<Watches> watches_;  // in WarmUp
+  std::chrono::duration<double> time_spent_{0};
 };
 
 CublasLt::CublasLt(std::unique_ptr<Library> library) : library_(std::move(library)) {}
 CublasLt::~CublasLt() = default;
 
-std::unique_ptr<CublasLt> CublasLt::Load(void* workspace, size_t workspace_bytes) {
+std::unique_ptr<CublasLt> CublasLt::Load(const Context& context, void* workspace,
+                                         size_t workspace_bytes) {
   const Functions* const functions = LoadFunctions();
   if (functions == nullptr) return nullptr;
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t made = functions->Create(&handle);
   if (made == CUBLAS_STATUS_ALLOC_FAILED) CheckLt(made, "its handle");
   if (made != CUBLAS_STATUS_SUCCESS) return nullptr;
-  return std::unique_ptr<CublasLt>(
-      new CublasLt(std::make_unique<Library>(*functions, handle, workspace, workspace_bytes)));
+  return std::unique_ptr<CublasLt>(new CublasLt(
+      std::make_unique<Library>(*functions, handle, context, workspace, workspace_bytes)));
 }
 
-bool CublasLt::Run(const LtProduct& product, void* stream) {
-  return library_->Run(product, static_cast<cudaStream_t>(stream));
-}
+bool CublasLt::Run(const LtProduct& product) { return library_->Run(product); }
+
+void CublasLt::WarmUp(const std::function<void()>& work) { library_->WarmUp(work); }
 
 }  // namespace tandem::ops::cuda

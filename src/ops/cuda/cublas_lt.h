@@ -1,12 +1,14 @@
 // CublasLt: large matrix products by NVIDIA's library, which is loaded at run time: on a machine
-// without it our own kernels are used. Used by the executor's thread; a product allocates no device
-// memory and never waits, so that it can be captured.
+// without it our own kernels are used. Used by the executor's thread; outside WarmUp a product
+// allocates no device memory and never waits, so that it can be captured.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
+#include "ops/cuda/context.cuh"
 #include "tensor/dtype.h"
 
 namespace tandem::ops::cuda {
@@ -38,15 +40,22 @@ constexpr DType LtBiasType(DType input, DType output) {
 class CublasLt {
  public:
   // Null if the library is missing. `workspace` is device memory that outlives this.
-  static std::unique_ptr<CublasLt> Load(void* workspace, size_t workspace_bytes);
+  static std::unique_ptr<CublasLt> Load(const Context& context, void* workspace,
+                                        size_t workspace_bytes);
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  // Enqueues the product on the stream (a cudaStream_t). Returns false, and enqueues nothing, if
-  // the library has no algorithm for it. The algorithm is looked up once for each shape, with the
-  // number of tokens rounded up to steps.
-  bool Run(const LtProduct& product, void* stream);
+  // Enqueues the product on the context's stream. Returns false, and enqueues nothing, if the
+  // library has no algorithm for it. The algorithm is looked up once for each shape, with the
+  // number of tokens rounded up to steps: the library's first choice, or what WarmUp found.
+  bool Run(const LtProduct& product);
+
+  // Runs `work`. In it the first product of each shape of at most 512 tokens is computed by several
+  // of the library's algorithms, which are timed, and the shape keeps the fastest (ChooseFastest).
+  // Products that are captured in it are not timed, nor are more once all warm-ups together have
+  // taken 2 s: they use the library's first choice.
+  void WarmUp(const std::function<void()>& work);
 
  private:
   class Library;

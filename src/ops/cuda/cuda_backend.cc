@@ -58,6 +58,7 @@ class CudaBackend final : public Backend {
   Device device() const override { return {Device::Kind::kCuda, context_.device}; }
   Ops& ops() override { return ops_; }
   RoundOps& round() override { return round_; }
+  void WarmUp(const std::function<void()>& work) override { ops_.WarmUp(work); }
 
   Result<Buffer> Allocate(size_t bytes) override;
   Result<Buffer> AllocatePinned(size_t bytes) override;

@@ -5,6 +5,8 @@ namespace tandem::ops::cuda {
 CudaOps::CudaOps(const Context& context)
     : context_(context), linear_(context), attention_(context), sampler_(context) {}
 
+void CudaOps::WarmUp(const std::function<void()>& work) { linear_.WarmUp(work); }
+
 void CudaOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
   linear_.Run(x, weight, out);
 }

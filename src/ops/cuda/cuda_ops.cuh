@@ -1,7 +1,10 @@
 // CudaOps: Ops on one GPU, every op enqueued on the context's stream. Each op is in the .cu file
 // with its name. Owned by the backend; used by the executor's thread. Workspaces are made with the
-// object or by Reserve...; an op allocates nothing and never waits, so that it can be captured.
+// object or by Reserve...; outside WarmUp an op allocates nothing and never waits, so that it can
+// be captured.
 #pragma once
+
+#include <functional>
 
 #include "ops/cuda/context.cuh"
 #include "ops/cuda/linear.cuh"
@@ -14,6 +17,9 @@ namespace tandem::ops::cuda {
 class CudaOps final : public Ops {
  public:
   explicit CudaOps(const Context& context);
+
+  // As Backend::WarmUp.
+  void WarmUp(const std::function<void()>& work);
 
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
   void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,

@@ -89,7 +89,7 @@ LinearRunner::LinearRunner(const Context& context) : context_(context) {
   if (warpgroups) PrepareWarpgroup();
   if (!context.batch_invariant) {
     workspace_ = std::make_unique<Workspace>(true, warpgroups);
-    library_ = CublasLt::Load(workspace_->library, kLibraryBytes);
+    library_ = CublasLt::Load(context, workspace_->library, kLibraryBytes);
   }
   if (library_ == nullptr) workspace_ = std::make_unique<Workspace>(false, warpgroups);
 }
@@ -138,6 +138,14 @@ bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const 
   return true;
 }
 
+void LinearRunner::WarmUp(const std::function<void()>& work) {
+  if (library_ != nullptr) {
+    library_->WarmUp(work);
+  } else {
+    work();
+  }
+}
+
 const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
   if (weight.bias.data() == nullptr) return nullptr;
   const DType wanted = LtBiasType(weight.dtype, output);
@@ -170,8 +178,7 @@ bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const
                         .x = x.data,
                         .weight = weight.data.data(),
                         .out = out.data,
-                        .bias = BiasFor(weight, out.dtype)},
-                       context_.stream);
+                        .bias = BiasFor(weight, out.dtype)});
 }
 
 bool LinearRunner::RunLibraryFp8(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
@@ -195,8 +202,7 @@ bool LinearRunner::RunLibraryFp8(const Tensor& x, const LinearWeight& weight, co
                                      .out = out.RowRange(first, tokens).data,
                                      .token_scales = scales,
                                      .row_scales = weight.scales.As<float>(),
-                                     .bias = bias},
-                                    context_.stream);
+                                     .bias = bias});
     // Then our own kernel computes all of it.
     if (!done) return false;
   }

@@ -1,7 +1,8 @@
 // LinearRunner: products of activations with packed weights on the GPU. Owned by CudaOps; makes its
-// workspaces once, so that Run neither allocates nor waits.
+// workspaces once, so that Run neither allocates nor waits outside WarmUp.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "ops/cuda/context.cuh"
@@ -28,6 +29,9 @@ class LinearRunner {
   // those of Run and SwiGlu. Returns false and enqueues nothing for many rows of x and for odd
   // shapes.
   bool RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated);
+
+  // As Backend::WarmUp.
+  void WarmUp(const std::function<void()>& work);
 
  private:
   struct Workspace;

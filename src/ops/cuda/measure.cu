@@ -7,6 +7,7 @@
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/measure.cuh"
 #include "ops/cuda/random_words.cuh"
+#include "ops/cuda/stopwatch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -33,22 +34,14 @@ struct DeviceMemory {
 
 // The minimum time of `enqueue` in seconds.
 double BestSeconds(cudaStream_t stream, const std::function<void()>& enqueue) {
-  cudaEvent_t start = nullptr;
-  cudaEvent_t stop = nullptr;
-  CheckCuda(cudaEventCreate(&start), "an event");
-  CheckCuda(cudaEventCreate(&stop), "an event");
+  Stopwatch watch;
   double best = std::numeric_limits<double>::infinity();
   for (int pass = 0; pass < kPasses; ++pass) {
-    CheckCuda(cudaEventRecord(start, stream), "an event");
+    watch.Start(stream);
     enqueue();
-    CheckCuda(cudaEventRecord(stop, stream), "an event");
-    CheckCuda(cudaEventSynchronize(stop), "a measurement");
-    float milliseconds = 0.0f;
-    CheckCuda(cudaEventElapsedTime(&milliseconds, start, stop), "an event");
-    best = std::min(best, double{milliseconds} * 1e-3);
+    watch.Stop(stream);
+    best = std::min(best, watch.Seconds());
   }
-  cudaEventDestroy(start);
-  cudaEventDestroy(stop);
   return best;
 }
 
@@ -98,15 +91,18 @@ double MeasureReadBandwidth(const Context& context) {
   const DeviceMemory data(bytes + 16);
   if (data.data == nullptr) return 0.0;
   CheckCuda(cudaMemsetAsync(data.data, 0x5a, bytes + 16, context.stream), "filling memory");
-  const auto count = static_cast<int64_t>(bytes / 16);
-  auto* const words = static_cast<uint4*>(data.data);
-  const double seconds = BestSeconds(context.stream, [&] {
-    const auto blocks = static_cast<unsigned>(context.num_sms * 4);
-    ReadKernel<<<blocks, kReadThreads, 0, context.stream>>>(
-        words, count, reinterpret_cast<uint32_t*>(words + count));
-    CheckLaunch("reading memory");
-  });
+  const double seconds =
+      BestSeconds(context.stream, [&] { EnqueueRead(context, data.data, bytes + 16); });
   return static_cast<double>(bytes) / seconds;
+}
+
+void EnqueueRead(const Context& context, void* data, size_t bytes) {
+  const auto count = static_cast<int64_t>(bytes / 16) - 1;
+  auto* const words = static_cast<uint4*>(data);
+  const auto blocks = static_cast<unsigned>(context.num_sms * 4);
+  ReadKernel<<<blocks, kReadThreads, 0, context.stream>>>(
+      words, count, reinterpret_cast<uint32_t*>(words + count));
+  CheckLaunch("reading memory");
 }
 
 double MeasureMatrixPeak(const Context& context, DType dtype) {
@@ -122,7 +118,7 @@ double MeasureMatrixPeak(const Context& context, DType dtype) {
   }
   Fill(context, x.data, dtype);
   Fill(context, weight.data, dtype);
-  const std::unique_ptr<CublasLt> library = CublasLt::Load(workspace.data, kLibraryBytes);
+  const std::unique_ptr<CublasLt> library = CublasLt::Load(context, workspace.data, kLibraryBytes);
   const auto size = static_cast<int>(kMatrixSize);
   // Without the library our own kernels are the best; they multiply fp8 as bf16.
   const auto own = [&] {
@@ -150,8 +146,7 @@ double MeasureMatrixPeak(const Context& context, DType dtype) {
                          .pitch = size,
                          .x = x.data,
                          .weight = weight.data,
-                         .out = out.data},
-                        context.stream);
+                         .out = out.data});
   };
   const bool by_library = multiply();
   if (!by_library && dtype == DType::kF8E4M3) return MeasureMatrixPeak(context, DType::kBF16);

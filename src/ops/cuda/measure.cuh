@@ -7,4 +7,7 @@ namespace tandem::ops::cuda {
 double MeasureReadBandwidth(const Context& context);
 // Operations per second of a large matrix product in `dtype` (bf16, fp16, fp8).
 double MeasureMatrixPeak(const Context& context, DType dtype);
+// Enqueues a read of the whole memory, which displaces other data from the caches it fills. May
+// write the last 16 bytes.
+void EnqueueRead(const Context& context, void* data, size_t bytes);
 }  // namespace tandem::ops::cuda

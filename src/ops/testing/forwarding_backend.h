@@ -132,6 +132,7 @@ class ForwardingBackend : public Backend {
   Status WaitFor(int mark) override { return inner_.WaitFor(mark); }
   double SecondsBetween(int from, int to) override { return inner_.SecondsBetween(from, to); }
   Status Synchronize() override { return inner_.Synchronize(); }
+  void WarmUp(const std::function<void()>& work) override { inner_.WarmUp(work); }
   std::unique_ptr<Graph> Capture(const std::function<void()>& enqueue) override {
     return inner_.Capture(enqueue);
   }

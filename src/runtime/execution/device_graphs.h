@@ -1,7 +1,7 @@
 // DeviceGraphs: the parts of a round that are enqueued as one graph, one for each kind and bucket
 // of rows. A part runs kernel by kernel the first time (first use may allocate) and is recorded the
-// second time; on a backend that does not record it runs that way each time. Owned and used by the
-// executor.
+// second time, both in a rehearsal; on a backend that does not record it runs that way each time.
+// Owned and used by the executor.
 #pragma once
 
 #include <array>

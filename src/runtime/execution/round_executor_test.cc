@@ -401,6 +401,35 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
     });
 
+// Graphs are recorded before the first request, not in its steps.
+TEST(RoundExecutor, AfterARehearsalStepsThatDecodeRecordNothing) {
+  for (const DraftMode mode : {DraftMode::kOff, DraftMode::kFixed, DraftMode::kAdaptive}) {
+    for (const bool ratio : {false, true}) {
+      FakeClock clock;
+      StreamBackend backend{TestBackend()};
+      TestSetup setup;
+      setup.options = SmallOptions();
+      setup.options.executor = ExecutorKind::kDevice;
+      setup.options.draft_mode = mode;
+      setup.options.ratio_acceptance = ratio;
+      setup.rehearse = true;
+      setup.backend = &backend;
+      setup.wrap_pass = [&](std::unique_ptr<ForwardPass> pass) {
+        return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
+      };
+      const auto engine = MakeTestEngine(setup, clock);
+      const int captures = backend.captures();
+      EXPECT_GT(captures, 0);
+      std::vector<Request> requests;
+      for (int32_t i = 0; i < 12; ++i) {
+        requests.push_back(SimpleRequest(CountingPrompt(3 + 5 * i, i), 20 + i));
+      }
+      RunRequests(*engine, requests);
+      EXPECT_EQ(backend.captures(), captures) << static_cast<int>(mode) << ratio;
+    }
+  }
+}
+
 // The longest legal lists take the same path as short ones.
 TEST(RoundExecutor, LongListsNeitherAllocateNorWait) {
   FakeClock clock;

@@ -41,7 +41,7 @@ double Correction(double step, double priced, double seconds) {
 
 }  // namespace
 
-void CostTable::Set(ModelIndex model, std::span<const Point> measured) {
+void CostTable::Set(ModelIndex model, std::span<const Point> measured, Between between) {
   std::vector<Point> points(measured.begin(), measured.end());
   for (size_t i = points.size(); i-- > 1;) {
     TANDEM_CHECK(points[i - 1].rows < points[i].rows, "points must rise by rows");
@@ -55,9 +55,17 @@ void CostTable::Set(ModelIndex model, std::span<const Point> measured) {
     const Point& from = points[i == 0 ? 0 : i - 1];  // constant up to the first
     curve.beyond = {from, i == 0 ? 0.0 : (to.seconds - from.seconds) / (to.rows - from.rows)};
     for (auto rows = static_cast<int32_t>(curve.by_rows.size()); rows <= to.rows; ++rows) {
-      curve.by_rows.push_back(curve.beyond.At(rows));
+      curve.by_rows.push_back(between == Between::kNext ? to.seconds : curve.beyond.At(rows));
     }
   }
+}
+
+void CostTable::SetVerify(int32_t rows, double seconds) {
+  const double plain = Seconds(ModelIndex::kTarget, rows);
+  if (plain <= 0.0 || seconds <= 0.0) return;
+  Verified& verified = verified_[RowBucket(rows)];
+  verified.passes += 1.0;
+  verified.factor += (seconds / plain - verified.factor) / verified.passes;
 }
 
 void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {

@@ -12,15 +12,15 @@
 
 namespace tandem {
 
-// Seconds of one forward pass by rows, per model: points measured at start, linear between them and
-// beyond the last. Observations move one factor per model (for context length and other load on the
-// machine) but never the shape, so that the price of a row count that was never tried does not
-// become stale. Target passes that verify drafts have another factor, per power of two of their
-// rows: the price of a draft is the difference of two points and as wrong as both. These factors
-// are learnt in a few passes while nothing is known, then kept steady, and trusted less the longer
-// nothing was verified. A plain pass that changes the first factor leaves the price of verifying as
-// it was, as far as that is known: the two are learnt apart, although one is stored relative to the
-// other.
+// Seconds of one forward pass by rows, per model: points measured at start, what lies between them,
+// and a line beyond the last. Observations move one factor per model (for context length and other
+// load on the machine) but never the shape, so that the price of a row count that was never tried
+// does not become stale. Target passes that verify drafts have another factor, per power of two of
+// their rows: the price of a draft is the difference of two points and as wrong as both. These
+// factors are learnt in a few passes while nothing is known, then kept steady, and trusted less the
+// longer nothing was verified. A plain pass that changes the first factor leaves the price of
+// verifying as it was, as far as that is known: the two are learnt apart, although one is stored
+// relative to the other.
 class CostTable {
  public:
   struct Point {
@@ -28,10 +28,19 @@ class CostTable {
     double seconds = 0.0;
   };
 
+  // The price of rows between two points.
+  enum class Between : uint8_t {
+    kLinear,
+    kNext,  // the next point's: passes are padded to it
+  };
+
   CostTable() = default;
-  // Points by rising rows: the price is constant up to the first and linear from there. A point
+  // Points by rising rows: the price is constant up to the first and linear after the last. A point
   // that took longer than a larger one was disturbed: it gets the larger one's seconds.
-  void Set(ModelIndex model, std::span<const Point> measured);
+  void Set(ModelIndex model, std::span<const Point> measured, Between between = Between::kLinear);
+  // After Set: a target pass of `rows` rows that verifies drafts was measured too. Several of the
+  // same power of two count equally.
+  void SetVerify(int32_t rows, double seconds);
 
   // Zero for no rows or for a model that was never measured.
   double Seconds(ModelIndex model, int32_t rows) const {

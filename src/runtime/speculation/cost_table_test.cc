@@ -71,6 +71,29 @@ TEST(CostTable, LearnsInAFewPassesWhatItDoesNotKnowAndHoldsWhatItKnows) {
   EXPECT_GT(costs.VerifyFactor(101), 0.85) << "long not verified: trusted less";
 }
 
+TEST(CostTable, PaddedPassesCostWhatTheNextPointCosts) {
+  CostTable costs;
+  const CostTable::Point points[] = {{1, 1.0}, {8, 2.0}, {16, 4.0}};
+  costs.Set(ModelIndex::kTarget, points, CostTable::Between::kNext);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 1), 1.0);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 2), 2.0);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 8), 2.0);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 9), 4.0);
+  EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 24), 6.0);
+}
+
+TEST(CostTable, PassesThatVerifyHaveTheirOwnPriceFromTheStart) {
+  CostTable costs;
+  const CostTable::Point points[] = {{1, 1.0}, {101, 2.0}};
+  costs.Set(ModelIndex::kTarget, points);
+  costs.SetVerify(101, 1.0);
+  costs.SetVerify(101, 2.0);
+  EXPECT_DOUBLE_EQ(costs.VerifyFactor(101), 0.75);
+  EXPECT_DOUBLE_EQ(costs.VerifyFactor(64), 1.0);
+  costs.SetVerify(64, 0.0);
+  EXPECT_DOUBLE_EQ(costs.VerifyFactor(64), 1.0) << "not measured";
+}
+
 TEST(CostTable, APlainPassLeavesThePriceOfVerifyingAsItWasFound) {
   CostTable costs = MemoryBoundCosts();
   const auto verify_seconds = [&](int32_t rows) {

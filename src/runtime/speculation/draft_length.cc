@@ -14,6 +14,8 @@ using ops::rules::kRoundLag;  // the first draft step of a round carries these t
 constexpr double kMostHope = 0.5;
 constexpr double kHopeLost = 1.0 / 8;
 constexpr double kHopeRegained = 1.0 / 16384;
+// The share of a surcharge that a step without drafts removes.
+constexpr double kDoubtForgotten = 1.0 / 2048;
 // While steps draft, one in this many decodes plainly: nothing else tells the cost of a plain pass.
 constexpr int32_t kPlainEvery = 128;
 // Losing rounds raise the price of drafting by this share each, up to the limit.
@@ -95,7 +97,8 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
   double draft_seconds = 0.0;
   // Compared as tokens per second; without a measured target every draft looks free, so none is
   // used.
-  double best_goodput = plain_seconds > 0.0 ? plain_tokens / plain_seconds * kMargin : 0.0;
+  double best_goodput =
+      plain_seconds > 0.0 ? plain_tokens / (plain_seconds + context.overhead) * kMargin : 0.0;
   size_t best_count = 0;
   for (size_t count = 1; count <= affordable && plain_seconds > 0.0; ++count) {
     const Draft& draft = drafts_[count - 1];
@@ -110,11 +113,12 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
     rows += added;
     tokens += draft.worth;
+    const auto drafts = static_cast<int32_t>(count);
+    // Passes of other numbers of rows share a factor: never less than without drafts.
     const double verify_seconds =
-        StepSeconds(plain_rows, context.base_rows, static_cast<int32_t>(count), costs);
-    const int32_t verified_rows = plain_rows + static_cast<int32_t>(count);
-    const double seconds =
-        (verify_seconds * costs.VerifyFactor(verified_rows) + draft_seconds) * hope;
+        std::max(plain_seconds, costs.VerifyFactor(plain_rows + drafts) *
+                                    StepSeconds(plain_rows, context.base_rows, drafts, costs));
+    const double seconds = (verify_seconds + draft_seconds + context.overhead) * hope;
     if (tokens / seconds > best_goodput) {
       best_goodput = tokens / seconds;
       best_count = count;
@@ -136,7 +140,9 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
 
 void DraftLengthChooser::LearnHope(size_t bucket, bool drafts, double round_gain) {
   double& hope = hope_[bucket];
-  if (!drafts) {
+  if (!drafts && hope > 1.0) {
+    hope += kDoubtForgotten * (1.0 - hope) + kHopeRegained * (kMostHope - 1.0);
+  } else if (!drafts) {
     hope += kHopeRegained * (kMostHope - hope);
   } else if (round_gain < 1.0) {
     hope = std::min(std::max(hope, 1.0) * (1.0 + kDoubt), kMostDoubt);

@@ -37,6 +37,7 @@ struct DraftContext {
   // on the target's curve.
   int32_t base_rows = 0;
   int32_t max_drafts = 0;   // of all candidates together
+  double overhead = 0.0;    // seconds of a step beside its passes
   int64_t steps_idle = 0;   // since any sequence last drafted: pays for tries
   double round_gain = 1.0;  // speed of recent rounds with drafts, relative to plain decoding
 };
@@ -50,7 +51,8 @@ struct DraftContext {
 // tried. `hope`, one value per number of decoding sequences, therefore discounts steps with drafts;
 // it shrinks as steps draft and slowly returns as they do not. And a price between two measured
 // ones may make a few drafts look free that are not: while rounds emit fewer tokens per second than
-// plain decoding would, hope becomes a surcharge that ends them. That comparison needs the price of
+// plain decoding would, hope becomes a surcharge that ends them, for a few seconds: the rounds may
+// have met a busy machine. That comparison needs the price of
 // a plain pass, so while steps draft one in 128 decodes plainly: the first after that many that has
 // no prompt in it. Keeps its scratch memory between calls.
 class DraftLengthChooser {

@@ -28,7 +28,9 @@ std::vector<int32_t> Choose(std::vector<DraftCandidate> candidates, const CostTa
                             int32_t base_rows = 0, int32_t max_drafts = 1000) {
   DraftLengthChooser chooser(64, 8, kNoHope);
   if (base_rows == 0) base_rows = static_cast<int32_t>(candidates.size());
-  chooser.Choose(candidates, {base_rows, max_drafts, kLongIdle}, costs);
+  chooser.Choose(candidates,
+                 {.base_rows = base_rows, .max_drafts = max_drafts, .steps_idle = kLongIdle},
+                 costs);
   std::vector<int32_t> lengths;
   for (const DraftCandidate& candidate : candidates) lengths.push_back(candidate.num_drafts);
   return lengths;
@@ -200,7 +202,7 @@ TEST(DraftLengthChooser, TriesTakeASmallShareOfTheTime) {
   double tries = 0.0, plain = 0.0;
   int32_t tried = 0, idle = 0;
   for (int32_t step = 0; step < 5000; ++step) {
-    chooser.Choose(candidates, {16, 1000, idle++}, costs);
+    chooser.Choose(candidates, {.base_rows = 16, .max_drafts = 1000, .steps_idle = idle++}, costs);
     plain += costs.Seconds(ModelIndex::kTarget, 16);
     for (DraftCandidate& candidate : candidates) {
       if (candidate.num_drafts > 0) {
@@ -235,7 +237,7 @@ TEST(DraftLengthChooser, DecodesPlainlyNowAndThenWhileItDrafts) {
   const auto count_plain = [&](int32_t steps, int32_t base_rows) {
     int32_t plain = 0;
     for (int32_t step = 0; step < steps; ++step) {
-      chooser.Choose(candidates, {base_rows, 1000, 0}, costs);
+      chooser.Choose(candidates, {.base_rows = base_rows, .max_drafts = 1000}, costs);
       plain += candidates[0].num_drafts == 0 ? 1 : 0;
       candidates[0].draft_lag = candidates[0].num_drafts == 0 ? 3 : 2;
     }

@@ -13,6 +13,7 @@
 #include "runtime/speculation/draft_length.h"
 #include "runtime/speculation/output_length.h"
 #include "runtime/speculation/round_gain.h"
+#include "runtime/speculation/step_overhead.h"
 #include "runtime/speculation/step_times.h"
 
 namespace tandem {
@@ -26,8 +27,10 @@ class Speculation {
 
   // ---- Learning, with the results of a step ----
 
-  // The times of a step of `sequences` sequences that emitted `tokens` tokens together.
-  void ObserveStep(const StepTimes& times, int32_t sequences, int32_t tokens);
+  // The times of a step of `sequences` sequences that emitted `tokens` tokens together;
+  // step_seconds: from the end of the step before to its own, 0 if the engine did something else in
+  // between.
+  void ObserveStep(const StepTimes& times, double step_seconds, int32_t sequences, int32_t tokens);
   // A sequence's round: of `proposed` drafts `accepted` were accepted.
   void ObserveDrafts(int32_t proposed, int32_t accepted) {
     acceptance_.Observe(proposed, accepted);
@@ -52,6 +55,7 @@ class Speculation {
 
   const double acceptance_prior_;
   CostTable costs_;
+  StepOverhead overhead_;
   RoundGain gain_;
   Acceptance acceptance_{0.99, 20.0};  // of all sequences, over about a hundred rounds
   OutputLength output_length_;

@@ -9,6 +9,7 @@
 #include "model/decoder/decoder.h"
 #include "model/kv_pool.h"
 #include "runtime/engine_plan.h"
+#include "runtime/execution/rehearsal.h"
 #include "runtime/execution/round_executor.h"
 
 namespace tandem {
@@ -169,9 +170,16 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
                               : MakeFormulas(setup, limits.max_logits_rows, has_draft);
   if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
   if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
-  parts.executor = RoundExecutor::Create(MakeExecutorConfig(options, limits, backend), backend,
-                                         std::move(models), clock)
-                       .value();
+  const ExecutorConfig config = MakeExecutorConfig(options, limits, backend);
+  parts.executor = RoundExecutor::Create(config, backend, std::move(models), clock).value();
+  if (setup.rehearse) {
+    const RehearsalScope scope = {.num_blocks = setup.num_blocks,
+                                  .vocab = setup.target.vocab,
+                                  .draft_model = has_draft,
+                                  .draft_max_positions = setup.draft_max_positions};
+    CostTable measured;
+    EXPECT_TRUE(Rehearse(*parts.executor, config, scope, backend, clock, &measured).ok());
+  }
   if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
   return Engine::FromParts(std::move(parts), clock);
 }

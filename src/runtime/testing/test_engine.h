@@ -57,6 +57,8 @@ struct TestSetup {
   // The backend of the executor, null: TestBackend; and a wrapper for each model's pass.
   ops::Backend* backend = nullptr;
   std::function<std::unique_ptr<ForwardPass>(std::unique_ptr<ForwardPass>)> wrap_pass;
+  // The executor rehearses before the engine starts; the prices stay as above.
+  bool rehearse = false;
   // A wrapper for the executor, if any.
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
 };
