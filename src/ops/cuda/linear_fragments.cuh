@@ -194,9 +194,10 @@ class RowResult {
     if (args.scales != nullptr) scale_ = args.scales[row];
     if (args.bias != nullptr) bias_ = args.bias[row];
   }
-  // Not fused, so that every kernel gives the same bits.
+  // Not fused, so that every kernel gives the same bits. Nothing is computed of the scale before
+  // there is a sum: its load may still be under way.
   __device__ float Of(float sum) const {
-    return __fadd_rn(__fmul_rn(sum, scale_ * (1.0f / kActivationScale<T, W>)), bias_);
+    return __fadd_rn(__fmul_rn(sum * (1.0f / kActivationScale<T, W>), scale_), bias_);
   }
 
  private:
