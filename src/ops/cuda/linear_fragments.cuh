@@ -9,10 +9,10 @@
 //
 // With fp8 weights both sides are multiplied as fp16, also when the activations are bf16: the GPU
 // has an instruction that widens fp8 to fp16 and none that widens it to bf16. fp16 has the longer
-// mantissa but the smaller range, so bf16 activations are first multiplied by 2^-4; the scale of
-// the weight's row undoes it. From 2^-13 (1.2e-4) to 2^20 (a million) the conversion is exact.
-// Larger values are clamped; the inputs of `down`, which are the largest, reach thousands. Smaller
-// values change by at most 2^-21, which is what rounding a value of 2^-13 to bf16 costs.
+// mantissa but the smaller range, so bf16 activations are first multiplied by 2^-4; the result of
+// a row undoes it. From 2^-13 (1.2e-4) to 2^20 (a million) the conversion is exact. Larger values
+// are clamped: 2^-4 leaves the inputs of `down`, the largest, 16 times the range of models that run
+// in fp16. Smaller ones change by at most 2^-21, which is what rounding 2^-13 to bf16 costs.
 //
 // Every kernel sums a row in the same order: kSegments pieces of the columns, each summed step by
 // step from zero; then the pieces of each half one after another, then the halves. So a result has
