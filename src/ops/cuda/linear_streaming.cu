@@ -236,8 +236,6 @@ void Launch(const Context& context, const LinearArgs& args) {
 template <typename T, typename W, bool kGated>
 void LaunchWhole(const Context& context, const LinearArgs& args) {
   const int rows = StreamingRows({.rows = int64_t{args.rows} * (kGated ? 2 : 1),
-                                  .cols = args.cols,
-                                  .weight_bytes = sizeof(W),
                                   .tokens = args.tokens,
                                   .num_sms = context.num_sms});
   const auto launch = [&]<int kRowTiles>() {
