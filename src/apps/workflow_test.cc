@@ -136,6 +136,13 @@ TEST_F(WorkflowTest, DynamicScalingOfPositionsTakesEffectWhenLongContextsAreAske
   EXPECT_EQ(scaled.err, "");
 }
 
+TEST_F(WorkflowTest, BenchSpeculativeComparesWithADraft) {
+  const Ran ran = Call({"bench", "speculative", "--device", "cpu", "--dummy", *model_,
+                        "--draft_dummy", *model_, "--no_draft"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--no_draft"));
+}
+
 // A folder's name is bytes; JSON is UTF-8.
 TEST_F(WorkflowTest, FoldersMayHaveNamesThatAreNotUtf8) {
   const std::string checkpoint = (*folder_ / "c\xFF").string();
