@@ -129,8 +129,9 @@ Result<std::vector<Request>> BenchRequests(const Session& session, size_t count,
   }
   if (input_len == 0) input_len = 512;
   std::mt19937 random(seed);
-  std::uniform_int_distribution<int32_t> token(
-      3, static_cast<int32_t>(session.target.spec.vocab_size) - 1);
+  // The first tokens are special where there are others.
+  const auto last = static_cast<int32_t>(session.target.spec.vocab_size) - 1;
+  std::uniform_int_distribution<int32_t> token(std::min(3, last), last);
   std::vector<Request> requests(count);
   for (Request& request : requests) {
     request.prompt.resize(static_cast<size_t>(input_len));

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench.h"
+#include "runtime/option_rows.h"
 
 namespace tandem::apps {
 namespace {
@@ -51,6 +52,10 @@ Status BenchSpeculative(const BenchOptions& options, const OptionValues& values,
   const ModelOptions models = ModelOptionRows().Read(values);
   if (models.dummy.empty() || models.draft_dummy.empty()) {
     return InvalidArgument("bench speculative: name the shapes with --dummy and --draft_dummy");
+  }
+  if (EngineOptionsFrom(values).draft_mode == DraftMode::kOff) {
+    return InvalidArgument(
+        "bench speculative: compares with and without drafts: leave out --no_draft");
   }
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
   console.Say(fmt::format("{}; target {}, draft {}", MachineLine(*session->backend),

@@ -278,6 +278,10 @@ Status Run(const OptionValues& values, Console& console) {
         engine.max_draft_len = config.draft_len;
         engine.ratio_acceptance = config.use_logits;
       }));
+  if (const int32_t most = session->engine->options().max_draft_len; config.draft_len > most) {
+    LogWarning("--{}: drafts have at most {} tokens, for which the engine was built",
+               RunRows().RowOf<&RunOptions::draft_target_model_config>().name, most);
+  }
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(*session));
   TANDEM_RETURN_IF_ERROR(Tokenize(options, *text.codec, prompts));
   TANDEM_ASSIGN_OR_RETURN(auto writer, AnswerWriter::Open(options.output_csv, console));

@@ -104,6 +104,27 @@ TEST_F(WorkflowTest, AnEngineBuiltForMorePositionsThanItsModelHasRuns) {
   EXPECT_EQ(run.code, 0) << run.err;
 }
 
+TEST_F(WorkflowTest, AnEngineIsGivenNoLongerDraftsThanItWasBuiltFor) {
+  const std::string checkpoint = (*folder_ / "drafts_checkpoint").string();
+  const std::string engine = (*folder_ / "drafts_engine").string();
+  ASSERT_EQ(Call({"convert", *model_, "--output_dir", checkpoint}).code, 0);
+  ASSERT_EQ(Call({"build", "--checkpoint_dir", checkpoint, "--output_dir", engine,
+                  "--max_draft_len", "2"})
+                .code,
+            0);
+  const auto run = [&](const std::string& option, const std::string& value) {
+    return Call({"run", "--device", "cpu", "--engine_dir", engine, "--draft", *model_,
+                 "--tokenizer_dir", *model_, "--input_text", "What does \"tandem\" mean?",
+                 "--max_output_len", "13", option, value});
+  };
+  // The target drafts for itself, so every draft is accepted: each round emits one more.
+  const Ran fixed = run("--draft_len", "8");
+  EXPECT_THAT(fixed.err, HasSubstr("--draft_len 8: the engine was built for 2"));
+  EXPECT_THAT(fixed.out, HasSubstr("8 of 8 drafted tokens"));
+  EXPECT_THAT(run("--draft_target_model_config", "[8,[0],[1],False]").err,
+              HasSubstr("drafts have at most 2 tokens"));
+}
+
 TEST_F(WorkflowTest, DynamicScalingOfPositionsTakesEffectWhenLongContextsAreAskedFor) {
   const std::string model = (SourceDir() / "tests/data/tiny/dynamic_fp32").string();
   const Ran trained = Call({"plan", model, "--device", "cpu", "--json"});
@@ -113,6 +134,13 @@ TEST_F(WorkflowTest, DynamicScalingOfPositionsTakesEffectWhenLongContextsAreAske
   const Ran scaled = Call({"plan", model, "--device", "cpu", "--json", "--max_seq_len", "32"});
   EXPECT_EQ(json::parse(scaled.out)["max_seq_len"], 32);
   EXPECT_EQ(scaled.err, "");
+}
+
+TEST_F(WorkflowTest, BenchSpeculativeComparesWithADraft) {
+  const Ran ran = Call({"bench", "speculative", "--device", "cpu", "--dummy", *model_,
+                        "--draft_dummy", *model_, "--no_draft"});
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_THAT(ran.err, HasSubstr("--no_draft"));
 }
 
 // A folder's name is bytes; JSON is UTF-8.

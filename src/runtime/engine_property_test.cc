@@ -4,6 +4,7 @@
 // disturbed got the tokens of the target alone.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <string>
@@ -18,6 +19,31 @@ struct Traffic {
   std::vector<std::vector<int32_t>> expected;  // by choice
   RequestId id = 0;
   std::set<int32_t> cancelled;  // choices, or kAllChoices
+};
+
+// Allows what is not congruent to the token before, modulo a number.
+class OtherRest final : public TokenConstraint {
+ public:
+  explicit OtherRest(int32_t modulus) : modulus_(modulus) {}
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
+    const int32_t last = ahead.empty() ? last_ : ahead.back();
+    for (int32_t token = last % modulus_; token < 48; token += modulus_) {
+      allowed[token / 32] &= ~(1u << (token % 32));
+    }
+  }
+  void Commit(const int32_t* tokens, int32_t num_tokens) override {
+    for (int32_t i = 0; i < num_tokens; ++i) {
+      EXPECT_NE(tokens[i] % modulus_, last_ % modulus_) << "a token the mask forbade";
+      last_ = tokens[i];
+    }
+  }
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<OtherRest>(*this);
+  }
+
+ private:
+  int32_t modulus_;
+  int32_t last_ = 1;
 };
 
 class EnginePropertyTest : public testing::TestWithParam<int> {
@@ -35,6 +61,14 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     request.priority = Random(0, 2) / 2.0;
     request.use_draft = Random(0, 5) != 0;
     if (Random(0, 2) == 0) request.end_ids = {Random(0, 47), Random(0, 47)};
+    if (Random(0, 3) == 0) request.constraint = std::make_shared<OtherRest>(Random(2, 6));
+    if (Random(0, 3) == 0) request.stop_sequences = {{Random(0, 47)}, {3, Random(0, 47)}};
+    if (Random(0, 3) == 0) request.banned_sequences = {{Random(0, 47)}, {Random(0, 47), 5}};
+    if (Random(0, 3) == 0) request.logit_bias = {{Random(0, 47), 3.0f}, {Random(0, 47), -3.0f}};
+    if (Random(0, 5) == 0) request.sampling.no_repeat_ngram_size = 2;
+    if (Random(0, 5) == 0) request.sampling.min_tokens = Random(0, request.max_tokens);
+    if (Random(0, 5) == 0) request.sampling.num_top_logprobs = Random(0, 3);
+    if (Random(0, 5) == 0) request.cache_key = "other";
     return request;
   }
 
@@ -50,6 +84,12 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     options.enable_prefix_reuse = Random(0, 3) != 0;
     options.draft_mode = static_cast<DraftMode>(Random(0, 2));
     options.lookup_ngram = Random(0, 2);
+    if (Random(0, 3) == 0) {
+      options.enable_chunked_prefill = false;
+      options.max_num_tokens = Random(90, 120);
+    }
+    if (Random(0, 2) == 0) setup.draft_max_positions = Random(1, 120);
+    if (Random(0, 2) == 0) setup.draft.vocab = Random(20, 60);
     setup.draft.share = Random(0, 10) / 10.0;
     // The longest sequence has 150 tokens; in every third pool nothing else fits.
     const int32_t spare = Random(0, 2) == 0 ? 0 : Random(1, 40);
@@ -79,6 +119,8 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
       item.request.deadline.reset();
       if (Random(0, 1) == 0) item.request.max_tokens = max_tokens;
     }
+    SamplingParams& sampling = item.request.sampling;
+    sampling.min_tokens = std::min(sampling.min_tokens, item.request.max_tokens);
     const auto outputs = RunRequests(*reference, {item.request});
     for (const Output& output : outputs[0]) item.expected.push_back(output.tokens);
     if (Random(0, 9) == 0) item.request.deadline = clock.Now() + Nanos(Random(0, 60));
@@ -117,7 +159,7 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
     for (size_t c = 0; c < item.expected.size(); ++c) {
       const Output& output = outputs[{item.id, static_cast<int32_t>(c)}];
       EXPECT_NE(output.finish, FinishReason::kNone);
-      EXPECT_NE(output.finish, FinishReason::kFailed);
+      EXPECT_NE(output.finish, FinishReason::kFailed) << output.error.ToString();
       const bool cancelled =
           item.cancelled.contains(kAllChoices) || item.cancelled.contains(static_cast<int32_t>(c));
       if (!item.request.deadline && !cancelled) {

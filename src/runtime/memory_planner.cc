@@ -12,8 +12,8 @@
 namespace tandem {
 namespace {
 
-// Fewest blocks of the cache when max_seq_len is not given.
-constexpr int32_t kMinBlocks = 2;
+// Fewest blocks of the cache when max_seq_len is not given, unless the longest sequence has fewer.
+constexpr int64_t kMinBlocks = 2;
 
 int64_t BlockBytes(const ModelMemory& model, const EngineOptions& options) {
   if (model.spec == nullptr) return 0;
@@ -78,7 +78,8 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   const int64_t limit = MostBlocks(target, draft, options.block_tokens);
   const int64_t blocks = std::min(kv_bytes / block_bytes, limit);
   // A requested max_seq_len has to fit; otherwise the cache limits it.
-  const int64_t needed_blocks = options.max_seq_len > 0 ? sequence_blocks : kMinBlocks;
+  const int64_t needed_blocks =
+      options.max_seq_len > 0 ? sequence_blocks : std::min(kMinBlocks, sequence_blocks);
   if (limit < needed_blocks) {
     return FailedPrecondition(fmt::format(
         "the key-value cache of this model holds at most {} tokens, whatever memory there is; one "

@@ -59,6 +59,15 @@ TEST_F(MemoryPlannerTest, ByDefaultTakesHalfOfWhatIsFree) {
   EXPECT_EQ(little.max_seq_len, little.num_blocks * 10) << "the cache bounds the longest sequence";
 }
 
+TEST_F(MemoryPlannerTest, OneSequenceNoLongerThanABlockNeedsOneBlock) {
+  options_.max_batch_size = 1;
+  target_.max_positions = 10;
+  const auto plan = Plan(int64_t{1} << 40);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->num_blocks, 1);
+  EXPECT_EQ(plan->max_seq_len, 10);
+}
+
 TEST_F(MemoryPlannerTest, ABlockHasTheBytesOfAllGroupsOfThePool) {
   spec_.layers.resize(3, spec_.layers.front());
   spec_.layers[1].attention.num_kv_heads = 2;

@@ -20,6 +20,8 @@ Status TimedOut() {
   return DeadlineExceeded("timeout: the request's time has passed").WithField("timeout");
 }
 
+Status ShuttingDown() { return Unavailable("the server is shutting down"); }
+
 size_t PromptBytes(const TextRequest& text) {
   if (text.messages) return text.messages->size();
   return text.text ? text.text->size() : 0;
@@ -64,8 +66,22 @@ struct GenerateService::Impl {
     pump.join();
   }
 
+  // Whether a request that has waited for the tokenizer is still worth its time: its client may
+  // have left, and while the service closes it is refused.
+  bool StillWanted(ActiveRequest& request) {
+    bool refused = false;
+    {
+      const MutexLock lock(mutex);
+      if (request.cancelled) return false;
+      refused = closing;
+    }
+    if (refused) Refuse(request, ShuttingDown());
+    return !refused;
+  }
+
   // Tokenizes and submits.
   void Begin(const RequestPtr& request) {
+    if (!StillWanted(*request)) return;
     const std::optional<Nanos>& timeout = request->text.timeout;
     if (timeout && clock.Now() - request->started >= *timeout) return Refuse(*request, TimedOut());
     Result<Request> built =
@@ -91,7 +107,7 @@ struct GenerateService::Impl {
       const MutexLock lock(mutex);
       if (request->cancelled) return;
       if (closing) {
-        refused = Unavailable("the server is shutting down");
+        refused = ShuttingDown();
       } else if (Result<RequestId> id = engine.Submit(*std::move(built)); id.ok()) {
         request->id = *id;
         active.emplace(*id, request);
@@ -230,7 +246,7 @@ struct GenerateService::Impl {
       for (const auto& [id, request] : active) open.push_back(request);
     }
     for (const RequestPtr& request : open) {
-      Refuse(*request, Unavailable("the server is shutting down"));
+      Refuse(*request, ShuttingDown());
       engine.Cancel(request->id, kAllChoices);
     }
   }

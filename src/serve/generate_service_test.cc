@@ -146,6 +146,7 @@ TEST(GenerateServiceTest, LongPromptsGoThroughTheWorker) {
 class GatedCodec final : public ByteCodec {
  public:
   Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special) const override {
+    ++num_encoded;
     is_open.wait(false);
     return ByteCodec::Encode(text, add_special);
   }
@@ -154,6 +155,7 @@ class GatedCodec final : public ByteCodec {
     is_open.notify_all();
   }
   std::atomic<bool> is_open{false};
+  mutable std::atomic<int> num_encoded{0};
 };
 
 TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {
@@ -178,6 +180,45 @@ TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {
   EXPECT_EQ(event.error.code(), Code::kDeadlineExceeded);
   ASSERT_TRUE(in_time->Next(event));
   EXPECT_EQ(engine.last_request().deadline, Nanos(std::chrono::seconds(13)));
+}
+
+// A long prompt costs the one worker seconds, which the other clients wait for.
+TEST(GenerateServiceTest, WhatLeftTheTokenizersQueueIsNotTokenized) {
+  FakeEngine engine;
+  GatedCodec codec;
+  const SteadyClock clock;
+  ServiceOptions options;
+  options.inline_prompt_bytes = 0;
+  GenerateService service(engine, codec, GenerationDefaults(), clock, options);
+  const auto first = service.Start(Ask("tandem", 1));
+  EXPECT_TRUE(Eventually([&] { return codec.num_encoded == 1; })) << "the worker has it";
+  service.Start(Ask("tandem", 1)).reset();
+  const auto last = service.Start(Ask("tandem", 1));
+  codec.Open();
+  TextEvent event;
+  ASSERT_TRUE(last->Next(event));
+  EXPECT_TRUE(event.error.ok()) << event.error.message();
+  EXPECT_EQ(codec.num_encoded, 2);
+}
+
+TEST(GenerateServiceTest, WhatWaitsForTheTokenizerIsRefusedWhenTheServiceCloses) {
+  FakeEngine engine;
+  GatedCodec codec;
+  const SteadyClock clock;
+  ServiceOptions options;
+  options.inline_prompt_bytes = 0;
+  GenerateService service(engine, codec, GenerationDefaults(), clock, options);
+  const auto first = service.Start(Ask("tandem", 1));
+  EXPECT_TRUE(Eventually([&] { return codec.num_encoded == 1; })) << "the worker has it";
+  const auto waiting = service.Start(Ask("tandem", 1));
+  service.Close();
+  codec.Open();
+  for (TextStream* stream : {first.get(), waiting.get()}) {
+    TextEvent event;
+    ASSERT_TRUE(stream->Next(event));
+    EXPECT_EQ(event.error.code(), Code::kUnavailable);
+  }
+  EXPECT_EQ(codec.num_encoded, 1);
 }
 
 // One size for both queues: none refuses what the other would take.

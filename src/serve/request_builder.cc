@@ -186,7 +186,8 @@ Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Reques
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   TANDEM_RETURN_IF_ERROR(CheckInputLength(text, prompt_tokens, engine));
   const int64_t room = engine.max_seq_len - prompt_tokens;
-  if (!text.max_tokens && room < 1) return PromptTooLong(text, prompt_tokens, engine.max_seq_len);
+  // However few tokens are asked for, and completions ask for some where the client does not.
+  if (room < 1) return PromptTooLong(text, prompt_tokens, engine.max_seq_len);
   const int64_t wanted = text.max_tokens.value_or(room);
   if (wanted > room) {
     // Clients read the figures, which should add up however large the requested number is.

@@ -142,6 +142,20 @@ TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {
   EXPECT_TRUE(is_context_error([](TextRequest& t) { t.text = std::string(5000, 'a'); }));
 }
 
+TEST(RequestBuilderTest, MaxTokensAreNotBlamedForAPromptThatLeavesNoRoom) {
+  for (const int64_t max_tokens : {1, 16, 1000}) {
+    const auto field = [&](size_t bytes) {
+      return FieldAtFault([&](TextRequest& t) {
+        t.text = std::string(bytes, 'a');
+        t.max_tokens = max_tokens;
+      });
+    };
+    EXPECT_EQ(field(150), "prompt");
+    EXPECT_EQ(field(99), "prompt") << "100 tokens with the first";
+    EXPECT_EQ(field(80), max_tokens > 19 ? "max_tokens" : "nothing");
+  }
+}
+
 TEST(RequestBuilderTest, WithoutMaxTokensThePromptAloneIsTooLong) {
   const Status prompt = Build([](TextRequest& t) { t.text = std::string(150, 'a'); }).status();
   EXPECT_EQ(prompt.message(),

@@ -466,6 +466,20 @@ fn a_refused_thread_is_an_error_of_its_own_kind() {
     assert!(error.contains("ulimit -u"), "{error}");
 }
 
+#[test]
+fn an_indent_of_any_width_is_refused_before_it_is_made() {
+    for width in ["1000000000", "9000000000000000000", "18446744073709551615"] {
+        let source = format!("{{{{ messages[0].content|indent({width}) }}}}");
+        let templates = TemplateSet::compile_one(&source, TOKENS).unwrap();
+        let messages = r#"[{"role": "user", "content": "a\nb\nc"}]"#;
+        let error = templates
+            .render(messages, "{}", true, Some(NOW))
+            .unwrap_err();
+        assert_eq!(error.code, ErrorCode::ResourceExhausted, "{width}: {error}");
+        assert_eq!(templates.strays(), 0, "{width}");
+    }
+}
+
 /// A value built upon itself many times, then used.
 fn nesting(times: usize, step: &str, end: &str) -> String {
     format!(

@@ -9,6 +9,7 @@
 #include "model/testing/decoder_driver.h"
 #include "model/testing/reference_decoder.h"
 #include "model/weight_loader.h"
+#include "ops/testing/forwarding_backend.h"
 
 namespace tandem {
 namespace {
@@ -220,6 +221,28 @@ TEST(LoadWeights, KeepsTheCacheScalesOfEachGroup) {
   const auto in_16_bits =
       MakeKvPool(spec, DType::kBF16, 4, 16, *backend, (*weights)->kv_scales).value();
   EXPECT_TRUE(in_16_bits.pool.groups.front().key_scales.empty());
+}
+
+// Has kernels for no model.
+class NoKernels final : public ops::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
+    return InvalidArgument(std::to_string(vocab) + ", " + std::to_string(head_dim));
+  }
+};
+
+TEST(LoadWeights, NamesSizesTheBackendHasNoKernelsFor) {
+  ModelSpec spec = TinySpec(DType::kBF16);
+  spec.layers.back().attention.head_dim *= 2;
+  const std::string sizes = std::to_string(spec.vocab_size) + ", " +
+                            std::to_string(spec.layers.back().attention.head_dim);
+  const auto cpu = CpuBackend("auto");
+  NoKernels backend(*cpu);
+  EXPECT_EQ(CheckLoadable(spec, backend).message(), sizes);
+  RandomSource source(spec, 1);
+  EXPECT_EQ(LoadWeights(source, backend, 8).status().message(), sizes);
+  EXPECT_TRUE(CheckLoadable(spec, *cpu).ok());
 }
 
 TEST(LoadWeights, NamesTypesTheBackendCannotStore) {

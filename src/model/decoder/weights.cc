@@ -27,6 +27,13 @@ std::vector<RopeKind> RopesOf(const ModelSpec& spec) {
   return ropes;
 }
 
+Status CheckSizes(const ModelSpec& spec, const ops::Backend& backend) {
+  int64_t head_dim = 0;
+  for (const LayerSpec& layer : spec.layers)
+    head_dim = std::max(head_dim, layer.attention.head_dim);
+  return backend.CheckSizes(spec.vocab_size, head_dim);
+}
+
 Status LoadLayer(WeightLoader& loader, int64_t layer, LayerWeights& out) {
   TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kInputNorm, layer, out.input_norm));
   TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kPostNorm, layer, out.post_norm));
@@ -90,6 +97,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   auto weights = std::make_shared<Weights>();
   const ModelSpec& spec = weights->spec = source.spec();
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  TANDEM_RETURN_IF_ERROR(CheckSizes(spec, backend));
   if (max_positions < 1) return InvalidArgument("max_positions must be at least 1");
 
   WeightLoader loader(source, backend, asked);
@@ -113,6 +121,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
                      std::optional<QuantScheme> asked) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  TANDEM_RETURN_IF_ERROR(CheckSizes(spec, backend));
   // The backend accepts the head, and the layers' products, if it accepts a row of each.
   const Buffer memory = Buffer::OnHost(static_cast<size_t>(spec.hidden_size) * SizeOf(spec.dtype));
   if (memory.data() == nullptr) return ResourceExhausted("no memory for a row of weights");

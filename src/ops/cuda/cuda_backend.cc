@@ -117,6 +117,17 @@ class CudaBackend final : public Backend {
               "a graph");
   }
 
+  Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
+    if (vocab > cuda::CudaSampler::kMaxVocab) {
+      return InvalidArgument(fmt::format("vocab_size is {}; on a GPU it is at most {}", vocab,
+                                         cuda::CudaSampler::kMaxVocab));
+    }
+    if (head_dim > cuda::kMaxGenericHeadDim) {
+      return InvalidArgument(fmt::format("head_dim is {}; on a GPU it is at most {}", head_dim,
+                                         cuda::kMaxGenericHeadDim));
+    }
+    return {};
+  }
   QuantScheme KeptScheme(const QuantScheme& stored) const override { return stored; }
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
                                   const WeightFormat& kept) override {

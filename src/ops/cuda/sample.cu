@@ -7,7 +7,6 @@
 namespace tandem::ops::cuda {
 namespace {
 
-constexpr int64_t kMaxVocab = 400'000;
 // Without clusters: the number of tokens of a slice that fits every GPU's shared memory, and the
 // device memory for longer slices: a row of 128k tokens for each multiprocessor, much of which fits
 // the L2 cache.

@@ -16,12 +16,15 @@ namespace tandem::ops::cuda {
 
 class CudaSampler {
  public:
+  // The limit of eight blocks' shared memory.
+  static constexpr int64_t kMaxVocab = 400'000;
+
   explicit CudaSampler(const Context& context);
   ~CudaSampler();
   CudaSampler(const CudaSampler&) = delete;
   CudaSampler& operator=(const CudaSampler&) = delete;
 
-  // As Ops::Sample, for up to 400,000 tokens: the limit of eight blocks' shared memory.
+  // As Ops::Sample, for up to kMaxVocab tokens.
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out);
   // As Ops::VerifyAndAccept.
   void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab);

@@ -144,6 +144,9 @@ class ForwardingBackend : public Backend {
   QuantScheme KeptScheme(const QuantScheme& stored) const override {
     return inner_.KeptScheme(stored);
   }
+  Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
+    return inner_.CheckSizes(vocab, head_dim);
+  }
   int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override {
     return inner_.PackedBytes(rows, cols, kept);
   }

@@ -83,7 +83,7 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       masks_(config, memory_->round()),
       draft_lag_(static_cast<size_t>(config.max_batch_size)),
       steps_(static_cast<size_t>(config.max_launched)) {
-  TANDEM_CHECK(DraftsMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
+  TANDEM_CHECK(RunMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
                "more steps at once than marks");
   for (Step& step : steps_) step.times.passes.reserve(max_passes());
   backend_.ops().ReserveSampling(std::max(config.max_logits_rows, config.max_batch_size),

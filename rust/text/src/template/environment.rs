@@ -59,7 +59,7 @@ fn indent(text: &str, options: Rest<Value>) -> Result<String, Error> {
     let blank = blank.or(kwargs.get("blank")?).unwrap_or(false);
     kwargs.assert_all_used()?;
     let lines = text.split('\n').count();
-    room::ask(text.len() + lines.saturating_mul(width), 0)?;
+    room::ask(lines.saturating_mul(width).saturating_add(text.len()), 0)?;
     let pad = " ".repeat(width);
     let mut indented = String::with_capacity(text.len());
     for (i, line) in text.split('\n').enumerate() {
