@@ -39,12 +39,17 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 // ---- Launches ----
 
-constexpr const char* kSharedMemory = "the shared memory of attention";
+template <typename Kernel>
+void AllowShared(Kernel kernel, int shared_bytes) {
+  CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+            "shared memory of attention");
+}
 
 template <typename Kernel>
 void LaunchAttention(const Context& context, Kernel kernel, const AttentionParams& params,
                      dim3 grid, int shared_bytes) {
-  TakeSharedMemory(kernel, shared_bytes, kSharedMemory);
+  AllowShared(kernel, shared_bytes);
   LaunchEarly(context, "PagedAttention", kernel, grid, kBlockThreads, shared_bytes, params);
 }
 
@@ -129,7 +134,7 @@ int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows) {
   int blocks = 0;
   WithHeadKind<T, Stored>(head_dim, [&](auto kind) {
     WithShortKernel<decltype(kind)>(context, slot_rows, [&](auto kernel, int shared_bytes) {
-      TakeSharedMemory(kernel, shared_bytes, kSharedMemory);
+      AllowShared(kernel, shared_bytes);
       CheckCuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kBlockThreads,
                                                               static_cast<size_t>(shared_bytes)),
                 "how many blocks of attention a multiprocessor holds");
