@@ -74,6 +74,15 @@ constexpr int kLaneCols = kStepCols<W> / 4;
 template <typename W>
 constexpr int kLaneWords = kLaneCols<W> / 2;
 
+// Weights are read once: they should not evict data that is read again.
+__device__ inline uint4 LoadOnce(const void* from) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+
 template <typename T>
 __device__ inline void Mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                            uint32_t b0, uint32_t b1);

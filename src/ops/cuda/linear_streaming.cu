@@ -1,275 +1,231 @@
-// Products with few tokens. Their time is the time to read the weights: a block takes 16 to 64
-// rows, each of its warps one segment of their columns, and several steps of weights are on the way
-// to shared memory at any time. Every lane copies exactly the pieces that it multiplies itself, so
-// that no barrier is needed. The activations come through the L1 cache.
-//
-// Several blocks fit on an SM (streaming_rows.h). Where a product has fewer, blocks of the next one
-// start beside them, and their first weights are there when the activations are.
+// Products with few tokens and weights of 16 bits. Their time is the time to read the weights: a
+// block takes 16 or 32 rows, each of its warps one segment of their columns, and keeps several
+// steps of weights in flight in registers. The activations come through the L1 cache. (A ring in
+// shared memory, as for fp8, is up to 13 % slower here: docs/decisions/0017.)
 
-#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/streaming_rows.h"
 
 namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kThreads = 32 * kSegments;
+constexpr int kBlocksPerSm = 2;
+constexpr size_t kReservedBytes = 1024;  // shared memory per block, for the system
 
-// A warp's part of a block's shared memory: first its ring of steps, then its sums. The pitch keeps
-// the lanes' stores of sums in different banks.
+// A lane's activations of one token from `col` on; zeros if `valid` is false and after the end.
+// kAligned: rows begin at multiples of 16 bytes. Plain loads: the previous kernel may still have
+// been writing when this one began.
+template <typename T, bool kAligned>
+__device__ void LoadActivations(const uint16_t* row, int col, int cols, bool valid,
+                                uint32_t (&words)[kLaneWords<T>]) {
+#pragma unroll
+  for (int i = 0; i < kLaneWords<T>; i += 4) {
+    const int at = col + 2 * i;
+    uint4 piece = make_uint4(0, 0, 0, 0);
+    if (valid && at < cols) {
+      piece = kAligned ? *reinterpret_cast<const uint4*>(row + at) : LoadUnaligned(row, at, cols);
+    }
+    words[i] = piece.x;
+    words[i + 1] = piece.y;
+    words[i + 2] = piece.z;
+    words[i + 3] = piece.w;
+  }
+}
+
+// The next kAhead steps of weights; zeros after `end`.
+template <typename T, int kRowTiles, int kAhead>
+__device__ void LoadWeights(const T* const (&rows)[kRowTiles][2], int col, int end,
+                            uint4 (&ahead)[kAhead][kRowTiles][2]) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const int at = col + i * kStepCols<T>;
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        ahead[i][tile][half] = at < end ? LoadOnce(rows[tile][half] + at) : make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+}
+
+// The sums of the warps of a block for its rows, one per segment. The pitch keeps the lanes' stores
+// in different banks.
 template <int kRowTiles, int kTokenTiles>
-struct WarpMemory {
-  using Step = uint4[2 * kRowTiles][32];
-  static constexpr int kSteps =
-      StreamingBlockBytes(16 * kRowTiles) / kSegments / static_cast<int>(sizeof(Step));
-  union {
-    Step steps[kSteps];
-    float sums[8 * kTokenTiles][16 * kRowTiles + 4];
-  };
-};
-
-// A lane's weights: two rows of each tile, from the next step to copy on. kWhole: no step passes
-// the last column.
-template <typename W, int kRowTiles, bool kWhole, bool kGated>
-class LaneWeights {
- public:
-  // kGated: the upper half of a tile holds the up rows that belong to the gate rows of the lower
-  // half. Rows past the last are read as the last and never stored.
-  __device__ LaneWeights(const LinearArgs& args, int first_row, int group, int col)
-      : left_(args.cols - col) {
-#pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = kGated ? min(first_row + 8 * tile + group, args.rows - 1) + half * args.rows
-                               : min(first_row + 16 * tile + 8 * half + group, args.rows - 1);
-        next_[tile][half] =
-            static_cast<const W*>(args.weight) + static_cast<int64_t>(row) * args.pitch + col;
-      }
-    }
-  }
-  // Zeros after the last column.
-  __device__ void CopyNext(uint4 (&step)[2 * kRowTiles][32], int lane) {
-#pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        CopyPiece(SharedAddress(&step[2 * tile + half][lane]), next_[tile][half],
-                  kWhole || left_ > 0);
-        next_[tile][half] += kStepCols<W>;
-      }
-    }
-    if constexpr (!kWhole) left_ -= kStepCols<W>;
-  }
-
- private:
-  int left_;  // columns
-  const W* next_[kRowTiles][2];
-};
-
-// A lane's activations: one row of each tile of tokens, from the next of `num_steps` steps to load
-// on. Tokens past the last are read as the last and never stored. Plain loads: the previous kernel
-// may still have been writing when this one began.
-template <typename W, int kTokenTiles, bool kWhole>
-class LaneActivations {
- public:
-  struct Step {
-    uint32_t words[kTokenTiles][kLaneWords<W>];
-  };
-
-  __device__ LaneActivations(const LinearArgs& args, int group, int col, int num_steps)
-      : cols_(args.cols), col_(col), last_col_(col + (num_steps - 1) * kStepCols<W>) {
-#pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-      rows_[tile] = static_cast<const uint16_t*>(args.x) +
-                    static_cast<int64_t>(min(8 * tile + group, args.tokens - 1)) * args.cols;
-    }
-  }
-  // Zeros after the last column; after the last step that one again.
-  __device__ void LoadNext(Step& step) {
-#pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < kLaneWords<W>; i += 4) {
-        const int col = col_ + 2 * i;
-        const uint4 piece = kWhole ? *reinterpret_cast<const uint4*>(rows_[tile] + col)
-                                   : LoadUnaligned(rows_[tile], col, cols_);
-        step.words[tile][i] = piece.x;
-        step.words[tile][i + 1] = piece.y;
-        step.words[tile][i + 2] = piece.z;
-        step.words[tile][i + 3] = piece.w;
-      }
-    }
-    col_ = min(col_ + kStepCols<W>, last_col_);
-  }
-
- private:
-  int cols_;
-  int col_;
-  int last_col_;
-  const uint16_t* rows_[kTokenTiles];
-};
+using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
 
 // The sum of one token and one row of a block, from the sums of its warps.
-template <typename Memory>
-__device__ float AddSegments(const Memory* memory, int token, int row) {
+template <typename Sums>
+__device__ float AddSegments(const Sums& partial, int token, int row) {
   constexpr int kHalf = kSegments / 2;
-  float first = memory[0].sums[token][row];
-  float second = memory[kHalf].sums[token][row];
+  float first = partial[0][token][row];
+  float second = partial[kHalf][token][row];
 #pragma unroll
   for (int segment = 1; segment < kHalf; ++segment) {
-    first += memory[segment].sums[token][row];
-    second += memory[kHalf + segment].sums[token][row];
+    first += partial[segment][token][row];
+    second += partial[kHalf + segment][token][row];
   }
   return first + second;
 }
 
-// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-__global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * kRowTiles) : 2)
-    StreamingKernel(const LinearArgs args) {
-  constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
-  using Memory = WarpMemory<kRowTiles, kTokenTiles>;
-  extern __shared__ uint4 shared[];
-  auto* const memory = reinterpret_cast<Memory*>(shared);  // of each warp
+// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: the
+// upper half of a tile holds the up rows that belong to the gate rows of the lower half.
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const LinearArgs args) {
+  constexpr int kRows = 16 * kRowTiles;
+  constexpr int kOutputs = kGated ? kRows / 2 : kRows;
+  constexpr int kTokens = 8 * kTokenTiles;
+  __shared__ Partial<kRowTiles, kTokenTiles> partial;
 
-  const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int group = lane / 4;
-  const int quad = lane % 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int group = static_cast<int>(threadIdx.x) % 32 / 4;
+  const int quad = static_cast<int>(threadIdx.x) % 4;
   const int first_row = static_cast<int>(blockIdx.x) * kOutputs;
   const int begin = warp * args.segment;
   const int end = min(begin + args.segment, args.cols);
-  const int num_steps = (max(end - begin, 0) + kStepCols<W> - 1) / kStepCols<W>;
-  const int col = begin + quad * kLaneCols<W>;
 
-  LaneWeights<W, kRowTiles, kWhole, kGated> weights(args, first_row, group, col);
+  // Rows past the last are read as the last and never stored.
+  const T* weights[kRowTiles][2];
 #pragma unroll
-  for (int step = 0; step < Memory::kSteps; ++step) {
-    if (step < num_steps) weights.CopyNext(memory[warp].steps[step], lane);
-    CommitCopies();
-  }
-  // A thread stores results of one row (and of its up row).
-  const int out_row = first_row + thread % kOutputs;
-  const int read_row = min(out_row, args.rows - 1);
-  const RowResult<T, W> result(args, read_row);
-  const RowResult<T, W> up_result(args, kGated ? read_row + args.rows : read_row);
-  // Everything else waits for the previous kernel.
-  BeginKernel();
-
-  LaneActivations<W, kTokenTiles, kWhole> activations(args, group, col, num_steps);
-  // Two steps, because one is multiplied faster than L2 answers; one where registers are short.
-  constexpr int kAhead = kTokenTiles == 1 || kRowTiles == 2 ? 2 : 1;
-  typename LaneActivations<W, kTokenTiles, kWhole>::Step ahead[kAhead];
-  if (num_steps > 0) {
+  for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
-    for (auto& step : ahead) activations.LoadNext(step);
-  }
-  float sums[kRowTiles][kTokenTiles][4] = {};
-  int place = 0;  // of the step in the ring
-#pragma unroll 1
-  for (int first = 0; first < num_steps; first += kAhead) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (first + i >= num_steps) break;
-      auto x = ahead[i];
-#pragma unroll
-      for (auto& words : x.words) ConvertActivations<T, W>(words);
-      activations.LoadNext(ahead[i]);
-      WaitForCopies<Memory::kSteps - 1>();
-      auto& pieces = memory[warp].steps[place];
-#pragma unroll
-      for (int tile = 0; tile < kRowTiles; ++tile) {
-        uint32_t low[kLaneWords<W>];
-        uint32_t high[kLaneWords<W>];
-        UnpackWeights<W>(pieces[2 * tile][lane], low);
-        UnpackWeights<W>(pieces[2 * tile + 1][lane], high);
-#pragma unroll
-        for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
-          MultiplyStep<T, W>(sums[tile][tokens], low, high, x.words[tokens]);
-        }
-      }
-      if (first + i + Memory::kSteps < num_steps) weights.CopyNext(pieces, lane);
-      CommitCopies();
-      if (++place == Memory::kSteps) place = 0;
+    for (int half = 0; half < 2; ++half) {
+      const int row = kGated ? min(first_row + 8 * tile + group, args.rows - 1) + half * args.rows
+                             : min(first_row + 16 * tile + 8 * half + group, args.rows - 1);
+      weights[tile][half] =
+          static_cast<const T*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
     }
   }
+  const uint16_t* x[kTokenTiles];
+  bool has_token[kTokenTiles];
+#pragma unroll
+  for (int tile = 0; tile < kTokenTiles; ++tile) {
+    const int token = 8 * tile + group;
+    has_token[tile] = token < args.tokens;
+    x[tile] = static_cast<const uint16_t*>(args.x) +
+              static_cast<int64_t>(has_token[tile] ? token : 0) * args.cols;
+  }
 
-  __syncwarp();
+  float sums[kRowTiles][kTokenTiles][4] = {};
+  uint4 ahead[kAhead][kRowTiles][2];
+  constexpr int kStride = kAhead * kStepCols<T>;
+  int col = begin + quad * kLaneCols<T>;
+  LoadWeights<T>(weights, col, end, ahead);
+  // Weights are loaded early; everything else waits for the previous kernel.
+  BeginKernel();
+  for (int step = begin; step < end; step += kStride, col += kStride) {
+    uint32_t activations[kAhead][kTokenTiles][kLaneWords<T>];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int at = col + i * kStepCols<T>;
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile) {
+        LoadActivations<T, kAligned>(x[tile], at, args.cols, has_token[tile] && at < end,
+                                     activations[i][tile]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        uint32_t low[kLaneWords<T>];
+        uint32_t high[kLaneWords<T>];
+        UnpackWeights<T>(ahead[i][tile][0], low);
+        UnpackWeights<T>(ahead[i][tile][1], high);
+#pragma unroll
+        for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
+          MultiplyStep<T, T>(sums[tile][tokens], low, high, activations[i][tokens]);
+        }
+      }
+    }
+    LoadWeights<T>(weights, col + kStride, end, ahead);
+  }
+
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
     for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        memory[warp].sums[8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
+        partial[warp][8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
             sums[tile][tokens][i];
       }
     }
   }
   __syncthreads();
-  if (out_row >= args.rows) return;
-  for (int token = thread / kOutputs; token < args.tokens; token += kThreads / kOutputs) {
-    const int at = thread % kOutputs;
+  for (int i = static_cast<int>(threadIdx.x); i < kOutputs * kTokens; i += kThreads) {
+    const int token = i / kOutputs;
+    const int at = i % kOutputs;
+    const int row = first_row + at;
+    if (token >= args.tokens || row >= args.rows) continue;
     if constexpr (kGated) {
       const int gate_at = at / 8 * 16 + at % 8;
-      const float gate = Rounded<T>(result.Of(AddSegments(memory, token, gate_at)));
-      const float up = Rounded<T>(up_result.Of(AddSegments(memory, token, gate_at + 8)));
-      Store<T>(args, token, out_row, gate / (1.0f + expf(-gate)) * up);
+      const float gate =
+          Rounded<T>(RowResult<T, T>(args, row).Of(AddSegments(partial, token, gate_at)));
+      const float up = Rounded<T>(
+          RowResult<T, T>(args, row + args.rows).Of(AddSegments(partial, token, gate_at + 8)));
+      Store<T>(args, token, row, gate / (1.0f + expf(-gate)) * up);
     } else {
-      Store<T>(args, token, out_row, result.Of(AddSegments(memory, token, at)));
+      Store<T>(args, token, row, RowResult<T, T>(args, row).Of(AddSegments(partial, token, at)));
     }
   }
 }
 
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-void Launch(const Context& context, const LinearArgs& args) {
-  const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
-  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
-  constexpr int kBytes = kSegments * static_cast<int>(sizeof(WarpMemory<kRowTiles, kTokenTiles>));
-  TakeSharedMemory(kernel, kBytes, "the shared memory of a product");
-  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, kBytes, args);
+// Loads in flight occupy space in the L1 cache. A kernel that does not state how little shared
+// memory it needs runs with the previous kernel's setting: after attention, which takes most of it,
+// products of 16-bit weights took up to 50 % longer.
+template <typename Kernel>
+void LeaveTheRestToL1(const Context& context, Kernel kernel, size_t block_bytes) {
+  const size_t bytes = kBlocksPerSm * (block_bytes + kReservedBytes);
+  const auto all = static_cast<size_t>(context.shared_bytes) + kReservedBytes;
+  CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                 cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 static_cast<int>((100 * bytes + all - 1) / all)),
+            "the shared memory of a product");
 }
 
-template <typename T, typename W, bool kGated>
-void LaunchWhole(const Context& context, const LinearArgs& args) {
-  const int rows = StreamingRows({.rows = int64_t{args.rows} * (kGated ? 2 : 1),
-                                  .tokens = args.tokens,
-                                  .num_sms = context.num_sms});
-  const auto launch = [&]<int kRowTiles>() {
-    args.tokens <= 8 ? Launch<T, W, kRowTiles, 1, true, kGated>(context, args)
-                     : Launch<T, W, kRowTiles, 2, true, kGated>(context, args);
-  };
-  rows == 16   ? launch.template operator()<1>()
-  : rows == 32 ? launch.template operator()<2>()
-               : launch.template operator()<4>();
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
+void Launch(const Context& context, const LinearArgs& args) {
+  const auto kernel = StreamingKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>;
+  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
+  LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>));
+  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, 0, args);
 }
 
 }  // namespace
 
-template <typename T, typename W>
+template <typename T>
 void LaunchStreaming(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  HasWholeUnits(args) ? LaunchWhole<T, W, false>(context, args)
-                      : Launch<T, W, 1, 2, false, false>(context, args);
+  const bool aligned = HasWholePieces(args);
+  // Larger blocks read the activations less often, but there must be enough blocks to fill the GPU.
+  const bool many_rows = args.rows >= 64 * context.num_sms;
+  if (!aligned) {
+    Launch<T, 1, 2, 2, false, false>(context, args);
+  } else if (args.tokens > 8) {
+    Launch<T, 2, 2, 2, true, false>(context, args);
+  } else if (args.tokens > 4 || many_rows) {
+    Launch<T, 2, 1, 2, true, false>(context, args);
+  } else {
+    Launch<T, 1, 1, 4, true, false>(context, args);
+  }
 }
 
-template <typename T, typename W>
+template <typename T>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args),
                "the streaming kernel does not take this");
-  LaunchWhole<T, W, true>(context, args);
+  if (args.tokens > 8) {
+    Launch<T, 2, 2, 2, true, true>(context, args);
+  } else {
+    Launch<T, 2, 1, 2, true, true>(context, args);
+  }
 }
 
-template void LaunchStreaming<Bf16, Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreaming<Bf16, Fp8>(const Context&, const LinearArgs&);
-template void LaunchStreaming<__half, __half>(const Context&, const LinearArgs&);
-template void LaunchStreaming<__half, Fp8>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<Bf16, Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<Bf16, Fp8>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<__half, __half>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<__half, Fp8>(const Context&, const LinearArgs&);
+template void LaunchStreaming<Bf16>(const Context&, const LinearArgs&);
+template void LaunchStreaming<__half>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<Bf16>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<__half>(const Context&, const LinearArgs&);
 
 }  // namespace tandem::ops::cuda

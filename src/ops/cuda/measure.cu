@@ -45,15 +45,6 @@ double BestSeconds(cudaStream_t stream, const std::function<void()>& enqueue) {
   return best;
 }
 
-// Past the L1 cache.
-__device__ uint4 LoadOnce(const void* from) {
-  uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(from));
-  return value;
-}
-
 // Reads everything; the result is never needed, but the compiler does not know that.
 __global__ void __launch_bounds__(kReadThreads)
     ReadKernel(const uint4* data, int64_t count, uint32_t* out) {
