@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 template <typename Error>
-Status Of(Error error) {
+Status Of(const Error& error) {
   return StatusOfException(std::make_exception_ptr(error));
 }
 

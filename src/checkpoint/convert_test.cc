@@ -157,10 +157,10 @@ TEST_F(ConvertTest, CacheScalesGoWithTheirHeads) {
   std::vector<float> numbers;
   for (int i = 0; i < 16; ++i) numbers.push_back(0.25f + 0.5f * static_cast<float>(i));
   HfFolder{}.Write(folder_ / "hf", [&](std::map<std::string, Tensor>& tensors) {
-    for (int i = 0; i < 4; ++i) {
+    for (size_t i = 0; i < 4; ++i) {
       const std::string name = "model.layers." + std::to_string(i / 2) + ".self_attn.";
       tensors[name + (i % 2 == 0 ? "k_scale" : "v_scale")] = {
-          &numbers[static_cast<size_t>(4 * i)], DType::kF32, {4}, {}};
+          &numbers[4 * i], DType::kF32, {4}, {}};
     }
   });
   const auto hf = HfReader::Open(folder_ / "hf");

@@ -167,13 +167,13 @@ TEST_F(HfReaderTest, FindsTheCacheScalesOfEachLayerUnderEveryName) {
   for (const auto& [key, value] : names) {
     std::vector<float> numbers = {0.5f, 0.25f, 0.125f, 2.0f};
     HfFolder{}.Write(folder_, [&](Tensors& tensors) {
-      for (int layer = 0; layer < 2; ++layer) {
+      for (size_t layer = 0; layer < 2; ++layer) {
         const std::string prefix = "model.layers." + std::to_string(layer) + ".self_attn.";
         const auto put = [&](const std::string& name, size_t i) {
           tensors[prefix + name] = {&numbers[i], DType::kF32, layer == 0 ? Shape{} : Shape{1}, {}};
         };
-        put(key, static_cast<size_t>(2 * layer));
-        if (value != key) put(value, static_cast<size_t>(2 * layer + 1));
+        put(key, 2 * layer);
+        if (value != key) put(value, 2 * layer + 1);
       }
     });
     const auto reader = HfReader::Open(folder_);

@@ -54,10 +54,10 @@ Status ModelRegistry::Remove(std::string_view name) {
   if (found == models_.end()) {
     return UnknownModel(fmt::format("model: \"{}\" does not exist", name));
   }
-  const ModelPtr model = *found;
+  const auto* const service = (*found)->service.get();
   const auto kept = std::stable_partition(
       models_.begin(), models_.end(),
-      [&model](const ModelPtr& other) { return other->service != model->service; });
+      [service](const ModelPtr& model) { return model->service.get() != service; });
   std::move(kept, models_.end(), std::back_inserter(removed));
   models_.erase(kept, models_.end());
   return {};
@@ -109,7 +109,7 @@ bool ModelRegistry::Ready() const { return !leaving_ && Alive(); }
 
 bool ModelRegistry::Ready(const Model& model) const { return !leaving_ && model.service->Alive(); }
 
-void ModelRegistry::Close() {
+void ModelRegistry::Close() const {
   for (const ModelPtr& model : Engines()) model->service->Close();
 }
 

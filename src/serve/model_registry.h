@@ -68,7 +68,7 @@ class ModelRegistry {
   // Marks every model as not ready because the server is about to end. Calls are still answered.
   void SetLeaving() { leaving_ = true; }
   // Ends every open request of every model with UNAVAILABLE and refuses new ones.
-  void Close();
+  void Close() const;
 
  private:
   mutable Mutex mutex_;

@@ -32,7 +32,8 @@ Result<std::array<int64_t, kFields + 1>> ReadStat() {
   for (size_t field = 3; field < fields.size() && !rest.empty(); ++field) {
     rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
     const size_t end = std::min(rest.find(' '), rest.size());
-    std::from_chars(rest.data(), rest.data() + end, fields[field]);
+    const std::string number(rest.substr(0, end));
+    std::from_chars(number.c_str(), number.c_str() + number.size(), fields[field]);
     rest.remove_prefix(end);
   }
   return fields;

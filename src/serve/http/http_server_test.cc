@@ -232,8 +232,8 @@ TEST_F(HttpServerTest, AnswersWhatIsNotHttpWithBadRequest) {
       "GET / HTTP/1.1\r\nHost: x\r\nName : x\r\n\r\n",
       "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
       "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx",
-      "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
-      "chunked\r\n\r\n0\r\n\r\n",
+      ("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: "
+       "chunked\r\n\r\n0\r\n\r\n"),
       "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
   };
   for (const char* bytes : kBad) {
@@ -428,10 +428,10 @@ TEST_F(HttpServerTest, TooManyConnectionsAreTurnedAway) {
   ASSERT_EQ(second.Get("/")->status, 200);
   HttpClient third = Client();
   ASSERT_TRUE(third.Connect().ok());
-  ASSERT_TRUE(third
-                  .WriteRaw("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n" +
-                            std::string(9'999'999, 'x'))
-                  .ok());
+  std::string body;
+  body.resize(9'999'999, 'x');
+  ASSERT_TRUE(
+      third.WriteRaw("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n" + body).ok());
   EXPECT_EQ(third.ReadResponse()->status, 503);
   first.Close();
   EXPECT_TRUE(Eventually([&] { return server_->open_connections() == 1; }));
