@@ -63,14 +63,36 @@ class LinearTest : public OpTest {
       }
     }
   }
+
+  // A backend may fuse them; the bits must be the same.
+  void ExpectGatedMlpIsItsParts(int64_t width, int64_t cols, const WeightFormat& kept,
+                                std::initializer_list<int64_t> row_counts) {
+    const OwnedTensor gate = Random({width, cols}, dtype(), 15, 0.2f);
+    const OwnedTensor up = Random({width, cols}, dtype(), 16, 0.2f);
+    const OwnedTensor up_bias = Random({width}, dtype(), 17);
+    const OwnedTensor down = Random({cols, width}, dtype(), 18);
+    const LinearWeight both =
+        backend().PackLinear({{{gate.tensor}, {up.tensor, up_bias.tensor}}}, kept).value();
+    const LinearWeight last = backend().PackLinear({{{down.tensor}}}, kept).value();
+    for (const int64_t rows : row_counts) {
+      const OwnedTensor x = Random({rows, cols}, dtype(), 14);
+      const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
+      const OwnedTensor activated = Poisoned({rows, width}, dtype());
+      const OwnedTensor fused = Poisoned({rows, cols}, dtype());
+      ops().GatedMlp(x.tensor, both, last, gate_up.tensor, activated.tensor, fused.tensor);
+      ops().Linear(x.tensor, both, gate_up.tensor);
+      ops().SwiGlu(gate_up.tensor, activated.tensor);
+      EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << rows << " rows";
+    }
+  }
 };
 
 TEST_P(LinearTest, MatchesReference) {
-  const LinearShape shapes[] = {{1, 1, 1},      {1, 32, 16},      {1, 2048, 96}, {2, 31, 15},
-                                {3, 33, 17},    {4, 64, 129},     {5, 7, 64},    {7, 100, 130},
-                                {12, 320, 48},  {13, 257, 33},    {17, 96, 80},  {40, 1056, 70},
-                                {64, 130, 16},  {130, 70, 31},    {515, 40, 33}, {20, 72, 40},
-                                {64, 256, 136}, {150, 1040, 256}, {36, 4200, 35}};
+  const LinearShape shapes[] = {
+      {1, 1, 1},      {1, 32, 16},   {1, 2048, 96}, {2, 31, 15},   {3, 33, 17},    {4, 64, 129},
+      {5, 7, 64},     {7, 100, 130}, {12, 320, 48}, {13, 257, 33}, {17, 96, 80},   {40, 1056, 70},
+      {64, 130, 16},  {130, 70, 31}, {515, 40, 33}, {20, 72, 40},  {64, 256, 136}, {150, 1040, 256},
+      {36, 4200, 35}, {1, 4672, 40}, {11, 4672, 50}};
   for (const LinearShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message()
                  << shape.rows << " x " << shape.cols << " x " << shape.outputs);
@@ -190,28 +212,12 @@ TEST_P(LinearTest, NaNStaysInItsRow) {
   for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isnan(result[i]), i / 24 == 7) << i;
 }
 
-// A backend may fuse them; the bits must be the same.
 TEST_P(LinearTest, GatedMlpIsItsPartsBitForBit) {
   for (const LinearShape& shape :
-       {LinearShape{1, 64, 36}, LinearShape{7, 1040, 136}, LinearShape{16, 96, 24},
-        LinearShape{20, 64, 40}, LinearShape{3, 50, 17}, LinearShape{17, 64, 2064},
-        LinearShape{515, 33, 2048}, LinearShape{40, 544, 2208}}) {
-    const int64_t width = shape.outputs;
-    const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 14);
-    const OwnedTensor gate = Random({width, shape.cols}, dtype(), 15, 0.2f);
-    const OwnedTensor up = Random({width, shape.cols}, dtype(), 16, 0.2f);
-    const OwnedTensor up_bias = Random({width}, dtype(), 17);
-    const OwnedTensor down = Random({shape.cols, width}, dtype(), 18);
-    const LinearWeight both =
-        backend().PackLinear({{{gate.tensor}, {up.tensor, up_bias.tensor}}}, {dtype()}).value();
-    const LinearWeight last = backend().PackLinear({{{down.tensor}}}, {dtype()}).value();
-    const OwnedTensor gate_up = Poisoned({shape.rows, 2 * width}, dtype());
-    const OwnedTensor activated = Poisoned({shape.rows, width}, dtype());
-    const OwnedTensor fused = Poisoned({shape.rows, shape.cols}, dtype());
-    ops().GatedMlp(x.tensor, both, last, gate_up.tensor, activated.tensor, fused.tensor);
-    ops().Linear(x.tensor, both, gate_up.tensor);
-    ops().SwiGlu(gate_up.tensor, activated.tensor);
-    EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << shape.rows << " rows";
+       {LinearShape{1, 64, 36}, LinearShape{7, 1040, 136}, LinearShape{7, 1088, 136},
+        LinearShape{16, 192, 24}, LinearShape{20, 64, 40}, LinearShape{3, 50, 17},
+        LinearShape{17, 64, 2064}, LinearShape{515, 33, 2048}, LinearShape{40, 544, 2208}}) {
+    ExpectGatedMlpIsItsParts(shape.outputs, shape.cols, {dtype()}, {shape.rows});
   }
 }
 
@@ -314,7 +320,8 @@ TEST_P(LinearFp8Test, MatchesReference) {
   const LinearShape shapes[] = {{1, 1, 1},     {1, 32, 16},    {1, 2048, 96},  {2, 31, 15},
                                 {3, 33, 17},   {4, 64, 129},   {5, 7, 64},     {7, 100, 130},
                                 {8, 328, 48},  {12, 320, 48},  {16, 1056, 70}, {17, 96, 80},
-                                {33, 130, 31}, {64, 256, 128}, {515, 40, 33},  {515, 1024, 64}};
+                                {33, 130, 31}, {64, 256, 128}, {515, 40, 33},  {515, 1024, 64},
+                                {1, 4672, 40}, {7, 1152, 72},  {11, 4672, 50}};
   for (const LinearShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message()
                  << shape.rows << " x " << shape.cols << " x " << shape.outputs);
@@ -349,6 +356,49 @@ TEST_P(LinearFp8Test, TakesACalibratedRangeOfActivations) {
   // The matrix unit's sums of fp8 products keep about 13 bits.
   ExpectNear(actual, rounds ? Reference(rounded.tensor, Kept(weight), {}) : wide,
              Rounding(dtype()) + 1e-3, 16.0);
+}
+
+// Few outputs, and so many that the kernels take larger blocks.
+TEST_P(LinearFp8Test, GatedMlpIsItsPartsBitForBit) {
+  for (const WeightFormat& kept : {WeightFormat{dtype()}, Fp8()}) {
+    ExpectGatedMlpIsItsParts(136, 1088, kept, {1, 7, 16, 20});
+    ExpectGatedMlpIsItsParts(2050, 1728, kept, {1, 7, 9, 16});
+    ExpectGatedMlpIsItsParts(4500, 1728, kept, {1, 8, 9, 16});
+  }
+}
+
+// They may be multiplied as fp16, whose range is smaller than that of bf16.
+TEST_P(LinearFp8Test, LargeAndSmallActivationsKeepTheirPrecision) {
+  const int64_t cols = 256;
+  const OwnedTensor w = Random({48, cols}, dtype(), 37);
+  const LinearWeight weight = Rounded(w.tensor);
+  for (const int exponent : {-8, 0, 8, 16}) {
+    if (dtype() == DType::kF16 && exponent > 8) continue;
+    const auto scale = std::ldexp(1.0f, exponent);
+    for (const int64_t rows : {1, 16, 40}) {
+      if (rows > 16 && !GetParam().batch_invariant) continue;  // may be rounded to fp8
+      const OwnedTensor x = Random({rows, cols}, dtype(), 38, scale);
+      const OwnedTensor out = Poisoned({rows, 48}, DType::kF32);
+      ops().Linear(x.tensor, weight, out.tensor);
+      ExpectNear(Doubles(out.tensor), Reference(x.tensor, Kept(weight), {}), 1e-4, 16.0 * scale);
+    }
+  }
+}
+
+TEST_P(LinearFp8Test, HugeActivationsStayFinite) {
+  if (dtype() != DType::kBF16) GTEST_SKIP() << "fp16 has no larger values";
+  std::vector<float> values(2 * 64, 0.0f);
+  values[5] = -0x1p100f;
+  values[64 + 6] = 0x1p100f;
+  const OwnedTensor x = FromFloats({2, 64}, dtype(), values);
+  const OwnedTensor w = FromFloats({16, 64}, dtype(), std::vector<float>(16 * 64, 1.0f));
+  const OwnedTensor out = Poisoned({2, 16}, DType::kF32);
+  ops().Linear(x.tensor, Rounded(w.tensor), out.tensor);
+  const std::vector<double> result = Doubles(out.tensor);
+  for (size_t i = 0; i < result.size(); ++i) {
+    EXPECT_TRUE(std::isfinite(result[i])) << i;
+    EXPECT_GE(i < 16 ? -result[i] : result[i], 1e6) << i;
+  }
 }
 
 TEST_P(LinearFp8Test, AddsTheBias) {
@@ -396,9 +446,13 @@ TEST_P(LinearFp8Test, RefusesToWiden) {
 class LinearFp8InvarianceTest : public LinearFp8Test {};
 
 TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthers) {
-  const OwnedTensor x = Random({515, 1104}, dtype(), 29);
-  const OwnedTensor w = Random({200, 1104}, dtype(), 30);
-  ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
+  // Few steps of columns and many, whole and with a rest.
+  for (const int64_t cols : {1104, 1152, 4672}) {
+    const OwnedTensor x = Random({515, cols}, dtype(), 29);
+    const OwnedTensor w = Random({200, cols}, dtype(), 30);
+    ExpectRowsStandAlone(x.tensor, backend().PackLinear({{{w.tensor}}}, {dtype()}).value());
+    ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
+  }
 }
 
 // Enough outputs to fill the GPU without dividing the inputs; numbers over many powers of two,
@@ -411,11 +465,13 @@ TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthersWithManyOutputs) {
     for (float& value : values) value = normal(rng) * std::exp2(2 * normal(rng));
     return values;
   };
-  const int64_t outputs = 26000, cols = 584;
-  const OwnedTensor x = FromFloats({515, cols}, dtype(), spread(515 * cols));
-  const OwnedTensor w = FromFloats({outputs, cols}, dtype(), spread(outputs * cols));
-  ExpectRowsStandAlone(x.tensor, backend().PackLinear({{{w.tensor}}}, {dtype()}).value());
-  ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
+  for (const auto& [outputs, cols] :
+       {std::pair<int64_t, int64_t>{26000, 584}, {9000, 1728}, {4100, 1728}}) {
+    const OwnedTensor x = FromFloats({515, cols}, dtype(), spread(515 * cols));
+    const OwnedTensor w = FromFloats({outputs, cols}, dtype(), spread(outputs * cols));
+    ExpectRowsStandAlone(x.tensor, backend().PackLinear({{{w.tensor}}}, {dtype()}).value());
+    ExpectRowsStandAlone(x.tensor, Rounded(w.tensor));
+  }
 }
 
 // More rows than one launch takes.

@@ -24,6 +24,20 @@ __device__ inline void BeginKernel() {
 #endif
 }
 
+// Lets a kernel take `bytes` of dynamic shared memory per block, and gives as much of each SM's
+// memory as possible to shared memory, the rest to the L1 cache. Kernels run side by side only with
+// the same division, and one that asks for none takes over the previous kernel's: so all that need
+// much ask for this one.
+template <typename Kernel>
+void TakeSharedMemory(Kernel kernel, int bytes, const char* what) {
+  const auto* const function = reinterpret_cast<const void*>(kernel);
+  CheckCuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+            what);
+  CheckCuda(cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared),
+            what);
+}
+
 // In clusters of `cluster` blocks along x; more than one from sm_90 on.
 template <typename... Parameters, typename... Arguments>
 void LaunchEarlyInClusters(const Context& context, const char* what, int cluster,

@@ -109,7 +109,12 @@ void LinearRunner::RunOwn(const Tensor& x, const LinearWeight& weight, const Ten
   const int most = HasWarpgroups(context_) ? WarpgroupTokens(weight.cols) : 0;
   WithTypes(x.dtype, weight.dtype, [&]<typename T, typename W>() {
     if (x.dim(0) <= kMaxStreamingTokens) {
-      LaunchStreaming<T, W>(context_, ArgsOf(x, weight, out));
+      const LinearArgs args = ArgsOf(x, weight, out);
+      if constexpr (std::is_same_v<W, Fp8>) {
+        LaunchStreamingFp8<T>(context_, args);
+      } else {
+        LaunchStreaming<T>(context_, args);
+      }
     } else if (most == 0) {
       LaunchTiled<T, W>(context_, ArgsOf(x, weight, out));
     } else {
@@ -130,14 +135,16 @@ bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const 
   TANDEM_CHECK(activated.dtype == x.dtype && activated.dim(0) == x.dim(0) &&
                    2 * activated.dim(1) == gate_up.rows,
                "gate and up rows are twice the result's");
-  if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || gate_up.cols % 8 != 0 ||
-      reinterpret_cast<uintptr_t>(x.data) % 16 != 0) {
-    return false;
-  }
   LinearArgs args = ArgsOf(x, gate_up, activated);
+  if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || !HasWholeUnits(args)) return false;
   args.rows /= 2;
-  WithTypes(x.dtype, gate_up.dtype,
-            [&]<typename T, typename W>() { LaunchStreamingGated<T, W>(context_, args); });
+  WithTypes(x.dtype, gate_up.dtype, [&]<typename T, typename W>() {
+    if constexpr (std::is_same_v<W, Fp8>) {
+      LaunchStreamingFp8Gated<T>(context_, args);
+    } else {
+      LaunchStreamingGated<T>(context_, args);
+    }
+  });
   return true;
 }
 

@@ -7,6 +7,13 @@
 // row `group`, and feeds both to two (fp8: four) products without reordering: it does not matter
 // which of the 16 columns of a product an element fills, as long as both sides agree.
 //
+// With fp8 weights both sides are multiplied as fp16, also when the activations are bf16: the GPU
+// has an instruction that widens fp8 to fp16 and none that widens it to bf16. fp16 has the longer
+// mantissa but the smaller range, so bf16 activations are first multiplied by 2^-4; the result of
+// a row undoes it. From 2^-13 (1.2e-4) to 2^20 (a million) the conversion is exact. Larger values
+// are clamped: 2^-4 leaves the inputs of `down`, the largest, 16 times the range of models that run
+// in fp16. Smaller ones change by at most 2^-21, which is what rounding 2^-13 to bf16 costs.
+//
 // Every kernel sums a row in the same order: kSegments pieces of the columns, each summed step by
 // step from zero; then the pieces of each half one after another, then the halves. So a result has
 // the same bits in every kernel and for every number of tokens, and several blocks can share a row.
@@ -27,6 +34,13 @@ using Bf16 = __nv_bfloat16;
 struct Fp8 {
   uint8_t bits;
 };
+
+// The type in which activations T and weights W (T or Fp8) are multiplied, and the power of two by
+// which activations are multiplied first.
+template <typename T, typename W>
+using Factor = std::conditional_t<std::is_same_v<W, Fp8>, __half, T>;
+template <typename T, typename W>
+constexpr float kActivationScale = std::is_same_v<T, Factor<T, W>> ? 1.0f : 0x1p-4f;
 
 // One product with plain pointers: out [tokens, rows] = x [tokens, cols] * weight^T + bias.
 struct LinearArgs {
@@ -89,29 +103,8 @@ __device__ inline void Mma<__half>(float (&sum)[4], uint32_t a0, uint32_t a1, ui
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Four fp8 numbers as two pairs: bf16 pairs (0, 2), (1, 3), fp16 pairs (0, 1), (2, 3). Exact;
-// weights hold no NaN.
-template <typename T>
-__device__ inline void Widen(uint32_t four, uint32_t& first, uint32_t& second);
-template <>
-__device__ inline void Widen<Bf16>(uint32_t four, uint32_t& first, uint32_t& second) {
-  // The sign moves to the top, exponent and mantissa to their places in bf16: the value is then too
-  // small by 2^120, also for subnormals.
-  const uint32_t even = ((four << 8) & 0x80008000u) | ((four << 4) & 0x07f007f0u);
-  const uint32_t odd = (four & 0x80008000u) | ((four >> 4) & 0x07f007f0u);
-  constexpr uint32_t kTwoTo120 = 0x7b807b80u;
-#if __CUDA_ARCH__ >= 900
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(first) : "r"(even), "r"(kTwoTo120));
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(second) : "r"(odd), "r"(kTwoTo120));
-#else
-  // Adding -0 changes nothing, not even the sign of a zero.
-  constexpr uint32_t kMinusZero = 0x80008000u;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(first) : "r"(even), "r"(kTwoTo120), "r"(kMinusZero));
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(second) : "r"(odd), "r"(kTwoTo120), "r"(kMinusZero));
-#endif
-}
-template <>
-__device__ inline void Widen<__half>(uint32_t four, uint32_t& first, uint32_t& second) {
+// Four fp8 numbers as the pairs (0, 1) and (2, 3) of fp16. Exact; weights hold no NaN.
+__device__ inline void Widen(uint32_t four, uint32_t& first, uint32_t& second) {
 #if __CUDA_ARCH__ >= 890
   asm("{\n\t"
       ".reg .b16 low, high;\n\t"
@@ -122,7 +115,8 @@ __device__ inline void Widen<__half>(uint32_t four, uint32_t& first, uint32_t& s
       : "=r"(first), "=r"(second)
       : "r"(four));
 #else
-  // As for bf16, too small by 2^8. First one byte moves to the top of each half, in order.
+  // One byte moves to the top of each half, then exponent and mantissa to their places in fp16: the
+  // value is then too small by 2^8, also for subnormals.
   constexpr uint32_t kTwoTo8 = 0x5c005c00u;
   const uint32_t low = __byte_perm(four, 0, 0x1404);
   const uint32_t high = __byte_perm(four, 0, 0x3424);
@@ -133,8 +127,8 @@ __device__ inline void Widen<__half>(uint32_t four, uint32_t& first, uint32_t& s
 #endif
 }
 
-// A lane's 16 bytes of a weight row as words of T.
-template <typename T, typename W>
+// A lane's 16 bytes of a weight row as words of Factor<T, W>.
+template <typename W>
 __device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLaneWords<W>]) {
   if constexpr (sizeof(W) == 2) {
     words[0] = bytes.x;
@@ -142,23 +136,26 @@ __device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLane
     words[2] = bytes.z;
     words[3] = bytes.w;
   } else {
-    Widen<T>(bytes.x, words[0], words[1]);
-    Widen<T>(bytes.y, words[2], words[3]);
-    Widen<T>(bytes.z, words[4], words[5]);
-    Widen<T>(bytes.w, words[6], words[7]);
+    Widen(bytes.x, words[0], words[1]);
+    Widen(bytes.y, words[2], words[3]);
+    Widen(bytes.z, words[4], words[5]);
+    Widen(bytes.w, words[6], words[7]);
   }
 }
 
-// Reorders a lane's activations from column order to that of UnpackWeights: those of a whole step
-// or of any of its 16-byte pieces.
+// A lane's activations as words of Factor<T, W>, kActivationScale<T, W> times their values. NaN
+// stays NaN.
 template <typename T, typename W, int kWords>
-__device__ inline void ArrangeActivations(uint32_t (&words)[kWords]) {
-  if constexpr (sizeof(W) == 1 && sizeof(T) == 2 && !std::is_same_v<T, __half>) {
+__device__ inline void ConvertActivations(uint32_t (&words)[kWords]) {
+  if constexpr (!std::is_same_v<T, Factor<T, W>>) {
+    const __nv_bfloat162 scale = __float2bfloat162_rn(kActivationScale<T, W>);
 #pragma unroll
-    for (int i = 0; i < kWords; i += 2) {
-      const uint32_t even = __byte_perm(words[i], words[i + 1], 0x5410);
-      words[i + 1] = __byte_perm(words[i], words[i + 1], 0x7632);
-      words[i] = even;
+    for (uint32_t& word : words) {
+      const __nv_bfloat162 scaled = __hmul2(reinterpret_cast<const __nv_bfloat162&>(word), scale);
+      const auto bits = reinterpret_cast<const uint32_t&>(scaled);
+      asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;"
+          : "=r"(word)
+          : "f"(__uint_as_float(bits & 0xffff0000u)), "f"(__uint_as_float(bits << 16)));
     }
   }
 }
@@ -170,13 +167,18 @@ __device__ inline void MultiplyStep(float (&sum)[4], const uint32_t (&low)[kLane
                                     const uint32_t (&x)[kLaneWords<W>]) {
 #pragma unroll
   for (int i = 0; i < kLaneWords<W>; i += 2) {
-    Mma<T>(sum, low[i], high[i], low[i + 1], high[i + 1], x[i], x[i + 1]);
+    Mma<Factor<T, W>>(sum, low[i], high[i], low[i + 1], high[i + 1], x[i], x[i + 1]);
   }
 }
 
 // Whether every token's row begins at a multiple of 16 bytes; else LoadUnaligned.
 inline bool HasWholePieces(const LinearArgs& args) {
   return args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+}
+
+// As HasWholePieces; and all columns are in whole units.
+inline bool HasWholeUnits(const LinearArgs& args) {
+  return args.cols % kUnitCols == 0 && HasWholePieces(args);
 }
 
 // Columns col .. col + 7 of a row of 16-bit elements that need not be aligned; zeros after the end.
@@ -192,12 +194,25 @@ __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The result of a weight row from its sum. Not fused, so that every kernel gives the same bits.
-__device__ inline float Finish(const LinearArgs& args, int row, float sum) {
-  if (args.scales != nullptr) sum = __fmul_rn(sum, args.scales[row]);
-  if (args.bias != nullptr) sum = __fadd_rn(sum, args.bias[row]);
-  return sum;
-}
+// What turns a sum of a weight row into a result: the row's scale and bias. Reads only data that no
+// kernel writes.
+template <typename T, typename W>
+class RowResult {
+ public:
+  __device__ RowResult(const LinearArgs& args, int row) {
+    if (args.scales != nullptr) scale_ = args.scales[row];
+    if (args.bias != nullptr) bias_ = args.bias[row];
+  }
+  // Not fused, so that every kernel gives the same bits. Nothing is computed of the scale before
+  // there is a sum: its load may still be under way.
+  __device__ float Of(float sum) const {
+    return __fadd_rn(__fmul_rn(sum * (1.0f / kActivationScale<T, W>), scale_), bias_);
+  }
+
+ private:
+  float scale_ = 1.0f;
+  float bias_ = -0.0f;  // adding it changes nothing, not even the sign of a zero
+};
 
 template <typename T>
 __device__ inline T RoundTo(float value) {

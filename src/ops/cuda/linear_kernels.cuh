@@ -9,15 +9,21 @@ namespace tandem::ops::cuda {
 // Largest number of tokens for LaunchStreaming.
 constexpr int kMaxStreamingTokens = 16;
 
-// For few tokens: streams the weights through registers once.
-template <typename T, typename W>
+// For few tokens, weights of the activations' type: streams them through registers once.
+template <typename T>
 void LaunchStreaming(const Context& context, const LinearArgs& args);
 
 // As LaunchStreaming, for weights that hold `rows` gate rows followed by the same number of up
 // rows: stores silu(gate) * up of the rounded products, with the same bits as the product followed
-// by SwiGlu. x: 16-byte aligned rows.
-template <typename T, typename W>
+// by SwiGlu. Only if HasWholeUnits(args).
+template <typename T>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args);
+
+// The same for weights of fp8, through shared memory.
+template <typename T>
+void LaunchStreamingFp8(const Context& context, const LinearArgs& args);
+template <typename T>
+void LaunchStreamingFp8Gated(const Context& context, const LinearArgs& args);
 
 // For many tokens, only on sm_90 (kWarpgroups): `arranged` is device memory for kArrangedBytes.
 template <typename T, typename W>

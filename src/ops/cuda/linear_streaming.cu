@@ -1,6 +1,7 @@
-// Products with few tokens. Their time is the time to read the weights: a block takes 16 or 32
-// rows, each of its warps one segment of their columns, and keeps several steps of weights in
-// flight in registers. The activations come through the L1 cache.
+// Products with few tokens and weights of 16 bits. Their time is the time to read the weights: a
+// block takes 16 or 32 rows, each of its warps one segment of their columns, and keeps several
+// steps of weights in flight in registers. The activations come through the L1 cache. (A ring in
+// shared memory, as for fp8, is up to 13 % slower here: docs/decisions/0017.)
 
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
@@ -15,11 +16,11 @@ constexpr size_t kReservedBytes = 1024;  // shared memory per block, for the sys
 // A lane's activations of one token from `col` on; zeros if `valid` is false and after the end.
 // kAligned: rows begin at multiples of 16 bytes. Plain loads: the previous kernel may still have
 // been writing when this one began.
-template <typename T, typename W, bool kAligned>
+template <typename T, bool kAligned>
 __device__ void LoadActivations(const uint16_t* row, int col, int cols, bool valid,
-                                uint32_t (&words)[kLaneWords<W>]) {
+                                uint32_t (&words)[kLaneWords<T>]) {
 #pragma unroll
-  for (int i = 0; i < kLaneWords<W>; i += 4) {
+  for (int i = 0; i < kLaneWords<T>; i += 4) {
     const int at = col + 2 * i;
     uint4 piece = make_uint4(0, 0, 0, 0);
     if (valid && at < cols) {
@@ -33,12 +34,12 @@ __device__ void LoadActivations(const uint16_t* row, int col, int cols, bool val
 }
 
 // The next kAhead steps of weights; zeros after `end`.
-template <typename W, int kRowTiles, int kAhead>
-__device__ void LoadWeights(const W* const (&rows)[kRowTiles][2], int col, int end,
+template <typename T, int kRowTiles, int kAhead>
+__device__ void LoadWeights(const T* const (&rows)[kRowTiles][2], int col, int end,
                             uint4 (&ahead)[kAhead][kRowTiles][2]) {
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
-    const int at = col + i * kStepCols<W>;
+    const int at = col + i * kStepCols<T>;
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -70,8 +71,7 @@ __device__ float AddSegments(const Sums& partial, int token, int row) {
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: the
 // upper half of a tile holds the up rows that belong to the gate rows of the lower half.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
-          bool kGated>
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const LinearArgs args) {
   constexpr int kRows = 16 * kRowTiles;
   constexpr int kOutputs = kGated ? kRows / 2 : kRows;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
   const int end = min(begin + args.segment, args.cols);
 
   // Rows past the last are read as the last and never stored.
-  const W* weights[kRowTiles][2];
+  const T* weights[kRowTiles][2];
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
       const int row = kGated ? min(first_row + 8 * tile + group, args.rows - 1) + half * args.rows
                              : min(first_row + 16 * tile + 8 * half + group, args.rows - 1);
       weights[tile][half] =
-          static_cast<const W*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
+          static_cast<const T*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
     }
   }
   const uint16_t* x[kTokenTiles];
@@ -109,41 +109,37 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
 
   float sums[kRowTiles][kTokenTiles][4] = {};
   uint4 ahead[kAhead][kRowTiles][2];
-  constexpr int kStride = kAhead * kStepCols<W>;
-  int col = begin + quad * kLaneCols<W>;
-  LoadWeights<W>(weights, col, end, ahead);
+  constexpr int kStride = kAhead * kStepCols<T>;
+  int col = begin + quad * kLaneCols<T>;
+  LoadWeights<T>(weights, col, end, ahead);
   // Weights are loaded early; everything else waits for the previous kernel.
   BeginKernel();
   for (int step = begin; step < end; step += kStride, col += kStride) {
-    uint32_t activations[kAhead][kTokenTiles][kLaneWords<W>];
+    uint32_t activations[kAhead][kTokenTiles][kLaneWords<T>];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int at = col + i * kStepCols<W>;
+      const int at = col + i * kStepCols<T>;
 #pragma unroll
       for (int tile = 0; tile < kTokenTiles; ++tile) {
-        LoadActivations<T, W, kAligned>(x[tile], at, args.cols, has_token[tile] && at < end,
-                                        activations[i][tile]);
+        LoadActivations<T, kAligned>(x[tile], at, args.cols, has_token[tile] && at < end,
+                                     activations[i][tile]);
       }
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
-      for (int tile = 0; tile < kTokenTiles; ++tile) {
-        ArrangeActivations<T, W>(activations[i][tile]);
-      }
-#pragma unroll
       for (int tile = 0; tile < kRowTiles; ++tile) {
-        uint32_t low[kLaneWords<W>];
-        uint32_t high[kLaneWords<W>];
-        UnpackWeights<T, W>(ahead[i][tile][0], low);
-        UnpackWeights<T, W>(ahead[i][tile][1], high);
+        uint32_t low[kLaneWords<T>];
+        uint32_t high[kLaneWords<T>];
+        UnpackWeights<T>(ahead[i][tile][0], low);
+        UnpackWeights<T>(ahead[i][tile][1], high);
 #pragma unroll
         for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
-          MultiplyStep<T, W>(sums[tile][tokens], low, high, activations[i][tokens]);
+          MultiplyStep<T, T>(sums[tile][tokens], low, high, activations[i][tokens]);
         }
       }
     }
-    LoadWeights<W>(weights, col + kStride, end, ahead);
+    LoadWeights<T>(weights, col + kStride, end, ahead);
   }
 
 #pragma unroll
@@ -165,12 +161,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
     if (token >= args.tokens || row >= args.rows) continue;
     if constexpr (kGated) {
       const int gate_at = at / 8 * 16 + at % 8;
-      const float gate = Rounded<T>(Finish(args, row, AddSegments(partial, token, gate_at)));
-      const float up =
-          Rounded<T>(Finish(args, row + args.rows, AddSegments(partial, token, gate_at + 8)));
+      const float gate =
+          Rounded<T>(RowResult<T, T>(args, row).Of(AddSegments(partial, token, gate_at)));
+      const float up = Rounded<T>(
+          RowResult<T, T>(args, row + args.rows).Of(AddSegments(partial, token, gate_at + 8)));
       Store<T>(args, token, row, gate / (1.0f + expf(-gate)) * up);
     } else {
-      Store<T>(args, token, row, Finish(args, row, AddSegments(partial, token, at)));
+      Store<T>(args, token, row, RowResult<T, T>(args, row).Of(AddSegments(partial, token, at)));
     }
   }
 }
@@ -188,10 +185,9 @@ void LeaveTheRestToL1(const Context& context, Kernel kernel, size_t block_bytes)
             "the shared memory of a product");
 }
 
-template <typename T, typename W, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
-          bool kGated>
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
 void Launch(const Context& context, const LinearArgs& args) {
-  const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>;
+  const auto kernel = StreamingKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
   LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>));
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, 0, args);
@@ -199,41 +195,37 @@ void Launch(const Context& context, const LinearArgs& args) {
 
 }  // namespace
 
-template <typename T, typename W>
+template <typename T>
 void LaunchStreaming(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
   const bool aligned = HasWholePieces(args);
   // Larger blocks read the activations less often, but there must be enough blocks to fill the GPU.
   const bool many_rows = args.rows >= 64 * context.num_sms;
   if (!aligned) {
-    Launch<T, W, 1, 2, 2, false, false>(context, args);
+    Launch<T, 1, 2, 2, false, false>(context, args);
   } else if (args.tokens > 8) {
-    Launch<T, W, 2, 2, 2, true, false>(context, args);
+    Launch<T, 2, 2, 2, true, false>(context, args);
   } else if (args.tokens > 4 || many_rows) {
-    Launch<T, W, 2, 1, 2, true, false>(context, args);
+    Launch<T, 2, 1, 2, true, false>(context, args);
   } else {
-    Launch<T, W, 1, 1, 4, true, false>(context, args);
+    Launch<T, 1, 1, 4, true, false>(context, args);
   }
 }
 
-template <typename T, typename W>
+template <typename T>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args) {
-  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && args.cols % 8 == 0,
+  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args),
                "the streaming kernel does not take this");
   if (args.tokens > 8) {
-    Launch<T, W, 2, 2, 2, true, true>(context, args);
+    Launch<T, 2, 2, 2, true, true>(context, args);
   } else {
-    Launch<T, W, 2, 1, 2, true, true>(context, args);
+    Launch<T, 2, 1, 2, true, true>(context, args);
   }
 }
 
-template void LaunchStreaming<Bf16, Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreaming<Bf16, Fp8>(const Context&, const LinearArgs&);
-template void LaunchStreaming<__half, __half>(const Context&, const LinearArgs&);
-template void LaunchStreaming<__half, Fp8>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<Bf16, Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<Bf16, Fp8>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<__half, __half>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<__half, Fp8>(const Context&, const LinearArgs&);
+template void LaunchStreaming<Bf16>(const Context&, const LinearArgs&);
+template void LaunchStreaming<__half>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<Bf16>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<__half>(const Context&, const LinearArgs&);
 
 }  // namespace tandem::ops::cuda

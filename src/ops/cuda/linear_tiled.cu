@@ -89,7 +89,7 @@ __device__ void MultiplyStage(const Stage<W>& stage, int row, int token, int qua
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int at = Stage<W>::WeightAt(row + 16 * tile + 8 * half, step * 4 + quad);
-        UnpackWeights<T, W>(stage.weights[at], weights[tile][half]);
+        UnpackWeights<W>(stage.weights[at], weights[tile][half]);
       }
     }
 #pragma unroll
@@ -104,7 +104,7 @@ __device__ void MultiplyStage(const Stage<W>& stage, int row, int token, int qua
         x[4 * i + 2] = words.z;
         x[4 * i + 3] = words.w;
       }
-      ArrangeActivations<T, W>(x);
+      ConvertActivations<T, W>(x);
 #pragma unroll
       for (int tile = 0; tile < kRowTiles; ++tile) {
         MultiplyStep<T, W>(sums[tile][tokens], weights[tile][0], weights[tile][1], x);
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
     const int out_row = first_row + i % kRows;
     if (out_row >= args.rows) continue;
     const float sum = out[i / kRows * kOutPitch + i % kRows];
-    Store<T>(args, first_token + i / kRows, out_row, Finish(args, out_row, sum));
+    Store<T>(args, first_token + i / kRows, out_row, RowResult<T, W>(args, out_row).Of(sum));
   }
 }
 

@@ -55,7 +55,7 @@ __global__ void ArrangeTokensKernel(const LinearArgs args, int tile_tokens, int 
     words[quad][1] = piece.y;
     words[quad][2] = piece.z;
     words[quad][3] = piece.w;
-    ArrangeActivations<T, W>(words[quad]);
+    ConvertActivations<T, W>(words[quad]);
   }
   const int in_tile = token % tile_tokens;
   uint4* const to =
@@ -157,8 +157,8 @@ struct UnitWeights {
   __device__ void Load(const Stage& stage, int thread) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      UnpackWeights<T, W>(stage.weights[2 * step][thread], low[step]);
-      UnpackWeights<T, W>(stage.weights[2 * step + 1][thread], high[step]);
+      UnpackWeights<W>(stage.weights[2 * step][thread], low[step]);
+      UnpackWeights<W>(stage.weights[2 * step + 1][thread], high[step]);
     }
   }
   // Starts the unit's products; the sums restart from zero unless `add`.
@@ -170,8 +170,8 @@ struct UnitWeights {
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < kLaneWords<W>; i += 2) {
-        BeginProduct<T, 2 * kSums>(sums, low[step][i], high[step][i], low[step][i + 1],
-                                   high[step][i + 1], tile, add);
+        BeginProduct<Factor<T, W>, 2 * kSums>(sums, low[step][i], high[step][i], low[step][i + 1],
+                                              high[step][i + 1], tile, add);
         tile += kNext16Columns;
         add = true;
       }
@@ -185,7 +185,7 @@ __device__ float4 Plus(const float4& a, const float4& b) {
 }
 
 // The results of rows row .. row + 3 of one token from their sums; rows past the last are left out.
-template <typename T>
+template <typename T, typename W>
 __device__ void StoreFour(const LinearArgs& args, int token, int row, const float4& sums) {
   const float values[4] = {sums.x, sums.y, sums.z, sums.w};
   T* const out = static_cast<T*>(args.out) + static_cast<int64_t>(token) * args.rows + row;
@@ -193,12 +193,13 @@ __device__ void StoreFour(const LinearArgs& args, int token, int row, const floa
       reinterpret_cast<uintptr_t>(out) % sizeof(uint2) != 0) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (row + i < args.rows) Store<T>(args, token, row + i, Finish(args, row + i, values[i]));
+      if (row + i >= args.rows) break;
+      Store<T>(args, token, row + i, RowResult<T, W>(args, row + i).Of(values[i]));
     }
   } else if (row < args.rows) {
     T four[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) four[i] = RoundTo<T>(Finish(args, row + i, values[i]));
+    for (int i = 0; i < 4; ++i) four[i] = RoundTo<T>(RowResult<T, W>(args, row + i).Of(values[i]));
     *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(four);
   }
 }
@@ -298,7 +299,7 @@ class Pipeline {
 
 // Stores the sums of a block, or of a cluster: through shared memory, so that neighbouring threads
 // store neighbouring elements.
-template <typename T, int kTokens, int kCluster, typename L, int kNumParts>
+template <typename T, typename W, int kTokens, int kCluster, typename L, int kNumParts>
 __device__ void StoreSums(const LinearArgs& args, L& block, int rank, int first_token,
                           int first_row, const float (&parts)[kNumParts][L::kSums]) {
   const int thread = static_cast<int>(threadIdx.x);
@@ -342,7 +343,7 @@ __device__ void StoreSums(const LinearArgs& args, L& block, int rank, int first_
       }
       sum = Plus(sum, second);
     }
-    StoreFour<T>(args, first_token + token, first_row + row, sum);
+    StoreFour<T, W>(args, first_token + token, first_row + row, sum);
   }
   // The others read this block's sums.
   if constexpr (kCluster > 1) cluster.sync();
@@ -404,7 +405,7 @@ __global__ void __launch_bounds__(kGroups<kTokens>* kGroupThreads, 1)
       for (int i = 0; i < L::kSums; ++i) totals[i] += block.first_half[i][threadIdx.x];
     }
   }
-  StoreSums<T, kTokens, kCluster>(args, block, rank, tile * kTokens, first_row, parts);
+  StoreSums<T, W, kTokens, kCluster>(args, block, rank, tile * kTokens, first_row, parts);
 #endif
 }
 

@@ -2,7 +2,6 @@
 // in registers times kTokens tokens in shared memory, 16 columns at a time. A lane holds rows and
 // sums as for mma.m16n8k16, warp w of the group the rows from 16 w on, and the sums equal those of
 // mma.m16n8k16 bit for bit, whatever the order inside the 16 columns; linear_test checks it.
-// those of mma.m16n8k16 bit for bit, whatever the order inside the 16 columns; linear_test says so.
 #pragma once
 
 #include <cuda_bf16.h>
