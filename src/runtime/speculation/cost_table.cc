@@ -24,6 +24,11 @@ constexpr double kUnobservedStep = 1.0 / 512;
 constexpr double kVerifyStep = 1.0 / 512;
 // Knowledge of such passes fades with passes that verify nothing.
 constexpr double kForgottenStep = 1.0 / 4096;
+// And while nothing is verified, a factor above the start's returns to it: it may have been learnt
+// on a busy machine, and as long as verifying looks too expensive nothing corrects it.
+constexpr double kReturnStep = 1.0 / 8192;
+// What a measurement at start counts for: it is the best of several passes.
+constexpr double kPassesAtStart = 8.0;
 // The memory is limited to this many passes, or old knowledge would be trusted for days.
 constexpr double kMostPasses = 512.0;
 
@@ -64,8 +69,9 @@ void CostTable::SetVerify(int32_t rows, double seconds) {
   const double plain = Seconds(ModelIndex::kTarget, rows);
   if (plain <= 0.0 || seconds <= 0.0) return;
   Verified& verified = verified_[RowBucket(rows)];
-  verified.passes += 1.0;
-  verified.factor += (seconds / plain - verified.factor) / verified.passes;
+  verified.passes += kPassesAtStart;
+  verified.factor += (seconds / plain - verified.factor) * kPassesAtStart / verified.passes;
+  verified.at_start = verified.factor;
 }
 
 void CostTable::Observe(ModelIndex model, int32_t rows, double seconds) {
@@ -88,6 +94,7 @@ void CostTable::ObservePriced(ModelIndex model, double priced, double seconds) {
     const double known = verified.passes / (verified.passes + kFirstPasses);
     verified.factor *= std::pow(before / curve.factor, known);
     verified.passes -= kForgottenStep * verified.passes;
+    verified.factor -= kReturnStep * std::max(verified.factor - verified.at_start, 0.0);
   }
 }
 

@@ -20,7 +20,7 @@ namespace tandem {
 // factors are learnt in a few passes while nothing is known, then kept steady, and trusted less the
 // longer nothing was verified. A plain pass that changes the first factor leaves the price of
 // verifying as it was, as far as that is known: the two are learnt apart, although one is stored
-// relative to the other.
+// relative to the other. While nothing verifies, a factor above the start's returns to it.
 class CostTable {
  public:
   struct Point {
@@ -75,6 +75,7 @@ class CostTable {
   };
   struct Verified {
     double factor = 1.0;
+    double at_start = 1.0;
     double passes = 0.0;  // number of passes it was learnt from; fades
   };
   const Curve& curve(ModelIndex model) const { return curves_[static_cast<size_t>(model)]; }

@@ -94,6 +94,17 @@ TEST(CostTable, PassesThatVerifyHaveTheirOwnPriceFromTheStart) {
   EXPECT_DOUBLE_EQ(costs.VerifyFactor(64), 1.0) << "not measured";
 }
 
+TEST(CostTable, AFactorThatLooksExpensiveReturnsToTheStartsWhileNothingVerifies) {
+  CostTable costs;
+  const CostTable::Point points[] = {{1, 1.0}, {101, 2.0}};
+  costs.Set(ModelIndex::kTarget, points);
+  costs.SetVerify(101, 1.6);
+  for (int i = 0; i < 100; ++i) costs.ObserveVerify(101, 3.0);
+  EXPECT_GT(costs.VerifyFactor(101), 1.1);
+  for (int i = 0; i < 40000; ++i) costs.Observe(ModelIndex::kTarget, 1, 1.0);
+  EXPECT_NEAR(costs.VerifyFactor(101), 0.8, 0.01);
+}
+
 TEST(CostTable, APlainPassLeavesThePriceOfVerifyingAsItWasFound) {
   CostTable costs = MemoryBoundCosts();
   const auto verify_seconds = [&](int32_t rows) {
