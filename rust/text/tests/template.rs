@@ -466,6 +466,29 @@ fn a_refused_thread_is_an_error_of_its_own_kind() {
     assert!(error.contains("ulimit -u"), "{error}");
 }
 
+/// A loop that only adds texts reaches no check, so its work is bounded before it begins.
+#[test]
+fn conversations_too_long_to_gather_are_refused_and_others_leave_no_thread() {
+    let source = "{% set ns = namespace(s='') %}{% for m in messages %}\
+        {% set ns.s = ns.s + '\n\n' + m['content'] %}{% endfor %}{{ ns.s|length }}";
+    let templates = TemplateSet::compile_one(source, TOKENS).unwrap();
+    let conversation = |messages: usize, bytes: usize| {
+        let mut texts = vec![r#"{"role": "system", "content": "x"}"#.to_owned(); messages];
+        texts[0] = texts[0].replace("\"x\"", &format!("\"{}\"", "x".repeat(bytes)));
+        format!("[{}]", texts.join(","))
+    };
+    for _ in 0..4 {
+        let error = templates
+            .render(&conversation(4095, 8 << 20), "{}", true, Some(NOW))
+            .unwrap_err();
+        assert_eq!(error.code, ErrorCode::ResourceExhausted, "{error}");
+        assert!(error.to_string().contains("4095 messages"), "{error}");
+    }
+    let text = templates.render(&conversation(400, 8 << 20), "{}", true, Some(NOW));
+    assert_eq!(text.unwrap(), ((8 << 20) + 399 + 800).to_string());
+    assert_eq!(templates.strays(), 0);
+}
+
 #[test]
 fn an_indent_of_any_width_is_refused_before_it_is_made() {
     for width in ["1000000000", "9000000000000000000", "18446744073709551615"] {

@@ -22,6 +22,9 @@ use crate::sandbox::{self, Allowance, Strays};
 /// The largest template in use is about 30 KB.
 const MAX_TEMPLATE_BYTES: usize = 256 << 10;
 const MAX_INPUT_BYTES: usize = 64 << 20;
+/// A template that gathers texts (`ns.text = ns.text + message.content`) copies all that it has so far
+/// for each item that it goes through, and no limit interrupts a copy: so this bounds items times bytes.
+const MAX_GATHERED_BYTES: usize = 16_000_000_000;
 /// The name of every template inside its own environment; messages contain it.
 const NAME: &str = "chat_template";
 
@@ -91,12 +94,24 @@ impl ChatTemplate {
                 "messages have {input_bytes} bytes; at most {MAX_INPUT_BYTES} are rendered"
             )));
         }
-        let context = self.context(messages, extra, add_generation_prompt)?;
+        let (context, items) = self.context(messages, extra, add_generation_prompt)?;
+        let gathered_bytes = items.saturating_mul(input_bytes);
+        if gathered_bytes > MAX_GATHERED_BYTES {
+            return Err(Error::new(
+                ErrorCode::ResourceExhausted,
+                format!(
+                    "{items} messages and parts of {input_bytes} bytes together are too many for a chat \
+                     template; send fewer or shorter ones"
+                ),
+            ));
+        }
         let mut env = self.env.clone();
         env.set_fuel(Some(fuel(input_bytes)));
         let now = now.unwrap_or_else(system_seconds);
         env.add_function("strftime_now", move |format: &str| strftime(now, format));
-        sandbox::run(allowance(input_bytes), &self.strays, move || {
+        let mut allowance = allowance(input_bytes);
+        allowance.time += Duration::from_nanos(gathered_bytes as u64 / COPIED_PER_NANOSECOND);
+        sandbox::run(allowance, &self.strays, move || {
             let mut text = Text::default();
             env.get_template(NAME)
                 .and_then(|template| template.render_captured_to(context, &mut text).map(|_| ()))
@@ -110,7 +125,13 @@ impl ChatTemplate {
         self.strays.count()
     }
 
-    fn context(&self, messages: &str, extra: &str, add_generation_prompt: bool) -> Result<Value> {
+    /// The template's variables, and the number of items in the lists that came with the request.
+    fn context(
+        &self,
+        messages: &str,
+        extra: &str,
+        add_generation_prompt: bool,
+    ) -> Result<(Value, usize)> {
         let messages: serde_json::Value =
             serde_json::from_str(messages).map_err(|e| Error::invalid(format!("messages: {e}")))?;
         if !messages.is_array() {
@@ -122,6 +143,7 @@ impl ChatTemplate {
         let serde_json::Value::Object(extra) = extra else {
             return Err(Error::invalid("template variables must be a JSON object"));
         };
+        let items = items_in(&messages) + extra.values().map(items_in).sum::<usize>();
         // transformers always passes these, so `tools is not none` holds only with tools.
         let mut root = self.tokens.clone();
         root.insert("tools".to_owned(), serde_json::Value::Null);
@@ -141,7 +163,7 @@ impl ChatTemplate {
             "add_generation_prompt".to_owned(),
             add_generation_prompt.into(),
         );
-        Ok(Value::from_serialize(root))
+        Ok((Value::from_serialize(root), items))
     }
 }
 
@@ -261,6 +283,18 @@ fn template_sources(dir: &Path, folder: &ModelFolder) -> Result<Vec<(String, Str
 fn fuel(input_bytes: usize) -> u64 {
     200_000 + 64 * input_bytes as u64
 }
+
+/// The items of all lists in a value.
+fn items_in(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::Array(items) => items.len() + items.iter().map(items_in).sum::<usize>(),
+        serde_json::Value::Object(fields) => fields.values().map(items_in).sum(),
+        _ => 0,
+    }
+}
+
+/// Bytes that a slow machine copies.
+const COPIED_PER_NANOSECOND: u64 = 4;
 
 /// Limits grow with the input, so that a long honest conversation fits. Models' own templates take
 /// less than a millisecond for a usual conversation, and up to 150 ns per byte for thousands of
