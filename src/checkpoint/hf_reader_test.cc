@@ -220,6 +220,8 @@ TEST_F(HfReaderTest, NamesWhatIsWrongWithScales) {
       {[&](Tensors& t) { t[up + "weight_scale"].As<float>()[9] = 0; },
        {"weight_scale", "positive"}},
       {[&](Tensors& t) { t[up + "input_scale"].As<float>()[0] = -1; }, {"input_scale", "positive"}},
+      {[&](Tensors& t) { t[up + "input_scale"].As<float>()[0] = 1e-45f; },
+       {"input_scale", "1e-45", "denormal"}},
       {[&](Tensors& t) {
          t[up + "weight"] = t["lm_head.weight"], t[up + "weight"].shape = {128, 48};
        },

@@ -1,5 +1,7 @@
 #include "checkpoint/stored_tensor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -36,9 +38,10 @@ Status CheckStored(const Tensor& stored, WeightPart part, const Shape& expected,
 
 Status CheckScaleValues(const Tensor& stored, const std::string& where) {
   for (const float scale : ToFloats(stored)) {
-    if (std::isfinite(scale) && scale > 0.0f) continue;
-    return InvalidArgument(where + ": holds " + std::to_string(scale) +
-                           "; scales must be positive numbers");
+    // Of a denormal number the reciprocal, by which caches are quantized, is infinite.
+    if (std::isnormal(scale) && scale > 0.0f) continue;
+    return InvalidArgument(
+        fmt::format("{}: holds {}; scales must be positive numbers, not denormal", where, scale));
   }
   return {};
 }

@@ -15,7 +15,7 @@ namespace tandem {
 // `where`.
 Status CheckStored(const Tensor& stored, WeightPart part, const Shape& expected, DType dtype,
                    const std::string& where);
-// INVALID_ARGUMENT unless all are positive numbers.
+// INVALID_ARGUMENT unless all are positive numbers, and none denormal.
 Status CheckScaleValues(const Tensor& stored, const std::string& where);
 
 // Checked scales as fp32 of the expected shape: a single scale is repeated for all rows.
