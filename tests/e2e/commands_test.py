@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -324,6 +325,10 @@ class LimitsTest(unittest.TestCase):
         for mib in range(360, 400):
             with self.subTest(mib=mib):
                 code, error = self.end_under(mib, "run", "--threads", 1, *small)
+                # Within about 50 KB of address space the C library itself ends a process, before any of our
+                # code could: it has no memory to note that a thread has something to clean up.
+                if code == -signal.SIGABRT and error.startswith("Fatal glibc error: failed to register TLS destructor"):
+                    continue
                 self.assertIn(code, (0, 5), error)
                 if code:
                     self.assertRegex(error, "^tandem( run)?: .")
