@@ -9,6 +9,7 @@
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
+#include "engine_folder/source.h"
 
 namespace tandem::apps {
 namespace {
@@ -58,6 +59,7 @@ constexpr OptionSpec kRefused[] = {
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
   const ConvertOptions convert = Rows().Read(values);
+  TANDEM_RETURN_IF_ERROR(CheckModelFolder(convert.model_dir));
   TANDEM_ASSIGN_OR_RETURN(const ConvertReport report, Convert(convert, [&](double done) {
                             console.Progress("converting", done);
                           }));

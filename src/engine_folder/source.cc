@@ -92,7 +92,7 @@ std::string_view KindName(ModelSource::Kind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype) {
+Status CheckModelFolder(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) {
     return error ? FailedPrecondition(path.string() + ": " + error.message()) : Absent(path);
@@ -101,6 +101,11 @@ Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype) 
     return InvalidArgument(path.string() +
                            ": is a file; a model is a folder (Hugging Face, checkpoint or engine)");
   }
+  return {};
+}
+
+Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype) {
+  TANDEM_RETURN_IF_ERROR(CheckModelFolder(path));
   ModelSource model;
   model.path = path;
   TANDEM_ASSIGN_OR_RETURN(model.kind, KindOf(path));

@@ -31,6 +31,8 @@ struct ModelSource {
 // "Hugging Face folder", "checkpoint", "engine", "dummy"
 std::string_view KindName(ModelSource::Kind kind);
 
+// An error if no folder is there; it says what to do with a name on the Hugging Face Hub.
+Status CheckModelFolder(const std::filesystem::path& path);
 // The error lists the forms that were looked for when the path is none of them. `dtype` makes a
 // Hugging Face folder compute in another type than its own.
 Result<ModelSource> OpenModel(const std::filesystem::path& path,
