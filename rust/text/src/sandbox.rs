@@ -18,7 +18,7 @@ use std::os::unix::thread::JoinHandleExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{mpsc, Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -91,7 +91,6 @@ pub fn run<T: Send + 'static>(
         ));
     }
     let watch = Arc::new(Watch::new(Arc::clone(strays)));
-    let (sender, receiver) = mpsc::channel();
     let inside = Arc::clone(&watch);
     let thread = std::thread::Builder::new()
         .name("chat template".to_owned())
@@ -100,9 +99,8 @@ pub fn run<T: Send + 'static>(
             ACCOUNT.with(|account| account.open(&inside, allowed));
             let result = catch_unwind(AssertUnwindSafe(work));
             ACCOUNT.with(Account::close);
-            // The receiver is gone if the caller was told that the time is up.
-            let _ = sender.send(result);
             inside.leave(Progress::Ended);
+            result
         })
         .map_err(|e| {
             Error::new(
@@ -111,7 +109,7 @@ pub fn run<T: Send + 'static>(
             )
         })?;
     match watch.wait(&thread, allowed.time) {
-        Progress::Ended => match receiver.recv() {
+        Progress::Ended => match thread.join() {
             Ok(Ok(result)) => result,
             // For example "capacity overflow".
             Ok(Err(panic)) => Err(Error::invalid(format!(
@@ -212,7 +210,7 @@ impl Watch {
     }
 
     /// Waits until the sandbox leaves or its thread has run for `time`; `Running` means the latter.
-    fn wait(&self, thread: &JoinHandle<()>, time: Duration) -> Progress {
+    fn wait<T>(&self, thread: &JoinHandle<T>, time: Duration) -> Progress {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while state.progress == Progress::Running {
             let left = time.saturating_sub(thread_time(thread));
@@ -231,7 +229,7 @@ impl Watch {
 }
 
 /// The processor time of a thread so far; nothing if it has ended.
-fn thread_time(thread: &JoinHandle<()>) -> Duration {
+fn thread_time<T>(thread: &JoinHandle<T>) -> Duration {
     let mut clock = 0;
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -251,7 +249,7 @@ fn thread_time(thread: &JoinHandle<()>) -> Duration {
 /// Leaves a thread only idle processor time. Steps that neither allocate nor call our functions (`==`
 /// and `in` on long texts) continue until the fuel is used up, and minijinja's documented interface
 /// has no way to interrupt them.
-fn step_back(thread: &JoinHandle<()>) {
+fn step_back<T>(thread: &JoinHandle<T>) {
     let idle = libc::sched_param { sched_priority: 0 };
     // As in `thread_time`. Every thread may lower its priority; if the system refuses, fuel still ends it.
     unsafe { libc::pthread_setschedparam(thread.as_pthread_t(), libc::SCHED_IDLE, &idle) };
@@ -373,6 +371,8 @@ fn or_end(block: *mut u8) -> *mut u8 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     const ALLOWED: Allowance = Allowance {
