@@ -194,6 +194,15 @@ __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// The weight row of a lane's half of a tile, in blocks whose outputs begin at `first`. Rows past
+// the last are read as the last and never stored. kGated: the upper half of a tile holds the up
+// rows that belong to the gate rows of the lower half.
+template <bool kGated>
+__device__ inline int TileRow(const LinearArgs& args, int first, int tile, int half, int group) {
+  const int output = first + (kGated ? 8 * tile : 16 * tile + 8 * half) + group;
+  return min(output, args.rows - 1) + (kGated ? half * args.rows : 0);
+}
+
 // What turns a sum of a weight row into a result: the row's scale and bias. Reads only data that no
 // kernel writes.
 template <typename T, typename W>

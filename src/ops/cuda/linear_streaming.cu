@@ -85,14 +85,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
   const int begin = warp * args.segment;
   const int end = min(begin + args.segment, args.cols);
 
-  // Rows past the last are read as the last and never stored.
   const T* weights[kRowTiles][2];
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = kGated ? min(first_row + 8 * tile + group, args.rows - 1) + half * args.rows
-                             : min(first_row + 16 * tile + 8 * half + group, args.rows - 1);
+      const int row = TileRow<kGated>(args, first_row, tile, half, group);
       weights[tile][half] =
           static_cast<const T*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
     }

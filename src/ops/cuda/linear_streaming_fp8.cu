@@ -34,16 +34,13 @@ struct WarpMemory {
 template <int kRowTiles, bool kWhole, bool kGated>
 class LaneWeights {
  public:
-  // kGated: the upper half of a tile holds the up rows that belong to the gate rows of the lower
-  // half. Rows past the last are read as the last and never stored.
   __device__ LaneWeights(const LinearArgs& args, int first_row, int group, int col)
       : left_(args.cols - col) {
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = kGated ? min(first_row + 8 * tile + group, args.rows - 1) + half * args.rows
-                               : min(first_row + 16 * tile + 8 * half + group, args.rows - 1);
+        const int row = TileRow<kGated>(args, first_row, tile, half, group);
         next_[tile][half] =
             static_cast<const Fp8*>(args.weight) + static_cast<int64_t>(row) * args.pitch + col;
       }
