@@ -182,43 +182,42 @@ TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {
   EXPECT_EQ(engine.last_request().deadline, Nanos(std::chrono::seconds(13)));
 }
 
-// A long prompt costs the one worker seconds, which the other clients wait for.
-TEST(GenerateServiceTest, WhatLeftTheTokenizersQueueIsNotTokenized) {
+// A service whose tokenizer works on the first prompt until the codec opens.
+struct BusyTokenizer {
+  BusyTokenizer() {
+    EXPECT_TRUE(Eventually([&] { return codec.num_encoded == 1; })) << "the worker has it";
+  }
   FakeEngine engine;
   GatedCodec codec;
-  const SteadyClock clock;
-  ServiceOptions options;
-  options.inline_prompt_bytes = 0;
-  GenerateService service(engine, codec, GenerationDefaults(), clock, options);
-  const auto first = service.Start(Ask("tandem", 1));
-  EXPECT_TRUE(Eventually([&] { return codec.num_encoded == 1; })) << "the worker has it";
-  service.Start(Ask("tandem", 1)).reset();
-  const auto last = service.Start(Ask("tandem", 1));
-  codec.Open();
+  SteadyClock clock;
+  GenerateService service{
+      engine, codec, GenerationDefaults(), clock, {.limits = {}, .inline_prompt_bytes = 0}};
+  std::unique_ptr<TextStream> first = service.Start(Ask("tandem", 1));
+};
+
+// A long prompt costs the one worker seconds, which the other clients wait for.
+TEST(GenerateServiceTest, WhatLeftTheTokenizersQueueIsNotTokenized) {
+  BusyTokenizer busy;
+  busy.service.Start(Ask("tandem", 1)).reset();
+  const auto last = busy.service.Start(Ask("tandem", 1));
+  busy.codec.Open();
   TextEvent event;
   ASSERT_TRUE(last->Next(event));
   EXPECT_TRUE(event.error.ok()) << event.error.message();
-  EXPECT_EQ(codec.num_encoded, 2);
+  EXPECT_EQ(busy.codec.num_encoded, 2);
 }
 
 TEST(GenerateServiceTest, WhatWaitsForTheTokenizerIsRefusedWhenTheServiceCloses) {
-  FakeEngine engine;
-  GatedCodec codec;
-  const SteadyClock clock;
-  ServiceOptions options;
-  options.inline_prompt_bytes = 0;
-  GenerateService service(engine, codec, GenerationDefaults(), clock, options);
-  const auto first = service.Start(Ask("tandem", 1));
-  EXPECT_TRUE(Eventually([&] { return codec.num_encoded == 1; })) << "the worker has it";
-  const auto waiting = service.Start(Ask("tandem", 1));
-  service.Close();
-  codec.Open();
-  for (TextStream* stream : {first.get(), waiting.get()}) {
+  BusyTokenizer busy;
+  const auto waiting = busy.service.Start(Ask("tandem", 1));
+  busy.service.Close();
+  busy.codec.Open();
+  for (TextStream* stream : {busy.first.get(), waiting.get()}) {
     TextEvent event;
     ASSERT_TRUE(stream->Next(event));
     EXPECT_EQ(event.error.code(), Code::kUnavailable);
   }
-  EXPECT_EQ(codec.num_encoded, 1);
+  EXPECT_EQ(busy.codec.num_encoded, 1);
 }
 
 // One size for both queues: none refuses what the other would take.
