@@ -358,7 +358,7 @@ TEST_P(LinearFp8Test, TakesACalibratedRangeOfActivations) {
              Rounding(dtype()) + 1e-3, 16.0);
 }
 
-// Few outputs, and so many that the kernels take larger blocks.
+// The widths take blocks of each size.
 TEST_P(LinearFp8Test, GatedMlpIsItsPartsBitForBit) {
   for (const WeightFormat& kept : {WeightFormat{dtype()}, Fp8()}) {
     ExpectGatedMlpIsItsParts(136, 1088, kept, {1, 7, 16, 20});

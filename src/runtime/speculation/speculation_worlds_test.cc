@@ -76,7 +76,8 @@ class Simulation {
     for (Running& sequence : running_) sequence = Fresh();
   }
 
-  // In so many steps rounds with drafts meet a machine that is busy: they take twice as long.
+  // During the next `steps` steps the machine is busy whenever a round drafts: it takes twice as
+  // long.
   void DisturbRounds(int32_t steps) { disturbed_steps_ = steps; }
 
   double PlainRate() const {
