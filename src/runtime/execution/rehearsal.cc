@@ -14,9 +14,11 @@ using ops::rules::kRoundLag;
 
 // Tokens of every made-up sequence, where there is room.
 constexpr int32_t kContext = 64;
-// Steps of at most this many rows are measured even if they take longer than the time for prices:
-// small batches are the most frequent. Nothing is measured any more after the longest time.
-constexpr int32_t kAlwaysRows = 8;
+// The steps that tell what the draft model's catch-ups cost: of one sequence, and where that is
+// soon done of so many; each has missed so many tokens.
+constexpr int32_t kCatchUpSequences = 16;
+constexpr int32_t kCatchUpTokens = 32;
+// The first measurement of every step may take the longest time, further ones the time for prices.
 using Seconds = std::chrono::duration<double>;
 constexpr Seconds kTimeForPrices{0.75};
 constexpr Seconds kTimeForGraphs{4.0};
@@ -30,8 +32,10 @@ struct MadeUpStep {
   int32_t drafts = 0;  // of a sequence, as long as there are rows left
   int32_t rows = 0;    // of the target, those that verify drafts included
   int32_t draft_lag = 1;
+  bool priced = true;
 
-  bool prices() const { return draft_lag == 1; }
+  // Of the draft model's first pass, besides those that drafts are drawn after.
+  int32_t catch_up() const { return sequences * (draft_lag - 1); }
   bool verifies() const { return rows > sequences; }
 };
 
@@ -42,7 +46,7 @@ MadeUpStep EachDrafts(int32_t sequences, int32_t drafts) {
 // What passes of a step took at best; 0: not measured.
 struct Taken {
   double target = 0.0;
-  double draft = 0.0;  // a pass of one row per sequence
+  double draft = 0.0;  // a pass of one row per sequence, and of the catch-up
 };
 
 void Keep(double seconds, double& best) {
@@ -81,10 +85,9 @@ class Rehearsal {
     const Nanos start = clock_.Now();
     for (int round = 0; round < kRounds; ++round) {
       for (size_t i = 0; i < steps_.size(); ++i) {
-        if (!steps_[i].prices()) continue;
+        if (!steps_[i].priced) continue;
         const Nanos taken = clock_.Now() - start;
-        const bool always = round == 0 && steps_[i].rows <= kAlwaysRows;
-        if (taken > (always ? kLongest : kTimeForPrices)) continue;
+        if (taken > (round == 0 ? kLongest : kTimeForPrices)) continue;
         if (round > 0 && taken_[i].target <= 0.0) continue;
         if (round == 0) TANDEM_RETURN_IF_ERROR(Run(steps_[i]));
         TANDEM_RETURN_IF_ERROR(Measure(steps_[i], taken_[i]));
@@ -100,6 +103,9 @@ class Rehearsal {
     costs.Set(ModelIndex::kDraft, DraftPoints(), between);
     for (size_t i = 0; i < steps_.size(); ++i) {
       if (steps_[i].verifies()) costs.SetVerify(steps_[i].rows, taken_[i].target);
+      if (steps_[i].catch_up() == 0 || taken_[i].draft <= 0.0) continue;
+      const double drafts = costs.Seconds(ModelIndex::kDraft, steps_[i].sequences);
+      costs.SetCatchUp(std::max(taken_[i].draft - drafts, 0.0) / steps_[i].catch_up());
     }
   }
 
@@ -112,6 +118,11 @@ class Rehearsal {
       Add(EachDrafts(sequences, 0));
       for (int32_t drafts = 1; drafts <= config_.max_draft_len; drafts = 2 * drafts + 1) {
         Add(EachDrafts(sequences, drafts));
+      }
+      if (scope_.draft_model && (sequences == 1 || sequences == kCatchUpSequences)) {
+        MadeUpStep catch_up = EachDrafts(sequences, 1);
+        catch_up.draft_lag = kCatchUpTokens;
+        Add(catch_up);
       }
     }
     std::vector<int32_t> others = {3, 5, 6, 7, 10, 12, 14, 20, 24, 28, 48, most};
@@ -127,7 +138,11 @@ class Rehearsal {
     for (const int32_t rows : RowBuckets(most)) {
       for (int32_t length = 1;; length = std::min(2 * length, 1 + config_.max_draft_len)) {
         const int32_t sequences = (rows + length - 1) / length;
-        Add({.sequences = sequences, .drafts = length - 1, .rows = rows, .draft_lag = kRoundLag});
+        Add({.sequences = sequences,
+             .drafts = length - 1,
+             .rows = rows,
+             .draft_lag = kRoundLag,
+             .priced = false});
         if (length > config_.max_draft_len) break;
       }
     }
@@ -198,7 +213,7 @@ class Rehearsal {
       const Nanos start = clock_.Now();
       TANDEM_RETURN_IF_ERROR(Run(step));
       KeepTimes(step, taken);
-      if (clock_.Now() - start > kTimeForPrices / kRepeats) break;
+      if (clock_.Now() - start > kTimeForPrices / (kRounds * kRepeats)) break;
     }
     return {};
   }
@@ -210,7 +225,7 @@ class Rehearsal {
     for (const PassTime& passes : times.passes) {
       if (passes.model == ModelIndex::kTarget) {
         target = passes.seconds;
-      } else if (passes.rows == step.sequences) {
+      } else if (passes.rows == step.sequences && passes.catch_up == step.catch_up()) {
         timed_drafts = true;
         Keep(passes.seconds / (1 + passes.more), taken.draft);
       }
@@ -241,7 +256,7 @@ class Rehearsal {
   std::vector<CostTable::Point> DraftPoints() const {
     std::vector<CostTable::Point> points;
     for (size_t i = 0; i < steps_.size(); ++i) {
-      AddPoint(steps_[i].sequences, taken_[i].draft, points);
+      if (steps_[i].catch_up() == 0) AddPoint(steps_[i].sequences, taken_[i].draft, points);
     }
     std::ranges::sort(points, {}, &CostTable::Point::rows);
     return points;

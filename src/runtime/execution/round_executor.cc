@@ -263,9 +263,11 @@ void RoundExecutor::RunLaidDrafts() {
     if (bounds.num_rows == 0) return;
     const Nanos start = clock_.Now();
     DraftPass(bounds, {}, bounds);
-    times().passes.push_back(
-        {.model = ModelIndex::kDraft, .rows = bounds.num_rows, .seconds = SecondsSince(start)});
     if (bounds.num_logits == 0) return;
+    times().passes.push_back({.model = ModelIndex::kDraft,
+                              .rows = bounds.num_logits,
+                              .catch_up = bounds.num_rows - bounds.num_logits,
+                              .seconds = SecondsSince(start)});
   }
 }
 
@@ -408,22 +410,25 @@ void RoundExecutor::TimeTarget() {
                             .rows = target_bounds_.num_rows,
                             .verifies = verifies,
                             .seconds = SecondsSince(target_started_)});
+  times().complete = shape_.draft_rows == 0 || shape_.draft_logits > 0;
 }
 
 // On a device: the passes that lie between the marks of the step being launched. Which sequences
 // the draft model drafted for is not known where drafts may have been looked up.
 void RoundExecutor::NotePasses() {
   if (!shape_.target.decodes()) return;
-  if (shape_.draft_rows > 0 && config_.lookup_ngram == 0) {
-    times().passes.push_back(
-        {.model = ModelIndex::kDraft,
-         .rows = shape_.draft_rows,
-         .more = shape_.draft_logits == 0 ? 0 : std::max(shape_.max_drafts - 1, 0),
-         .more_rows = shape_.draft_seqs});
+  const bool known = shape_.draft_logits > 0 && config_.lookup_ngram == 0;
+  if (known) {
+    times().passes.push_back({.model = ModelIndex::kDraft,
+                              .rows = shape_.draft_logits,
+                              .catch_up = shape_.draft_rows - shape_.draft_logits,
+                              .more = std::max(shape_.max_drafts - 1, 0),
+                              .more_rows = shape_.draft_logits});
   }
   times().passes.push_back({.model = ModelIndex::kTarget,
                             .rows = shape_.target_rows,
                             .verifies = shape_.max_drafts > 0});
+  times().complete = known || shape_.draft_rows == 0;
 }
 
 // On a device: their seconds, when the step has ended.

@@ -101,14 +101,17 @@ TEST_P(StepTimesTest, TellRowsAndSecondsOfTheDraftsAndOfTheTarget) {
   setup_.options.fixed_draft_len = 3;
   RunRequests(*MakeTestEngine(setup_, clock_), {SimpleRequest({1, 2, 3, 4, 5}, 60)});
   EXPECT_TRUE(times_[0].passes.empty()) << "the prompt's rows skip the head";
+  EXPECT_FALSE(times_[0].complete);
   EXPECT_EQ(times_[0].round_seconds, 0.0);
   // The second step: four rows of the target, and three draft passes, the first of which computes
   // the prompt too.
   const StepTimes& round = times_[1];
   ASSERT_EQ(round.passes.size(), on_host() ? 4 : 2);
+  EXPECT_TRUE(round.complete);
   const PassTime& first = round.passes[0];
   EXPECT_EQ(first.model, ModelIndex::kDraft);
-  EXPECT_EQ(first.rows, 6);
+  EXPECT_EQ(first.rows, 1);
+  EXPECT_EQ(first.catch_up, 5);
   EXPECT_FALSE(first.verifies);
   EXPECT_EQ(first.more, on_host() ? 0 : 2) << "a device times them together";
   EXPECT_NEAR(first.seconds, kDraftPass * (on_host() ? 1 + 6 : 3 + 6 + 2), 1e-6);

@@ -63,6 +63,7 @@ void CostTable::Set(ModelIndex model, std::span<const Point> measured, Between b
       curve.by_rows.push_back(between == Between::kNext ? to.seconds : curve.beyond.At(rows));
     }
   }
+  if (model == ModelIndex::kDraft) catch_up_ = curve.beyond.slope;
 }
 
 void CostTable::SetVerify(int32_t rows, double seconds) {

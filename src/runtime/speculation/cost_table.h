@@ -13,14 +13,16 @@
 namespace tandem {
 
 // Seconds of one forward pass by rows, per model: points measured at start, what lies between them,
-// and a line beyond the last. Observations move one factor per model (for context length and other
-// load on the machine) but never the shape, so that the price of a row count that was never tried
-// does not become stale. Target passes that verify drafts have another factor, per power of two of
-// their rows: the price of a draft is the difference of two points and as wrong as both. These
-// factors are learnt in a few passes while nothing is known, then kept steady, and trusted less the
-// longer nothing was verified. A plain pass that changes the first factor leaves the price of
-// verifying as it was, as far as that is known: the two are learnt apart, although one is stored
-// relative to the other. While nothing verifies, a factor above the start's returns to it.
+// and a line beyond the last. A token is drawn of every row; tokens that the draft model computes
+// to catch up need no logits, which may be most of a small model's work, and have a price of their
+// own. Observations move one factor per model (for context length and other load on the machine)
+// but never the shape, so that the price of a row count that was never tried does not become stale.
+// Target passes that verify drafts have another factor, per power of two of their rows: the price
+// of a draft is the difference of two points and as wrong as both. These factors are learnt in a
+// few passes while nothing is known, then kept steady, and trusted less the longer nothing was
+// verified. A plain pass that changes the first factor leaves the price of verifying as it was, as
+// far as that is known: the two are learnt apart, although one is stored relative to the other.
+// While nothing verifies, a factor above the start's returns to it.
 class CostTable {
  public:
   struct Point {
@@ -36,8 +38,11 @@ class CostTable {
 
   CostTable() = default;
   // Points by rising rows: the price is constant up to the first and linear after the last. A point
-  // that took longer than a larger one was disturbed: it gets the larger one's seconds.
+  // that took longer than a larger one was disturbed: it gets the larger one's seconds. Tokens of a
+  // catch-up cost as much as rows after the last point.
   void Set(ModelIndex model, std::span<const Point> measured, Between between = Between::kLinear);
+  // After Set: each token of a catch-up takes `seconds`.
+  void SetCatchUp(double seconds) { catch_up_ = seconds; }
   // After Set: a target pass of `rows` rows that verifies drafts was measured too. Several of the
   // same power of two count equally.
   void SetVerify(int32_t rows, double seconds);
@@ -45,6 +50,10 @@ class CostTable {
   // Zero for no rows or for a model that was never measured.
   double Seconds(ModelIndex model, int32_t rows) const {
     return curve(model).Measured(rows) * curve(model).factor;
+  }
+  // What a pass of the draft model takes longer for so many tokens of which nothing is drawn.
+  double CatchUpSeconds(int32_t tokens) const {
+    return catch_up_ * tokens * curve(ModelIndex::kDraft).factor;
   }
   // Duration of a target pass of `rows` rows that verifies drafts, relative to Seconds.
   double VerifyFactor(int32_t rows) const { return verified_[RowBucket(rows)].factor; }
@@ -81,6 +90,7 @@ class CostTable {
   const Curve& curve(ModelIndex model) const { return curves_[static_cast<size_t>(model)]; }
 
   std::array<Curve, kNumModels> curves_;
+  double catch_up_ = 0.0;                          // of one token
   std::array<Verified, kNumRowBuckets> verified_;  // by RowBucket
 };
 

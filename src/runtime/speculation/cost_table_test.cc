@@ -82,6 +82,19 @@ TEST(CostTable, PaddedPassesCostWhatTheNextPointCosts) {
   EXPECT_DOUBLE_EQ(costs.Seconds(ModelIndex::kTarget, 24), 6.0);
 }
 
+TEST(CostTable, ACatchUpCostsWhatWasMeasuredOrElseAsMuchAsMoreRows) {
+  CostTable costs;
+  const CostTable::Point points[] = {{1, 1.0}, {2, 1.0}, {12, 6.0}};
+  costs.Set(ModelIndex::kTarget, points);
+  EXPECT_DOUBLE_EQ(costs.CatchUpSeconds(100), 0.0);
+  costs.Set(ModelIndex::kDraft, points);
+  EXPECT_DOUBLE_EQ(costs.CatchUpSeconds(100), 50.0);
+  costs.SetCatchUp(0.1);
+  EXPECT_DOUBLE_EQ(costs.CatchUpSeconds(100), 10.0);
+  for (int i = 0; i < 300; ++i) costs.Observe(ModelIndex::kDraft, 1, 2.0);
+  EXPECT_NEAR(costs.CatchUpSeconds(100), 20.0, 0.2);
+}
+
 TEST(CostTable, PassesThatVerifyHaveTheirOwnPriceFromTheStart) {
   CostTable costs;
   const CostTable::Point points[] = {{1, 1.0}, {101, 2.0}};

@@ -36,13 +36,11 @@ constexpr double kHopefulAcceptance = 0.9;
 bool MustCatchUp(const DraftCandidate& candidate) { return candidate.draft_lag > kRoundLag; }
 
 // Cost of the draft model's work before the candidate's first draft, beyond the one or two tokens
-// that every round leaves, in a pass that already has `rows` rows; per token that the sequence
-// gains from it.
-double CatchUpPerToken(const DraftCandidate& candidate, int32_t rows, const CostTable& costs) {
+// that every round leaves; per token that the sequence gains from it.
+double CatchUpPerToken(const DraftCandidate& candidate, const CostTable& costs) {
   if (!MustCatchUp(candidate)) return 0.0;
-  const double price = costs.Seconds(ModelIndex::kDraft, rows + candidate.draft_lag) -
-                       costs.Seconds(ModelIndex::kDraft, rows + kRoundLag);
-  return price / std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
+  return costs.CatchUpSeconds(candidate.draft_lag - kRoundLag) /
+         std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
 }
 
 // The target's seconds for the step's tokens and `drafts` more rows, without those of its prompts.
@@ -105,13 +103,15 @@ void DraftLengthChooser::Choose(std::span<DraftCandidate> candidates, const Draf
     DraftCandidate& candidate = candidates[static_cast<size_t>(draft.candidate)];
     int32_t& rows = rows_at_[static_cast<size_t>(draft.position)];
     const bool first = draft.position == 1;
-    const int32_t added = first ? std::min(candidate.draft_lag, kRoundLag) : 1;
-    if (first) candidate.catch_up_per_token = CatchUpPerToken(candidate, rows, costs);
     draft_seconds +=
-        costs.Seconds(ModelIndex::kDraft, rows + added) - costs.Seconds(ModelIndex::kDraft, rows);
+        costs.Seconds(ModelIndex::kDraft, rows + 1) - costs.Seconds(ModelIndex::kDraft, rows);
+    if (first) {
+      candidate.catch_up_per_token = CatchUpPerToken(candidate, costs);
+      draft_seconds += costs.CatchUpSeconds(std::min(candidate.draft_lag, kRoundLag) - 1);
+    }
     // The first draft also carries the round's own token.
     draft_seconds += candidate.catch_up_per_token * (draft.worth + (first ? 1.0 : 0.0));
-    rows += added;
+    ++rows;
     tokens += draft.worth;
     const auto drafts = static_cast<int32_t>(count);
     // Passes of other numbers of rows share a factor: never less than without drafts.
@@ -174,7 +174,8 @@ void DraftLengthChooser::ChooseProbe(std::span<DraftCandidate> candidates,
                          costs.Seconds(ModelIndex::kDraft, able);
   const bool could_pay = (plain_rows + kHopefulAcceptance * able) * plain > plain_rows * hopeful;
   const double price = StepSeconds(plain_rows, context.base_rows, 1, costs) - plain +
-                       costs.Seconds(ModelIndex::kDraft, probed->draft_lag);
+                       costs.Seconds(ModelIndex::kDraft, 1) +
+                       costs.CatchUpSeconds(probed->draft_lag - 1);
   const double allowed = kProbeShare * static_cast<double>(context.steps_idle) * plain;
   if (could_pay && price <= allowed) probed->num_drafts = 1;
 }

@@ -206,7 +206,8 @@ TEST(DraftLengthChooser, TriesTakeASmallShareOfTheTime) {
     plain += costs.Seconds(ModelIndex::kTarget, 16);
     for (DraftCandidate& candidate : candidates) {
       if (candidate.num_drafts > 0) {
-        tries += costs.Seconds(ModelIndex::kDraft, candidate.draft_lag) +
+        tries += costs.Seconds(ModelIndex::kDraft, 1) +
+                 costs.CatchUpSeconds(candidate.draft_lag - 1) +
                  costs.Seconds(ModelIndex::kTarget, 17) - costs.Seconds(ModelIndex::kTarget, 16);
         ++tried;
         idle = 0;

@@ -20,14 +20,15 @@ Speculation::Speculation(int32_t max_sequences, int32_t max_draft_len, CostTable
 double Speculation::PriceOf(const PassTime& passes) const {
   const double first = costs_.Seconds(passes.model, passes.rows);
   if (passes.verifies) return first * costs_.VerifyFactor(passes.rows);
-  return first + passes.more * costs_.Seconds(passes.model, passes.more_rows);
+  return first + costs_.CatchUpSeconds(passes.catch_up) +
+         passes.more * costs_.Seconds(passes.model, passes.more_rows);
 }
 
 void Speculation::ObserveStep(const StepTimes& times, double step_seconds, int32_t sequences,
                               int32_t tokens) {
   double priced = 0.0;
   double taken = 0.0;
-  bool timed = !times.passes.empty();
+  bool timed = times.complete;
   for (const PassTime& passes : times.passes) {
     const double price = PriceOf(passes);
     priced += price;

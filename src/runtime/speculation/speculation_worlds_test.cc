@@ -142,6 +142,7 @@ class Simulation {
     }
     const bool drafts = std::ranges::any_of(
         candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
+    times_.complete = true;
     slowdown_ = disturbed_steps_-- > 0 && drafts ? 2.0 : 1.0;
     const double seconds = PassSeconds();
     const double step_seconds = seconds + overhead_;

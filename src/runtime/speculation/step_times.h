@@ -8,11 +8,12 @@
 
 namespace tandem {
 
-// Passes of one model that were timed together: one of `rows` rows, then `more` of `more_rows`
-// each.
+// Passes of one model that were timed together: one of `rows` and `catch_up` rows, then `more` of
+// `more_rows` each.
 struct PassTime {
   ModelIndex model = ModelIndex::kTarget;
-  int32_t rows = 0;
+  int32_t rows = 0;      // of each of which a token is drawn
+  int32_t catch_up = 0;  // more rows of the first pass, of which none is
   int32_t more = 0;
   int32_t more_rows = 0;
   bool verifies = false;  // a target pass that verifies drafts
@@ -20,14 +21,17 @@ struct PassTime {
 };
 
 struct StepTimes {
-  // In the order in which they ran. A pass is missing if its rows are not known, or if it is the
-  // target's and the head skips rows of a prompt: it says nothing about other rows then.
+  // In the order in which they ran. A pass is missing if its rows are not known, if nothing is
+  // drawn after it, or if it is the target's and the head skips rows of a prompt: it says nothing
+  // about other rows then.
   std::vector<PassTime> passes;
+  bool complete = false;  // no pass is missing
   // From the first pass to the last draw, if the step drafts and computes no prompt; else 0.
   double round_seconds = 0.0;
 
   void Clear() {
     passes.clear();
+    complete = false;
     round_seconds = 0.0;
   }
 };
