@@ -14,6 +14,7 @@ class RoundGain {
   // A round of `sequences` decoding sequences, some of which drafted: the tokens they emitted
   // together, the duration of all its passes, and that of one plain pass of these sequences.
   void Observe(int32_t sequences, int32_t tokens, double seconds, double plain_seconds);
+  void Forget(int32_t sequences) { rounds_[RowBucket(sequences)] = {}; }
   // Tokens per second of such rounds, relative to plain decoding; 1 until there were enough rounds.
   double Estimate(int32_t sequences) const;
 

@@ -14,7 +14,8 @@ namespace {
 struct World {
   const char* name;
   std::vector<CostTable::Point> target, draft;
-  double overhead = 0.0;  // of a step, beside its passes
+  double overhead = 0.0;   // of a step, beside its passes
+  double catch_up = -1.0;  // of a token; negative: as much as another row of the draft
 };
 
 // Seconds in units of a plain pass. "rows cost": each row nearly as much as the first, in tiles of
@@ -32,13 +33,19 @@ std::vector<World> Worlds() {
           {"rows cost, a slow host",
            {{1, 1.0}, {4, 1.0}, {8, 1.5}, {16, 2.1}, {1016, 115.0}},
            {{1, 0.06}, {8, 0.2}, {1008, 25.0}},
-           0.4}};
+           0.4},
+          {"rows cost, a draft that is mostly head",
+           {{1, 1.0}, {16, 2.1}, {32, 3.2}, {128, 6.5}, {1128, 60.0}},
+           {{1, 0.15}, {32, 1.0}, {1032, 33.0}},
+           0.1,
+           0.008}};
 }
 
 CostTable PricesOf(const World& world) {
   CostTable prices;
   prices.Set(ModelIndex::kTarget, world.target);
   prices.Set(ModelIndex::kDraft, world.draft);
+  if (world.catch_up >= 0.0) prices.SetCatchUp(world.catch_up);
   return prices;
 }
 
@@ -142,7 +149,6 @@ class Simulation {
     }
     const bool drafts = std::ranges::any_of(
         candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
-    times_.complete = true;
     slowdown_ = disturbed_steps_-- > 0 && drafts ? 2.0 : 1.0;
     const double seconds = PassSeconds();
     const double step_seconds = seconds + overhead_;
@@ -160,22 +166,25 @@ class Simulation {
     double seconds = 0.0;
     int32_t target_rows = 0;
     for (int32_t position = 1; position <= kMaxDrafts; ++position) {
-      int32_t rows = 0;
+      PassTime pass = {.model = ModelIndex::kDraft};
       for (const DraftCandidate& candidate : candidates_) {
-        if (candidate.num_drafts >= position) rows += position == 1 ? candidate.draft_lag : 1;
+        if (candidate.num_drafts < position) continue;
+        ++pass.rows;
+        if (position == 1) pass.catch_up += candidate.draft_lag - 1;
       }
-      if (rows > 0) seconds += Pass(ModelIndex::kDraft, rows);
+      if (pass.rows > 0) seconds += Run(pass);
     }
     for (const DraftCandidate& candidate : candidates_) target_rows += 1 + candidate.num_drafts;
     const bool verifies = target_rows > static_cast<int32_t>(candidates_.size());
-    return seconds + Pass(ModelIndex::kTarget, target_rows, verifies);
+    times_.complete = true;
+    return seconds + Run({.model = ModelIndex::kTarget, .rows = target_rows, .verifies = verifies});
   }
 
-  double Pass(ModelIndex model, int32_t rows, bool verifies = false) {
-    const double seconds = slowdown_ * true_.Seconds(model, rows);
-    const double noise = std::uniform_real_distribution<double>(0.85, 1.15)(random_);
-    times_.passes.push_back(
-        {.model = model, .rows = rows, .verifies = verifies, .seconds = seconds * noise});
+  double Run(PassTime pass) {
+    const double seconds =
+        slowdown_ * (true_.Seconds(pass.model, pass.rows) + true_.CatchUpSeconds(pass.catch_up));
+    pass.seconds = seconds * std::uniform_real_distribution<double>(0.85, 1.15)(random_);
+    times_.passes.push_back(pass);
     return seconds;
   }
 
@@ -243,7 +252,7 @@ World Disturbed(const World& world, uint32_t seed, double share) {
   std::mt19937 random{seed};
   std::uniform_real_distribution<double> error(1.0 - share, 1.0 + share);
   const CostTable exact = PricesOf(world);
-  World measured = {world.name, {}, {}, world.overhead};
+  World measured = {world.name, {}, {}, world.overhead, exact.CatchUpSeconds(1) * error(random)};
   for (const int32_t rows :
        {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, 64, 128, 256, 512, 1024}) {
     measured.target.push_back({rows, exact.Seconds(ModelIndex::kTarget, rows) * error(random)});
