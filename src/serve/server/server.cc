@@ -162,7 +162,7 @@ struct Server::Impl {
   }
 
   // Ends the requests that still run; each stream gets an error event.
-  void Cut() {
+  void Cut() const {
     models.Close();
     const SteadyClock clock;
     const Nanos end = clock.Now() + kLastWords;
