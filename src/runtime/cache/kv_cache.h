@@ -19,12 +19,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "runtime/cache/model_index.h"
 
 namespace tandem {
 
 using BlockId = int32_t;
-constexpr int kNumModels = 2;  // index 0: target, 1: draft
-enum class ModelIndex : uint8_t { kTarget = 0, kDraft = 1 };
 using ComputedLengths = std::array<int32_t, kNumModels>;
 
 struct KvCacheOptions {

@@ -1,5 +1,5 @@
-// Commit: applies a step's results to a sequence. Pure functions of the sequence and the result;
-// engine thread only.
+// Commit: applies a step's results to a sequence. No state of its own, no clock; engine thread
+// only.
 #pragma once
 
 #include <cstdint>
