@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "runtime/scheduling/scheduler.h"
-#include "runtime/speculation/draft_length.h"
+#include "runtime/speculation/draft_mode.h"
 #include "tensor/dtype.h"
 
 namespace tandem {

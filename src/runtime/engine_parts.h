@@ -13,7 +13,7 @@
 #include "runtime/execution/executor_config.h"
 #include "runtime/memory_planner.h"
 #include "runtime/scheduling/scheduler.h"
-#include "runtime/speculation/draft_length.h"
+#include "runtime/speculation/cost_table.h"
 
 namespace tandem {
 

@@ -6,7 +6,7 @@
 
 namespace tandem {
 
-std::vector<int32_t> RowBuckets(int32_t max_rows) {
+std::vector<int32_t> GraphSizes(int32_t max_rows) {
   // Close together where the rows' cost matters most compared to the weights': the matrix tiles
   // have 8, 16, 64 rows.
   std::vector<int32_t> buckets = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256};
@@ -17,7 +17,7 @@ std::vector<int32_t> RowBuckets(int32_t max_rows) {
 }
 
 DeviceGraphs::DeviceGraphs(ops::Backend& backend, int32_t max_rows)
-    : backend_(backend), buckets_(RowBuckets(max_rows)) {
+    : backend_(backend), buckets_(GraphSizes(max_rows)) {
   for (auto& variants : parts_) {
     for (std::vector<Part>& parts : variants) parts.resize(buckets_.size());
   }

@@ -14,7 +14,7 @@
 namespace tandem {
 
 // Numbers of rows that graphs are made for: 1, 2, 4, 8, ... 256, then every 128, up to max_rows.
-std::vector<int32_t> RowBuckets(int32_t max_rows);
+std::vector<int32_t> GraphSizes(int32_t max_rows);
 
 enum class GraphKind : uint8_t {
   kDraftFirst,  // a draft pass over the one or two tokens that a sequence lags

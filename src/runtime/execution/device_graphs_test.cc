@@ -10,9 +10,9 @@ namespace tandem {
 namespace {
 
 TEST(DeviceGraphs, BucketsAreCloseWhereRowsAreFew) {
-  EXPECT_THAT(RowBuckets(1), testing::ElementsAre(1));
-  EXPECT_THAT(RowBuckets(20), testing::ElementsAre(1, 2, 4, 8, 16, 20));
-  EXPECT_THAT(RowBuckets(600), testing::ElementsAre(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192,
+  EXPECT_THAT(GraphSizes(1), testing::ElementsAre(1));
+  EXPECT_THAT(GraphSizes(20), testing::ElementsAre(1, 2, 4, 8, 16, 20));
+  EXPECT_THAT(GraphSizes(600), testing::ElementsAre(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192,
                                                     256, 384, 512, 600));
   const DeviceGraphs graphs(TestBackend(), 600);
   EXPECT_EQ(graphs.Bucket(1), 1);

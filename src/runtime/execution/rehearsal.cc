@@ -14,15 +14,16 @@ using ops::rules::kRoundLag;
 
 // Tokens of every made-up sequence, where there is room.
 constexpr int32_t kContext = 64;
-// The steps that tell what the draft model's catch-ups cost: of one sequence, and where that is
-// soon done of so many; each has missed so many tokens.
+// Steps that measure the price of the draft model's catch-ups: of one sequence, then of
+// kCatchUpSequences if the limits and the time allow; each has missed kCatchUpTokens - 1 tokens.
+// The larger step decides.
 constexpr int32_t kCatchUpSequences = 16;
 constexpr int32_t kCatchUpTokens = 32;
-// The first measurement of every step may take the longest time, further ones the time for prices.
 using Seconds = std::chrono::duration<double>;
-constexpr Seconds kTimeForPrices{0.75};
 constexpr Seconds kTimeForGraphs{4.0};
+// First measurements of a step begin until the longest time has passed, repeats until the other.
 constexpr Seconds kLongest{3.0};
+constexpr Seconds kTimeForPrices{0.75};
 constexpr int kRounds = 5;
 constexpr int kRepeats = 3;
 
@@ -32,7 +33,6 @@ struct MadeUpStep {
   int32_t drafts = 0;  // of a sequence, as long as there are rows left
   int32_t rows = 0;    // of the target, those that verify drafts included
   int32_t draft_lag = 1;
-  bool priced = true;
 
   // Of the draft model's first pass, besides those that drafts are drawn after.
   int32_t catch_up() const { return sequences * (draft_lag - 1); }
@@ -62,7 +62,7 @@ class Rehearsal {
       : executor_(executor), config_(config), scope_(scope), backend_(backend), clock_(clock) {
     AddPricedSteps();
     if (!config.on_host) AddGraphs();
-    taken_.resize(steps_.size());
+    taken_.resize(priced_.size());
   }
 
   // Each step twice: parts of a step are recorded when they are used again.
@@ -70,8 +70,10 @@ class Rehearsal {
     Status status;
     const auto run_steps = [&] {
       const Nanos start = clock_.Now();
-      for (const MadeUpStep& step : steps_) {
-        if (status.ok() && clock_.Now() - start < kTimeForGraphs) status = Run(step);
+      for (const std::vector<MadeUpStep>* steps : {&priced_, &graphs_}) {
+        for (const MadeUpStep& step : *steps) {
+          if (status.ok() && clock_.Now() - start < kTimeForGraphs) status = Run(step);
+        }
       }
     };
     backend_.WarmUp(run_steps);
@@ -84,13 +86,12 @@ class Rehearsal {
   Status MeasurePrices() {
     const Nanos start = clock_.Now();
     for (int round = 0; round < kRounds; ++round) {
-      for (size_t i = 0; i < steps_.size(); ++i) {
-        if (!steps_[i].priced) continue;
+      for (size_t i = 0; i < priced_.size(); ++i) {
         const Nanos taken = clock_.Now() - start;
         if (taken > (round == 0 ? kLongest : kTimeForPrices)) continue;
         if (round > 0 && taken_[i].target <= 0.0) continue;
-        if (round == 0) TANDEM_RETURN_IF_ERROR(Run(steps_[i]));
-        TANDEM_RETURN_IF_ERROR(Measure(steps_[i], taken_[i]));
+        if (round == 0) TANDEM_RETURN_IF_ERROR(Run(priced_[i]));
+        TANDEM_RETURN_IF_ERROR(Measure(priced_[i], taken_[i]));
       }
     }
     return {};
@@ -99,13 +100,16 @@ class Rehearsal {
   void SetPrices(CostTable& costs) const {
     // A device's passes have the rows of the next bucket.
     const auto between = config_.on_host ? CostTable::Between::kLinear : CostTable::Between::kNext;
+    const std::vector<CostTable::Point> draft = DraftPoints();
+    // A draft model without a price would look free: then nothing has one, and nothing is drafted.
+    if (scope_.draft_model && draft.empty()) return;
     costs.Set(ModelIndex::kTarget, TargetPoints(), between);
-    costs.Set(ModelIndex::kDraft, DraftPoints(), between);
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      if (steps_[i].verifies()) costs.SetVerify(steps_[i].rows, taken_[i].target);
-      if (steps_[i].catch_up() == 0 || taken_[i].draft <= 0.0) continue;
-      const double drafts = costs.Seconds(ModelIndex::kDraft, steps_[i].sequences);
-      costs.SetCatchUp(std::max(taken_[i].draft - drafts, 0.0) / steps_[i].catch_up());
+    costs.Set(ModelIndex::kDraft, draft, between);
+    for (size_t i = 0; i < priced_.size(); ++i) {
+      if (priced_[i].verifies()) costs.SetVerify(priced_[i].rows, taken_[i].target);
+      if (priced_[i].catch_up() == 0 || taken_[i].draft <= 0.0) continue;
+      const double drafts = costs.Seconds(ModelIndex::kDraft, priced_[i].sequences);
+      costs.SetCatchUp(std::max(taken_[i].draft - drafts, 0.0) / priced_[i].catch_up());
     }
   }
 
@@ -114,46 +118,46 @@ class Rehearsal {
   // its range, the numbers between them show the steps that the kernels' row tiles make.
   void AddPricedSteps() {
     const int32_t most = config_.max_batch_size;
+    const auto add = [this](const MadeUpStep& step) {
+      if (Fits(step)) priced_.push_back(step);
+    };
     for (int32_t sequences = 1; sequences <= most; sequences *= 2) {
-      Add(EachDrafts(sequences, 0));
+      add(EachDrafts(sequences, 0));
       for (int32_t drafts = 1; drafts <= config_.max_draft_len; drafts = 2 * drafts + 1) {
-        Add(EachDrafts(sequences, drafts));
-      }
-      if (scope_.draft_model && (sequences == 1 || sequences == kCatchUpSequences)) {
-        MadeUpStep catch_up = EachDrafts(sequences, 1);
+        add(EachDrafts(sequences, drafts));
+        if (drafts > 1 || !scope_.draft_model) continue;
+        if (sequences != 1 && sequences != kCatchUpSequences) continue;
+        MadeUpStep catch_up = EachDrafts(sequences, drafts);
         catch_up.draft_lag = kCatchUpTokens;
-        Add(catch_up);
+        add(catch_up);
       }
     }
     std::vector<int32_t> others = {3, 5, 6, 7, 10, 12, 14, 20, 24, 28, 48, most};
-    if (!config_.on_host) others = RowBuckets(most);
+    if (!config_.on_host) others = GraphSizes(most);
     for (const int32_t sequences : others) {
-      if (sequences <= most && !IsPowerOfTwo(sequences)) Add(EachDrafts(sequences, 0));
+      if (sequences <= most && !IsPowerOfTwo(sequences)) add(EachDrafts(sequences, 0));
     }
   }
 
   // A step for every bucket of rows and every length of drafts that graphs are made for.
   void AddGraphs() {
     const int32_t most = std::min(config_.max_num_tokens, config_.max_logits_rows);
-    for (const int32_t rows : RowBuckets(most)) {
+    for (const int32_t rows : GraphSizes(most)) {
       for (int32_t length = 1;; length = std::min(2 * length, 1 + config_.max_draft_len)) {
         const int32_t sequences = (rows + length - 1) / length;
-        Add({.sequences = sequences,
-             .drafts = length - 1,
-             .rows = rows,
-             .draft_lag = kRoundLag,
-             .priced = false});
+        const MadeUpStep step = {
+            .sequences = sequences, .drafts = length - 1, .rows = rows, .draft_lag = kRoundLag};
+        if (Fits(step)) graphs_.push_back(step);
         if (length > config_.max_draft_len) break;
       }
     }
   }
 
-  void Add(const MadeUpStep& step) {
-    const bool fits = step.sequences <= config_.max_batch_size &&
-                      step.rows <= std::min(config_.max_num_tokens, config_.max_logits_rows) &&
-                      step.sequences * step.draft_lag <= config_.max_num_tokens;
-    if (fits && step.rows > step.drafts && ContextOf(step) >= step.draft_lag)
-      steps_.push_back(step);
+  bool Fits(const MadeUpStep& step) const {
+    return step.sequences <= config_.max_batch_size &&
+           step.rows <= std::min(config_.max_num_tokens, config_.max_logits_rows) &&
+           step.sequences * step.draft_lag <= config_.max_num_tokens && step.rows > step.drafts &&
+           ContextOf(step) >= step.draft_lag;
   }
 
   int32_t BlocksOf(const MadeUpStep& step) const { return scope_.num_blocks / step.sequences; }
@@ -243,9 +247,9 @@ class Rehearsal {
     for (const bool verifies : {false, true}) {
       const int32_t known = verifies && !points.empty() ? points.back().rows : 0;
       std::vector<CostTable::Point> more;
-      for (size_t i = 0; i < steps_.size(); ++i) {
-        if (steps_[i].verifies() != verifies || steps_[i].rows <= known) continue;
-        AddPoint(steps_[i].rows, taken_[i].target, more);
+      for (size_t i = 0; i < priced_.size(); ++i) {
+        if (priced_[i].verifies() != verifies || priced_[i].rows <= known) continue;
+        AddPoint(priced_[i].rows, taken_[i].target, more);
       }
       std::ranges::sort(more, {}, &CostTable::Point::rows);
       points.insert(points.end(), more.begin(), more.end());
@@ -255,8 +259,8 @@ class Rehearsal {
 
   std::vector<CostTable::Point> DraftPoints() const {
     std::vector<CostTable::Point> points;
-    for (size_t i = 0; i < steps_.size(); ++i) {
-      if (steps_[i].catch_up() == 0) AddPoint(steps_[i].sequences, taken_[i].draft, points);
+    for (size_t i = 0; i < priced_.size(); ++i) {
+      if (priced_[i].catch_up() == 0) AddPoint(priced_[i].sequences, taken_[i].draft, points);
     }
     std::ranges::sort(points, {}, &CostTable::Point::rows);
     return points;
@@ -278,8 +282,9 @@ class Rehearsal {
   const RehearsalScope& scope_;
   ops::Backend& backend_;
   const Clock& clock_;
-  std::vector<MadeUpStep> steps_;
-  std::vector<Taken> taken_;  // of each step
+  std::vector<MadeUpStep> priced_;
+  std::vector<Taken> taken_;        // of each priced step
+  std::vector<MadeUpStep> graphs_;  // run to be recorded only
   SlotInit init_;
   BatchPlan plan_;
   StepResult result_;

@@ -182,6 +182,20 @@ TEST_F(RehearsalTest, EndsSoonWhereAPassTakesLong) {
   EXPECT_NEAR(costs.Seconds(ModelIndex::kDraft, 1) / Price(ModelIndex::kDraft, 1), 400, 1e-3);
 }
 
+// A price that there was no time to find would be none, and what it belongs to free.
+TEST_F(RehearsalTest, WhereAPassTakesVeryLongNothingLooksFree) {
+  for (const int slowdown : {400, 800, 1600, 4000}) {
+    Machine machine;
+    machine.slowdown = slowdown;
+    const CostTable costs = Run(machine);
+    if (costs.Seconds(ModelIndex::kTarget, 1) == 0.0) continue;  // nothing is drafted
+    EXPECT_GT(costs.Seconds(ModelIndex::kDraft, 1), 0.0) << slowdown;
+    EXPECT_GT(costs.CatchUpSeconds(1), 0.0) << slowdown;
+    EXPECT_GT(costs.Seconds(ModelIndex::kTarget, 9), costs.Seconds(ModelIndex::kTarget, 1))
+        << slowdown;
+  }
+}
+
 TEST_F(RehearsalTest, LeavesNothingBehindThatChangesAnAnswer) {
   for (const ExecutorKind kind : {ExecutorKind::kHost, ExecutorKind::kDevice}) {
     FakeClock clock;

@@ -128,6 +128,7 @@ void RoundExecutor::Propose(const BatchPlan& plan) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
   step_started_ = clock_.Now();
   times().Clear();
+  times().complete = true;
   backend_.Mark(BeginMarkOf(sampled_));
   SendPlan(plan);
   for (const BlockCopy& copy : plan.copies) {
@@ -263,7 +264,10 @@ void RoundExecutor::RunLaidDrafts() {
     if (bounds.num_rows == 0) return;
     const Nanos start = clock_.Now();
     DraftPass(bounds, {}, bounds);
-    if (bounds.num_logits == 0) return;
+    if (bounds.num_logits == 0) {
+      times().complete = false;
+      return;
+    }
     times().passes.push_back({.model = ModelIndex::kDraft,
                               .rows = bounds.num_logits,
                               .catch_up = bounds.num_rows - bounds.num_logits,
@@ -402,7 +406,10 @@ double RoundExecutor::SecondsSince(Nanos start) const {
 
 // On the host: the target's pass and its draws.
 void RoundExecutor::TimeTarget() {
-  if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) return;
+  if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) {
+    times().complete = false;
+    return;
+  }
   const bool verifies =
       std::ranges::any_of(First(memory_->round().target.ranges, target_bounds_.num_seqs),
                           [](const ops::RowRange& range) { return range.num_logits > 1; });
@@ -410,13 +417,13 @@ void RoundExecutor::TimeTarget() {
                             .rows = target_bounds_.num_rows,
                             .verifies = verifies,
                             .seconds = SecondsSince(target_started_)});
-  times().complete = shape_.draft_rows == 0 || shape_.draft_logits > 0;
 }
 
 // On a device: the passes that lie between the marks of the step being launched. Which sequences
 // the draft model drafted for is not known where drafts may have been looked up.
 void RoundExecutor::NotePasses() {
-  if (!shape_.target.decodes()) return;
+  times().complete = shape_.target.decodes();
+  if (!times().complete) return;
   const bool known = shape_.draft_logits > 0 && config_.lookup_ngram == 0;
   if (known) {
     times().passes.push_back({.model = ModelIndex::kDraft,

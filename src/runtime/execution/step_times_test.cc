@@ -138,6 +138,24 @@ TEST_P(StepTimesTest, OfAPlainStepAreTheTargetsAlone) {
   EXPECT_EQ(times_[1].round_seconds, 0.0);
 }
 
+// A prompt of more tokens than a step has rows: the draft model computes it over several steps, and
+// draws nothing after all but the last.
+TEST_P(StepTimesTest, AreIncompleteWhereTheDraftModelOnlyCatchesUp) {
+  setup_.options.draft_mode = DraftMode::kFixed;
+  setup_.options.fixed_draft_len = 3;
+  RunRequests(*MakeTestEngine(setup_, clock_), {SimpleRequest(CountingPrompt(200, 1), 20)});
+  int32_t caught_up = 0;
+  for (const StepTimes& times : times_) {
+    const bool decodes = !times.passes.empty() && times.passes.back().rows == 1;
+    if (!decodes) continue;
+    ++caught_up;
+    EXPECT_EQ(times.passes.size(), 1);
+    EXPECT_FALSE(times.complete);
+    if (caught_up == 2) break;
+  }
+  EXPECT_EQ(caught_up, 2);
+}
+
 // The start measured rows as nearly free; in truth each costs as much as a pass.
 TEST_P(StepTimesTest, TeachThatDraftsDoNotPayWhateverTheStartMeasured) {
   setup_.options.draft_mode = DraftMode::kAdaptive;

@@ -28,9 +28,9 @@ class Acceptance {
   double tested_ = 0.0;
 };
 
-// Rounds since a sequence last drafted, and the number to wait before trying again although its
-// estimate is low, so that a sequence that becomes predictable is noticed. Every failed try doubles
-// the wait.
+// Rounds since a sequence last drafted, and the number to wait before probing again although its
+// estimate is low, so that a sequence that becomes predictable is noticed. Every failed probe
+// doubles the wait.
 struct ProbeState {
   int32_t rounds_idle = 0;
   int32_t interval = 16;

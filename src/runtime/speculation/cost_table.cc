@@ -63,7 +63,9 @@ void CostTable::Set(ModelIndex model, std::span<const Point> measured, Between b
       curve.by_rows.push_back(between == Between::kNext ? to.seconds : curve.beyond.At(rows));
     }
   }
-  if (model == ModelIndex::kDraft) catch_up_ = curve.beyond.slope;
+  if (model == ModelIndex::kDraft && !points.empty()) {
+    catch_up_ = points.size() > 1 ? curve.beyond.slope : points.front().seconds;
+  }
 }
 
 void CostTable::SetVerify(int32_t rows, double seconds) {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/cache/kv_cache.h"
+#include "runtime/cache/model_index.h"
 #include "runtime/speculation/row_bucket.h"
 
 namespace tandem {
@@ -39,7 +39,7 @@ class CostTable {
   CostTable() = default;
   // Points by rising rows: the price is constant up to the first and linear after the last. A point
   // that took longer than a larger one was disturbed: it gets the larger one's seconds. Tokens of a
-  // catch-up cost as much as rows after the last point.
+  // catch-up cost as much as rows after the last point, or as the only point.
   void Set(ModelIndex model, std::span<const Point> measured, Between between = Between::kLinear);
   // After Set: each token of a catch-up takes `seconds`.
   void SetCatchUp(double seconds) { catch_up_ = seconds; }
@@ -51,7 +51,7 @@ class CostTable {
   double Seconds(ModelIndex model, int32_t rows) const {
     return curve(model).Measured(rows) * curve(model).factor;
   }
-  // What a pass of the draft model takes longer for so many tokens of which nothing is drawn.
+  // Seconds that this many catch-up tokens add to a pass of the draft model.
   double CatchUpSeconds(int32_t tokens) const {
     return catch_up_ * tokens * curve(ModelIndex::kDraft).factor;
   }

@@ -89,6 +89,8 @@ TEST(CostTable, ACatchUpCostsWhatWasMeasuredOrElseAsMuchAsMoreRows) {
   EXPECT_DOUBLE_EQ(costs.CatchUpSeconds(100), 0.0);
   costs.Set(ModelIndex::kDraft, points);
   EXPECT_DOUBLE_EQ(costs.CatchUpSeconds(100), 50.0);
+  costs.Set(ModelIndex::kDraft, std::span(points).first(1));
+  EXPECT_DOUBLE_EQ(costs.CatchUpSeconds(100), 100.0) << "nothing tells rows from passes";
   costs.SetCatchUp(0.1);
   EXPECT_DOUBLE_EQ(costs.CatchUpSeconds(100), 10.0);
   for (int i = 0; i < 300; ++i) costs.Observe(ModelIndex::kDraft, 1, 2.0);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 #include <vector>
 
 #include "runtime/speculation/testing/made_up_costs.h"
@@ -22,15 +23,15 @@ DraftCandidate Candidate(double acceptance, int32_t max_drafts = 8) {
   return candidate;
 }
 
-constexpr int32_t kLongIdle = 100;  // steps: a try is paid for
+constexpr RoundContext kSixteen = {.base_rows = 16, .max_drafts = 1000};
+constexpr int32_t kLongIdle = 100;  // steps: a probe is paid for
 
 std::vector<int32_t> Choose(std::vector<DraftCandidate> candidates, const CostTable& costs,
                             int32_t base_rows = 0, int32_t max_drafts = 1000) {
   DraftLengthChooser chooser(64, 8, kNoTries);
   if (base_rows == 0) base_rows = static_cast<int32_t>(candidates.size());
-  chooser.Choose(candidates,
-                 {.base_rows = base_rows, .max_drafts = max_drafts, .steps_idle = kLongIdle},
-                 costs);
+  chooser.Choose(candidates, {.base_rows = base_rows, .max_drafts = max_drafts},
+                 {.steps_idle = kLongIdle}, costs);
   std::vector<int32_t> lengths;
   for (const DraftCandidate& candidate : candidates) lengths.push_back(candidate.num_drafts);
   return lengths;
@@ -198,7 +199,7 @@ TEST(DraftLengthChooser, DraftsBesideAPromptWhereRowsAreFree) {
             ChooseOne(0.9, MemoryBoundCosts(0.0)));
 }
 
-TEST(DraftLengthChooser, TriesAgainNowAndThenButOnlyWhereItCouldPay) {
+TEST(DraftLengthChooser, ProbesNowAndThenButOnlyWhereItCouldPay) {
   DraftCandidate idle = Candidate(0.01);
   idle.draft_lag = 17;
   idle.probe.rounds_idle = 15;
@@ -212,7 +213,7 @@ TEST(DraftLengthChooser, TriesAgainNowAndThenButOnlyWhereItCouldPay) {
   EXPECT_EQ(idle.probe.interval, 16);
 }
 
-TEST(DraftLengthChooser, DoesNotTryWhatItKnows) {
+TEST(DraftLengthChooser, DoesNotProbeWhatItKnows) {
   DraftCandidate idle = Candidate(0.95, 1);
   idle.draft_lag = 400;  // good drafts, but a catch-up that a short rest never pays
   idle.expected_tokens = 2;
@@ -222,14 +223,14 @@ TEST(DraftLengthChooser, DoesNotTryWhatItKnows) {
 
 // Steps of sequences whose drafts are never accepted, with a draft whose catch-up costs in
 // proportion to the missed tokens.
-TEST(DraftLengthChooser, TriesTakeASmallShareOfTheTime) {
+TEST(DraftLengthChooser, ProbesTakeASmallShareOfTheTime) {
   const CostTable costs = MemoryBoundCosts(0.02, 0.05, 0.0005);
   DraftLengthChooser chooser(64, 8, kNoTries);
   std::vector<DraftCandidate> candidates(16, Candidate(0.01));
   double tries = 0.0, plain = 0.0;
   int32_t tried = 0, idle = 0;
   for (int32_t step = 0; step < 5000; ++step) {
-    chooser.Choose(candidates, {.base_rows = 16, .max_drafts = 1000, .steps_idle = idle++}, costs);
+    chooser.Choose(candidates, kSixteen, {.steps_idle = idle++}, costs);
     plain += costs.Seconds(ModelIndex::kTarget, 16);
     for (DraftCandidate& candidate : candidates) {
       if (candidate.num_drafts > 0) {
@@ -259,8 +260,6 @@ CostTable BetterTogether() {
   return costs;
 }
 
-constexpr DraftContext kSixteen = {.base_rows = 16, .max_drafts = 1000};
-
 int32_t NumDrafting(const std::vector<DraftCandidate>& candidates) {
   return static_cast<int32_t>(std::ranges::count_if(
       candidates, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; }));
@@ -273,11 +272,11 @@ TEST(DraftLengthChooser, AllTryTogetherWhatNoneWouldStartAlone) {
   lagging.expected_tokens = 20;
   std::vector<DraftCandidate> candidates(16, lagging);
   DraftLengthChooser knows(64, 8, kNoTries);
-  EXPECT_FALSE(knows.Choose(candidates, kSixteen, costs));
+  EXPECT_FALSE(knows.Choose(candidates, kSixteen, {}, costs));
   EXPECT_EQ(NumDrafting(candidates), 0);
   DraftLengthChooser tries(64, 8);
   int32_t rounds = 0;
-  while (rounds < 100 && tries.Choose(candidates, kSixteen, costs)) {
+  while (rounds < 100 && tries.Choose(candidates, kSixteen, {}, costs)) {
     ++rounds;
     EXPECT_EQ(NumDrafting(candidates), 16);
     for (DraftCandidate& candidate : candidates) candidate.draft_lag = 2;
@@ -295,7 +294,7 @@ TEST(DraftLengthChooser, LosingTriesEndSoonAndTakeASmallShareOfTheTime) {
   int32_t tries = 0, rounds = 0;
   bool was_try = false;
   for (int32_t step = 0; step < kSteps; ++step) {
-    const bool is_try = chooser.Choose(candidates, kSixteen, costs);
+    const bool is_try = chooser.Choose(candidates, kSixteen, {}, costs);
     if (is_try && !was_try) ++tries;
     if (is_try) ++rounds;
     was_try = is_try;
@@ -308,6 +307,49 @@ TEST(DraftLengthChooser, LosingTriesEndSoonAndTakeASmallShareOfTheTime) {
   EXPECT_LT(rounds, 10 * tries);
   const double plain = costs.Seconds(ModelIndex::kTarget, 16);
   EXPECT_LT(catch_ups + 0.2 * plain * rounds, (16 + 0.003 * kSteps) * plain);
+}
+
+TEST(DraftLengthChooser, TriesWithWhatTheStepHasRoomFor) {
+  const CostTable costs = BetterTogether();
+  DraftCandidate lagging = Candidate(0.9, 1);
+  lagging.draft_lag = 60;
+  lagging.expected_tokens = 20;
+  std::vector<DraftCandidate> candidates(16, lagging);
+  DraftLengthChooser chooser(64, 8);
+  EXPECT_TRUE(chooser.Choose(candidates, {.base_rows = 16, .max_drafts = 12}, {}, costs));
+  EXPECT_EQ(NumDrafting(candidates), 12);
+}
+
+// Whatever goes on: tries, probes, plain steps, batches that come and go.
+TEST(DraftLengthChooser, KeepsToItsBoundsInEveryStep) {
+  std::mt19937 random{11};
+  const auto draw = [&](int32_t least, int32_t most) {
+    return std::uniform_int_distribution<int32_t>(least, most)(random);
+  };
+  for (const CostTable& costs : {BetterTogether(), MemoryBoundCosts(), MemoryBoundCosts(0.5)}) {
+    DraftLengthChooser chooser(64, 8);
+    int32_t batch = 16;
+    for (int32_t step = 0; step < 20000; ++step) {
+      if (step % 50 == 0) batch = draw(1, 64);
+      std::vector<DraftCandidate> candidates(static_cast<size_t>(batch));
+      for (DraftCandidate& candidate : candidates) {
+        candidate.acceptance = 0.05 * draw(0, 20);
+        candidate.max_drafts = draw(0, 2) * draw(0, 8);
+        candidate.draft_lag = draw(1, 3) == 1 ? draw(1, 500) : draw(1, 2);
+        candidate.expected_tokens = draw(1, 100);
+        candidate.probe.rounds_idle = draw(0, 100);
+      }
+      const int32_t most = std::max(0, draw(-20, 100));
+      chooser.Choose(candidates, {.base_rows = batch + draw(0, 1) * 40, .max_drafts = most},
+                     {.steps_idle = draw(0, 10000), .round_gain = 0.1 * draw(5, 20)}, costs);
+      int32_t sum = 0;
+      for (const DraftCandidate& candidate : candidates) {
+        ASSERT_LE(candidate.num_drafts, std::min(candidate.max_drafts, 8)) << step;
+        sum += candidate.num_drafts;
+      }
+      ASSERT_LE(sum, most) << step;
+    }
+  }
 }
 
 TEST(DraftLengthChooser, GoesOnWithWhatItWouldNotStart) {
@@ -329,7 +371,7 @@ TEST(DraftLengthChooser, DecodesPlainlyNowAndThenWhileItDrafts) {
   const auto count_plain = [&](int32_t steps, int32_t base_rows) {
     int32_t plain = 0;
     for (int32_t step = 0; step < steps; ++step) {
-      chooser.Choose(candidates, {.base_rows = base_rows, .max_drafts = 1000}, costs);
+      chooser.Choose(candidates, {.base_rows = base_rows, .max_drafts = 1000}, {}, costs);
       plain += candidates[0].num_drafts == 0 ? 1 : 0;
       candidates[0].draft_lag = candidates[0].num_drafts == 0 ? 3 : 2;
     }

@@ -51,14 +51,12 @@ void Speculation::ObserveStep(const StepTimes& times, double step_seconds, int32
 void Speculation::Choose(std::span<DraftCandidate> candidates, int32_t base_rows,
                          int32_t max_drafts) {
   const auto sequences = static_cast<int32_t>(candidates.size());
-  const bool tries = chooser_.Choose(candidates,
-                                     {.base_rows = base_rows,
-                                      .max_drafts = max_drafts,
-                                      .overhead = overhead_.Estimate(),
-                                      .steps_idle = steps_idle_,
-                                      .round_gain = gain_.Estimate(sequences)},
-                                     costs_);
-  // Its rounds bear the catch-ups of all sequences, and what came before it is out of date.
+  const bool tries = chooser_.Choose(
+      candidates,
+      {.base_rows = base_rows, .max_drafts = max_drafts, .overhead = overhead_.Estimate()},
+      {.steps_idle = steps_idle_, .round_gain = gain_.Estimate(sequences)}, costs_);
+  // A try's rounds include the catch-ups of many sequences, so they say nothing about the gain, and
+  // earlier rounds are out of date.
   if (tries) gain_.Forget(sequences);
   const bool drafts = std::ranges::any_of(
       candidates, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });

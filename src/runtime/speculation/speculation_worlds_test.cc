@@ -142,10 +142,15 @@ class Simulation {
     times_.Clear();
     candidates_.clear();
     for (const Running& sequence : running_) candidates_.push_back(CandidateOf(sequence));
+    // As an engine plans it (MakeSchedulerLimits).
+    int32_t max_drafts = std::min(batch, 16) * kMaxDrafts;
     if (fixed < 0) {
-      speculation_.Choose(candidates_, batch, 10000);
+      speculation_.Choose(candidates_, batch, max_drafts);
     } else {
-      for (DraftCandidate& candidate : candidates_) candidate.num_drafts = fixed;
+      for (DraftCandidate& candidate : candidates_) {
+        candidate.num_drafts = std::min(fixed, max_drafts);
+        max_drafts -= candidate.num_drafts;
+      }
     }
     const bool drafts = std::ranges::any_of(
         candidates_, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; });
@@ -222,7 +227,7 @@ class Simulation {
 
 constexpr Population kPopulations[] = {{0.2, 0.2}, {0.4, 0.4},   {0.6, 0.6},  {0.8, 0.8},
                                        {0.9, 0.9}, {0.95, 0.95}, {0.3, 0.95}, {0.0, 0.95}};
-constexpr int32_t kBatches[] = {1, 2, 4, 8, 16, 32, 64};
+constexpr int32_t kBatches[] = {1, 2, 4, 8, 16, 32, 64, 192};
 
 TEST(SpeculationInAWorld, IsNeverSlowerThanPlainAndNearlyAsFastAsTheBestFixedLength) {
   for (const World& world : Worlds()) {
