@@ -203,6 +203,25 @@ __device__ inline int TileRow(const LinearArgs& args, int first, int tile, int h
   return min(output, args.rows - 1) + (kGated ? half * args.rows : 0);
 }
 
+// The inverse for outputs of a gated block: the place of output `at`'s gate row among the block's
+// rows. Its up row is 8 places further.
+__device__ inline int GatePlace(int at) { return at / 8 * 16 + at % 8; }
+
+// The sum of a row from those of its segments, in the order that every kernel keeps.
+// sum_of(segment): a float.
+template <typename SumOf>
+__device__ inline float AddSegments(const SumOf& sum_of) {
+  constexpr int kHalf = kSegments / 2;
+  float first = sum_of(0);
+  float second = sum_of(kHalf);
+#pragma unroll
+  for (int segment = 1; segment < kHalf; ++segment) {
+    first += sum_of(segment);
+    second += sum_of(kHalf + segment);
+  }
+  return first + second;
+}
+
 // What turns a sum of a weight row into a result: the row's scale and bias. Reads only data that no
 // kernel writes.
 template <typename T, typename W>

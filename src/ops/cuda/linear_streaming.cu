@@ -5,6 +5,7 @@
 
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
+#include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -55,22 +56,8 @@ __device__ void LoadWeights(const T* const (&rows)[kRowTiles][2], int col, int e
 template <int kRowTiles, int kTokenTiles>
 using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
 
-// The sum of one token and one row of a block, from the sums of its warps.
-template <typename Sums>
-__device__ float AddSegments(const Sums& partial, int token, int row) {
-  constexpr int kHalf = kSegments / 2;
-  float first = partial[0][token][row];
-  float second = partial[kHalf][token][row];
-#pragma unroll
-  for (int segment = 1; segment < kHalf; ++segment) {
-    first += partial[segment][token][row];
-    second += partial[kHalf + segment][token][row];
-  }
-  return first + second;
-}
-
-// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: the
-// upper half of a tile holds the up rows that belong to the gate rows of the lower half.
+// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: as
+// in TileRow.
 template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const LinearArgs args) {
   constexpr int kRows = 16 * kRowTiles;
@@ -157,15 +144,16 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
     const int at = i % kOutputs;
     const int row = first_row + at;
     if (token >= args.tokens || row >= args.rows) continue;
+    const auto sum_at = [&](int place) {
+      return AddSegments([&](int segment) { return partial[segment][token][place]; });
+    };
     if constexpr (kGated) {
-      const int gate_at = at / 8 * 16 + at % 8;
-      const float gate =
-          Rounded<T>(RowResult<T, T>(args, row).Of(AddSegments(partial, token, gate_at)));
-      const float up = Rounded<T>(
-          RowResult<T, T>(args, row + args.rows).Of(AddSegments(partial, token, gate_at + 8)));
-      Store<T>(args, token, row, gate / (1.0f + expf(-gate)) * up);
+      const int place = GatePlace(at);
+      const float gate = Rounded<T>(RowResult<T, T>(args, row).Of(sum_at(place)));
+      const float up = Rounded<T>(RowResult<T, T>(args, row + args.rows).Of(sum_at(place + 8)));
+      Store<T>(args, token, row, SwiGluOf(gate, up));
     } else {
-      Store<T>(args, token, row, RowResult<T, T>(args, row).Of(AddSegments(partial, token, at)));
+      Store<T>(args, token, row, RowResult<T, T>(args, row).Of(sum_at(at)));
     }
   }
 }

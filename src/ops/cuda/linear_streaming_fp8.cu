@@ -10,6 +10,7 @@
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/streaming_rows.h"
+#include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -108,20 +109,6 @@ class LaneActivations {
   const uint16_t* rows_[kTokenTiles];
 };
 
-// The sum of one token and one row of a block, from the sums of its warps.
-template <typename Memory>
-__device__ float AddSegments(const Memory* memory, int token, int row) {
-  constexpr int kHalf = kSegments / 2;
-  float first = memory[0].sums[token][row];
-  float second = memory[kHalf].sums[token][row];
-#pragma unroll
-  for (int segment = 1; segment < kHalf; ++segment) {
-    first += memory[segment].sums[token][row];
-    second += memory[kHalf + segment].sums[token][row];
-  }
-  return first + second;
-}
-
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
 template <typename T, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
 __global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * kRowTiles) : 2)
@@ -210,13 +197,16 @@ __global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * k
   if (out_row >= args.rows) return;
   for (int token = thread / kOutputs; token < args.tokens; token += kThreads / kOutputs) {
     const int at = thread % kOutputs;
+    const auto sum_at = [&](int place) {
+      return AddSegments([&](int segment) { return memory[segment].sums[token][place]; });
+    };
     if constexpr (kGated) {
-      const int gate_at = at / 8 * 16 + at % 8;
-      const float gate = Rounded<T>(result.Of(AddSegments(memory, token, gate_at)));
-      const float up = Rounded<T>(up_result.Of(AddSegments(memory, token, gate_at + 8)));
-      Store<T>(args, token, out_row, gate / (1.0f + expf(-gate)) * up);
+      const int place = GatePlace(at);
+      const float gate = Rounded<T>(result.Of(sum_at(place)));
+      const float up = Rounded<T>(up_result.Of(sum_at(place + 8)));
+      Store<T>(args, token, out_row, SwiGluOf(gate, up));
     } else {
-      Store<T>(args, token, out_row, result.Of(AddSegments(memory, token, at)));
+      Store<T>(args, token, out_row, result.Of(sum_at(at)));
     }
   }
 }

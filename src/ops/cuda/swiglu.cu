@@ -3,6 +3,7 @@
 #include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -22,9 +23,7 @@ __global__ void __launch_bounds__(kThreads)
     Pack<T, kCount> y;
 #pragma unroll
     for (int e = 0; e < kCount; ++e) {
-      const float x = ToFloat(g.at[e]);
-      // exp overflows to infinity for a large negative gate, which gives the zero it should.
-      y.at[e] = FromFloat<T>(x / (1.0f + expf(-x)) * ToFloat(u.at[e]));
+      y.at[e] = FromFloat<T>(SwiGluOf(ToFloat(g.at[e]), ToFloat(u.at[e])));
     }
     StorePack<T, kCount>(out + i * kCount, y);
   }
