@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "ops/backend.h"
+#include "ops/testing/backend_makers.h"
 #include "tensor/convert.h"
 
 namespace tandem::ops {
 
 struct BackendCase {
   std::string name;
-  std::function<std::unique_ptr<Backend>()> make;
+  BackendMaker make;
   DType dtype;
   // A row's result has the same bits whatever the other rows are: the CPU always, CUDA by option.
   bool batch_invariant = true;
@@ -35,33 +36,24 @@ inline void PrintTo(const BackendCase& backend_case, std::ostream* out) {
 inline std::vector<BackendCase> AllBackendCases() {
   std::vector<BackendCase> cases;
   for (const std::string& isa : SupportedCpuIsas()) {
-    const auto make = [isa] {
-      // Two threads even on one core, so that work is really split; unpinned, because tests run in
-      // parallel.
-      auto backend = MakeCpuBackend({.num_threads = 2, .pin_threads = false, .isa = isa});
-      return std::move(backend).value();
-    };
+    // Two threads even on one core, so that work is really split; unpinned, because tests run in
+    // parallel.
+    const auto make = MakerOf(CpuOptions{.num_threads = 2, .pin_threads = false, .isa = isa});
     for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
       cases.push_back({isa + "_" + std::string(DTypeName(dtype)), make, dtype});
     }
   }
   if (NumCudaDevices() > 0) {
-    const auto make_cuda = [](const CudaOptions& options) {
-      return [options] {
-        auto backend = MakeCudaBackend(options);
-        return std::move(backend).value();
-      };
-    };
-    cases.push_back({"cuda_bf16", make_cuda({}), DType::kBF16, false});
-    cases.push_back({"cuda_f16", make_cuda({}), DType::kF16, false});
+    cases.push_back({"cuda_bf16", MakerOf(CudaOptions{}), DType::kBF16, false});
+    cases.push_back({"cuda_f16", MakerOf(CudaOptions{}), DType::kF16, false});
     cases.push_back(
-        {"cuda_invariant_bf16", make_cuda({.batch_invariant = true}), DType::kBF16, true});
+        {"cuda_invariant_bf16", MakerOf(CudaOptions{.batch_invariant = true}), DType::kBF16, true});
     cases.push_back(
-        {"cuda_invariant_f16", make_cuda({.batch_invariant = true}), DType::kF16, true});
-    cases.push_back(
-        {"cuda_as_sm80_bf16", make_cuda({.max_compute_capability = 80}), DType::kBF16, false});
+        {"cuda_invariant_f16", MakerOf(CudaOptions{.batch_invariant = true}), DType::kF16, true});
+    cases.push_back({"cuda_as_sm80_bf16", MakerOf(CudaOptions{.max_compute_capability = 80}),
+                     DType::kBF16, false});
     cases.push_back({"cuda_as_sm80_invariant_bf16",
-                     make_cuda({.batch_invariant = true, .max_compute_capability = 80}),
+                     MakerOf(CudaOptions{.batch_invariant = true, .max_compute_capability = 80}),
                      DType::kBF16, true});
   }
   return cases;

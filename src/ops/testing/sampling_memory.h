@@ -18,12 +18,13 @@
 #include "base/check.h"
 #include "ops/backend.h"
 #include "ops/sampling.h"
+#include "ops/testing/backend_makers.h"
 
 namespace tandem::ops {
 
 struct SamplingBackend {
   std::string name;
-  std::function<std::unique_ptr<Backend>()> make;
+  BackendMaker make;
 };
 
 inline void PrintTo(const SamplingBackend& backend, std::ostream* out) { *out << backend.name; }
@@ -31,20 +32,11 @@ inline void PrintTo(const SamplingBackend& backend, std::ostream* out) { *out <<
 // Every backend of this machine.
 inline std::vector<SamplingBackend> SamplingBackends() {
   std::vector<SamplingBackend> backends;
-  backends.push_back({"cpu", [] {
-                        auto backend = MakeCpuBackend(
-                            {.num_threads = 3, .pin_threads = false, .isa = "scalar"});
-                        return std::move(backend).value();
-                      }});
+  backends.push_back(
+      {"cpu", MakerOf(CpuOptions{.num_threads = 3, .pin_threads = false, .isa = "scalar"})});
   if (NumCudaDevices() > 0) {
-    const auto make_cuda = [](const CudaOptions& options) {
-      return [options] {
-        auto backend = MakeCudaBackend(options);
-        return std::move(backend).value();
-      };
-    };
-    backends.push_back({"cuda", make_cuda({})});
-    backends.push_back({"cuda_as_sm80", make_cuda({.max_compute_capability = 80})});
+    backends.push_back({"cuda", MakerOf(CudaOptions{})});
+    backends.push_back({"cuda_as_sm80", MakerOf(CudaOptions{.max_compute_capability = 80})});
   }
   return backends;
 }
