@@ -37,8 +37,6 @@ struct Figures {
   std::vector<Pair> pairs;
 };
 
-double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
-
 class LatencyBench {
  public:
   LatencyBench(Session& session, Console& console) : session_(session), console_(console) {}
@@ -100,7 +98,7 @@ class LatencyBench {
   // With one request at a time the first token comes after exactly one prompt.
   static void NoteFirstToken(const LoadReport& report, Figures& figures) {
     const double first =
-        Seconds(figures.batch == 1 ? FastestFirstToken(report) : report.MeanFirstToken());
+        InSeconds(figures.batch == 1 ? FastestFirstToken(report) : report.MeanFirstToken());
     if (figures.first_token == 0 || first < figures.first_token) figures.first_token = first;
   }
 

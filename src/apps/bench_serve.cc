@@ -19,9 +19,7 @@ namespace {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-double SecondsBetween(SteadyTime from, SteadyTime to) {
-  return std::chrono::duration<double>(to - from).count();
-}
+double SecondsBetween(SteadyTime from, SteadyTime to) { return InSeconds(to - from); }
 
 // Results of all clients; each adds its own under the lock, once per request.
 struct Tally {

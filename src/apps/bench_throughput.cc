@@ -48,7 +48,7 @@ Result<Measured> MeasureWindow(Session& session, const Load& load, std::vector<R
   TANDEM_ASSIGN_OR_RETURN(const WindowReport report, RunWindow(*session.engine, session.clock,
                                                                requests, load.slots, load.window));
   TANDEM_RETURN_IF_ERROR(CheckDummyTokens(session, requests, report.load));
-  return Measured{.seconds = std::chrono::duration<double>(report.wall).count(),
+  return Measured{.seconds = InSeconds(report.wall),
                   .output_tokens = report.after.output_tokens - report.before.output_tokens,
                   .rate = report.OutputRate(),
                   .acceptance = report.load.Acceptance(),
@@ -63,7 +63,7 @@ Result<Measured> MeasureAll(Session& session, const Load& load, std::vector<Requ
       RunRequests(session, requests, load.slots, use_draft, [&](size_t done) {
         console.Progress("serving", static_cast<double>(done) / static_cast<double>(load.count));
       }));
-  return Measured{.seconds = std::chrono::duration<double>(report.wall).count(),
+  return Measured{.seconds = InSeconds(report.wall),
                   .output_tokens = report.OutputTokens(),
                   .rate = report.OutputRate(),
                   .acceptance = report.Acceptance(),

@@ -12,7 +12,7 @@ namespace tandem::apps {
 namespace {
 
 double FirstTokenSeconds(const LoadReport& report) {
-  return std::chrono::duration<double>(report.records.front().first_token).count();
+  return InSeconds(report.records.front().first_token);
 }
 
 }  // namespace

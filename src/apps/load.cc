@@ -7,8 +7,6 @@
 namespace tandem::apps {
 namespace {
 
-double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
-
 // A request in progress.
 struct Open {
   size_t index = 0;
@@ -137,7 +135,7 @@ int64_t LoadRecord::OutputTokens() const {
 
 double LoadRecord::DecodeRate() const {
   const int64_t tokens = OutputTokens() - 1;
-  const double seconds = Seconds(end - first_token);
+  const double seconds = InSeconds(end - first_token);
   return tokens > 0 && seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
 }
 
@@ -148,7 +146,7 @@ int64_t LoadReport::OutputTokens() const {
 }
 
 double LoadReport::OutputRate() const {
-  return static_cast<double>(OutputTokens()) / std::max(Seconds(wall), 1e-9);
+  return static_cast<double>(OutputTokens()) / std::max(InSeconds(wall), 1e-9);
 }
 
 double LoadReport::DecodeRate(int concurrency) const {
@@ -157,7 +155,7 @@ double LoadReport::DecodeRate(int concurrency) const {
   double seconds = 0;
   for (const LoadRecord& record : records) {
     tokens += std::max<int64_t>(record.OutputTokens() - 1, 0);
-    seconds += Seconds(record.end - record.first_token);
+    seconds += InSeconds(record.end - record.first_token);
   }
   return seconds > 0 ? concurrency * static_cast<double>(tokens) / seconds : 0.0;
 }
@@ -194,7 +192,7 @@ double LoadReport::DraftsPerToken() const {
 
 double WindowReport::OutputRate() const {
   return static_cast<double>(after.output_tokens - before.output_tokens) /
-         std::max(Seconds(wall), 1e-9);
+         std::max(InSeconds(wall), 1e-9);
 }
 
 void QueueForAll(EngineOptions& options) {

@@ -96,7 +96,7 @@ constexpr OptionType OptionTypeOf(OptionType asked) {
 template <typename T>
 std::string TextOf(const T& value) {
   if constexpr (std::is_same_v<T, Nanos>) {
-    return fmt::format("{}", std::chrono::duration<double>(value).count());
+    return fmt::format("{}", InSeconds(value));
   } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::filesystem::path>) {
     return std::string(value);
   } else if constexpr (std::is_same_v<T, bool>) {
@@ -127,7 +127,7 @@ BoundOption<Options> BindOption(OptionSpec spec) {
   bound.field = &detail::kFieldTag<kField>;
   bound.given = [](const Options& options) {
     Options copy = options;  // a function to a field takes Options&
-    const Field& field = std::invoke(kField, copy);
+    const Field field = std::invoke(kField, copy);
     if constexpr (std::is_same_v<Field, Value>) {
       return detail::TextOf<Value>(field);
     } else {

@@ -10,6 +10,8 @@ namespace tandem {
 
 using Nanos = std::chrono::nanoseconds;
 
+inline double InSeconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
+
 class Clock {
  public:
   virtual ~Clock() = default;

@@ -40,8 +40,7 @@ bool EngineLoop::Step() {
   const bool landed = Land(launched);
   const bool only_decodes = launched && PlanOf(launched_ - 1).batch.OnlyDecodes();
   if (only_decodes && only_decoded_) {
-    const std::chrono::duration<double> busy = clock_.Now() - start - waited_;
-    totals_.decode_host.Add(busy.count());
+    totals_.decode_host.Add(InSeconds(clock_.Now() - start - waited_));
   }
   only_decoded_ = only_decodes;
   if (!landed) last_landed_.reset();
@@ -126,7 +125,7 @@ void EngineLoop::CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now) 
     sequence.error =
         ResourceExhausted(
             fmt::format("Maximum queue wait of {} s has passed, please try again later",
-                        std::chrono::duration<double>(max_queue_wait_).count()))
+                        InSeconds(max_queue_wait_)))
             .WithReason(Reason::kQueueWait);
     End(sequence, FinishReason::kFailed);
   } else {
@@ -176,10 +175,9 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
 
 void EngineLoop::Commit(Nanos now) {
   const StepPlan& plan = PlanOf(result_.step);
-  const std::chrono::duration<double> taken = now - last_landed_.value_or(now);
+  const double taken = InSeconds(now - last_landed_.value_or(now));
   last_landed_ = now;
-  speculation_.ObserveStep(result_.times, taken.count(),
-                           static_cast<int32_t>(plan.sequences.size()),
+  speculation_.ObserveStep(result_.times, taken, static_cast<int32_t>(plan.sequences.size()),
                            static_cast<int32_t>(result_.tokens.size()));
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     Sequence& sequence = *plan.sequences[i];
@@ -311,7 +309,7 @@ EngineStats EngineLoop::Stats() const {
     const MutexLock lock(stats_mutex_);
     stats = stats_;
   }
-  stats.seconds_since_progress = std::chrono::duration<double>(heartbeat_->Age()).count();
+  stats.seconds_since_progress = InSeconds(heartbeat_->Age());
   return stats;
 }
 

@@ -322,8 +322,7 @@ void GenerateService::Close() { impl_->Close(); }
 bool GenerateService::Alive() const {
   const EngineStats stats = engine_.Stats();
   return stats.failure.ok() && !codec_.ChatHasStopped() &&
-         stats.seconds_since_progress <
-             std::chrono::duration<double>(impl_->options.liveness_timeout).count();
+         stats.seconds_since_progress < InSeconds(impl_->options.liveness_timeout);
 }
 
 }  // namespace tandem::serve

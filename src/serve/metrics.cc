@@ -23,8 +23,6 @@ const prom::Histogram::BucketBoundaries kWaitSeconds = {
 const prom::Histogram::BucketBoundaries kTokenCounts = {1,   2,   5,    10,   20,   50,   100,
                                                         200, 500, 1000, 2000, 5000, 10000};
 
-double Seconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
-
 prom::Histogram& AddHistogram(prom::Registry& registry, const char* name, const char* help,
                               const prom::Histogram::BucketBoundaries& buckets) {
   return prom::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, buckets);
@@ -193,13 +191,13 @@ void Metrics::CountResponse(std::string_view front_end, int status) {
       .Increment();
 }
 
-void Metrics::ObserveFirstToken(Nanos wait) { impl_->first_token.Observe(Seconds(wait)); }
-void Metrics::ObserveInterToken(Nanos wait) { impl_->inter_token.Observe(Seconds(wait)); }
-void Metrics::ObserveEndToEnd(Nanos wait) { impl_->end_to_end.Observe(Seconds(wait)); }
+void Metrics::ObserveFirstToken(Nanos wait) { impl_->first_token.Observe(InSeconds(wait)); }
+void Metrics::ObserveInterToken(Nanos wait) { impl_->inter_token.Observe(InSeconds(wait)); }
+void Metrics::ObserveEndToEnd(Nanos wait) { impl_->end_to_end.Observe(InSeconds(wait)); }
 
 void Metrics::CountFinished(TextFinish finish, const Usage& usage) {
   impl_->finished.Add({{"reason", std::string(TextFinishName(finish))}}).Increment();
-  impl_->queued.Observe(Seconds(usage.queued));
+  impl_->queued.Observe(InSeconds(usage.queued));
   impl_->prompt_tokens.Observe(usage.prompt_tokens);
   impl_->output_tokens.Observe(usage.output_tokens);
 }

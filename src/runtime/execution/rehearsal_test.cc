@@ -69,8 +69,6 @@ class PricedPass final : public ForwardPass {
 constexpr Nanos kTargetPass = milliseconds(1), kTargetRow{8'000}, kTargetDraw{2'000};
 constexpr Nanos kDraftPass{50'000}, kDraftRow{200}, kDraftDraw{800};
 
-double InSeconds(Nanos time) { return std::chrono::duration<double>(time).count(); }
-
 double Price(ModelIndex model, int32_t rows) {
   return InSeconds(model == ModelIndex::kTarget ? kTargetPass + (kTargetRow + kTargetDraw) * rows
                                                 : kDraftPass + (kDraftRow + kDraftDraw) * rows);

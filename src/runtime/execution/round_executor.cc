@@ -400,9 +400,7 @@ void RoundExecutor::SendMasks(const BatchPlan& plan) {
 
 // ---- Times ----
 
-double RoundExecutor::SecondsSince(Nanos start) const {
-  return std::chrono::duration<double>(clock_.Now() - start).count();
-}
+double RoundExecutor::SecondsSince(Nanos start) const { return InSeconds(clock_.Now() - start); }
 
 // On the host: the target's pass and its draws.
 void RoundExecutor::TimeTarget() {
