@@ -227,25 +227,25 @@ TEST(DraftLengthChooser, ProbesTakeASmallShareOfTheTime) {
   const CostTable costs = MemoryBoundCosts(0.02, 0.05, 0.0005);
   DraftLengthChooser chooser(64, 8, kNoTries);
   std::vector<DraftCandidate> candidates(16, Candidate(0.01));
-  double tries = 0.0, plain = 0.0;
-  int32_t tried = 0, idle = 0;
+  double probes = 0.0, plain = 0.0;
+  int32_t probed = 0, idle = 0;
   for (int32_t step = 0; step < 5000; ++step) {
     chooser.Choose(candidates, kSixteen, {.steps_idle = idle++}, costs);
     plain += costs.Seconds(ModelIndex::kTarget, 16);
     for (DraftCandidate& candidate : candidates) {
       if (candidate.num_drafts > 0) {
-        tries += costs.Seconds(ModelIndex::kDraft, 1) +
-                 costs.CatchUpSeconds(candidate.draft_lag - 1) +
-                 costs.Seconds(ModelIndex::kTarget, 17) - costs.Seconds(ModelIndex::kTarget, 16);
-        ++tried;
+        probes += costs.Seconds(ModelIndex::kDraft, 1) +
+                  costs.CatchUpSeconds(candidate.draft_lag - 1) +
+                  costs.Seconds(ModelIndex::kTarget, 17) - costs.Seconds(ModelIndex::kTarget, 16);
+        ++probed;
         idle = 0;
       }
       candidate.draft_lag = candidate.num_drafts > 0 ? 1 : candidate.draft_lag + 1;
       candidate.probe.AfterRound(candidate.num_drafts, 0);
     }
   }
-  EXPECT_GT(tried, 16);
-  EXPECT_LE(tries, 0.005 * plain);
+  EXPECT_GT(probed, 16);
+  EXPECT_LE(probes, 0.005 * plain);
 }
 
 // 16 sequences together emit a sixth more tokens per second with drafts of three, and each alone
@@ -260,6 +260,14 @@ CostTable BetterTogether() {
   return costs;
 }
 
+// 16 sequences whose catch-up keeps each of them from drafting.
+std::vector<DraftCandidate> Lagging(int32_t max_drafts) {
+  DraftCandidate candidate = Candidate(0.9, max_drafts);
+  candidate.draft_lag = 60;
+  candidate.expected_tokens = 20;
+  return std::vector(16, candidate);
+}
+
 int32_t NumDrafting(const std::vector<DraftCandidate>& candidates) {
   return static_cast<int32_t>(std::ranges::count_if(
       candidates, [](const DraftCandidate& candidate) { return candidate.num_drafts > 0; }));
@@ -267,10 +275,7 @@ int32_t NumDrafting(const std::vector<DraftCandidate>& candidates) {
 
 TEST(DraftLengthChooser, AllTryTogetherWhatNoneWouldStartAlone) {
   const CostTable costs = BetterTogether();
-  DraftCandidate lagging = Candidate(0.9, 3);
-  lagging.draft_lag = 60;
-  lagging.expected_tokens = 20;
-  std::vector<DraftCandidate> candidates(16, lagging);
+  std::vector<DraftCandidate> candidates = Lagging(3);
   DraftLengthChooser knows(64, 8, kNoTries);
   EXPECT_FALSE(knows.Choose(candidates, kSixteen, {}, costs));
   EXPECT_EQ(NumDrafting(candidates), 0);
@@ -311,10 +316,7 @@ TEST(DraftLengthChooser, LosingTriesEndSoonAndTakeASmallShareOfTheTime) {
 
 TEST(DraftLengthChooser, TriesWithWhatTheStepHasRoomFor) {
   const CostTable costs = BetterTogether();
-  DraftCandidate lagging = Candidate(0.9, 1);
-  lagging.draft_lag = 60;
-  lagging.expected_tokens = 20;
-  std::vector<DraftCandidate> candidates(16, lagging);
+  std::vector<DraftCandidate> candidates = Lagging(1);
   DraftLengthChooser chooser(64, 8);
   EXPECT_TRUE(chooser.Choose(candidates, {.base_rows = 16, .max_drafts = 12}, {}, costs));
   EXPECT_EQ(NumDrafting(candidates), 12);
