@@ -19,7 +19,8 @@ constexpr double kMostDoubt = 1.5;
 // The share of the doubt that a step without drafts removes, and one with drafts that pay.
 constexpr double kDoubtForgotten = 1.0 / 2048;
 constexpr double kDoubtLost = 1.0 / 8;
-// A try is worth making if it would pay with rounds that took this share of their price.
+// A try has this many rounds, and is worth making if it would pay with rounds that took this share
+// of their price.
 constexpr int32_t kTryRounds = 16;
 constexpr double kTryHope = 0.75;
 // Tries take at most this share of the time. Each one halves the share, down to the least, until

@@ -44,9 +44,9 @@ class DraftLengthChooser {
   struct Experience {
     double doubt = 1.0;          // surcharge on steps with drafts
     int32_t steps_drafting = 0;  // since a plain one
-    double try_steps = 0.0;      // the next try may take as long as these plain steps
-    double try_share = 0.0;      // of each plain step, that is added to them
-    int32_t try_rounds = 0;      // left of the current one
+    double try_steps = 0.0;      // the next try may take as long as this many plain steps
+    double try_share = 0.0;      // what every plain step adds to try_steps
+    int32_t try_rounds = 0;      // rounds left of the current try
   };
   Round ChooseRound(const Round& plain, const RoundPlanner::Rounds& rounds,
                     std::span<const DraftCandidate> candidates, const DraftHistory& history,

@@ -26,7 +26,7 @@ double CatchUpPerToken(const DraftCandidate& candidate, const CostTable& costs) 
          std::clamp(candidate.expected_tokens, 1.0, kPayOffTokens);
 }
 
-// All numbers up to 8, then fewer and fewer: planning a step should take microseconds.
+// Every number up to 8, then steps of a quarter: planning should take microseconds.
 int32_t NextPasses(int32_t passes, int32_t longest) {
   const int32_t next = passes + std::max(1, passes / 4);
   return passes < longest ? std::min(next, longest) : next;

@@ -51,9 +51,9 @@ CostTable PricesOf(const World& world) {
 
 // Closed loop: `batch` sequences, each replaced when it has ended. Does what an engine does (drafts
 // of each sequence, lags) and adds up the true prices; speculation is told prices that every pass
-// disturbs. Prompts of the target cost both ways of decoding the same, so
-// they are left out; the draft's are not. Half of the sequences have drafts that are accepted at
-// one rate, half at another.
+// disturbs. Prompts of the target cost both ways of decoding the same, so they are left out; the
+// draft's are not. Half of the sequences have drafts that are accepted at one rate, half at
+// another.
 struct Population {
   double low = 0.0, high = 0.0;
 };
