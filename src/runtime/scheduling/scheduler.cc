@@ -239,9 +239,11 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
   DraftCandidate candidate;
   candidate.acceptance = speculation_.EstimateAcceptance(sequence.acceptance);
   candidate.max_drafts = MaxDrafts(sequence);
-  // Most tokens that the draft may lag after a round in flight.
-  candidate.draft_lag =
-      sequence.DraftsInFlight() ? ops::rules::kRoundLag : std::max(sequence.DraftLagHigh(), 1);
+  // Most tokens that the draft may lag after a round in flight. Look-ups have nothing to catch up.
+  if (limits_.draft_model) {
+    candidate.draft_lag =
+        sequence.DraftsInFlight() ? ops::rules::kRoundLag : std::max(sequence.DraftLagHigh(), 1);
+  }
   candidate.expected_tokens = speculation_.ExpectOutput(sequence.max_length - sequence.KnownLow());
   candidate.probe = sequence.probe;
   return candidate;

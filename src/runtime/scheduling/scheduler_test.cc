@@ -17,8 +17,7 @@ class SchedulerTest : public testing::Test {
  protected:
   void Make(int32_t num_blocks) {
     kv_ = std::make_unique<KvCache>(KvCacheOptions{num_blocks, kBlock, true});
-    const CostTable::Point points[] = {{1, 1.0}};
-    costs_.Set(ModelIndex::kTarget, points);
+    costs_.Set(ModelIndex::kTarget, target_prices_);
     speculation_ = std::make_unique<Speculation>(limits_.max_batch_size, limits_.max_draft_len,
                                                  costs_, acceptance_prior_);
     scheduler_ = std::make_unique<Scheduler>(limits_, *kv_, *speculation_);
@@ -97,6 +96,7 @@ class SchedulerTest : public testing::Test {
   }
 
   SchedulerLimits limits_;
+  std::vector<CostTable::Point> target_prices_ = {{1, 1.0}};
   CostTable costs_;
   double acceptance_prior_ = 0.7;
   std::unique_ptr<KvCache> kv_;
@@ -487,6 +487,19 @@ TEST_F(AdaptiveDraftSchedulerTest, LearnsThatAnswersAreTooShortForTheDraftsPromp
   Step();
   Plan();
   EXPECT_EQ(PlanOf(last)->num_drafts, 0);
+}
+
+// Two drafts promise a little more than one, unless they count for less because of a catch-up.
+TEST_F(DraftSchedulerTest, LookUpsHaveNothingToCatchUp) {
+  limits_.draft_mode = DraftMode::kAdaptive;
+  limits_.draft_model = false;
+  acceptance_prior_ = 0.8;
+  target_prices_ = {{1, 1.0}, {2, 1.5}, {3, 2.03}, {4, 3.5}};
+  Make(64);
+  Sequence& a = Add(10, 40);
+  Step();
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts, 2);
 }
 
 }  // namespace
