@@ -294,7 +294,7 @@ class OpsBench {
     batch.num_rows = static_cast<int32_t>(num_rows);
     batch.num_seqs = sequences + chunks;
     batch.max_query_len = chunks > 0 ? std::max(rows, kChunkRows) : rows;
-    batch.chunks = {chunks, rows, chunks * kChunkRows, kChunkRows};
+    batch.chunks = {chunks, rows, chunks * kChunkRows, kChunkRows, int64_t{chunks} * kChunkRows};
     batch.positions = positions_buffer.As<int32_t>();
     batch.row_seq = row_seq_buffer.As<int32_t>();
     batch.query_start = query_start_buffer.As<int32_t>();

@@ -94,6 +94,7 @@ struct ChunkBounds {
   int32_t max_decode_len = 0;  // longest range of a sequence that decodes or verifies
   int32_t num_rows = 0;        // rows of all chunks together, at most
   int32_t min_len = 0;         // rows of the shortest chunk, at least
+  int64_t num_keys = 0;        // context_len of all chunks together, at most
 };
 
 // A ragged batch of token ranges: prefill chunks, decode steps, verifications and catch-ups alike.

@@ -37,6 +37,7 @@ ChunkBounds ChunksOf(const std::vector<Range>& ranges, int32_t max_decode_len) {
     if (range.rows <= max_decode_len) continue;
     ++chunks.num_seqs;
     chunks.num_rows += range.rows;
+    chunks.num_keys += range.context;
     chunks.min_len = std::min(chunks.min_len, range.rows);
   }
   return chunks;
@@ -322,6 +323,9 @@ const std::vector<Range> kMixed = {{0, 2100, 1}, {1, 700, 2},  {2, 33, 5},   {3,
                                    {4, 17, 17},  {5, 300, 64}, {6, 200, 130}};
 const std::vector<Range> kVerifications = {{0, 2100, 5}, {1, 3, 1}, {2, 512, 16}, {3, 1025, 2}};
 const std::vector<Range> kDecodes = {{0, 2400, 1}, {1, 1, 1}, {2, 513, 1}, {3, 128, 1}};
+// Whole prompts and later parts of some, which end at, before and behind the borders of tiles.
+const std::vector<Range> kPrompts = {{0, 2500, 150}, {1, 385, 385}, {2, 1, 1},
+                                     {3, 128, 128},  {4, 129, 127}, {5, 2560, 17}};
 constexpr int32_t kSeqs = 7;
 
 void PagedAttentionTest::ExpectMixesMatchReference() {
@@ -331,6 +335,8 @@ void PagedAttentionTest::ExpectMixesMatchReference() {
     Attend(kMixed, {.max_query_len = 130, .chunks = ChunksOf(kMixed, decode)});
     ExpectReference(kMixed);
   }
+  Attend(kPrompts);
+  ExpectReference(kPrompts);
   Attend(kVerifications, {.max_query_len = 16});
   ExpectReference(kVerifications);
   Attend(kDecodes, {.max_query_len = 1});
@@ -458,7 +464,7 @@ TEST_P(PagedAttentionTest, ChunksMayBeToldApart) {
                       3,
                       LongestOf(ranges) + 9,
                       {chunks.num_seqs + 2, max_decode_len, chunks.num_rows + 50,
-                       std::max(chunks.min_len - 3, 1)}});
+                       std::max(chunks.min_len - 3, 1), chunks.num_keys + 300}});
     };
     for (const auto& chunks : {kShortChunks, kLongChunks, Joined(kLongChunks, kShortChunks)}) {
       expect_told(chunks, 0);
@@ -469,8 +475,29 @@ TEST_P(PagedAttentionTest, ChunksMayBeToldApart) {
       expect_told(Joined(Joined(Decoding(7, max_rows), kShortChunks), kLongChunks), max_rows);
     }
     // A chunk that turned out to be no longer than what decodes.
-    expect({{0, 900, 1}, {1, 300, 2}, {2, 40, 1}}, {0, 0, 40, {1, 2, 40, 40}});
-    expect({{0, 900, 3}, {1, 300, 1}}, {0, 0, 40, {2, 0, 60, 1}});
+    expect({{0, 900, 1}, {1, 300, 2}, {2, 40, 1}}, {0, 0, 40, {1, 2, 40, 40, 40}});
+    expect({{0, 900, 3}, {1, 300, 1}}, {0, 0, 40, {2, 0, 60, 1, 1200}});
+  }
+}
+
+TEST_P(PagedAttentionTest, PromptsMatchReferenceInWhateverMemoryThereIs) {
+  for (const AttentionShape& shape :
+       {AttentionShape{6, 2, 64, 64}, AttentionShape{3, 3, 128, 64}}) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    for (const Contents contents : {Contents::kCounting, Contents::kRandom}) {
+      MakeGroup(shape, kSeqs, dtype());
+      FillGroup(contents);
+      Attend(kPrompts);
+      ExpectReference(kPrompts);
+      // With bounds that leave room for two kv heads at a time, for one, and for none.
+      ChunkBounds chunks = ChunksOf(kPrompts, 1);
+      for (const int64_t keys : {200'000, 350'000, 4'000'000}) {
+        SCOPED_TRACE(::testing::Message() << "at most " << keys << " keys");
+        chunks.num_keys = keys;
+        Attend(kPrompts, {.rows = 2, .seqs = 1, .max_query_len = 385, .chunks = chunks});
+        ExpectReference(kPrompts);
+      }
+    }
   }
 }
 

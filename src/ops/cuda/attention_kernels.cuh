@@ -4,6 +4,7 @@
 
 #include "ops/cuda/attention_block.cuh"
 #include "ops/cuda/attention_warp.cuh"
+#include "ops/cuda/attention_warpgroup.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -48,9 +49,9 @@ void AllowShared(Kernel kernel, int shared_bytes) {
 
 template <typename Kernel>
 void LaunchAttention(const Context& context, Kernel kernel, const AttentionParams& params,
-                     dim3 grid, int shared_bytes) {
+                     dim3 grid, int shared_bytes, int threads = kBlockThreads) {
   AllowShared(kernel, shared_bytes);
-  LaunchEarly(context, "PagedAttention", kernel, grid, kBlockThreads, shared_bytes, params);
+  LaunchEarly(context, "PagedAttention", kernel, grid, threads, shared_bytes, params);
 }
 
 // Calls use(kernel, its shared bytes) with the kernel for short sequences of slot_rows packed rows.
@@ -105,6 +106,19 @@ void LaunchLong(const Context& context, const AttentionParams& params, int num_r
   }
 }
 
+template <typename Kind>
+void LaunchGathered(const Context& context, const AttentionParams& params, int num_rows,
+                    int num_seqs, int num_heads) {
+  const auto heads = static_cast<unsigned>(num_heads);
+  LaunchAttention(context, GatherTilesKernel<Kind>, params,
+                  dim3(static_cast<unsigned>(params.max_tiles), heads), 0, kGroupsThreads);
+  // Each sequence may have one tile of rows that is not full.
+  const int64_t tiles = CeilDiv(int64_t{num_rows} * params.group, kGroupsRows) + num_seqs;
+  LaunchAttention(context, WarpgroupAttentionKernel<Kind>, params,
+                  dim3(static_cast<unsigned>(tiles), heads),
+                  static_cast<int>(sizeof(TilesInFlight<Kind>)), kTilesThreads);
+}
+
 template <typename T, typename Stored, typename Launch>
 void WithHeadKind(int head_dim, const Launch& launch) {
   if (head_dim == 64) {
@@ -126,6 +140,14 @@ void LaunchLongAttention(const Context& context, const AttentionParams& params, 
                          int num_seqs) {
   WithHeadKind<T, Stored>(params.head_dim, [&](auto kind) {
     LaunchLong<decltype(kind)>(context, params, num_rows, num_seqs);
+  });
+}
+
+template <typename T, typename Stored>
+void LaunchGatheredAttention(const Context& context, const AttentionParams& params, int num_rows,
+                             int num_seqs, int num_heads) {
+  WithHeadKind<T, Stored>(params.head_dim, [&](auto kind) {
+    LaunchGathered<decltype(kind)>(context, params, num_rows, num_seqs, num_heads);
   });
 }
 

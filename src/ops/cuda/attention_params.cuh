@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "ops/cuda/context.cuh"
@@ -21,6 +22,9 @@ constexpr int kWarpRows = 16;
 constexpr int kBlockRows = 64;
 // Warps per block; in the invariant option the first kernel gives each its own chunk.
 constexpr int kAttentionWarps = 4;
+// Positions of a tile of gathered keys and values, of which prompts are computed on sm_90.
+constexpr int kTileKeys = 128;
+constexpr int64_t TilePairBytes(int head_dim) { return int64_t{2} * kTileKeys * head_dim * 2; }
 // Largest head of the generic kernel.
 constexpr int kMaxGenericHeadDim = 512;
 
@@ -95,6 +99,11 @@ struct AttentionParams {
   float* partial = nullptr;         // [slots, head_dim] not yet divided by the sum
   float2* partial_state = nullptr;  // [slots] largest score, sum
   bool invariant = false;
+
+  // For the launches that gather: tiles of kv heads from first_head on, at most max_tiles of each.
+  std::byte* tiles = nullptr;
+  int32_t max_tiles = 0;
+  int32_t first_head = 0;
 };
 
 // Launches for one pair of element types, each instantiated in a file of its own, for the head
@@ -105,6 +114,11 @@ void LaunchShortAttention(const Context& context, const AttentionParams& params,
 template <typename T, typename Stored>
 void LaunchLongAttention(const Context& context, const AttentionParams& params, int num_rows,
                          int num_seqs);
+// The same from tiles of their keys and values, which it gathers: params.max_tiles of each of
+// num_heads kv heads. Only where HasWarpgroups.
+template <typename T, typename Stored>
+void LaunchGatheredAttention(const Context& context, const AttentionParams& params, int num_rows,
+                             int num_seqs, int num_heads);
 // How many blocks of the kernel for short sequences a multiprocessor holds at a time, if the slots
 // for partial results have `slot_rows` rows.
 template <typename T, typename Stored>

@@ -195,6 +195,18 @@ __device__ inline void ForEachPair(const RowOutput<Kind>& output, int half, cons
   }
 }
 
+// Eight elements of a query in fp16. One in bf16 may exceed its range.
+template <typename T>
+__device__ inline uint4 QueriesInFp16(const T* from) {
+  const Pack<T, 8> values = LoadPack<T, 8>(from);
+  const auto pair = [&](int e) {
+    const float x = fminf(fmaxf(ToFloat(values.at[e]), -65504.0f), 65504.0f);
+    const float y = fminf(fmaxf(ToFloat(values.at[e + 1]), -65504.0f), 65504.0f);
+    return PackPair<Fp16>(x, y);
+  };
+  return make_uint4(pair(0), pair(2), pair(4), pair(6));
+}
+
 // Loads `rows` query rows into shared memory; all `threads` threads take part. row_at(r): the row's
 // head_dim elements, null for a row of zeros. In an fp8 kind the elements of 16 are permuted as the
 // keys' bytes lie in a matrix: (0 1 4 5 8 9 12 13, 2 3 6 7 10 11 14 15).
@@ -207,22 +219,12 @@ __device__ inline void LoadQueries(std::byte* to, int rows, int thread, int thre
     const T* from = row_at(row);
     uint4 bits = make_uint4(0, 0, 0, 0);
     if constexpr (Kind::kFp8) {
-      uint32_t pairs[4] = {};
-      if (from != nullptr) {
-        const Pack<T, 8> values = LoadPack<T, 8>(from + piece * 8);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          // A bf16 query may exceed the range of fp16.
-          const float x = fminf(fmaxf(ToFloat(values.at[2 * e]), -65504.0f), 65504.0f);
-          const float y = fminf(fmaxf(ToFloat(values.at[2 * e + 1]), -65504.0f), 65504.0f);
-          pairs[e] = PackPair<Fp16>(x, y);
-        }
-      }
+      if (from != nullptr) bits = QueriesInFp16(from + piece * 8);
       const int low = piece & ~1, bytes = (piece & 1) * 8;
       *reinterpret_cast<uint2*>(to + PieceOffset<Kind::kQueryPieces>(row, low) + bytes) =
-          make_uint2(pairs[0], pairs[2]);
+          make_uint2(bits.x, bits.z);
       *reinterpret_cast<uint2*>(to + PieceOffset<Kind::kQueryPieces>(row, low + 1) + bytes) =
-          make_uint2(pairs[1], pairs[3]);
+          make_uint2(bits.y, bits.w);
     } else {
       if (from != nullptr) bits = *reinterpret_cast<const uint4*>(from + piece * 8);
       *reinterpret_cast<uint4*>(to + PieceOffset<Kind::kQueryPieces>(row, piece)) = bits;

@@ -25,6 +25,15 @@ struct Context {
   cudaStream_t stream = nullptr;
 };
 
+// Whether this build's kernels for warpgroups (wgmma.cuh) run on the device.
+inline bool HasWarpgroups([[maybe_unused]] const Context& context) {
+#ifdef TANDEM_CUDA_SM_90A
+  return context.compute_capability == 90;
+#else
+  return false;
+#endif
+}
+
 // Ops enqueue and return nothing. So the first failure (a lost GPU, an invalid read in a kernel,
 // refused memory) is kept, and the next Backend::WaitFor or Synchronize reports it. Work enqueued
 // until then fails as well, or its results are never used. Any thread; the record belongs to the

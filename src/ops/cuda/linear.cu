@@ -43,11 +43,6 @@ void WithTypes(DType activations, DType weights, const Call& call) {
   }
 }
 
-// Whether LaunchWarpgroup runs there.
-bool HasWarpgroups(const Context& context) {
-  return kWarpgroups && context.compute_capability == 90;
-}
-
 void CheckTypes(const Tensor& x, const LinearWeight& weight) {
   TANDEM_CHECK(x.dim(1) == weight.cols, "as many inputs as the weight has");
   TANDEM_CHECK(x.dtype == DType::kBF16 || x.dtype == DType::kF16, "activations of 16 bits");

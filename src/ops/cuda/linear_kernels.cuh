@@ -25,17 +25,12 @@ void LaunchStreamingFp8(const Context& context, const LinearArgs& args);
 template <typename T>
 void LaunchStreamingFp8Gated(const Context& context, const LinearArgs& args);
 
-// For many tokens, only on sm_90 (kWarpgroups): `arranged` is device memory for kArrangedBytes.
+// For many tokens, only where HasWarpgroups: `arranged` is device memory for kArrangedBytes.
 template <typename T, typename W>
 void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arranged);
 // Call once per device before the first LaunchWarpgroup.
 void PrepareWarpgroup();
 
-#ifdef TANDEM_CUDA_SM_90A
-constexpr bool kWarpgroups = true;
-#else
-constexpr bool kWarpgroups = false;
-#endif
 constexpr size_t kArrangedBytes = size_t{64} << 20;
 // Largest number of tokens for one LaunchWarpgroup: more tokens would be evicted from L2 before all
 // rows have used them. 0 if rows are too long.

@@ -9,8 +9,11 @@
 namespace tandem::ops::cuda {
 namespace {
 
+// The invariant option has kernels of its own for prompts: they sum in chunks.
+bool Gathers(const Context& context) { return HasWarpgroups(context) && !context.batch_invariant; }
+
 Buffer MakeWorkspace(const Context& context) {
-  const auto bytes = static_cast<size_t>(AttentionRunner::WorkspaceBytes(context.batch_invariant));
+  const size_t bytes = size_t{context.batch_invariant ? 512U : Gathers(context) ? 256U : 64U} << 20;
   return Buffer(AllocateWorkspace(bytes, "the workspace of attention"), bytes,
                 {Device::Kind::kCuda, context.device},
                 [](void* memory, size_t) { cudaFree(memory); });
@@ -56,7 +59,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   // What there is room for: the cuts of the sequences, then chunks of all kv heads.
   const int64_t cut_bytes = CeilDiv(batch.num_seqs * int64_t{sizeof(SequenceCut)}, 256) * 256;
   const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
-  const int64_t max_chunks = (WorkspaceBytes(context_.batch_invariant) - cut_bytes) /
+  const int64_t max_chunks = (static_cast<int64_t>(workspace_.bytes()) - cut_bytes) /
                              (heads * params.slot_rows * row_bytes);
   int64_t chunks = max_chunks, items = 0, blocks = 0;  // of one kv head
   if (context_.batch_invariant) {
@@ -82,6 +85,26 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   params.partial_state = reinterpret_cast<float2*>(
       params.partial + chunks * heads * params.slot_rows * params.head_dim);
   return static_cast<int>(blocks);
+}
+
+template <typename T, typename Stored>
+bool AttentionRunner::RunGathered(AttentionParams& params, int32_t num_rows, int32_t num_seqs,
+                                  int64_t num_keys) {
+  if (!Gathers(context_)) return false;
+  // Each sequence may have one tile that is not full.
+  const int64_t tiles = num_keys / kTileKeys + num_seqs;
+  const int64_t fitting =
+      static_cast<int64_t>(workspace_.bytes()) / (tiles * TilePairBytes(params.head_dim));
+  if (fitting == 0) return false;
+  const auto passes = static_cast<int32_t>(CeilDiv(params.num_kv_heads, fitting));
+  const auto heads = static_cast<int32_t>(CeilDiv(params.num_kv_heads, passes));
+  params.tiles = workspace_.As<std::byte>();
+  params.max_tiles = static_cast<int32_t>(tiles);
+  for (params.first_head = 0; params.first_head < params.num_kv_heads; params.first_head += heads) {
+    LaunchGatheredAttention<T, Stored>(context_, params, num_rows, num_seqs,
+                                       std::min(heads, params.num_kv_heads - params.first_head));
+  }
+  return true;
 }
 
 template <typename T, typename Stored>
@@ -117,8 +140,13 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
   }
   if (longest <= params.above_rows) return;
   const bool only_chunks = params.above_rows >= longest_decode;
-  LaunchLongAttention<T, Stored>(context_, params, only_chunks ? chunks.num_rows : batch.num_rows,
-                                 only_chunks ? chunks.num_seqs : batch.num_seqs);
+  const int32_t num_rows = only_chunks ? chunks.num_rows : batch.num_rows;
+  const int32_t num_seqs = only_chunks ? chunks.num_seqs : batch.num_seqs;
+  const int64_t num_keys = only_chunks
+                               ? chunks.num_keys
+                               : int64_t{batch.num_seqs} * batch.max_blocks * params.block_tokens;
+  if (RunGathered<T, Stored>(params, num_rows, num_seqs, num_keys)) return;
+  LaunchLongAttention<T, Stored>(context_, params, num_rows, num_seqs);
 }
 
 void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,

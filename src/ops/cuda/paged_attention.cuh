@@ -1,7 +1,6 @@
 // AttentionRunner: attention, causal but for prefix masks, over the paged keys and values on one
 // GPU, for bf16 and fp16 activations over a pool of the same type or of fp8. Owned by CudaOps; used
-// by its thread. Owns the memory for partial results, made once; Run allocates nothing and never
-// waits.
+// by its thread. Owns its workspace, made once; Run allocates nothing and never waits.
 //
 // A sequence may have few rows (decode, verification: its keys are divided over the GPU) or many
 // (prefill: its rows are divided). The device finds out which, so any mix of them is one call.
@@ -28,11 +27,6 @@ class AttentionRunner {
   void Run(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer, float scale,
            const Tensor& out);
 
-  // Bytes of device memory that an AttentionRunner takes.
-  static constexpr int64_t WorkspaceBytes(bool batch_invariant) {
-    return int64_t{batch_invariant ? 512 : 64} << 20;
-  }
-
  private:
   // Decides how the sequences of more than params.above_rows and at most `rows` rows are cut, of
   // which there should be num_seqs, and returns how many blocks a kv head they get; 0: there is no
@@ -41,10 +35,15 @@ class AttentionRunner {
   int PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs, AttentionParams& params);
   template <typename T, typename Stored>
   int64_t BlocksPerSm(const AttentionParams& params);
+  // Prompts from gathered keys and values, some kv heads at a time; false: there is no room for
+  // those of one kv head. num_keys: as ChunkBounds::num_keys.
+  template <typename T, typename Stored>
+  bool RunGathered(AttentionParams& params, int32_t num_rows, int32_t num_seqs, int64_t num_keys);
   template <typename T, typename Stored>
   void Launch(const BatchView& batch, AttentionParams& params);
 
   const Context context_;
+  // Partial results of sequences whose keys are cut, or gathered keys and values.
   const Buffer workspace_;
   // Of the kernels for short sequences, asked once: by types, head size, number of packed rows.
   std::array<std::array<std::array<int, 2>, 2>, 4> blocks_per_sm_ = {};

@@ -58,7 +58,7 @@ ops::PassBounds Laid(const ops::PassArrays& pass, const ops::PassBounds& bounds)
 
 }  // namespace
 
-void RangeLengths::Add(int32_t least, int32_t most, bool decode) {
+void RangeLengths::Add(int32_t least, int32_t most, int64_t keys, bool decode) {
   longest = std::max(longest, most);
   if (decode) {
     chunks.max_decode_len = std::max(chunks.max_decode_len, most);
@@ -67,6 +67,7 @@ void RangeLengths::Add(int32_t least, int32_t most, bool decode) {
   chunks.min_len = decodes() ? least : std::min(chunks.min_len, least);
   ++chunks.num_seqs;
   chunks.num_rows += most;
+  chunks.num_keys += keys;
 }
 
 RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend,
@@ -82,6 +83,7 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       graphs_(backend, config.max_num_tokens),
       masks_(config, memory_->round()),
       draft_lag_(static_cast<size_t>(config.max_batch_size)),
+      room_(static_cast<size_t>(config.max_batch_size)),
       steps_(static_cast<size_t>(config.max_launched)) {
   TANDEM_CHECK(RunMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
                "more steps at once than marks");
@@ -113,6 +115,7 @@ void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstra
   masks_.Set(slot, constraint);
   draft_lag_[static_cast<size_t>(slot)] =
       static_cast<int32_t>(init.tokens.size()) - init.computed[1];
+  room_[static_cast<size_t>(slot)] = 0;
   const Status added = device_slots_->Add(sampled_, slot, init);
   if (failure_.ok()) failure_ = added;
 }
@@ -191,7 +194,9 @@ ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
 
 void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   shape_.target_rows += item.target_tokens + item.num_drafts;
-  shape_.target.Add(item.target_tokens, item.target_tokens + item.num_drafts,
+  int32_t& room = room_[static_cast<size_t>(item.slot)];
+  room += item.num_new_blocks * config_.block_tokens;
+  shape_.target.Add(item.target_tokens, item.target_tokens + item.num_drafts, room,
                     item.target_tokens <= 1);
   shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
   shape_.constrained = shape_.constrained || item.constrained != 0;
@@ -202,7 +207,7 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   ++shape_.draft_seqs;
   if (item.num_drafts > 0) ++shape_.draft_logits;
   // A sequence may lag less than is known.
-  shape_.draft.Add(1, draft_rows, draft_rows <= kRoundLag);
+  shape_.draft.Add(1, draft_rows, room, draft_rows <= kRoundLag);
 }
 
 // Upper bound of the rows of the draft model's first pass for a sequence. The plan's bound assumes

@@ -43,8 +43,9 @@ struct RangeLengths {
   int32_t longest = 0;  // 0: not known
   ops::ChunkBounds chunks = {};
 
-  // A range of `least` to `most` rows, or of none; decode: it is not a chunk of a prompt.
-  void Add(int32_t least, int32_t most, bool decode);
+  // A range of `least` to `most` rows, or of none, at the end of at most `keys` computed positions;
+  // decode: it is not a chunk of a prompt.
+  void Add(int32_t least, int32_t most, int64_t keys, bool decode);
   // No sequence computes a chunk of a prompt.
   bool decodes() const { return chunks.num_seqs == 0; }
 };
@@ -138,6 +139,8 @@ class RoundExecutor final : public Executor {
   ConstraintMasks masks_;
   // By slot: upper bound of the tokens that the draft has yet to compute.
   std::vector<int32_t> draft_lag_;
+  // By slot: the positions that its blocks have room for.
+  std::vector<int32_t> room_;
 
   // Of the current step, set by Propose.
   Shape shape_;

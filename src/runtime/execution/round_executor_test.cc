@@ -203,6 +203,7 @@ class StreamBackend final : public ops::ForwardingBackend {
 void ExpectBounded(const ops::BatchView& batch) {
   const ops::ChunkBounds& chunks = batch.chunks;
   int32_t num_long = 0, long_rows = 0;
+  int64_t long_keys = 0;
   for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
     const int32_t rows = batch.query_start[seq + 1] - batch.query_start[seq];
     EXPECT_LE(rows, batch.max_query_len);
@@ -210,9 +211,11 @@ void ExpectBounded(const ops::BatchView& batch) {
     EXPECT_GE(rows, chunks.min_len);
     ++num_long;
     long_rows += rows;
+    long_keys += batch.context_len[seq];
   }
   EXPECT_LE(num_long, chunks.num_seqs);
   EXPECT_LE(long_rows, chunks.num_rows);
+  EXPECT_LE(long_keys, chunks.num_keys);
 }
 
 // A model whose pass runs when its turn comes; its logits keep their address.
