@@ -2,9 +2,9 @@
 // registers.
 #include <algorithm>
 
-#include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/elements.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

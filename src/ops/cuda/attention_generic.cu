@@ -1,9 +1,9 @@
 // Attention for head sizes without a tile kernel: one warp per row and head, one lane per key.
 // Simple and slow; a row's arithmetic depends on that row alone.
-#include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/attention_inputs.cuh"
 #include "ops/cuda/attention_params.cuh"
 #include "ops/cuda/context.cuh"
+#include "ops/cuda/elements.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <type_traits>
 
-#include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/attention_params.cuh"
+#include "ops/cuda/elements.cuh"
 
 namespace tandem::ops::cuda {
 

@@ -7,7 +7,8 @@
 #include <type_traits>
 
 #include "ops/cuda/async_copy.cuh"
-#include "ops/cuda/attention_elements.cuh"
+#include "ops/cuda/elements.cuh"
+#include "ops/cuda/mma.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -61,22 +62,6 @@ __device__ inline void LoadMatricesTransposed(uint32_t (&to)[4], uint32_t addres
 }
 
 // ---- Arithmetic ----
-
-template <typename T>
-__device__ inline void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                   uint32_t b1) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%0, %1, %2, %3};\n"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 
 __device__ inline float Exp2(float x) {
   float y;

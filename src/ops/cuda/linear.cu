@@ -39,7 +39,7 @@ void WithTypes(DType activations, DType weights, const Call& call) {
   if (activations == DType::kBF16) {
     fp8 ? call.template operator()<Bf16, Fp8>() : call.template operator()<Bf16, Bf16>();
   } else {
-    fp8 ? call.template operator()<__half, Fp8>() : call.template operator()<__half, __half>();
+    fp8 ? call.template operator()<Fp16, Fp8>() : call.template operator()<Fp16, Fp16>();
   }
 }
 
@@ -50,7 +50,7 @@ void CheckTypes(const Tensor& x, const LinearWeight& weight) {
                "weights of the activations' type or of fp8");
 }
 
-__global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, __half* to_half) {
+__global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, Fp16* to_half) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   if (to_bf16 != nullptr) to_bf16[i] = __float2bfloat16_rn(from[i]);
@@ -159,7 +159,7 @@ const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
   const bool bf16 = wanted == DType::kBF16;
   ConvertBiasKernel<<<static_cast<unsigned>(CeilDiv(count, 256)), 256, 0, context_.stream>>>(
       weight.bias.As<float>(), count, bf16 ? static_cast<Bf16*>(workspace_->bias) : nullptr,
-      bf16 ? nullptr : static_cast<__half*>(workspace_->bias));
+      bf16 ? nullptr : static_cast<Fp16*>(workspace_->bias));
   CheckLaunch("converting a bias");
   return workspace_->bias;
 }

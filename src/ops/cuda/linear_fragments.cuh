@@ -19,26 +19,19 @@
 // the same bits in every kernel and for every number of tokens, and several blocks can share a row.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
 #include <cstdint>
 #include <type_traits>
 
 #include "ops/cuda/context.cuh"
+#include "ops/cuda/elements.cuh"
+#include "ops/cuda/mma.cuh"
 
 namespace tandem::ops::cuda {
-
-using Bf16 = __nv_bfloat16;
-struct Fp8 {
-  uint8_t bits;
-};
 
 // The type in which activations T and weights W (T or Fp8) are multiplied, and the power of two by
 // which activations are multiplied first.
 template <typename T, typename W>
-using Factor = std::conditional_t<std::is_same_v<W, Fp8>, __half, T>;
+using Factor = std::conditional_t<std::is_same_v<W, Fp8>, Fp16, T>;
 template <typename T, typename W>
 constexpr float kActivationScale = std::is_same_v<T, Factor<T, W>> ? 1.0f : 0x1p-4f;
 
@@ -81,26 +74,6 @@ __device__ inline uint4 LoadOnce(const void* from) {
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(from));
   return value;
-}
-
-template <typename T>
-__device__ inline void Mma(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                           uint32_t b0, uint32_t b1);
-template <>
-__device__ inline void Mma<Bf16>(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                 uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-template <>
-__device__ inline void Mma<__half>(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                   uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // Four fp8 numbers as the pairs (0, 1) and (2, 3) of fp16. Exact; weights hold no NaN.
@@ -167,7 +140,7 @@ __device__ inline void MultiplyStep(float (&sum)[4], const uint32_t (&low)[kLane
                                     const uint32_t (&x)[kLaneWords<W>]) {
 #pragma unroll
   for (int i = 0; i < kLaneWords<W>; i += 2) {
-    Mma<Factor<T, W>>(sum, low[i], high[i], low[i + 1], high[i + 1], x[i], x[i + 1]);
+    MultiplyAdd<Factor<T, W>>(sum, low[i], high[i], low[i + 1], high[i + 1], x[i], x[i + 1]);
   }
 }
 
@@ -243,16 +216,8 @@ class RowResult {
 };
 
 template <typename T>
-__device__ inline T RoundTo(float value) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(value);
-  } else {
-    return __float2bfloat16_rn(value);
-  }
-}
-template <typename T>
 __device__ inline float Rounded(float value) {
-  return static_cast<float>(RoundTo<T>(value));
+  return static_cast<float>(FromFloat<T>(value));
 }
 
 template <typename T>
@@ -261,7 +226,7 @@ __device__ inline void Store(const LinearArgs& args, int token, int row, float v
   if (args.float_out) {
     static_cast<float*>(args.out)[at] = value;
   } else {
-    static_cast<T*>(args.out)[at] = RoundTo<T>(value);
+    static_cast<T*>(args.out)[at] = FromFloat<T>(value);
   }
 }
 

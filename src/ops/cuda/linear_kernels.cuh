@@ -1,5 +1,5 @@
 // Launches of our own matrix kernels. All sum in the order of linear_fragments.cuh, so they agree
-// bit for bit. T: type of the activations (Bf16, __half); W: of the weights (T or Fp8).
+// bit for bit. T: type of the activations (Bf16, Fp16); W: of the weights (T or Fp8).
 #pragma once
 
 #include "ops/cuda/linear_fragments.cuh"

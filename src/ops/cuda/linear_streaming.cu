@@ -210,8 +210,8 @@ void LaunchStreamingGated(const Context& context, const LinearArgs& args) {
 }
 
 template void LaunchStreaming<Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreaming<__half>(const Context&, const LinearArgs&);
+template void LaunchStreaming<Fp16>(const Context&, const LinearArgs&);
 template void LaunchStreamingGated<Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<__half>(const Context&, const LinearArgs&);
+template void LaunchStreamingGated<Fp16>(const Context&, const LinearArgs&);
 
 }  // namespace tandem::ops::cuda

@@ -251,8 +251,8 @@ void LaunchStreamingFp8Gated(const Context& context, const LinearArgs& args) {
 }
 
 template void LaunchStreamingFp8<Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreamingFp8<__half>(const Context&, const LinearArgs&);
+template void LaunchStreamingFp8<Fp16>(const Context&, const LinearArgs&);
 template void LaunchStreamingFp8Gated<Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreamingFp8Gated<__half>(const Context&, const LinearArgs&);
+template void LaunchStreamingFp8Gated<Fp16>(const Context&, const LinearArgs&);
 
 }  // namespace tandem::ops::cuda

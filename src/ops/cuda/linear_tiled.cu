@@ -206,8 +206,8 @@ void PrepareBoth() {
 void PrepareTiled() {
   PrepareBoth<Bf16, Bf16>();
   PrepareBoth<Bf16, Fp8>();
-  PrepareBoth<__half, __half>();
-  PrepareBoth<__half, Fp8>();
+  PrepareBoth<Fp16, Fp16>();
+  PrepareBoth<Fp16, Fp8>();
 }
 
 template <typename T, typename W>
@@ -225,7 +225,7 @@ void LaunchTiled(const Context& context, const LinearArgs& args) {
 
 template void LaunchTiled<Bf16, Bf16>(const Context&, const LinearArgs&);
 template void LaunchTiled<Bf16, Fp8>(const Context&, const LinearArgs&);
-template void LaunchTiled<__half, __half>(const Context&, const LinearArgs&);
-template void LaunchTiled<__half, Fp8>(const Context&, const LinearArgs&);
+template void LaunchTiled<Fp16, Fp16>(const Context&, const LinearArgs&);
+template void LaunchTiled<Fp16, Fp8>(const Context&, const LinearArgs&);
 
 }  // namespace tandem::ops::cuda

@@ -199,7 +199,8 @@ __device__ void StoreFour(const LinearArgs& args, int token, int row, const floa
   } else if (row < args.rows) {
     T four[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) four[i] = RoundTo<T>(RowResult<T, W>(args, row + i).Of(values[i]));
+    for (int i = 0; i < 4; ++i)
+      four[i] = FromFloat<T>(RowResult<T, W>(args, row + i).Of(values[i]));
     *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(four);
   }
 }
@@ -461,8 +462,8 @@ void Arrange(const Context& context, const LinearArgs& args, int tile_tokens, vo
 void PrepareWarpgroup() {
   PrepareAll<Bf16, Bf16>();
   PrepareAll<Bf16, Fp8>();
-  PrepareAll<__half, __half>();
-  PrepareAll<__half, Fp8>();
+  PrepareAll<Fp16, Fp16>();
+  PrepareAll<Fp16, Fp8>();
 }
 
 template <typename T, typename W>
@@ -494,7 +495,7 @@ void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arran
 
 template void LaunchWarpgroup<Bf16, Bf16>(const Context&, const LinearArgs&, void*);
 template void LaunchWarpgroup<Bf16, Fp8>(const Context&, const LinearArgs&, void*);
-template void LaunchWarpgroup<__half, __half>(const Context&, const LinearArgs&, void*);
-template void LaunchWarpgroup<__half, Fp8>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Fp16, Fp16>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Fp16, Fp8>(const Context&, const LinearArgs&, void*);
 
 }  // namespace tandem::ops::cuda

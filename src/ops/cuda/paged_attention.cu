@@ -2,8 +2,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/elements.cuh"
 #include "ops/cuda/paged_attention.cuh"
 
 namespace tandem::ops::cuda {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "ops/cuda/attention_elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/elements.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "ops/cuda/attention_elements.cuh"
+#include "ops/cuda/elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/swiglu.cuh"

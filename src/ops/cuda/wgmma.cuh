@@ -5,11 +5,10 @@
 // it.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 #include <type_traits>
+
+#include "ops/cuda/elements.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -118,7 +117,7 @@ template <typename T, int kTokens, bool kTransposed = false>
 __device__ inline void BeginProduct(float (&sums)[kTokens / 2], uint32_t a0, uint32_t a1,
                                     uint32_t a2, uint32_t a3, uint64_t tokens, bool add) {
   static_assert(kTokens == 32 || kTokens == 64 || kTokens == 128);
-  constexpr bool kHalf = std::is_same_v<T, __half>;
+  constexpr bool kHalf = std::is_same_v<T, Fp16>;
   if constexpr (kTokens == 32 && kHalf) {
     TANDEM_WGMMA_32("f16", kTransposed);
   } else if constexpr (kTokens == 32) {
@@ -137,7 +136,7 @@ __device__ inline void BeginProduct(float (&sums)[kTokens / 2], uint32_t a0, uin
 // The same for rows that are in shared memory too, described alike, and 128 tokens.
 template <typename T>
 __device__ inline void BeginProduct(float (&sums)[64], uint64_t rows, uint64_t tokens, bool add) {
-  if constexpr (std::is_same_v<T, __half>) {
+  if constexpr (std::is_same_v<T, Fp16>) {
     TANDEM_WGMMA_SHARED_128("f16");
   } else {
     TANDEM_WGMMA_SHARED_128("bf16");
