@@ -96,7 +96,7 @@ void LinearRunner::Run(const Tensor& x, const LinearWeight& weight, const Tensor
   TANDEM_CHECK(out.dim(0) == x.dim(0) && out.dim(1) == weight.rows, "the shape of a product");
   TANDEM_CHECK(out.dtype == x.dtype || out.dtype == DType::kF32, "the type of a product");
   if (x.dim(0) == 0) return;
-  if (x.dim(0) > kMaxStreamingTokens && library_ != nullptr && RunLibrary(x, weight, out)) return;
+  if (x.dim(0) > kMaxStreamingTokens && RunLibrary(x, weight, out)) return;
   RunOwn(x, weight, out);
 }
 
@@ -164,15 +164,35 @@ const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
   return workspace_->bias;
 }
 
-bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+bool LinearRunner::RunSwiGlu(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out) {
+  if (out.dim(0) <= kMaxStreamingTokens || weight.dtype != DType::kF8E4M3 ||
+      !LibraryTakes(gate_up, weight, out)) {
+    return false;
+  }
+  return RunLibraryFp8(
+      weight, out, [&](int64_t first, int64_t count, float scale, void* to, float* scales) {
+        QuantizeSwiGlu(context_, gate_up.RowRange(first, count), scale, to, scales);
+      });
+}
+
+bool LinearRunner::LibraryTakes(const Tensor& x, const LinearWeight& weight,
+                                const Tensor& out) const {
   // The library's fast kernels require this; other products are small or odd and run in ours.
   const bool aligned = weight.cols % 16 == 0 && weight.rows % 8 == 0 &&
                        reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
-  if (!aligned || weight.rows > kMaxBias) return false;
+  // Scales per token and per row need sm_90; on older GPUs our kernel widens the weights.
+  const bool has_type = weight.dtype != DType::kF8E4M3 || context_.compute_capability >= 90;
+  return library_ != nullptr && aligned && has_type && weight.rows <= kMaxBias;
+}
+
+bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+  if (!LibraryTakes(x, weight, out)) return false;
   if (weight.dtype == DType::kF8E4M3) {
-    // Scales per token and per row need sm_90; on older GPUs our kernel widens the weights.
-    return context_.compute_capability >= 90 && RunLibraryFp8(x, weight, out);
+    return RunLibraryFp8(
+        weight, out, [&](int64_t first, int64_t count, float scale, void* to, float* scales) {
+          QuantizeActivations(context_, x.RowRange(first, count), scale, to, scales);
+        });
   }
   return library_->Run({.input = x.dtype,
                         .output = out.dtype,
@@ -186,16 +206,17 @@ bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const
                         .bias = BiasFor(weight, out.dtype)});
 }
 
-bool LinearRunner::RunLibraryFp8(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+template <typename Quantize>
+bool LinearRunner::RunLibraryFp8(const LinearWeight& weight, const Tensor& out,
+                                 const Quantize& quantize) {
   const auto most =
       std::min<int64_t>(kMaxScales, static_cast<int64_t>(kActivationBytes) / weight.cols);
   if (most == 0 || weight.rows % 16 != 0) return false;
   const void* const bias = BiasFor(weight, out.dtype);
   auto* const scales = static_cast<float*>(workspace_->scales);
-  for (int64_t first = 0; first < x.dim(0); first += most) {
-    const int64_t tokens = std::min(most, x.dim(0) - first);
-    QuantizeActivations(context_, x.RowRange(first, tokens), weight.input_scale,
-                        workspace_->activations, scales);
+  for (int64_t first = 0; first < out.dim(0); first += most) {
+    const int64_t tokens = std::min(most, out.dim(0) - first);
+    quantize(first, tokens, weight.input_scale, workspace_->activations, scales);
     const bool done = library_->Run({.input = DType::kF8E4M3,
                                      .output = out.dtype,
                                      .tokens = tokens,

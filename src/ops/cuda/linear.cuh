@@ -30,6 +30,10 @@ class LinearRunner {
   // shapes.
   bool RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated);
 
+  // out = the product of silu(gate) * up of gate_up and `weight`; the bits are those of SwiGlu and
+  // Run. Returns false and stores nothing of use where the product does not round its input to fp8.
+  bool RunSwiGlu(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out);
+
   // As Backend::WarmUp.
   void WarmUp(const std::function<void()>& work);
 
@@ -37,8 +41,12 @@ class LinearRunner {
   struct Workspace;
 
   void RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out);
+  bool LibraryTakes(const Tensor& x, const LinearWeight& weight, const Tensor& out) const;
   bool RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out);
-  bool RunLibraryFp8(const Tensor& x, const LinearWeight& weight, const Tensor& out);
+  // quantize(first, count, scale, to, scales) rounds `count` rows of the input, from `first` on, as
+  // QuantizeActivations does.
+  template <typename Quantize>
+  bool RunLibraryFp8(const LinearWeight& weight, const Tensor& out, const Quantize& quantize);
   // The weight's bias in the type the library requires; null without one.
   const void* BiasFor(const LinearWeight& weight, DType output);
 

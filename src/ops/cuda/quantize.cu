@@ -1,25 +1,25 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
+#include <algorithm>
 
+#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/elements.cuh"
 #include "ops/cuda/quantize.cuh"
+#include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kMaxThreads = 1024;
 
 __device__ float AsFloat(float value) { return value; }
-__device__ float AsFloat(__half value) { return __half2float(value); }
-__device__ float AsFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
-
-__device__ uint8_t RoundToFp8(float value) {
-  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+template <typename T>
+__device__ float AsFloat(T value) {
+  return ToFloat(value);
 }
 
 // The largest value of the block, for all of its threads. NaN is ignored here: rounding keeps it.
 __device__ float BlockMax(float value) {
-  __shared__ float of_warp[kThreads / 32];
+  __shared__ float of_warp[kMaxThreads / 32];
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
     value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
@@ -27,8 +27,9 @@ __device__ float BlockMax(float value) {
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
   value = of_warp[0];
-#pragma unroll
-  for (int warp = 1; warp < kThreads / 32; ++warp) value = fmaxf(value, of_warp[warp]);
+  for (int warp = 1; warp < static_cast<int>(blockDim.x) / 32; ++warp) {
+    value = fmaxf(value, of_warp[warp]);
+  }
   return value;
 }
 
@@ -46,47 +47,89 @@ __global__ void __launch_bounds__(kThreads)
   }
   const float scale = ScaleOf(BlockMax(largest));
   for (int64_t i = threadIdx.x; i < cols; i += kThreads) {
-    out[row * pitch + i] = RoundToFp8(AsFloat(from[i]) / scale);
+    out[row * pitch + i] = FromFloat<Fp8>(AsFloat(from[i]) / scale);
   }
   if (threadIdx.x == 0) scales[row] = scale;
 }
 
-// Eight elements of 16 bits.
+// Rows of activations in pieces of eight: as they are, or the SwiGLU of rows (gate, up).
 template <typename T>
-struct alignas(16) Piece {
-  T values[8];
+struct PlainRows {
+  const T* rows;
+  __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
+    return LoadPack<T, 8>(rows + row * cols + piece * 8);
+  }
+};
+template <typename T>
+struct SwiGluRows {
+  const T* gate_up;
+  __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
+    const T* const gate = gate_up + row * 2 * cols + piece * 8;
+    return SwiGluOf(LoadPack<T, 8>(gate), LoadPack<T, 8>(gate + cols));
+  }
 };
 
-// One block per row; the second pass finds the row in the cache.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    QuantizeActivationKernel(const T* x, int cols, float fixed_scale, uint8_t* out, float* scales) {
+// Pieces that a thread keeps between finding the largest value and rounding; it asks for the others
+// twice.
+constexpr int kKept = 4;
+
+// One block per row.
+template <typename T, typename Rows>
+__global__ void __launch_bounds__(kMaxThreads)
+    QuantizeActivationKernel(const Rows rows, int cols, float fixed_scale, uint8_t* out,
+                             float* scales) {
   const int64_t row = blockIdx.x;
-  const auto* const from = reinterpret_cast<const Piece<T>*>(x + row * cols);
+  const int pieces = cols / 8, threads = static_cast<int>(blockDim.x);
   auto* const to = reinterpret_cast<uint2*>(out + row * cols);
-  const int pieces = cols / 8;
+  BeginKernel();
+  Pack<T, 8> kept[kKept] = {};
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int i = k * threads + static_cast<int>(threadIdx.x);
+    if (i < pieces) kept[k] = rows.At(row, cols, i);
+  }
   float scale = fixed_scale;
   if (fixed_scale == 0.0f) {
     float largest = 0.0f;
-    for (int i = threadIdx.x; i < pieces; i += kThreads) {
-      const Piece<T> piece = from[i];
+    const auto look_at = [&](const Pack<T, 8>& piece) {
 #pragma unroll
-      for (const T value : piece.values) largest = fmaxf(largest, fabsf(AsFloat(value)));
+      for (const T value : piece.at) largest = fmaxf(largest, fabsf(ToFloat(value)));
+    };
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) look_at(kept[k]);
+    for (int i = kKept * threads + static_cast<int>(threadIdx.x); i < pieces; i += threads) {
+      look_at(rows.At(row, cols, i));
     }
     scale = ScaleOf(BlockMax(largest));
   }
   const float inverse = 1.0f / scale;
-  for (int i = threadIdx.x; i < pieces; i += kThreads) {
-    const Piece<T> piece = from[i];
+  const auto store = [&](int i, const Pack<T, 8>& piece) {
     uint32_t words[2] = {};
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const uint32_t rounded = RoundToFp8(AsFloat(piece.values[j]) * inverse);
+      const uint32_t rounded = FromFloat<Fp8>(ToFloat(piece.at[j]) * inverse);
       words[j / 4] |= rounded << (j % 4 * 8);
     }
     to[i] = make_uint2(words[0], words[1]);
+  };
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int i = k * threads + static_cast<int>(threadIdx.x);
+    if (i < pieces) store(i, kept[k]);
+  }
+  for (int i = kKept * threads + static_cast<int>(threadIdx.x); i < pieces; i += threads) {
+    store(i, rows.At(row, cols, i));
   }
   if (threadIdx.x == 0) scales[row] = scale;
+}
+
+template <typename T, typename Rows>
+void QuantizeRows(const Context& context, const Rows& rows, int64_t num_rows, int64_t cols,
+                  float fixed_scale, void* out, float* scales) {
+  const int64_t warps = std::clamp<int64_t>(CeilDiv(cols, 8 * 32 * kKept), 4, kMaxThreads / 32);
+  LaunchEarly(context, "rounding activations to fp8", QuantizeActivationKernel<T, Rows>,
+              dim3(static_cast<unsigned>(num_rows)), 32 * warps, 0, rows, static_cast<int>(cols),
+              fixed_scale, static_cast<uint8_t*>(out), scales);
 }
 
 }  // namespace
@@ -115,17 +158,20 @@ void QuantizeWeightRows(const Context& context, const Tensor& rows, void* out, i
 
 void QuantizeActivations(const Context& context, const Tensor& x, float fixed_scale, void* out,
                          float* scales) {
-  const auto launch = [&](const auto* from) {
-    QuantizeActivationKernel<<<static_cast<unsigned>(x.dim(0)), kThreads, 0, context.stream>>>(
-        from, static_cast<int>(x.dim(1)), fixed_scale, static_cast<uint8_t*>(out), scales);
-  };
-  TANDEM_CHECK(x.dtype == DType::kBF16 || x.dtype == DType::kF16, "activations of 16 bits");
-  if (x.dtype == DType::kBF16) {
-    launch(static_cast<const __nv_bfloat16*>(x.data));
-  } else {
-    launch(static_cast<const __half*>(x.data));
-  }
-  CheckLaunch("rounding activations to fp8");
+  WithActivation(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    QuantizeRows<T>(context, PlainRows<T>{static_cast<const T*>(x.data)}, x.dim(0), x.dim(1),
+                    fixed_scale, out, scales);
+  });
+}
+
+void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, float fixed_scale, void* out,
+                    float* scales) {
+  WithActivation(gate_up.dtype, [&](auto element) {
+    using T = decltype(element);
+    QuantizeRows<T>(context, SwiGluRows<T>{static_cast<const T*>(gate_up.data)}, gate_up.dim(0),
+                    gate_up.dim(1) / 2, fixed_scale, out, scales);
+  });
 }
 
 }  // namespace tandem::ops::cuda

@@ -21,4 +21,9 @@ void QuantizeWeightRows(const Context& context, const Tensor& rows, void* out, i
 void QuantizeActivations(const Context& context, const Tensor& x, float fixed_scale, void* out,
                          float* scales);
 
+// The same of silu(gate) * up of gate_up [n, 2 cols], with the bits that SwiGlu and
+// QuantizeActivations give.
+void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, float fixed_scale, void* out,
+                    float* scales);
+
 }  // namespace tandem::ops::cuda

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "ops/cuda/elements.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/elements.cuh"
 #include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
@@ -19,13 +19,8 @@ __global__ void __launch_bounds__(kThreads)
        i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / row_pieces, first = i % row_pieces * kCount;
     const T* gate = gate_up + row * 2 * width + first;
-    const Pack<T, kCount> g = LoadPack<T, kCount>(gate), u = LoadPack<T, kCount>(gate + width);
-    Pack<T, kCount> y;
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) {
-      y.at[e] = FromFloat<T>(SwiGluOf(ToFloat(g.at[e]), ToFloat(u.at[e])));
-    }
-    StorePack<T, kCount>(out + i * kCount, y);
+    StorePack(out + i * kCount,
+              SwiGluOf(LoadPack<T, kCount>(gate), LoadPack<T, kCount>(gate + width)));
   }
 }
 

@@ -1,9 +1,21 @@
 // The value of SwiGLU, for the kernel of that op and for products that apply it to their sums.
 #pragma once
 
+#include "ops/cuda/elements.cuh"
+
 namespace tandem::ops::cuda {
 
 // exp overflows to infinity for a large negative gate, which gives the zero it should.
 __device__ inline float SwiGluOf(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+
+template <typename T, int kCount>
+__device__ inline Pack<T, kCount> SwiGluOf(const Pack<T, kCount>& gate, const Pack<T, kCount>& up) {
+  Pack<T, kCount> result;
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) {
+    result.at[e] = FromFloat<T>(SwiGluOf(ToFloat(gate.at[e]), ToFloat(up.at[e])));
+  }
+  return result;
+}
 
 }  // namespace tandem::ops::cuda
