@@ -70,6 +70,15 @@ struct KvGroup {
   }
 };
 
+// The rows of a residual stream as the next product takes them: what AddRmsNorm makes of it.
+struct NormedRows {
+  Tensor residual;  // [num_rows, hidden], changed as by AddRmsNorm
+  Tensor delta;
+  Tensor weight;
+  float epsilon = 0.0f;
+  Tensor rows;  // [num_rows, hidden], scratch: the normed rows where a backend stores them
+};
+
 // Where a layer's keys and values are: which group of its pool, and which layer of that group.
 struct KvPlace {
   int32_t group = 0;
@@ -143,6 +152,10 @@ class Ops {
   // out = x W^T + b. x: [num_rows, cols]; out: [num_rows, rows] in x's dtype or fp32.
   virtual void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) = 0;
 
+  // The same of normed rows; out may be x.delta. Composed of AddRmsNorm and Linear unless a backend
+  // fuses it.
+  virtual void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out);
+
   // Rotates the q and k parts of qkv ([num_rows, (num_heads + 2 num_kv_heads) * head_dim];
   // rotate-half pairing, within each half where there are second positions) at the rows' positions,
   // leaves q in place and stores k and v into layer `layer` of the group.
@@ -163,6 +176,11 @@ class Ops {
   virtual void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
                         const LinearWeight& down_weight, const Tensor& gate_up,
                         const Tensor& activated, const Tensor& out);
+  // The same of normed rows; out may be x.delta. Composed of AddRmsNorm and GatedMlp unless a
+  // backend fuses it.
+  virtual void NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
+                            const LinearWeight& down_weight, const Tensor& gate_up,
+                            const Tensor& activated, const Tensor& out);
 
   // out[i] = x[rows[i]], or x[0] if x has no such row. out: [num_out, cols]
   virtual void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) = 0;

@@ -10,6 +10,14 @@ namespace {
 
 class RowOpsTest : public OpTest {
  protected:
+  // Plain, and what else the backend multiplies.
+  std::vector<WeightFormat> WeightFormats() {
+    std::vector<WeightFormat> formats = {{dtype()}};
+    if (backend().device().kind == Device::Kind::kCuda) {
+      formats.push_back({dtype(), Fp8Scheme(QuantScheme::Inputs::kDynamic)});
+    }
+    return formats;
+  }
   // `value` as it is after a round trip through the case's type.
   double Rounded(double value) {
     const OwnedTensor one = FromFloats({1}, dtype(), {static_cast<float>(value)});
@@ -116,11 +124,7 @@ TEST_P(RowOpsTest, EmbedAndGatherRowsCopyBits) {
 // Few and many rows; widths of which a thread of the GPU has one piece, some, and more than it
 // keeps.
 TEST_P(RowOpsTest, GatedMlpIsItsParts) {
-  std::vector<WeightFormat> formats = {{dtype()}};
-  if (backend().device().kind == Device::Kind::kCuda) {
-    formats.push_back({dtype(), Fp8Scheme(QuantScheme::Inputs::kDynamic)});
-  }
-  for (const WeightFormat& weights : formats) {
+  for (const WeightFormat& weights : WeightFormats()) {
     for (const int64_t width : {80, 4112, 33024}) {
       for (const int64_t rows : {4, 40}) {
         if (width > 4112 && weights.scheme.is_plain()) continue;
@@ -147,6 +151,61 @@ TEST_P(RowOpsTest, GatedMlpIsItsParts) {
         double largest = 1.0;
         for (const double value : expected) largest = std::max(largest, std::abs(value));
         ExpectNear(Doubles(fused.tensor), expected, 4 * Rounding(dtype()), largest);
+      }
+    }
+  }
+}
+
+// With and without something to add, into the rows that were added; rows of which a thread of the
+// GPU has one piece, and more than it keeps.
+TEST_P(RowOpsTest, ProductsOfNormedRowsHaveTheBitsOfTheirParts) {
+  constexpr float kEpsilon = 1e-5f;
+  for (const WeightFormat& format : WeightFormats()) {
+    for (const int64_t hidden : {48, 1040, 9216}) {
+      const OwnedTensor norm = Random({hidden}, dtype(), 20);
+      const OwnedTensor w = Random({64, hidden}, dtype(), 21);
+      const OwnedTensor down = Random({hidden, 32}, dtype(), 22);
+      const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, format).value();
+      const LinearWeight down_weight = backend().PackLinear({{{down.tensor}}}, format).value();
+      for (const int64_t rows : {1, 16, 40}) {
+        const OwnedTensor normed = Poisoned({rows, hidden}, dtype());
+        const OwnedTensor scratch = Poisoned({rows, hidden}, dtype());
+        const OwnedTensor product = Poisoned({rows, 64}, dtype());
+        const OwnedTensor activated = Poisoned({rows, 32}, dtype());
+        for (const bool adds : {false, true}) {
+          SCOPED_TRACE(::testing::Message() << DescribeFormat(format) << ", " << rows << " x "
+                                            << hidden << (adds ? ", adding" : ""));
+          const auto residual = [&] { return Random({rows, hidden}, dtype(), 23); };
+          const auto delta = [&] { return Random({rows, hidden}, dtype(), 24); };
+          const OwnedTensor expected_residual = residual(), expected_delta = delta();
+          ops().AddRmsNorm(expected_residual.tensor, adds ? expected_delta.tensor : Tensor{},
+                           norm.tensor, kEpsilon, normed.tensor);
+          const auto rows_of = [&](const OwnedTensor& stream, const OwnedTensor& added) {
+            return NormedRows{.residual = stream.tensor,
+                              .delta = adds ? added.tensor : Tensor{},
+                              .weight = norm.tensor,
+                              .epsilon = kEpsilon,
+                              .rows = scratch.tensor};
+          };
+          {
+            const OwnedTensor out = Poisoned({rows, 64}, dtype());
+            const OwnedTensor stream = residual(), added = delta();
+            ops().Linear(normed.tensor, weight, product.tensor);
+            ops().NormLinear(rows_of(stream, added), weight, out.tensor);
+            EXPECT_EQ(Bytes(out.tensor), Bytes(product.tensor));
+            EXPECT_EQ(Bytes(stream.tensor), Bytes(expected_residual.tensor));
+          }
+          {
+            const OwnedTensor stream = residual(), added = delta();
+            const OwnedTensor out = Poisoned({rows, hidden}, dtype());
+            ops().GatedMlp(normed.tensor, weight, down_weight, product.tensor, activated.tensor,
+                           out.tensor);
+            ops().NormGatedMlp(rows_of(stream, added), weight, down_weight, product.tensor,
+                               activated.tensor, added.tensor);
+            EXPECT_EQ(Bytes(added.tensor), Bytes(out.tensor));
+            EXPECT_EQ(Bytes(stream.tensor), Bytes(expected_residual.tensor));
+          }
+        }
       }
     }
   }

@@ -30,13 +30,13 @@ Status AttentionBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
 }
 
 void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
-                         const AttentionContext& context, const Tensor& x,
+                         const AttentionContext& context, const ops::NormedRows& x,
                          const Tensor& out) const {
   const auto& [batch, kv, layer, rope] = context;
   const float scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
   const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
   const Tensor attention = attention_.View(batch.num_rows, spec.query_rows());
-  ops.Linear(x, weights.qkv, qkv);
+  ops.NormLinear(x, weights.qkv, qkv);
   ops.QkvRopeStore(qkv, rope, batch, kv, layer);
   ops.PagedAttention(qkv, batch, kv, layer, scale, attention);
   ops.Linear(attention, weights.out, out);

@@ -34,7 +34,7 @@ class AttentionBlock {
   Status Allocate(ops::Backend& backend, int64_t max_rows);
   // out = what attention adds to the residual. x, out: [rows, hidden].
   void Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
-           const AttentionContext& context, const Tensor& x, const Tensor& out) const;
+           const AttentionContext& context, const ops::NormedRows& x, const Tensor& out) const;
 
  private:
   // As wide as the widest layer needs.

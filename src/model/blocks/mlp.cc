@@ -25,11 +25,12 @@ Status MlpBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
   return activated_.Allocate(backend, max_rows);
 }
 
-void MlpBlock::Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights, const Tensor& x,
-                   const Tensor& out) const {
-  const int64_t rows = x.dim(0);
-  ops.GatedMlp(x, weights.gate_up, weights.down, gate_up_.View(rows, 2 * spec.intermediate_size),
-               activated_.View(rows, spec.intermediate_size), out);
+void MlpBlock::Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights,
+                   const ops::NormedRows& x, const Tensor& out) const {
+  const int64_t rows = out.dim(0);
+  ops.NormGatedMlp(x, weights.gate_up, weights.down,
+                   gate_up_.View(rows, 2 * spec.intermediate_size),
+                   activated_.View(rows, spec.intermediate_size), out);
 }
 
 }  // namespace tandem

@@ -6,10 +6,13 @@ Status LoadNorm(WeightLoader& loader, WeightRole role, int64_t layer, NormWeight
   return loader.LoadPlain(role, layer, out.weight);
 }
 
-void RunNorm(ops::Ops& ops, const NormSpec& spec, const NormWeights& weights,
-             const Tensor& residual, const Tensor& delta, const Tensor& out) {
-  ops.AddRmsNorm(residual, delta, weights.weight.View(residual.dtype, {residual.dim(1)}),
-                 static_cast<float>(spec.epsilon), out);
+ops::NormedRows Normed(const NormSpec& spec, const NormWeights& weights, const Tensor& residual,
+                       const Tensor& delta, const Tensor& scratch) {
+  return {.residual = residual,
+          .delta = delta,
+          .weight = weights.weight.View(residual.dtype, {residual.dim(1)}),
+          .epsilon = static_cast<float>(spec.epsilon),
+          .rows = scratch};
 }
 
 }  // namespace tandem

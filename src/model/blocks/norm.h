@@ -1,5 +1,5 @@
-// Adds a layer's output to the residual and normalizes it. Needs no workspace. Functions for the
-// decoder's thread.
+// The norm before a block, which also adds the output of the block before to the residual; computed
+// by the product that takes it. Functions for the decoder's thread.
 #pragma once
 
 #include "model/spec.h"
@@ -14,9 +14,9 @@ struct NormWeights {
 
 Status LoadNorm(WeightLoader& loader, WeightRole role, int64_t layer, NormWeights& out);
 
-// residual += delta (unless delta is empty); out = norm(residual). residual, delta, out: [rows,
-// hidden].
-void RunNorm(ops::Ops& ops, const NormSpec& spec, const NormWeights& weights,
-             const Tensor& residual, const Tensor& delta, const Tensor& out);
+// What the next product takes: residual += delta (unless delta is empty), then norm(residual).
+// residual, delta, scratch: [rows, hidden].
+ops::NormedRows Normed(const NormSpec& spec, const NormWeights& weights, const Tensor& residual,
+                       const Tensor& delta, const Tensor& scratch);
 
 }  // namespace tandem

@@ -86,13 +86,14 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const Tensor delta = workspace_.delta.View(batch.num_rows);
 
   // Before the first layer there is nothing to add.
-  RunNorm(ops, norm, weights.input_norm, residual, layer == 0 ? Tensor{} : delta, normed);
+  const ops::NormedRows attention_in =
+      Normed(norm, weights.input_norm, residual, layer == 0 ? Tensor{} : delta, normed);
   const ops::KvPlace place = pool.layers[static_cast<size_t>(layer)];
   const ops::KvGroup& kv = pool.groups[static_cast<size_t>(place.group)];
   workspace_.attention.Run(ops, layer_spec.attention, weights.attention,
-                           {batch, kv, place.index, weights_->rope(layer)}, normed, delta);
-  RunNorm(ops, norm, weights.post_norm, residual, delta, normed);
-  workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp, normed, delta);
+                           {batch, kv, place.index, weights_->rope(layer)}, attention_in, delta);
+  workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp,
+                     Normed(norm, weights.post_norm, residual, delta, normed), delta);
 }
 
 Tensor Decoder::RunHead(const ops::BatchView& batch) {
@@ -105,8 +106,8 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
   ops.GatherRows(workspace_.delta.View(batch.num_rows), batch.logits_rows, delta);
   // The layers' normed rows are free by now; reuse them for the rows that want logits.
   const Tensor normed = workspace_.normed.View(batch.num_logits);
-  RunNorm(ops, spec().norm, weights_->final_norm, gathered, delta, normed);
-  ops.Linear(normed, weights_->head, logits);
+  ops.NormLinear(Normed(spec().norm, weights_->final_norm, gathered, delta, normed), weights_->head,
+                 logits);
   return logits;
 }
 

@@ -1,40 +1,35 @@
-// AddRmsNorm as one kernel: one block per row; the row is read once if it fits the block's
-// registers.
+// AddRmsNorm as one kernel, which may round its result to fp8: one block per row; the row is read
+// once if it fits the block's registers.
 #include <algorithm>
 
+#include "ops/cuda/add_rms_norm.cuh"
+#include "ops/cuda/block_reduce.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/fp8_rows.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// The sum over the block, for every thread. The order depends only on the number of threads.
-__device__ float BlockSum(float value) {
-  __shared__ float sums[kMaxThreads / 32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int num_warps = blockDim.x / 32;
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(~0u, value, distance);
-  }
-  if (lane == 0) sums[warp] = value;
-  __syncthreads();
-  value = lane < num_warps ? sums[lane] : 0.0f;
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(~0u, value, distance);
-  }
-  return value;
-}
+// Where the normed rows go: as they are, or rounded to fp8 with a scale each.
+template <typename T>
+struct PlainResult {
+  T* rows;
+};
+struct Fp8Result {
+  uint8_t* rows;
+  float* scales;
+  float fixed_scale;  // 0: each row by its own largest value
+};
 
-template <typename T, int kCount>
+template <typename T, int kCount, typename Result>
 __global__ void __launch_bounds__(kMaxThreads)
     AddRmsNormKernel(T* residual, const T* delta, const T* weight, int64_t hidden, float epsilon,
-                     T* out) {
+                     const Result result) {
   using Piece = Pack<T, kCount>;
   residual += blockIdx.x * hidden;
-  out += blockIdx.x * hidden;
   const int64_t pieces = hidden / kCount;
   // Rows that give each thread one piece stay in registers.
   const bool keep = pieces <= blockDim.x;
@@ -55,7 +50,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
   const float mean = BlockSum(squares) / static_cast<float>(hidden);
   const float inverse = 1.0f / sqrtf(mean + epsilon);
-  for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
+  const auto normed = [&](int64_t i) {
     if (!keep) {
       x = LoadPack<T, kCount>(residual + i * kCount);
       w = LoadPack<T, kCount>(weight + i * kCount);
@@ -65,8 +60,38 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int e = 0; e < kCount; ++e) {
       y.at[e] = FromFloat<T>(ToFloat(x.at[e]) * inverse * ToFloat(w.at[e]));
     }
-    StorePack<T, kCount>(out + i * kCount, y);
+    return y;
+  };
+  if constexpr (std::is_same_v<Result, Fp8Result>) {
+    float scale = result.fixed_scale;
+    if (scale == 0.0f) {
+      float largest = 0.0f;
+      for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
+        largest = LargestOf(normed(i), largest);
+      }
+      scale = ScaleOf(BlockMax(largest));
+    }
+    const float by = 1.0f / scale;
+    auto* const out = reinterpret_cast<uint2*>(result.rows + blockIdx.x * hidden);
+    for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) out[i] = RoundPiece(normed(i), by);
+    if (threadIdx.x == 0) result.scales[blockIdx.x] = scale;
+  } else {
+    T* const out = result.rows + blockIdx.x * hidden;
+    for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
+      StorePack<T, kCount>(out + i * kCount, normed(i));
+    }
   }
+}
+
+template <typename T, int kCount, typename Result>
+void LaunchNorm(const Context& context, const Tensor& residual, const Tensor& delta,
+                const Tensor& weight, float epsilon, const Result& result) {
+  const int64_t hidden = residual.dim(1);
+  const int64_t warps = std::clamp<int64_t>(CeilDiv(hidden / kCount, 32), 1, kMaxThreads / 32);
+  LaunchEarly(context, "AddRmsNorm", AddRmsNormKernel<T, kCount, Result>,
+              dim3(static_cast<unsigned>(residual.dim(0))), 32 * warps, 0,
+              static_cast<T*>(residual.data), static_cast<const T*>(delta.data),
+              static_cast<const T*>(weight.data), hidden, epsilon, result);
 }
 
 }  // namespace
@@ -74,23 +99,25 @@ __global__ void __launch_bounds__(kMaxThreads)
 void CudaOps::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight,
                          float epsilon, const Tensor& out) {
   TANDEM_CHECK(residual.dtype == out.dtype && weight.dtype == out.dtype, "the types differ");
-  const int64_t rows = residual.dim(0), hidden = residual.dim(1);
-  if (rows == 0) return;
+  if (residual.dim(0) == 0) return;
   WithActivation(out.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto launch = [&]<int kCount>() {
-      const int64_t warps = std::clamp<int64_t>(CeilDiv(hidden / kCount, 32), 1, kMaxThreads / 32);
-      LaunchEarly(context_, "AddRmsNorm", AddRmsNormKernel<T, kCount>,
-                  dim3(static_cast<unsigned>(rows)), 32 * warps, 0, static_cast<T*>(residual.data),
-                  static_cast<const T*>(delta.data), static_cast<const T*>(weight.data), hidden,
-                  epsilon, static_cast<T*>(out.data));
-    };
+    const PlainResult<T> result = {static_cast<T*>(out.data)};
     // An odd width leaves rows misaligned.
-    if (hidden % 8 == 0) {
-      launch.template operator()<8>();
+    if (residual.dim(1) % 8 == 0) {
+      LaunchNorm<T, 8>(context_, residual, delta, weight, epsilon, result);
     } else {
-      launch.template operator()<1>();
+      LaunchNorm<T, 1>(context_, residual, delta, weight, epsilon, result);
     }
+  });
+}
+
+void QuantizeNorm(const Context& context, const NormedRows& x, float fixed_scale, void* out,
+                  float* scales) {
+  WithActivation(x.residual.dtype, [&](auto element) {
+    using T = decltype(element);
+    LaunchNorm<T, 8>(context, x.residual, x.delta, x.weight, x.epsilon,
+                     Fp8Result{static_cast<uint8_t*>(out), scales, fixed_scale});
   });
 }
 

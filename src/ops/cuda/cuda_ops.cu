@@ -11,6 +11,11 @@ void CudaOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& 
   linear_.Run(x, weight, out);
 }
 
+void CudaOps::NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) {
+  NormedRows left = x;
+  if (!linear_.RunNorm(left, weight, out)) Ops::NormLinear(left, weight, out);
+}
+
 void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                              int32_t layer, float scale, const Tensor& out) {
   attention_.Run(qkv, batch, kv, layer, scale, out);

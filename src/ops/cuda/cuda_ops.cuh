@@ -25,6 +25,7 @@ class CudaOps final : public Ops {
   void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,
                   const Tensor& out) override;
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
+  void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                     const KvGroup& kv, int32_t layer) override;
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
@@ -33,12 +34,19 @@ class CudaOps final : public Ops {
   void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
                 const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
                 const Tensor& out) override;
+  void NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
+                    const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
+                    const Tensor& out) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) override;
   void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) override;
 
  private:
+  // The second half of an MLP.
+  void SwiGluLinear(const Tensor& gate_up, const LinearWeight& weight, const Tensor& activated,
+                    const Tensor& out);
+
   const Context context_;
   LinearRunner linear_;
   AttentionRunner attention_;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "ops/cuda/add_rms_norm.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/pack.cuh"
@@ -9,8 +10,10 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr size_t kLibraryBytes = size_t{64} << 20;
-// For one product's activations: rounded to fp8 for the library, or arranged for our own kernel.
-constexpr size_t kActivationBytes = kArrangedBytes;
+// For one product's activations: rounded to fp8 for the library, or arranged for our own kernel. A
+// chunk of 8,192 tokens is one product up to 16,384 columns.
+constexpr size_t kActivationBytes = size_t{128} << 20;
+static_assert(kActivationBytes >= kArrangedBytes);
 constexpr int64_t kMaxScales = int64_t{1} << 16;  // tokens whose scales fit
 constexpr int64_t kMaxBias = int64_t{1} << 19;    // rows whose bias fits
 
@@ -41,6 +44,11 @@ void WithTypes(DType activations, DType weights, const Call& call) {
   } else {
     fp8 ? call.template operator()<Fp16, Fp8>() : call.template operator()<Fp16, Fp16>();
   }
+}
+
+// Rows of the weight's input that there is room for when they are rounded to fp8.
+int64_t MostRounded(const LinearWeight& weight) {
+  return std::min<int64_t>(kMaxScales, static_cast<int64_t>(kActivationBytes) / weight.cols);
 }
 
 void CheckTypes(const Tensor& x, const LinearWeight& weight) {
@@ -165,14 +173,26 @@ const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
 }
 
 bool LinearRunner::RunSwiGlu(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out) {
-  if (out.dim(0) <= kMaxStreamingTokens || weight.dtype != DType::kF8E4M3 ||
-      !LibraryTakes(gate_up, weight, out)) {
-    return false;
-  }
+  if (!RoundsInput(gate_up, weight, out)) return false;
   return RunLibraryFp8(
       weight, out, [&](int64_t first, int64_t count, float scale, void* to, float* scales) {
         QuantizeSwiGlu(context_, gate_up.RowRange(first, count), scale, to, scales);
       });
+}
+
+bool LinearRunner::RunNorm(NormedRows& x, const LinearWeight& weight, const Tensor& out) {
+  // The residual may change only once, so all rows are one product.
+  if (!RoundsInput(x.rows, weight, out) || out.dim(0) > MostRounded(weight)) return false;
+  return RunLibraryFp8(weight, out, [&](int64_t, int64_t, float scale, void* to, float* scales) {
+    QuantizeNorm(context_, x, scale, to, scales);
+    x.delta = {};
+  });
+}
+
+bool LinearRunner::RoundsInput(const Tensor& x, const LinearWeight& weight,
+                               const Tensor& out) const {
+  return out.dim(0) > kMaxStreamingTokens && weight.dtype == DType::kF8E4M3 &&
+         LibraryTakes(x, weight, out);
 }
 
 bool LinearRunner::LibraryTakes(const Tensor& x, const LinearWeight& weight,
@@ -209,8 +229,7 @@ bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const
 template <typename Quantize>
 bool LinearRunner::RunLibraryFp8(const LinearWeight& weight, const Tensor& out,
                                  const Quantize& quantize) {
-  const auto most =
-      std::min<int64_t>(kMaxScales, static_cast<int64_t>(kActivationBytes) / weight.cols);
+  const int64_t most = MostRounded(weight);
   if (most == 0 || weight.rows % 16 != 0) return false;
   const void* const bias = BiasFor(weight, out.dtype);
   auto* const scales = static_cast<float*>(workspace_->scales);

@@ -34,6 +34,10 @@ class LinearRunner {
   // Run. Returns false and stores nothing of use where the product does not round its input to fp8.
   bool RunSwiGlu(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out);
 
+  // As Ops::NormLinear where the product rounds its input to fp8. Else returns false and stores
+  // nothing of use, but may have added x.delta, which is empty then.
+  bool RunNorm(NormedRows& x, const LinearWeight& weight, const Tensor& out);
+
   // As Backend::WarmUp.
   void WarmUp(const std::function<void()>& work);
 
@@ -42,6 +46,8 @@ class LinearRunner {
 
   void RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   bool LibraryTakes(const Tensor& x, const LinearWeight& weight, const Tensor& out) const;
+  // Whether Run rounds this input to fp8.
+  bool RoundsInput(const Tensor& x, const LinearWeight& weight, const Tensor& out) const;
   bool RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   // quantize(first, count, scale, to, scales) rounds `count` rows of the input, from `first` on, as
   // QuantizeActivations does.

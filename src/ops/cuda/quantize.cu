@@ -1,7 +1,8 @@
 #include <algorithm>
 
+#include "ops/cuda/block_reduce.cuh"
 #include "ops/cuda/dependent_launch.cuh"
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/fp8_rows.cuh"
 #include "ops/cuda/quantize.cuh"
 #include "ops/cuda/swiglu.cuh"
 
@@ -16,24 +17,6 @@ template <typename T>
 __device__ float AsFloat(T value) {
   return ToFloat(value);
 }
-
-// The largest value of the block, for all of its threads. NaN is ignored here: rounding keeps it.
-__device__ float BlockMax(float value) {
-  __shared__ float of_warp[kMaxThreads / 32];
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
-  }
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = of_warp[0];
-  for (int warp = 1; warp < static_cast<int>(blockDim.x) / 32; ++warp) {
-    value = fmaxf(value, of_warp[warp]);
-  }
-  return value;
-}
-
-__device__ float ScaleOf(float largest) { return largest > 0.0f ? largest / kFp8Max : 1.0f; }
 
 // One block per row.
 template <typename T>
@@ -91,34 +74,21 @@ __global__ void __launch_bounds__(kMaxThreads)
   float scale = fixed_scale;
   if (fixed_scale == 0.0f) {
     float largest = 0.0f;
-    const auto look_at = [&](const Pack<T, 8>& piece) {
 #pragma unroll
-      for (const T value : piece.at) largest = fmaxf(largest, fabsf(ToFloat(value)));
-    };
-#pragma unroll
-    for (int k = 0; k < kKept; ++k) look_at(kept[k]);
+    for (int k = 0; k < kKept; ++k) largest = LargestOf(kept[k], largest);
     for (int i = kKept * threads + static_cast<int>(threadIdx.x); i < pieces; i += threads) {
-      look_at(rows.At(row, cols, i));
+      largest = LargestOf(rows.At(row, cols, i), largest);
     }
     scale = ScaleOf(BlockMax(largest));
   }
   const float inverse = 1.0f / scale;
-  const auto store = [&](int i, const Pack<T, 8>& piece) {
-    uint32_t words[2] = {};
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const uint32_t rounded = FromFloat<Fp8>(ToFloat(piece.at[j]) * inverse);
-      words[j / 4] |= rounded << (j % 4 * 8);
-    }
-    to[i] = make_uint2(words[0], words[1]);
-  };
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = k * threads + static_cast<int>(threadIdx.x);
-    if (i < pieces) store(i, kept[k]);
+    if (i < pieces) to[i] = RoundPiece(kept[k], inverse);
   }
   for (int i = kKept * threads + static_cast<int>(threadIdx.x); i < pieces; i += threads) {
-    store(i, rows.At(row, cols, i));
+    to[i] = RoundPiece(rows.At(row, cols, i), inverse);
   }
   if (threadIdx.x == 0) scales[row] = scale;
 }

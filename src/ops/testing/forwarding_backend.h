@@ -24,6 +24,9 @@ class ForwardingOps : public Ops {
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override {
     inner_.Linear(x, weight, out);
   }
+  void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) override {
+    inner_.NormLinear(x, weight, out);
+  }
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                     const KvGroup& kv, int32_t layer) override {
     inner_.QkvRopeStore(qkv, rope, batch, kv, layer);
@@ -37,6 +40,11 @@ class ForwardingOps : public Ops {
                 const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
                 const Tensor& out) override {
     inner_.GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
+  }
+  void NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
+                    const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
+                    const Tensor& out) override {
+    inner_.NormGatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
   }
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override {
     inner_.GatherRows(x, rows, out);

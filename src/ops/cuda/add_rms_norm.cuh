@@ -1,0 +1,14 @@
+// AddRmsNorm that rounds its rows to fp8, for the product that takes them.
+#pragma once
+
+#include "ops/cuda/context.cuh"
+#include "ops/ops.h"
+
+namespace tandem::ops::cuda {
+
+// The rows of x, of a multiple of 8 columns, rounded with the bits of AddRmsNorm and
+// QuantizeActivations (quantize.cuh). x.rows stays as it was.
+void QuantizeNorm(const Context& context, const NormedRows& x, float fixed_scale, void* out,
+                  float* scales);
+
+}  // namespace tandem::ops::cuda
