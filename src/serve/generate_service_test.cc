@@ -184,7 +184,7 @@ TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {
 
 // A service whose tokenizer works on the first prompt until the codec opens.
 struct BusyTokenizer {
-  BusyTokenizer() {
+  explicit BusyTokenizer(const FakeEngineOptions& options = {}) : engine(options) {
     EXPECT_TRUE(Eventually([&] { return codec.num_encoded == 1; })) << "the worker has it";
   }
   FakeEngine engine;
@@ -247,20 +247,14 @@ TEST(GenerateServiceTest, TheTokenizersQueueTakesAsManyAsTheEngines) {
 TEST(GenerateServiceTest, TheTokenizersQueueIsBounded) {
   FakeEngineOptions options;
   options.limits.max_queue_size = 2;
-  FakeEngine engine(options);
-  GatedCodec codec;
-  const SteadyClock clock;
-  GenerateService service(engine, codec, GenerationDefaults(), clock);
-  std::vector<std::unique_ptr<TextStream>> streams;
-  for (int i = 0; i < 4; ++i) {  // the worker holds at most one more
-    TextRequest request = Ask("tandem", 1);
-    request.bad_words = {"x"};
-    streams.push_back(service.Start(std::move(request)));
-  }
+  BusyTokenizer busy(options);
+  const auto second = busy.service.Start(Ask("tandem", 1));
+  const auto third = busy.service.Start(Ask("tandem", 1));
+  const auto refused = busy.service.Start(Ask("tandem", 1));
   TextEvent event;
-  ASSERT_TRUE(streams.back()->Next(event));
+  ASSERT_TRUE(refused->Next(event));
   EXPECT_EQ(event.error.code(), Code::kResourceExhausted);
-  codec.Open();
+  busy.codec.Open();
 }
 
 TEST(GenerateServiceTest, AStreamThatIsDroppedFreesItsSequence) {
