@@ -408,6 +408,14 @@ TEST_P(PagedAttentionFp8Test, Fp8PoolMatchesReferenceOnStoredValues) {
   }
 }
 
+// A plan that does not fit the state lays rows without a context: the step must still end, since it
+// is the step that tells. On a host that comes first.
+TEST_P(PagedAttentionFp8Test, RowsWithoutAContextEndToo) {
+  MakeGroup({4, 1, 128, 64}, kSeqs, DType::kF8E4M3);
+  FillGroup(Contents::kRandom);
+  Attend({{0, 300, 20}, {1, 0, 40}, {2, 200, 130}}, {.max_query_len = 130});
+}
+
 TEST_P(PagedAttentionTest, CountsMayBeUpperBounds) {
   for (const int32_t num_heads : {2, 8}) {
     MakeGroup({num_heads, 1, 64, 64}, kSeqs, dtype());
@@ -481,21 +489,29 @@ TEST_P(PagedAttentionTest, ChunksMayBeToldApart) {
 }
 
 TEST_P(PagedAttentionTest, PromptsMatchReferenceInWhateverMemoryThereIs) {
+  std::vector<DType> elements = {dtype()};
+  if (backend().device().kind == Device::Kind::kCuda) elements.push_back(DType::kF8E4M3);
   for (const AttentionShape& shape :
        {AttentionShape{6, 2, 64, 64}, AttentionShape{3, 3, 128, 64}}) {
-    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
-    for (const Contents contents : {Contents::kCounting, Contents::kRandom}) {
-      MakeGroup(shape, kSeqs, dtype());
-      FillGroup(contents);
-      Attend(kPrompts);
-      ExpectReference(kPrompts);
-      // With bounds that leave room for two kv heads at a time, for one, and for none.
-      ChunkBounds chunks = ChunksOf(kPrompts, 1);
-      for (const int64_t keys : {200'000, 350'000, 4'000'000}) {
-        SCOPED_TRACE(::testing::Message() << "at most " << keys << " keys");
-        chunks.num_keys = keys;
-        Attend(kPrompts, {.rows = 2, .seqs = 1, .max_query_len = 385, .chunks = chunks});
+    for (const DType element : elements) {
+      for (const bool masked : {false, true}) {
+        SCOPED_TRACE(::testing::Message()
+                     << shape.num_heads << " heads of " << shape.head_dim << ", a pool of "
+                     << DTypeName(element) << (masked ? ", prefix masks" : ""));
+        MakeGroup(shape, kSeqs, element);
+        FillGroup(Contents::kRandom);
+        prefixes_ =
+            masked ? std::vector<int32_t>{2400, 0, 1, 128, 65, 2560} : std::vector<int32_t>{};
+        Attend(kPrompts);
         ExpectReference(kPrompts);
+        // With bounds that leave room for two kv heads of 128 at a time, for one, and for none.
+        ChunkBounds chunks = ChunksOf(kPrompts, 1);
+        for (const int64_t keys : {200'000, 350'000, 4'000'000}) {
+          SCOPED_TRACE(::testing::Message() << "at most " << keys << " keys");
+          chunks.num_keys = keys;
+          Attend(kPrompts, {.rows = 2, .seqs = 1, .max_query_len = 385, .chunks = chunks});
+          ExpectReference(kPrompts);
+        }
       }
     }
   }

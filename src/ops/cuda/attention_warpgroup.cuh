@@ -366,6 +366,8 @@ __global__ void __launch_bounds__(kTilesThreads, 1)
   const HeadView head(params, where.seq, kv_head);
   const int first_row = where.part * kGroupsRows;
   const int end = min(head.LastKey(params, first_row + kGroupsRows - 1) + 1, head.context);
+  // None only where a plan does not fit the state, of which the step tells once it has ended.
+  if (end <= 0) return;
   const int count = (end + kTileKeys - 1) / kTileKeys;
 
   const int tiles_before = CountParts(where.seq, [&](int seq) { return TilesOf(params, seq); });

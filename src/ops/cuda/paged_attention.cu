@@ -117,6 +117,7 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
     return;
   }
   const ChunkBounds& chunks = batch.chunks;
+  TANDEM_CHECK(chunks.num_seqs == 0 || chunks.num_keys > 0, "the keys of the chunks are not told");
   const int32_t longest = LongestRange(batch);
   const int32_t longest_decode = chunks.num_seqs > 0 ? chunks.max_decode_len : longest;
   // For the ranges of up to `rows` rows that no launch has taken yet, about num_seqs of them.
@@ -145,7 +146,10 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
   const int64_t num_keys = only_chunks
                                ? chunks.num_keys
                                : int64_t{batch.num_seqs} * batch.max_blocks * params.block_tokens;
-  if (RunGathered<T, Stored>(params, num_rows, num_seqs, num_keys)) return;
+  // Verifications of many drafts stay: their contexts are long for their rows, and only the widest
+  // bound of them is known.
+  const bool prompts = only_chunks || longest >= kTileKeys;
+  if (prompts && RunGathered<T, Stored>(params, num_rows, num_seqs, num_keys)) return;
   LaunchLongAttention<T, Stored>(context_, params, num_rows, num_seqs);
 }
 

@@ -84,6 +84,7 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       masks_(config, memory_->round()),
       draft_lag_(static_cast<size_t>(config.max_batch_size)),
       room_(static_cast<size_t>(config.max_batch_size)),
+      computed_(static_cast<size_t>(config.max_batch_size)),
       steps_(static_cast<size_t>(config.max_launched)) {
   TANDEM_CHECK(RunMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
                "more steps at once than marks");
@@ -116,6 +117,7 @@ void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstra
   draft_lag_[static_cast<size_t>(slot)] =
       static_cast<int32_t>(init.tokens.size()) - init.computed[1];
   room_[static_cast<size_t>(slot)] = 0;
+  computed_[static_cast<size_t>(slot)] = init.computed;
   const Status added = device_slots_->Add(sampled_, slot, init);
   if (failure_.ok()) failure_ = added;
 }
@@ -196,7 +198,13 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   shape_.target_rows += item.target_tokens + item.num_drafts;
   int32_t& room = room_[static_cast<size_t>(item.slot)];
   room += item.num_new_blocks * config_.block_tokens;
-  shape_.target.Add(item.target_tokens, item.target_tokens + item.num_drafts, room,
+  // At most all blocks are full; they may be reserved up to the last token of an answer.
+  const auto keys_after = [&](ModelIndex model, int32_t rows) {
+    int32_t& length = computed_[static_cast<size_t>(item.slot)][static_cast<size_t>(model)];
+    return length = std::min(length + rows, room);
+  };
+  const int32_t target_rows = item.target_tokens + item.num_drafts;
+  shape_.target.Add(item.target_tokens, target_rows, keys_after(ModelIndex::kTarget, target_rows),
                     item.target_tokens <= 1);
   shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
   shape_.constrained = shape_.constrained || item.constrained != 0;
@@ -207,7 +215,8 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   ++shape_.draft_seqs;
   if (item.num_drafts > 0) ++shape_.draft_logits;
   // A sequence may lag less than is known.
-  shape_.draft.Add(1, draft_rows, room, draft_rows <= kRoundLag);
+  shape_.draft.Add(1, draft_rows, keys_after(ModelIndex::kDraft, draft_rows + item.num_drafts),
+                   draft_rows <= kRoundLag);
 }
 
 // Upper bound of the rows of the draft model's first pass for a sequence. The plan's bound assumes

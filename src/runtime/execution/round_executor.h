@@ -139,8 +139,10 @@ class RoundExecutor final : public Executor {
   ConstraintMasks masks_;
   // By slot: upper bound of the tokens that the draft has yet to compute.
   std::vector<int32_t> draft_lag_;
-  // By slot: the positions that its blocks have room for.
+  // By slot: the positions that its blocks have room for, and upper bounds of those that each model
+  // has computed.
   std::vector<int32_t> room_;
+  std::vector<ComputedLengths> computed_;
 
   // Of the current step, set by Propose.
   Shape shape_;

@@ -199,8 +199,8 @@ class StreamBackend final : public ops::ForwardingBackend {
   int launches_ = 0;
 };
 
-// What was laid is within what the host told of it.
-void ExpectBounded(const ops::BatchView& batch) {
+// What was laid is within what the host told of it; without drafts the host knows all lengths.
+void ExpectBounded(const ops::BatchView& batch, bool drafts) {
   const ops::ChunkBounds& chunks = batch.chunks;
   int32_t num_long = 0, long_rows = 0;
   int64_t long_keys = 0;
@@ -216,19 +216,24 @@ void ExpectBounded(const ops::BatchView& batch) {
   EXPECT_LE(num_long, chunks.num_seqs);
   EXPECT_LE(long_rows, chunks.num_rows);
   EXPECT_LE(long_keys, chunks.num_keys);
+  if (!drafts) {
+    EXPECT_EQ(long_keys, chunks.num_keys);
+  }
 }
 
 // A model whose pass runs when its turn comes; its logits keep their address.
 class StreamPass final : public ForwardPass {
  public:
-  StreamPass(Stream& stream, std::unique_ptr<ForwardPass> inner, int32_t max_logits_rows)
+  StreamPass(Stream& stream, std::unique_ptr<ForwardPass> inner, int32_t max_logits_rows,
+             bool drafts)
       : stream_(stream),
         inner_(std::move(inner)),
+        drafts_(drafts),
         logits_(static_cast<size_t>(max_logits_rows) * static_cast<size_t>(inner_->vocab_size())) {}
   Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool) override {
     stream_.CountPass(batch.chunks.num_seqs > 0 && batch.chunks.num_seqs < batch.num_seqs);
     stream_.Enqueue([=, this] {
-      ExpectBounded(batch);
+      ExpectBounded(batch, drafts_);
       const Tensor logits = inner_->Forward(batch, pool);
       std::copy_n(logits.As<float>(), logits.NumElements(), logits_.data());
     });
@@ -239,6 +244,7 @@ class StreamPass final : public ForwardPass {
  private:
   Stream& stream_;
   const std::unique_ptr<ForwardPass> inner_;
+  const bool drafts_;
   std::vector<float> logits_;
 };
 
@@ -287,8 +293,9 @@ class RoundExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, i
     stream_case.change(setup);
     if (executor == ExecutorKind::kHost) return setup;
     setup.backend = &backend_;
-    setup.wrap_pass = [this](std::unique_ptr<ForwardPass> pass) {
-      return std::make_unique<StreamPass>(backend_.stream(), std::move(pass), 256);
+    const bool drafts = setup.options.draft_mode != DraftMode::kOff;
+    setup.wrap_pass = [this, drafts](std::unique_ptr<ForwardPass> pass) {
+      return std::make_unique<StreamPass>(backend_.stream(), std::move(pass), 256, drafts);
     };
     return setup;
   }
@@ -344,7 +351,7 @@ TEST_P(RoundExecutorTest, ADeviceLostInMidStreamEndsEveryRequest) {
     TestSetup setup = Setup(ExecutorKind::kDevice);
     setup.backend = &backend;
     setup.wrap_pass = [&backend](std::unique_ptr<ForwardPass> pass) {
-      return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
+      return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256, true);
     };
     const auto engine = MakeTestEngine(setup, clock_);
     if (steps == 0) {
@@ -379,6 +386,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Combine(
         testing::Values(
             StreamCase{"plain", [](TestSetup& s) { s.options.draft_mode = DraftMode::kOff; }},
+            StreamCase{"reserved",
+                       [](TestSetup& s) {
+                         s.options.draft_mode = DraftMode::kOff;
+                         s.options.policy = SchedulerPolicy::kGuaranteedNoEvict;
+                       }},
             StreamCase{"drafts", [](TestSetup&) {}},
             StreamCase{"good_drafts", [](TestSetup& s) { s.draft.share = 0.97; }},
             StreamCase{"adaptive",
@@ -418,7 +430,7 @@ TEST(RoundExecutor, AfterARehearsalStepsThatDecodeRecordNothing) {
       setup.rehearse = true;
       setup.backend = &backend;
       setup.wrap_pass = [&](std::unique_ptr<ForwardPass> pass) {
-        return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
+        return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256, true);
       };
       const auto engine = MakeTestEngine(setup, clock);
       const int captures = backend.captures();
@@ -461,7 +473,7 @@ TEST(RoundExecutor, LongListsNeitherAllocateNorWait) {
   setup.options.executor = ExecutorKind::kDevice;
   setup.backend = &backend;
   setup.wrap_pass = [&](std::unique_ptr<ForwardPass> pass) {
-    return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
+    return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256, true);
   };
   const auto engine = MakeTestEngine(setup, clock);
   const int allocations = backend.allocations();
@@ -495,7 +507,7 @@ TEST(RoundExecutor, TakesLongListsAndManyLongPromptsAtOnce) {
   setup.options.executor = ExecutorKind::kDevice;
   setup.backend = &backend;
   setup.wrap_pass = [&](std::unique_ptr<ForwardPass> pass) {
-    return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256);
+    return std::make_unique<StreamPass>(backend.stream(), std::move(pass), 256, true);
   };
   const auto engine = MakeTestEngine(setup, clock);
   // In the second run every prompt is found in the prefix tree: all start in one step.
