@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
 
 namespace tandem::apps {
@@ -163,14 +164,19 @@ void BoundInput(const OptionValues& values, const ModelSpec& spec, EngineOptions
   engine.max_input_len = static_cast<int32_t>(longest - 1);
 }
 
-Result<EngineModel> Load(Opened& opened, Session& session, Console& console) {
+// How the target's or the draft's weights are kept.
+AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
+  return {.layers = options.models.quantize, .head = model == ModelIndex::kDraft};
+}
+
+Result<EngineModel> Load(Opened& opened, ModelIndex index, Session& session, Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
   TANDEM_ASSIGN_OR_RETURN(model.weights,
                           LoadWeights(
                               *opened.source.weights, *session.backend,
                               PositionsOf(opened.model.spec, session.options.engine),
                               [&](double done) { console.Progress("loading " + model.name, done); },
-                              session.options.models.quantize));
+                              FormatOf(session.options, index)));
   opened.source.weights.reset();  // packed: the files need not stay mapped
   return model;
 }
@@ -198,12 +204,12 @@ Result<int> ParseCudaDevice(std::string_view device) {
   return index;
 }
 
-Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened,
+Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened, ModelIndex index,
                              ops::Backend& backend) {
   const ModelSpec& spec = opened.model.spec;
-  const std::optional<QuantScheme>& kept = options.models.quantize;
+  const AskedFormat kept = FormatOf(options, index);
   const Status loadable = CheckLoadable(spec, backend, kept);
-  if (kept && loadable.code() == Code::kUnimplemented) {
+  if (kept.layers && loadable.code() == Code::kUnimplemented) {
     return Unimplemented(loadable.message() + ": leave out --weights");
   }
   TANDEM_RETURN_IF_ERROR(loadable);
@@ -248,10 +254,11 @@ Result<EnginePlan> PlanOf(const Opening& opening) {
   ops::Backend& backend = *opening.backend;
   const OpenedPair& pair = opening.pair;
   TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
-                          MemoryOf(opening.options, pair.target, backend));
+                          MemoryOf(opening.options, pair.target, ModelIndex::kTarget, backend));
   ModelMemory draft;
   if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(draft, MemoryOf(opening.options, *pair.draft, backend));
+    TANDEM_ASSIGN_OR_RETURN(draft,
+                            MemoryOf(opening.options, *pair.draft, ModelIndex::kDraft, backend));
   }
   const int64_t weight_bytes = target.weight_bytes + draft.weight_bytes;
   const int64_t free_bytes = backend.FreeBytes();
@@ -287,7 +294,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
       BindChoice<ModelOptions, &ModelOptions::quantize>(
           {.name = "weights",
            .meaning = "Storage type of layer weights. auto: the checkpoint's (a CPU widens fp8 to "
-                      "the type of the activations); fp8: convert while loading (GPU)",
+                      "the type of the activations); fp8: convert while loading (GPU). A draft "
+                      "model in fp8 has its head in fp8 too",
            .group = kModels},
           {{"auto", std::nullopt}, {"fp8", Fp8Scheme(QuantScheme::Inputs::kDynamic)}}),
       BindOption<ModelOptions, &ModelOptions::dummy>(
@@ -385,7 +393,8 @@ Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
   session.draft_weights = {};
   TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenDummyDraft(session.options, acceptance,
                                                         session.target.spec, *session.backend));
-  TANDEM_ASSIGN_OR_RETURN(session.draft_weights, Load(opened, session, console));
+  TANDEM_ASSIGN_OR_RETURN(session.draft_weights,
+                          Load(opened, ModelIndex::kDraft, session, console));
   session.draft = std::make_unique<LoadedModel>(std::move(opened.model));
   return {};
 }
@@ -399,10 +408,12 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   session->backend = std::move(opening.backend);
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;
-  TANDEM_ASSIGN_OR_RETURN(session->target_weights, Load(pair.target, *session, console));
+  TANDEM_ASSIGN_OR_RETURN(session->target_weights,
+                          Load(pair.target, ModelIndex::kTarget, *session, console));
   session->target = std::move(pair.target.model);
   if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(session->draft_weights, Load(*pair.draft, *session, console));
+    TANDEM_ASSIGN_OR_RETURN(session->draft_weights,
+                            Load(*pair.draft, ModelIndex::kDraft, *session, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
   TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->options.engine));

@@ -73,7 +73,7 @@ class GoldenTwinTest : public ::testing::TestWithParam<TwinCase> {
   Logits Ours(const std::vector<int32_t>& tokens, std::optional<QuantScheme> kept = {},
               std::optional<DType> cache = {}) {
     const auto weights =
-        LoadWeights(*Reader(), *backend_, static_cast<int64_t>(tokens.size()), {}, kept);
+        LoadWeights(*Reader(), *backend_, static_cast<int64_t>(tokens.size()), {}, {kept});
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     return DecoderTestDriver(*weights, *backend_, static_cast<int32_t>(tokens.size()), cache)
         .Feed(tokens);
@@ -161,7 +161,7 @@ TEST_P(GoldenFp32Test, IsRefusedAsItIs) {
   const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);
   for (const std::optional<QuantScheme>& kept : {std::optional<QuantScheme>(), {fp8}}) {
     const auto reader = HfReader::Open(folder_).value();
-    const auto weights = LoadWeights(*reader, *backend_, 8, {}, kept);
+    const auto weights = LoadWeights(*reader, *backend_, 8, {}, {kept});
     ASSERT_FALSE(weights.ok());
     EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
     EXPECT_THAT(weights.status().message(), ::testing::HasSubstr("float32"));

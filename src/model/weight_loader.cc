@@ -6,7 +6,7 @@ namespace tandem {
 namespace {
 
 int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack pack,
-                  int64_t layer, const std::optional<QuantScheme>& asked) {
+                  int64_t layer, const AskedFormat& asked) {
   const std::vector<WeightRole> roles = RolesOf(spec, pack, layer);
   if (roles.empty()) return 0;
   int64_t rows = 0;
@@ -24,11 +24,19 @@ int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack
 }  // namespace
 
 WeightFormat KeptFormat(const ModelSpec& spec, WeightRole role, int64_t layer,
-                        const ops::Backend& backend, const std::optional<QuantScheme>& asked) {
+                        const ops::Backend& backend, const AskedFormat& asked) {
+  const std::optional<QuantScheme>& layers = asked.layers;
   const QuantScheme stored = SchemeOf(spec, role, layer);
-  const bool changes = asked && RowOf(role).quantizable && asked->element != stored.element;
-  if (changes) return {spec.dtype, *asked};
-  return {spec.dtype, asked ? stored : backend.KeptScheme(stored)};
+  if (role == WeightRole::kHead && asked.head && stored.is_plain()) {
+    const QuantScheme kept = KeptFormat(spec, WeightRole::kQuery, 0, backend, asked).scheme;
+    // A stored scheme may hold input scales, which the head has none of.
+    if (kept.element == QuantScheme::Element::kFp8E4M3) {
+      return {spec.dtype, Fp8Scheme(QuantScheme::Inputs::kDynamic)};
+    }
+  }
+  const bool changes = layers && RowOf(role).quantizable && layers->element != stored.element;
+  if (changes) return {spec.dtype, *layers};
+  return {spec.dtype, layers ? stored : backend.KeptScheme(stored)};
 }
 
 Status WeightLoader::Allocate(size_t bytes, Buffer& out) {
@@ -104,8 +112,7 @@ Status WeightLoader::LoadBytes(const Buffer& host, Buffer& out) {
   return {};
 }
 
-int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend,
-                    const std::optional<QuantScheme>& asked) {
+int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const AskedFormat& asked) {
   int64_t bytes = 0;
   for (const WeightId& id : StoredWeights(spec)) {
     const WeightPack pack = RowOf(id.role).pack;

@@ -12,10 +12,19 @@
 
 namespace tandem {
 
+// How a backend is to keep the weights of a model.
+struct AskedFormat {
+  // The scheme of quantizable weights, of which those whose elements have that type already stay as
+  // they are stored; default: Backend::KeptScheme of the stored scheme.
+  std::optional<QuantScheme> layers;
+  // The head gets the type of the layers' elements too. For a model that only drafts: what is drawn
+  // of its logits is verified, so rounding them costs drafts at most.
+  bool head = false;
+};
+
 class WeightLoader {
  public:
-  // `asked`: see KeptFormat.
-  WeightLoader(WeightSource& source, ops::Backend& backend, std::optional<QuantScheme> asked)
+  WeightLoader(WeightSource& source, ops::Backend& backend, const AskedFormat& asked)
       : source_(source), backend_(backend), asked_(asked) {}
 
   const ModelSpec& spec() const { return source_.spec(); }
@@ -39,19 +48,16 @@ class WeightLoader {
 
   WeightSource& source_;
   ops::Backend& backend_;
-  const std::optional<QuantScheme> asked_;
+  const AskedFormat asked_;
   int64_t bytes_ = 0;
   int64_t step_bytes_ = 0;
 };
 
-// The format in which a backend keeps a weight that is packed. `asked`: the scheme of quantizable
-// weights, of which those whose elements have that type already stay as they are stored; default:
-// Backend::KeptScheme of the stored scheme.
+// The format in which a backend keeps a weight that is packed.
 WeightFormat KeptFormat(const ModelSpec& spec, WeightRole role, int64_t layer,
-                        const ops::Backend& backend, const std::optional<QuantScheme>& asked);
+                        const ops::Backend& backend, const AskedFormat& asked);
 
 // Bytes that LoadPlain, LoadPack and LoadCacheScales of all weights will take, for the memory plan.
-int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend,
-                    const std::optional<QuantScheme>& asked);
+int64_t LoadedBytes(const ModelSpec& spec, const ops::Backend& backend, const AskedFormat& asked);
 
 }  // namespace tandem

@@ -249,10 +249,10 @@ TEST(LoadWeights, NamesTypesTheBackendCannotStore) {
   RandomSource source(TinySpec(DType::kBF16), 1);
   const auto backend = CpuBackend("auto");
   const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);
-  const auto weights = LoadWeights(source, *backend, 8, {}, fp8);
+  const auto weights = LoadWeights(source, *backend, 8, {}, {fp8});
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
-  EXPECT_EQ(CheckLoadable(source.spec(), *backend, fp8).message(), weights.status().message());
+  EXPECT_EQ(CheckLoadable(source.spec(), *backend, {fp8}).message(), weights.status().message());
   EXPECT_TRUE(CheckLoadable(source.spec(), *backend).ok());
 }
 
@@ -261,13 +261,17 @@ TEST(LoadWeights, AWeightIsKeptAsAskedUnlessItsElementsHaveThatTypeAlready) {
   const auto backend = CpuBackend("auto");
   ModelSpec spec = TinySpec(DType::kBF16);
   const QuantScheme asked = Fp8Scheme(Inputs::kDynamic);
-  const auto kept = [&](WeightRole role, const std::optional<QuantScheme>& scheme) {
-    return KeptFormat(spec, role, 0, *backend, scheme);
+  const auto kept = [&](WeightRole role, const AskedFormat& format) {
+    return KeptFormat(spec, role, 0, *backend, format);
   };
-  EXPECT_EQ(kept(WeightRole::kUp, asked), (WeightFormat{DType::kBF16, asked}));
-  EXPECT_EQ(kept(WeightRole::kHead, asked), WeightFormat{DType::kBF16});
+  EXPECT_EQ(kept(WeightRole::kUp, {asked}), (WeightFormat{DType::kBF16, asked}));
+  EXPECT_EQ(kept(WeightRole::kHead, {asked}), WeightFormat{DType::kBF16});
+  EXPECT_EQ(kept(WeightRole::kHead, {asked, true}), (WeightFormat{DType::kBF16, asked}));
+  EXPECT_EQ(kept(WeightRole::kHead, {{}, true}), WeightFormat{DType::kBF16});
   spec.quantization = Fp8Scheme(Inputs::kStatic);
-  EXPECT_EQ(kept(WeightRole::kUp, asked), (WeightFormat{DType::kBF16, spec.quantization}));
+  EXPECT_EQ(kept(WeightRole::kUp, {asked}), (WeightFormat{DType::kBF16, spec.quantization}));
+  EXPECT_EQ(kept(WeightRole::kHead, {asked, true}), (WeightFormat{DType::kBF16, asked}));
+  EXPECT_EQ(kept(WeightRole::kHead, {{}, true}), WeightFormat{DType::kBF16}) << "a CPU widens it";
   EXPECT_EQ(kept(WeightRole::kUp, {}), WeightFormat{DType::kBF16}) << "a CPU widens it";
 }
 

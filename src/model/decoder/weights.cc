@@ -90,7 +90,7 @@ ops::RopeTable Weights::rope(int64_t layer) const {
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress,
-                                                   std::optional<QuantScheme> asked) {
+                                                   const AskedFormat& asked) {
   const auto report = [&progress](double share) {
     if (progress) progress(share);
   };
@@ -118,8 +118,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
   return std::shared_ptr<const Weights>(std::move(weights));
 }
 
-Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
-                     std::optional<QuantScheme> asked) {
+Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFormat& asked) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   TANDEM_RETURN_IF_ERROR(CheckSizes(spec, backend));
   // The backend accepts the head, and the layers' products, if it accepts a row of each.
@@ -138,7 +137,7 @@ Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
 }
 
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
-                    std::optional<QuantScheme> asked) {
+                    const AskedFormat& asked) {
   int64_t ropes = 0;
   for (const RopeKind& kind : RopesOf(spec)) {
     ropes += int64_t{sizeof(float)} * max_positions * kind.head_dim;

@@ -13,6 +13,7 @@
 #include "model/blocks/norm.h"
 #include "model/kv_pool.h"
 #include "model/spec.h"
+#include "model/weight_loader.h"
 #include "model/weight_source.h"
 #include "ops/backend.h"
 
@@ -49,18 +50,16 @@ struct Weights {
 
 // Called after each layer with the share done in [0, 1].
 using LoadProgress = std::function<void(double)>;
-// `max_positions`: rows of the rotary tables, the longest context that will be served. `asked`: the
-// scheme of the layers' products in memory, for which see KeptFormat. The head is not quantized.
+// `max_positions`: rows of the rotary tables, the longest context that will be served.
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {},
-                                                   std::optional<QuantScheme> asked = {});
+                                                   const AskedFormat& asked = {});
 // Errors that LoadWeights would return without reading a weight: an inconsistent spec, or a type
 // that the backend cannot store.
-Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend,
-                     std::optional<QuantScheme> asked = {});
+Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFormat& asked = {});
 // Bytes that LoadWeights will take in the backend's memory, for the memory plan.
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
-                    std::optional<QuantScheme> asked = {});
+                    const AskedFormat& asked = {});
 
 }  // namespace tandem
