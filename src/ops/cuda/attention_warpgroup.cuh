@@ -2,8 +2,7 @@
 // long sequence out of the pool, in 16 bits, as tiles of 128 positions in the layout of a
 // warpgroup's matrix instructions. WarpgroupAttentionKernel gives each block 128 packed rows of a
 // sequence and kv head: one thread fetches whole tiles with the copy engine, two warpgroups
-// multiply. The weights of one tile are computed while the values of the tile before are being
-// multiplied.
+// multiply. The softmax of one tile is computed while the values of the tile before are multiplied.
 #pragma once
 
 #include "ops/cuda/attention_parts.cuh"
@@ -49,18 +48,18 @@ __device__ inline std::byte* TilePair(const AttentionParams& params, int tile, i
   return params.tiles + index * GatheredTile<Kind>::kPairBytes;
 }
 
-// Eight elements of the pool as the 16 bits that are multiplied.
+// A piece of the pool as the elements of 16 bits that are multiplied: fp8 becomes two pieces.
 template <typename Kind>
-__device__ inline void StoreWide(std::byte* row_piece0, std::byte* row_piece1, const uint4& bits) {
+__device__ inline void StoreWide(std::byte* first, std::byte* second, const uint4& bits) {
   if constexpr (Kind::kFp8) {
     const uint32_t from[4] = {bits.x, bits.y, bits.z, bits.w};
     uint32_t wide[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) Fp8ToFp16(from[i], wide[2 * i], wide[2 * i + 1]);
-    *reinterpret_cast<uint4*>(row_piece0) = make_uint4(wide[0], wide[1], wide[2], wide[3]);
-    *reinterpret_cast<uint4*>(row_piece1) = make_uint4(wide[4], wide[5], wide[6], wide[7]);
+    *reinterpret_cast<uint4*>(first) = make_uint4(wide[0], wide[1], wide[2], wide[3]);
+    *reinterpret_cast<uint4*>(second) = make_uint4(wide[4], wide[5], wide[6], wide[7]);
   } else {
-    *reinterpret_cast<uint4*>(row_piece0) = bits;
+    *reinterpret_cast<uint4*>(first) = bits;
   }
 }
 
