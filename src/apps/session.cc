@@ -166,7 +166,7 @@ void BoundInput(const OptionValues& values, const ModelSpec& spec, EngineOptions
 
 // How the target's or the draft's weights are kept.
 AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
-  return {.layers = options.models.quantize, .head = model == ModelIndex::kDraft};
+  return {.layers = options.models.quantize, .head_as_layers = model == ModelIndex::kDraft};
 }
 
 Result<EngineModel> Load(Opened& opened, ModelIndex index, Session& session, Console& console) {
@@ -295,7 +295,7 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
           {.name = "weights",
            .meaning = "Storage type of layer weights. auto: the checkpoint's (a CPU widens fp8 to "
                       "the type of the activations); fp8: convert while loading (GPU). A draft "
-                      "model in fp8 has its head in fp8 too",
+                      "model in fp8 has its head in fp8 too (GPU)",
            .group = kModels},
           {{"auto", std::nullopt}, {"fp8", Fp8Scheme(QuantScheme::Inputs::kDynamic)}}),
       BindOption<ModelOptions, &ModelOptions::dummy>(

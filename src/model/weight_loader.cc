@@ -27,7 +27,7 @@ WeightFormat KeptFormat(const ModelSpec& spec, WeightRole role, int64_t layer,
                         const ops::Backend& backend, const AskedFormat& asked) {
   const std::optional<QuantScheme>& layers = asked.layers;
   const QuantScheme stored = SchemeOf(spec, role, layer);
-  if (role == WeightRole::kHead && asked.head && stored.is_plain()) {
+  if (role == WeightRole::kHead && asked.head_as_layers && stored.is_plain()) {
     const QuantScheme kept = KeptFormat(spec, WeightRole::kQuery, 0, backend, asked).scheme;
     // A stored scheme may hold input scales, which the head has none of.
     if (kept.element == QuantScheme::Element::kFp8E4M3) {

@@ -14,12 +14,12 @@ namespace tandem {
 
 // How a backend is to keep the weights of a model.
 struct AskedFormat {
-  // The scheme of quantizable weights, of which those whose elements have that type already stay as
-  // they are stored; default: Backend::KeptScheme of the stored scheme.
+  // The scheme for quantizable weights; those whose elements have its type already stay as they are
+  // stored. Default: Backend::KeptScheme of the stored scheme.
   std::optional<QuantScheme> layers;
-  // The head gets the type of the layers' elements too. For a model that only drafts: what is drawn
-  // of its logits is verified, so rounding them costs drafts at most.
-  bool head = false;
+  // The head is kept in fp8 where the layers are. For drafts only: their tokens are verified, so
+  // rounding can only cost accepted tokens.
+  bool head_as_layers = false;
 };
 
 class WeightLoader {

@@ -103,7 +103,9 @@ struct ChunkBounds {
   int32_t max_decode_len = 0;  // longest range of a sequence that decodes or verifies
   int32_t num_rows = 0;        // rows of all chunks together, at most
   int32_t min_len = 0;         // rows of the shortest chunk, at least
-  int64_t num_keys = 0;        // context_len of all chunks together, at most
+  // context_len of all chunks together, at most. Memory is shared out by it: with a number that is
+  // too small the chunks' results are wrong.
+  int64_t num_keys = 0;
 };
 
 // A ragged batch of token ranges: prefill chunks, decode steps, verifications and catch-ups alike.

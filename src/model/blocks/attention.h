@@ -32,7 +32,7 @@ class AttentionBlock {
 
   int64_t RowBytes() const { return qkv_.RowBytes() + attention_.RowBytes(); }
   Status Allocate(ops::Backend& backend, int64_t max_rows);
-  // out = what attention adds to the residual. x, out: [rows, hidden].
+  // out = what attention adds to the residual, [rows, hidden]; it may be x.delta.
   void Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
            const AttentionContext& context, const ops::NormedRows& x, const Tensor& out) const;
 

@@ -22,7 +22,7 @@ class MlpBlock {
 
   int64_t RowBytes() const { return gate_up_.RowBytes() + activated_.RowBytes(); }
   Status Allocate(ops::Backend& backend, int64_t max_rows);
-  // out = what the MLP adds to the residual. x, out: [rows, hidden].
+  // out = what the MLP adds to the residual, [rows, hidden]; it may be x.delta.
   void Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights, const ops::NormedRows& x,
            const Tensor& out) const;
 

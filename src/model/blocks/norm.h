@@ -1,5 +1,6 @@
-// The norm before a block, which also adds the output of the block before to the residual; computed
-// by the product that takes it. Functions for the decoder's thread.
+// The norm before a block or the head, which also adds the output of the block before to the
+// residual. It is computed with the product that takes it (Ops::NormLinear). Functions for the
+// decoder's thread.
 #pragma once
 
 #include "model/spec.h"

@@ -111,12 +111,12 @@ void LaunchGathered(const Context& context, const AttentionParams& params, int n
                     int num_seqs, int num_heads) {
   const auto heads = static_cast<unsigned>(num_heads);
   LaunchAttention(context, GatherTilesKernel<Kind>, params,
-                  dim3(static_cast<unsigned>(params.max_tiles), heads), 0, kGroupsThreads);
+                  dim3(static_cast<unsigned>(params.max_tiles), heads), 0, kMultiplyThreads);
   // Each sequence may have one tile of rows that is not full.
-  const int64_t tiles = CeilDiv(int64_t{num_rows} * params.group, kGroupsRows) + num_seqs;
+  const int64_t tiles = CeilDiv(int64_t{num_rows} * params.group, kRowsOfBlock) + num_seqs;
   LaunchAttention(context, WarpgroupAttentionKernel<Kind>, params,
                   dim3(static_cast<unsigned>(tiles), heads),
-                  static_cast<int>(sizeof(TilesInFlight<Kind>)), kTilesThreads);
+                  static_cast<int>(sizeof(TilesInFlight<Kind>)), kLaunchThreads);
 }
 
 template <typename T, typename Stored, typename Launch>

@@ -1,7 +1,7 @@
 // Attention of prompts on sm_90, two kernels. GatherTilesKernel copies the keys and values of every
 // long sequence out of the pool, in 16 bits, as tiles of 128 positions in the layout of a
 // warpgroup's matrix instructions. WarpgroupAttentionKernel gives each block 128 packed rows of a
-// sequence and kv head: one thread fetches whole tiles with the copy engine, two warpgroups
+// sequence and kv head: one thread fetches whole tiles by bulk copies, two warpgroups
 // multiply. The softmax of one tile is computed while the values of the tile before are multiplied.
 #pragma once
 
@@ -10,20 +10,21 @@
 
 namespace tandem::ops::cuda {
 
-constexpr int kGroupThreads = 128;
-constexpr int kGroupRows = 64;
-constexpr int kNumGroups = 2;
-constexpr int kGroupsRows = kNumGroups * kGroupRows;
-constexpr int kGroupsThreads = kNumGroups * kGroupThreads;
-// And those that fetch: one is enough, but warpgroups share out the registers.
-constexpr int kTilesThreads = kGroupsThreads + kGroupThreads;
+constexpr int kWarpgroupThreads = 128;
+constexpr int kWarpgroupRows = 64;
+constexpr int kNumWarpgroups = 2;
+constexpr int kRowsOfBlock = kNumWarpgroups * kWarpgroupRows;
+constexpr int kMultiplyThreads = kNumWarpgroups * kWarpgroupThreads;
+// Plus one warpgroup that fetches. One thread suffices, but registers are reallocated per
+// warpgroup: 40 for those that fetch, 232 for the others, of the 168 that 384 threads have each.
+constexpr int kLaunchThreads = kMultiplyThreads + kWarpgroupThreads;
 constexpr int kTileRowBytes = 128;  // of a matrix instruction's tile
 
 // Queries, keys and values are matrices of 128 rows of a head's elements in 16 bits: the halves of
 // a head of 128 one after the other, each 128 rows of 128 bytes, swizzled as of DescribeTile.
 template <typename Kind>
 struct GatheredTile {
-  static_assert(kGroupsRows == kTileKeys);
+  static_assert(kRowsOfBlock == kTileKeys);
   static constexpr int kHalves = Kind::kHeadDim * 2 / kTileRowBytes;
   static constexpr int kHalfBytes = kTileKeys * kTileRowBytes;
   static constexpr int kMatrixBytes = kHalves * kHalfBytes;
@@ -64,9 +65,9 @@ __device__ inline void StoreWide(std::byte* first, std::byte* second, const uint
 }
 
 // grid: (params.max_tiles, kv heads). A thread copies pieces of 16 bytes of the pool; positions
-// after the last become zeros, which add nothing.
+// after the last become zeros: they are masked, but a weight of 0 times a NaN would count.
 template <typename Kind>
-__global__ void __launch_bounds__(kGroupsThreads)
+__global__ void __launch_bounds__(kMultiplyThreads)
     GatherTilesKernel(const __grid_constant__ AttentionParams params) {
   using Tile = GatheredTile<Kind>;
   BeginKernel();
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kGroupsThreads)
   const HeadView head(params, where.seq, params.first_head + static_cast<int>(blockIdx.y));
   std::byte* const to = TilePair<Kind>(params, static_cast<int>(blockIdx.x), head.kv_head);
   constexpr int kWide = Kind::kFp8 ? 2 : 1;  // pieces that one of the pool becomes
-  constexpr int kRowsAtOnce = kGroupsThreads / Kind::kRowPieces;
+  constexpr int kRowsAtOnce = kMultiplyThreads / Kind::kRowPieces;
   const int piece = static_cast<int>(threadIdx.x) % Kind::kRowPieces;
   const auto* const pool = static_cast<const std::byte*>(params.pool);
 #pragma unroll 4
@@ -155,10 +156,10 @@ class GroupRows {
   }
   __device__ void WaitForScores() { WaitForProducts(scores_); }
   // Values of an earlier tile may still be multiplied.
-  __device__ void WaitForScoresAlone() { WaitForEarlierProducts(scores_); }
+  __device__ void WaitForScoresOnly() { WaitForEarlierProducts(scores_); }
   __device__ void WaitForValues() { WaitForProducts(output); }
 
-  // Takes away the keys after the last that each row sees; key: the first of the tile.
+  // Masks the keys that each row does not see; `key` is the first of the tile.
   __device__ void Mask(int key, const int (&last_keys)[2]) {
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
@@ -216,7 +217,7 @@ class GroupRows {
   uint32_t weights_[kTileKeys / 4];
 };
 
-// The fetching warp's only lane: the tiles of the block's sequence and head in their order.
+// One thread's work: the tiles of the block's sequence and head in their order.
 template <typename Kind>
 __device__ inline void FetchTiles(TilesInFlight<Kind>& shared, const std::byte* pairs, int count) {
   using Tile = GatheredTile<Kind>;
@@ -242,8 +243,8 @@ template <typename Kind>
 __device__ inline void StoreQueries(const AttentionParams& params, const HeadView& head,
                                     int first_row, std::byte* to) {
   using T = typename Kind::Activation;
-  for (int i = static_cast<int>(threadIdx.x); i < kGroupsRows * Kind::kQueryPieces;
-       i += kGroupsThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRowsOfBlock * Kind::kQueryPieces;
+       i += kMultiplyThreads) {
     const int row = i / Kind::kQueryPieces, piece = i % Kind::kQueryPieces;
     uint4 bits = make_uint4(0, 0, 0, 0);
     if (first_row + row < head.rows) {
@@ -267,12 +268,12 @@ __device__ inline void AttendGroup(const AttentionParams& params, const HeadView
   using Tile = GatheredTile<Kind>;
   constexpr int kStages = TilesInFlight<Kind>::kStages;
   const int thread = static_cast<int>(threadIdx.x);
-  const int group = thread / kGroupThreads;
+  const int group = thread / kWarpgroupThreads;
   const int row = first_row + thread / 32 * 16 + thread % 32 / 4;
   const int last_keys[2] = {head.LastKey(params, row), head.LastKey(params, row + 8)};
   // Tiles whose keys all rows see.
-  const int whole = (head.LastKey(params, first_row + group * kGroupRows) + 1) / kTileKeys;
-  const uint64_t queries = DescribeTile(shared.queries + group * kGroupRows * kTileRowBytes);
+  const int whole = (head.LastKey(params, first_row + group * kWarpgroupRows) + 1) / kTileKeys;
+  const uint64_t queries = DescribeTile(shared.queries + group * kWarpgroupRows * kTileRowBytes);
 
   GroupRows<Kind> rows(ScoreScale<typename Kind::Element>(params, head.kv_head));
   int stage = 0;
@@ -308,12 +309,12 @@ __device__ inline void AttendGroup(const AttentionParams& params, const HeadView
       }
       begin_scores();
       begin_values(before);
-      rows.WaitForScoresAlone();
+      rows.WaitForScoresOnly();
       release(shared.of_keys.empty[stage]);
       mask(tile);
       rows.Weigh();
-      // The loop in this wait also keeps the compiler from moving the weights' arithmetic behind
-      // the end of the products, beside which it is to run.
+      // Keep this wait before WaitForValues: its loop is what keeps the compiler from moving the
+      // softmax behind that, where it would no longer overlap with the products.
       WaitForPhase(&shared.of_values.full[stage], parity);
       rows.WaitForValues();
       release(shared.of_values.empty[before]);
@@ -346,7 +347,7 @@ __device__ inline void AttendGroup(const AttentionParams& params, const HeadView
 
 // grid: (row tiles, kv heads), the last tiles, which see the most keys, first.
 template <typename Kind>
-__global__ void __launch_bounds__(kTilesThreads, 1)
+__global__ void __launch_bounds__(kLaunchThreads, 1)
     WarpgroupAttentionKernel([[maybe_unused]] const __grid_constant__ AttentionParams params) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) char memory[];
@@ -359,41 +360,42 @@ __global__ void __launch_bounds__(kTilesThreads, 1)
   const Part where =
       FindPart(params.num_seqs, static_cast<int>(gridDim.x - 1 - blockIdx.x), [&](int seq) {
         const int rows = params.query_start[seq + 1] - params.query_start[seq];
-        return rows > params.above_rows ? (rows * params.group + kGroupsRows - 1) / kGroupsRows : 0;
+        return rows > params.above_rows ? (rows * params.group + kRowsOfBlock - 1) / kRowsOfBlock
+                                        : 0;
       });
   if (where.seq < 0) return;
   const HeadView head(params, where.seq, kv_head);
-  const int first_row = where.part * kGroupsRows;
-  const int end = min(head.LastKey(params, first_row + kGroupsRows - 1) + 1, head.context);
-  // None only where a plan does not fit the state, of which the step tells once it has ended.
+  const int first_row = where.part * kRowsOfBlock;
+  const int end = min(head.LastKey(params, first_row + kRowsOfBlock - 1) + 1, head.context);
+  // None only if the plan contradicts the state, which the step reports when it has ended.
   if (end <= 0) return;
   const int count = (end + kTileKeys - 1) / kTileKeys;
 
   const int tiles_before = CountParts(where.seq, [&](int seq) { return TilesOf(params, seq); });
   const std::byte* const pairs = TilePair<Kind>(params, tiles_before, kv_head);
 
-  const bool fetches = threadIdx.x >= kGroupsThreads;
-  if (threadIdx.x == kGroupsThreads) {
+  const bool fetches = threadIdx.x >= kMultiplyThreads;
+  if (threadIdx.x == kMultiplyThreads) {
     for (auto* const barriers : {&shared.of_keys, &shared.of_values}) {
       for (int stage = 0; stage < TilesInFlight<Kind>::kStages; ++stage) {
         InitBarrier(&barriers->full[stage], 1);
-        InitBarrier(&barriers->empty[stage], kGroupsThreads / 32);
+        InitBarrier(&barriers->empty[stage], kMultiplyThreads / 32);
       }
     }
     PublishBarriers();
   }
   if (fetches) {
-    // Nothing but FetchTiles has its place in so few registers.
+    // FetchTiles needs no more.
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     // The first tiles are on their way before the queries are there.
-    asm volatile("barrier.cta.arrive 1, %0;" ::"n"(kTilesThreads) : "memory");
-    if (threadIdx.x == kGroupsThreads) FetchTiles<Kind>(shared, pairs, count);
+    asm volatile("barrier.cta.arrive 1, %0;" ::"n"(kLaunchThreads) : "memory");
+    if (threadIdx.x == kMultiplyThreads) FetchTiles<Kind>(shared, pairs, count);
     return;
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   StoreQueries<Kind>(params, head, first_row, shared.queries);
   // The barriers are set up and the queries there.
-  asm volatile("barrier.cta.sync 1, %0;" ::"n"(kTilesThreads) : "memory");
+  asm volatile("barrier.cta.sync 1, %0;" ::"n"(kLaunchThreads) : "memory");
   AttendGroup<Kind>(params, head, first_row, count, shared);
 #endif
 }

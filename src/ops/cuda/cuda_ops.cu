@@ -13,7 +13,7 @@ void CudaOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& 
 
 void CudaOps::NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) {
   NormedRows left = x;
-  if (!linear_.RunNorm(left, weight, out)) Ops::NormLinear(left, weight, out);
+  if (!linear_.RunNormLinear(left, weight, out)) Ops::NormLinear(left, weight, out);
 }
 
 void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,

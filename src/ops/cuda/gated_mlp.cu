@@ -6,7 +6,7 @@ namespace tandem::ops::cuda {
 
 void CudaOps::SwiGluLinear(const Tensor& gate_up, const LinearWeight& weight,
                            const Tensor& activated, const Tensor& out) {
-  if (linear_.RunSwiGlu(gate_up, weight, out)) return;
+  if (linear_.RunSwiGluLinear(gate_up, weight, out)) return;
   SwiGlu(gate_up, activated);
   Linear(activated, weight, out);
 }
@@ -26,7 +26,7 @@ void CudaOps::NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weig
                            const LinearWeight& down_weight, const Tensor& gate_up,
                            const Tensor& activated, const Tensor& out) {
   NormedRows left = x;
-  if (linear_.RunNorm(left, gate_up_weight, gate_up)) {
+  if (linear_.RunNormLinear(left, gate_up_weight, gate_up)) {
     SwiGluLinear(gate_up, down_weight, activated, out);
   } else {
     Ops::NormGatedMlp(left, gate_up_weight, down_weight, gate_up, activated, out);

@@ -172,7 +172,8 @@ const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
   return workspace_->bias;
 }
 
-bool LinearRunner::RunSwiGlu(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out) {
+bool LinearRunner::RunSwiGluLinear(const Tensor& gate_up, const LinearWeight& weight,
+                                   const Tensor& out) {
   if (!RoundsInput(gate_up, weight, out)) return false;
   return RunLibraryFp8(
       weight, out, [&](int64_t first, int64_t count, float scale, void* to, float* scales) {
@@ -180,7 +181,7 @@ bool LinearRunner::RunSwiGlu(const Tensor& gate_up, const LinearWeight& weight, 
       });
 }
 
-bool LinearRunner::RunNorm(NormedRows& x, const LinearWeight& weight, const Tensor& out) {
+bool LinearRunner::RunNormLinear(NormedRows& x, const LinearWeight& weight, const Tensor& out) {
   // The residual may change only once, so all rows are one product.
   if (!RoundsInput(x.rows, weight, out) || out.dim(0) > MostRounded(weight)) return false;
   return RunLibraryFp8(weight, out, [&](int64_t, int64_t, float scale, void* to, float* scales) {

@@ -32,11 +32,11 @@ class LinearRunner {
 
   // out = the product of silu(gate) * up of gate_up and `weight`; the bits are those of SwiGlu and
   // Run. Returns false and stores nothing of use where the product does not round its input to fp8.
-  bool RunSwiGlu(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out);
+  bool RunSwiGluLinear(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out);
 
   // As Ops::NormLinear where the product rounds its input to fp8. Else returns false and stores
   // nothing of use, but may have added x.delta, which is empty then.
-  bool RunNorm(NormedRows& x, const LinearWeight& weight, const Tensor& out);
+  bool RunNormLinear(NormedRows& x, const LinearWeight& weight, const Tensor& out);
 
   // As Backend::WarmUp.
   void WarmUp(const std::function<void()>& work);

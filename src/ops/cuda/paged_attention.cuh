@@ -5,6 +5,14 @@
 // A sequence may have few rows (decode, verification: its keys are divided over the GPU) or many
 // (prefill: its rows are divided). The device finds out which, so any mix of them is one call.
 //
+//   rows of a range, times heads of a group     kernel
+//   up to 16 rows, at most 16 with the heads    WarpAttentionKernel, then MergeChunksKernel
+//   up to 16 rows, more with the heads          ChunkAttentionKernel, then MergeChunksKernel
+//   more, sm_90, not invariant: chunks told     GatherTilesKernel, then WarpgroupAttentionKernel
+//     apart, or from 128 rows on, if they fit
+//   other ranges of more than 16 rows           RowTileAttentionKernel
+//   head sizes other than 64 and 128            GenericAttentionKernel
+//
 // Batch invariance: a row's keys are taken in chunks of kInvariantChunkKeys from position 0, each
 // summed from scratch in steps of 32 keys and merged in order, by every kernel alike. Without it
 // the chunks are cut as the batch needs.
@@ -35,8 +43,9 @@ class AttentionRunner {
   int PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs, AttentionParams& params);
   template <typename T, typename Stored>
   int64_t BlocksPerSm(const AttentionParams& params);
-  // Prompts from gathered keys and values, some kv heads at a time; false: there is no room for
-  // those of one kv head. num_keys: as ChunkBounds::num_keys.
+  // Prompts from gathered keys and values, some kv heads at a time. False, and nothing enqueued:
+  // the device or the invariant option has another kernel, or there is no room for one kv head's.
+  // num_keys: as ChunkBounds::num_keys.
   template <typename T, typename Stored>
   bool RunGathered(AttentionParams& params, int32_t num_rows, int32_t num_seqs, int64_t num_keys);
   template <typename T, typename Stored>

@@ -2,7 +2,7 @@
 // shared memory, times a matrix in shared memory, 16 elements of each sum at a time. A lane holds
 // rows and sums as for mma.m16n8k16, warp w of the group the rows from 16 w on, and the sums equal
 // those of mma.m16n8k16 bit for bit, whatever the order inside the 16 elements; linear_test checks
-// it.
+// it for rows in registers.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,7 @@ __device__ inline void WaitForProducts(float (&sums)[kSums]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   ReadSumsFromHere(sums);
 }
-// Call after writing to a tile in shared memory and before the barrier behind which it is used.
+// Call after writing to a tile in shared memory and before the barrier after which it is used.
 __device__ inline void PublishTile() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

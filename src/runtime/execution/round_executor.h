@@ -43,8 +43,8 @@ struct RangeLengths {
   int32_t longest = 0;  // 0: not known
   ops::ChunkBounds chunks = {};
 
-  // A range of `least` to `most` rows, or of none, at the end of at most `keys` computed positions;
-  // decode: it is not a chunk of a prompt.
+  // Adds a range of `least` to `most` rows, or of none, with a context of at most `keys`; decode:
+  // it is not a chunk of a prompt.
   void Add(int32_t least, int32_t most, int64_t keys, bool decode);
   // No sequence computes a chunk of a prompt.
   bool decodes() const { return chunks.num_seqs == 0; }
