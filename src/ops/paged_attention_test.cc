@@ -323,7 +323,7 @@ const std::vector<Range> kMixed = {{0, 2100, 1}, {1, 700, 2},  {2, 33, 5},   {3,
                                    {4, 17, 17},  {5, 300, 64}, {6, 200, 130}};
 const std::vector<Range> kVerifications = {{0, 2100, 5}, {1, 3, 1}, {2, 512, 16}, {3, 1025, 2}};
 const std::vector<Range> kDecodes = {{0, 2400, 1}, {1, 1, 1}, {2, 513, 1}, {3, 128, 1}};
-// Whole prompts and later parts of some, which end at, before and behind the borders of tiles.
+// Whole prompts and later parts of some, which end before, at and after the borders of tiles.
 const std::vector<Range> kPrompts = {{0, 2500, 150}, {1, 385, 385}, {2, 1, 1},
                                      {3, 128, 128},  {4, 129, 127}, {5, 2560, 17}};
 constexpr int32_t kSeqs = 7;

@@ -10,8 +10,6 @@
 
 namespace tandem::ops::cuda {
 
-constexpr int kWarpgroupThreads = 128;
-constexpr int kWarpgroupRows = 64;
 constexpr int kNumWarpgroups = 2;
 constexpr int kRowsOfBlock = kNumWarpgroups * kWarpgroupRows;
 constexpr int kMultiplyThreads = kNumWarpgroups * kWarpgroupThreads;
@@ -20,8 +18,9 @@ constexpr int kMultiplyThreads = kNumWarpgroups * kWarpgroupThreads;
 constexpr int kLaunchThreads = kMultiplyThreads + kWarpgroupThreads;
 constexpr int kTileRowBytes = 128;  // of a matrix instruction's tile
 
-// Queries, keys and values are matrices of 128 rows of a head's elements in 16 bits: the halves of
-// a head of 128 one after the other, each 128 rows of 128 bytes, swizzled as of DescribeTile.
+// Queries, keys and values are matrices of 128 rows of a head's elements in 16 bits. The halves of
+// a head of 128 lie one after the other, each as 128 rows of 128 bytes in the swizzled order that
+// DescribeTile names.
 template <typename Kind>
 struct GatheredTile {
   static_assert(kRowsOfBlock == kTileKeys);
@@ -120,13 +119,13 @@ struct TilesInFlight {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // A warpgroup's 64 packed rows. Lanes hold rows and keys as for mma.m16n8k16.
 template <typename Kind>
-class GroupRows {
+class WarpgroupState {
  public:
   using T = typename Kind::Compute;
   using Tile = GatheredTile<Kind>;
   static constexpr int kDim = Kind::kHeadDim;
 
-  __device__ explicit GroupRows(float scale) : scale_(scale) {
+  __device__ explicit WarpgroupState(float scale) : scale_(scale) {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) output[i] = 0.0f;
   }
@@ -262,20 +261,21 @@ __device__ inline void StoreQueries(const AttentionParams& params, const HeadVie
 
 // A warpgroup's rows from packed row `first_row` on, against `count` tiles.
 template <typename Kind>
-__device__ inline void AttendGroup(const AttentionParams& params, const HeadView& head,
-                                   int first_row, int count, TilesInFlight<Kind>& shared) {
+__device__ inline void AttendWarpgroup(const AttentionParams& params, const HeadView& head,
+                                       int first_row, int count, TilesInFlight<Kind>& shared) {
   using T = typename Kind::Activation;
   using Tile = GatheredTile<Kind>;
   constexpr int kStages = TilesInFlight<Kind>::kStages;
   const int thread = static_cast<int>(threadIdx.x);
-  const int group = thread / kWarpgroupThreads;
+  const int warpgroup = thread / kWarpgroupThreads;
   const int row = first_row + thread / 32 * 16 + thread % 32 / 4;
   const int last_keys[2] = {head.LastKey(params, row), head.LastKey(params, row + 8)};
   // Tiles whose keys all rows see.
-  const int whole = (head.LastKey(params, first_row + group * kWarpgroupRows) + 1) / kTileKeys;
-  const uint64_t queries = DescribeTile(shared.queries + group * kWarpgroupRows * kTileRowBytes);
+  const int whole = (head.LastKey(params, first_row + warpgroup * kWarpgroupRows) + 1) / kTileKeys;
+  const uint64_t queries =
+      DescribeTile(shared.queries + warpgroup * kWarpgroupRows * kTileRowBytes);
 
-  GroupRows<Kind> rows(ScoreScale<typename Kind::Element>(params, head.kv_head));
+  WarpgroupState<Kind> rows(ScoreScale<typename Kind::Element>(params, head.kv_head));
   int stage = 0;
   uint32_t parity = 0;  // of the stage
   const auto begin_scores = [&] {
@@ -313,8 +313,8 @@ __device__ inline void AttendGroup(const AttentionParams& params, const HeadView
       release(shared.of_keys.empty[stage]);
       mask(tile);
       rows.Weigh();
-      // Keep this wait before WaitForValues: its loop is what keeps the compiler from moving the
-      // softmax behind that, where it would no longer overlap with the products.
+      // Keep this wait before WaitForValues. Its loop stops the compiler from moving the softmax
+      // past that call; the softmax would then run after the products instead of beside them.
       WaitForPhase(&shared.of_values.full[stage], parity);
       rows.WaitForValues();
       release(shared.of_values.empty[before]);
@@ -396,7 +396,7 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
   StoreQueries<Kind>(params, head, first_row, shared.queries);
   // The barriers are set up and the queries there.
   asm volatile("barrier.cta.sync 1, %0;" ::"n"(kLaunchThreads) : "memory");
-  AttendGroup<Kind>(params, head, first_row, count, shared);
+  AttendWarpgroup<Kind>(params, head, first_row, count, shared);
 #endif
 }
 

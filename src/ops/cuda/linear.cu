@@ -70,7 +70,9 @@ __global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, F
 // Members that neither the library nor our kernel needs are null.
 struct LinearRunner::Workspace {
   Workspace(bool for_library, bool for_warpgroups)
-      : activations(for_library || for_warpgroups ? Allocate(kActivationBytes) : nullptr),
+      : activations(for_library      ? Allocate(kActivationBytes)
+                    : for_warpgroups ? Allocate(kArrangedBytes)
+                                     : nullptr),
         library(for_library ? Allocate(kLibraryBytes) : nullptr),
         scales(for_library ? Allocate(kMaxScales * sizeof(float)) : nullptr),
         bias(for_library ? Allocate(kMaxBias * sizeof(Bf16)) : nullptr) {}

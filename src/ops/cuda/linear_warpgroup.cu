@@ -18,8 +18,6 @@
 namespace tandem::ops::cuda {
 namespace {
 
-constexpr int kGroupThreads = 128;
-constexpr int kGroupRows = 64;
 constexpr int kTokenBytes = kUnitCols * 2;  // of a token in a unit
 constexpr int kTokenPieces = kTokenBytes / kPieceBytes;
 constexpr int kMaxStages = 8;
@@ -82,8 +80,8 @@ constexpr int kParts = kCluster <= 2 ? 1 : kOwnSegments<kCluster>;
 // The contents of a block's shared memory.
 template <typename W, int kTokens, int kCluster>
 struct Layout {
-  static constexpr int kThreads = kGroups<kTokens> * kGroupThreads;
-  static constexpr int kRows = kGroups<kTokens> * kGroupRows;
+  static constexpr int kThreads = kGroups<kTokens> * kWarpgroupThreads;
+  static constexpr int kRows = kGroups<kTokens> * kWarpgroupRows;
   static constexpr int kSums = kTokens / 2;  // of a lane
   static constexpr int kUnitBytes = kUnitCols * static_cast<int>(sizeof(W));
   static constexpr int kSteps = kUnitBytes / kStepBytes;
@@ -353,7 +351,7 @@ __device__ void StoreSums(const LinearArgs& args, L& block, int rank, int first_
 
 // grid: (kCluster; tiles of tokens; blocks of rows).
 template <typename T, typename W, int kTokens, int kCluster>
-__global__ void __launch_bounds__(kGroups<kTokens>* kGroupThreads, 1)
+__global__ void __launch_bounds__(kGroups<kTokens>* kWarpgroupThreads, 1)
     WarpgroupKernel([[maybe_unused]] const LinearArgs args,
                     [[maybe_unused]] const uint4* arranged) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -472,7 +470,7 @@ void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arran
   WithTile(args.tokens, [&]<int kTokens>() {
     Arrange<T, W>(context, args, kTokens, arranged);
     const auto tiles = CeilDiv(args.tokens, kTokens);
-    const auto row_blocks = CeilDiv(args.rows, kGroups<kTokens> * kGroupRows);
+    const auto row_blocks = CeilDiv(args.rows, kGroups<kTokens> * kWarpgroupRows);
     const auto launch = [&]<int kCluster>() {
       using L = Layout<W, kTokens, kCluster>;
       LaunchEarlyInClusters(

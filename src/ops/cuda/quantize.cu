@@ -112,10 +112,10 @@ void QuantizeWeightRows(const Context& context, const Tensor& rows, void* out, i
   };
   switch (rows.dtype) {
     case DType::kBF16:
-      launch(static_cast<const __nv_bfloat16*>(rows.data));
+      launch(static_cast<const Bf16*>(rows.data));
       break;
     case DType::kF16:
-      launch(static_cast<const __half*>(rows.data));
+      launch(static_cast<const Fp16*>(rows.data));
       break;
     case DType::kF32:
       launch(static_cast<const float*>(rows.data));

@@ -12,6 +12,9 @@
 
 namespace tandem::ops::cuda {
 
+constexpr int kWarpgroupThreads = 128;
+constexpr int kWarpgroupRows = 64;
+
 // The position of a tile in shared memory: rows of 128 bytes, the 16-byte pieces of row r at
 // indices XORed with r % 8, aligned to 1024 bytes. PTX ISA, "Asynchronous warpgroup-level matrix
 // shared memory layout", 128-byte swizzle. A matrix whose columns are summed over (K-major) has its
