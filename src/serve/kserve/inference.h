@@ -1,0 +1,82 @@
+// Inference independent of the transport: a request and its responses as values, a call in
+// progress, and the interface of a served model. HTTP and gRPC translate between these and their
+// wire formats and do nothing else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "serve/kserve/tensor.h"
+
+namespace inference {
+class ModelConfig;  // proto/model_config.proto
+}
+
+namespace tandem::serve::kserve {
+
+using Parameter = std::variant<bool, int64_t, uint64_t, double, std::string>;
+using Parameters = std::map<std::string, Parameter, std::less<>>;
+
+struct RequestedOutput {
+  std::string name;
+  Parameters parameters;
+};
+
+struct InferRequest {
+  std::string model_name;
+  std::string model_version;  // empty: the newest
+  std::string id;             // empty: none
+  Parameters parameters;
+  std::vector<Tensor> inputs;
+  std::vector<RequestedOutput> outputs;  // empty: all that the model gives
+  std::string caller;                    // identifies the client's API key if there are several
+};
+
+struct InferResponse {
+  std::string model_name;
+  std::string model_version;
+  std::string id;
+  Parameters parameters;
+  std::vector<Tensor> outputs;
+  bool is_final = false;  // the last response of its request
+};
+
+enum class InferNews : uint8_t {
+  kNone,      // nothing yet: ask again after `wake`
+  kResponse,  // `response` is filled
+  kDone,      // nothing follows
+  kFailed,    // `error` is filled; nothing follows
+};
+
+// A request that runs. It is polled after each `wake`. Owned by the transport's call, one thread at
+// a time; destroying it cancels what still runs.
+class InferCall {
+ public:
+  virtual ~InferCall() = default;
+  // Never blocks.
+  virtual InferNews Next(InferResponse& response, Status& error) = 0;
+};
+
+// Called on any thread, possibly before the call exists and once too often.
+using Wake = std::function<void()>;
+
+// A model of the protocol. Immutable: any thread may use it.
+class InferModel {
+ public:
+  virtual ~InferModel() = default;
+  virtual const inference::ModelConfig& config() const = 0;
+  virtual bool Ready() const { return true; }
+  // `request` has been checked against the config: every input is one of the model's, with its type
+  // and a shape that the config allows. Never blocks and never fails: a refusal is the call's first
+  // news.
+  virtual std::unique_ptr<InferCall> Infer(InferRequest request, Wake wake) const = 0;
+};
+
+}  // namespace tandem::serve::kserve

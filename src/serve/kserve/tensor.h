@@ -1,0 +1,69 @@
+// Tensors of the inference protocol as values: name, type, shape and the elements' bytes in the
+// form that both of its transports carry. Plain values and pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace tandem::serve::kserve {
+
+enum class DataType : uint8_t {
+  kBool,
+  kUint8,
+  kUint16,
+  kUint32,
+  kUint64,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kFp16,
+  kFp32,
+  kFp64,
+  kBytes,
+  kBf16,
+};
+// "INT32"; strings are "BYTES".
+std::string_view DataTypeName(DataType type);
+std::optional<DataType> DataTypeNamed(std::string_view name);
+// Bytes of an element; 0 for kBytes, whose elements differ.
+size_t ElementBytes(DataType type);
+
+struct Tensor {
+  std::string name;
+  DataType type = DataType::kBytes;
+  std::vector<int64_t> shape;
+  // Little-endian elements, rows first. An element of kBytes is its length in 4 bytes, then itself.
+  std::string data;
+};
+
+// The number of elements of a shape. INVALID_ARGUMENT for a negative dimension, and for more
+// elements than any request can hold.
+Result<int64_t> NumElements(std::span<const int64_t> shape);
+// INVALID_ARGUMENT, with the tensor's name as field, unless `data` holds exactly the elements of
+// `shape`.
+Status CheckData(const Tensor& tensor);
+
+// The elements of a checked tensor. Strings are views of its data.
+std::vector<std::string_view> Strings(const Tensor& tensor);
+// Elements of any integer type (not kBool) or of any floating one; the result is empty for others.
+std::vector<int64_t> Integers(const Tensor& tensor);
+std::vector<double> Floats(const Tensor& tensor);
+std::vector<bool> Bools(const Tensor& tensor);
+
+void AppendString(std::string_view element, std::string& data);
+Tensor StringTensor(std::string name, std::vector<int64_t> shape,
+                    std::span<const std::string> elements);
+Tensor Int32Tensor(std::string name, std::vector<int64_t> shape, std::span<const int32_t> elements);
+Tensor Int64Tensor(std::string name, std::vector<int64_t> shape, std::span<const int64_t> elements);
+Tensor FloatTensor(std::string name, std::vector<int64_t> shape, std::span<const float> elements);
+Tensor BoolTensor(std::string name, std::vector<int64_t> shape, std::span<const bool> elements);
+
+}  // namespace tandem::serve::kserve
