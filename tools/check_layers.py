@@ -29,7 +29,11 @@ INSTALLED_LIBRARIES = re.compile(r"(boost|prometheus|grpcpp|google/protobuf|open
 INSTALLED_LIBRARIES_ALLOWED = {"text", "serve", "apps"}
 
 # Seconds of compile time each: paid in a few .cc files, never by everyone who includes a header of ours.
-HEAVY = re.compile(r"(nlohmann/(?!json_fwd)|spdlog/|CLI/|boost/|grpcpp/|regex$)")
+HEAVY = re.compile(r"(nlohmann/(?!json_fwd)|spdlog/|CLI/|boost/|grpcpp/|google/protobuf/|\w+\.pb\.h$|regex$)")
+
+# The inference protocol's messages, generated from proto/, and the folders that speak it.
+MESSAGES = re.compile(r"\w+\.pb\.h$")
+MESSAGES_ALLOWED = ("serve/kserve", "serve/grpc")
 
 # Headers from outside src/ that are written with quotes, and who may see them.
 OUTSIDE = {"tandem_text.h": {"text"}}  # the C interface of rust/text
@@ -105,6 +109,8 @@ def problem_with(name, include, files):
             return f"{layer}/ builds with header-only libraries alone; <{include.angled}> belongs in serve/"
         if name.endswith((".h", ".cuh")) and HEAVY.match(include.angled):
             return f"<{include.angled}> compiles slowly: include it in a .cc file, behind a header of ours"
+        if MESSAGES.match(include.angled) and not name.startswith(tuple(f"{folder}/" for folder in MESSAGES_ALLOWED)):
+            return f"<{include.angled}> is seen by {', '.join(MESSAGES_ALLOWED)} only"
         return None
     quoted = include.quoted
     if quoted in OUTSIDE:
@@ -216,6 +222,9 @@ PLANTED = [
     ("ops/boost.cc", "#include <boost/json.hpp>", "ops/ builds with header-only libraries alone"),
     ("ops/heavy.h", "#include <nlohmann/json.hpp>", "<nlohmann/json.hpp> compiles slowly"),
     ("ops/heavy.cc", "#include <nlohmann/json.hpp>", None),
+    ("serve/kserve/config.cc", "#include <model_config.pb.h>", None),
+    ("serve/kserve/config.h", "#include <model_config.pb.h>", "<model_config.pb.h> compiles slowly"),
+    ("serve/openai/config.cc", "#include <model_config.pb.h>", "<model_config.pb.h> is seen by serve/kserve"),
     ("util/u.h", "#include <vector>", "util is no layer"),
     # Forbidden for serve, through allowed headers: reported where serve leaves its folder.
     ("runtime/plan/heavy.h", '#include "base/a.h"\n#include "model/m.h"', None),
