@@ -28,6 +28,7 @@ struct EngineOptions {
   Nanos max_queue_wait{0};              // a longer wait ends a request the same way; 0: no limit
   int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
   double kv_cache_free_fraction = 0.5;  // of the memory free after loading, when planned
+  int64_t kv_cache_tokens = 0;          // most tokens that a pool holds; 0: as many as fit
   std::optional<DType> kv_cache_dtype;  // of both models' pools; default: the models' own types
   int32_t block_tokens = 32;
   bool enable_prefix_reuse = true;

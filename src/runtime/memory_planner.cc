@@ -75,6 +75,9 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
     kv_bytes = std::min(static_cast<int64_t>(share * options.kv_cache_free_fraction),
                         most_blocks * block_bytes);
   }
+  const int64_t token_blocks = CeilDivide(options.kv_cache_tokens, options.block_tokens);
+  const bool limited_by_tokens = token_blocks > 0 && token_blocks < kv_bytes / block_bytes;
+  if (limited_by_tokens) kv_bytes = token_blocks * block_bytes;
   const int64_t limit = MostBlocks(target, draft, options.block_tokens);
   const int64_t blocks = std::min(kv_bytes / block_bytes, limit);
   // A requested max_seq_len has to fit; otherwise the cache limits it.
@@ -88,11 +91,12 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   }
   if (blocks < needed_blocks) {
     return FailedPrecondition(fmt::format(
-        "the key-value cache has {}; one sequence of {} tokens needs {}: raise kv_cache_bytes or "
-        "lower max_seq_len ({} are free, workspaces take {} of them)",
+        "the key-value cache has {}; one sequence of {} tokens needs {}: raise {} or lower "
+        "max_seq_len ({} are free, workspaces take {} of them)",
         FormatBytes(kv_bytes), needed_blocks * options.block_tokens,
-        FormatBytes(needed_blocks * block_bytes), FormatBytes(free_bytes),
-        FormatBytes(work_bytes)));
+        FormatBytes(needed_blocks * block_bytes),
+        limited_by_tokens ? "max_tokens_in_paged_kv_cache" : "kv_cache_bytes",
+        FormatBytes(free_bytes), FormatBytes(work_bytes)));
   }
   // What was asked for has to fit even where the cache takes less of it.
   if (kv_bytes + work_bytes > free_bytes) {

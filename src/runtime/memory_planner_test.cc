@@ -59,6 +59,15 @@ TEST_F(MemoryPlannerTest, ByDefaultTakesHalfOfWhatIsFree) {
   EXPECT_EQ(little.max_seq_len, little.num_blocks * 10) << "the cache bounds the longest sequence";
 }
 
+TEST_F(MemoryPlannerTest, AnAskedNumberOfTokensBoundsTheCache) {
+  options_.kv_cache_tokens = 255;
+  EXPECT_EQ(Plan(int64_t{1} << 40).value().num_blocks, 26);
+  EXPECT_EQ(Plan(int64_t{1} << 40).value().max_seq_len, 260);
+  EXPECT_LT(Plan(50'000 + 4000).value().num_blocks, 26) << "the memory allows fewer";
+  options_.max_seq_len = 1000;
+  EXPECT_THAT(Refusal(int64_t{1} << 40), HasSubstr("raise max_tokens_in_paged_kv_cache"));
+}
+
 TEST_F(MemoryPlannerTest, OneSequenceNoLongerThanABlockNeedsOneBlock) {
   options_.max_batch_size = 1;
   target_.max_positions = 10;

@@ -74,6 +74,13 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .min = 0.01,
            .max = 0.99,
            .alias = "kv_cache_free_gpu_memory_fraction"}),
+      Sets<&EngineOptions::kv_cache_tokens>(
+          {.name = "max_tokens_in_paged_kv_cache",
+           .meaning = "Most tokens whose keys and values are stored, even where there is memory "
+                      "for more; 0: no such limit",
+           .group = kBatching,
+           .min = 0,
+           .max = 1 << 30}),
       BindChoice<EngineOptions, &EngineOptions::kv_cache_dtype>(
           {.name = "kv_cache_dtype",
            .meaning = "Type of stored keys and values: the model's own, or fp8 (GPU)",
