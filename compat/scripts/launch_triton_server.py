@@ -3,8 +3,8 @@
 
     launch_triton_server.py --model_repo REPO
 
-One process named `tritonserver` serves all models on all their devices, so `pkill tritonserver` stops it. Flags that start
-and place the ranks of an MPI program are accepted; those without effect are named when the server starts.
+One process named `tritonserver` serves all models on all their devices, so `pkill tritonserver` stops it. Flags that
+start and place the ranks of an MPI program are accepted; those without effect are named when the server starts.
 """
 
 import argparse

@@ -3,9 +3,9 @@
 
     fill_template.py -i REPO/tensorrt_llm/config.pbtxt engine_dir:/engines/llama,gpu_device_ids:0,1,decoupled_mode:true
 
-Substitutions are `name:value`, separated by commas. A value may hold commas: a piece without a colon continues the value
-before it, and `\\,` and `\\:` stand for the characters themselves. `name:` fills in nothing. `${name}` and `$name` are
-replaced, `$$` becomes `$`, and variables that are not named stay as they are.
+Substitutions are `name:value`, separated by commas. A value may hold commas: a piece without a colon continues the
+value before it, and `\\,` and `\\:` stand for the characters themselves. `name:` fills in nothing. `${name}` and
+`$name` are replaced, `$$` becomes `$`, and variables that are not named stay as they are.
 """
 
 import argparse

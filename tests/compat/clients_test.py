@@ -214,7 +214,8 @@ class SpeculationTest(ClientsTest):
             self.assertEqual(output, "Final text:\nabcdefghij\n")
 
     def test_stop_words_end_it(self):
-        _, output = self.run_client(self.serve(), "-o", 9, "-p", "abc", "--stop-words", "xy", "ef", "--num-draft-tokens", 1)
+        words = ["--stop-words", "xy", "ef"]
+        _, output = self.run_client(self.serve(), "-o", 9, "-p", "abc", *words, "--num-draft-tokens", 1)
         self.assertEqual(output, "Final text:\nabcdef\n")
 
     def test_both_lines_of_the_comparison_succeed(self):
@@ -280,7 +281,7 @@ class ToolsTest(ClientsTest):
         self.assertLessEqual(max(tensors["input_ids"].shape[1] for tensors in sent), 10)
         self.assertEqual({(t["pad_id"].item(), t["end_id"].item()) for t in sent}, {(0, 1)})
         self.assertEqual([t["request_output_len"].item() for t in sent[:10]], [100] * 10)
-        for workload in (["dataset", "--dataset", self.dataset], ["token-from-histogram", "--histogram-key", "example"]):
+        for workload in (["dataset", "--dataset", self.dataset], ["token-from-histogram"]):
             code, _ = call(
                 "benchmark_core_model", "-u", server.grpc_url, "--max-input-len", 100, "--num-requests", 3, *workload
             )

@@ -32,9 +32,13 @@ SEED_LINES = {
     "python3 scripts/launch_triton_server.py --world_size=1 --model_repo=REPO": ([], {}),
     "python scripts/launch_triton_server.py --model_repo REPO --world_size 1": ([], {}),
     "python3 scripts/launch_triton_server.py --model_repo=REPO --multi-model --log": ([], {"TRTLLM_ORCHESTRATOR": "1"}),
-    'python3 scripts/launch_triton_server.py --model_repo=REPO --tensorrt_llm_model_name "tensorrt_llm,tensorrt_llm_draft" '
-    "--multi-model": (["--tensorrt_llm_model_name"], {"TRTLLM_ORCHESTRATOR": "1"}),
-    "python3 scripts/launch_triton_server.py --model_repo REPO --tensorrt_llm_model_name tensorrt_llm,tensorrt_llm_draft "
+    "python3 scripts/launch_triton_server.py --model_repo=REPO "
+    '--tensorrt_llm_model_name "tensorrt_llm,tensorrt_llm_draft" --multi-model': (
+        ["--tensorrt_llm_model_name"],
+        {"TRTLLM_ORCHESTRATOR": "1"},
+    ),
+    "python3 scripts/launch_triton_server.py --model_repo REPO "
+    "--tensorrt_llm_model_name tensorrt_llm,tensorrt_llm_draft "
     "--multi-model --world_size 4 --disable-spawn-process": (
         ["--world_size", "--tensorrt_llm_model_name"],
         {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "0"},
@@ -192,7 +196,8 @@ class NameTest(unittest.TestCase):
     def test_a_program_of_another_name_runs_as_tritonserver(self):
         process = launch.start(shutil.which("sleep"), ["60"])
         try:
-            self.assertEqual(Path(f"/proc/{process.pid}/comm").read_text(), "tritonserver\n")
+            # The system renames a process a moment after the call that executes the file has succeeded.
+            wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "tritonserver\n")
             self.assertEqual(Path(f"/proc/{process.pid}/cmdline").read_bytes(), b"tritonserver\x0060\x00")
             self.assertEqual(os.getsid(process.pid), process.pid)
         finally:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Speculative decoding by the client: a draft model proposes tokens, the target model accepts a part of them.
 
-The server does this by itself for a model with a draft (tensorrt_llm_bls); this client shows that the raw models can do it.
+The server does this by itself for a model with a draft (tensorrt_llm_bls); this client does it with the raw models.
 
-    e2e_grpc_speculative_decoding_client.py --url-target localhost:8001 --draft-tensorrt-llm-model-name tensorrt_llm_draft \\
-        -p "What is Ubuntu operation system?"
+    e2e_grpc_speculative_decoding_client.py --url-target localhost:8001 \\
+        --draft-tensorrt-llm-model-name tensorrt_llm_draft -p "What is Ubuntu operation system?"
 """
 
 from dataclasses import dataclass, field

@@ -3,8 +3,8 @@
 
     inflight_batcher_llm_client.py --text "Born in north-east France" --request-output-len 20 --streaming
 
-The server's models `preprocessing` and `postprocessing` turn --text to tokens and the answer to text, so --tokenizer-dir
-and --tokenizer-type have no effect; with --input-tokens-csv neither model is asked.
+The server's models `preprocessing` and `postprocessing` turn --text to tokens and the answer to text, so
+--tokenizer-dir and --tokenizer-type have no effect; with --input-tokens-csv neither model is asked.
 """
 
 import csv

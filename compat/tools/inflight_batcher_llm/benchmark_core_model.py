@@ -57,7 +57,9 @@ def make_parser():
         normal.add_argument(f"--{side}-stdev", type=float, required=True)
     histogram = prompts.add_parser("token-from-histogram", help="random tokens, lengths from a histogram")
     histogram.add_argument(
-        "--histogram-key", default="example", help='"example", or a JSON file with "input" and "output": {length: count}'
+        "--histogram-key",
+        default="example",
+        help='"example", or a JSON file with "input" and "output": {length: count}',
     )
     return parser
 

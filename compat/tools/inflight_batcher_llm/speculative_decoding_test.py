@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares the texts of speculative decoding with those of the target alone, prompt by prompt.
 
-The speculative text comes from tensorrt_llm_bls (--execute-bls-speculative-decoding), or from a loop of the client's own
-over the raw models. The exit code is 1 when texts differ; with --disable-output-comparison, when a text is empty.
+The speculative text comes from tensorrt_llm_bls (--execute-bls-speculative-decoding), or from a loop of the client's
+own over the raw models. The exit code is 1 when texts differ; with --disable-output-comparison, when a text is empty.
 """
 
 import client_folder  # noqa: F401  (makes the clients' modules known)
@@ -89,7 +89,11 @@ def speculative_text(target, draft, prompt, options):
 def main(arguments=None):
     options = make_parser().parse_args(arguments)
     failed = total = 0
-    with Client(options.url_target) as target, Client(options.url_draft) as draft, Client(options.url_control) as control:
+    with (
+        Client(options.url_target) as target,
+        Client(options.url_draft) as draft,
+        Client(options.url_control) as control,
+    ):
         for prompt in load.read_dataset(options.dataset):
             tokens = tokenize(target, [prompt.text], model=options.preprocessor_model_name)["INPUT_ID"]
             if tokens.shape[1] > options.max_input_len:
