@@ -1,24 +1,17 @@
-"""Finds the tandem binary and becomes it: what every script in this folder does.
-
-Looked for in $TANDEM, beside this folder (bin/tandem of a bundle, build/release/tandem of a checkout), then on the PATH.
-"""
+"""Finds the tandem binary and becomes it: what the scripts with TensorRT-LLM's names do."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 
-def find_tandem():
-    root = Path(__file__).resolve().parent.parent
-    candidates = [os.environ.get("TANDEM"), root / "bin/tandem", root / "build/release/tandem", shutil.which("tandem")]
-    for candidate in candidates:
-        if candidate and os.access(candidate, os.X_OK):
-            return str(candidate)
-    sys.exit("tandem: no binary found; build it with ./quickstart or name it in $TANDEM")
+from tandem_binary import find_tandem  # noqa: E402  (the folder has to be known first)
 
 
 def become(verb):
     """Replaces this process by `tandem VERB` with the same arguments, environment and terminal."""
     tandem = find_tandem()
+    if not tandem:
+        sys.exit("tandem: no binary found; build it with ./quickstart or name it in $TANDEM")
     os.execv(tandem, [tandem, verb, *sys.argv[1:]])

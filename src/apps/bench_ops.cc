@@ -306,11 +306,15 @@ class OpsBench {
     const int64_t qkv_rows = attention.qkv_rows();
     TANDEM_ASSIGN_OR_RETURN(const Buffer qkv, timer_.Random(num_rows * qkv_rows, spec_.dtype));
     TANDEM_ASSIGN_OR_RETURN(const Buffer out, timer_.Random(num_rows * width, spec_.dtype));
+    // As the layers of a step.
+    ops::Ops& ops = timer_.backend().ops();
+    ops.BeginPass(batch);
     const double seconds = timer_.MedianSeconds(copies, [&](int64_t i) {
       batch.block_table = table_buffer.As<int32_t>() + i * blocks * batch.num_seqs;
-      timer_.backend().ops().PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch, kv,
-                                            0, 0.01f, out.View(spec_.dtype, {num_rows, width}));
+      ops.PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch, kv, 0, 0.01f,
+                         out.View(spec_.dtype, {num_rows, width}));
     });
+    ops.EndPass();
     const auto visible = [](double length, double count) {
       return count * (length - (count - 1) / 2);
     };

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/http/access.h"
+#include "serve/kserve/models/engine_models.h"
 #include "serve/server/server.h"
 
 namespace tandem::apps {
@@ -177,17 +178,17 @@ void SayMemory(const Session& session, const Console& console) {
 }
 
 // Every name that a request may give.
-void SayModels(const Session& session, const serve::ModelRegistry& models, const Console& console) {
-  const std::string pair =
-      session.draft ? session.target.name + " + " + session.draft->name : session.target.name;
+void SayModels(const serve::kserve::Repository& models, const Console& console) {
+  const std::vector<serve::kserve::ModelEntry> index = models.Index();
   size_t width = 5;
-  for (const serve::ModelPtr& model : models.List()) width = std::max(width, model->name.size());
+  for (const auto& entry : index) width = std::max(width, entry.name.size());
   const std::string rule = "+" + std::string(width + 2, '-') + "+---------+--------+";
   console.Say(rule);
   console.Say(fmt::format("| {:{}} | Version | Status |", "Model", width));
   console.Say(rule);
-  for (const serve::ModelPtr& model : models.List()) {
-    console.Say(fmt::format("| {:{}} | 1       | READY  |   {}", model->name, width, pair));
+  for (const auto& entry : index) {
+    console.Say(fmt::format("| {:{}} | {:7} | {:6} |", entry.name, width, entry.version,
+                            ModelStateName(entry.state)));
   }
   console.Say(rule);
 }
@@ -245,16 +246,20 @@ Status Run(const OptionValues& values, Console& console) {
                             return session->backend->FreeBytes();
                           }});
   const serve::ServiceOptions service_options = ServiceRows().Read(values);
-  serve::ModelRegistry models;
-  TANDEM_RETURN_IF_ERROR(models.Add(
+  serve::ModelRegistry engines;
+  TANDEM_RETURN_IF_ERROR(engines.Add(
       options.served_model_name,
       std::make_shared<serve::GenerateService>(*engine, *text.codec, std::move(text.defaults),
                                                session->clock, service_options, &metrics),
-      serve::TritonAliases()));
-  TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, models, metrics));
+      serve::kserve::TextModelNames()));
+  serve::kserve::Repository models(session->clock);
+  TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, engines.Default());
+  AddEngineModels(models, model, session->engine->options().max_batch_size);
+  TANDEM_ASSIGN_OR_RETURN(const auto server,
+                          serve::Server::Start(server_options, engines, models, metrics));
   console.Say(fmt::format("backend: {}", session->backend->Describe()));
   SayMemory(*session, console);
-  SayModels(*session, models, console);
+  SayModels(models, console);
   SayAddress(server_options, options.served_model_name, *session, server->port(), console);
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know the address
   return server->Run();

@@ -1,23 +1,37 @@
-// 64-bit numbers as in the file formats: the lowest byte first. Pure functions.
+// Numbers as in the file and wire formats: the lowest byte first. Pure functions.
 #pragma once
 
-#include <cstddef>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <type_traits>
 
 namespace tandem {
 
-inline std::string LittleEndian64(uint64_t value) {
-  std::string bytes;
-  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(value >> (8 * i) & 0xff);
-  return bytes;
+static_assert(std::endian::native == std::endian::little);
+
+// `bytes`: at least those of a T; they need no alignment.
+template <typename T>
+T LoadLittleEndian(const void* bytes) {
+  static_assert(std::is_arithmetic_v<T>);
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
 }
 
-// `bytes`: at least 8.
-inline uint64_t ReadLittleEndian64(const std::byte* bytes) {
-  uint64_t value = 0;
-  for (int i = 7; i >= 0; --i) value = value << 8 | std::to_integer<uint64_t>(bytes[i]);
-  return value;
+template <typename T>
+void AppendLittleEndian(T value, std::string& out) {
+  static_assert(std::is_arithmetic_v<T>);
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  out.append(bytes, sizeof(T));
+}
+
+inline std::string LittleEndian64(uint64_t value) {
+  std::string bytes;
+  AppendLittleEndian(value, bytes);
+  return bytes;
 }
 
 }  // namespace tandem

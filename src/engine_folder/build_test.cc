@@ -171,7 +171,7 @@ TEST_F(BuildTest, NamesTheDamagedSection) {
 std::string WithTable(const std::string& good, const std::string& table) {
   using namespace engine_layout;
   const auto* trailer = reinterpret_cast<const std::byte*>(good.data()) + good.size() - 64;
-  const uint64_t offset = ReadLittleEndian64(trailer);
+  const uint64_t offset = LoadLittleEndian<uint64_t>(trailer);
   std::string end = LittleEndian64(offset) + LittleEndian64(table.size()) +
                     Checksum(std::as_bytes(std::span(table)));
   end.resize(kTrailerBytes - kEndMagic.size(), '\0');

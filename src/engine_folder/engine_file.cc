@@ -68,15 +68,15 @@ Result<std::string_view> EngineFile::Table() const {
   if (bytes.size() < kHeadBytes + kTrailerBytes || !text.ends_with(kEndMagic)) {
     return Damaged("is truncated: its trailer is missing");
   }
-  const uint64_t format = ReadLittleEndian64(bytes.data() + kMagic.size());
+  const uint64_t format = LoadLittleEndian<uint64_t>(bytes.data() + kMagic.size());
   if (format != kFormat) {
     return Damaged("has format " + std::to_string(format) + "; this program reads format " +
                    std::to_string(kFormat));
   }
   if (!AllZero(bytes.subspan(16, kHeadBytes - 16))) return Damaged("the head is damaged");
   const auto trailer = bytes.last(kTrailerBytes);
-  const uint64_t offset = ReadLittleEndian64(trailer.data());
-  const uint64_t size = ReadLittleEndian64(trailer.data() + 8);
+  const uint64_t offset = LoadLittleEndian<uint64_t>(trailer.data());
+  const uint64_t size = LoadLittleEndian<uint64_t>(trailer.data() + 8);
   const uint64_t trailer_offset = bytes.size() - kTrailerBytes;
   constexpr size_t kUsed = 16 + kChecksumDigits;
   const bool in_place = offset >= kHeadBytes && offset <= trailer_offset &&

@@ -142,6 +142,13 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
+  // Between BeginPass and EndPass the arrays query_start and context_len of `batch` keep what they
+  // hold when the stream comes to the pass, so that a backend may compute once what the layers'
+  // calls of PagedAttention with this batch have in common. A pass is enqueued as a whole: all of
+  // it in one recording, or none. Outside a pass each call computes it for itself.
+  virtual void BeginPass(const BatchView& /*batch*/) {}
+  virtual void EndPass() {}
+
   // out[i] = table[tokens[i]]; table and out of one dtype. A token beyond the table reads row 0: a
   // draft may have fewer rows than its target has tokens. out: [num_rows, hidden]
   virtual void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) = 0;

@@ -121,6 +121,8 @@ class PagedAttentionTest : public OpTest {
 
   // Sequence i of the batch is ranges[i].
   OwnedBatch MakeBatch(const std::vector<Range>& ranges, const Slack& slack);
+  // The rows that a batch of the ranges attends with, and `slack` rows of zeros.
+  OwnedTensor MakeQkv(const std::vector<Range>& ranges, int32_t slack);
   // Attends the ranges; returns the output rows.
   std::vector<std::byte> Attend(const std::vector<Range>& ranges, const Slack& slack = {});
   // Compares the latest result of Attend with sums in double precision.
@@ -243,10 +245,9 @@ OwnedBatch PagedAttentionTest::MakeBatch(const std::vector<Range>& ranges, const
   return batch;
 }
 
-std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& ranges,
-                                                  const Slack& slack) {
-  const OwnedBatch batch = MakeBatch(ranges, slack);
-  const int64_t rows = batch.view.num_rows;
+OwnedTensor PagedAttentionTest::MakeQkv(const std::vector<Range>& ranges, int32_t slack) {
+  int64_t rows = slack;
+  for (const Range& range : ranges) rows += range.rows;
   std::vector<float> values(static_cast<size_t>(rows * Width()), 0.0f);
   if (contents_ == Contents::kRandom) {
     // A row's query depends only on its sequence and position.
@@ -259,7 +260,14 @@ std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& rang
       }
     }
   }
-  const OwnedTensor qkv = FromFloats({rows, Width()}, dtype(), values);
+  return FromFloats({rows, Width()}, dtype(), values);
+}
+
+std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& ranges,
+                                                  const Slack& slack) {
+  const OwnedBatch batch = MakeBatch(ranges, slack);
+  const int64_t rows = batch.view.num_rows;
+  const OwnedTensor qkv = MakeQkv(ranges, slack.rows);
   const OwnedTensor out = Poisoned({rows, int64_t{shape_.num_heads} * shape_.head_dim}, dtype());
   ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, Scale(), out.tensor);
   queries_ = Doubles(qkv.tensor);
@@ -391,6 +399,111 @@ TEST_P(PagedAttentionTest, RowsOfAPrefixSeeExactlyIt) {
       ExpectReference(verifications);
     }
   }
+}
+
+// Models have layers of several shapes; passes follow each other over the same arrays, whose
+// lengths change, enqueued directly and from a recording.
+TEST_P(PagedAttentionTest, LayersOfAPassGiveTheBitsOfSingleCalls) {
+  struct Layer {
+    AttentionShape shape;
+    KvGroup kv;
+    Buffer memory;
+  };
+  std::vector<Layer> layers;
+  for (const AttentionShape& shape : {AttentionShape{4, 1, 128, 64}, AttentionShape{8, 2, 64, 64},
+                                      AttentionShape{8, 1, 128, 64}}) {
+    MakeGroup(shape, kSeqs, dtype());
+    FillGroup(Contents::kRandom);
+    layers.push_back({shape_, kv_, std::move(kv_memory_)});
+  }
+  struct Lengths {
+    std::vector<Range> ranges;
+    Slack slack;
+  };
+  struct Pass {
+    OwnedBatch batch;
+    std::vector<OwnedTensor> qkv;                  // of the layers
+    std::vector<std::vector<std::byte>> expected;  // likewise
+  };
+  const auto set_layer = [&](const Layer& layer) {
+    shape_ = layer.shape;
+    kv_ = layer.kv;
+  };
+  const auto expect = [&](const std::vector<Lengths>& lengths) {
+    std::vector<Pass> passes;
+    for (const auto& [ranges, slack] : lengths) {
+      Pass& pass = passes.emplace_back(MakeBatch(ranges, slack));
+      ASSERT_EQ(pass.batch.view.num_rows, passes[0].batch.view.num_rows);
+      ASSERT_EQ(pass.batch.view.num_seqs, passes[0].batch.view.num_seqs);
+      for (const Layer& layer : layers) {
+        set_layer(layer);
+        pass.qkv.push_back(MakeQkv(ranges, slack.rows));
+        pass.expected.push_back(Attend(ranges, slack));
+      }
+    }
+    // The arrays and inputs of the passes that are enqueued, and their results: the layers twice.
+    const OwnedBatch batch = MakeBatch(lengths[0].ranges, lengths[0].slack);
+    std::vector<OwnedTensor> qkv, out;
+    for (size_t i = 0; i < 2 * layers.size(); ++i) {
+      const AttentionShape& shape = layers[i % layers.size()].shape;
+      qkv.push_back(Poisoned(passes[0].qkv[i % layers.size()].tensor.shape, dtype()));
+      out.push_back(
+          Poisoned({batch.view.num_rows, int64_t{shape.num_heads} * shape.head_dim}, dtype()));
+    }
+    const auto copy = [&](const Buffer& from, const Buffer& to) {
+      std::vector<std::byte> bytes(from.bytes());
+      backend().CopyToHost(bytes.data(), from.data(), bytes.size());
+      backend().CopyToDevice(to.data(), bytes.data(), bytes.size());
+    };
+    const auto enqueue = [&] {
+      ops().BeginPass(batch.view);
+      for (size_t i = 0; i < qkv.size(); ++i) {
+        set_layer(layers[i % layers.size()]);
+        ops().PagedAttention(qkv[i].tensor, batch.view, kv_, kLayer, Scale(), out[i].tensor);
+      }
+      ops().EndPass();
+    };
+    const auto graph = backend().Capture(enqueue);
+    for (const bool recorded : {false, true}) {
+      if (recorded && graph == nullptr) continue;
+      for (const Pass& pass : passes) {
+        SCOPED_TRACE(::testing::Message() << "pass " << &pass - passes.data() << ", the first of "
+                                          << lengths[0].ranges.size()
+                                          << (recorded ? " sequences, recorded" : " sequences"));
+        for (size_t i = 0; i < batch.buffers.size(); ++i) {
+          copy(pass.batch.buffers[i], batch.buffers[i]);
+        }
+        for (size_t i = 0; i < qkv.size(); ++i)
+          copy(pass.qkv[i % layers.size()].buffer, qkv[i].buffer);
+        for (const OwnedTensor& one : out) {
+          const std::vector<std::byte> poison(one.buffer.bytes(), std::byte{0xff});
+          backend().CopyToDevice(one.buffer.data(), poison.data(), poison.size());
+        }
+        if (recorded) {
+          backend().Launch(*graph);
+        } else {
+          enqueue();
+        }
+        for (size_t i = 0; i < out.size(); ++i) {
+          ASSERT_EQ(Bytes(out[i].tensor), pass.expected[i % layers.size()]) << "layer " << i;
+        }
+      }
+    }
+  };
+  // Decoding: one sequence, short and long; several, some of which have ended.
+  expect({{{{0, 2400, 1}}, {.max_query_len = 1}},
+          {{{1, 30, 1}}, {.max_query_len = 1}},
+          {{{2, 2500, 1}}, {.max_query_len = 1}}});
+  expect({{{{0, 2400, 1}, {1, 1, 1}, {2, 513, 1}, {3, 128, 1}}, {2, 1, 1}},
+          {{{3, 700, 1}, {0, 0, 0}, {2, 1030, 1}, {4, 16, 1}}, {3, 1, 1}}});
+  // Verification.
+  expect({{{{0, 2100, 5}, {1, 3, 1}, {2, 512, 16}, {3, 1025, 2}}, {.max_query_len = 16}},
+          {{{3, 40, 16}, {0, 2300, 3}, {2, 512, 4}, {1, 1, 1}}, {.max_query_len = 16}}});
+  // Chunks of prompts, short and long, beside what decodes.
+  const ChunkBounds chunks = {
+      .num_seqs = 2, .max_decode_len = 1, .num_rows = 80, .min_len = 4, .num_keys = 1500};
+  expect({{{{0, 2100, 1}, {1, 700, 1}, {2, 300, 9}, {3, 1030, 64}}, {5, 1, 64, chunks}},
+          {{{4, 17, 4}, {2, 1400, 60}, {6, 20, 1}, {0, 2500, 1}}, {14, 1, 64, chunks}}});
 }
 
 class PagedAttentionFp8Test : public PagedAttentionTest {};

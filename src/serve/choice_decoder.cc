@@ -14,7 +14,7 @@ bool ChoiceDecoder::Push(const SampledToken& token, std::vector<TokenPiece>& out
   ++num_tokens_;
   TokenPiece piece;
   piece.token = token.token;
-  piece.text = decoder_->Push(token.token);
+  if (decoder_ != nullptr) piece.text = decoder_->Push(token.token);
   piece.logprob = token.logprob;
   piece.top.reserve(static_cast<size_t>(token.num_top));
   for (int32_t i = 0; i < token.num_top; ++i) {
@@ -39,7 +39,7 @@ bool ChoiceDecoder::Push(const SampledToken& token, std::vector<TokenPiece>& out
 }
 
 void ChoiceDecoder::Flush(std::vector<TokenPiece>& out) {
-  const std::string tail = decoder_->Flush();
+  const std::string tail = decoder_ == nullptr ? std::string() : decoder_->Flush();
   for (TokenPiece& piece : held_) out.push_back(std::move(piece));
   held_.clear();
   if (tail.empty()) return;

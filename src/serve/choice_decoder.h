@@ -18,7 +18,7 @@ namespace tandem::serve {
 
 class ChoiceDecoder {
  public:
-  // `stops` may be null.
+  // Without a decoder pieces have no text; `stops` may be null.
   ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
                 std::shared_ptr<const StopStrings> stops);
 

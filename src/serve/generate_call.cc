@@ -11,7 +11,7 @@ GenerateCall::GenerateCall(ModelPtr model, std::vector<TextRequest> prompts,
                            const std::function<void()>& wake)
     : model_(std::move(model)),
       is_streamed_(prompts.at(0).stream),
-      keeps_pieces_(prompts.at(0).num_top_logprobs >= 0),
+      keeps_pieces_(prompts.at(0).num_top_logprobs >= 0 || !prompts.at(0).wants_text),
       num_choices_(prompts.at(0).num_choices) {
   for (TextRequest& prompt : prompts) {
     streams_.push_back(model_->service->Start(std::move(prompt), wake));
@@ -47,7 +47,13 @@ CallNews GenerateCall::Next(TextEvent& event) {
       answer.usage = event.usage;
       return CallNews::kEvent;
     }
+    const int32_t index = event.choice;
+    const bool is_complete = event.finish != TextFinish::kNone;
     answer.Add(std::move(event), keeps_pieces_);
+    if (!is_complete) continue;
+    event = TextEvent();
+    event.choice = index;
+    return CallNews::kEvent;
   }
   const bool over = std::all_of(streams_.begin(), streams_.end(),
                                 [](const auto& stream) { return stream->over(); });

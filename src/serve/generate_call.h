@@ -1,6 +1,6 @@
 // GenerateCall: one call of a client, independent of the protocol: the choices of all its prompts
 // as one list of answers. A streamed call reports each event; any other collects the answers and
-// reports when they are complete. It is polled after each `wake`. Owned by the front end's reply,
+// reports when each is complete. It is polled after each `wake`. Owned by the front end's reply,
 // one thread at a time; destroying it cancels what still runs.
 #pragma once
 
@@ -28,7 +28,7 @@ struct CallUsage {
 
 enum class CallNews : uint8_t {
   kNone,    // nothing yet: ask again after `wake`
-  kEvent,   // news of one answer; only for streamed calls
+  kEvent,   // news of one answer: of a streamed call; of any other, that the answer is complete
   kDone,    // every answer is complete; nothing follows
   kFailed,  // the call has ended with event.error; nothing follows
 };
@@ -47,7 +47,7 @@ class GenerateCall {
 
   // From the first event on: the choices of the first prompt, then those of the second, and so on.
   // A streamed call does not keep the text that it has reported, only how its answers end. Pieces
-  // are kept if log-probabilities were asked for.
+  // are kept if log-probabilities or tokens were asked for.
   const std::vector<TextChoice>& answers() const { return answers_; }
   CallUsage usage() const;  // so far
   bool is_streamed() const { return is_streamed_; }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,7 @@ class GenerateCallTest : public testing::Test {
   explicit GenerateCallTest(FakeEngineOptions options = {})
       : engine_(std::move(options)),
         model_(std::make_shared<const Model>(Model{
-            "m", ModelRole::kModel, false,
+            "m", false,
             std::make_shared<GenerateService>(engine_, codec_, GenerationDefaults(), clock_), 0})) {
   }
 
@@ -36,6 +37,19 @@ class GenerateCallTest : public testing::Test {
   static CallNews Wait(GenerateCall& call, TextEvent& event) {
     CallNews news = CallNews::kNone;
     EXPECT_TRUE(Eventually([&] { return (news = call.Next(event)) != CallNews::kNone; }));
+    return news;
+  }
+  // Waits for the end of a call that is not streamed: every answer is reported as it is complete.
+  static CallNews WaitForEnd(GenerateCall& call, TextEvent& event) {
+    std::set<int32_t> complete;
+    CallNews news = Wait(call, event);
+    for (; news == CallNews::kEvent; news = Wait(call, event)) {
+      EXPECT_TRUE(complete.insert(event.choice).second);
+      EXPECT_NE(call.answers().at(static_cast<size_t>(event.choice)).finish, TextFinish::kNone);
+    }
+    if (news == CallNews::kDone) {
+      EXPECT_EQ(complete.size(), call.answers().size());
+    }
     return news;
   }
 
@@ -81,7 +95,7 @@ TEST_F(GenerateCallTest, AnUnstreamedCallCollectsAllAnswersAndSumsTheirFigures) 
   options.seed = 7;
   GenerateCall call(model_, Prompts({"tandem", "emoji"}, options), {});
   TextEvent event;
-  ASSERT_EQ(Wait(call, event), CallNews::kDone);
+  ASSERT_EQ(WaitForEnd(call, event), CallNews::kDone);
   std::vector<std::string> texts;
   for (const TextChoice& answer : call.answers()) {
     texts.push_back(answer.text);
@@ -101,7 +115,7 @@ TEST_F(GenerateCallTest, KeepsThePiecesOfAnswersWithLogProbabilities) {
   options.max_tokens = 2;
   GenerateCall call(model_, Prompts({"tandem"}, options), {});
   TextEvent event;
-  ASSERT_EQ(Wait(call, event), CallNews::kDone);
+  ASSERT_EQ(WaitForEnd(call, event), CallNews::kDone);
   ASSERT_EQ(call.answers().at(0).pieces.size(), 2u);
   EXPECT_EQ(call.answers()[0].pieces[1].text, "n");
   EXPECT_EQ(call.answers()[0].pieces[1].logprob, -0.25f);

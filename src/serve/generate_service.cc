@@ -96,10 +96,12 @@ struct GenerateService::Impl {
     }
     const auto read_first = request->text.continues_prompt ? std::span<const int32_t>(built->prompt)
                                                            : std::span<const int32_t>();
-    const std::unique_ptr<TextCodec::Decoder> decoder = codec.NewDecoder(read_first);
+    const std::unique_ptr<TextCodec::Decoder> decoder =
+        request->text.wants_text ? codec.NewDecoder(read_first) : nullptr;
     request->text = TextRequest();
     for (int i = 0; i < request->num_choices; ++i) {
-      request->choices.push_back({ChoiceDecoder(decoder->Clone(), stops), false, false, Nanos(0)});
+      auto own = decoder == nullptr ? nullptr : decoder->Clone();
+      request->choices.push_back({ChoiceDecoder(std::move(own), stops), false, false, Nanos(0)});
     }
     Status refused;
     {

@@ -23,20 +23,12 @@ auto WithName(const std::vector<ModelPtr>& models, std::string_view name) {
 
 }  // namespace
 
-std::vector<ModelAlias> TritonAliases() {
-  return {{"ensemble", ModelRole::kEnsemble}, {"tensorrt_llm_bls", ModelRole::kBls}};
-}
-
 Status ModelRegistry::Add(std::string name, std::shared_ptr<GenerateService> service,
-                          const std::vector<ModelAlias>& aliases) {
+                          const std::vector<std::string>& aliases) {
   const int64_t now = UnixSeconds();
-  std::vector<Model> added = {{name, ModelRole::kModel, false, service, now}};
-  for (const ModelAlias& alias : aliases) {
-    if (alias.name == name) {
-      added.front().role = alias.role;
-    } else {
-      added.push_back({alias.name, alias.role, true, service, now});
-    }
+  std::vector<Model> added = {{name, false, service, now}};
+  for (const std::string& alias : aliases) {
+    if (alias != name) added.push_back({alias, true, service, now});
   }
   const MutexLock lock(mutex_);
   for (const Model& model : added) {

@@ -16,16 +16,8 @@
 
 namespace tandem::serve {
 
-// The role in which a name presents an engine.
-enum class ModelRole : uint8_t {
-  kModel,     // the model itself
-  kEnsemble,  // Triton's chain of tokenizer, engine and detokenizer
-  kBls,       // Triton's script over target and draft, which has inputs for the draft
-};
-
 struct Model {
   std::string name;
-  ModelRole role = ModelRole::kModel;
   bool is_alias = false;                     // an additional name of an engine that has its own
   std::shared_ptr<GenerateService> service;  // one for all names of an engine
   int64_t created = 0;                       // time of addition, in seconds since 1970
@@ -35,19 +27,12 @@ struct Model {
 // must be owned by the same pointer, or outlive every server.
 using ModelPtr = std::shared_ptr<const Model>;
 
-struct ModelAlias {
-  std::string name;
-  ModelRole role = ModelRole::kModel;
-};
-// The names of one engine that Triton's clients know.
-std::vector<ModelAlias> TritonAliases();
-
 class ModelRegistry {
  public:
   // Adds an engine under its name and the aliases. INVALID_ARGUMENT, and nothing is added, when one
-  // of the names is taken. An alias that equals `name` gives it its role.
+  // of the names is taken. An alias may equal `name`.
   Status Add(std::string name, std::shared_ptr<GenerateService> service,
-             const std::vector<ModelAlias>& aliases = {});
+             const std::vector<std::string>& aliases = {});
   // Removes an engine with all its names; `name` is any of them. NOT_FOUND when there is none.
   Status Remove(std::string_view name);
 

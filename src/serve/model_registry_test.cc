@@ -32,10 +32,7 @@ std::vector<std::string> Names(const std::vector<ModelPtr>& models) {
 TEST(ModelRegistryTest, FindsAnEngineUnderEachOfItsNames) {
   Loaded loaded;
   ModelRegistry models;
-  ASSERT_TRUE(models.Add("tandem", loaded.service, TritonAliases()).ok());
-  EXPECT_EQ((*models.Find("tandem"))->role, ModelRole::kModel);
-  EXPECT_EQ((*models.Find("ensemble"))->role, ModelRole::kEnsemble);
-  EXPECT_EQ((*models.Find("tensorrt_llm_bls"))->role, ModelRole::kBls);
+  ASSERT_TRUE(models.Add("tandem", loaded.service, {"ensemble", "tensorrt_llm_bls"}).ok());
   for (const ModelPtr& model : models.List()) EXPECT_EQ(model->service, loaded.service);
   EXPECT_EQ(Names(models.List()),
             (std::vector<std::string>{"tandem", "ensemble", "tensorrt_llm_bls"}));
@@ -48,19 +45,19 @@ TEST(ModelRegistryTest, FindsAnEngineUnderEachOfItsNames) {
   EXPECT_EQ(unknown.message(), "model: \"gpt-4\" does not exist; this server has \"tandem\"");
 }
 
-TEST(ModelRegistryTest, AnAliasThatIsTheOwnNameGivesItsRole) {
+TEST(ModelRegistryTest, AnAliasMayBeTheOwnName) {
   Loaded loaded;
   ModelRegistry models;
-  ASSERT_TRUE(models.Add("ensemble", loaded.service, TritonAliases()).ok());
+  ASSERT_TRUE(models.Add("ensemble", loaded.service, {"ensemble", "tensorrt_llm_bls"}).ok());
   EXPECT_EQ(Names(models.Engines()), std::vector<std::string>{"ensemble"});
-  EXPECT_EQ((*models.Find("ensemble"))->role, ModelRole::kEnsemble);
 }
 
 TEST(ModelRegistryTest, ATakenNameAddsNothing) {
   Loaded first, second;
   ModelRegistry models;
-  ASSERT_TRUE(models.Add("first", first.service, TritonAliases()).ok());
-  EXPECT_EQ(models.Add("second", second.service, TritonAliases()).code(), Code::kInvalidArgument);
+  ASSERT_TRUE(models.Add("first", first.service, {"ensemble", "tensorrt_llm_bls"}).ok());
+  EXPECT_EQ(models.Add("second", second.service, {"ensemble", "tensorrt_llm_bls"}).code(),
+            Code::kInvalidArgument);
   EXPECT_FALSE(models.Find("second").ok());
   EXPECT_TRUE(models.Add("second", second.service).ok());
   EXPECT_EQ(Names(models.Engines()), (std::vector<std::string>{"first", "second"}));
@@ -70,7 +67,7 @@ TEST(ModelRegistryTest, ATakenNameAddsNothing) {
 TEST(ModelRegistryTest, ARemovedEngineLosesAllItsNamesAndEndsTheCallsItHas) {
   Loaded first, second;
   ModelRegistry models;
-  ASSERT_TRUE(models.Add("first", std::move(first.service), TritonAliases()).ok());
+  ASSERT_TRUE(models.Add("first", std::move(first.service), {"ensemble", "tensorrt_llm_bls"}).ok());
   ASSERT_TRUE(models.Add("second", second.service).ok());
   std::vector<TextRequest> prompts(1);
   prompts[0].text = "tandem";

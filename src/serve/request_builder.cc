@@ -179,7 +179,7 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
     return Tokenize("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
   }
   const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
-  return Tokenize(text.names.prompt, prompt, /*add_special_tokens=*/true, codec, engine);
+  return Tokenize(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
 }
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
@@ -206,7 +206,8 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
                 Request& request) {
   for (const auto& [token, value] : text.logit_bias) {
     TANDEM_RETURN_IF_ERROR(CheckInteger(text.names.logit_bias, token, 0, codec.vocab_size() - 1));
-    TANDEM_RETURN_IF_ERROR(CheckRange(text.names.logit_bias, value, -100, 100));
+    TANDEM_RETURN_IF_ERROR(
+        CheckRange(text.names.logit_bias, value, -text.largest_bias, text.largest_bias));
     request.logit_bias.push_back({static_cast<int32_t>(token), static_cast<float>(value)});
   }
   if (text.word_bias.size() > kMaxLogitBias) {
@@ -249,6 +250,7 @@ Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request
 }
 
 Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& request) {
+  request.banned_sequences = text.banned_sequences;
   if (text.bad_words.empty()) return {};
   for (const std::string& word : text.bad_words) {
     if (const auto id = codec.SpecialToken(word)) request.banned_sequences.push_back({*id});
@@ -287,8 +289,9 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                          : FromGenerationConfig(text.sampling, defaults);
   request.sampling.num_top_logprobs = static_cast<int32_t>(text.num_top_logprobs);
   request.seed = text.seed;
+  request.stop_sequences = text.stop_sequences;
   request.num_choices = static_cast<int32_t>(text.num_choices);
-  request.use_draft = text.use_draft;
+  request.use_draft = text.max_draft_tokens != 0;
   request.cache_key = text.cache_key;
   if (text.priority) request.priority = *text.priority;
   if (text.timeout) request.deadline = arrived + *text.timeout;

@@ -88,6 +88,7 @@ class ModelTextCodec final : public TextCodec {
     const std::optional<int32_t> id = tokenizer_->SpecialId(name);
     return id && IsModels(*id) ? id : std::nullopt;
   }
+  std::optional<int32_t> pad_id() const override { return tokenizer_->PadId(); }
   std::vector<int32_t> end_ids() const override {
     std::vector<int32_t> ids;
     std::ranges::copy_if(tokenizer_->EosIds(), std::back_inserter(ids),

@@ -37,6 +37,7 @@ struct TextRequest {
   std::optional<std::string> text;
   std::optional<std::vector<int32_t>> tokens;
   std::optional<std::string> messages;  // JSON array for the chat template
+  bool add_special_tokens = true;       // around `text`
   FieldNames names;
 
   std::optional<int64_t> max_tokens;  // default: all tokens that fit after the prompt
@@ -50,11 +51,16 @@ struct TextRequest {
   // matched on decoded text; the name of a special token is also matched by that token's id.
   std::vector<std::string> stop;
   std::vector<std::string> bad_words;
+  // The same for token ids; the tokens of a stop sequence are part of the answer.
+  std::vector<std::vector<int32_t>> stop_sequences;
+  std::vector<std::vector<int32_t>> banned_sequences;
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
+  double largest_bias = 100;                              // of logit_bias, either way
   std::vector<std::pair<std::string, double>> word_bias;  // every token of the word
   std::optional<int64_t> end_id;                          // instead of the model's; -1: none
   bool ignore_eos = false;
-  bool use_draft = true;
+  std::optional<int64_t>
+      max_draft_tokens;  // of a round; 0: plain decoding. Default: as many as pay
   std::optional<double> priority;
   std::optional<Nanos> timeout;  // from its arrival at the service; includes time in queues
 
@@ -63,6 +69,7 @@ struct TextRequest {
   std::string cache_key;
 
   bool continues_prompt = false;  // the answer is read after the prompt: a leading space is kept
+  bool wants_text = true;         // false: the client reads tokens, whose pieces then have no text
   bool stream = false;  // a slow reader of a stream is cut off at ServiceOptions::stream_bytes
 };
 

@@ -6,11 +6,15 @@
 
 namespace tandem::serve {
 
-// Seconds since 1970.
-inline int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
+template <typename Unit>
+int64_t UnixTime() {
+  return std::chrono::duration_cast<Unit>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
+
+// Since 1970.
+inline int64_t UnixSeconds() { return UnixTime<std::chrono::seconds>(); }
+inline int64_t UnixMilliseconds() { return UnixTime<std::chrono::milliseconds>(); }
+inline int64_t UnixNanoseconds() { return UnixTime<std::chrono::nanoseconds>(); }
 
 }  // namespace tandem::serve

@@ -14,7 +14,7 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 
 Result<std::string_view> HeaderText(std::span<const std::byte> file) {
   if (file.size() < 8) return DataLoss("truncated: no room for the header's length");
-  const uint64_t header_bytes = ReadLittleEndian64(file.data());
+  const uint64_t header_bytes = LoadLittleEndian<uint64_t>(file.data());
   if (header_bytes > kMaxHeaderBytes) {
     return DataLoss("the header's length of " + std::to_string(header_bytes) +
                     " bytes is above the format's limit of " + std::to_string(kMaxHeaderBytes));

@@ -119,12 +119,15 @@ Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
                std::to_string(batch.num_logits) + " rows of logits, room for " +
                    std::to_string(max_logits_rows_));
   TANDEM_CHECK(FitsPool(spec, pool), "the pool was made for another model");
-  backend_.ops().Embed(weights_->embedding.View(spec.dtype, {spec.vocab_size, spec.hidden_size}),
-                       batch.tokens, workspace_.residual.View(batch.num_rows));
+  ops::Ops& ops = backend_.ops();
+  ops.BeginPass(batch);
+  ops.Embed(weights_->embedding.View(spec.dtype, {spec.vocab_size, spec.hidden_size}), batch.tokens,
+            workspace_.residual.View(batch.num_rows));
   for (int32_t layer = 0; layer < spec.num_layers(); ++layer) {
     RunLayer(layer, batch, pool);
     if (heartbeat_ != nullptr) heartbeat_->Beat();
   }
+  ops.EndPass();
   return RunHead(batch);
 }
 

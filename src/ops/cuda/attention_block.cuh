@@ -11,7 +11,7 @@ namespace tandem::ops::cuda {
 enum class KeyOrder {
   kChunks,     // short sequences: a block takes chunks, and stores partial results
   kAll,        // long ones: a block takes all keys in one go
-  kAllMerged,  // long ones, invariant: chunk after chunk, merged as MergeChunksKernel would
+  kAllMerged,  // long ones, invariant: chunk after chunk, merged as by MergeChunks
 };
 
 // The block's queue of copies: 64 keys with their values per stage.
@@ -113,12 +113,12 @@ struct MergedTile {
 // The block's rows of one sequence and kv head (those of row tile `tile`) against the keys
 // [begin, keys_end) that they see. The result is stored by `store(row, output, half, max, sum)`.
 template <typename Kind, int kTiles, KeyOrder kOrder, int kStages = 2, typename Store>
-__device__ inline void AttendBlock(const AttentionParams& params, const HeadView& head, int tile,
-                                   int begin, int keys_end, std::byte* shared, const Store& store) {
+__device__ inline void AttendBlock(const AttentionParams& params, const HeadView& head, float scale,
+                                   int tile, int begin, int keys_end, std::byte* shared,
+                                   const Store& store) {
   using T = typename Kind::Activation;
   using Plan = BlockPlan<Kind, kTiles, kOrder, kStages>;
   using Queue = typename Plan::Queue;
-  const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
   const int first_row = tile * Plan::kRows;
   const int end = min(keys_end, head.LastKey(params, first_row + Plan::kRows - 1) + 1);
   const int num_tiles = max(end - begin + Queue::kKeys - 1, 0) / Queue::kKeys;
@@ -220,32 +220,38 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
   extern __shared__ __align__(256) std::byte shared[];
+  const int tile = blockIdx.z, kv_head = blockIdx.y;
+  const float key_scale = KeyScale<typename Kind::Element>(params, kv_head);
+  const float value_scale = ValueScale<typename Kind::Element>(params, kv_head);
   BeginKernel();
-  const int tile = blockIdx.z;
-  if (params.clears_padding && blockIdx.x == 0 && tile == 0) {
-    ClearPadding<T>(params, blockIdx.y, kDim);
+  if (params.clears_padding && blockIdx.x == gridDim.x - 1 && tile == 0) {
+    ClearPadding<T>(params, kv_head, kDim);
   }
-  const Chunks chunks(params);
-  for (int item = blockIdx.x; item < params.max_items; item += gridDim.x) {
-    const Part where = chunks.FindItem(item);
-    if (where.seq < 0) return;
-    const HeadView head(params, where.seq, blockIdx.y);
-    if (tile * kBlockRows >= head.rows) continue;
-    const int chunk_keys = chunks.Keys(head.context), begin = where.part * chunk_keys;
-    const SequenceCut cut = chunks.CutOf(where, head);
-    const bool whole = cut.num_chunks == 1 && !params.invariant;
+  for (int index = blockIdx.x; index < params.max_items; index += gridDim.x) {
+    const AttentionItem item = params.items[index];
+    if (item.seq < 0) return;
+    const HeadView head(params, item, kv_head);
+    const int first_row = tile * kBlockRows;
+    if (first_row >= head.rows) continue;
+    const int begin = item.first_chunk * item.chunk_keys;
+    const bool whole = item.num_chunks == 1 && !params.invariant;
     AttendBlock<Kind, 1, KeyOrder::kChunks, kStages>(
-        params, head, tile, begin, min(begin + chunk_keys, head.context), shared,
+        params, head, params.scale * key_scale, tile, begin,
+        min(begin + item.chunk_keys, head.context), shared,
         [&](int r, const RowOutput<Kind>& output, int half, float max, float sum) {
           if (whole) {
-            const float value_scale = ValueScale<typename Kind::Element>(params, head.kv_head);
             StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
           } else {
-            const int64_t slot = SlotOf(params, cut.first_chunk + where.part, head.kv_head, r);
+            const int64_t slot =
+                SlotOf(params, item.first_slot + item.first_chunk, head.kv_head, r);
             StorePartial<Kind>(params.partial + slot * kDim, params.partial_state + slot, output,
                                half, max, sum);
           }
         });
+    if (!whole && FinishesRows(params, index - item.first_chunk, item.num_chunks, kv_head, tile)) {
+      MergeChunks<Kind>(params, head, item, first_row, min(first_row + kBlockRows, head.rows),
+                        params.scale * key_scale, value_scale);
+    }
   }
 }
 
@@ -267,8 +273,8 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8&& Kind::kHeadDim == 
   if (where.seq < 0) return;
   const HeadView head(params, where.seq, blockIdx.y);
   AttendBlock<Kind, kTiles, kOrder>(
-      params, head, where.part, 0, head.context, shared,
-      [&](int r, const RowOutput<Kind>& output, int half, float, float sum) {
+      params, head, ScoreScale<typename Kind::Element>(params, head.kv_head), where.part, 0,
+      head.context, shared, [&](int r, const RowOutput<Kind>& output, int half, float, float sum) {
         const float value_scale = ValueScale<typename Kind::Element>(params, head.kv_head);
         StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
       });

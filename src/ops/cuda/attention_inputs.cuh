@@ -13,14 +13,14 @@ __device__ inline int PrefixLen(const AttentionParams& params, int seq, int cont
   return params.prefix_len == nullptr ? 0 : min(params.prefix_len[seq], context);
 }
 
-// What scores are multiplied with, read once before the loop over keys; and the sums of weighted
-// values, read after it. Only pools in fp8 have scales.
+// What keys and values are multiplied with: weights, which may be read before BeginKernel. Only
+// pools in fp8 have scales.
 template <typename Stored>
-__device__ inline float ScoreScale(const AttentionParams& params, int kv_head) {
+__device__ inline float KeyScale(const AttentionParams& params, int kv_head) {
   if constexpr (std::is_same_v<Stored, Fp8>) {
-    if (params.key_scales != nullptr) return params.scale * params.key_scales[kv_head];
+    if (params.key_scales != nullptr) return params.key_scales[kv_head];
   }
-  return params.scale;
+  return 1.0f;
 }
 template <typename Stored>
 __device__ inline float ValueScale(const AttentionParams& params, int kv_head) {
@@ -28,6 +28,11 @@ __device__ inline float ValueScale(const AttentionParams& params, int kv_head) {
     if (params.value_scales != nullptr) return params.value_scales[kv_head];
   }
   return 1.0f;
+}
+// What scores are multiplied with.
+template <typename Stored>
+__device__ inline float ScoreScale(const AttentionParams& params, int kv_head) {
+  return params.scale * KeyScale<Stored>(params, kv_head);
 }
 
 }  // namespace tandem::ops::cuda

@@ -1,5 +1,5 @@
 // The choice of the attention kernels and their launch; included by the files that instantiate
-// them, one per pair of element types. MergeChunksKernel merges the chunks of a row.
+// them, one per pair of element types.
 #pragma once
 
 #include "ops/cuda/attention_block.cuh"
@@ -7,38 +7,6 @@
 #include "ops/cuda/attention_warpgroup.cuh"
 
 namespace tandem::ops::cuda {
-
-// One warp per row and head; chunk after chunk, so that the order does not depend on their number.
-template <typename Kind>
-__global__ void __launch_bounds__(kBlockThreads)
-    MergeChunksKernel(const __grid_constant__ AttentionParams params) {
-  using T = typename Kind::Activation;
-  constexpr int kHeadDim = Kind::kHeadDim;
-  BeginKernel();
-  const int num_heads = params.num_kv_heads * params.group;
-  const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  const auto row = static_cast<int>(index / num_heads);
-  const int query_head = static_cast<int>(index % num_heads);
-  if (row >= params.num_rows) return;
-  const int seq = params.row_seq[row];
-  if (seq < 0) return;
-  const HeadView head(params, seq, query_head / params.group);
-  if (!IsShort(params, head.query_rows)) return;
-  const SequenceCut cut = params.cuts[seq];
-  if (cut.num_chunks == 1 && !params.invariant) return;  // it has been stored already
-  const int r = (row - head.first_query) * params.group + query_head % params.group;
-  const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
-  MergedRow<kHeadDim> merged;
-#pragma unroll 4
-  for (int chunk = 0; chunk < cut.num_chunks; ++chunk) {
-    const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
-    merged.Add(params.partial + slot * kHeadDim, params.partial_state[slot], scale);
-  }
-  merged.Store(head.Out<T>(params, r, kHeadDim),
-               ValueScale<typename Kind::Element>(params, head.kv_head));
-}
-
-// ---- Launches ----
 
 template <typename Kernel>
 void AllowShared(Kernel kernel, int shared_bytes) {
@@ -84,9 +52,6 @@ void LaunchShort(const Context& context, const AttentionParams& params, int bloc
   WithShortKernel<Kind>(context, params.slot_rows, [&](auto kernel, int shared_bytes) {
     LaunchAttention(context, kernel, params, grid, shared_bytes);
   });
-  const int64_t rows = int64_t{params.num_rows} * params.num_kv_heads * params.group;
-  const dim3 merge_grid(static_cast<unsigned>(CeilDiv(rows, kWarps)));
-  LaunchAttention(context, MergeChunksKernel<Kind>, params, merge_grid, 0);
 }
 
 template <typename Kind>

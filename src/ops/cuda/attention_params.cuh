@@ -45,10 +45,18 @@ struct Divisor {
   }
 };
 
-// How the kernel that cuts a sequence's keys has cut them, for the one that merges.
-struct SequenceCut {
-  int32_t first_chunk = 0;  // among those with slots
-  int32_t num_chunks = 0;   // 1: without a slot, the result has been stored (not if invariant)
+// What a block of a kernel that cuts keys takes at a time: chunks of one sequence's keys, for one
+// kv head. A part of a plan (attention_plan.cuh). 32 bytes, a sector of the caches.
+struct alignas(32) AttentionItem {
+  int32_t seq = -1;  // -1: no item
+  int32_t first_query = 0;
+  int32_t query_rows = 0;
+  int32_t context = 0;      // all keys of the sequence
+  int32_t chunk_keys = 0;   // of a chunk; the sequence's last may have fewer
+  int32_t first_chunk = 0;  // of the item, among those of the sequence
+  // Of the sequence. One chunk needs no slot for its partial result (if invariant it has one).
+  int32_t num_chunks = 0;
+  int32_t first_slot = 0;
 };
 
 struct AttentionParams {
@@ -80,22 +88,19 @@ struct AttentionParams {
   const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
   const float* value_scales = nullptr;
 
-  // What a launch takes: the sequences with more than above_rows rows, for the kernels that cut
-  // keys those with at most short_rows of them.
+  // The launches that do not cut keys take the sequences with more than above_rows rows.
   int32_t above_rows = 0;
-  int32_t short_rows = 0;
   bool clears_padding = false;  // the first launch of a call
-  // Keys are cut into chunks for several blocks or warps: of chunk_keys where that is not 0 (the
-  // last is shorter), else so that all of them together make about target_chunks. A block takes
-  // item_chunks of one sequence at a time.
-  int32_t chunk_keys = 0;
-  int32_t target_chunks = 1;
-  int32_t item_chunks = 1;
-  int32_t max_items = 0;  // that blocks take, of one kv head
+  // The launches that cut keys take the items of a plan: block b of a kv head those with the
+  // numbers b, b + blocks, ..., up to the first without a sequence.
+  const AttentionItem* items = nullptr;
+  int32_t max_items = 0;
+  // How many items of a sequence are finished, for each kv head and tile of rows, in the place of
+  // its first item: [max_items, num_kv_heads, tiles]. All are 0 between launches.
+  uint32_t* counters = nullptr;
   // The partial result of a row of chunk c of kv head h lies in slot
-  // ((cuts[sequence].first_chunk + c) * num_kv_heads + h) * slot_rows + row.
+  // ((item.first_slot + c) * num_kv_heads + h) * slot_rows + row.
   int32_t slot_rows = 0;
-  SequenceCut* cuts = nullptr;      // [num_seqs] of the sequences that the launch takes
   float* partial = nullptr;         // [slots, head_dim] not yet divided by the sum
   float2* partial_state = nullptr;  // [slots] largest score, sum
   bool invariant = false;

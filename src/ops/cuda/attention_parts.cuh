@@ -30,6 +30,15 @@ struct HeadView {
         context(params.context_len[sequence]),
         prefix(PrefixLen(params, sequence, context)),
         table(params.block_table + int64_t{sequence} * params.max_blocks) {}
+  __device__ HeadView(const AttentionParams& params, const AttentionItem& item, int head)
+      : seq(item.seq),
+        kv_head(head),
+        first_query(item.first_query),
+        query_rows(item.query_rows),
+        rows(query_rows * params.group),
+        context(item.context),
+        prefix(PrefixLen(params, item.seq, context)),
+        table(params.block_table + int64_t{item.seq} * params.max_blocks) {}
 
   // The last key that packed row r sees, no less than the row before; rows after the last count as
   // the last.
@@ -68,11 +77,11 @@ struct HeadView {
 
 // ---- Division of the work ----
 
-// A sequence, and the caller's part of it (chunk, row tile); seq < 0: none.
+// A sequence, and the caller's part of it (item, tile); seq < 0: there are not so many parts.
 struct Part {
-  int seq = -1;
-  int part = 0;
-  int before = 0;  // parts of earlier sequences
+  int seq;
+  int part;
+  int before;  // parts of earlier sequences
 };
 // Counts count_of(seq) parts per sequence and finds the index-th. For whole warps: all lanes get
 // the same result.
@@ -97,13 +106,9 @@ __device__ inline Part FindPart(int num_seqs, int index, const CountOf& count_of
     before += __shfl_sync(kAllLanes, end - count, found);
     return {base + found, index - before, before};
   }
-  return {};
+  return {-1, 0, before};
 }
-// Whether the kernels that cut keys take a sequence of this many rows.
-__device__ inline bool IsShort(const AttentionParams& params, int rows) {
-  return rows > params.above_rows && rows <= params.short_rows;
-}
-// chunk: counted over the sequences whose chunks have slots.
+// chunk: counted over all that have slots.
 __device__ inline int64_t SlotOf(const AttentionParams& params, int chunk, int kv_head, int row) {
   return (int64_t{chunk} * params.num_kv_heads + kv_head) * params.slot_rows + row;
 }
@@ -115,76 +120,6 @@ __device__ inline int CountParts(int num_seqs, const CountOf& count_of) {
   for (int seq = threadIdx.x % 32; seq < num_seqs; seq += 32) count += count_of(seq);
   return __reduce_add_sync(kAllLanes, count);
 }
-
-// number / by for numbers below 2^21, rounded down, the same in all warps: (number + 1/2) / by is
-// at least 1 / (2 by) away from a whole number, and the rounding errors are smaller.
-__device__ inline int SmallQuotient(int number, int by) {
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(inverse) : "f"(static_cast<float>(by)));
-  return static_cast<int>(__fmul_rn(static_cast<float>(number) + 0.5f, inverse));
-}
-
-// The division of short sequences' keys. Every warp of every kernel computes the same answer from
-// the lengths on the device, so that a captured graph serves any lengths.
-class Chunks {
- public:
-  __device__ explicit Chunks(const AttentionParams& params) : params_(params) {
-    if (params.chunk_keys > 0) return;
-    const int keys = CountParts(
-        params.num_seqs, [&](int seq) { return IsShort(seq) ? params.context_len[seq] : 0; });
-    share_ = max((keys + params.target_chunks - 1) / params.target_chunks, kUnit);
-  }
-  // The keys of one chunk of a sequence; its chunks are equal, and a multiple of what the warps of
-  // a block take at a time, so that no warp has more steps than another.
-  __device__ int Keys(int context) const { return UnitsOfChunk(context) * kUnit; }
-  __device__ int Count(int context) const {
-    const int units = UnitsOfChunk(context);
-    return SmallQuotient(Units(context) + units - 1, units);
-  }
-  // What blocks take: params.item_chunks chunks each.
-  __device__ int Items(int seq) const {
-    if (!IsShort(seq)) return 0;
-    const int chunks = Count(params_.context_len[seq]);
-    return SmallQuotient(chunks + params_.item_chunks - 1, params_.item_chunks);
-  }
-  __device__ Part FindItem(int index) const {
-    return FindPart(params_.num_seqs, index, [&](int seq) { return Items(seq); });
-  }
-  // How the part's sequence is cut; told to the kernel that merges by the block that has its first
-  // part. A sequence of one chunk needs no slot, and the others, which have more than one and a
-  // half shares of the keys, take at most 4/3 target_chunks.
-  __device__ SequenceCut CutOf(const Part& where, const HeadView& head) const {
-    SequenceCut cut;
-    cut.num_chunks = Count(head.context);
-    if (params_.invariant) {
-      cut.first_chunk = where.before * params_.item_chunks;
-    } else if (cut.num_chunks > 1) {
-      cut.first_chunk = CountParts(where.seq, [&](int other) {
-        const int items = Items(other);
-        return items > 1 ? items : 0;
-      });
-    }
-    if (where.part == 0 && head.kv_head == 0 && threadIdx.x == 0) params_.cuts[where.seq] = cut;
-    return cut;
-  }
-
- private:
-  static constexpr int kUnit = kWarps * kStepKeys;
-  static_assert(kInvariantChunkKeys % kUnit == 0);
-  __device__ static int Units(int context) {
-    return static_cast<int>((static_cast<unsigned>(context) + kUnit - 1) / kUnit);
-  }
-  __device__ int UnitsOfChunk(int context) const {
-    if (params_.chunk_keys > 0) return params_.chunk_keys / kUnit;
-    const int count = max(SmallQuotient(context + share_ / 2, share_), 1);
-    return max(SmallQuotient(Units(context) + count - 1, count), 1);
-  }
-  __device__ bool IsShort(int seq) const {
-    return cuda::IsShort(params_, params_.query_start[seq + 1] - params_.query_start[seq]);
-  }
-  const AttentionParams& params_;
-  int share_ = 0;  // keys per block
-};
 
 // Rows that belong to no sequence come after all others: they become zeros, so that later layers
 // see no odd values.
@@ -218,31 +153,117 @@ __device__ inline void StorePartial(float* to, float2* state_to, const RowOutput
   if (threadIdx.x % 4 == 0) *state_to = make_float2(max, sum);
 }
 
-// A row being merged from its chunks by one warp: lane l holds elements l, l + 32, ...
+// A row's result, of which each lane of a warp has kOwn neighbouring elements.
 template <int kHeadDim>
 struct MergedRow {
+  static constexpr int kOwn = kHeadDim / 32;
   float max = -INFINITY;
   float sum = 0.0f;
-  float output[kHeadDim / 32] = {};
+  Pack<float, kOwn> output = {};
 
-  __device__ void Add(const float* part, float2 state, float scale) {
-    const int lane = threadIdx.x % 32;
-    const MergeFactors factors = Factors(max, state.x, scale);
-    max = factors.max;
-    sum = Merge(factors, sum, state.y);
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 32; ++i) {
-      output[i] = Merge(factors, output[i], part[lane + 32 * i]);
-    }
+  static __device__ int FirstOwn() { return static_cast<int>(threadIdx.x) % 32 * kOwn; }
+  __device__ void StorePart(float* to, float2* state_to) const {
+    StorePack(to + FirstOwn(), output);
+    if (threadIdx.x % 32 == 0) *state_to = make_float2(max, sum);
   }
   template <typename T>
   __device__ void Store(T* to, float value_scale) const {
     const float factor = value_scale / sum;
+    Pack<T, kOwn> result;
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 32; ++i) {
-      to[threadIdx.x % 32 + 32 * i] = FromFloat<T>(output[i] * factor);
-    }
+    for (int i = 0; i < kOwn; ++i) result.at[i] = FromFloat<T>(output.at[i] * factor);
+    StorePack(to + FirstOwn(), result);
   }
 };
+
+// Merges `count` parts of a row one after another, by a warp. Part c is
+// parts[c * next_part][kHeadDim] with states[c * next_part]; kAtOnce (a power of two up to 32) are
+// loaded at a time, and a lane computes the factors of one of them.
+template <int kHeadDim, int kAtOnce>
+__device__ inline MergedRow<kHeadDim> MergeParts(const float* parts, const float2* states,
+                                                 int64_t next_part, int count, float scale) {
+  using Row = MergedRow<kHeadDim>;
+  const int lane = static_cast<int>(threadIdx.x) % kAtOnce;
+  Row row;
+  parts += Row::FirstOwn();
+#pragma unroll 1
+  for (int first = 0; first < count; first += kAtOnce) {
+    float2 state = make_float2(-INFINITY, 0.0f);
+    if (first + lane < count) state = states[(first + lane) * next_part];
+    Pack<float, Row::kOwn> loaded[kAtOnce];
+#pragma unroll
+    for (int c = 0; c < kAtOnce; ++c) {
+      if (first + c < count) {
+        loaded[c] = LoadPack<float, Row::kOwn>(parts + (first + c) * next_part * kHeadDim);
+      }
+    }
+    // The largest score up to this lane's part, then before it.
+    float max = state.x;
+#pragma unroll
+    for (int distance = 1; distance < kAtOnce; distance *= 2) {
+      const float lower = __shfl_up_sync(kAllLanes, max, distance, kAtOnce);
+      if (lane >= distance) max = fmaxf(max, lower);
+    }
+    const float of_earlier = __shfl_up_sync(kAllLanes, max, 1, kAtOnce);
+    const MergeFactors own =
+        Factors(lane == 0 ? row.max : fmaxf(row.max, of_earlier), state.x, scale);
+#pragma unroll
+    for (int c = 0; c < kAtOnce; ++c) {
+      if (first + c >= count) break;
+      const MergeFactors factors = {0.0f, __shfl_sync(kAllLanes, own.total, c, kAtOnce),
+                                    __shfl_sync(kAllLanes, own.part, c, kAtOnce)};
+      row.sum = Merge(factors, row.sum, __shfl_sync(kAllLanes, state.y, c, kAtOnce));
+#pragma unroll
+      for (int i = 0; i < Row::kOwn; ++i) {
+        row.output.at[i] = Merge(factors, row.output.at[i], loaded[c].at[i]);
+      }
+    }
+    row.max = __shfl_sync(kAllLanes, own.max, kAtOnce - 1, kAtOnce);
+  }
+  return row;
+}
+
+// ---- Merging the chunks of a sequence ----
+
+// Whether the calling block is the last to finish one of the num_items items of a sequence, for its
+// kv head and tile of rows; then all partial results of those rows can be read. For all threads of
+// a block, after they have stored the item's partial results.
+__device__ inline bool FinishesRows(const AttentionParams& params, int first_item, int num_items,
+                                    int kv_head, int tile) {
+  __syncthreads();
+  if (num_items == 1) return true;
+  bool last = false;
+  if (threadIdx.x == 0) {
+    const auto others = static_cast<uint32_t>(num_items) - 1;
+    uint32_t* const counter =
+        params.counters + (int64_t{first_item} * params.num_kv_heads + kv_head) * gridDim.z + tile;
+    uint32_t finished;
+    // Publishes what the block has stored (the barrier before puts that first) and, if all others
+    // have come, makes theirs visible. The last one's increment wraps to 0 for the next layer.
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;\n"
+                 : "=r"(finished)
+                 : "l"(__cvta_generic_to_global(counter)), "r"(others)
+                 : "memory");
+    last = finished == others;
+  }
+  return __syncthreads_or(last) != 0;
+}
+
+// Merges the chunks of packed rows [begin, end): chunk after chunk, so that the result does not
+// depend on which block was the last, nor, if invariant, on how many chunks an item has. For all
+// threads of a block.
+template <typename Kind>
+__device__ inline void MergeChunks(const AttentionParams& params, const HeadView& head,
+                                   const AttentionItem& item, int begin, int end, float scale,
+                                   float value_scale) {
+  const int64_t first_slot = SlotOf(params, item.first_slot, head.kv_head, 0);
+#pragma unroll 1
+  for (int r = begin + static_cast<int>(threadIdx.x) / 32; r < end; r += kWarps) {
+    const auto row = MergeParts<Kind::kHeadDim, 8>(
+        params.partial + (first_slot + r) * Kind::kHeadDim, params.partial_state + first_slot + r,
+        int64_t{params.num_kv_heads} * params.slot_rows, item.num_chunks, scale);
+    row.Store(head.Out<typename Kind::Activation>(params, r, Kind::kHeadDim), value_scale);
+  }
+}
 
 }  // namespace tandem::ops::cuda

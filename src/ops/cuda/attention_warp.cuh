@@ -49,28 +49,34 @@ class WarpQueue {
   uint32_t head_ = 0, tail_ = 0;
 };
 
-// Attends the warp's 16 rows to the keys begin + 32 i * stride + [0, 32) before `end`.
-template <typename Kind>
+// Attends the warp's 16 rows to the keys begin + 32 i * stride + [0, 32) before `end`. All warps of
+// a block call load_queries() once, when their first copies are under way.
+template <typename Kind, typename LoadQueriesOnce>
 __device__ inline void AttendWarp(const AttentionParams& params, const HeadView& head,
-                                  uint32_t queries, uint32_t queue_memory,
-                                  const int (&last_keys)[1][2], int begin, int stride, int end,
-                                  RowState<1>& state, RowOutput<Kind> (&output)[1]) {
-  const int lane = threadIdx.x % 32;
-  const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
-  const int all_see = head.LastKey(params, 0);
+                                  float key_scale, uint32_t queries, uint32_t queue_memory,
+                                  const LoadQueriesOnce& load_queries, int begin, int stride,
+                                  int end, RowState<1>& state, RowOutput<Kind> (&output)[1]) {
+  const int lane = threadIdx.x % 32, g = lane / 4;
   // Keys after the sequence's last are read as the last one: no row sees them.
   const auto row_at = [&](int key) { return head.KeyRow(params, min(key + lane, end - 1)); };
   const auto value_of = [&](uint32_t row) { return row + params.value_rows; };
+  WarpQueue<Kind> queue(queue_memory, params.pool);
+  uint32_t row = 0;
+  if (begin < end) {
+    row = row_at(begin);
+    queue.Push(row);
+    CommitCopies();
+    queue.Push(value_of(row));
+    CommitCopies();
+    row = row_at(begin + stride);
+  }
+  load_queries();
   state.Reset();
   ResetOutput<Kind>(output);
   if (begin >= end) return;
-  WarpQueue<Kind> queue(queue_memory, params.pool);
-  uint32_t row = row_at(begin);
-  queue.Push(row);
-  CommitCopies();
-  queue.Push(value_of(row));
-  CommitCopies();
-  row = row_at(begin + stride);
+  const float scale = params.scale * key_scale;
+  const int all_see = head.LastKey(params, 0);
+  const int last_keys[1][2] = {{head.LastKey(params, g), head.LastKey(params, g + 8)}};
   for (int key = begin; key < end; key += stride) {
     // Looked up two steps ahead, because reading the block table takes long too.
     const uint32_t later_row = row_at(key + 2 * stride);
@@ -95,9 +101,44 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
   state.SumOverLanes();
 }
 
+// Of the block's queries, which the queues of its warps follow in shared memory.
+template <typename Kind>
+constexpr int QueryBytes() {
+  return kWarpRows * Kind::kQueryPieces * 16;
+}
 template <typename Kind>
 constexpr int WarpAttentionSharedBytes() {
-  return kWarpRows * Kind::kQueryPieces * 16 + kWarps * WarpQueue<Kind>::kBytes;
+  return QueryBytes<Kind>() + kWarps * WarpQueue<Kind>::kBytes;
+}
+
+// Attends the warp's part of an item: with batch_invariant a chunk, so that its arithmetic is that
+// of any other kernel's chunk; otherwise every kWarps-th step of the item's only chunk. For all
+// warps of a block, of which `shared` is the memory. False: there is no such item.
+template <typename Kind>
+__device__ inline bool AttendItem(const AttentionParams& params, const AttentionItem item,
+                                  float key_scale, std::byte* shared, RowState<1>& state,
+                                  RowOutput<Kind> (&output)[1]) {
+  if (item.seq < 0) return false;
+  // Nobody uses the shared memory of the previous item any more.
+  __syncthreads();
+  const HeadView head(params, item, static_cast<int>(blockIdx.y));
+  const auto load_queries = [&] {
+    LoadQueries<Kind>(shared, kWarpRows, threadIdx.x, kBlockThreads, [&](int r) {
+      return r < head.rows ? head.Query<typename Kind::Activation>(params, r, Kind::kHeadDim)
+                           : nullptr;
+    });
+    __syncthreads();
+  };
+  const int warp = threadIdx.x / 32;
+  const uint32_t queries = SharedAddress(shared);
+  const uint32_t queue = queries + QueryBytes<Kind>() + warp * WarpQueue<Kind>::kBytes;
+  const int chunk = item.first_chunk + (params.invariant ? warp : 0);
+  const int begin = chunk * item.chunk_keys, end = min(begin + item.chunk_keys, head.context);
+  const int first_step = params.invariant ? 0 : warp;
+  const int stride = params.invariant ? kStepKeys : kWarps * kStepKeys;
+  AttendWarp<Kind>(params, head, key_scale, queries, queue, load_queries,
+                   begin + first_step * kStepKeys, stride, end, state, output);
+  return true;
 }
 
 // grid: (blocks, kv heads)
@@ -107,82 +148,63 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
   extern __shared__ __align__(256) std::byte shared[];
+  const int kv_head = blockIdx.y;
+  const float key_scale = KeyScale<typename Kind::Element>(params, kv_head);
+  const float value_scale = ValueScale<typename Kind::Element>(params, kv_head);
   BeginKernel();
-  if (params.clears_padding && blockIdx.x == 0) ClearPadding<T>(params, blockIdx.y, kDim);
-  const Chunks chunks(params);
-  std::byte* queues = shared + kWarpRows * Kind::kQueryPieces * 16;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
-  const uint32_t queries = SharedAddress(shared);
-  const uint32_t queue = SharedAddress(queues) + warp * WarpQueue<Kind>::kBytes;
+  if (params.clears_padding && blockIdx.x == gridDim.x - 1) ClearPadding<T>(params, kv_head, kDim);
+  const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
 
-  for (int item = blockIdx.x; item < params.max_items; item += gridDim.x) {
-    const Part where = chunks.FindItem(item);
-    if (where.seq < 0) return;
-    const HeadView head(params, where.seq, blockIdx.y);
-    // Nobody reads the previous item's queries any more.
-    __syncthreads();
-    LoadQueries<Kind>(shared, kWarpRows, threadIdx.x, kBlockThreads, [&](int r) {
-      return r < head.rows ? head.Query<T>(params, r, kDim) : nullptr;
-    });
-    __syncthreads();
-    const int last_keys[1][2] = {{head.LastKey(params, g), head.LastKey(params, g + 8)}};
-    const int chunk_keys = chunks.Keys(head.context);
-    const SequenceCut cut = chunks.CutOf(where, head);
-    // With batch_invariant a chunk belongs to one warp, so that its arithmetic is that of any other
-    // kernel's chunk; otherwise the warps take the steps of one chunk in turn.
-    const int chunk = params.invariant ? where.part * kWarps + warp : where.part;
-    const int begin = chunk * chunk_keys, end = min(begin + chunk_keys, head.context);
-    const int first_step = params.invariant ? 0 : warp;
-    const int stride = params.invariant ? kStepKeys : kWarps * kStepKeys;
+  for (int index = blockIdx.x; index < params.max_items; index += gridDim.x) {
     RowState<1> state;
     RowOutput<Kind> output[1];
-    AttendWarp<Kind>(params, head, queries, queue, last_keys, begin + first_step * kStepKeys,
-                     stride, end, state, output);
+    if (!AttendItem<Kind>(params, params.items[index], key_scale, shared, state, output)) return;
 
+    // Read again, because the loop over keys needs the registers.
+    const AttentionItem item = params.items[index];
+    const HeadView head(params, item, kv_head);
+    const float scale = params.scale * key_scale;
+    const int chunk = item.first_chunk + (params.invariant ? warp : 0);
+    const int64_t slot = SlotOf(params, item.first_slot + chunk, kv_head, 0);
     if (params.invariant) {
-      if (chunk >= cut.num_chunks) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int r = g + 8 * half;
-        if (r >= head.rows) continue;
-        const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
-        StorePartial<Kind>(params.partial + slot * kDim, params.partial_state + slot, output[0],
-                           half, state.max[0][half], state.sum[0][half]);
+        if (chunk >= item.num_chunks || r >= head.rows) continue;
+        StorePartial<Kind>(params.partial + (slot + r) * kDim, params.partial_state + slot + r,
+                           output[0], half, state.max[0][half], state.sum[0][half]);
       }
-      continue;
+    } else {
+      // The warps' parts are merged in the memory of the queues.
+      static_assert(kWarps * WarpQueue<Kind>::kBytes >= kWarps * kWarpRows * (kDim + 2) * 4);
+      auto* parts = reinterpret_cast<float*>(shared + QueryBytes<Kind>());
+      auto* states = reinterpret_cast<float2*>(parts + kWarps * kWarpRows * kDim);
+      __syncthreads();
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (g + 8 * half >= head.rows) continue;
+        const int place = warp * kWarpRows + g + 8 * half;
+        StorePartial<Kind>(parts + place * kDim, states + place, output[0], half,
+                           state.max[0][half], state.sum[0][half]);
+      }
+      __syncthreads();
+      for (int r = warp; r < head.rows; r += kWarps) {
+        const MergedRow<kDim> row =
+            MergeParts<kDim, kWarps>(parts + r * kDim, states + r, kWarpRows, kWarps, scale);
+        if (item.num_chunks == 1) {
+          row.Store(head.Out<T>(params, r, kDim), value_scale);
+        } else {
+          row.StorePart(params.partial + (slot + r) * kDim, params.partial_state + slot + r);
+        }
+      }
+      if (item.num_chunks == 1) continue;
     }
-
-    // The warps' parts are merged in the memory of the queues.
-    static_assert(kWarps * WarpQueue<Kind>::kBytes >= kWarps * kWarpRows * (kDim + 2) * 4);
-    auto* parts = reinterpret_cast<float*>(queues);
-    auto* states = reinterpret_cast<float2*>(parts + kWarps * kWarpRows * kDim);
-    __syncthreads();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int place = warp * kWarpRows + g + 8 * half;
-      StorePartial<Kind>(parts + place * kDim, states + place, output[0], half, state.max[0][half],
-                         state.sum[0][half]);
-    }
-    __syncthreads();
-    const float scale = ScoreScale<typename Kind::Element>(params, head.kv_head);
-    for (int r = warp; r < head.rows; r += kWarps) {
-      MergedRow<kDim> row;
-#pragma unroll
-      for (int part = 0; part < kWarps; ++part) {
-        const int place = part * kWarpRows + r;
-        row.Add(parts + place * kDim, states[place], scale);
-      }
-      if (cut.num_chunks == 1) {
-        row.Store(head.Out<T>(params, r, kDim),
-                  ValueScale<typename Kind::Element>(params, head.kv_head));
-        continue;
-      }
-      const int64_t slot = SlotOf(params, cut.first_chunk + chunk, head.kv_head, r);
-#pragma unroll
-      for (int i = 0; i < kDim / 32; ++i) {
-        params.partial[slot * kDim + lane + 32 * i] = row.output[i];
-      }
-      if (lane == 0) params.partial_state[slot] = make_float2(row.max, row.sum);
+    const int first_item =
+        index - (params.invariant ? item.first_chunk / kWarps : item.first_chunk);
+    const int num_items =
+        params.invariant ? (item.num_chunks + kWarps - 1) / kWarps : item.num_chunks;
+    if (FinishesRows(params, first_item, num_items, kv_head, 0)) {
+      MergeChunks<Kind>(params, head, item, 0, head.rows, scale, value_scale);
     }
   }
 }

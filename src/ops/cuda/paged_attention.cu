@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 #include "ops/cuda/cuda_ops.cuh"
@@ -27,7 +28,7 @@ int32_t LongestRange(const BatchView& batch) {
 }  // namespace
 
 AttentionRunner::AttentionRunner(const Context& context)
-    : context_(context), workspace_(MakeWorkspace(context)) {}
+    : context_(context), workspace_(MakeWorkspace(context)), plans_(context) {}
 
 template <typename T, typename Stored>
 int64_t AttentionRunner::BlocksPerSm(const AttentionParams& params) {
@@ -45,7 +46,6 @@ int64_t AttentionRunner::BlocksPerSm(const AttentionParams& params) {
 template <typename T, typename Stored>
 int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs,
                                AttentionParams& params) {
-  params.short_rows = rows;
   params.slot_rows = rows * params.group;
   const bool by_warps = params.slot_rows <= kWarpRows;
   const int64_t tiles = by_warps ? 1 : CeilDiv(params.slot_rows, kBlockRows);
@@ -56,32 +56,37 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   // Unequal sequences are balanced better by more blocks than can run at a time.
   const int64_t wanted = num_seqs == 1 ? resident : 2 * resident;
 
-  // What there is room for: the cuts of the sequences, then chunks of all kv heads.
-  const int64_t cut_bytes = CeilDiv(batch.num_seqs * int64_t{sizeof(SequenceCut)}, 256) * 256;
+  // What there is room for.
   const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
-  const int64_t max_chunks = (static_cast<int64_t>(workspace_.bytes()) - cut_bytes) /
-                             (heads * params.slot_rows * row_bytes);
+  const int64_t max_chunks =
+      static_cast<int64_t>(workspace_.bytes()) / (heads * params.slot_rows * row_bytes);
+  CutRule rule{.above_rows = params.above_rows, .short_rows = rows};
   int64_t chunks = max_chunks, items = 0, blocks = 0;  // of one kv head
   if (context_.batch_invariant) {
-    params.chunk_keys = kInvariantChunkKeys;
-    params.item_chunks = by_warps ? kAttentionWarps : 1;
+    rule.chunk_keys = kInvariantChunkKeys;
+    rule.item_chunks = by_warps ? kAttentionWarps : 1;
     const int64_t longest = int64_t{batch.max_blocks} * params.block_tokens;
-    items = max_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), params.item_chunks);
-    chunks = items * params.item_chunks;
+    items = max_seqs * CeilDiv(CeilDiv(longest, kInvariantChunkKeys), rule.item_chunks);
+    chunks = items * rule.item_chunks;
     // The kernel of the long sequences has the same arithmetic and needs no slots.
     if (chunks > max_chunks) return 0;
     blocks = std::min(items, std::max(CeilDiv(wanted, heads * tiles), int64_t{1}));
   } else {
-    // Only what is cut needs slots (Chunks::CutOf), so there is room however many sequences.
-    params.target_chunks = static_cast<int32_t>(
+    // Only sequences of several chunks need slots. They have more than one and a half shares of the
+    // keys, so they take at most 4/3 target_chunks, and there is room however many sequences.
+    rule.target_chunks = static_cast<int32_t>(
         std::max(std::min(wanted / (heads * tiles), max_chunks * 3 / 4), int64_t{1}));
     // Rounding a sequence's share up may give it one more chunk.
-    items = blocks = params.target_chunks + max_seqs;
+    items = blocks = rule.target_chunks + max_seqs;
   }
-  params.max_items = static_cast<int32_t>(items);
-  auto* memory = workspace_.As<std::byte>();
-  params.cuts = reinterpret_cast<SequenceCut*>(memory);
-  params.partial = reinterpret_cast<float*>(memory + cut_bytes);
+  rule.max_items = params.max_items = static_cast<int32_t>(items);
+  rule.blocks = static_cast<int32_t>(blocks);
+  rule.num_counters = static_cast<int32_t>(items * heads * tiles);
+  const std::optional<AttentionPlan> plan = plans_.Get(rule, batch);
+  if (!plan) return 0;
+  params.items = plan->items;
+  params.counters = plan->counters;
+  params.partial = workspace_.As<float>();
   params.partial_state = reinterpret_cast<float2*>(
       params.partial + chunks * heads * params.slot_rows * params.head_dim);
   return static_cast<int>(blocks);

@@ -6,12 +6,15 @@
 // (prefill: its rows are divided). The device finds out which, so any mix of them is one call.
 //
 //   rows of a range, times heads of a group     kernel
-//   up to 16 rows, at most 16 with the heads    WarpAttentionKernel, then MergeChunksKernel
-//   up to 16 rows, more with the heads          ChunkAttentionKernel, then MergeChunksKernel
+//   up to 16 rows, at most 16 with the heads    WarpAttentionKernel
+//   up to 16 rows, more with the heads          ChunkAttentionKernel
 //   more, sm_90, not invariant: chunks told     GatherTilesKernel, then WarpgroupAttentionKernel
 //     apart, or from 128 rows on, if they fit
 //   other ranges of more than 16 rows           RowTileAttentionKernel
 //   head sizes other than 64 and 128            GenericAttentionKernel
+//
+// The first two cut a sequence's keys into chunks by a plan (attention_plan.cuh). Of the blocks
+// that have chunks of a sequence and kv head, the last to finish merges their partial results.
 //
 // Batch invariance: a row's keys are taken in chunks of kInvariantChunkKeys from position 0, each
 // summed from scratch in steps of 32 keys and merged in order, by every kernel alike. Without it
@@ -21,6 +24,7 @@
 #include <array>
 
 #include "ops/cuda/attention_params.cuh"
+#include "ops/cuda/attention_plan.cuh"
 #include "ops/cuda/context.cuh"
 #include "ops/ops.h"
 #include "tensor/buffer.h"
@@ -31,6 +35,8 @@ class AttentionRunner {
  public:
   explicit AttentionRunner(const Context& context);
 
+  void BeginPass(const BatchView& batch) { plans_.BeginPass(batch); }
+  void EndPass() { plans_.EndPass(); }
   // As Ops::PagedAttention. Rows without a sequence become zeros.
   void Run(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer, float scale,
            const Tensor& out);
@@ -38,7 +44,7 @@ class AttentionRunner {
  private:
   // Decides how the sequences of more than params.above_rows and at most `rows` rows are cut, of
   // which there should be num_seqs, and returns how many blocks a kv head they get; 0: there is no
-  // room for their partial results.
+  // room for their partial results or their plan.
   template <typename T, typename Stored>
   int PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs, AttentionParams& params);
   template <typename T, typename Stored>
@@ -54,6 +60,7 @@ class AttentionRunner {
   const Context context_;
   // Partial results of sequences whose keys are cut, or gathered keys and values.
   const Buffer workspace_;
+  AttentionPlans plans_;
   // Of the kernels for short sequences, asked once: by types, head size, number of packed rows.
   std::array<std::array<std::array<int, 2>, 2>, 4> blocks_per_sm_ = {};
 };

@@ -14,6 +14,8 @@ namespace tandem::ops {
 class ForwardingOps : public Ops {
  public:
   explicit ForwardingOps(Ops& inner) : inner_(inner) {}
+  void BeginPass(const BatchView& batch) override { inner_.BeginPass(batch); }
+  void EndPass() override { inner_.EndPass(); }
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override {
     inner_.Embed(table, tokens, out);
   }

@@ -9,26 +9,27 @@ constexpr size_t kPollBytes = 32 << 10;  // a poll takes no more events once it 
 
 class CallReply final : public Reply {
  public:
-  CallReply(std::unique_ptr<GenerateCall> call, std::unique_ptr<CallWriter> writer, ReplyForm form)
-      : call_(std::move(call)), writer_(std::move(writer)), form_(form) {}
+  CallReply(std::unique_ptr<MessageSource> source, ReplyForm form)
+      : source_(std::move(source)), form_(form) {}
 
   Progress Poll(HttpHead& head, std::string& out) override {
-    TextEvent event;
     while (out.size() < kPollBytes) {
-      switch (call_->Next(event)) {
+      HttpHead added;
+      Status error;
+      const CallNews news = source_->Next(added, messages_, error);
+      switch (news) {
         case CallNews::kNone:
           return out.empty() ? Progress::kPending : Progress::kMore;
         case CallNews::kEvent:
-          writer_->WriteEvent(*call_, std::move(event), messages_);
           if (!messages_.empty()) Begin(head);
           break;
         case CallNews::kDone:
           Begin(head);
-          writer_->WriteEnd(*call_, head, messages_);
+          head.headers.insert(head.headers.end(), added.headers.begin(), added.headers.end());
           Flush(out);
           return Progress::kLast;
         case CallNews::kFailed:
-          Fail(event.error, head, out);
+          Fail(error, head, out);
           return Progress::kLast;
       }
       Flush(out);
@@ -45,11 +46,11 @@ class CallReply final : public Reply {
 
   void Fail(const Status& error, HttpHead& head, std::string& out) {
     if (begun_) {
-      messages_.push_back(writer_->FormatError(error));
+      messages_.push_back(source_->FormatError(error));
       return Flush(out);
     }
-    head = writer_->ErrorHead(error);
-    out = writer_->FormatError(error);
+    head = source_->ErrorHead(error);
+    out = source_->FormatError(error);
   }
 
   void Flush(std::string& out) {
@@ -63,8 +64,7 @@ class CallReply final : public Reply {
     messages_.clear();
   }
 
-  const std::unique_ptr<GenerateCall> call_;
-  const std::unique_ptr<CallWriter> writer_;
+  const std::unique_ptr<MessageSource> source_;
   const ReplyForm form_;
   bool begun_ = false;                 // the head is decided
   std::vector<std::string> messages_;  // of one event, not yet copied to `out`
@@ -72,9 +72,8 @@ class CallReply final : public Reply {
 
 }  // namespace
 
-std::unique_ptr<Reply> MakeCallReply(std::unique_ptr<GenerateCall> call,
-                                     std::unique_ptr<CallWriter> writer, ReplyForm form) {
-  return std::make_unique<CallReply>(std::move(call), std::move(writer), form);
+std::unique_ptr<Reply> MakeCallReply(std::unique_ptr<MessageSource> source, ReplyForm form) {
+  return std::make_unique<CallReply>(std::move(source), form);
 }
 
 }  // namespace tandem::serve

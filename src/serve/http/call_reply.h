@@ -1,9 +1,10 @@
-// CallReply: a GenerateCall as an HTTP reply, whole or as server-sent events. It holds the code
+// CallReply: a call in progress as an HTTP reply, whole or as server-sent events. It holds the code
 // common to the front ends: polling within a byte limit, the head, and errors: before the first
-// byte an error sets the status, later it is the last event. A CallWriter writes the messages.
+// byte an error sets the status, later it is the last event.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,25 +15,21 @@
 
 namespace tandem::serve {
 
-// The wire format of one call. In a stream every message is an event's data; otherwise the single
-// message is the body. Owned by the reply.
-class CallWriter {
+// The messages of one call. In a stream every message is an event's data; otherwise they are the
+// body, one after the other. Owned by the reply.
+class MessageSource {
  public:
-  virtual ~CallWriter() = default;
-  // Appends the messages for an event of a streamed call; there may be none.
-  virtual void WriteEvent(const GenerateCall& call, TextEvent event,
-                          std::vector<std::string>& messages) = 0;
-  // Appends the final messages of a complete call. Headers may be added to `head`; they are sent
-  // unless the head has already been sent.
-  virtual void WriteEnd(const GenerateCall& call, HttpHead& head,
-                        std::vector<std::string>& messages) = 0;
+  virtual ~MessageSource() = default;
+  // Never blocks. kEvent and kDone append the messages that there are, possibly none; kFailed fills
+  // `error`. Headers may be added to `head` with kDone; they are sent unless the head has already
+  // been sent.
+  virtual CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) = 0;
   virtual HttpHead ErrorHead(const Status& error) const = 0;
   virtual std::string FormatError(const Status& error) const = 0;
 };
 
 enum class ReplyForm : uint8_t { kWhole, kEvents };
 
-std::unique_ptr<Reply> MakeCallReply(std::unique_ptr<GenerateCall> call,
-                                     std::unique_ptr<CallWriter> writer, ReplyForm form);
+std::unique_ptr<Reply> MakeCallReply(std::unique_ptr<MessageSource> source, ReplyForm form);
 
 }  // namespace tandem::serve

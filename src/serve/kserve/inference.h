@@ -7,11 +7,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "serve/kserve/tensor.h"
 
@@ -37,6 +39,16 @@ struct InferRequest {
   std::vector<Tensor> inputs;
   std::vector<RequestedOutput> outputs;  // empty: all that the model gives
   std::string caller;                    // identifies the client's API key if there are several
+  // The transport can carry one response only: batch entries and sequences come together in it,
+  // and nothing is streamed.
+  bool one_response = false;
+
+  // The input of that name; null if it was not given.
+  const Tensor* Input(std::string_view input) const;
+  // Whether the client wants the output: it named it, or it named none.
+  bool Wants(std::string_view output) const;
+  // Whether the client named the output.
+  bool Names(std::string_view output) const;
 };
 
 struct InferResponse {
@@ -46,6 +58,10 @@ struct InferResponse {
   Parameters parameters;
   std::vector<Tensor> outputs;
   bool is_final = false;  // the last response of its request
+
+  // With the final response, not part of the protocol's own fields.
+  Nanos queued{0};               // before the first step
+  std::optional<uint64_t> seed;  // that the answers were drawn with
 };
 
 enum class InferNews : uint8_t {
@@ -72,6 +88,8 @@ class InferModel {
  public:
   virtual ~InferModel() = default;
   virtual const inference::ModelConfig& config() const = 0;
+  // Models that a request passes through inside this one; statistics count them too.
+  virtual std::vector<std::string> members() const { return {}; }
   virtual bool Ready() const { return true; }
   // `request` has been checked against the config: every input is one of the model's, with its type
   // and a shape that the config allows. Never blocks and never fails: a refusal is the call's first

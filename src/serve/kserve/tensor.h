@@ -55,7 +55,7 @@ Status CheckData(const Tensor& tensor);
 std::vector<std::string_view> Strings(const Tensor& tensor);
 // Elements of any integer type (not kBool) or of any floating one; the result is empty for others.
 std::vector<int64_t> Integers(const Tensor& tensor);
-std::vector<double> Floats(const Tensor& tensor);
+std::vector<float> Floats(const Tensor& tensor);
 std::vector<bool> Bools(const Tensor& tensor);
 
 void AppendString(std::string_view element, std::string& data);
@@ -64,6 +64,5 @@ Tensor StringTensor(std::string name, std::vector<int64_t> shape,
 Tensor Int32Tensor(std::string name, std::vector<int64_t> shape, std::span<const int32_t> elements);
 Tensor Int64Tensor(std::string name, std::vector<int64_t> shape, std::span<const int64_t> elements);
 Tensor FloatTensor(std::string name, std::vector<int64_t> shape, std::span<const float> elements);
-Tensor BoolTensor(std::string name, std::vector<int64_t> shape, std::span<const bool> elements);
 
 }  // namespace tandem::serve::kserve

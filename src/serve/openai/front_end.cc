@@ -24,48 +24,23 @@ std::string NewId(Endpoint endpoint) {
                      random(), random());
 }
 
-// The response or the chunks of one call.
-class ResponseWriter final : public CallWriter {
+// One call, and its response or its chunks.
+class ResponseSource final : public MessageSource {
  public:
-  ResponseWriter(const Call& call, ResponseHeader header)
+  ResponseSource(const Call& call, ResponseHeader header, std::unique_ptr<GenerateCall> generate)
       : header_(std::move(header)),
         logprobs_(call.logprobs),
         include_usage_(call.include_usage),
-        continuous_usage_(call.continuous_usage) {}
+        continuous_usage_(call.continuous_usage),
+        call_(std::move(generate)) {}
 
-  void WriteEvent(const GenerateCall& call, TextEvent event,
-                  std::vector<std::string>& messages) override {
-    shown_.resize(call.answers().size());
-    Shown& shown = shown_[static_cast<size_t>(event.choice)];
-    Choice choice;
-    choice.index = event.choice;
-    choice.text_offset = shown.num_characters;
-    for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
-    shown.num_characters += CountCharacters(choice.text);
-    if (logprobs_) choice.pieces = std::move(event.pieces);
-    if (!choice.text.empty() || !choice.pieces.empty()) {
-      messages.push_back(Chunk(call, choice, shown));
-    }
-    if (event.finish == TextFinish::kNone) return;
-    Choice last;
-    last.index = event.choice;
-    last.finish = event.finish;
-    messages.push_back(Chunk(call, last, shown));
-  }
-
-  void WriteEnd(const GenerateCall& call, HttpHead&, std::vector<std::string>& messages) override {
-    const CallUsage usage = call.usage();
-    const TextCodec& codec = call.model().service->codec();
-    if (!call.is_streamed()) {
-      messages.push_back(FormatResponse(header_, call.answers(), usage, logprobs_, codec));
-      return;
-    }
-    if (include_usage_) {
-      ChunkOptions options;
-      options.usage = &usage;
-      messages.push_back(FormatChunk(header_, nullptr, options, codec));
-    }
-    messages.emplace_back("[DONE]");
+  CallNews Next(HttpHead&, std::vector<std::string>& messages, Status& error) override {
+    TextEvent event;
+    const CallNews news = call_->Next(event);
+    if (news == CallNews::kEvent && call_->is_streamed()) WriteEvent(std::move(event), messages);
+    if (news == CallNews::kDone) WriteEnd(messages);
+    if (news == CallNews::kFailed) error = std::move(event.error);
+    return news;
   }
 
   HttpHead ErrorHead(const Status& error) const override { return openai::ErrorHead(error); }
@@ -78,20 +53,55 @@ class ResponseWriter final : public CallWriter {
     bool has_role = false;
   };
 
-  std::string Chunk(const GenerateCall& call, const Choice& choice, Shown& shown) const {
+  void WriteEvent(TextEvent event, std::vector<std::string>& messages) {
+    shown_.resize(call_->answers().size());
+    Shown& shown = shown_[static_cast<size_t>(event.choice)];
+    Choice choice;
+    choice.index = event.choice;
+    choice.text_offset = shown.num_characters;
+    for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
+    shown.num_characters += CountCharacters(choice.text);
+    if (logprobs_) choice.pieces = std::move(event.pieces);
+    if (!choice.text.empty() || !choice.pieces.empty()) {
+      messages.push_back(Chunk(choice, shown));
+    }
+    if (event.finish == TextFinish::kNone) return;
+    Choice last;
+    last.index = event.choice;
+    last.finish = event.finish;
+    messages.push_back(Chunk(last, shown));
+  }
+
+  void WriteEnd(std::vector<std::string>& messages) const {
+    const CallUsage usage = call_->usage();
+    const TextCodec& codec = call_->model().service->codec();
+    if (!call_->is_streamed()) {
+      messages.push_back(FormatResponse(header_, call_->answers(), usage, logprobs_, codec));
+      return;
+    }
+    if (include_usage_) {
+      ChunkOptions options;
+      options.usage = &usage;
+      messages.push_back(FormatChunk(header_, nullptr, options, codec));
+    }
+    messages.emplace_back("[DONE]");
+  }
+
+  std::string Chunk(const Choice& choice, Shown& shown) const {
     ChunkOptions options;
     options.is_first = !std::exchange(shown.has_role, true);
     options.logprobs = logprobs_;
-    const CallUsage usage = continuous_usage_ ? call.usage() : CallUsage();
+    const CallUsage usage = continuous_usage_ ? call_->usage() : CallUsage();
     options.usage = continuous_usage_ ? &usage : nullptr;
     options.null_usage = include_usage_;
-    return FormatChunk(header_, &choice, options, call.model().service->codec());
+    return FormatChunk(header_, &choice, options, call_->model().service->codec());
   }
 
   const ResponseHeader header_;
   const bool logprobs_;
   const bool include_usage_;
   const bool continuous_usage_;
+  const std::unique_ptr<GenerateCall> call_;
   std::vector<Shown> shown_;  // [answers] of a stream
 };
 
@@ -103,11 +113,10 @@ std::unique_ptr<Reply> Generate(const ModelRegistry& models, Endpoint endpoint,
   Result<ModelPtr> model = call->model.empty() ? models.Default() : models.Find(call->model);
   if (!model.ok()) return ErrorReply(model.status());
   const ReplyForm form = call->stream ? ReplyForm::kEvents : ReplyForm::kWhole;
-  auto writer = std::make_unique<ResponseWriter>(
-      *call, ResponseHeader{endpoint, NewId(endpoint), (*model)->name, UnixSeconds()});
+  ResponseHeader header{endpoint, NewId(endpoint), (*model)->name, UnixSeconds()};
+  auto generate = std::make_unique<GenerateCall>(*std::move(model), std::move(call->prompts), wake);
   return MakeCallReply(
-      std::make_unique<GenerateCall>(*std::move(model), std::move(call->prompts), wake),
-      std::move(writer), form);
+      std::make_unique<ResponseSource>(*call, std::move(header), std::move(generate)), form);
 }
 
 std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::string& name) {

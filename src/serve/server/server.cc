@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "serve/http/access.h"
 #include "serve/http/router.h"
-#include "serve/kserve/front_end.h"
+#include "serve/kserve/http/front_end.h"
 #include "serve/openai/front_end.h"
 
 namespace tandem::serve {
@@ -133,21 +133,24 @@ std::optional<std::vector<std::string>> HostsOf(const ServerOptions& options) {
 }  // namespace
 
 struct Server::Impl {
-  Impl(const ServerOptions& server_options, ModelRegistry& served_models, Metrics& metrics)
+  Impl(const ServerOptions& server_options, ModelRegistry& served_engines,
+       kserve::Repository& served_models, Metrics& metrics)
       : options(server_options),
+        engines(served_engines),
         models(served_models),
         router(Access(options.api_keys, HostsOf(options)),
                [&metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
                }) {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
-    router.Add(MakeHealthFrontEnd(models));
-    router.Add(MakeMetricsFrontEnd(models, metrics));
-    router.Add(openai::MakeFrontEnd(models, options.openai_body_bytes));
+    router.Add(MakeHealthFrontEnd(engines));
+    router.Add(MakeMetricsFrontEnd(engines, metrics));
+    router.Add(openai::MakeFrontEnd(engines, options.openai_body_bytes));
   }
 
   // True if every request ended by itself; false if the time was up or a second signal came.
   bool Drain(bool& aborted) {
+    engines.SetLeaving();
     models.SetLeaving();
     if (options.on_shutdown) options.on_shutdown(http->active_requests());
     aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().Read(options.drain_grace);
@@ -163,7 +166,7 @@ struct Server::Impl {
 
   // Ends the requests that still run; each stream gets an error event.
   void Cut() const {
-    models.Close();
+    engines.Close();
     const SteadyClock clock;
     const Nanos end = clock.Now() + kLastWords;
     while (http->active_requests() > 0 && clock.Now() < end) std::this_thread::sleep_for(kPoll);
@@ -171,7 +174,8 @@ struct Server::Impl {
 
   const SignalHandlers handlers;  // first: no signal is lost between Start and Run
   const ServerOptions options;
-  ModelRegistry& models;
+  ModelRegistry& engines;
+  kserve::Repository& models;
   Router router;
   std::unique_ptr<HttpServer> http;  // last: its replies use the members above
 };
@@ -193,10 +197,10 @@ Status CheckServerOptions(const ServerOptions& options) {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, ModelRegistry& models,
-                                              Metrics& metrics) {
+Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, ModelRegistry& engines,
+                                              kserve::Repository& models, Metrics& metrics) {
   TANDEM_RETURN_IF_ERROR(CheckServerOptions(options));
-  auto impl = std::make_unique<Impl>(options, models, metrics);
+  auto impl = std::make_unique<Impl>(options, engines, models, metrics);
   TANDEM_ASSIGN_OR_RETURN(impl->http, HttpServer::Start(options.http, impl->router));
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

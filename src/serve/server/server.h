@@ -7,9 +7,11 @@
 //   Metrics metrics;
 //   auto service = std::make_shared<GenerateService>(*client, **codec, *defaults, clock,
 //                                                    ServiceOptions(), &metrics);
-//   ModelRegistry models;
-//   models.Add("tandem", service, TritonAliases());
-//   auto server = Server::Start(options, models, metrics);
+//   ModelRegistry engines;
+//   engines.Add("tandem", service, kserve::TextModelNames());
+//   kserve::Repository models(clock);
+//   kserve::AddEngineModels(models, *engines.Find("tandem"), max_batch_size);
+//   auto server = Server::Start(options, engines, models, metrics);
 //   Status end = (*server)->Run();  // until SIGTERM or SIGINT
 #pragma once
 
@@ -22,6 +24,7 @@
 #include "base/status.h"
 #include "serve/http/http_server.h"
 #include "serve/http/listen.h"
+#include "serve/kserve/repository.h"
 #include "serve/metrics.h"
 #include "serve/model_registry.h"
 
@@ -50,11 +53,12 @@ Status CheckServerOptions(const ServerOptions& options);
 
 class Server {
  public:
-  // Binds and serves `models` and `metrics`, which outlive the server; from then on Run() handles
+  // Binds and serves `engines` by OpenAI's protocol, `models` by the inference protocol, and
+  // `metrics`, all of which outlive the server; from then on Run() handles
   // SIGTERM and SIGINT. Errors are those of CheckServerOptions, and UNAVAILABLE "Port 8000 is in
   // use; try --port 8001."
-  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, ModelRegistry& models,
-                                               Metrics& metrics);
+  static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, ModelRegistry& engines,
+                                               kserve::Repository& models, Metrics& metrics);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;

@@ -354,13 +354,13 @@ TEST(ServerTest, AnEmptyKeyIsNoKey) {
   ServerOptions options;
   options.http.port = 0;
   options.api_keys = {""};
-  EXPECT_EQ(Server::Start(options, server.models, server.metrics).status().code(),
+  EXPECT_EQ(Server::Start(options, server.engines, server.models, server.metrics).status().code(),
             Code::kInvalidArgument);
 }
 
 TEST(ServerTest, ModelNamesMayHoldASlash) {
   TestServer server;
-  ASSERT_TRUE(server.models.Add("org/model 1", server.service).ok());
+  ASSERT_TRUE(server.engines.Add("org/model 1", server.service).ok());
   HttpClient client = server.Client();
   EXPECT_EQ(client.Get("/v1/models/org%2Fmodel%201")->status, 200);
   EXPECT_EQ(client.Get("/v1/models/org/model%201")->status, 200);
@@ -404,11 +404,11 @@ TEST(ServerTest, RefusesAPublicAddressWithoutAKey) {
   ServerOptions options;
   options.http.host = "0.0.0.0";
   options.http.port = 0;
-  const auto refused = Server::Start(options, server.models, server.metrics);
+  const auto refused = Server::Start(options, server.engines, server.models, server.metrics);
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.status().message().find("--insecure"), std::string::npos);
   options.insecure = true;
-  EXPECT_TRUE(Server::Start(options, server.models, server.metrics).ok());
+  EXPECT_TRUE(Server::Start(options, server.engines, server.models, server.metrics).ok());
 }
 
 TEST(ServerTest, HealthIsRedWithoutProgressAndWhenTheEngineHasFailed) {
@@ -605,7 +605,8 @@ TEST(ServerTest, ModelsComeAndGoWhileOthersServe) {
   EXPECT_EQ(client.Post(kCompletions, body)->status, 404);
   auto second = std::make_shared<GenerateService>(second_engine, *server.codec,
                                                   GenerationDefaults(), server.clock);
-  ASSERT_TRUE(server.models.Add("second", std::move(second)).ok());
+  ASSERT_TRUE(server.engines.Add("second", std::move(second)).ok());
+  server.models.Add(kserve::MakeTextModel(*server.engines.Find("second"), "second", 8));
   EXPECT_EQ(client.Get("/v2/models/second/ready")->status, 200);
   const std::string list = client.Get("/v1/models")->body;
   EXPECT_NE(list.find(R"("id":"tandem")"), std::string::npos);
@@ -613,7 +614,8 @@ TEST(ServerTest, ModelsComeAndGoWhileOthersServe) {
   ASSERT_EQ(client.OpenStream(kCompletions, body)->status, 200);
   EXPECT_EQ(server.engine.open_sequences(), 0);
   // A removed model is gone for new requests; the open one is answered to its end.
-  ASSERT_TRUE(server.models.Remove("second").ok());
+  ASSERT_TRUE(server.engines.Remove("second").ok());
+  server.models.SetState("second", kserve::ModelState::kUnavailable, "unloaded");
   EXPECT_EQ(server.Client().Post(kCompletions, body)->status, 404);
   EXPECT_EQ(server.Client().Get("/v2/models/second/ready")->status, 400);
   EXPECT_EQ(server.Client().Post(kCompletions, Completion("tandem", 3, false))->status, 200);

@@ -30,6 +30,7 @@ class ByteCodec : public TextCodec {
     return name == "</s>" ? std::optional(kEnd) : std::nullopt;
   }
   std::vector<int32_t> end_ids() const override { return {kEnd}; }
+  std::optional<int32_t> pad_id() const override { return 0; }
   // "user: hello\nassistant: "
   Result<std::string> RenderChat(std::string_view messages) const override;
   bool ChatHasStopped() const override { return chat_has_stopped; }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "serve/http/client.h"
+#include "serve/kserve/models/engine_models.h"
 #include "serve/server/server.h"
 #include "serve/testing/byte_codec.h"
 #include "serve/testing/fake_engine.h"
@@ -24,10 +25,11 @@ class TestServer {
         codec(std::move(text_codec)),
         service(std::make_shared<GenerateService>(engine, *codec, GenerationDefaults(), clock,
                                                   service_options, &metrics)) {
-    const Status added = models.Add("tandem", service, TritonAliases());
+    const Status added = engines.Add("tandem", service, kserve::TextModelNames());
     TANDEM_CHECK(added.ok(), added.message());
+    kserve::AddEngineModels(models, *engines.Find("tandem"), /*max_batch_size=*/64);
     options.http.port = 0;
-    Result<std::unique_ptr<Server>> started = Server::Start(options, models, metrics);
+    Result<std::unique_ptr<Server>> started = Server::Start(options, engines, models, metrics);
     TANDEM_CHECK(started.ok(), started.status().message());
     server = *std::move(started);
   }
@@ -41,7 +43,8 @@ class TestServer {
   SteadyClock clock;
   Metrics metrics;
   std::shared_ptr<GenerateService> service;
-  ModelRegistry models;
+  ModelRegistry engines;
+  kserve::Repository models{clock};
   std::unique_ptr<Server> server;
 };
 

@@ -1,4 +1,4 @@
-#include "serve/kserve/errors.h"
+#include "serve/kserve/http/errors.h"
 
 #include "base/reason.h"
 #include "serve/http/router.h"

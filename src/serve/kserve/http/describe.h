@@ -1,0 +1,26 @@
+// What the protocol says about the server and its models, as JSON. Pure functions.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "serve/kserve/inference.h"
+#include "serve/kserve/repository.h"
+
+namespace tandem::serve::kserve {
+
+// Name and version of the server that defines this protocol: clients use them to decide which
+// features they may use.
+std::string FormatServer();
+std::string FormatMetadata(const inference::ModelConfig& config);
+std::string FormatConfig(const inference::ModelConfig& config);
+std::string FormatIndex(std::span<const ModelEntry> entries);
+
+struct NamedStatistics {
+  std::string model;
+  StatisticsSnapshot figures;
+};
+std::string FormatStatistics(std::span<const NamedStatistics> models);
+
+}  // namespace tandem::serve::kserve

@@ -1,0 +1,329 @@
+#include "serve/kserve/http/front_end.h"
+
+#include <fmt/format.h>
+#include <model_config.pb.h>
+
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "serve/http/call_reply.h"
+#include "serve/json.h"
+#include "serve/kserve/http/describe.h"
+#include "serve/kserve/http/errors.h"
+#include "serve/kserve/http/generate.h"
+#include "serve/kserve/http/infer_json.h"
+
+namespace tandem::serve::kserve {
+namespace {
+
+constexpr std::string_view kHeaderLength = "inference-header-content-length";
+
+// The responses of one call of the generate extension.
+class GenerateSource final : public MessageSource {
+ public:
+  GenerateSource(std::unique_ptr<InferCall> call, bool is_stream)
+      : call_(std::move(call)), is_stream_(is_stream) {}
+
+  CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) override {
+    InferResponse response;
+    switch (call_->Next(response, error)) {
+      case InferNews::kNone:
+        return CallNews::kNone;
+      case InferNews::kResponse:
+        if (response.outputs.empty()) return CallNews::kEvent;  // says only that it is the last
+        if (!is_stream_ && !message_.empty()) return TooMany(error);
+        seed_ = response.seed;
+        (is_stream_ ? messages.emplace_back() : message_) = FormatGenerated(response);
+        return CallNews::kEvent;
+      case InferNews::kDone:
+        if (is_stream_) return CallNews::kDone;
+        if (message_.empty()) return TooMany(error);
+        if (seed_) head.headers.emplace_back("X-Tandem-Seed", std::to_string(*seed_));
+        messages.push_back(std::move(message_));
+        return CallNews::kDone;
+      case InferNews::kFailed:
+        break;
+    }
+    return CallNews::kFailed;
+  }
+
+  HttpHead ErrorHead(const Status& error) const override { return kserve::ErrorHead(error); }
+  std::string FormatError(const Status& error) const override { return FormatStatus(error); }
+
+ private:
+  static CallNews TooMany(Status& error) {
+    error = Internal(
+        "generate expects model to produce exactly 1 response, use generate stream for model that "
+        "generates various number of responses");
+    return CallNews::kFailed;
+  }
+
+  const std::unique_ptr<InferCall> call_;
+  const bool is_stream_;
+  std::string message_;  // of a whole reply
+  std::optional<uint64_t> seed_;
+};
+
+// The one response of an inference.
+class InferSource final : public MessageSource {
+ public:
+  InferSource(InferRequest asked, std::unique_ptr<InferCall> call)
+      : asked_(std::move(asked)), call_(std::move(call)) {}
+
+  CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) override {
+    InferResponse response;
+    switch (call_->Next(response, error)) {
+      case InferNews::kNone:
+        return CallNews::kNone;
+      case InferNews::kResponse: {
+        InferBody body = FormatInfer(asked_, response);
+        message_ = std::move(body.bytes);
+        json_bytes_ = body.json_bytes;
+        return CallNews::kEvent;
+      }
+      case InferNews::kDone:
+        if (json_bytes_) {
+          head.content_type = "application/octet-stream";
+          head.headers.emplace_back("Inference-Header-Content-Length",
+                                    std::to_string(*json_bytes_));
+        }
+        messages.push_back(std::move(message_));
+        return CallNews::kDone;
+      case InferNews::kFailed:
+        break;
+    }
+    return CallNews::kFailed;
+  }
+
+  HttpHead ErrorHead(const Status& error) const override { return kserve::ErrorHead(error); }
+  std::string FormatError(const Status& error) const override { return FormatStatus(error); }
+
+ private:
+  const InferRequest asked_;  // without its inputs: how the outputs are written
+  const std::unique_ptr<InferCall> call_;
+  std::string message_;
+  std::optional<size_t> json_bytes_;
+};
+
+// The end of work on the repository's thread.
+class ControlSource final : public MessageSource {
+ public:
+  struct Outcome {
+    Mutex mutex;
+    std::optional<Status> status TANDEM_GUARDED_BY(mutex);
+  };
+  explicit ControlSource(std::shared_ptr<Outcome> outcome) : outcome_(std::move(outcome)) {}
+
+  CallNews Next(HttpHead&, std::vector<std::string>&, Status& error) override {
+    const MutexLock lock(outcome_->mutex);
+    if (!outcome_->status) return CallNews::kNone;
+    error = *outcome_->status;
+    return error.ok() ? CallNews::kDone : CallNews::kFailed;
+  }
+  HttpHead ErrorHead(const Status& error) const override { return kserve::ErrorHead(error); }
+  std::string FormatError(const Status& error) const override { return FormatStatus(error); }
+
+ private:
+  const std::shared_ptr<Outcome> outcome_;
+};
+
+std::unique_ptr<Reply> Health(bool is_good, std::string_view otherwise) {
+  HttpHead head;
+  head.status = is_good ? 200 : 400;
+  if (is_good) head.content_type.clear();
+  return MakeReply(std::move(head), is_good ? "" : FormatError(otherwise));
+}
+
+// The model named by a path: /v2/models/NAME, optionally with /versions/VERSION.
+Result<InferModelPtr> FindModel(const Repository& models, const PathValues& values) {
+  return models.Find(values[0], values.size() > 1 ? std::string_view(values[1]) : "");
+}
+
+std::unique_ptr<Reply> Generate(const Repository& models, const PathValues& values,
+                                const HttpRequest& http, bool is_stream, const Wake& wake) {
+  const Result<InferModelPtr> model = FindModel(models, values);
+  if (!model.ok()) return ErrorReply(model.status());
+  Result<InferRequest> request = ParseGenerate((*model)->config(), http.body);
+  if (!request.ok()) return ErrorReply(request.status());
+  request->caller = http.caller;
+  request->one_response = !is_stream;
+  return MakeCallReply(
+      std::make_unique<GenerateSource>(models.Infer(*model, *std::move(request), wake), is_stream),
+      is_stream ? ReplyForm::kEvents : ReplyForm::kWhole);
+}
+
+std::unique_ptr<Reply> Infer(const Repository& models, const PathValues& values,
+                             const HttpRequest& http, const Wake& wake) {
+  const Result<InferModelPtr> model = FindModel(models, values);
+  if (!model.ok()) return ErrorReply(model.status());
+  if ((*model)->config().model_transaction_policy().decoupled()) {
+    return ErrorReply(
+        Unimplemented("HTTP end point doesn't support models with decoupled transaction policy"));
+  }
+  std::optional<size_t> json_bytes;
+  if (const std::string_view length = http.Header(kHeaderLength); !length.empty()) {
+    size_t value = 0;
+    const auto [end, error] = std::from_chars(length.data(), length.data() + length.size(), value);
+    if (error != std::errc() || end != length.data() + length.size()) {
+      return ErrorReply(
+          InvalidArgument(fmt::format("Unable to parse {}, got: {}", kHeaderLength, length)));
+    }
+    json_bytes = value;
+  }
+  Result<InferRequest> request = ParseInfer(http.body, json_bytes);
+  if (!request.ok()) return ErrorReply(request.status());
+  request->model_name = values[0];
+  request->caller = http.caller;
+  request->one_response = true;
+  InferRequest asked;
+  asked.parameters = request->parameters;
+  asked.outputs = request->outputs;
+  return MakeCallReply(std::make_unique<InferSource>(
+                           std::move(asked), models.Infer(*model, *std::move(request), wake)),
+                       ReplyForm::kWhole);
+}
+
+std::unique_ptr<Reply> Statistics(const Repository& models, const PathValues& values) {
+  std::vector<InferModelPtr> asked;
+  if (values.empty()) {
+    asked = models.Models();
+  } else {
+    Result<InferModelPtr> model = FindModel(models, values);
+    if (!model.ok()) return ErrorReply(model.status());
+    asked.push_back(*std::move(model));
+  }
+  std::vector<NamedStatistics> figures;
+  for (const InferModelPtr& model : asked) {
+    Result<StatisticsSnapshot> snapshot = models.Statistics(model->config().name());
+    if (snapshot.ok()) figures.push_back({model->config().name(), *snapshot});
+  }
+  return MakeReply(200, FormatStatistics(figures));
+}
+
+// A body that is empty or a JSON object.
+Result<Json> ParseObject(std::string_view body) {
+  Result<Json> json = ParseJson(body.empty() ? "{}" : body);
+  if (!json.ok()) return json.status().Annotate("failed to parse the request JSON buffer");
+  if (json->AsObject() == nullptr) return InvalidArgument("the body must be a JSON object");
+  return json;
+}
+
+std::unique_ptr<Reply> Index(const Repository& models, const HttpRequest& http) {
+  const Result<Json> body = ParseObject(http.body);
+  if (!body.ok()) return ErrorReply(body.status());
+  const Json* ready = body->Find("ready");
+  const bool only_ready = ready != nullptr && ready->AsBool() != nullptr && *ready->AsBool();
+  return MakeReply(200, FormatIndex(models.Index(only_ready)));
+}
+
+std::unique_ptr<Reply> Control(Repository& models, const std::string& name, const HttpRequest& http,
+                               bool loads, const Wake& wake) {
+  const Result<Json> body = ParseObject(http.body);
+  if (!body.ok()) return ErrorReply(body.status());
+  std::string config;
+  bool dependents = false;
+  if (const Json* parameters = body->Find("parameters");
+      parameters != nullptr && parameters->AsObject() != nullptr) {
+    for (const JsonMember& member : *parameters->AsObject()) {
+      if (member.name == "config" && member.value.AsString() != nullptr) {
+        config = *member.value.AsString();
+      } else if (member.name == "unload_dependents" && member.value.AsBool() != nullptr) {
+        dependents = *member.value.AsBool();
+      } else {
+        return ErrorReply(InvalidArgument(
+            fmt::format("parameter '{}' is not supported by this server", member.name)));
+      }
+    }
+  }
+  auto outcome = std::make_shared<ControlSource::Outcome>();
+  auto task = [&models, name, config, dependents, loads, outcome, wake] {
+    Status status = loads ? models.Load(name, config) : models.Unload(name, dependents);
+    {
+      const MutexLock lock(outcome->mutex);
+      outcome->status = std::move(status);
+    }
+    wake();
+  };
+  if (!models.RunControl(std::move(task))) {
+    return ErrorReply(ResourceExhausted("too many models wait to be loaded or unloaded"));
+  }
+  return MakeCallReply(std::make_unique<ControlSource>(std::move(outcome)), ReplyForm::kWhole);
+}
+
+}  // namespace
+
+FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
+  FrontEnd front_end;
+  front_end.name = "kserve";
+  front_end.path_prefix = "/v2";
+  front_end.body_limit = body_limit;
+  front_end.format_error = [](int, std::string_view message) { return FormatError(message); };
+
+  const auto generate = [&models](bool is_stream) -> RouteFunction {
+    return [&models, is_stream](const HttpRequest& request, const PathValues& values,
+                                const Wake& wake) {
+      return Generate(models, values, request, is_stream, wake);
+    };
+  };
+  const RouteFunction live = [&models](auto&&...) {
+    return Health(models.Alive(), "Server is not live");
+  };
+  const RouteFunction ready = [&models](auto&&...) {
+    return Health(models.Ready(), "Server is not ready");
+  };
+  const RouteFunction model_ready = [&models](const HttpRequest&, const PathValues& values,
+                                              const auto&) {
+    const Result<InferModelPtr> model = FindModel(models, values);
+    return Health(model.ok() && models.Ready(**model), "Model version not ready");
+  };
+  const auto describe = [&models](auto format) -> RouteFunction {
+    return [&models, format](const HttpRequest&, const PathValues& values, const auto&) {
+      const Result<InferModelPtr> model = FindModel(models, values);
+      return model.ok() ? MakeReply(200, format((*model)->config())) : ErrorReply(model.status());
+    };
+  };
+  const RouteFunction statistics = [&models](const HttpRequest&, const PathValues& values,
+                                             const auto&) { return Statistics(models, values); };
+  const RouteFunction infer = [&models](const HttpRequest& request, const PathValues& values,
+                                        const Wake& wake) {
+    return Infer(models, values, request, wake);
+  };
+  const auto control = [&models](bool loads) -> RouteFunction {
+    return
+        [&models, loads](const HttpRequest& request, const PathValues& values, const Wake& wake) {
+          return Control(models, values[0], request, loads, wake);
+        };
+  };
+  front_end.routes = {
+      {"GET", "/v2/health/live", live, true},
+      {"GET", "/v2/health/ready", ready, true},
+      {"GET", "/v2", [](auto&&...) { return MakeReply(200, FormatServer()); }},
+      {"GET", "/v2/models/stats", statistics},
+      {"POST", "/v2/repository/index",
+       [&models](const HttpRequest& request, const auto&...) { return Index(models, request); }},
+      {"POST", "/v2/repository/models/{}/load", control(true)},
+      {"POST", "/v2/repository/models/{}/unload", control(false)},
+  };
+  // Routes of a model, with and without its version.
+  const auto add = [&front_end](const char* method, std::string_view end,
+                                const RouteFunction& handle) {
+    for (const std::string_view model : {"/v2/models/{}", "/v2/models/{}/versions/{}"}) {
+      front_end.routes.push_back({method, fmt::format("{}{}", model, end), handle});
+    }
+  };
+  add("GET", "", describe(FormatMetadata));
+  add("GET", "/config", describe(FormatConfig));
+  add("GET", "/ready", model_ready);
+  add("GET", "/stats", statistics);
+  add("POST", "/infer", infer);
+  add("POST", "/generate", generate(false));
+  add("POST", "/generate_stream", generate(true));
+  return front_end;
+}
+
+}  // namespace tandem::serve::kserve

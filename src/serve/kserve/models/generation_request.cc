@@ -1,0 +1,224 @@
+#include "serve/kserve/models/generation_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/request/sampling_parameters.h"
+#include "serve/kserve/input_reader.h"
+
+namespace tandem::serve::kserve {
+namespace {
+
+// Triton's word for a sampling parameter of the token-level model.
+std::string TokenInputOf(std::string_view parameter) {
+  if (parameter == "top_p_reset_id") return "runtime_top_p_reset_ids";
+  return (parameter.starts_with("top_") ? "runtime_" : "") + std::string(parameter);
+}
+
+void Read(InputReader& inputs, std::string_view name, std::optional<double>& out) {
+  out = inputs.Float(name);
+}
+void Read(InputReader& inputs, std::string_view name, std::optional<int64_t>& out) {
+  out = inputs.Int(name);
+}
+
+void ReadSampling(ModelKind kind, InputReader& inputs, TextRequest& text) {
+  text.defaults = SamplingDefaults::kGreedy;
+  ForEachSamplingParameter([&](const SamplingParameter& parameter, const auto& members) {
+    const std::string name =
+        kind == ModelKind::kTokens ? TokenInputOf(parameter.name) : std::string(parameter.name);
+    Read(inputs, name, text.sampling.*members.given);
+  });
+  text.names.min_tokens = "min_tokens";
+  if (!text.sampling.min_tokens) {
+    text.names.min_tokens = "min_length";
+    text.sampling.min_tokens = inputs.Int(text.names.min_tokens);
+  }
+  const std::optional<uint64_t> seed = inputs.Unsigned("seed");
+  const std::optional<uint64_t> old_seed = inputs.Unsigned("random_seed");
+  text.seed = seed ? seed : old_seed;
+}
+
+// Beams are the only sampling that this server does not have. The others of these inputs change
+// nothing without them.
+Status ReadBeams(InputReader& inputs) {
+  if (inputs.Int("beam_width").value_or(1) != 1) {
+    return FieldError("beam_width", "only 1 is supported by this server");
+  }
+  for (const std::string_view name :
+       {"length_penalty", "len_penalty", "early_stopping", "beam_search_diversity_rate"}) {
+    inputs.Has(name);
+  }
+  return {};
+}
+
+// The words of a list [2, n]: token ids one after the other, and the end of each word.
+Result<std::vector<std::vector<int32_t>>> ReadWordIds(InputReader& inputs, std::string_view name) {
+  const std::vector<int64_t> both = inputs.Ints(name);
+  const size_t count = both.size() / 2;
+  std::vector<std::vector<int32_t>> words;
+  int64_t begin = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t end = both[count + i];
+    if (end < 0) break;
+    if (end < begin || end > static_cast<int64_t>(count)) {
+      return FieldError(name, "its second row must hold the end of each word, in order");
+    }
+    std::vector<int32_t> word;
+    for (int64_t at = begin; at < end; ++at) {
+      word.push_back(static_cast<int32_t>(both[static_cast<size_t>(at)]));
+    }
+    // As the list of one empty word is sent: token 0, and -1 as its end.
+    if (!word.empty()) words.push_back(std::move(word));
+    begin = end;
+  }
+  return words;
+}
+
+Status ReadTokenInputs(InputReader& inputs, TextRequest& text) {
+  text.names = {.prompt = "input_ids",
+                .max_tokens = "request_output_len",
+                .num_choices = "num_return_sequences",
+                .stop = "stop_words_list",
+                .logit_bias = "embedding_bias"};
+  text.wants_text = false;
+  const std::vector<int64_t> ids = inputs.Ints("input_ids");
+  const int64_t length = inputs.Int("input_lengths").value_or(0);
+  if (length < 1 || length > static_cast<int64_t>(ids.size())) {
+    return FieldError("input_lengths", fmt::format("must be an integer from 1 to the {} elements "
+                                                   "of input_ids",
+                                                   ids.size()));
+  }
+  // Rows are padded on the right.
+  text.tokens.emplace();
+  for (int64_t i = 0; i < length; ++i) {
+    text.tokens->push_back(static_cast<int32_t>(ids[static_cast<size_t>(i)]));
+  }
+  text.max_tokens = inputs.Int("request_output_len");
+  inputs.Has("decoder_input_ids");  // the chain of the stages sends them without elements
+  if (inputs.Int("decoder_input_lengths").value_or(0) > 0) {
+    return Unimplemented("decoder_input_ids: this model has no decoder of its own")
+        .WithField("decoder_input_ids");
+  }
+  TANDEM_ASSIGN_OR_RETURN(text.stop_sequences, ReadWordIds(inputs, "stop_words_list"));
+  TANDEM_ASSIGN_OR_RETURN(text.banned_sequences, ReadWordIds(inputs, "bad_words_list"));
+  text.largest_bias = 1e6;
+  const std::vector<float> bias = inputs.Floats("embedding_bias");
+  for (size_t i = 0; i < bias.size(); ++i) {
+    if (bias[i] != 0.0f) text.logit_bias.emplace_back(static_cast<int64_t>(i), bias[i]);
+  }
+  return {};
+}
+
+Status ReadTextInputs(ModelKind kind, const GenerationDefaultsOfModel& defaults,
+                      InputReader& inputs, TextRequest& text) {
+  text.names = {.prompt = "text_input",
+                .num_choices = "num_return_sequences",
+                .stop = "stop_words",
+                .logit_bias = "embedding_bias_words"};
+  text.text = inputs.String("text_input");
+  text.add_special_tokens = defaults.add_special_tokens;
+  text.max_tokens = inputs.Int("max_tokens");
+  text.stop = inputs.Words("stop_words");
+  text.bad_words = inputs.Words("bad_words");
+  const std::vector<std::string> words = inputs.Strings("embedding_bias_words");
+  const std::vector<float> weights = inputs.Floats("embedding_bias_weights");
+  if (words.size() != weights.size()) {
+    return FieldError("embedding_bias_weights", "must have as many values as embedding_bias_words");
+  }
+  for (size_t i = 0; i < words.size(); ++i) text.word_bias.emplace_back(words[i], weights[i]);
+  if (kind != ModelKind::kBls) return {};
+  if (const std::optional<int64_t> drafts = inputs.Int("num_draft_tokens")) {
+    if (*drafts < 0) return FieldError("num_draft_tokens", "must be at least 0");
+    text.max_draft_tokens = *drafts;
+  }
+  // Both rules of acceptance draw from the target's own distribution: which one the engine applies
+  // is its option, and the answers have the same law.
+  inputs.Has("use_draft_logits");
+  return {};
+}
+
+// Members of a request's parameters that mean something here; Triton gives the others no meaning
+// either.
+Status ReadParameters(const Parameters& parameters, TextRequest& text) {
+  constexpr int64_t kMaxMicros = int64_t{86400} * 1'000'000;
+  const auto integer = [&](std::string_view name) -> Result<std::optional<int64_t>> {
+    const auto found = parameters.find(name);
+    if (found == parameters.end()) return std::optional<int64_t>();
+    if (const auto* value = std::get_if<int64_t>(&found->second)) return std::optional(*value);
+    if (const auto* value = std::get_if<uint64_t>(&found->second)) {
+      return std::optional(static_cast<int64_t>(std::min<uint64_t>(*value, INT64_MAX)));
+    }
+    return FieldError(name, "must be an integer");
+  };
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> timeout, integer("timeout"));
+  if (timeout && *timeout > 0) {
+    text.timeout = std::chrono::microseconds(std::min(*timeout, kMaxMicros));
+  }
+  // Levels count from 1, the highest; 0 is the default.
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> level, integer("priority"));
+  if (level && *level < 0) return FieldError("priority", "must be at least 0");
+  if (level && *level > 0) text.priority = 1.0 / static_cast<double>(*level);
+  return {};
+}
+
+Result<TextRequest> ReadEntry(ModelKind kind, const InferRequest& request, int64_t batch,
+                              int64_t entry, const GenerationDefaultsOfModel& defaults,
+                              GenerationRequest& asked) {
+  InputReader inputs(request, batch, entry);
+  TextRequest text;
+  TANDEM_RETURN_IF_ERROR(ReadBeams(inputs));
+  TANDEM_RETURN_IF_ERROR(kind == ModelKind::kTokens ? ReadTokenInputs(inputs, text)
+                                                    : ReadTextInputs(kind, defaults, inputs, text));
+  ReadSampling(kind, inputs, text);
+  TANDEM_RETURN_IF_ERROR(ReadParameters(request.parameters, text));
+  text.end_id = inputs.Int("end_id");
+  text.num_choices = inputs.Int(text.names.num_choices).value_or(1);
+  text.cache_key = request.caller;
+  inputs.Has("pad_id");  // rows of answers are padded with -1, and rows of prompts by the client
+
+  asked.exclude_input = inputs.Bool("exclude_input_in_output", defaults.exclude_input);
+  asked.return_log_probs = inputs.Bool("return_log_probs");
+  asked.return_cache_stats = inputs.Bool("return_kv_cache_reuse_stats");
+  asked.return_perf_metrics = inputs.Bool("return_perf_metrics");
+  asked.return_num_input_tokens = inputs.Bool("return_num_input_tokens");
+  asked.return_num_output_tokens = inputs.Bool("return_num_output_tokens");
+  asked.is_streamed = inputs.Bool(kind == ModelKind::kTokens ? "streaming" : "stream");
+  asked.stop = inputs.Bool("stop");
+  text.num_top_logprobs = asked.return_log_probs ? 0 : -1;
+  text.continues_prompt = !asked.exclude_input;
+  for (const std::string_view name : {"return_context_logits", "return_generation_logits"}) {
+    if (inputs.Bool(name)) return FieldError(name, "true is not supported by this server");
+  }
+  TANDEM_RETURN_IF_ERROR(inputs.CheckAllRead());
+  return text;
+}
+
+}  // namespace
+
+Result<GenerationRequest> ReadGeneration(ModelKind kind, const InferRequest& request, int64_t batch,
+                                         const GenerationDefaultsOfModel& defaults) {
+  GenerationRequest asked;
+  if (InputReader inputs(request, batch, 0); inputs.Bool("stop")) {
+    if (request.id.empty()) {
+      return InvalidArgument(
+                 "stop: the request to stop is the one with the same id, and this one "
+                 "has no id")
+          .WithField("stop");
+    }
+    asked.stop = true;
+    return asked;
+  }
+  for (int64_t entry = 0; entry < batch; ++entry) {
+    TANDEM_ASSIGN_OR_RETURN(TextRequest text,
+                            ReadEntry(kind, request, batch, entry, defaults, asked));
+    asked.prompts.push_back(std::move(text));
+  }
+  return asked;
+}
+
+}  // namespace tandem::serve::kserve

@@ -1,0 +1,201 @@
+#include "serve/kserve/models/stage_models.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/kserve/input_reader.h"
+#include "serve/kserve/models/task_model.h"
+
+namespace tandem::serve::kserve {
+namespace {
+
+int64_t BatchOf(const InferRequest& request) { return request.inputs.front().shape.front(); }
+
+Status AtInput(std::string_view input, const Status& status) {
+  return status.field().empty() ? FieldError(input, status.message()) : status;
+}
+
+// Lists of words as the engine's word inputs have them: [batch, 2, longest], for each entry the
+// token ids of its words one after the other, padded with 0, and the end of each word, padded with
+// -1. Entries without words are as wide as the others, and one wide where words were given.
+Result<Tensor> WordIds(const TextCodec& codec, const InferRequest& request, int64_t batch,
+                       std::string_view input, std::string output) {
+  std::vector<std::vector<int32_t>> ids(static_cast<size_t>(batch));
+  std::vector<std::vector<int32_t>> ends(static_cast<size_t>(batch));
+  size_t longest = request.Input(input) == nullptr ? 0 : 1;
+  for (int64_t entry = 0; entry < batch; ++entry) {
+    InputReader inputs(request, batch, entry);
+    auto& own_ids = ids[static_cast<size_t>(entry)];
+    for (const std::string& word : inputs.Words(input)) {
+      Result<std::vector<int32_t>> tokens = codec.Encode(word, /*add_special_tokens=*/false);
+      if (!tokens.ok()) return AtInput(input, tokens.status());
+      if (tokens->empty()) continue;
+      own_ids.insert(own_ids.end(), tokens->begin(), tokens->end());
+      ends[static_cast<size_t>(entry)].push_back(static_cast<int32_t>(own_ids.size()));
+    }
+    longest = std::max(longest, own_ids.size());
+  }
+  std::vector<int32_t> values;
+  for (size_t entry = 0; entry < ids.size(); ++entry) {
+    ids[entry].resize(longest, 0);
+    ends[entry].resize(longest, -1);
+    values.insert(values.end(), ids[entry].begin(), ids[entry].end());
+    values.insert(values.end(), ends[entry].begin(), ends[entry].end());
+  }
+  return Int32Tensor(std::move(output), {batch, 2, static_cast<int64_t>(longest)}, values);
+}
+
+// What is added to each token's logit: [batch, vocab], or [batch, 0] without words.
+Result<Tensor> EmbeddingBias(const TextCodec& codec, const InferRequest& request, int64_t batch) {
+  std::vector<float> values;
+  const auto vocab = static_cast<size_t>(codec.vocab_size());
+  for (int64_t entry = 0; entry < batch; ++entry) {
+    InputReader inputs(request, batch, entry);
+    const std::vector<std::string> words = inputs.Strings("EMBEDDING_BIAS_WORDS");
+    const std::vector<float> weights = inputs.Floats("EMBEDDING_BIAS_WEIGHTS");
+    if (words.size() != weights.size()) {
+      return FieldError("EMBEDDING_BIAS_WEIGHTS",
+                        "must have as many values as EMBEDDING_BIAS_WORDS");
+    }
+    if (words.empty()) continue;
+    values.resize(vocab * static_cast<size_t>(entry + 1));
+    float* const row = values.data() + vocab * static_cast<size_t>(entry);
+    for (size_t i = 0; i < words.size(); ++i) {
+      const auto tokens = codec.Encode(words[i], /*add_special_tokens=*/false);
+      if (!tokens.ok()) return AtInput("EMBEDDING_BIAS_WORDS", tokens.status());
+      for (const int32_t token : *tokens) row[token] += weights[i];
+    }
+  }
+  if (!values.empty()) values.resize(vocab * static_cast<size_t>(batch));
+  return FloatTensor("EMBEDDING_BIAS", {batch, values.empty() ? 0 : static_cast<int64_t>(vocab)},
+                     values);
+}
+
+Result<InferResponse> Preprocess(const TextCodec& codec, bool add_special_tokens,
+                                 const InferRequest& request) {
+  const int64_t batch = BatchOf(request);
+  const std::vector<int32_t> ends = codec.end_ids();
+  const int32_t usual_end = ends.empty() ? -1 : ends.front();
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<int32_t> lengths;
+  std::vector<int32_t> output_lengths;
+  std::vector<int32_t> end_ids;
+  std::vector<int32_t> pad_ids;
+  for (int64_t entry = 0; entry < batch; ++entry) {
+    InputReader inputs(request, batch, entry);
+    for (const std::string_view name :
+         {"QUERY", "REQUEST_OUTPUT_LEN", "BAD_WORDS_DICT", "STOP_WORDS_DICT",
+          "EMBEDDING_BIAS_WORDS", "EMBEDDING_BIAS_WEIGHTS", "END_ID", "PAD_ID"}) {
+      inputs.Has(name);
+    }
+    TANDEM_RETURN_IF_ERROR(inputs.CheckAllRead());
+    Result<std::vector<int32_t>> tokens =
+        codec.Encode(inputs.String("QUERY").value_or(""), add_special_tokens);
+    if (!tokens.ok()) return AtInput("QUERY", tokens.status());
+    lengths.push_back(static_cast<int32_t>(tokens->size()));
+    prompts.push_back(*std::move(tokens));
+    output_lengths.push_back(static_cast<int32_t>(*inputs.Int("REQUEST_OUTPUT_LEN")));
+    end_ids.push_back(static_cast<int32_t>(inputs.Int("END_ID").value_or(usual_end)));
+    pad_ids.push_back(static_cast<int32_t>(
+        inputs.Int("PAD_ID").value_or(codec.pad_id().value_or(end_ids.back()))));
+  }
+  size_t longest = 0;
+  for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+  std::vector<int32_t> matrix;
+  for (size_t entry = 0; entry < prompts.size(); ++entry) {
+    matrix.insert(matrix.end(), prompts[entry].begin(), prompts[entry].end());
+    matrix.resize(longest * (entry + 1), pad_ids[entry]);
+  }
+  TANDEM_ASSIGN_OR_RETURN(Tensor bad_words,
+                          WordIds(codec, request, batch, "BAD_WORDS_DICT", "BAD_WORDS_IDS"));
+  TANDEM_ASSIGN_OR_RETURN(Tensor stop_words,
+                          WordIds(codec, request, batch, "STOP_WORDS_DICT", "STOP_WORDS_IDS"));
+  TANDEM_ASSIGN_OR_RETURN(Tensor bias, EmbeddingBias(codec, request, batch));
+  const std::vector<int32_t> none(static_cast<size_t>(batch), 0);
+  InferResponse response;
+  response.outputs.push_back(
+      Int32Tensor("INPUT_ID", {batch, static_cast<int64_t>(longest)}, matrix));
+  response.outputs.push_back(Int32Tensor("REQUEST_INPUT_LEN", {batch, 1}, lengths));
+  response.outputs.push_back(Int32Tensor("DECODER_INPUT_ID", {batch, 0}, {}));
+  response.outputs.push_back(Int32Tensor("REQUEST_DECODER_INPUT_LEN", {batch, 1}, none));
+  response.outputs.push_back(std::move(bad_words));
+  response.outputs.push_back(std::move(stop_words));
+  response.outputs.push_back(std::move(bias));
+  response.outputs.push_back(Int32Tensor("REQUEST_OUTPUT_LEN", {batch, 1}, output_lengths));
+  response.outputs.push_back(Int32Tensor("OUT_END_ID", {batch, 1}, end_ids));
+  response.outputs.push_back(Int32Tensor("OUT_PAD_ID", {batch, 1}, pad_ids));
+  return response;
+}
+
+// The text of a row of tokens.
+std::string Decode(const TextCodec& codec, std::span<const int64_t> tokens) {
+  const auto decoder = codec.NewDecoder({});
+  std::string text;
+  for (const int64_t token : tokens) {
+    // Rows are padded with -1, and some clients pad with ids that the model does not have.
+    if (token >= 0 && token < codec.vocab_size())
+      text += decoder->Push(static_cast<int32_t>(token));
+  }
+  return text + decoder->Flush();
+}
+
+// Inputs that older clients send through this stage.
+constexpr std::pair<const char*, const char*> kPassed[] = {
+    {"CUM_LOG_PROBS", "OUT_CUM_LOG_PROBS"},
+    {"OUTPUT_LOG_PROBS", "OUT_OUTPUT_LOG_PROBS"},
+    {"CONTEXT_LOGITS", "OUT_CONTEXT_LOGITS"},
+    {"GENERATION_LOGITS", "OUT_GENERATION_LOGITS"},
+};
+
+Result<InferResponse> Postprocess(const TextCodec& codec, const InferRequest& request) {
+  const Tensor& batch = *request.Input("TOKENS_BATCH");
+  const std::vector<int64_t> tokens = Integers(batch);
+  const auto row_tokens = static_cast<size_t>(batch.shape.back());
+  const size_t rows = static_cast<size_t>(batch.shape[0]) * static_cast<size_t>(batch.shape[1]);
+  std::vector<int64_t> lengths(rows, static_cast<int64_t>(row_tokens));
+  if (const Tensor* given = request.Input("SEQUENCE_LENGTH")) {
+    lengths = Integers(*given);
+    if (lengths.size() != rows) {
+      return FieldError(
+          "SEQUENCE_LENGTH",
+          fmt::format("has {} values for the {} rows of TOKENS_BATCH", lengths.size(), rows));
+    }
+  }
+  std::vector<std::string> texts;
+  for (size_t row = 0; row < rows; ++row) {
+    const auto length =
+        static_cast<size_t>(std::clamp<int64_t>(lengths[row], 0, static_cast<int64_t>(row_tokens)));
+    texts.push_back(Decode(codec, std::span(tokens).subspan(row * row_tokens, length)));
+  }
+  InferResponse response;
+  response.outputs.push_back(StringTensor("OUTPUT", {static_cast<int64_t>(rows)}, texts));
+  for (const auto& [input, output] : kPassed) {
+    if (const Tensor* tensor = request.Input(input)) {
+      response.outputs.push_back(*tensor);
+      response.outputs.back().name = output;
+    }
+  }
+  return response;
+}
+
+}  // namespace
+
+InferModelPtr MakePreprocessingModel(const inference::ModelConfig& config, ModelPtr engine,
+                                     bool add_special_tokens) {
+  return MakeTaskModel(
+      config, [engine = std::move(engine), add_special_tokens](const InferRequest& request) {
+        return Preprocess(engine->service->codec(), add_special_tokens, request);
+      });
+}
+
+InferModelPtr MakePostprocessingModel(const inference::ModelConfig& config, ModelPtr engine) {
+  return MakeTaskModel(config, [engine = std::move(engine)](const InferRequest& request) {
+    return Postprocess(engine->service->codec(), request);
+  });
+}
+
+}  // namespace tandem::serve::kserve

@@ -1,0 +1,242 @@
+#include "serve/kserve/repository.h"
+
+#include <fmt/format.h>
+#include <model_config.pb.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "serve/kserve/check_request.h"
+
+namespace tandem::serve::kserve {
+namespace {
+
+// Counts what a call does, and completes its responses.
+class CountedCall final : public InferCall {
+ public:
+  CountedCall(std::vector<std::shared_ptr<ModelStatistics>> statistics, const Clock& clock,
+              std::string model, std::string id, int64_t batch)
+      : statistics_(std::move(statistics)),
+        clock_(clock),
+        model_(std::move(model)),
+        id_(std::move(id)),
+        batch_(batch),
+        started_(clock.Now()) {
+    for (const auto& statistics : statistics_) statistics->Begin();
+  }
+  ~CountedCall() override { End(Cancelled("the client left")); }
+
+  void Start(InferModelPtr model, InferRequest request, Wake wake) {
+    infer_model_ = std::move(model);
+    call_ = infer_model_->Infer(std::move(request), std::move(wake));
+  }
+  void Refuse(Status error) { error_ = std::move(error); }
+
+  InferNews Next(InferResponse& response, Status& error) override {
+    if (ended_) return InferNews::kDone;
+    if (!error_.ok()) return Fail(error_, error);
+    response = {};
+    const InferNews news = call_->Next(response, error);
+    if (news == InferNews::kFailed) return Fail(error, error);
+    if (news == InferNews::kDone) End({});
+    if (news != InferNews::kResponse) return news;
+    if (!std::exchange(has_responded_, true)) {
+      const Nanos wait = clock_.Now() - started_;
+      for (const auto& statistics : statistics_) statistics->FirstResponse(wait);
+    }
+    if (response.is_final) queued_ = response.queued;
+    response.model_name = model_;
+    response.model_version = std::string(kModelVersion);
+    response.id = id_;
+    return news;
+  }
+
+ private:
+  InferNews Fail(const Status& why, Status& error) {
+    const Status kept = why;  // `why` may be `error`
+    End(kept);
+    error = kept;
+    return InferNews::kFailed;
+  }
+
+  void End(const Status& why) {
+    if (std::exchange(ended_, true)) return;
+    const Nanos total = clock_.Now() - started_;
+    for (const auto& statistics : statistics_) {
+      if (why.ok()) {
+        statistics->Succeed(batch_, total, queued_);
+      } else {
+        statistics->Fail(ReasonOf(why.code()), total);
+      }
+    }
+  }
+
+  const std::vector<std::shared_ptr<ModelStatistics>> statistics_;  // of the model and its members
+  const Clock& clock_;
+  const std::string model_;
+  const std::string id_;
+  const int64_t batch_;
+  const Nanos started_;
+  InferModelPtr infer_model_;  // outlives its call
+  std::unique_ptr<InferCall> call_;
+  Status error_;  // of the check
+  Nanos queued_{0};
+  bool has_responded_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+std::string_view ModelStateName(ModelState state) {
+  switch (state) {
+    case ModelState::kReady:
+      return "READY";
+    case ModelState::kUnavailable:
+      return "UNAVAILABLE";
+    case ModelState::kLoading:
+      return "LOADING";
+    case ModelState::kUnloading:
+      return "UNLOADING";
+  }
+  return "UNKNOWN";
+}
+
+struct Repository::Entry {
+  InferModelPtr model;  // null unless kReady
+  ModelState state = ModelState::kUnavailable;
+  std::string reason;
+  std::shared_ptr<ModelStatistics> statistics = std::make_shared<ModelStatistics>();
+};
+
+Repository::Repository(const Clock& clock) : clock_(clock), control_(64) {}
+Repository::~Repository() = default;
+
+void Repository::Add(InferModelPtr model) {
+  const std::string name = model->config().name();
+  const MutexLock lock(mutex_);
+  Entry& entry = entries_[name];
+  entry.model.swap(model);  // an old one is released after the lock
+  entry.state = ModelState::kReady;
+  entry.reason.clear();
+}
+
+void Repository::SetState(std::string_view name, ModelState state, std::string reason) {
+  InferModelPtr removed;  // released after the lock
+  const MutexLock lock(mutex_);
+  Entry& entry = entries_[std::string(name)];
+  entry.model.swap(removed);
+  entry.state = state;
+  entry.reason = std::move(reason);
+}
+
+Result<InferModelPtr> Repository::Find(std::string_view name, std::string_view version) const {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    return NotFound(fmt::format("Request for unknown model: '{}' is not found", name));
+  }
+  if (!version.empty() && version != "-1" && version != kModelVersion) {
+    return NotFound(
+        fmt::format("Request for unknown model: '{}' version {} is not found", name, version));
+  }
+  if (found->second.model == nullptr) {
+    return Unavailable(
+        fmt::format("Request for unknown model: '{}' has no available versions", name));
+  }
+  return found->second.model;
+}
+
+std::vector<ModelEntry> Repository::Index(bool only_ready) const {
+  const MutexLock lock(mutex_);
+  std::vector<ModelEntry> index;
+  for (const auto& [name, entry] : entries_) {
+    if (only_ready && entry.state != ModelState::kReady) continue;
+    const bool is_known = entry.model != nullptr || entry.state == ModelState::kUnloading;
+    ModelEntry& row = index.emplace_back();
+    row.name = name;
+    if (is_known) row.version = std::string(kModelVersion);
+    row.state = entry.state;
+    row.reason = entry.reason;
+  }
+  return index;
+}
+
+std::vector<InferModelPtr> Repository::Models() const {
+  const MutexLock lock(mutex_);
+  std::vector<InferModelPtr> models;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.model != nullptr) models.push_back(entry.model);
+  }
+  return models;
+}
+
+void Repository::CollectMembers(std::string_view name,
+                                std::vector<std::shared_ptr<ModelStatistics>>& statistics) const {
+  const MutexLock lock(mutex_);
+  const auto add = [&](std::string_view member) {
+    const auto found = entries_.find(member);
+    if (found != entries_.end()) statistics.push_back(found->second.statistics);
+  };
+  add(name);
+  const auto found = entries_.find(name);
+  if (found == entries_.end() || found->second.model == nullptr) return;
+  for (const std::string& member : found->second.model->members()) add(member);
+}
+
+std::unique_ptr<InferCall> Repository::Infer(const InferModelPtr& model, InferRequest request,
+                                             Wake wake) const {
+  std::vector<std::shared_ptr<ModelStatistics>> statistics;
+  CollectMembers(model->config().name(), statistics);
+  const Result<int64_t> batch = CheckRequest(model->config(), request);
+  auto call = std::make_unique<CountedCall>(std::move(statistics), clock_, model->config().name(),
+                                            request.id, batch.ok() ? *batch : 0);
+  if (batch.ok()) {
+    call->Start(model, std::move(request), std::move(wake));
+  } else {
+    call->Refuse(batch.status());
+  }
+  return call;
+}
+
+Result<StatisticsSnapshot> Repository::Statistics(std::string_view name) const {
+  std::shared_ptr<ModelStatistics> statistics;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = entries_.find(name);
+    if (found == entries_.end()) {
+      return NotFound(fmt::format("Request for unknown model: '{}' is not found", name));
+    }
+    statistics = found->second.statistics;
+  }
+  return statistics->Snapshot();
+}
+
+bool Repository::Alive() const {
+  const std::vector<InferModelPtr> models = Models();
+  return std::all_of(models.begin(), models.end(),
+                     [](const InferModelPtr& model) { return model->Ready(); });
+}
+
+bool Repository::Ready() const { return !leaving_ && Alive(); }
+
+Status Repository::Load(std::string_view name, std::string_view config) {
+  if (loader_ == nullptr) {
+    return InvalidArgument(
+        "load / unload operations are not allowed: every model of this server "
+        "was named at its start; see --model-control-mode=explicit");
+  }
+  const MutexLock lock(loading_);
+  return loader_->Load(name, config);
+}
+
+Status Repository::Unload(std::string_view name, bool dependents) {
+  if (loader_ == nullptr) {
+    return InvalidArgument(
+        "load / unload operations are not allowed: every model of this server "
+        "was named at its start; see --model-control-mode=explicit");
+  }
+  const MutexLock lock(loading_);
+  return loader_->Unload(name, dependents);
+}
+
+}  // namespace tandem::serve::kserve

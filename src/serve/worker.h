@@ -1,0 +1,42 @@
+// Worker: one thread that runs tasks in order, for work that would hold up a server's thread. Owned
+// by whoever makes the tasks; every method may be called on any thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <thread>
+
+#include "base/bounded_queue.h"
+
+namespace tandem::serve {
+
+class Worker {
+ public:
+  // `max_waiting`: tasks that wait; further ones are refused.
+  explicit Worker(size_t max_waiting) : tasks_(max_waiting), thread_([this] { Run(); }) {}
+  // Waits for the task that runs; those that wait are dropped.
+  ~Worker() {
+    stop_ = true;
+    tasks_.Close();
+    thread_.join();
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // False when too many tasks wait.
+  bool TryRun(std::function<void()> task) { return tasks_.TryPush(std::move(task)); }
+
+ private:
+  void Run() {
+    while (!stop_) {
+      if (auto task = tasks_.Pop(std::chrono::milliseconds(50))) (*task)();
+    }
+  }
+
+  BoundedQueue<std::function<void()>> tasks_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;  // last: it uses the other members
+};
+
+}  // namespace tandem::serve
