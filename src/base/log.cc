@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include "base/log_level.h"
+
 #define SPDLOG_FMT_EXTERNAL
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -62,6 +64,8 @@ void ConfigureLog(LogLevel level, LogFormat format) {
   }
   Logger().set_level(ToSpdlog(level));
 }
+
+void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
 
 bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
 

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "serve/json.h"
 #include "serve/kserve/check_request.h"
+#include "serve/kserve/server_metadata.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -61,13 +62,9 @@ void WriteWithNumbers(const Json& value, JsonWriter& writer) {
 std::string FormatServer() {
   std::string out;
   JsonWriter writer(out);
-  writer.BeginObject().Key("name").String("triton").Key("version").String("2.56.0");
+  writer.BeginObject().Key("name").String(kServerName).Key("version").String(kServerVersion);
   writer.Key("extensions").BeginArray();
-  for (const std::string_view extension :
-       {"model_repository", "model_repository(unload_dependents)", "model_configuration",
-        "binary_tensor_data", "parameters", "statistics", "logging", "generate"}) {
-    writer.String(extension);
-  }
+  for (const std::string_view extension : kServerExtensions) writer.String(extension);
   writer.EndArray().EndObject();
   return out;
 }

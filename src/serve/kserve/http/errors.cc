@@ -1,8 +1,8 @@
 #include "serve/kserve/http/errors.h"
 
-#include "base/reason.h"
 #include "serve/http/router.h"
 #include "serve/json.h"
+#include "serve/kserve/error_text.h"
 
 namespace tandem::serve::kserve {
 
@@ -12,12 +12,7 @@ std::string FormatError(std::string_view message) {
   return out;
 }
 
-std::string FormatStatus(const Status& error) {
-  // Words that clients of both protocols search for.
-  const std::string_view prefix =
-      error.reason() == Reason::kQueueFull ? "Exceeds maximum queue size. " : "";
-  return FormatError(std::string(prefix) + error.message());
-}
+std::string FormatStatus(const Status& error) { return FormatError(ErrorText(error)); }
 
 HttpHead ErrorHead(const Status& error) {
   const bool is_full = error.code() == Code::kResourceExhausted;

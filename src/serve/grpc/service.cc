@@ -1,0 +1,328 @@
+#include "serve/grpc/service.h"
+
+#include <fmt/format.h>
+#include <grpc_service.grpc.pb.h>
+#include <grpcpp/support/server_callback.h>
+#include <health.grpc.pb.h>
+#include <model_config.pb.h>
+
+#include <string_view>
+#include <utility>
+
+#include "base/printable.h"
+#include "serve/grpc/translate.h"
+#include "serve/kserve/log_settings.h"
+#include "serve/kserve/server_metadata.h"
+
+namespace tandem::serve::kserve {
+namespace {
+
+using Context = ::grpc::CallbackServerContext;
+using UnaryReactor = ::grpc::ServerUnaryReactor;
+
+// The first value of a request's metadata; empty if there is none.
+std::string_view MetadataOf(const Context& context, std::string_view name) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(::grpc::string_ref(name.data(), name.size()));
+  if (found == metadata.end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
+UnaryReactor* Finish(Context& context, const Status& status) {
+  UnaryReactor* reactor = context.DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+// A stream that ends at once.
+class RefusedStream final : public ::grpc::ServerBidiReactor<inference::ModelInferRequest,
+                                                             inference::ModelStreamInferResponse> {
+ public:
+  explicit RefusedStream(const Status& why) { Finish(ToGrpc(why)); }
+  void OnDone() override { delete this; }
+};
+
+Status SharedMemoryIsOff() { return Unimplemented("this server does not use shared memory"); }
+
+Status NoRegion(std::string_view kind, std::string_view name) {
+  if (name.empty()) return {};
+  return NotFound(
+      fmt::format("Unable to find {} shared memory region: '{}'", kind, Printable(name)));
+}
+
+class InferenceService final : public inference::GRPCInferenceService::CallbackService {
+ public:
+  explicit InferenceService(ServiceParts parts) : parts_(std::move(parts)) {}
+
+  UnaryReactor* ServerLive(Context* context, const inference::ServerLiveRequest*,
+                           inference::ServerLiveResponse* response) override {
+    response->set_live(parts_.models.Alive());
+    return Finish(*context, {});
+  }
+
+  UnaryReactor* ServerReady(Context* context, const inference::ServerReadyRequest*,
+                            inference::ServerReadyResponse* response) override {
+    response->set_ready(parts_.models.Ready());
+    return Finish(*context, {});
+  }
+
+  UnaryReactor* ModelReady(Context* context, const inference::ModelReadyRequest* request,
+                           inference::ModelReadyResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      const Result<InferModelPtr> model = parts_.models.Find(request->name(), request->version());
+      response->set_ready(model.ok() && parts_.models.Ready(**model));
+      return {};
+    });
+  }
+
+  UnaryReactor* ServerMetadata(Context* context, const inference::ServerMetadataRequest*,
+                               inference::ServerMetadataResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      response->set_name(std::string(kServerName));
+      response->set_version(std::string(kServerVersion));
+      for (const std::string_view extension : kServerExtensions) {
+        response->add_extensions(std::string(extension));
+      }
+      return {};
+    });
+  }
+
+  UnaryReactor* ModelMetadata(Context* context, const inference::ModelMetadataRequest* request,
+                              inference::ModelMetadataResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      TANDEM_ASSIGN_OR_RETURN(const InferModelPtr model,
+                              parts_.models.Find(request->name(), request->version()));
+      DescribeModel(model->config(), kModelVersion, *response);
+      return {};
+    });
+  }
+
+  UnaryReactor* ModelConfig(Context* context, const inference::ModelConfigRequest* request,
+                            inference::ModelConfigResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      TANDEM_ASSIGN_OR_RETURN(const InferModelPtr model,
+                              parts_.models.Find(request->name(), request->version()));
+      *response->mutable_config() = model->config();
+      return {};
+    });
+  }
+
+  UnaryReactor* ModelStatistics(Context* context, const inference::ModelStatisticsRequest* request,
+                                inference::ModelStatisticsResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      std::vector<InferModelPtr> asked;
+      if (request->name().empty()) {
+        asked = parts_.models.Models();
+      } else {
+        TANDEM_ASSIGN_OR_RETURN(InferModelPtr model,
+                                parts_.models.Find(request->name(), request->version()));
+        asked.push_back(std::move(model));
+      }
+      for (const InferModelPtr& model : asked) {
+        const std::string& name = model->config().name();
+        const Result<StatisticsSnapshot> figures = parts_.models.Statistics(name);
+        if (!figures.ok()) continue;  // unloaded meanwhile
+        DescribeStatistics(name, kModelVersion, *figures, *response->add_model_stats());
+      }
+      return {};
+    });
+  }
+
+  UnaryReactor* RepositoryIndex(Context* context, const inference::RepositoryIndexRequest* request,
+                                inference::RepositoryIndexResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      for (const ModelEntry& entry : parts_.models.Index(request->ready())) {
+        inference::RepositoryIndexResponse::ModelIndex& row = *response->add_models();
+        row.set_name(entry.name);
+        row.set_version(entry.version);
+        row.set_state(std::string(ModelStateName(entry.state)));
+        row.set_reason(entry.reason);
+      }
+      return {};
+    });
+  }
+
+  UnaryReactor* RepositoryModelLoad(Context* context,
+                                    const inference::RepositoryModelLoadRequest* request,
+                                    inference::RepositoryModelLoadResponse*) override {
+    std::string config;
+    for (const auto& [name, value] : request->parameters()) {
+      if (name == "config" && value.has_string_param()) {
+        config = value.string_param();
+      } else {
+        return Finish(*context, Unsupported(name));
+      }
+    }
+    return Control(*context, [&models = parts_.models, name = request->model_name(), config] {
+      return models.Load(name, config);
+    });
+  }
+
+  UnaryReactor* RepositoryModelUnload(Context* context,
+                                      const inference::RepositoryModelUnloadRequest* request,
+                                      inference::RepositoryModelUnloadResponse*) override {
+    bool dependents = false;
+    for (const auto& [name, value] : request->parameters()) {
+      if (name == "unload_dependents" && value.has_bool_param()) {
+        dependents = value.bool_param();
+      } else {
+        return Finish(*context, Unsupported(name));
+      }
+    }
+    return Control(*context, [&models = parts_.models, name = request->model_name(), dependents] {
+      return models.Unload(name, dependents);
+    });
+  }
+
+  UnaryReactor* ModelInfer(Context* context, const inference::ModelInferRequest* request,
+                           inference::ModelInferResponse* response) override {
+    const std::string_view key = MetadataOf(*context, "authorization");
+    if (!parts_.access.HasKey(key)) return Finish(*context, NoKey());
+    return StartInfer(parts_.calls, *request, *response, parts_.access.CallerOf(key));
+  }
+
+  ::grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
+  ModelStreamInfer(Context* context) override {
+    const std::string_view key = MetadataOf(*context, "authorization");
+    if (!parts_.access.HasKey(key)) return new RefusedStream(NoKey());
+    const bool errors_end = MetadataOf(*context, "triton_grpc_error") == "true";
+    return StartStreamInfer(parts_.calls, parts_.access.CallerOf(key), errors_end);
+  }
+
+  UnaryReactor* LogSettings(Context* context, const inference::LogSettingsRequest* request,
+                            inference::LogSettingsResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      Parameters settings;
+      for (const auto& [name, value] : request->settings()) {
+        Parameter& setting = settings[name];
+        if (value.has_bool_param()) setting = value.bool_param();
+        if (value.has_uint32_param()) setting = int64_t{value.uint32_param()};
+        if (value.has_string_param()) setting = value.string_param();
+      }
+      TANDEM_RETURN_IF_ERROR(SetLogSettings(settings));
+      for (const auto& [name, value] : kserve::LogSettings()) {
+        auto& setting = (*response->mutable_settings())[std::string(name)];
+        if (const bool* truth = std::get_if<bool>(&value)) setting.set_bool_param(*truth);
+        if (const int64_t* number = std::get_if<int64_t>(&value)) {
+          setting.set_uint32_param(static_cast<uint32_t>(*number));
+        }
+        if (const std::string* text = std::get_if<std::string>(&value)) {
+          setting.set_string_param(*text);
+        }
+      }
+      return {};
+    });
+  }
+
+  UnaryReactor* TraceSetting(Context* context, const inference::TraceSettingRequest* request,
+                             inference::TraceSettingResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      for (const auto& [name, value] : request->settings()) {
+        const bool stays_off =
+            name == "trace_level" && value.value_size() == 1 && value.value(0) == "OFF";
+        if (value.value_size() == 0 || stays_off) continue;
+        return Unimplemented(
+                   fmt::format("trace setting '{}': this server writes no traces", Printable(name)))
+            .WithField(name);
+      }
+      (*response->mutable_settings())["trace_level"].add_value("OFF");
+      return {};
+    });
+  }
+
+  UnaryReactor* SystemSharedMemoryStatus(Context* context,
+                                         const inference::SystemSharedMemoryStatusRequest* request,
+                                         inference::SystemSharedMemoryStatusResponse*) override {
+    return Answer(*context, [&] { return NoRegion("system", request->name()); });
+  }
+  UnaryReactor* SystemSharedMemoryRegister(
+      Context* context, const inference::SystemSharedMemoryRegisterRequest*,
+      inference::SystemSharedMemoryRegisterResponse*) override {
+    return Answer(*context, SharedMemoryIsOff);
+  }
+  // There is nothing that could stay registered.
+  UnaryReactor* SystemSharedMemoryUnregister(
+      Context* context, const inference::SystemSharedMemoryUnregisterRequest*,
+      inference::SystemSharedMemoryUnregisterResponse*) override {
+    return Answer(*context, [] { return Status(); });
+  }
+  UnaryReactor* CudaSharedMemoryStatus(Context* context,
+                                       const inference::CudaSharedMemoryStatusRequest* request,
+                                       inference::CudaSharedMemoryStatusResponse*) override {
+    return Answer(*context, [&] { return NoRegion("CUDA", request->name()); });
+  }
+  UnaryReactor* CudaSharedMemoryRegister(Context* context,
+                                         const inference::CudaSharedMemoryRegisterRequest*,
+                                         inference::CudaSharedMemoryRegisterResponse*) override {
+    return Answer(*context, SharedMemoryIsOff);
+  }
+  UnaryReactor* CudaSharedMemoryUnregister(
+      Context* context, const inference::CudaSharedMemoryUnregisterRequest*,
+      inference::CudaSharedMemoryUnregisterResponse*) override {
+    return Answer(*context, [] { return Status(); });
+  }
+
+ private:
+  static Status NoKey() {
+    return {Code::kUnauthenticated,
+            "missing or wrong API key; send the metadata \"authorization: Bearer KEY\""};
+  }
+  static Status Unsupported(std::string_view parameter) {
+    return InvalidArgument(
+               fmt::format("parameter '{}' is not supported by this server", Printable(parameter)))
+        .WithField(parameter);
+  }
+  bool HasKey(const Context& context) const {
+    return parts_.access.HasKey(MetadataOf(context, "authorization"));
+  }
+
+  // An answer that `fill` gives at once.
+  template <typename Fill>
+  UnaryReactor* Answer(Context& context, Fill&& fill) {
+    return Finish(context, HasKey(context) ? fill() : NoKey());
+  }
+
+  // Work on the repository's own thread.
+  template <typename Work>
+  UnaryReactor* Control(Context& context, Work work) {
+    if (!HasKey(context)) return Finish(context, NoKey());
+    UnaryReactor* reactor = context.DefaultReactor();
+    if (!parts_.models.RunControl([reactor, work] { reactor->Finish(ToGrpc(work())); })) {
+      reactor->Finish(ToGrpc(ResourceExhausted("too many models wait to be loaded or unloaded")));
+    }
+    return reactor;
+  }
+
+  const ServiceParts parts_;
+};
+
+class HealthService final : public ::grpc::health::v1::Health::CallbackService {
+ public:
+  explicit HealthService(const Repository& models) : models_(models) {}
+
+  UnaryReactor* Check(Context* context, const ::grpc::health::v1::HealthCheckRequest* request,
+                      ::grpc::health::v1::HealthCheckResponse* response) override {
+    const std::string& service = request->service();
+    if (!service.empty() && service != inference::GRPCInferenceService::service_full_name()) {
+      return Finish(*context, NotFound(fmt::format("there is no service {}", Printable(service))));
+    }
+    response->set_status(models_.Ready() ? ::grpc::health::v1::HealthCheckResponse::SERVING
+                                         : ::grpc::health::v1::HealthCheckResponse::NOT_SERVING);
+    return Finish(*context, {});
+  }
+
+ private:
+  const Repository& models_;
+};
+
+}  // namespace
+
+std::unique_ptr<::grpc::Service> MakeInferenceService(ServiceParts parts) {
+  return std::make_unique<InferenceService>(std::move(parts));
+}
+
+std::unique_ptr<::grpc::Service> MakeHealthService(const Repository& models) {
+  return std::make_unique<HealthService>(models);
+}
+
+}  // namespace tandem::serve::kserve

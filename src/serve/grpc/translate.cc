@@ -1,0 +1,332 @@
+#include "serve/grpc/translate.h"
+
+#include <fmt/format.h>
+#include <grpc_service.pb.h>
+#include <grpcpp/support/status.h>
+
+#include <limits>
+#include <utility>
+
+#include "base/little_endian.h"
+#include "base/printable.h"
+#include "base/reason.h"
+#include "serve/kserve/check_request.h"
+
+namespace tandem::serve::kserve {
+namespace {
+
+constexpr std::string_view kReservedPrefix = "triton_";
+
+using Input = inference::ModelInferRequest::InferInputTensor;
+using Contents = inference::InferTensorContents;
+
+Status InputError(const Input& input, std::string_view sentence) {
+  return InvalidArgument(fmt::format("input '{}': {}", Printable(input.name()), sentence))
+      .WithField(input.name());
+}
+
+Result<Parameter> FromParameter(std::string_view name, const inference::InferParameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case inference::InferParameter::kBoolParam:
+      return Parameter(parameter.bool_param());
+    case inference::InferParameter::kInt64Param:
+      return Parameter(int64_t{parameter.int64_param()});
+    case inference::InferParameter::kUint64Param:
+      return Parameter(uint64_t{parameter.uint64_param()});
+    case inference::InferParameter::kDoubleParam:
+      return Parameter(parameter.double_param());
+    case inference::InferParameter::kStringParam:
+      return Parameter(parameter.string_param());
+    case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return InvalidArgument(fmt::format("parameter '{}' has no value", Printable(name)))
+      .WithField(name);
+}
+
+Result<Parameters> FromParameters(
+    const google::protobuf::Map<std::string, inference::InferParameter>& parameters) {
+  Parameters values;
+  for (const auto& [name, parameter] : parameters) {
+    TANDEM_ASSIGN_OR_RETURN(values[name], FromParameter(name, parameter));
+  }
+  return values;
+}
+
+// What a tensor's parameters ask for and this server does not do.
+Status CheckTensorParameters(std::string_view tensor, const Parameters& parameters) {
+  for (const auto& [name, value] : parameters) {
+    if (name.starts_with("shared_memory_") || name == "classification") {
+      return Unimplemented(fmt::format("'{}': parameter {} is not supported by this server",
+                                       Printable(tensor), Printable(name)))
+          .WithField(tensor);
+    }
+  }
+  return {};
+}
+
+// Appends the elements, each as an element of the tensor, which is narrower for the small integers.
+template <typename Element, typename Values>
+Status AppendElements(const Input& input, const Values& values, std::string& data) {
+  for (const auto value : values) {
+    if constexpr (sizeof(Element) < sizeof(value)) {
+      if (value < std::numeric_limits<Element>::min() ||
+          value > std::numeric_limits<Element>::max()) {
+        return InputError(input, fmt::format("{} is no {}", value, input.datatype()));
+      }
+    }
+    AppendLittleEndian(static_cast<Element>(value), data);
+  }
+  return {};
+}
+
+Status AppendContents(const Input& input, DataType type, std::string& data) {
+  const Contents& contents = input.contents();
+  switch (type) {
+    case DataType::kBool:
+      for (const bool value : contents.bool_contents()) data += value ? '\1' : '\0';
+      return {};
+    case DataType::kInt8:
+      return AppendElements<int8_t>(input, contents.int_contents(), data);
+    case DataType::kInt16:
+      return AppendElements<int16_t>(input, contents.int_contents(), data);
+    case DataType::kInt32:
+      return AppendElements<int32_t>(input, contents.int_contents(), data);
+    case DataType::kInt64:
+      return AppendElements<int64_t>(input, contents.int64_contents(), data);
+    case DataType::kUint8:
+      return AppendElements<uint8_t>(input, contents.uint_contents(), data);
+    case DataType::kUint16:
+      return AppendElements<uint16_t>(input, contents.uint_contents(), data);
+    case DataType::kUint32:
+      return AppendElements<uint32_t>(input, contents.uint_contents(), data);
+    case DataType::kUint64:
+      return AppendElements<uint64_t>(input, contents.uint64_contents(), data);
+    case DataType::kFp32:
+      return AppendElements<float>(input, contents.fp32_contents(), data);
+    case DataType::kFp64:
+      return AppendElements<double>(input, contents.fp64_contents(), data);
+    case DataType::kBytes:
+      for (const std::string& value : contents.bytes_contents()) AppendString(value, data);
+      return {};
+    case DataType::kFp16:
+    case DataType::kBf16:
+      break;
+  }
+  return InputError(input, fmt::format("{} has no contents of its own: send it in "
+                                       "raw_input_contents",
+                                       input.datatype()));
+}
+
+int NumElementsOf(const Contents& contents) {
+  return contents.bool_contents_size() + contents.int_contents_size() +
+         contents.int64_contents_size() + contents.uint_contents_size() +
+         contents.uint64_contents_size() + contents.fp32_contents_size() +
+         contents.fp64_contents_size() + contents.bytes_contents_size();
+}
+
+// The contents are all in the field of the tensor's type.
+Status ReadContents(const Input& input, Tensor& tensor) {
+  if (tensor.type == DataType::kFp16 || tensor.type == DataType::kBf16 ||
+      NumElementsOf(input.contents()) > 0) {
+    TANDEM_RETURN_IF_ERROR(AppendContents(input, tensor.type, tensor.data));
+  }
+  const bool is_bytes = tensor.type == DataType::kBytes;
+  const size_t found = is_bytes ? input.contents().bytes_contents_size()
+                                : tensor.data.size() / ElementBytes(tensor.type);
+  if (found != static_cast<size_t>(NumElementsOf(input.contents()))) {
+    return InputError(
+        input, fmt::format("it is {}, but its contents are of another type", input.datatype()));
+  }
+  return {};
+}
+
+Result<Tensor> FromInput(const Input& input, const std::string* raw) {
+  Tensor tensor;
+  tensor.name = input.name();
+  if (tensor.name.empty()) return InvalidArgument("an input has no name").WithField("inputs");
+  const std::optional<DataType> type = DataTypeNamed(input.datatype());
+  if (!type) {
+    return InputError(input, fmt::format("there is no data type '{}'; types are named as in INT32 "
+                                         "or BYTES",
+                                         Printable(input.datatype())));
+  }
+  tensor.type = *type;
+  tensor.shape.assign(input.shape().begin(), input.shape().end());
+  TANDEM_ASSIGN_OR_RETURN(const Parameters parameters, FromParameters(input.parameters()));
+  TANDEM_RETURN_IF_ERROR(CheckTensorParameters(tensor.name, parameters));
+  if (raw != nullptr) {
+    tensor.data = *raw;
+  } else {
+    TANDEM_RETURN_IF_ERROR(ReadContents(input, tensor));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckData(tensor));
+  return tensor;
+}
+
+Status ReadInputs(const inference::ModelInferRequest& message, InferRequest& request) {
+  const int num_raw = message.raw_input_contents_size();
+  const bool is_raw = num_raw > 0;
+  if (is_raw && num_raw != message.inputs_size()) {
+    return InvalidArgument(fmt::format("raw_input_contents has {} entries for {} inputs; it needs "
+                                       "one for each",
+                                       num_raw, message.inputs_size()))
+        .WithField("raw_input_contents");
+  }
+  for (int i = 0; i < message.inputs_size(); ++i) {
+    const Input& input = message.inputs(i);
+    if (is_raw && NumElementsOf(input.contents()) > 0) {
+      return InputError(input,
+                        "contents field must not be specified when using "
+                        "raw_input_contents");
+    }
+    TANDEM_ASSIGN_OR_RETURN(Tensor tensor,
+                            FromInput(input, is_raw ? &message.raw_input_contents(i) : nullptr));
+    request.inputs.push_back(std::move(tensor));
+  }
+  return {};
+}
+
+// Takes the protocol's own parameters out of those for the model.
+Status ReadParameters(const inference::ModelInferRequest& message, ReceivedRequest& received) {
+  Parameters& parameters = received.request.parameters;
+  TANDEM_ASSIGN_OR_RETURN(parameters, FromParameters(message.parameters()));
+  if (const auto found = parameters.find(kEmptyFinalParameter); found != parameters.end()) {
+    const bool* value = std::get_if<bool>(&found->second);
+    if (value == nullptr) {
+      return InvalidArgument(fmt::format("parameter '{}' must be a bool", kEmptyFinalParameter))
+          .WithField(kEmptyFinalParameter);
+    }
+    received.wants_empty_final = *value;
+    parameters.erase(found);
+  }
+  for (const auto& [name, value] : parameters) {
+    if (!name.starts_with(kReservedPrefix)) continue;
+    return InvalidArgument(fmt::format("parameter '{}': names that begin with '{}' are reserved",
+                                       Printable(name), kReservedPrefix))
+        .WithField(name);
+  }
+  return {};
+}
+
+void SetParameter(const Parameter& value, inference::InferParameter& parameter) {
+  if (const bool* truth = std::get_if<bool>(&value)) parameter.set_bool_param(*truth);
+  if (const int64_t* number = std::get_if<int64_t>(&value)) parameter.set_int64_param(*number);
+  if (const uint64_t* number = std::get_if<uint64_t>(&value)) parameter.set_uint64_param(*number);
+  if (const double* number = std::get_if<double>(&value)) parameter.set_double_param(*number);
+  if (const std::string* text = std::get_if<std::string>(&value)) parameter.set_string_param(*text);
+}
+
+template <typename Tensor>
+void DescribeTensor(const Tensor& tensor, bool is_batched,
+                    inference::ModelMetadataResponse::TensorMetadata& message) {
+  message.set_name(tensor.name());
+  message.set_datatype(std::string(DataTypeName(TypeOf(tensor.data_type()))));
+  if (is_batched) message.add_shape(-1);
+  for (const int64_t dim : tensor.dims()) message.add_shape(dim);
+}
+
+void SetTime(const CountedTime& time, inference::StatisticDuration& message) {
+  message.set_count(time.count);
+  message.set_ns(static_cast<uint64_t>(time.time.count()));
+}
+
+}  // namespace
+
+Result<ReceivedRequest> FromMessage(const inference::ModelInferRequest& message) {
+  ReceivedRequest received;
+  InferRequest& request = received.request;
+  request.model_name = message.model_name();
+  request.model_version = message.model_version();
+  request.id = message.id();
+  TANDEM_RETURN_IF_ERROR(ReadParameters(message, received));
+  TANDEM_RETURN_IF_ERROR(ReadInputs(message, request));
+  for (const auto& output : message.outputs()) {
+    TANDEM_ASSIGN_OR_RETURN(Parameters parameters, FromParameters(output.parameters()));
+    TANDEM_RETURN_IF_ERROR(CheckTensorParameters(output.name(), parameters));
+    request.outputs.push_back({output.name(), std::move(parameters)});
+  }
+  return received;
+}
+
+void ToMessage(const InferResponse& response, inference::ModelInferResponse& message) {
+  message.Clear();
+  message.set_model_name(response.model_name);
+  message.set_model_version(response.model_version);
+  message.set_id(response.id);
+  for (const auto& [name, value] : response.parameters) {
+    SetParameter(value, (*message.mutable_parameters())[name]);
+  }
+  for (const Tensor& tensor : response.outputs) {
+    inference::ModelInferResponse::InferOutputTensor& output = *message.add_outputs();
+    output.set_name(tensor.name);
+    output.set_datatype(std::string(DataTypeName(tensor.type)));
+    output.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
+    *message.add_raw_output_contents() = tensor.data;
+  }
+}
+
+void DescribeModel(const inference::ModelConfig& config, std::string_view version,
+                   inference::ModelMetadataResponse& message) {
+  message.set_name(config.name());
+  message.add_versions(std::string(version));
+  message.set_platform(config.platform().empty() ? config.backend() : config.platform());
+  const bool is_batched = config.max_batch_size() > 0;
+  for (const auto& input : config.input()) DescribeTensor(input, is_batched, *message.add_inputs());
+  for (const auto& output : config.output()) {
+    DescribeTensor(output, is_batched, *message.add_outputs());
+  }
+}
+
+void DescribeStatistics(std::string_view name, std::string_view version,
+                        const StatisticsSnapshot& figures, inference::ModelStatistics& message) {
+  message.set_name(std::string(name));
+  message.set_version(std::string(version));
+  message.set_last_inference(figures.last_inference);
+  message.set_inference_count(figures.inference_count);
+  message.set_execution_count(figures.execution_count);
+  inference::InferStatistics& times = *message.mutable_inference_stats();
+  SetTime(figures.success, *times.mutable_success());
+  SetTime(figures.failure, *times.mutable_fail());
+  SetTime(figures.queue, *times.mutable_queue());
+  SetTime({}, *times.mutable_compute_input());
+  SetTime(figures.compute, *times.mutable_compute_infer());
+  SetTime({}, *times.mutable_compute_output());
+  SetTime({}, *times.mutable_cache_hit());
+  SetTime({}, *times.mutable_cache_miss());
+}
+
+int GrpcCodeOf(const Status& status) {
+  if (status.reason() == Reason::kQueueFull || status.reason() == Reason::kQueueWait) {
+    return ::grpc::UNAVAILABLE;
+  }
+  switch (status.code()) {
+    case Code::kOk:
+      return ::grpc::OK;
+    case Code::kInvalidArgument:
+      return ::grpc::INVALID_ARGUMENT;
+    case Code::kNotFound:
+      return ::grpc::NOT_FOUND;
+    case Code::kFailedPrecondition:
+      return ::grpc::FAILED_PRECONDITION;
+    case Code::kResourceExhausted:
+      return ::grpc::RESOURCE_EXHAUSTED;
+    case Code::kUnavailable:
+      return ::grpc::UNAVAILABLE;
+    case Code::kDeadlineExceeded:
+      return ::grpc::DEADLINE_EXCEEDED;
+    case Code::kCancelled:
+      return ::grpc::CANCELLED;
+    case Code::kUnauthenticated:
+      return ::grpc::UNAUTHENTICATED;
+    case Code::kUnimplemented:
+      return ::grpc::UNIMPLEMENTED;
+    case Code::kDataLoss:
+      return ::grpc::DATA_LOSS;
+    case Code::kInternal:
+      break;
+  }
+  return ::grpc::INTERNAL;
+}
+
+}  // namespace tandem::serve::kserve
