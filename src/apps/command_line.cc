@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/arguments.h"
@@ -136,7 +137,11 @@ std::vector<OptionSpec> Join(std::initializer_list<std::span<const OptionSpec>> 
 }
 
 int Main(int argc, const char* const* argv) {
-  const std::vector<std::string_view> words(argv + 1, argv + std::max(argc, 1));
+  std::vector<std::string_view> words(argv + 1, argv + std::max(argc, 1));
+  // Under this name the program is what its users know: a server without verbs.
+  if (argc > 0 && std::filesystem::path(argv[0]).filename() == "tritonserver") {
+    words.insert(words.begin(), "serve");
+  }
   Call call;
   // Until the options have been read.
   call.json = std::ranges::find(words, "--json") != words.end();

@@ -84,8 +84,32 @@ constexpr OptionSpec kRun[] = {
     Value("beam_search_diversity_rate"),
 };
 
+constexpr OptionSpec kServe[] = {
+    Switch("disable_auto_complete_config"),
+    Value("backend_config"),
+    Value("backend_directory"),
+    Value("cuda_memory_pool_byte_size"),
+    Value("pinned_memory_pool_byte_size"),
+    Switch("enable_peer_access"),
+    Switch("strict_readiness"),
+    Switch("strict_model_config"),
+    Switch("allow_gpu_metrics"),
+    Switch("allow_cpu_metrics"),
+    Value("metrics_config"),
+    Value("metrics_interval_ms"),
+    Value("grpc_infer_allocation_pool_size"),
+    Value("log_verbose"),
+    Switch("log_info"),
+    Switch("log_warning"),
+    Switch("log_error"),
+    Value("rate_limit"),
+    Value("response_cache_byte_size"),
+    Value("cache_config"),
+};
+
 }  // namespace
 
+std::span<const OptionSpec> LegacyServeRows() { return kServe; }
 std::span<const OptionSpec> LegacyConvertRows() { return kConvert; }
 std::span<const OptionSpec> LegacyBuildRows() { return kBuild; }
 std::span<const OptionSpec> LegacyRunRows() { return kRun; }
@@ -97,7 +121,7 @@ void NameLegacyOptions(const OptionValues& values, std::span<const OptionSpec> r
     if (!names.empty()) names += ", ";
     names += row.name;
   }
-  if (!names.empty()) LogWarning("accepted without effect, there is nothing to compile: {}", names);
+  if (!names.empty()) LogWarning("accepted without effect here: {}", names);
 }
 
 }  // namespace tandem::apps

@@ -15,6 +15,8 @@ namespace tandem::apps {
 std::span<const OptionSpec> LegacyConvertRows();
 std::span<const OptionSpec> LegacyBuildRows();
 std::span<const OptionSpec> LegacyRunRows();
+// Of tritonserver.
+std::span<const OptionSpec> LegacyServeRows();
 
 // Logs which of `rows` were given.
 void NameLegacyOptions(const OptionValues& values, std::span<const OptionSpec> rows);

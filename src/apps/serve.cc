@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "apps/session.h"
+#include "apps/legacy_options.h"
+#include "apps/model_repository.h"
+#include "apps/served_engine.h"
 #include "apps/text_verbs.h"
-#include "apps/tokenizers.h"
 #include "apps/version.h"
 #include "base/bound_options.h"
 #include "base/file.h"
@@ -21,6 +23,7 @@ namespace tandem::apps {
 namespace {
 
 constexpr std::string_view kServer = "Server";
+constexpr std::string_view kRepository = "Model repository";
 
 template <auto kField>
 BoundOption<serve::ServerOptions> Sets(const OptionSpec& spec) {
@@ -50,7 +53,8 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
            .meaning = "Port; 0: any free port, which is printed",
            .group = kServer,
            .min = 0,
-           .max = 65535}),
+           .max = 65535,
+           .alias = "http_port"}),
       Sets<[](ServerOptions& o) -> auto& { return o.http.threads; }>(
           {.name = "http_threads",
            .meaning = "Threads that serve connections",
@@ -71,7 +75,8 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
            .meaning = "Seconds that running requests get after SIGTERM",
            .group = kServer,
            .min = 0,
-           .max = 86400}),
+           .max = 86400,
+           .alias = "exit_timeout_secs"}),
       Sets<&ServerOptions::drain_grace>(
           {.name = "drain_grace",
            .meaning = "Seconds after SIGTERM in which new requests are still taken (behind a "
@@ -103,8 +108,22 @@ const BoundOptions<serve::ServiceOptions>& ServiceRows() {
 }
 
 // What the server's and the engine's options are made of.
+enum class ModelControl : uint8_t { kNone, kExplicit };
+
 struct ServeOptions {
   std::string served_model_name = "tandem";
+  std::string model_repo;
+  ModelControl model_control = ModelControl::kNone;
+  std::vector<std::string> load_models;
+  bool exit_on_error = true;
+  bool allow_grpc = true;
+  bool allow_metrics = true;
+  int32_t grpc_port = -1;     // none, but with a repository 8001
+  int32_t metrics_port = -1;  // none, but with a repository 8002
+  std::string grpc_certificate;
+  std::string grpc_key;
+  std::string grpc_client_ca;
+  std::string log_file;
   std::string api_key;
   std::string api_key_file;
   Nanos max_queue_wait = std::chrono::seconds(60);  // an engine without clients sets no limit
@@ -115,6 +134,76 @@ const BoundOptions<ServeOptions>& ServeRows() {
       BindOption<ServeOptions, &ServeOptions::served_model_name>(
           {.name = "served_model_name",
            .meaning = "The model's name in /v1/models",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::model_repo>(
+          {.name = "model_repo",
+           .meaning = "Folder of models with a config.pbtxt each, instead of MODEL and DRAFT",
+           .group = kRepository,
+           .alias = "model_repository"}),
+      BindChoice<ServeOptions, &ServeOptions::model_control>(
+          {.name = "model_control_mode",
+           .meaning = "none: every model is loaded at start; explicit: those of --load_model, and "
+                      "others on request",
+           .group = kRepository},
+          {{"none", ModelControl::kNone}, {"explicit", ModelControl::kExplicit}}),
+      {{.name = "load_model",
+        .type = OptionType::kTexts,
+        .meaning = "Models that are loaded at start when models are loaded on request; *: all",
+        .group = kRepository},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.load_models = values.Texts(spec);
+       }},
+      {{.name = "exit_on_error",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "A model that cannot be loaded at start ends the server",
+        .group = kRepository},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.exit_on_error = values.Flag(spec);
+       }},
+      BindOption<ServeOptions, &ServeOptions::grpc_port>(
+          {.name = "grpc_port",
+           .meaning = "Port of the inference protocol over gRPC; 0: any free port, -1: none (with "
+                      "--model_repo 8001)",
+           .group = kServer,
+           .min = -1,
+           .max = 65535}),
+      BindOption<ServeOptions, &ServeOptions::metrics_port>(
+          {.name = "metrics_port",
+           .meaning = "Port that serves /metrics alone, besides --port; 0: any free port, -1: none "
+                      "(with --model_repo 8002)",
+           .group = kServer,
+           .min = -1,
+           .max = 65535}),
+      {{.name = "allow_grpc",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "Serve gRPC where there is a port for it",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.allow_grpc = values.Flag(spec);
+       }},
+      {{.name = "allow_metrics",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "Serve /metrics on its own port where there is one",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.allow_metrics = values.Flag(spec);
+       }},
+      BindOption<ServeOptions, &ServeOptions::grpc_certificate>(
+          {.name = "grpc_server_cert",
+           .meaning = "Certificate (PEM) with which gRPC is served over TLS",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::grpc_key>(
+          {.name = "grpc_server_key", .meaning = "Its private key (PEM)", .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::grpc_client_ca>(
+          {.name = "grpc_root_cert",
+           .meaning = "Only gRPC clients with a certificate that this one signed get in (PEM)",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::log_file>(
+          {.name = "log_file",
+           .meaning = "File to which everything that would be printed is appended",
            .group = kServer}),
       BindOption<ServeOptions, &ServeOptions::api_key>(
           {.name = "api_key",
@@ -167,50 +256,82 @@ Result<serve::ServerOptions> MakeServerOptions(const OptionValues& values,
   return server;
 }
 
-void SayMemory(const Session& session, const Console& console) {
-  console.Say("memory:");
+// The models and engines of one server.
+struct Served {
+  explicit Served(const Clock& clock) : models(clock) {}
+
+  std::vector<std::shared_ptr<ServedEngine>> engines;  // opened at start
+  serve::ModelRegistry registry;
+  serve::kserve::Repository models;
+  std::unique_ptr<ModelRepository> repository;  // null: the models were named one by one
+};
+
+void SayMemory(const ServedEngine& engine, const Console& console) {
+  console.Say(fmt::format("memory of {}:", engine.session->target.name));
   int64_t total = 0;
-  for (const MemoryLine& line : session.engine->memory_plan()) {
+  for (const MemoryLine& line : engine.session->engine->memory_plan()) {
     console.Say(ShowMemoryLine(line));
     total += line.bytes;
   }
   console.Say(fmt::format("  {:34} {:>10}", "total", FormatBytes(total)));
 }
 
-// Every name that a request may give.
+// Every name that a request may give, and the state of the model.
 void SayModels(const serve::kserve::Repository& models, const Console& console) {
-  const std::vector<serve::kserve::ModelEntry> index = models.Index();
-  size_t width = 5;
-  for (const auto& entry : index) width = std::max(width, entry.name.size());
-  const std::string rule = "+" + std::string(width + 2, '-') + "+---------+--------+";
+  struct Row {
+    std::string name, version, status;
+  };
+  std::vector<Row> rows = {{"Model", "Version", "Status"}};
+  for (const serve::kserve::ModelEntry& entry : models.Index()) {
+    std::string status(ModelStateName(entry.state));
+    if (!entry.reason.empty()) status += ": " + entry.reason;
+    rows.push_back({entry.name, entry.version.empty() ? "-" : entry.version, std::move(status)});
+  }
+  size_t name = 0, status = 0;
+  for (const Row& row : rows) {
+    name = std::max(name, row.name.size());
+    status = std::max(status, row.status.size());
+  }
+  const std::string rule =
+      "+" + std::string(name + 2, '-') + "+---------+" + std::string(status + 2, '-') + "+";
   console.Say(rule);
-  console.Say(fmt::format("| {:{}} | Version | Status |", "Model", width));
-  console.Say(rule);
-  for (const auto& entry : index) {
-    console.Say(fmt::format("| {:{}} | {:7} | {:6} |", entry.name, width, entry.version,
-                            ModelStateName(entry.state)));
+  for (const Row& row : rows) {
+    console.Say(
+        fmt::format("| {:{}} | {:7} | {:{}} |", row.name, name, row.version, row.status, status));
+    if (&row == &rows.front()) console.Say(rule);
   }
   console.Say(rule);
 }
 
-void SayAddress(const serve::ServerOptions& options, const std::string& model,
-                const Session& session, uint16_t port, const Console& console) {
+void SayAddress(const serve::ServerOptions& options, const Served& served,
+                const serve::Server& server, const Console& console) {
   // An IPv6 address is written in brackets.
   const bool bracketed = options.http.host.find(':') != std::string::npos;
-  const std::string url = fmt::format("http://{}{}{}:{}", bracketed ? "[" : "", options.http.host,
-                                      bracketed ? "]" : "", port);
+  const std::string host = bracketed ? "[" + options.http.host + "]" : options.http.host;
+  const std::string url = fmt::format("http://{}:{}", host, server.port());
+  if (server.grpc_port() != 0) {
+    console.Say(fmt::format("Started GRPCInferenceService at {}:{}", host, server.grpc_port()));
+  }
+  console.Say(fmt::format("Started HTTPService at {}:{}", host, server.port()));
+  if (server.metrics_port() != 0) {
+    console.Say(fmt::format("Started Metrics Service at {}:{}", host, server.metrics_port()));
+  }
   console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM. Try:", url));
   const char* key = options.api_keys.empty() ? "" : " -H \"authorization: Bearer $KEY\"";
   console.Say(fmt::format(
       "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
       "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",
       key, url));
-  nlohmann::ordered_json json = {{"url", url},
-                                 {"host", options.http.host},
-                                 {"port", port},
-                                 {"model", model},
-                                 {"target", session.target.name}};
-  if (session.draft) json["draft"] = session.draft->name;
+  nlohmann::ordered_json json = {
+      {"url", url}, {"host", options.http.host}, {"port", server.port()}};
+  if (server.grpc_port() != 0) json["grpc_port"] = server.grpc_port();
+  if (server.metrics_port() != 0) json["metrics_port"] = server.metrics_port();
+  if (const auto model = served.registry.Default(); model.ok()) json["model"] = (*model)->name;
+  if (!served.engines.empty()) {
+    const Session& session = *served.engines.front()->session;
+    json["target"] = session.target.name;
+    if (session.draft) json["draft"] = session.draft->name;
+  }
   console.Result(json);
 }
 
@@ -229,39 +350,100 @@ void SayShutdown(const serve::ServerOptions& options, int requests, const Consol
       nlohmann::ordered_json{{"finishing", {{"requests", requests}, {"seconds_at_most", most}}}});
 }
 
+// The ports and files of the options: a repository's users expect all three services.
+void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
+  const bool is_repository = !options.model_repo.empty();
+  const int32_t grpc = options.grpc_port < 0 && is_repository ? 8001 : options.grpc_port;
+  const int32_t metrics = options.metrics_port < 0 && is_repository ? 8002 : options.metrics_port;
+  if (grpc >= 0 && options.allow_grpc) {
+    serve::GrpcServerOptions& to = server.grpc.emplace();
+    to.port = static_cast<uint16_t>(grpc);
+    to.certificate_file = options.grpc_certificate;
+    to.key_file = options.grpc_key;
+    to.client_ca_file = options.grpc_client_ca;
+  }
+  if (metrics >= 0 && options.allow_metrics) {
+    server.metrics_port = static_cast<uint16_t>(metrics);
+  }
+}
+
+// What the server says goes to the file with its log, as readers of the log expect.
+Status LogTo(const std::string& file) {
+  const bool is_open = file.empty() || (std::freopen(file.c_str(), "a", stderr) != nullptr &&
+                                        std::freopen(file.c_str(), "a", stdout) != nullptr);
+  if (is_open) return {};
+  return InvalidArgument(fmt::format("--log_file: {} cannot be written", file));
+}
+
+// One pair under the names that clients know.
+Status ServePair(const ServeOptions& options, const ModelRepository::OpenEngine& open,
+                 const OptionValues& values, Served& served) {
+  TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open(values));
+  TANDEM_RETURN_IF_ERROR(served.registry.Add(options.served_model_name, ServiceOf(engine),
+                                             serve::kserve::TextModelNames()));
+  TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, served.registry.Default());
+  AddEngineModels(served.models, model, engine->session->engine->options().max_batch_size);
+  return {};
+}
+
+Status ServeRepository(const ServeOptions& options, const ModelRepository::OpenEngine& open,
+                       const OptionValues& values, Served& served) {
+  RepositoryOptions repository;
+  repository.folder = options.model_repo;
+  repository.is_explicit = options.model_control == ModelControl::kExplicit;
+  repository.load_models = options.load_models;
+  repository.exit_on_error = options.exit_on_error;
+  served.repository = std::make_unique<ModelRepository>(std::move(repository), values, open,
+                                                        served.registry, served.models);
+  if (options.model_control == ModelControl::kExplicit) {
+    served.models.SetLoader(served.repository.get());
+  }
+  return served.repository->LoadAll();
+}
+
 Status Run(const OptionValues& values, Console& console) {
+  NameLegacyOptions(values, LegacyServeRows());
   const ServeOptions options = ServeRows().Read(values);
+  TANDEM_RETURN_IF_ERROR(LogTo(options.log_file));
   TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, MakeServerOptions(values, options));
+  SetServices(options, server_options);
   server_options.on_shutdown = [&](int requests) {
     SayShutdown(server_options, requests, console);
   };
   const auto limit_wait = [&](EngineOptions& engine) {
     engine.max_queue_wait = options.max_queue_wait;
   };
-  TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, limit_wait));
-  TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(*session));
-  session->engine->Start();
-  const auto engine = serve::MakeEngineClient(*session->engine);
-  serve::Metrics metrics({.version = Version(), .commit = Commit(), .free_memory = [&session] {
-                            return session->backend->FreeBytes();
-                          }});
   const serve::ServiceOptions service_options = ServiceRows().Read(values);
-  serve::ModelRegistry engines;
-  TANDEM_RETURN_IF_ERROR(engines.Add(
-      options.served_model_name,
-      std::make_shared<serve::GenerateService>(*engine, *text.codec, std::move(text.defaults),
-                                               session->clock, service_options, &metrics),
-      serve::kserve::TextModelNames()));
-  serve::kserve::Repository models(session->clock);
-  TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, engines.Default());
-  AddEngineModels(models, model, session->engine->options().max_batch_size);
-  TANDEM_ASSIGN_OR_RETURN(const auto server,
-                          serve::Server::Start(server_options, engines, models, metrics));
-  console.Say(fmt::format("backend: {}", session->backend->Describe()));
-  SayMemory(*session, console);
-  SayModels(models, console);
-  SayAddress(server_options, options.served_model_name, *session, server->port(), console);
+  const auto shared = std::make_shared<SharedDevice>();
+  std::shared_ptr<ops::Backend> backend;  // of the first engine
+  serve::Metrics metrics({.version = Version(), .commit = Commit(), .free_memory = [&backend] {
+                            return backend == nullptr ? 0 : backend->FreeBytes();
+                          }});
+  const SteadyClock clock;
+  Served served(clock);
+  bool is_starting = true;
+  const ModelRepository::OpenEngine open =
+      [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
+    TANDEM_ASSIGN_OR_RETURN(
+        std::shared_ptr<ServedEngine> engine,
+        OpenServedEngine(asked, console, service_options, metrics, limit_wait, shared));
+    if (backend == nullptr) backend = engine->session->backend;
+    if (is_starting) served.engines.push_back(engine);
+    return engine;
+  };
+  TANDEM_RETURN_IF_ERROR(options.model_repo.empty()
+                             ? ServePair(options, open, values, served)
+                             : ServeRepository(options, open, values, served));
+  is_starting = false;
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto server,
+      serve::Server::Start(server_options, served.registry, served.models, metrics));
+  if (backend != nullptr) console.Say(fmt::format("backend: {}", backend->Describe()));
+  for (const auto& engine : served.engines) SayMemory(*engine, console);
+  SayModels(served.models, console);
+  SayAddress(server_options, served, *server, console);
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know the address
+  served.engines.clear();                    // they live as long as they are served
   return server->Run();
 }
 
@@ -270,14 +452,16 @@ Status Run(const OptionValues& values, Console& console) {
 Command ServeCommand() {
   return {.name = "serve",
           .summary =
-              "Serve a target and its draft over HTTP: Triton's generate extension and the "
-              "OpenAI API",
+              "Serve a target and its draft, or a model repository: the inference protocol (KServe "
+              "v2, as Triton) over HTTP and gRPC, and the OpenAI API",
           .examples =
               "  tandem serve                          # the embedded pair on 127.0.0.1:8000\n"
-              "  tandem serve MODEL DRAFT --port 8080\n"
+              "  tandem serve MODEL DRAFT --port 8080 --grpc_port 8001\n"
+              "  tandem serve --model_repo REPO        # folders with a config.pbtxt each\n"
               "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
           .options = SessionOptionRows(
-              Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs()})),
+              Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(),
+                    LegacyServeRows()})),
           .run = Run};
 }
 

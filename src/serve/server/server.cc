@@ -141,27 +141,36 @@ struct Server::Impl {
         router(Access(options.api_keys, HostsOf(options)),
                [&metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
-               }) {
+               }),
+        metrics_router(Access(options.api_keys, HostsOf(options)), {}) {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(engines));
     router.Add(MakeMetricsFrontEnd(engines, metrics));
     router.Add(openai::MakeFrontEnd(engines, options.openai_body_bytes));
+    metrics_router.Add(MakeMetricsFrontEnd(engines, metrics));
+  }
+
+  int active_requests() const {
+    return http->active_requests() + (grpc == nullptr ? 0 : grpc->active_requests());
   }
 
   // True if every request ended by itself; false if the time was up or a second signal came.
   bool Drain(bool& aborted) {
     engines.SetLeaving();
     models.SetLeaving();
-    if (options.on_shutdown) options.on_shutdown(http->active_requests());
+    if (options.on_shutdown) options.on_shutdown(active_requests());
     aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().Read(options.drain_grace);
     router.SetDraining();
-    LogInfo("shutting down: {} requests in flight", http->active_requests());
+    LogInfo("shutting down: {} requests in flight", active_requests());
     const SteadyClock clock;
     const Nanos end = clock.Now() + options.shutdown_timeout;
-    while (!aborted && http->active_requests() > 0 && clock.Now() < end) {
+    if (grpc != nullptr) {
+      grpc_drain = std::thread([this] { grpc->Drain(options.shutdown_timeout); });
+    }
+    while (!aborted && active_requests() > 0 && clock.Now() < end) {
       aborted = SignalPipe::Get().Read(kPoll);
     }
-    return http->active_requests() == 0;
+    return active_requests() == 0;
   }
 
   // Ends the requests that still run; each stream gets an error event.
@@ -169,7 +178,11 @@ struct Server::Impl {
     engines.Close();
     const SteadyClock clock;
     const Nanos end = clock.Now() + kLastWords;
-    while (http->active_requests() > 0 && clock.Now() < end) std::this_thread::sleep_for(kPoll);
+    while (active_requests() > 0 && clock.Now() < end) std::this_thread::sleep_for(kPoll);
+  }
+
+  ~Impl() {
+    if (grpc_drain.joinable()) grpc_drain.join();
   }
 
   const SignalHandlers handlers;  // first: no signal is lost between Start and Run
@@ -177,7 +190,12 @@ struct Server::Impl {
   ModelRegistry& engines;
   kserve::Repository& models;
   Router router;
-  std::unique_ptr<HttpServer> http;  // last: its replies use the members above
+  Router metrics_router;
+  // Last: their replies use the members above.
+  std::unique_ptr<GrpcServer> grpc;
+  std::unique_ptr<HttpServer> metrics_http;
+  std::unique_ptr<HttpServer> http;
+  std::thread grpc_drain;
 };
 
 Status CheckServerOptions(const ServerOptions& options) {
@@ -202,11 +220,28 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Mode
   TANDEM_RETURN_IF_ERROR(CheckServerOptions(options));
   auto impl = std::make_unique<Impl>(options, engines, models, metrics);
   TANDEM_ASSIGN_OR_RETURN(impl->http, HttpServer::Start(options.http, impl->router));
+  if (options.grpc) {
+    GrpcServerOptions grpc = *options.grpc;
+    grpc.host = options.http.host;
+    grpc.api_keys = options.api_keys;
+    grpc.insecure = options.insecure;
+    TANDEM_ASSIGN_OR_RETURN(impl->grpc, GrpcServer::Start(grpc, models));
+  }
+  if (options.metrics_port) {
+    HttpServerOptions http = options.http;
+    http.port = *options.metrics_port;
+    http.threads = 1;
+    TANDEM_ASSIGN_OR_RETURN(impl->metrics_http, HttpServer::Start(http, impl->metrics_router));
+  }
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
 uint16_t Server::port() const { return impl_->http->port(); }
-int Server::active_requests() const { return impl_->http->active_requests(); }
+uint16_t Server::grpc_port() const { return impl_->grpc == nullptr ? 0 : impl_->grpc->port(); }
+uint16_t Server::metrics_port() const {
+  return impl_->metrics_http == nullptr ? 0 : impl_->metrics_http->port();
+}
+int Server::active_requests() const { return impl_->active_requests(); }
 
 void Server::Shutdown() { SignalPipe::Get().Write(); }
 
@@ -216,7 +251,7 @@ Status Server::Run() {
   bool aborted = false;
   const bool drained = impl_->Drain(aborted);
   if (!drained) {
-    LogWarning("shutting down: {} requests are cut", impl_->http->active_requests());
+    LogWarning("shutting down: {} requests are cut", impl_->active_requests());
     impl_->Cut();
   }
   impl_->http->Stop();

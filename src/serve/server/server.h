@@ -1,5 +1,5 @@
-// Server: the HTTP face of the models: OpenAI and KServe routes, health, metrics, keys, and an
-// orderly shutdown. Owned by main(); Start and Run on one thread, Shutdown on any.
+// Server: the face of the models: OpenAI and KServe routes over HTTP, KServe over gRPC, health,
+// metrics, keys, and an orderly shutdown. Owned by main(); Start and Run on one thread, Shutdown on any.
 //
 //   auto client = MakeEngineClient(*engine);  // the engine is Start()ed
 //   auto codec = LoadTextCodec(model_dir, vocab_size);
@@ -18,10 +18,12 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "serve/grpc/grpc_server.h"
 #include "serve/http/http_server.h"
 #include "serve/http/listen.h"
 #include "serve/kserve/repository.h"
@@ -34,6 +36,9 @@ struct ServerOptions {
   HttpServerOptions http;             // host, port, threads, limits
   std::vector<std::string> api_keys;  // any of them opens every route; health needs none
   bool insecure = false;              // listen on a public address without a key
+  // The inference protocol over gRPC too; its host, keys and `insecure` are those above.
+  std::optional<GrpcServerOptions> grpc;
+  std::optional<uint16_t> metrics_port;  // /metrics on a port of its own too; 0: a free one
   // Host names under which clients may address the server, in addition to localhost; "*": any. When
   // empty, only a server without keys on a loopback address checks them.
   std::vector<std::string> allowed_hosts;
@@ -64,6 +69,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   uint16_t port() const;
+  uint16_t grpc_port() const;     // 0 without it
+  uint16_t metrics_port() const;  // 0 without it
   int active_requests() const;
 
   // Serves until SIGTERM, SIGINT or Shutdown(), then drains. Ok even if requests were cut off at
