@@ -145,6 +145,7 @@ std::vector<std::unique_ptr<Sequence>> Engine::Impl::MakeSequences(
     sequence->tokens = request.prompt;
     sequence->usage.prompt_tokens = static_cast<int32_t>(request.prompt.size());
     sequence->usage.seed = open->seed;
+    sequence->usage.arrival = open->submitted;
     sequences.push_back(std::move(sequence));
   }
   return sequences;

@@ -53,6 +53,56 @@ TEST_F(EngineTest, GivesTheArgMaxOfTheModelTokenByToken) {
   EXPECT_EQ(output.usage.seed, 11u);
 }
 
+TEST_F(EngineTest, UsageHasTheBlocksOfARequest) {
+  const Output first = RunOne(SimpleRequest(CountingPrompt(20, 1), 12));
+  EXPECT_EQ(first.usage.kv_blocks_new, 4) << "32 tokens in blocks of 8";
+  EXPECT_EQ(first.usage.kv_blocks_reused, 0);
+  Request longer = SimpleRequest(CountingPrompt(20, 1), 20);
+  longer.num_choices = 2;
+  const std::vector<Output> choices = RunRequests(*engine_, {longer})[0];
+  for (const Output& again : choices) {
+    EXPECT_EQ(again.usage.kv_blocks_reused, 2) << "the whole blocks of the prompt";
+    EXPECT_EQ(again.usage.kv_blocks_new, 3);
+    EXPECT_EQ(again.usage.kv_blocks_total(), 5);
+  }
+}
+
+TEST_F(EngineTest, UsageCountsTheBlocksOfEveryStartOfAPausedChoice) {
+  setup_.num_blocks = 12;
+  setup_.options.max_seq_len = 64;
+  Make();
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 4; ++i) requests.push_back(SimpleRequest(CountingPrompt(8, i), 40));
+  int32_t most = 0;
+  for (const auto& choices : RunRequests(*engine_, requests)) {
+    EXPECT_GE(choices[0].usage.kv_blocks_total(), 6);
+    most = std::max(most, choices[0].usage.kv_blocks_total());
+  }
+  EXPECT_GT(engine_->Stats().preemptions, 0);
+  EXPECT_GT(most, 6);
+}
+
+TEST_F(EngineTest, UsageHasTheMomentsOfARequest) {
+  setup_.options.max_batch_size = 1;
+  Make();
+  using std::chrono::seconds;
+  clock_.Advance(seconds(100));
+  ASSERT_TRUE(engine_->Submit(SimpleRequest({1, 2}, 1)).ok());
+  const RequestId id = *engine_->Submit(SimpleRequest({3, 4}, 3));
+  const Nanos arrival = clock_.Now();
+  Outputs outputs;
+  while ((outputs[{id, 0}].finish) == FinishReason::kNone) {
+    clock_.Advance(seconds(2));
+    engine_->Step();
+    ReadEvents(*engine_, outputs);
+  }
+  const Usage usage = outputs[{id, 0}].usage;
+  EXPECT_EQ(usage.arrival, arrival);
+  EXPECT_EQ(usage.queued, seconds(4)) << "the first request had the slot";
+  EXPECT_EQ(usage.first_token, seconds(4));
+  EXPECT_EQ(usage.last_token, seconds(8));
+}
+
 TEST_F(EngineTest, CountsDecodeStepsOnlyAfterAStepWithoutAPrompt) {
   setup_.options.draft_mode = DraftMode::kOff;
   Make();

@@ -70,6 +70,7 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
   if (sequence.output_tokens() == shown && !tokens.empty()) {
     sequence.usage.first_token = now - sequence.open->submitted;
   }
+  if (shown > 0) sequence.usage.last_token = now - sequence.open->submitted;
   sequence.usage.output_tokens = sequence.output_tokens();
   if (!tokens.empty()) CountDrafts(sequence, result, shown);
   return shown;

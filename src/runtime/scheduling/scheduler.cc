@@ -445,6 +445,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.started_with = static_cast<int32_t>(sequence.tokens.size());
   sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
   sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
+  sequence.usage.kv_blocks_reused += static_cast<int32_t>(match.blocks.size());
   sequence.blocks_told = 0;
   sequence.copy_source = match.partial_source;
   sequence.computed = match.computed;
@@ -468,7 +469,10 @@ int32_t Scheduler::Capacity(const Sequence& sequence) const {
 
 bool Scheduler::Reserve(Sequence& sequence, int32_t tokens) {
   const int32_t missing = BlocksFor(tokens) - static_cast<int32_t>(sequence.blocks.size());
-  return missing <= 0 || kv_.Allocate(missing, sequence.blocks);
+  if (missing <= 0) return true;
+  if (!kv_.Allocate(missing, sequence.blocks)) return false;
+  sequence.usage.kv_blocks_new += missing;
+  return true;
 }
 
 bool Scheduler::ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& plan) {
