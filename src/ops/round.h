@@ -75,6 +75,11 @@ struct RoundItem {
   int32_t num_new_blocks = 0;
   int32_t constrained = 0;     // its rows are drawn under masks
   int32_t first_prob_row = 0;  // ratio mode: first row of its drafts' distributions
+  // Logits for the client, kept from row first_kept on (-1: none): of every target token, then of
+  // the tokens drawn after the last one.
+  int32_t first_kept = -1;
+  int32_t keeps_context = 0;
+  int32_t keeps_drawn = 0;
 };
 
 // The masks of a constrained item, made when its drafts are known: row i of the rows that it draws
@@ -91,7 +96,8 @@ struct RoundHeader {
 };
 
 // Rows of one sequence in a pass: consecutive positions from `start` on, known tokens and then
-// drafts, of which the last num_logits want logits.
+// drafts. Tokens are drawn from the logits of the last num_logits rows; the client wants those of
+// the num_context rows before them, which lie before first_logits.
 struct RowRange {
   int32_t slot = -1;  // -1: after the last sequence
   int32_t item = 0;   // of the plan
@@ -100,6 +106,7 @@ struct RowRange {
   int32_t first_row = 0;
   int32_t num_logits = 0;
   int32_t first_logits = 0;
+  int32_t num_context = 0;
   int32_t wanted = 0;  // a drafting sequence: drafts it wants in all
 };
 
@@ -215,6 +222,9 @@ class RoundOps {
   virtual void LayChosenRows(const Round& round, const PassBounds& bounds) = 0;
   // Emits tokens, moves lengths, keeps counts, writes the results.
   virtual void Accept(const Round& round, const PassBounds& bounds, const float* logits) = 0;
+  // After Accept: copies the rows that items keep to `kept`, [rows, vocab] in pinned host memory.
+  virtual void KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                          float* kept) = 0;
 };
 
 }  // namespace tandem::ops

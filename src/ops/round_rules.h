@@ -181,20 +181,27 @@ TANDEM_HOST_DEVICE inline RowRange TargetRange(SlotRecord& record, const RoundIt
   if (reaches != (item.samples != 0)) *broken |= kBrokenSamples;
   range.num_rows = item.target_tokens + record.num_drafts;
   range.num_logits = item.samples != 0 ? 1 + record.num_drafts : 0;
+  if (item.keeps_context != 0) range.num_context = item.target_tokens - item.samples;
   record.computed[0] += item.target_tokens;
   return range;
 }
 
-// The position of a range in its pass. A range that exceeds the bounds becomes empty.
+TANDEM_HOST_DEVICE inline int32_t LogitsOf(const RowRange& range) {
+  return range.num_context + range.num_logits;
+}
+
+// The position of a range in its pass; first_logits: of all its rows with logits. A range that
+// exceeds the bounds becomes empty.
 TANDEM_HOST_DEVICE inline void Place(int32_t first_row, int32_t first_logits,
                                      const PassBounds& bounds, RowRange& range, int32_t* broken) {
   range.first_row = first_row;
-  range.first_logits = first_logits;
+  range.first_logits = first_logits + range.num_context;
   if (first_row + range.num_rows > bounds.num_rows ||
-      first_logits + range.num_logits > bounds.num_logits) {
+      first_logits + LogitsOf(range) > bounds.num_logits) {
     *broken |= kBrokenRows;
     range.num_rows = 0;
     range.num_logits = 0;
+    range.num_context = 0;
   }
 }
 
@@ -213,10 +220,11 @@ TANDEM_HOST_DEVICE inline void FillRow(const SlotArrays& slots, const PassArrays
   pass.positions[row] = position;
   pass.row_seq[row] = seq;
 }
+// Row i of LogitsOf(range).
 TANDEM_HOST_DEVICE inline void FillLogitsRow(const PassArrays& pass, const RowRange& range,
                                              int32_t i) {
-  pass.logits_rows[range.first_logits + i] =
-      range.first_row + range.num_rows - range.num_logits + i;
+  pass.logits_rows[range.first_logits - range.num_context + i] =
+      range.first_row + range.num_rows - LogitsOf(range) + i;
 }
 TANDEM_HOST_DEVICE inline void ClearRow(const PassArrays& pass, int32_t row) {
   pass.tokens[row] = 0;
@@ -366,6 +374,16 @@ TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const Row
   result.computed[1] = record.computed[1];
   result.fault = record.fault;
   return result;
+}
+
+// The number of an item's logits that the client gets, from its first row with logits on: of the
+// range's known tokens, and of the tokens that were emitted.
+TANDEM_HOST_DEVICE inline int32_t NumKept(const RoundItem& item, const RowRange& range,
+                                          const RoundResult& result) {
+  if (item.first_kept < 0 || range.num_rows == 0) return 0;
+  const int32_t context = item.keeps_context != 0 ? item.target_tokens : 0;
+  const int32_t drawn = item.keeps_drawn != 0 ? range.num_context + result.num_tokens : 0;
+  return context > drawn ? context : drawn;
 }
 
 }  // namespace tandem::ops::rules

@@ -1,6 +1,7 @@
 // The part of a round between the passes, on every backend, compared with a plain model of the same
 // sequences: random traffic of prompts, drafts and draws with room to spare in the bounds, more
 // sequences than a block has threads, and the ratio rule's rows.
+#include <cstring>
 #include <limits>
 
 #include "ops/testing/round_test.h"
@@ -15,6 +16,7 @@ struct Seq {
   int32_t start = 0;
   int32_t rows = 0;
   int32_t logits = 0;
+  int32_t context = 0;  // logits before those
   int32_t wanted = 0;
 };
 
@@ -32,6 +34,7 @@ class RoundTrafficTest : public RoundTest {
 
   // A step of some of the sequences; ended ones may be named too.
   void PlanRandomly() {
+    num_kept_ = 0;
     plan_.clear();
     blocks_.clear();
     for (int32_t index = 0; index < num_slots(); ++index) {
@@ -49,6 +52,12 @@ class RoundTrafficTest : public RoundTest {
       } else if (Random(0, 3) == 0) {
         item.draft_tokens = Random(1, 5);
       }
+      item.keeps_context = Random(0, 2) == 0 ? 1 : 0;
+      item.keeps_drawn = Random(0, 2) == 0 ? 1 : 0;
+      if (item.keeps_context + item.keeps_drawn > 0) {
+        item.first_kept = num_kept_;
+        num_kept_ += item.target_tokens + item.num_drafts;
+      }
       const int32_t reach =
           (slot.known() + item.num_drafts + kBlockTokens - 1) / kBlockTokens + Random(0, 1);
       AddItem(item, reach - static_cast<int32_t>(slot.blocks.size()));
@@ -61,7 +70,7 @@ class RoundTrafficTest : public RoundTest {
     PassBounds bounds;
     for (const Seq& seq : seqs) {
       bounds.num_rows += seq.rows;
-      bounds.num_logits += seq.logits;
+      bounds.num_logits += seq.context + seq.logits;
     }
     bounds.num_rows = std::min(std::max(bounds.num_rows, 1) + Random(0, 5), max_rows_);
     bounds.num_logits = std::min(bounds.num_logits + Random(0, 5), max_logits);
@@ -94,10 +103,11 @@ class RoundTrafficTest : public RoundTest {
         ASSERT_EQ(row_seq[row + i], s);
       }
       row += seq.rows;
-      for (int32_t i = 0; i < seq.logits; ++i) {
-        ASSERT_EQ(logits_rows[logits + i], row - seq.logits + i);
+      const int32_t num_logits = seq.context + seq.logits;
+      for (int32_t i = 0; i < num_logits; ++i) {
+        ASSERT_EQ(logits_rows[logits + i], row - num_logits + i);
       }
-      logits += seq.logits;
+      logits += num_logits;
       if (seq.rows == 0) continue;
       const auto* table = arena_->Host(pass.block_table) + s * kMaxBlocks;
       ASSERT_TRUE(std::equal(slot.blocks.begin(), slot.blocks.end(), table));
@@ -204,6 +214,7 @@ class RoundTrafficTest : public RoundTest {
       seq.start = slot.computed[0];
       seq.rows = plan_[i].target_tokens + drafts;
       seq.logits = plan_[i].samples != 0 ? 1 + drafts : 0;
+      if (plan_[i].keeps_context != 0) seq.context = plan_[i].target_tokens - plan_[i].samples;
       slot.computed[0] += plan_[i].target_tokens;
     }
     return seqs;
@@ -219,8 +230,8 @@ class RoundTrafficTest : public RoundTest {
     std::vector<int32_t> first(before.size());  // logits
     int32_t next = 0;
     for (size_t i = 0; i < before.size(); ++i) {
-      first[i] = next;
-      next += before[i].logits;
+      first[i] = next + before[i].context;
+      next = first[i] + before[i].logits;
     }
     std::vector<Seq> seqs = before;
     for (Seq& seq : seqs) {
@@ -272,8 +283,36 @@ class RoundTrafficTest : public RoundTest {
     if (round_.ratio) {
       ASSERT_NO_FATAL_FAILURE(ChooseByRatio(bounds, seqs, first));
     }
+    for (int64_t i = 0; i < max_logits_ * kVocab; ++i) {
+      float& logit = arena_->Host(logits_)[i];
+      if (logit == 1.0f) logit = static_cast<float>(i);
+    }
+    arena_->Push(logits_, max_logits_ * kVocab);
     ops().Accept(round_, bounds, logits_);
     ASSERT_NO_FATAL_FAILURE(ExpectResults(seqs, first));
+    ASSERT_NO_FATAL_FAILURE(ExpectKept(bounds, seqs, first));
+  }
+
+  void ExpectKept(const PassBounds& bounds, const std::vector<Seq>& seqs,
+                  const std::vector<int32_t>& first) {
+    const auto bytes = static_cast<size_t>(std::max(num_kept_, 1)) * kVocab * sizeof(float);
+    const Buffer kept = backend_->AllocatePinned(bytes).value();
+    std::fill_n(kept.As<float>(), bytes / sizeof(float), -1.0f);
+    ops().KeepLogits(round_, bounds, logits_, kept.As<float>());
+    ASSERT_TRUE(backend_->Synchronize().ok());
+    std::vector<float> expected(bytes / sizeof(float), -1.0f);
+    for (size_t i = 0; i < seqs.size(); ++i) {
+      const RoundItem& item = plan_[i];
+      if (item.first_kept < 0 || seqs[i].rows == 0) continue;
+      int32_t count = item.keeps_context != 0 ? item.target_tokens : 0;
+      if (item.keeps_drawn != 0) {
+        count = std::max(count, seqs[i].context + arena_->Host(round_.results)[i].num_tokens);
+      }
+      std::copy_n(arena_->Host(logits_) + (first[i] - seqs[i].context) * kVocab, count * kVocab,
+                  expected.begin() + item.first_kept * kVocab);
+    }
+    // Bytes, because some logits are not numbers.
+    ASSERT_EQ(std::memcmp(kept.data(), expected.data(), bytes), 0);
   }
 
   void ChooseByRatio(const PassBounds& bounds, const std::vector<Seq>& seqs,
@@ -384,6 +423,8 @@ class RoundTrafficTest : public RoundTest {
       ASSERT_EQ(counts[token], std::count(slot.tokens.begin(), slot.tokens.end(), token));
     }
   }
+
+  int32_t num_kept_ = 0;
 
   void RunTraffic(int32_t num_slots, int32_t steps, bool ratio) {
     Make(num_slots, ratio);

@@ -17,14 +17,14 @@ class Layout {
   void Put(int32_t seq, RowRange range) {
     rules::Place(rows_, logits_, bounds_, range, &round_.status->broken);
     rows_ += range.num_rows;
-    logits_ += range.num_logits;
+    logits_ += rules::LogitsOf(range);
     pass_.ranges[seq] = range;
     pass_.query_start[seq] = range.first_row;
     pass_.context_len[seq] = rules::ContextLen(range);
     for (int32_t i = 0; i < range.num_rows; ++i) {
       rules::FillRow(round_.slots, pass_, range, seq, i);
     }
-    for (int32_t i = 0; i < range.num_logits; ++i) rules::FillLogitsRow(pass_, range, i);
+    for (int32_t i = 0; i < rules::LogitsOf(range); ++i) rules::FillLogitsRow(pass_, range, i);
   }
   void PutTable(int32_t seq) {
     const int32_t slot = pass_.ranges[seq].slot;
@@ -197,6 +197,20 @@ void CpuRoundOps::Accept(const Round& round, const PassBounds& bounds, const flo
     const RowRange& range = round.target.ranges[seq];
     if (range.slot < 0) break;
     round.results[seq] = rules::AcceptTokens(round, range, logits);
+  }
+}
+
+void CpuRoundOps::KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                             float* kept) {
+  const int64_t vocab = round.slots.vocab;
+  for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
+    const RowRange& range = round.target.ranges[seq];
+    if (range.slot < 0) break;
+    const RoundItem& item = round.items[range.item];
+    const int64_t count = rules::NumKept(item, range, round.results[seq]);
+    if (count == 0) continue;
+    std::copy_n(logits + (range.first_logits - range.num_context) * vocab, count * vocab,
+                kept + item.first_kept * vocab);
   }
 }
 

@@ -21,6 +21,8 @@ class CpuRoundOps final : public RoundOps {
   void LayVerifyRows(const Round& round, const PassBounds& bounds) override;
   void LayChosenRows(const Round& round, const PassBounds& bounds) override;
   void Accept(const Round& round, const PassBounds& bounds, const float* logits) override;
+  void KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                  float* kept) override;
 };
 
 }  // namespace tandem::ops::cpu

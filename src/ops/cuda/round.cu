@@ -13,6 +13,8 @@ constexpr int kBlockThreads = 1024;  // of the single-block kernels
 constexpr int kFillThreads = 128;
 constexpr int kLookUpThreads = 256;
 constexpr int kItemThreads = 64;
+constexpr int kKeepThreads = 256;
+constexpr unsigned kKeepBlocks = 32;  // of an item: enough to fill the bus with one item's row
 
 unsigned BlocksOver(int32_t count, int32_t threads) {
   return static_cast<unsigned>(CeilDiv(count, threads));
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(kBlockThreads) RangesKernel(Round round, PassB
     seqs += total;
     const int32_t first_row = rows + ExclusiveSum(range.num_rows, scratch, &total);
     rows += total;
-    const int32_t first_logits = logits + ExclusiveSum(range.num_logits, scratch, &total);
+    const int32_t first_logits = logits + ExclusiveSum(rules::LogitsOf(range), scratch, &total);
     logits += total;
     if (!taken) continue;
     if (seq >= bounds.num_seqs) {
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(kFillThreads) FillKernel(Round round) {
   for (int32_t i = thread; i < range.num_rows; i += kFillThreads) {
     rules::FillRow(round.slots, pass, range, seq, i);
   }
-  for (int32_t i = thread; i < range.num_logits; i += kFillThreads) {
+  for (int32_t i = thread; i < rules::LogitsOf(range); i += kFillThreads) {
     rules::FillLogitsRow(pass, range, i);
   }
   const int32_t num_blocks = round.slots.records[range.slot].num_blocks;
@@ -286,6 +288,24 @@ __global__ void __launch_bounds__(kItemThreads)
   if (range.slot >= 0) round.results[seq] = rules::AcceptTokens(round, range, logits);
 }
 
+// Blocks (x, y) share the rows that item x keeps, which the device writes to host memory.
+__global__ void __launch_bounds__(kKeepThreads)
+    KeepLogitsKernel(Round round, const float* logits, float* kept) {
+  const auto seq = static_cast<int32_t>(blockIdx.x);
+  const RowRange range = round.target.ranges[seq];
+  if (range.slot < 0) return;
+  const RoundItem& item = round.items[range.item];
+  const int64_t vocab = round.slots.vocab;
+  const int64_t count = rules::NumKept(item, range, round.results[seq]) * vocab;
+  if (count == 0) return;
+  const float* from = logits + (range.first_logits - range.num_context) * vocab;
+  float* to = kept + item.first_kept * vocab;
+  const int64_t stride = int64_t{gridDim.y} * kKeepThreads;
+  for (int64_t i = int64_t{blockIdx.y} * kKeepThreads + threadIdx.x; i < count; i += stride) {
+    to[i] = from[i];
+  }
+}
+
 }  // namespace
 
 void CudaRoundOps::StartSlot(const SlotArrays& slots, const SlotPatch* patch) {
@@ -364,6 +384,13 @@ void CudaRoundOps::Accept(const Round& round, const PassBounds& bounds, const fl
   AcceptKernel<<<BlocksOver(bounds.num_seqs, kItemThreads), kItemThreads, 0, context_.stream>>>(
       round, bounds.num_seqs, logits);
   CheckLaunch("Accept");
+}
+
+void CudaRoundOps::KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                              float* kept) {
+  const dim3 grid(static_cast<unsigned>(bounds.num_seqs), kKeepBlocks);
+  KeepLogitsKernel<<<grid, kKeepThreads, 0, context_.stream>>>(round, logits, kept);
+  CheckLaunch("KeepLogits");
 }
 
 }  // namespace tandem::ops::cuda

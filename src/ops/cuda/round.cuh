@@ -24,6 +24,8 @@ class CudaRoundOps final : public RoundOps {
   void LayVerifyRows(const Round& round, const PassBounds& bounds) override;
   void LayChosenRows(const Round& round, const PassBounds& bounds) override;
   void Accept(const Round& round, const PassBounds& bounds, const float* logits) override;
+  void KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                  float* kept) override;
 
  private:
   const Context context_;

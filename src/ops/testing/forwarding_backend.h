@@ -106,6 +106,10 @@ class ForwardingRoundOps : public RoundOps {
   void Accept(const Round& round, const PassBounds& bounds, const float* logits) override {
     inner_.Accept(round, bounds, logits);
   }
+  void KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                  float* kept) override {
+    inner_.KeepLogits(round, bounds, logits, kept);
+  }
 
  protected:
   RoundOps& inner_;

@@ -83,7 +83,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
  protected:
   void Make(int32_t num_slots, bool ratio = false, int32_t lookup_ngram = 0) {
     max_rows_ = num_slots * 12;
-    max_logits_ = num_slots * (1 + kMaxDrafts);
+    max_logits_ = num_slots * 12;
     arena_ = std::make_unique<Arena>(*backend_, static_cast<size_t>(num_slots) * 16384 + (1 << 20));
     slots_.assign(static_cast<size_t>(num_slots), {});
     SlotArrays& slots = round_.slots;

@@ -51,7 +51,7 @@ ops::PassBounds Laid(const ops::PassArrays& pass, const ops::PassBounds& bounds)
   ops::PassBounds laid;
   laid.num_rows = pass.query_start[bounds.num_seqs];
   while (laid.num_seqs < bounds.num_seqs && pass.ranges[laid.num_seqs].slot >= 0) {
-    laid.num_logits += pass.ranges[laid.num_seqs++].num_logits;
+    laid.num_logits += ops::rules::LogitsOf(pass.ranges[laid.num_seqs++]);
   }
   return laid;
 }
@@ -171,8 +171,15 @@ void RoundExecutor::SendPlan(const BatchPlan& plan) {
     host.items[i] = ItemOf(plan.sequences[i]);
     host.items[i].first_prob_row = prob_rows;
     prob_rows += host.items[i].num_drafts;
+    if (plan.sequences[i].keeps_context || plan.sequences[i].keeps_drawn) {
+      host.items[i].first_kept = shape_.kept;
+      shape_.kept += 1 + plan.sequences[i].SpareLogits();
+    }
     AddToShape(host.items[i]);
   }
+  TANDEM_CHECK(
+      shape_.kept == 0 || (config_.returns_logits && shape_.kept <= config_.max_logits_rows),
+      "more logits for clients than there is room for");
   std::copy(plan.blocks.begin(), plan.blocks.end(), host.blocks);
   memory_->EnqueuePlan(sampled_, plan.blocks.size());
   backend_.round().ApplyPlan(memory_->round(), shape_.items);
@@ -187,6 +194,8 @@ ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
   item.draft_tokens = planned.draft_tokens;
   item.first_new_block = planned.first_new_block;
   item.num_new_blocks = planned.num_new_blocks;
+  item.keeps_context = planned.keeps_context ? 1 : 0;
+  item.keeps_drawn = planned.keeps_drawn ? 1 : 0;
   item.constrained = masks_.Constrains(planned.slot) && planned.samples ? 1 : 0;
   TANDEM_CHECK(
       item.constrained == 0 || item.num_drafts == 0 || config_.on_host || !config_.ratio_acceptance,
@@ -209,6 +218,7 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
   shape_.constrained = shape_.constrained || item.constrained != 0;
   if (item.samples != 0) shape_.target_logits += 1 + item.num_drafts;
+  if (item.keeps_context != 0) shape_.target_logits += item.target_tokens - item.samples;
   const int32_t draft_rows = models_.draft == nullptr ? 0 : TakeDraftRows(item);
   if (draft_rows == 0) return;
   shape_.draft_rows += draft_rows;
@@ -364,6 +374,10 @@ void RoundExecutor::Sample(const BatchPlan& plan) {
     DrawAndAccept(target_bounds_, verifies);
   }
   if (config_.on_host) TimeTarget();
+  if (shape_.kept > 0) {
+    backend_.round().KeepLogits(memory_->round(), target_bounds_, target_logits_,
+                                memory_->KeptOf(sampled_));
+  }
   memory_->EnqueueResults(sampled_, target_bounds_.num_logits);
   backend_.Mark(MarkOf(sampled_));
   Step& step = StepOf(sampled_);
@@ -418,7 +432,8 @@ double RoundExecutor::SecondsSince(Nanos start) const { return InSeconds(clock_.
 
 // On the host: the target's pass and its draws.
 void RoundExecutor::TimeTarget() {
-  if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) {
+  if (!shape_.target.decodes() || target_bounds_.num_rows == 0 ||
+      target_bounds_.num_logits < target_bounds_.num_rows) {
     times().complete = false;
     return;
   }
@@ -488,7 +503,9 @@ Status RoundExecutor::Land(StepResult& result) {
   if (!config_.on_host) ReadMarks(landed_);
   const Step& step = StepOf(landed_);
   const DeviceMemory::HostResults host = memory_->ResultsOf(landed_);
+  const ops::RoundItem* const items = memory_->PlanOf(landed_).items;
   result.step = step.number;
+  result.kept = memory_->KeptOf(landed_);
   result.sequences.clear();
   result.tokens.clear();
   result.sequences.reserve(static_cast<size_t>(config_.max_batch_size));
@@ -505,7 +522,8 @@ Status RoundExecutor::Land(StepResult& result) {
                                 .num_tokens = from.num_tokens,
                                 .end_id = from.end_id != 0,
                                 .computed = {from.computed[0], from.computed[1]},
-                                .fault = FaultOf(from.fault)});
+                                .fault = FaultOf(from.fault),
+                                .first_kept = items[i].first_kept});
     result.tokens.insert(result.tokens.end(), tokens, tokens + from.num_tokens);
   }
   ++landed_;

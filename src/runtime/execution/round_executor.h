@@ -81,6 +81,7 @@ class RoundExecutor final : public Executor {
     int32_t target_logits = 0;
     RangeLengths target;
     bool constrained = false;
+    int32_t kept = 0;  // rows of logits for clients
   };
   // A launched step.
   struct Step {

@@ -126,6 +126,10 @@ class StreamRoundOps final : public ops::RoundOps {
               const float* logits) override {
     stream_.Enqueue([=, this] { inner_.Accept(round, bounds, logits); });
   }
+  void KeepLogits(const ops::Round& round, const ops::PassBounds& bounds, const float* logits,
+                  float* kept) override {
+    stream_.Enqueue([=, this] { inner_.KeepLogits(round, bounds, logits, kept); });
+  }
 
  private:
   Stream& stream_;
@@ -311,6 +315,8 @@ class RoundExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, i
       if (i % 5 == 3) request.end_ids = {3, 9};
       if (i == 7) request.banned_sequences = {{4}, {6, 7}};
       if (i == 8) request.num_choices = 3;
+      request.return_context_logits = i == 4 || i == 8 || i == 11;
+      request.return_generation_logits = i % 4 == 0;
       if (std::get<0>(GetParam()).constrained && i % 3 == 1) {
         request.constraint = std::make_shared<OtherFifth>();
       }
@@ -333,6 +339,10 @@ TEST_P(RoundExecutorTest, GivesTheTokensOfTheHostsExecutor) {
       for (size_t c = 0; c < got[i].size(); ++c) {
         EXPECT_EQ(got[i][c].tokens, expected[i][c].tokens) << "request " << i;
         EXPECT_EQ(got[i][c].finish, expected[i][c].finish) << "request " << i;
+        EXPECT_TRUE(got[i][c].context_logits == expected[i][c].context_logits) << "request " << i;
+        EXPECT_TRUE(got[i][c].generation_logits == expected[i][c].generation_logits)
+            << "request " << i;
+        EXPECT_EQ(got[i][c].generation_logits.size(), i % 4 == 0 ? got[i][c].tokens.size() : 0);
       }
     }
   }

@@ -93,6 +93,8 @@ Status Sampling(const Request& request) {
   return InRange("top_logprobs", params.num_top_logprobs, -1, kMaxTopLogprobs);
 }
 
+int64_t RowBytes(int64_t vocab) { return vocab * static_cast<int64_t>(sizeof(float)); }
+
 Status LogitBiases(const Request& request, int64_t vocab) {
   if (request.logit_bias.size() > kMaxLogitBias) {
     return Refuse("logit_bias", fmt::format("logit_bias holds {} tokens; at most {} are allowed",
@@ -120,7 +122,32 @@ Status ListValues(const Request& request) {
                             request.logit_bias.size(), values, kMaxListValues));
 }
 
+Status ReturnedLogits(const Request& request, const EngineLimits& limits) {
+  if (!request.return_context_logits && !request.return_generation_logits) return {};
+  const std::string_view field =
+      request.return_context_logits ? "return_context_logits" : "return_generation_logits";
+  if (limits.max_logits_bytes == 0) {
+    return Refuse(field,
+                  fmt::format("{}: this server returns no logits (max_logits_bytes is 0)", field));
+  }
+  const LogitsBytes logits = LogitsBytesOf(request, limits.vocab_size);
+  const int64_t bytes = logits.first + (request.num_choices - 1) * logits.other;
+  if (bytes <= limits.max_logits_bytes) return {};
+  return Refuse(
+      field,
+      fmt::format("{}: the logits of this request may take {} bytes, {} for each token; this "
+                  "server returns at most {} (max_logits_bytes); ask for fewer tokens",
+                  field, bytes, RowBytes(limits.vocab_size), limits.max_logits_bytes));
+}
+
 }  // namespace
+
+LogitsBytes LogitsBytesOf(const Request& request, int64_t vocab) {
+  const int64_t drawn = request.return_generation_logits ? request.max_tokens : 0;
+  const auto context =
+      request.return_context_logits ? static_cast<int64_t>(request.prompt.size()) : 0;
+  return {.first = (context + drawn) * RowBytes(vocab), .other = drawn * RowBytes(vocab)};
+}
 
 Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(Lengths(request, limits));
@@ -131,6 +158,7 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(TokensInVocabulary("end_ids", request.end_ids, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("stop", request.stop_sequences, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("bad_words", request.banned_sequences, limits.vocab_size));
+  TANDEM_RETURN_IF_ERROR(ReturnedLogits(request, limits));
   return ListValues(request);
 }
 

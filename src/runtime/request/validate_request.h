@@ -17,6 +17,7 @@ struct EngineLimits {
   int32_t max_choices = 0;     // of one request: at most the slots, and the queue's places
   int32_t max_queue_size = 0;  // sequences waiting; further ones are refused
   int64_t vocab_size = 0;
+  int64_t max_logits_bytes = 0;  // returned to one request
 };
 
 constexpr size_t kMaxLogitBias = 1024;  // tokens of one request
@@ -26,6 +27,14 @@ constexpr size_t kMaxLogitBias = 1024;  // tokens of one request
 // every slot (16 KiB; the counts of a vocabulary of 128,000 tokens take 512 KiB), so that nothing
 // is allocated while requests run. kMaxLogitBias takes half of them, the rest has the other half.
 constexpr int32_t kMaxListValues = 4096;
+
+// Most bytes of logits that the choices of a request get.
+struct LogitsBytes {
+  int64_t first = 0;  // choice 0, which has the prompt's
+  int64_t other = 0;  // each of the others
+};
+// A pure function of a valid request.
+LogitsBytes LogitsBytesOf(const Request& request, int64_t vocab);
 
 // INVALID_ARGUMENT with the field, and a sentence that names it, its value and the allowed range.
 Status ValidateRequest(const Request& request, const EngineLimits& limits);

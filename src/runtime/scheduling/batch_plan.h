@@ -30,6 +30,15 @@ struct SequencePlan {
   // Blocks to append to the slot's own: num_new_blocks of them in BatchPlan::blocks.
   int32_t first_new_block = 0;
   int32_t num_new_blocks = 0;
+  // The client gets the logits of all target_tokens; of the tokens drawn.
+  bool keeps_context = false;
+  bool keeps_drawn = false;
+
+  // Rows of logits beyond the one that a step has for every slot.
+  int32_t SpareLogits() const {
+    const int32_t context = keeps_context ? target_tokens - 1 : 0;
+    return context + num_drafts;
+  }
 };
 
 // The largest step, and how many there may be at once: what the scheduler plans for and the
@@ -96,6 +105,9 @@ struct SequenceResult {
   // The lengths that each model has computed of the sequence after this step.
   ComputedLengths computed{0, 0};
   StepFault fault = StepFault::kNone;
+  // Row of StepResult::kept where the logits begin that the plan said to keep: of the target's
+  // range, then of the tokens after its last one. -1: none.
+  int32_t first_kept = -1;
 };
 
 }  // namespace tandem

@@ -92,7 +92,9 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   plan.Clear(step);
   // No plan is made while nothing is open: the clients of before are gone.
   plans_ += active_.empty() ? kPlansKept : 1;
-  budget_ = {limits_.max_num_tokens, limits_.max_num_tokens};
+  budget_ = {.rows = limits_.max_num_tokens,
+             .draft_rows = limits_.max_num_tokens,
+             .spare_logits = limits_.max_logits_rows - limits_.max_batch_size};
   ShareSlots(plan);
   const size_t vacated = plan.vacated_slots.size();
   PlanDecodes(plan);
@@ -219,8 +221,8 @@ void Scheduler::ChooseDrafts() {
   const int32_t backlog = std::min(PrefillBacklog(), rows_left);
   // Drafts leave half of the free rows to waiting prompts, and one row to sample from to every
   // slot.
-  const int32_t max_drafts = std::min(backlog > 0 ? rows_left / 2 : rows_left,
-                                      limits_.max_logits_rows - limits_.max_batch_size);
+  const int32_t max_drafts =
+      std::min(backlog > 0 ? rows_left / 2 : rows_left, budget_.spare_logits);
   if (limits_.draft_mode == DraftMode::kFixed) {
     ChooseFixedDrafts(max_drafts);
   } else if (limits_.draft_mode == DraftMode::kAdaptive) {
@@ -316,12 +318,19 @@ void Scheduler::PlanPrefills(StepPlan& plan) {
   }
 }
 
+// Whether a range of this length must be computed in one step. A re-prefill after a pause may be
+// longer than the longest prompt allowed.
+bool Scheduler::NotChunked(int32_t tokens) const {
+  return !limits_.chunked_prefill && tokens <= limits_.max_num_tokens;
+}
+
 void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
   const int32_t remaining = sequence.Remaining();
   const int32_t start = sequence.KnownLow() - remaining;
   int32_t chunk = std::min(remaining, budget_.rows);
-  // A re-prefill after a pause may be longer than the longest prompt allowed.
-  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
+  const bool keeps_context = sequence.KeepsContext();
+  if (keeps_context) chunk = std::min(chunk, budget_.spare_logits + 1);
+  const bool whole = !keeps_context && NotChunked(remaining);
   if (whole && chunk < remaining) return;
   if (!Reserve(sequence, start + chunk)) {
     const int32_t fitting = Capacity(sequence) + kv_.AvailableBlocks() * kv_.block_tokens() - start;
@@ -373,8 +382,13 @@ size_t Scheduler::MoveWaiting(const OpenRequest& request, size_t place) {
 }
 
 // Whether waiting a step or two lets the sequence share a block instead of computing it again.
+// Logits come only of tokens that are computed.
+bool Scheduler::MayReuse(const Sequence& sequence) const {
+  return limits_.prefix_reuse && !sequence.KeepsContext();
+}
+
 bool Scheduler::AnotherComputesNextBlock(const Sequence& sequence) const {
-  if (!limits_.prefix_reuse) return false;
+  if (!MayReuse(sequence)) return false;
   const int32_t size = kv_.block_tokens();
   const std::string& key = sequence.request().cache_key;
   const int32_t end = (kv_.PeekMatch(sequence.tokens, key) / size + 1) * size;
@@ -398,7 +412,7 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   const int32_t length =
       optimistic ? std::min(known + 1, sequence.max_length) : sequence.max_length;
   PrefixMatch match;
-  if (limits_.prefix_reuse) match = kv_.Match(sequence.tokens, sequence.request().cache_key);
+  if (MayReuse(sequence)) match = kv_.Match(sequence.tokens, sequence.request().cache_key);
   // A copy runs in the step that computes the tokens after it; it is not made without rows for
   // those, nor if its source is a block that the sequence needs.
   if (budget_.rows == 0 || !Fits(match, known, length)) DropPartial(match);
@@ -422,8 +436,7 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
 bool Scheduler::Fits(const PrefixMatch& match, int32_t known, int32_t length) const {
   const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
   const int32_t remaining = known - match.computed[0];
-  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
-  return needed <= kv_.AvailableBlocks() && (!whole || remaining <= budget_.rows);
+  return needed <= kv_.AvailableBlocks() && (!NotChunked(remaining) || remaining <= budget_.rows);
 }
 
 void Scheduler::DropPartial(PrefixMatch& match) {
@@ -450,6 +463,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.copy_source = match.partial_source;
   sequence.computed = match.computed;
   sequence.published = match.computed;
+  sequence.context_logits.clear();  // of a prompt that is computed again
   if (!sequence.ever_started) {
     sequence.usage.cached_tokens = std::min(match.computed[0], sequence.prompt_tokens());
     kv_.CountLookup(sequence.prompt_tokens(), sequence.usage.cached_tokens);
@@ -542,6 +556,8 @@ void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan
   item.samples = work.samples;
   item.num_drafts = work.num_drafts;
   item.draft_tokens = work.draft_tokens;
+  item.keeps_context = sequence.KeepsContext();
+  item.keeps_drawn = work.samples && sequence.request().return_generation_logits;
   item.first_new_block = static_cast<int32_t>(plan.batch.blocks.size());
   plan.batch.blocks.insert(plan.batch.blocks.end(), sequence.blocks.begin() + sequence.blocks_told,
                            sequence.blocks.end());
@@ -549,6 +565,7 @@ void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan
   sequence.blocks_told = static_cast<int32_t>(sequence.blocks.size());
   sequence.WorkOf(plan.batch.step) = work;
   budget_.rows -= work.target_tokens + work.num_drafts;
+  budget_.spare_logits -= item.SpareLogits();
   plan.batch.sequences.push_back(item);
   plan.sequences.push_back(&sequence);
 }

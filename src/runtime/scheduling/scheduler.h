@@ -90,6 +90,7 @@ class Scheduler {
   struct Budget {
     int32_t rows = 0;
     int32_t draft_rows = 0;
+    int32_t spare_logits = 0;  // rows of logits beyond one for every slot
   };
 
   struct FreeSlot {
@@ -131,6 +132,8 @@ class Scheduler {
   bool PauseLast(const Sequence& needy, StepPlan& plan);
   bool Pause(Sequence& sequence, StepPlan& plan);
   int32_t PrefillBacklog() const;
+  bool NotChunked(int32_t tokens) const;
+  bool MayReuse(const Sequence& sequence) const;
 
   const SchedulerLimits limits_;
   KvCache& kv_;
