@@ -29,6 +29,8 @@ class RoundTrafficTest : public RoundTest {
     slot.max_length = Random(length + 1, kMaxLength);
     for (int32_t i = Random(0, 3); i > 0; --i) slot.ends.push_back(Random(0, kVocab - 1));
     slot.counted = Random(0, 2) == 0;
+    const int32_t sent = std::min(Random(0, kMaxDrafts), slot.max_length - length - 1);
+    for (int32_t i = 0; i < sent; ++i) slot.sent.push_back(Random(0, kVocab - 1));
     return slot;
   }
 
@@ -47,7 +49,10 @@ class RoundTrafficTest : public RoundTest {
       item.samples = item.target_tokens == left ? 1 : 0;
       const int32_t lag = slot.known() - slot.computed[1];
       if (item.samples != 0 && left == 1 && Random(0, 3) > 0) item.num_drafts = Random(1, 3);
-      if (item.num_drafts > 0) {
+      if (slot.known() == slot.prompt && left == 1 && !slot.sent.empty()) {
+        item.sent = 1;
+        item.num_drafts = Random(0, static_cast<int32_t>(slot.sent.size()));
+      } else if (item.num_drafts > 0) {
         item.draft_tokens = lag + Random(0, 2);
       } else if (Random(0, 3) == 0) {
         item.draft_tokens = Random(1, 5);
@@ -129,13 +134,44 @@ class RoundTrafficTest : public RoundTest {
     ASSERT_EQ(row.ahead, round_.slots.drafts + slot * kMaxDrafts);
   }
 
+  // ---- Drafts of the client ----
+
+  void LaySent() {
+    int32_t num_rows = 0;
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      if (plan_[i].sent == 0) continue;
+      plan_[i].first_sent_row = num_rows;
+      num_rows += plan_[i].num_drafts;
+    }
+    std::copy(plan_.begin(), plan_.end(), arena_->Host(items_));
+    arena_->Push(items_, num_slots());
+    ops().LaySentRows(round_, num_slots(), num_rows, logits_);
+    arena_->Pull();
+    const SampleRow* samples = arena_->Host(round_.sent_samples);
+    for (const RoundItem& item : plan_) {
+      if (item.sent == 0) continue;
+      for (int32_t i = 0; i < item.num_drafts; ++i) {
+        const SampleRow& row = samples[item.first_sent_row + i];
+        if (i >= static_cast<int32_t>(At(item.slot).drafts.size())) {
+          ASSERT_EQ(row.logits, nullptr);
+          continue;
+        }
+        ASSERT_EQ(row.logits, logits_ + (item.first_sent_row + i) * kVocab);
+        ASSERT_EQ(row.slot, round_.slots.draft_sampling + item.slot);
+        ASSERT_NO_FATAL_FAILURE(ExpectHistory(row, item.slot));
+        ASSERT_EQ(row.num_ahead, i);
+        ASSERT_EQ(row.probs, round_.draft_probs + (item.first_prob_row + i) * kVocab);
+      }
+    }
+  }
+
   // ---- The draft's passes ----
 
   std::vector<Seq> DraftSeqs() {
     std::vector<Seq> seqs;
     for (size_t i = 0; i < plan_.size(); ++i) {
       Slot& slot = At(plan_[i].slot);
-      if (slot.ended || !slot.drafts.empty()) continue;
+      if (slot.ended || plan_[i].sent != 0) continue;
       const int32_t wanted = std::clamp(slot.max_length - slot.known() - 1, 0, plan_[i].num_drafts);
       const int32_t lag = slot.known() - slot.computed[1];
       const int32_t rows = wanted > 0 ? lag : std::min(lag, plan_[i].draft_tokens);
@@ -259,7 +295,8 @@ class RoundTrafficTest : public RoundTest {
         const bool masked = plan_[i].constrained != 0 && r < masks.count;
         ASSERT_EQ(row.allowed, masked ? round_.masks + 2 * (masks.first + r) : nullptr);
         const bool by_ratio = round_.ratio && seq.logits > 1;
-        ASSERT_EQ(row.probs, by_ratio ? round_.target_probs + index * kVocab : nullptr);
+        const int64_t prob_row = plan_[i].first_prob_row + r;
+        ASSERT_EQ(row.probs, by_ratio ? round_.target_probs + prob_row * kVocab : nullptr);
         ASSERT_EQ(row.given, -1);
         const Slot& slot = At(seq.slot);
         const bool agrees = r < static_cast<int32_t>(slot.drafts.size()) && Random(0, 2) > 0;
@@ -332,7 +369,9 @@ class RoundTrafficTest : public RoundTest {
       ASSERT_EQ(row.num_draft, seq.logits - 1);
       ASSERT_EQ(row.draft_probs,
                 round_.draft_probs + plan_[static_cast<size_t>(i)].first_prob_row * kVocab);
-      ASSERT_EQ(row.target_probs, round_.target_probs + first[static_cast<size_t>(i)] * kVocab);
+      ASSERT_EQ(row.target_probs,
+                round_.target_probs + plan_[static_cast<size_t>(i)].first_prob_row * kVocab);
+      ASSERT_EQ(row.sent, plan_[static_cast<size_t>(i)].sent);
       *arena_->Host(row.accepted) = Random(0, seq.logits - 1);
       *arena_->Host(row.next) = Random(0, kVocab - 1);
     }
@@ -446,6 +485,9 @@ class RoundTrafficTest : public RoundTest {
       }
       arena_->Push(item_masks_, num_slots);
       Apply();
+      if (ratio) {
+        ASSERT_NO_FATAL_FAILURE(LaySent());
+      }
       ASSERT_NO_FATAL_FAILURE(RunDrafts()) << "step " << step;
       ASSERT_NO_FATAL_FAILURE(RunTarget()) << "step " << step;
     }

@@ -60,6 +60,7 @@ EngineLimits LimitsOf(const EngineParts& parts) {
   limits.max_choices = std::min(options.max_batch_size, options.max_queue_size);
   limits.max_queue_size = options.max_queue_size;
   limits.vocab_size = parts.vocab_size;
+  limits.max_sent_drafts = parts.limits.max_sent_drafts;
   limits.max_logits_bytes = options.max_logits_bytes;
   return limits;
 }
@@ -142,6 +143,7 @@ std::vector<std::unique_ptr<Sequence>> Engine::Impl::MakeSequences(
     sequence->open = open;
     sequence->choice = choice;
     sequence->max_length = static_cast<int32_t>(request.prompt.size()) + request.max_tokens;
+    sequence->sent_drafts = NumSentDrafts(request);
     sequence->mailbox = mailboxes[static_cast<size_t>(choice)];
     if (request.constraint) sequence->constraint = request.constraint->Clone();
     // Reserve the whole length, so that no step allocates.

@@ -166,6 +166,8 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
   init.max_length = sequence.max_length;
   init.computed = sequence.computed;
   init.SetLists(sequence.request());
+  // This plan may verify them already.
+  init.SetSent(sequence.request(), sequence.output_tokens() == 0 ? sequence.sent_drafts : 0);
   init.sampling = sequence.request().sampling;
   init.sampling.seed = sequence.open->seed;
   init.sampling.choice = static_cast<uint32_t>(sequence.choice);
@@ -204,7 +206,7 @@ void EngineLoop::CommitSequence(Sequence& sequence, const SequencePlan& planned,
   const int32_t shown = CommitTokens(sequence, result, tokens, now);
   if (result.first_kept >= 0) TakeLogits(sequence, planned, result, shown);
   PublishBlocks(sequence, kv_);
-  speculation_.ObserveDrafts(result.proposed, result.accepted);
+  if (!planned.sent) speculation_.ObserveDrafts(result.proposed, result.accepted);
   totals_.output_tokens += shown;
   totals_.draft_rounds += sequence.usage.draft_rounds - before.draft_rounds;
   totals_.drafts_proposed += sequence.usage.drafts_proposed - before.drafts_proposed;

@@ -153,8 +153,9 @@ __global__ void __launch_bounds__(kBlockThreads)
   int32_t* lists = patch->lists;
   const auto* tokens = reinterpret_cast<const int32_t*>(patch + 1);
   int32_t* kept = rules::TokensOf(slots, slot);
-  for (int32_t i = thread; i < known; i += kBlockThreads) kept[i] = tokens[i];
-  for (int32_t i = thread; i < num_values; i += kBlockThreads) lists[i] = tokens[known + i];
+  const int32_t num_tokens = known + patch->num_sent;
+  for (int32_t i = thread; i < num_tokens; i += kBlockThreads) kept[i] = tokens[i];
+  for (int32_t i = thread; i < num_values; i += kBlockThreads) lists[i] = tokens[num_tokens + i];
   if (thread == 0) {
     rules::StartRecords(slots, *patch);
   }
@@ -181,12 +182,29 @@ __global__ void __launch_bounds__(kItemThreads) ApplyPlanKernel(Round round) {
     int32_t* blocks = rules::AppendBlocks(round.slots, item);
     if (blocks == nullptr) atomicOr(&round.status->broken, static_cast<int>(kBrokenBlocks));
     rules::ForgetDrafts(round.slots.records[item.slot]);
+    if (item.sent != 0) rules::TakeSent(round.slots, item);
     place = reinterpret_cast<unsigned long long>(blocks);
   }
   auto* blocks = reinterpret_cast<int32_t*>(__shfl_sync(kAllLanes, place, 0));
   if (blocks == nullptr) return;
   for (int32_t i = lane; i < item.num_new_blocks; i += kWarp) {
     blocks[i] = round.new_blocks[item.first_new_block + i];
+  }
+}
+
+// One block.
+__global__ void __launch_bounds__(kBlockThreads)
+    SentRowsKernel(Round round, int32_t num_rows, const float* logits) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  for (int32_t i = thread; i < num_rows; i += kBlockThreads) round.sent_samples[i] = SampleRow{};
+  __syncthreads();
+  for (int32_t index = thread; index < round.header->num_items; index += kBlockThreads) {
+    const RoundItem item = round.items[index];
+    if (item.first_sent_row < 0) continue;
+    const int32_t count = round.slots.records[item.slot].num_drafts;
+    for (int32_t i = 0; i < count; ++i) {
+      round.sent_samples[item.first_sent_row + i] = rules::SentSample(round, item, i, logits);
+    }
   }
 }
 
@@ -199,7 +217,7 @@ __global__ void __launch_bounds__(kLookUpThreads) LookUpKernel(Round round) {
   const RoundItem& item = round.items[index];
   SlotRecord& record = slots.records[item.slot];
   const int32_t wanted = rules::DraftsWanted(record, item);
-  if (wanted == 0) return;
+  if (wanted == 0 || item.sent != 0) return;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t* tokens = rules::TokensOf(slots, item.slot);
   const int32_t size = record.known;
@@ -323,6 +341,12 @@ void CudaRoundOps::ApplyPlan(const Round& round, int32_t max_items) {
   ApplyPlanKernel<<<BlocksOver(max_items, kItemThreads / kWarp), kItemThreads, 0,
                     context_.stream>>>(round);
   CheckLaunch("ApplyPlan");
+}
+
+void CudaRoundOps::LaySentRows(const Round& round, int32_t /*max_items*/, int32_t num_rows,
+                               const float* logits) {
+  SentRowsKernel<<<1, kBlockThreads, 0, context_.stream>>>(round, num_rows, logits);
+  CheckLaunch("LaySentRows");
 }
 
 void CudaRoundOps::LookUpDrafts(const Round& round, int32_t max_items) {

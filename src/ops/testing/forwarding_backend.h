@@ -77,6 +77,10 @@ class ForwardingRoundOps : public RoundOps {
   void ApplyPlan(const Round& round, int32_t max_items) override {
     inner_.ApplyPlan(round, max_items);
   }
+  void LaySentRows(const Round& round, int32_t max_items, int32_t num_rows,
+                   const float* logits) override {
+    inner_.LaySentRows(round, max_items, num_rows, logits);
+  }
   void LookUpDrafts(const Round& round, int32_t max_items) override {
     inner_.LookUpDrafts(round, max_items);
   }

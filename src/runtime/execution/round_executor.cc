@@ -82,6 +82,7 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       device_slots_(std::move(slots)),
       graphs_(backend, config.max_num_tokens),
       masks_(config, memory_->round()),
+      sent_(static_cast<size_t>(config.max_batch_size)),
       draft_lag_(static_cast<size_t>(config.max_batch_size)),
       room_(static_cast<size_t>(config.max_batch_size)),
       computed_(static_cast<size_t>(config.max_batch_size)),
@@ -118,6 +119,8 @@ void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstra
       static_cast<int32_t>(init.tokens.size()) - init.computed[1];
   room_[static_cast<size_t>(slot)] = 0;
   computed_[static_cast<size_t>(slot)] = init.computed;
+  sent_[static_cast<size_t>(slot)] = {init.sent_by_probability, init.sent_threshold,
+                                      init.sent_logits};
   const Status added = device_slots_->Add(sampled_, slot, init);
   if (failure_.ok()) failure_ = added;
 }
@@ -169,8 +172,11 @@ void RoundExecutor::SendPlan(const BatchPlan& plan) {
   int32_t prob_rows = 0;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     host.items[i] = ItemOf(plan.sequences[i]);
-    host.items[i].first_prob_row = prob_rows;
-    prob_rows += host.items[i].num_drafts;
+    if (host.items[i].by_probability != 0) {
+      host.items[i].first_prob_row = prob_rows;
+      prob_rows += host.items[i].num_drafts + 1;
+    }
+    if (host.items[i].sent != 0) CopySent(host.items[i]);
     if (plan.sequences[i].keeps_context || plan.sequences[i].keeps_drawn) {
       host.items[i].first_kept = shape_.kept;
       shape_.kept += 1 + plan.sequences[i].SpareLogits();
@@ -185,6 +191,19 @@ void RoundExecutor::SendPlan(const BatchPlan& plan) {
   backend_.round().ApplyPlan(memory_->round(), shape_.items);
 }
 
+// Copies the logits that the client sent with the item's drafts to where the device reads them.
+void RoundExecutor::CopySent(ops::RoundItem& item) {
+  const Sent& sent = sent_[static_cast<size_t>(item.slot)];
+  if (sent.logits.empty()) return;
+  TANDEM_CHECK(shape_.sent_rows + item.num_drafts <= config_.MaxSentRows(),
+               "more drafts of clients than a step verifies");
+  const int64_t vocab = memory_->round().slots.vocab;
+  item.first_sent_row = shape_.sent_rows;
+  std::copy_n(sent.logits.begin(), item.num_drafts * vocab,
+              memory_->SentOf(sampled_) + shape_.sent_rows * vocab);
+  shape_.sent_rows += item.num_drafts;
+}
+
 ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
   ops::RoundItem item;
   item.slot = planned.slot;
@@ -194,12 +213,19 @@ ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
   item.draft_tokens = planned.draft_tokens;
   item.first_new_block = planned.first_new_block;
   item.num_new_blocks = planned.num_new_blocks;
+  if (planned.sent) {
+    const Sent& sent = sent_[static_cast<size_t>(planned.slot)];
+    item.sent = 1;
+    item.by_probability = sent.by_probability && planned.num_drafts > 0 ? 1 : 0;
+    item.threshold = sent.threshold;
+  } else {
+    item.by_probability = config_.ratio_acceptance && planned.num_drafts > 0 ? 1 : 0;
+  }
   item.keeps_context = planned.keeps_context ? 1 : 0;
   item.keeps_drawn = planned.keeps_drawn ? 1 : 0;
   item.constrained = masks_.Constrains(planned.slot) && planned.samples ? 1 : 0;
-  TANDEM_CHECK(
-      item.constrained == 0 || item.num_drafts == 0 || config_.on_host || !config_.ratio_acceptance,
-      "the ratio rule's drafts under a constraint, on a device");
+  TANDEM_CHECK(item.constrained == 0 || item.by_probability == 0 || config_.on_host,
+               "drafts accepted by probability under a constraint, on a device");
   return item;
 }
 
@@ -215,7 +241,9 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   const int32_t target_rows = item.target_tokens + item.num_drafts;
   shape_.target.Add(item.target_tokens, target_rows, keys_after(ModelIndex::kTarget, target_rows),
                     item.target_tokens <= 1);
-  shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
+  if (item.sent == 0) shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
+  shape_.verifies = shape_.verifies || item.num_drafts > 0;
+  shape_.by_probability = shape_.by_probability || item.by_probability != 0;
   shape_.constrained = shape_.constrained || item.constrained != 0;
   if (item.samples != 0) shape_.target_logits += 1 + item.num_drafts;
   if (item.keeps_context != 0) shape_.target_logits += item.target_tokens - item.samples;
@@ -235,8 +263,9 @@ int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
   int32_t& lag = draft_lag_[static_cast<size_t>(item.slot)];
   const int32_t rows = std::min(lag, item.draft_tokens);
   if (item.num_drafts > 0) {
-    // A round with look-ups does not change the draft model's state.
-    lag = config_.lookup_ngram > 0 ? lag + 1 + item.num_drafts : kRoundLag;
+    // A round with look-ups, or with drafts of the client, does not change the draft model's state.
+    const bool drafts = config_.lookup_ngram == 0 && item.sent == 0;
+    lag = drafts ? kRoundLag : lag + 1 + item.num_drafts;
   } else {
     lag += item.samples - rows;
   }
@@ -317,6 +346,12 @@ void RoundExecutor::DraftPass(const ops::PassBounds& bounds, const RangeLengths&
   backend_.round().KeepDrafts(round, next);
 }
 
+// Whether the step runs as graphs, which are made for drafts of the engine's own lengths.
+bool RoundExecutor::Replays() const {
+  return shape_.target.decodes() &&
+         shape_.target.chunks.max_decode_len <= 1 + config_.max_draft_len;
+}
+
 void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   target_bounds_ = {
       .num_rows = shape_.target_rows, .num_seqs = shape_.items, .num_logits = shape_.target_logits};
@@ -334,9 +369,9 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   const auto width =
       static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(std::max(longest_decode, 1) - 1)));
   const int32_t variant = std::min(width, kNumVariants - 1);
-  const int32_t all = 1 + config_.max_draft_len;
+  const int32_t all = std::max(1 + config_.max_draft_len, longest_decode);
   const int32_t decode_len = variant == kNumVariants - 1 ? all : std::min(1 << variant, all);
-  if (!shape_.target.decodes()) {
+  if (!Replays()) {
     RangeLengths lengths = shape_.target;
     if (longest_decode > 0) lengths.chunks.max_decode_len = decode_len;
     TargetPass(target_bounds_, lengths);
@@ -366,8 +401,14 @@ void RoundExecutor::TargetForward(const ops::PassBounds& bounds, const RangeLeng
 
 void RoundExecutor::Sample(const BatchPlan& plan) {
   if (shape_.constrained) SendMasks(plan);
-  const bool verifies = config_.ratio_acceptance && shape_.max_drafts > 0;
-  if (shape_.target.decodes() && !config_.on_host) {
+  const bool verifies = shape_.by_probability;
+  if (shape_.sent_rows > 0) {
+    const ops::Round& round = memory_->round();
+    backend_.round().LaySentRows(round, shape_.items, shape_.sent_rows, memory_->SentOf(sampled_));
+    backend_.ops().Sample(First<const ops::SampleRow>(round.sent_samples, shape_.sent_rows),
+                          round.slots.vocab, First(round.sent_drawn, shape_.sent_rows));
+  }
+  if (Replays() && !config_.on_host) {
     graphs_.Run(GraphKind::kSample, verifies ? 1 : 0, target_bounds_.num_rows,
                 [this, verifies] { DrawAndAccept(target_bounds_, verifies); });
   } else {
@@ -459,9 +500,8 @@ void RoundExecutor::NotePasses() {
                               .more = std::max(shape_.max_drafts - 1, 0),
                               .more_rows = shape_.draft_logits});
   }
-  times().passes.push_back({.model = ModelIndex::kTarget,
-                            .rows = shape_.target_rows,
-                            .verifies = shape_.max_drafts > 0});
+  times().passes.push_back(
+      {.model = ModelIndex::kTarget, .rows = shape_.target_rows, .verifies = shape_.verifies});
   times().complete = known || shape_.draft_rows == 0;
 }
 

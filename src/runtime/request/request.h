@@ -52,6 +52,9 @@ struct ExternalDraft {
   // probability after penalties and filters. Approximate: the output does not follow the target's
   // law.
   std::optional<float> threshold;
+
+  bool by_ratio() const { return !threshold.has_value() && !logits.empty(); }
+  bool by_probability() const { return threshold.has_value() || !logits.empty(); }
 };
 
 struct Request {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -122,6 +123,33 @@ Status ListValues(const Request& request) {
                             request.logit_bias.size(), values, kMaxListValues));
 }
 
+Status Draft(const Request& request, const EngineLimits& limits) {
+  const ExternalDraft& draft = request.draft;
+  const auto count = static_cast<int64_t>(draft.tokens.size());
+  if (count > limits.max_sent_drafts) {
+    return Refuse(
+        "draft", fmt::format("draft holds {} tokens; this server verifies at most {} (32, and less "
+                             "where max_num_tokens is less than that above max_batch_size)",
+                             count, limits.max_sent_drafts));
+  }
+  TANDEM_RETURN_IF_ERROR(TokensInVocabulary("draft", draft.tokens, limits.vocab_size));
+  const auto values = static_cast<int64_t>(draft.logits.size());
+  if (values > 0 && values != count * limits.vocab_size) {
+    return Refuse("draft.logits",
+                  fmt::format("draft.logits holds {} values; {} tokens need {}, {} for each",
+                              values, count, count * limits.vocab_size, limits.vocab_size));
+  }
+  if (draft.threshold.has_value()) {
+    TANDEM_RETURN_IF_ERROR(InRange("draft.threshold", double{*draft.threshold}, 0.0, 1.0));
+  }
+  if (count > 0 && draft.by_probability() && request.constraint != nullptr) {
+    return Refuse(draft.by_ratio() ? "draft.logits" : "draft.threshold",
+                  "draft.logits and draft.threshold cannot be combined with a constraint on the "
+                  "output; send the draft's tokens alone");
+  }
+  return {};
+}
+
 Status ReturnedLogits(const Request& request, const EngineLimits& limits) {
   if (!request.return_context_logits && !request.return_generation_logits) return {};
   const std::string_view field =
@@ -149,6 +177,16 @@ LogitsBytes LogitsBytesOf(const Request& request, int64_t vocab) {
   return {.first = (context + drawn) * RowBytes(vocab), .other = drawn * RowBytes(vocab)};
 }
 
+int32_t NumSentDrafts(const Request& request) {
+  auto count = static_cast<int32_t>(request.draft.tokens.size());
+  count = std::min(count, request.max_tokens - 1);
+  // In token match the target draws an end id itself. The other rules have to judge every draft.
+  if (request.draft.by_probability() || request.ignore_eos) return count;
+  const auto drafts = std::span(request.draft.tokens).first(static_cast<size_t>(count));
+  const auto end = std::ranges::find_first_of(drafts, request.end_ids);
+  return static_cast<int32_t>(end - drafts.begin());
+}
+
 Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(Lengths(request, limits));
   TANDEM_RETURN_IF_ERROR(InRange("n", request.num_choices, 1, limits.max_choices));
@@ -158,6 +196,7 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(TokensInVocabulary("end_ids", request.end_ids, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("stop", request.stop_sequences, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("bad_words", request.banned_sequences, limits.vocab_size));
+  TANDEM_RETURN_IF_ERROR(Draft(request, limits));
   TANDEM_RETURN_IF_ERROR(ReturnedLogits(request, limits));
   return ListValues(request);
 }

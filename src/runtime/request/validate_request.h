@@ -12,10 +12,11 @@ namespace tandem {
 
 // The engine's limits on requests.
 struct EngineLimits {
-  int32_t max_seq_len = 0;     // prompt and output
-  int32_t max_input_len = 0;   // prompt: less than asked for where a prompt may not be chunked
-  int32_t max_choices = 0;     // of one request: at most the slots, and the queue's places
-  int32_t max_queue_size = 0;  // sequences waiting; further ones are refused
+  int32_t max_seq_len = 0;      // prompt and output
+  int32_t max_input_len = 0;    // prompt: less than asked for where a prompt may not be chunked
+  int32_t max_choices = 0;      // of one request: at most the slots, and the queue's places
+  int32_t max_queue_size = 0;   // sequences waiting; further ones are refused
+  int32_t max_sent_drafts = 0;  // of one request
   int64_t vocab_size = 0;
   int64_t max_logits_bytes = 0;  // returned to one request
 };
@@ -35,6 +36,9 @@ struct LogitsBytes {
 };
 // A pure function of a valid request.
 LogitsBytes LogitsBytesOf(const Request& request, int64_t vocab);
+
+// The drafts of a valid request that are verified: not those that could only follow its end.
+int32_t NumSentDrafts(const Request& request);
 
 // INVALID_ARGUMENT with the field, and a sentence that names it, its value and the allowed range.
 Status ValidateRequest(const Request& request, const EngineLimits& limits);

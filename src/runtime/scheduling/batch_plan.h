@@ -24,6 +24,8 @@ struct SequencePlan {
   bool samples = false;
   // Draft length k: at most this many drafts are proposed, and verified after the target's range.
   int32_t num_drafts = 0;
+  // They are the first ones that the client sent, instead of proposals.
+  bool sent = false;
   // Known tokens the draft model computes in this step, starting at its computed length, at most.
   // With num_drafts > 0 this is an upper bound of the draft's lag (at least 1), else a catch-up.
   int32_t draft_tokens = 0;
@@ -48,7 +50,12 @@ struct StepLimits {
   int32_t max_num_tokens = 0;   // rows of a target pass, and of a draft pass
   int32_t max_logits_rows = 0;  // rows to sample from; at least max_batch_size
   int32_t max_draft_len = 0;    // 0: no drafts
+  int32_t max_sent_drafts = 0;  // drafts of a request that one step verifies
   int32_t max_launched = 1;     // steps that may be launched before the first one's results arrive
+
+  int32_t MaxDrafts() const { return std::max(max_draft_len, max_sent_drafts); }
+  // A step's drafts from clients, with a row more for each request.
+  int32_t MaxSentRows() const { return max_sent_drafts > 0 ? max_sent_drafts + 1 : 0; }
 };
 
 // Copies the first `tokens` of a block before the step runs (partial prefix reuse).

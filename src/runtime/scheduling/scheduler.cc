@@ -94,7 +94,8 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   plans_ += active_.empty() ? kPlansKept : 1;
   budget_ = {.rows = limits_.max_num_tokens,
              .draft_rows = limits_.max_num_tokens,
-             .spare_logits = limits_.max_logits_rows - limits_.max_batch_size};
+             .spare_logits = limits_.max_logits_rows - limits_.max_batch_size,
+             .sent_rows = limits_.MaxSentRows()};
   ShareSlots(plan);
   const size_t vacated = plan.vacated_slots.size();
   PlanDecodes(plan);
@@ -198,15 +199,24 @@ void Scheduler::GatherDecoding(StepPlan& plan) {
   for (size_t i = 0; i < active_.size();) {
     Sequence& sequence = *active_[i];
     // A sequence at its longest length ends with the step in flight.
+    const int32_t sent = sequence.SentDrafts();
     const bool runs = sequence.phase == Phase::kActive && sequence.Decoding() &&
                       sequence.KnownLow() < sequence.max_length &&
-                      static_cast<int32_t>(decoding_.size()) < budget_.rows;
-    if (runs && ReserveByPausing(sequence, sequence.KnownHigh(), plan)) {
+                      static_cast<int32_t>(decoding_.size()) < budget_.rows && HasRoomForSent(sent);
+    if (runs && ReserveByPausing(sequence, sequence.KnownHigh() + sent, plan)) {
       decoding_.push_back(&sequence);
+      TakeRoomForSent(sent);
     }
     // A pause removes sequences after this one, or this one itself.
     if (i < active_.size() && active_[i] == &sequence) ++i;
   }
+}
+
+// A step always has room for the drafts of one request, which go before the engine's own.
+bool Scheduler::HasRoomForSent(int32_t sent) const { return sent == 0 || sent < budget_.sent_rows; }
+
+void Scheduler::TakeRoomForSent(int32_t sent) {
+  if (sent > 0) budget_.sent_rows -= sent + 1;
 }
 
 void Scheduler::ChooseDrafts() {
@@ -215,14 +225,18 @@ void Scheduler::ChooseDrafts() {
     candidates_.resize(decoding_.size());
     return;
   }
-  for (const Sequence* sequence : decoding_) candidates_.push_back(CandidateOf(*sequence));
-  const auto decodes = static_cast<int32_t>(decoding_.size());
+  auto decodes = static_cast<int32_t>(decoding_.size());
+  int32_t spare_logits = budget_.spare_logits;
+  for (const Sequence* sequence : decoding_) {
+    candidates_.push_back(CandidateOf(*sequence));
+    decodes += sequence->SentDrafts();
+    spare_logits -= sequence->SentDrafts();
+  }
   const int32_t rows_left = budget_.rows - decodes;
   const int32_t backlog = std::min(PrefillBacklog(), rows_left);
   // Drafts leave half of the free rows to waiting prompts, and one row to sample from to every
   // slot.
-  const int32_t max_drafts =
-      std::min(backlog > 0 ? rows_left / 2 : rows_left, budget_.spare_logits);
+  const int32_t max_drafts = std::min(backlog > 0 ? rows_left / 2 : rows_left, spare_logits);
   if (limits_.draft_mode == DraftMode::kFixed) {
     ChooseFixedDrafts(max_drafts);
   } else if (limits_.draft_mode == DraftMode::kAdaptive) {
@@ -252,7 +266,7 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
 }
 
 int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
-  if (!sequence.request().use_draft) return 0;
+  if (!sequence.request().use_draft || sequence.SentDrafts() > 0) return 0;
   if (sequence.constraint != nullptr && !limits_.drafts_constrained) return 0;
   int32_t most = limits_.max_draft_len;
   // The last token of a sequence needs no draft after it.
@@ -265,10 +279,12 @@ int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
 
 void Scheduler::PlanDecode(Sequence& sequence, int32_t num_drafts, StepPlan& plan) {
   const int32_t known = sequence.KnownHigh();
+  const int32_t sent = sequence.SentDrafts();
+  if (sent > 0) num_drafts = sent;
   if (!Reserve(sequence, std::min(known + num_drafts, sequence.max_length))) {
     num_drafts = std::clamp(Capacity(sequence) - known, 0, num_drafts);
   }
-  const int32_t draft_tokens = PlanDraftTokens(sequence, num_drafts);
+  const int32_t draft_tokens = sent > 0 ? 0 : PlanDraftTokens(sequence, num_drafts);
   Add(sequence,
       {.planned = true,
        .samples = true,
@@ -276,6 +292,15 @@ void Scheduler::PlanDecode(Sequence& sequence, int32_t num_drafts, StepPlan& pla
        .num_drafts = num_drafts,
        .draft_tokens = draft_tokens},
       plan);
+}
+
+// A sequence that starts with one token left to compute.
+void Scheduler::VerifyAtOnce(Sequence& sequence, StepPlan& plan) {
+  const int32_t sent = sequence.SentDrafts();
+  const bool room = HasRoomForSent(sent) && sent < budget_.rows && sent <= budget_.spare_logits;
+  if (!room || !Reserve(sequence, sequence.KnownHigh() + sent)) return;
+  TakeRoomForSent(sent);
+  PlanDecode(sequence, sent, plan);
 }
 
 // The draft model's range. If it lags too far for this step's rows, it catches up without drafting.
@@ -325,8 +350,12 @@ bool Scheduler::NotChunked(int32_t tokens) const {
 }
 
 void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
-  const int32_t remaining = sequence.Remaining();
+  int32_t remaining = sequence.Remaining();
   const int32_t start = sequence.KnownLow() - remaining;
+  // Drafts that the client sent are verified after the prompt's last token, in a step like those
+  // that verify the engine's own.
+  const bool has_sent = sequence.SentDrafts() > 0;
+  if (has_sent) --remaining;
   int32_t chunk = std::min(remaining, budget_.rows);
   const bool keeps_context = sequence.KeepsContext();
   if (keeps_context) chunk = std::min(chunk, budget_.spare_logits + 1);
@@ -337,7 +366,8 @@ void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
     if (!whole && fitting > 0) chunk = std::min(chunk, fitting);
     if (!ReserveByPausing(sequence, start + chunk, plan)) return;
   }
-  Add(sequence, {.planned = true, .samples = chunk == remaining, .target_tokens = chunk}, plan);
+  const bool samples = chunk == remaining && !has_sent;
+  Add(sequence, {.planned = true, .samples = samples, .target_tokens = chunk}, plan);
 }
 
 // ---- New sequences ----
@@ -414,8 +444,10 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   PrefixMatch match;
   if (MayReuse(sequence)) match = kv_.Match(sequence.tokens, sequence.request().cache_key);
   // A copy runs in the step that computes the tokens after it; it is not made without rows for
-  // those, nor if its source is a block that the sequence needs.
-  if (budget_.rows == 0 || !Fits(match, known, length)) DropPartial(match);
+  // those, which a draft's verification may lack, nor if its source is a block that the sequence
+  // needs.
+  const bool verifies = sequence.SentDrafts() > 0 && known - match.computed[0] == 1;
+  if (budget_.rows == 0 || verifies || !Fits(match, known, length)) DropPartial(match);
   if (!Fits(match, known, length)) {
     kv_.Release(match.blocks);
     return false;
@@ -427,7 +459,12 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
         {match.partial_source, sequence.blocks[match.blocks.size()], match.partial_tokens});
   }
   plan.started.push_back(&sequence);
-  if (budget_.rows > 0) PlanPrefill(sequence, plan);
+  if (budget_.rows == 0) return true;
+  if (sequence.SentDrafts() > 0 && sequence.Decoding()) {
+    VerifyAtOnce(sequence, plan);
+  } else {
+    PlanPrefill(sequence, plan);
+  }
   return true;
 }
 
@@ -555,6 +592,7 @@ void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan
   item.target_tokens = work.target_tokens;
   item.samples = work.samples;
   item.num_drafts = work.num_drafts;
+  item.sent = work.samples && sequence.SentDrafts() > 0;
   item.draft_tokens = work.draft_tokens;
   item.keeps_context = sequence.KeepsContext();
   item.keeps_drawn = work.samples && sequence.request().return_generation_logits;

@@ -43,6 +43,7 @@ struct Sequence {
   std::shared_ptr<OpenRequest> open;
   int32_t choice = 0;
   int32_t max_length = 0;                       // prompt + output
+  int32_t sent_drafts = 0;                      // of the request, verified after the prompt
   int32_t mailbox = -1;                         // of the event queue
   std::unique_ptr<TokenConstraint> constraint;  // committed to by the executor
 
@@ -88,6 +89,8 @@ struct Sequence {
 
   // No token has been drawn or is being drawn: the next one follows the prompt.
   bool DrawsFirst() const { return KnownLow() == prompt_tokens(); }
+  // Drafts that the client sent and that are to be verified with the next token.
+  int32_t SentDrafts() const { return DrawsFirst() ? sent_drafts : 0; }
   // The client gets the logits of the prompt tokens computed from now on: all of them, because this
   // sequence takes none from the cache.
   bool KeepsContext() const {
