@@ -281,6 +281,20 @@ TEST_P(SentDraftsLawTest, TheTargetsLawHolds) {
   }
 }
 
+// As an engine draws that itself verifies drafts by the ratio rule.
+TEST_P(SentDraftsLawTest, TheTargetsLawHoldsWhateverNoiseTheClientDrewWith) {
+  const LawModels models = std::get<0>(GetParam());
+  const Request request = MakeRequest();
+  TestSetup setup = LawSetup(models);
+  setup.options.draft_mode = DraftMode::kOff;
+  for (const auto stream : {ops::NoiseStream::kAccept, ops::NoiseStream::kResidual}) {
+    const Drawn drawn = Draw(setup, request, DrawsOf(models) / 2, [stream](Request& one) {
+      one.draft = DraftAlone(one, kClient, 2, stream);
+    });
+    EXPECT_LT(Measure(setup, request, drawn), kHolds);
+  }
+}
+
 TEST_P(SentDraftsLawTest, WrongLogitsAreDetected) {
   TestSetup setup = LawSetup(std::get<0>(GetParam()));
   setup.options.draft_mode = DraftMode::kOff;

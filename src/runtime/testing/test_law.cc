@@ -180,7 +180,19 @@ Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws,
   return drawn;
 }
 
-ExternalDraft DraftAlone(const Request& request, const FormulaModel& model, int32_t num_tokens) {
+// The token at which the running sum of `probs` passes the number that the stream has there.
+int32_t DrawByStream(const std::vector<float>& probs, const Request& request, size_t position,
+                     ops::NoiseStream stream) {
+  double rest = ops::UniformDouble(stream, *request.seed, 0, static_cast<int32_t>(position));
+  size_t token = 0;
+  while (token + 1 < probs.size() && rest >= static_cast<double>(probs[token])) {
+    rest -= static_cast<double>(probs[token++]);
+  }
+  return static_cast<int32_t>(token);
+}
+
+ExternalDraft DraftAlone(const Request& request, const FormulaModel& model, int32_t num_tokens,
+                         ops::NoiseStream stream) {
   ExternalDraft draft;
   std::vector<int32_t> context = request.prompt;
   std::vector<int32_t> counts(static_cast<size_t>(model.vocab));
@@ -196,8 +208,13 @@ ExternalDraft DraftAlone(const Request& request, const FormulaModel& model, int3
     row.slot = &slot;
     row.history = {context.data(), static_cast<int32_t>(context.size()),
                    static_cast<int32_t>(request.prompt.size()), counts.data()};
+    std::vector<float> probs(static_cast<size_t>(model.vocab));
+    row.probs = probs.data();
     SampledToken drawn;
     HostSampler().Sample(std::span(&row, 1), model.vocab, std::span(&drawn, 1));
+    if (stream != ops::NoiseStream::kToken) {
+      drawn.token = DrawByStream(probs, request, context.size(), stream);
+    }
     draft.tokens.push_back(drawn.token);
     draft.logits.insert(draft.logits.end(), logits.begin(), logits.end());
     context.push_back(drawn.token);

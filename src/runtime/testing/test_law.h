@@ -13,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "ops/noise.h"
 #include "ops/testing/forwarding_backend.h"
 #include "runtime/testing/test_engine.h"
 
@@ -71,7 +72,9 @@ Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws,
 
 // A client's draft: tokens that `model` draws after the prompt with the request's own parameters
 // and seed, and the logits they were drawn from.
-ExternalDraft DraftAlone(const Request& request, const FormulaModel& model, int32_t num_tokens);
+// `stream`: the noise that the client draws with.
+ExternalDraft DraftAlone(const Request& request, const FormulaModel& model, int32_t num_tokens,
+                         ops::NoiseStream stream = ops::NoiseStream::kToken);
 
 // Distance of the outputs from the target's law, as ChiSquareZ; recorded as a test property.
 double Measure(const TestSetup& setup, const Request& request, const Drawn& drawn);
