@@ -45,7 +45,7 @@ struct SlotArrays {
   int32_t max_slots = 0;
   int32_t max_seq_len = 0;
   int32_t max_blocks = 0;
-  int32_t max_draft_len = 0;
+  int32_t max_draft_len = 0;               // the engine's own or a client's
   int64_t vocab = 0;                       // the target's
   SlotRecord* records = nullptr;           // [max_slots]
   int32_t* tokens = nullptr;               // [max_slots, max_seq_len]

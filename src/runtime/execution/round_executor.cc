@@ -127,6 +127,7 @@ void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstra
 
 void RoundExecutor::RemoveSequence(int32_t slot) {
   masks_.Set(slot, nullptr);
+  sent_[static_cast<size_t>(slot)] = {};
   device_slots_->Remove(slot);
 }
 
@@ -490,7 +491,8 @@ void RoundExecutor::TimeTarget() {
 // On a device: the passes that lie between the marks of the step being launched. Which sequences
 // the draft model drafted for is not known where drafts may have been looked up.
 void RoundExecutor::NotePasses() {
-  times().complete = shape_.target.decodes();
+  const bool for_clients = shape_.kept > 0 || shape_.sent_rows > 0;  // work that few steps have
+  times().complete = shape_.target.decodes() && !for_clients;
   if (!times().complete) return;
   const bool known = shape_.draft_logits > 0 && config_.lookup_ngram == 0;
   if (known) {

@@ -232,10 +232,14 @@ void Scheduler::ChooseDrafts() {
     decodes += sequence->SentDrafts();
     spare_logits -= sequence->SentDrafts();
   }
+  const bool context_logits = std::ranges::any_of(active_, [](const Sequence* sequence) {
+    return sequence->KeepsContext() && !sequence->Decoding();
+  });
+  if (context_logits) spare_logits /= 2;
   const int32_t rows_left = budget_.rows - decodes;
   const int32_t backlog = std::min(PrefillBacklog(), rows_left);
-  // Drafts leave half of the free rows to waiting prompts, and one row to sample from to every
-  // slot.
+  // Drafts leave half of the free rows to waiting prompts, half of the spare logits to prompts
+  // whose logits the client gets, and one row to sample from to every slot.
   const int32_t max_drafts = std::min(backlog > 0 ? rows_left / 2 : rows_left, spare_logits);
   if (limits_.draft_mode == DraftMode::kFixed) {
     ChooseFixedDrafts(max_drafts);
