@@ -16,6 +16,10 @@ enum class NoiseStream : uint32_t {
   kAccept = 1,    // ratio mode's acceptance test
   kResidual = 2,  // ratio mode's draw after the accepted drafts: the draft's own draw at that
                   // position used kToken, so it must not be used again there
+  // The same two for drafts that a client sent: an engine with the same seed may have drawn them by
+  // any of the streams above.
+  kSentAccept = 3,
+  kSentResidual = 4,
 };
 
 struct NoiseKey {
@@ -97,8 +101,9 @@ TANDEM_HOST_DEVICE inline float GumbelNoise(uint64_t seed, uint32_t choice, int3
 }
 
 // Uniform in (0, 1) from an independent stream of the same key (ratio mode's acceptance test).
-TANDEM_HOST_DEVICE inline float UniformNoise(uint64_t seed, uint32_t choice, int32_t position) {
-  const NoiseKey key = MakeNoiseKey(NoiseStream::kAccept, seed, choice, position);
+TANDEM_HOST_DEVICE inline float UniformNoise(uint64_t seed, uint32_t choice, int32_t position,
+                                             NoiseStream stream = NoiseStream::kAccept) {
+  const NoiseKey key = MakeNoiseKey(stream, seed, choice, position);
   const uint32_t bits = NoiseBits<uint32_t>(key, 0);
   return (static_cast<float>(bits >> 9) + 0.5f) * 0x1p-23f;  // 24 bits: exact
 }

@@ -210,7 +210,8 @@ class Ops {
                       std::span<SampledToken> out) = 0;
 
   // Ratio acceptance (arXiv 2302.01318), one row per sequence: accepts drafts while u < p/q, else
-  // draws from max(p - q, 0); a bonus token from the last row if all were accepted. The rows are in
+  // draws from max(p - q, 0); a bonus token from the last row if all were accepted. With a
+  // threshold: accepts drafts while p is at least that, and then draws from p. The rows are in
   // backend memory; an inert one (null slot) is skipped.
   virtual void VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) = 0;
 };

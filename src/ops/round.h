@@ -4,10 +4,12 @@
 // counts and never reads one back. Owned by the backend; called by the executor's thread. Allocates
 // nothing and never waits, so that it can be captured.
 //
-// A step enqueues ApplyPlan; then, where sequences draft, LookUpDrafts, LayDraftRows and for each
-// draft a pass of the draft model, LayDraftSamples, Ops::Sample and KeepDrafts; then LayTargetRows,
-// the target's pass, LayTargetSamples, Ops::Sample and Accept (under the ratio rule with
-// LayVerifyRows, Ops::VerifyAndAccept, LayChosenRows and another Sample before it).
+// A step enqueues ApplyPlan; then, where a client sent drafts with their logits, LaySentRows and
+// Ops::Sample, which makes distributions of them; then, where sequences draft, LookUpDrafts,
+// LayDraftRows and for each draft a pass of the draft model, LayDraftSamples, Ops::Sample and
+// KeepDrafts; then LayTargetRows, the target's pass, LayTargetSamples, Ops::Sample and Accept
+// (where drafts are accepted by probability with LayVerifyRows, Ops::VerifyAndAccept, LayChosenRows
+// and another Sample before it).
 #pragma once
 
 #include <cstdint>
@@ -43,7 +45,7 @@ struct SlotArrays {
   int32_t max_slots = 0;
   int32_t max_seq_len = 0;
   int32_t max_blocks = 0;
-  int32_t max_draft_len = 0;
+  int32_t max_draft_len = 0;               // the engine's own or a client's
   int64_t vocab = 0;                       // the target's
   SlotRecord* records = nullptr;           // [max_slots]
   int32_t* tokens = nullptr;               // [max_slots, max_seq_len]
@@ -54,10 +56,12 @@ struct SlotArrays {
   SlotSampling* draft_sampling = nullptr;  // [max_slots] the same without log-probabilities
 };
 
-// The initial contents of a slot. In backend memory, followed by [record.known] tokens and
+// The initial contents of a slot. In backend memory, followed by [record.known] tokens, [num_sent]
+// drafts that the client sent, which stay after the known tokens until the first one is drawn, and
 // [num_values] values of its lists, which go to `lists` (the sampling record points there).
 struct SlotPatch {
   int32_t slot = 0;
+  int32_t num_sent = 0;
   int32_t num_values = 0;
   int32_t* lists = nullptr;
   SlotRecord record;
@@ -73,8 +77,20 @@ struct RoundItem {
   int32_t draft_tokens = 0;
   int32_t first_new_block = 0;
   int32_t num_new_blocks = 0;
-  int32_t constrained = 0;     // its rows are drawn under masks
-  int32_t first_prob_row = 0;  // ratio mode: first row of its drafts' distributions
+  int32_t constrained = 0;  // its rows are drawn under masks
+  int32_t sent = 0;         // 1: the client sent its drafts
+  // 1: drafts are accepted by their probabilities, by VerifyRow's rules. Then row i from
+  // first_prob_row on has the distributions of draft i and of the target there; num_drafts + 1
+  // rows.
+  int32_t by_probability = 0;
+  float threshold = -1.0f;
+  int32_t first_prob_row = 0;
+  int32_t first_sent_row = -1;  // of the logits that the client sent; -1: none
+  // Logits for the client, kept from row first_kept on (-1: none): of every target token, then of
+  // the tokens drawn after the last one.
+  int32_t first_kept = -1;
+  int32_t keeps_context = 0;
+  int32_t keeps_drawn = 0;
 };
 
 // The masks of a constrained item, made when its drafts are known: row i of the rows that it draws
@@ -91,7 +107,8 @@ struct RoundHeader {
 };
 
 // Rows of one sequence in a pass: consecutive positions from `start` on, known tokens and then
-// drafts, of which the last num_logits want logits.
+// drafts. Tokens are drawn from the logits of the last num_logits rows; the client wants those of
+// the num_context rows before them, which lie before first_logits.
 struct RowRange {
   int32_t slot = -1;  // -1: after the last sequence
   int32_t item = 0;   // of the plan
@@ -100,6 +117,7 @@ struct RowRange {
   int32_t first_row = 0;
   int32_t num_logits = 0;
   int32_t first_logits = 0;
+  int32_t num_context = 0;
   int32_t wanted = 0;  // a drafting sequence: drafts it wants in all
 };
 
@@ -155,19 +173,22 @@ struct Round {
   const uint32_t* masks = nullptr;        // [max_logits, mask_words]
   int64_t mask_words = 0;
   int32_t lookup_ngram = 0;
-  bool ratio = false;  // ratio acceptance instead of token match
+  bool ratio = false;  // the engine's own drafts: ratio acceptance instead of token match
 
   PassArrays draft;
   PassArrays target;
   int64_t draw_vocab = 0;  // tokens both models know
 
-  // Ratio mode.
-  float* draft_probs = nullptr;    // [max_logits, vocab]
-  float* target_probs = nullptr;   // [max_logits, vocab]
+  // Items whose drafts are accepted by probability.
+  float* draft_probs = nullptr;    // [prob rows, vocab]
+  float* target_probs = nullptr;   // [prob rows, vocab]
   VerifyRow* verify = nullptr;     // [max_slots] at the sequence's place in the plan
   int32_t* held = nullptr;         // [max_slots]
   int32_t* next = nullptr;         // [max_slots]
   SampledToken* chosen = nullptr;  // [max_logits]
+  // Draws of which only the distribution is wanted: that of a sent draft.
+  SampleRow* sent_samples = nullptr;   // [max_sent]
+  SampledToken* sent_drawn = nullptr;  // [max_sent]
 
   RoundStatus* status = nullptr;
   RoundResult* results = nullptr;  // [max_slots]
@@ -189,8 +210,12 @@ class RoundOps {
   virtual void StartSlot(const SlotArrays& slots, const SlotPatch* patch) = 0;
   virtual void EndSlot(const SlotArrays& slots, int32_t slot) = 0;
 
-  // Appends the plan's new blocks and forgets the drafts of the round before.
+  // Appends the plan's new blocks, forgets the drafts of the round before and takes those sent.
   virtual void ApplyPlan(const Round& round, int32_t max_items) = 0;
+  // Fills sent_samples: rows [0, num_rows) of `logits`, [num_rows, vocab] in pinned host memory,
+  // were sent with the drafts of items.
+  virtual void LaySentRows(const Round& round, int32_t max_items, int32_t num_rows,
+                           const float* logits) = 0;
   // Drafts from the sequences' own history: finds the longest run of the last tokens, at most
   // lookup_ngram long, that occurs earlier (of several, the latest) and proposes the tokens that
   // followed it. A run of one token counts only if lookup_ngram is 1.
@@ -208,13 +233,16 @@ class RoundOps {
   // logits: [num_logits, vocab].
   virtual void LayTargetSamples(const Round& round, const PassBounds& bounds,
                                 const float* logits) = 0;
-  // Ratio mode: the sequences with drafts.
+  // The sequences whose drafts are accepted by probability.
   virtual void LayVerifyRows(const Round& round, const PassBounds& bounds) = 0;
-  // Ratio mode: fills the sample rows again, to get the log-probabilities of the chosen tokens;
+  // Fills the sample rows again for those, to get the log-probabilities of the chosen tokens;
   // results go to `chosen`.
   virtual void LayChosenRows(const Round& round, const PassBounds& bounds) = 0;
   // Emits tokens, moves lengths, keeps counts, writes the results.
   virtual void Accept(const Round& round, const PassBounds& bounds, const float* logits) = 0;
+  // After Accept: copies the rows that items keep to `kept`, [rows, vocab] in pinned host memory.
+  virtual void KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                          float* kept) = 0;
 };
 
 }  // namespace tandem::ops

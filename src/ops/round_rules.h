@@ -112,6 +112,14 @@ TANDEM_HOST_DEVICE inline int32_t PlaceOf(uint64_t match) {
   return static_cast<int32_t>(match & 0xffffffffu);
 }
 
+// Takes the drafts that the client sent, which follow the known tokens.
+TANDEM_HOST_DEVICE inline void TakeSent(const SlotArrays& slots, const RoundItem& item) {
+  SlotRecord& record = slots.records[item.slot];
+  const int32_t* sent = TokensOf(slots, item.slot) + record.known;
+  record.num_drafts = DraftsWanted(record, item);
+  for (int32_t i = 0; i < record.num_drafts; ++i) DraftsOf(slots, item.slot)[i] = sent[i];
+}
+
 // Takes the tokens from position `end` on as drafts; stops at an end id, because nothing after it
 // can be accepted.
 TANDEM_HOST_DEVICE inline void TakeLookedUp(const SlotArrays& slots, int32_t slot, int32_t end,
@@ -128,12 +136,12 @@ TANDEM_HOST_DEVICE inline void TakeLookedUp(const SlotArrays& slots, int32_t slo
 }
 
 // The draft model's range: all tokens that it has yet to compute if it drafts, else a catch-up.
-// Empty (no rows) for a sequence that has ended, has lookup drafts or needs nothing.
+// Empty (no rows) for a sequence that has ended, has drafts already or needs nothing.
 TANDEM_HOST_DEVICE inline RowRange DraftRange(SlotRecord& record, const RoundItem& item,
                                               int32_t* broken) {
   RowRange range;
   range.slot = item.slot;
-  if (record.ended != 0 || record.num_drafts > 0) return range;
+  if (record.ended != 0 || record.num_drafts > 0 || item.sent != 0) return range;
   const int32_t wanted = DraftsWanted(record, item);
   const int32_t lag = record.known - record.computed[1];
   if (wanted > 0 && lag > item.draft_tokens) *broken |= kBrokenLag;
@@ -181,20 +189,27 @@ TANDEM_HOST_DEVICE inline RowRange TargetRange(SlotRecord& record, const RoundIt
   if (reaches != (item.samples != 0)) *broken |= kBrokenSamples;
   range.num_rows = item.target_tokens + record.num_drafts;
   range.num_logits = item.samples != 0 ? 1 + record.num_drafts : 0;
+  if (item.keeps_context != 0) range.num_context = item.target_tokens - item.samples;
   record.computed[0] += item.target_tokens;
   return range;
 }
 
-// The position of a range in its pass. A range that exceeds the bounds becomes empty.
+TANDEM_HOST_DEVICE inline int32_t LogitsOf(const RowRange& range) {
+  return range.num_context + range.num_logits;
+}
+
+// The position of a range in its pass; first_logits: of all its rows with logits. A range that
+// exceeds the bounds becomes empty.
 TANDEM_HOST_DEVICE inline void Place(int32_t first_row, int32_t first_logits,
                                      const PassBounds& bounds, RowRange& range, int32_t* broken) {
   range.first_row = first_row;
-  range.first_logits = first_logits;
+  range.first_logits = first_logits + range.num_context;
   if (first_row + range.num_rows > bounds.num_rows ||
-      first_logits + range.num_logits > bounds.num_logits) {
+      first_logits + LogitsOf(range) > bounds.num_logits) {
     *broken |= kBrokenRows;
     range.num_rows = 0;
     range.num_logits = 0;
+    range.num_context = 0;
   }
 }
 
@@ -213,10 +228,11 @@ TANDEM_HOST_DEVICE inline void FillRow(const SlotArrays& slots, const PassArrays
   pass.positions[row] = position;
   pass.row_seq[row] = seq;
 }
+// Row i of LogitsOf(range).
 TANDEM_HOST_DEVICE inline void FillLogitsRow(const PassArrays& pass, const RowRange& range,
                                              int32_t i) {
-  pass.logits_rows[range.first_logits + i] =
-      range.first_row + range.num_rows - range.num_logits + i;
+  pass.logits_rows[range.first_logits - range.num_context + i] =
+      range.first_row + range.num_rows - LogitsOf(range) + i;
 }
 TANDEM_HOST_DEVICE inline void ClearRow(const PassArrays& pass, int32_t row) {
   pass.tokens[row] = 0;
@@ -247,8 +263,22 @@ TANDEM_HOST_DEVICE inline SampleRow DraftSample(const Round& round, const RowRan
   return row;
 }
 
-TANDEM_HOST_DEVICE inline bool ByRatio(const Round& round, const RowRange& range) {
-  return round.ratio && range.num_logits > 1;
+// Row i of the rows whose draws make distributions of the logits that the client sent.
+TANDEM_HOST_DEVICE inline SampleRow SentSample(const Round& round, const RoundItem& item, int32_t i,
+                                               const float* logits) {
+  const int64_t vocab = round.slots.vocab;
+  SampleRow row;
+  row.logits = logits + (item.first_sent_row + i) * vocab;
+  row.slot = round.slots.draft_sampling + item.slot;
+  row.history = HistoryOf(round.slots, item.slot);
+  row.ahead = DraftsOf(round.slots, item.slot);
+  row.num_ahead = i;
+  row.probs = round.draft_probs + (item.first_prob_row + i) * vocab;
+  return row;
+}
+
+TANDEM_HOST_DEVICE inline bool ByProbability(const Round& round, const RowRange& range) {
+  return range.num_logits > 1 && round.items[range.item].by_probability != 0;
 }
 
 // Ends the range at a row where no token may be drawn. If that is the first row it is a fault;
@@ -275,30 +305,36 @@ TANDEM_HOST_DEVICE inline SampleRow TargetSample(const Round& round, const RowRa
   if (round.items[range.item].constrained != 0 && i < round.item_masks[range.item].count) {
     row.allowed = round.masks + (round.item_masks[range.item].first + i) * round.mask_words;
   }
-  if (ByRatio(round, range)) row.probs = round.target_probs + index * round.slots.vocab;
+  if (ByProbability(round, range)) {
+    const int64_t prob_row = round.items[range.item].first_prob_row + i;
+    row.probs = round.target_probs + prob_row * round.slots.vocab;
+  }
   return row;
 }
 
 TANDEM_HOST_DEVICE inline VerifyRow VerifyOf(const Round& round, const RowRange& range) {
   VerifyRow row;
-  if (!ByRatio(round, range)) return row;
-  const int64_t vocab = round.slots.vocab;
+  if (!ByProbability(round, range)) return row;
+  const RoundItem& item = round.items[range.item];
+  const int64_t first = item.first_prob_row * round.slots.vocab;
   row.slot = round.slots.sampling + range.slot;
   row.position = round.slots.records[range.slot].known;
   row.draft = DraftsOf(round.slots, range.slot);
   row.num_draft = range.num_logits - 1;
-  row.draft_probs = round.draft_probs + round.items[range.item].first_prob_row * vocab;
-  row.target_probs = round.target_probs + range.first_logits * vocab;
+  row.sent = item.sent;
+  row.threshold = item.threshold;
+  row.draft_probs = round.draft_probs + first;
+  row.target_probs = round.target_probs + first;
   row.accepted = round.held + range.item;
   row.next = round.next + range.item;
   return row;
 }
 
-// Makes row i a sample row for the token that the ratio rule chose; inert if it chose none.
+// Makes row i a sample row for the token that was chosen by probability; inert if none was.
 TANDEM_HOST_DEVICE inline void GiveChosen(const Round& round, const RowRange& range, int32_t i) {
   SampleRow& row = round.target.samples[range.first_logits + i];
   row.probs = nullptr;
-  if (!ByRatio(round, range) || i > round.held[range.item]) {
+  if (!ByProbability(round, range) || i > round.held[range.item]) {
     row.logits = nullptr;
     return;
   }
@@ -334,16 +370,16 @@ TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const Row
   SlotRecord& record = slots.records[range.slot];
   const int32_t* drafts = DraftsOf(slots, range.slot);
   const int32_t known = record.known;
-  const bool by_ratio = ByRatio(round, range);
+  const bool by_probability = ByProbability(round, range);
   for (int32_t i = 0; i < range.num_logits; ++i) {
     const int64_t row = range.first_logits + i;
-    if (by_ratio) {
+    if (by_probability) {
       if (i > round.held[range.item]) break;
       round.target.drawn[row] = round.chosen[row];
     }
     const int32_t token = round.target.drawn[row].token;
     if (!Emit(slots, range.slot, token, logits + row * slots.vocab)) break;
-    if (!by_ratio && i + 1 < range.num_logits && token != drafts[i]) break;
+    if (!by_probability && i + 1 < range.num_logits && token != drafts[i]) break;
   }
   RoundResult result;
   result.slot = range.slot;
@@ -366,6 +402,16 @@ TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const Row
   result.computed[1] = record.computed[1];
   result.fault = record.fault;
   return result;
+}
+
+// The number of an item's logits that the client gets, from its first row with logits on: of the
+// range's known tokens, and of the tokens that were emitted.
+TANDEM_HOST_DEVICE inline int32_t NumKept(const RoundItem& item, const RowRange& range,
+                                          const RoundResult& result) {
+  if (item.first_kept < 0 || range.num_rows == 0) return 0;
+  const int32_t context = item.keeps_context != 0 ? item.target_tokens : 0;
+  const int32_t drawn = item.keeps_drawn != 0 ? range.num_context + result.num_tokens : 0;
+  return context > drawn ? context : drawn;
 }
 
 }  // namespace tandem::ops::rules

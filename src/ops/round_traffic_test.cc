@@ -1,6 +1,7 @@
 // The part of a round between the passes, on every backend, compared with a plain model of the same
 // sequences: random traffic of prompts, drafts and draws with room to spare in the bounds, more
 // sequences than a block has threads, and the ratio rule's rows.
+#include <cstring>
 #include <limits>
 
 #include "ops/testing/round_test.h"
@@ -15,6 +16,7 @@ struct Seq {
   int32_t start = 0;
   int32_t rows = 0;
   int32_t logits = 0;
+  int32_t context = 0;  // logits before those
   int32_t wanted = 0;
 };
 
@@ -27,11 +29,14 @@ class RoundTrafficTest : public RoundTest {
     slot.max_length = Random(length + 1, kMaxLength);
     for (int32_t i = Random(0, 3); i > 0; --i) slot.ends.push_back(Random(0, kVocab - 1));
     slot.counted = Random(0, 2) == 0;
+    const int32_t sent = std::min(Random(0, kMaxDrafts), slot.max_length - length - 1);
+    for (int32_t i = 0; i < sent; ++i) slot.sent.push_back(Random(0, kVocab - 1));
     return slot;
   }
 
   // A step of some of the sequences; ended ones may be named too.
   void PlanRandomly() {
+    num_kept_ = 0;
     plan_.clear();
     blocks_.clear();
     for (int32_t index = 0; index < num_slots(); ++index) {
@@ -44,10 +49,19 @@ class RoundTrafficTest : public RoundTest {
       item.samples = item.target_tokens == left ? 1 : 0;
       const int32_t lag = slot.known() - slot.computed[1];
       if (item.samples != 0 && left == 1 && Random(0, 3) > 0) item.num_drafts = Random(1, 3);
-      if (item.num_drafts > 0) {
+      if (slot.known() == slot.prompt && left == 1 && !slot.sent.empty()) {
+        item.sent = 1;
+        item.num_drafts = Random(0, static_cast<int32_t>(slot.sent.size()));
+      } else if (item.num_drafts > 0) {
         item.draft_tokens = lag + Random(0, 2);
       } else if (Random(0, 3) == 0) {
         item.draft_tokens = Random(1, 5);
+      }
+      item.keeps_context = Random(0, 2) == 0 ? 1 : 0;
+      item.keeps_drawn = Random(0, 2) == 0 ? 1 : 0;
+      if (item.keeps_context + item.keeps_drawn > 0) {
+        item.first_kept = num_kept_;
+        num_kept_ += item.target_tokens + item.num_drafts;
       }
       const int32_t reach =
           (slot.known() + item.num_drafts + kBlockTokens - 1) / kBlockTokens + Random(0, 1);
@@ -61,7 +75,7 @@ class RoundTrafficTest : public RoundTest {
     PassBounds bounds;
     for (const Seq& seq : seqs) {
       bounds.num_rows += seq.rows;
-      bounds.num_logits += seq.logits;
+      bounds.num_logits += seq.context + seq.logits;
     }
     bounds.num_rows = std::min(std::max(bounds.num_rows, 1) + Random(0, 5), max_rows_);
     bounds.num_logits = std::min(bounds.num_logits + Random(0, 5), max_logits);
@@ -94,10 +108,11 @@ class RoundTrafficTest : public RoundTest {
         ASSERT_EQ(row_seq[row + i], s);
       }
       row += seq.rows;
-      for (int32_t i = 0; i < seq.logits; ++i) {
-        ASSERT_EQ(logits_rows[logits + i], row - seq.logits + i);
+      const int32_t num_logits = seq.context + seq.logits;
+      for (int32_t i = 0; i < num_logits; ++i) {
+        ASSERT_EQ(logits_rows[logits + i], row - num_logits + i);
       }
-      logits += seq.logits;
+      logits += num_logits;
       if (seq.rows == 0) continue;
       const auto* table = arena_->Host(pass.block_table) + s * kMaxBlocks;
       ASSERT_TRUE(std::equal(slot.blocks.begin(), slot.blocks.end(), table));
@@ -119,13 +134,44 @@ class RoundTrafficTest : public RoundTest {
     ASSERT_EQ(row.ahead, round_.slots.drafts + slot * kMaxDrafts);
   }
 
+  // ---- Drafts of the client ----
+
+  void LaySent() {
+    int32_t num_rows = 0;
+    for (size_t i = 0; i < plan_.size(); ++i) {
+      if (plan_[i].sent == 0) continue;
+      plan_[i].first_sent_row = num_rows;
+      num_rows += plan_[i].num_drafts;
+    }
+    std::copy(plan_.begin(), plan_.end(), arena_->Host(items_));
+    arena_->Push(items_, num_slots());
+    ops().LaySentRows(round_, num_slots(), num_rows, logits_);
+    arena_->Pull();
+    const SampleRow* samples = arena_->Host(round_.sent_samples);
+    for (const RoundItem& item : plan_) {
+      if (item.sent == 0) continue;
+      for (int32_t i = 0; i < item.num_drafts; ++i) {
+        const SampleRow& row = samples[item.first_sent_row + i];
+        if (i >= static_cast<int32_t>(At(item.slot).drafts.size())) {
+          ASSERT_EQ(row.logits, nullptr);
+          continue;
+        }
+        ASSERT_EQ(row.logits, logits_ + (item.first_sent_row + i) * kVocab);
+        ASSERT_EQ(row.slot, round_.slots.draft_sampling + item.slot);
+        ASSERT_NO_FATAL_FAILURE(ExpectHistory(row, item.slot));
+        ASSERT_EQ(row.num_ahead, i);
+        ASSERT_EQ(row.probs, round_.draft_probs + (item.first_prob_row + i) * kVocab);
+      }
+    }
+  }
+
   // ---- The draft's passes ----
 
   std::vector<Seq> DraftSeqs() {
     std::vector<Seq> seqs;
     for (size_t i = 0; i < plan_.size(); ++i) {
       Slot& slot = At(plan_[i].slot);
-      if (slot.ended || !slot.drafts.empty()) continue;
+      if (slot.ended || plan_[i].sent != 0) continue;
       const int32_t wanted = std::clamp(slot.max_length - slot.known() - 1, 0, plan_[i].num_drafts);
       const int32_t lag = slot.known() - slot.computed[1];
       const int32_t rows = wanted > 0 ? lag : std::min(lag, plan_[i].draft_tokens);
@@ -204,6 +250,7 @@ class RoundTrafficTest : public RoundTest {
       seq.start = slot.computed[0];
       seq.rows = plan_[i].target_tokens + drafts;
       seq.logits = plan_[i].samples != 0 ? 1 + drafts : 0;
+      if (plan_[i].keeps_context != 0) seq.context = plan_[i].target_tokens - plan_[i].samples;
       slot.computed[0] += plan_[i].target_tokens;
     }
     return seqs;
@@ -219,8 +266,8 @@ class RoundTrafficTest : public RoundTest {
     std::vector<int32_t> first(before.size());  // logits
     int32_t next = 0;
     for (size_t i = 0; i < before.size(); ++i) {
-      first[i] = next;
-      next += before[i].logits;
+      first[i] = next + before[i].context;
+      next = first[i] + before[i].logits;
     }
     std::vector<Seq> seqs = before;
     for (Seq& seq : seqs) {
@@ -248,7 +295,8 @@ class RoundTrafficTest : public RoundTest {
         const bool masked = plan_[i].constrained != 0 && r < masks.count;
         ASSERT_EQ(row.allowed, masked ? round_.masks + 2 * (masks.first + r) : nullptr);
         const bool by_ratio = round_.ratio && seq.logits > 1;
-        ASSERT_EQ(row.probs, by_ratio ? round_.target_probs + index * kVocab : nullptr);
+        const int64_t prob_row = plan_[i].first_prob_row + r;
+        ASSERT_EQ(row.probs, by_ratio ? round_.target_probs + prob_row * kVocab : nullptr);
         ASSERT_EQ(row.given, -1);
         const Slot& slot = At(seq.slot);
         const bool agrees = r < static_cast<int32_t>(slot.drafts.size()) && Random(0, 2) > 0;
@@ -272,8 +320,36 @@ class RoundTrafficTest : public RoundTest {
     if (round_.ratio) {
       ASSERT_NO_FATAL_FAILURE(ChooseByRatio(bounds, seqs, first));
     }
+    for (int64_t i = 0; i < max_logits_ * kVocab; ++i) {
+      float& logit = arena_->Host(logits_)[i];
+      if (logit == 1.0f) logit = static_cast<float>(i);
+    }
+    arena_->Push(logits_, max_logits_ * kVocab);
     ops().Accept(round_, bounds, logits_);
     ASSERT_NO_FATAL_FAILURE(ExpectResults(seqs, first));
+    ASSERT_NO_FATAL_FAILURE(ExpectKept(bounds, seqs, first));
+  }
+
+  void ExpectKept(const PassBounds& bounds, const std::vector<Seq>& seqs,
+                  const std::vector<int32_t>& first) {
+    const auto bytes = static_cast<size_t>(std::max(num_kept_, 1)) * kVocab * sizeof(float);
+    const Buffer kept = backend_->AllocatePinned(bytes).value();
+    std::fill_n(kept.As<float>(), bytes / sizeof(float), -1.0f);
+    ops().KeepLogits(round_, bounds, logits_, kept.As<float>());
+    ASSERT_TRUE(backend_->Synchronize().ok());
+    std::vector<float> expected(bytes / sizeof(float), -1.0f);
+    for (size_t i = 0; i < seqs.size(); ++i) {
+      const RoundItem& item = plan_[i];
+      if (item.first_kept < 0 || seqs[i].rows == 0) continue;
+      int32_t count = item.keeps_context != 0 ? item.target_tokens : 0;
+      if (item.keeps_drawn != 0) {
+        count = std::max(count, seqs[i].context + arena_->Host(round_.results)[i].num_tokens);
+      }
+      std::copy_n(arena_->Host(logits_) + (first[i] - seqs[i].context) * kVocab, count * kVocab,
+                  expected.begin() + item.first_kept * kVocab);
+    }
+    // Bytes, because some logits are not numbers.
+    ASSERT_EQ(std::memcmp(kept.data(), expected.data(), bytes), 0);
   }
 
   void ChooseByRatio(const PassBounds& bounds, const std::vector<Seq>& seqs,
@@ -293,7 +369,9 @@ class RoundTrafficTest : public RoundTest {
       ASSERT_EQ(row.num_draft, seq.logits - 1);
       ASSERT_EQ(row.draft_probs,
                 round_.draft_probs + plan_[static_cast<size_t>(i)].first_prob_row * kVocab);
-      ASSERT_EQ(row.target_probs, round_.target_probs + first[static_cast<size_t>(i)] * kVocab);
+      ASSERT_EQ(row.target_probs,
+                round_.target_probs + plan_[static_cast<size_t>(i)].first_prob_row * kVocab);
+      ASSERT_EQ(row.sent, plan_[static_cast<size_t>(i)].sent);
       *arena_->Host(row.accepted) = Random(0, seq.logits - 1);
       *arena_->Host(row.next) = Random(0, kVocab - 1);
     }
@@ -385,6 +463,8 @@ class RoundTrafficTest : public RoundTest {
     }
   }
 
+  int32_t num_kept_ = 0;
+
   void RunTraffic(int32_t num_slots, int32_t steps, bool ratio) {
     Make(num_slots, ratio);
     for (int32_t step = 0; step < steps; ++step) {
@@ -405,6 +485,9 @@ class RoundTrafficTest : public RoundTest {
       }
       arena_->Push(item_masks_, num_slots);
       Apply();
+      if (ratio) {
+        ASSERT_NO_FATAL_FAILURE(LaySent());
+      }
       ASSERT_NO_FATAL_FAILURE(RunDrafts()) << "step " << step;
       ASSERT_NO_FATAL_FAILURE(RunTarget()) << "step " << step;
     }

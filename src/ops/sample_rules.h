@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/noise.h"
 #include "ops/portable_math.h"
 #include "ops/sampling.h"
 
@@ -98,6 +99,13 @@ TANDEM_HOST_DEVICE inline float MinPFloor(float min_p) {
   if (min_p >= 1.0f) return 0.0f;
   const float floor = PortableLog(min_p);
   return floor > kMinScore ? floor : kMinScore;
+}
+
+TANDEM_HOST_DEVICE inline NoiseStream AcceptStream(const VerifyRow& row) {
+  return row.sent != 0 ? NoiseStream::kSentAccept : NoiseStream::kAccept;
+}
+TANDEM_HOST_DEVICE inline NoiseStream ResidualStream(const VerifyRow& row) {
+  return row.sent != 0 ? NoiseStream::kSentResidual : NoiseStream::kResidual;
 }
 
 TANDEM_HOST_DEVICE inline ScoreMap DrawScores(const SamplingParams& params, float max) {

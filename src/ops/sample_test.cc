@@ -472,24 +472,27 @@ std::vector<float> RandomProbs(Random& random, int64_t rows, int64_t vocab) {
   return probs;
 }
 
-// The ratio rule from its definition.
+// The rules from their definition: the ratio rule if the threshold is negative.
 SamplingMemory::Verified ReferenceVerify(uint64_t seed, int32_t position, int64_t vocab,
                                          const std::vector<int32_t>& draft,
-                                         const std::vector<float>& q, const std::vector<float>& p) {
+                                         const std::vector<float>& q, const std::vector<float>& p,
+                                         bool sent, float threshold) {
   const auto at = [&](const std::vector<float>& probs, size_t row, int64_t token) {
     return probs[row * static_cast<size_t>(vocab) + static_cast<size_t>(token)];
   };
+  const auto holds = [&](size_t i) {
+    if (threshold >= 0.0f) return at(p, i, draft[i]) >= threshold;
+    const float u = UniformNoise(seed, 0, position + static_cast<int32_t>(i),
+                                 sent ? NoiseStream::kSentAccept : NoiseStream::kAccept);
+    return u * at(q, i, draft[i]) < at(p, i, draft[i]);
+  };
   size_t held = 0;
-  while (held < draft.size() &&
-         UniformNoise(seed, 0, position + static_cast<int32_t>(held)) * at(q, held, draft[held]) <
-             at(p, held, draft[held])) {
-    ++held;
-  }
+  while (held < draft.size() && holds(held)) ++held;
   std::vector<double> target;
   std::vector<double> residual;
   for (int64_t i = 0; i < vocab; ++i) {
     target.push_back(double{at(p, held, i)});
-    if (held < draft.size()) {
+    if (held < draft.size() && threshold < 0.0f) {
       residual.push_back(std::max(double{at(p, held, i) - at(q, held, i)}, 0.0));
     }
   }
@@ -498,15 +501,15 @@ SamplingMemory::Verified ReferenceVerify(uint64_t seed, int32_t position, int64_
   };
   // No residual when p and q agree.
   const std::vector<double>& weights = sum(residual) > 0.0 ? residual : target;
-  double rest =
-      UniformDouble(NoiseStream::kResidual, seed, 0, position + static_cast<int32_t>(held)) *
-      sum(weights);
+  double rest = UniformDouble(sent ? NoiseStream::kSentResidual : NoiseStream::kResidual, seed, 0,
+                              position + static_cast<int32_t>(held)) *
+                sum(weights);
   int32_t next = 0;
   while ((rest -= weights[static_cast<size_t>(next)]) >= 0.0) ++next;
   return {static_cast<int32_t>(held), next};
 }
 
-TEST_P(SampleTest, VerificationFollowsTheRatioRule) {
+TEST_P(SampleTest, VerificationFollowsItsRules) {
   Random random(14);
   for (const int64_t vocab : {2, 3, 33, 1000, 9001, 40'000, 128'256}) {
     memory_.Rewind(0);
@@ -525,10 +528,13 @@ TEST_P(SampleTest, VerificationFollowsTheRatioRule) {
       row.position = i;
       row.draft = memory_.Put(draft);
       row.num_draft = num_draft;
-      row.draft_probs = memory_.Put(q);
+      row.sent = i % 3 == 1 ? 1 : 0;
+      if (i % 5 == 4) row.threshold = 0.5f / static_cast<float>(vocab);
+      row.draft_probs = row.threshold < 0.0f ? memory_.Put(q) : nullptr;
       row.target_probs = memory_.Put(p);
       rows.push_back(row);
-      expected.push_back(ReferenceVerify(slot.params.seed, i, vocab, draft, q, p));
+      expected.push_back(
+          ReferenceVerify(slot.params.seed, i, vocab, draft, q, p, row.sent != 0, row.threshold));
       rows.emplace_back();  // an inert row
       expected.emplace_back();
     }

@@ -48,11 +48,15 @@ struct SampleRow {
   int32_t given = -1;
 };
 
-// One sequence whose drafts the ratio rule tests.
+// One sequence whose drafts are tested by their probabilities.
 struct VerifyRow {
   const SlotSampling* slot = nullptr;  // null: an inert row, nothing is read or written
   int32_t position = 0;                // of the first draft
-  const int32_t* draft = nullptr;      // [num_draft] tokens drawn from draft_probs
+  int32_t sent = 0;                    // 1: the drafts are a client's, with noise of their own
+  // Negative: the ratio rule. Else drafts are accepted while the target's probability is at least
+  // this, and draft_probs is not read.
+  float threshold = -1.0f;
+  const int32_t* draft = nullptr;  // [num_draft] tokens drawn from draft_probs
   int32_t num_draft = 0;
   const float* draft_probs = nullptr;  // [num_draft, vocab]
   float* target_probs = nullptr;       // [num_draft + 1, vocab] after every filter; then scratch

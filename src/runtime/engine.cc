@@ -15,6 +15,9 @@
 namespace tandem {
 namespace {
 
+// Largest requests that may get logits at once, with those whose logits wait to be read.
+constexpr int64_t kRequestsWithLogits = 4;
+
 // Wakes an idle loop for its heartbeat.
 constexpr Nanos kIdleWait = std::chrono::milliseconds(200);
 // Time to finish after a drain or a stop: two steps, however long they are.
@@ -57,6 +60,8 @@ EngineLimits LimitsOf(const EngineParts& parts) {
   limits.max_choices = std::min(options.max_batch_size, options.max_queue_size);
   limits.max_queue_size = options.max_queue_size;
   limits.vocab_size = parts.vocab_size;
+  limits.max_sent_drafts = parts.limits.max_sent_drafts;
+  limits.max_logits_bytes = options.max_logits_bytes;
   return limits;
 }
 
@@ -91,7 +96,7 @@ struct Engine::Impl {
         clock(clock),
         seed_source(SeedSource(options.seed)),
         inbox(options.max_queue_size),
-        events(NumMailboxes(options)),
+        events(NumMailboxes(options), kRequestsWithLogits * options.max_logits_bytes),
         loop(std::move(parts), inbox, events, clock) {}
 
   void RunLoop() {
@@ -138,6 +143,7 @@ std::vector<std::unique_ptr<Sequence>> Engine::Impl::MakeSequences(
     sequence->open = open;
     sequence->choice = choice;
     sequence->max_length = static_cast<int32_t>(request.prompt.size()) + request.max_tokens;
+    sequence->sent_drafts = NumSentDrafts(request);
     sequence->mailbox = mailboxes[static_cast<size_t>(choice)];
     if (request.constraint) sequence->constraint = request.constraint->Clone();
     // Reserve the whole length, so that no step allocates.
@@ -145,6 +151,7 @@ std::vector<std::unique_ptr<Sequence>> Engine::Impl::MakeSequences(
     sequence->tokens = request.prompt;
     sequence->usage.prompt_tokens = static_cast<int32_t>(request.prompt.size());
     sequence->usage.seed = open->seed;
+    sequence->usage.arrival = open->submitted;
     sequences.push_back(std::move(sequence));
   }
   return sequences;
@@ -167,9 +174,9 @@ Result<RequestId> Engine::Submit(Request request) {
   open->submitted = impl_->clock.Now();
   open->request = std::move(request);
   std::vector<int32_t> mailboxes;
-  if (!impl_->events.Open(open->id, open->request.num_choices, mailboxes)) {
-    return ResourceExhausted("Too many answers wait to be read, please try again later");
-  }
+  const LogitsBytes logits = LogitsBytesOf(open->request, impl_->limits.vocab_size);
+  TANDEM_RETURN_IF_ERROR(
+      impl_->events.Open(open->id, open->request.num_choices, mailboxes, logits));
   std::vector<std::unique_ptr<Sequence>> sequences = impl_->MakeSequences(open, mailboxes);
   const Status put = impl_->inbox.Put(sequences);
   if (!put.ok()) {

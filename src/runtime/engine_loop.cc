@@ -17,6 +17,7 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
       clock_(clock),
       steps_in_flight_(parts.limits.max_launched - 1),
       max_queue_wait_(parts.options.max_queue_wait),
+      vocab_size_(parts.vocab_size),
       heartbeat_(parts.heartbeat ? std::move(parts.heartbeat) : std::make_unique<Heartbeat>(clock)),
       kv_(parts.kv),
       speculation_(parts.limits.max_batch_size, parts.limits.max_draft_len, std::move(parts.costs)),
@@ -167,6 +168,8 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
   init.max_length = sequence.max_length;
   init.computed = sequence.computed;
   init.SetLists(sequence.request());
+  // This plan may verify them already.
+  init.SetSent(sequence.request(), sequence.output_tokens() == 0 ? sequence.sent_drafts : 0);
   init.sampling = sequence.request().sampling;
   init.sampling.seed = sequence.open->seed;
   init.sampling.choice = static_cast<uint32_t>(sequence.choice);
@@ -186,7 +189,9 @@ void EngineLoop::Commit(Nanos now) {
     sequence.WorkOf(result_.step) = {};
     ReleaseCopySource(sequence, kv_);
     // A sequence that was cancelled meanwhile has already had its last event.
-    if (sequence.phase != Phase::kFinished) CommitSequence(sequence, result_.sequences[i], now);
+    if (sequence.phase != Phase::kFinished) {
+      CommitSequence(sequence, plan.batch.sequences[i], result_.sequences[i], now);
+    }
     if (sequence.phase == Phase::kPausing && !sequence.InFlightAny()) {
       executor_->RemoveSequence(scheduler_.FinishPause(sequence));
     }
@@ -194,14 +199,16 @@ void EngineLoop::Commit(Nanos now) {
   ++totals_.steps;
 }
 
-void EngineLoop::CommitSequence(Sequence& sequence, const SequenceResult& result, Nanos now) {
+void EngineLoop::CommitSequence(Sequence& sequence, const SequencePlan& planned,
+                                const SequenceResult& result, Nanos now) {
   const auto tokens =
       std::span(result_.tokens)
           .subspan(static_cast<size_t>(result.first_token), static_cast<size_t>(result.num_tokens));
   const Usage before = sequence.usage;
   const int32_t shown = CommitTokens(sequence, result, tokens, now);
+  if (result.first_kept >= 0) TakeLogits(sequence, planned, result, shown);
   PublishBlocks(sequence, kv_);
-  speculation_.ObserveDrafts(result.proposed, result.accepted);
+  if (!planned.sent) speculation_.ObserveDrafts(result.proposed, result.accepted);
   totals_.output_tokens += shown;
   totals_.draft_rounds += sequence.usage.draft_rounds - before.draft_rounds;
   totals_.drafts_proposed += sequence.usage.drafts_proposed - before.drafts_proposed;
@@ -210,6 +217,21 @@ void EngineLoop::CommitSequence(Sequence& sequence, const SequenceResult& result
   if (shown > 0 || sequence.finish != FinishReason::kNone) {
     changes_.push_back({&sequence, result.first_token, shown});
   }
+}
+
+// Copies the step's logits for the client: those of the prompt tokens that it computed, and one row
+// for each token shown.
+void EngineLoop::TakeLogits(Sequence& sequence, const SequencePlan& planned,
+                            const SequenceResult& result, int32_t shown) const {
+  const auto row = [&](int32_t index) {
+    const float* const begin = result_.kept + (result.first_kept + index) * vocab_size_;
+    return LogitsRow(begin, begin + vocab_size_);
+  };
+  const int32_t context = planned.keeps_context ? planned.target_tokens : 0;
+  for (int32_t i = 0; i < context; ++i) sequence.context_logits.push_back(row(i));
+  if (!planned.keeps_drawn) return;
+  const int32_t first_drawn = std::max(context - 1, 0);  // the last row of the range
+  for (int32_t i = 0; i < shown; ++i) sequence.drawn_logits.push_back(row(first_drawn + i));
 }
 
 // The sequence is not planned again; its blocks are released when no step in flight names it.
@@ -229,11 +251,16 @@ void EngineLoop::Emit() {
   if (changes_.empty()) return;
   postings_.clear();
   for (const Change& change : changes_) {
-    const Sequence& sequence = *change.sequence;
+    Sequence& sequence = *change.sequence;
+    // Incomplete logits of a prompt end with their sequence.
+    const bool has_context =
+        static_cast<int32_t>(sequence.context_logits.size()) == sequence.prompt_tokens();
     postings_.push_back({.mailbox = sequence.mailbox,
                          .tokens = std::span(result_.tokens)
                                        .subspan(static_cast<size_t>(change.first_token),
                                                 static_cast<size_t>(change.num_tokens)),
+                         .context_logits = has_context ? &sequence.context_logits : nullptr,
+                         .drawn_logits = &sequence.drawn_logits,
                          .usage = &sequence.usage,
                          .finish = sequence.finish,
                          .error = &sequence.error});

@@ -51,7 +51,10 @@ class EngineLoop {
   void CancelOrTimeOut(Sequence& sequence, bool cancelled, Nanos now);
   Nanos WaitEnd(const OpenRequest& request) const;
   void TakeSlot(Sequence& sequence, Nanos now);
-  void CommitSequence(Sequence& sequence, const SequenceResult& result, Nanos now);
+  void CommitSequence(Sequence& sequence, const SequencePlan& planned, const SequenceResult& result,
+                      Nanos now);
+  void TakeLogits(Sequence& sequence, const SequencePlan& planned, const SequenceResult& result,
+                  int32_t shown) const;
   void End(Sequence& sequence, FinishReason reason);
   void Fail(const Status& why);
   void FailOpen();
@@ -65,6 +68,7 @@ class EngineLoop {
   const Clock& clock_;
   const int32_t steps_in_flight_;
   const Nanos max_queue_wait_;
+  const int64_t vocab_size_;
   const std::unique_ptr<Heartbeat> heartbeat_;
   KvCache kv_;
   Speculation speculation_;

@@ -20,12 +20,16 @@ enum class ExecutorKind : uint8_t {
 };
 
 struct EngineOptions {
-  int32_t max_batch_size = 64;          // sequences per step, and slots
-  int32_t max_num_tokens = 2048;        // target rows per step (prefill chunks + decodes + drafts)
-  int32_t max_seq_len = 0;              // prompt + output; 0: the limit of model and cache
-  int32_t max_input_len = 0;            // prompt; 0: as max_seq_len
-  int32_t max_queue_size = 256;         // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
-  Nanos max_queue_wait{0};              // a longer wait ends a request the same way; 0: no limit
+  int32_t max_batch_size = 64;    // sequences per step, and slots
+  int32_t max_num_tokens = 2048;  // target rows per step (prefill chunks + decodes + drafts)
+  int32_t max_seq_len = 0;        // prompt + output; 0: the limit of model and cache
+  int32_t max_input_len = 0;      // prompt; 0: as max_seq_len
+  int32_t max_queue_size = 256;   // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
+  Nanos max_queue_wait{0};        // a longer wait ends a request the same way; 0: no limit
+  // Logits returned to one request; beyond it is refused. Open requests may together have four
+  // times as much, those included that wait to be read: then RESOURCE_EXHAUSTED. 0: none are
+  // returned.
+  int64_t max_logits_bytes = int64_t{256} << 20;
   int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
   double kv_cache_free_fraction = 0.5;  // of the memory free after loading, when planned
   int64_t kv_cache_tokens = 0;          // most tokens that a pool holds; 0: as many as fit

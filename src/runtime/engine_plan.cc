@@ -15,6 +15,13 @@ namespace {
 // it.
 constexpr int32_t kFullDrafts = 16;
 
+// Most drafts that a client may send with a request.
+constexpr int32_t kMaxSentDrafts = 32;
+
+// Rows of logits in a step beyond one for every slot, at least: a prompt whose logits go to the
+// client takes this many tokens at a time.
+constexpr int32_t kSpareLogits = kMaxSentDrafts;
+
 bool UsesDraft(const EngineOptions& options, const ModelMemory& draft) {
   return draft.spec != nullptr && options.draft_mode != DraftMode::kOff;
 }
@@ -63,7 +70,11 @@ SchedulerLimits MakeSchedulerLimits(const EngineOptions& options, int32_t draft_
   limits.max_num_tokens = options.max_num_tokens;
   limits.max_draft_len = options.draft_mode == DraftMode::kOff ? 0 : options.max_draft_len;
   const int32_t full_drafts = std::min(options.max_batch_size, kFullDrafts);
-  limits.max_logits_rows = options.max_batch_size + full_drafts * limits.max_draft_len;
+  limits.max_logits_rows =
+      options.max_batch_size + std::max(full_drafts * limits.max_draft_len, kSpareLogits);
+  // A step that has a row for every slot has room for one request's.
+  limits.max_sent_drafts =
+      std::clamp(options.max_num_tokens - options.max_batch_size, 0, kMaxSentDrafts);
   limits.max_launched = options.steps_in_flight + 1;
   limits.chunked_prefill = options.enable_chunked_prefill;
   limits.prefix_reuse = options.enable_prefix_reuse;
@@ -83,6 +94,7 @@ ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const StepLimits
   config.block_tokens = options.block_tokens;
   config.lookup_ngram = options.lookup_ngram;
   config.ratio_acceptance = options.ratio_acceptance;
+  config.returns_logits = options.max_logits_bytes > 0;
   config.on_host = !OnDevice(options, backend);
   return config;
 }

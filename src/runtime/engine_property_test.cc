@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "runtime/request/validate_request.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {
@@ -69,7 +70,17 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     if (Random(0, 5) == 0) request.sampling.min_tokens = Random(0, request.max_tokens);
     if (Random(0, 5) == 0) request.sampling.num_top_logprobs = Random(0, 3);
     if (Random(0, 5) == 0) request.cache_key = "other";
+    request.return_context_logits = Random(0, 3) == 0;
+    request.return_generation_logits = Random(0, 3) == 0;
     return request;
+  }
+
+  // The beginning of the answer, sometimes with a wrong token in it.
+  void SendDraft(const std::vector<int32_t>& answer, int32_t most, Request& request) {
+    const int32_t count = Random(0, std::min(most, static_cast<int32_t>(answer.size())));
+    request.draft.tokens.assign(answer.begin(), answer.begin() + count);
+    if (count == 0 || Random(0, 2) == 0) return;
+    request.draft.tokens[static_cast<size_t>(Random(0, count - 1))] = Random(0, 47);
   }
 
   TestSetup RandomSetup() {
@@ -134,6 +145,9 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
     ASSERT_LT(step, 20000) << "the traffic never ends";
     while (submitted < traffic.size() && Random(0, 2) == 0) {
       Traffic& item = traffic[submitted++];
+      if (Random(0, 2) == 0) {
+        SendDraft(item.expected[0], engine->limits().max_sent_drafts, item.request);
+      }
       const Result<RequestId> id = engine->Submit(item.request);
       ASSERT_TRUE(id.ok()) << id.status().ToString();
       item.id = *id;
@@ -162,6 +176,13 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
       EXPECT_NE(output.finish, FinishReason::kFailed) << output.error.ToString();
       const bool cancelled =
           item.cancelled.contains(kAllChoices) || item.cancelled.contains(static_cast<int32_t>(c));
+      const bool drew = !output.tokens.empty();
+      if (drew) {
+        EXPECT_EQ(output.context_logits.size(),
+                  item.request.return_context_logits && c == 0 ? item.request.prompt.size() : 0);
+      }
+      EXPECT_EQ(output.generation_logits.size(),
+                item.request.return_generation_logits ? output.tokens.size() : 0);
       if (!item.request.deadline && !cancelled) {
         EXPECT_EQ(output.tokens, item.expected[c]);
       }

@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <string>
 #include <thread>
+#include <tuple>
 
 #include "base/reason.h"
 #include "runtime/request/validate_request.h"
@@ -51,6 +54,223 @@ TEST_F(EngineTest, GivesTheArgMaxOfTheModelTokenByToken) {
   EXPECT_EQ(output.usage.prompt_tokens, 3);
   EXPECT_EQ(output.usage.output_tokens, 20);
   EXPECT_EQ(output.usage.seed, 11u);
+}
+
+TEST_F(EngineTest, UsageHasTheBlocksOfARequest) {
+  const Output first = RunOne(SimpleRequest(CountingPrompt(20, 1), 12));
+  EXPECT_EQ(first.usage.kv_blocks_new, 4) << "32 tokens in blocks of 8";
+  EXPECT_EQ(first.usage.kv_blocks_reused, 0);
+  Request longer = SimpleRequest(CountingPrompt(20, 1), 20);
+  longer.num_choices = 2;
+  const std::vector<Output> choices = RunRequests(*engine_, {longer})[0];
+  for (const Output& again : choices) {
+    EXPECT_EQ(again.usage.kv_blocks_reused, 2) << "the whole blocks of the prompt";
+    EXPECT_EQ(again.usage.kv_blocks_new, 3);
+    EXPECT_EQ(again.usage.kv_blocks_total(), 5);
+  }
+}
+
+TEST_F(EngineTest, UsageCountsTheBlocksOfEveryStartOfAPausedChoice) {
+  setup_.num_blocks = 12;
+  setup_.options.max_seq_len = 64;
+  Make();
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 4; ++i) requests.push_back(SimpleRequest(CountingPrompt(8, i), 40));
+  int32_t most = 0;
+  for (const auto& choices : RunRequests(*engine_, requests)) {
+    EXPECT_GE(choices[0].usage.kv_blocks_total(), 6);
+    most = std::max(most, choices[0].usage.kv_blocks_total());
+  }
+  EXPECT_GT(engine_->Stats().preemptions, 0);
+  EXPECT_GT(most, 6);
+}
+
+TEST_F(EngineTest, UsageHasTheMomentsOfARequest) {
+  setup_.options.max_batch_size = 1;
+  Make();
+  using std::chrono::seconds;
+  clock_.Advance(seconds(100));
+  ASSERT_TRUE(engine_->Submit(SimpleRequest({1, 2}, 1)).ok());
+  const RequestId id = *engine_->Submit(SimpleRequest({3, 4}, 3));
+  const Nanos arrival = clock_.Now();
+  Outputs outputs;
+  while ((outputs[{id, 0}].finish) == FinishReason::kNone) {
+    clock_.Advance(seconds(2));
+    engine_->Step();
+    ReadEvents(*engine_, outputs);
+  }
+  const Usage usage = outputs[{id, 0}].usage;
+  EXPECT_EQ(usage.arrival, arrival);
+  EXPECT_EQ(usage.queued, seconds(4)) << "the first request had the slot";
+  EXPECT_EQ(usage.first_token, seconds(4));
+  EXPECT_EQ(usage.last_token, seconds(8));
+}
+
+// The raw logits after each token of the prompt, and those that each token was drawn from.
+void ExpectLogits(const FormulaModel& target, const Request& request, const Output& output,
+                  bool has_context) {
+  const FormulaPass model(target, 1);
+  std::vector<int32_t> context;
+  std::vector<LogitsRow> rows;
+  for (const int32_t token : request.prompt) {
+    context.push_back(token);
+    rows.push_back(model.Logits(context));
+  }
+  EXPECT_EQ(output.context_logits.size(), has_context ? rows.size() : 0);
+  EXPECT_TRUE(!has_context || output.context_logits == rows);
+  rows.erase(rows.begin(), rows.end() - 1);
+  for (const int32_t token : output.tokens) {
+    context.push_back(token);
+    rows.push_back(model.Logits(context));
+  }
+  rows.resize(output.tokens.size());
+  if (!request.return_generation_logits) rows.clear();
+  EXPECT_EQ(output.generation_logits.size(), rows.size());
+  EXPECT_TRUE(output.generation_logits == rows);
+}
+
+struct LogitsCase {
+  std::string name;
+  std::function<void(TestSetup&)> change;
+};
+
+class ReturnedLogitsTest : public testing::TestWithParam<std::tuple<LogitsCase, int32_t>> {
+ protected:
+  void SetUp() override {
+    setup_.options = SmallOptions();
+    setup_.options.steps_in_flight = std::get<1>(GetParam());
+    std::get<0>(GetParam()).change(setup_);
+  }
+  static std::vector<Request> Requests() {
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 10; ++i) {
+      Request request = SimpleRequest(CountingPrompt(1 + 11 * (i % 7), i % 3), 12 + i);
+      request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+      if (i % 3 == 1) request.sampling.repetition_penalty = 1.3f;
+      if (i % 4 == 1) request.logit_bias = {{5, -100.0f}};
+      if (i == 6) request.end_ids = {3, 9, 30};
+      if (i == 5) request.num_choices = 3;
+      request.return_context_logits = i % 3 != 2;
+      request.return_generation_logits = i % 4 != 3;
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+
+  FakeClock clock_;
+  TestSetup setup_;
+};
+
+TEST_P(ReturnedLogitsTest, AreTheTargetsRawLogits) {
+  const auto engine = MakeTestEngine(setup_, clock_);
+  std::vector<Request> requests = Requests();
+  for (int round = 0; round < 2; ++round) {  // the second finds the prompts in the cache
+    const auto outputs = RunRequests(*engine, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      for (size_t c = 0; c < outputs[i].size(); ++c) {
+        SCOPED_TRACE(testing::Message() << "request " << i << " choice " << c);
+        const bool has_context = requests[i].return_context_logits && c == 0;
+        ExpectLogits(setup_.target, requests[i], outputs[i][c], has_context);
+        if (has_context) {
+          EXPECT_EQ(outputs[i][c].usage.cached_tokens, 0);
+        }
+      }
+    }
+  }
+  const bool drafts = setup_.options.draft_mode != DraftMode::kOff;
+  EXPECT_EQ(engine->Stats().drafts_accepted > 0, drafts);
+  if (setup_.num_blocks < 512) {
+    EXPECT_GT(engine->Stats().preemptions, 0);
+  }
+}
+
+TEST_P(ReturnedLogitsTest, ChangeNoToken) {
+  if (setup_.options.ratio_acceptance) GTEST_SKIP() << "its tokens depend on the rounds";
+  const auto engine = MakeTestEngine(setup_, clock_);
+  const auto plain = MakeTestEngine(setup_, clock_);
+  std::vector<Request> requests = Requests();
+  const auto with = RunRequests(*engine, requests);
+  for (Request& request : requests) {
+    request.return_context_logits = request.return_generation_logits = false;
+  }
+  const auto without = RunRequests(*plain, requests);
+  for (size_t i = 0; i < with.size(); ++i) {
+    for (size_t c = 0; c < with[i].size(); ++c) EXPECT_EQ(with[i][c].tokens, without[i][c].tokens);
+  }
+}
+
+TEST_P(ReturnedLogitsTest, ACancelledRequestHasARowForEachOfItsTokens) {
+  const auto engine = MakeTestEngine(setup_, clock_);
+  Request request = SimpleRequest(CountingPrompt(30, 1), 100);
+  request.return_context_logits = request.return_generation_logits = true;
+  for (const int steps : {1, 6, 20}) {
+    const RequestId id = *engine->Submit(request);
+    for (int i = 0; i < steps; ++i) engine->Step();
+    engine->Cancel(id);
+    Outputs outputs;
+    RunToEnd(*engine, outputs, 1);
+    while (engine->Step()) {
+    }
+    const Output& output = outputs[{id, 0}];
+    EXPECT_EQ(output.finish, FinishReason::kCancelled);
+    ExpectLogits(setup_.target, request, output, !output.tokens.empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Engines, ReturnedLogitsTest,
+    testing::Combine(
+        testing::Values(
+            LogitsCase{"plain", [](TestSetup&) {}},
+            LogitsCase{"drafts", [](TestSetup& s) { s.options.draft_mode = DraftMode::kFixed; }},
+            LogitsCase{"ratio",
+                       [](TestSetup& s) {
+                         s.options.draft_mode = DraftMode::kFixed;
+                         s.options.ratio_acceptance = true;
+                       }},
+            LogitsCase{"small_chunks", [](TestSetup& s) { s.options.max_num_tokens = 9; }},
+            LogitsCase{"whole_prompts",
+                       [](TestSetup& s) {
+                         s.options.max_num_tokens = 80;
+                         s.options.enable_chunked_prefill = false;
+                       }},
+            LogitsCase{"preemption", [](TestSetup& s) { s.num_blocks = 32; }}),
+        testing::Values(0, 1)),
+    [](const testing::TestParamInfo<std::tuple<LogitsCase, int32_t>>& info) {
+      return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
+    });
+
+TEST_F(EngineTest, RefusesLogitsBeyondTheBoundWithTheirBytes) {
+  setup_.options.max_logits_bytes = 100 * 48 * 4;
+  Make();
+  Request request = SimpleRequest(CountingPrompt(40, 1), 61);
+  request.return_context_logits = request.return_generation_logits = true;
+  EXPECT_THAT(Refusal(request), HasSubstr("return_context_logits: the logits of this request may "
+                                          "take 19392 bytes, 192 for each token; this server "
+                                          "returns at most 19200 (max_logits_bytes)"));
+  request.return_context_logits = false;
+  EXPECT_EQ(RunOne(request).generation_logits.size(), 61u);
+  request.num_choices = 2;
+  EXPECT_THAT(Refusal(request), HasSubstr("INVALID_ARGUMENT return_generation_logits"));
+  EXPECT_EQ(engine_->Submit(request).status().field(), "return_generation_logits");
+  setup_.options.max_logits_bytes = 0;
+  Make();
+  request.num_choices = 1;
+  EXPECT_THAT(Refusal(request), HasSubstr("this server returns no logits"));
+}
+
+TEST_F(EngineTest, LogitsThatWaitToBeReadKeepOthersOut) {
+  setup_.options.max_logits_bytes = 10 * 48 * 4;
+  Make();
+  Request request = SimpleRequest({1, 2, 3}, 10);
+  request.return_generation_logits = true;
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine_->Submit(request).ok());
+  for (int i = 0; i < 30; ++i) engine_->Step();
+  EXPECT_THAT(Refusal(request), HasSubstr("RESOURCE_EXHAUSTED The logits of this request"));
+  EXPECT_TRUE(engine_->Submit(SimpleRequest({1, 2}, 4)).ok()) << "it wants none";
+  Outputs outputs;
+  RunToEnd(*engine_, outputs, 5);
+  EXPECT_EQ(RunOne(request).generation_logits.size(), 10u);
 }
 
 TEST_F(EngineTest, CountsDecodeStepsOnlyAfterAStepWithoutAPrompt) {

@@ -1,8 +1,13 @@
 #include "runtime/event_queue.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
+#include "base/options.h"
 
 namespace tandem {
 namespace {
@@ -10,35 +15,63 @@ namespace {
 // Tokens a mailbox has room for initially: a few rounds with drafts.
 constexpr size_t kInitialTokens = 32;
 
+// Appends and leaves `from` empty.
+void Move(std::vector<LogitsRow>& from, std::vector<LogitsRow>& to) {
+  std::ranges::move(from, std::back_inserter(to));
+  from.clear();
+}
+
 }  // namespace
 
-EventQueue::EventQueue(int32_t num_mailboxes)
-    : mailboxes_(static_cast<size_t>(num_mailboxes)), queue_(static_cast<size_t>(num_mailboxes)) {
+EventQueue::EventQueue(int32_t num_mailboxes, int64_t max_logits_bytes)
+    : max_logits_bytes_(max_logits_bytes),
+      mailboxes_(static_cast<size_t>(num_mailboxes)),
+      queue_(static_cast<size_t>(num_mailboxes)) {
   free_.reserve(mailboxes_.size());
   for (int32_t i = num_mailboxes - 1; i >= 0; --i) free_.push_back(i);
 }
 
-bool EventQueue::Open(RequestId request, int32_t count, std::vector<int32_t>& mailboxes) {
+Status EventQueue::Open(RequestId request, int32_t count, std::vector<int32_t>& mailboxes,
+                        const LogitsBytes& logits) {
   const MutexLock lock(mutex_);
-  if (free_.size() < static_cast<size_t>(count)) return false;
+  if (free_.size() < static_cast<size_t>(count)) {
+    return ResourceExhausted("Too many answers wait to be read, please try again later");
+  }
+  const int64_t bytes = logits.first + (count - 1) * logits.other;
+  if (bytes > max_logits_bytes_ - logits_bytes_) {
+    return ResourceExhausted(fmt::format(
+        "The logits of this request take up to {}; of the {} for all open requests {} are taken, "
+        "please try again later",
+        FormatBytes(bytes), FormatBytes(max_logits_bytes_), FormatBytes(logits_bytes_)));
+  }
+  logits_bytes_ += bytes;
   for (int32_t choice = 0; choice < count; ++choice) {
     const int32_t index = free_.back();
     free_.pop_back();
-    Event& event = mailboxes_[static_cast<size_t>(index)].event;
+    Mailbox& box = mailboxes_[static_cast<size_t>(index)];
+    box.logits_bytes = choice == 0 ? logits.first : logits.other;
+    Event& event = box.event;
     event.request = request;
     event.choice = choice;
     event.finish = FinishReason::kNone;
     event.error = Status();
     event.tokens.clear();
     event.tokens.reserve(kInitialTokens);
+    event.context_logits.clear();
+    event.generation_logits.clear();
     mailboxes.push_back(index);
   }
-  return true;
+  return {};
 }
 
 void EventQueue::Abandon(std::span<const int32_t> mailboxes) {
   const MutexLock lock(mutex_);
-  free_.insert(free_.end(), mailboxes.begin(), mailboxes.end());
+  for (const int32_t mailbox : mailboxes) GiveBack(mailbox);
+}
+
+void EventQueue::GiveBack(int32_t mailbox) {
+  logits_bytes_ -= std::exchange(mailboxes_[static_cast<size_t>(mailbox)].logits_bytes, 0);
+  free_.push_back(mailbox);
 }
 
 void EventQueue::Push(std::span<const Posting> postings) {
@@ -55,6 +88,8 @@ bool EventQueue::PushLocked(const Posting& posting) {
   Mailbox& box = mailboxes_[static_cast<size_t>(posting.mailbox)];
   TANDEM_CHECK(box.event.finish == FinishReason::kNone, "an event after the last one");
   box.event.tokens.insert(box.event.tokens.end(), posting.tokens.begin(), posting.tokens.end());
+  if (posting.context_logits != nullptr) Move(*posting.context_logits, box.event.context_logits);
+  if (posting.drawn_logits != nullptr) Move(*posting.drawn_logits, box.event.generation_logits);
   box.event.usage = *posting.usage;
   box.event.finish = posting.finish;
   box.event.error = *posting.error;
@@ -68,6 +103,8 @@ bool EventQueue::Pop(Event& event, Nanos timeout) {
   // Outside the lock, so that the engine never waits for this memory.
   event.tokens.clear();
   event.tokens.reserve(kInitialTokens);
+  event.context_logits.clear();
+  event.generation_logits.clear();
   MutexLock lock(mutex_);
   if (!ready_.WaitFor(lock, timeout, [this]() TANDEM_REQUIRES(mutex_) { return queued_ > 0; }))
     return false;
@@ -78,7 +115,7 @@ bool EventQueue::Pop(Event& event, Nanos timeout) {
   box.queued = false;
   std::swap(event, box.event);
   if (event.finish != FinishReason::kNone) {
-    free_.push_back(index);
+    GiveBack(index);
   } else {
     box.event.request = event.request;
     box.event.choice = event.choice;

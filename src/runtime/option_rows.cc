@@ -59,6 +59,13 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .group = kBatching,
            .min = 1,
            .max = 1 << 20}),
+      Sets<&EngineOptions::max_logits_bytes>(
+          {.name = "max_logits_bytes",
+           .type = OptionType::kBytes,
+           .meaning = "Most logits (fp32) that one request may get back; a larger request is "
+                      "refused; 0: none",
+           .group = kBatching,
+           .min = 0}),
       Sets<&EngineOptions::kv_cache_bytes>(
           {.name = "kv_cache_bytes",
            .type = OptionType::kBytes,

@@ -18,6 +18,7 @@ TEST(EngineOptionRowsTest, WithoutOptionsTheDefaultsAreThoseOfEngineOptions) {
   EXPECT_EQ(made.max_batch_size, defaults.max_batch_size);
   EXPECT_EQ(made.max_num_tokens, defaults.max_num_tokens);
   EXPECT_EQ(made.max_queue_size, defaults.max_queue_size);
+  EXPECT_EQ(made.max_logits_bytes, defaults.max_logits_bytes);
   EXPECT_EQ(made.kv_cache_free_fraction, defaults.kv_cache_free_fraction);
   EXPECT_EQ(made.kv_cache_dtype, defaults.kv_cache_dtype);
   EXPECT_EQ(made.block_tokens, defaults.block_tokens);
@@ -40,6 +41,8 @@ TEST(EngineOptionRowsTest, TheTableTellsTheDefaultOfTheMember) {
 
 TEST(EngineOptionRowsTest, EveryRowSetsWhatItNames) {
   EXPECT_EQ(With("max_batch_size", "7").max_batch_size, 7);
+  EXPECT_EQ(With("max_logits_bytes", "0").max_logits_bytes, 0);
+  EXPECT_EQ(With("max_logits_bytes", "3MiB").max_logits_bytes, 3 << 20);
   EXPECT_EQ(With("kv_cache_bytes", "3G").kv_cache_bytes, int64_t{3} << 30);
   EXPECT_EQ(With("kv_cache_free_gpu_memory_fraction", "0.25").kv_cache_free_fraction, 0.25);
   EXPECT_EQ(With("kv_cache_dtype", "fp8").kv_cache_dtype, DType::kF8E4M3);

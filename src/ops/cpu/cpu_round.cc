@@ -17,14 +17,14 @@ class Layout {
   void Put(int32_t seq, RowRange range) {
     rules::Place(rows_, logits_, bounds_, range, &round_.status->broken);
     rows_ += range.num_rows;
-    logits_ += range.num_logits;
+    logits_ += rules::LogitsOf(range);
     pass_.ranges[seq] = range;
     pass_.query_start[seq] = range.first_row;
     pass_.context_len[seq] = rules::ContextLen(range);
     for (int32_t i = 0; i < range.num_rows; ++i) {
       rules::FillRow(round_.slots, pass_, range, seq, i);
     }
-    for (int32_t i = 0; i < range.num_logits; ++i) rules::FillLogitsRow(pass_, range, i);
+    for (int32_t i = 0; i < rules::LogitsOf(range); ++i) rules::FillLogitsRow(pass_, range, i);
   }
   void PutTable(int32_t seq) {
     const int32_t slot = pass_.ranges[seq].slot;
@@ -60,9 +60,9 @@ void CpuRoundOps::StartSlot(const SlotArrays& slots, const SlotPatch* patch) {
   const int32_t slot = patch->slot;
   const auto* tokens = reinterpret_cast<const int32_t*>(patch + 1);
   const int32_t known = patch->record.known;
-  std::copy_n(tokens, known, rules::TokensOf(slots, slot));
+  std::copy_n(tokens, known + patch->num_sent, rules::TokensOf(slots, slot));
   // The lists also hold floats, so copy bytes.
-  std::memcpy(patch->lists, tokens + known,
+  std::memcpy(patch->lists, tokens + known + patch->num_sent,
               static_cast<size_t>(patch->num_values) * sizeof(int32_t));
   rules::StartRecords(slots, *patch);
   if (int32_t* counts = rules::CountsOf(slots, slot)) {
@@ -85,6 +85,21 @@ void CpuRoundOps::ApplyPlan(const Round& round, int32_t /*max_items*/) {
       std::copy_n(round.new_blocks + item.first_new_block, item.num_new_blocks, place);
     }
     rules::ForgetDrafts(round.slots.records[item.slot]);
+    if (item.sent != 0) rules::TakeSent(round.slots, item);
+  }
+}
+
+void CpuRoundOps::LaySentRows(const Round& round, int32_t /*max_items*/, int32_t num_rows,
+                              const float* logits) {
+  std::fill_n(round.sent_samples, num_rows, SampleRow{});
+  for (int32_t i = 0; i < round.header->num_items; ++i) {
+    const RoundItem& item = round.items[i];
+    if (item.first_sent_row < 0) continue;
+    const int32_t count = round.slots.records[item.slot].num_drafts;
+    for (int32_t draft = 0; draft < count; ++draft) {
+      round.sent_samples[item.first_sent_row + draft] =
+          rules::SentSample(round, item, draft, logits);
+    }
   }
 }
 
@@ -94,7 +109,7 @@ void CpuRoundOps::LookUpDrafts(const Round& round, int32_t /*max_items*/) {
     const RoundItem& item = round.items[i];
     const SlotRecord& record = slots.records[item.slot];
     const int32_t wanted = rules::DraftsWanted(record, item);
-    if (wanted == 0) continue;
+    if (wanted == 0 || item.sent != 0) continue;
     const int32_t* tokens = rules::TokensOf(slots, item.slot);
     const uint64_t match =
         rules::BestMatch(tokens, record.known, record.known - 1, 1, round.lookup_ngram);
@@ -197,6 +212,20 @@ void CpuRoundOps::Accept(const Round& round, const PassBounds& bounds, const flo
     const RowRange& range = round.target.ranges[seq];
     if (range.slot < 0) break;
     round.results[seq] = rules::AcceptTokens(round, range, logits);
+  }
+}
+
+void CpuRoundOps::KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                             float* kept) {
+  const int64_t vocab = round.slots.vocab;
+  for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
+    const RowRange& range = round.target.ranges[seq];
+    if (range.slot < 0) break;
+    const RoundItem& item = round.items[range.item];
+    const int64_t count = rules::NumKept(item, range, round.results[seq]);
+    if (count == 0) continue;
+    std::copy_n(logits + (range.first_logits - range.num_context) * vocab, count * vocab,
+                kept + item.first_kept * vocab);
   }
 }
 

@@ -11,6 +11,8 @@ class CpuRoundOps final : public RoundOps {
   void StartSlot(const SlotArrays& slots, const SlotPatch* patch) override;
   void EndSlot(const SlotArrays& slots, int32_t slot) override;
   void ApplyPlan(const Round& round, int32_t max_items) override;
+  void LaySentRows(const Round& round, int32_t max_items, int32_t num_rows,
+                   const float* logits) override;
   void LookUpDrafts(const Round& round, int32_t max_items) override;
   void LayDraftRows(const Round& round, const PassBounds& bounds) override;
   void LayDraftSamples(const Round& round, const PassBounds& bounds, const float* logits,
@@ -21,6 +23,8 @@ class CpuRoundOps final : public RoundOps {
   void LayVerifyRows(const Round& round, const PassBounds& bounds) override;
   void LayChosenRows(const Round& round, const PassBounds& bounds) override;
   void Accept(const Round& round, const PassBounds& bounds, const float* logits) override;
+  void KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                  float* kept) override;
 };
 
 }  // namespace tandem::ops::cpu

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "ops/cpu/sample.h"
 #include "ops/noise.h"
+#include "ops/sample_rules.h"
 
 namespace tandem::ops {
 namespace {
@@ -66,17 +67,25 @@ void VerifySequence(const VerifyRow& row, int64_t vocab) {
   TANDEM_CHECK(row.num_draft >= 0, "drafts or none");
   const uint64_t seed = row.slot->params.seed;
   const uint32_t choice = row.slot->params.choice;
+  const bool by_threshold = row.threshold >= 0.0f;
   int32_t held = 0;
   for (; held < row.num_draft; ++held) {
     const int64_t token = row.draft[held];
     if (token < 0 || token >= vocab) break;
     const float p = Positive(row.target_probs[held * vocab + token]);
+    if (by_threshold) {
+      if (p < row.threshold) break;
+      continue;
+    }
     const float q = Positive(row.draft_probs[held * vocab + token]);
-    if (!(UniformNoise(seed, choice, row.position + held) * q < p)) break;
+    const float u = UniformNoise(seed, choice, row.position + held, AcceptStream(row));
+    if (!(u * q < p)) break;
   }
   float* weights = row.target_probs + held * vocab;
-  if (held < row.num_draft) SubtractProbs(weights, row.draft_probs + held * vocab, vocab);
-  const double uniform = UniformDouble(NoiseStream::kResidual, seed, choice, row.position + held);
+  if (held < row.num_draft && !by_threshold) {
+    SubtractProbs(weights, row.draft_probs + held * vocab, vocab);
+  }
+  const double uniform = UniformDouble(ResidualStream(row), seed, choice, row.position + held);
   *row.next = DrawByWeight(weights, vocab, Sum(weights, vocab), uniform);
   *row.accepted = held;
 }

@@ -13,6 +13,8 @@ constexpr int kBlockThreads = 1024;  // of the single-block kernels
 constexpr int kFillThreads = 128;
 constexpr int kLookUpThreads = 256;
 constexpr int kItemThreads = 64;
+constexpr int kKeepThreads = 256;
+constexpr unsigned kKeepBlocks = 32;  // of an item: enough to fill the bus with one item's row
 
 unsigned BlocksOver(int32_t count, int32_t threads) {
   return static_cast<unsigned>(CeilDiv(count, threads));
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(kBlockThreads) RangesKernel(Round round, PassB
     seqs += total;
     const int32_t first_row = rows + ExclusiveSum(range.num_rows, scratch, &total);
     rows += total;
-    const int32_t first_logits = logits + ExclusiveSum(range.num_logits, scratch, &total);
+    const int32_t first_logits = logits + ExclusiveSum(rules::LogitsOf(range), scratch, &total);
     logits += total;
     if (!taken) continue;
     if (seq >= bounds.num_seqs) {
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(kFillThreads) FillKernel(Round round) {
   for (int32_t i = thread; i < range.num_rows; i += kFillThreads) {
     rules::FillRow(round.slots, pass, range, seq, i);
   }
-  for (int32_t i = thread; i < range.num_logits; i += kFillThreads) {
+  for (int32_t i = thread; i < rules::LogitsOf(range); i += kFillThreads) {
     rules::FillLogitsRow(pass, range, i);
   }
   const int32_t num_blocks = round.slots.records[range.slot].num_blocks;
@@ -151,8 +153,9 @@ __global__ void __launch_bounds__(kBlockThreads)
   int32_t* lists = patch->lists;
   const auto* tokens = reinterpret_cast<const int32_t*>(patch + 1);
   int32_t* kept = rules::TokensOf(slots, slot);
-  for (int32_t i = thread; i < known; i += kBlockThreads) kept[i] = tokens[i];
-  for (int32_t i = thread; i < num_values; i += kBlockThreads) lists[i] = tokens[known + i];
+  const int32_t num_tokens = known + patch->num_sent;
+  for (int32_t i = thread; i < num_tokens; i += kBlockThreads) kept[i] = tokens[i];
+  for (int32_t i = thread; i < num_values; i += kBlockThreads) lists[i] = tokens[num_tokens + i];
   if (thread == 0) {
     rules::StartRecords(slots, *patch);
   }
@@ -179,12 +182,29 @@ __global__ void __launch_bounds__(kItemThreads) ApplyPlanKernel(Round round) {
     int32_t* blocks = rules::AppendBlocks(round.slots, item);
     if (blocks == nullptr) atomicOr(&round.status->broken, static_cast<int>(kBrokenBlocks));
     rules::ForgetDrafts(round.slots.records[item.slot]);
+    if (item.sent != 0) rules::TakeSent(round.slots, item);
     place = reinterpret_cast<unsigned long long>(blocks);
   }
   auto* blocks = reinterpret_cast<int32_t*>(__shfl_sync(kAllLanes, place, 0));
   if (blocks == nullptr) return;
   for (int32_t i = lane; i < item.num_new_blocks; i += kWarp) {
     blocks[i] = round.new_blocks[item.first_new_block + i];
+  }
+}
+
+// One block.
+__global__ void __launch_bounds__(kBlockThreads)
+    SentRowsKernel(Round round, int32_t num_rows, const float* logits) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  for (int32_t i = thread; i < num_rows; i += kBlockThreads) round.sent_samples[i] = SampleRow{};
+  __syncthreads();
+  for (int32_t index = thread; index < round.header->num_items; index += kBlockThreads) {
+    const RoundItem item = round.items[index];
+    if (item.first_sent_row < 0) continue;
+    const int32_t count = round.slots.records[item.slot].num_drafts;
+    for (int32_t i = 0; i < count; ++i) {
+      round.sent_samples[item.first_sent_row + i] = rules::SentSample(round, item, i, logits);
+    }
   }
 }
 
@@ -197,7 +217,7 @@ __global__ void __launch_bounds__(kLookUpThreads) LookUpKernel(Round round) {
   const RoundItem& item = round.items[index];
   SlotRecord& record = slots.records[item.slot];
   const int32_t wanted = rules::DraftsWanted(record, item);
-  if (wanted == 0) return;
+  if (wanted == 0 || item.sent != 0) return;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t* tokens = rules::TokensOf(slots, item.slot);
   const int32_t size = record.known;
@@ -286,6 +306,24 @@ __global__ void __launch_bounds__(kItemThreads)
   if (range.slot >= 0) round.results[seq] = rules::AcceptTokens(round, range, logits);
 }
 
+// Blocks (x, y) share the rows that item x keeps, which the device writes to host memory.
+__global__ void __launch_bounds__(kKeepThreads)
+    KeepLogitsKernel(Round round, const float* logits, float* kept) {
+  const auto seq = static_cast<int32_t>(blockIdx.x);
+  const RowRange range = round.target.ranges[seq];
+  if (range.slot < 0) return;
+  const RoundItem& item = round.items[range.item];
+  const int64_t vocab = round.slots.vocab;
+  const int64_t count = rules::NumKept(item, range, round.results[seq]) * vocab;
+  if (count == 0) return;
+  const float* from = logits + (range.first_logits - range.num_context) * vocab;
+  float* to = kept + item.first_kept * vocab;
+  const int64_t stride = int64_t{gridDim.y} * kKeepThreads;
+  for (int64_t i = int64_t{blockIdx.y} * kKeepThreads + threadIdx.x; i < count; i += stride) {
+    to[i] = from[i];
+  }
+}
+
 }  // namespace
 
 void CudaRoundOps::StartSlot(const SlotArrays& slots, const SlotPatch* patch) {
@@ -303,6 +341,12 @@ void CudaRoundOps::ApplyPlan(const Round& round, int32_t max_items) {
   ApplyPlanKernel<<<BlocksOver(max_items, kItemThreads / kWarp), kItemThreads, 0,
                     context_.stream>>>(round);
   CheckLaunch("ApplyPlan");
+}
+
+void CudaRoundOps::LaySentRows(const Round& round, int32_t /*max_items*/, int32_t num_rows,
+                               const float* logits) {
+  SentRowsKernel<<<1, kBlockThreads, 0, context_.stream>>>(round, num_rows, logits);
+  CheckLaunch("LaySentRows");
 }
 
 void CudaRoundOps::LookUpDrafts(const Round& round, int32_t max_items) {
@@ -364,6 +408,13 @@ void CudaRoundOps::Accept(const Round& round, const PassBounds& bounds, const fl
   AcceptKernel<<<BlocksOver(bounds.num_seqs, kItemThreads), kItemThreads, 0, context_.stream>>>(
       round, bounds.num_seqs, logits);
   CheckLaunch("Accept");
+}
+
+void CudaRoundOps::KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                              float* kept) {
+  const dim3 grid(static_cast<unsigned>(bounds.num_seqs), kKeepBlocks);
+  KeepLogitsKernel<<<grid, kKeepThreads, 0, context_.stream>>>(round, logits, kept);
+  CheckLaunch("KeepLogits");
 }
 
 }  // namespace tandem::ops::cuda

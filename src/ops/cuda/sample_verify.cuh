@@ -6,6 +6,7 @@
 
 #include "ops/cuda/sample_team.cuh"
 #include "ops/noise.h"
+#include "ops/sample_rules.h"
 #include "ops/sampling.h"
 
 namespace tandem::ops::cuda {
@@ -30,7 +31,8 @@ class SampleVerification {
   __device__ void Run() {
     const int32_t held = CountHeld();
     p_ = row_.target_probs + held * vocab_;
-    q_ = held < row_.num_draft ? row_.draft_probs + held * vocab_ : nullptr;
+    const bool subtracts = held < row_.num_draft && !by_threshold();
+    q_ = subtracts ? row_.draft_probs + held * vocab_ : nullptr;
     const unsigned rank = TeamRank();
     SumRange(rank * kSampleWarps + threadIdx.x / 32);
     SyncTeam();
@@ -52,6 +54,7 @@ class SampleVerification {
     double before;  // the sum of the parts before it
   };
 
+  __device__ bool by_threshold() const { return row_.threshold >= 0.0f; }
   // Probabilities come from logits that may hold anything.
   __device__ static float Positive(float value) { return value > 0.0f ? value : 0.0f; }
   __device__ double Weight(int64_t token) const {
@@ -70,8 +73,14 @@ class SampleVerification {
         holds = token >= 0 && token < vocab_;
         if (holds) {
           const float p = Positive(row_.target_probs[i * vocab_ + token]);
-          const float q = Positive(row_.draft_probs[i * vocab_ + token]);
-          holds = UniformNoise(params.seed, params.choice, row_.position + i) * q < p;
+          if (by_threshold()) {
+            holds = p >= row_.threshold;
+          } else {
+            const float q = Positive(row_.draft_probs[i * vocab_ + token]);
+            const float u =
+                UniformNoise(params.seed, params.choice, row_.position + i, AcceptStream(row_));
+            holds = u * q < p;
+          }
         }
       }
       const unsigned refused = ~__ballot_sync(kAllLanes, holds);
@@ -114,13 +123,13 @@ class SampleVerification {
   // weight is positive.
   __device__ int32_t Draw(int32_t held) {
     double total = q_ == nullptr ? 0.0 : TotalOf(shared_.residual);
-    if (!(total > 0.0)) {  // a bonus token, or p and q differ only by rounding
+    if (!(total > 0.0)) {  // a draw from p, or p and q differ only by rounding
       q_ = nullptr;
       total = TotalOf(shared_.target);
     }
     const SamplingParams& params = row_.slot->params;
     const double uniform =
-        UniformDouble(NoiseStream::kResidual, params.seed, params.choice, row_.position + held);
+        UniformDouble(ResidualStream(row_), params.seed, params.choice, row_.position + held);
     const double wanted = uniform * total;
 
     double* const sums = q_ == nullptr ? shared_.target : shared_.residual;

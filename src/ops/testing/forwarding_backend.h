@@ -79,6 +79,10 @@ class ForwardingRoundOps : public RoundOps {
   void ApplyPlan(const Round& round, int32_t max_items) override {
     inner_.ApplyPlan(round, max_items);
   }
+  void LaySentRows(const Round& round, int32_t max_items, int32_t num_rows,
+                   const float* logits) override {
+    inner_.LaySentRows(round, max_items, num_rows, logits);
+  }
   void LookUpDrafts(const Round& round, int32_t max_items) override {
     inner_.LookUpDrafts(round, max_items);
   }
@@ -107,6 +111,10 @@ class ForwardingRoundOps : public RoundOps {
   }
   void Accept(const Round& round, const PassBounds& bounds, const float* logits) override {
     inner_.Accept(round, bounds, logits);
+  }
+  void KeepLogits(const Round& round, const PassBounds& bounds, const float* logits,
+                  float* kept) override {
+    inner_.KeepLogits(round, bounds, logits, kept);
   }
 
  protected:

@@ -66,6 +66,7 @@ struct Slot {
   bool counted = false;
   bool ended = true;
   int32_t fault = 0;
+  std::vector<int32_t> sent;  // drafts of the client
   std::vector<int32_t> drafts;
   int32_t reach = 0;
 
@@ -83,7 +84,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
  protected:
   void Make(int32_t num_slots, bool ratio = false, int32_t lookup_ngram = 0) {
     max_rows_ = num_slots * 12;
-    max_logits_ = num_slots * (1 + kMaxDrafts);
+    max_logits_ = num_slots * 12;
     arena_ = std::make_unique<Arena>(*backend_, static_cast<size_t>(num_slots) * 16384 + (1 << 20));
     slots_.assign(static_cast<size_t>(num_slots), {});
     SlotArrays& slots = round_.slots;
@@ -123,6 +124,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
       round_.held = arena_->Take<int32_t>(num_slots);
       round_.next = arena_->Take<int32_t>(num_slots);
       round_.chosen = arena_->Take<SampledToken>(max_logits_);
+      round_.sent_samples = arena_->Take<SampleRow>(max_logits_);
     }
     round_.status = arena_->Take<RoundStatus>(1);
     round_.results = arena_->Take<RoundResult>(num_slots);
@@ -157,6 +159,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
     std::vector<std::byte> bytes(sizeof(SlotPatch));
     SlotPatch patch;
     patch.slot = index;
+    patch.num_sent = static_cast<int32_t>(slot.sent.size());
     patch.num_values = static_cast<int32_t>(slot.ends.size());
     patch.lists = lists_ + index * kMaxLists;
     patch.record.prompt_tokens = slot.prompt;
@@ -177,6 +180,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
     };
     append(&patch, sizeof(patch));
     append(slot.tokens.data(), slot.tokens.size() * sizeof(int32_t));
+    append(slot.sent.data(), slot.sent.size() * sizeof(int32_t));
     append(slot.ends.data(), slot.ends.size() * sizeof(int32_t));
     arena_->Push(patch_, 4096);
     ops().StartSlot(round_.slots, reinterpret_cast<const SlotPatch*>(patch_));
@@ -189,7 +193,9 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
     item.first_new_block = static_cast<int32_t>(blocks_.size());
     item.num_new_blocks = std::max(num_blocks, 0);
     for (int32_t i = 0; i < item.num_new_blocks; ++i) blocks_.push_back(Random(0, 9999));
-    item.first_prob_row = plan_.empty() ? 0 : plan_.back().first_prob_row + plan_.back().num_drafts;
+    item.by_probability = round_.ratio && item.num_drafts > 0 ? 1 : 0;
+    item.first_prob_row =
+        plan_.empty() ? 0 : plan_.back().first_prob_row + plan_.back().num_drafts + 1;
     plan_.push_back(item);
   }
   void Apply() {
@@ -205,6 +211,10 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
       slot.blocks.insert(slot.blocks.end(), blocks_.begin() + item.first_new_block,
                          blocks_.begin() + item.first_new_block + item.num_new_blocks);
       slot.drafts.clear();
+      const int32_t room = std::max(slot.max_length - slot.known() - 1, 0);
+      if (item.sent != 0 && !slot.ended) {
+        slot.drafts.assign(slot.sent.begin(), slot.sent.begin() + std::min(item.num_drafts, room));
+      }
       slot.reach = slot.computed[1];
     }
   }

@@ -9,7 +9,7 @@ namespace tandem {
 
 ConstraintMasks::ConstraintMasks(const ExecutorConfig& config, const ops::Round& round)
     : round_(round),
-      ratio_acceptance_(config.ratio_acceptance),
+      verifies_end_ids_(config.ratio_acceptance && config.on_host),
       constraints_(static_cast<size_t>(config.max_batch_size)) {
   if (config.on_host) draft_masks_.resize(constraints_.size() * words());
 }
@@ -95,7 +95,7 @@ ops::ItemMasks ConstraintMasks::FillItem(int32_t slot, const DeviceMemory::HostD
     ++masks.count;
     if (i == drafts.size() || !ops::IsAllowed(mask.data(), drafts[i])) return masks;
     // Only the ratio rule verifies end ids, and under constraints only on the host.
-    if (ratio_acceptance_ && ops::rules::IsEnd(round_.slots.sampling[slot], drafts[i])) {
+    if (verifies_end_ids_ && ops::rules::IsEnd(round_.slots.sampling[slot], drafts[i])) {
       return masks;
     }
   }

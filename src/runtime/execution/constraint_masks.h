@@ -48,7 +48,7 @@ class ConstraintMasks {
   size_t words() const { return static_cast<size_t>(round_.mask_words); }
 
   const ops::Round& round_;
-  const bool ratio_acceptance_;
+  const bool verifies_end_ids_;                // of the engine's own drafts
   std::vector<TokenConstraint*> constraints_;  // by slot
   std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
 };

@@ -50,7 +50,7 @@ void DeviceMemory::LaySlots(Layout& layout, int64_t vocab) {
   slots.max_slots = config_.max_batch_size;
   slots.max_seq_len = config_.max_seq_len;
   slots.max_blocks = config_.MaxBlocks();
-  slots.max_draft_len = config_.max_draft_len;
+  slots.max_draft_len = config_.MaxDrafts();
   slots.vocab = vocab;
   const int64_t count = slots.max_slots;
   drafts_bytes_ = DraftsAt(count) + BytesOf<int32_t>(count * slots.max_draft_len);
@@ -94,14 +94,16 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
   }
   round_.lookup_ngram = config_.lookup_ngram;
   round_.ratio = config_.ratio_acceptance;
-  if (round_.ratio) {
-    round_.draft_probs = layout.Take<float>(logits * target_vocab);
-    round_.target_probs = layout.Take<float>(logits * target_vocab);
+  if (const int64_t prob_rows = round_.ratio ? logits : config_.MaxSentRows(); prob_rows > 0) {
+    round_.draft_probs = layout.Take<float>(prob_rows * target_vocab);
+    round_.target_probs = layout.Take<float>(prob_rows * target_vocab);
     round_.verify = layout.Take<ops::VerifyRow>(slots);
     round_.held = layout.Take<int32_t>(slots);
     round_.next = layout.Take<int32_t>(slots);
     round_.chosen = layout.Take<SampledToken>(logits);
   }
+  round_.sent_samples = layout.Take<ops::SampleRow>(config_.MaxSentRows());
+  round_.sent_drawn = layout.Take<SampledToken>(config_.MaxSentRows());
 
   plan_bytes_ = BlocksAt(slots) + BytesOf<int32_t>(slots * round_.slots.max_blocks);
   plan_ = layout.Take<std::byte>(static_cast<int64_t>(plan_bytes_));
@@ -155,6 +157,13 @@ Status DeviceMemory::AllocatePinned() {
     TANDEM_ASSIGN_OR_RETURN(host.drafts, backend_->AllocatePinned(drafts_bytes_));
     TANDEM_ASSIGN_OR_RETURN(host.masks, backend_->AllocatePinned(masks_bytes_));
     TANDEM_ASSIGN_OR_RETURN(host.results, backend_->AllocatePinned(results_bytes_));
+    TANDEM_ASSIGN_OR_RETURN(
+        host.sent,
+        backend_->AllocatePinned(BytesOf<float>(config_.MaxSentRows() * round_.slots.vocab)));
+    if (!config_.returns_logits) continue;
+    TANDEM_ASSIGN_OR_RETURN(
+        host.kept,
+        backend_->AllocatePinned(BytesOf<float>(config_.max_logits_rows * round_.slots.vocab)));
   }
   return {};
 }

@@ -67,6 +67,13 @@ class DeviceMemory {
   HostResults ResultsOf(uint64_t step) const;
   void EnqueueResults(uint64_t step, int32_t num_logits);
 
+  // Logits for clients, [max_logits_rows, vocab], which the device writes to the host's memory;
+  // none unless ExecutorConfig::returns_logits.
+  float* KeptOf(uint64_t step) const { return HostOf(step).kept.As<float>(); }
+  // Logits that clients sent with their drafts, [MaxSentRows(), vocab], which the device reads in
+  // the host's memory.
+  float* SentOf(uint64_t step) const { return HostOf(step).sent.As<float>(); }
+
  private:
   // Divides one allocation into pieces; without memory it only counts bytes.
   class Layout;
@@ -96,7 +103,7 @@ class DeviceMemory {
   Buffer memory_;
   // One piece for each step that may be launched at once, used in turn.
   struct HostPieces {
-    Buffer plan, drafts, masks, results;
+    Buffer plan, drafts, masks, results, kept, sent;
   };
   std::vector<HostPieces> host_;
   const HostPieces& HostOf(uint64_t step) const { return host_[step % host_.size()]; }

@@ -45,10 +45,12 @@ Result<std::byte*> DeviceSlots::TakePinned(uint64_t step, size_t bytes) {
 
 Status DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   const ops::SlotArrays& slots = memory_.round().slots;
-  TANDEM_CHECK(static_cast<int32_t>(init.tokens.size()) <= slots.max_seq_len,
-               "longer than max_seq_len");
+  TANDEM_CHECK(
+      static_cast<int32_t>(init.tokens.size() + init.sent_drafts.size()) <= slots.max_seq_len,
+      "longer than max_seq_len");
   ops::SlotPatch patch;
   patch.slot = slot;
+  patch.num_sent = static_cast<int32_t>(init.sent_drafts.size());
   patch.record.prompt_tokens = init.prompt_tokens;
   patch.record.max_length = init.max_length;
   patch.record.counted = ops::HasPenalty(init.sampling) ? 1 : 0;
@@ -61,16 +63,14 @@ Status DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   PlaceLists(patch.lists, init, patch.sampling);
   patch.num_values = static_cast<int32_t>(init.lists.size());
 
-  const size_t token_bytes = init.tokens.size() * sizeof(int32_t);
-  const size_t bytes =
-      sizeof(patch) + token_bytes + static_cast<size_t>(patch.num_values) * sizeof(int32_t);
+  const size_t num_values = init.tokens.size() + init.sent_drafts.size() + init.lists.size();
+  const size_t bytes = sizeof(patch) + num_values * sizeof(int32_t);
   TANDEM_ASSIGN_OR_RETURN(std::byte* const pinned, TakePinned(step, bytes));
   std::memcpy(pinned, &patch, sizeof(patch));
-  std::memcpy(pinned + sizeof(patch), init.tokens.data(), token_bytes);
-  if (patch.num_values > 0) {
-    std::memcpy(pinned + sizeof(patch) + token_bytes, init.lists.data(),
-                init.lists.size() * sizeof(int32_t));
-  }
+  auto* place = reinterpret_cast<int32_t*>(pinned + sizeof(patch));
+  place = std::ranges::copy(init.tokens, place).out;
+  place = std::ranges::copy(init.sent_drafts, place).out;
+  std::ranges::copy(init.lists, place);
   backend_.EnqueueCopyToDevice(memory_.patch(), pinned, bytes);
   backend_.round().StartSlot(slots, reinterpret_cast<const ops::SlotPatch*>(memory_.patch()));
   return {};

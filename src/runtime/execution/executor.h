@@ -26,6 +26,7 @@ struct StepResult {
   uint64_t step = 0;
   std::vector<SequenceResult> sequences;
   std::vector<SampledToken> tokens;
+  const float* kept = nullptr;  // [rows, vocab] logits for clients, valid until the next Propose
   StepTimes times;
 };
 

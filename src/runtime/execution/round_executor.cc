@@ -51,7 +51,7 @@ ops::PassBounds Laid(const ops::PassArrays& pass, const ops::PassBounds& bounds)
   ops::PassBounds laid;
   laid.num_rows = pass.query_start[bounds.num_seqs];
   while (laid.num_seqs < bounds.num_seqs && pass.ranges[laid.num_seqs].slot >= 0) {
-    laid.num_logits += pass.ranges[laid.num_seqs++].num_logits;
+    laid.num_logits += ops::rules::LogitsOf(pass.ranges[laid.num_seqs++]);
   }
   return laid;
 }
@@ -82,6 +82,7 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       device_slots_(std::move(slots)),
       graphs_(backend, config.max_num_tokens),
       masks_(config, memory_->round()),
+      sent_(static_cast<size_t>(config.max_batch_size)),
       draft_lag_(static_cast<size_t>(config.max_batch_size)),
       room_(static_cast<size_t>(config.max_batch_size)),
       computed_(static_cast<size_t>(config.max_batch_size)),
@@ -118,12 +119,15 @@ void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstra
       static_cast<int32_t>(init.tokens.size()) - init.computed[1];
   room_[static_cast<size_t>(slot)] = 0;
   computed_[static_cast<size_t>(slot)] = init.computed;
+  sent_[static_cast<size_t>(slot)] = {init.sent_by_probability, init.sent_threshold,
+                                      init.sent_logits};
   const Status added = device_slots_->Add(sampled_, slot, init);
   if (failure_.ok()) failure_ = added;
 }
 
 void RoundExecutor::RemoveSequence(int32_t slot) {
   masks_.Set(slot, nullptr);
+  sent_[static_cast<size_t>(slot)] = {};
   device_slots_->Remove(slot);
 }
 
@@ -169,13 +173,36 @@ void RoundExecutor::SendPlan(const BatchPlan& plan) {
   int32_t prob_rows = 0;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     host.items[i] = ItemOf(plan.sequences[i]);
-    host.items[i].first_prob_row = prob_rows;
-    prob_rows += host.items[i].num_drafts;
+    if (host.items[i].by_probability != 0) {
+      host.items[i].first_prob_row = prob_rows;
+      prob_rows += host.items[i].num_drafts + 1;
+    }
+    if (host.items[i].sent != 0) CopySent(host.items[i]);
+    if (plan.sequences[i].keeps_context || plan.sequences[i].keeps_drawn) {
+      host.items[i].first_kept = shape_.kept;
+      shape_.kept += 1 + plan.sequences[i].SpareLogits();
+    }
     AddToShape(host.items[i]);
   }
+  TANDEM_CHECK(
+      shape_.kept == 0 || (config_.returns_logits && shape_.kept <= config_.max_logits_rows),
+      "more logits for clients than there is room for");
   std::copy(plan.blocks.begin(), plan.blocks.end(), host.blocks);
   memory_->EnqueuePlan(sampled_, plan.blocks.size());
   backend_.round().ApplyPlan(memory_->round(), shape_.items);
+}
+
+// Copies the logits that the client sent with the item's drafts to where the device reads them.
+void RoundExecutor::CopySent(ops::RoundItem& item) {
+  const Sent& sent = sent_[static_cast<size_t>(item.slot)];
+  if (sent.logits.empty()) return;
+  TANDEM_CHECK(shape_.sent_rows + item.num_drafts <= config_.MaxSentRows(),
+               "more drafts of clients than a step verifies");
+  const int64_t vocab = memory_->round().slots.vocab;
+  item.first_sent_row = shape_.sent_rows;
+  std::copy_n(sent.logits.begin(), item.num_drafts * vocab,
+              memory_->SentOf(sampled_) + shape_.sent_rows * vocab);
+  shape_.sent_rows += item.num_drafts;
 }
 
 ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
@@ -187,10 +214,19 @@ ops::RoundItem RoundExecutor::ItemOf(const SequencePlan& planned) const {
   item.draft_tokens = planned.draft_tokens;
   item.first_new_block = planned.first_new_block;
   item.num_new_blocks = planned.num_new_blocks;
+  if (planned.sent) {
+    const Sent& sent = sent_[static_cast<size_t>(planned.slot)];
+    item.sent = 1;
+    item.by_probability = sent.by_probability && planned.num_drafts > 0 ? 1 : 0;
+    item.threshold = sent.threshold;
+  } else {
+    item.by_probability = config_.ratio_acceptance && planned.num_drafts > 0 ? 1 : 0;
+  }
+  item.keeps_context = planned.keeps_context ? 1 : 0;
+  item.keeps_drawn = planned.keeps_drawn ? 1 : 0;
   item.constrained = masks_.Constrains(planned.slot) && planned.samples ? 1 : 0;
-  TANDEM_CHECK(
-      item.constrained == 0 || item.num_drafts == 0 || config_.on_host || !config_.ratio_acceptance,
-      "the ratio rule's drafts under a constraint, on a device");
+  TANDEM_CHECK(item.constrained == 0 || item.by_probability == 0 || config_.on_host,
+               "drafts accepted by probability under a constraint, on a device");
   return item;
 }
 
@@ -206,9 +242,12 @@ void RoundExecutor::AddToShape(const ops::RoundItem& item) {
   const int32_t target_rows = item.target_tokens + item.num_drafts;
   shape_.target.Add(item.target_tokens, target_rows, keys_after(ModelIndex::kTarget, target_rows),
                     item.target_tokens <= 1);
-  shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
+  if (item.sent == 0) shape_.max_drafts = std::max(shape_.max_drafts, item.num_drafts);
+  shape_.verifies = shape_.verifies || item.num_drafts > 0;
+  shape_.by_probability = shape_.by_probability || item.by_probability != 0;
   shape_.constrained = shape_.constrained || item.constrained != 0;
   if (item.samples != 0) shape_.target_logits += 1 + item.num_drafts;
+  if (item.keeps_context != 0) shape_.target_logits += item.target_tokens - item.samples;
   const int32_t draft_rows = models_.draft == nullptr ? 0 : TakeDraftRows(item);
   if (draft_rows == 0) return;
   shape_.draft_rows += draft_rows;
@@ -225,8 +264,9 @@ int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
   int32_t& lag = draft_lag_[static_cast<size_t>(item.slot)];
   const int32_t rows = std::min(lag, item.draft_tokens);
   if (item.num_drafts > 0) {
-    // A round with look-ups does not change the draft model's state.
-    lag = config_.lookup_ngram > 0 ? lag + 1 + item.num_drafts : kRoundLag;
+    // A round with look-ups, or with drafts of the client, does not change the draft model's state.
+    const bool drafts = config_.lookup_ngram == 0 && item.sent == 0;
+    lag = drafts ? kRoundLag : lag + 1 + item.num_drafts;
   } else {
     lag += item.samples - rows;
   }
@@ -307,6 +347,12 @@ void RoundExecutor::DraftPass(const ops::PassBounds& bounds, const RangeLengths&
   backend_.round().KeepDrafts(round, next);
 }
 
+// Whether the step runs as graphs, which are made for drafts of the engine's own lengths.
+bool RoundExecutor::Replays() const {
+  return shape_.target.decodes() &&
+         shape_.target.chunks.max_decode_len <= 1 + config_.max_draft_len;
+}
+
 void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   target_bounds_ = {
       .num_rows = shape_.target_rows, .num_seqs = shape_.items, .num_logits = shape_.target_logits};
@@ -324,9 +370,9 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   const auto width =
       static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(std::max(longest_decode, 1) - 1)));
   const int32_t variant = std::min(width, kNumVariants - 1);
-  const int32_t all = 1 + config_.max_draft_len;
+  const int32_t all = std::max(1 + config_.max_draft_len, longest_decode);
   const int32_t decode_len = variant == kNumVariants - 1 ? all : std::min(1 << variant, all);
-  if (!shape_.target.decodes()) {
+  if (!Replays()) {
     RangeLengths lengths = shape_.target;
     if (longest_decode > 0) lengths.chunks.max_decode_len = decode_len;
     TargetPass(target_bounds_, lengths);
@@ -356,14 +402,24 @@ void RoundExecutor::TargetForward(const ops::PassBounds& bounds, const RangeLeng
 
 void RoundExecutor::Sample(const BatchPlan& plan) {
   if (shape_.constrained) SendMasks(plan);
-  const bool verifies = config_.ratio_acceptance && shape_.max_drafts > 0;
-  if (shape_.target.decodes() && !config_.on_host) {
+  const bool verifies = shape_.by_probability;
+  if (shape_.sent_rows > 0) {
+    const ops::Round& round = memory_->round();
+    backend_.round().LaySentRows(round, shape_.items, shape_.sent_rows, memory_->SentOf(sampled_));
+    backend_.ops().Sample(First<const ops::SampleRow>(round.sent_samples, shape_.sent_rows),
+                          round.slots.vocab, First(round.sent_drawn, shape_.sent_rows));
+  }
+  if (Replays() && !config_.on_host) {
     graphs_.Run(GraphKind::kSample, verifies ? 1 : 0, target_bounds_.num_rows,
                 [this, verifies] { DrawAndAccept(target_bounds_, verifies); });
   } else {
     DrawAndAccept(target_bounds_, verifies);
   }
   if (config_.on_host) TimeTarget();
+  if (shape_.kept > 0) {
+    backend_.round().KeepLogits(memory_->round(), target_bounds_, target_logits_,
+                                memory_->KeptOf(sampled_));
+  }
   memory_->EnqueueResults(sampled_, target_bounds_.num_logits);
   backend_.Mark(MarkOf(sampled_));
   Step& step = StepOf(sampled_);
@@ -418,7 +474,8 @@ double RoundExecutor::SecondsSince(Nanos start) const { return InSeconds(clock_.
 
 // On the host: the target's pass and its draws.
 void RoundExecutor::TimeTarget() {
-  if (target_bounds_.num_rows == 0 || target_bounds_.num_logits < target_bounds_.num_rows) {
+  if (!shape_.target.decodes() || target_bounds_.num_rows == 0 ||
+      target_bounds_.num_logits < target_bounds_.num_rows) {
     times().complete = false;
     return;
   }
@@ -434,7 +491,8 @@ void RoundExecutor::TimeTarget() {
 // On a device: the passes that lie between the marks of the step being launched. Which sequences
 // the draft model drafted for is not known where drafts may have been looked up.
 void RoundExecutor::NotePasses() {
-  times().complete = shape_.target.decodes();
+  const bool for_clients = shape_.kept > 0 || shape_.sent_rows > 0;  // work that few steps have
+  times().complete = shape_.target.decodes() && !for_clients;
   if (!times().complete) return;
   const bool known = shape_.draft_logits > 0 && config_.lookup_ngram == 0;
   if (known) {
@@ -444,9 +502,8 @@ void RoundExecutor::NotePasses() {
                               .more = std::max(shape_.max_drafts - 1, 0),
                               .more_rows = shape_.draft_logits});
   }
-  times().passes.push_back({.model = ModelIndex::kTarget,
-                            .rows = shape_.target_rows,
-                            .verifies = shape_.max_drafts > 0});
+  times().passes.push_back(
+      {.model = ModelIndex::kTarget, .rows = shape_.target_rows, .verifies = shape_.verifies});
   times().complete = known || shape_.draft_rows == 0;
 }
 
@@ -488,7 +545,9 @@ Status RoundExecutor::Land(StepResult& result) {
   if (!config_.on_host) ReadMarks(landed_);
   const Step& step = StepOf(landed_);
   const DeviceMemory::HostResults host = memory_->ResultsOf(landed_);
+  const ops::RoundItem* const items = memory_->PlanOf(landed_).items;
   result.step = step.number;
+  result.kept = memory_->KeptOf(landed_);
   result.sequences.clear();
   result.tokens.clear();
   result.sequences.reserve(static_cast<size_t>(config_.max_batch_size));
@@ -505,7 +564,8 @@ Status RoundExecutor::Land(StepResult& result) {
                                 .num_tokens = from.num_tokens,
                                 .end_id = from.end_id != 0,
                                 .computed = {from.computed[0], from.computed[1]},
-                                .fault = FaultOf(from.fault)});
+                                .fault = FaultOf(from.fault),
+                                .first_kept = items[i].first_kept});
     result.tokens.insert(result.tokens.end(), tokens, tokens + from.num_tokens);
   }
   ++landed_;

@@ -24,6 +24,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -76,11 +77,15 @@ class RoundExecutor final : public Executor {
     int32_t draft_seqs = 0;
     int32_t draft_logits = 0;
     RangeLengths draft;
-    int32_t max_drafts = 0;
+    int32_t max_drafts = 0;       // proposed for a sequence
+    bool verifies = false;        // some sequence has drafts, which may be the client's
+    bool by_probability = false;  // some are accepted by probability
+    int32_t sent_rows = 0;        // of logits that clients sent
     int32_t target_rows = 0;
     int32_t target_logits = 0;
     RangeLengths target;
     bool constrained = false;
+    int32_t kept = 0;  // rows of logits for clients
   };
   // A launched step.
   struct Step {
@@ -97,6 +102,8 @@ class RoundExecutor final : public Executor {
                 std::unique_ptr<DeviceSlots> slots);
 
   void SendPlan(const BatchPlan& plan);
+  void CopySent(ops::RoundItem& item);
+  bool Replays() const;
   ops::RoundItem ItemOf(const SequencePlan& planned) const;
   void AddToShape(const ops::RoundItem& item);
   int32_t TakeDraftRows(const ops::RoundItem& item);
@@ -137,6 +144,13 @@ class RoundExecutor final : public Executor {
   const std::unique_ptr<DeviceSlots> device_slots_;
   DeviceGraphs graphs_;
   ConstraintMasks masks_;
+  // By slot: how the client's drafts are accepted.
+  struct Sent {
+    bool by_probability = false;
+    float threshold = -1.0f;
+    std::span<const float> logits;
+  };
+  std::vector<Sent> sent_;
   // By slot: upper bound of the tokens that the draft has yet to compute.
   std::vector<int32_t> draft_lag_;
   // By slot: the positions that its blocks have room for, and upper bounds of those that each model

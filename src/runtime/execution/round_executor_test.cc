@@ -96,6 +96,10 @@ class StreamRoundOps final : public ops::RoundOps {
   void ApplyPlan(const ops::Round& round, int32_t items) override {
     stream_.Enqueue([=, this] { inner_.ApplyPlan(round, items); });
   }
+  void LaySentRows(const ops::Round& round, int32_t items, int32_t rows,
+                   const float* logits) override {
+    stream_.Enqueue([=, this] { inner_.LaySentRows(round, items, rows, logits); });
+  }
   void LookUpDrafts(const ops::Round& round, int32_t items) override {
     stream_.Enqueue([=, this] { inner_.LookUpDrafts(round, items); });
   }
@@ -125,6 +129,10 @@ class StreamRoundOps final : public ops::RoundOps {
   void Accept(const ops::Round& round, const ops::PassBounds& bounds,
               const float* logits) override {
     stream_.Enqueue([=, this] { inner_.Accept(round, bounds, logits); });
+  }
+  void KeepLogits(const ops::Round& round, const ops::PassBounds& bounds, const float* logits,
+                  float* kept) override {
+    stream_.Enqueue([=, this] { inner_.KeepLogits(round, bounds, logits, kept); });
   }
 
  private:
@@ -279,6 +287,7 @@ struct StreamCase {
   std::string name;
   std::function<void(TestSetup&)> change;
   bool constrained = false;
+  bool sends_drafts = true;  // clients do
 };
 
 class RoundExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, int32_t>> {
@@ -293,13 +302,22 @@ class RoundExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, i
     stream_case.change(setup);
     if (executor == ExecutorKind::kHost) return setup;
     setup.backend = &backend_;
-    const bool drafts = setup.options.draft_mode != DraftMode::kOff;
+    const bool drafts = setup.options.draft_mode != DraftMode::kOff || stream_case.sends_drafts;
     setup.wrap_pass = [this, drafts](std::unique_ptr<ForwardPass> pass) {
       return std::make_unique<StreamPass>(backend_.stream(), std::move(pass), 256, drafts);
     };
     return setup;
   }
 
+  static ExternalDraft SomeDraft(int32_t num_tokens, bool with_logits) {
+    ExternalDraft draft;
+    for (int32_t i = 0; i < num_tokens; ++i) draft.tokens.push_back(7 * i % 48);
+    if (!with_logits) draft.threshold = 0.001f;
+    for (int32_t i = 0; i < num_tokens * 48; ++i) {
+      if (with_logits) draft.logits.push_back(static_cast<float>(i % 5));
+    }
+    return draft;
+  }
   static std::vector<Request> Requests() {
     std::vector<Request> requests;
     for (int32_t i = 0; i < 12; ++i) {
@@ -311,6 +329,11 @@ class RoundExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, i
       if (i % 5 == 3) request.end_ids = {3, 9};
       if (i == 7) request.banned_sequences = {{4}, {6, 7}};
       if (i == 8) request.num_choices = 3;
+      request.return_context_logits = i == 4 || i == 8 || i == 11;
+      request.return_generation_logits = i % 4 == 0;
+      const bool sends = std::get<0>(GetParam()).sends_drafts;
+      if (sends && (i == 2 || i == 10)) request.draft.tokens.assign(static_cast<size_t>(i + 1), i);
+      if (sends && (i == 3 || i == 9)) request.draft = SomeDraft(12, i == 9);
       if (std::get<0>(GetParam()).constrained && i % 3 == 1) {
         request.constraint = std::make_shared<OtherFifth>();
       }
@@ -333,6 +356,10 @@ TEST_P(RoundExecutorTest, GivesTheTokensOfTheHostsExecutor) {
       for (size_t c = 0; c < got[i].size(); ++c) {
         EXPECT_EQ(got[i][c].tokens, expected[i][c].tokens) << "request " << i;
         EXPECT_EQ(got[i][c].finish, expected[i][c].finish) << "request " << i;
+        EXPECT_TRUE(got[i][c].context_logits == expected[i][c].context_logits) << "request " << i;
+        EXPECT_TRUE(got[i][c].generation_logits == expected[i][c].generation_logits)
+            << "request " << i;
+        EXPECT_EQ(got[i][c].generation_logits.size(), i % 4 == 0 ? got[i][c].tokens.size() : 0);
       }
     }
   }
@@ -385,12 +412,15 @@ INSTANTIATE_TEST_SUITE_P(
     Streams, RoundExecutorTest,
     testing::Combine(
         testing::Values(
-            StreamCase{"plain", [](TestSetup& s) { s.options.draft_mode = DraftMode::kOff; }},
+            StreamCase{"plain", [](TestSetup& s) { s.options.draft_mode = DraftMode::kOff; }, false,
+                       false},
+            StreamCase{"sent_drafts", [](TestSetup& s) { s.options.draft_mode = DraftMode::kOff; }},
             StreamCase{"reserved",
                        [](TestSetup& s) {
                          s.options.draft_mode = DraftMode::kOff;
                          s.options.policy = SchedulerPolicy::kGuaranteedNoEvict;
-                       }},
+                       },
+                       false, false},
             StreamCase{"drafts", [](TestSetup&) {}},
             StreamCase{"good_drafts", [](TestSetup& s) { s.draft.share = 0.97; }},
             StreamCase{"adaptive",

@@ -26,4 +26,13 @@ void SlotInit::SetLists(const Request& request) {
   }
 }
 
+void SlotInit::SetSent(const Request& request, int32_t count) {
+  const ExternalDraft& draft = request.draft;
+  sent_drafts.assign(draft.tokens.begin(), draft.tokens.begin() + count);
+  sent_by_probability = draft.by_probability();
+  sent_threshold = draft.threshold.value_or(-1.0f);
+  sent_logits = {};
+  if (draft.by_ratio()) sent_logits = draft.logits;
+}
+
 }  // namespace tandem

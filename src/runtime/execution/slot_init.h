@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/sampling.h"
@@ -27,7 +28,16 @@ struct SlotInit {
   int32_t num_ban_tokens = 0;
   int32_t num_bans = 0;
 
+  // Drafts that the client sent, to be verified with the first token, how, and the logits sent with
+  // them: the request's own, used until RemoveSequence.
+  std::vector<int32_t> sent_drafts;
+  bool sent_by_probability = false;  // else by token match
+  float sent_threshold = -1.0f;      // negative: by the ratio rule
+  std::span<const float> sent_logits;
+
   void SetLists(const Request& request);
+  // The first `count` drafts of the request.
+  void SetSent(const Request& request, int32_t count);
 };
 
 }  // namespace tandem

@@ -39,6 +39,24 @@ struct LogitBias {
   float value = 0.0f;
 };
 
+// Tokens that the client has drafted itself, to follow the prompt. They are verified in the step
+// that draws the first token; then decoding goes on as without them.
+struct ExternalDraft {
+  std::vector<int32_t> tokens;  // empty: no draft
+  // [tokens, vocab] raw logits that the tokens were drawn from, or empty. With them the ratio rule
+  // decides, and the draft's distribution is formed with this request's own penalties and filters:
+  // the output follows the target's law if the client drew with the same. Without them a token
+  // holds while the target draws the same one.
+  std::vector<float> logits;
+  // In [0, 1]: instead of either rule, a token holds while the target gives it at least this
+  // probability after penalties and filters. Approximate: the output does not follow the target's
+  // law.
+  std::optional<float> threshold;
+
+  bool by_ratio() const { return !threshold.has_value() && !logits.empty(); }
+  bool by_probability() const { return threshold.has_value() || !logits.empty(); }
+};
+
 struct Request {
   std::vector<int32_t> prompt;   // at least one token
   int32_t max_tokens = 0;        // output tokens, at least 1
@@ -58,6 +76,9 @@ struct Request {
   std::optional<Nanos> deadline;  // on the engine's clock; after it the request ends with kTimedOut
   std::shared_ptr<const TokenConstraint> constraint;  // cloned for each choice
   bool use_draft = true;                              // false: plain decoding for this request
+  ExternalDraft draft;                                // verified also when use_draft is false
+  bool return_context_logits = false;  // of the prompt; none of it is then taken from the cache
+  bool return_generation_logits = false;
 };
 
 enum class FinishReason : uint8_t {
@@ -79,15 +100,31 @@ struct Usage {
   int32_t draft_rounds = 0;  // verification passes with at least one draft
   int32_t drafts_proposed = 0;
   int32_t drafts_accepted = 0;  // of those, emitted
+  // Blocks of the cache, over all starts of a choice that was paused: allocated, and taken with
+  // their content from the prefix tree.
+  int32_t kv_blocks_new = 0;
+  int32_t kv_blocks_reused = 0;
   uint64_t seed = 0;
+  Nanos arrival{0};      // the time of Submit, on the engine's clock
   Nanos queued{0};       // submit to first scheduled
   Nanos first_token{0};  // submit to first token
+  Nanos last_token{0};   // submit to last token
+
+  int32_t kv_blocks_total() const { return kv_blocks_new + kv_blocks_reused; }
 };
+
+// The target's logits of one position, before penalties, filters and masks: [vocab].
+using LogitsRow = std::vector<float>;
 
 struct Event {
   RequestId request = 0;
   int32_t choice = 0;
   std::vector<SampledToken> tokens;  // new since the last event; without end ids
+  // For requests that ask. Of the prompt: a row for each of its tokens, all in one event of choice
+  // 0, the one with its first token. Of the output: for each of `tokens`, the row it was drawn
+  // from.
+  std::vector<LogitsRow> context_logits;
+  std::vector<LogitsRow> generation_logits;
   FinishReason finish = FinishReason::kNone;
   Usage usage;
   Status error;  // with kFailed

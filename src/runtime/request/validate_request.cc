@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -93,6 +94,8 @@ Status Sampling(const Request& request) {
   return InRange("top_logprobs", params.num_top_logprobs, -1, kMaxTopLogprobs);
 }
 
+int64_t RowBytes(int64_t vocab) { return vocab * static_cast<int64_t>(sizeof(float)); }
+
 Status LogitBiases(const Request& request, int64_t vocab) {
   if (request.logit_bias.size() > kMaxLogitBias) {
     return Refuse("logit_bias", fmt::format("logit_bias holds {} tokens; at most {} are allowed",
@@ -120,7 +123,69 @@ Status ListValues(const Request& request) {
                             request.logit_bias.size(), values, kMaxListValues));
 }
 
+Status Draft(const Request& request, const EngineLimits& limits) {
+  const ExternalDraft& draft = request.draft;
+  const auto count = static_cast<int64_t>(draft.tokens.size());
+  if (count > limits.max_sent_drafts) {
+    return Refuse(
+        "draft", fmt::format("draft holds {} tokens; this server verifies at most {} (32, and less "
+                             "where max_num_tokens is less than that above max_batch_size)",
+                             count, limits.max_sent_drafts));
+  }
+  TANDEM_RETURN_IF_ERROR(TokensInVocabulary("draft", draft.tokens, limits.vocab_size));
+  const auto values = static_cast<int64_t>(draft.logits.size());
+  if (values > 0 && values != count * limits.vocab_size) {
+    return Refuse("draft.logits",
+                  fmt::format("draft.logits holds {} values; {} tokens need {}, {} for each",
+                              values, count, count * limits.vocab_size, limits.vocab_size));
+  }
+  if (draft.threshold.has_value()) {
+    TANDEM_RETURN_IF_ERROR(InRange("draft.threshold", double{*draft.threshold}, 0.0, 1.0));
+  }
+  if (count > 0 && draft.by_probability() && request.constraint != nullptr) {
+    return Refuse(draft.by_ratio() ? "draft.logits" : "draft.threshold",
+                  "draft.logits and draft.threshold cannot be combined with a constraint on the "
+                  "output; send the draft's tokens alone");
+  }
+  return {};
+}
+
+Status ReturnedLogits(const Request& request, const EngineLimits& limits) {
+  if (!request.return_context_logits && !request.return_generation_logits) return {};
+  const std::string_view field =
+      request.return_context_logits ? "return_context_logits" : "return_generation_logits";
+  if (limits.max_logits_bytes == 0) {
+    return Refuse(field,
+                  fmt::format("{}: this server returns no logits (max_logits_bytes is 0)", field));
+  }
+  const LogitsBytes logits = LogitsBytesOf(request, limits.vocab_size);
+  const int64_t bytes = logits.first + (request.num_choices - 1) * logits.other;
+  if (bytes <= limits.max_logits_bytes) return {};
+  return Refuse(
+      field,
+      fmt::format("{}: the logits of this request may take {} bytes, {} for each token; this "
+                  "server returns at most {} (max_logits_bytes); ask for fewer tokens",
+                  field, bytes, RowBytes(limits.vocab_size), limits.max_logits_bytes));
+}
+
 }  // namespace
+
+LogitsBytes LogitsBytesOf(const Request& request, int64_t vocab) {
+  const int64_t drawn = request.return_generation_logits ? request.max_tokens : 0;
+  const auto context =
+      request.return_context_logits ? static_cast<int64_t>(request.prompt.size()) : 0;
+  return {.first = (context + drawn) * RowBytes(vocab), .other = drawn * RowBytes(vocab)};
+}
+
+int32_t NumSentDrafts(const Request& request) {
+  auto count = static_cast<int32_t>(request.draft.tokens.size());
+  count = std::min(count, request.max_tokens - 1);
+  // In token match the target draws an end id itself. The other rules have to judge every draft.
+  if (request.draft.by_probability() || request.ignore_eos) return count;
+  const auto drafts = std::span(request.draft.tokens).first(static_cast<size_t>(count));
+  const auto end = std::ranges::find_first_of(drafts, request.end_ids);
+  return static_cast<int32_t>(end - drafts.begin());
+}
 
 Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(Lengths(request, limits));
@@ -131,6 +196,8 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(TokensInVocabulary("end_ids", request.end_ids, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("stop", request.stop_sequences, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("bad_words", request.banned_sequences, limits.vocab_size));
+  TANDEM_RETURN_IF_ERROR(Draft(request, limits));
+  TANDEM_RETURN_IF_ERROR(ReturnedLogits(request, limits));
   return ListValues(request);
 }
 

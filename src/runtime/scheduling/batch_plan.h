@@ -24,12 +24,23 @@ struct SequencePlan {
   bool samples = false;
   // Draft length k: at most this many drafts are proposed, and verified after the target's range.
   int32_t num_drafts = 0;
+  // They are the first ones that the client sent, instead of proposals.
+  bool sent = false;
   // Known tokens the draft model computes in this step, starting at its computed length, at most.
   // With num_drafts > 0 this is an upper bound of the draft's lag (at least 1), else a catch-up.
   int32_t draft_tokens = 0;
   // Blocks to append to the slot's own: num_new_blocks of them in BatchPlan::blocks.
   int32_t first_new_block = 0;
   int32_t num_new_blocks = 0;
+  // The client gets the logits of all target_tokens; of the tokens drawn.
+  bool keeps_context = false;
+  bool keeps_drawn = false;
+
+  // Rows of logits beyond the one that a step has for every slot.
+  int32_t SpareLogits() const {
+    const int32_t context = keeps_context ? target_tokens - 1 : 0;
+    return context + num_drafts;
+  }
 };
 
 // The largest step, and how many there may be at once: what the scheduler plans for and the
@@ -39,7 +50,12 @@ struct StepLimits {
   int32_t max_num_tokens = 0;   // rows of a target pass, and of a draft pass
   int32_t max_logits_rows = 0;  // rows to sample from; at least max_batch_size
   int32_t max_draft_len = 0;    // 0: no drafts
+  int32_t max_sent_drafts = 0;  // drafts of a request that one step verifies
   int32_t max_launched = 1;     // steps that may be launched before the first one's results arrive
+
+  int32_t MaxDrafts() const { return std::max(max_draft_len, max_sent_drafts); }
+  // A step's drafts from clients, with a row more for each request.
+  int32_t MaxSentRows() const { return max_sent_drafts > 0 ? max_sent_drafts + 1 : 0; }
 };
 
 // Copies the first `tokens` of a block before the step runs (partial prefix reuse).
@@ -96,6 +112,9 @@ struct SequenceResult {
   // The lengths that each model has computed of the sequence after this step.
   ComputedLengths computed{0, 0};
   StepFault fault = StepFault::kNone;
+  // Row of StepResult::kept where the logits begin that the plan said to keep: of the target's
+  // range, then of the tokens after its last one. -1: none.
+  int32_t first_kept = -1;
 };
 
 }  // namespace tandem

@@ -38,9 +38,11 @@ void Fail(Sequence& sequence, StepFault fault) {
                        : Internal(std::string(Describe(fault)));
 }
 
-void CountDrafts(Sequence& sequence, const SequenceResult& result, int32_t shown) {
-  sequence.acceptance.Observe(result.proposed, result.accepted);
-  sequence.probe.AfterRound(result.proposed, result.accepted);
+void CountDrafts(Sequence& sequence, const SequenceResult& result, int32_t shown, bool sent) {
+  if (!sent) {
+    sequence.acceptance.Observe(result.proposed, result.accepted);
+    sequence.probe.AfterRound(result.proposed, result.accepted);
+  }
   if (result.proposed == 0) return;
   ++sequence.usage.draft_rounds;
   sequence.usage.drafts_proposed += result.proposed;
@@ -52,6 +54,8 @@ void CountDrafts(Sequence& sequence, const SequenceResult& result, int32_t shown
 int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
                      std::span<const SampledToken> tokens, Nanos now) {
   int32_t shown = 0;
+  // A client's drafts say nothing of the engine's own.
+  const bool sent = sequence.output_tokens() == 0 && sequence.sent_drafts > 0;
   for (const SampledToken& token : tokens.first(tokens.size() - (result.end_id ? 1 : 0))) {
     sequence.tokens.push_back(token.token);
     ++shown;
@@ -70,8 +74,9 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
   if (sequence.output_tokens() == shown && !tokens.empty()) {
     sequence.usage.first_token = now - sequence.open->submitted;
   }
+  if (shown > 0) sequence.usage.last_token = now - sequence.open->submitted;
   sequence.usage.output_tokens = sequence.output_tokens();
-  if (!tokens.empty()) CountDrafts(sequence, result, shown);
+  if (!tokens.empty()) CountDrafts(sequence, result, shown, sent);
   return shown;
 }
 

@@ -92,7 +92,10 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   plan.Clear(step);
   // No plan is made while nothing is open: the clients of before are gone.
   plans_ += active_.empty() ? kPlansKept : 1;
-  budget_ = {limits_.max_num_tokens, limits_.max_num_tokens};
+  budget_ = {.rows = limits_.max_num_tokens,
+             .draft_rows = limits_.max_num_tokens,
+             .spare_logits = limits_.max_logits_rows - limits_.max_batch_size,
+             .sent_rows = limits_.MaxSentRows()};
   ShareSlots(plan);
   const size_t vacated = plan.vacated_slots.size();
   PlanDecodes(plan);
@@ -196,15 +199,24 @@ void Scheduler::GatherDecoding(StepPlan& plan) {
   for (size_t i = 0; i < active_.size();) {
     Sequence& sequence = *active_[i];
     // A sequence at its longest length ends with the step in flight.
+    const int32_t sent = sequence.SentDrafts();
     const bool runs = sequence.phase == Phase::kActive && sequence.Decoding() &&
                       sequence.KnownLow() < sequence.max_length &&
-                      static_cast<int32_t>(decoding_.size()) < budget_.rows;
-    if (runs && ReserveByPausing(sequence, sequence.KnownHigh(), plan)) {
+                      static_cast<int32_t>(decoding_.size()) < budget_.rows && HasRoomForSent(sent);
+    if (runs && ReserveByPausing(sequence, sequence.KnownHigh() + sent, plan)) {
       decoding_.push_back(&sequence);
+      TakeRoomForSent(sent);
     }
     // A pause removes sequences after this one, or this one itself.
     if (i < active_.size() && active_[i] == &sequence) ++i;
   }
+}
+
+// A step always has room for the drafts of one request, which go before the engine's own.
+bool Scheduler::HasRoomForSent(int32_t sent) const { return sent == 0 || sent < budget_.sent_rows; }
+
+void Scheduler::TakeRoomForSent(int32_t sent) {
+  if (sent > 0) budget_.sent_rows -= sent + 1;
 }
 
 void Scheduler::ChooseDrafts() {
@@ -213,14 +225,22 @@ void Scheduler::ChooseDrafts() {
     candidates_.resize(decoding_.size());
     return;
   }
-  for (const Sequence* sequence : decoding_) candidates_.push_back(CandidateOf(*sequence));
-  const auto decodes = static_cast<int32_t>(decoding_.size());
+  auto decodes = static_cast<int32_t>(decoding_.size());
+  int32_t spare_logits = budget_.spare_logits;
+  for (const Sequence* sequence : decoding_) {
+    candidates_.push_back(CandidateOf(*sequence));
+    decodes += sequence->SentDrafts();
+    spare_logits -= sequence->SentDrafts();
+  }
+  const bool context_logits = std::ranges::any_of(active_, [](const Sequence* sequence) {
+    return sequence->KeepsContext() && !sequence->Decoding();
+  });
+  if (context_logits) spare_logits /= 2;
   const int32_t rows_left = budget_.rows - decodes;
   const int32_t backlog = std::min(PrefillBacklog(), rows_left);
-  // Drafts leave half of the free rows to waiting prompts, and one row to sample from to every
-  // slot.
-  const int32_t max_drafts = std::min(backlog > 0 ? rows_left / 2 : rows_left,
-                                      limits_.max_logits_rows - limits_.max_batch_size);
+  // Drafts leave half of the free rows to waiting prompts, half of the spare logits to prompts
+  // whose logits the client gets, and one row to sample from to every slot.
+  const int32_t max_drafts = std::min(backlog > 0 ? rows_left / 2 : rows_left, spare_logits);
   if (limits_.draft_mode == DraftMode::kFixed) {
     ChooseFixedDrafts(max_drafts);
   } else if (limits_.draft_mode == DraftMode::kAdaptive) {
@@ -250,7 +270,7 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
 }
 
 int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
-  if (!sequence.request().use_draft) return 0;
+  if (!sequence.request().use_draft || sequence.SentDrafts() > 0) return 0;
   if (sequence.constraint != nullptr && !limits_.drafts_constrained) return 0;
   int32_t most = limits_.max_draft_len;
   // The last token of a sequence needs no draft after it.
@@ -263,10 +283,12 @@ int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
 
 void Scheduler::PlanDecode(Sequence& sequence, int32_t num_drafts, StepPlan& plan) {
   const int32_t known = sequence.KnownHigh();
+  const int32_t sent = sequence.SentDrafts();
+  if (sent > 0) num_drafts = sent;
   if (!Reserve(sequence, std::min(known + num_drafts, sequence.max_length))) {
     num_drafts = std::clamp(Capacity(sequence) - known, 0, num_drafts);
   }
-  const int32_t draft_tokens = PlanDraftTokens(sequence, num_drafts);
+  const int32_t draft_tokens = sent > 0 ? 0 : PlanDraftTokens(sequence, num_drafts);
   Add(sequence,
       {.planned = true,
        .samples = true,
@@ -274,6 +296,15 @@ void Scheduler::PlanDecode(Sequence& sequence, int32_t num_drafts, StepPlan& pla
        .num_drafts = num_drafts,
        .draft_tokens = draft_tokens},
       plan);
+}
+
+// A sequence that starts with one token left to compute.
+void Scheduler::VerifyAtOnce(Sequence& sequence, StepPlan& plan) {
+  const int32_t sent = sequence.SentDrafts();
+  const bool room = HasRoomForSent(sent) && sent < budget_.rows && sent <= budget_.spare_logits;
+  if (!room || !Reserve(sequence, sequence.KnownHigh() + sent)) return;
+  TakeRoomForSent(sent);
+  PlanDecode(sequence, sent, plan);
 }
 
 // The draft model's range. If it lags too far for this step's rows, it catches up without drafting.
@@ -316,19 +347,31 @@ void Scheduler::PlanPrefills(StepPlan& plan) {
   }
 }
 
+// Whether a range of this length must be computed in one step. A re-prefill after a pause may be
+// longer than the longest prompt allowed.
+bool Scheduler::NotChunked(int32_t tokens) const {
+  return !limits_.chunked_prefill && tokens <= limits_.max_num_tokens;
+}
+
 void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
-  const int32_t remaining = sequence.Remaining();
+  int32_t remaining = sequence.Remaining();
   const int32_t start = sequence.KnownLow() - remaining;
+  // Drafts that the client sent are verified after the prompt's last token, in a step like those
+  // that verify the engine's own.
+  const bool has_sent = sequence.SentDrafts() > 0;
+  if (has_sent) --remaining;
   int32_t chunk = std::min(remaining, budget_.rows);
-  // A re-prefill after a pause may be longer than the longest prompt allowed.
-  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
+  const bool keeps_context = sequence.KeepsContext();
+  if (keeps_context) chunk = std::min(chunk, budget_.spare_logits + 1);
+  const bool whole = !keeps_context && NotChunked(remaining);
   if (whole && chunk < remaining) return;
   if (!Reserve(sequence, start + chunk)) {
     const int32_t fitting = Capacity(sequence) + kv_.AvailableBlocks() * kv_.block_tokens() - start;
     if (!whole && fitting > 0) chunk = std::min(chunk, fitting);
     if (!ReserveByPausing(sequence, start + chunk, plan)) return;
   }
-  Add(sequence, {.planned = true, .samples = chunk == remaining, .target_tokens = chunk}, plan);
+  const bool samples = chunk == remaining && !has_sent;
+  Add(sequence, {.planned = true, .samples = samples, .target_tokens = chunk}, plan);
 }
 
 // ---- New sequences ----
@@ -373,8 +416,13 @@ size_t Scheduler::MoveWaiting(const OpenRequest& request, size_t place) {
 }
 
 // Whether waiting a step or two lets the sequence share a block instead of computing it again.
+// Logits come only of tokens that are computed.
+bool Scheduler::MayReuse(const Sequence& sequence) const {
+  return limits_.prefix_reuse && !sequence.KeepsContext();
+}
+
 bool Scheduler::AnotherComputesNextBlock(const Sequence& sequence) const {
-  if (!limits_.prefix_reuse) return false;
+  if (!MayReuse(sequence)) return false;
   const int32_t size = kv_.block_tokens();
   const std::string& key = sequence.request().cache_key;
   const int32_t end = (kv_.PeekMatch(sequence.tokens, key) / size + 1) * size;
@@ -398,10 +446,12 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   const int32_t length =
       optimistic ? std::min(known + 1, sequence.max_length) : sequence.max_length;
   PrefixMatch match;
-  if (limits_.prefix_reuse) match = kv_.Match(sequence.tokens, sequence.request().cache_key);
+  if (MayReuse(sequence)) match = kv_.Match(sequence.tokens, sequence.request().cache_key);
   // A copy runs in the step that computes the tokens after it; it is not made without rows for
-  // those, nor if its source is a block that the sequence needs.
-  if (budget_.rows == 0 || !Fits(match, known, length)) DropPartial(match);
+  // those, which a draft's verification may lack, nor if its source is a block that the sequence
+  // needs.
+  const bool verifies = sequence.SentDrafts() > 0 && known - match.computed[0] == 1;
+  if (budget_.rows == 0 || verifies || !Fits(match, known, length)) DropPartial(match);
   if (!Fits(match, known, length)) {
     kv_.Release(match.blocks);
     return false;
@@ -413,7 +463,12 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
         {match.partial_source, sequence.blocks[match.blocks.size()], match.partial_tokens});
   }
   plan.started.push_back(&sequence);
-  if (budget_.rows > 0) PlanPrefill(sequence, plan);
+  if (budget_.rows == 0) return true;
+  if (sequence.SentDrafts() > 0 && sequence.Decoding()) {
+    VerifyAtOnce(sequence, plan);
+  } else {
+    PlanPrefill(sequence, plan);
+  }
   return true;
 }
 
@@ -422,8 +477,7 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
 bool Scheduler::Fits(const PrefixMatch& match, int32_t known, int32_t length) const {
   const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
   const int32_t remaining = known - match.computed[0];
-  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
-  return needed <= kv_.AvailableBlocks() && (!whole || remaining <= budget_.rows);
+  return needed <= kv_.AvailableBlocks() && (!NotChunked(remaining) || remaining <= budget_.rows);
 }
 
 void Scheduler::DropPartial(PrefixMatch& match) {
@@ -445,10 +499,12 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.started_with = static_cast<int32_t>(sequence.tokens.size());
   sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
   sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
+  sequence.usage.kv_blocks_reused += static_cast<int32_t>(match.blocks.size());
   sequence.blocks_told = 0;
   sequence.copy_source = match.partial_source;
   sequence.computed = match.computed;
   sequence.published = match.computed;
+  sequence.context_logits.clear();  // of a prompt that is computed again
   if (!sequence.ever_started) {
     sequence.usage.cached_tokens = std::min(match.computed[0], sequence.prompt_tokens());
     kv_.CountLookup(sequence.prompt_tokens(), sequence.usage.cached_tokens);
@@ -468,7 +524,10 @@ int32_t Scheduler::Capacity(const Sequence& sequence) const {
 
 bool Scheduler::Reserve(Sequence& sequence, int32_t tokens) {
   const int32_t missing = BlocksFor(tokens) - static_cast<int32_t>(sequence.blocks.size());
-  return missing <= 0 || kv_.Allocate(missing, sequence.blocks);
+  if (missing <= 0) return true;
+  if (!kv_.Allocate(missing, sequence.blocks)) return false;
+  sequence.usage.kv_blocks_new += missing;
+  return true;
 }
 
 bool Scheduler::ReserveByPausing(Sequence& sequence, int32_t tokens, StepPlan& plan) {
@@ -537,7 +596,10 @@ void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan
   item.target_tokens = work.target_tokens;
   item.samples = work.samples;
   item.num_drafts = work.num_drafts;
+  item.sent = work.samples && sequence.SentDrafts() > 0;
   item.draft_tokens = work.draft_tokens;
+  item.keeps_context = sequence.KeepsContext();
+  item.keeps_drawn = work.samples && sequence.request().return_generation_logits;
   item.first_new_block = static_cast<int32_t>(plan.batch.blocks.size());
   plan.batch.blocks.insert(plan.batch.blocks.end(), sequence.blocks.begin() + sequence.blocks_told,
                            sequence.blocks.end());
@@ -545,6 +607,7 @@ void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan
   sequence.blocks_told = static_cast<int32_t>(sequence.blocks.size());
   sequence.WorkOf(plan.batch.step) = work;
   budget_.rows -= work.target_tokens + work.num_drafts;
+  budget_.spare_logits -= item.SpareLogits();
   plan.batch.sequences.push_back(item);
   plan.sequences.push_back(&sequence);
 }

@@ -90,6 +90,8 @@ class Scheduler {
   struct Budget {
     int32_t rows = 0;
     int32_t draft_rows = 0;
+    int32_t spare_logits = 0;  // rows of logits beyond one for every slot
+    int32_t sent_rows = 0;     // of StepLimits::MaxSentRows
   };
 
   struct FreeSlot {
@@ -105,6 +107,9 @@ class Scheduler {
   std::vector<FreeSlot>::iterator FindSlot(const OpenRequest& request);
   void PlanDecodes(StepPlan& plan);
   void GatherDecoding(StepPlan& plan);
+  bool HasRoomForSent(int32_t sent) const;
+  void TakeRoomForSent(int32_t sent);
+  void VerifyAtOnce(Sequence& sequence, StepPlan& plan);
   void ChooseDrafts();
   void ChooseFixedDrafts(int32_t max_drafts);
   DraftCandidate CandidateOf(const Sequence& sequence) const;
@@ -131,6 +136,8 @@ class Scheduler {
   bool PauseLast(const Sequence& needy, StepPlan& plan);
   bool Pause(Sequence& sequence, StepPlan& plan);
   int32_t PrefillBacklog() const;
+  bool NotChunked(int32_t tokens) const;
+  bool MayReuse(const Sequence& sequence) const;
 
   const SchedulerLimits limits_;
   KvCache& kv_;

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/request/validate_request.h"
 #include "runtime/scheduling/commit.h"
 #include "runtime/scheduling/scheduler.h"
 
@@ -51,6 +52,7 @@ class Loop {
       sequence->choice = choice;
       sequence->tokens = open->request.prompt;
       sequence->max_length = prompt + open->request.max_tokens;
+      sequence->sent_drafts = NumSentDrafts(open->request);
       scheduler_->Enqueue(*sequence);
       sequences_.push_back(std::move(sequence));
     }
@@ -113,7 +115,7 @@ class Loop {
         sequence.tokens.push_back(Draw(sequence));
       }
       sequence.computed[0] = length() - 1;
-      if (item.num_drafts > 0) sequence.computed[1] = length() - 1 - Below(0, 1);
+      if (item.num_drafts > 0 && !item.sent) sequence.computed[1] = length() - 1 - Below(0, 1);
     }
     PublishBlocks(sequence, *kv_);
     if (length() >= sequence.max_length || (item.samples && EndsEarly())) End(sequence);
@@ -152,6 +154,9 @@ class Simulation : public Loop {
     limits.draft_model = Below(0, 2) != 0;
     limits.draft_max_positions = 1 << 20;
     limits.max_launched = Below(0, 3) + 1;
+    limits.max_sent_drafts = std::min({Below(0, 6), limits.max_num_tokens - limits.max_batch_size,
+                                       limits.max_logits_rows - limits.max_batch_size});
+    limits_ = limits;
     const int32_t block_tokens = Below(2, 6);
     longest_ = Below(2, 12) * block_tokens - Below(0, block_tokens - 1);
     longest_ = std::max(longest_, 2);
@@ -222,11 +227,31 @@ class Simulation : public Loop {
       open->request.prompt.push_back(i % 9 == 5 ? ask.text : 3 + i % 5);
     }
     open->request.max_tokens = std::min(ask.max_tokens, longest_ - ask.prompt);
+    if (Below(0, 2) == 0) {
+      open->request.draft.tokens.resize(static_cast<size_t>(Below(0, limits_.max_sent_drafts)));
+    }
+    open->request.return_context_logits = Below(0, 3) == 0;
     if (callers_ > 1) open->request.cache_key = std::to_string(ask.caller);
     Send(open);
   }
 
   bool EndsEarly() override { return Below(0, 80) == 0; }
+
+  // A step keeps to the limits, and drafts that were sent are verified together.
+  void Planned(const StepPlan& plan) override {
+    int32_t logits = 0, sent_rows = 0;
+    for (size_t i = 0; i < plan.sequences.size(); ++i) {
+      const SequencePlan& item = plan.batch.sequences[i];
+      logits += 1 + item.SpareLogits();
+      if (!item.sent) continue;
+      sent_rows += item.num_drafts + 1;
+      EXPECT_EQ(item.num_drafts, plan.sequences[i]->sent_drafts);
+      EXPECT_EQ(item.draft_tokens, 0);
+    }
+    EXPECT_LE(logits, limits_.max_logits_rows);
+    EXPECT_LE(plan.batch.TargetRows(), limits_.max_num_tokens);
+    EXPECT_LE(sent_rows, limits_.MaxSentRows());
+  }
 
   void CancelSome() {
     if (sequences_.empty() || Below(0, 60) != 0) return;
@@ -235,6 +260,7 @@ class Simulation : public Loop {
     if (victim.phase != Phase::kFinished) End(victim);
   }
 
+  SchedulerLimits limits_;
   int32_t longest_ = 0;
   int32_t longest_prompt_ = 0;
   bool one_client_ = false;

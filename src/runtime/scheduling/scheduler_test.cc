@@ -122,6 +122,56 @@ TEST_F(SchedulerTest, MixesPromptChunksWithDecodesUnderOneBudget) {
   EXPECT_TRUE(PlanOf(b)->samples);
 }
 
+TEST_F(SchedulerTest, APromptWhoseLogitsAreKeptFitsTheSpareRowsOfLogits) {
+  limits_.max_logits_rows = 4 + 9;
+  Make(64);
+  Add(25, 3, 0.5, 100);
+  Step();
+  Add(8, 20);
+  Sequence& kept = Add(25, 3, 0.5, 100);  // the same prompt, which is in the cache
+  kept.open->request.return_context_logits = true;
+  int32_t computed = 0;
+  while (kept.output_tokens() == 0) {
+    Plan();
+    ASSERT_NE(PlanOf(kept), nullptr);
+    EXPECT_TRUE(PlanOf(kept)->keeps_context);
+    EXPECT_LE(PlanOf(kept)->target_tokens, 10);
+    computed += PlanOf(kept)->target_tokens;
+    Land();
+  }
+  EXPECT_EQ(computed, 25);
+  Plan();
+  EXPECT_FALSE(PlanOf(kept)->keeps_context);
+}
+
+TEST_F(SchedulerTest, DraftsOfClientsAreVerifiedAfterTheirPromptsOneStepsWorthAtATime) {
+  limits_.max_sent_drafts = 10;
+  Make(64);
+  Sequence& a = Add(12, 20);
+  Sequence& b = Add(6, 20);
+  Sequence& c = Add(1, 20);
+  a.sent_drafts = 6;
+  b.sent_drafts = 7;
+  c.sent_drafts = 3;
+  Plan();
+  EXPECT_EQ(PlanOf(a)->target_tokens, 11);
+  EXPECT_EQ(PlanOf(b)->target_tokens, 5);
+  EXPECT_FALSE(PlanOf(a)->samples || PlanOf(b)->samples);
+  EXPECT_TRUE(PlanOf(c)->sent) << "one token is left to compute at its start";
+  EXPECT_EQ(PlanOf(c)->num_drafts, 3);
+  Land();
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts, 6);
+  EXPECT_TRUE(PlanOf(a)->sent && PlanOf(a)->samples);
+  EXPECT_EQ(PlanOf(b), nullptr) << "11 rows are for the drafts of clients";
+  EXPECT_EQ(PlanOf(c)->num_drafts, 0);
+  Land(true);
+  EXPECT_EQ(a.output_tokens(), 7);
+  Plan();
+  EXPECT_FALSE(PlanOf(a)->sent);
+  EXPECT_EQ(PlanOf(b)->num_drafts, 7);
+}
+
 TEST_F(SchedulerTest, WithoutChunksAPromptWaitsForAStepThatHoldsIt) {
   limits_.chunked_prefill = false;
   Make(64);
@@ -357,6 +407,23 @@ TEST_F(DraftSchedulerTest, NeverDraftsTheLastToken) {
   Land();
   Plan();
   EXPECT_EQ(PlanOf(a)->num_drafts, 0);
+}
+
+TEST_F(DraftSchedulerTest, DraftsLeaveLogitsToPromptsThatKeepTheirs) {
+  limits_.max_logits_rows = 4 + 8;
+  Make(64);
+  Sequence& a = Add(4, 40);
+  Sequence& b = Add(4, 40);
+  Step();
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts + PlanOf(b)->num_drafts, 8);
+  Land();
+  Sequence& kept = Add(30, 3);
+  kept.open->request.return_context_logits = true;
+  Step();  // starts it
+  Plan();
+  EXPECT_EQ(PlanOf(a)->num_drafts + PlanOf(b)->num_drafts, 4);
+  EXPECT_EQ(PlanOf(kept)->target_tokens, 5);
 }
 
 TEST_F(DraftSchedulerTest, TheFirstRoundBringsTheDraftUpToDate) {

@@ -43,6 +43,7 @@ struct Sequence {
   std::shared_ptr<OpenRequest> open;
   int32_t choice = 0;
   int32_t max_length = 0;                       // prompt + output
+  int32_t sent_drafts = 0;                      // of the request, verified after the prompt
   int32_t mailbox = -1;                         // of the event queue
   std::unique_ptr<TokenConstraint> constraint;  // committed to by the executor
 
@@ -77,10 +78,24 @@ struct Sequence {
   FinishReason finish = FinishReason::kNone;
   Status error;  // with kFailed
   Usage usage;
+  // Logits for the client that no event has yet: of the prompt, complete before the first token's
+  // event takes them, and of the step's tokens.
+  std::vector<LogitsRow> context_logits;
+  std::vector<LogitsRow> drawn_logits;
 
   const Request& request() const { return open->request; }
   int32_t prompt_tokens() const { return static_cast<int32_t>(request().prompt.size()); }
   int32_t output_tokens() const { return static_cast<int32_t>(tokens.size()) - prompt_tokens(); }
+
+  // No token has been drawn or is being drawn: the next one follows the prompt.
+  bool DrawsFirst() const { return KnownLow() == prompt_tokens(); }
+  // Drafts that the client sent and that are to be verified with the next token.
+  int32_t SentDrafts() const { return DrawsFirst() ? sent_drafts : 0; }
+  // The client gets the logits of the prompt tokens computed from now on: all of them, because this
+  // sequence takes none from the cache.
+  bool KeepsContext() const {
+    return request().return_context_logits && choice == 0 && DrawsFirst();
+  }
 
   bool InFlightAny() const { return std::ranges::any_of(in_flight, &InFlight::planned); }
   bool DraftsInFlight() const {

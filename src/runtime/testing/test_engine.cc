@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <string_view>
 
 #include "base/check.h"
@@ -156,7 +158,8 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   const bool has_draft = options.draft_mode != DraftMode::kOff && setup.draft_model;
   parts.limits = MakeSchedulerLimits(options, has_draft ? setup.draft_max_positions : 0, backend);
   // All sequences may draft in one step, so that tests of a law see many drafts.
-  parts.limits.max_logits_rows = options.max_batch_size * (1 + parts.limits.max_draft_len);
+  parts.limits.max_logits_rows = std::max(
+      parts.limits.max_logits_rows, options.max_batch_size * (1 + parts.limits.max_draft_len));
   const SchedulerLimits& limits = parts.limits;
 
   const CostTable::Point target[] = {{1, setup.target_seconds},
@@ -215,6 +218,8 @@ void ReadEvents(Engine& engine, Outputs& outputs) {
       output.tokens.push_back(token.token);
       output.details.push_back(token);
     }
+    std::ranges::move(event.context_logits, std::back_inserter(output.context_logits));
+    std::ranges::move(event.generation_logits, std::back_inserter(output.generation_logits));
     output.finish = event.finish;
     output.usage = event.usage;
     output.error = event.error;

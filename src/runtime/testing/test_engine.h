@@ -83,6 +83,8 @@ bool HasTestBackend();
 struct Output {
   std::vector<int32_t> tokens;
   std::vector<SampledToken> details;
+  std::vector<LogitsRow> context_logits;
+  std::vector<LogitsRow> generation_logits;
   FinishReason finish = FinishReason::kNone;
   Usage usage;
   Status error;

@@ -161,19 +161,66 @@ void NoTwins::Commit(const int32_t* tokens, int32_t num_tokens) { last_ = tokens
 
 std::unique_ptr<TokenConstraint> NoTwins::Clone() const { return std::make_unique<NoTwins>(*this); }
 
-Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws) {
+Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws,
+           const std::function<void(Request&)>& prepare) {
   FakeClock clock;
   const auto engine = MakeTestEngine(setup, clock);
   Drawn drawn;
   while (drawn.draws < draws) {
     std::vector<Request> requests(static_cast<size_t>(setup.options.max_queue_size), request);
-    for (Request& one : requests) one.seed = static_cast<uint64_t>(drawn.draws++);
+    for (Request& one : requests) {
+      one.seed = static_cast<uint64_t>(drawn.draws++);
+      if (prepare) prepare(one);
+    }
     for (const std::vector<Output>& outputs : RunRequests(*engine, requests)) {
       ++drawn.outputs[outputs[0].tokens];
     }
   }
   drawn.stats = engine->Stats();
   return drawn;
+}
+
+// The token at which the running sum of `probs` passes the number that the stream has there.
+int32_t DrawByStream(const std::vector<float>& probs, const Request& request, size_t position,
+                     ops::NoiseStream stream) {
+  double rest = ops::UniformDouble(stream, *request.seed, 0, static_cast<int32_t>(position));
+  size_t token = 0;
+  while (token + 1 < probs.size() && rest >= static_cast<double>(probs[token])) {
+    rest -= static_cast<double>(probs[token++]);
+  }
+  return static_cast<int32_t>(token);
+}
+
+ExternalDraft DraftAlone(const Request& request, const FormulaModel& model, int32_t num_tokens,
+                         ops::NoiseStream stream) {
+  ExternalDraft draft;
+  std::vector<int32_t> context = request.prompt;
+  std::vector<int32_t> counts(static_cast<size_t>(model.vocab));
+  for (const int32_t token : context) ++counts[static_cast<size_t>(token)];
+  ops::SlotSampling slot;
+  slot.params = request.sampling;
+  slot.params.seed = *request.seed;
+  const FormulaPass pass(model, 1);
+  for (int32_t i = 0; i < num_tokens; ++i) {
+    const std::vector<float> logits = pass.Logits(context);
+    ops::SampleRow row;
+    row.logits = logits.data();
+    row.slot = &slot;
+    row.history = {context.data(), static_cast<int32_t>(context.size()),
+                   static_cast<int32_t>(request.prompt.size()), counts.data()};
+    std::vector<float> probs(static_cast<size_t>(model.vocab));
+    row.probs = probs.data();
+    SampledToken drawn;
+    HostSampler().Sample(std::span(&row, 1), model.vocab, std::span(&drawn, 1));
+    if (stream != ops::NoiseStream::kToken) {
+      drawn.token = DrawByStream(probs, request, context.size(), stream);
+    }
+    draft.tokens.push_back(drawn.token);
+    draft.logits.insert(draft.logits.end(), logits.begin(), logits.end());
+    context.push_back(drawn.token);
+    ++counts[static_cast<size_t>(drawn.token)];
+  }
+  return draft;
 }
 
 double Measure(const TestSetup& setup, const Request& request, const Drawn& drawn) {
@@ -187,7 +234,8 @@ double Measure(const TestSetup& setup, const Request& request, const Drawn& draw
 AllAlikeRound::AllAlikeRound(ops::Backend& backend, const EngineOptions& options)
     : ForwardingRoundOps(backend.round()) {
   const std::vector<float> alike(
-      static_cast<size_t>(options.max_batch_size * options.max_draft_len * kVocab), 1.0f / kVocab);
+      static_cast<size_t>(options.max_batch_size * (options.max_draft_len + 1) * kVocab),
+      1.0f / kVocab);
   const size_t bytes = alike.size() * sizeof(float);
   alike_ = backend.Allocate(bytes).value();
   backend.CopyToDevice(alike_.data(), alike.data(), bytes);

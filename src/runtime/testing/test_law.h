@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "ops/noise.h"
 #include "ops/testing/forwarding_backend.h"
 #include "runtime/testing/test_engine.h"
 
@@ -64,8 +66,15 @@ struct Drawn {
   std::map<std::vector<int32_t>, int64_t> outputs;  // how often each occurred
   EngineStats stats;
 };
-// At least `draws` of them.
-Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws);
+// At least `draws` of them. `prepare`: changes each request once its seed is set.
+Drawn Draw(const TestSetup& setup, const Request& request, int32_t draws,
+           const std::function<void(Request&)>& prepare = {});
+
+// A client's draft: tokens that `model` draws after the prompt with the request's own parameters
+// and seed, and the logits they were drawn from.
+// `stream`: the noise that the client draws with.
+ExternalDraft DraftAlone(const Request& request, const FormulaModel& model, int32_t num_tokens,
+                         ops::NoiseStream stream = ops::NoiseStream::kToken);
 
 // Distance of the outputs from the target's law, as ChiSquareZ; recorded as a test property.
 double Measure(const TestSetup& setup, const Request& request, const Drawn& drawn);
@@ -78,7 +87,7 @@ class AllAlikeRound : public ops::ForwardingRoundOps {
   void LayVerifyRows(const ops::Round& round, const ops::PassBounds& bounds) override;
 
  private:
-  Buffer alike_;  // [max_batch_size * max_draft_len, vocab] fp32
+  Buffer alike_;  // [max_batch_size * (max_draft_len + 1), vocab] fp32
 };
 
 // Draws and accepts as the test defines: with these RoundOps, which outlive it.
