@@ -67,6 +67,7 @@ Status ModelRepository::Read(const std::string& name, std::string_view config) {
     models_.SetState(name, ModelState::kUnavailable, model.status().message());
     return model.status();
   }
+  for (const std::string& line : model->defaults) LogInfo("{}", line);
   for (const std::string& note : model->notes) LogWarning("{}", note);
   known_.insert_or_assign(name, *std::move(model));
   return {};

@@ -8,6 +8,7 @@ namespace {
 
 constexpr size_t kPieceBytes = 16;  // counted for a piece in addition to its text
 
+// Without logits, which the engine bounds for each request.
 size_t CountBytes(const TextEvent& event) {
   size_t bytes = 0;
   for (const TokenPiece& piece : event.pieces) {
@@ -25,6 +26,7 @@ void ActiveRequest::AddLocked(TextEvent event) {
     if (waiting.choice != event.choice || !waiting.error.ok()) continue;
     waiting.pieces.insert(waiting.pieces.end(), std::make_move_iterator(event.pieces.begin()),
                           std::make_move_iterator(event.pieces.end()));
+    if (!event.context_logits.empty()) waiting.context_logits = std::move(event.context_logits);
     waiting.finish = event.finish;
     waiting.usage = event.usage;
     return;

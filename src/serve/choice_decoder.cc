@@ -10,12 +10,14 @@ ChoiceDecoder::ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
   if (stops != nullptr) matcher_.emplace(std::move(stops));
 }
 
-bool ChoiceDecoder::Push(const SampledToken& token, std::vector<TokenPiece>& out) {
+bool ChoiceDecoder::Push(const SampledToken& token, LogitsRow logits,
+                         std::vector<TokenPiece>& out) {
   ++num_tokens_;
   TokenPiece piece;
   piece.token = token.token;
   if (decoder_ != nullptr) piece.text = decoder_->Push(token.token);
   piece.logprob = token.logprob;
+  piece.logits = std::move(logits);
   piece.top.reserve(static_cast<size_t>(token.num_top));
   for (int32_t i = 0; i < token.num_top; ++i) {
     piece.top.push_back({token.top_ids[i], token.top_logprobs[i]});

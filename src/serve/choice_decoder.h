@@ -22,9 +22,9 @@ class ChoiceDecoder {
   ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
                 std::shared_ptr<const StopStrings> stops);
 
-  // Appends the text that may now be shown to `out`. True when a stop string is complete: nothing
-  // follows.
-  bool Push(const SampledToken& token, std::vector<TokenPiece>& out);
+  // `logits`: the token's, or empty. Appends the text that may now be shown to `out`. True when a
+  // stop string is complete: nothing follows.
+  bool Push(const SampledToken& token, LogitsRow logits, std::vector<TokenPiece>& out);
   // The end without a stop string: appends all the text held back.
   void Flush(std::vector<TokenPiece>& out);
 

@@ -27,7 +27,7 @@ Decoded Decode(const std::string& bytes, std::vector<std::string> stops) {
   for (const char byte : bytes) {
     SampledToken token{};
     token.token = ByteCodec::TokenOf(byte);
-    if (!decoder.Push(token, pieces)) continue;
+    if (!decoder.Push(token, {}, pieces)) continue;
     result.stopped = true;
     break;
   }

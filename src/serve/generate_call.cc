@@ -11,7 +11,8 @@ GenerateCall::GenerateCall(ModelPtr model, std::vector<TextRequest> prompts,
                            const std::function<void()>& wake)
     : model_(std::move(model)),
       is_streamed_(prompts.at(0).stream),
-      keeps_pieces_(prompts.at(0).num_top_logprobs >= 0 || !prompts.at(0).wants_text),
+      keeps_pieces_(prompts.at(0).num_top_logprobs >= 0 || !prompts.at(0).wants_text ||
+                    prompts.at(0).return_generation_logits),
       num_choices_(prompts.at(0).num_choices) {
   for (TextRequest& prompt : prompts) {
     streams_.push_back(model_->service->Start(std::move(prompt), wake));

@@ -158,7 +158,7 @@ struct GenerateService::Impl {
     return it == active.end() ? nullptr : it->second;
   }
 
-  void Handle(const Event& event) {
+  void Handle(Event& event) {
     const RequestPtr request = Find(event.request);
     if (request == nullptr || event.choice < 0 || event.choice >= request->num_choices) return;
     ActiveRequest::Choice& choice = request->choices[static_cast<size_t>(event.choice)];
@@ -175,11 +175,14 @@ struct GenerateService::Impl {
   }
 
   // Engine event → text event.
-  void Translate(ActiveRequest& request, ActiveRequest::Choice& choice, const Event& event) {
+  void Translate(ActiveRequest& request, ActiveRequest::Choice& choice, Event& event) {
     TextEvent out;
     out.choice = event.choice;
-    for (const SampledToken& token : event.tokens) {
-      if (!choice.decoder.Push(token, out.pieces)) continue;
+    out.context_logits = std::move(event.context_logits);
+    event.generation_logits.resize(event.tokens.size());  // empty rows where none were asked for
+    for (size_t i = 0; i < event.tokens.size(); ++i) {
+      LogitsRow& logits = event.generation_logits[i];
+      if (!choice.decoder.Push(event.tokens[i], std::move(logits), out.pieces)) continue;
       out.finish = TextFinish::kStop;
       break;
     }

@@ -293,6 +293,9 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   request.num_choices = static_cast<int32_t>(text.num_choices);
   request.use_draft = text.max_draft_tokens != 0;
   request.cache_key = text.cache_key;
+  request.draft = text.draft;
+  request.return_context_logits = text.return_context_logits;
+  request.return_generation_logits = text.return_generation_logits;
   if (text.priority) request.priority = *text.priority;
   if (text.timeout) request.deadline = arrived + *text.timeout;
   TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));

@@ -1,6 +1,7 @@
 #include "serve/text_request.h"
 
 #include <iterator>
+#include <utility>
 
 namespace tandem::serve {
 
@@ -13,6 +14,7 @@ void TextChoice::Add(TextEvent event, bool keep_pieces) {
     pieces.insert(pieces.end(), std::make_move_iterator(event.pieces.begin()),
                   std::make_move_iterator(event.pieces.end()));
   }
+  if (!event.context_logits.empty()) context_logits = std::move(event.context_logits);
   finish = event.finish;
   usage = event.usage;
 }

@@ -61,6 +61,9 @@ struct TextRequest {
   bool ignore_eos = false;
   std::optional<int64_t>
       max_draft_tokens;  // of a round; 0: plain decoding. Default: as many as pay
+  ExternalDraft draft;   // the client's own, verified after the prompt
+  bool return_context_logits = false;
+  bool return_generation_logits = false;
   std::optional<double> priority;
   std::optional<Nanos> timeout;  // from its arrival at the service; includes time in queues
 
@@ -84,6 +87,7 @@ struct TokenPiece {
   std::string text;      // may be empty: the token ends inside a character
   float logprob = 0.0f;  // with num_top_logprobs >= 0
   std::vector<TopLogprob> top;
+  LogitsRow logits;  // if the client asked for them: what the token was drawn from
 };
 
 enum class TextFinish : uint8_t { kNone, kStop, kLength };
@@ -94,6 +98,7 @@ std::string_view TextFinishName(TextFinish finish);
 struct TextEvent {
   int32_t choice = 0;
   std::vector<TokenPiece> pieces;
+  std::vector<LogitsRow> context_logits;  // of the prompt; in one event of choice 0, if asked for
   TextFinish finish = TextFinish::kNone;
   Usage usage;  // so far; complete when finish is set. output_tokens counts those shown
   Status error;
@@ -104,6 +109,7 @@ struct TextChoice {
   std::string text;
   int32_t num_tokens = 0;  // of the text: without those of a stop string
   std::vector<TokenPiece> pieces;
+  std::vector<LogitsRow> context_logits;
   TextFinish finish = TextFinish::kNone;
   Usage usage;
 

@@ -28,14 +28,14 @@ Status ParseJsonConfig(std::string_view text, inference::ModelConfig& config) {
 }
 
 Status ReadConfig(const fs::path& repository, const std::string& name, std::string_view json,
-                  inference::ModelConfig& config, std::vector<std::string>& notes) {
+                  inference::ModelConfig& config, std::vector<std::string>& defaults) {
   if (!json.empty()) return ParseJsonConfig(json, config);
   const fs::path file = repository / name / kConfigFile;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
   std::vector<Unfilled> unfilled;
   const std::string shown = name + "/" + kConfigFile;
   TANDEM_RETURN_IF_ERROR(ReadConfigText(text, shown, config, unfilled));
-  if (!unfilled.empty()) notes.push_back(DescribeUnfilled(shown, unfilled));
+  if (!unfilled.empty()) defaults.push_back(DescribeUnfilled(shown, unfilled));
   return {};
 }
 
@@ -72,7 +72,7 @@ Result<FolderModel> ReadModel(const fs::path& repository, const std::string& nam
   FolderModel model;
   model.name = name;
   auto config = std::make_shared<inference::ModelConfig>();
-  TANDEM_RETURN_IF_ERROR(ReadConfig(repository, name, json, *config, model.notes));
+  TANDEM_RETURN_IF_ERROR(ReadConfig(repository, name, json, *config, model.defaults));
   TANDEM_RETURN_IF_ERROR(CheckName(name, *config));
   TANDEM_ASSIGN_OR_RETURN(model.parameters, ReadModelParameters(*config, repository / name));
   for (const auto& step : config->ensemble_scheduling().step()) {

@@ -94,6 +94,7 @@ struct Shown {
   std::string text = {};
   std::vector<int32_t> tokens = {};
   std::vector<float> log_probs = {};  // of the tokens
+  std::vector<float> logits = {};     // of the tokens, [tokens, vocab], if asked for
   float cum_log_prob = 0.0f;          // of the answer so far
 };
 
@@ -175,6 +176,7 @@ class GenerationCall final : public InferCall {
         before.cum_log_prob += LogProb(piece);
         shown.back().tokens.push_back(piece.token);
         shown.back().log_probs.push_back(LogProb(piece));
+        Append(piece.logits, shown.back().logits);
       }
       shown.back().cum_log_prob = before.cum_log_prob;
     }
@@ -183,6 +185,7 @@ class GenerationCall final : public InferCall {
     if (ends && shown.empty()) shown.push_back({.cum_log_prob = before.cum_log_prob});
     for (size_t i = 0; i < shown.size(); ++i) {
       InferResponse response = NewResponse({&shown[i], 1}, {&answer, 1});
+      if (i == 0) AddContextLogits(event.context_logits, response);
       if (ends && i + 1 == shown.size()) Complete(event.usage, response);
       responses_.push_back(std::move(response));
     }
@@ -195,6 +198,7 @@ class GenerationCall final : public InferCall {
     const auto answer = static_cast<size_t>(choice);
     const Shown shown = WholeAnswer(answer);
     InferResponse response = NewResponse({&shown, 1}, {&answer, 1});
+    AddContextLogits(call_->answers()[answer].context_logits, response);
     Complete(call_->answers()[answer].usage, response);
     responses_.push_back(std::move(response));
     MarkFinal(++num_complete_ == num_answers());
@@ -209,7 +213,10 @@ class GenerationCall final : public InferCall {
       indices.push_back(i);
     }
     InferResponse response = NewResponse(shown, indices);
-    if (!call_->answers().empty()) Complete(call_->answers().front().usage, response);
+    if (!call_->answers().empty()) {
+      AddContextLogits(call_->answers().front().context_logits, response);
+      Complete(call_->answers().front().usage, response);
+    }
     responses_.push_back(std::move(response));
     MarkFinal(true);
   }
@@ -243,6 +250,7 @@ class GenerationCall final : public InferCall {
       shown.tokens.push_back(piece.token);
       shown.log_probs.push_back(LogProb(piece));
       shown.cum_log_prob += LogProb(piece);
+      Append(piece.logits, shown.logits);
     }
     // Pieces are kept only if the client asked for them.
     if (is_text() && !asked_.return_log_probs) {
@@ -287,6 +295,9 @@ class GenerationCall final : public InferCall {
       const std::vector<float> matrix = Padded<float>(log_probs, 0.0f, longest);
       add(FloatTensor("output_log_probs", {rows, choices, longest}, matrix));
     }
+    if (const size_t vocab = VocabOf(shown); vocab > 0 && request_.Wants("generation_logits")) {
+      response.outputs.push_back(GenerationLogits(shown, rows, choices, vocab));
+    }
     if (indices.size() == 1) {
       const auto [entry, choice] =
           std::div(static_cast<int>(indices[0]), static_cast<int>(num_choices_));
@@ -304,6 +315,38 @@ class GenerationCall final : public InferCall {
     return response;
   }
 
+  static void Append(const LogitsRow& row, std::vector<float>& logits) {
+    logits.insert(logits.end(), row.begin(), row.end());
+  }
+
+  // Of the logits that the answers carry; 0 if they carry none.
+  static size_t VocabOf(std::span<const Shown> shown) {
+    for (const Shown& one : shown) {
+      if (!one.logits.empty()) return one.logits.size() / one.log_probs.size();
+    }
+    return 0;
+  }
+
+  // [rows, choices, longest, vocab]
+  static Tensor GenerationLogits(std::span<const Shown> shown, int64_t rows, int64_t choices,
+                                 size_t vocab) {
+    std::vector<std::vector<float>> logits;
+    for (const Shown& one : shown) logits.push_back(one.logits);
+    int64_t longest = 0;
+    const std::vector<float> matrix = Padded<float>(logits, 0.0f, longest);
+    const auto width = static_cast<int64_t>(vocab);
+    return FloatTensor("generation_logits", {rows, choices, longest / width, width}, matrix);
+  }
+
+  void AddContextLogits(const std::vector<LogitsRow>& rows, InferResponse& response) const {
+    if (rows.empty() || !request_.Wants("context_logits")) return;
+    std::vector<float> logits;
+    for (const LogitsRow& row : rows) Append(row, logits);
+    response.outputs.push_back(FloatTensor(
+        "context_logits",
+        {1, static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size())}, logits));
+  }
+
   // Figures that are known when an answer is complete.
   void Complete(const Usage& usage, InferResponse& response) const {
     response.queued = usage.queued;
@@ -312,13 +355,18 @@ class GenerationCall final : public InferCall {
     };
     add(asked_.return_num_input_tokens, "num_input_tokens", usage.prompt_tokens);
     add(asked_.return_num_output_tokens, "num_output_tokens", usage.output_tokens);
+    const bool cache = asked_.return_cache_stats || asked_.return_perf_metrics;
+    add(cache, "kv_cache_alloc_new_blocks", usage.kv_blocks_new);
+    add(cache, "kv_cache_reused_blocks", usage.kv_blocks_reused);
+    add(cache, "kv_cache_alloc_total_blocks", usage.kv_blocks_total());
     const bool metrics = asked_.return_perf_metrics;
     const int64_t first_scheduled = arrived_ns_ + usage.queued.count();
     const int64_t first_token = arrived_ns_ + usage.first_token.count();
+    const int64_t last_token = arrived_ns_ + usage.last_token.count();
     add(metrics, "arrival_time_ns", arrived_ns_);
     add(metrics, "first_scheduled_time_ns", first_scheduled);
     add(metrics, "first_token_time_ns", first_token);
-    add(metrics, "last_token_time_ns", std::max(UnixNanoseconds(), first_token));
+    add(metrics, "last_token_time_ns", last_token);
     const float rate = usage.drafts_proposed == 0 ? 0.0f
                                                   : static_cast<float>(usage.drafts_accepted) /
                                                         static_cast<float>(usage.drafts_proposed);

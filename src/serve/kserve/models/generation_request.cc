@@ -79,6 +79,20 @@ Result<std::vector<std::vector<int32_t>>> ReadWordIds(InputReader& inputs, std::
   return words;
 }
 
+// Tokens that the client has drafted itself, padded on the right with -1.
+void ReadDraft(InputReader& inputs, ExternalDraft& draft) {
+  constexpr size_t kHandle =
+      4;  // values by which some servers pass logits on; here they come whole
+  for (const int64_t token : inputs.Ints("draft_input_ids")) {
+    if (token >= 0) draft.tokens.push_back(static_cast<int32_t>(token));
+  }
+  draft.logits = inputs.Floats("draft_logits");
+  if (draft.logits.size() == kHandle) draft.logits.clear();
+  if (const auto threshold = inputs.Float("draft_acceptance_threshold")) {
+    draft.threshold = *threshold;
+  }
+}
+
 Status ReadTokenInputs(InputReader& inputs, TextRequest& text) {
   text.names = {.prompt = "input_ids",
                 .max_tokens = "request_output_len",
@@ -106,6 +120,7 @@ Status ReadTokenInputs(InputReader& inputs, TextRequest& text) {
   }
   TANDEM_ASSIGN_OR_RETURN(text.stop_sequences, ReadWordIds(inputs, "stop_words_list"));
   TANDEM_ASSIGN_OR_RETURN(text.banned_sequences, ReadWordIds(inputs, "bad_words_list"));
+  ReadDraft(inputs, text.draft);
   text.largest_bias = 1e6;
   const std::vector<float> bias = inputs.Floats("embedding_bias");
   for (size_t i = 0; i < bias.size(); ++i) {
@@ -192,9 +207,8 @@ Result<TextRequest> ReadEntry(ModelKind kind, const InferRequest& request, int64
   asked.stop = inputs.Bool("stop");
   text.num_top_logprobs = asked.return_log_probs ? 0 : -1;
   text.continues_prompt = !asked.exclude_input;
-  for (const std::string_view name : {"return_context_logits", "return_generation_logits"}) {
-    if (inputs.Bool(name)) return FieldError(name, "true is not supported by this server");
-  }
+  text.return_context_logits = inputs.Bool("return_context_logits");
+  text.return_generation_logits = inputs.Bool("return_generation_logits");
   TANDEM_RETURN_IF_ERROR(inputs.CheckAllRead());
   return text;
 }
