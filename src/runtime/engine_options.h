@@ -26,9 +26,9 @@ struct EngineOptions {
   int32_t max_input_len = 0;      // prompt; 0: as max_seq_len
   int32_t max_queue_size = 256;   // requests waiting (n counts n); beyond: RESOURCE_EXHAUSTED
   Nanos max_queue_wait{0};        // a longer wait ends a request the same way; 0: no limit
-  // Logits returned to one request; beyond it is refused. Open requests may together have four
-  // times as much, those included that wait to be read: then RESOURCE_EXHAUSTED. 0: none are
-  // returned.
+  // Logits that one request gets and sends; a larger one is refused. Open requests may together
+  // have four times as much, including what waits to be read: then RESOURCE_EXHAUSTED. 0: no
+  // logits.
   int64_t max_logits_bytes = int64_t{256} << 20;
   int64_t kv_cache_bytes = 0;           // both models' pools; 0: planned from free memory
   double kv_cache_free_fraction = 0.5;  // of the memory free after loading, when planned

@@ -94,7 +94,7 @@ ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const StepLimits
   config.block_tokens = options.block_tokens;
   config.lookup_ngram = options.lookup_ngram;
   config.ratio_acceptance = options.ratio_acceptance;
-  config.returns_logits = options.max_logits_bytes > 0;
+  config.takes_logits = options.max_logits_bytes > 0;
   config.on_host = !OnDevice(options, backend);
   return config;
 }

@@ -247,16 +247,27 @@ TEST_F(EngineTest, RefusesLogitsBeyondTheBoundWithTheirBytes) {
   request.return_context_logits = request.return_generation_logits = true;
   EXPECT_THAT(Refusal(request), HasSubstr("return_context_logits: the logits of this request may "
                                           "take 19392 bytes, 192 for each token; this server "
-                                          "returns at most 19200 (max_logits_bytes)"));
+                                          "allows 19200 (max_logits_bytes)"));
   request.return_context_logits = false;
   EXPECT_EQ(RunOne(request).generation_logits.size(), 61u);
+  request.draft.tokens.assign(30, 1);
+  EXPECT_EQ(RunOne(request).generation_logits.size(), 61u);
+  request.draft.tokens.resize(32);
+  request.draft.logits.resize(32 * 48);
+  request.max_tokens = 70;
+  EXPECT_THAT(Refusal(request), HasSubstr("may take 19584 bytes"));
+  request.return_generation_logits = false;
+  EXPECT_EQ(RunOne(request).tokens.size(), 70u);
+  request.return_generation_logits = true;
+  request.draft = {};
+  request.max_tokens = 61;
   request.num_choices = 2;
   EXPECT_THAT(Refusal(request), HasSubstr("INVALID_ARGUMENT return_generation_logits"));
   EXPECT_EQ(engine_->Submit(request).status().field(), "return_generation_logits");
   setup_.options.max_logits_bytes = 0;
   Make();
   request.num_choices = 1;
-  EXPECT_THAT(Refusal(request), HasSubstr("this server returns no logits"));
+  EXPECT_THAT(Refusal(request), HasSubstr("this server neither returns nor takes logits"));
 }
 
 TEST_F(EngineTest, LogitsThatWaitToBeReadKeepOthersOut) {

@@ -1,9 +1,10 @@
 // EventQueue: the engine's events for the service. One mailbox for every open choice, so the queue
 // is bounded by the number of open choices, and the bound is checked when a request is submitted.
 // Events of a choice that was not read yet coalesce: a slow reader gets more tokens at once, and
-// the loop never blocks. The bytes of logits that a request may get are reserved when it is
-// submitted, until the last event of each of its choices has been read, so that the logits in the
-// queue are bounded too. Open and Pop on any thread (one reader), Push on the engine's.
+// the loop never blocks. The bytes of logits that a request may get, and of those it sent, are
+// reserved when it is submitted, until the last event of each of its choices has been read, so that
+// the logits in the queue are bounded too. Open and Pop on any thread (one reader), Push on the
+// engine's.
 #pragma once
 
 #include <cstdint>

@@ -62,8 +62,8 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
       Sets<&EngineOptions::max_logits_bytes>(
           {.name = "max_logits_bytes",
            .type = OptionType::kBytes,
-           .meaning = "Most logits (fp32) that one request may get back; a larger request is "
-                      "refused; 0: none",
+           .meaning = "Most logits (fp32) that one request may get back, with those it sends; a "
+                      "larger request is refused; 0: none",
            .group = kBatching,
            .min = 0}),
       Sets<&EngineOptions::kv_cache_bytes>(

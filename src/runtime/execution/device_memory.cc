@@ -157,10 +157,10 @@ Status DeviceMemory::AllocatePinned() {
     TANDEM_ASSIGN_OR_RETURN(host.drafts, backend_->AllocatePinned(drafts_bytes_));
     TANDEM_ASSIGN_OR_RETURN(host.masks, backend_->AllocatePinned(masks_bytes_));
     TANDEM_ASSIGN_OR_RETURN(host.results, backend_->AllocatePinned(results_bytes_));
+    if (!config_.takes_logits) continue;
     TANDEM_ASSIGN_OR_RETURN(
         host.sent,
         backend_->AllocatePinned(BytesOf<float>(config_.MaxSentRows() * round_.slots.vocab)));
-    if (!config_.returns_logits) continue;
     TANDEM_ASSIGN_OR_RETURN(
         host.kept,
         backend_->AllocatePinned(BytesOf<float>(config_.max_logits_rows * round_.slots.vocab)));

@@ -68,7 +68,7 @@ class DeviceMemory {
   void EnqueueResults(uint64_t step, int32_t num_logits);
 
   // Logits for clients, [max_logits_rows, vocab], which the device writes to the host's memory;
-  // none unless ExecutorConfig::returns_logits.
+  // none unless ExecutorConfig::takes_logits.
   float* KeptOf(uint64_t step) const { return HostOf(step).kept.As<float>(); }
   // Logits that clients sent with their drafts, [MaxSentRows(), vocab], which the device reads in
   // the host's memory.

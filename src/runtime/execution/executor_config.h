@@ -17,7 +17,7 @@ struct ExecutorConfig : StepLimits {
   int32_t block_tokens = 0;
   int32_t lookup_ngram = 0;
   bool ratio_acceptance = false;
-  bool returns_logits = false;  // plans may keep logits for clients
+  bool takes_logits = false;  // to clients and from them
   // The host reads the state of the sequences in place: the backend's memory is the host's, and its
   // work is done when a call returns.
   bool on_host = false;

@@ -184,9 +184,8 @@ void RoundExecutor::SendPlan(const BatchPlan& plan) {
     }
     AddToShape(host.items[i]);
   }
-  TANDEM_CHECK(
-      shape_.kept == 0 || (config_.returns_logits && shape_.kept <= config_.max_logits_rows),
-      "more logits for clients than there is room for");
+  TANDEM_CHECK(shape_.kept == 0 || (config_.takes_logits && shape_.kept <= config_.max_logits_rows),
+               "more logits for clients than there is room for");
   std::copy(plan.blocks.begin(), plan.blocks.end(), host.blocks);
   memory_->EnqueuePlan(sampled_, plan.blocks.size());
   backend_.round().ApplyPlan(memory_->round(), shape_.items);

@@ -150,13 +150,20 @@ Status Draft(const Request& request, const EngineLimits& limits) {
   return {};
 }
 
-Status ReturnedLogits(const Request& request, const EngineLimits& limits) {
-  if (!request.return_context_logits && !request.return_generation_logits) return {};
-  const std::string_view field =
-      request.return_context_logits ? "return_context_logits" : "return_generation_logits";
+// The field that asks for logits, or holds them; empty if there is none.
+std::string_view LogitsField(const Request& request) {
+  if (request.return_context_logits) return "return_context_logits";
+  if (request.return_generation_logits) return "return_generation_logits";
+  return request.draft.logits.empty() ? "" : "draft.logits";
+}
+
+Status Logits(const Request& request, const EngineLimits& limits) {
+  const std::string_view field = LogitsField(request);
+  if (field.empty()) return {};
   if (limits.max_logits_bytes == 0) {
-    return Refuse(field,
-                  fmt::format("{}: this server returns no logits (max_logits_bytes is 0)", field));
+    return Refuse(field, fmt::format("{}: this server neither returns nor takes logits "
+                                     "(max_logits_bytes is 0)",
+                                     field));
   }
   const LogitsBytes logits = LogitsBytesOf(request, limits.vocab_size);
   const int64_t bytes = logits.first + (request.num_choices - 1) * logits.other;
@@ -164,7 +171,7 @@ Status ReturnedLogits(const Request& request, const EngineLimits& limits) {
   return Refuse(
       field,
       fmt::format("{}: the logits of this request may take {} bytes, {} for each token; this "
-                  "server returns at most {} (max_logits_bytes); ask for fewer tokens",
+                  "server allows {} (max_logits_bytes); ask for fewer tokens",
                   field, bytes, RowBytes(limits.vocab_size), limits.max_logits_bytes));
 }
 
@@ -174,7 +181,8 @@ LogitsBytes LogitsBytesOf(const Request& request, int64_t vocab) {
   const int64_t drawn = request.return_generation_logits ? request.max_tokens : 0;
   const auto context =
       request.return_context_logits ? static_cast<int64_t>(request.prompt.size()) : 0;
-  return {.first = (context + drawn) * RowBytes(vocab), .other = drawn * RowBytes(vocab)};
+  const auto sent = static_cast<int64_t>(request.draft.logits.size() * sizeof(float));
+  return {.first = (context + drawn) * RowBytes(vocab) + sent, .other = drawn * RowBytes(vocab)};
 }
 
 int32_t NumSentDrafts(const Request& request) {
@@ -197,7 +205,7 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(TokenSequences("stop", request.stop_sequences, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("bad_words", request.banned_sequences, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(Draft(request, limits));
-  TANDEM_RETURN_IF_ERROR(ReturnedLogits(request, limits));
+  TANDEM_RETURN_IF_ERROR(Logits(request, limits));
   return ListValues(request);
 }
 

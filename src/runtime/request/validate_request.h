@@ -18,7 +18,7 @@ struct EngineLimits {
   int32_t max_queue_size = 0;   // sequences waiting; further ones are refused
   int32_t max_sent_drafts = 0;  // of one request
   int64_t vocab_size = 0;
-  int64_t max_logits_bytes = 0;  // returned to one request
+  int64_t max_logits_bytes = 0;  // returned to one request, with those it sends
 };
 
 constexpr size_t kMaxLogitBias = 1024;  // tokens of one request
@@ -29,9 +29,9 @@ constexpr size_t kMaxLogitBias = 1024;  // tokens of one request
 // is allocated while requests run. kMaxLogitBias takes half of them, the rest has the other half.
 constexpr int32_t kMaxListValues = 4096;
 
-// Most bytes of logits that the choices of a request get.
+// Most bytes of logits that a request holds: those that its choices get, and those it sends.
 struct LogitsBytes {
-  int64_t first = 0;  // choice 0, which has the prompt's
+  int64_t first = 0;  // choice 0, with the prompt's and the draft's
   int64_t other = 0;  // each of the others
 };
 // A pure function of a valid request.
