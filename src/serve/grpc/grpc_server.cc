@@ -1,6 +1,7 @@
 #include "serve/grpc/grpc_server.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
@@ -26,9 +27,12 @@ namespace {
 
 using Credentials = std::shared_ptr<::grpc::ServerCredentials>;
 
-// gRPC's own lines become lines of ours.
+// gRPC's own lines become lines of ours. Most errors are those of one client.
 void LogLineOfGrpc(gpr_log_func_args* line) {
-  if (line->severity == GPR_LOG_SEVERITY_ERROR) LogWarning("gRPC: {}", line->message);
+  if (line->severity == GPR_LOG_SEVERITY_ERROR) LogDebug("gRPC: {}", line->message);
+}
+void LogLineOfProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
+  LogDebug("protobuf: {}", message);
 }
 
 Result<Credentials> MakeCredentials(const GrpcServerOptions& options) {
@@ -123,7 +127,10 @@ GrpcServer::~GrpcServer() = default;
 Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
                                                       kserve::Repository& models) {
   static std::once_flag once;
-  std::call_once(once, [] { gpr_set_log_function(LogLineOfGrpc); });
+  std::call_once(once, [] {
+    gpr_set_log_function(LogLineOfGrpc);
+    google::protobuf::SetLogHandler(LogLineOfProtobuf);
+  });
   if (!IsLoopback(options.host) && options.api_keys.empty() && !options.insecure) {
     return InvalidArgument(
         fmt::format("{} is a public address: name a file of API keys, or allow access without one",

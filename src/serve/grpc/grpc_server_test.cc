@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <grpc_service.grpc.pb.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 #include <health.grpc.pb.h>
@@ -12,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -313,6 +315,41 @@ TEST_F(GrpcServerTest, MalformedTensorsAreInvalidArguments) {
     EXPECT_EQ(Infer(request).error_code(), ::grpc::INVALID_ARGUMENT) << request.ShortDebugString();
   }
   EXPECT_TRUE(Infer(Request("one", "", 1)).ok());
+}
+
+TEST_F(GrpcServerTest, BytesThatAreNoMessageGetAStatus) {
+  Serve();
+  const ::grpc::Slice slice("\x0a\xff\xff\xff\xff");
+  const ::grpc::ByteBuffer bytes(&slice, 1);
+  ::grpc::GenericStub generic(channel_);
+  const auto finish = [](auto&& start) {
+    std::promise<::grpc::Status> done;
+    start([&](::grpc::Status status) { done.set_value(std::move(status)); });
+    return done.get_future().get();
+  };
+  ::grpc::ClientContext context;
+  SetDeadline(context);
+  ::grpc::ByteBuffer answer;
+  const ::grpc::Status unary = finish([&](auto end) {
+    generic.UnaryCall(&context, "/inference.GRPCInferenceService/ModelInfer", {}, &bytes, &answer,
+                      end);
+  });
+  EXPECT_EQ(unary.error_code(), ::grpc::INVALID_ARGUMENT) << unary.error_message();
+
+  // A stream's client that sends them and waits.
+  class Sender final : public ::grpc::ClientBidiReactor<::grpc::ByteBuffer, ::grpc::ByteBuffer> {
+   public:
+    void OnDone(const ::grpc::Status& status) override { end.set_value(status); }
+    std::promise<::grpc::Status> end;
+  } sender;
+  ::grpc::ClientContext stream_context;
+  SetDeadline(stream_context);
+  generic.PrepareBidiStreamingCall(&stream_context,
+                                   "/inference.GRPCInferenceService/ModelStreamInfer", {}, &sender);
+  sender.StartWrite(&bytes);
+  sender.StartCall();
+  EXPECT_EQ(sender.end.get_future().get().error_code(), ::grpc::INVALID_ARGUMENT);
+  EXPECT_TRUE(AwaitIdle());
 }
 
 TEST_F(GrpcServerTest, AStreamMarksTheLastResponse) {
