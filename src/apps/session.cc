@@ -7,6 +7,7 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <utility>
 
 #include "base/log.h"
 #include "base/thread_pool.h"
@@ -38,7 +39,8 @@ struct Opened {
 
 Opened WithName(ModelSource source, std::string name) {
   Opened opened;
-  opened.model = {.name = std::move(name), .folder = source.tokenizer_dir, .spec = source.spec()};
+  opened.model = {
+      .name = std::move(name), .path = {}, .folder = source.tokenizer_dir, .spec = source.spec()};
   opened.source = std::move(source);
   return opened;
 }
@@ -49,7 +51,10 @@ Result<Opened> OpenFolder(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
   const std::filesystem::path& whole = error ? path : canonical;
-  return WithName(std::move(source), (whole.parent_path().filename() / whole.filename()).string());
+  Opened opened =
+      WithName(std::move(source), (whole.parent_path().filename() / whole.filename()).string());
+  opened.model.path = whole;
+  return opened;
 }
 
 Result<Opened> OpenShape(const std::filesystem::path& config, const DummyOptions& options) {
@@ -169,14 +174,40 @@ AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
   return {.layers = options.models.quantize, .head_as_layers = model == ModelIndex::kDraft};
 }
 
+// Weights that are loaded already, for another session; null if there are none. Dummies have no
+// path, and are never shared.
+std::shared_ptr<const Weights> FindShared(SharedDevice* shared, const Opened& opened,
+                                          const std::string& key, int64_t positions) {
+  if (shared == nullptr || opened.model.path.empty()) return nullptr;
+  return shared->weights.Find(key, positions);
+}
+
 Result<EngineModel> Load(Opened& opened, ModelIndex index, Session& session, Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
-  TANDEM_ASSIGN_OR_RETURN(model.weights,
-                          LoadWeights(
-                              *opened.source.weights, *session.backend,
-                              PositionsOf(opened.model.spec, session.options.engine),
-                              [&](double done) { console.Progress("loading " + model.name, done); },
-                              FormatOf(session.options, index)));
+  const ModelSpec& spec = opened.model.spec;
+  const AskedFormat format = FormatOf(session.options, index);
+  const int64_t positions = PositionsOf(spec, session.options.engine);
+  const std::string key = WeightStore::KeyOf(opened.model.path, spec, *session.backend, format);
+  model.weights = FindShared(session.shared.get(), opened, key, positions);
+  if (model.weights == nullptr) {
+    const Turn turn(session.shared == nullptr ? nullptr : session.shared->turns.get());
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Weights> loaded,
+                            LoadWeights(
+                                *opened.source.weights, *session.backend, positions,
+                                [&](double done) {
+                                  console.Progress("loading " + model.name, done);
+                                  turn.Yield();  // between layers others may serve
+                                },
+                                format));
+    // The memory belongs to the backend, which so lives as long as the weights.
+    const Weights* const weights = loaded.get();
+    using Owners = std::pair<std::shared_ptr<ops::Backend>, std::shared_ptr<const Weights>>;
+    auto owners = std::make_shared<Owners>(session.backend, std::move(loaded));
+    model.weights = std::shared_ptr<const Weights>(std::move(owners), weights);
+    if (session.shared != nullptr && !opened.model.path.empty()) {
+      session.shared->weights.Keep(key, model.weights);
+    }
+  }
   opened.source.weights.reset();  // packed: the files need not stay mapped
   return model;
 }
@@ -222,17 +253,30 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened
 // The parts of a session; nothing is loaded yet.
 struct Opening {
   SessionOptions options;
-  std::unique_ptr<ops::Backend> backend;
+  std::shared_ptr<SharedDevice> shared;  // or null
+  std::shared_ptr<ops::Backend> backend;
   OpenedPair pair;
 };
 
+// The shared device's backend, which its first session makes; a GPU's session has its own.
+Result<std::shared_ptr<ops::Backend>> BackendOf(const BackendOptions& options,
+                                                SharedDevice* shared) {
+  if (shared != nullptr && shared->backend != nullptr) return shared->backend;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ops::Backend> backend, MakeBackend(options));
+  const bool is_cpu = backend->device().kind == Device::Kind::kCpu;
+  if (shared != nullptr && is_cpu) shared->backend = backend;
+  return backend;
+}
+
 Result<Opening> Open(const OptionValues& values,
-                     const std::function<void(EngineOptions&)>& adjust = {}) {
+                     const std::function<void(EngineOptions&)>& adjust = {},
+                     std::shared_ptr<SharedDevice> shared = nullptr) {
   Opening opening;
+  opening.shared = std::move(shared);
   SessionOptions& options = opening.options;
   options.models = ModelOptionRows().Read(values);
   options.backend = BackendOptionRows().Read(values);
-  TANDEM_ASSIGN_OR_RETURN(opening.backend, MakeBackend(options.backend));
+  TANDEM_ASSIGN_OR_RETURN(opening.backend, BackendOf(options.backend, opening.shared.get()));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
@@ -260,7 +304,15 @@ Result<EnginePlan> PlanOf(const Opening& opening) {
     TANDEM_ASSIGN_OR_RETURN(draft,
                             MemoryOf(opening.options, *pair.draft, ModelIndex::kDraft, backend));
   }
-  const int64_t weight_bytes = target.weight_bytes + draft.weight_bytes;
+  const auto bytes_to_load = [&](const Opened& opened, ModelIndex index,
+                                 const ModelMemory& memory) {
+    const std::string key = WeightStore::KeyOf(opened.model.path, opened.model.spec, backend,
+                                               FormatOf(opening.options, index));
+    const auto found = FindShared(opening.shared.get(), opened, key, memory.max_positions);
+    return found == nullptr ? memory.weight_bytes : 0;
+  };
+  int64_t weight_bytes = bytes_to_load(pair.target, ModelIndex::kTarget, target);
+  if (pair.draft) weight_bytes += bytes_to_load(*pair.draft, ModelIndex::kDraft, draft);
   const int64_t free_bytes = backend.FreeBytes();
   if (weight_bytes > free_bytes) {
     return FailedPrecondition(fmt::format("the weights need {}, {} are free",
@@ -382,9 +434,11 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
 
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
+  const std::shared_ptr<Turns> turns = session.shared == nullptr ? nullptr : session.shared->turns;
+  const Turn turn(turns.get());
   TANDEM_ASSIGN_OR_RETURN(session.engine,
                           Engine::Create(options, session.target_weights, session.draft_weights,
-                                         *session.backend, session.clock));
+                                         *session.backend, session.clock, turns));
   return {};
 }
 
@@ -400,11 +454,13 @@ Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
 }
 
 Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console& console,
-                                             const std::function<void(EngineOptions&)>& adjust) {
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, adjust));
+                                             const std::function<void(EngineOptions&)>& adjust,
+                                             std::shared_ptr<SharedDevice> shared) {
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, adjust, std::move(shared)));
   TANDEM_RETURN_IF_ERROR(PlanOf(opening).status());
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
+  session->shared = std::move(opening.shared);
   session->backend = std::move(opening.backend);
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;

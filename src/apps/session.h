@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "apps/command.h"
+#include "apps/weight_store.h"
 #include "base/bound_options.h"
 #include "base/clock.h"
+#include "base/turns.h"
 #include "engine_folder/source.h"
 #include "ops/backend.h"
 #include "runtime/engine.h"
@@ -63,14 +65,24 @@ Result<std::filesystem::path> EmbeddedPairFolder();
 // One model of the session as it was opened.
 struct LoadedModel {
   std::string name;              // for people: the folder's name
+  std::filesystem::path path;    // that was opened; empty for a dummy
   std::filesystem::path folder;  // where its tokenizer is; empty for a dummy
   ModelSpec spec;
   std::optional<DummyMap> map = {};  // of a dummy: its next token for each token
 };
 
+// What the sessions of one process share: a device's threads and memory, and loaded weights.
+// Engines take turns on the device. Owned by every session that uses it.
+struct SharedDevice {
+  std::shared_ptr<ops::Backend> backend;  // of a CPU; on a GPU each session has a stream of its own
+  std::shared_ptr<Turns> turns = std::make_shared<Turns>();
+  WeightStore weights;
+};
+
 struct Session {
   SteadyClock clock;
-  std::unique_ptr<ops::Backend> backend;
+  std::shared_ptr<SharedDevice> shared;  // null: the session is alone
+  std::shared_ptr<ops::Backend> backend;
   LoadedModel target;
   std::unique_ptr<LoadedModel> draft;  // null without one
   // Parts of the engine, kept so that another engine can be made without loading again.
@@ -83,7 +95,7 @@ struct Session {
 
 // What OpenSession would create, before anything is loaded.
 struct SessionPlan {
-  std::unique_ptr<ops::Backend> backend;
+  std::shared_ptr<ops::Backend> backend;
   std::string target;
   std::string draft;  // empty without one
   EnginePlan engine;
@@ -102,9 +114,10 @@ Status MakeEngine(Session& session, const EngineOptions& options);
 Status LoadDummyDraft(double acceptance, Session& session, Console& console);
 
 // Loads the models and makes the engine (not started); what does not fit is refused before loading.
-// `adjust` may change the engine's options after they were read.
-Result<std::unique_ptr<Session>> OpenSession(
-    const OptionValues& values, Console& console,
-    const std::function<void(EngineOptions&)>& adjust = {});
+// `adjust` may change the engine's options after they were read. With `shared` others may serve on
+// the device meanwhile.
+Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console& console,
+                                             const std::function<void(EngineOptions&)>& adjust = {},
+                                             std::shared_ptr<SharedDevice> shared = nullptr);
 
 }  // namespace tandem::apps

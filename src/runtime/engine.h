@@ -23,6 +23,7 @@ namespace tandem {
 namespace ops {
 class Backend;
 }
+class Turns;  // base/turns.h
 struct Weights;
 struct EngineLimits;   // request/validate_request.h
 struct EngineOptions;  // engine_options.h
@@ -40,10 +41,13 @@ class Engine {
   // `draft` may hold no weights. The backend and the clock outlive the engine. FAILED_PRECONDITION
   // when the models do not fit in memory, with bytes needed and free and the option that helps;
   // RESOURCE_EXHAUSTED, with the same content, when they should fit but the allocation fails;
-  // UNAVAILABLE when the device has failed.
+  // UNAVAILABLE when the device has failed. Engines that share a device take `turns`, a step each;
+  // the caller holds one while it creates an engine, and none while it destroys one. Null: the
+  // device is the engine's.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
                                                 const EngineModel& target, const EngineModel& draft,
-                                                ops::Backend& backend, const Clock& clock);
+                                                ops::Backend& backend, const Clock& clock,
+                                                std::shared_ptr<Turns> turns = nullptr);
   // As Create, from parts made by the caller (tests, tools).
   static std::unique_ptr<Engine> FromParts(EngineParts parts, const Clock& clock);
   ~Engine();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "model/kv_pool.h"
 #include "runtime/engine.h"
@@ -64,12 +65,14 @@ Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Bac
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const EngineModel& target, const EngineModel& draft,
-                                               ops::Backend& backend, const Clock& clock) {
+                                               ops::Backend& backend, const Clock& clock,
+                                               std::shared_ptr<Turns> turns) {
   TANDEM_ASSIGN_OR_RETURN(
       const EnginePlan plan,
       PlanEngine(asked, MemoryOf(target), MemoryOf(draft), backend, backend.FreeBytes()));
   const MemoryPlan& memory = plan.memory;
   EngineParts parts;
+  parts.turns = std::move(turns);
   parts.options = plan.options;
   parts.limits = plan.limits;
   parts.vocab_size = target.weights->spec.vocab_size;

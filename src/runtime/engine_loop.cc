@@ -21,7 +21,8 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
       kv_(parts.kv),
       speculation_(parts.limits.max_batch_size, parts.limits.max_draft_len, std::move(parts.costs)),
       scheduler_(parts.limits, kv_, speculation_),
-      executor_(std::move(parts.executor)) {
+      executor_(std::move(parts.executor)),
+      turns_(std::move(parts.turns)) {
   for (int32_t i = 0; i < parts.limits.max_launched; ++i) {
     plans_.emplace_back(parts.limits.max_batch_size, parts.limits.max_num_tokens,
                         parts.kv.block_tokens);
@@ -34,6 +35,7 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
 // ---- The loop ----
 
 bool EngineLoop::Step() {
+  const Turn turn(turns_.get());
   const Nanos start = clock_.Now();
   waited_ = Nanos(0);
   const bool launched = Launch();

@@ -70,6 +70,7 @@ class EngineLoop {
   Speculation speculation_;
   Scheduler scheduler_;
   const std::unique_ptr<Executor> executor_;
+  const std::shared_ptr<Turns> turns_;
 
   std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival
   Nanos next_deadline_ = Nanos::max();                // the earliest deadline of the open sequences

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/heartbeat.h"
+#include "base/turns.h"
 #include "runtime/cache/kv_cache.h"
 #include "runtime/engine_options.h"
 #include "runtime/execution/executor.h"
@@ -25,6 +26,7 @@ struct EngineParts {
   CostTable costs;                       // measured at start, or empty
   std::unique_ptr<Heartbeat> heartbeat;  // the executor may hold a pointer; null: the loop's own
   std::unique_ptr<Executor> executor;
+  std::shared_ptr<Turns> turns;  // of the device's engines; null: it has no other
   std::vector<MemoryLine> memory_plan;
 };
 

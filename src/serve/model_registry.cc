@@ -39,6 +39,34 @@ Status ModelRegistry::Add(std::string name, std::shared_ptr<GenerateService> ser
   return {};
 }
 
+Status ModelRegistry::AddAlias(std::string_view engine, std::string alias) {
+  const MutexLock lock(mutex_);
+  const auto found = WithName(models_, engine);
+  if (found == models_.end()) {
+    return UnknownModel(fmt::format("model: \"{}\" does not exist", engine));
+  }
+  if (WithName(models_, alias) != models_.end()) {
+    return InvalidArgument(fmt::format("there is a model named \"{}\" already", alias));
+  }
+  Model added = **found;
+  added.name = std::move(alias);
+  added.is_alias = true;
+  // An engine's names stand together.
+  auto end = found;
+  while (end != models_.end() && (*end)->service == added.service) ++end;
+  models_.insert(end, std::make_shared<const Model>(std::move(added)));
+  return {};
+}
+
+void ModelRegistry::RemoveAlias(std::string_view alias) {
+  ModelPtr removed;  // released after the lock
+  const MutexLock lock(mutex_);
+  const auto found = WithName(models_, alias);
+  if (found == models_.end() || !(*found)->is_alias) return;
+  removed = *found;
+  models_.erase(found);
+}
+
 Status ModelRegistry::Remove(std::string_view name) {
   std::vector<ModelPtr> removed;  // released after the lock, because a service takes time to end
   const MutexLock lock(mutex_);

@@ -33,6 +33,10 @@ class ModelRegistry {
   // of the names is taken. An alias may equal `name`.
   Status Add(std::string name, std::shared_ptr<GenerateService> service,
              const std::vector<std::string>& aliases = {});
+  // One more name for an engine. NOT_FOUND without it, INVALID_ARGUMENT when the name is taken.
+  Status AddAlias(std::string_view engine, std::string alias);
+  // Removes a name that is an alias; there may be none.
+  void RemoveAlias(std::string_view alias);
   // Removes an engine with all its names; `name` is any of them. NOT_FOUND when there is none.
   Status Remove(std::string_view name);
 

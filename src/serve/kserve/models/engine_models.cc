@@ -35,8 +35,8 @@ void AddEngineModels(Repository& models, const ModelPtr& engine, int max_batch_s
   models.Add(MakeText(ModelKind::kEnsemble, engine, kEnsemble, max_batch_size));
   // As its clients expect: they find the answer after the prompt.
   models.Add(MakeGenerationModel(
-      MakeConfig(ModelKind::kTokens, kTokens, max_batch_size, /*is_decoupled=*/true), engine,
-      {.kind = ModelKind::kTokens, .defaults = {.exclude_input = false}}));
+      MakeConfig(ModelKind::kTensorrtLlm, kTokens, max_batch_size, /*is_decoupled=*/true), engine,
+      {.kind = ModelKind::kTensorrtLlm, .defaults = {.exclude_input = false}}));
   models.Add(MakePreprocessingModel(
       MakeConfig(ModelKind::kPreprocessing, kPreprocessing, max_batch_size, false), engine,
       /*add_special_tokens=*/true));

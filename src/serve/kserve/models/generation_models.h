@@ -13,7 +13,7 @@
 namespace tandem::serve::kserve {
 
 struct GenerationModelOptions {
-  ModelKind kind = ModelKind::kEnsemble;  // or kBls, kTokens
+  ModelKind kind = ModelKind::kEnsemble;  // or kBls, kTensorrtLlm
   GenerationDefaultsOfModel defaults = {};
   std::vector<std::string> members = {};  // of whose statistics it is part
 };

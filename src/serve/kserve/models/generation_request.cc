@@ -29,8 +29,8 @@ void Read(InputReader& inputs, std::string_view name, std::optional<int64_t>& ou
 void ReadSampling(ModelKind kind, InputReader& inputs, TextRequest& text) {
   text.defaults = SamplingDefaults::kGreedy;
   ForEachSamplingParameter([&](const SamplingParameter& parameter, const auto& members) {
-    const std::string name =
-        kind == ModelKind::kTokens ? TokenInputOf(parameter.name) : std::string(parameter.name);
+    const std::string name = kind == ModelKind::kTensorrtLlm ? TokenInputOf(parameter.name)
+                                                             : std::string(parameter.name);
     Read(inputs, name, text.sampling.*members.given);
   });
   text.names.min_tokens = "min_tokens";
@@ -172,8 +172,9 @@ Result<TextRequest> ReadEntry(ModelKind kind, const InferRequest& request, int64
   InputReader inputs(request, batch, entry);
   TextRequest text;
   TANDEM_RETURN_IF_ERROR(ReadBeams(inputs));
-  TANDEM_RETURN_IF_ERROR(kind == ModelKind::kTokens ? ReadTokenInputs(inputs, text)
-                                                    : ReadTextInputs(kind, defaults, inputs, text));
+  TANDEM_RETURN_IF_ERROR(kind == ModelKind::kTensorrtLlm
+                             ? ReadTokenInputs(inputs, text)
+                             : ReadTextInputs(kind, defaults, inputs, text));
   ReadSampling(kind, inputs, text);
   TANDEM_RETURN_IF_ERROR(ReadParameters(request.parameters, text));
   text.end_id = inputs.Int("end_id");
@@ -187,7 +188,7 @@ Result<TextRequest> ReadEntry(ModelKind kind, const InferRequest& request, int64
   asked.return_perf_metrics = inputs.Bool("return_perf_metrics");
   asked.return_num_input_tokens = inputs.Bool("return_num_input_tokens");
   asked.return_num_output_tokens = inputs.Bool("return_num_output_tokens");
-  asked.is_streamed = inputs.Bool(kind == ModelKind::kTokens ? "streaming" : "stream");
+  asked.is_streamed = inputs.Bool(kind == ModelKind::kTensorrtLlm ? "streaming" : "stream");
   asked.stop = inputs.Bool("stop");
   text.num_top_logprobs = asked.return_log_probs ? 0 : -1;
   text.continues_prompt = !asked.exclude_input;

@@ -30,7 +30,7 @@ struct GenerationRequest {
   bool stop = false;  // ends the running request of the same id; there are no prompts
 };
 
-// `kind`: kEnsemble, kBls or kTokens. `request` has been checked and has `batch` entries.
+// `kind`: kEnsemble, kBls or kTensorrtLlm. `request` has been checked and has `batch` entries.
 Result<GenerationRequest> ReadGeneration(ModelKind kind, const InferRequest& request, int64_t batch,
                                          const GenerationDefaultsOfModel& defaults);
 

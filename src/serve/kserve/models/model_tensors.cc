@@ -21,7 +21,7 @@ using inference::TYPE_UINT8;
 constexpr unsigned Bit(ModelKind kind) { return 1u << static_cast<unsigned>(kind); }
 constexpr unsigned kE = Bit(ModelKind::kEnsemble);
 constexpr unsigned kX = Bit(ModelKind::kBls);
-constexpr unsigned kL = Bit(ModelKind::kTokens);
+constexpr unsigned kL = Bit(ModelKind::kTensorrtLlm);
 constexpr unsigned kPre = Bit(ModelKind::kPreprocessing);
 constexpr unsigned kPost = Bit(ModelKind::kPostprocessing);
 constexpr unsigned kText = kE | kX;
@@ -214,7 +214,7 @@ inference::ModelConfig MakeConfig(ModelKind kind, const std::string& name, int m
   if (kind == ModelKind::kEnsemble) {
     config.set_platform("ensemble");
   } else {
-    config.set_backend(kind == ModelKind::kTokens ? "tensorrtllm" : "python");
+    config.set_backend(kind == ModelKind::kTensorrtLlm ? "tensorrtllm" : "python");
   }
   config.set_max_batch_size(max_batch_size);
   config.mutable_model_transaction_policy()->set_decoupled(is_decoupled);

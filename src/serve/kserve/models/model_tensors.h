@@ -2,8 +2,9 @@
 // generations have, with one type for each. Constants.
 #pragma once
 
-#include <cstdint>
 #include <string>
+
+#include "serve/kserve/model_parameters.h"
 
 namespace inference {
 class ModelConfig;  // proto/model_config.proto
@@ -11,15 +12,8 @@ class ModelConfig;  // proto/model_config.proto
 
 namespace tandem::serve::kserve {
 
-enum class ModelKind : uint8_t {
-  kEnsemble,        // text to text: tokenizer, engine and detokenizer in one
-  kBls,             // the same over a target and its draft, with inputs for the draft
-  kTokens,          // tokens to tokens: "tensorrt_llm"
-  kPreprocessing,   // text to tokens
-  kPostprocessing,  // tokens to text
-};
-
-// The config of a model of this kind: its tensors, and the backend that clients expect to see.
+// The config of a model of this kind (not kOther): its tensors, and the backend that clients expect
+// to see.
 inference::ModelConfig MakeConfig(ModelKind kind, const std::string& name, int max_batch_size,
                                   bool is_decoupled);
 
