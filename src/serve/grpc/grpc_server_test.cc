@@ -199,7 +199,10 @@ class GrpcServerTest : public testing::Test {
                                   const std::string& host = "127.0.0.1") {
     ::grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
-    arguments.SetInt("grpc.use_local_subchannel_pool", 1);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 50);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);  // also the time to connect
     channel_ = ::grpc::CreateCustomChannel(fmt::format("{}:{}", host, server_->port()), credentials,
                                            arguments);
     return inference::GRPCInferenceService::NewStub(channel_);
@@ -521,6 +524,34 @@ TEST_F(GrpcServerTest, MessagesAndStreamsAreBounded) {
   EXPECT_EQ(client_->ModelStreamInfer(&context)->Finish().error_code(), ::grpc::RESOURCE_EXHAUSTED);
 }
 
+TEST_F(GrpcServerTest, ConnectionsAreBounded) {
+  options_.connections = 1;
+  Serve();
+  ASSERT_TRUE(Infer(Request("one", "", 1)).ok());
+  EXPECT_EQ(server_->open_connections(), 1);
+  const std::unique_ptr<Client> first = std::move(client_);
+  std::shared_ptr<::grpc::Channel> first_channel = std::move(channel_);
+  client_ = Connect(::grpc::InsecureChannelCredentials());
+  EXPECT_EQ(Infer(Request("one", "", 1)).error_code(), ::grpc::UNAVAILABLE);
+  ::grpc::ClientContext context;
+  SetDeadline(context);
+  EXPECT_TRUE(first->ModelInfer(&context, Request("one", "", 1), &answer_).ok());
+}
+
+TEST_F(GrpcServerTest, ClosedConnectionsMakeRoom) {
+  options_.connections = 1;
+  Serve();
+  for (int i = 0; i < 3; ++i) {
+    client_ = Connect(::grpc::InsecureChannelCredentials());  // and the one before is gone
+    ::grpc::ClientContext context;
+    SetDeadline(context);
+    context.set_wait_for_ready(true);
+    EXPECT_TRUE(client_->ModelInfer(&context, Request("one", "", 1), &answer_).ok()) << i;
+    client_.reset();
+    channel_.reset();
+  }
+}
+
 TEST_F(GrpcServerTest, DescribesModelsAndServer) {
   Client& client = Serve();
   ASSERT_TRUE(Infer(Request("one", "", 1)).ok());
@@ -714,7 +745,8 @@ TEST_F(GrpcServerTest, RefusesOptionsThatCannotServe) {
   options_.client_ca_file.clear();
   Serve();
   options_.port = server_->port();
-  EXPECT_EQ(refusal().code(), Code::kUnavailable) << "the port is in use";
+  EXPECT_EQ(refusal().code(), Code::kUnavailable);
+  EXPECT_THAT(refusal().message(), HasSubstr("is in use; try --grpc_port"));
 }
 
 TEST_F(GrpcServerTest, DrainingLetsRequestsEndAndRefusesNewOnes) {

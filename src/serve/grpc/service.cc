@@ -307,7 +307,7 @@ class InferenceService final : public InferenceRpcs {
 
   // Work on the repository's own thread.
   template <typename Work>
-  UnaryReactor* Control(Context& context, Work work) {
+  UnaryReactor* Control(Context& context, const Work& work) {
     if (!HasKey(context)) return Finish(context, NoKey());
     UnaryReactor* reactor = context.DefaultReactor();
     if (!parts_.models.RunControl([reactor, work] { reactor->Finish(ToGrpc(work())); })) {
