@@ -195,16 +195,16 @@ class GrpcServerTest : public testing::Test {
     client_ = Connect(::grpc::InsecureChannelCredentials());
     return *client_;
   }
-  std::unique_ptr<Client> Connect(const std::shared_ptr<::grpc::ChannelCredentials>& credentials,
-                                  const std::string& host = "127.0.0.1") {
+  std::unique_ptr<Client> Connect(const std::shared_ptr<::grpc::ChannelCredentials>& credentials) {
     ::grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetSslTargetNameOverride("localhost");  // nobody has to look that name up
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 50);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);  // also the time to connect
-    channel_ = ::grpc::CreateCustomChannel(fmt::format("{}:{}", host, server_->port()), credentials,
-                                           arguments);
+    channel_ = ::grpc::CreateCustomChannel(fmt::format("127.0.0.1:{}", server_->port()),
+                                           credentials, arguments);
     return inference::GRPCInferenceService::NewStub(channel_);
   }
 
@@ -552,6 +552,17 @@ TEST_F(GrpcServerTest, ClosedConnectionsMakeRoom) {
   }
 }
 
+TEST_F(GrpcServerTest, ConnectionsThatTheServerEndsMakeRoom) {
+  options_.idle_timeout = milliseconds(10);
+  Serve();
+  ASSERT_TRUE(Infer(Request("one", "", 1)).ok());
+  const auto end = std::chrono::steady_clock::now() + seconds(60);
+  while (server_->open_connections() > 0 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(server_->open_connections(), 0);
+}
+
 TEST_F(GrpcServerTest, DescribesModelsAndServer) {
   Client& client = Serve();
   ASSERT_TRUE(Infer(Request("one", "", 1)).ok());
@@ -718,11 +729,11 @@ TEST_F(GrpcServerTest, ServesTlsAndChecksClients) {
   Serve();
   ::grpc::SslCredentialsOptions ssl;
   ssl.pem_root_certs = ReadTextFile(options_.certificate_file).value();
-  client_ = Connect(::grpc::SslCredentials(ssl), "localhost");
+  client_ = Connect(::grpc::SslCredentials(ssl));
   EXPECT_EQ(Infer(Request("one", "", 1)).error_code(), ::grpc::UNAVAILABLE) << "no certificate";
   ssl.pem_cert_chain = ssl.pem_root_certs;
   ssl.pem_private_key = ReadTextFile(options_.key_file).value();
-  client_ = Connect(::grpc::SslCredentials(ssl), "localhost");
+  client_ = Connect(::grpc::SslCredentials(ssl));
   const ::grpc::Status status = Infer(Request("one", "", 1));
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
