@@ -1,6 +1,7 @@
 #include "serve/grpc/grpc_server.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
@@ -16,6 +17,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "serve/grpc/connection_gate.h"
 #include "serve/grpc/infer_calls.h"
 #include "serve/grpc/service.h"
 #include "serve/http/access.h"
@@ -24,11 +26,15 @@
 namespace tandem::serve {
 namespace {
 
+using Acceptor = ::grpc::experimental::ExternalConnectionAcceptor;
 using Credentials = std::shared_ptr<::grpc::ServerCredentials>;
 
-// gRPC's own lines become lines of ours.
+// gRPC's own lines become lines of ours. Most errors are those of one client.
 void LogLineOfGrpc(gpr_log_func_args* line) {
-  if (line->severity == GPR_LOG_SEVERITY_ERROR) LogWarning("gRPC: {}", line->message);
+  if (line->severity == GPR_LOG_SEVERITY_ERROR) LogDebug("gRPC: {}", line->message);
+}
+void LogLineOfProtobuf(google::protobuf::LogLevel, const char*, int, const std::string& message) {
+  LogDebug("protobuf: {}", message);
 }
 
 Result<Credentials> MakeCredentials(const GrpcServerOptions& options) {
@@ -68,9 +74,9 @@ void SetLimits(const GrpcServerOptions& options, ::grpc::ServerBuilder& builder)
   ::grpc::ResourceQuota quota("tandem");
   quota.Resize(static_cast<size_t>(options.memory_bytes));
   builder.SetResourceQuota(quota);
-  // Two servers never share a port without knowing.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             MillisecondsOr(options.handshake_timeout, kNever));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
                              MillisecondsOr(options.keepalive_time, kNever));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
@@ -81,11 +87,6 @@ void SetLimits(const GrpcServerOptions& options, ::grpc::ServerBuilder& builder)
                              MillisecondsOr(options.idle_timeout, kNever));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                              MillisecondsOr(options.longest_connection, kNever));
-}
-
-std::string AddressOf(const std::string& host, uint16_t port) {
-  const bool is_v6 = host.find(':') != std::string::npos;
-  return is_v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
 }  // namespace
@@ -99,11 +100,13 @@ struct GrpcServer::Impl {
   ~Impl() {
     Shutdown(Nanos(0));
     server.reset();
+    connections.reset();
     calls->executor.Stop();
   }
 
-  void Shutdown(Nanos timeout) {
+  void Shutdown(Nanos timeout) const {
     if (server == nullptr) return;
+    gate->Stop();
     const auto now = std::chrono::system_clock::now();
     server->Shutdown(now +
                      std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
@@ -114,7 +117,8 @@ struct GrpcServer::Impl {
   const std::unique_ptr<::grpc::Service> inference;
   const std::unique_ptr<::grpc::Service> health;
   std::unique_ptr<::grpc::Server> server;
-  int port = 0;
+  std::unique_ptr<Acceptor> connections;  // how they reach the server
+  std::unique_ptr<ConnectionGate> gate;   // its thread uses `connections`
 };
 
 GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -123,7 +127,10 @@ GrpcServer::~GrpcServer() = default;
 Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
                                                       kserve::Repository& models) {
   static std::once_flag once;
-  std::call_once(once, [] { gpr_set_log_function(LogLineOfGrpc); });
+  std::call_once(once, [] {
+    gpr_set_log_function(LogLineOfGrpc);
+    google::protobuf::SetLogHandler(LogLineOfProtobuf);
+  });
   if (!IsLoopback(options.host) && options.api_keys.empty() && !options.insecure) {
     return InvalidArgument(
         fmt::format("{} is a public address: name a file of API keys, or allow access without one",
@@ -131,24 +138,29 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& o
   }
   TANDEM_ASSIGN_OR_RETURN(const Credentials credentials, MakeCredentials(options));
   auto impl = std::make_unique<Impl>(options, models);
+  TANDEM_ASSIGN_OR_RETURN(impl->gate, ConnectionGate::Open(options.host, options.port));
   ::grpc::ServerBuilder builder;
   SetLimits(options, builder);
-  builder.AddListeningPort(AddressOf(options.host, options.port), credentials, &impl->port);
+  impl->connections = builder.experimental().AddExternalConnectionAcceptor(
+      ::grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   builder.RegisterService(impl->inference.get());
   builder.RegisterService(impl->health.get());
   impl->server = builder.BuildAndStart();
-  if (impl->server == nullptr || impl->port == 0) {
-    return Unavailable(
-        fmt::format("gRPC cannot listen on {}: the port is in use, or the "
-                    "certificate or its key cannot be used",
-                    AddressOf(options.host, options.port)));
+  if (impl->server == nullptr) {
+    return InvalidArgument("gRPC cannot start with this certificate and key");
   }
+  impl->gate->Start(options.connections, [&acceptor = *impl->connections](int connection) {
+    Acceptor::NewConnectionParameters parameters;
+    parameters.fd = connection;
+    acceptor.HandleNewConnection(&parameters);
+  });
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
 }
 
-uint16_t GrpcServer::port() const { return static_cast<uint16_t>(impl_->port); }
+uint16_t GrpcServer::port() const { return impl_->gate->port(); }
 int GrpcServer::active_requests() const { return impl_->calls->active; }
 int GrpcServer::open_streams() const { return impl_->calls->open_streams(); }
+int GrpcServer::open_connections() const { return impl_->gate->open_connections(); }
 
 void GrpcServer::Drain(Nanos timeout) {
   impl_->calls->Leave();

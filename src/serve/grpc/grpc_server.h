@@ -30,9 +30,11 @@ struct GrpcServerOptions {
   int64_t message_bytes = 64 << 20;  // RESOURCE_EXHAUSTED
   // Of all connections; beyond it gRPC reads more slowly and at last refuses.
   int64_t memory_bytes = int64_t{1} << 30;
+  int connections = 4096;             // further ones are closed at once
   int streams_per_connection = 1024;  // RPCs at a time; further ones wait
   int streams = 4096;                 // ModelStreamInfer at a time: RESOURCE_EXHAUSTED
 
+  Nanos handshake_timeout = std::chrono::seconds(10);  // of TLS and HTTP/2
   // The server asks a silent connection whether it is alive, and ends it without an answer.
   Nanos keepalive_time = std::chrono::hours(2);
   Nanos keepalive_timeout = std::chrono::seconds(20);
@@ -44,8 +46,9 @@ struct GrpcServerOptions {
 
 class GrpcServer {
  public:
-  // Binds and serves `models`, which outlives the server. UNAVAILABLE when the port is taken;
-  // INVALID_ARGUMENT for a public address without a key or `insecure`, and for incomplete TLS.
+  // Binds and serves `models`, which outlives the server. UNAVAILABLE when the port is taken, with
+  // one to try; INVALID_ARGUMENT for a public address without a key or `insecure`, and for
+  // incomplete TLS.
   static Result<std::unique_ptr<GrpcServer>> Start(const GrpcServerOptions& options,
                                                    kserve::Repository& models);
   // Cancels what still runs.
@@ -57,6 +60,7 @@ class GrpcServer {
   // Inference requests that have not ended.
   int active_requests() const;
   int open_streams() const;
+  int open_connections() const;
 
   // Refuses new requests, ends idle streams, lets running requests end and cancels those that have
   // not after `timeout`. The server does not serve afterwards.

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <grpc_service.grpc.pb.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 #include <health.grpc.pb.h>
@@ -12,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -193,13 +195,16 @@ class GrpcServerTest : public testing::Test {
     client_ = Connect(::grpc::InsecureChannelCredentials());
     return *client_;
   }
-  std::unique_ptr<Client> Connect(const std::shared_ptr<::grpc::ChannelCredentials>& credentials,
-                                  const std::string& host = "127.0.0.1") {
+  std::unique_ptr<Client> Connect(const std::shared_ptr<::grpc::ChannelCredentials>& credentials) {
     ::grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
-    arguments.SetInt("grpc.use_local_subchannel_pool", 1);
-    channel_ = ::grpc::CreateCustomChannel(fmt::format("{}:{}", host, server_->port()), credentials,
-                                           arguments);
+    arguments.SetSslTargetNameOverride("localhost");  // nobody has to look that name up
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 50);
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10'000);  // also the time to connect
+    channel_ = ::grpc::CreateCustomChannel(fmt::format("127.0.0.1:{}", server_->port()),
+                                           credentials, arguments);
     return inference::GRPCInferenceService::NewStub(channel_);
   }
 
@@ -313,6 +318,41 @@ TEST_F(GrpcServerTest, MalformedTensorsAreInvalidArguments) {
     EXPECT_EQ(Infer(request).error_code(), ::grpc::INVALID_ARGUMENT) << request.ShortDebugString();
   }
   EXPECT_TRUE(Infer(Request("one", "", 1)).ok());
+}
+
+TEST_F(GrpcServerTest, BytesThatAreNoMessageGetAStatus) {
+  Serve();
+  const ::grpc::Slice slice("\x0a\xff\xff\xff\xff");
+  const ::grpc::ByteBuffer bytes(&slice, 1);
+  ::grpc::GenericStub generic(channel_);
+  const auto finish = [](auto&& start) {
+    std::promise<::grpc::Status> done;
+    start([&](::grpc::Status status) { done.set_value(std::move(status)); });
+    return done.get_future().get();
+  };
+  ::grpc::ClientContext context;
+  SetDeadline(context);
+  ::grpc::ByteBuffer answer;
+  const ::grpc::Status unary = finish([&](auto end) {
+    generic.UnaryCall(&context, "/inference.GRPCInferenceService/ModelInfer", {}, &bytes, &answer,
+                      end);
+  });
+  EXPECT_EQ(unary.error_code(), ::grpc::INVALID_ARGUMENT) << unary.error_message();
+
+  // A stream's client that sends them and waits.
+  class Sender final : public ::grpc::ClientBidiReactor<::grpc::ByteBuffer, ::grpc::ByteBuffer> {
+   public:
+    void OnDone(const ::grpc::Status& status) override { end.set_value(status); }
+    std::promise<::grpc::Status> end;
+  } sender;
+  ::grpc::ClientContext stream_context;
+  SetDeadline(stream_context);
+  generic.PrepareBidiStreamingCall(&stream_context,
+                                   "/inference.GRPCInferenceService/ModelStreamInfer", {}, &sender);
+  sender.StartWrite(&bytes);
+  sender.StartCall();
+  EXPECT_EQ(sender.end.get_future().get().error_code(), ::grpc::INVALID_ARGUMENT);
+  EXPECT_TRUE(AwaitIdle());
 }
 
 TEST_F(GrpcServerTest, AStreamMarksTheLastResponse) {
@@ -484,6 +524,45 @@ TEST_F(GrpcServerTest, MessagesAndStreamsAreBounded) {
   EXPECT_EQ(client_->ModelStreamInfer(&context)->Finish().error_code(), ::grpc::RESOURCE_EXHAUSTED);
 }
 
+TEST_F(GrpcServerTest, ConnectionsAreBounded) {
+  options_.connections = 1;
+  Serve();
+  ASSERT_TRUE(Infer(Request("one", "", 1)).ok());
+  EXPECT_EQ(server_->open_connections(), 1);
+  const std::unique_ptr<Client> first = std::move(client_);
+  std::shared_ptr<::grpc::Channel> first_channel = std::move(channel_);
+  client_ = Connect(::grpc::InsecureChannelCredentials());
+  EXPECT_EQ(Infer(Request("one", "", 1)).error_code(), ::grpc::UNAVAILABLE);
+  ::grpc::ClientContext context;
+  SetDeadline(context);
+  EXPECT_TRUE(first->ModelInfer(&context, Request("one", "", 1), &answer_).ok());
+}
+
+TEST_F(GrpcServerTest, ClosedConnectionsMakeRoom) {
+  options_.connections = 1;
+  Serve();
+  for (int i = 0; i < 3; ++i) {
+    client_ = Connect(::grpc::InsecureChannelCredentials());  // and the one before is gone
+    ::grpc::ClientContext context;
+    SetDeadline(context);
+    context.set_wait_for_ready(true);
+    EXPECT_TRUE(client_->ModelInfer(&context, Request("one", "", 1), &answer_).ok()) << i;
+    client_.reset();
+    channel_.reset();
+  }
+}
+
+TEST_F(GrpcServerTest, ConnectionsThatTheServerEndsMakeRoom) {
+  options_.idle_timeout = milliseconds(10);
+  Serve();
+  ASSERT_TRUE(Infer(Request("one", "", 1)).ok());
+  const auto end = std::chrono::steady_clock::now() + seconds(60);
+  while (server_->open_connections() > 0 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(server_->open_connections(), 0);
+}
+
 TEST_F(GrpcServerTest, DescribesModelsAndServer) {
   Client& client = Serve();
   ASSERT_TRUE(Infer(Request("one", "", 1)).ok());
@@ -650,11 +729,11 @@ TEST_F(GrpcServerTest, ServesTlsAndChecksClients) {
   Serve();
   ::grpc::SslCredentialsOptions ssl;
   ssl.pem_root_certs = ReadTextFile(options_.certificate_file).value();
-  client_ = Connect(::grpc::SslCredentials(ssl), "localhost");
+  client_ = Connect(::grpc::SslCredentials(ssl));
   EXPECT_EQ(Infer(Request("one", "", 1)).error_code(), ::grpc::UNAVAILABLE) << "no certificate";
   ssl.pem_cert_chain = ssl.pem_root_certs;
   ssl.pem_private_key = ReadTextFile(options_.key_file).value();
-  client_ = Connect(::grpc::SslCredentials(ssl), "localhost");
+  client_ = Connect(::grpc::SslCredentials(ssl));
   const ::grpc::Status status = Infer(Request("one", "", 1));
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
@@ -677,7 +756,8 @@ TEST_F(GrpcServerTest, RefusesOptionsThatCannotServe) {
   options_.client_ca_file.clear();
   Serve();
   options_.port = server_->port();
-  EXPECT_EQ(refusal().code(), Code::kUnavailable) << "the port is in use";
+  EXPECT_EQ(refusal().code(), Code::kUnavailable);
+  EXPECT_THAT(refusal().message(), HasSubstr("is in use; try --grpc_port"));
 }
 
 TEST_F(GrpcServerTest, DrainingLetsRequestsEndAndRefusesNewOnes) {

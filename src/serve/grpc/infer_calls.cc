@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <grpc_service.pb.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 #include <model_config.pb.h>
 
@@ -49,8 +51,22 @@ void InferCalls::Leave() {
 
 namespace {
 
-using StreamReactor =
-    ::grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>;
+using ::grpc::ByteBuffer;
+using StreamReactor = ::grpc::ServerBidiReactor<ByteBuffer, ByteBuffer>;
+
+Status ParseMessage(const ByteBuffer& bytes, inference::ModelInferRequest& message) {
+  ByteBuffer copy(bytes);  // of the references
+  using Traits = ::grpc::SerializationTraits<inference::ModelInferRequest>;
+  if (Traits::Deserialize(&copy, &message).ok()) return {};
+  return InvalidArgument("the message is no ModelInferRequest");
+}
+
+template <typename Message>
+Status Serialize(const Message& message, ByteBuffer& bytes) {
+  bool own_buffer = false;
+  if (::grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own_buffer).ok()) return {};
+  return ResourceExhausted("the response is larger than a message can be");
+}
 
 const Status& Leaving() {
   static const Status leaving = Unavailable("the server is about to end");
@@ -75,10 +91,10 @@ class OneInfer final : public ::grpc::ServerUnaryReactor,
                        public Polled,
                        public std::enable_shared_from_this<OneInfer> {
  public:
-  OneInfer(std::shared_ptr<InferCalls> calls, inference::ModelInferResponse& response)
+  OneInfer(std::shared_ptr<InferCalls> calls, ByteBuffer& response)
       : calls_(std::move(calls)), active_(calls_), response_(response) {}
 
-  void Start(const inference::ModelInferRequest& request, std::string caller) {
+  void Start(const ByteBuffer& request, std::string caller) {
     const MutexLock lock(mutex_);
     self_ = shared_from_this();
     const Status started = StartCall(request, std::move(caller));
@@ -98,8 +114,8 @@ class OneInfer final : public ::grpc::ServerUnaryReactor,
           if (has_response_) {
             return End(Internal("the model gave more than one response; use ModelStreamInfer"));
           }
-          ToMessage(response, response_);
           has_response_ = true;
+          if (const Status sent = Write(response); !sent.ok()) return End(sent);
           break;
         case InferNews::kDone:
           return End(has_response_ ? Status() : Internal("the model gave no response"));
@@ -117,9 +133,10 @@ class OneInfer final : public ::grpc::ServerUnaryReactor,
   void OnDone() override { const std::shared_ptr<OneInfer> last = std::move(self_); }
 
  private:
-  Status StartCall(const inference::ModelInferRequest& message, std::string caller)
-      TANDEM_REQUIRES(mutex_) {
+  Status StartCall(const ByteBuffer& bytes, std::string caller) TANDEM_REQUIRES(mutex_) {
     if (calls_->leaving()) return Leaving();
+    inference::ModelInferRequest message;
+    TANDEM_RETURN_IF_ERROR(ParseMessage(bytes, message));
     TANDEM_ASSIGN_OR_RETURN(const InferModelPtr model,
                             calls_->models.Find(message.model_name(), message.model_version()));
     if (model->config().model_transaction_policy().decoupled()) {
@@ -138,6 +155,12 @@ class OneInfer final : public ::grpc::ServerUnaryReactor,
     return {};
   }
 
+  Status Write(const InferResponse& response) {
+    inference::ModelInferResponse message;
+    ToMessage(response, message);
+    return Serialize(message, response_);
+  }
+
   void End(const Status& status) TANDEM_REQUIRES(mutex_) {
     call_.reset();
     if (!std::exchange(finished_, true)) Finish(ToGrpc(status));
@@ -145,7 +168,7 @@ class OneInfer final : public ::grpc::ServerUnaryReactor,
 
   const std::shared_ptr<InferCalls> calls_;
   const ActiveMark active_;
-  inference::ModelInferResponse& response_;
+  ByteBuffer& response_;
   std::shared_ptr<OneInfer> self_;  // until gRPC is done with this
   Mutex mutex_;
   std::unique_ptr<InferCall> call_ TANDEM_GUARDED_BY(mutex_);
@@ -207,7 +230,7 @@ class StreamInfer final : public StreamReactor,
     const MutexLock lock(mutex_);
     is_writing_ = false;
     if (!pending_.empty()) {
-      pending_bytes_ -= pending_.front().ByteSizeLong();
+      pending_bytes_ -= pending_.front().Length();
       pending_.pop_front();
     }
     if (!ok) End(Cancelled("the client left"));
@@ -230,18 +253,23 @@ class StreamInfer final : public StreamReactor,
  private:
   // Starts the request that was read.
   void Accept() TANDEM_REQUIRES(mutex_) {
+    inference::ModelInferRequest message;
+    const Status parsed = ParseMessage(received_, message);
+    received_.Clear();
+    if (!parsed.ok()) return End(parsed);  // there is no id to answer to
     StreamRequest& request = requests_.emplace_back(calls_);
-    request.id = received_.id();
-    request.refusal = StartCall(request);
+    request.id = message.id();
+    request.refusal = StartCall(message, request);
   }
 
-  Status StartCall(StreamRequest& request) TANDEM_REQUIRES(mutex_) {
+  Status StartCall(const inference::ModelInferRequest& message, StreamRequest& request)
+      TANDEM_REQUIRES(mutex_) {
     if (calls_->leaving()) return Leaving();
     TANDEM_ASSIGN_OR_RETURN(const InferModelPtr model,
-                            calls_->models.Find(received_.model_name(), received_.model_version()));
+                            calls_->models.Find(message.model_name(), message.model_version()));
     request.model = model->config().name();
     request.is_decoupled = model->config().model_transaction_policy().decoupled();
-    TANDEM_ASSIGN_OR_RETURN(ReceivedRequest received, FromMessage(received_));
+    TANDEM_ASSIGN_OR_RETURN(ReceivedRequest received, FromMessage(message));
     request.wants_empty_final = received.wants_empty_final;
     received.request.caller = caller_;
     request.call = calls_->models.Infer(
@@ -332,19 +360,25 @@ class StreamInfer final : public StreamReactor,
   }
 
   void Queue(const InferResponse& response) TANDEM_REQUIRES(mutex_) {
-    inference::ModelStreamInferResponse& message = pending_.emplace_back();
+    inference::ModelStreamInferResponse message;
     ToMessage(response, *message.mutable_infer_response());
     (*message.mutable_infer_response()->mutable_parameters())[std::string(kFinalParameter)]
         .set_bool_param(response.is_final);
-    pending_bytes_ += message.ByteSizeLong();
+    Queue(message);
   }
 
   void Fail(const StreamRequest& request, const Status& error) TANDEM_REQUIRES(mutex_) {
     if (errors_end_) return End(error);
-    inference::ModelStreamInferResponse& message = pending_.emplace_back();
+    inference::ModelStreamInferResponse message;
     message.set_error_message(ErrorText(error));
     message.mutable_infer_response()->set_id(request.id);
-    pending_bytes_ += message.ByteSizeLong();
+    Queue(message);
+  }
+
+  void Queue(const inference::ModelStreamInferResponse& message) TANDEM_REQUIRES(mutex_) {
+    ByteBuffer& bytes = pending_.emplace_back();
+    if (const Status sent = Serialize(message, bytes); !sent.ok()) return End(sent);
+    pending_bytes_ += bytes.Length();
   }
 
   // No request goes on, and nothing is written any more.
@@ -368,9 +402,9 @@ class StreamInfer final : public StreamReactor,
   std::shared_ptr<StreamInfer> self_;  // until gRPC is done with this
   Mutex mutex_;
   std::list<StreamRequest> requests_ TANDEM_GUARDED_BY(mutex_);  // in the order of arrival
-  inference::ModelInferRequest received_ TANDEM_GUARDED_BY(mutex_);
+  ByteBuffer received_ TANDEM_GUARDED_BY(mutex_);
   // The first is being written if is_writing_.
-  std::deque<inference::ModelStreamInferResponse> pending_ TANDEM_GUARDED_BY(mutex_);
+  std::deque<ByteBuffer> pending_ TANDEM_GUARDED_BY(mutex_);
   size_t pending_bytes_ TANDEM_GUARDED_BY(mutex_) = 0;
   bool is_reading_ TANDEM_GUARDED_BY(mutex_) = false;
   bool is_writing_ TANDEM_GUARDED_BY(mutex_) = false;
@@ -388,16 +422,15 @@ class StreamInfer final : public StreamReactor,
 }
 
 ::grpc::ServerUnaryReactor* StartInfer(const std::shared_ptr<InferCalls>& calls,
-                                       const inference::ModelInferRequest& request,
-                                       inference::ModelInferResponse& response,
+                                       const ByteBuffer& request, ByteBuffer& response,
                                        std::string caller) {
   const auto infer = std::make_shared<OneInfer>(calls, response);
   infer->Start(request, std::move(caller));
   return infer.get();
 }
 
-::grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
-StartStreamInfer(const std::shared_ptr<InferCalls>& calls, std::string caller, bool errors_end) {
+StreamReactor* StartStreamInfer(const std::shared_ptr<InferCalls>& calls, std::string caller,
+                                bool errors_end) {
   const auto infer = std::make_shared<StreamInfer>(calls, std::move(caller), errors_end);
   infer->Start();
   return infer.get();

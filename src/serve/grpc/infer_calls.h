@@ -12,17 +12,12 @@
 #include "serve/kserve/repository.h"
 
 namespace grpc {
+class ByteBuffer;
 template <class Request, class Response>
 class ServerBidiReactor;
 class ServerUnaryReactor;
 class Status;
 }  // namespace grpc
-
-namespace inference {  // <grpc_service.pb.h>
-class ModelInferRequest;
-class ModelInferResponse;
-class ModelStreamInferResponse;
-}  // namespace inference
 
 namespace tandem::serve::kserve {
 
@@ -60,13 +55,14 @@ class InferCalls {
 
 ::grpc::Status ToGrpc(const Status& status);
 
-// `request` and `response` live until the RPC is done. `caller`: as in InferRequest.
+// Messages come and go as bytes, because gRPC itself has no status for those that are none of the
+// protocol's. `request` and `response` live until the RPC is done. `caller`: as in InferRequest.
 ::grpc::ServerUnaryReactor* StartInfer(const std::shared_ptr<InferCalls>& calls,
-                                       const inference::ModelInferRequest& request,
-                                       inference::ModelInferResponse& response, std::string caller);
+                                       const ::grpc::ByteBuffer& request,
+                                       ::grpc::ByteBuffer& response, std::string caller);
 
 // `errors_end`: an error ends the stream with its status; otherwise it is a response.
-::grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
-StartStreamInfer(const std::shared_ptr<InferCalls>& calls, std::string caller, bool errors_end);
+::grpc::ServerBidiReactor<::grpc::ByteBuffer, ::grpc::ByteBuffer>* StartStreamInfer(
+    const std::shared_ptr<InferCalls>& calls, std::string caller, bool errors_end);
 
 }  // namespace tandem::serve::kserve

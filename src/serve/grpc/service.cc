@@ -35,8 +35,8 @@ UnaryReactor* Finish(Context& context, const Status& status) {
 }
 
 // A stream that ends at once.
-class RefusedStream final : public ::grpc::ServerBidiReactor<inference::ModelInferRequest,
-                                                             inference::ModelStreamInferResponse> {
+class RefusedStream final
+    : public ::grpc::ServerBidiReactor<::grpc::ByteBuffer, ::grpc::ByteBuffer> {
  public:
   explicit RefusedStream(const Status& why) { Finish(ToGrpc(why)); }
   void OnDone() override { delete this; }
@@ -50,7 +50,30 @@ Status NoRegion(std::string_view kind, std::string_view name) {
       fmt::format("Unable to find {} shared memory region: '{}'", kind, Printable(name)));
 }
 
-class InferenceService final : public inference::GRPCInferenceService::CallbackService {
+// All RPCs with callbacks, and those that infer with messages as bytes.
+using Generated = inference::GRPCInferenceService;
+using InferenceRpcs = Generated::WithCallbackMethod_LogSettings<
+    Generated::WithCallbackMethod_TraceSetting<Generated::WithCallbackMethod_CudaSharedMemoryUnregister<
+        Generated::WithCallbackMethod_CudaSharedMemoryRegister<Generated::WithCallbackMethod_CudaSharedMemoryStatus<
+            Generated::WithCallbackMethod_SystemSharedMemoryUnregister<
+                Generated::WithCallbackMethod_SystemSharedMemoryRegister<
+                    Generated::WithCallbackMethod_SystemSharedMemoryStatus<
+                        Generated::WithCallbackMethod_RepositoryModelUnload<
+                            Generated::WithCallbackMethod_RepositoryModelLoad<
+                                Generated::WithCallbackMethod_RepositoryIndex<
+                                    Generated::WithCallbackMethod_ModelStatistics<
+                                        Generated::WithCallbackMethod_ModelConfig<
+                                            Generated::WithCallbackMethod_ModelMetadata<
+                                                Generated::WithCallbackMethod_ServerMetadata<
+                                                    Generated::WithCallbackMethod_ModelReady<
+                                                        Generated::WithCallbackMethod_ServerReady<
+                                                            Generated::WithCallbackMethod_ServerLive<
+                                                                Generated::WithRawCallbackMethod_ModelInfer<
+                                                                    Generated::WithRawCallbackMethod_ModelStreamInfer<
+                                                                        Generated::
+                                                                            Service>>>>>>>>>>>>>>>>>>>>;
+
+class InferenceService final : public InferenceRpcs {
  public:
   explicit InferenceService(ServiceParts parts) : parts_(std::move(parts)) {}
 
@@ -174,15 +197,15 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
     });
   }
 
-  UnaryReactor* ModelInfer(Context* context, const inference::ModelInferRequest* request,
-                           inference::ModelInferResponse* response) override {
+  UnaryReactor* ModelInfer(Context* context, const ::grpc::ByteBuffer* request,
+                           ::grpc::ByteBuffer* response) override {
     const std::string_view key = MetadataOf(*context, "authorization");
     if (!parts_.access.HasKey(key)) return Finish(*context, NoKey());
     return StartInfer(parts_.calls, *request, *response, parts_.access.CallerOf(key));
   }
 
-  ::grpc::ServerBidiReactor<inference::ModelInferRequest, inference::ModelStreamInferResponse>*
-  ModelStreamInfer(Context* context) override {
+  ::grpc::ServerBidiReactor<::grpc::ByteBuffer, ::grpc::ByteBuffer>* ModelStreamInfer(
+      Context* context) override {
     const std::string_view key = MetadataOf(*context, "authorization");
     if (!parts_.access.HasKey(key)) return new RefusedStream(NoKey());
     const bool errors_end = MetadataOf(*context, "triton_grpc_error") == "true";
@@ -284,7 +307,7 @@ class InferenceService final : public inference::GRPCInferenceService::CallbackS
 
   // Work on the repository's own thread.
   template <typename Work>
-  UnaryReactor* Control(Context& context, Work work) {
+  UnaryReactor* Control(Context& context, const Work& work) {
     if (!HasKey(context)) return Finish(context, NoKey());
     UnaryReactor* reactor = context.DefaultReactor();
     if (!parts_.models.RunControl([reactor, work] { reactor->Finish(ToGrpc(work())); })) {

@@ -30,9 +30,9 @@ Result<Parameter> FromParameter(std::string_view name, const inference::InferPar
     case inference::InferParameter::kBoolParam:
       return Parameter(parameter.bool_param());
     case inference::InferParameter::kInt64Param:
-      return Parameter(int64_t{parameter.int64_param()});
+      return Parameter(parameter.int64_param());
     case inference::InferParameter::kUint64Param:
-      return Parameter(uint64_t{parameter.uint64_param()});
+      return Parameter(parameter.uint64_param());
     case inference::InferParameter::kDoubleParam:
       return Parameter(parameter.double_param());
     case inference::InferParameter::kStringParam:

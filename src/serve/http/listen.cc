@@ -71,7 +71,7 @@ uint16_t FreePortBehind(const Address& address, uint16_t port) {
 
 }  // namespace
 
-Result<ListeningSocket> Listen(const std::string& host, uint16_t port) {
+Result<ListeningSocket> Listen(const std::string& host, uint16_t port, std::string_view option) {
   TANDEM_ASSIGN_OR_RETURN(Address address, ParseAddress(host));
   const int fd = TryListen(address, port);
   if (fd >= 0) {
@@ -80,8 +80,8 @@ Result<ListeningSocket> Listen(const std::string& host, uint16_t port) {
   }
   const int error = errno;
   if (error == EADDRINUSE) {
-    return Unavailable(
-        fmt::format("Port {} is in use; try --port {}.", port, FreePortBehind(address, port)));
+    return Unavailable(fmt::format("Port {} is in use; try --{} {}.", port, option,
+                                   FreePortBehind(address, port)));
   }
   return FailedPrecondition(
       fmt::format("cannot listen on {} port {}: {}", host, port, std::strerror(error)));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 
@@ -15,8 +16,9 @@ struct ListeningSocket {
 };
 
 // `host` is an address of this machine or "localhost"; port 0 takes a free one. UNAVAILABLE "Port
-// 8000 is in use; try --port 8001." names a port that is free.
-Result<ListeningSocket> Listen(const std::string& host, uint16_t port);
+// 8000 is in use; try --port 8001." names a port that is free; `option` is the port's option.
+Result<ListeningSocket> Listen(const std::string& host, uint16_t port,
+                               std::string_view option = "port");
 
 // Whether only programs on this machine can reach `host`.
 bool IsLoopback(const std::string& host);

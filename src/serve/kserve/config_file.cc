@@ -20,13 +20,14 @@ namespace pb = google::protobuf;
 constexpr int kMostNested = 64;  // messages within messages
 
 // Variables of the known templates that cannot just be left out: without them a model would have
-// tensors without a batch dimension or a type.
+// tensors without a batch dimension or a type, or could not stream.
 struct VariableDefault {
   std::string_view variable;
   std::string_view text;
 };
 constexpr VariableDefault kVariableDefaults[] = {
     {"triton_max_batch_size", "64"},
+    {"decoupled_mode", "true"},
     {"logits_datatype", "TYPE_FP32"},
     {"encoder_input_features_data_type", "TYPE_FP16"},
     {"prompt_embedding_table_data_type", "TYPE_FP16"},

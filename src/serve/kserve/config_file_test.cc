@@ -8,6 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
+#include "base/testing/source_dir.h"
+#include "serve/kserve/model_parameters.h"
+
 namespace tandem::serve::kserve {
 namespace {
 
@@ -97,7 +101,7 @@ TEST(ConfigFile, AVariableInAnotherPlaceGivesTheDefault) {
       "instance_group [ { count: ${n}; kind: KIND_CPU } ]\n");
   EXPECT_EQ(read.error, "");
   EXPECT_EQ(read.config.max_batch_size(), 64) << "0 would leave out the batch dimension";
-  EXPECT_FALSE(read.config.model_transaction_policy().decoupled());
+  EXPECT_TRUE(read.config.model_transaction_policy().decoupled());
   EXPECT_THAT(read.config.dynamic_batching().preferred_batch_size(), ElementsAre(64));
   EXPECT_EQ(read.config.output(0).data_type(), inference::TYPE_FP32);
   EXPECT_EQ(read.config.instance_group(0).kind(), inference::ModelInstanceGroup::KIND_CPU);
@@ -116,6 +120,22 @@ TEST(ConfigFile, AVariableLeavesNoEmptyPlaceInAList) {
     EXPECT_EQ(read.error, "") << list;
     ASSERT_FALSE(read.unfilled.empty()) << list;
     EXPECT_EQ(read.unfilled[0].key, "dims") << list;
+  }
+}
+
+TEST(ConfigFile, ReadsOurTemplatesUnfilledAndFilled) {
+  for (const std::string_view folder : {"all_models/inflight_batcher_llm", "triton_model_repo"}) {
+    for (const std::string_view model :
+         {"ensemble", "preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls"}) {
+      const auto path = SourceDir() / "compat" / folder / model / "config.pbtxt";
+      const Read read = ReadText(ReadTextFile(path).value());
+      EXPECT_EQ(read.error, "") << path;
+      EXPECT_EQ(read.config.name(), model);
+      EXPECT_GT(read.config.max_batch_size(), 0) << path;
+      const auto parameters = ReadModelParameters(read.config, "model");
+      ASSERT_TRUE(parameters.ok()) << parameters.status().message();
+      EXPECT_THAT(parameters->warnings, IsEmpty()) << path;
+    }
   }
 }
 
