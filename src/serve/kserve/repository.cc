@@ -32,6 +32,7 @@ class CountedCall final : public InferCall {
   }
   void Refuse(Status error) { error_ = std::move(error); }
 
+  bool is_refused() const override { return !error_.ok() || call_->is_refused(); }
   InferNews Next(InferResponse& response, Status& error) override {
     if (ended_) return InferNews::kDone;
     if (!error_.ok()) return Fail(error_, error);

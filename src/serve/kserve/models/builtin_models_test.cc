@@ -281,8 +281,10 @@ TEST_F(MockLlmTest, AnErrorAfterAResponseIsAnEvent) {
   const ClientResponse first =
       Post("/v2/models/mock_llm/generate_stream",
            R"({"PROMPT":["hello world"],"STREAM":true,"REPETITION":0,"FAIL_LAST":true})");
+  // It has its status, and is an event all the same.
   EXPECT_EQ(first.status, 500);
-  EXPECT_THAT(first.body, HasSubstr(error));
+  EXPECT_EQ(first.Header("content-type"), "text/event-stream; charset=utf-8");
+  EXPECT_EQ(first.body, "data: " + error + "\n\n");
 }
 
 TEST_F(MockLlmTest, GenerateWantsExactlyOneResponse) {

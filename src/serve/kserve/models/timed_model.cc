@@ -92,6 +92,7 @@ class TimedCall final : public InferCall {
     if (series.ok()) {
       series_ = *std::move(series);
     } else {
+      is_refused_ = true;
       series_.count = 0;
       series_.failure = series.status();
     }
@@ -99,6 +100,7 @@ class TimedCall final : public InferCall {
   }
   ~TimedCall() override { alarms_.Cancel(alarm_); }
 
+  bool is_refused() const override { return is_refused_; }
   InferNews Next(InferResponse& response, Status& error) override {
     if (is_over_) return InferNews::kDone;
     if (next_ < series_.count) {
@@ -136,6 +138,7 @@ class TimedCall final : public InferCall {
   int64_t next_ = 0;  // response
   Nanos due_{0};      // its time
   Alarms::Ticket alarm_;
+  bool is_refused_ = false;
   bool is_over_ = false;
 };
 
