@@ -335,12 +335,16 @@ void SayAddress(const serve::ServerOptions& options, const Served& served,
   if (server.metrics_port() != 0) {
     console.Say(fmt::format("Started Metrics Service at {}:{}", host, server.metrics_port()));
   }
-  console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM. Try:", url));
+  const bool has_ensemble = served.models.Find("ensemble").ok();
+  console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM{}", url,
+                          has_ensemble ? ". Try:" : ""));
   const char* key = options.api_keys.empty() ? "" : " -H \"authorization: Bearer $KEY\"";
-  console.Say(fmt::format(
-      "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
-      "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",
-      key, url));
+  if (has_ensemble) {
+    console.Say(fmt::format(
+        "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
+        "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",
+        key, url));
+  }
   nlohmann::ordered_json json = {
       {"url", url}, {"host", options.http.host}, {"port", server.port()}};
   if (server.grpc_port() != 0) json["grpc_port"] = server.grpc_port();
