@@ -262,8 +262,8 @@ struct Served {
 
   std::vector<std::shared_ptr<ServedEngine>> engines;  // opened at start
   serve::ModelRegistry registry;
-  serve::kserve::Repository models;
   std::unique_ptr<ModelRepository> repository;  // null: the models were named one by one
+  serve::kserve::Repository models;  // after it: a load that still runs uses it
 };
 
 void SayMemory(const ServedEngine& engine, const Console& console) {
