@@ -191,10 +191,11 @@ Status ModelRepository::LoadModel(const std::string& name) {
   return {};
 }
 
-// The engine that a model is, belongs to or speaks for.
+// The engine that a model is, belongs to or speaks for; empty: none.
 std::string ModelRepository::TargetOf(const FolderModel& model) const {
   if (model.parameters.kind == ModelKind::kTensorrtLlm) return model.name;
   if (model.parameters.kind == ModelKind::kBls) return model.parameters.target_model;
+  if (model.parameters.kind == ModelKind::kOther) return {};  // a built-in model
   const auto is_engine = [this](const std::string& name) {
     const FolderModel* step = Known(name);
     return step != nullptr && step->parameters.kind == ModelKind::kTensorrtLlm;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/legacy_options.h"
 #include "apps/model_repository.h"
@@ -15,6 +16,7 @@
 #include "base/bound_options.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "serve/http/access.h"
 #include "serve/kserve/models/engine_models.h"
 #include "serve/server/server.h"
@@ -266,6 +268,23 @@ struct Served {
   serve::kserve::Repository models;  // after it: a load that still runs uses it
 };
 
+// The backend of the first engine, which may be loaded while the server runs. Any thread.
+class FirstBackend {
+ public:
+  void Offer(const std::shared_ptr<ops::Backend>& backend) {
+    const MutexLock lock(mutex_);
+    if (backend_ == nullptr) backend_ = backend;
+  }
+  std::shared_ptr<ops::Backend> Get() const {  // null: there is no engine yet
+    const MutexLock lock(mutex_);
+    return backend_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<ops::Backend> backend_ TANDEM_GUARDED_BY(mutex_);
+};
+
 void SayMemory(const ServedEngine& engine, const Console& console) {
   console.Say(fmt::format("memory of {}:", engine.session->target.name));
   int64_t total = 0;
@@ -415,9 +434,13 @@ Status Run(const OptionValues& values, Console& console) {
   };
   const serve::ServiceOptions service_options = ServiceRows().Read(values);
   const auto shared = std::make_shared<SharedDevice>();
-  std::shared_ptr<ops::Backend> backend;  // of the first engine
-  serve::Metrics metrics({.version = Version(), .commit = Commit(), .free_memory = [&backend] {
-                            return backend == nullptr ? 0 : backend->FreeBytes();
+  FirstBackend backend;
+  serve::Metrics metrics({.version = Version(),
+                          .commit = Commit(),
+                          .free_memory = [&backend]() -> std::optional<int64_t> {
+                            const auto first = backend.Get();
+                            if (first == nullptr) return std::nullopt;
+                            return first->FreeBytes();
                           }});
   const SteadyClock clock;
   Served served(clock);
@@ -427,7 +450,7 @@ Status Run(const OptionValues& values, Console& console) {
     TANDEM_ASSIGN_OR_RETURN(
         std::shared_ptr<ServedEngine> engine,
         OpenServedEngine(asked, console, service_options, metrics, limit_wait, shared));
-    if (backend == nullptr) backend = engine->session->backend;
+    backend.Offer(engine->session->backend);
     if (is_starting) served.engines.push_back(engine);
     return engine;
   };
@@ -438,7 +461,9 @@ Status Run(const OptionValues& values, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(
       const auto server,
       serve::Server::Start(server_options, served.registry, served.models, metrics));
-  if (backend != nullptr) console.Say(fmt::format("backend: {}", backend->Describe()));
+  if (const auto first = backend.Get(); first != nullptr) {
+    console.Say(fmt::format("backend: {}", first->Describe()));
+  }
   for (const auto& engine : served.engines) SayMemory(*engine, console);
   SayModels(served.models, console);
   SayAddress(server_options, served, *server, console);
