@@ -42,3 +42,8 @@ use_cuda() {
   done
   return 1
 }
+
+# The Python of the tests that run real clients: a virtual environment with the packages of tests/requirements.txt. ./setup makes
+# it and, when it is complete, leaves a copy of that file in it.
+test_environment=$tandem_cache/test-environment
+test_python=$test_environment/bin/python3

@@ -174,7 +174,9 @@ double Limits::PromptSeconds(const Session& session, int64_t tokens) const {
 
 Result<LoadReport> RunRequests(Session& session, std::vector<Request>& requests, int concurrency,
                                bool use_draft, const std::function<void(size_t)>& done) {
-  for (Request& request : requests) request.use_draft = use_draft;
+  for (Request& request : requests) {
+    request.max_draft_len = use_draft ? Request().max_draft_len : 0;
+  }
   TANDEM_ASSIGN_OR_RETURN(LoadReport report, RunClosedLoop(*session.engine, session.clock, requests,
                                                            concurrency, done));
   TANDEM_RETURN_IF_ERROR(CheckDummyTokens(session, requests, report));

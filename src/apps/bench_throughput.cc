@@ -44,7 +44,9 @@ Status MakeAges(const Session& session, const Load& load, std::vector<Request>& 
 
 Result<Measured> MeasureWindow(Session& session, const Load& load, std::vector<Request>& requests,
                                bool use_draft) {
-  for (Request& request : requests) request.use_draft = use_draft;
+  for (Request& request : requests) {
+    request.max_draft_len = use_draft ? Request().max_draft_len : 0;
+  }
   TANDEM_ASSIGN_OR_RETURN(const WindowReport report, RunWindow(*session.engine, session.clock,
                                                                requests, load.slots, load.window));
   TANDEM_RETURN_IF_ERROR(CheckDummyTokens(session, requests, report.load));

@@ -85,7 +85,7 @@ class Evaluation {
     requests.reserve(entries.size());
     for (const DictionaryEntry& entry : entries) {
       TANDEM_ASSIGN_OR_RETURN(requests.emplace_back(), dictionary_.Ask(entry.word, form));
-      requests.back().use_draft = use_draft;
+      if (!use_draft) requests.back().max_draft_len = 0;
     }
     TANDEM_ASSIGN_OR_RETURN(
         const LoadReport report,

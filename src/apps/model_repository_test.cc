@@ -1,108 +1,211 @@
+// A model repository over the embedded pair: real engines, through the inference protocol's calls.
 #include "apps/model_repository.h"
 
-#include <gmock/gmock.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
+#include <atomic>
 #include <fstream>
-#include <memory>
-#include <string>
-#include <vector>
+#include <thread>
 
-#include "base/clock.h"
-#include "runtime/option_rows.h"
+#include "apps/command.h"
+#include "serve/metrics.h"
+#include "serve/process_usage.h"
 
 namespace tandem::apps {
 namespace {
 
-using serve::kserve::ModelState;
-using testing::ElementsAre;
-using testing::HasSubstr;
+namespace kserve = serve::kserve;
+namespace fs = std::filesystem;
 
-// A repository whose models need no engine: opening one fails.
 class ModelRepositoryTest : public testing::Test {
  protected:
-  ModelRepositoryTest() {
-    std::string pattern = std::filesystem::temp_directory_path() / "tandem_repository_XXXXXX";
-    folder_ = mkdtemp(pattern.data());
+  ModelRepositoryTest()
+      : folder_(fs::path(testing::TempDir()) /
+                testing::UnitTest::GetInstance()->current_test_info()->name()),
+        models_(clock_) {
+    fs::remove_all(folder_);
+    const fs::path pair = *EmbeddedPairFolder();
+    Write("preprocessing",
+          R"(backend: "python" input [{name: "QUERY" data_type: TYPE_STRING dims: [1]}])");
+    Write(
+        "postprocessing",
+        R"(backend: "python" input [{name: "TOKENS_BATCH" data_type: TYPE_INT32 dims: [-1, -1]}])");
+    Write("tensorrt_llm", Engine(pair / "target"));
+    Write("tensorrt_llm_draft", Engine(pair / "draft"));
+    Write("ensemble", R"(platform: "ensemble" ensemble_scheduling { step [
+          {model_name: "preprocessing" model_version: -1}, {model_name: "tensorrt_llm" model_version: -1},
+          {model_name: "postprocessing" model_version: -1}] })");
+    Write("tensorrt_llm_bls",
+          R"(backend: "python" input [{name: "text_input" data_type: TYPE_STRING dims: [1]}]
+          parameters {key: "tensorrt_llm_model_name" value {string_value: "tensorrt_llm"}}
+          parameters {key: "tensorrt_llm_draft_model_name" value {string_value: "tensorrt_llm_draft"}})");
   }
-  ~ModelRepositoryTest() override { std::filesystem::remove_all(folder_); }
+  ~ModelRepositoryTest() override { fs::remove_all(folder_); }
 
-  void Write(const std::string& model, const std::string& config) const {
-    std::filesystem::create_directories(folder_ / model / "1");
-    std::ofstream(folder_ / model / "config.pbtxt") << config;
+  static std::string Engine(const fs::path& model) {
+    return fmt::format(
+        R"(backend: "tensorrtllm" model_transaction_policy {{ decoupled: false }}
+        parameters {{key: "gpt_model_path" value {{string_value: "{}"}}}}
+        parameters {{key: "gpt_model_type" value {{string_value: "inflight_fused_batching"}}}}
+        parameters {{key: "max_tokens_in_paged_kv_cache" value {{string_value: "4096"}}}})",
+        model.string());
   }
-  ModelRepository Open(bool is_explicit) {
+  void Write(const std::string& name, const std::string& config) {
+    fs::create_directories(folder_ / name / "1");
+    std::ofstream(folder_ / name / "config.pbtxt")
+        << fmt::format("name: \"{}\" max_batch_size: 4 {}\n", name, config);
+  }
+
+  void Open(bool is_explicit, const std::vector<std::string>& load = {}) {
     RepositoryOptions options;
     options.folder = folder_;
     options.is_explicit = is_explicit;
-    return ModelRepository(
-        options, OptionValues(EngineOptionRows().specs()),
-        [](const OptionValues&) -> Result<std::shared_ptr<ServedEngine>> {
-          return Internal("an engine was opened");
+    options.load_models = load;
+    OptionValues values(rows_);
+    for (const auto& [name, value] : {std::pair("threads", "2"), std::pair("no_draft", "false"),
+                                      std::pair("max_batch_size", "8")}) {
+      ASSERT_TRUE(values.Set(name, {value}, name).ok());
+    }
+    repository_ = std::make_unique<ModelRepository>(
+        options, values,
+        [this](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
+          Result<std::shared_ptr<ServedEngine>> engine =
+              OpenServedEngine(asked, console_, {}, metrics_, {}, shared_);
+          if (engine.ok()) opened_.push_back(*engine);
+          return engine;
         },
         engines_, models_);
-  }
-  // "simple READY"
-  std::vector<std::string> States() const {
-    std::vector<std::string> states;
-    for (const serve::kserve::ModelEntry& entry : models_.Index()) {
-      states.push_back(entry.name + " " + std::string(ModelStateName(entry.state)));
-    }
-    return states;
+    if (is_explicit) models_.SetLoader(repository_.get());
   }
 
-  const SteadyClock clock_;
-  std::filesystem::path folder_;
+  // The whole text that a text model answers; an error's message if there is one.
+  std::string Ask(const std::string& model, int max_tokens = 24) {
+    const Result<kserve::InferModelPtr> found = models_.Find(model);
+    if (!found.ok()) return found.status().message();
+    kserve::InferRequest request;
+    request.model_name = model;
+    request.one_response = true;
+    const std::vector<std::string> prompt = {"What does \"tandem\" mean?"};
+    const std::vector<int32_t> tokens = {max_tokens};
+    request.inputs.push_back(kserve::StringTensor("text_input", {1, 1}, prompt));
+    request.inputs.push_back(kserve::Int32Tensor("max_tokens", {1, 1}, tokens));
+    const auto call = models_.Infer(*found, std::move(request), [] {});
+    std::string text;
+    while (true) {
+      kserve::InferResponse response;
+      Status error;
+      switch (call->Next(response, error)) {
+        case kserve::InferNews::kNone:
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          break;
+        case kserve::InferNews::kResponse:
+          text = Strings(response.outputs.at(0)).at(0);
+          break;
+        case kserve::InferNews::kDone:
+          return text;
+        case kserve::InferNews::kFailed:
+          return error.message();
+      }
+    }
+  }
+
+  const fs::path folder_;
+  const std::vector<OptionSpec> rows_ = SessionOptionRows();
+  Console console_{false};
+  SteadyClock clock_;
+  serve::Metrics metrics_;
+  const std::shared_ptr<SharedDevice> shared_ = std::make_shared<SharedDevice>();
+  std::vector<std::shared_ptr<ServedEngine>> opened_;
   serve::ModelRegistry engines_;
-  serve::kserve::Repository models_{clock_};
+  kserve::Repository models_;
+  std::unique_ptr<ModelRepository> repository_;
 };
 
-TEST_F(ModelRepositoryTest, BuiltInModelsNeedNoEngine) {
-  Write("simple", R"(backend: "add_sub" max_batch_size: 8)");
-  Write("repeat_int32", R"(backend: "repeat")");
-  Write("mock_llm", R"(backend: "mock_llm")");
-  // A stage by its tensors, were it not for its backend.
-  Write("same", R"(backend: "identity"
-                   input [{name: "QUERY" data_type: TYPE_STRING dims: [1]}]
-                   output [{name: "OUTPUT" data_type: TYPE_STRING dims: [1]}])");
-  const Status loaded = Open(/*is_explicit=*/false).LoadAll();
-  EXPECT_TRUE(loaded.ok()) << loaded.message();
-  EXPECT_THAT(States(),
-              ElementsAre("mock_llm READY", "repeat_int32 READY", "same READY", "simple READY"));
-  EXPECT_TRUE(models_.Ready());
-  EXPECT_TRUE(engines_.Ready());
-  EXPECT_TRUE(engines_.List().empty());
-  for (const serve::kserve::ModelFigures& figures : models_.Figures()) {
-    EXPECT_TRUE(figures.load_time.has_value()) << figures.name;
+TEST_F(ModelRepositoryTest, TheDraftsWeightsAreHeldOnceAndBothEnginesServe) {
+  Open(/*is_explicit=*/false);
+  const Status loaded = repository_->LoadAll();
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  ASSERT_EQ(opened_.size(), 2u);
+  const Session& pair = *opened_[0]->session;
+  const Session& draft = *opened_[1]->session;
+  EXPECT_EQ(pair.draft_weights.weights.get(), draft.target_weights.weights.get());
+  EXPECT_EQ(pair.backend.get(), draft.backend.get());
+  EXPECT_NE(pair.engine.get(), draft.engine.get());
+  EXPECT_EQ(models_.Index(/*only_ready=*/true).size(), 6u);
+  const std::string answer = Ask("ensemble");
+  EXPECT_NE(answer.find("two or more"), std::string::npos) << answer;
+  EXPECT_EQ(Ask("tensorrt_llm_bls"), answer);
+  EXPECT_EQ((*models_.Statistics("tensorrt_llm")).success.count, 1u);  // as part of the ensemble
+}
+
+TEST_F(ModelRepositoryTest, AModelThatCannotBeLoadedIsNamedAndTheOthersServe) {
+  Write("tensorrt_llm_draft", Engine(folder_ / "nothing"));
+  Open(/*is_explicit=*/true, {"ensemble"});
+  EXPECT_TRUE(models_.Find("tensorrt_llm").status().code() == Code::kNotFound);
+  const Status loaded = repository_->LoadAll();
+  ASSERT_FALSE(loaded.ok());  // the pair needs its draft
+  EXPECT_NE(loaded.message().find("nothing"), std::string::npos) << loaded.message();
+  // Without the model that asks for it the target serves alone.
+  fs::remove_all(folder_ / "tensorrt_llm_bls");
+  repository_.reset();
+  Open(/*is_explicit=*/true, {"ensemble"});
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  EXPECT_NE(Ask("ensemble").find("two or more"), std::string::npos);
+  const Status broken = models_.Load("tensorrt_llm_draft", "");
+  EXPECT_FALSE(broken.ok());
+  EXPECT_NE(Ask("ensemble").find("two or more"), std::string::npos);
+}
+
+TEST_F(ModelRepositoryTest, AModelIsLoadedAndUnloadedWhileAnotherServes) {
+  fs::remove_all(folder_ / "tensorrt_llm_bls");
+  Open(/*is_explicit=*/true, {"ensemble"});
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  const std::string answer = Ask("ensemble");
+  opened_.clear();  // engines live as long as they are served
+  std::atomic<bool> stop{false};
+  std::atomic<int> asked{0}, wrong{0};
+  std::thread client([&] {
+    while (!stop) {
+      if (Ask("ensemble") != answer) ++wrong;
+      ++asked;
+    }
+  });
+  int64_t bytes_after_first = 0;
+  for (int round = 0; round < 20; ++round) {
+    const Status loaded = models_.Load("tensorrt_llm_draft", "");
+    EXPECT_TRUE(loaded.ok()) << loaded.message();
+    opened_.clear();
+    EXPECT_TRUE(models_.Find("tensorrt_llm_draft").ok());
+    EXPECT_TRUE(models_.Unload("tensorrt_llm_draft", false).ok());
+    EXPECT_EQ(models_.Find("tensorrt_llm_draft").status().code(), Code::kUnavailable);
+    if (round == 4) bytes_after_first = serve::ReadProcessUsage()->resident_bytes;
   }
+  const int64_t grown = serve::ReadProcessUsage()->resident_bytes - bytes_after_first;
+  stop = true;
+  client.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(asked, 0);
+  // A leaked engine would hold about 27 MiB each time.
+  EXPECT_LT(grown, int64_t{64} << 20);
+  EXPECT_EQ(engines_.Engines().size(), 1u);
 }
 
-TEST_F(ModelRepositoryTest, BuiltInModelsAreLoadedAndUnloadedOnRequest) {
-  Write("simple", R"(backend: "add_sub")");
-  ModelRepository repository = Open(/*is_explicit=*/true);
-  ASSERT_TRUE(repository.LoadAll().ok());
-  EXPECT_FALSE(models_.Find("simple").ok());
-  ASSERT_TRUE(repository.Load("simple", {}).ok());
-  EXPECT_TRUE(models_.Find("simple").ok());
-  ASSERT_TRUE(repository.Unload("simple", /*dependents=*/false).ok());
-  EXPECT_THAT(States(), ElementsAre("simple UNAVAILABLE"));
-  // With a config of the request's own.
-  const Status refused =
-      repository.Load("simple", R"({"backend":"identity","input":[{"name":"A"}],)"
-                                R"("output":[{"name":"B"}]})");
-  EXPECT_THAT(refused.message(), HasSubstr("data_type"));
-  EXPECT_TRUE(repository.Load("simple", {}).ok()) << "the file is read again";
-}
-
-TEST_F(ModelRepositoryTest, AChainWithoutAnEngineIsRefused) {
-  Write("simple", R"(backend: "add_sub")");
-  Write("chain", R"(platform: "ensemble"
-                    ensemble_scheduling {step [{model_name: "simple" model_version: -1}]})");
-  const Status status = Open(/*is_explicit=*/false).LoadAll();
-  EXPECT_EQ(status.code(), Code::kUnimplemented);
-  EXPECT_THAT(status.message(), HasSubstr("none of the models that it works with is an engine"));
-  EXPECT_THAT(States(), ElementsAre("chain UNAVAILABLE", "simple READY"));
+TEST_F(ModelRepositoryTest, UnloadingAPartUnloadsTheDoorsThatLeadToIt) {
+  Open(/*is_explicit=*/true, {"*"});
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  ASSERT_TRUE(models_.Unload("tensorrt_llm", false).ok());
+  for (const char* name : {"ensemble", "tensorrt_llm_bls", "tensorrt_llm", "preprocessing"}) {
+    EXPECT_EQ(models_.Find(name).status().code(), Code::kUnavailable) << name;
+  }
+  EXPECT_TRUE(models_.Find("tensorrt_llm_draft").ok());
+  // Loading a chain loads its parts.
+  ASSERT_TRUE(models_.Load("ensemble", "").ok());
+  EXPECT_NE(Ask("ensemble").find("two or more"), std::string::npos);
+  ASSERT_TRUE(models_.Unload("ensemble", /*dependents=*/true).ok());
+  EXPECT_FALSE(models_.Find("tensorrt_llm").ok());
+  EXPECT_FALSE(models_.Load("no such model", "").ok());
+  EXPECT_FALSE(models_.Load("../tensorrt_llm", "").ok());
 }
 
 }  // namespace

@@ -264,8 +264,8 @@ struct Served {
 
   std::vector<std::shared_ptr<ServedEngine>> engines;  // opened at start
   serve::ModelRegistry registry;
-  serve::kserve::Repository models;
   std::unique_ptr<ModelRepository> repository;  // null: the models were named one by one
+  serve::kserve::Repository models;  // after it: a load that still runs uses it
 };
 
 // The backend of the first engine, which may be loaded while the server runs. Any thread.

@@ -60,7 +60,7 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     request.sampling.repetition_penalty = Random(0, 3) == 0 ? 1.2f : 1.0f;
     request.num_choices = Random(0, 4) == 0 ? Random(2, 4) : 1;
     request.priority = Random(0, 2) / 2.0;
-    request.use_draft = Random(0, 5) != 0;
+    if (Random(0, 2) == 0) request.max_draft_len = Random(0, 3);
     if (Random(0, 2) == 0) request.end_ids = {Random(0, 47), Random(0, 47)};
     if (Random(0, 3) == 0) request.constraint = std::make_shared<OtherRest>(Random(2, 6));
     if (Random(0, 3) == 0) request.stop_sequences = {{Random(0, 47)}, {3, Random(0, 47)}};

@@ -131,7 +131,7 @@ TEST_P(RealModelTest, MixedDraftsAndCancellationsChangeNoToken) {
   const auto alone = Make(Options());
   std::vector<Request> requests = Requests();
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].use_draft = i % 3 != 2;
+    if (i % 3 == 2) requests[i].max_draft_len = 0;
     requests[i].num_choices = 1;  // as many as fit one slot
   }
   std::vector<std::vector<int32_t>> expected;

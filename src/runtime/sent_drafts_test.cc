@@ -57,7 +57,7 @@ class SentDraftsTest : public testing::TestWithParam<std::tuple<EngineCase, int3
       if (i % 4 == 3) request.sampling.num_top_logprobs = 2;
       if (i == 5 || i == 6) request.end_ids = {3, 9, 30};
       if (i == 3) request.num_choices = 2;
-      if (i == 12) request.use_draft = false;
+      if (i == 12) request.max_draft_len = 0;
       request.return_context_logits = i % 5 == 2;
       request.return_generation_logits = i % 3 == 1;
       requests.push_back(std::move(request));

@@ -297,8 +297,22 @@ TEST(Speculation, ARequestMayDeclineTheDraft) {
   setup.options.draft_mode = DraftMode::kFixed;
   const auto engine = MakeTestEngine(setup, clock);
   Request request = SimpleRequest(CountingPrompt(10, 1), 20);
-  request.use_draft = false;
+  request.max_draft_len = 0;
   EXPECT_EQ(RunRequests(*engine, {request})[0][0].usage.drafts_proposed, 0);
+}
+
+TEST(Speculation, ARequestMayBoundItsDrafts) {
+  FakeClock clock;
+  TestSetup setup;
+  setup.options = SmallOptions();
+  setup.options.draft_mode = DraftMode::kFixed;
+  setup.options.fixed_draft_len = 4;
+  const auto engine = MakeTestEngine(setup, clock);
+  Request request = SimpleRequest(CountingPrompt(10, 1), 40);
+  request.max_draft_len = 2;
+  const Usage usage = RunRequests(*engine, {request})[0][0].usage;
+  EXPECT_GT(usage.drafts_proposed, 0);
+  EXPECT_LE(usage.drafts_proposed, 2 * usage.draft_rounds);
 }
 
 TEST(Speculation, ChooserStopsDraftingWithADraftThatNeverAgrees) {

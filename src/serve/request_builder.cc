@@ -15,6 +15,7 @@ namespace tandem::serve {
 namespace {
 
 constexpr std::string_view kContextLength = "maximum context length";
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr std::string_view kInputLength = "maximum prompt length";
 
 Status CheckRange(std::string_view field, double value, double low, double high) {
@@ -291,7 +292,10 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   request.seed = text.seed;
   request.stop_sequences = text.stop_sequences;
   request.num_choices = static_cast<int32_t>(text.num_choices);
-  request.use_draft = text.max_draft_tokens != 0;
+  if (text.max_draft_tokens) {
+    TANDEM_RETURN_IF_ERROR(CheckInteger("num_draft_tokens", *text.max_draft_tokens, 0, kMaxInt));
+    request.max_draft_len = static_cast<int32_t>(*text.max_draft_tokens);
+  }
   request.cache_key = text.cache_key;
   request.draft = text.draft;
   request.return_context_logits = text.return_context_logits;

@@ -1,6 +1,6 @@
 """The clients under compat/ against a fake server in this process: what they send, and what they print.
 
-Skipped where numpy and tritonclient[grpc,http] are not installed.
+tools/test_python runs it, with numpy and tritonclient[grpc,http].
 """
 
 import contextlib
@@ -12,14 +12,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import numpy as np
+from fake_triton import FakeTriton
 from old_tree import COMPAT
-
-try:
-    import numpy as np
-    from fake_triton import FakeTriton
-except ImportError as error:
-    print(f"skipped, needs numpy and tritonclient[grpc,http]: {error}")
-    sys.exit(77)
 
 sys.path[:0] = [str(COMPAT / "inflight_batcher_llm/client"), str(COMPAT / "tools/inflight_batcher_llm")]
 

@@ -196,9 +196,10 @@ class NameTest(unittest.TestCase):
     def test_a_program_of_another_name_runs_as_tritonserver(self):
         process = launch.start(shutil.which("sleep"), ["60"])
         try:
-            # The system renames a process a moment after the call that executes the file has succeeded.
-            wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "tritonserver\n")
-            self.assertEqual(Path(f"/proc/{process.pid}/cmdline").read_bytes(), b"tritonserver\x0060\x00")
+            # The system sets a process's name and, later, its arguments a moment after the call that executes the file.
+            proc = Path(f"/proc/{process.pid}")
+            self.assertEqual(wait_for((proc / "cmdline").read_bytes), b"tritonserver\x0060\x00")
+            self.assertEqual((proc / "comm").read_text(), "tritonserver\n")
             self.assertEqual(os.getsid(process.pid), process.pid)
         finally:
             process.send_signal(signal.SIGTERM)

@@ -99,6 +99,7 @@ FILLED = {
     "batching_strategy": "inflight_fused_batching",
     "batch_scheduler_policy": "max_utilization",
     "kv_cache_free_gpu_mem_fraction": "0.9",
+    "exclude_input_in_output": "true",
     "preprocessing_instance_count": "1",
     "postprocessing_instance_count": "1",
     "bls_instance_count": "1",

@@ -65,8 +65,8 @@ def make_parser():
 
 
 def random_tokens(rng, length):
-    """Tokens that need not be in the vocabulary: the server has to bear them."""
-    return rng.integers(0, 2**31 - 1, length).tolist()
+    """Tokens that are in every vocabulary; the server refuses others."""
+    return rng.integers(3, 1000, length).tolist()
 
 
 def normal_lengths(rng, mean, stdev, count):

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -75,8 +76,9 @@ struct Request {
   std::string cache_key;
   std::optional<Nanos> deadline;  // on the engine's clock; after it the request ends with kTimedOut
   std::shared_ptr<const TokenConstraint> constraint;  // cloned for each choice
-  bool use_draft = true;                              // false: plain decoding for this request
-  ExternalDraft draft;                                // verified also when use_draft is false
+  // Most drafts of a round; 0: plain decoding. The engine's own bound holds too.
+  int32_t max_draft_len = std::numeric_limits<int32_t>::max();
+  ExternalDraft draft;                 // verified whatever max_draft_len is
   bool return_context_logits = false;  // of the prompt; none of it is then taken from the cache
   bool return_generation_logits = false;
 };

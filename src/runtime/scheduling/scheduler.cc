@@ -270,9 +270,9 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
 }
 
 int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
-  if (!sequence.request().use_draft || sequence.SentDrafts() > 0) return 0;
+  if (sequence.request().max_draft_len == 0 || sequence.SentDrafts() > 0) return 0;
   if (sequence.constraint != nullptr && !limits_.drafts_constrained) return 0;
-  int32_t most = limits_.max_draft_len;
+  int32_t most = std::min(limits_.max_draft_len, sequence.request().max_draft_len);
   // The last token of a sequence needs no draft after it.
   most = std::min(most, sequence.max_length - sequence.KnownLow() - 1);
   if (limits_.draft_model) {

@@ -146,8 +146,6 @@ class RequestParser::Impl final : public http::basic_parser<true> {
       if (is_http_1_0_ || LowerCase(text) != "chunked") {
         Fail(400, "transfer-encoding: only chunked is accepted, and only in HTTP/1.1", ec);
       }
-    } else if (field == http::field::content_encoding) {
-      if (LowerCase(text) != "identity") Fail(415, "content-encoding must be identity", ec);
     } else if (field == http::field::expect) {
       expects_continue_ = !is_http_1_0_ && LowerCase(text) == "100-continue";
     }

@@ -112,6 +112,15 @@ int HttpStatusOf(Code code) {
   return 500;
 }
 
+namespace {
+
+bool IsEncoded(const HttpRequest& header) {
+  const std::string_view encoding = header.Header("content-encoding");
+  return !encoding.empty() && encoding != "identity";
+}
+
+}  // namespace
+
 struct Router::Found {
   const Route* route = nullptr;
   PathValues values;
@@ -131,6 +140,9 @@ Admission Router::Admit(const HttpRequest& header) {
   admission.body_limit = is_health ? kHealthBodyBytes : front_end.body_limit;
   if (std::unique_ptr<Reply> refusal = Refuse(front_end, header, is_health)) {
     admission.refusal = Counted(front_end, std::move(refusal));
+  } else if (found.route != nullptr && !found.route->decodes_body && IsEncoded(header)) {
+    admission.refusal =
+        Counted(front_end, MakeError(front_end, 415, "content-encoding must be identity"));
   }
   return admission;
 }

@@ -29,7 +29,8 @@ struct Route {
   // "/v2/models/{}/generate"; a {} matches one segment of the path, a {*} at the end all the rest.
   std::string pattern;
   RouteFunction handle;
-  bool is_health = false;  // answers without a key and while draining; takes only a tiny body
+  bool is_health = false;     // answers without a key and while draining; takes only a tiny body
+  bool decodes_body = false;  // takes a body under a Content-Encoding; for others it gets 415
 };
 
 struct FrontEnd {

@@ -88,7 +88,7 @@ class Repository {
 
   // Every model's engine makes progress.
   bool Alive() const;
-  bool Ready() const;  // alive, not leaving, and no model failed to load
+  bool Ready() const;  // alive, and not leaving
   bool Ready(const InferModel& model) const { return !leaving_ && model.Ready(); }
   // Marks every model as not ready because the server is about to end. Calls are still answered.
   void SetLeaving() { leaving_ = true; }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -86,16 +87,16 @@ size_t ElementBytes(DataType type) { return kTypes[static_cast<size_t>(type)].by
 
 Result<int64_t> NumElements(std::span<const int64_t> shape) {
   constexpr int64_t kMost = int64_t{1} << 40;  // far above the bytes of any request
-  bool is_empty = false;
-  int64_t count = 1;
   for (const int64_t dim : shape) {
     if (dim < 0) return InvalidArgument(fmt::format("the shape has a negative dimension, {}", dim));
-    if (dim == 0) is_empty = true;
-    if (dim == 0) continue;
+  }
+  if (std::ranges::count(shape, 0) > 0) return 0;
+  int64_t count = 1;
+  for (const int64_t dim : shape) {
     if (dim > kMost / count) return InvalidArgument("the shape has too many elements");
     count *= dim;
   }
-  return is_empty ? 0 : count;
+  return count;
 }
 
 Status CheckData(const Tensor& tensor) {

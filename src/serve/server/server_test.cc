@@ -575,7 +575,7 @@ TEST(ServerTest, OptionsReachTheEngine) {
   EXPECT_EQ(request.seed, 11u);
   EXPECT_EQ(request.num_choices, 2);
   EXPECT_TRUE(request.end_ids.empty());
-  EXPECT_FALSE(request.use_draft);
+  EXPECT_EQ(request.max_draft_len, 0);
   EXPECT_NE(request.constraint, nullptr);
   ASSERT_EQ(request.logit_bias.size(), 1u);
   ASSERT_EQ(

@@ -12,11 +12,14 @@
 
 #include "base/mutex.h"
 #include "serve/http/call_reply.h"
+#include "serve/http/compression.h"
 #include "serve/json.h"
 #include "serve/kserve/http/describe.h"
 #include "serve/kserve/http/errors.h"
 #include "serve/kserve/http/generate.h"
 #include "serve/kserve/http/infer_json.h"
+#include "serve/kserve/http/tensor_json.h"
+#include "serve/kserve/log_settings.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -74,8 +77,9 @@ class GenerateSource final : public MessageSource {
 // The one response of an inference.
 class InferSource final : public MessageSource {
  public:
-  InferSource(InferRequest asked, std::unique_ptr<InferCall> call)
-      : asked_(std::move(asked)), call_(std::move(call)) {}
+  // `encoding` of the reply: as ChooseEncoding.
+  InferSource(InferRequest asked, std::string_view encoding, std::unique_ptr<InferCall> call)
+      : asked_(std::move(asked)), encoding_(encoding), call_(std::move(call)) {}
 
   CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) override {
     InferResponse response;
@@ -94,6 +98,10 @@ class InferSource final : public MessageSource {
           head.headers.emplace_back("Inference-Header-Content-Length",
                                     std::to_string(*json_bytes_));
         }
+        if (!encoding_.empty()) {
+          head.headers.emplace_back("Content-Encoding", encoding_);
+          message_ = Compress(encoding_, message_);
+        }
         messages.push_back(std::move(message_));
         return CallNews::kDone;
       case InferNews::kFailed:
@@ -107,6 +115,7 @@ class InferSource final : public MessageSource {
 
  private:
   const InferRequest asked_;  // without its inputs: how the outputs are written
+  const std::string_view encoding_;
   const std::unique_ptr<InferCall> call_;
   std::string message_;
   std::optional<size_t> json_bytes_;
@@ -159,8 +168,8 @@ std::unique_ptr<Reply> Generate(const Repository& models, const PathValues& valu
       is_stream ? ReplyForm::kEvents : ReplyForm::kWhole);
 }
 
-std::unique_ptr<Reply> Infer(const Repository& models, const PathValues& values,
-                             const HttpRequest& http, const Wake& wake) {
+std::unique_ptr<Reply> Infer(const Repository& models, const PathValues& values, HttpRequest http,
+                             size_t body_limit, const Wake& wake) {
   const Result<InferModelPtr> model = FindModel(models, values);
   if (!model.ok()) return ErrorReply(model.status());
   if ((*model)->config().model_transaction_policy().decoupled()) {
@@ -177,7 +186,10 @@ std::unique_ptr<Reply> Infer(const Repository& models, const PathValues& values,
     }
     json_bytes = value;
   }
-  Result<InferRequest> request = ParseInfer(http.body, json_bytes);
+  const Result<std::string> body =
+      Decompress(http.Header("content-encoding"), std::move(http.body), body_limit);
+  if (!body.ok()) return ErrorReply(body.status());
+  Result<InferRequest> request = ParseInfer(*body, json_bytes);
   if (!request.ok()) return ErrorReply(request.status());
   request->model_name = values[0];
   request->caller = http.caller;
@@ -186,7 +198,8 @@ std::unique_ptr<Reply> Infer(const Repository& models, const PathValues& values,
   asked.parameters = request->parameters;
   asked.outputs = request->outputs;
   return MakeCallReply(std::make_unique<InferSource>(
-                           std::move(asked), models.Infer(*model, *std::move(request), wake)),
+                           std::move(asked), ChooseEncoding(http.Header("accept-encoding")),
+                           models.Infer(*model, *std::move(request), wake)),
                        ReplyForm::kWhole);
 }
 
@@ -257,6 +270,30 @@ std::unique_ptr<Reply> Control(Repository& models, const std::string& name, cons
   return MakeCallReply(std::make_unique<ControlSource>(std::move(outcome)), ReplyForm::kWhole);
 }
 
+std::unique_ptr<Reply> DescribeLog() {
+  std::string out;
+  JsonWriter writer(out);
+  writer.BeginObject();
+  for (const auto& [name, value] : LogSettings()) {
+    writer.Key(name);
+    WriteParameter(value, writer);
+  }
+  writer.EndObject();
+  return MakeReply(200, std::move(out));
+}
+
+std::unique_ptr<Reply> ChangeLog(const HttpRequest& http) {
+  const Result<Json> body = ParseObject(http.body);
+  if (!body.ok()) return ErrorReply(body.status());
+  Parameters settings;
+  for (const JsonMember& member : *body->AsObject()) {
+    const Status read = ReadParameter(member.name, member.value, settings);
+    if (!read.ok()) return ErrorReply(read);
+  }
+  const Status changed = SetLogSettings(settings);
+  return changed.ok() ? DescribeLog() : ErrorReply(changed);
+}
+
 }  // namespace
 
 FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
@@ -291,9 +328,9 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
   };
   const RouteFunction statistics = [&models](const HttpRequest&, const PathValues& values,
                                              const auto&) { return Statistics(models, values); };
-  const RouteFunction infer = [&models](const HttpRequest& request, const PathValues& values,
-                                        const Wake& wake) {
-    return Infer(models, values, request, wake);
+  const RouteFunction infer = [&models, body_limit](HttpRequest request, const PathValues& values,
+                                                    const Wake& wake) {
+    return Infer(models, values, std::move(request), body_limit, wake);
   };
   const auto control = [&models](bool loads) -> RouteFunction {
     return
@@ -308,21 +345,38 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
       {"GET", "/v2/models/stats", statistics},
       {"POST", "/v2/repository/index",
        [&models](const HttpRequest& request, const auto&...) { return Index(models, request); }},
+      {"GET", "/v2/logging", [](auto&&...) { return DescribeLog(); }},
+      {"POST", "/v2/logging",
+       [](const HttpRequest& request, const auto&...) { return ChangeLog(request); }},
       {"POST", "/v2/repository/models/{}/load", control(true)},
       {"POST", "/v2/repository/models/{}/unload", control(false)},
   };
+  // Shared memory is not used: no region is known, and none can be registered.
+  for (const std::string_view kind : {"system", "cuda"}) {
+    const std::string path = fmt::format("/v2/{}sharedmemory", kind);
+    front_end.routes.push_back(
+        {"GET", path + "/status", [](auto&&...) { return MakeReply(200, "[]"); }});
+    front_end.routes.push_back({"POST", path + "/unregister", [](auto&&...) {
+                                  return MakeReply(200, "");  // of all regions
+                                }});
+    front_end.routes.push_back({"POST", path + "/region/{}/register", [](auto&&...) {
+                                  return ErrorReply(
+                                      Unimplemented("this server does not use shared memory"));
+                                }});
+  }
   // Routes of a model, with and without its version.
   const auto add = [&front_end](const char* method, std::string_view end,
-                                const RouteFunction& handle) {
+                                const RouteFunction& handle, bool decodes_body = false) {
     for (const std::string_view model : {"/v2/models/{}", "/v2/models/{}/versions/{}"}) {
-      front_end.routes.push_back({method, fmt::format("{}{}", model, end), handle});
+      front_end.routes.push_back(
+          {method, fmt::format("{}{}", model, end), handle, false, decodes_body});
     }
   };
   add("GET", "", describe(FormatMetadata));
   add("GET", "/config", describe(FormatConfig));
   add("GET", "/ready", model_ready);
   add("GET", "/stats", statistics);
-  add("POST", "/infer", infer);
+  add("POST", "/infer", infer, /*decodes_body=*/true);
   add("POST", "/generate", generate(false));
   add("POST", "/generate_stream", generate(true));
   return front_end;

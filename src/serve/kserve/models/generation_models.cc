@@ -221,14 +221,22 @@ class GenerationCall final : public InferCall {
     MarkFinal(true);
   }
 
-  // The request was stopped: what there is, is the answer.
+  // The request was stopped: what there is, is the answer. A stream has it already, and every
+  // answer of it that goes on gets a last response without tokens.
   void EndEarly() {
-    if (asked_.is_streamed || num_complete_ > 0 || call_->answers().empty()) {
+    if (asked_.is_streamed) {
+      streamed_.resize(num_answers());
+      for (size_t answer = 0; answer < streamed_.size(); ++answer) {
+        if (streamed_[answer].ended) continue;
+        const Shown rest = {.cum_log_prob = streamed_[answer].cum_log_prob};
+        responses_.push_back(NewResponse({&rest, 1}, {&answer, 1}));
+      }
+    } else if (num_complete_ > 0 || call_->answers().empty()) {
       responses_.emplace_back();
     } else {
       AddJoined();
     }
-    MarkFinal(true);
+    MarkFinal(!responses_.empty());
     call_.reset();  // cancels
     is_over_ = true;
   }

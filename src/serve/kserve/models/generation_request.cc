@@ -147,10 +147,7 @@ Status ReadTextInputs(ModelKind kind, const GenerationDefaultsOfModel& defaults,
   }
   for (size_t i = 0; i < words.size(); ++i) text.word_bias.emplace_back(words[i], weights[i]);
   if (kind != ModelKind::kBls) return {};
-  if (const std::optional<int64_t> drafts = inputs.Int("num_draft_tokens")) {
-    if (*drafts < 0) return FieldError("num_draft_tokens", "must be at least 0");
-    text.max_draft_tokens = *drafts;
-  }
+  text.max_draft_tokens = inputs.Int("num_draft_tokens");
   // Both rules of acceptance draw from the target's own distribution: which one the engine applies
   // is its option, and the answers have the same law.
   inputs.Has("use_draft_logits");
