@@ -265,7 +265,7 @@ struct Served {
   std::vector<std::shared_ptr<ServedEngine>> engines;  // opened at start
   serve::ModelRegistry registry;
   std::unique_ptr<ModelRepository> repository;  // null: the models were named one by one
-  serve::kserve::Repository models;  // after it: a load that still runs uses it
+  serve::kserve::Repository models;             // after it: a load that still runs uses it
 };
 
 // The backend of the first engine, which may be loaded while the server runs. Any thread.
@@ -462,9 +462,8 @@ Status Run(const OptionValues& values, Console& console) {
                              ? ServePair(options, open, values, served)
                              : ServeRepository(options, open, values, served));
   is_starting = false;
-  TANDEM_ASSIGN_OR_RETURN(
-      const auto server,
-      serve::Server::Start(server_options, served.registry, served.models, metrics));
+  TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,
+                                                                  served.models, metrics));
   if (const auto first = backend.Get(); first != nullptr) {
     console.Say(fmt::format("backend: {}", first->Describe()));
   }
@@ -488,9 +487,8 @@ Command ServeCommand() {
               "  tandem serve MODEL DRAFT --port 8080 --grpc_port 8001\n"
               "  tandem serve --model_repo REPO        # folders with a config.pbtxt each\n"
               "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
-          .options = SessionOptionRows(
-              Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(),
-                    LegacyServeRows()})),
+          .options = SessionOptionRows(Join({ServerRows().specs(), ServeRows().specs(),
+                                             ServiceRows().specs(), LegacyServeRows()})),
           .run = Run};
 }
 
