@@ -67,6 +67,12 @@ Status ModelRepository::Read(const std::string& name, std::string_view config) {
     models_.SetState(name, ModelState::kUnavailable, model.status().message());
     return model.status();
   }
+  if (!model->defaults.empty()) {
+    LogWarning(
+        "{}: variables of its template are not filled in and mean defaults; --log_level "
+        "info names them",
+        name);
+  }
   for (const std::string& line : model->defaults) LogInfo("{}", line);
   for (const std::string& note : model->notes) LogWarning("{}", note);
   known_.insert_or_assign(name, *std::move(model));
@@ -303,11 +309,6 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
 Status ModelRepository::OpenEngineOf(const FolderModel& model) {
   TANDEM_ASSIGN_OR_RETURN(const OptionValues values, ValuesOf(model));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open_(values));
-  const EngineOptions& options = engine->session->engine->options();
-  if (model.parameters.max_queue_size == 0) {
-    LogInfo("{}: max_queue_size 0 means the server's own bound, {}", model.name,
-            options.max_queue_size);
-  }
   return engines_.Add(model.name, ServiceOf(engine));
 }
 

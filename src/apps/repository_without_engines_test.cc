@@ -1,5 +1,3 @@
-#include "apps/model_repository.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/model_repository.h"
 #include "base/clock.h"
 #include "runtime/option_rows.h"
 

@@ -293,6 +293,19 @@ void SayMemory(const ServedEngine& engine, const Console& console) {
     total += line.bytes;
   }
   console.Say(fmt::format("  {:34} {:>10}", "total", FormatBytes(total)));
+  console.Say(fmt::format("  at most {} sequences wait for a turn (--max_queue_size)",
+                          engine.session->engine->options().max_queue_size));
+}
+
+// Scripts read from a line of this form which GPU is in use.
+void SayDevice(const ops::Backend& backend, const Console& console) {
+  const std::string description = backend.Describe();
+  console.Say(fmt::format("backend: {}", description));
+  const Device device = backend.device();
+  const std::string prefix = fmt::format("cuda {} ", device.index);
+  if (device.kind == Device::Kind::kCpu || !description.starts_with(prefix)) return;
+  console.Say(fmt::format("Collecting metrics for GPU {}: {}", device.index,
+                          description.substr(prefix.size())));
 }
 
 // Every name that a request may give, and the state of the model.
@@ -464,9 +477,7 @@ Status Run(const OptionValues& values, Console& console) {
   is_starting = false;
   TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,
                                                                   served.models, metrics));
-  if (const auto first = backend.Get(); first != nullptr) {
-    console.Say(fmt::format("backend: {}", first->Describe()));
-  }
+  if (const auto first = backend.Get(); first != nullptr) SayDevice(*first, console);
   for (const auto& engine : served.engines) SayMemory(*engine, console);
   SayModels(served.models, console);
   SayAddress(server_options, served, *server, console);
