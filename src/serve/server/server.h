@@ -1,5 +1,6 @@
 // Server: the face of the models: OpenAI and KServe routes over HTTP, KServe over gRPC, health,
-// metrics, keys, and an orderly shutdown. Owned by main(); Start and Run on one thread, Shutdown on any.
+// metrics, keys, and an orderly shutdown. Owned by main(); Start and Run on one thread, Shutdown on
+// any.
 //
 //   auto client = MakeEngineClient(*engine);  // the engine is Start()ed
 //   auto codec = LoadTextCodec(model_dir, vocab_size);
