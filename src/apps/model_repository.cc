@@ -67,6 +67,12 @@ Status ModelRepository::Read(const std::string& name, std::string_view config) {
     models_.SetState(name, ModelState::kUnavailable, model.status().message());
     return model.status();
   }
+  if (!model->defaults.empty()) {
+    LogWarning(
+        "{}: variables of its template are not filled in and mean defaults; --log_level "
+        "info names them",
+        name);
+  }
   for (const std::string& line : model->defaults) LogInfo("{}", line);
   for (const std::string& note : model->notes) LogWarning("{}", note);
   known_.insert_or_assign(name, *std::move(model));
@@ -191,10 +197,11 @@ Status ModelRepository::LoadModel(const std::string& name) {
   return {};
 }
 
-// The engine that a model is, belongs to or speaks for.
+// The engine that a model is, belongs to or speaks for; empty: none.
 std::string ModelRepository::TargetOf(const FolderModel& model) const {
   if (model.parameters.kind == ModelKind::kTensorrtLlm) return model.name;
   if (model.parameters.kind == ModelKind::kBls) return model.parameters.target_model;
+  if (model.parameters.kind == ModelKind::kOther) return {};  // a built-in model
   const auto is_engine = [this](const std::string& name) {
     const FolderModel* step = Known(name);
     return step != nullptr && step->parameters.kind == ModelKind::kTensorrtLlm;
@@ -302,11 +309,6 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
 Status ModelRepository::OpenEngineOf(const FolderModel& model) {
   TANDEM_ASSIGN_OR_RETURN(const OptionValues values, ValuesOf(model));
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open_(values));
-  const EngineOptions& options = engine->session->engine->options();
-  if (model.parameters.max_queue_size == 0) {
-    LogInfo("{}: max_queue_size 0 means the server's own bound, {}", model.name,
-            options.max_queue_size);
-  }
   return engines_.Add(model.name, ServiceOf(engine));
 }
 

@@ -2,7 +2,8 @@
 // loaded and served. The models of the kind "tensorrt_llm" are engines, one each. A BLS model's
 // draft drafts inside the target's engine; if it is a model of the repository it is an engine of
 // its own besides, on the same weights. The other models are text stages and chains over these
-// engines. Owned by `tandem serve`; loads and unloads on one thread at a time.
+// engines, or built-in models that need none. Owned by `tandem serve`; loads and unloads on one
+// thread at a time.
 #pragma once
 
 #include <filesystem>

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/legacy_options.h"
 #include "apps/model_repository.h"
@@ -15,6 +16,7 @@
 #include "base/bound_options.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "serve/http/access.h"
 #include "serve/kserve/models/engine_models.h"
 #include "serve/server/server.h"
@@ -262,8 +264,25 @@ struct Served {
 
   std::vector<std::shared_ptr<ServedEngine>> engines;  // opened at start
   serve::ModelRegistry registry;
-  serve::kserve::Repository models;
   std::unique_ptr<ModelRepository> repository;  // null: the models were named one by one
+  serve::kserve::Repository models;             // after it: a load that still runs uses it
+};
+
+// The backend of the first engine, which may be loaded while the server runs. Any thread.
+class FirstBackend {
+ public:
+  void Offer(const std::shared_ptr<ops::Backend>& backend) {
+    const MutexLock lock(mutex_);
+    if (backend_ == nullptr) backend_ = backend;
+  }
+  std::shared_ptr<ops::Backend> Get() const {  // null: there is no engine yet
+    const MutexLock lock(mutex_);
+    return backend_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<ops::Backend> backend_ TANDEM_GUARDED_BY(mutex_);
 };
 
 void SayMemory(const ServedEngine& engine, const Console& console) {
@@ -274,6 +293,19 @@ void SayMemory(const ServedEngine& engine, const Console& console) {
     total += line.bytes;
   }
   console.Say(fmt::format("  {:34} {:>10}", "total", FormatBytes(total)));
+  console.Say(fmt::format("  at most {} sequences wait for a turn (--max_queue_size)",
+                          engine.session->engine->options().max_queue_size));
+}
+
+// Scripts read from a line of this form which GPU is in use.
+void SayDevice(const ops::Backend& backend, const Console& console) {
+  const std::string description = backend.Describe();
+  console.Say(fmt::format("backend: {}", description));
+  const Device device = backend.device();
+  const std::string prefix = fmt::format("cuda {} ", device.index);
+  if (device.kind == Device::Kind::kCpu || !description.starts_with(prefix)) return;
+  console.Say(fmt::format("Collecting metrics for GPU {}: {}", device.index,
+                          description.substr(prefix.size())));
 }
 
 // Every name that a request may give, and the state of the model.
@@ -316,12 +348,16 @@ void SayAddress(const serve::ServerOptions& options, const Served& served,
   if (server.metrics_port() != 0) {
     console.Say(fmt::format("Started Metrics Service at {}:{}", host, server.metrics_port()));
   }
-  console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM. Try:", url));
+  const bool has_ensemble = served.models.Find("ensemble").ok();
+  console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM{}", url,
+                          has_ensemble ? ". Try:" : ""));
   const char* key = options.api_keys.empty() ? "" : " -H \"authorization: Bearer $KEY\"";
-  console.Say(fmt::format(
-      "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
-      "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",
-      key, url));
+  if (has_ensemble) {
+    console.Say(fmt::format(
+        "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
+        "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",
+        key, url));
+  }
   nlohmann::ordered_json json = {
       {"url", url}, {"host", options.http.host}, {"port", server.port()}};
   if (server.grpc_port() != 0) json["grpc_port"] = server.grpc_port();
@@ -415,9 +451,13 @@ Status Run(const OptionValues& values, Console& console) {
   };
   const serve::ServiceOptions service_options = ServiceRows().Read(values);
   const auto shared = std::make_shared<SharedDevice>();
-  std::shared_ptr<ops::Backend> backend;  // of the first engine
-  serve::Metrics metrics({.version = Version(), .commit = Commit(), .free_memory = [&backend] {
-                            return backend == nullptr ? 0 : backend->FreeBytes();
+  FirstBackend backend;
+  serve::Metrics metrics({.version = Version(),
+                          .commit = Commit(),
+                          .free_memory = [&backend]() -> std::optional<int64_t> {
+                            const auto first = backend.Get();
+                            if (first == nullptr) return std::nullopt;
+                            return first->FreeBytes();
                           }});
   const SteadyClock clock;
   Served served(clock);
@@ -427,7 +467,7 @@ Status Run(const OptionValues& values, Console& console) {
     TANDEM_ASSIGN_OR_RETURN(
         std::shared_ptr<ServedEngine> engine,
         OpenServedEngine(asked, console, service_options, metrics, limit_wait, shared));
-    if (backend == nullptr) backend = engine->session->backend;
+    backend.Offer(engine->session->backend);
     if (is_starting) served.engines.push_back(engine);
     return engine;
   };
@@ -435,10 +475,9 @@ Status Run(const OptionValues& values, Console& console) {
                              ? ServePair(options, open, values, served)
                              : ServeRepository(options, open, values, served));
   is_starting = false;
-  TANDEM_ASSIGN_OR_RETURN(
-      const auto server,
-      serve::Server::Start(server_options, served.registry, served.models, metrics));
-  if (backend != nullptr) console.Say(fmt::format("backend: {}", backend->Describe()));
+  TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,
+                                                                  served.models, metrics));
+  if (const auto first = backend.Get(); first != nullptr) SayDevice(*first, console);
   for (const auto& engine : served.engines) SayMemory(*engine, console);
   SayModels(served.models, console);
   SayAddress(server_options, served, *server, console);
@@ -459,9 +498,8 @@ Command ServeCommand() {
               "  tandem serve MODEL DRAFT --port 8080 --grpc_port 8001\n"
               "  tandem serve --model_repo REPO        # folders with a config.pbtxt each\n"
               "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
-          .options = SessionOptionRows(
-              Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(),
-                    LegacyServeRows()})),
+          .options = SessionOptionRows(Join({ServerRows().specs(), ServeRows().specs(),
+                                             ServiceRows().specs(), LegacyServeRows()})),
           .run = Run};
 }
 

@@ -219,7 +219,11 @@ bool Engine::Step() {
   return impl_->loop.Step();
 }
 
-EngineStats Engine::Stats() const { return impl_->loop.Stats(); }
+EngineStats Engine::Stats() const {
+  EngineStats stats = impl_->loop.Stats();
+  stats.max_running = impl_->options.max_batch_size;
+  return stats;
+}
 const std::vector<MemoryLine>& Engine::memory_plan() const { return impl_->memory_plan; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 const EngineLimits& Engine::limits() const { return impl_->limits; }

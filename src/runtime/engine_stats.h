@@ -11,6 +11,7 @@ namespace tandem {
 
 // A snapshot for metrics; totals since the start.
 struct EngineStats {
+  int32_t max_running = 0;  // sequences in the batch, at most
   int32_t running = 0;
   int32_t waiting = 0;
   KvCacheStats kv;

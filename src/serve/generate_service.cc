@@ -200,6 +200,11 @@ struct GenerateService::Impl {
     out.usage.output_tokens = choice.decoder.num_tokens();
     if (out.finish != TextFinish::kNone) {
       choice.ended = true;
+      {
+        const MutexLock lock(lengths_mutex);
+        lengths.input.Add(out.usage.prompt_tokens);
+        lengths.output.Add(out.usage.output_tokens);
+      }
       if (metrics != nullptr) {
         metrics->CountFinished(out.finish, out.usage);
         metrics->ObserveEndToEnd(clock.Now() - request.started);
@@ -269,6 +274,9 @@ struct GenerateService::Impl {
   std::unordered_map<RequestId, RequestPtr> active TANDEM_GUARDED_BY(mutex);
   bool closing TANDEM_GUARDED_BY(mutex) = false;
 
+  Mutex lengths_mutex;
+  TokenLengths lengths TANDEM_GUARDED_BY(lengths_mutex);
+
   BoundedQueue<RequestPtr> to_tokenize;
   std::atomic<bool> stop{false};
   std::thread pump;
@@ -283,6 +291,11 @@ GenerateService::GenerateService(EngineClient& engine, const TextCodec& codec,
       impl_(std::make_unique<Impl>(engine, codec, std::move(defaults), clock, options, metrics)) {}
 
 GenerateService::~GenerateService() = default;
+
+TokenLengths GenerateService::token_lengths() const {
+  const MutexLock lock(impl_->lengths_mutex);
+  return impl_->lengths;
+}
 
 std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::function<void()> wake) {
   auto request = std::make_shared<ActiveRequest>();

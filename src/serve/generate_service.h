@@ -19,6 +19,7 @@
 #include "serve/text_codec.h"
 #include "serve/text_request.h"
 #include "serve/text_stream.h"
+#include "serve/token_lengths.h"
 
 namespace tandem::serve {
 
@@ -53,6 +54,7 @@ class GenerateService {
   bool Alive() const;
   EngineStats Stats() const { return engine_.Stats(); }
   EngineLimits engine_limits() const { return engine_.limits(); }
+  TokenLengths token_lengths() const;  // of the answers that were completed
   const TextCodec& codec() const { return codec_; }
 
  private:

@@ -172,7 +172,7 @@ struct Metrics::Impl {
                                                 "Prompt tokens of a request.", kTokenCounts);
   prom::Histogram& output_tokens = AddHistogram(registry, "tandem_request_output_tokens",
                                                 "Output tokens of an answer.", kTokenCounts);
-  std::function<int64_t()> free_memory;
+  std::function<std::optional<int64_t>()> free_memory;
 };
 
 Metrics::Metrics(MetricsOptions options) : impl_(std::make_unique<Impl>()) {
@@ -212,9 +212,9 @@ std::string Metrics::Text(std::span<const EngineStats> engines) const {
   std::vector<prom::MetricFamily> families = impl_->registry.Collect();
   AppendEngines(engines, families);
   AppendProcess(families);
-  if (impl_->free_memory) {
+  if (const auto free = impl_->free_memory ? impl_->free_memory() : std::nullopt) {
     families.push_back(Family("tandem_memory_free_bytes", "Free memory of the device that serves.",
-                              kGauge, static_cast<double>(impl_->free_memory())));
+                              kGauge, static_cast<double>(*free)));
   }
   std::sort(families.begin(), families.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

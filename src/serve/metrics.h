@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,8 +19,8 @@ namespace tandem::serve {
 struct MetricsOptions {
   std::string version = "unknown";  // of the program: the labels of tandem_build_info
   std::string commit = "unknown";
-  // Free bytes of the device in use, called on any thread; without it the gauge is absent.
-  std::function<int64_t()> free_memory;
+  // Free bytes of the device in use, called on any thread; without a value the gauge is absent.
+  std::function<std::optional<int64_t>()> free_memory;
 };
 
 class Metrics {

@@ -370,6 +370,7 @@ KvCacheStats KvCache::Stats() const {
   const Impl& impl = *impl_;
   KvCacheStats stats;
   stats.total_blocks = impl.options.num_blocks;
+  stats.block_tokens = impl.options.block_tokens;
   stats.free_blocks = static_cast<int32_t>(impl.free.size());
   stats.referenced_blocks = impl.num_referenced;
   stats.cached_blocks = stats.total_blocks - stats.free_blocks - stats.referenced_blocks;

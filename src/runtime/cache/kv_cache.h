@@ -50,6 +50,7 @@ struct KvCacheStats {
   int32_t free_blocks = 0;
   int32_t cached_blocks = 0;
   int32_t referenced_blocks = 0;
+  int32_t block_tokens = 0;   // that a block holds
   int64_t lookup_tokens = 0;  // prompt tokens looked up
   int64_t hit_tokens = 0;     // of those, found
   int64_t evictions = 0;

@@ -26,6 +26,7 @@
 #include "base/mutex.h"
 #include "base/reason.h"
 #include "base/testing/source_dir.h"
+#include "serve/kserve/models/builtin_models.h"
 
 namespace tandem::serve {
 namespace {
@@ -294,6 +295,85 @@ TEST_F(GrpcServerTest, ErrorsHaveTheStatusOfTheirCode) {
   EXPECT_THAT(full.error_message(), HasSubstr("Exceeds maximum queue size"));
   EXPECT_EQ(Infer(Request("one", "", 2)).error_code(), ::grpc::INTERNAL);
   EXPECT_EQ(Infer(Request("one", "", 0)).error_code(), ::grpc::INTERNAL);
+}
+
+// For a model of backend "repeat": each element and the milliseconds before it.
+inference::ModelInferRequest Repeat(const std::string& id, const std::vector<int32_t>& elements,
+                                    const std::vector<uint32_t>& delays) {
+  inference::ModelInferRequest request;
+  request.set_model_name("repeat_int32");
+  request.set_id(id);
+  const auto add = [&request](const char* name, const char* type, size_t count) {
+    inference::ModelInferRequest::InferInputTensor& input = *request.add_inputs();
+    input.set_name(name);
+    input.set_datatype(type);
+    input.add_shape(static_cast<int64_t>(count));
+    return input.mutable_contents();
+  };
+  auto* in = add("IN", "INT32", elements.size());
+  for (const int32_t element : elements) in->add_int_contents(element);
+  auto* delay = add("DELAY", "UINT32", delays.size());
+  for (const uint32_t ms : delays) delay->add_uint_contents(ms);
+  add("WAIT", "UINT32", 1)->add_uint_contents(0);
+  return request;
+}
+
+kserve::InferModelPtr RepeatModel() {
+  inference::ModelConfig config;
+  config.set_name("repeat_int32");
+  config.set_backend("repeat");
+  return kserve::MakeBuiltinModel(config).value();
+}
+
+TEST_F(GrpcServerTest, RepeatHasAResponseForEachElementAndThenAnEmptyFinalOne) {
+  models_.Add(RepeatModel());
+  Serve();
+  const std::unique_ptr<Stream> stream = Open();
+  ASSERT_TRUE(stream->Write(Repeat("a", {5, 6, 7}, {2, 0, 1})));
+  EXPECT_THAT(Read(*stream, 3), ElementsAre("a:5", "a:6", "a:7"));
+  inference::ModelInferRequest marked = Repeat("b", {8}, {0});
+  (*marked.mutable_parameters())["triton_enable_empty_final_response"].set_bool_param(true);
+  ASSERT_TRUE(stream->Write(marked));
+  EXPECT_THAT(Read(*stream, 2), ElementsAre("b:8", "b:-1 final"));
+  marked = Repeat("c", {}, {});
+  (*marked.mutable_parameters())["triton_enable_empty_final_response"].set_bool_param(true);
+  ASSERT_TRUE(stream->Write(marked));
+  EXPECT_THAT(Read(*stream, 1), ElementsAre("c:-1 final"));
+  ASSERT_TRUE(stream->Write(Repeat("d", {1, 2}, {0})));
+  EXPECT_THAT(Read(*stream, 1), ElementsAre(HasSubstr("expected IN and DELAY shape to match")));
+  stream->WritesDone();
+  EXPECT_THAT(Read(*stream), IsEmpty());
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(AwaitIdle());
+  EXPECT_EQ(Infer(Repeat("", {1}, {0})).error_code(), ::grpc::UNIMPLEMENTED);
+}
+
+TEST_F(GrpcServerTest, RepeatNumbersItsResponses) {
+  models_.Add(RepeatModel());
+  Serve();
+  const std::unique_ptr<Stream> stream = Open();
+  ASSERT_TRUE(stream->Write(Repeat("", {9, 9}, {0, 0})));
+  for (const char number : {'\0', '\1'}) {
+    inference::ModelStreamInferResponse message;
+    ASSERT_TRUE(stream->Read(&message));
+    const inference::ModelInferResponse& response = message.infer_response();
+    ASSERT_EQ(response.outputs_size(), 2);
+    EXPECT_EQ(response.outputs(1).name(), "IDX");
+    EXPECT_EQ(response.outputs(1).datatype(), "UINT32");
+    EXPECT_EQ(response.raw_output_contents(1), std::string(1, number) + std::string(3, '\0'));
+  }
+}
+
+TEST_F(GrpcServerTest, ACancelledRepeatWaitsForNoDelay) {
+  models_.Add(RepeatModel());
+  Serve();
+  const std::unique_ptr<Stream> stream = Open();
+  ASSERT_TRUE(stream->Write(Repeat("", {1, 2}, {0, 3'600'000})));
+  EXPECT_THAT(Read(*stream, 1), ElementsAre(":1"));
+  context_->TryCancel();
+  EXPECT_TRUE(AwaitIdle());
+  EXPECT_EQ(models_.Statistics("repeat_int32")->pending, 0u);
+  EXPECT_EQ(models_.Statistics("repeat_int32")->failure.count, 1u);
 }
 
 TEST_F(GrpcServerTest, MalformedTensorsAreInvalidArguments) {

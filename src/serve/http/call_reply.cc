@@ -5,6 +5,7 @@
 namespace tandem::serve {
 namespace {
 
+constexpr const char* kEventStream = "text/event-stream; charset=utf-8";
 constexpr size_t kPollBytes = 32 << 10;  // a poll takes no more events once it has this many
 
 class CallReply final : public Reply {
@@ -40,7 +41,7 @@ class CallReply final : public Reply {
  private:
   void Begin(HttpHead& head) {
     if (std::exchange(begun_, true) || form_ == ReplyForm::kWhole) return;
-    head.content_type = "text/event-stream; charset=utf-8";
+    head.content_type = kEventStream;
     head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   }
 
@@ -50,7 +51,13 @@ class CallReply final : public Reply {
       return Flush(out);
     }
     head = source_->ErrorHead(error);
-    out = source_->FormatError(error);
+    if (form_ == ReplyForm::kWhole || !source_->ErrorIsEvent()) {
+      out = source_->FormatError(error);
+      return;
+    }
+    head.content_type = kEventStream;
+    messages_.push_back(source_->FormatError(error));
+    Flush(out);
   }
 
   void Flush(std::string& out) {

@@ -1,6 +1,6 @@
 // CallReply: a call in progress as an HTTP reply, whole or as server-sent events. It holds the code
 // common to the front ends: polling within a byte limit, the head, and errors: before the first
-// byte an error sets the status, later it is the last event.
+// byte an error sets the status, later it is only the last event.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,8 @@ class MessageSource {
   virtual CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) = 0;
   virtual HttpHead ErrorHead(const Status& error) const = 0;
   virtual std::string FormatError(const Status& error) const = 0;
+  // Whether an error that comes before any message of a stream is an event too.
+  virtual bool ErrorIsEvent() const { return false; }
 };
 
 enum class ReplyForm : uint8_t { kWhole, kEvents };

@@ -303,7 +303,7 @@ Result<ClientResponse> HttpClient::OpenStream(std::string_view path, std::string
   TANDEM_RETURN_IF_ERROR(Connect());
   TANDEM_RETURN_IF_ERROR(WriteRequest("POST", path, body, headers));
   TANDEM_ASSIGN_OR_RETURN(ClientResponse response, ReadHead());
-  if (response.Header("content-type").starts_with("text/event-stream")) {
+  if (response.status == 200 && response.Header("content-type").starts_with("text/event-stream")) {
     stream_ended_ = false;
     stream_.clear();
     return response;

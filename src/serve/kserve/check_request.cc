@@ -102,13 +102,13 @@ Status CheckRequired(const inference::ModelConfig& config, const InferRequest& r
   for (const Tensor& tensor : request.inputs) got.insert("'" + tensor.name + "'");
   const std::string expected =
       required == config.input_size()
-          ? std::to_string(required)
-          : fmt::format("between {} and {}", required, config.input_size());
-  return InvalidArgument(fmt::format(
-      "expected number of inputs {} but got {} inputs for model '{}'. Got input(s) [{}], but "
-      "missing required input(s) [{}]. Please provide all required input(s).",
-      expected, request.inputs.size(), config.name(), fmt::join(got, ","),
-      fmt::join(missing, ",")));
+          ? fmt::format("{} inputs", required)
+          : fmt::format("number of inputs between {} and {}", required, config.input_size());
+  return InvalidArgument(
+      fmt::format("expected {} but got {} inputs for model '{}'. Got input(s) [{}], but "
+                  "missing required input(s) [{}]. Please provide all required input(s).",
+                  expected, request.inputs.size(), config.name(), fmt::join(got, ","),
+                  fmt::join(missing, ",")));
 }
 
 Status CheckOutputs(const inference::ModelConfig& config, const InferRequest& request) {

@@ -78,6 +78,8 @@ class InferCall {
   virtual ~InferCall() = default;
   // Never blocks.
   virtual InferNews Next(InferResponse& response, Status& error) = 0;
+  // The request itself was refused: no work was begun. Known from the start.
+  virtual bool is_refused() const { return false; }
 };
 
 // Called on any thread, possibly before the call exists and once too often.

@@ -443,14 +443,17 @@ ModelKind KindOf(const inference::ModelConfig& config) {
   if (config.platform() == "ensemble" || config.has_ensemble_scheduling()) {
     return ModelKind::kEnsemble;
   }
-  if (config.backend() == "tensorrtllm" ||
-      (HasInput(config, "input_ids") && HasInput(config, "request_output_len"))) {
+  if (config.backend() == "tensorrtllm") return ModelKind::kTensorrtLlm;
+  // Others are known by their tensors, unless the backend says that they are something else. That
+  // of a template may not be filled in.
+  const bool is_scripted = config.backend() == "python" || config.backend().empty();
+  if (!is_scripted) return ModelKind::kOther;
+  if (HasInput(config, "input_ids") && HasInput(config, "request_output_len")) {
     return ModelKind::kTensorrtLlm;
   }
   if (HasInput(config, "QUERY")) return ModelKind::kPreprocessing;
   if (HasInput(config, "TOKENS_BATCH")) return ModelKind::kPostprocessing;
-  const bool scripted = config.backend() == "python" || config.backend().empty();
-  if (scripted && HasInput(config, "text_input")) return ModelKind::kBls;
+  if (HasInput(config, "text_input")) return ModelKind::kBls;
   return ModelKind::kOther;
 }
 

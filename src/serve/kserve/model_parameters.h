@@ -27,7 +27,7 @@ enum class ModelKind : uint8_t {
   kOther,
 };
 
-// By the tensors of the model, whatever its name.
+// By the backend and the tensors of the model, whatever its name.
 ModelKind KindOf(const inference::ModelConfig& config);
 
 enum class ParameterType : uint8_t {

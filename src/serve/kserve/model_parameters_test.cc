@@ -142,6 +142,7 @@ TEST(ModelParameters, KindsAreKnownByTensorsWhateverTheName) {
   EXPECT_EQ(KindOf(Config({"TOKENS_BATCH"}, {})), ModelKind::kPostprocessing);
   EXPECT_EQ(KindOf(Bls({})), ModelKind::kBls);
   EXPECT_EQ(KindOf(Config({"text_input"}, {}, "mock_llm")), ModelKind::kOther);
+  EXPECT_EQ(KindOf(Config({"QUERY"}, {}, "identity")), ModelKind::kOther);
   inference::ModelConfig ensemble = Bls({});
   ensemble.set_platform("ensemble");
   EXPECT_EQ(KindOf(ensemble), ModelKind::kEnsemble);

@@ -32,6 +32,7 @@ class CountedCall final : public InferCall {
   }
   void Refuse(Status error) { error_ = std::move(error); }
 
+  bool is_refused() const override { return !error_.ok() || call_->is_refused(); }
   InferNews Next(InferResponse& response, Status& error) override {
     if (ended_) return InferNews::kDone;
     if (!error_.ok()) return Fail(error_, error);
@@ -105,6 +106,8 @@ struct Repository::Entry {
   InferModelPtr model;  // null unless kReady
   ModelState state = ModelState::kUnavailable;
   std::string reason;
+  Nanos loading_since{0};
+  std::optional<Nanos> load_time;
   std::shared_ptr<ModelStatistics> statistics = std::make_shared<ModelStatistics>();
 };
 
@@ -116,6 +119,8 @@ void Repository::Add(InferModelPtr model) {
   const MutexLock lock(mutex_);
   Entry& entry = entries_[name];
   entry.model.swap(model);  // an old one is released after the lock
+  entry.load_time.reset();
+  if (entry.state == ModelState::kLoading) entry.load_time = clock_.Now() - entry.loading_since;
   entry.state = ModelState::kReady;
   entry.reason.clear();
 }
@@ -126,6 +131,7 @@ void Repository::SetState(std::string_view name, ModelState state, std::string r
   Entry& entry = entries_[std::string(name)];
   entry.model.swap(removed);
   entry.state = state;
+  if (state == ModelState::kLoading) entry.loading_since = clock_.Now();
   entry.reason = std::move(reason);
 }
 
@@ -209,6 +215,17 @@ Result<StatisticsSnapshot> Repository::Statistics(std::string_view name) const {
     statistics = found->second.statistics;
   }
   return statistics->Snapshot();
+}
+
+std::vector<ModelFigures> Repository::Figures() const {
+  const MutexLock lock(mutex_);
+  std::vector<ModelFigures> figures;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.model == nullptr) continue;
+    figures.push_back({name, entry.model->config().model_transaction_policy().decoupled(),
+                       entry.statistics->Snapshot(), entry.load_time});
+  }
+  return figures;
 }
 
 bool Repository::Alive() const {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,6 +49,14 @@ class ModelLoader {
   virtual Status Unload(std::string_view name, bool dependents) = 0;
 };
 
+// The figures of a model that can be called.
+struct ModelFigures {
+  std::string name;
+  bool is_decoupled = false;
+  StatisticsSnapshot statistics;
+  std::optional<Nanos> load_time;  // if it was loaded by the repository's loader
+};
+
 class Repository {
  public:
   // `clock` outlives the repository.
@@ -59,7 +68,7 @@ class Repository {
   // Adds a model that is ready, or replaces the one of its name.
   void Add(InferModelPtr model);
   // Sets the state of a name that cannot be called (not kReady). Calls that run go on and keep
-  // their model.
+  // their model. The time from kLoading to Add is the model's load time.
   void SetState(std::string_view name, ModelState state, std::string reason);
 
   // `version` may be empty. NOT_FOUND "Request for unknown model: 'x' is not found", or with
@@ -75,10 +84,11 @@ class Repository {
 
   // NOT_FOUND as Find.
   Result<StatisticsSnapshot> Statistics(std::string_view name) const;
+  std::vector<ModelFigures> Figures() const;  // of every model, in the order of names
 
   // Every model's engine makes progress.
   bool Alive() const;
-  bool Ready() const;  // alive, not leaving, and no model failed to load
+  bool Ready() const;  // alive, and not leaving
   bool Ready(const InferModel& model) const { return !leaving_ && model.Ready(); }
   // Marks every model as not ready because the server is about to end. Calls are still answered.
   void SetLeaving() { leaving_ = true; }

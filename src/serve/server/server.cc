@@ -17,6 +17,7 @@
 #include "serve/http/access.h"
 #include "serve/http/router.h"
 #include "serve/kserve/http/front_end.h"
+#include "serve/kserve/triton_metrics.h"
 #include "serve/openai/front_end.h"
 
 namespace tandem::serve {
@@ -90,15 +91,17 @@ class SignalHandlers {
   struct sigaction old_int_{};
 };
 
-FrontEnd MakeMetricsFrontEnd(const ModelRegistry& models, const Metrics& metrics) {
+FrontEnd MakeMetricsFrontEnd(const ModelRegistry& engines, const Metrics& metrics,
+                             kserve::TritonMetrics& triton_metrics) {
   FrontEnd front_end;
   front_end.name = "metrics";
   front_end.path_prefix = "/metrics";
   front_end.format_error = [](int, std::string_view message) { return std::string(message); };
-  front_end.routes = {{"GET", "/metrics", [&models, &metrics](auto&&...) {
+  front_end.routes = {{"GET", "/metrics", [&engines, &metrics, &triton_metrics](auto&&...) {
                          HttpHead head;
                          head.content_type = "text/plain; version=0.0.4; charset=utf-8";
-                         return MakeReply(std::move(head), metrics.Text(models.Stats()));
+                         return MakeReply(std::move(head),
+                                          metrics.Text(engines.Stats()) + triton_metrics.Text());
                        }}};
   return front_end;
 }
@@ -138,6 +141,7 @@ struct Server::Impl {
       : options(server_options),
         engines(served_engines),
         models(served_models),
+        triton_metrics(models, engines),
         router(Access(options.api_keys, HostsOf(options)),
                [&metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
@@ -145,9 +149,9 @@ struct Server::Impl {
         metrics_router(Access(options.api_keys, HostsOf(options)), {}) {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(engines));
-    router.Add(MakeMetricsFrontEnd(engines, metrics));
+    router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
     router.Add(openai::MakeFrontEnd(engines, options.openai_body_bytes));
-    metrics_router.Add(MakeMetricsFrontEnd(engines, metrics));
+    metrics_router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
   }
 
   int active_requests() const {
@@ -189,6 +193,7 @@ struct Server::Impl {
   const ServerOptions options;
   ModelRegistry& engines;
   kserve::Repository& models;
+  kserve::TritonMetrics triton_metrics;
   Router router;
   Router metrics_router;
   // Last: their replies use the members above.

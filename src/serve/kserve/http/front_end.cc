@@ -57,6 +57,8 @@ class GenerateSource final : public MessageSource {
 
   HttpHead ErrorHead(const Status& error) const override { return kserve::ErrorHead(error); }
   std::string FormatError(const Status& error) const override { return FormatStatus(error); }
+  // As clients of this protocol expect: what a model answers to a stream is events, errors too.
+  bool ErrorIsEvent() const override { return !call_->is_refused(); }
 
  private:
   static CallNews TooMany(Status& error) {

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "serve/kserve/config_file.h"
+#include "serve/kserve/models/builtin_models.h"
 #include "serve/kserve/models/generation_models.h"
 #include "serve/kserve/models/model_tensors.h"
 #include "serve/kserve/models/stage_models.h"
@@ -90,11 +91,11 @@ Result<FolderModel> ReadModel(const fs::path& repository, const std::string& nam
 
 Result<InferModelPtr> MakeModel(const FolderModel& model, const ModelContext& context) {
   const ModelKind kind = model.parameters.kind;
-  if (kind == ModelKind::kOther) {
+  if (kind == ModelKind::kOther) return MakeBuiltinModel(*model.config);
+  if (context.engine == nullptr) {
     return Unimplemented(fmt::format(
-        "{}: a model of backend \"{}\" with these tensors is not one that this server has",
-        model.name,
-        model.config->backend().empty() ? model.config->platform() : model.config->backend()));
+        "{}: none of the models that it works with is an engine (backend \"tensorrtllm\")",
+        model.name));
   }
   inference::ModelConfig config = *model.config;
   const inference::ModelConfig tensors =

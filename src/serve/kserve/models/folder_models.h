@@ -36,14 +36,15 @@ Result<FolderModel> ReadModel(const std::filesystem::path& repository, const std
 
 // What a model takes from others of its repository.
 struct ModelContext {
-  ModelPtr engine;
+  ModelPtr engine;                 // null: none; only built-in models need none
   bool exclude_input = false;      // from answers, unless a request says otherwise
   bool add_special_tokens = true;  // around prompts
   bool is_decoupled = false;
 };
 
 // The model under the configuration of its folder, with the tensors that models of its kind have
-// here. UNIMPLEMENTED for a kind that is not known.
+// here; a built-in model (builtin_models.h) keeps those of the configuration. UNIMPLEMENTED for a
+// kind that is not known, and without an engine for a kind that needs one.
 Result<InferModelPtr> MakeModel(const FolderModel& model, const ModelContext& context);
 
 }  // namespace tandem::serve::kserve

@@ -407,6 +407,7 @@ class EndedCall final : public InferCall {
  public:
   explicit EndedCall(Status error) : error_(std::move(error)) {}
 
+  bool is_refused() const override { return !error_.ok(); }
   InferNews Next(InferResponse& response, Status& error) override {
     if (std::exchange(is_over_, true)) return InferNews::kDone;
     if (error_.ok()) {

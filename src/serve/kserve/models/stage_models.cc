@@ -155,7 +155,8 @@ Result<InferResponse> Postprocess(const TextCodec& codec, const InferRequest& re
   const Tensor& batch = *request.Input("TOKENS_BATCH");
   const std::vector<int64_t> tokens = Integers(batch);
   const auto row_tokens = static_cast<size_t>(batch.shape.back());
-  const size_t rows = static_cast<size_t>(batch.shape[0]) * static_cast<size_t>(batch.shape[1]);
+  size_t rows = 1;  // of the batch, if the model has one, and its beams
+  for (size_t i = 0; i + 1 < batch.shape.size(); ++i) rows *= static_cast<size_t>(batch.shape[i]);
   std::vector<int64_t> lengths(rows, static_cast<int64_t>(row_tokens));
   if (const Tensor* given = request.Input("SEQUENCE_LENGTH")) {
     lengths = Integers(*given);

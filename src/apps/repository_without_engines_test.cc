@@ -1,0 +1,108 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/model_repository.h"
+#include "base/clock.h"
+#include "runtime/option_rows.h"
+
+namespace tandem::apps {
+namespace {
+
+using serve::kserve::ModelState;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// A repository whose models need no engine: opening one fails.
+class RepositoryWithoutEnginesTest : public testing::Test {
+ protected:
+  RepositoryWithoutEnginesTest() {
+    std::string pattern = std::filesystem::temp_directory_path() / "tandem_repository_XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~RepositoryWithoutEnginesTest() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& model, const std::string& config) const {
+    std::filesystem::create_directories(folder_ / model / "1");
+    std::ofstream(folder_ / model / "config.pbtxt") << config;
+  }
+  ModelRepository Open(bool is_explicit) {
+    RepositoryOptions options;
+    options.folder = folder_;
+    options.is_explicit = is_explicit;
+    return ModelRepository(
+        options, OptionValues(EngineOptionRows().specs()),
+        [](const OptionValues&) -> Result<std::shared_ptr<ServedEngine>> {
+          return Internal("an engine was opened");
+        },
+        engines_, models_);
+  }
+  // "simple READY"
+  std::vector<std::string> States() const {
+    std::vector<std::string> states;
+    for (const serve::kserve::ModelEntry& entry : models_.Index()) {
+      states.push_back(entry.name + " " + std::string(ModelStateName(entry.state)));
+    }
+    return states;
+  }
+
+  const SteadyClock clock_;
+  std::filesystem::path folder_;
+  serve::ModelRegistry engines_;
+  serve::kserve::Repository models_{clock_};
+};
+
+TEST_F(RepositoryWithoutEnginesTest, BuiltInModelsNeedNoEngine) {
+  Write("simple", R"(backend: "add_sub" max_batch_size: 8)");
+  Write("repeat_int32", R"(backend: "repeat")");
+  Write("mock_llm", R"(backend: "mock_llm")");
+  // A stage by its tensors, were it not for its backend.
+  Write("same", R"(backend: "identity"
+                   input [{name: "QUERY" data_type: TYPE_STRING dims: [1]}]
+                   output [{name: "OUTPUT" data_type: TYPE_STRING dims: [1]}])");
+  const Status loaded = Open(/*is_explicit=*/false).LoadAll();
+  EXPECT_TRUE(loaded.ok()) << loaded.message();
+  EXPECT_THAT(States(),
+              ElementsAre("mock_llm READY", "repeat_int32 READY", "same READY", "simple READY"));
+  EXPECT_TRUE(models_.Ready());
+  EXPECT_TRUE(engines_.Ready());
+  EXPECT_TRUE(engines_.List().empty());
+  for (const serve::kserve::ModelFigures& figures : models_.Figures()) {
+    EXPECT_TRUE(figures.load_time.has_value()) << figures.name;
+  }
+}
+
+TEST_F(RepositoryWithoutEnginesTest, BuiltInModelsAreLoadedAndUnloadedOnRequest) {
+  Write("simple", R"(backend: "add_sub")");
+  ModelRepository repository = Open(/*is_explicit=*/true);
+  ASSERT_TRUE(repository.LoadAll().ok());
+  EXPECT_FALSE(models_.Find("simple").ok());
+  ASSERT_TRUE(repository.Load("simple", {}).ok());
+  EXPECT_TRUE(models_.Find("simple").ok());
+  ASSERT_TRUE(repository.Unload("simple", /*dependents=*/false).ok());
+  EXPECT_THAT(States(), ElementsAre("simple UNAVAILABLE"));
+  // With a config of the request's own.
+  const Status refused =
+      repository.Load("simple", R"({"backend":"identity","input":[{"name":"A"}],)"
+                                R"("output":[{"name":"B"}]})");
+  EXPECT_THAT(refused.message(), HasSubstr("data_type"));
+  EXPECT_TRUE(repository.Load("simple", {}).ok()) << "the file is read again";
+}
+
+TEST_F(RepositoryWithoutEnginesTest, AChainWithoutAnEngineIsRefused) {
+  Write("simple", R"(backend: "add_sub")");
+  Write("chain", R"(platform: "ensemble"
+                    ensemble_scheduling {step [{model_name: "simple" model_version: -1}]})");
+  const Status status = Open(/*is_explicit=*/false).LoadAll();
+  EXPECT_EQ(status.code(), Code::kUnimplemented);
+  EXPECT_THAT(status.message(), HasSubstr("none of the models that it works with is an engine"));
+  EXPECT_THAT(States(), ElementsAre("chain UNAVAILABLE", "simple READY"));
+}
+
+}  // namespace
+}  // namespace tandem::apps
