@@ -26,8 +26,8 @@ wait_until_ready() {
   expected=$(printf '%s\n' "$@")
   [ "$rows" = "$expected" ] || fail "the table has $rows, not $expected: $(cat "$log")"
   [ "$(cat "/proc/$server_pid/comm")" = tritonserver ] || fail "the process has another name"
-  curl -sf "localhost:$metrics_port/metrics" | grep -q '^tandem_build_info' || fail "no metrics"
-  curl -sf "localhost:$http_port/v2/health/ready" || fail "not ready"
+  check_metric tandem_build_info
+  curl -f "localhost:$http_port/v2/health/ready" || fail "not ready"
 }
 
 address() { # TEXT LOG: the port after the text and 127.0.0.1
@@ -60,9 +60,10 @@ check_contains() { grep -qF -- "$1" "$2" || fail "\"$1\" is not in $2: $(cat "$2
 # check_lacks TEXT FILE
 check_lacks() { if grep -qF -- "$1" "$2"; then fail "\"$1\" is in $2: $(cat "$2")"; fi; }
 
-# check_drafts_accepted: the target has accepted drafts of the draft model.
-check_drafts_accepted() {
-  curl -sf "localhost:$metrics_port/metrics" | grep -q '^tandem_drafts_accepted_total [1-9]' || fail "no draft was accepted"
+# check_metric EXPRESSION: the start of a line of the metrics.
+check_metric() {
+  curl -f "localhost:$metrics_port/metrics" -o "$root/metrics.txt"
+  grep -q "^$1" "$root/metrics.txt" || fail "no line of the metrics begins with $1: $(cat "$root/metrics.txt")"
 }
 
 # check_final_text PROMPT FILE: the speculative client has printed what the ensemble answers, prompt and all.

@@ -294,6 +294,31 @@ std::unique_ptr<Reply> ChangeLog(const HttpRequest& http) {
   return changed.ok() ? DescribeLog() : ErrorReply(changed);
 }
 
+// The trace settings, of the server or of a model, after a change where there is a body. Traces can
+// only stay off: null means the default, which is off.
+std::unique_ptr<Reply> TraceSetting(const Repository& models, const PathValues& values,
+                                    const HttpRequest& http) {
+  if (!values.empty()) {
+    const Result<InferModelPtr> model = FindModel(models, values);
+    if (!model.ok()) return ErrorReply(model.status());
+  }
+  const Result<Json> body = ParseObject(http.body);
+  if (!body.ok()) return ErrorReply(body.status());
+  const auto is_off = [](const Json& value) {
+    const auto* levels = value.AsArray();
+    const Json& level = levels != nullptr && levels->size() == 1 ? levels->front() : value;
+    return level.AsString() != nullptr && *level.AsString() == "OFF";
+  };
+  for (const JsonMember& setting : *body->AsObject()) {
+    if (setting.value.is_null() || (setting.name == "trace_level" && is_off(setting.value))) {
+      continue;
+    }
+    return ErrorReply(Unimplemented(
+        fmt::format("trace setting '{}': this server writes no traces", setting.name)));
+  }
+  return MakeReply(200, R"({"trace_level":["OFF"]})");
+}
+
 }  // namespace
 
 FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
@@ -332,6 +357,10 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
                                                     const Wake& wake) {
     return Infer(models, values, std::move(request), body_limit, wake);
   };
+  const RouteFunction trace = [&models](const HttpRequest& request, const PathValues& values,
+                                        const auto&) {
+    return TraceSetting(models, values, request);
+  };
   const auto control = [&models](bool loads) -> RouteFunction {
     return
         [&models, loads](const HttpRequest& request, const PathValues& values, const Wake& wake) {
@@ -348,6 +377,8 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
       {"GET", "/v2/logging", [](auto&&...) { return DescribeLog(); }},
       {"POST", "/v2/logging",
        [](const HttpRequest& request, const auto&...) { return ChangeLog(request); }},
+      {"GET", "/v2/trace/setting", trace},
+      {"POST", "/v2/trace/setting", trace},
       {"POST", "/v2/repository/models/{}/load", control(true)},
       {"POST", "/v2/repository/models/{}/unload", control(false)},
   };
@@ -376,6 +407,8 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
   add("GET", "/config", describe(FormatConfig));
   add("GET", "/ready", model_ready);
   add("GET", "/stats", statistics);
+  add("GET", "/trace/setting", trace);
+  add("POST", "/trace/setting", trace);
   add("POST", "/infer", infer, /*decodes_body=*/true);
   add("POST", "/generate", generate(false));
   add("POST", "/generate_stream", generate(true));

@@ -175,6 +175,13 @@ Status ReadParameters(const Parameters& parameters, TextRequest& text) {
   TANDEM_ASSIGN_OR_RETURN(const std::optional<int64_t> level, integer("priority"));
   if (level && *level < 0) return FieldError("priority", "must be at least 0");
   if (level && *level > 0) text.priority = 1.0 / static_cast<double>(*level);
+  if (const auto type = parameters.find("request_type"); type != parameters.end()) {
+    const auto* name = std::get_if<std::string>(&type->second);
+    if (name == nullptr || *name != "context_and_generation") {
+      return Unimplemented("request_type: only context_and_generation is supported by this server")
+          .WithField("request_type");
+    }
+  }
   return {};
 }
 
