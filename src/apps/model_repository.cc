@@ -282,6 +282,11 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
   }
   TANDEM_RETURN_IF_ERROR(
       set(ModelOptionRows().RowOf<&ModelOptions::target>().name, model.parameters.engine_dir));
+  // Whoever allows larger batches expects as many sequences to run.
+  if (model.parameters.max_batch_size > EngineOptions().max_batch_size) {
+    TANDEM_RETURN_IF_ERROR(set(EngineOptionRows().RowOf<&EngineOptions::max_batch_size>().name,
+                               std::to_string(model.parameters.max_batch_size)));
+  }
   if (const std::string draft = DraftOf(model.name); !draft.empty()) {
     const FolderModel* draft_model = Known(draft);
     if (draft_model == nullptr) {
