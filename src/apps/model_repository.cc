@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -64,7 +65,9 @@ const FolderModel* ModelRepository::Known(const std::string& name) const {
 Status ModelRepository::Read(const std::string& name, std::string_view config) {
   Result<FolderModel> model = serve::kserve::ReadModel(options_.folder, name, config);
   if (!model.ok()) {
-    models_.SetState(name, ModelState::kUnavailable, model.status().message());
+    // Names that requests make up are not kept.
+    const bool is_listed = config.empty() || Known(name) != nullptr;
+    if (is_listed) models_.SetState(name, ModelState::kUnavailable, model.status().message());
     return model.status();
   }
   if (!model->defaults.empty()) {
@@ -87,6 +90,10 @@ Status ModelRepository::ReadAll() {
     return NotFound(
         fmt::format("{}: no folder in it has a config.pbtxt", options_.folder.string()));
   }
+  // What a request configured, and is not loaded any more, says nothing about the others.
+  std::erase_if(known_, [&](const auto& row) {
+    return !loaded_.contains(row.first) && std::ranges::count(names, row.first) == 0;
+  });
   Status first;
   for (const std::string& name : names) {
     if (loaded_.contains(name)) continue;
@@ -117,7 +124,16 @@ Status ModelRepository::LoadAll() {
 
 Status ModelRepository::Load(std::string_view name, std::string_view config) {
   const std::string model(name);
-  if (loaded_.contains(model)) TANDEM_RETURN_IF_ERROR(Unload(model, /*dependents=*/false));
+  std::vector<std::string> doors;
+  if (loaded_.contains(model)) {
+    // A configuration that cannot be read leaves everything as it is.
+    TANDEM_RETURN_IF_ERROR(serve::kserve::ReadModel(options_.folder, model, config)
+                               .status()
+                               .Annotate(fmt::format("failed to load '{}'", model)));
+    const std::set<std::string> before = loaded_;
+    TANDEM_RETURN_IF_ERROR(Unload(model, /*dependents=*/false));
+    std::ranges::set_difference(before, loaded_, std::back_inserter(doors));
+  }
   // Others may be broken: this one and its parts are what counts.
   [[maybe_unused]] const Status others = ReadAll();
   if (!config.empty()) TANDEM_RETURN_IF_ERROR(Read(model, config));
@@ -125,7 +141,11 @@ Status ModelRepository::Load(std::string_view name, std::string_view config) {
     return InvalidArgument(
         fmt::format("failed to load '{}', failed to poll from model repository", model));
   }
-  const Status status = LoadWithParts(model);
+  Status status = LoadWithParts(model);
+  // The chains that ended with it.
+  for (const std::string& door : doors) {
+    if (status.ok()) status = LoadWithParts(door);
+  }
   return status.ok() ? status : status.Annotate(fmt::format("failed to load '{}'", model));
 }
 
@@ -152,6 +172,9 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
     models_.SetState(name, ModelState::kUnavailable, missing.message());
     return missing;
   }
+  if (!loading_.insert(name).second) {
+    return InvalidArgument(fmt::format("{} is part of itself", name));
+  }
   models_.SetState(name, ModelState::kLoading, "");
   Status status;
   for (const std::string& part : PartsOf(*model)) {
@@ -160,6 +183,7 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
     }
   }
   if (status.ok()) status = LoadModel(name);
+  loading_.erase(name);
   if (!status.ok()) {
     LogError("{}: {}", name, status.message());
     models_.SetState(name, ModelState::kUnavailable, status.message());
@@ -208,10 +232,11 @@ std::string ModelRepository::TargetOf(const FolderModel& model) const {
   };
   const auto step = std::ranges::find_if(model.steps, is_engine);
   if (step != model.steps.end()) return *step;
-  // A stage: that of the chain it is part of, else of the first engine that drafts for no other.
+  // A stage: the engine of a chain that it is part of, else the first one that drafts for no other.
   for (const auto& [name, other] : known_) {
-    const bool has_it = std::ranges::count(other.steps, model.name) > 0;
-    if (has_it && other.name != model.name) return TargetOf(other);
+    if (std::ranges::count(other.steps, model.name) == 0) continue;
+    const auto engine = std::ranges::find_if(other.steps, is_engine);
+    if (engine != other.steps.end()) return *engine;
   }
   std::string first;
   for (const auto& [name, other] : known_) {
@@ -342,7 +367,7 @@ Status ModelRepository::Unload(std::string_view unloaded, bool dependents) {
              model.parameters.kind != ModelKind::kPostprocessing) {
     engines_.RemoveAlias(name);
   }
-  if (!dependents) return {};
+  if (!dependents || model.parameters.kind != ModelKind::kEnsemble) return {};
   for (const std::string& part : PartsOf(model)) {
     if (loaded_.contains(part)) TANDEM_RETURN_IF_ERROR(Unload(part, /*dependents=*/true));
   }

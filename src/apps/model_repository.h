@@ -71,6 +71,7 @@ class ModelRepository final : public serve::kserve::ModelLoader {
   serve::kserve::Repository& models_;
   std::map<std::string, FolderModel> known_;  // the folder's models, by name
   std::set<std::string> loaded_;
+  std::set<std::string> loading_;  // models whose parts are being loaded
 };
 
 }  // namespace tandem::apps

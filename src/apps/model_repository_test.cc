@@ -208,5 +208,47 @@ TEST_F(ModelRepositoryTest, UnloadingAPartUnloadsTheDoorsThatLeadToIt) {
   EXPECT_FALSE(models_.Load("../tensorrt_llm", "").ok());
 }
 
+TEST_F(ModelRepositoryTest, AReloadBringsBackWhatDependsOnTheModel) {
+  Open(/*is_explicit=*/true, {"*"});
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  const std::string answer = Ask("ensemble");
+  // A configuration that cannot be read changes nothing.
+  EXPECT_FALSE(models_.Load("ensemble", R"({"nonsense": 1})").ok());
+  EXPECT_EQ(Ask("ensemble"), answer);
+  const Status reloaded = models_.Load("tensorrt_llm", "");
+  EXPECT_TRUE(reloaded.ok()) << reloaded.message();
+  EXPECT_EQ(models_.Index(/*only_ready=*/true).size(), 6u);
+  EXPECT_EQ(Ask("tensorrt_llm_bls"), answer);
+  // A stage's parts are not its own.
+  ASSERT_TRUE(models_.Unload("preprocessing", /*dependents=*/true).ok());
+  EXPECT_TRUE(models_.Find("tensorrt_llm").ok());
+}
+
+TEST_F(ModelRepositoryTest, ModelsThatAreEachOthersPartsAreRefused) {
+  const char* kChain = R"(platform: "ensemble" ensemble_scheduling {{ step [
+                          {{model_name: "{}" model_version: -1}}] }})";
+  Write("a", fmt::format(fmt::runtime(kChain), "b"));
+  Write("b", fmt::format(fmt::runtime(kChain), "a"));
+  Open(/*is_explicit=*/true);
+  EXPECT_TRUE(repository_->LoadAll().ok());
+  const Status refused = models_.Load("a", "");
+  EXPECT_NE(refused.message().find("part of itself"), std::string::npos) << refused.message();
+  EXPECT_TRUE(models_.Load("ensemble", "").ok());
+}
+
+TEST_F(ModelRepositoryTest, WeightsThatWereWrittenAnewAreReadAnew) {
+  const fs::path copy = folder_.parent_path() / (folder_.filename().string() + "_draft");
+  fs::remove_all(copy);
+  fs::copy(*EmbeddedPairFolder() / "draft", copy);
+  Write("tensorrt_llm_draft", Engine(copy));
+  Open(/*is_explicit=*/true, {"*"});
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  const auto weights = opened_[1]->session->target_weights.weights;
+  fs::last_write_time(copy / "config.json", fs::file_time_type::clock::now());
+  ASSERT_TRUE(models_.Load("tensorrt_llm_draft", "").ok());
+  EXPECT_NE(opened_.back()->session->target_weights.weights, weights);
+  fs::remove_all(copy);
+}
+
 }  // namespace
 }  // namespace tandem::apps

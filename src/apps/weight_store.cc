@@ -1,12 +1,42 @@
 #include "apps/weight_store.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <system_error>
+#include <vector>
 
 #include "model/decoder/weights.h"
 
 namespace tandem::apps {
+
+namespace {
+
+// The files at a path with their sizes and times: a folder that has been written anew is another.
+std::string FilesAt(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<std::string> files;
+  const auto add = [&](const fs::path& file) {
+    std::error_code ignored;
+    const auto written = fs::last_write_time(file, ignored).time_since_epoch().count();
+    const auto bytes = fs::file_size(file, ignored);
+    files.push_back(fmt::format("{}:{}:{}", file.filename().string(), bytes, written));
+  };
+  if (!fs::is_directory(path, error)) {
+    add(path);
+  } else {
+    for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+         entry.increment(error)) {
+      if (entry->is_regular_file(error)) add(entry->path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return fmt::format("{}", fmt::join(files, ","));
+}
+
+}  // namespace
 
 std::string WeightStore::KeyOf(const std::filesystem::path& folder, const ModelSpec& spec,
                                const ops::Backend& backend, const AskedFormat& asked) {
@@ -16,9 +46,10 @@ std::string WeightStore::KeyOf(const std::filesystem::path& folder, const ModelS
     return DescribeFormat(KeptFormat(spec, role, 0, backend, asked));
   };
   const Device device = backend.device();
-  return fmt::format("{}, layers in {}, head in {}, device {}:{}",
-                     (error ? folder : canonical).string(), format(WeightRole::kQuery),
-                     format(WeightRole::kHead), static_cast<int>(device.kind), device.index);
+  const std::filesystem::path& path = error ? folder : canonical;
+  return fmt::format("{} ({}), layers in {}, head in {}, device {}:{}", path.string(),
+                     FilesAt(path), format(WeightRole::kQuery), format(WeightRole::kHead),
+                     static_cast<int>(device.kind), device.index);
 }
 
 std::shared_ptr<const Weights> WeightStore::Find(const std::string& key, int64_t positions) const {

@@ -16,7 +16,8 @@ namespace tandem::apps {
 
 class WeightStore {
  public:
-  // What decides how a folder's weights are kept: their formats and the device.
+  // What decides which weights these are and how they are kept: the folder's files, the formats and
+  // the device.
   static std::string KeyOf(const std::filesystem::path& folder, const ModelSpec& spec,
                            const ops::Backend& backend, const AskedFormat& asked);
 

@@ -243,6 +243,7 @@ Status Repository::Load(std::string_view name, std::string_view config) {
         "was named at its start; see --model-control-mode=explicit");
   }
   const MutexLock lock(loading_);
+  if (leaving_) return Unavailable("the server is shutting down");
   return loader_->Load(name, config);
 }
 
@@ -253,6 +254,7 @@ Status Repository::Unload(std::string_view name, bool dependents) {
         "was named at its start; see --model-control-mode=explicit");
   }
   const MutexLock lock(loading_);
+  if (leaving_) return Unavailable("the server is shutting down");
   return loader_->Unload(name, dependents);
 }
 

@@ -86,17 +86,18 @@ std::optional<DataType> DataTypeNamed(std::string_view name) {
 size_t ElementBytes(DataType type) { return kTypes[static_cast<size_t>(type)].bytes; }
 
 Result<int64_t> NumElements(std::span<const int64_t> shape) {
-  constexpr int64_t kMost = int64_t{1} << 40;  // far above the bytes of any request
+  constexpr int64_t kMost = int64_t{1} << 31;  // as many as the bytes of the largest message
   for (const int64_t dim : shape) {
     if (dim < 0) return InvalidArgument(fmt::format("the shape has a negative dimension, {}", dim));
   }
-  if (std::ranges::count(shape, 0) > 0) return 0;
+  // Dimensions beside one of 0 are bounded too: they may count rows without elements.
   int64_t count = 1;
   for (const int64_t dim : shape) {
+    if (dim == 0) continue;
     if (dim > kMost / count) return InvalidArgument("the shape has too many elements");
     count *= dim;
   }
-  return count;
+  return std::ranges::count(shape, 0) > 0 ? 0 : count;
 }
 
 Status CheckData(const Tensor& tensor) {

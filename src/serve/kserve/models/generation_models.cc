@@ -56,6 +56,11 @@ class RunningRequests {
   std::multimap<std::string, std::shared_ptr<Stop>> by_id_ TANDEM_GUARDED_BY(mutex_);
 };
 
+// Callers with different API keys have different ids. Empty without an id.
+std::string RunningId(const InferRequest& request) {
+  return request.id.empty() ? "" : request.caller + "\n" + request.id;
+}
+
 // Everything that the calls of a model share.
 struct Shared {
   ModelKind kind = ModelKind::kEnsemble;
@@ -63,14 +68,16 @@ struct Shared {
   RunningRequests running;
 };
 
+// One value a row: [values, 1].
 template <typename T>
-Tensor OneValue(std::string name, T value) {
+Tensor Column(std::string name, const std::vector<T>& values) {
+  const std::vector<int64_t> shape = {static_cast<int64_t>(values.size()), 1};
   if constexpr (std::is_floating_point_v<T>) {
-    return FloatTensor(std::move(name), {1, 1}, std::span<const float>(&value, 1));
+    return FloatTensor(std::move(name), shape, values);
   } else if constexpr (sizeof(T) == sizeof(int64_t)) {
-    return Int64Tensor(std::move(name), {1, 1}, std::span<const int64_t>(&value, 1));
+    return Int64Tensor(std::move(name), shape, values);
   } else {
-    return Int32Tensor(std::move(name), {1, 1}, std::span<const int32_t>(&value, 1));
+    return Int32Tensor(std::move(name), shape, values);
   }
 }
 
@@ -112,9 +119,9 @@ class GenerationCall final : public InferCall {
     std::vector<TextRequest> prompts = asked_.prompts;
     for (TextRequest& prompt : prompts) prompt.stream = asked_.is_streamed;
     call_ = std::make_unique<GenerateCall>(shared_->engine, std::move(prompts), wake);
-    shared_->running.Add(request_.id, stop_);
+    shared_->running.Add(RunningId(request_), stop_);
   }
-  ~GenerationCall() override { shared_->running.Remove(request_.id, stop_.get()); }
+  ~GenerationCall() override { shared_->running.Remove(RunningId(request_), stop_.get()); }
 
   InferNews Next(InferResponse& response, Status& error) override {
     while (true) {
@@ -185,8 +192,9 @@ class GenerationCall final : public InferCall {
     if (ends && shown.empty()) shown.push_back({.cum_log_prob = before.cum_log_prob});
     for (size_t i = 0; i < shown.size(); ++i) {
       InferResponse response = NewResponse({&shown[i], 1}, {&answer, 1});
-      if (i == 0) AddContextLogits(event.context_logits, response);
-      if (ends && i + 1 == shown.size()) Complete(event.usage, response);
+      const std::vector<LogitsRow>* context = &event.context_logits;
+      if (i == 0) AddContextLogits({&context, 1}, response);
+      if (ends && i + 1 == shown.size()) Complete({&event.usage, 1}, response);
       responses_.push_back(std::move(response));
     }
     MarkFinal(std::all_of(streamed_.begin(), streamed_.end(),
@@ -198,8 +206,9 @@ class GenerationCall final : public InferCall {
     const auto answer = static_cast<size_t>(choice);
     const Shown shown = WholeAnswer(answer);
     InferResponse response = NewResponse({&shown, 1}, {&answer, 1});
-    AddContextLogits(call_->answers()[answer].context_logits, response);
-    Complete(call_->answers()[answer].usage, response);
+    const std::vector<LogitsRow>* context = &call_->answers()[answer].context_logits;
+    AddContextLogits({&context, 1}, response);
+    Complete({&call_->answers()[answer].usage, 1}, response);
     responses_.push_back(std::move(response));
     MarkFinal(++num_complete_ == num_answers());
   }
@@ -213,10 +222,17 @@ class GenerationCall final : public InferCall {
       indices.push_back(i);
     }
     InferResponse response = NewResponse(shown, indices);
-    if (!call_->answers().empty()) {
-      AddContextLogits(call_->answers().front().context_logits, response);
-      Complete(call_->answers().front().usage, response);
+    std::vector<Usage> usages;
+    std::vector<const std::vector<LogitsRow>*> contexts;
+    for (size_t i = 0; i < call_->answers().size(); ++i) {
+      usages.push_back(call_->answers()[i].usage);
+      // With the first answer of each prompt.
+      if (i % static_cast<size_t>(num_choices_) == 0) {
+        contexts.push_back(&call_->answers()[i].context_logits);
+      }
     }
+    AddContextLogits(contexts, response);
+    Complete(usages, response);
     responses_.push_back(std::move(response));
     MarkFinal(true);
   }
@@ -310,10 +326,10 @@ class GenerationCall final : public InferCall {
       const auto [entry, choice] =
           std::div(static_cast<int>(indices[0]), static_cast<int>(num_choices_));
       if (asked_.prompts.size() > 1 || request_.Names("batch_index")) {
-        add(OneValue<int32_t>("batch_index", entry));
+        add(Column<int32_t>("batch_index", {entry}));
       }
       if (num_choices_ > 1 || request_.Names("sequence_index")) {
-        add(OneValue<int32_t>("sequence_index", choice));
+        add(Column<int32_t>("sequence_index", {choice}));
       }
     }
     if (shared_->kind == ModelKind::kEnsemble) {
@@ -346,41 +362,58 @@ class GenerationCall final : public InferCall {
     return FloatTensor("generation_logits", {rows, choices, longest / width, width}, matrix);
   }
 
-  void AddContextLogits(const std::vector<LogitsRow>& rows, InferResponse& response) const {
-    if (rows.empty() || !request_.Wants("context_logits")) return;
-    std::vector<float> logits;
-    for (const LogitsRow& row : rows) Append(row, logits);
+  // [prompts, longest, vocab]; of prompts whose logits came with this response.
+  void AddContextLogits(std::span<const std::vector<LogitsRow>* const> prompts,
+                        InferResponse& response) const {
+    std::vector<std::vector<float>> rows;
+    size_t vocab = 0;
+    for (const std::vector<LogitsRow>* prompt : prompts) {
+      std::vector<float>& row = rows.emplace_back();
+      for (const LogitsRow& logits : *prompt) Append(logits, row);
+      if (!prompt->empty()) vocab = prompt->front().size();
+    }
+    if (vocab == 0 || !request_.Wants("context_logits")) return;
+    int64_t longest = 0;
+    const std::vector<float> matrix = Padded<float>(rows, 0.0f, longest);
+    const auto width = static_cast<int64_t>(vocab);
     response.outputs.push_back(FloatTensor(
-        "context_logits",
-        {1, static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows[0].size())}, logits));
+        "context_logits", {static_cast<int64_t>(rows.size()), longest / width, width}, matrix));
   }
 
   // Figures that are known when an answer is complete.
-  void Complete(const Usage& usage, InferResponse& response) const {
-    response.queued = usage.queued;
-    const auto add = [&](bool is_asked, auto name, auto value) {
-      if (is_asked || request_.Names(name)) response.outputs.push_back(OneValue(name, value));
+  void Complete(std::span<const Usage> usages, InferResponse& response) const {
+    if (usages.empty()) return;
+    response.queued = usages.front().queued;
+    // A column of one value for each answer.
+    const auto add = [&](bool is_asked, const char* name, auto value_of) {
+      if (!is_asked && !request_.Names(name)) return;
+      std::vector<decltype(value_of(usages.front()))> values;
+      for (const Usage& usage : usages) values.push_back(value_of(usage));
+      response.outputs.push_back(Column(name, values));
     };
-    add(asked_.return_num_input_tokens, "num_input_tokens", usage.prompt_tokens);
-    add(asked_.return_num_output_tokens, "num_output_tokens", usage.output_tokens);
-    const bool cache = asked_.return_cache_stats || asked_.return_perf_metrics;
-    add(cache, "kv_cache_alloc_new_blocks", usage.kv_blocks_new);
-    add(cache, "kv_cache_reused_blocks", usage.kv_blocks_reused);
-    add(cache, "kv_cache_alloc_total_blocks", usage.kv_blocks_total());
+    const auto at = [this](Nanos since_arrival) { return arrived_ns_ + since_arrival.count(); };
+    add(asked_.return_num_input_tokens, "num_input_tokens",
+        [](const Usage& usage) { return usage.prompt_tokens; });
+    add(asked_.return_num_output_tokens, "num_output_tokens",
+        [](const Usage& usage) { return usage.output_tokens; });
     const bool metrics = asked_.return_perf_metrics;
-    const int64_t first_scheduled = arrived_ns_ + usage.queued.count();
-    const int64_t first_token = arrived_ns_ + usage.first_token.count();
-    const int64_t last_token = arrived_ns_ + usage.last_token.count();
-    add(metrics, "arrival_time_ns", arrived_ns_);
-    add(metrics, "first_scheduled_time_ns", first_scheduled);
-    add(metrics, "first_token_time_ns", first_token);
-    add(metrics, "last_token_time_ns", last_token);
-    const float rate = usage.drafts_proposed == 0 ? 0.0f
-                                                  : static_cast<float>(usage.drafts_accepted) /
-                                                        static_cast<float>(usage.drafts_proposed);
-    add(metrics, "acceptance_rate", rate);
-    add(metrics, "total_accepted_draft_tokens", usage.drafts_accepted);
-    add(metrics, "total_draft_tokens", usage.drafts_proposed);
+    const bool cache = asked_.return_cache_stats || metrics;
+    add(cache, "kv_cache_alloc_new_blocks", [](const Usage& usage) { return usage.kv_blocks_new; });
+    add(cache, "kv_cache_reused_blocks", [](const Usage& usage) { return usage.kv_blocks_reused; });
+    add(cache, "kv_cache_alloc_total_blocks",
+        [](const Usage& usage) { return usage.kv_blocks_total(); });
+    add(metrics, "arrival_time_ns", [&](const Usage&) { return at(Nanos(0)); });
+    add(metrics, "first_scheduled_time_ns", [&](const Usage& usage) { return at(usage.queued); });
+    add(metrics, "first_token_time_ns", [&](const Usage& usage) { return at(usage.first_token); });
+    add(metrics, "last_token_time_ns", [&](const Usage& usage) { return at(usage.last_token); });
+    add(metrics, "acceptance_rate", [](const Usage& usage) {
+      return usage.drafts_proposed == 0 ? 0.0f
+                                        : static_cast<float>(usage.drafts_accepted) /
+                                              static_cast<float>(usage.drafts_proposed);
+    });
+    add(metrics, "total_accepted_draft_tokens",
+        [](const Usage& usage) { return usage.drafts_accepted; });
+    add(metrics, "total_draft_tokens", [](const Usage& usage) { return usage.drafts_proposed; });
   }
 
   struct Streamed {
@@ -443,7 +476,7 @@ class GenerationModel final : public InferModel {
         ReadGeneration(options_.kind, request, batch, options_.defaults);
     if (!asked.ok()) return std::make_unique<EndedCall>(asked.status());
     if (asked->stop) {
-      shared_->running.StopAll(request.id);
+      shared_->running.StopAll(RunningId(request));
       return std::make_unique<EndedCall>(Status());
     }
     const bool is_decoupled = config_.model_transaction_policy().decoupled();

@@ -185,6 +185,23 @@ Status ReadParameters(const Parameters& parameters, TextRequest& text) {
   return {};
 }
 
+// What decides the number and the contents of responses is one for all entries of a request.
+Status CheckCommonInputs(const InferRequest& request) {
+  for (const Tensor& tensor : request.inputs) {
+    const bool is_common = tensor.name == "num_return_sequences" || tensor.name == "stream" ||
+                           tensor.name == "streaming" || tensor.name == "stop" ||
+                           tensor.name == "exclude_input_in_output" ||
+                           tensor.name.starts_with("return_");
+    if (!is_common || tensor.data.empty()) continue;
+    const size_t bytes = ElementBytes(tensor.type);
+    for (size_t at = bytes; at < tensor.data.size(); at += bytes) {
+      if (tensor.data.compare(at, bytes, tensor.data, 0, bytes) == 0) continue;
+      return FieldError(tensor.name, "must be the same for every prompt of a request");
+    }
+  }
+  return {};
+}
+
 Result<TextRequest> ReadEntry(ModelKind kind, const InferRequest& request, int64_t batch,
                               int64_t entry, const GenerationDefaultsOfModel& defaults,
                               GenerationRequest& asked) {
@@ -232,6 +249,7 @@ Result<GenerationRequest> ReadGeneration(ModelKind kind, const InferRequest& req
     asked.stop = true;
     return asked;
   }
+  TANDEM_RETURN_IF_ERROR(CheckCommonInputs(request));
   for (int64_t entry = 0; entry < batch; ++entry) {
     TANDEM_ASSIGN_OR_RETURN(TextRequest text,
                             ReadEntry(kind, request, batch, entry, defaults, asked));

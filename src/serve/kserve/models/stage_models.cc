@@ -1,6 +1,7 @@
 #include "serve/kserve/models/stage_models.h"
 
 #include <fmt/format.h>
+#include <model_config.pb.h>
 
 #include <algorithm>
 #include <string>
@@ -13,7 +14,16 @@
 namespace tandem::serve::kserve {
 namespace {
 
-int64_t BatchOf(const InferRequest& request) { return request.inputs.front().shape.front(); }
+// Most elements of a tensor that is made here: short rows are padded to the longest, so a request
+// of few bytes could ask for many.
+constexpr size_t kMaxElements = size_t{1} << 22;
+
+Status CheckElements(std::string_view input, size_t rows, size_t longest) {
+  if (longest == 0 || rows <= kMaxElements / longest) return {};
+  return FieldError(input, fmt::format("its rows, padded to the longest, would have {} x {} "
+                                       "elements; at most {} are made for one request",
+                                       rows, longest, kMaxElements));
+}
 
 Status AtInput(std::string_view input, const Status& status) {
   return status.field().empty() ? FieldError(input, status.message()) : status;
@@ -39,6 +49,7 @@ Result<Tensor> WordIds(const TextCodec& codec, const InferRequest& request, int6
     }
     longest = std::max(longest, own_ids.size());
   }
+  TANDEM_RETURN_IF_ERROR(CheckElements(input, ids.size(), longest));
   std::vector<int32_t> values;
   for (size_t entry = 0; entry < ids.size(); ++entry) {
     ids[entry].resize(longest, 0);
@@ -62,6 +73,8 @@ Result<Tensor> EmbeddingBias(const TextCodec& codec, const InferRequest& request
                         "must have as many values as EMBEDDING_BIAS_WORDS");
     }
     if (words.empty()) continue;
+    TANDEM_RETURN_IF_ERROR(
+        CheckElements("EMBEDDING_BIAS_WORDS", static_cast<size_t>(entry + 1), vocab));
     values.resize(vocab * static_cast<size_t>(entry + 1));
     float* const row = values.data() + vocab * static_cast<size_t>(entry);
     for (size_t i = 0; i < words.size(); ++i) {
@@ -75,9 +88,9 @@ Result<Tensor> EmbeddingBias(const TextCodec& codec, const InferRequest& request
                      values);
 }
 
-Result<InferResponse> Preprocess(const TextCodec& codec, bool add_special_tokens,
+Result<InferResponse> Preprocess(const TextCodec& codec, bool is_batched, bool add_special_tokens,
                                  const InferRequest& request) {
-  const int64_t batch = BatchOf(request);
+  const int64_t batch = is_batched ? request.Input("QUERY")->shape.front() : 1;
   const std::vector<int32_t> ends = codec.end_ids();
   const int32_t usual_end = ends.empty() ? -1 : ends.front();
   std::vector<std::vector<int32_t>> prompts;
@@ -105,6 +118,7 @@ Result<InferResponse> Preprocess(const TextCodec& codec, bool add_special_tokens
   }
   size_t longest = 0;
   for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+  TANDEM_RETURN_IF_ERROR(CheckElements("QUERY", prompts.size(), longest));
   std::vector<int32_t> matrix;
   for (size_t entry = 0; entry < prompts.size(); ++entry) {
     matrix.insert(matrix.end(), prompts[entry].begin(), prompts[entry].end());
@@ -157,6 +171,7 @@ Result<InferResponse> Postprocess(const TextCodec& codec, const InferRequest& re
   const auto row_tokens = static_cast<size_t>(batch.shape.back());
   size_t rows = 1;  // of the batch, if the model has one, and its beams
   for (size_t i = 0; i + 1 < batch.shape.size(); ++i) rows *= static_cast<size_t>(batch.shape[i]);
+  TANDEM_RETURN_IF_ERROR(CheckElements("TOKENS_BATCH", rows, std::max<size_t>(row_tokens, 1)));
   std::vector<int64_t> lengths(rows, static_cast<int64_t>(row_tokens));
   if (const Tensor* given = request.Input("SEQUENCE_LENGTH")) {
     lengths = Integers(*given);
@@ -187,10 +202,11 @@ Result<InferResponse> Postprocess(const TextCodec& codec, const InferRequest& re
 
 InferModelPtr MakePreprocessingModel(const inference::ModelConfig& config, ModelPtr engine,
                                      bool add_special_tokens) {
-  return MakeTaskModel(
-      config, [engine = std::move(engine), add_special_tokens](const InferRequest& request) {
-        return Preprocess(engine->service->codec(), add_special_tokens, request);
-      });
+  const bool is_batched = config.max_batch_size() > 0;
+  return MakeTaskModel(config, [engine = std::move(engine), is_batched,
+                                add_special_tokens](const InferRequest& request) {
+    return Preprocess(engine->service->codec(), is_batched, add_special_tokens, request);
+  });
 }
 
 InferModelPtr MakePostprocessingModel(const inference::ModelConfig& config, ModelPtr engine) {
