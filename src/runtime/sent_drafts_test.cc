@@ -182,6 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, SentDraftsTest,
                          });
 
 TEST(SentDrafts, AreRefusedByNameWhereTheyCannotBeVerified) {
+  if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   FakeClock clock;
   TestSetup setup;
   setup.options = SmallOptions();
