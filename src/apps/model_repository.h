@@ -45,7 +45,7 @@ class ModelRepository final : public serve::kserve::ModelLoader {
   Status LoadAll();
 
   Status Load(std::string_view name, std::string_view config) override;
-  Status Unload(std::string_view name, bool dependents) override;
+  Status Unload(std::string_view unloaded, bool dependents) override;
 
  private:
   using FolderModel = serve::kserve::FolderModel;

@@ -53,10 +53,9 @@ class CountedCall final : public InferCall {
   }
 
  private:
-  InferNews Fail(const Status& why, Status& error) {
-    const Status kept = why;  // `why` may be `error`
-    End(kept);
-    error = kept;
+  InferNews Fail(Status why, Status& error) {
+    End(why);
+    error = std::move(why);
     return InferNews::kFailed;
   }
 
@@ -179,7 +178,7 @@ std::vector<InferModelPtr> Repository::Models() const {
 void Repository::CollectMembers(std::string_view name,
                                 std::vector<std::shared_ptr<ModelStatistics>>& statistics) const {
   const MutexLock lock(mutex_);
-  const auto add = [&](std::string_view member) {
+  const auto add = [&](std::string_view member) TANDEM_REQUIRES(mutex_) {
     const auto found = entries_.find(member);
     if (found != entries_.end()) statistics.push_back(found->second.statistics);
   };

@@ -4,6 +4,7 @@
 #include <model_config.pb.h>
 
 #include <map>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,8 @@ std::vector<int64_t> ShapeOf(const inference::ModelConfig& config,
     if (dim > 0) rest /= dim;
   }
   bool is_innermost = true;
-  for (auto dim = shape.rbegin(); dim != shape.rend(); ++dim) {
-    if (*dim == -1) *dim = std::exchange(is_innermost, false) ? rest : 1;
+  for (int64_t& dim : std::ranges::reverse_view(shape)) {
+    if (dim == -1) dim = std::exchange(is_innermost, false) ? rest : 1;
   }
   return shape;
 }

@@ -107,15 +107,23 @@ Result<InferModelPtr> MakeIdentity(const inference::ModelConfig& config) {
 // ---- add_sub ----
 
 // Integers wrap around.
+template <typename T, typename Operation>
+T Computed(T x, T y, Operation&& operation) {
+  if constexpr (std::is_integral_v<T>) {
+    using Unsigned = std::make_unsigned_t<T>;
+    return static_cast<T>(operation(static_cast<Unsigned>(x), static_cast<Unsigned>(y)));
+  } else {
+    return operation(x, y);
+  }
+}
+
 template <typename T>
 void AddAndSubtract(const Tensor& a, const Tensor& b, Tensor& sum, Tensor& difference) {
-  using Computed = typename std::conditional_t<std::is_integral_v<T>, std::type_identity<uint64_t>,
-                                               std::type_identity<T>>::type;
   for (size_t at = 0; at < a.data.size(); at += sizeof(T)) {
-    const auto x = static_cast<Computed>(LoadLittleEndian<T>(a.data.data() + at));
-    const auto y = static_cast<Computed>(LoadLittleEndian<T>(b.data.data() + at));
-    AppendLittleEndian(static_cast<T>(x + y), sum.data);
-    AppendLittleEndian(static_cast<T>(x - y), difference.data);
+    const auto x = LoadLittleEndian<T>(a.data.data() + at);
+    const auto y = LoadLittleEndian<T>(b.data.data() + at);
+    AppendLittleEndian(Computed(x, y, std::plus<>()), sum.data);
+    AppendLittleEndian(Computed(x, y, std::minus<>()), difference.data);
   }
 }
 

@@ -29,10 +29,10 @@ struct FolderModel {
 // the folder cannot be read.
 Result<std::vector<std::string>> ListModels(const std::filesystem::path& repository);
 
-// `config`: JSON text that replaces the file; empty: none. NOT_FOUND without a config.pbtxt,
+// `json`: a configuration that replaces the file; empty: none. NOT_FOUND without a config.pbtxt,
 // INVALID_ARGUMENT with file, line and key, UNIMPLEMENTED for what this server does not do.
 Result<FolderModel> ReadModel(const std::filesystem::path& repository, const std::string& name,
-                              std::string_view config = {});
+                              std::string_view json = {});
 
 // What a model takes from others of its repository.
 struct ModelContext {
