@@ -21,7 +21,7 @@ class WeightStore {
   static std::string KeyOf(const std::filesystem::path& folder, const ModelSpec& spec,
                            const ops::Backend& backend, const AskedFormat& asked);
 
-  // Weights loaded under that key for at least so many positions; null if there are none.
+  // The weights loaded under that key if they serve at least `positions` positions, else null.
   std::shared_ptr<const Weights> Find(const std::string& key, int64_t positions) const;
   void Keep(const std::string& key, const std::shared_ptr<const Weights>& weights);
 

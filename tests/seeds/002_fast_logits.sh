@@ -1,11 +1,8 @@
-mkdir -p "$root/work"
-ln -s ../tensorrtllm_backend "$root/work/tekit-backend"
-
+# Left out: the change of folder, whose name the document has from another container.
 export DRAFT_DEVICE_IDS="0"
 export TARGET_DEVICE_IDS="1,2"
 export DRAFT_PARTICIPANT_IDS="1"
 export TARGET_PARTICIPANT_IDS="2,3"
-cd /work/tekit-backend
 rm -rf ${TRITON_MODEL_REPO}
 cp -r all_models/inflight_batcher_llm/ ${TRITON_MODEL_REPO}
 cp -r ${TRITON_MODEL_REPO}/tensorrt_llm ${TRITON_MODEL_REPO}/tensorrt_llm_draft

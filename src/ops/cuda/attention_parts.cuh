@@ -77,7 +77,7 @@ struct HeadView {
 
 // ---- Division of the work ----
 
-// A sequence, and the caller's part of it (item, tile); seq < 0: there are not so many parts.
+// A sequence, and the caller's part of it (item, tile); seq < 0: the index is beyond the last part.
 struct Part {
   int seq;
   int part;

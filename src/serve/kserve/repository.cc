@@ -235,7 +235,7 @@ bool Repository::Alive() const {
 
 bool Repository::Ready() const { return !leaving_ && Alive(); }
 
-Status Repository::Load(std::string_view name, std::string_view config) {
+Status Repository::Control(const std::function<Status(ModelLoader&)>& change) {
   if (loader_ == nullptr) {
     return InvalidArgument(
         "load / unload operations are not allowed: every model of this server "
@@ -243,18 +243,15 @@ Status Repository::Load(std::string_view name, std::string_view config) {
   }
   const MutexLock lock(loading_);
   if (leaving_) return Unavailable("the server is shutting down");
-  return loader_->Load(name, config);
+  return change(*loader_);
+}
+
+Status Repository::Load(std::string_view name, std::string_view config) {
+  return Control([&](ModelLoader& loader) { return loader.Load(name, config); });
 }
 
 Status Repository::Unload(std::string_view name, bool dependents) {
-  if (loader_ == nullptr) {
-    return InvalidArgument(
-        "load / unload operations are not allowed: every model of this server "
-        "was named at its start; see --model-control-mode=explicit");
-  }
-  const MutexLock lock(loading_);
-  if (leaving_) return Unavailable("the server is shutting down");
-  return loader_->Unload(name, dependents);
+  return Control([&](ModelLoader& loader) { return loader.Unload(name, dependents); });
 }
 
 }  // namespace tandem::serve::kserve

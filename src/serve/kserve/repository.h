@@ -106,6 +106,8 @@ class Repository {
   struct Entry;
   using Entries = std::map<std::string, Entry, std::less<>>;
 
+  // Has the loader change the models, unless there is none or the server is about to end.
+  Status Control(const std::function<Status(ModelLoader&)>& change);
   void CollectMembers(std::string_view name,
                       std::vector<std::shared_ptr<ModelStatistics>>& statistics) const;
 

@@ -26,8 +26,15 @@ namespace {
 
 constexpr std::string_view kHeaderLength = "inference-header-content-length";
 
+// Errors are the same for every call.
+class ProtocolSource : public MessageSource {
+ public:
+  HttpHead ErrorHead(const Status& error) const final { return kserve::ErrorHead(error); }
+  std::string FormatError(const Status& error) const final { return FormatStatus(error); }
+};
+
 // The responses of one call of the generate extension.
-class GenerateSource final : public MessageSource {
+class GenerateSource final : public ProtocolSource {
  public:
   GenerateSource(std::unique_ptr<InferCall> call, bool is_stream)
       : call_(std::move(call)), is_stream_(is_stream) {}
@@ -55,8 +62,6 @@ class GenerateSource final : public MessageSource {
     return CallNews::kFailed;
   }
 
-  HttpHead ErrorHead(const Status& error) const override { return kserve::ErrorHead(error); }
-  std::string FormatError(const Status& error) const override { return FormatStatus(error); }
   // As clients of this protocol expect: what a model answers to a stream is events, errors too.
   bool ErrorIsEvent() const override { return !call_->is_refused(); }
 
@@ -75,7 +80,7 @@ class GenerateSource final : public MessageSource {
 };
 
 // The one response of an inference.
-class InferSource final : public MessageSource {
+class InferSource final : public ProtocolSource {
  public:
   // `encoding` of the reply: as ChooseEncoding.
   InferSource(InferRequest asked, std::string_view encoding, std::unique_ptr<InferCall> call)
@@ -110,9 +115,6 @@ class InferSource final : public MessageSource {
     return CallNews::kFailed;
   }
 
-  HttpHead ErrorHead(const Status& error) const override { return kserve::ErrorHead(error); }
-  std::string FormatError(const Status& error) const override { return FormatStatus(error); }
-
  private:
   const InferRequest asked_;  // without its inputs: how the outputs are written
   const std::string_view encoding_;
@@ -122,7 +124,7 @@ class InferSource final : public MessageSource {
 };
 
 // The end of work on the repository's thread.
-class ControlSource final : public MessageSource {
+class ControlSource final : public ProtocolSource {
  public:
   struct Outcome {
     Mutex mutex;
@@ -136,8 +138,6 @@ class ControlSource final : public MessageSource {
     error = *outcome_->status;
     return error.ok() ? CallNews::kDone : CallNews::kFailed;
   }
-  HttpHead ErrorHead(const Status& error) const override { return kserve::ErrorHead(error); }
-  std::string FormatError(const Status& error) const override { return FormatStatus(error); }
 
  private:
   const std::shared_ptr<Outcome> outcome_;
