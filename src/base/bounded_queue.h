@@ -2,7 +2,6 @@
 // decides what that means (a 429, a coalesced event). Any number of producers and consumers.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <optional>
@@ -33,11 +32,10 @@ class BoundedQueue {
     return PopLocked();
   }
 
-  // Waits up to `timeout`; empty when the time is over, or when the queue is closed and empty.
-  std::optional<T> Pop(std::chrono::nanoseconds timeout) {
+  // Waits for an item; empty when the queue is closed and empty.
+  std::optional<T> Pop() {
     MutexLock lock(mutex_);
-    ready_.WaitFor(lock, timeout,
-                   [this]() TANDEM_REQUIRES(mutex_) { return closed_ || !items_.empty(); });
+    ready_.Wait(lock, [this]() TANDEM_REQUIRES(mutex_) { return closed_ || !items_.empty(); });
     return PopLocked();
   }
 

@@ -141,7 +141,7 @@ struct GenerateService::Impl {
 
   void Tokenize() {
     while (!stop) {
-      if (std::optional<RequestPtr> request = to_tokenize.Pop(kPumpWait)) Begin(*request);
+      if (std::optional<RequestPtr> request = to_tokenize.Pop()) Begin(*request);
     }
   }
 

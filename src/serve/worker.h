@@ -30,7 +30,7 @@ class Worker {
  private:
   void Run() {
     while (!stop_) {
-      if (auto task = tasks_.Pop(std::chrono::milliseconds(50))) (*task)();
+      if (auto task = tasks_.Pop()) (*task)();
     }
   }
 

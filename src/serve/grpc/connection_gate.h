@@ -1,7 +1,7 @@
 // ConnectionGate: the listening socket of the gRPC server, which has no limit of connections of its
-// own. One thread accepts them, closes those that are too many, and passes the others on; it learns
-// of their end from a second descriptor of each. Owned by the server; every method on its thread
-// but open_connections, which may be called on any.
+// own. One thread accepts connections, closes those above the limit and hands the rest to gRPC; a
+// duplicate of each descriptor tells it when the connection ends. Owned by the server, whose thread
+// calls every method; open_connections may be called on any thread.
 #pragma once
 
 #include <atomic>

@@ -315,7 +315,7 @@ class StreamInfer final : public StreamReactor,
         if (!request->is_decoupled && std::exchange(others_wait, true)) continue;
         if (!request->has_news->exchange(false)) continue;
         is_news |= TakeOne(request);
-        if (finished_) return;  // and `next` is no more
+        if (finished_) return;  // `next` is invalid
       }
     }
   }

@@ -24,7 +24,7 @@ namespace tandem::serve::kserve {
 // Bounds of one stream. Beyond them nothing is read, or taken from the models, until there is room.
 inline constexpr size_t kStreamRequests = 1024;
 inline constexpr size_t kStreamPending = 16;            // responses that wait to be written
-inline constexpr size_t kStreamPendingBytes = 1 << 20;  // of these; one more may begin below it
+inline constexpr size_t kStreamPendingBytes = 1 << 20;  // of these; the last one may exceed it
 
 class OpenStream;
 
@@ -55,8 +55,8 @@ class InferCalls {
 
 ::grpc::Status ToGrpc(const Status& status);
 
-// Messages come and go as bytes, because gRPC itself has no status for those that are none of the
-// protocol's. `request` and `response` live until the RPC is done. `caller`: as in InferRequest.
+// Messages are raw bytes, because gRPC answers those that it cannot parse with a status of its own.
+// `request` and `response` live until the RPC is done. `caller`: as in InferRequest.
 ::grpc::ServerUnaryReactor* StartInfer(const std::shared_ptr<InferCalls>& calls,
                                        const ::grpc::ByteBuffer& request,
                                        ::grpc::ByteBuffer& response, std::string caller);

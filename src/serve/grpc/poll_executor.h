@@ -1,6 +1,6 @@
-// PollExecutor: a few threads that poll calls when there is news for them, because whoever brings
-// the news must not be held up. A call waits at most once, so the queue is no longer than there are
-// calls. Shared by the calls; every method may be called on any thread.
+// PollExecutor: a few threads that poll calls when there is news for them, so that the thread that
+// brings the news does no transport work. A call is queued at most once, which bounds the queue.
+// Shared by the calls; every method may be called on any thread.
 #pragma once
 
 #include <atomic>

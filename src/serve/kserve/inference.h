@@ -78,11 +78,11 @@ class InferCall {
   virtual ~InferCall() = default;
   // Never blocks.
   virtual InferNews Next(InferResponse& response, Status& error) = 0;
-  // The request itself was refused: no work was begun. Known from the start.
+  // True if the request was refused before any work began; constant.
   virtual bool is_refused() const { return false; }
 };
 
-// Called on any thread, possibly before the call exists and once too often.
+// May be called on any thread, before the call exists, and without news.
 using Wake = std::function<void()>;
 
 // A model of the protocol. Immutable: any thread may use it.

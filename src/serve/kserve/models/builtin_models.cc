@@ -41,7 +41,7 @@ Status Require(const Tensors& tensors, std::initializer_list<const char*> names,
       is_there = is_there || (tensor.name() == name && tensor.data_type() == type);
     }
     if (is_there) continue;
-    return FieldError(name, fmt::format("is a tensor of this backend, with the data type {}",
+    return FieldError(name, fmt::format("is required by this backend, with the data type {}",
                                         inference::DataType_Name(type)));
   }
   return {};
@@ -272,6 +272,23 @@ Result<double> Number(const InferRequest& request, std::string_view name, double
   return FieldError(name, fmt::format("must be a number of at most {}", most));
 }
 
+// The code of the error that a request asks for, by Triton's name.
+Result<Code> AskedCode(const InferRequest& request) {
+  constexpr std::pair<std::string_view, Code> kCodes[] = {
+      {"INTERNAL", Code::kInternal},         {"INVALID_ARG", Code::kInvalidArgument},
+      {"NOT_FOUND", Code::kNotFound},        {"UNAVAILABLE", Code::kUnavailable},
+      {"UNSUPPORTED", Code::kUnimplemented}, {"CANCELLED", Code::kCancelled}};
+  const Parameter* parameter = FindParameter(request, "ERROR_CODE");
+  if (parameter == nullptr) return Code::kInternal;
+  const auto* name = std::get_if<std::string>(parameter);
+  for (const auto& [code_name, code] : kCodes) {
+    if (name != nullptr && *name == code_name) return code;
+  }
+  return FieldError("ERROR_CODE",
+                    "must be INTERNAL, INVALID_ARG, NOT_FOUND, UNAVAILABLE, UNSUPPORTED or "
+                    "CANCELLED");
+}
+
 // Each element `times` times, along the last dimension.
 Result<Tensor> Repeated(const Tensor& prompt, int64_t times) {
   if (prompt.data.size() > kMostTextBytes / static_cast<size_t>(std::max<int64_t>(times, 1))) {
@@ -291,6 +308,7 @@ Result<Series> Chat(const InferRequest& request, bool is_decoupled) {
                           Number(request, "REPETITION", 1, kMostResponses));
   TANDEM_ASSIGN_OR_RETURN(const double delay, Number(request, "DELAY", 0, kMostDelaySeconds));
   TANDEM_ASSIGN_OR_RETURN(const bool fails, Flag(request, "FAIL_LAST"));
+  TANDEM_ASSIGN_OR_RETURN(const Code code, AskedCode(request));
   TANDEM_ASSIGN_OR_RETURN(const bool has_no_elements, Flag(request, "OUTPUT_0_DIM"));
   const auto times = static_cast<int64_t>(repetition);
   const std::vector<bool> streams = Bools(*request.Input("STREAM"));
@@ -311,7 +329,7 @@ Result<Series> Chat(const InferRequest& request, bool is_decoupled) {
   series.count = times;
   series.delay = [pause](int64_t) { return pause; };
   series.is_last_final = false;
-  if (fails) series.failure = Internal("An Error Occurred");
+  if (fails) series.failure = Status(code, "An Error Occurred");
   return series;
 }
 

@@ -9,8 +9,9 @@
 //             milliseconds after the one before, then an empty final one. WAIT has no effect:
 //             requests do not wait for each other
 //   mock_llm  PROMPT, STREAM → TEXT: the prompt. A decoupled model with STREAM repeats it in
-//             REPETITION responses, DELAY seconds apart, and fails after them if FAIL_LAST; with
-//             OUTPUT_0_DIM the text has no elements. These are parameters of the request
+//             REPETITION responses, DELAY seconds apart, and fails after them if FAIL_LAST, with
+//             ERROR_CODE (Triton's name; INTERNAL without one); with OUTPUT_0_DIM the text has no
+//             elements. These are parameters of the request
 #pragma once
 
 #include "serve/kserve/repository.h"

@@ -287,6 +287,15 @@ TEST_F(MockLlmTest, AnErrorAfterAResponseIsAnEvent) {
   EXPECT_EQ(first.body, "data: " + error + "\n\n");
 }
 
+TEST_F(MockLlmTest, AnErrorHasTheCodeThatTheRequestNames) {
+  const std::string body =
+      R"({"PROMPT":"a","STREAM":true,"REPETITION":0,"FAIL_LAST":true,"ERROR_CODE":"UNAVAILABLE"})";
+  for (const char* route : {"generate", "generate_stream"}) {
+    EXPECT_EQ(Post(fmt::format("/v2/models/mock_llm/{}", route), body).status, 503) << route;
+  }
+  ExpectRefused(R"({"PROMPT":"a","STREAM":true,"ERROR_CODE":"BROKEN"})", "ERROR_CODE");
+}
+
 TEST_F(MockLlmTest, GenerateWantsExactlyOneResponse) {
   const std::string words = "generate expects model to produce exactly 1 response";
   for (const int repetition : {0, 2}) {

@@ -237,8 +237,8 @@ class GenerationCall final : public InferCall {
     MarkFinal(true);
   }
 
-  // The request was stopped: what there is, is the answer. A stream has it already, and every
-  // answer of it that goes on gets a last response without tokens.
+  // The request was stopped: the answer is what exists so far. In a stream, each unfinished answer
+  // gets a last response without tokens.
   void EndEarly() {
     if (asked_.is_streamed) {
       streamed_.resize(num_answers());

@@ -43,8 +43,7 @@ void ReadSampling(ModelKind kind, InputReader& inputs, TextRequest& text) {
   text.seed = seed ? seed : old_seed;
 }
 
-// Beams are the only sampling that this server does not have. The others of these inputs change
-// nothing without them.
+// Beam search is not supported; the other inputs matter only with it.
 Status ReadBeams(InputReader& inputs) {
   if (inputs.Int("beam_width").value_or(1) != 1) {
     return FieldError("beam_width", "only 1 is supported by this server");
