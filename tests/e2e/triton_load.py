@@ -1,12 +1,15 @@
 """Many requests of every kind that Triton's own client can send, at once: none may fail, and nothing may be left of them.
 
     tools/test_python tests/e2e/triton_load.py build/dev/tandem --requests 10000
+    tools/test_python tests/e2e/triton_load.py build/dev/tandem --reloads 200
 
-Every answer is compared with the one that the same question got alone before the load began. At the end no sequence is open, and
+With --reloads another model is loaded, asked and unloaded meanwhile, that often, and the memory of the process (and of a GPU, which
+nobody else may be using) must stay what it was after a tenth of the rounds. Every answer is compared with the one that the same question got alone before the load began. At the end no sequence is open, and
 every block of the cache is free or cached.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 import threading
@@ -18,7 +21,8 @@ import numpy as np
 import tritonclient.grpc
 import tritonclient.http
 from harness import answer_key
-from triton import TARGET, Stream, TritonServer, is_final, make_repository, named, names, question, row, tensors, token_request
+from triton import DRAFT, PAIR, TARGET, Stream, TritonServer, is_final, make_repository, named, names, question, row, tensors
+from triton import token_request
 from tritonclient.utils import InferenceServerException
 
 GRPC, HTTP = tritonclient.grpc, tritonclient.http
@@ -26,6 +30,8 @@ CLIENTS = 24
 MAX_TOKENS = 24
 WORDS = sorted(answer_key())[7:4000:97]  # few enough for prefixes to be found again
 STREAMED = {"stream": row(True, bool)}
+SECOND = "second"  # the model that --reloads loads and unloads
+GROWTH = 64 << 20  # bytes that the process may gain, and the device lose
 
 
 class Wrong(Exception):
@@ -191,19 +197,66 @@ def answers_alone(server):
     return found
 
 
+def add_second_model(repository, folder):
+    """An engine of its own, with weights of its own."""
+    weights = folder / "weights"
+    shutil.copytree(PAIR / "draft", weights)
+    shutil.copytree(repository / DRAFT, repository / SECOND)
+    config = repository / SECOND / "config.pbtxt"
+    text = config.read_text().replace(f'name: "{DRAFT}"', f'name: "{SECOND}"').replace(str(PAIR / "draft"), str(weights))
+    config.write_text(text)
+
+
+class Reloads(threading.Thread):
+    """Loads the second model, asks it, and unloads it, again and again."""
+
+    def __init__(self, server, rounds, prompt):
+        super().__init__()
+        self.server = server
+        self.rounds = rounds
+        self.prompt = prompt
+        self.memory = []  # (resident bytes, free bytes of the device) after each round
+        self.faults = []
+
+    def run(self):
+        with HTTP.InferenceServerClient(self.server.http_url) as client:
+            answers = set()
+            for number in range(self.rounds):
+                try:
+                    client.load_model(SECOND)
+                    result = client.infer(SECOND, tensors(HTTP, token_request(self.prompt, MAX_TOKENS)))
+                    answers.add(tuple(result.as_numpy("output_ids")[0, 0].tolist()))
+                    client.unload_model(SECOND)
+                except Exception as error:  # shown, and fatal at the end
+                    self.faults.append(f"round {number}: {type(error).__name__}: {error}")
+                    return
+                self.memory.append((self.server.metric("process_resident_memory_bytes"), self.server.metric("tandem_memory_free_bytes")))
+        if len(answers) != 1:
+            self.faults.append(f"the second model gave {len(answers)} different answers to one question")
+        (resident, free), (last_resident, last_free) = self.memory[self.rounds // 10], self.memory[-1]
+        print(f"{self.rounds} reloads: {resident / 2**20:.0f} to {last_resident / 2**20:.0f} MiB resident, "
+              f"{free / 2**20:.0f} to {last_free / 2**20:.0f} MiB free on the device")  # fmt: skip
+        if last_resident - resident > GROWTH:
+            self.faults.append("the process has grown")
+        has_gpu = any("Collecting metrics for GPU" in line for line in self.server.lines)
+        if has_gpu and free - last_free > GROWTH:
+            self.faults.append("the device has lost memory")
+
+
 class Load:
-    def __init__(self, server, requests):
+    def __init__(self, server, requests, reloads):
         self.server = server
         self.answers = answers_alone(server)
         self.left = requests
         self.next = 0
         self.lock = threading.Lock()
         self.counts = Counter()
+        self.reloads = Reloads(server, reloads, self.answers[WORDS[0]][1]) if reloads else None
 
     def take(self):
-        """(number, kind), or None when enough requests were sent."""
+        """(number, kind), or None when enough requests were sent and the reloads are over."""
         with self.lock:
-            if self.left <= 0:
+            if self.left <= 0 and not (self.reloads and self.reloads.is_alive()):
                 return None
             kind = list(KINDS)[self.next % len(KINDS)]
             self.next += 1
@@ -227,6 +280,8 @@ class Load:
         """Seconds that it took."""
         begin = time.monotonic()
         threads = [threading.Thread(target=self.work) for _ in range(CLIENTS)]
+        if self.reloads:
+            threads.insert(0, self.reloads)
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -257,14 +312,20 @@ def faults(load, server):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--reloads", type=int, default=0, help="times that another model is loaded and unloaded meanwhile")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         repository = make_repository(Path(folder) / "repository", bls_decoupled=True, batch=16, exclude_input_in_output=True)
-        server = TritonServer(repository, "--max_queue_size", 1024)
+        more = []
+        if options.reloads:
+            add_second_model(repository, Path(folder))
+            loaded = [name.name for name in repository.iterdir() if name.name != SECOND]
+            more = ["--model_control_mode", "explicit", *(word for name in loaded for word in ("--load_model", name))]
+        server = TritonServer(repository, "--max_queue_size", 1024, *more)
         try:
-            load = Load(server, options.requests)
+            load = Load(server, options.requests, options.reloads)
             seconds = load.run()
-            found = list(faults(load, server))
+            found = list(faults(load, server)) + (load.reloads.faults if load.reloads else [])
         finally:
             code = server.stop()
     if code:
