@@ -120,6 +120,7 @@ struct ServeOptions {
   bool exit_on_error = true;
   bool allow_grpc = true;
   bool allow_metrics = true;
+  bool allow_shared_memory = false;
   int32_t grpc_port = -1;     // none, but with a repository 8001
   int32_t metrics_port = -1;  // none, but with a repository 8002
   std::string grpc_certificate;
@@ -193,6 +194,12 @@ const BoundOptions<ServeOptions>& ServeRows() {
        [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
          options.allow_metrics = values.Flag(spec);
        }},
+      BindOption<ServeOptions, &ServeOptions::allow_shared_memory>(
+          {.name = "allow_shared_memory",
+           .meaning = "Clients on this machine may pass tensors in POSIX shared memory; they can "
+                      "then read and write every such object that the server may open",
+           .group = kServer,
+           .alias = "allow_client_shm"}),
       BindOption<ServeOptions, &ServeOptions::grpc_certificate>(
           {.name = "grpc_server_cert",
            .meaning = "Certificate (PEM) with which gRPC is served over TLS",
@@ -461,6 +468,7 @@ Status Run(const OptionValues& values, Console& console) {
                           }});
   const SteadyClock clock;
   Served served(clock);
+  if (options.allow_shared_memory) served.models.shared_memory().Allow();
   bool is_starting = true;
   const ModelRepository::OpenEngine open =
       [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {

@@ -13,6 +13,7 @@ enum class Reason : uint8_t {
   kQueueFull,      // the bounded queue is full
   kQueueWait,      // the request waited for its turn for the longest time allowed
   kModelNotFound,  // no model of that name is loaded
+  kAlreadyExists,  // the name is taken
 };
 
 }  // namespace tandem

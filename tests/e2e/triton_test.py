@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import signal
 import tempfile
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.grpc
+import tritonclient.http
 from harness import QUESTION, answer_key
 from triton import (
     DRAFT,
@@ -22,12 +24,15 @@ from triton import (
     TritonTest,
     is_final,
     make_repository,
+    named,
     names,
     question,
     row,
+    tensors,
     texts,
     token_request,
 )
+from tritonclient.utils import serialize_byte_tensor, shared_memory, triton_to_np_dtype
 
 DEFINITION = answer_key()["tandem"]
 VOCABULARY = 8192
@@ -55,6 +60,11 @@ class PairTest(TritonTest):
             ids, length = answer.as_numpy("output_ids"), answer.as_numpy("sequence_length")
             self.assertEqual((ids.dtype, ids.shape[:2], length.shape), (np.int32, (1, 1), (1, 1)))
             self.assertEqual(ids.shape[2], length.item())
+
+    def test_shared_memory_needs_an_option(self):
+        for client in (self.grpc, self.http):
+            error = self.refused(client.register_system_shared_memory, "a", "/a", 8)
+            self.assertIn("--allow_shared_memory", error.message())
 
     def test_the_id_of_a_request_comes_back(self):
         for model, values in ((TARGET, token_request([1, 2])), ("ensemble", question(QUESTION)),
@@ -498,6 +508,96 @@ class QueueTest(TritonTest):
                 "--request-output-len", 100, "--num-requests", 40, "--concurrency", 20,
             )  # fmt: skip
             self.assertNotIn("another error", output)
+
+
+class SharedMemoryTest(TritonTest):
+    """Tensors that the client and the server pass in shared memory."""
+
+    repository = {"draft": False, "exclude_input_in_output": True}
+    arguments = ("--allow_shared_memory",)
+
+    def region(self, name, size, values=()):
+        """A region of the client's, with the values one after the other."""
+        key = f"/tandem_{os.getpid()}_{name}"
+        handle = shared_memory.create_shared_memory_region(name, key, size)
+        self.addCleanup(shared_memory.destroy_shared_memory_region, handle)
+        if values:
+            shared_memory.set_shared_memory_region(handle, values)
+        return handle, key
+
+    def clients(self):
+        """Each client with its module, first without regions."""
+        for client, protocol in ((self.grpc, tritonclient.grpc), (self.http, tritonclient.http)):
+            client.unregister_system_shared_memory()
+            yield client, protocol
+
+    def test_regions_are_registered_listed_and_unregistered(self):
+        _, key = self.region("a", 64)
+        for client, _ in self.clients():
+            self.assertIn("system_shared_memory", client.get_server_metadata(**self.as_json(client))["extensions"])
+            client.register_system_shared_memory("a", key, 32, offset=16)
+            status = client.get_system_shared_memory_status(**self.as_json(client))
+            row = status["regions"]["a"] if "regions" in status else status[0]
+            self.assertEqual((row["key"], int(row["offset"]), int(row["byte_size"])), (key, 16, 32))
+            error = self.refused(client.register_system_shared_memory, "a", key, 32)
+            self.assertIn("shared memory region 'a' already in manager", error.message())
+            error = self.refused(client.register_system_shared_memory, "b", key, 65)
+            self.assertIn("failed to register shared memory region 'b': invalid args", error.message())
+            error = self.refused(client.register_cuda_shared_memory, "c", b"", 0, 8)
+            self.assertIn("CUDA shared memory is not supported", error.message())
+            client.unregister_system_shared_memory("a")
+            self.assertIn(client.get_system_shared_memory_status(**self.as_json(client)), ({}, []))
+
+    def test_strings_and_numbers_are_read_and_answers_are_written(self):
+        text, tokens = texts(QUESTION), row(60, np.int32)
+        size = 4 + len(QUESTION.encode())
+        _, key = self.region("in", size + 4, [serialize_byte_tensor(text), tokens])
+        for client, protocol in self.clients():
+            handle, out_key = self.region(f"out_{protocol.__name__}", 1024)
+            client.register_system_shared_memory("in", key, size + 4)
+            client.register_system_shared_memory("out", out_key, 1024)
+            inputs = [protocol.InferInput("text_input", [1, 1], "BYTES"), protocol.InferInput("max_tokens", [1, 1], "INT32")]
+            inputs[0].set_shared_memory("in", size)
+            inputs[1].set_shared_memory("in", 4, offset=size)
+            output = protocol.InferRequestedOutput("text_output")
+            output.set_shared_memory("out", 1000, offset=24)
+            answer = self.written(client.infer("ensemble", inputs, outputs=[output]), "text_output", handle, 24)
+            self.assertEqual(answer.tolist(), [DEFINITION.encode()])
+            # One input in the message, the other one in memory; one output each.
+            prompt = self.tokens(QUESTION)
+            inputs = tensors(protocol, {"QUERY": text})
+            inputs.append(protocol.InferInput("REQUEST_OUTPUT_LEN", [1, 1], "INT32"))
+            inputs[1].set_shared_memory("in", 4, offset=size)
+            outputs = named(protocol, ["INPUT_ID", "REQUEST_INPUT_LEN"])
+            outputs[0].set_shared_memory("out", 1024)
+            result = client.infer("preprocessing", inputs, outputs=outputs)
+            self.assertEqual(self.written(result, "INPUT_ID", handle).tolist(), [prompt])
+            self.assertEqual(result.as_numpy("REQUEST_INPUT_LEN").item(), len(prompt))
+            outputs[0].set_shared_memory("out", 4)
+            error = self.refused(client.infer, "preprocessing", inputs, outputs=outputs)
+            self.assertIn(
+                f"shared memory size specified with the request for output 'INPUT_ID' (4 bytes) should be at least "
+                f"{4 * len(prompt)} bytes to hold the results", error.message())  # fmt: skip
+
+    def test_an_object_that_the_client_shortens_fails_its_requests_only(self):
+        for client, protocol in self.clients():
+            _, key = self.region(f"short_{protocol.__name__}", 1 << 16, [row(5, np.int32)])
+            client.register_system_shared_memory("short", key, 1 << 16)
+            inputs = tensors(protocol, {"QUERY": texts("x")})
+            inputs.append(protocol.InferInput("REQUEST_OUTPUT_LEN", [1, 1], "INT32"))
+            inputs[1].set_shared_memory("short", 4, offset=0)
+            client.infer("preprocessing", inputs)
+            os.truncate(f"/dev/shm{key}", 0)
+            self.assertIn("has become shorter", self.refused(client.infer, "preprocessing", inputs).message())
+            self.assertTrue(client.is_server_ready())
+
+    def as_json(self, client):
+        return {"as_json": True} if client is self.grpc else {}
+
+    def written(self, result, name, handle, offset=0):
+        output = result.get_output(name)
+        datatype, shape = (output[key] if isinstance(output, dict) else getattr(output, key) for key in ("datatype", "shape"))
+        return shared_memory.get_contents_as_numpy(handle, triton_to_np_dtype(datatype), list(shape), offset)
 
 
 class EndTest(unittest.TestCase):

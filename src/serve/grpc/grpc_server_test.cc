@@ -27,6 +27,7 @@
 #include "base/reason.h"
 #include "base/testing/source_dir.h"
 #include "serve/kserve/models/builtin_models.h"
+#include "serve/testing/shared_object.h"
 
 namespace tandem::serve {
 namespace {
@@ -755,10 +756,118 @@ TEST_F(GrpcServerTest, SettingsAndSharedMemoryAreAnsweredOrRefusedByName) {
   }
   {
     ::grpc::ClientContext context;
+    inference::SystemSharedMemoryRegisterResponse response;
+    const ::grpc::Status status = client.SystemSharedMemoryRegister(&context, {}, &response);
+    EXPECT_EQ(status.error_code(), ::grpc::UNIMPLEMENTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("--allow_shared_memory"));
+  }
+  {
+    ::grpc::ClientContext context;
     inference::CudaSharedMemoryRegisterResponse response;
     EXPECT_EQ(client.CudaSharedMemoryRegister(&context, {}, &response).error_code(),
               ::grpc::UNIMPLEMENTED);
   }
+}
+
+template <typename Tensor>
+void SetRange(const std::string& region, int64_t offset, int64_t bytes, Tensor& tensor) {
+  (*tensor.mutable_parameters())["shared_memory_region"].set_string_param(region);
+  (*tensor.mutable_parameters())["shared_memory_offset"].set_int64_param(offset);
+  (*tensor.mutable_parameters())["shared_memory_byte_size"].set_int64_param(bytes);
+}
+
+TEST_F(GrpcServerTest, RegionsOfSharedMemoryAreRegisteredListedAndUnregistered) {
+  models_.shared_memory().Allow();
+  Client& client = Serve();
+  const SharedObject object("01234567");
+  const auto add = [&](const std::string& name, uint64_t bytes) {
+    ::grpc::ClientContext context;
+    inference::SystemSharedMemoryRegisterRequest request;
+    request.set_name(name);
+    request.set_key(object.key());
+    request.set_offset(1);
+    request.set_byte_size(bytes);
+    inference::SystemSharedMemoryRegisterResponse response;
+    return client.SystemSharedMemoryRegister(&context, request, &response);
+  };
+  inference::SystemSharedMemoryStatusResponse regions;
+  const auto list = [&](const std::string& name) {
+    ::grpc::ClientContext context;
+    inference::SystemSharedMemoryStatusRequest request;
+    request.set_name(name);
+    regions.Clear();
+    return client.SystemSharedMemoryStatus(&context, request, &regions);
+  };
+  const auto remove = [&](const std::string& name) {
+    ::grpc::ClientContext context;
+    inference::SystemSharedMemoryUnregisterRequest request;
+    request.set_name(name);
+    inference::SystemSharedMemoryUnregisterResponse response;
+    return client.SystemSharedMemoryUnregister(&context, request, &response);
+  };
+  ASSERT_TRUE(add("a", 7).ok());
+  ASSERT_TRUE(add("b", 1).ok());
+  EXPECT_EQ(add("a", 7).error_code(), ::grpc::ALREADY_EXISTS);
+  EXPECT_EQ(add("c", 8).error_code(), ::grpc::INVALID_ARGUMENT);
+  ASSERT_TRUE(list("").ok());
+  EXPECT_EQ(regions.regions().size(), 2u);
+  ASSERT_TRUE(list("a").ok());
+  ASSERT_EQ(regions.regions().size(), 1u);
+  EXPECT_EQ(regions.regions().at("a").key(), object.key());
+  EXPECT_EQ(regions.regions().at("a").offset(), 1u);
+  EXPECT_EQ(regions.regions().at("a").byte_size(), 7u);
+  ASSERT_TRUE(remove("a").ok());
+  EXPECT_EQ(list("a").error_code(), ::grpc::NOT_FOUND);
+  ASSERT_TRUE(remove("").ok());
+  ASSERT_TRUE(list("").ok());
+  EXPECT_TRUE(regions.regions().empty());
+}
+
+TEST_F(GrpcServerTest, TensorsAreReadFromAndWrittenToSharedMemory) {
+  models_.shared_memory().Allow();
+  Serve();
+  const SharedObject object(std::string("\3\0\0\0........", 12));
+  ASSERT_TRUE(models_.shared_memory().Register({"r", object.key(), 0, 12}).ok());
+  inference::ModelInferRequest request = Request("one", "a", 0);
+  request.mutable_inputs(0)->clear_contents();
+  SetRange("r", 0, 4, *request.mutable_inputs(0));
+  // The count is in memory, and so its three responses are too many for ModelInfer.
+  EXPECT_THAT(Infer(request).error_message(), HasSubstr("more than one response"));
+
+  request.set_model_name("many");
+  auto& output = *request.add_outputs();
+  output.set_name("OUT");
+  SetRange("r", 6, 5, output);
+  const std::unique_ptr<Stream> stream = Open();
+  ASSERT_TRUE(stream->Write(request));
+  inference::ModelStreamInferResponse response;
+  for (const char number : {'\0', '\1', '\2'}) {
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.infer_response().outputs(0).name(), "OUT");
+    ASSERT_EQ(response.infer_response().raw_output_contents_size(), 1);
+    EXPECT_EQ(response.infer_response().raw_output_contents(0), "");
+    EXPECT_GE(object.Content()[6], number);
+  }
+  ASSERT_TRUE(stream->WritesDone());
+  while (stream->Read(&response)) {
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(object.Content(), std::string("\3\0\0\0..\2\0\0\0..", 12));
+
+  request.set_model_name("one");
+  SetRange("r", 6, 3, *request.mutable_outputs(0));
+  ::grpc::Status refused = Infer(request);
+  EXPECT_EQ(refused.error_code(), ::grpc::INTERNAL);
+  EXPECT_THAT(refused.error_message(), HasSubstr("(3 bytes) should be at least 4 bytes"));
+  SetRange("r", 12, 1, *request.mutable_outputs(0));
+  refused = Infer(request);
+  EXPECT_EQ(refused.error_code(), ::grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.error_message(), "Invalid offset for shared memory region: 'r'");
+  object.Resize(2);
+  refused = Infer(request);
+  EXPECT_EQ(refused.error_code(), ::grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.error_message(), HasSubstr("has become shorter"));
+  EXPECT_TRUE(AwaitIdle());
 }
 
 TEST_F(GrpcServerTest, HealthNeedsNoKeyAndEverythingElseDoes) {

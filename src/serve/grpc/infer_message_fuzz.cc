@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 
 #include "base/check.h"
@@ -22,7 +23,14 @@ void Translate(const inference::ModelInferRequest& message) {
     return;
   }
   InferResponse response;
-  for (const Tensor& tensor : received->request.inputs) {
+  std::set<size_t> shared;
+  for (const SharedMemoryInput& input : received->request.shared_inputs) shared.insert(input.index);
+  for (size_t i = 0; i < received->request.inputs.size(); ++i) {
+    const Tensor& tensor = received->request.inputs[i];
+    if (shared.contains(i)) {
+      TANDEM_CHECK(tensor.data.empty(), "data beside shared memory");
+      continue;
+    }
     TANDEM_CHECK(CheckData(tensor).ok(), "data that does not fit the shape");
     const auto elements = static_cast<size_t>(*NumElements(tensor.shape));
     const size_t readable = Strings(tensor).size() + Integers(tensor).size() +

@@ -13,6 +13,7 @@
 #include "serve/grpc/translate.h"
 #include "serve/kserve/log_settings.h"
 #include "serve/kserve/server_metadata.h"
+#include "serve/kserve/shared_memory.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -41,14 +42,6 @@ class RefusedStream final
   explicit RefusedStream(const Status& why) { Finish(ToGrpc(why)); }
   void OnDone() override { delete this; }
 };
-
-Status SharedMemoryIsOff() { return Unimplemented("this server does not use shared memory"); }
-
-Status NoRegion(std::string_view kind, std::string_view name) {
-  if (name.empty()) return {};
-  return NotFound(
-      fmt::format("Unable to find {} shared memory region: '{}'", kind, Printable(name)));
-}
 
 // All RPCs with callbacks, and those that infer with messages as bytes.
 using Generated = inference::GRPCInferenceService;
@@ -103,7 +96,8 @@ class InferenceService final : public InferenceRpcs {
     return Answer(*context, [&]() -> Status {
       response->set_name(std::string(kServerName));
       response->set_version(std::string(kServerVersion));
-      for (const std::string_view extension : kServerExtensions) {
+      const bool has_shared_memory = parts_.models.shared_memory().CheckAllowed().ok();
+      for (const std::string_view extension : ServerExtensions(has_shared_memory)) {
         response->add_extensions(std::string(extension));
       }
       return {};
@@ -253,31 +247,49 @@ class InferenceService final : public InferenceRpcs {
     });
   }
 
-  UnaryReactor* SystemSharedMemoryStatus(Context* context,
-                                         const inference::SystemSharedMemoryStatusRequest* request,
-                                         inference::SystemSharedMemoryStatusResponse*) override {
-    return Answer(*context, [&] { return NoRegion("system", request->name()); });
+  UnaryReactor* SystemSharedMemoryStatus(
+      Context* context, const inference::SystemSharedMemoryStatusRequest* request,
+      inference::SystemSharedMemoryStatusResponse* response) override {
+    return Answer(*context, [&]() -> Status {
+      TANDEM_ASSIGN_OR_RETURN(const auto regions,
+                              parts_.models.shared_memory().List(request->name()));
+      for (const SharedMemoryInfo& region : regions) {
+        auto& row = (*response->mutable_regions())[region.name];
+        row.set_name(region.name);
+        row.set_key(region.key);
+        row.set_offset(region.offset);
+        row.set_byte_size(region.byte_size);
+      }
+      return {};
+    });
   }
   UnaryReactor* SystemSharedMemoryRegister(
-      Context* context, const inference::SystemSharedMemoryRegisterRequest*,
+      Context* context, const inference::SystemSharedMemoryRegisterRequest* request,
       inference::SystemSharedMemoryRegisterResponse*) override {
-    return Answer(*context, SharedMemoryIsOff);
+    return Answer(*context, [&] {
+      return parts_.models.shared_memory().Register(
+          {request->name(), request->key(), request->offset(), request->byte_size()});
+    });
   }
-  // There is nothing that could stay registered.
   UnaryReactor* SystemSharedMemoryUnregister(
-      Context* context, const inference::SystemSharedMemoryUnregisterRequest*,
+      Context* context, const inference::SystemSharedMemoryUnregisterRequest* request,
       inference::SystemSharedMemoryUnregisterResponse*) override {
-    return Answer(*context, [] { return Status(); });
+    return Answer(*context, [&] {
+      parts_.models.shared_memory().Unregister(request->name());
+      return Status();
+    });
   }
   UnaryReactor* CudaSharedMemoryStatus(Context* context,
                                        const inference::CudaSharedMemoryStatusRequest* request,
                                        inference::CudaSharedMemoryStatusResponse*) override {
-    return Answer(*context, [&] { return NoRegion("CUDA", request->name()); });
+    return Answer(*context, [&] {
+      return request->name().empty() ? Status() : NoCudaRegion(request->name());
+    });
   }
   UnaryReactor* CudaSharedMemoryRegister(Context* context,
                                          const inference::CudaSharedMemoryRegisterRequest*,
                                          inference::CudaSharedMemoryRegisterResponse*) override {
-    return Answer(*context, SharedMemoryIsOff);
+    return Answer(*context, NoCudaSharedMemory);
   }
   UnaryReactor* CudaSharedMemoryUnregister(
       Context* context, const inference::CudaSharedMemoryUnregisterRequest*,

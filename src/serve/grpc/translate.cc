@@ -4,13 +4,16 @@
 #include <grpc_service.pb.h>
 #include <grpcpp/support/status.h>
 
+#include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/little_endian.h"
 #include "base/printable.h"
 #include "base/reason.h"
 #include "serve/kserve/check_request.h"
+#include "serve/kserve/shared_memory.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -53,16 +56,11 @@ Result<Parameters> FromParameters(
   return values;
 }
 
-// What a tensor's parameters ask for and this server does not do.
-Status CheckTensorParameters(std::string_view tensor, const Parameters& parameters) {
-  for (const auto& [name, value] : parameters) {
-    if (name.starts_with("shared_memory_") || name == "classification") {
-      return Unimplemented(fmt::format("'{}': parameter {} is not supported by this server",
-                                       Printable(tensor), Printable(name)))
-          .WithField(tensor);
-    }
-  }
-  return {};
+Status RefuseClassification(std::string_view tensor, const Parameters& parameters) {
+  if (!parameters.contains("classification")) return {};
+  return Unimplemented(fmt::format("'{}': parameter classification is not supported by this server",
+                                   Printable(tensor)))
+      .WithField(tensor);
 }
 
 // Appends the elements, each as an element of the tensor, which is narrower for the small integers.
@@ -141,7 +139,12 @@ Status ReadContents(const Input& input, Tensor& tensor) {
   return {};
 }
 
-Result<Tensor> FromInput(const Input& input, const std::string* raw) {
+bool IsInSharedMemory(const Input& input) {
+  return input.parameters().contains("shared_memory_region");
+}
+
+// The tensor without its data.
+Result<Tensor> Described(const Input& input) {
   Tensor tensor;
   tensor.name = input.name();
   if (tensor.name.empty()) return InvalidArgument("an input has no name").WithField("inputs");
@@ -153,35 +156,46 @@ Result<Tensor> FromInput(const Input& input, const std::string* raw) {
   }
   tensor.type = *type;
   tensor.shape.assign(input.shape().begin(), input.shape().end());
-  TANDEM_ASSIGN_OR_RETURN(const Parameters parameters, FromParameters(input.parameters()));
-  TANDEM_RETURN_IF_ERROR(CheckTensorParameters(tensor.name, parameters));
-  if (raw != nullptr) {
-    tensor.data = *raw;
-  } else {
-    TANDEM_RETURN_IF_ERROR(ReadContents(input, tensor));
-  }
-  TANDEM_RETURN_IF_ERROR(CheckData(tensor));
   return tensor;
 }
 
 Status ReadInputs(const inference::ModelInferRequest& message, InferRequest& request) {
   const int num_raw = message.raw_input_contents_size();
   const bool is_raw = num_raw > 0;
-  if (is_raw && num_raw != message.inputs_size()) {
+  const auto num_sent =
+      message.inputs_size() -
+      std::count_if(message.inputs().begin(), message.inputs().end(), IsInSharedMemory);
+  if (is_raw && num_raw != num_sent) {
     return InvalidArgument(fmt::format("raw_input_contents has {} entries for {} inputs; it needs "
                                        "one for each",
-                                       num_raw, message.inputs_size()))
+                                       num_raw, num_sent))
         .WithField("raw_input_contents");
   }
-  for (int i = 0; i < message.inputs_size(); ++i) {
-    const Input& input = message.inputs(i);
-    if (is_raw && NumElementsOf(input.contents()) > 0) {
-      return InputError(input,
-                        "contents field must not be specified when using "
-                        "raw_input_contents");
+  int next_raw = 0;
+  for (const Input& input : message.inputs()) {
+    const bool has_contents = NumElementsOf(input.contents()) > 0;
+    TANDEM_ASSIGN_OR_RETURN(Tensor tensor, Described(input));
+    TANDEM_ASSIGN_OR_RETURN(const Parameters parameters, FromParameters(input.parameters()));
+    TANDEM_RETURN_IF_ERROR(RefuseClassification(tensor.name, parameters));
+    TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range,
+                            SharedMemoryOf(tensor.name, parameters));
+    if (range) {
+      if (has_contents) {
+        return InputError(input, "unexpected 'content' provided when using shared memory");
+      }
+      request.shared_inputs.push_back({request.inputs.size(), *std::move(range)});
+    } else if (is_raw) {
+      if (has_contents) {
+        return InputError(input,
+                          "contents field must not be specified when using "
+                          "raw_input_contents");
+      }
+      tensor.data = message.raw_input_contents(next_raw++);
+      TANDEM_RETURN_IF_ERROR(CheckData(tensor));
+    } else {
+      TANDEM_RETURN_IF_ERROR(ReadContents(input, tensor));
+      TANDEM_RETURN_IF_ERROR(CheckData(tensor));
     }
-    TANDEM_ASSIGN_OR_RETURN(Tensor tensor,
-                            FromInput(input, is_raw ? &message.raw_input_contents(i) : nullptr));
     request.inputs.push_back(std::move(tensor));
   }
   return {};
@@ -243,8 +257,10 @@ Result<ReceivedRequest> FromMessage(const inference::ModelInferRequest& message)
   TANDEM_RETURN_IF_ERROR(ReadInputs(message, request));
   for (const auto& output : message.outputs()) {
     TANDEM_ASSIGN_OR_RETURN(Parameters parameters, FromParameters(output.parameters()));
-    TANDEM_RETURN_IF_ERROR(CheckTensorParameters(output.name(), parameters));
-    request.outputs.push_back({output.name(), std::move(parameters)});
+    TANDEM_RETURN_IF_ERROR(RefuseClassification(output.name(), parameters));
+    TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range,
+                            SharedMemoryOf(output.name(), parameters));
+    request.outputs.push_back({output.name(), std::move(parameters), std::move(range)});
   }
   return received;
 }
@@ -300,6 +316,7 @@ int GrpcCodeOf(const Status& status) {
   if (status.reason() == Reason::kQueueFull || status.reason() == Reason::kQueueWait) {
     return ::grpc::UNAVAILABLE;
   }
+  if (status.reason() == Reason::kAlreadyExists) return ::grpc::ALREADY_EXISTS;
   switch (status.code()) {
     case Code::kOk:
       return ::grpc::OK;

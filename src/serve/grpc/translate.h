@@ -27,12 +27,13 @@ struct ReceivedRequest {
   bool wants_empty_final = false;
 };
 
-// Every tensor of the request has exactly the bytes of its shape. INVALID_ARGUMENT with the tensor
-// or parameter as field for one that has not, for a type or parameter that the protocol does not
-// have, and for contents given in two ways; UNIMPLEMENTED for shared memory and classification.
+// Every tensor of the request that is not in shared memory has exactly the bytes of its shape.
+// INVALID_ARGUMENT with the tensor or parameter as field for one that has not, for a type or
+// parameter that the protocol does not have, and for contents given in two ways; UNIMPLEMENTED for
+// classification.
 Result<ReceivedRequest> FromMessage(const inference::ModelInferRequest& message);
 
-// Outputs are raw bytes, one entry for each of them.
+// Outputs are raw bytes, one entry for each of them; an empty one for those in shared memory.
 void ToMessage(const InferResponse& response, inference::ModelInferResponse& message);
 
 void DescribeModel(const inference::ModelConfig& config, std::string_view version,

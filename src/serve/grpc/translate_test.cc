@@ -1,5 +1,6 @@
 #include "serve/grpc/translate.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <grpc_service.pb.h>
@@ -133,12 +134,35 @@ TEST(Translate, TheProtocolsOwnParametersAreNotTheModels) {
   EXPECT_EQ(Refusal("parameters { key: \"x\" value { } }").field(), "x");
 }
 
-TEST(Translate, SharedMemoryAndClassificationAreRefusedByName) {
-  const Status input = Refusal(
-      "inputs { name: \"x\" datatype: \"INT32\" shape: 1 parameters { key: "
-      "\"shared_memory_region\" value { string_param: \"r\" } } }");
-  EXPECT_EQ(input.code(), Code::kUnimplemented);
-  EXPECT_EQ(input.field(), "x");
+constexpr const char* kRange =
+    "parameters { key: \"shared_memory_region\" value { string_param: \"r\" } } "
+    "parameters { key: \"shared_memory_byte_size\" value { int64_param: 4 } } ";
+
+TEST(Translate, TensorsInSharedMemoryComeWithoutData) {
+  const std::string one = "name: \"x\" datatype: \"INT32\" shape: 1 ";
+  const std::string two = "name: \"y\" datatype: \"INT32\" shape: 1 ";
+  // Raw contents are those of the other inputs.
+  const InferRequest request =
+      Received(fmt::format("inputs {{ {} {} }} inputs {{ {} }} raw_input_contents: \"abcd\" "
+                           "outputs {{ name: \"z\" {} }}",
+                           one, kRange, two, kRange));
+  EXPECT_EQ(request.inputs[0].data, "");
+  EXPECT_EQ(request.inputs[1].data, "abcd");
+  ASSERT_EQ(request.shared_inputs.size(), 1u);
+  EXPECT_EQ(request.shared_inputs[0].index, 0u);
+  EXPECT_EQ(request.shared_inputs[0].range.region, "r");
+  EXPECT_EQ(request.shared_inputs[0].range.byte_size, 4u);
+  EXPECT_EQ(request.outputs[0].shared_memory->region, "r");
+
+  EXPECT_EQ(
+      Refusal(fmt::format("inputs {{ {} {} }} raw_input_contents: \"abcd\"", one, kRange)).field(),
+      "raw_input_contents");
+  EXPECT_THAT(Refusal(fmt::format("inputs {{ {} {} contents {{ int_contents: 1 }} }}", one, kRange))
+                  .message(),
+              HasSubstr("unexpected 'content' provided when using shared memory"));
+}
+
+TEST(Translate, ClassificationIsRefusedByName) {
   EXPECT_EQ(Refusal("outputs { name: \"y\" parameters { key: \"classification\" value { "
                     "int64_param: 3 } } }")
                 .code(),

@@ -10,9 +10,11 @@ const Tensor* InferRequest::Input(std::string_view input) const {
   return found == inputs.end() ? nullptr : &*found;
 }
 
-bool InferRequest::Names(std::string_view output) const {
-  return std::any_of(outputs.begin(), outputs.end(),
-                     [output](const RequestedOutput& asked) { return asked.name == output; });
+const RequestedOutput* InferRequest::Asked(std::string_view output) const {
+  const auto found =
+      std::find_if(outputs.begin(), outputs.end(),
+                   [output](const RequestedOutput& asked) { return asked.name == output; });
+  return found == outputs.end() ? nullptr : &*found;
 }
 
 bool InferRequest::Wants(std::string_view output) const { return outputs.empty() || Names(output); }

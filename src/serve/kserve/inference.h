@@ -3,6 +3,7 @@
 // wire formats and do nothing else.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26,9 +27,22 @@ namespace tandem::serve::kserve {
 using Parameter = std::variant<bool, int64_t, uint64_t, double, std::string>;
 using Parameters = std::map<std::string, Parameter, std::less<>>;
 
+// Bytes of a shared memory region that a client registered.
+struct SharedMemoryRange {
+  std::string region;
+  uint64_t offset = 0;  // from the region's beginning
+  uint64_t byte_size = 0;
+};
+
 struct RequestedOutput {
   std::string name;
   Parameters parameters;
+  std::optional<SharedMemoryRange> shared_memory = std::nullopt;  // where its data is to go
+};
+
+struct SharedMemoryInput {
+  size_t index = 0;  // into InferRequest::inputs
+  SharedMemoryRange range;
 };
 
 struct InferRequest {
@@ -37,8 +51,9 @@ struct InferRequest {
   std::string id;             // empty: none
   Parameters parameters;
   std::vector<Tensor> inputs;
-  std::vector<RequestedOutput> outputs;  // empty: all that the model gives
-  std::string caller;                    // identifies the client's API key if there are several
+  std::vector<SharedMemoryInput> shared_inputs;  // inputs without data, which the repository reads
+  std::vector<RequestedOutput> outputs;          // empty: all that the model gives
+  std::string caller;  // identifies the client's API key if there are several
   // The transport can carry one response only: batch entries and sequences come together in it,
   // and nothing is streamed.
   bool one_response = false;
@@ -48,7 +63,9 @@ struct InferRequest {
   // Whether the client wants the output: it named it, or it named none.
   bool Wants(std::string_view output) const;
   // Whether the client named the output.
-  bool Names(std::string_view output) const;
+  bool Names(std::string_view output) const { return Asked(output) != nullptr; }
+  // The output as the client named it; null if it did not.
+  const RequestedOutput* Asked(std::string_view output) const;
 };
 
 struct InferResponse {

@@ -26,7 +26,8 @@ class CountedCall final : public InferCall {
   }
   ~CountedCall() override { End(Cancelled("the client left")); }
 
-  void Start(InferModelPtr model, InferRequest request, Wake wake) {
+  void Start(InferModelPtr model, InferRequest request, SharedMemoryOutputs outputs, Wake wake) {
+    outputs_ = std::move(outputs);
     infer_model_ = std::move(model);
     call_ = infer_model_->Infer(std::move(request), std::move(wake));
   }
@@ -44,6 +45,9 @@ class CountedCall final : public InferCall {
     if (!std::exchange(has_responded_, true)) {
       const Nanos wait = clock_.Now() - started_;
       for (const auto& statistics : statistics_) statistics->FirstResponse(wait);
+    }
+    if (Status written = outputs_.Write(response); !written.ok()) {
+      return Fail(std::move(written), error);
     }
     if (response.is_final) queued_ = response.queued;
     response.model_name = model_;
@@ -79,6 +83,7 @@ class CountedCall final : public InferCall {
   const Nanos started_;
   InferModelPtr infer_model_;  // outlives its call
   std::unique_ptr<InferCall> call_;
+  SharedMemoryOutputs outputs_;
   Status error_;  // of the check
   Nanos queued_{0};
   bool has_responded_ = false;
@@ -192,11 +197,13 @@ std::unique_ptr<InferCall> Repository::Infer(const InferModelPtr& model, InferRe
                                              Wake wake) const {
   std::vector<std::shared_ptr<ModelStatistics>> statistics;
   CollectMembers(model->config().name(), statistics);
-  const Result<int64_t> batch = CheckRequest(model->config(), request);
+  Result<SharedMemoryOutputs> outputs = shared_memory_.Resolve(request);
+  const Result<int64_t> batch =
+      outputs.ok() ? CheckRequest(model->config(), request) : outputs.status();
   auto call = std::make_unique<CountedCall>(std::move(statistics), clock_, model->config().name(),
                                             request.id, batch.ok() ? *batch : 0);
   if (batch.ok()) {
-    call->Start(model, std::move(request), std::move(wake));
+    call->Start(model, std::move(request), *std::move(outputs), std::move(wake));
   } else {
     call->Refuse(batch.status());
   }

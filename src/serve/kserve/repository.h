@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "serve/kserve/inference.h"
 #include "serve/kserve/model_statistics.h"
+#include "serve/kserve/shared_memory.h"
 #include "serve/worker.h"
 
 namespace tandem::serve::kserve {
@@ -77,10 +78,15 @@ class Repository {
   std::vector<ModelEntry> Index(bool only_ready = false) const;  // in the order of names
   std::vector<InferModelPtr> Models() const;  // those that can be called, in the order of names
 
-  // Checks the request against the model's config and starts it. Never blocks and never fails: a
-  // refusal is the call's first news. `model` comes from Find.
+  // Reads the inputs that are in shared memory, checks the request against the model's config and
+  // starts it. Outputs for shared memory come without data: it has been written there. Never blocks
+  // and never fails: a refusal is the call's first news. `model` comes from Find.
   std::unique_ptr<InferCall> Infer(const InferModelPtr& model, InferRequest request,
                                    Wake wake) const;
+
+  // Where clients may leave the inputs of a request and have its outputs written.
+  SharedMemoryRegions& shared_memory() { return shared_memory_; }
+  const SharedMemoryRegions& shared_memory() const { return shared_memory_; }
 
   // NOT_FOUND as Find.
   Result<StatisticsSnapshot> Statistics(std::string_view name) const;
@@ -113,6 +119,7 @@ class Repository {
 
   const Clock& clock_;
   ModelLoader* loader_ = nullptr;
+  SharedMemoryRegions shared_memory_;
   Mutex loading_;  // held while a model is loaded or unloaded
   mutable Mutex mutex_;
   Entries entries_ TANDEM_GUARDED_BY(mutex_);

@@ -59,12 +59,14 @@ void WriteWithNumbers(const Json& value, JsonWriter& writer) {
 
 }  // namespace
 
-std::string FormatServer() {
+std::string FormatServer(bool has_shared_memory) {
   std::string out;
   JsonWriter writer(out);
   writer.BeginObject().Key("name").String(kServerName).Key("version").String(kServerVersion);
   writer.Key("extensions").BeginArray();
-  for (const std::string_view extension : kServerExtensions) writer.String(extension);
+  for (const std::string_view extension : ServerExtensions(has_shared_memory)) {
+    writer.String(extension);
+  }
   writer.EndArray().EndObject();
   return out;
 }
@@ -138,6 +140,18 @@ std::string FormatStatistics(std::span<const NamedStatistics> models) {
     writer.Key("memory_usage").BeginArray().EndArray().EndObject();
   }
   writer.EndArray().EndObject();
+  return out;
+}
+
+std::string FormatRegions(std::span<const SharedMemoryInfo> regions) {
+  std::string out;
+  JsonWriter writer(out);
+  writer.BeginArray();
+  for (const SharedMemoryInfo& region : regions) {
+    writer.BeginObject().Key("name").String(region.name).Key("key").String(region.key);
+    writer.Key("offset").Uint(region.offset).Key("byte_size").Uint(region.byte_size).EndObject();
+  }
+  writer.EndArray();
   return out;
 }
 

@@ -12,7 +12,7 @@ namespace tandem::serve::kserve {
 
 // Name and version of the server that defines this protocol: clients use them to decide which
 // features they may use.
-std::string FormatServer();
+std::string FormatServer(bool has_shared_memory);
 std::string FormatMetadata(const inference::ModelConfig& config);
 std::string FormatConfig(const inference::ModelConfig& config);
 std::string FormatIndex(std::span<const ModelEntry> entries);
@@ -22,5 +22,6 @@ struct NamedStatistics {
   StatisticsSnapshot figures;
 };
 std::string FormatStatistics(std::span<const NamedStatistics> models);
+std::string FormatRegions(std::span<const SharedMemoryInfo> regions);
 
 }  // namespace tandem::serve::kserve

@@ -20,6 +20,7 @@
 #include "serve/kserve/http/infer_json.h"
 #include "serve/kserve/http/tensor_json.h"
 #include "serve/kserve/log_settings.h"
+#include "serve/kserve/shared_memory.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -319,6 +320,80 @@ std::unique_ptr<Reply> TraceSetting(const Repository& models, const PathValues& 
   return MakeReply(200, R"({"trace_level":["OFF"]})");
 }
 
+// A number of bytes in the description of a region; none if it is not there.
+Result<std::optional<uint64_t>> BytesMember(const Json& object, std::string_view name) {
+  const Json* value = object.Find(name);
+  if (value == nullptr) return std::optional<uint64_t>();
+  if (value->AsUint() != nullptr) return std::optional(*value->AsUint());
+  if (value->AsInt() != nullptr && *value->AsInt() >= 0) {
+    return std::optional(static_cast<uint64_t>(*value->AsInt()));
+  }
+  return InvalidArgument("attempt to access JSON non-unsigned-integer as unsigned-integer")
+      .WithField(name);
+}
+
+Result<SharedMemoryInfo> ParseRegion(const std::string& name, std::string_view text) {
+  const auto missing = [](std::string_view field) {
+    return InvalidArgument(fmt::format("Shared memory register request has no '{}' field", field))
+        .WithField(field);
+  };
+  TANDEM_ASSIGN_OR_RETURN(const Json body, ParseObject(text));
+  const Json* key = body.Find("key");
+  if (key == nullptr) return missing("key");
+  if (key->AsString() == nullptr) {
+    return InvalidArgument("attempt to access JSON non-string as string").WithField("key");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const auto offset, BytesMember(body, "offset"));
+  TANDEM_ASSIGN_OR_RETURN(const auto byte_size, BytesMember(body, "byte_size"));
+  if (!byte_size) return missing("byte_size");
+  return SharedMemoryInfo{name, *key->AsString(), offset.value_or(0), *byte_size};
+}
+
+std::unique_ptr<Reply> RegisterRegion(SharedMemoryRegions& regions, const std::string& name,
+                                      std::string_view body) {
+  const auto add = [&]() -> Status {
+    TANDEM_RETURN_IF_ERROR(regions.CheckAllowed());
+    TANDEM_ASSIGN_OR_RETURN(SharedMemoryInfo info, ParseRegion(name, body));
+    return regions.Register(std::move(info));
+  };
+  const Status added = add();
+  return added.ok() ? MakeReply(200, "") : ErrorReply(added);
+}
+
+// The routes of system shared memory, and those of CUDA shared memory, which has no regions.
+void AddSharedMemoryRoutes(SharedMemoryRegions& regions, std::vector<Route>& routes) {
+  const auto name = [](const PathValues& values) { return values.empty() ? "" : values[0]; };
+  const RouteFunction status = [&regions, name](const HttpRequest&, const PathValues& values,
+                                                const auto&) {
+    const auto found = regions.List(name(values));
+    return found.ok() ? MakeReply(200, FormatRegions(*found)) : ErrorReply(found.status());
+  };
+  const RouteFunction unregister = [&regions, name](const HttpRequest&, const PathValues& values,
+                                                    const auto&) {
+    regions.Unregister(name(values));
+    return MakeReply(200, "");
+  };
+  const RouteFunction cuda_status = [](const HttpRequest&, const PathValues& values, const auto&) {
+    return values.empty() ? MakeReply(200, "[]") : ErrorReply(NoCudaRegion(values[0]));
+  };
+  const RouteFunction nothing = [](auto&&...) { return MakeReply(200, ""); };
+  for (const std::string_view place : {"", "/region/{}"}) {
+    const auto path = [place](std::string_view kind, std::string_view action) {
+      return fmt::format("/v2/{}sharedmemory{}/{}", kind, place, action);
+    };
+    routes.push_back({"GET", path("system", "status"), status});
+    routes.push_back({"POST", path("system", "unregister"), unregister});
+    routes.push_back({"GET", path("cuda", "status"), cuda_status});
+    routes.push_back({"POST", path("cuda", "unregister"), nothing});
+  }
+  routes.push_back({"POST", "/v2/systemsharedmemory/region/{}/register",
+                    [&regions](const HttpRequest& request, const PathValues& values, const auto&) {
+                      return RegisterRegion(regions, values[0], request.body);
+                    }});
+  routes.push_back({"POST", "/v2/cudasharedmemory/region/{}/register",
+                    [](auto&&...) { return ErrorReply(NoCudaSharedMemory()); }});
+}
+
 }  // namespace
 
 FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
@@ -370,7 +445,10 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
   front_end.routes = {
       {"GET", "/v2/health/live", live, true},
       {"GET", "/v2/health/ready", ready, true},
-      {"GET", "/v2", [](auto&&...) { return MakeReply(200, FormatServer()); }},
+      {"GET", "/v2",
+       [&models](auto&&...) {
+         return MakeReply(200, FormatServer(models.shared_memory().CheckAllowed().ok()));
+       }},
       {"GET", "/v2/models/stats", statistics},
       {"POST", "/v2/repository/index",
        [&models](const HttpRequest& request, const auto&...) { return Index(models, request); }},
@@ -382,19 +460,7 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
       {"POST", "/v2/repository/models/{}/load", control(true)},
       {"POST", "/v2/repository/models/{}/unload", control(false)},
   };
-  // Shared memory is not used: no region is known, and none can be registered.
-  for (const std::string_view kind : {"system", "cuda"}) {
-    const std::string path = fmt::format("/v2/{}sharedmemory", kind);
-    front_end.routes.push_back(
-        {"GET", path + "/status", [](auto&&...) { return MakeReply(200, "[]"); }});
-    front_end.routes.push_back({"POST", path + "/unregister", [](auto&&...) {
-                                  return MakeReply(200, "");  // of all regions
-                                }});
-    front_end.routes.push_back({"POST", path + "/region/{}/register", [](auto&&...) {
-                                  return ErrorReply(
-                                      Unimplemented("this server does not use shared memory"));
-                                }});
-  }
+  AddSharedMemoryRoutes(models.shared_memory(), front_end.routes);
   // Routes of a model, with and without its version.
   const auto add = [&front_end](const char* method, std::string_view end,
                                 const RouteFunction& handle, bool decodes_body = false) {

@@ -8,6 +8,7 @@
 
 #include "serve/json.h"
 #include "serve/kserve/http/tensor_json.h"
+#include "serve/kserve/shared_memory.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -35,10 +36,28 @@ Status AppendNested(const Json& value, Tensor& tensor) {
   return {};
 }
 
-Status RefuseSharedMemory(const Json* parameters) {
-  if (parameters == nullptr || parameters->Find("shared_memory_region") == nullptr) return {};
-  return Unimplemented("shared_memory_region: shared memory is not supported by this server")
-      .WithField("shared_memory_region");
+// Where an input lies, if it is in shared memory; then nothing else gives its data.
+Result<std::optional<SharedMemoryRange>> InputRange(const std::string& name, const Json& input) {
+  Parameters given;
+  const Json* parameters = input.Find("parameters");
+  if (parameters != nullptr && parameters->AsObject() != nullptr) {
+    for (const JsonMember& member : *parameters->AsObject()) {
+      if (!member.name.starts_with("shared_memory_")) continue;
+      TANDEM_RETURN_IF_ERROR(ReadParameter(member.name, member.value, given));
+    }
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range, SharedMemoryOf(name, given));
+  const bool has_data = input.Find("data") != nullptr;
+  const bool has_binary = parameters != nullptr && parameters->Find(kBinarySize) != nullptr;
+  if (range && (has_data || has_binary)) {
+    return Malformed(fmt::format("Input must set only one of the following fields: 'data', "
+                                 "'binary_data_size' in 'parameters', 'shared_memory_region' in "
+                                 "'parameters'. But set{}{} 'shared_memory_region'",
+                                 has_data ? " 'data'" : "",
+                                 has_binary ? " 'binary_data_size'" : ""))
+        .WithField(name);
+  }
+  return range;
 }
 
 class InferReader {
@@ -105,11 +124,15 @@ class InferReader {
       }
       tensor.shape.push_back(*dim.AsInt());
     }
+    TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range, InputRange(tensor.name, json));
     const Json* parameters = json.Find("parameters");
-    TANDEM_RETURN_IF_ERROR(RefuseSharedMemory(parameters));
     const Json* size = parameters == nullptr ? nullptr : parameters->Find(kBinarySize);
-    TANDEM_RETURN_IF_ERROR(size != nullptr ? TakeBinary(*size, tensor)
-                                           : ReadData(json.Find("data"), tensor));
+    if (range) {
+      request_.shared_inputs.push_back({request_.inputs.size(), *std::move(range)});
+    } else {
+      TANDEM_RETURN_IF_ERROR(size != nullptr ? TakeBinary(*size, tensor)
+                                             : ReadData(json.Find("data"), tensor));
+    }
     request_.inputs.push_back(std::move(tensor));
     return {};
   }
@@ -145,10 +168,10 @@ class InferReader {
       RequestedOutput asked;
       TANDEM_ASSIGN_OR_RETURN(asked.name, StringMember(output, "name"));
       const Json* parameters = output.Find("parameters");
-      TANDEM_RETURN_IF_ERROR(RefuseSharedMemory(parameters));
       if (parameters != nullptr) {
         TANDEM_RETURN_IF_ERROR(ReadParameters(*parameters, asked.parameters));
       }
+      TANDEM_ASSIGN_OR_RETURN(asked.shared_memory, SharedMemoryOf(asked.name, asked.parameters));
       const auto classes = asked.parameters.find("classification");
       if (classes != asked.parameters.end() && classes->second != Parameter(int64_t{0})) {
         return Unimplemented("classification: is not supported by this server")
@@ -168,12 +191,15 @@ bool IsTrue(const Parameters& parameters, std::string_view name, bool otherwise)
   return found == parameters.end() ? otherwise : found->second == Parameter(true);
 }
 
+bool IsInSharedMemory(const InferRequest& request, std::string_view output) {
+  const RequestedOutput* asked = request.Asked(output);
+  return asked != nullptr && asked->shared_memory.has_value();
+}
+
 bool IsBinary(const InferRequest& request, std::string_view output) {
   const bool otherwise = IsTrue(request.parameters, kBinaryOutput, false);
-  for (const RequestedOutput& asked : request.outputs) {
-    if (asked.name == output) return IsTrue(asked.parameters, kBinaryData, otherwise);
-  }
-  return otherwise;
+  const RequestedOutput* asked = request.Asked(output);
+  return asked == nullptr ? otherwise : IsTrue(asked->parameters, kBinaryData, otherwise);
 }
 
 }  // namespace
@@ -218,7 +244,9 @@ InferBody FormatInfer(const InferRequest& request, const InferResponse& response
     writer.Key("datatype").String(DataTypeName(tensor.type)).Key("shape").BeginArray();
     for (const int64_t dim : tensor.shape) writer.Int(dim);
     writer.EndArray();
-    if (IsBinary(request, tensor.name)) {
+    if (IsInSharedMemory(request, tensor.name)) {
+      // It has no data here.
+    } else if (IsBinary(request, tensor.name)) {
       has_binary = true;
       writer.Key("parameters").BeginObject().Key(kBinarySize);
       writer.Int(static_cast<int64_t>(tensor.data.size())).EndObject();
