@@ -457,7 +457,7 @@ Status Run(const OptionValues& values, Console& console) {
     engine.max_queue_wait = options.max_queue_wait;
   };
   const serve::ServiceOptions service_options = ServiceRows().Read(values);
-  const auto shared = std::make_shared<SharedDevice>();
+  SharedResources shared;
   FirstBackend backend;
   serve::Metrics metrics({.version = Version(),
                           .commit = Commit(),
@@ -474,7 +474,7 @@ Status Run(const OptionValues& values, Console& console) {
       [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
     TANDEM_ASSIGN_OR_RETURN(
         std::shared_ptr<ServedEngine> engine,
-        OpenServedEngine(asked, console, service_options, metrics, limit_wait, shared));
+        OpenServedEngine(asked, console, service_options, metrics, limit_wait, &shared));
     backend.Offer(engine->session->backend);
     if (is_starting) served.engines.push_back(engine);
     return engine;
