@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "ops/backend.h"
-#include "runtime/option_rows.h"
 
 namespace tandem::apps {
 namespace {
@@ -281,9 +280,17 @@ const FolderModel* ModelRepository::StageOf(ModelKind kind, const std::string& e
 // The folder of the tokenizer that the configurations name; empty: the engine's own.
 std::string ModelRepository::TokenizerOf(const std::string& engine) const {
   std::string named = Known(engine)->parameters.tokenizer_dir;
-  if (const FolderModel* stage = StageOf(ModelKind::kPreprocessing, engine);
-      named.empty() && stage != nullptr) {
-    named = stage->parameters.tokenizer_dir;
+  for (const ModelKind kind : {ModelKind::kPreprocessing, ModelKind::kPostprocessing}) {
+    const FolderModel* stage = StageOf(kind, engine);
+    if (stage == nullptr || stage->parameters.tokenizer_dir.empty()) continue;
+    const std::string& asked = stage->parameters.tokenizer_dir;
+    if (named.empty()) named = asked;
+    if (asked != named) {
+      LogWarning(
+          "{}: parameter tokenizer_dir: \"{}\" is passed over: text goes in and out of {} by "
+          "one tokenizer, \"{}\"",
+          stage->name, asked, engine, named);
+    }
   }
   if (named.empty() || NameExists(fs::path(named) / "tokenizer.json")) return named;
   if (fs::path snapshot = HubSnapshot(named); !snapshot.empty()) return snapshot;
@@ -307,11 +314,6 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
   }
   TANDEM_RETURN_IF_ERROR(
       set(ModelOptionRows().RowOf<&ModelOptions::target>().name, model.parameters.engine_dir));
-  // Whoever allows larger batches expects as many sequences to run.
-  if (model.parameters.max_batch_size > EngineOptions().max_batch_size) {
-    TANDEM_RETURN_IF_ERROR(set(EngineOptionRows().RowOf<&EngineOptions::max_batch_size>().name,
-                               std::to_string(model.parameters.max_batch_size)));
-  }
   if (const std::string draft = DraftOf(model.name); !draft.empty()) {
     const FolderModel* draft_model = Known(draft);
     if (draft_model == nullptr) {
@@ -322,16 +324,10 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
   }
   TANDEM_RETURN_IF_ERROR(
       set(ModelOptionRows().RowOf<&ModelOptions::tokenizer_dir>().name, TokenizerOf(model.name)));
-  if (const auto& devices = model.parameters.gpu_device_ids; !devices.empty()) {
-    if (devices.front().size() > 1) {
-      LogWarning("{}: gpu_device_ids names {} GPUs: the model runs on one, the first", model.name,
-                 devices.front().size());
-    }
-    // Without GPUs they are numbers without a meaning.
-    if (ops::NumCudaDevices() > 0) {
-      TANDEM_RETURN_IF_ERROR(set(BackendOptionRows().RowOf<&BackendOptions::device>().name,
-                                 fmt::format("cuda:{}", devices.front().front())));
-    }
+  // Without GPUs it is a number without a meaning.
+  if (const auto gpu = model.parameters.gpu_device_id; gpu && ops::NumCudaDevices() > 0) {
+    TANDEM_RETURN_IF_ERROR(set(BackendOptionRows().RowOf<&BackendOptions::device>().name,
+                               fmt::format("cuda:{}", *gpu)));
   }
   return values;
 }
