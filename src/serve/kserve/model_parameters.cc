@@ -442,30 +442,7 @@ void WarnOfUnknown(ModelKind kind, const std::string& name, ModelParameters& par
                   closest.empty() ? "" : fmt::format(" (did you mean {}?)", closest)));
 }
 
-bool HasInput(const inference::ModelConfig& config, std::string_view name) {
-  return std::any_of(config.input().begin(), config.input().end(),
-                     [&](const inference::ModelInput& input) { return input.name() == name; });
-}
-
 }  // namespace
-
-ModelKind KindOf(const inference::ModelConfig& config) {
-  if (config.platform() == "ensemble" || config.has_ensemble_scheduling()) {
-    return ModelKind::kEnsemble;
-  }
-  if (config.backend() == "tensorrtllm") return ModelKind::kTensorrtLlm;
-  // Others are known by their tensors, unless the backend says that they are something else. That
-  // of a template may not be filled in.
-  const bool is_scripted = config.backend() == "python" || config.backend().empty();
-  if (!is_scripted) return ModelKind::kOther;
-  if (HasInput(config, "input_ids") && HasInput(config, "request_output_len")) {
-    return ModelKind::kTensorrtLlm;
-  }
-  if (HasInput(config, "QUERY")) return ModelKind::kPreprocessing;
-  if (HasInput(config, "TOKENS_BATCH")) return ModelKind::kPostprocessing;
-  if (HasInput(config, "text_input")) return ModelKind::kBls;
-  return ModelKind::kOther;
-}
 
 std::span<const ParameterRow> ParameterRows() { return kRows; }
 
@@ -492,6 +469,9 @@ Result<ModelParameters> ReadModelParameters(const inference::ModelConfig& config
   }
   if (parameters.kind == ModelKind::kEnsemble || parameters.kind == ModelKind::kOther) {
     return parameters;
+  }
+  if (parameters.kind == ModelKind::kBls) {
+    parameters.target_model = RowOf(ModelKind::kTensorrtLlm).name;
   }
   for (const auto& [name, parameter] : std::map<std::string, inference::ModelParameter>(
            config.parameters().begin(), config.parameters().end())) {

@@ -158,7 +158,7 @@ class GenerationCall final : public InferCall {
   }
 
  private:
-  bool is_text() const { return shared_->kind != ModelKind::kTensorrtLlm; }
+  bool is_text() const { return RowOf(shared_->kind).role == EngineRole::kText; }
   size_t num_answers() const { return asked_.prompts.size() * static_cast<size_t>(num_choices_); }
   const TextRequest& PromptOf(size_t answer) const {
     return asked_.prompts[answer / static_cast<size_t>(num_choices_)];
