@@ -93,7 +93,6 @@ constexpr OptionSpec kServe[] = {
     Switch("enable_peer_access"),
     Switch("strict_readiness"),
     Switch("strict_model_config"),
-    Switch("allow_gpu_metrics"),
     Switch("allow_cpu_metrics"),
     Value("metrics_config"),
     Value("metrics_interval_ms"),

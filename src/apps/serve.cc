@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "serve/gpu_usage.h"
 #include "serve/http/access.h"
 #include "serve/kserve/models/engine_models.h"
 #include "serve/server/server.h"
@@ -120,6 +121,7 @@ struct ServeOptions {
   bool exit_on_error = true;
   bool allow_grpc = true;
   bool allow_metrics = true;
+  bool allow_gpu_metrics = true;
   int32_t grpc_port = -1;     // none, but with a repository 8001
   int32_t metrics_port = -1;  // none, but with a repository 8002
   std::string grpc_certificate;
@@ -192,6 +194,14 @@ const BoundOptions<ServeOptions>& ServeRows() {
         .group = kServer},
        [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
          options.allow_metrics = values.Flag(spec);
+       }},
+      {{.name = "allow_gpu_metrics",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "Measure the GPUs for /metrics where the driver can",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.allow_gpu_metrics = values.Flag(spec);
        }},
       BindOption<ServeOptions, &ServeOptions::grpc_certificate>(
           {.name = "grpc_server_cert",
@@ -459,6 +469,8 @@ Status Run(const OptionValues& values, Console& console) {
                             if (first == nullptr) return std::nullopt;
                             return first->FreeBytes();
                           }});
+  const auto gpus = options.allow_gpu_metrics ? serve::GpuMeter::Load() : nullptr;
+  if (gpus != nullptr) server_options.read_gpus = [&gpus] { return gpus->Read(); };
   const SteadyClock clock;
   Served served(clock);
   bool is_starting = true;

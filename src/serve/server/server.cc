@@ -141,7 +141,7 @@ struct Server::Impl {
       : options(server_options),
         engines(served_engines),
         models(served_models),
-        triton_metrics(models, engines),
+        triton_metrics(models, engines, options.read_gpus),
         router(Access(options.api_keys, HostsOf(options)),
                [&metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
