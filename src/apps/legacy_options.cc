@@ -91,7 +91,6 @@ constexpr OptionSpec kServe[] = {
     Value("cuda_memory_pool_byte_size"),
     Value("pinned_memory_pool_byte_size"),
     Switch("enable_peer_access"),
-    Switch("strict_readiness"),
     Switch("strict_model_config"),
     Switch("allow_cpu_metrics"),
     Value("metrics_config"),

@@ -119,6 +119,7 @@ struct ServeOptions {
   ModelControl model_control = ModelControl::kNone;
   std::vector<std::string> load_models;
   bool exit_on_error = true;
+  bool strict_readiness = true;
   bool allow_grpc = true;
   bool allow_metrics = true;
   bool allow_gpu_metrics = true;
@@ -164,6 +165,14 @@ const BoundOptions<ServeOptions>& ServeRows() {
         .group = kRepository},
        [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
          options.exit_on_error = values.Flag(spec);
+       }},
+      {{.name = "strict_readiness",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "A model that could not be loaded makes the whole server not ready",
+        .group = kRepository},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.strict_readiness = values.Flag(spec);
        }},
       BindOption<ServeOptions, &ServeOptions::grpc_port>(
           {.name = "grpc_port",
@@ -439,6 +448,7 @@ Status ServeRepository(const ServeOptions& options, const ModelRepository::OpenE
   repository.is_explicit = options.model_control == ModelControl::kExplicit;
   repository.load_models = options.load_models;
   repository.exit_on_error = options.exit_on_error;
+  served.models.SetStrictReadiness(options.strict_readiness);
   served.repository = std::make_unique<ModelRepository>(std::move(repository), values, open,
                                                         served.registry, served.models);
   if (options.model_control == ModelControl::kExplicit) {
