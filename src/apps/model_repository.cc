@@ -211,6 +211,11 @@ Status ModelRepository::LoadModel(const std::string& name) {
   const FolderModel* tokenizer = StageOf(ModelKind::kPreprocessing, target);
   if (kind == ModelKind::kPreprocessing) tokenizer = &model;
   if (tokenizer != nullptr) context.add_special_tokens = tokenizer->parameters.add_special_tokens;
+  const FolderModel* detokenizer = StageOf(ModelKind::kPostprocessing, target);
+  if (kind == ModelKind::kPostprocessing) detokenizer = &model;
+  if (detokenizer != nullptr) {
+    context.skip_special_tokens = detokenizer->parameters.skip_special_tokens;
+  }
   // A chain may give several responses when one of its parts may.
   context.is_decoupled = kind == ModelKind::kEnsemble && engine_model != nullptr
                              ? engine_model->parameters.decoupled
