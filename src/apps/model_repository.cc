@@ -65,9 +65,11 @@ const FolderModel* ModelRepository::Known(const std::string& name) const {
 Status ModelRepository::Read(const std::string& name, std::string_view config) {
   Result<FolderModel> model = serve::kserve::ReadModel(options_.folder, name, config);
   if (!model.ok()) {
-    // Names that requests make up are not kept.
+    // Names that requests make up are not kept. A file that is broken is nobody's failure until
+    // its model is to be loaded.
     const bool is_listed = config.empty() || Known(name) != nullptr;
-    if (is_listed) models_.SetState(name, ModelState::kUnavailable, model.status().message());
+    const ModelState state = options_.is_explicit ? ModelState::kUnavailable : ModelState::kFailed;
+    if (is_listed) models_.SetState(name, state, model.status().message());
     return model.status();
   }
   if (!model->defaults.empty()) {
@@ -159,7 +161,7 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
   if (model == nullptr) {
     Status missing =
         NotFound(fmt::format("there is no model \"{}\" in {}", name, options_.folder.string()));
-    models_.SetState(name, ModelState::kUnavailable, missing.message());
+    models_.SetState(name, ModelState::kFailed, missing.message());
     return missing;
   }
   if (!loading_.insert(name).second) {
@@ -176,7 +178,7 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
   loading_.erase(name);
   if (!status.ok()) {
     LogError("{}: {}", name, status.message());
-    models_.SetState(name, ModelState::kUnavailable, status.message());
+    models_.SetState(name, ModelState::kFailed, status.message());
   }
   return status;
 }
@@ -254,7 +256,10 @@ Status ModelRepository::OpenEngineOf(const FolderModel& model) {
 Status ModelRepository::Unload(std::string_view unloaded, bool dependents) {
   const std::string name(unloaded);
   if (!loaded_.contains(name)) {
-    if (Known(name) != nullptr) return {};
+    if (Known(name) != nullptr) {
+      models_.SetState(name, ModelState::kUnavailable, "unloaded");  // it may have failed to load
+      return {};
+    }
     return InvalidArgument(
         fmt::format("failed to unload '{}', versions that are available: none", name));
   }

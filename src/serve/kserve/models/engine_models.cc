@@ -21,7 +21,8 @@ InferModelPtr MakeEngineModel(const inference::ModelConfig& config, ModelPtr eng
     case ModelKind::kPreprocessing:
       return MakePreprocessingModel(config, std::move(engine), options.defaults.add_special_tokens);
     case ModelKind::kPostprocessing:
-      return MakePostprocessingModel(config, std::move(engine));
+      return MakePostprocessingModel(config, std::move(engine),
+                                     options.defaults.skip_special_tokens);
     case ModelKind::kEnsemble:
     case ModelKind::kBls:
     case ModelKind::kTensorrtLlm:

@@ -108,10 +108,15 @@ class Linker {
     // what the configuration says is for the text models.
     const bool in_pair = IsDraft(model.name) || !DraftOf(model.name).empty();
     defaults.exclude_input = !in_pair && engine->parameters.exclude_input_in_output;
-    const FolderModel* stage = model.parameters.kind == ModelKind::kPreprocessing
-                                   ? &model
-                                   : StageOf(ModelKind::kPreprocessing, engine->name);
-    if (stage != nullptr) defaults.add_special_tokens = stage->parameters.add_special_tokens;
+    const auto stage_of = [&](ModelKind kind) {
+      return model.parameters.kind == kind ? &model : StageOf(kind, engine->name);
+    };
+    if (const FolderModel* stage = stage_of(ModelKind::kPreprocessing)) {
+      defaults.add_special_tokens = stage->parameters.add_special_tokens;
+    }
+    if (const FolderModel* stage = stage_of(ModelKind::kPostprocessing)) {
+      defaults.skip_special_tokens = stage->parameters.skip_special_tokens;
+    }
     return defaults;
   }
 

@@ -97,10 +97,12 @@ TEST_F(RepositoryLinksTest, TextModelsHaveTheDefaultsOfTheirEngineAndOfItsStage)
   target.exclude_input_in_output = true;
   target.decoupled = true;
   Add("preprocessing", ModelKind::kPreprocessing).parameters.add_special_tokens = false;
-  AddChain("ensemble", {"preprocessing", "target"});
+  Add("postprocessing", ModelKind::kPostprocessing).parameters.skip_special_tokens = false;
+  AddChain("ensemble", {"preprocessing", "target", "postprocessing"});
   for (const char* name : {"target", "ensemble"}) {
     EXPECT_TRUE(Links(name).defaults.exclude_input) << name;
     EXPECT_FALSE(Links(name).defaults.add_special_tokens) << name;
+    EXPECT_FALSE(Links(name).defaults.skip_special_tokens) << name;
     EXPECT_TRUE(Links(name).is_decoupled) << name;
   }
   // Clients that speculate themselves find the answers of both engines after the prompts.
