@@ -118,7 +118,7 @@ Result<std::vector<Request>> Dictionary::Questions(size_t count) const {
 }
 
 std::string Dictionary::Decode(const std::vector<int32_t>& tokens) const {
-  const auto decoder = codec_->NewDecoder({});
+  const auto decoder = codec_->NewDecoder({}, /*skip_special=*/true);
   std::string text;
   for (const int32_t token : tokens) text += decoder->Push(token);
   return text + decoder->Flush();

@@ -65,9 +65,11 @@ const FolderModel* ModelRepository::Known(const std::string& name) const {
 Status ModelRepository::Read(const std::string& name, std::string_view config) {
   Result<FolderModel> model = serve::kserve::ReadModel(options_.folder, name, config);
   if (!model.ok()) {
-    // Names that requests make up are not kept.
+    // Names that requests make up are not kept. A file that is broken is nobody's failure until
+    // its model is to be loaded.
     const bool is_listed = config.empty() || Known(name) != nullptr;
-    if (is_listed) models_.SetState(name, ModelState::kUnavailable, model.status().message());
+    const ModelState state = options_.is_explicit ? ModelState::kUnavailable : ModelState::kFailed;
+    if (is_listed) models_.SetState(name, state, model.status().message());
     return model.status();
   }
   if (!model->defaults.empty()) {
@@ -169,7 +171,7 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
   if (model == nullptr) {
     Status missing =
         NotFound(fmt::format("there is no model \"{}\" in {}", name, options_.folder.string()));
-    models_.SetState(name, ModelState::kUnavailable, missing.message());
+    models_.SetState(name, ModelState::kFailed, missing.message());
     return missing;
   }
   if (!loading_.insert(name).second) {
@@ -186,7 +188,7 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
   loading_.erase(name);
   if (!status.ok()) {
     LogError("{}: {}", name, status.message());
-    models_.SetState(name, ModelState::kUnavailable, status.message());
+    models_.SetState(name, ModelState::kFailed, status.message());
   }
   return status;
 }
@@ -209,6 +211,11 @@ Status ModelRepository::LoadModel(const std::string& name) {
   const FolderModel* tokenizer = StageOf(ModelKind::kPreprocessing, target);
   if (kind == ModelKind::kPreprocessing) tokenizer = &model;
   if (tokenizer != nullptr) context.add_special_tokens = tokenizer->parameters.add_special_tokens;
+  const FolderModel* detokenizer = StageOf(ModelKind::kPostprocessing, target);
+  if (kind == ModelKind::kPostprocessing) detokenizer = &model;
+  if (detokenizer != nullptr) {
+    context.skip_special_tokens = detokenizer->parameters.skip_special_tokens;
+  }
   // A chain may give several responses when one of its parts may.
   context.is_decoupled = kind == ModelKind::kEnsemble && engine_model != nullptr
                              ? engine_model->parameters.decoupled
@@ -345,7 +352,10 @@ Status ModelRepository::OpenEngineOf(const FolderModel& model) {
 Status ModelRepository::Unload(std::string_view unloaded, bool dependents) {
   const std::string name(unloaded);
   if (!loaded_.contains(name)) {
-    if (Known(name) != nullptr) return {};
+    if (Known(name) != nullptr) {
+      models_.SetState(name, ModelState::kUnavailable, "unloaded");  // it may have failed to load
+      return {};
+    }
     return InvalidArgument(
         fmt::format("failed to unload '{}', versions that are available: none", name));
   }

@@ -80,16 +80,23 @@ class ModelRepositoryTest : public testing::Test {
   }
 
   // The whole text that a text model answers; an error's message if there is one.
-  std::string Ask(const std::string& model, int max_tokens = 24) {
+  std::string Ask(const std::string& model, int max_tokens = 24, std::optional<int> end_id = {}) {
+    const std::vector<std::string> prompt = {"What does \"tandem\" mean?"};
+    const std::vector<int32_t> tokens = {max_tokens};
+    const std::vector<int32_t> end = {end_id.value_or(0)};
+    std::vector<kserve::Tensor> inputs = {kserve::StringTensor("text_input", {1, 1}, prompt),
+                                          kserve::Int32Tensor("max_tokens", {1, 1}, tokens)};
+    if (end_id) inputs.push_back(kserve::Int32Tensor("end_id", {1, 1}, end));
+    return Infer(model, std::move(inputs));
+  }
+  // The text of the first output, likewise.
+  std::string Infer(const std::string& model, std::vector<kserve::Tensor> inputs) {
     const Result<kserve::InferModelPtr> found = models_.Find(model);
     if (!found.ok()) return found.status().message();
     kserve::InferRequest request;
     request.model_name = model;
     request.one_response = true;
-    const std::vector<std::string> prompt = {"What does \"tandem\" mean?"};
-    const std::vector<int32_t> tokens = {max_tokens};
-    request.inputs.push_back(kserve::StringTensor("text_input", {1, 1}, prompt));
-    request.inputs.push_back(kserve::Int32Tensor("max_tokens", {1, 1}, tokens));
+    request.inputs = std::move(inputs);
     const auto call = models_.Infer(*found, std::move(request), [] {});
     std::string text;
     while (true) {
@@ -137,6 +144,32 @@ TEST_F(ModelRepositoryTest, TheDraftsWeightsAreHeldOnceAndBothEnginesServe) {
   EXPECT_NE(answer.find("two or more"), std::string::npos) << answer;
   EXPECT_EQ(Ask("tensorrt_llm_bls"), answer);
   EXPECT_EQ((*models_.Statistics("tensorrt_llm")).success.count, 1u);  // as part of the ensemble
+}
+
+TEST_F(ModelRepositoryTest, SpecialTokensAreShownWherePostprocessingSaysSo) {
+  for (const bool skip : {true, false}) {
+    Write("postprocessing", fmt::format(R"(backend: "python"
+          input [{{name: "TOKENS_BATCH" data_type: TYPE_INT32 dims: [-1, -1]}}]
+          parameters {{key: "skip_special_tokens" value {{string_value: "{}"}}}})",
+                                        skip));
+    Open(/*is_explicit=*/true, {"*"});
+    ASSERT_TRUE(repository_->LoadAll().ok());
+    const serve::TextCodec& codec = (*engines_.Find("tensorrt_llm"))->service->codec();
+    const int32_t end = codec.end_ids().at(0);
+    const std::string name = codec.TokenBytes(end);
+    ASSERT_FALSE(name.empty());
+    // The end of the answer is a token as others.
+    for (const char* model : {"ensemble", "tensorrt_llm_bls"}) {
+      const std::string answer = Ask(model, 60, /*end_id=*/-1);
+      EXPECT_EQ(answer.find(name) == std::string::npos, skip) << model << ": " << answer;
+    }
+    const std::vector<int32_t> tokens = {end};
+    EXPECT_EQ(Infer("postprocessing", {kserve::Int32Tensor("TOKENS_BATCH", {1, 1, 1}, tokens)}),
+              skip ? "" : name);
+    for (const char* model : {"tensorrt_llm", "tensorrt_llm_draft"}) {
+      ASSERT_TRUE(repository_->Unload(model, /*dependents=*/false).ok());
+    }
+  }
 }
 
 TEST_F(ModelRepositoryTest, AModelThatCannotBeLoadedIsNamedAndTheOthersServe) {

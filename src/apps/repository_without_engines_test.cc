@@ -31,10 +31,11 @@ class RepositoryWithoutEnginesTest : public testing::Test {
     std::filesystem::create_directories(folder_ / model / "1");
     std::ofstream(folder_ / model / "config.pbtxt") << config;
   }
-  ModelRepository Open(bool is_explicit) {
+  ModelRepository Open(bool is_explicit, bool exit_on_error = true) {
     RepositoryOptions options;
     options.folder = folder_;
     options.is_explicit = is_explicit;
+    options.exit_on_error = exit_on_error;
     return ModelRepository(
         options, OptionValues(EngineOptionRows().specs()),
         [](const OptionValues&) -> Result<std::shared_ptr<ServedEngine>> {
@@ -70,7 +71,6 @@ TEST_F(RepositoryWithoutEnginesTest, BuiltInModelsNeedNoEngine) {
   EXPECT_THAT(States(),
               ElementsAre("mock_llm READY", "repeat_int32 READY", "same READY", "simple READY"));
   EXPECT_TRUE(models_.Ready());
-  EXPECT_TRUE(engines_.Ready());
   EXPECT_TRUE(engines_.List().empty());
   for (const serve::kserve::ModelFigures& figures : models_.Figures()) {
     EXPECT_TRUE(figures.load_time.has_value()) << figures.name;
@@ -102,6 +102,36 @@ TEST_F(RepositoryWithoutEnginesTest, AChainWithoutAnEngineIsRefused) {
   EXPECT_EQ(status.code(), Code::kUnimplemented);
   EXPECT_THAT(status.message(), HasSubstr("none of the models that it works with is an engine"));
   EXPECT_THAT(States(), ElementsAre("chain UNAVAILABLE", "simple READY"));
+}
+
+constexpr const char* kBroken = R"(backend: "add_sub" input [{name: "A")";
+
+TEST_F(RepositoryWithoutEnginesTest, AModelThatFailedMakesTheServerNotReady) {
+  Write("simple", R"(backend: "add_sub")");
+  Write("broken", kBroken);
+  ASSERT_TRUE(Open(/*is_explicit=*/false, /*exit_on_error=*/false).LoadAll().ok());
+  EXPECT_THAT(States(), ElementsAre("broken UNAVAILABLE", "simple READY"));
+  EXPECT_FALSE(models_.Ready());
+  EXPECT_TRUE(models_.Alive());
+  models_.SetStrictReadiness(false);
+  EXPECT_TRUE(models_.Ready());
+}
+
+TEST_F(RepositoryWithoutEnginesTest, WhatIsUnloadedOrNotAskedForDoesNotCountAsFailed) {
+  Write("simple", R"(backend: "add_sub")");
+  Write("broken", kBroken);
+  Write("chain", R"(platform: "ensemble"
+                    ensemble_scheduling {step [{model_name: "simple" model_version: -1}]})");
+  ModelRepository repository = Open(/*is_explicit=*/true);
+  ASSERT_TRUE(repository.LoadAll().ok());
+  EXPECT_TRUE(models_.Ready()) << "nobody wants the broken one";
+  ASSERT_TRUE(repository.Load("simple", {}).ok());
+  ASSERT_TRUE(repository.Unload("simple", /*dependents=*/false).ok());
+  EXPECT_TRUE(models_.Ready());
+  EXPECT_FALSE(repository.Load("chain", {}).ok());
+  EXPECT_FALSE(models_.Ready());
+  ASSERT_TRUE(repository.Unload("chain", /*dependents=*/false).ok());
+  EXPECT_TRUE(models_.Ready()) << "it is not meant to be loaded any more";
 }
 
 }  // namespace

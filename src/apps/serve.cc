@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "serve/gpu_usage.h"
 #include "serve/http/access.h"
 #include "serve/kserve/models/engine_models.h"
 #include "serve/server/server.h"
@@ -118,9 +119,11 @@ struct ServeOptions {
   ModelControl model_control = ModelControl::kNone;
   std::vector<std::string> load_models;
   bool exit_on_error = true;
+  bool strict_readiness = true;
   bool allow_grpc = true;
   bool allow_metrics = true;
   bool allow_shared_memory = false;
+  bool allow_gpu_metrics = true;
   int32_t grpc_port = -1;     // none, but with a repository 8001
   int32_t metrics_port = -1;  // none, but with a repository 8002
   std::string grpc_certificate;
@@ -164,6 +167,14 @@ const BoundOptions<ServeOptions>& ServeRows() {
        [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
          options.exit_on_error = values.Flag(spec);
        }},
+      {{.name = "strict_readiness",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "A model that could not be loaded makes the whole server not ready",
+        .group = kRepository},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.strict_readiness = values.Flag(spec);
+       }},
       BindOption<ServeOptions, &ServeOptions::grpc_port>(
           {.name = "grpc_port",
            .meaning = "Port of the inference protocol over gRPC; 0: any free port, -1: none (with "
@@ -200,6 +211,14 @@ const BoundOptions<ServeOptions>& ServeRows() {
                       "then read and write every such object that the server may open",
            .group = kServer,
            .alias = "allow_client_shm"}),
+      {{.name = "allow_gpu_metrics",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "Measure the GPUs for /metrics where the driver can",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.allow_gpu_metrics = values.Flag(spec);
+       }},
       BindOption<ServeOptions, &ServeOptions::grpc_certificate>(
           {.name = "grpc_server_cert",
            .meaning = "Certificate (PEM) with which gRPC is served over TLS",
@@ -436,6 +455,7 @@ Status ServeRepository(const ServeOptions& options, const ModelRepository::OpenE
   repository.is_explicit = options.model_control == ModelControl::kExplicit;
   repository.load_models = options.load_models;
   repository.exit_on_error = options.exit_on_error;
+  served.models.SetStrictReadiness(options.strict_readiness);
   served.repository = std::make_unique<ModelRepository>(std::move(repository), values, open,
                                                         served.registry, served.models);
   if (options.model_control == ModelControl::kExplicit) {
@@ -466,6 +486,8 @@ Status Run(const OptionValues& values, Console& console) {
                             if (first == nullptr) return std::nullopt;
                             return first->FreeBytes();
                           }});
+  const auto gpus = options.allow_gpu_metrics ? serve::GpuMeter::Load() : nullptr;
+  if (gpus != nullptr) server_options.read_gpus = [&gpus] { return gpus->Read(); };
   const SteadyClock clock;
   Served served(clock);
   if (options.allow_shared_memory) served.models.shared_memory().Allow();

@@ -93,6 +93,7 @@ struct Engine::Impl {
         limits(LimitsOf(parts)),
         has_draft(parts.limits.draft_model),
         memory_plan(std::move(parts.memory_plan)),
+        memory(parts.memory),
         clock(clock),
         seed_source(SeedSource(options.seed)),
         inbox(options.max_queue_size),
@@ -122,6 +123,7 @@ struct Engine::Impl {
   const EngineLimits limits;
   const bool has_draft;
   const std::vector<MemoryLine> memory_plan;
+  const MemoryUse memory;
   const Clock& clock;
   const uint64_t seed_source;
 
@@ -222,6 +224,7 @@ bool Engine::Step() {
 EngineStats Engine::Stats() const {
   EngineStats stats = impl_->loop.Stats();
   stats.max_running = impl_->options.max_batch_size;
+  stats.memory = impl_->memory;
   return stats;
 }
 const std::vector<MemoryLine>& Engine::memory_plan() const { return impl_->memory_plan; }

@@ -61,6 +61,14 @@ Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Bac
   return std::unique_ptr<ForwardPass>(std::make_unique<DecoderPass>(*std::move(decoder)));
 }
 
+// What was planned, and the host memory that steps copy from and to.
+MemoryUse MemoryUseOf(const MemoryPlan& plan, int64_t pinned, const ops::Backend& backend) {
+  int64_t planned = 0;
+  for (const MemoryLine& line : plan.lines) planned += line.bytes;
+  if (backend.device().kind == Device::Kind::kCpu) return {.cpu = planned + pinned};
+  return {.gpu = planned, .pinned = pinned};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
@@ -101,6 +109,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
     return Explain(executor.status(), "the state of running requests",
                    "--max_batch_size or --max_seq_len");
   }
+  parts.memory = MemoryUseOf(memory, (*executor)->pinned_bytes(), backend);
   parts.executor = *std::move(executor);
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (adaptive || !config.on_host) {

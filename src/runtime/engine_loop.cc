@@ -10,6 +10,19 @@
 #include "runtime/scheduling/commit.h"
 
 namespace tandem {
+namespace {
+
+StepWork WorkOf(const BatchPlan& plan) {
+  StepWork work;
+  for (const SequencePlan& sequence : plan.sequences) {
+    const bool is_context = sequence.target_tokens > 1;
+    ++(is_context ? work.context_requests : work.generation_requests);
+    if (is_context) work.context_tokens += sequence.target_tokens;
+  }
+  return work;
+}
+
+}  // namespace
 
 EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, const Clock& clock)
     : inbox_(inbox),
@@ -30,7 +43,7 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
   }
   changes_.reserve(static_cast<size_t>(parts.limits.max_batch_size) * 2);
   postings_.reserve(changes_.capacity());
-  UpdateStats();
+  UpdateStats(/*launched=*/false);
 }
 
 // ---- The loop ----
@@ -86,7 +99,7 @@ bool EngineLoop::Land(bool launched) {
   }
   Emit();
   Retire();
-  UpdateStats();
+  UpdateStats(launched);
   return lands;
 }
 
@@ -322,9 +335,11 @@ void EngineLoop::Leave(Sequence& sequence) {
 
 // ---- Figures ----
 
-void EngineLoop::UpdateStats() {
+void EngineLoop::UpdateStats(bool launched) {
+  totals_.step = launched ? WorkOf(PlanOf(launched_ - 1).batch) : StepWork();
   totals_.running = static_cast<int32_t>(scheduler_.active().size());
   totals_.waiting = static_cast<int32_t>(scheduler_.waiting().size());
+  totals_.paused = scheduler_.paused();
   totals_.preemptions = scheduler_.preemptions();
   totals_.kv = kv_.Stats();
   totals_.failure = failure_;

@@ -60,7 +60,7 @@ class EngineLoop {
   void FailOpen();
   void Retire();
   void Leave(Sequence& sequence);
-  void UpdateStats();
+  void UpdateStats(bool launched);
   StepPlan& PlanOf(uint64_t step) { return plans_[step % plans_.size()]; }
 
   Inbox& inbox_;

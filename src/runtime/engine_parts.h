@@ -10,6 +10,7 @@
 #include "base/turns.h"
 #include "runtime/cache/kv_cache.h"
 #include "runtime/engine_options.h"
+#include "runtime/engine_stats.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/executor_config.h"
 #include "runtime/memory_planner.h"
@@ -28,6 +29,7 @@ struct EngineParts {
   std::unique_ptr<Executor> executor;
   std::shared_ptr<Turns> turns;  // of the device's engines; null: it has no other
   std::vector<MemoryLine> memory_plan;
+  MemoryUse memory;
 };
 
 }  // namespace tandem

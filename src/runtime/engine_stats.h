@@ -9,11 +9,28 @@
 
 namespace tandem {
 
+// The sequences and tokens of one step.
+struct StepWork {
+  int32_t context_requests = 0;     // sequences that compute more than one known token: prompts
+  int32_t context_tokens = 0;       // of those sequences
+  int32_t generation_requests = 0;  // sequences that compute their last token, and drafts
+};
+
+// Bytes that an engine holds, by the kind of memory.
+struct MemoryUse {
+  int64_t cpu = 0;
+  int64_t gpu = 0;
+  int64_t pinned = 0;  // the host's, which a GPU reads and writes directly
+};
+
 // A snapshot for metrics; totals since the start.
 struct EngineStats {
   int32_t max_running = 0;  // sequences in the batch, at most
   int32_t running = 0;
   int32_t waiting = 0;
+  int32_t paused = 0;  // of the waiting: preempted, to start again
+  StepWork step;       // of the newest step; zeros while there is nothing to do
+  MemoryUse memory;
   KvCacheStats kv;
   int64_t steps = 0;
   // Steps without prompt tokens that follow another such step, and the engine thread's time in

@@ -106,6 +106,49 @@ TEST_F(EngineTest, UsageHasTheMomentsOfARequest) {
   EXPECT_EQ(usage.last_token, seconds(8));
 }
 
+TEST_F(EngineTest, StatsHaveTheWorkOfTheNewestStep) {
+  setup_.options.max_num_tokens = 16;
+  setup_.options.draft_mode = DraftMode::kOff;
+  Make();
+  const auto step = [&] {
+    engine_->Step();
+    return engine_->Stats().step;
+  };
+  ASSERT_TRUE(engine_->Submit(SimpleRequest(CountingPrompt(10, 1), 20)).ok());
+  StepWork work = step();
+  EXPECT_EQ(work.context_requests, 1);
+  EXPECT_EQ(work.context_tokens, 10);
+  EXPECT_EQ(work.generation_requests, 0);
+  ASSERT_TRUE(engine_->Submit(SimpleRequest(CountingPrompt(20, 2), 20)).ok());
+  work = step();
+  EXPECT_EQ(work.context_requests, 1);
+  EXPECT_EQ(work.context_tokens, 15) << "the rows that the first one leaves";
+  EXPECT_EQ(work.generation_requests, 1);
+  step();
+  work = step();
+  EXPECT_EQ(work.context_requests, 0);
+  EXPECT_EQ(work.context_tokens, 0);
+  EXPECT_EQ(work.generation_requests, 2);
+  Outputs outputs;
+  RunToEnd(*engine_, outputs, 2);
+  work = step();
+  EXPECT_EQ(work.generation_requests, 0) << "there is nothing to do";
+}
+
+TEST_F(EngineTest, StatsCountTheChoicesThatWaitToStartAgain) {
+  setup_.num_blocks = 12;
+  setup_.options.max_seq_len = 64;
+  Make();
+  for (int32_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(engine_->Submit(SimpleRequest(CountingPrompt(8, i), 40)).ok());
+  }
+  while (engine_->Stats().paused == 0) ASSERT_TRUE(engine_->Step());
+  EXPECT_LE(engine_->Stats().paused, engine_->Stats().waiting);
+  Outputs outputs;
+  RunToEnd(*engine_, outputs, 4);
+  EXPECT_EQ(engine_->Stats().paused, 0);
+}
+
 // The raw logits after each token of the prompt, and those that each token was drawn from.
 void ExpectLogits(const FormulaModel& target, const Request& request, const Output& output,
                   bool has_context) {

@@ -59,6 +59,22 @@ class RealModelTest : public testing::TestWithParam<DType> {
     return requests;
   }
 
+  // What was planned, and the pieces of host memory that steps copy from and to.
+  static void ExpectMemoryOf(const MemoryPlan& plan, const MemoryUse& memory) {
+    int64_t planned = 0;
+    for (const MemoryLine& line : plan.lines) planned += line.bytes;
+    EXPECT_GT(planned, 0);
+    if (TestOnCuda()) {
+      EXPECT_EQ(memory.cpu, 0);
+      EXPECT_EQ(memory.gpu, planned);
+      EXPECT_GT(memory.pinned, 0);
+    } else {
+      EXPECT_GT(memory.cpu, planned);
+      EXPECT_EQ(memory.gpu, 0);
+      EXPECT_EQ(memory.pinned, 0);
+    }
+  }
+
   static void ExpectTheSame(const MemoryPlan& plan, const Engine& engine) {
     EXPECT_EQ(plan.num_blocks, engine.Stats().kv.total_blocks);
     ASSERT_EQ(plan.lines.size(), engine.memory_plan().size());
@@ -66,6 +82,7 @@ class RealModelTest : public testing::TestWithParam<DType> {
       EXPECT_EQ(plan.lines[i].what, engine.memory_plan()[i].what);
       EXPECT_EQ(plan.lines[i].bytes, engine.memory_plan()[i].bytes) << plan.lines[i].what;
     }
+    ExpectMemoryOf(plan, engine.Stats().memory);
   }
 
   void ExpectTokensOfPlainDecoding(const EngineOptions& options, bool drafts = true) {

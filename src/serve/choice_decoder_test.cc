@@ -17,16 +17,17 @@ struct Decoded {
   int32_t num_tokens = 0;
 };
 
+// The byte \2 stands for the end token, whose name is shown.
 Decoded Decode(const std::string& bytes, std::vector<std::string> stops) {
   const ByteCodec codec;
   std::shared_ptr<const StopStrings> compiled;
   if (!stops.empty()) compiled = *StopStrings::Compile(std::move(stops));
-  ChoiceDecoder decoder(codec.NewDecoder({}), compiled);
+  ChoiceDecoder decoder(codec.NewDecoder({}, /*skip_special=*/false), compiled);
   Decoded result;
   std::vector<TokenPiece> pieces;
   for (const char byte : bytes) {
     SampledToken token{};
-    token.token = ByteCodec::TokenOf(byte);
+    token.token = byte == '\2' ? ByteCodec::kEnd : ByteCodec::TokenOf(byte);
     if (!decoder.Push(token, {}, pieces)) continue;
     result.stopped = true;
     break;
@@ -51,6 +52,15 @@ TEST(ChoiceDecoderTest, EndsBeforeAStopStringAndCountsItsTokens) {
   EXPECT_EQ(result.text, "one ");
   EXPECT_EQ(result.pieces.size(), 4u);
   EXPECT_EQ(result.num_tokens, 8);
+}
+
+TEST(ChoiceDecoderTest, AStopStringMayBeginOrEndInTheNameOfASpecialToken) {
+  EXPECT_EQ(Decode("a\2b", {}).pieces, (std::vector<std::string>{"a", "</s>", "b"}));
+  const Decoded inside = Decode("a\2b c", {"s>b"});
+  EXPECT_TRUE(inside.stopped);
+  EXPECT_EQ(inside.text, "a</");
+  EXPECT_EQ(inside.num_tokens, 3);
+  EXPECT_EQ(Decode("one\2", {"e</"}).text, "on");
 }
 
 TEST(ChoiceDecoderTest, ReleasesWhatOnlyLookedLikeAStopString) {

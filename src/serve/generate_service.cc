@@ -97,7 +97,8 @@ struct GenerateService::Impl {
     const auto read_first = request->text.continues_prompt ? std::span<const int32_t>(built->prompt)
                                                            : std::span<const int32_t>();
     const std::unique_ptr<TextCodec::Decoder> decoder =
-        request->text.wants_text ? codec.NewDecoder(read_first) : nullptr;
+        request->text.wants_text ? codec.NewDecoder(read_first, request->text.skip_special_tokens)
+                                 : nullptr;
     request->text = TextRequest();
     for (int i = 0; i < request->num_choices; ++i) {
       auto own = decoder == nullptr ? nullptr : decoder->Clone();

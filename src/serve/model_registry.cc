@@ -119,16 +119,6 @@ std::vector<EngineStats> ModelRegistry::Stats() const {
   return stats;
 }
 
-bool ModelRegistry::Alive() const {
-  const std::vector<ModelPtr> engines = Engines();
-  return std::all_of(engines.begin(), engines.end(),
-                     [](const ModelPtr& model) { return model->service->Alive(); });
-}
-
-bool ModelRegistry::Ready() const { return !leaving_ && Alive(); }
-
-bool ModelRegistry::Ready(const Model& model) const { return !leaving_ && model.service->Alive(); }
-
 void ModelRegistry::Close() const {
   for (const ModelPtr& model : Engines()) model->service->Close();
 }

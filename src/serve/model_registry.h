@@ -3,7 +3,6 @@
 // starts the servers and shared by all of them; every method may be called on any thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -49,20 +48,12 @@ class ModelRegistry {
 
   std::vector<EngineStats> Stats() const;  // of each engine
 
-  // Whether every model's service is alive.
-  bool Alive() const;
-  // Whether every model is ready.
-  bool Ready() const;
-  bool Ready(const Model& model) const;
-  // Marks every model as not ready because the server is about to end. Calls are still answered.
-  void SetLeaving() { leaving_ = true; }
   // Ends every open request of every model with UNAVAILABLE and refuses new ones.
   void Close() const;
 
  private:
   mutable Mutex mutex_;
   std::vector<ModelPtr> models_ TANDEM_GUARDED_BY(mutex_);  // an engine's names stand together
-  std::atomic<bool> leaving_{false};
 };
 
 }  // namespace tandem::serve

@@ -89,18 +89,9 @@ TEST(ModelRegistryTest, ARemovedEngineLosesAllItsNamesAndEndsTheCallsItHas) {
   EXPECT_TRUE(service.expired());
 }
 
-TEST(ModelRegistryTest, ALeavingServerIsNotReadyButAlive) {
-  Loaded loaded;
-  ModelRegistry models;
-  EXPECT_TRUE(models.Ready());  // with no models every model is ready
+TEST(ModelRegistryTest, WithoutModelsThereIsNoDefault) {
+  const ModelRegistry models;
   EXPECT_EQ(models.Default().status().reason(), Reason::kModelNotFound);
-  ASSERT_TRUE(models.Add("tandem", loaded.service).ok());
-  EXPECT_TRUE(models.Ready());
-  EXPECT_TRUE(models.Ready(**models.Find("tandem")));
-  models.SetLeaving();
-  EXPECT_FALSE(models.Ready());
-  EXPECT_FALSE(models.Ready(**models.Find("tandem")));
-  EXPECT_TRUE(models.Alive());
 }
 
 }  // namespace

@@ -241,8 +241,8 @@ Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request
     request.end_ids = codec.end_ids();
   }
   if (text.ignore_eos) request.end_ids.clear();
-  // A special token adds no text that could be matched: one that a stop string names becomes an end
-  // id.
+  // A special token usually adds no text that could be matched: one that a stop string names
+  // becomes an end id.
   for (const std::string& word : text.stop) {
     const std::optional<int32_t> id = codec.SpecialToken(word);
     if (id && std::ranges::count(request.end_ids, *id) == 0) request.end_ids.push_back(*id);

@@ -16,8 +16,9 @@ namespace {
 
 class TokenizerDecoder final : public TextCodec::Decoder {
  public:
-  TokenizerDecoder(std::shared_ptr<const Tokenizer> tokenizer, std::span<const int32_t> prompt)
-      : detokenizer_(std::move(tokenizer)) {
+  TokenizerDecoder(std::shared_ptr<const Tokenizer> tokenizer, std::span<const int32_t> prompt,
+                   bool skip_special)
+      : detokenizer_(std::move(tokenizer), skip_special) {
     detokenizer_.GoPast(prompt);
   }
   std::string Push(int32_t token) override { return detokenizer_.Push(token); }
@@ -77,8 +78,9 @@ class ModelTextCodec final : public TextCodec {
                     "vocabulary goes from 0 to {}",
                     tokenizer_->TokenBytes(*beyond), *beyond, vocab_size_ - 1));
   }
-  std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt) const override {
-    return std::make_unique<TokenizerDecoder>(tokenizer_, prompt);
+  std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt,
+                                      bool skip_special) const override {
+    return std::make_unique<TokenizerDecoder>(tokenizer_, prompt, skip_special);
   }
   std::string TokenBytes(int32_t token) const override {
     return std::string(tokenizer_->TokenBytes(token));

@@ -37,14 +37,16 @@ class TextCodec {
   virtual Result<std::vector<int32_t>> Encode(std::string_view text,
                                               bool add_special_tokens) const = 0;
   // A decoder for text that continues `prompt`, so that the two join as their tokens do; an empty
-  // prompt gives one for independent text.
-  virtual std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt) const = 0;
+  // prompt gives one for independent text. Special tokens add no text with `skip_special`, and else
+  // their names.
+  virtual std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt,
+                                              bool skip_special) const = 0;
   // The bytes a token adds to a text.
   virtual std::string TokenBytes(int32_t token) const = 0;
   // Every id from 0 to this, less one, is a token that both tokenizer and model know.
   virtual int32_t vocab_size() const = 0;
-  // The id of the special token with this name, if the model can draw it. Special tokens add no
-  // text, so stop words and bad words find them by id.
+  // The id of the special token with this name, if the model can draw it. Special tokens
+  // usually add no text, so stop words and bad words find them by id.
   virtual std::optional<int32_t> SpecialToken(std::string_view name) const = 0;
   // Tokens that end an answer.
   virtual std::vector<int32_t> end_ids() const = 0;

@@ -26,11 +26,14 @@ constexpr int64_t kManyRows = 1 << 20;
 class EveryTokenizerTest : public testing::TestWithParam<const char*> {};
 
 // The completion's text, unstreamed or streamed; the two choices of each must be equal.
-std::string Complete(const TestServer& server, std::span<const int32_t> prompt, bool stream) {
+std::string Complete(const TestServer& server, std::span<const int32_t> prompt, bool stream,
+                     bool skip_special) {
   const std::string body = nlohmann::json{
       {"prompt", std::vector<int32_t>(prompt.begin(), prompt.end())},
       {"n", 2},
       {"max_tokens", 1000},
+      {"ignore_eos", true},
+      {"skip_special_tokens", skip_special},
       {"stream", stream}}.dump();
   HttpClient client = server.Client();
   std::string texts[2];
@@ -64,16 +67,24 @@ TEST_P(EveryTokenizerTest, PromptAndCompletionJoinToTheDecodedTokens) {
                     LoadTextCodec(TestTokenizerDir(GetParam()), kManyRows).value());
   for (const std::string text :
        {"The lazy dog sees two dogs", " a  b ", "h\xC3\xA9 \xF0\x9F\x99\x82!"}) {
-    const std::vector<int32_t> ids = tokenizer->Encode(text, true).value();
+    std::vector<int32_t> ids = tokenizer->Encode(text, true).value();
+    // A special token between words, and at the end.
+    if (!tokenizer->EosIds().empty()) {
+      const int32_t special = tokenizer->EosIds().front();
+      ids.insert(ids.end() - 1, special);
+      ids.push_back(special);
+    }
     for (size_t cut = 1; cut < ids.size(); ++cut) {
       const auto prompt = std::span(ids).first(cut);
       answer.assign(ids.begin() + static_cast<ptrdiff_t>(cut), ids.end());
-      std::string shown;  // of the prompt; a character it leaves unfinished comes with the answer
-      Detokenizer detokenizer(tokenizer);
-      for (const int32_t id : prompt) shown += detokenizer.Push(id);
-      const std::string whole = Decode(tokenizer, ids);
-      EXPECT_EQ(shown + Complete(server, prompt, false), whole) << cut;
-      EXPECT_EQ(shown + Complete(server, prompt, true), whole) << cut;
+      for (const bool skip : {true, false}) {
+        std::string shown;  // of the prompt; a character it leaves unfinished comes with the answer
+        Detokenizer detokenizer(tokenizer, skip);
+        for (const int32_t id : prompt) shown += detokenizer.Push(id);
+        const std::string whole = Decode(tokenizer, ids, skip);
+        EXPECT_EQ(shown + Complete(server, prompt, false, skip), whole) << cut;
+        EXPECT_EQ(shown + Complete(server, prompt, true, skip), whole) << cut;
+      }
     }
   }
 }
@@ -82,7 +93,7 @@ TEST_P(EveryTokenizerTest, AnAnswerThatIsReadByItselfBeginsWithoutADecodersSpace
   const auto codec = LoadTextCodec(TestTokenizerDir(GetParam()), kManyRows).value();
   const std::vector<int32_t> ids = codec->Encode("dog", false).value();
   std::string text;
-  const auto decoder = codec->NewDecoder({});
+  const auto decoder = codec->NewDecoder({}, /*skip_special=*/true);
   for (const int32_t id : ids) text += decoder->Push(id);
   const bool keeps = GetParam() == std::string_view("byte_level_gpt2");
   EXPECT_EQ(text, keeps ? " dog" : "dog");

@@ -71,9 +71,10 @@ struct TextRequest {
   // learn from cached_tokens what another key's users have asked.
   std::string cache_key;
 
-  bool continues_prompt = false;  // the answer is read after the prompt: a leading space is kept
-  bool wants_text = true;         // false: the client reads tokens, whose pieces then have no text
-  bool stream = false;  // a slow reader of a stream is cut off at ServiceOptions::stream_bytes
+  bool continues_prompt = false;    // the answer is read after the prompt: a leading space is kept
+  bool skip_special_tokens = true;  // from the text; else their names are part of it
+  bool wants_text = true;  // false: the client reads tokens, whose pieces then have no text
+  bool stream = false;     // a slow reader of a stream is cut off at ServiceOptions::stream_bytes
 };
 
 struct TopLogprob {

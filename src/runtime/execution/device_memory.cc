@@ -168,6 +168,15 @@ Status DeviceMemory::AllocatePinned() {
   return {};
 }
 
+int64_t DeviceMemory::pinned_bytes() const {
+  size_t bytes = 0;
+  for (const HostPieces& host : host_) {
+    bytes += host.plan.bytes() + host.drafts.bytes() + host.masks.bytes() + host.results.bytes() +
+             host.kept.bytes() + host.sent.bytes();
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 DeviceMemory::HostPlan DeviceMemory::PlanOf(uint64_t step) const {
   auto* piece = HostOf(step).plan.As<std::byte>();
   return {At<ops::RoundHeader>(piece, 0), At<ops::RoundItem>(piece, ItemsAt()),

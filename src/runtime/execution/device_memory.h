@@ -26,6 +26,7 @@ class DeviceMemory {
   // Bytes of the backend's memory that Create takes, for the memory plan.
   static int64_t Bytes(const ExecutorConfig& config, int64_t target_vocab, int64_t draft_vocab);
 
+  int64_t pinned_bytes() const;
   const ops::Round& round() const { return round_; }
   // Size of a slot's longest patch, with its tokens and lists.
   size_t patch_bytes() const { return patch_bytes_; }

@@ -90,6 +90,12 @@ void DeviceSlots::PlaceLists(const int32_t* base, const SlotInit& init,
   sampling.num_bans = init.num_bans;
 }
 
+int64_t DeviceSlots::pinned_bytes() const {
+  size_t bytes = 0;
+  for (const Arena& arena : arenas_) bytes += arena.pinned.bytes();
+  return static_cast<int64_t>(bytes);
+}
+
 void DeviceSlots::Remove(int32_t slot) { backend_.round().EndSlot(memory_.round().slots, slot); }
 
 }  // namespace tandem

@@ -25,6 +25,7 @@ class DeviceSlots {
   // arrived. The error is the device's failure.
   Status Add(uint64_t step, int32_t slot, const SlotInit& init);
   void Remove(int32_t slot);
+  int64_t pinned_bytes() const;
 
  private:
   DeviceSlots(const DeviceMemory& memory, ops::Backend& backend, int32_t max_launched);

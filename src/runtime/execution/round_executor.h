@@ -69,6 +69,9 @@ class RoundExecutor final : public Executor {
   void Sample(const BatchPlan& plan) override;
   Status Land(StepResult& result) override;
 
+  // Host memory that steps copy from and to; plain memory unless the backend pins it.
+  int64_t pinned_bytes() const { return memory_->pinned_bytes() + device_slots_->pinned_bytes(); }
+
  private:
   // The size of a step according to its plan: upper bounds.
   struct Shape {

@@ -81,6 +81,7 @@ void Scheduler::InsertWaiting(Sequence& sequence) {
 
 void Scheduler::Dequeue(Sequence& sequence) {
   std::erase(waiting_, &sequence);
+  if (sequence.started > 0) --paused_;
   Forget(*sequence.open);
 }
 
@@ -491,6 +492,7 @@ void Scheduler::DropPartial(PrefixMatch& match) {
 void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   const auto slot = FindSlot(*sequence.open);
   std::erase(waiting_, &sequence);
+  if (sequence.started > 0) --paused_;
   sequence.phase = Phase::kActive;
   sequence.slot = slot->slot;
   free_slots_.erase(slot);
@@ -586,6 +588,7 @@ int32_t Scheduler::FinishPause(Sequence& sequence) {
   const int32_t slot = Release(sequence);
   sequence.computed = {0, 0};
   sequence.published = {0, 0};
+  ++paused_;
   InsertWaiting(sequence);
   return slot;
 }

@@ -84,6 +84,7 @@ class Scheduler {
   const std::vector<Sequence*>& waiting() const { return waiting_; }
   const std::vector<Sequence*>& active() const { return active_; }  // slot holders
   int64_t preemptions() const { return preemptions_; }
+  int32_t paused() const { return paused_; }  // of waiting(): those that have held a slot
 
  private:
   // The rest of the budget of the step being planned.
@@ -152,6 +153,7 @@ class Scheduler {
   uint64_t turns_ = 0;
   uint64_t starts_ = 0;
   int64_t preemptions_ = 0;
+  int32_t paused_ = 0;
 
   // Scratch of one Plan.
   Budget budget_;

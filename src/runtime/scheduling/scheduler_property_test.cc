@@ -192,6 +192,9 @@ class Simulation : public Loop {
       CancelSome();
       Turn();
       kv_->CheckIntegrity();
+      const auto paused = std::ranges::count_if(
+          scheduler_->waiting(), [](const Sequence* sequence) { return sequence->started > 0; });
+      if (paused != scheduler_->paused()) return "the paused sequences are miscounted";
       still = moved_ ? 0 : still + 1;
       if (still > kTurnsWithoutMove) {
         return std::to_string(scheduler_->waiting().size()) + " wait and " +

@@ -213,11 +213,28 @@ TEST_F(SchedulerTest, PausesTheLastStartedAndStartsItAgain) {
   EXPECT_EQ(b.phase, Phase::kWaiting);
   EXPECT_TRUE(b.blocks.empty());
   EXPECT_EQ(a.phase, Phase::kActive);
+  Sequence& c = Add(8, 8);
+  EXPECT_EQ(scheduler_->paused(), 1) << "another waits that has never started";
+  scheduler_->Dequeue(c);
+  EXPECT_EQ(scheduler_->paused(), 1);
   a.phase = Phase::kFinished;
   scheduler_->Release(a);
   Plan();
   EXPECT_EQ(b.phase, Phase::kActive);
+  EXPECT_EQ(scheduler_->paused(), 0);
   EXPECT_GT(b.computed[0], 0) << "its own blocks were still in the tree";
+}
+
+TEST_F(SchedulerTest, APausedSequenceThatIsCancelledIsNotCountedAnyMore) {
+  Make(6);
+  Add(16, 24);
+  Step();
+  Sequence& last = Add(16, 24);
+  while (scheduler_->preemptions() == 0) Step();
+  ASSERT_EQ(last.phase, Phase::kWaiting);
+  EXPECT_EQ(scheduler_->paused(), 1);
+  scheduler_->Dequeue(last);
+  EXPECT_EQ(scheduler_->paused(), 0);
 }
 
 TEST_F(SchedulerTest, PausesTheLeastImportantFirst) {

@@ -53,7 +53,7 @@ struct Sequence {
   std::vector<BlockId> blocks;
   int32_t blocks_told = 0;   // of those, the number that plans have named to the executor
   BlockId copy_source = -1;  // referenced until the step that copies from it has ended
-  uint64_t started = 0;      // order of taking a slot
+  uint64_t started = 0;      // order of taking a slot; 0: it has held none
   int32_t started_with = 0;  // tokens known at that time
   bool ever_started = false;
 

@@ -909,6 +909,25 @@ TEST_F(GrpcServerTest, HealthNeedsNoKeyAndEverythingElseDoes) {
   EXPECT_EQ(check(""), ::grpc::health::v1::HealthCheckResponse::NOT_SERVING);
 }
 
+TEST_F(GrpcServerTest, AModelThatFailedToLoadMakesTheServerNotReady) {
+  Serve();
+  const auto health = ::grpc::health::v1::Health::NewStub(channel_);
+  const auto is_ready = [&] {
+    ::grpc::ClientContext ready_context, health_context;
+    inference::ServerReadyResponse ready;
+    ::grpc::health::v1::HealthCheckResponse state;
+    EXPECT_TRUE(client_->ServerReady(&ready_context, {}, &ready).ok());
+    EXPECT_TRUE(health->Check(&health_context, {}, &state).ok());
+    EXPECT_EQ(state.status() == ::grpc::health::v1::HealthCheckResponse::SERVING, ready.ready());
+    return ready.ready();
+  };
+  EXPECT_TRUE(is_ready());
+  models_.SetState("other", kserve::ModelState::kFailed, "no such file");
+  EXPECT_FALSE(is_ready());
+  models_.SetState("other", kserve::ModelState::kUnavailable, "unloaded");
+  EXPECT_TRUE(is_ready());
+}
+
 TEST_F(GrpcServerTest, ServesTlsAndChecksClients) {
   const auto folder = SourceDir() / "tests/data/tls";
   options_.certificate_file = folder / "certificate.pem";

@@ -68,6 +68,7 @@ struct ModelParameters {
   std::string draft_model;                    // of kBls, by name; empty: none
   std::string tokenizer_dir;                  // a folder or a hub's id; empty: the engine's own
   bool add_special_tokens = true;             // to prompts
+  bool skip_special_tokens = true;            // from the text of answers
   bool exclude_input_in_output = false;       // unless a request says otherwise
   bool decoupled = false;                     // a request may have any number of responses
   int32_t max_batch_size = 0;                 // of one request; 0: no batch dimension

@@ -97,6 +97,7 @@ std::string_view ModelStateName(ModelState state) {
     case ModelState::kReady:
       return "READY";
     case ModelState::kUnavailable:
+    case ModelState::kFailed:
       return "UNAVAILABLE";
     case ModelState::kLoading:
       return "LOADING";
@@ -240,7 +241,13 @@ bool Repository::Alive() const {
                      [](const InferModelPtr& model) { return model->Ready(); });
 }
 
-bool Repository::Ready() const { return !leaving_ && Alive(); }
+bool Repository::Ready() const {
+  if (leaving_ || !Alive()) return false;
+  const MutexLock lock(mutex_);
+  return !strict_readiness_ || std::none_of(entries_.begin(), entries_.end(), [](const auto& row) {
+    return row.second.state == ModelState::kFailed;
+  });
+}
 
 Status Repository::Control(const std::function<Status(ModelLoader&)>& change) {
   if (loader_ == nullptr) {

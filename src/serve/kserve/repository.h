@@ -29,8 +29,14 @@ inline constexpr std::string_view kModelVersion = "1";  // of every model
 
 using InferModelPtr = std::shared_ptr<const InferModel>;
 
-enum class ModelState : uint8_t { kReady, kUnavailable, kLoading, kUnloading };
-std::string_view ModelStateName(ModelState state);  // "READY"
+enum class ModelState : uint8_t {
+  kReady,
+  kUnavailable,  // not loaded, and not meant to be
+  kFailed,       // meant to be loaded, and could not be
+  kLoading,
+  kUnloading,
+};
+std::string_view ModelStateName(ModelState state);  // "READY"; a model that failed is "UNAVAILABLE"
 
 // A row of the repository's index.
 struct ModelEntry {
@@ -94,10 +100,16 @@ class Repository {
 
   // Every model's engine makes progress.
   bool Alive() const;
-  bool Ready() const;  // alive, and not leaving
+  // Alive, not leaving, and with strict readiness no model has failed. Every transport's health
+  // routes answer by it.
+  bool Ready() const;
   bool Ready(const InferModel& model) const { return !leaving_ && model.Ready(); }
   // Marks every model as not ready because the server is about to end. Calls are still answered.
   void SetLeaving() { leaving_ = true; }
+
+  // Whether a model that failed to load makes the whole server not ready; true unless set before
+  // the servers start.
+  void SetStrictReadiness(bool is_strict) { strict_readiness_ = is_strict; }
 
   // `loader` outlives the repository's servers. Without one, Load and Unload are refused.
   void SetLoader(ModelLoader* loader) { loader_ = loader; }
@@ -120,6 +132,7 @@ class Repository {
   const Clock& clock_;
   ModelLoader* loader_ = nullptr;
   SharedMemoryRegions shared_memory_;
+  bool strict_readiness_ = true;
   Mutex loading_;  // held while a model is loaded or unloaded
   mutable Mutex mutex_;
   Entries entries_ TANDEM_GUARDED_BY(mutex_);

@@ -137,11 +137,14 @@ struct EngineRow {
 constexpr const char* kRequests = "nv_trt_llm_request_metrics";
 constexpr const char* kRequestsHelp = "Requests of the engine";
 constexpr const char* kRequestType = "request_type";
+constexpr const char* kMemory = "nv_trt_llm_runtime_memory_metrics";
+constexpr const char* kMemoryHelp = "Bytes that the engine holds: weights, caches, scratch buffers";
+constexpr const char* kMemoryType = "memory_type";
 constexpr const char* kBlocks = "nv_trt_llm_kv_cache_block_metrics";
 constexpr const char* kBlocksHelp = "Blocks of the engine's key-value cache";
 constexpr const char* kBlockType = "kv_cache_block_type";
 constexpr const char* kBatcher = "nv_trt_llm_inflight_batcher_metrics";
-constexpr const char* kBatcherHelp = "The engine's running batch";
+constexpr const char* kBatcherHelp = "The engine's newest step, and its preempted requests";
 constexpr const char* kBatcherMetric = "inflight_batcher_specific_metric";
 
 // The rows of a family stand together. Blocks that only the prefix cache holds count as free: they
@@ -149,12 +152,20 @@ constexpr const char* kBatcherMetric = "inflight_batcher_specific_metric";
 constexpr EngineRow kEngineRows[] = {
     {kRequests, kRequestsHelp, kRequestType, "active",
      [](const EngineStats& s) { return Of(s.running + s.waiting); }},
+    {kRequests, kRequestsHelp, kRequestType, "context",
+     [](const EngineStats& s) { return Of(s.step.context_requests); }},
     {kRequests, kRequestsHelp, kRequestType, "max",
      [](const EngineStats& s) { return Of(s.max_running); }},
     {kRequests, kRequestsHelp, kRequestType, "scheduled",
      [](const EngineStats& s) { return Of(s.running); }},
     {kRequests, kRequestsHelp, kRequestType, "waiting",
      [](const EngineStats& s) { return Of(s.waiting); }},
+    {kMemory, kMemoryHelp, kMemoryType, "cpu",
+     [](const EngineStats& s) { return Of(s.memory.cpu); }},
+    {kMemory, kMemoryHelp, kMemoryType, "gpu",
+     [](const EngineStats& s) { return Of(s.memory.gpu); }},
+    {kMemory, kMemoryHelp, kMemoryType, "pinned",
+     [](const EngineStats& s) { return Of(s.memory.pinned); }},
     {kBlocks, kBlocksHelp, kBlockType, "fraction",
      [](const EngineStats& s) {
        return s.kv.total_blocks == 0 ? 0.0 : Of(s.kv.referenced_blocks) / s.kv.total_blocks;
@@ -172,9 +183,13 @@ constexpr EngineRow kEngineRows[] = {
     {kBlocks, kBlocksHelp, kBlockType, "used",
      [](const EngineStats& s) { return Of(s.kv.referenced_blocks); }},
     {kBatcher, kBatcherHelp, kBatcherMetric, "generation_requests",
-     [](const EngineStats& s) { return Of(s.running); }},
+     [](const EngineStats& s) { return Of(s.step.generation_requests); }},
     {kBatcher, kBatcherHelp, kBatcherMetric, "micro_batch_id",
      [](const EngineStats&) { return 0.0; }},  // there is one
+    {kBatcher, kBatcherHelp, kBatcherMetric, "paused_requests",
+     [](const EngineStats& s) { return Of(s.paused); }},
+    {kBatcher, kBatcherHelp, kBatcherMetric, "total_context_tokens",
+     [](const EngineStats& s) { return Of(s.step.context_tokens); }},
 };
 
 void AddLengths(std::span<const EngineFigures> engines, const char* name, const char* help,
@@ -224,6 +239,37 @@ void AddHost(const HostFigures& host, Families& families) {
   add("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", host.memory_used);
 }
 
+struct GpuRow {
+  const char* name;
+  const char* help;
+  MetricType type;
+  std::optional<double> (*read)(const GpuUsage& gpu);
+};
+
+constexpr GpuRow kGpuRows[] = {
+    {"nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0]", MetricType::Gauge,
+     [](const GpuUsage& gpu) { return gpu.utilization; }},
+    {"nv_gpu_memory_total_bytes", "GPU total memory, in bytes", MetricType::Gauge,
+     [](const GpuUsage& gpu) -> std::optional<double> { return gpu.memory_total; }},
+    {"nv_gpu_memory_used_bytes", "GPU used memory, in bytes", MetricType::Gauge,
+     [](const GpuUsage& gpu) -> std::optional<double> { return gpu.memory_used; }},
+    {"nv_gpu_power_usage", "GPU power usage in watts", MetricType::Gauge,
+     [](const GpuUsage& gpu) { return gpu.power_usage; }},
+    {"nv_gpu_power_limit", "GPU power management limit in watts", MetricType::Gauge,
+     [](const GpuUsage& gpu) { return gpu.power_limit; }},
+    {"nv_energy_consumption", "GPU energy consumption in joules since the server started",
+     MetricType::Counter, [](const GpuUsage& gpu) { return gpu.energy; }},
+};
+
+void AddGpus(std::span<const GpuUsage> gpus, Families& families) {
+  for (const GpuRow& row : kGpuRows) {
+    families.Begin(row.name, row.help, row.type);
+    for (const GpuUsage& gpu : gpus) {
+      if (const auto value = row.read(gpu)) families.Add({{"gpu_uuid", gpu.uuid}}, *value);
+    }
+  }
+}
+
 // Zeros on a machine without /proc.
 CpuTimes ReadCpuTimes() {
   std::ifstream file("/proc/stat");
@@ -259,6 +305,7 @@ std::string FormatTritonMetrics(std::span<const ModelFigures> models,
   Families families;
   AddModels(models, families);
   AddEngines(engines, timestamp_us, families);
+  AddGpus(host.gpus, families);
   AddHost(host, families);
   return families.Text();
 }
@@ -270,6 +317,7 @@ std::string TritonMetrics::Text() {
   }
   HostFigures host;
   ReadMemory(host);
+  if (read_gpus_) host.gpus = read_gpus_();
   {
     const CpuTimes now = ReadCpuTimes();
     const MutexLock lock(mutex_);

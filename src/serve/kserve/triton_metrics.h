@@ -4,12 +4,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/mutex.h"
 #include "runtime/engine_stats.h"
+#include "serve/gpu_usage.h"
 #include "serve/kserve/repository.h"
 #include "serve/model_registry.h"
 #include "serve/token_lengths.h"
@@ -32,6 +36,7 @@ struct HostFigures {
   std::optional<double> cpu_utilization;  // between 0 and 1
   std::optional<int64_t> memory_total;    // bytes
   std::optional<int64_t> memory_used;
+  std::vector<GpuUsage> gpus;
 };
 
 // `timestamp_us`: now, since 1970.
@@ -41,16 +46,19 @@ std::string FormatTritonMetrics(std::span<const ModelFigures> models,
 
 class TritonMetrics {
  public:
-  // Both outlive this.
-  TritonMetrics(const Repository& models, const ModelRegistry& engines)
-      : models_(models), engines_(engines) {}
+  using ReadGpus = std::function<std::vector<GpuUsage>()>;
 
-  // The use of the CPU is that since the call before.
+  // Models and engines outlive this. `read_gpus` may be empty: the figures of GPUs are absent.
+  TritonMetrics(const Repository& models, const ModelRegistry& engines, ReadGpus read_gpus)
+      : models_(models), engines_(engines), read_gpus_(std::move(read_gpus)) {}
+
+  // Reads the GPUs once. The use of the CPU is that since the call before.
   std::string Text();
 
  private:
   const Repository& models_;
   const ModelRegistry& engines_;
+  const ReadGpus read_gpus_;
   Mutex mutex_;
   CpuTimes last_ TANDEM_GUARDED_BY(mutex_);
 };

@@ -6,6 +6,7 @@
 #include <model_config.pb.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <sstream>
@@ -85,6 +86,9 @@ TEST(TritonMetricsTest, FiguresOfAnEngineHaveTheirKnownNames) {
   engine.stats.max_running = 64;
   engine.stats.running = 3;
   engine.stats.waiting = 2;
+  engine.stats.paused = 1;
+  engine.stats.step = {.context_requests = 1, .context_tokens = 500, .generation_requests = 2};
+  engine.stats.memory = {.cpu = 1000, .gpu = 3000, .pinned = 200};
   engine.stats.steps = 77;
   engine.stats.kv = {.total_blocks = 100,
                      .free_blocks = 50,
@@ -105,6 +109,7 @@ TEST(TritonMetricsTest, FiguresOfAnEngineHaveTheirKnownNames) {
         type, value);
   };
   EXPECT_TRUE(Has(text, requests("active", "5")));
+  EXPECT_TRUE(Has(text, requests("context", "1")));
   EXPECT_TRUE(Has(text, requests("max", "64")));
   EXPECT_TRUE(Has(text, requests("scheduled", "3")));
   EXPECT_TRUE(Has(text, requests("waiting", "2")));
@@ -119,10 +124,24 @@ TEST(TritonMetricsTest, FiguresOfAnEngineHaveTheirKnownNames) {
   EXPECT_TRUE(Has(text, blocks("tokens_per", "32")));
   EXPECT_TRUE(Has(text, blocks("reused", "3")));
   EXPECT_TRUE(Has(text, blocks("fraction", "0.2")));
-  EXPECT_TRUE(Has(text, line("inflight_batcher",
-                             R"(inflight_batcher_specific_metric="generation_requests",)"
-                             R"(model="tensorrt_llm",version="1")",
-                             "3")));
+  const auto memory = [&](const char* type, const char* value) {
+    return fmt::format(R"(nv_trt_llm_runtime_memory_metrics{{memory_type="{}",)"
+                       R"(model="tensorrt_llm",version="1"}} {})",
+                       type, value);
+  };
+  EXPECT_TRUE(Has(text, memory("cpu", "1000")));
+  EXPECT_TRUE(Has(text, memory("gpu", "3000")));
+  EXPECT_TRUE(Has(text, memory("pinned", "200")));
+  const auto batcher = [&](const char* metric, const char* value) {
+    return fmt::format(R"(nv_trt_llm_inflight_batcher_metrics{{)"
+                       R"(inflight_batcher_specific_metric="{}",model="tensorrt_llm",)"
+                       R"(version="1"}} {})",
+                       metric, value);
+  };
+  EXPECT_TRUE(Has(text, batcher("generation_requests", "2")));
+  EXPECT_TRUE(Has(text, batcher("micro_batch_id", "0")));
+  EXPECT_TRUE(Has(text, batcher("paused_requests", "1")));
+  EXPECT_TRUE(Has(text, batcher("total_context_tokens", "500")));
   EXPECT_TRUE(Has(
       text, line("general", R"(general_type="iteration_counter",model="tensorrt_llm",version="1")",
                  "77")));
@@ -165,11 +184,50 @@ TEST(TritonMetricsTest, AFigureWithoutASourceIsAbsent) {
   const std::string none = FormatTritonMetrics({}, {}, {}, 0);
   EXPECT_EQ(none, "");
   const std::string host = FormatTritonMetrics(
-      {}, {}, {.cpu_utilization = 0.25, .memory_total = 1000, .memory_used = {}}, 0);
+      {}, {}, {.cpu_utilization = 0.25, .memory_total = 1000, .memory_used = {}, .gpus = {}}, 0);
   EXPECT_TRUE(Has(host, "nv_cpu_utilization 0.25"));
   EXPECT_TRUE(Has(host, "nv_cpu_memory_total_bytes 1000"));
   EXPECT_THAT(host, Not(HasSubstr("nv_cpu_memory_used_bytes")));
   EXPECT_THAT(host, Not(HasSubstr("nv_gpu")));
+}
+
+TEST(TritonMetricsTest, FiguresOfGpusHaveTheirKnownNames) {
+  HostFigures host;
+  host.gpus.push_back({.uuid = "GPU-1",
+                       .utilization = 0.75,
+                       .memory_total = 8000,
+                       .memory_used = 2000,
+                       .power_usage = 350.5,
+                       .power_limit = 700,
+                       .energy = 1.5});
+  host.gpus.emplace_back().uuid = "GPU-2";
+  host.gpus.back().memory_total = 16000;
+  const std::string text = FormatTritonMetrics({}, {}, host, 0);
+  EXPECT_TRUE(Has(text, R"(nv_gpu_utilization{gpu_uuid="GPU-1"} 0.75)"));
+  EXPECT_TRUE(Has(text, R"(nv_gpu_memory_total_bytes{gpu_uuid="GPU-1"} 8000)"));
+  EXPECT_TRUE(Has(text, R"(nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 2000)"));
+  EXPECT_TRUE(Has(text, R"(nv_gpu_power_usage{gpu_uuid="GPU-1"} 350.5)"));
+  EXPECT_TRUE(Has(text, R"(nv_gpu_power_limit{gpu_uuid="GPU-1"} 700)"));
+  EXPECT_TRUE(Has(text, R"(nv_energy_consumption{gpu_uuid="GPU-1"} 1.5)"));
+  EXPECT_TRUE(Has(text, "# TYPE nv_energy_consumption counter"));
+  EXPECT_TRUE(Has(text, R"(nv_gpu_memory_total_bytes{gpu_uuid="GPU-2"} 16000)"));
+  EXPECT_THAT(text, Not(HasSubstr(R"(nv_gpu_utilization{gpu_uuid="GPU-2"})")));
+}
+
+TEST(TritonMetricsTest, AnAnswerReadsTheGpusOnce) {
+  std::atomic<int> reads{0};
+  ServerOptions options;
+  options.read_gpus = [&reads] {
+    ++reads;
+    std::vector<GpuUsage> gpus(1);
+    gpus[0].uuid = "GPU-1";
+    gpus[0].utilization = 0.5;
+    return gpus;
+  };
+  TestServer server({}, options);
+  EXPECT_THAT(server.Client().Get("/metrics")->body,
+              HasSubstr("\nnv_gpu_utilization{gpu_uuid=\"GPU-1\"} 0.5\n"));
+  EXPECT_EQ(reads, 1);
 }
 
 TEST(TritonMetricsTest, TheTimeToLoadIsThatFromLoadingToReady) {

@@ -150,6 +150,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   CheckBestOf(fields, text.num_choices);
   text.seed = fields.Bits64("seed");
   text.ignore_eos = fields.Boolean("ignore_eos").value_or(false);
+  text.skip_special_tokens = fields.Boolean("skip_special_tokens").value_or(true);
   if (fields.Boolean("use_draft") == false) text.max_draft_tokens = 0;
   const std::optional<int64_t> old_name = fields.Integer("max_tokens");
   const std::optional<int64_t> new_name = fields.Integer("max_completion_tokens");

@@ -106,7 +106,7 @@ FrontEnd MakeMetricsFrontEnd(const ModelRegistry& engines, const Metrics& metric
   return front_end;
 }
 
-FrontEnd MakeHealthFrontEnd(const ModelRegistry& models) {
+FrontEnd MakeHealthFrontEnd(const kserve::Repository& models) {
   FrontEnd front_end;
   front_end.name = "health";
   front_end.path_prefix = "/health";
@@ -141,14 +141,14 @@ struct Server::Impl {
       : options(server_options),
         engines(served_engines),
         models(served_models),
-        triton_metrics(models, engines),
+        triton_metrics(models, engines, options.read_gpus),
         router(Access(options.api_keys, HostsOf(options)),
                [&metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
                }),
         metrics_router(Access(options.api_keys, HostsOf(options)), {}) {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
-    router.Add(MakeHealthFrontEnd(engines));
+    router.Add(MakeHealthFrontEnd(models));
     router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
     router.Add(openai::MakeFrontEnd(engines, options.openai_body_bytes));
     metrics_router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
@@ -160,7 +160,6 @@ struct Server::Impl {
 
   // True if every request ended by itself; false if the time was up or a second signal came.
   bool Drain(bool& aborted) {
-    engines.SetLeaving();
     models.SetLeaving();
     if (options.on_shutdown) options.on_shutdown(active_requests());
     aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().Read(options.drain_grace);

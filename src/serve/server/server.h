@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "serve/gpu_usage.h"
 #include "serve/grpc/grpc_server.h"
 #include "serve/http/http_server.h"
 #include "serve/http/listen.h"
@@ -43,6 +44,9 @@ struct ServerOptions {
   // Host names under which clients may address the server, in addition to localhost; "*": any. When
   // empty, only a server without keys on a loopback address checks them.
   std::vector<std::string> allowed_hosts;
+  // The GPUs' figures for /metrics, called once for each answer on the thread that gives it. May be
+  // empty: there are none.
+  std::function<std::vector<GpuUsage>()> read_gpus;
   size_t openai_body_bytes = 16 << 20;
   size_t kserve_body_bytes = 64 << 20;
   // SIGTERM: not ready at once; requests are still taken for `drain_grace` (a balancer needs time

@@ -289,6 +289,20 @@ TEST(ServerTest, TheKeyIsAskedForBeforeTheBody) {
       << metrics;
 }
 
+TEST(ServerTest, AModelThatFailedToLoadMakesTheServerNotReady) {
+  TestServer server;
+  server.models.SetState("other", kserve::ModelState::kFailed, "no such file");
+  EXPECT_EQ(server.Client().Get("/v2/health/ready")->status, 400);
+  EXPECT_EQ(server.Client().Get("/health")->status, 503);
+  EXPECT_EQ(server.Client().Get("/v2/health/live")->status, 200);
+  EXPECT_EQ(server.Client().Get("/v2/models/ensemble/ready")->status, 200);
+  const std::string index = server.Client().Post("/v2/repository/index", "")->body;
+  EXPECT_NE(index.find(R"("state":"UNAVAILABLE","reason":"no such file")"), std::string::npos)
+      << index;
+  server.models.SetState("other", kserve::ModelState::kUnavailable, "unloaded");
+  EXPECT_EQ(server.Client().Get("/v2/health/ready")->status, 200);
+}
+
 TEST(ServerTest, HealthTakesNoLargeBodyFromAnyone) {
   ServerOptions options;
   options.api_keys = {"key"};

@@ -8,10 +8,13 @@
 namespace tandem::serve {
 namespace {
 
+constexpr const char* kSpecial[] = {"<pad>", "<s>", "</s>"};
+
 class ByteDecoder final : public TextCodec::Decoder {
  public:
+  explicit ByteDecoder(bool skip_special) : skip_special_(skip_special) {}
   std::string Push(int32_t token) override {
-    if (token < 3) return "";
+    if (token < 3) return skip_special_ ? "" : utf8_.Push(kSpecial[token]);
     const char byte = static_cast<char>(token - 3);
     return utf8_.Push(std::string_view(&byte, 1));
   }
@@ -19,6 +22,7 @@ class ByteDecoder final : public TextCodec::Decoder {
   std::unique_ptr<Decoder> Clone() const override { return std::make_unique<ByteDecoder>(*this); }
 
  private:
+  bool skip_special_;
   Utf8Stream utf8_;
 };
 
@@ -55,8 +59,9 @@ Result<std::vector<int32_t>> ByteCodec::Encode(std::string_view text,
   return tokens;
 }
 
-std::unique_ptr<TextCodec::Decoder> ByteCodec::NewDecoder(std::span<const int32_t> prompt) const {
-  auto decoder = std::make_unique<ByteDecoder>();
+std::unique_ptr<TextCodec::Decoder> ByteCodec::NewDecoder(std::span<const int32_t> prompt,
+                                                          bool skip_special) const {
+  auto decoder = std::make_unique<ByteDecoder>(skip_special);
   for (const int32_t token : prompt) decoder->Push(token);
   return decoder;
 }

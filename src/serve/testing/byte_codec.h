@@ -1,6 +1,6 @@
-// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads, 1 begins, 2 ends ("</s>"). A
-// multi-byte character is several tokens, so every split that a real tokenizer can make also occurs
-// here. For tests.
+// ByteCodec: a TextCodec without a model: token id = byte + 3; 0 pads ("<pad>"), 1 begins ("<s>"),
+// 2 ends ("</s>"). A multi-byte character is several tokens, so every split that a real tokenizer
+// can make also occurs here. For tests.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,8 @@ class ByteCodec : public TextCodec {
 
   Result<std::vector<int32_t>> Encode(std::string_view text,
                                       bool add_special_tokens) const override;
-  std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt) const override;
+  std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt,
+                                      bool skip_special) const override;
   std::string TokenBytes(int32_t token) const override;
   int32_t vocab_size() const override { return 259; }
   std::optional<int32_t> SpecialToken(std::string_view name) const override {

@@ -41,7 +41,8 @@ void AddEngineModels(Repository& models, const ModelPtr& engine, int max_batch_s
       MakeConfig(ModelKind::kPreprocessing, kPreprocessing, max_batch_size, false), engine,
       /*add_special_tokens=*/true));
   models.Add(MakePostprocessingModel(
-      MakeConfig(ModelKind::kPostprocessing, kPostprocessing, max_batch_size, false), engine));
+      MakeConfig(ModelKind::kPostprocessing, kPostprocessing, max_batch_size, false), engine,
+      /*skip_special_tokens=*/true));
 }
 
 }  // namespace tandem::serve::kserve

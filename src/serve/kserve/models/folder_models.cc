@@ -107,14 +107,15 @@ Result<InferModelPtr> MakeModel(const FolderModel& model, const ModelContext& co
     case ModelKind::kPreprocessing:
       return MakePreprocessingModel(config, context.engine, context.add_special_tokens);
     case ModelKind::kPostprocessing:
-      return MakePostprocessingModel(config, context.engine);
+      return MakePostprocessingModel(config, context.engine, context.skip_special_tokens);
     default:
       break;
   }
   GenerationModelOptions options;
   options.kind = kind;
   options.defaults = {.exclude_input = context.exclude_input,
-                      .add_special_tokens = context.add_special_tokens};
+                      .add_special_tokens = context.add_special_tokens,
+                      .skip_special_tokens = context.skip_special_tokens};
   options.members = model.steps;
   return MakeGenerationModel(config, context.engine, std::move(options));
 }

@@ -36,9 +36,10 @@ Result<FolderModel> ReadModel(const std::filesystem::path& repository, const std
 
 // What a model takes from others of its repository.
 struct ModelContext {
-  ModelPtr engine;                 // null: none; only built-in models need none
-  bool exclude_input = false;      // from answers, unless a request says otherwise
-  bool add_special_tokens = true;  // around prompts
+  ModelPtr engine;                  // null: none; only built-in models need none
+  bool exclude_input = false;       // from answers, unless a request says otherwise
+  bool add_special_tokens = true;   // around prompts
+  bool skip_special_tokens = true;  // from the text of answers
   bool is_decoupled = false;
 };
 

@@ -136,6 +136,7 @@ Status ReadTextInputs(ModelKind kind, const GenerationDefaultsOfModel& defaults,
                 .logit_bias = "embedding_bias_words"};
   text.text = inputs.String("text_input");
   text.add_special_tokens = defaults.add_special_tokens;
+  text.skip_special_tokens = defaults.skip_special_tokens;
   text.max_tokens = inputs.Int("max_tokens");
   text.stop = inputs.Words("stop_words");
   text.bad_words = inputs.Words("bad_words");

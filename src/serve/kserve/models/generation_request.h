@@ -13,8 +13,9 @@ namespace tandem::serve::kserve {
 
 // What a model does where the request does not say.
 struct GenerationDefaultsOfModel {
-  bool exclude_input = true;       // the prompt is not part of the answer
-  bool add_special_tokens = true;  // around the prompt
+  bool exclude_input = true;        // the prompt is not part of the answer
+  bool add_special_tokens = true;   // around the prompt
+  bool skip_special_tokens = true;  // from the answer's text
 };
 
 // A request's inputs and parameters, read.

@@ -146,8 +146,8 @@ Result<InferResponse> Preprocess(const TextCodec& codec, bool is_batched, bool a
 }
 
 // The text of a row of tokens.
-std::string Decode(const TextCodec& codec, std::span<const int64_t> tokens) {
-  const auto decoder = codec.NewDecoder({});
+std::string Decode(const TextCodec& codec, bool skip_special, std::span<const int64_t> tokens) {
+  const auto decoder = codec.NewDecoder({}, skip_special);
   std::string text;
   for (const int64_t token : tokens) {
     // Rows are padded with -1, and some clients pad with ids that the model does not have.
@@ -165,7 +165,8 @@ constexpr std::pair<const char*, const char*> kPassed[] = {
     {"GENERATION_LOGITS", "OUT_GENERATION_LOGITS"},
 };
 
-Result<InferResponse> Postprocess(const TextCodec& codec, const InferRequest& request) {
+Result<InferResponse> Postprocess(const TextCodec& codec, bool skip_special_tokens,
+                                  const InferRequest& request) {
   const Tensor& batch = *request.Input("TOKENS_BATCH");
   const std::vector<int64_t> tokens = Integers(batch);
   const auto row_tokens = static_cast<size_t>(batch.shape.back());
@@ -185,7 +186,8 @@ Result<InferResponse> Postprocess(const TextCodec& codec, const InferRequest& re
   for (size_t row = 0; row < rows; ++row) {
     const auto length =
         static_cast<size_t>(std::clamp<int64_t>(lengths[row], 0, static_cast<int64_t>(row_tokens)));
-    texts.push_back(Decode(codec, std::span(tokens).subspan(row * row_tokens, length)));
+    texts.push_back(
+        Decode(codec, skip_special_tokens, std::span(tokens).subspan(row * row_tokens, length)));
   }
   InferResponse response;
   response.outputs.push_back(StringTensor("OUTPUT", {static_cast<int64_t>(rows)}, texts));
@@ -209,10 +211,12 @@ InferModelPtr MakePreprocessingModel(const inference::ModelConfig& config, Model
   });
 }
 
-InferModelPtr MakePostprocessingModel(const inference::ModelConfig& config, ModelPtr engine) {
-  return MakeTaskModel(config, [engine = std::move(engine)](const InferRequest& request) {
-    return Postprocess(engine->service->codec(), request);
-  });
+InferModelPtr MakePostprocessingModel(const inference::ModelConfig& config, ModelPtr engine,
+                                      bool skip_special_tokens) {
+  return MakeTaskModel(
+      config, [engine = std::move(engine), skip_special_tokens](const InferRequest& request) {
+        return Postprocess(engine->service->codec(), skip_special_tokens, request);
+      });
 }
 
 }  // namespace tandem::serve::kserve

@@ -11,6 +11,7 @@ namespace tandem::serve::kserve {
 // and kept while the model lives.
 InferModelPtr MakePreprocessingModel(const inference::ModelConfig& config, ModelPtr engine,
                                      bool add_special_tokens);
-InferModelPtr MakePostprocessingModel(const inference::ModelConfig& config, ModelPtr engine);
+InferModelPtr MakePostprocessingModel(const inference::ModelConfig& config, ModelPtr engine,
+                                      bool skip_special_tokens);
 
 }  // namespace tandem::serve::kserve
