@@ -106,8 +106,10 @@ class PairTest(TritonTest):
             answer = self.http_infer(TARGET, token_request([1, 2]), outputs).get_response()
             self.assertEqual({output["name"] for output in answer["outputs"]}, set(outputs))
         self.assertLessEqual({"output_ids", "sequence_length"}, set(names(self.infer(TARGET, token_request([1, 2])))))
-        asked = token_request([1, 2], return_log_probs=row(True, bool))
-        self.assertLessEqual({"cum_log_probs", "output_log_probs"}, set(names(self.infer(TARGET, asked))))
+        unasked = self.infer(TARGET, token_request([1, 2], 3))
+        for name, shape in (("cum_log_probs", [1, 1]), ("output_log_probs", [1, 1, 3]), ("context_logits", [1, 1, 1]),
+                            ("generation_logits", [1, 1, 1, 1])):  # fmt: skip
+            self.assertEqual(unasked.as_numpy(name).tolist(), np.zeros(shape).tolist(), name)
         self.assertEqual(names(self.infer("ensemble", question(QUESTION), ["text_output"])), ["text_output"])
         self.assertIn("text_output", names(self.infer("ensemble", question(QUESTION))))
         error = self.refused(self.infer, TARGET, token_request([1, 2]), ["nonsense"])

@@ -313,14 +313,17 @@ class GenerationCall final : public InferCall {
       add(Int32Tensor("output_ids", {rows, choices, longest}, matrix));
       add(Int32Tensor("sequence_length", {rows, choices}, lengths));
     }
-    // The text models of older servers always give them: zeros, unless they were asked for.
-    if (is_text() || asked_.return_log_probs) {
+    // The text models of older servers always give them, in streams too.
+    if (is_text() || asked_.return_log_probs || FillsIn()) {
       add(FloatTensor("cum_log_probs", {rows, choices}, sums));
       const std::vector<float> matrix = Padded<float>(log_probs, 0.0f, longest);
       add(FloatTensor("output_log_probs", {rows, choices, longest}, matrix));
     }
     if (const size_t vocab = VocabOf(shown); vocab > 0 && request_.Wants("generation_logits")) {
       response.outputs.push_back(GenerationLogits(shown, rows, choices, vocab));
+    } else if (FillsIn()) {
+      const std::vector<float> zeros(static_cast<size_t>(rows * choices));
+      add(FloatTensor("generation_logits", {rows, choices, 1, 1}, zeros));
     }
     if (indices.size() == 1) {
       const auto [entry, choice] =
@@ -362,6 +365,10 @@ class GenerationCall final : public InferCall {
     return FloatTensor("generation_logits", {rows, choices, longest / width, width}, matrix);
   }
 
+  // Clients written for Triton's release 24.04 read log-probabilities and logits from a raw model
+  // without asking for them: they get zeros.
+  bool FillsIn() const { return !is_text() && !asked_.is_streamed && request_.outputs.empty(); }
+
   // [prompts, longest, vocab]; of prompts whose logits came with this response.
   void AddContextLogits(std::span<const std::vector<LogitsRow>* const> prompts,
                         InferResponse& response) const {
@@ -371,6 +378,11 @@ class GenerationCall final : public InferCall {
       std::vector<float>& row = rows.emplace_back();
       for (const LogitsRow& logits : *prompt) Append(logits, row);
       if (!prompt->empty()) vocab = prompt->front().size();
+    }
+    if (vocab == 0 && FillsIn()) {
+      response.outputs.push_back(FloatTensor("context_logits",
+                                             {static_cast<int64_t>(rows.size()), 1, 1},
+                                             std::vector<float>(rows.size())));
     }
     if (vocab == 0 || !request_.Wants("context_logits")) return;
     int64_t longest = 0;
