@@ -215,7 +215,10 @@ TEST(HelpTest, NamesEveryOptionOnce) {
       EXPECT_THAT(help, ContainsRegex("--" + std::string(spec.name) + "[ ,\n]"));
       EXPECT_FALSE(spec.meaning.empty()) << spec.name;
       names.push_back(spec.name);
-      if (!spec.alias.empty()) names.push_back(spec.alias);
+      for (std::string_view rest = spec.alias; !rest.empty();) {
+        names.push_back(rest.substr(0, rest.find('|')));
+        rest.remove_prefix(std::min(names.back().size() + 1, rest.size()));
+      }
     }
     std::ranges::sort(names);
     EXPECT_EQ(std::ranges::adjacent_find(names), names.end()) << command.name;

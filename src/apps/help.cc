@@ -100,7 +100,10 @@ std::string OptionEntry(const OptionSpec& spec, size_t width) {
   }
   if (const std::string text = Default(spec); !text.empty()) meaning += fmt::format(" [{}]", text);
   if (!spec.alias.empty()) {
-    meaning += fmt::format(" (also {}{})", spec.alias.starts_with('-') ? "" : "--", spec.alias);
+    std::string names = (spec.alias.starts_with('-') ? "" : "--") + std::string(spec.alias);
+    for (size_t at = 0; (at = names.find('|', at)) != std::string::npos;)
+      names.replace(at, 1, ", --");
+    meaning += fmt::format(" (also {})", names);
   }
   return Entry(left, meaning, width, kMeaningColumn);
 }

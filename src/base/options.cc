@@ -38,12 +38,12 @@ Result<int64_t> ParseInteger(std::string_view text) {
 
 bool IsList(OptionType type) { return type == OptionType::kInts || type == OptionType::kFloats; }
 
-std::vector<std::string_view> SplitAtCommas(std::string_view text) {
+std::vector<std::string_view> SplitAt(char separator, std::string_view text) {
   std::vector<std::string_view> words;
-  for (size_t comma = 0; comma != std::string_view::npos;) {
-    comma = text.find(',');
-    words.push_back(text.substr(0, comma));
-    if (comma != std::string_view::npos) text.remove_prefix(comma + 1);
+  for (size_t at = 0; at != std::string_view::npos;) {
+    at = text.find(separator);
+    words.push_back(text.substr(0, at));
+    if (at != std::string_view::npos) text.remove_prefix(at + 1);
   }
   return words;
 }
@@ -170,7 +170,7 @@ Status CheckValue(const OptionSpec& spec, std::string_view value) {
     }
     case OptionType::kInts:
     case OptionType::kFloats:
-      for (const std::string_view word : SplitAtCommas(value)) {
+      for (const std::string_view word : SplitAt(',', value)) {
         const Status status = CheckValue(ElementOf(spec), word);
         if (status.ok()) continue;
         return InvalidArgument(fmt::format("has '{}', which {}", word, status.message()));
@@ -246,7 +246,7 @@ OptionValues::OptionValues(std::span<const OptionSpec> specs) : specs_(specs) {
 
 const OptionSpec* OptionValues::Find(std::string_view name) const {
   for (const OptionSpec& spec : specs_) {
-    if (spec.name == name || (!spec.alias.empty() && spec.alias == name)) return &spec;
+    if (spec.name == name || IsChoice(name, spec.alias)) return &spec;
   }
   return nullptr;
 }
@@ -258,7 +258,8 @@ Status OptionValues::Set(std::string_view name, const std::vector<std::string>& 
     std::vector<std::string_view> names;
     for (const OptionSpec& known : specs_) {
       names.push_back(known.name);
-      if (!known.alias.empty()) names.push_back(known.alias);
+      if (known.alias.empty()) continue;
+      for (const std::string_view alias : SplitAt('|', known.alias)) names.push_back(alias);
     }
     const std::string_view closest = ClosestName(name, names);
     return InvalidArgument(
@@ -339,7 +340,7 @@ const std::vector<std::string>& OptionValues::Texts(const OptionSpec& spec) cons
 std::vector<int64_t> OptionValues::Ints(const OptionSpec& spec) const {
   std::vector<int64_t> numbers;
   for (const std::string& list : Values(spec, OptionType::kInts)) {
-    for (const std::string_view word : SplitAtCommas(list)) numbers.push_back(*ParseInteger(word));
+    for (const std::string_view word : SplitAt(',', list)) numbers.push_back(*ParseInteger(word));
   }
   return numbers;
 }
@@ -347,7 +348,7 @@ std::vector<int64_t> OptionValues::Ints(const OptionSpec& spec) const {
 std::vector<double> OptionValues::Floats(const OptionSpec& spec) const {
   std::vector<double> numbers;
   for (const std::string& list : Values(spec, OptionType::kFloats)) {
-    for (const std::string_view word : SplitAtCommas(list)) numbers.push_back(*ParseNumber(word));
+    for (const std::string_view word : SplitAt(',', list)) numbers.push_back(*ParseNumber(word));
   }
   return numbers;
 }

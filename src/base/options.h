@@ -42,7 +42,8 @@ struct OptionSpec {
   std::string_view choices = {};                       // "auto|avx2|amx": the only values allowed
   double min = std::numeric_limits<double>::lowest();  // of each number of a list
   double max = std::numeric_limits<double>::max();
-  std::string_view alias = {};  // another spelling: "draft_model"; one letter: "-i"
+  std::string_view alias =
+      {};  // other spellings: "draft_model", "model_store|repo"; a letter: "-i"
   Position position = Position::kNamedOnly;
 };
 
