@@ -72,13 +72,7 @@ Status ModelRepository::Read(const std::string& name, std::string_view config) {
     if (is_listed) models_.SetState(name, state, model.status().message());
     return model.status();
   }
-  if (!model->defaults.empty()) {
-    LogWarning(
-        "{}: variables of its template are not filled in and mean defaults; --log_level "
-        "info names them",
-        name);
-  }
-  for (const std::string& line : model->defaults) LogInfo("{}", line);
+  if (!model->defaults.empty()) LogInfo("{}", model->defaults);
   for (const std::string& note : model->notes) LogWarning("{}", note);
   known_.insert_or_assign(name, *std::move(model));
   return {};

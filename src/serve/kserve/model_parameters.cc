@@ -260,6 +260,7 @@ constexpr ParameterRow kRows[] = {
     {.name = "gpt_model_path",
      .effect = kHonoured,
      .default_value = "the folder 1 of the model",
+     .is_wanted = true,
      .meaning = "Folder of the engine, of a checkpoint or of a Hugging Face model",
      .set = SetEngineDir},
     Option("max_tokens_in_paged_kv_cache", Type::kInt, "max_tokens_in_paged_kv_cache",
@@ -352,6 +353,7 @@ constexpr ParameterRow kRows[] = {
      .kind = Kind::kPreprocessing,
      .effect = kHonoured,
      .default_value = "the engine's own tokenizer",
+     .is_wanted = true,
      .meaning = "Folder with tokenizer.json",
      .set = SetText<&ModelParameters::tokenizer_dir>},
     {.name = "tokenizer_type",
@@ -415,13 +417,6 @@ constexpr ParameterRow kRows[] = {
     OfStage(Kind::kBls, Refused("multimodal_encoders_name", Type::kText, kNoImages)),
 };
 
-const ParameterRow* FindRow(ModelKind kind, std::string_view name) {
-  for (const ParameterRow& row : kRows) {
-    if (row.kind == kind && row.name == name) return &row;
-  }
-  return nullptr;
-}
-
 Status Take(const ParameterRow& row, const std::string& value, ModelParameters& parameters) {
   if (row.set != nullptr) return row.set(row, value, parameters);
   if (row.effect == ParameterEffect::kHonoured) return SetEngineOption(row, value, parameters);
@@ -449,6 +444,13 @@ void WarnOfUnknown(ModelKind kind, const std::string& name, ModelParameters& par
 }  // namespace
 
 std::span<const ParameterRow> ParameterRows() { return kRows; }
+
+const ParameterRow* FindParameter(ModelKind kind, std::string_view name) {
+  for (const ParameterRow& row : kRows) {
+    if (row.kind == kind && row.name == name) return &row;
+  }
+  return nullptr;
+}
 
 Result<ModelParameters> ReadModelParameters(const inference::ModelConfig& config,
                                             const std::filesystem::path& folder) {
@@ -479,7 +481,7 @@ Result<ModelParameters> ReadModelParameters(const inference::ModelConfig& config
   }
   for (const auto& [name, parameter] : std::map<std::string, inference::ModelParameter>(
            config.parameters().begin(), config.parameters().end())) {
-    if (FindRow(parameters.kind, name) == nullptr) {
+    if (FindParameter(parameters.kind, name) == nullptr) {
       WarnOfUnknown(parameters.kind, name, parameters);
     }
   }

@@ -38,13 +38,16 @@ struct ParameterRow {
   std::string_view default_value = {};  // when the value is empty; of an engine option: its own
   std::string_view option = {};         // of the engine, if the parameter sets one
   std::string_view harmless = {};  // "1|1.0": values that change nothing, ignored without a word
-  std::string_view meaning = {};   // or why it is ignored or refused
+  bool is_wanted = false;  // a template whose variable for it is not filled in is worth a warning
+  std::string_view meaning = {};  // or why it is ignored or refused
   // Takes a value that is not empty. Null: as effect, type and option say.
   Status (*set)(const ParameterRow& row, const std::string& value,
                 ModelParameters& parameters) = nullptr;
 };
 
 std::span<const ParameterRow> ParameterRows();
+// The row of a parameter that models of the kind have; null when there is none.
+const ParameterRow* FindParameter(ModelKind kind, std::string_view name);
 
 // What a model's configuration asks for.
 struct ModelParameters {

@@ -25,15 +25,25 @@ Status ParseJsonConfig(std::string_view text, inference::ModelConfig& config) {
 }
 
 Status ReadConfig(const fs::path& repository, const std::string& name, std::string_view json,
-                  inference::ModelConfig& config, std::vector<std::string>& defaults) {
+                  inference::ModelConfig& config, std::vector<Unfilled>& unfilled) {
   if (!json.empty()) return ParseJsonConfig(json, config);
   const fs::path file = repository / name / kConfigFile;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
-  std::vector<Unfilled> unfilled;
-  const std::string shown = name + "/" + kConfigFile;
-  TANDEM_RETURN_IF_ERROR(ReadConfigText(text, shown, config, unfilled));
-  if (!unfilled.empty()) defaults.push_back(DescribeUnfilled(shown, unfilled));
-  return {};
+  return ReadConfigText(text, name + "/" + kConfigFile, config, unfilled);
+}
+
+// All unfilled variables make one line; a line of its own warns of each whose default is seldom
+// what the user wants.
+void NoteUnfilled(const std::vector<Unfilled>& unfilled, FolderModel& model) {
+  if (unfilled.empty()) return;
+  const std::string file = model.name + "/" + kConfigFile;
+  model.defaults = DescribeUnfilled(file, unfilled);
+  for (const Unfilled& field : unfilled) {
+    const ParameterRow* row = FindParameter(model.parameters.kind, field.key);
+    if (row == nullptr || !row->is_wanted) continue;
+    model.notes.push_back(fmt::format("{}, line {}: ${{{}}} is not filled in; {} is then {}", file,
+                                      field.line, field.variable, field.key, row->default_value));
+  }
 }
 
 // The model that a client names is the folder's: a config with another name would answer for it.
@@ -69,12 +79,14 @@ Result<FolderModel> ReadModel(const fs::path& repository, const std::string& nam
   FolderModel model;
   model.name = name;
   auto config = std::make_shared<inference::ModelConfig>();
-  TANDEM_RETURN_IF_ERROR(ReadConfig(repository, name, json, *config, model.defaults));
+  std::vector<Unfilled> unfilled;
+  TANDEM_RETURN_IF_ERROR(ReadConfig(repository, name, json, *config, unfilled));
   TANDEM_RETURN_IF_ERROR(CheckName(name, *config));
   TANDEM_ASSIGN_OR_RETURN(model.parameters, ReadModelParameters(*config, repository / name));
   for (const auto& step : config->ensemble_scheduling().step()) {
     model.steps.push_back(step.model_name());
   }
+  NoteUnfilled(unfilled, model);
   for (const std::string& note : model.parameters.ignored) {
     model.notes.push_back(fmt::format("{}: without effect: {}", name, note));
   }

@@ -18,8 +18,8 @@ struct FolderModel {
   ModelParameters parameters;
   std::vector<std::string> steps;  // models that an ensemble is composed of
   std::shared_ptr<const inference::ModelConfig> config;
-  std::vector<std::string> defaults;  // taken where a template's variables were not filled in
-  std::vector<std::string> notes;     // what was not understood, or has no effect
+  std::string defaults;  // a line on all variables of a template that are not filled in; or empty
+  std::vector<std::string> notes;  // what was not understood, has no effect, or should be filled in
 };
 
 // The folders of `repository` that hold a config.pbtxt, in the order of their names. NOT_FOUND when
