@@ -287,7 +287,9 @@ TEST_F(GrpcServerTest, ErrorsHaveTheStatusOfTheirCode) {
   const ::grpc::Status decoupled = Infer(Request("many", "", 1));
   EXPECT_EQ(decoupled.error_code(), ::grpc::UNIMPLEMENTED);
   EXPECT_EQ(decoupled.error_message(),
-            "ModelInfer RPC doesn't support models with decoupled transaction policy");
+            "ModelInfer RPC doesn't support models with decoupled transaction policy: use "
+            "ModelStreamInfer, or serve the model with --decoupled false (in a repository: "
+            "decoupled: false in its config.pbtxt)");
   const ::grpc::Status unknown = Infer(Request("../two", "", 1));
   EXPECT_EQ(unknown.error_code(), ::grpc::NOT_FOUND);
   EXPECT_EQ(unknown.error_message(), "Request for unknown model: '../two' is not found");

@@ -140,8 +140,7 @@ class OneInfer final : public ::grpc::ServerUnaryReactor,
     TANDEM_ASSIGN_OR_RETURN(const InferModelPtr model,
                             calls_->models.Find(message.model_name(), message.model_version()));
     if (model->config().model_transaction_policy().decoupled()) {
-      return Unimplemented(
-          "ModelInfer RPC doesn't support models with decoupled transaction policy");
+      return RefuseDecoupled("ModelInfer RPC", "ModelStreamInfer");
     }
     TANDEM_ASSIGN_OR_RETURN(ReceivedRequest received, FromMessage(message));
     received.request.caller = std::move(caller);

@@ -14,6 +14,7 @@
 #include "serve/http/call_reply.h"
 #include "serve/http/compression.h"
 #include "serve/json.h"
+#include "serve/kserve/error_text.h"
 #include "serve/kserve/http/describe.h"
 #include "serve/kserve/http/errors.h"
 #include "serve/kserve/http/generate.h"
@@ -174,8 +175,7 @@ std::unique_ptr<Reply> Infer(const Repository& models, const PathValues& values,
   const Result<InferModelPtr> model = FindModel(models, values);
   if (!model.ok()) return ErrorReply(model.status());
   if ((*model)->config().model_transaction_policy().decoupled()) {
-    return ErrorReply(
-        Unimplemented("HTTP end point doesn't support models with decoupled transaction policy"));
+    return ErrorReply(RefuseDecoupled("HTTP end point", "generate or generate_stream"));
   }
   std::optional<size_t> json_bytes;
   if (const std::string_view length = http.Header(kHeaderLength); !length.empty()) {

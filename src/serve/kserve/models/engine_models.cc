@@ -45,7 +45,7 @@ std::vector<std::string> UsualMembers() {
 }
 
 InferModelPtr MakeUsual(ModelKind kind, const ModelPtr& engine, const std::string& name,
-                        int max_batch_size) {
+                        int max_batch_size, bool generates_decoupled = true) {
   const EngineRole role = RowOf(kind).role;
   const bool is_text = role == EngineRole::kText;
   GenerationModelOptions options;
@@ -53,7 +53,7 @@ InferModelPtr MakeUsual(ModelKind kind, const ModelPtr& engine, const std::strin
   // As the clients of token ids expect: they find the answer after the prompt.
   options.defaults.exclude_input = is_text;
   if (is_text) options.members = UsualMembers();
-  const bool is_decoupled = role != EngineRole::kStage;
+  const bool is_decoupled = generates_decoupled && role != EngineRole::kStage;
   return MakeEngineModel(MakeConfig(kind, name, max_batch_size, is_decoupled), engine,
                          std::move(options));
 }
@@ -91,11 +91,12 @@ InferModelPtr MakeTextModel(const ModelPtr& engine, const std::string& name, int
   return MakeUsual(ModelKind::kBls, engine, name, max_batch_size);
 }
 
-void AddEngineModels(Repository& models, const ModelPtr& engine, int max_batch_size) {
-  models.Add(MakeTextModel(engine, engine->name, max_batch_size));
+void AddEngineModels(Repository& models, const ModelPtr& engine, int max_batch_size,
+                     bool is_decoupled) {
+  models.Add(MakeUsual(ModelKind::kBls, engine, engine->name, max_batch_size, is_decoupled));
   for (const KindRow& row : ModelKinds()) {
     if (row.role == EngineRole::kNone) continue;
-    models.Add(MakeUsual(row.kind, engine, std::string(row.name), max_batch_size));
+    models.Add(MakeUsual(row.kind, engine, std::string(row.name), max_batch_size, is_decoupled));
   }
 }
 

@@ -25,7 +25,9 @@ std::vector<std::string> TextModelNames();
 InferModelPtr MakeTextModel(const ModelPtr& engine, const std::string& name, int max_batch_size);
 
 // Adds the engine's own name, from text to text, and a model of each kind under its usual name:
-// `ensemble`, `tensorrt_llm_bls`, `preprocessing`, `tensorrt_llm` and `postprocessing`.
-void AddEngineModels(Repository& models, const ModelPtr& engine, int max_batch_size);
+// `ensemble`, `tensorrt_llm_bls`, `preprocessing`, `tensorrt_llm` and `postprocessing`. Those that
+// generate have one response for each request unless they are decoupled.
+void AddEngineModels(Repository& models, const ModelPtr& engine, int max_batch_size,
+                     bool is_decoupled = true);
 
 }  // namespace tandem::serve::kserve
