@@ -21,9 +21,13 @@ const BoundOptions<CommonOptions>& CommonOptionRows() {
            {"off", LogLevel::kOff}}),
       BindChoice<CommonOptions, &CommonOptions::log_format>(
           {.name = "log_format",
-           .meaning = "Log lines as text or as one JSON object per line",
+           .meaning = "Log lines as text, whose times are ISO 8601, or as one JSON object per "
+                      "line; default and ISO8601, as Triton has them, mean text",
            .group = kOutput},
-          {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}),
+          {{"text", LogFormat::kText},
+           {"json", LogFormat::kJson},
+           {"default", LogFormat::kText},
+           {"ISO8601", LogFormat::kText}}),
   });
   return rows;
 }

@@ -1,15 +1,16 @@
 // `tandem serve`: serves models over HTTP and gRPC.
-#include <fmt/core.h>
-
-#include <cstdio>
 #include <optional>
+#include <string>
 
 #include "apps/legacy_options.h"
+#include "apps/output_file.h"
 #include "apps/serve_models.h"
 #include "apps/serve_options.h"
 #include "apps/serve_output.h"
 #include "apps/text_verbs.h"
+#include "apps/triton_options.h"
 #include "apps/version.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "serve/gpu_usage.h"
 #include "serve/server/server.h"
@@ -34,18 +35,9 @@ class FirstBackend {
   std::shared_ptr<ops::Backend> backend_ TANDEM_GUARDED_BY(mutex_);
 };
 
-// What the server says goes to the file with its log, as readers of the log expect.
-Status LogTo(const std::string& file) {
-  const bool is_open = file.empty() || (std::freopen(file.c_str(), "a", stderr) != nullptr &&
-                                        std::freopen(file.c_str(), "a", stdout) != nullptr);
-  if (is_open) return {};
-  return InvalidArgument(fmt::format("--log_file: {} cannot be written", file));
-}
-
-Status Run(const OptionValues& values, Console& console) {
+Status Serve(const OptionValues& values, const ServeOptions& options, Console& console) {
+  TANDEM_RETURN_IF_ERROR(SetTritonLog(values));
   NameLegacyOptions(values, LegacyServeRows());
-  const ServeOptions options = ServeOptionsFrom(values);
-  TANDEM_RETURN_IF_ERROR(LogTo(options.log_file));
   TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, ServerOptionsFrom(values, options));
   server_options.on_shutdown = [&](int requests) {
     SayShutdown(server_options, requests, console);
@@ -89,6 +81,21 @@ Status Run(const OptionValues& values, Console& console) {
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know the address
   served.engines.clear();                    // they live as long as they are served
   return server->Run();
+}
+
+// What the server says goes to the file with its log, as readers of the log expect. The error that
+// ends it is told to whoever started it as well.
+Status Run(const OptionValues& values, Console& console) {
+  const ServeOptions options = ServeOptionsFrom(values);
+  if (options.log_file.empty()) return Serve(values, options, console);
+  auto file = OutputFile::Open(options.log_file);
+  if (!file.ok()) return file.status().Annotate("--log_file");
+  Status status = Serve(values, options, console);
+  if (const Status& written = console.status(); !written.ok()) {
+    status = written.Annotate("--log_file " + options.log_file);
+  }
+  if (!status.ok()) LogError("{}", status.message());
+  return status;
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ Status ServePair(const ServeOptions& options, const ModelRepository::OpenEngine&
   TANDEM_RETURN_IF_ERROR(served.registry.Add(options.served_model_name, ServiceOf(engine),
                                              serve::kserve::TextModelNames()));
   TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, served.registry.Default());
-  AddEngineModels(served.models, model, engine->session->engine->options().max_batch_size);
+  AddEngineModels(served.models, model, engine->session->engine->options().max_batch_size,
+                  options.decoupled);
   return {};
 }
 

@@ -7,6 +7,8 @@
 
 #include "apps/command.h"
 #include "apps/legacy_options.h"
+#include "apps/session.h"
+#include "apps/triton_options.h"
 #include "base/file.h"
 #include "serve/http/access.h"
 
@@ -38,7 +40,8 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
       Sets<[](ServerOptions& o) -> auto& { return o.http.host; }>(
           {.name = "host",
            .meaning = "Address to listen on; a public one needs --api_key_file or --insecure",
-           .group = kServer}),
+           .group = kServer,
+           .alias = "http_address"}),
       Sets<[](ServerOptions& o) -> auto& { return o.http.port; }>(
           {.name = "port",
            .meaning = "Port; 0: any free port, which is printed",
@@ -51,7 +54,20 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
            .meaning = "Threads that serve connections",
            .group = kServer,
            .min = 1,
-           .max = 256}),
+           .max = 256,
+           .alias = "http_thread_count"}),
+      {{.name = "http_max_input_size",
+        .type = OptionType::kBytes,
+        .default_value = "64MiB",
+        .meaning = "Most bytes of the body of a request by the inference protocol over HTTP",
+        .group = kServer,
+        .min = 1,
+        .max = int64_t{1} << 40},
+       [](const OptionValues& values, const OptionSpec& spec, ServerOptions& options) {
+         options.kserve_body_bytes = static_cast<size_t>(values.Int(spec));
+         size_t& all = options.http.limits.all_body_bytes;
+         all = std::max(all, options.kserve_body_bytes);  // one such body at least
+       }},
       Sets<&ServerOptions::insecure>({.name = "insecure",
                                       .meaning = "Listen on a public address without a key",
                                       .group = kServer}),
@@ -104,24 +120,29 @@ const BoundOptions<ServeOptions>& ServeRows() {
           {.name = "served_model_name",
            .meaning = "The model's name in /v1/models",
            .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::decoupled>(
+          {.name = "decoupled",
+           .meaning = "Requests to MODEL by the inference protocol may have several responses, so "
+                      "they stream; false: they have one, so that `infer` and ModelInfer answer. A "
+                      "repository's config.pbtxt say it for its models",
+           .group = kServer}),
       BindOption<ServeOptions, &ServeOptions::model_repo>(
           {.name = "model_repo",
            .meaning = "Folder of models with a config.pbtxt each, instead of MODEL and DRAFT",
            .group = kRepository,
-           .alias = "model_repository"}),
+           .alias = "model_repository|model_store"}),
       BindChoice<ServeOptions, &ServeOptions::model_control>(
           {.name = "model_control_mode",
            .meaning = "none: every model is loaded at start; explicit: those of --load_model, and "
-                      "others on request",
+                      "others on request; poll is refused",
            .group = kRepository},
-          {{"none", ModelControl::kNone}, {"explicit", ModelControl::kExplicit}}),
-      {{.name = "load_model",
-        .type = OptionType::kTexts,
-        .meaning = "Models that are loaded at start when models are loaded on request; *: all",
-        .group = kRepository},
-       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
-         options.load_models = values.Texts(spec);
-       }},
+          {{"none", ModelControl::kNone},
+           {"explicit", ModelControl::kExplicit},
+           {"poll", ModelControl::kPoll}}),
+      BindOption<ServeOptions, &ServeOptions::load_models>(
+          {.name = "load_model",
+           .meaning = "Models that are loaded at start with --model_control_mode explicit; *: all",
+           .group = kRepository}),
       {{.name = "exit_on_error",
         .type = OptionType::kFlag,
         .default_value = "true",
@@ -182,6 +203,14 @@ const BoundOptions<ServeOptions>& ServeRows() {
        [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
          options.allow_gpu_metrics = values.Flag(spec);
        }},
+      BindOption<ServeOptions, &ServeOptions::grpc_use_ssl>(
+          {.name = "grpc_use_ssl",
+           .meaning = "Serve gRPC over TLS; unless given: where there is a certificate",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::grpc_use_ssl_mutual>(
+          {.name = "grpc_use_ssl_mutual",
+           .meaning = "Serve gRPC over TLS, to clients with a certificate of --grpc_root_cert",
+           .group = kServer}),
       BindOption<ServeOptions, &ServeOptions::grpc_certificate>(
           {.name = "grpc_server_cert",
            .meaning = "Certificate (PEM) with which gRPC is served over TLS",
@@ -217,6 +246,58 @@ const BoundOptions<ServeOptions>& ServeRows() {
   return rows;
 }
 
+// Where the models come from.
+Status CheckModels(const OptionValues& values, const ServeOptions& options) {
+  using Rows = std::vector<const OptionSpec*>;
+  const auto first_given = [&values](const Rows& rows) -> const OptionSpec* {
+    const auto given =
+        std::ranges::find_if(rows, [&](const OptionSpec* row) { return values.IsSet(*row); });
+    return given == rows.end() ? nullptr : *given;
+  };
+  const auto& rows = ServeRows();
+  if (options.model_repo.empty()) {
+    const OptionSpec* given = first_given(
+        {&rows.RowOf<&ServeOptions::model_control>(), &rows.RowOf<&ServeOptions::load_models>()});
+    if (given == nullptr) return {};
+    return InvalidArgument(
+        fmt::format("--{}: needs --model_repo, the folder of the models", given->name));
+  }
+  const auto& models = ModelOptionRows();
+  if (const OptionSpec* given = first_given(
+          {&models.RowOf<&ModelOptions::target>(), &models.RowOf<&ModelOptions::draft>(),
+           &models.RowOf<&ModelOptions::dummy>(), &models.RowOf<&ModelOptions::draft_dummy>(),
+           &models.RowOf<&ModelOptions::acceptance>(),
+           &rows.RowOf<&ServeOptions::served_model_name>(),
+           &rows.RowOf<&ServeOptions::decoupled>()})) {
+    return InvalidArgument(
+        fmt::format("--{} {}: with --model_repo the models are those of its folder, as their "
+                    "config.pbtxt say; leave out one of the two",
+                    given->name, values.Given(*given)));
+  }
+  if (options.model_control == ModelControl::kPoll) {
+    return InvalidArgument(
+        "--model_control_mode poll: the folder is not watched; use explicit with --load_model '*', "
+        "and POST /v2/repository/models/NAME/load when a model has changed");
+  }
+  if (options.model_control == ModelControl::kNone && !options.load_models.empty()) {
+    return InvalidArgument(
+        "--load_model: needs --model_control_mode explicit; without it every model is loaded");
+  }
+  return {};
+}
+
+Status CheckTls(const ServeOptions& options) {
+  const bool is_mutual = options.grpc_use_ssl_mutual;
+  if ((is_mutual || options.grpc_use_ssl.value_or(false)) &&
+      (options.grpc_certificate.empty() || options.grpc_key.empty())) {
+    return InvalidArgument("--grpc_use_ssl: needs --grpc_server_cert and --grpc_server_key");
+  }
+  if (is_mutual && options.grpc_client_ca.empty()) {
+    return InvalidArgument("--grpc_use_ssl_mutual: needs --grpc_root_cert");
+  }
+  return {};
+}
+
 // As ParseKeys, with the option named in the error.
 Result<std::vector<std::string>> NamedKeys(std::string_view text, std::string_view option) {
   Result<std::vector<std::string>> keys = serve::ParseKeys(text);
@@ -246,9 +327,11 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
   if (grpc >= 0 && options.allow_grpc) {
     serve::GrpcServerOptions& to = server.grpc.emplace();
     to.port = static_cast<uint16_t>(grpc);
-    to.certificate_file = options.grpc_certificate;
-    to.key_file = options.grpc_key;
-    to.client_ca_file = options.grpc_client_ca;
+    if (options.grpc_use_ssl_mutual || options.grpc_use_ssl.value_or(true)) {
+      to.certificate_file = options.grpc_certificate;
+      to.key_file = options.grpc_key;
+      to.client_ca_file = options.grpc_client_ca;
+    }
   }
   if (metrics >= 0 && options.allow_metrics) {
     server.metrics_port = static_cast<uint16_t>(metrics);
@@ -258,8 +341,8 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
 }  // namespace
 
 std::vector<OptionSpec> ServeOptionRows() {
-  return Join(
-      {ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(), LegacyServeRows()});
+  return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(), TritonOptionRows(),
+               LegacyServeRows()});
 }
 
 ServeOptions ServeOptionsFrom(const OptionValues& values) { return ServeRows().Read(values); }
@@ -270,7 +353,10 @@ serve::ServiceOptions ServiceOptionsFrom(const OptionValues& values) {
 
 Result<serve::ServerOptions> ServerOptionsFrom(const OptionValues& values,
                                                const ServeOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckModels(values, options));
+  TANDEM_RETURN_IF_ERROR(CheckTls(options));
   serve::ServerOptions server = ServerRows().Read(values);
+  TANDEM_RETURN_IF_ERROR(CheckTritonOptions(values, server.http.host));
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
   SetServices(options, server);
   TANDEM_RETURN_IF_ERROR(serve::CheckServerOptions(server));

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,21 +15,24 @@
 
 namespace tandem::apps {
 
-enum class ModelControl : uint8_t { kNone, kExplicit };
+enum class ModelControl : uint8_t { kNone, kExplicit, kPoll };
 
 struct ServeOptions {
   std::string served_model_name = "tandem";
   std::string model_repo;
   ModelControl model_control = ModelControl::kNone;
   std::vector<std::string> load_models;
+  bool decoupled = true;
   bool exit_on_error = true;
   bool strict_readiness = true;
   bool allow_grpc = true;
   bool allow_metrics = true;
   bool allow_shared_memory = false;
   bool allow_gpu_metrics = true;
-  int32_t grpc_port = -1;     // none, but with a repository 8001
-  int32_t metrics_port = -1;  // none, but with a repository 8002
+  int32_t grpc_port = -1;            // none, but with a repository 8001
+  int32_t metrics_port = -1;         // none, but with a repository 8002
+  std::optional<bool> grpc_use_ssl;  // unless given: where there is a certificate
+  bool grpc_use_ssl_mutual = false;
   std::string grpc_certificate;
   std::string grpc_key;
   std::string grpc_client_ca;
@@ -43,7 +47,8 @@ std::vector<OptionSpec> ServeOptionRows();
 
 ServeOptions ServeOptionsFrom(const OptionValues& values);
 serve::ServiceOptions ServiceOptionsFrom(const OptionValues& values);
-// Refuses what the server would refuse, before any model is loaded.
+// Refuses options that contradict each other or would have no effect, and what the server would
+// refuse, before any model is loaded.
 Result<serve::ServerOptions> ServerOptionsFrom(const OptionValues& values,
                                                const ServeOptions& options);
 

@@ -384,6 +384,24 @@ class ServeCommandTest(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
 
 
+    def test_a_model_that_is_not_decoupled_answers_infer(self):
+        def row(name, datatype, value):
+            return {"name": name, "datatype": datatype, "shape": [1, 1], "data": [value]}
+
+        inputs = [row("text_input", "BYTES", QUESTION), row("max_tokens", "INT32", 120)]
+        server = Server("--decoupled", "false")
+        try:
+            for model in ("ensemble", "tandem"):
+                status, answer = server.post(f"/v2/models/{model}/infer", {"inputs": inputs})
+                self.assertEqual(status, 200, answer)
+                outputs = {output["name"]: output["data"] for output in answer["outputs"]}
+                self.assertEqual(outputs["text_output"], [KEY["tandem"]])
+            _, _, config = server.request("GET", "/v2/models/ensemble/config")
+            self.assertFalse(json.loads(config).get("model_transaction_policy", {}).get("decoupled", False))
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+
 class VerbsTest(unittest.TestCase):
     def test_eval_finds_the_key_with_and_without_the_draft(self):
         done = json.loads(tandem("eval", "dictionary", "--sample", 1000, "--min_recall", 0.95, "--json").stdout)
