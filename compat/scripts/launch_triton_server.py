@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Starts the server on a model repository, in the background, and returns at once.
+"""Starts the server on a model repository, in the background, and returns.
 
     launch_triton_server.py --model_repo REPO
+    launch_triton_server.py --model_repo REPO --log --log_level info --host 0.0.0.0 --api_key_file keys.txt
 
 One process named `tritonserver` serves all models on all their devices, so `pkill tritonserver` stops it. Flags that
-start and place the ranks of an MPI program are accepted; those without effect are named when the server starts.
+start and place the ranks of an MPI program are accepted; those without effect are named when the server starts. All
+flags that are not listed here go to the server (`tandem serve --help`). It can be reached from this machine only unless
+--host names another address.
 """
 
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +23,8 @@ from tandem_binary import SCRIPTS, find_tandem, is_program
 
 NAME = "tritonserver"
 INSTALLED = f"/opt/tritonserver/bin/{NAME}"
+# A server that cannot take its options or write its log ends within this time.
+EARLY_SECONDS = 1
 
 
 def make_parser():
@@ -74,7 +80,7 @@ def running_servers(proc="/proc"):
     return sorted(found)
 
 
-def server_arguments(options):
+def server_arguments(options, others=()):
     arguments = [
         f"--model-repository={options.model_repo}",
         f"--http-port={options.http_port}",
@@ -86,7 +92,7 @@ def server_arguments(options):
         arguments += ["--log-verbose=3", f"--log-file={options.log_file}"]
     if options.exit_timeout is not None:
         arguments += [f"--exit-timeout-secs={options.exit_timeout}"]
-    return arguments
+    return [*arguments, *others]
 
 
 def server_environment(options):
@@ -122,9 +128,20 @@ def start(program, arguments, environment=None):
         return run(link)
 
 
+def failure(server):
+    """Why the server has ended already; None while it runs, or when somebody stopped it."""
+    try:
+        code = server.wait(EARLY_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    if code == 0:
+        return None
+    return f"exit code {code}" if code > 0 else signal.Signals(-code).name
+
+
 def main(arguments=None, proc="/proc"):
     parser, without_effect = make_parser()
-    options = parser.parse_args(arguments)
+    options, others = parser.parse_known_args(arguments)
     if not os.path.isdir(options.model_repo):
         parser.error(f"--model_repo: there is no folder {options.model_repo}")
     running = running_servers(proc)
@@ -138,9 +155,11 @@ def main(arguments=None, proc="/proc"):
     if given:
         print(f"without effect in one process: {', '.join(flag.option_strings[0] for flag in given)}", flush=True)
     try:
-        server = start(program, server_arguments(options), server_environment(options))
+        server = start(program, server_arguments(options, others), server_environment(options))
     except OSError as error:
         sys.exit(f"{program} could not be started: {error}")
+    if reason := failure(server):
+        sys.exit(f"{NAME} ended at once ({reason}): {program}")
     log = f", log in {options.log_file}" if options.log else ""
     print(f"{NAME} started as process {server.pid}: {program}{log}", flush=True)
     server.returncode = 0  # it runs on: nobody here waits for it

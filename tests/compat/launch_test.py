@@ -156,6 +156,32 @@ class LaunchTest(OldTreeTest):
         named = make_program(self.tree / "own/tandem")
         self.assertIn(named, self.launched(line, TANDEM=named)[0])
 
+    def test_all_other_flags_go_to_the_server(self):
+        _, arguments, _ = self.launched(
+            f"python3 scripts/launch_triton_server.py --host 0.0.0.0 --model_repo repo --tritonserver {self.server} "
+            "--log_level info --insecure --http-port=9"
+        )
+        self.assertEqual(
+            arguments[-6:], ["--host", "0.0.0.0", "--log_level", "info", "--insecure", "--http-port=9"], arguments
+        )
+
+    def test_a_server_that_ends_at_once_is_told(self):
+        proc = self.tree / "proc"
+        proc.mkdir()
+        for script, reason in (("exit 2", "exit code 2"), ("kill -9 $$", "SIGKILL")):
+            server = make_program(self.tree / "failing/tritonserver", f"#!/bin/sh\n{script}\n")
+            with mock.patch.object(launch, "EARLY_SECONDS", 60):
+                self.assertIn(f"ended at once ({reason})", self.refused(f"--tritonserver={server}", proc=proc))
+
+    def test_a_server_that_runs_is_left_running(self):
+        server = launch.start(shutil.which("sleep"), ["60"])
+        try:
+            with mock.patch.object(launch, "EARLY_SECONDS", 0):
+                self.assertIsNone(launch.failure(server))
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(timeout=60)
+
     def refused(self, *arguments, proc):
         with mock.patch("sys.stderr"), self.assertRaises(SystemExit) as refusal:
             launch.main([f"--model_repo={self.repository}", *arguments], proc=proc)
