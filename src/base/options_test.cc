@@ -20,7 +20,7 @@ constexpr OptionSpec kSpecs[] = {
     {.name = "top_p", .type = OptionType::kFloat, .default_value = "0.5", .meaning = "", .max = 1},
     {.name = "batch", .type = OptionType::kInts, .default_value = "1,8", .min = 1},
     {.name = "shares", .type = OptionType::kFloats, .min = 0, .max = 1},
-    {.name = "input_text", .type = OptionType::kTexts, .meaning = "prompts", .alias = "-i"},
+    {.name = "input_text", .type = OptionType::kTexts, .meaning = "prompts", .alias = "-i|prompt"},
 };
 
 TEST(OptionValuesTest, StartsWithTheDefaults) {
@@ -42,6 +42,16 @@ TEST(OptionValuesTest, ReadsEveryType) {
   EXPECT_TRUE(values.Flag(*values.Find("no_draft")));
   EXPECT_TRUE(values.Set("-i", {"a", "b"}, "x").ok());
   EXPECT_EQ(values.Texts(*values.Find("input_text")).size(), 2u);
+}
+
+TEST(OptionValuesTest, AnOptionIsFoundUnderEachOfItsNames) {
+  OptionValues values(kSpecs);
+  for (const char* name : {"-i", "prompt", "input_text"}) {
+    EXPECT_EQ(values.Find(name), values.Find("input_text")) << name;
+  }
+  EXPECT_EQ(values.Find("-i|prompt"), nullptr);
+  EXPECT_EQ(values.Set("promt", {"x"}, "--promt").message(),
+            "--promt: there is no such option; did you mean --prompt?");
 }
 
 TEST(OptionValuesTest, NamesThePlaceAndWhatIsAllowed) {
