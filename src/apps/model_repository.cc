@@ -11,13 +11,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "ops/backend.h"
-#include "runtime/option_rows.h"
+#include "serve/kserve/models/engine_models.h"
 
 namespace tandem::apps {
 namespace {
 
+using serve::kserve::EngineRole;
 using serve::kserve::FolderModel;
-using serve::kserve::ModelKind;
 using serve::kserve::ModelState;
 namespace fs = std::filesystem;
 
@@ -102,6 +102,7 @@ Status ModelRepository::ReadAll() {
     const Status status = Read(name, {});
     if (!status.ok() && first.ok()) first = status;
   }
+  links_ = LinkModels(known_);
   return first;
 }
 
@@ -138,7 +139,10 @@ Status ModelRepository::Load(std::string_view name, std::string_view config) {
   }
   // Others may be broken: this one and its parts are what counts.
   [[maybe_unused]] const Status others = ReadAll();
-  if (!config.empty()) TANDEM_RETURN_IF_ERROR(Read(model, config));
+  if (!config.empty()) {
+    TANDEM_RETURN_IF_ERROR(Read(model, config));
+    links_ = LinkModels(known_);
+  }
   if (Known(model) == nullptr) {
     return InvalidArgument(
         fmt::format("failed to load '{}', failed to poll from model repository", model));
@@ -149,20 +153,6 @@ Status ModelRepository::Load(std::string_view name, std::string_view config) {
     if (status.ok()) status = LoadWithParts(door);
   }
   return status.ok() ? status : status.Annotate(fmt::format("failed to load '{}'", model));
-}
-
-// The models that a model cannot be without.
-std::vector<std::string> ModelRepository::PartsOf(const FolderModel& model) const {
-  switch (model.parameters.kind) {
-    case ModelKind::kEnsemble:
-      return model.steps;
-    case ModelKind::kBls:
-    case ModelKind::kPreprocessing:
-    case ModelKind::kPostprocessing:
-      return {TargetOf(model)};
-    default:
-      return {};
-  }
 }
 
 Status ModelRepository::LoadWithParts(const std::string& name) {
@@ -179,7 +169,7 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
   }
   models_.SetState(name, ModelState::kLoading, "");
   Status status;
-  for (const std::string& part : PartsOf(*model)) {
+  for (const std::string& part : links_.at(name).parts) {
     if (status.ok() && part != name) {
       status = LoadWithParts(part).Annotate(fmt::format("{} is part of {}", part, name));
     }
@@ -195,113 +185,38 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
 
 Status ModelRepository::LoadModel(const std::string& name) {
   const FolderModel& model = *Known(name);
-  const ModelKind kind = model.parameters.kind;
-  const std::string target = TargetOf(model);
-  if (kind == ModelKind::kTensorrtLlm) TANDEM_RETURN_IF_ERROR(OpenEngineOf(model));
-  const FolderModel* engine_model = Known(target);
-  const bool is_text = kind == ModelKind::kEnsemble || kind == ModelKind::kBls;
-  serve::kserve::ModelContext context;
-  if (engine_model != nullptr) {
-    TANDEM_ASSIGN_OR_RETURN(context.engine, engines_.Find(target));
-    context.exclude_input = engine_model->parameters.exclude_input_in_output;
+  const ModelLinks& links = links_.at(name);
+  const EngineRole role = RowOf(model.parameters.kind).role;
+  if (role == EngineRole::kEngine) TANDEM_RETURN_IF_ERROR(OpenEngineOf(model));
+  serve::ModelPtr engine;
+  if (!links.engine.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(engine, engines_.Find(links.engine));
   }
-  // The clients of a pair that run the loop themselves find the answer after the prompt; what the
-  // configuration says is for the text models.
-  if (!is_text && IsInPair(name)) context.exclude_input = false;
-  const FolderModel* tokenizer = StageOf(ModelKind::kPreprocessing, target);
-  if (kind == ModelKind::kPreprocessing) tokenizer = &model;
-  if (tokenizer != nullptr) context.add_special_tokens = tokenizer->parameters.add_special_tokens;
-  const FolderModel* detokenizer = StageOf(ModelKind::kPostprocessing, target);
-  if (kind == ModelKind::kPostprocessing) detokenizer = &model;
-  if (detokenizer != nullptr) {
-    context.skip_special_tokens = detokenizer->parameters.skip_special_tokens;
-  }
-  // A chain may give several responses when one of its parts may.
-  context.is_decoupled = kind == ModelKind::kEnsemble && engine_model != nullptr
-                             ? engine_model->parameters.decoupled
-                             : model.parameters.decoupled;
   TANDEM_ASSIGN_OR_RETURN(serve::kserve::InferModelPtr served,
-                          serve::kserve::MakeModel(model, context));
-  if (is_text) TANDEM_RETURN_IF_ERROR(engines_.AddAlias(target, name));
+                          serve::kserve::MakeModel(model, links, std::move(engine)));
+  if (role == EngineRole::kText) {
+    TANDEM_RETURN_IF_ERROR(engines_.AddAlias(links.engine, name));
+  }
   models_.Add(std::move(served));
   loaded_.insert(name);
   return {};
 }
 
-// The engine that a model is, belongs to or speaks for; empty: none.
-std::string ModelRepository::TargetOf(const FolderModel& model) const {
-  if (model.parameters.kind == ModelKind::kTensorrtLlm) return model.name;
-  if (model.parameters.kind == ModelKind::kBls) return model.parameters.target_model;
-  if (model.parameters.kind == ModelKind::kOther) return {};  // a built-in model
-  const auto is_engine = [this](const std::string& name) {
-    const FolderModel* step = Known(name);
-    return step != nullptr && step->parameters.kind == ModelKind::kTensorrtLlm;
-  };
-  const auto step = std::ranges::find_if(model.steps, is_engine);
-  if (step != model.steps.end()) return *step;
-  // A stage: the engine of a chain that it is part of, else the first one that drafts for no other.
-  for (const auto& [name, other] : known_) {
-    if (std::ranges::count(other.steps, model.name) == 0) continue;
-    const auto engine = std::ranges::find_if(other.steps, is_engine);
-    if (engine != other.steps.end()) return *engine;
-  }
-  std::string first;
-  for (const auto& [name, other] : known_) {
-    if (!is_engine(name)) continue;
-    const bool drafts = std::ranges::any_of(
-        known_, [&name](const auto& row) { return row.second.parameters.draft_model == name; });
-    if (first.empty() || !drafts) first = name;
-    if (!drafts) break;
-  }
-  return first;
-}
-
-// The model that drafts for an engine; empty: none.
-std::string ModelRepository::DraftOf(const std::string& target) const {
-  for (const auto& [name, model] : known_) {
-    const auto& parameters = model.parameters;
-    if (parameters.kind != ModelKind::kBls || parameters.target_model != target) continue;
-    if (!parameters.draft_model.empty()) return parameters.draft_model;
-  }
-  return {};
-}
-
-bool ModelRepository::IsInPair(const std::string& engine) const {
-  return std::ranges::any_of(known_, [&engine](const auto& row) {
-    const auto& parameters = row.second.parameters;
-    return !parameters.draft_model.empty() &&
-           (parameters.draft_model == engine || parameters.target_model == engine);
-  });
-}
-
-// The stage that is part of a chain over the engine, else any of that kind; null if there is none.
-const FolderModel* ModelRepository::StageOf(ModelKind kind, const std::string& engine) const {
-  const FolderModel* any = nullptr;
-  for (const auto& [name, model] : known_) {
-    if (model.parameters.kind != kind) continue;
-    if (TargetOf(model) == engine) return &model;
-    any = &model;
-  }
-  return any;
-}
-
-// The folder of the tokenizer that the configurations name; empty: the engine's own.
-std::string ModelRepository::TokenizerOf(const std::string& engine) const {
-  std::string named = Known(engine)->parameters.tokenizer_dir;
-  if (const FolderModel* stage = StageOf(ModelKind::kPreprocessing, engine);
-      named.empty() && stage != nullptr) {
-    named = stage->parameters.tokenizer_dir;
-  }
+// The folder of the tokenizer that is named for an engine; empty: the engine's own.
+std::string ModelRepository::TokenizerOf(const ModelLinks& engine) const {
+  for (const std::string& note : engine.notes) LogWarning("{}", note);
+  const std::string& named = engine.tokenizer;
   if (named.empty() || NameExists(fs::path(named) / "tokenizer.json")) return named;
   if (fs::path snapshot = HubSnapshot(named); !snapshot.empty()) return snapshot;
   LogWarning(
       "{}: tokenizer_dir \"{}\" has no tokenizer.json and is not in the hub's local cache: the "
       "engine's own tokenizer is taken",
-      engine, named);
+      engine.engine, named);
   return {};
 }
 
 Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
+  const ModelLinks& links = links_.at(model.name);
   OptionValues values = values_;
   const auto set = [&](std::string_view option, const std::string& value) -> Status {
     const OptionSpec* row = values.Find(option);
@@ -314,12 +229,7 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
   }
   TANDEM_RETURN_IF_ERROR(
       set(ModelOptionRows().RowOf<&ModelOptions::target>().name, model.parameters.engine_dir));
-  // Whoever allows larger batches expects as many sequences to run.
-  if (model.parameters.max_batch_size > EngineOptions().max_batch_size) {
-    TANDEM_RETURN_IF_ERROR(set(EngineOptionRows().RowOf<&EngineOptions::max_batch_size>().name,
-                               std::to_string(model.parameters.max_batch_size)));
-  }
-  if (const std::string draft = DraftOf(model.name); !draft.empty()) {
+  if (const std::string& draft = links.draft; !draft.empty()) {
     const FolderModel* draft_model = Known(draft);
     if (draft_model == nullptr) {
       return NotFound(fmt::format("its draft \"{}\" is no model of the repository", draft));
@@ -328,17 +238,11 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
                                draft_model->parameters.engine_dir));
   }
   TANDEM_RETURN_IF_ERROR(
-      set(ModelOptionRows().RowOf<&ModelOptions::tokenizer_dir>().name, TokenizerOf(model.name)));
-  if (const auto& devices = model.parameters.gpu_device_ids; !devices.empty()) {
-    if (devices.front().size() > 1) {
-      LogWarning("{}: gpu_device_ids names {} GPUs: the model runs on one, the first", model.name,
-                 devices.front().size());
-    }
-    // Without GPUs they are numbers without a meaning.
-    if (ops::NumCudaDevices() > 0) {
-      TANDEM_RETURN_IF_ERROR(set(BackendOptionRows().RowOf<&BackendOptions::device>().name,
-                                 fmt::format("cuda:{}", devices.front().front())));
-    }
+      set(ModelOptionRows().RowOf<&ModelOptions::tokenizer_dir>().name, TokenizerOf(links)));
+  // Without GPUs it is a number without a meaning.
+  if (const auto gpu = model.parameters.gpu_device_id; gpu && ops::NumCudaDevices() > 0) {
+    TANDEM_RETURN_IF_ERROR(set(BackendOptionRows().RowOf<&BackendOptions::device>().name,
+                               fmt::format("cuda:{}", *gpu)));
   }
   return values;
 }
@@ -362,7 +266,7 @@ Status ModelRepository::Unload(std::string_view unloaded, bool dependents) {
   // First the doors that lead to it, so that no request finds half of a chain.
   std::vector<std::string> doors;
   for (const std::string& other : loaded_) {
-    const std::vector<std::string> parts = PartsOf(*Known(other));
+    const std::vector<std::string>& parts = links_.at(other).parts;
     if (other != name && std::ranges::count(parts, name) > 0) doors.push_back(other);
   }
   for (const std::string& door : doors) {
@@ -371,14 +275,11 @@ Status ModelRepository::Unload(std::string_view unloaded, bool dependents) {
   const FolderModel model = *Known(name);
   models_.SetState(name, ModelState::kUnavailable, "unloaded");
   loaded_.erase(name);
-  if (model.parameters.kind == ModelKind::kTensorrtLlm) {
-    TANDEM_RETURN_IF_ERROR(engines_.Remove(name));
-  } else if (model.parameters.kind != ModelKind::kPreprocessing &&
-             model.parameters.kind != ModelKind::kPostprocessing) {
-    engines_.RemoveAlias(name);
-  }
-  if (!dependents || model.parameters.kind != ModelKind::kEnsemble) return {};
-  for (const std::string& part : PartsOf(model)) {
+  const EngineRole role = RowOf(model.parameters.kind).role;
+  if (role == EngineRole::kEngine) TANDEM_RETURN_IF_ERROR(engines_.Remove(name));
+  if (role == EngineRole::kText) engines_.RemoveAlias(name);
+  if (!dependents) return {};
+  for (const std::string& part : model.steps) {
     if (loaded_.contains(part)) TANDEM_RETURN_IF_ERROR(Unload(part, /*dependents=*/true));
   }
   return {};

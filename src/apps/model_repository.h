@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "apps/served_engine.h"
-#include "serve/kserve/models/folder_models.h"
+#include "serve/kserve/models/repository_links.h"
 #include "serve/kserve/repository.h"
 #include "serve/model_registry.h"
 
@@ -49,6 +49,7 @@ class ModelRepository final : public serve::kserve::ModelLoader {
 
  private:
   using FolderModel = serve::kserve::FolderModel;
+  using ModelLinks = serve::kserve::ModelLinks;
 
   Status Read(const std::string& name, std::string_view config);
   Status ReadAll();
@@ -57,19 +58,15 @@ class ModelRepository final : public serve::kserve::ModelLoader {
   Status OpenEngineOf(const FolderModel& model);
   Result<OptionValues> ValuesOf(const FolderModel& model) const;
   const FolderModel* Known(const std::string& name) const;
-  std::vector<std::string> PartsOf(const FolderModel& model) const;
-  std::string TargetOf(const FolderModel& model) const;
-  std::string DraftOf(const std::string& target) const;
-  std::string TokenizerOf(const std::string& engine) const;
-  const FolderModel* StageOf(serve::kserve::ModelKind kind, const std::string& engine) const;
-  bool IsInPair(const std::string& engine) const;
+  std::string TokenizerOf(const ModelLinks& engine) const;
 
   const RepositoryOptions options_;
   const OptionValues values_;
   const OpenEngine open_;
   serve::ModelRegistry& engines_;
   serve::kserve::Repository& models_;
-  std::map<std::string, FolderModel> known_;  // the folder's models, by name
+  serve::kserve::FolderModels known_;        // the folder's models
+  std::map<std::string, ModelLinks> links_;  // of the same
   std::set<std::string> loaded_;
   std::set<std::string> loading_;  // models whose parts are being loaded
 };

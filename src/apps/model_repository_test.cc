@@ -71,7 +71,7 @@ class ModelRepositoryTest : public testing::Test {
         options, values,
         [this](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
           Result<std::shared_ptr<ServedEngine>> engine =
-              OpenServedEngine(asked, console_, {}, metrics_, {}, shared_);
+              OpenServedEngine(asked, console_, {}, metrics_, {}, &shared_);
           if (engine.ok()) opened_.push_back(*engine);
           return engine;
         },
@@ -122,7 +122,7 @@ class ModelRepositoryTest : public testing::Test {
   Console console_{false};
   SteadyClock clock_;
   serve::Metrics metrics_;
-  const std::shared_ptr<SharedDevice> shared_ = std::make_shared<SharedDevice>();
+  SharedResources shared_;
   std::vector<std::shared_ptr<ServedEngine>> opened_;
   serve::ModelRegistry engines_;
   kserve::Repository models_;

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,17 +9,16 @@
 #include <vector>
 
 #include "apps/model_repository.h"
+#include "apps/session.h"
 #include "base/clock.h"
-#include "runtime/option_rows.h"
 
 namespace tandem::apps {
 namespace {
 
-using serve::kserve::ModelState;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A repository whose models need no engine: opening one fails.
+// A repository whose models need no engine: opening one is noted, and fails.
 class RepositoryWithoutEnginesTest : public testing::Test {
  protected:
   RepositoryWithoutEnginesTest() {
@@ -28,6 +28,7 @@ class RepositoryWithoutEnginesTest : public testing::Test {
   ~RepositoryWithoutEnginesTest() override { std::filesystem::remove_all(folder_); }
 
   void Write(const std::string& model, const std::string& config) const {
+    std::filesystem::remove_all(folder_ / model);
     std::filesystem::create_directories(folder_ / model / "1");
     std::ofstream(folder_ / model / "config.pbtxt") << config;
   }
@@ -37,8 +38,9 @@ class RepositoryWithoutEnginesTest : public testing::Test {
     options.is_explicit = is_explicit;
     options.exit_on_error = exit_on_error;
     return ModelRepository(
-        options, OptionValues(EngineOptionRows().specs()),
-        [](const OptionValues&) -> Result<std::shared_ptr<ServedEngine>> {
+        options, OptionValues(rows_),
+        [this](const OptionValues& values) -> Result<std::shared_ptr<ServedEngine>> {
+          opened_.push_back(values);
           return Internal("an engine was opened");
         },
         engines_, models_);
@@ -52,7 +54,23 @@ class RepositoryWithoutEnginesTest : public testing::Test {
     return states;
   }
 
+  // A stage of that kind, by the input that stages of the kind have.
+  static std::string Stage(const std::string& input, const std::string& tokenizer_dir) {
+    return fmt::format(R"(backend: "python" input {{name: "{}" data_type: TYPE_STRING dims: [1]}}
+                          parameters {{key: "tokenizer_dir" value {{string_value: "{}"}}}})",
+                       input, tokenizer_dir);
+  }
+  // The tokenizer that the only engine is opened with; empty: its own.
+  std::string TokenizerOfTheEngine() {
+    opened_.clear();
+    EXPECT_FALSE(Open(/*is_explicit=*/false).LoadAll().ok());
+    if (opened_.empty()) return "no engine was opened";
+    return opened_.front().Text(ModelOptionRows().RowOf<&ModelOptions::tokenizer_dir>());
+  }
+
   const SteadyClock clock_;
+  const std::vector<OptionSpec> rows_ = SessionOptionRows();
+  std::vector<OptionValues> opened_;
   std::filesystem::path folder_;
   serve::ModelRegistry engines_;
   serve::kserve::Repository models_{clock_};
@@ -102,6 +120,26 @@ TEST_F(RepositoryWithoutEnginesTest, AChainWithoutAnEngineIsRefused) {
   EXPECT_EQ(status.code(), Code::kUnimplemented);
   EXPECT_THAT(status.message(), HasSubstr("none of the models that it works with is an engine"));
   EXPECT_THAT(States(), ElementsAre("chain UNAVAILABLE", "simple READY"));
+}
+
+TEST_F(RepositoryWithoutEnginesTest, AnEnginesTokenizerIsTheFirstThatItAndItsStagesName) {
+  const std::string before = folder_ / "before", after = folder_ / "after", own = folder_ / "own";
+  for (const std::string& tokenizer : {before, after, own}) {
+    std::filesystem::create_directories(tokenizer);
+    std::ofstream(std::filesystem::path(tokenizer) / "tokenizer.json") << "{}";
+  }
+  Write("tensorrt_llm", R"(backend: "tensorrtllm")");
+  Write("preprocessing", Stage("QUERY", ""));
+  Write("postprocessing", Stage("TOKENS_BATCH", ""));
+  EXPECT_EQ(TokenizerOfTheEngine(), "");
+  Write("postprocessing", Stage("TOKENS_BATCH", after));
+  EXPECT_EQ(TokenizerOfTheEngine(), after);
+  Write("preprocessing", Stage("QUERY", before));
+  EXPECT_EQ(TokenizerOfTheEngine(), before);
+  Write("tensorrt_llm", fmt::format(R"(backend: "tensorrtllm" parameters {{
+                                       key: "tokenizer_dir" value {{string_value: "{}"}}}})",
+                                    own));
+  EXPECT_EQ(TokenizerOfTheEngine(), own);
 }
 
 constexpr const char* kBroken = R"(backend: "add_sub" input [{name: "A")";

@@ -7,9 +7,9 @@ namespace tandem::apps {
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
     const OptionValues& values, Console& console, const serve::ServiceOptions& options,
     serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust,
-    std::shared_ptr<SharedDevice> shared) {
+    SharedResources* shared) {
   auto engine = std::make_shared<ServedEngine>();
-  TANDEM_ASSIGN_OR_RETURN(engine->session, OpenSession(values, console, adjust, std::move(shared)));
+  TANDEM_ASSIGN_OR_RETURN(engine->session, OpenSession(values, console, adjust, shared));
   TANDEM_ASSIGN_OR_RETURN(engine->text, OpenTextModel(*engine->session));
   engine->session->engine->Start();
   engine->client = serve::MakeEngineClient(*engine->session->engine);

@@ -19,11 +19,11 @@ struct ServedEngine {
   std::unique_ptr<serve::GenerateService> service;  // last: it uses the other members
 };
 
-// Opens a session and starts its engine. `metrics` outlives the engine.
+// Opens a session and starts its engine. `metrics` outlives the engine; `shared` as OpenSession.
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
     const OptionValues& values, Console& console, const serve::ServiceOptions& options,
     serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust,
-    std::shared_ptr<SharedDevice> shared = nullptr);
+    SharedResources* shared = nullptr);
 
 // The engine's service, which keeps the engine alive.
 std::shared_ptr<serve::GenerateService> ServiceOf(const std::shared_ptr<ServedEngine>& engine);

@@ -5,19 +5,15 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <utility>
 
 #include "base/log.h"
-#include "base/thread_pool.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
 
 namespace tandem::apps {
 namespace {
-
-constexpr int kMostThreadsPerCore = 4;
 
 bool IsPairFolder(const std::filesystem::path& folder) {
   std::error_code ignored;
@@ -174,23 +170,22 @@ AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
   return {.layers = options.models.quantize, .head_as_layers = model == ModelIndex::kDraft};
 }
 
-// Weights that are loaded already, for another session; null if there are none. Dummies have no
-// path, and are never shared.
-std::shared_ptr<const Weights> FindShared(SharedDevice* shared, const Opened& opened,
-                                          const std::string& key, int64_t positions) {
-  if (shared == nullptr || opened.model.path.empty()) return nullptr;
-  return shared->weights.Find(key, positions);
+// Under which other sessions find its weights. Those of a dummy are never shared: empty.
+std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, ModelIndex index,
+                       const ops::Backend& backend) {
+  if (opened.model.path.empty()) return {};
+  return WeightStore::KeyOf(opened.model.path, opened.model.spec, backend,
+                            FormatOf(options, index));
 }
 
-Result<EngineModel> Load(Opened& opened, ModelIndex index, Session& session, Console& console) {
+Result<EngineModel> Load(Opened& opened, ModelIndex index, Session& session, WeightStore& store,
+                         Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
-  const ModelSpec& spec = opened.model.spec;
-  const AskedFormat format = FormatOf(session.options, index);
-  const int64_t positions = PositionsOf(spec, session.options.engine);
-  const std::string key = WeightStore::KeyOf(opened.model.path, spec, *session.backend, format);
-  model.weights = FindShared(session.shared.get(), opened, key, positions);
+  const int64_t positions = PositionsOf(opened.model.spec, session.options.engine);
+  const std::string key = StoreKeyOf(session.options, opened, index, *session.backend);
+  model.weights = store.Find(key, positions);
   if (model.weights == nullptr) {
-    const Turn turn(session.shared == nullptr ? nullptr : session.shared->turns.get());
+    const Turn turn(session.turns.get());
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Weights> loaded,
                             LoadWeights(
                                 *opened.source.weights, *session.backend, positions,
@@ -198,41 +193,16 @@ Result<EngineModel> Load(Opened& opened, ModelIndex index, Session& session, Con
                                   console.Progress("loading " + model.name, done);
                                   turn.Yield();  // between layers others may serve
                                 },
-                                format));
+                                FormatOf(session.options, index)));
     // The memory belongs to the backend, which so lives as long as the weights.
     const Weights* const weights = loaded.get();
     using Owners = std::pair<std::shared_ptr<ops::Backend>, std::shared_ptr<const Weights>>;
     auto owners = std::make_shared<Owners>(session.backend, std::move(loaded));
     model.weights = std::shared_ptr<const Weights>(std::move(owners), weights);
-    if (session.shared != nullptr && !opened.model.path.empty()) {
-      session.shared->weights.Keep(key, model.weights);
-    }
+    if (!key.empty()) store.Keep(key, model.weights);
   }
   opened.source.weights.reset();  // packed: the files need not stay mapped
   return model;
-}
-
-Result<std::unique_ptr<ops::Backend>> MakeCpu(const ops::CpuOptions& options) {
-  auto backend = ops::MakeCpuBackend(options);
-  if (!backend.ok()) return backend.status().Annotate("--isa");
-  return backend;
-}
-
-// The number in "cuda:1"; 0 for "cuda".
-Result<int> ParseCudaDevice(std::string_view device) {
-  constexpr std::string_view kCuda = "cuda";
-  int index = 0;
-  std::string_view number = device;
-  if (device.starts_with(kCuda)) number.remove_prefix(kCuda.size());
-  if (number.empty()) return index;
-  const char* begin = number.data() + 1;
-  const char* end = number.data() + number.size();
-  const auto [rest, error] = std::from_chars(begin, end, index);
-  if (number.front() != ':' || begin == end || error != std::errc{} || rest != end) {
-    return InvalidArgument(
-        fmt::format("--device: '{}' is none of auto, cpu, cuda, cuda:0, cuda:1 ...", device));
-  }
-  return index;
 }
 
 Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened, ModelIndex index,
@@ -253,30 +223,17 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened
 // The parts of a session; nothing is loaded yet.
 struct Opening {
   SessionOptions options;
-  std::shared_ptr<SharedDevice> shared;  // or null
   std::shared_ptr<ops::Backend> backend;
   OpenedPair pair;
 };
 
-// The shared device's backend, which its first session makes; a GPU's session has its own.
-Result<std::shared_ptr<ops::Backend>> BackendOf(const BackendOptions& options,
-                                                SharedDevice* shared) {
-  if (shared != nullptr && shared->backend != nullptr) return shared->backend;
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ops::Backend> backend, MakeBackend(options));
-  const bool is_cpu = backend->device().kind == Device::Kind::kCpu;
-  if (shared != nullptr && is_cpu) shared->backend = backend;
-  return backend;
-}
-
-Result<Opening> Open(const OptionValues& values,
-                     const std::function<void(EngineOptions&)>& adjust = {},
-                     std::shared_ptr<SharedDevice> shared = nullptr) {
+Result<Opening> Open(const OptionValues& values, SharedDevices& devices,
+                     const std::function<void(EngineOptions&)>& adjust = {}) {
   Opening opening;
-  opening.shared = std::move(shared);
   SessionOptions& options = opening.options;
   options.models = ModelOptionRows().Read(values);
   options.backend = BackendOptionRows().Read(values);
-  TANDEM_ASSIGN_OR_RETURN(opening.backend, BackendOf(options.backend, opening.shared.get()));
+  TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
@@ -294,7 +251,7 @@ Result<Opening> Open(const OptionValues& values,
   return opening;
 }
 
-Result<EnginePlan> PlanOf(const Opening& opening) {
+Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
   ops::Backend& backend = *opening.backend;
   const OpenedPair& pair = opening.pair;
   TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
@@ -306,9 +263,8 @@ Result<EnginePlan> PlanOf(const Opening& opening) {
   }
   const auto bytes_to_load = [&](const Opened& opened, ModelIndex index,
                                  const ModelMemory& memory) {
-    const std::string key = WeightStore::KeyOf(opened.model.path, opened.model.spec, backend,
-                                               FormatOf(opening.options, index));
-    const auto found = FindShared(opening.shared.get(), opened, key, memory.max_positions);
+    const std::string key = StoreKeyOf(opening.options, opened, index, backend);
+    const auto found = store.Find(key, memory.max_positions);
     return found == nullptr ? memory.weight_bytes : 0;
   };
   int64_t weight_bytes = bytes_to_load(pair.target, ModelIndex::kTarget, target);
@@ -367,59 +323,9 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
   return rows;
 }
 
-const BoundOptions<BackendOptions>& BackendOptionRows() {
-  constexpr std::string_view kMachine = "Machine";
-  static const BoundOptions<BackendOptions> rows({
-      BindOption<BackendOptions, &BackendOptions::device>(
-          {.name = "device",
-           .meaning = "cpu, cuda or cuda:N; auto: the first GPU where there is one",
-           .group = kMachine}),
-      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cuda.batch_invariant; }>(
-          {.name = "batch_invariant",
-           .meaning = "GPU: results that do not depend on the other sequences of a step, without "
-                      "the fastest kernels (a CPU's results never depend on them)",
-           .group = kMachine}),
-      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.num_threads; }>(
-          {.name = "threads",
-           .meaning = "Compute threads, at most four per core; 0: one per core",
-           .group = kMachine,
-           .min = 0,
-           .max = 1024}),
-      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.pin_threads; }>(
-          {.name = "pin_threads",
-           .meaning = "Bind each compute thread to a core",
-           .group = kMachine}),
-      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.isa; }>(
-          {.name = "isa",
-           .meaning = "Instruction set of the kernels; auto: chosen by a short measurement",
-           .group = kMachine}),
-  });
-  return rows;
-}
-
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
   return Join(
       {ModelOptionRows().specs(), own, EngineOptionRows().specs(), BackendOptionRows().specs()});
-}
-
-Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options) {
-  if (const int cores = AvailableCores(); options.cpu.num_threads > kMostThreadsPerCore * cores) {
-    return InvalidArgument(fmt::format(
-        "--threads {}: this process has {} core{}, and takes at most {} threads per core, because "
-        "they wait for each other without sleeping; 0 takes one per core",
-        options.cpu.num_threads, cores, cores == 1 ? "" : "s", kMostThreadsPerCore));
-  }
-  const std::string& device = options.device;
-  if (device == "cpu" || (device == "auto" && ops::NumCudaDevices() == 0)) {
-    return MakeCpu(options.cpu);
-  }
-  ops::CudaOptions cuda = options.cuda;
-  if (device != "auto") {
-    TANDEM_ASSIGN_OR_RETURN(cuda.device, ParseCudaDevice(device));
-  }
-  auto backend = ops::MakeCudaBackend(cuda);
-  if (!backend.ok()) return backend.status().Annotate("--device");
-  return backend;
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {
@@ -434,11 +340,10 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
 
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
-  const std::shared_ptr<Turns> turns = session.shared == nullptr ? nullptr : session.shared->turns;
-  const Turn turn(turns.get());
+  const Turn turn(session.turns.get());
   TANDEM_ASSIGN_OR_RETURN(session.engine,
                           Engine::Create(options, session.target_weights, session.draft_weights,
-                                         *session.backend, session.clock, turns));
+                                         *session.backend, session.clock, session.turns));
   return {};
 }
 
@@ -447,29 +352,32 @@ Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
   session.draft_weights = {};
   TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenDummyDraft(session.options, acceptance,
                                                         session.target.spec, *session.backend));
+  WeightStore none;  // a dummy is never shared
   TANDEM_ASSIGN_OR_RETURN(session.draft_weights,
-                          Load(opened, ModelIndex::kDraft, session, console));
+                          Load(opened, ModelIndex::kDraft, session, none, console));
   session.draft = std::make_unique<LoadedModel>(std::move(opened.model));
   return {};
 }
 
 Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console& console,
                                              const std::function<void(EngineOptions&)>& adjust,
-                                             std::shared_ptr<SharedDevice> shared) {
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, adjust, std::move(shared)));
-  TANDEM_RETURN_IF_ERROR(PlanOf(opening).status());
+                                             SharedResources* shared) {
+  SharedResources own;
+  if (shared == nullptr) shared = &own;
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, shared->devices, adjust));
+  TANDEM_RETURN_IF_ERROR(PlanOf(opening, shared->weights).status());
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
-  session->shared = std::move(opening.shared);
   session->backend = std::move(opening.backend);
+  session->turns = shared->devices.TurnsOf(session->backend->device());
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;
-  TANDEM_ASSIGN_OR_RETURN(session->target_weights,
-                          Load(pair.target, ModelIndex::kTarget, *session, console));
+  TANDEM_ASSIGN_OR_RETURN(session->target_weights, Load(pair.target, ModelIndex::kTarget, *session,
+                                                        shared->weights, console));
   session->target = std::move(pair.target.model);
   if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(session->draft_weights,
-                            Load(*pair.draft, ModelIndex::kDraft, *session, console));
+    TANDEM_ASSIGN_OR_RETURN(session->draft_weights, Load(*pair.draft, ModelIndex::kDraft, *session,
+                                                         shared->weights, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
   TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->options.engine));
@@ -483,9 +391,10 @@ std::string ShowMemoryLine(const MemoryLine& line) {
 }
 
 Result<SessionPlan> PlanSession(const OptionValues& values) {
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values));
+  SharedResources own;
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own.devices));
   SessionPlan plan;
-  TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening));
+  TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
   plan.target = opening.pair.target.model.name;
   if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;
   plan.backend = std::move(opening.backend);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/command.h"
+#include "apps/devices.h"
 #include "apps/weight_store.h"
 #include "base/bound_options.h"
 #include "base/clock.h"
@@ -39,12 +40,6 @@ struct ModelOptions {
   }
 };
 
-struct BackendOptions {
-  std::string device = "auto";
-  ops::CudaOptions cuda;
-  ops::CpuOptions cpu;
-};
-
 struct SessionOptions {
   ModelOptions models;
   BackendOptions backend;
@@ -52,11 +47,8 @@ struct SessionOptions {
 };
 
 const BoundOptions<ModelOptions>& ModelOptionRows();
-const BoundOptions<BackendOptions>& BackendOptionRows();
 // Of the models, then the verb's own, then of the engine and the backend.
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own = {});
-
-Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options);
 
 // The folder with `target/` and `draft/`: next to the source, or in share/tandem next to the
 // binary.
@@ -71,18 +63,16 @@ struct LoadedModel {
   std::optional<DummyMap> map = {};  // of a dummy: its next token for each token
 };
 
-// What the sessions of one process share: a device's threads and memory, and loaded weights.
-// Engines take turns on the device. Owned by every session that uses it.
-struct SharedDevice {
-  std::shared_ptr<ops::Backend> backend;  // of a CPU; on a GPU each session has a stream of its own
-  std::shared_ptr<Turns> turns = std::make_shared<Turns>();
+// What the sessions of one process share. It outlives the opening of each, not the sessions.
+struct SharedResources {
+  SharedDevices devices;
   WeightStore weights;
 };
 
 struct Session {
   SteadyClock clock;
-  std::shared_ptr<SharedDevice> shared;  // null: the session is alone
   std::shared_ptr<ops::Backend> backend;
+  std::shared_ptr<Turns> turns;  // of the engines on the backend's device
   LoadedModel target;
   std::unique_ptr<LoadedModel> draft;  // null without one
   // Parts of the engine, kept so that another engine can be made without loading again.
@@ -114,10 +104,10 @@ Status MakeEngine(Session& session, const EngineOptions& options);
 Status LoadDummyDraft(double acceptance, Session& session, Console& console);
 
 // Loads the models and makes the engine (not started); what does not fit is refused before loading.
-// `adjust` may change the engine's options after they were read. With `shared` others may serve on
-// the device meanwhile.
+// `adjust` may change the engine's options after they were read. `shared`: with the other sessions
+// of the process, which may serve meanwhile; null: there are none.
 Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console& console,
                                              const std::function<void(EngineOptions&)>& adjust = {},
-                                             std::shared_ptr<SharedDevice> shared = nullptr);
+                                             SharedResources* shared = nullptr);
 
 }  // namespace tandem::apps

@@ -208,7 +208,7 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
   for (const auto& [token, value] : text.logit_bias) {
     TANDEM_RETURN_IF_ERROR(CheckInteger(text.names.logit_bias, token, 0, codec.vocab_size() - 1));
     TANDEM_RETURN_IF_ERROR(
-        CheckRange(text.names.logit_bias, value, -text.largest_bias, text.largest_bias));
+        CheckRange(text.names.logit_bias, value, -limits.max_bias, limits.max_bias));
     request.logit_bias.push_back({static_cast<int32_t>(token), static_cast<float>(value)});
   }
   if (text.word_bias.size() > kMaxLogitBias) {
@@ -219,7 +219,8 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
     if (word.size() > limits.max_word_bytes) {
       return FieldError("embedding_bias_words", "holds a word that is too long");
     }
-    TANDEM_RETURN_IF_ERROR(CheckRange("embedding_bias_weights", value, -1e6, 1e6));
+    TANDEM_RETURN_IF_ERROR(
+        CheckRange("embedding_bias_weights", value, -limits.max_bias, limits.max_bias));
     const Result<std::vector<int32_t>> tokens = codec.Encode(word, false);
     if (!tokens.ok()) return AtField("embedding_bias_words", tokens.status());
     for (const int32_t token : *tokens) {

@@ -23,6 +23,7 @@ struct RequestLimits {
   size_t max_stop = 16;       // stop strings
   size_t max_bad_words = 128;
   size_t max_word_bytes = 256;  // of a stop word or bad word
+  double max_bias = 1e6;        // of a token or word, either way
 };
 
 // `arrived`: arrival time on the engine's clock; the request's timeout starts there.

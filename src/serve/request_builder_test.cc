@@ -130,7 +130,7 @@ TEST(RequestBuilderTest, NamesAFieldByTheProtocolsOwnWord) {
             "min_length");
   EXPECT_EQ(field([](TextRequest& t) { t.num_choices = 0; }), "sequences");
   EXPECT_EQ(field([](TextRequest& t) { t.stop = {""}; }), "stop_words");
-  EXPECT_EQ(field([](TextRequest& t) { t.logit_bias = {{1, 200.0}}; }), "bias");
+  EXPECT_EQ(field([](TextRequest& t) { t.logit_bias = {{1, 2e6}}; }), "bias");
 }
 
 TEST(RequestBuilderTest, SaysThatAPromptDoesNotFitTheContext) {

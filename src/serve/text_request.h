@@ -55,7 +55,6 @@ struct TextRequest {
   std::vector<std::vector<int32_t>> stop_sequences;
   std::vector<std::vector<int32_t>> banned_sequences;
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
-  double largest_bias = 100;                              // of logit_bias, either way
   std::vector<std::pair<std::string, double>> word_bias;  // every token of the word
   std::optional<int64_t> end_id;                          // instead of the model's; -1: none
   bool ignore_eos = false;

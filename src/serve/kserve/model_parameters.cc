@@ -1,6 +1,7 @@
 #include "serve/kserve/model_parameters.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <model_config.pb.h>
 
 #include <algorithm>
@@ -177,8 +178,10 @@ std::optional<std::vector<int32_t>> IntsOf(std::string_view text) {
   }
 }
 
+// One instance runs, on one GPU; a warning names those that are left out.
 Status SetDevices(const ParameterRow& row, const std::string& value, ModelParameters& parameters) {
   std::string_view rest = value;
+  std::vector<std::string> left_out;
   while (true) {
     const size_t end = std::min(rest.find(';'), rest.size());
     const auto devices = IntsOf(rest.substr(0, end));
@@ -187,10 +190,23 @@ Status SetDevices(const ParameterRow& row, const std::string& value, ModelParame
                         "numbers of GPUs between commas, one list for each instance "
                         "between semicolons, such as 0,1;2,3");
     }
-    parameters.gpu_device_ids.push_back(*devices);
-    if (end == rest.size()) return {};
+    if (parameters.gpu_device_id) {
+      left_out.push_back(fmt::format("an instance on GPU {}", fmt::join(*devices, ",")));
+    } else {
+      parameters.gpu_device_id = devices->front();
+      for (size_t i = 1; i < devices->size(); ++i) {
+        left_out.push_back(fmt::format("GPU {}", (*devices)[i]));
+      }
+    }
+    if (end == rest.size()) break;
     rest.remove_prefix(end + 1);
   }
+  if (!left_out.empty()) {
+    parameters.warnings.push_back(
+        fmt::format("parameter {}: the model runs once, on GPU {}; left out: {}", row.name,
+                    *parameters.gpu_device_id, fmt::join(left_out, ", ")));
+  }
+  return {};
 }
 
 Status SetParticipants(const ParameterRow& row, const std::string& value,
@@ -226,6 +242,10 @@ constexpr ParameterRow OfStage(Kind kind, ParameterRow row) {
   return row;
 }
 
+// The engine's option for the number of sequences that run at a time, and its default.
+constexpr std::string_view kSequences = "max_batch_size";
+constexpr int32_t kUsualSequences = 64;
+
 constexpr std::string_view kNoLora = "there are no LoRA adapters";
 constexpr std::string_view kNoOffload = "keys and values are not moved to the host's memory";
 constexpr std::string_view kNoTrees = "drafts come from a draft model or from the text itself";
@@ -250,7 +270,7 @@ constexpr ParameterRow kRows[] = {
            "Keep the cache of finished prompts and reuse shared prefixes"),
     Option("enable_chunked_context", Type::kBool, "enable_chunked_context",
            "Split long prompts over several steps"),
-    Option("max_num_sequences", Type::kInt, "max_batch_size", "Sequences that run in one step"),
+    Option("max_num_sequences", Type::kInt, kSequences, "Sequences that run in one step"),
     {.name = "batch_scheduler_policy",
      .type = Type::kWord,
      .effect = kHonoured,
@@ -275,7 +295,8 @@ constexpr ParameterRow kRows[] = {
      .type = Type::kInts,
      .effect = kHonoured,
      .default_value = "the server's device",
-     .meaning = "GPUs of the model; a semicolon separates instances",
+     .meaning = "GPUs of the model; a semicolon separates instances. The model runs once, on the "
+                "first GPU",
      .set = SetDevices},
     {.name = "participant_ids",
      .type = Type::kInts,
@@ -356,8 +377,8 @@ constexpr ParameterRow kRows[] = {
     {.name = "tokenizer_dir",
      .kind = Kind::kPostprocessing,
      .effect = kHonoured,
-     .default_value = "the engine's own tokenizer",
-     .meaning = "Folder with tokenizer.json",
+     .default_value = "the tokenizer that preprocessing names",
+     .meaning = "Folder with tokenizer.json, when the generator and preprocessing name none",
      .set = SetText<&ModelParameters::tokenizer_dir>},
     {.name = "tokenizer_type",
      .kind = Kind::kPostprocessing,
@@ -425,30 +446,7 @@ void WarnOfUnknown(ModelKind kind, const std::string& name, ModelParameters& par
                   closest.empty() ? "" : fmt::format(" (did you mean {}?)", closest)));
 }
 
-bool HasInput(const inference::ModelConfig& config, std::string_view name) {
-  return std::any_of(config.input().begin(), config.input().end(),
-                     [&](const inference::ModelInput& input) { return input.name() == name; });
-}
-
 }  // namespace
-
-ModelKind KindOf(const inference::ModelConfig& config) {
-  if (config.platform() == "ensemble" || config.has_ensemble_scheduling()) {
-    return ModelKind::kEnsemble;
-  }
-  if (config.backend() == "tensorrtllm") return ModelKind::kTensorrtLlm;
-  // Others are known by their tensors, unless the backend says that they are something else. That
-  // of a template may not be filled in.
-  const bool is_scripted = config.backend() == "python" || config.backend().empty();
-  if (!is_scripted) return ModelKind::kOther;
-  if (HasInput(config, "input_ids") && HasInput(config, "request_output_len")) {
-    return ModelKind::kTensorrtLlm;
-  }
-  if (HasInput(config, "QUERY")) return ModelKind::kPreprocessing;
-  if (HasInput(config, "TOKENS_BATCH")) return ModelKind::kPostprocessing;
-  if (HasInput(config, "text_input")) return ModelKind::kBls;
-  return ModelKind::kOther;
-}
 
 std::span<const ParameterRow> ParameterRows() { return kRows; }
 
@@ -464,12 +462,20 @@ Result<ModelParameters> ReadModelParameters(const inference::ModelConfig& config
   }
   if (parameters.kind == ModelKind::kTensorrtLlm) {
     parameters.engine_dir = folder / kVersionFolder;
+    // Whoever allows larger batches expects as many sequences to run; a parameter may say
+    // otherwise.
+    if (parameters.max_batch_size > kUsualSequences) {
+      SetOption(kSequences, std::to_string(parameters.max_batch_size), parameters);
+    }
     if (parameters.max_queue_size > 0) {
       SetOption("max_queue_size", std::to_string(parameters.max_queue_size), parameters);
     }
   }
   if (parameters.kind == ModelKind::kEnsemble || parameters.kind == ModelKind::kOther) {
     return parameters;
+  }
+  if (parameters.kind == ModelKind::kBls) {
+    parameters.target_model = RowOf(ModelKind::kTensorrtLlm).name;
   }
   for (const auto& [name, parameter] : std::map<std::string, inference::ModelParameter>(
            config.parameters().begin(), config.parameters().end())) {

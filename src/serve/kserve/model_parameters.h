@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,24 +12,9 @@
 #include <vector>
 
 #include "base/status.h"
-
-namespace inference {
-class ModelConfig;  // <model_config.pb.h>
-}
+#include "serve/kserve/model_kinds.h"
 
 namespace tandem::serve::kserve {
-
-enum class ModelKind : uint8_t {
-  kEnsemble,
-  kPreprocessing,
-  kTensorrtLlm,  // token ids in and out; a draft model is one too
-  kPostprocessing,
-  kBls,  // "tensorrt_llm_bls": text in and out
-  kOther,
-};
-
-// By the backend and the tensors of the model, whatever its name.
-ModelKind KindOf(const inference::ModelConfig& config);
 
 enum class ParameterType : uint8_t {
   kText,
@@ -63,17 +49,17 @@ std::span<const ParameterRow> ParameterRows();
 // What a model's configuration asks for.
 struct ModelParameters {
   ModelKind kind = ModelKind::kOther;
-  std::filesystem::path engine_dir;           // of kTensorrtLlm
-  std::string target_model = "tensorrt_llm";  // of kBls, by name
-  std::string draft_model;                    // of kBls, by name; empty: none
-  std::string tokenizer_dir;                  // a folder or a hub's id; empty: the engine's own
-  bool add_special_tokens = true;             // to prompts
-  bool skip_special_tokens = true;            // from the text of answers
-  bool exclude_input_in_output = false;       // unless a request says otherwise
-  bool decoupled = false;                     // a request may have any number of responses
-  int32_t max_batch_size = 0;                 // of one request; 0: no batch dimension
-  int64_t max_queue_size = 0;                 // 0: the server's own bound
-  std::vector<std::vector<int32_t>> gpu_device_ids;  // of each instance; none: not named
+  std::filesystem::path engine_dir;      // of kTensorrtLlm
+  std::string target_model;              // of kBls, by name; empty: of another kind
+  std::string draft_model;               // of kBls, by name; empty: none
+  std::string tokenizer_dir;             // a folder or a hub's id; empty: the engine's own
+  bool add_special_tokens = true;        // to prompts
+  bool skip_special_tokens = true;       // from the text of answers
+  bool exclude_input_in_output = false;  // unless a request says otherwise
+  bool decoupled = false;                // a request may have any number of responses
+  int32_t max_batch_size = 0;            // of one request; 0: no batch dimension
+  int64_t max_queue_size = 0;            // 0: the server's own bound
+  std::optional<int32_t> gpu_device_id;  // the first that gpu_device_ids names
   std::vector<int32_t> participant_ids;
   // Options of the engine by name, with their values as on the command line. The option table
   // checks their ranges.

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/testing/source_dir.h"
+#include "runtime/engine_options.h"
 #include "runtime/option_rows.h"
 
 namespace tandem::serve::kserve {
@@ -157,7 +158,7 @@ TEST(ModelParameters, AGeneratorsParametersBecomeEngineOptions) {
                                                {"exclude_input_in_output", "True"},
                                                {"gpt_model_type", "inflight_fused_batching"},
                                                {"gpt_model_path", " /engines/target "},
-                                               {"gpu_device_ids", "0,1;2, 3"},
+                                               {"gpu_device_ids", "1"},
                                                {"participant_ids", "2,3"}}));
   EXPECT_THAT(read.engine_options, ElementsAre(Pair("max_tokens_in_paged_kv_cache", "2560"),
                                                Pair("kv_cache_free_gpu_mem_fraction", "0.5"),
@@ -166,7 +167,7 @@ TEST(ModelParameters, AGeneratorsParametersBecomeEngineOptions) {
                                                Pair("batch_scheduler_policy", "max_utilization")));
   EXPECT_EQ(read.engine_dir, "/engines/target");
   EXPECT_TRUE(read.exclude_input_in_output);
-  EXPECT_THAT(read.gpu_device_ids, ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3)));
+  EXPECT_EQ(read.gpu_device_id, 1);
   EXPECT_THAT(read.participant_ids, ElementsAre(2, 3));
   EXPECT_THAT(read.warnings, IsEmpty());
   EXPECT_THAT(read.ignored, IsEmpty());
@@ -198,6 +199,35 @@ TEST(ModelParameters, ReadsPolicyBatchAndQueueOfTheConfigItself) {
   EXPECT_THAT(read.engine_options, ElementsAre(Pair("max_queue_size", "9")));
   config.set_max_batch_size(-1);
   EXPECT_EQ(Refusal(config).field(), "max_batch_size");
+}
+
+TEST(ModelParameters, AllowingLargerBatchesThanTheEngineRunsMoreSequencesUnlessTheirNumberIsGiven) {
+  inference::ModelConfig config = Generator({});
+  config.set_max_batch_size(EngineOptions().max_batch_size);
+  EXPECT_THAT(Read(config).engine_options, IsEmpty());
+  config.set_max_batch_size(EngineOptions().max_batch_size + 1);
+  EXPECT_THAT(Read(config).engine_options, ElementsAre(Pair("max_batch_size", "65")));
+  config.set_max_batch_size(128);
+  EXPECT_THAT(Read(config).engine_options, ElementsAre(Pair("max_batch_size", "128")));
+  config = Generator({{"max_num_sequences", "16"}});
+  config.set_max_batch_size(128);
+  EXPECT_THAT(Read(config).engine_options, ElementsAre(Pair("max_batch_size", "16")));
+  // Of a model that is no engine it says nothing about one.
+  config = Bls({});
+  config.set_max_batch_size(128);
+  EXPECT_THAT(Read(config).engine_options, IsEmpty());
+}
+
+TEST(ModelParameters, GpusThatAreLeftOutAreNamed) {
+  const ModelParameters read = Read(Generator({{"gpu_device_ids", "3,1;0; 2, 4"}}));
+  EXPECT_EQ(read.gpu_device_id, 3);
+  EXPECT_THAT(read.warnings,
+              ElementsAre("parameter gpu_device_ids: the model runs once, on GPU 3; left out: GPU "
+                          "1, an instance on GPU 0, an instance on GPU 2,4"));
+  EXPECT_THAT(Read(Generator({{"gpu_device_ids", "0;1"}})).warnings,
+              ElementsAre(HasSubstr("left out: an instance on GPU 1")));
+  EXPECT_THAT(Read(Generator({{"gpu_device_ids", "2"}})).warnings, IsEmpty());
+  EXPECT_EQ(Read(Generator({})).gpu_device_id, std::nullopt);
 }
 
 TEST(ModelParameters, TheModelTypeIsOneOfThree) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -48,6 +49,9 @@ std::vector<std::string> ReadStrings(FieldReader& fields, std::string_view name)
   return strings;
 }
 
+// The protocol's own limit of a bias, either way.
+constexpr double kMaxBias = 100;
+
 void ReadLogitBias(FieldReader& fields, TextRequest& text) {
   const Json* value = fields.Get("logit_bias");
   if (value == nullptr) return;
@@ -62,6 +66,10 @@ void ReadLogitBias(FieldReader& fields, TextRequest& text) {
     const std::optional<double> bias = member.value.Number();
     if (parsed.ec != std::errc() || parsed.ptr != end || !bias) {
       return fields.Fail("logit_bias", "must map token ids to numbers");
+    }
+    if (std::abs(*bias) > kMaxBias) {
+      return fields.Fail("logit_bias",
+                         fmt::format("must be a number from {0} to {1}", -kMaxBias, kMaxBias));
     }
     text.logit_bias.emplace_back(token, *bias);
   }

@@ -10,10 +10,6 @@
 
 #include "base/file.h"
 #include "serve/kserve/config_file.h"
-#include "serve/kserve/models/builtin_models.h"
-#include "serve/kserve/models/generation_models.h"
-#include "serve/kserve/models/model_tensors.h"
-#include "serve/kserve/models/stage_models.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -87,37 +83,6 @@ Result<FolderModel> ReadModel(const fs::path& repository, const std::string& nam
   }
   model.config = std::move(config);
   return model;
-}
-
-Result<InferModelPtr> MakeModel(const FolderModel& model, const ModelContext& context) {
-  const ModelKind kind = model.parameters.kind;
-  if (kind == ModelKind::kOther) return MakeBuiltinModel(*model.config);
-  if (context.engine == nullptr) {
-    return Unimplemented(fmt::format(
-        "{}: none of the models that it works with is an engine (backend \"tensorrtllm\")",
-        model.name));
-  }
-  inference::ModelConfig config = *model.config;
-  const inference::ModelConfig tensors =
-      MakeConfig(kind, model.name, config.max_batch_size(), context.is_decoupled);
-  *config.mutable_input() = tensors.input();
-  *config.mutable_output() = tensors.output();
-  *config.mutable_model_transaction_policy() = tensors.model_transaction_policy();
-  switch (kind) {
-    case ModelKind::kPreprocessing:
-      return MakePreprocessingModel(config, context.engine, context.add_special_tokens);
-    case ModelKind::kPostprocessing:
-      return MakePostprocessingModel(config, context.engine, context.skip_special_tokens);
-    default:
-      break;
-  }
-  GenerationModelOptions options;
-  options.kind = kind;
-  options.defaults = {.exclude_input = context.exclude_input,
-                      .add_special_tokens = context.add_special_tokens,
-                      .skip_special_tokens = context.skip_special_tokens};
-  options.members = model.steps;
-  return MakeGenerationModel(config, context.engine, std::move(options));
 }
 
 }  // namespace tandem::serve::kserve

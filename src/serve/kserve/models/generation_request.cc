@@ -120,7 +120,6 @@ Status ReadTokenInputs(InputReader& inputs, TextRequest& text) {
   TANDEM_ASSIGN_OR_RETURN(text.stop_sequences, ReadWordIds(inputs, "stop_words_list"));
   TANDEM_ASSIGN_OR_RETURN(text.banned_sequences, ReadWordIds(inputs, "bad_words_list"));
   ReadDraft(inputs, text.draft);
-  text.largest_bias = 1e6;
   const std::vector<float> bias = inputs.Floats("embedding_bias");
   for (size_t i = 0; i < bias.size(); ++i) {
     if (bias[i] != 0.0f) text.logit_bias.emplace_back(static_cast<int64_t>(i), bias[i]);

@@ -214,7 +214,7 @@ inference::ModelConfig MakeConfig(ModelKind kind, const std::string& name, int m
   if (kind == ModelKind::kEnsemble) {
     config.set_platform("ensemble");
   } else {
-    config.set_backend(kind == ModelKind::kTensorrtLlm ? "tensorrtllm" : "python");
+    config.set_backend(std::string(RowOf(kind).backend));
   }
   config.set_max_batch_size(max_batch_size);
   config.mutable_model_transaction_policy()->set_decoupled(is_decoupled);

@@ -4,11 +4,7 @@
 
 #include <string>
 
-#include "serve/kserve/model_parameters.h"
-
-namespace inference {
-class ModelConfig;  // proto/model_config.proto
-}
+#include "serve/kserve/model_kinds.h"
 
 namespace tandem::serve::kserve {
 

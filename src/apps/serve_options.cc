@@ -1,0 +1,280 @@
+#include "apps/serve_options.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "apps/command.h"
+#include "apps/legacy_options.h"
+#include "base/file.h"
+#include "serve/http/access.h"
+
+namespace tandem::apps {
+namespace {
+
+constexpr std::string_view kServer = "Server";
+constexpr std::string_view kRepository = "Model repository";
+
+template <auto kField>
+BoundOption<serve::ServerOptions> Sets(const OptionSpec& spec) {
+  return BindOption<serve::ServerOptions, kField>(spec);
+}
+
+// The names between commas.
+void SetAllowedHosts(const OptionValues& values, const OptionSpec& spec,
+                     serve::ServerOptions& options) {
+  std::string_view list = values.Text(spec);
+  while (!list.empty()) {
+    const size_t end = std::min(list.find(','), list.size());
+    if (end > 0) options.allowed_hosts.emplace_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+}
+
+const BoundOptions<serve::ServerOptions>& ServerRows() {
+  using serve::ServerOptions;
+  static const BoundOptions<ServerOptions> rows({
+      Sets<[](ServerOptions& o) -> auto& { return o.http.host; }>(
+          {.name = "host",
+           .meaning = "Address to listen on; a public one needs --api_key_file or --insecure",
+           .group = kServer}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.port; }>(
+          {.name = "port",
+           .meaning = "Port; 0: any free port, which is printed",
+           .group = kServer,
+           .min = 0,
+           .max = 65535,
+           .alias = "http_port"}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.threads; }>(
+          {.name = "http_threads",
+           .meaning = "Threads that serve connections",
+           .group = kServer,
+           .min = 1,
+           .max = 256}),
+      Sets<&ServerOptions::insecure>({.name = "insecure",
+                                      .meaning = "Listen on a public address without a key",
+                                      .group = kServer}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.limits.connections; }>(
+          {.name = "max_connections",
+           .meaning = "Most connections at a time; further ones get 503",
+           .group = kServer,
+           .min = 1,
+           .max = 1 << 20}),
+      Sets<&ServerOptions::shutdown_timeout>(
+          {.name = "shutdown_timeout",
+           .meaning = "Seconds that running requests get after SIGTERM",
+           .group = kServer,
+           .min = 0,
+           .max = 86400,
+           .alias = "exit_timeout_secs"}),
+      Sets<&ServerOptions::drain_grace>(
+          {.name = "drain_grace",
+           .meaning = "Seconds after SIGTERM in which new requests are still taken (behind a "
+                      "load balancer: 5)",
+           .group = kServer,
+           .min = 0,
+           .max = 3600}),
+      {{.name = "allowed_hosts",
+        .meaning = "Host names, separated by commas, that clients may use for this server besides "
+                   "localhost; \"*\": any. A server without a key on a loopback address refuses "
+                   "all others",
+        .group = kServer},
+       SetAllowedHosts},
+  });
+  return rows;
+}
+
+const BoundOptions<serve::ServiceOptions>& ServiceRows() {
+  static const BoundOptions<serve::ServiceOptions> rows({
+      BindOption<serve::ServiceOptions, &serve::ServiceOptions::liveness_timeout>(
+          {.name = "liveness_timeout",
+           .meaning = "Seconds without progress after which the health routes fail; on a CPU each "
+                      "layer of a long prompt is progress, on a GPU each step",
+           .group = kServer,
+           .min = 1,
+           .max = 86400}),
+  });
+  return rows;
+}
+
+const BoundOptions<ServeOptions>& ServeRows() {
+  static const BoundOptions<ServeOptions> rows({
+      BindOption<ServeOptions, &ServeOptions::served_model_name>(
+          {.name = "served_model_name",
+           .meaning = "The model's name in /v1/models",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::model_repo>(
+          {.name = "model_repo",
+           .meaning = "Folder of models with a config.pbtxt each, instead of MODEL and DRAFT",
+           .group = kRepository,
+           .alias = "model_repository"}),
+      BindChoice<ServeOptions, &ServeOptions::model_control>(
+          {.name = "model_control_mode",
+           .meaning = "none: every model is loaded at start; explicit: those of --load_model, and "
+                      "others on request",
+           .group = kRepository},
+          {{"none", ModelControl::kNone}, {"explicit", ModelControl::kExplicit}}),
+      {{.name = "load_model",
+        .type = OptionType::kTexts,
+        .meaning = "Models that are loaded at start when models are loaded on request; *: all",
+        .group = kRepository},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.load_models = values.Texts(spec);
+       }},
+      {{.name = "exit_on_error",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "A model that cannot be loaded at start ends the server",
+        .group = kRepository},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.exit_on_error = values.Flag(spec);
+       }},
+      {{.name = "strict_readiness",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "A model that could not be loaded makes the whole server not ready",
+        .group = kRepository},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.strict_readiness = values.Flag(spec);
+       }},
+      BindOption<ServeOptions, &ServeOptions::grpc_port>(
+          {.name = "grpc_port",
+           .meaning = "Port of the inference protocol over gRPC; 0: any free port, -1: none (with "
+                      "--model_repo 8001)",
+           .group = kServer,
+           .min = -1,
+           .max = 65535}),
+      BindOption<ServeOptions, &ServeOptions::metrics_port>(
+          {.name = "metrics_port",
+           .meaning = "Port that serves /metrics alone, besides --port; 0: any free port, -1: none "
+                      "(with --model_repo 8002)",
+           .group = kServer,
+           .min = -1,
+           .max = 65535}),
+      {{.name = "allow_grpc",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "Serve gRPC where there is a port for it",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.allow_grpc = values.Flag(spec);
+       }},
+      {{.name = "allow_metrics",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "Serve /metrics on its own port where there is one",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.allow_metrics = values.Flag(spec);
+       }},
+      BindOption<ServeOptions, &ServeOptions::allow_shared_memory>(
+          {.name = "allow_shared_memory",
+           .meaning = "Clients on this machine may pass tensors in POSIX shared memory; they can "
+                      "then read and write every such object that the server may open",
+           .group = kServer,
+           .alias = "allow_client_shm"}),
+      {{.name = "allow_gpu_metrics",
+        .type = OptionType::kFlag,
+        .default_value = "true",
+        .meaning = "Measure the GPUs for /metrics where the driver can",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, ServeOptions& options) {
+         options.allow_gpu_metrics = values.Flag(spec);
+       }},
+      BindOption<ServeOptions, &ServeOptions::grpc_certificate>(
+          {.name = "grpc_server_cert",
+           .meaning = "Certificate (PEM) with which gRPC is served over TLS",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::grpc_key>(
+          {.name = "grpc_server_key", .meaning = "Its private key (PEM)", .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::grpc_client_ca>(
+          {.name = "grpc_root_cert",
+           .meaning = "Only gRPC clients with a certificate that this one signed get in (PEM)",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::log_file>(
+          {.name = "log_file",
+           .meaning = "File to which everything that would be printed is appended",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::api_key>(
+          {.name = "api_key",
+           .meaning = "Key that clients must send as a bearer token; every user of this machine "
+                      "can read it in the list of processes",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::api_key_file>(
+          {.name = "api_key_file",
+           .meaning = "File of keys, one per line; blank lines and lines that begin with # are "
+                      "skipped",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::max_queue_wait>(
+          {.name = "max_queue_wait",
+           .meaning = "Seconds that a request may wait for its turn before it is refused (429); 0: "
+                      "no limit",
+           .group = kServer,
+           .min = 0,
+           .max = 86400}),
+  });
+  return rows;
+}
+
+// As ParseKeys, with the option named in the error.
+Result<std::vector<std::string>> NamedKeys(std::string_view text, std::string_view option) {
+  Result<std::vector<std::string>> keys = serve::ParseKeys(text);
+  if (keys.ok()) return keys;
+  return InvalidArgument(fmt::format("{}: {}", option, keys.status().message()));
+}
+
+Result<std::vector<std::string>> ReadKeys(const ServeOptions& options) {
+  std::vector<std::string> keys;
+  if (!options.api_key.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(keys, NamedKeys(options.api_key, "--api_key"));
+  }
+  const std::string& path = options.api_key_file;
+  if (path.empty()) return keys;
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> from_file,
+                          NamedKeys(text, "--api_key_file: " + path));
+  keys.insert(keys.end(), from_file.begin(), from_file.end());
+  return keys;
+}
+
+// The ports and files of the options: a repository's users expect all three services.
+void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
+  const bool is_repository = !options.model_repo.empty();
+  const int32_t grpc = options.grpc_port < 0 && is_repository ? 8001 : options.grpc_port;
+  const int32_t metrics = options.metrics_port < 0 && is_repository ? 8002 : options.metrics_port;
+  if (grpc >= 0 && options.allow_grpc) {
+    serve::GrpcServerOptions& to = server.grpc.emplace();
+    to.port = static_cast<uint16_t>(grpc);
+    to.certificate_file = options.grpc_certificate;
+    to.key_file = options.grpc_key;
+    to.client_ca_file = options.grpc_client_ca;
+  }
+  if (metrics >= 0 && options.allow_metrics) {
+    server.metrics_port = static_cast<uint16_t>(metrics);
+  }
+}
+
+}  // namespace
+
+std::vector<OptionSpec> ServeOptionRows() {
+  return Join(
+      {ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(), LegacyServeRows()});
+}
+
+ServeOptions ServeOptionsFrom(const OptionValues& values) { return ServeRows().Read(values); }
+
+serve::ServiceOptions ServiceOptionsFrom(const OptionValues& values) {
+  return ServiceRows().Read(values);
+}
+
+Result<serve::ServerOptions> ServerOptionsFrom(const OptionValues& values,
+                                               const ServeOptions& options) {
+  serve::ServerOptions server = ServerRows().Read(values);
+  TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
+  SetServices(options, server);
+  TANDEM_RETURN_IF_ERROR(serve::CheckServerOptions(server));
+  return server;
+}
+
+}  // namespace tandem::apps
