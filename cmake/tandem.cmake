@@ -110,8 +110,8 @@ endfunction()
 
 # tandem_fuzz_test(NAME <name> SRCS <files> DEPS <folders and libraries> CORPUS <folder in tests/fuzz>)
 # A program around LLVMFuzzerTestOneInput. As a test it runs the corpus and a few thousand mutations of it, the same
-# ones each time; with TANDEM_FUZZ, under Clang, it is a libFuzzer program that goes on until it finds something.
-option(TANDEM_FUZZ "Build the fuzz targets as libFuzzer programs (Clang)" OFF)
+# ones each time; with the preset "fuzz" it is a libFuzzer program that goes on until it finds something.
+option(TANDEM_FUZZ "Build the fuzz targets as libFuzzer programs" OFF)
 function(tandem_fuzz_test)
   if(NOT TANDEM_TESTS)
     return()

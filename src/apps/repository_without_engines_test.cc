@@ -15,7 +15,6 @@
 namespace tandem::apps {
 namespace {
 
-using serve::kserve::ModelState;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
