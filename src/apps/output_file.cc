@@ -8,14 +8,17 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/log_level.h"
+
 namespace tandem::apps {
 namespace {
 
-void Replace(int old_stdout, int old_stderr) {
+void Replace(int new_stdout, int new_stderr) {
   std::fflush(stdout);
   std::fflush(stderr);
-  ::dup2(old_stdout, STDOUT_FILENO);
-  ::dup2(old_stderr, STDERR_FILENO);
+  ::dup2(new_stdout, STDOUT_FILENO);
+  ::dup2(new_stderr, STDERR_FILENO);
+  ResetLogColor();
 }
 
 }  // namespace

@@ -33,11 +33,15 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
   return spdlog::level::info;
 }
 
+// Automatic: where stderr is a terminal when the mode is set.
+spdlog::color_mode ColorMode() {
+  const bool plain = std::getenv("NO_COLOR") != nullptr;
+  return plain ? spdlog::color_mode::never : spdlog::color_mode::automatic;
+}
+
 spdlog::logger& Logger() {
   static const std::shared_ptr<spdlog::logger> logger = [] {
-    const bool plain = std::getenv("NO_COLOR") != nullptr;
-    auto made = spdlog::stderr_color_mt(
-        "tandem", plain ? spdlog::color_mode::never : spdlog::color_mode::automatic);
+    auto made = spdlog::stderr_color_mt("tandem", ColorMode());
     made->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
     return made;
   }();
@@ -66,6 +70,11 @@ void ConfigureLog(LogLevel level, LogFormat format) {
 }
 
 void SetLogLevel(LogLevel level) { Logger().set_level(ToSpdlog(level)); }
+
+void ResetLogColor() {
+  static_cast<spdlog::sinks::stderr_color_sink_mt&>(*Logger().sinks().front())
+      .set_color_mode(ColorMode());
+}
 
 bool LogEnabled(LogLevel level) { return Logger().should_log(ToSpdlog(level)); }
 

@@ -1,4 +1,5 @@
-// Changing how much is logged while the program runs. Safe on any thread.
+// Changing what is logged, and how, while the program runs. Safe on any thread unless it says
+// otherwise.
 #pragma once
 
 #include "base/log.h"
@@ -7,5 +8,9 @@ namespace tandem {
 
 // Lines of this level and above; the format stays.
 void SetLogLevel(LogLevel level);
+
+// To call after stderr became another file: lines have colours only on a terminal. While no other
+// thread logs.
+void ResetLogColor();
 
 }  // namespace tandem

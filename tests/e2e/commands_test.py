@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import resource
 import shutil
 import signal
@@ -383,6 +384,26 @@ class ServeCommandTest(unittest.TestCase):
         finally:
             self.assertEqual(server.stop(), 0)
 
+
+    def test_a_log_file_has_no_colours_where_the_terminal_has(self):
+        terminal, stderr = pty.openpty()
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "log.txt"
+            for more, is_coloured in (([], True), (["--log_file", log], False)):
+                arguments = ["serve", "--model_repo", "/nowhere", "--rate_limit", "off", *map(str, more)]
+                environment = {**os.environ, "TERM": "xterm"}
+                environment.pop("NO_COLOR", None)
+                done = subprocess.run([TANDEM, *arguments], stderr=stderr, env=environment, timeout=60, check=False)
+                self.assertEqual(done.returncode, 3)
+                said = os.read(terminal, 1 << 16).decode()
+                self.assertIn("tandem serve: /nowhere: No such file or directory", said)
+                self.assertEqual("\x1b[" in said, is_coloured, said)
+            text = log.read_text()
+        os.close(stderr)
+        os.close(terminal)
+        self.assertIn("accepted without effect here: rate_limit", text)
+        self.assertIn("/nowhere: No such file or directory", text)
+        self.assertNotIn("\x1b[", text)
 
     def test_a_model_that_is_not_decoupled_answers_infer(self):
         def row(name, datatype, value):
