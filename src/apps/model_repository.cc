@@ -46,6 +46,11 @@ fs::path HubSnapshot(const std::string& id) {
   return newest;
 }
 
+// The error with the model's name in front, unless it begins with it.
+Status Named(const Status& status, const std::string& model) {
+  return status.message().starts_with(model) ? status : status.Annotate(model);
+}
+
 }  // namespace
 
 ModelRepository::ModelRepository(RepositoryOptions options, const OptionValues& values,
@@ -69,8 +74,13 @@ Status ModelRepository::Read(const std::string& name, std::string_view config) {
     // its model is to be loaded.
     const bool is_listed = config.empty() || Known(name) != nullptr;
     const ModelState state = options_.is_explicit ? ModelState::kUnavailable : ModelState::kFailed;
-    if (is_listed) models_.SetState(name, state, model.status().message());
-    return model.status();
+    const Status status = Named(model.status(), name);
+    if (is_listed) {
+      if (!options_.is_explicit) LogError("{}", status.message());
+      models_.SetState(name, state, status.message());
+      failed_.insert_or_assign(name, status);
+    }
+    return status;
   }
   if (!model->defaults.empty()) LogInfo("{}", model->defaults);
   for (const std::string& note : model->notes) LogWarning("{}", note);
@@ -91,10 +101,15 @@ Status ModelRepository::ReadAll() {
     return !loaded_.contains(row.first) && std::ranges::count(names, row.first) == 0;
   });
   Status first;
+  failed_.clear();
   for (const std::string& name : names) {
     if (loaded_.contains(name)) continue;
     const Status status = Read(name, {});
     if (!status.ok() && first.ok()) first = status;
+    // Before the first time that it is asked for it is listed, too.
+    if (status.ok() && options_.is_explicit && !models_.Has(name)) {
+      models_.SetState(name, ModelState::kUnavailable, "");
+    }
   }
   links_ = LinkModels(known_);
   return first;
@@ -149,30 +164,33 @@ Status ModelRepository::Load(std::string_view name, std::string_view config) {
   return status.ok() ? status : status.Annotate(fmt::format("failed to load '{}'", model));
 }
 
+// A failure is tried, and logged, once: the models that need the one that failed have its error.
 Status ModelRepository::LoadWithParts(const std::string& name) {
   if (loaded_.contains(name)) return {};
-  const FolderModel* model = Known(name);
-  if (model == nullptr) {
-    Status missing =
-        NotFound(fmt::format("there is no model \"{}\" in {}", name, options_.folder.string()));
-    models_.SetState(name, ModelState::kFailed, missing.message());
-    return missing;
+  const auto failed = failed_.find(name);
+  Status status = failed == failed_.end() ? Status() : failed->second;
+  if (status.ok() && Known(name) == nullptr) {
+    status =
+        NotFound(fmt::format("{}: there is no such model in {}", name, options_.folder.string()));
+    LogError("{}", status.message());
   }
-  if (!loading_.insert(name).second) {
-    return InvalidArgument(fmt::format("{} is part of itself", name));
+  if (status.ok() && !loading_.insert(name).second) {
+    return InvalidArgument(fmt::format("{}: it is part of itself", name));
   }
-  models_.SetState(name, ModelState::kLoading, "");
-  Status status;
-  for (const std::string& part : links_.at(name).parts) {
-    if (status.ok() && part != name) {
-      status = LoadWithParts(part).Annotate(fmt::format("{} is part of {}", part, name));
+  if (status.ok()) {
+    models_.SetState(name, ModelState::kLoading, "");
+    for (const std::string& part : links_.at(name).parts) {
+      if (status.ok() && part != name) status = LoadWithParts(part);
     }
+    if (status.ok()) {
+      status = Named(LoadModel(name), name);
+      if (!status.ok()) LogError("{}", status.message());
+    }
+    loading_.erase(name);
   }
-  if (status.ok()) status = LoadModel(name);
-  loading_.erase(name);
   if (!status.ok()) {
-    LogError("{}: {}", name, status.message());
     models_.SetState(name, ModelState::kFailed, status.message());
+    failed_.insert_or_assign(name, status);
   }
   return status;
 }
@@ -203,10 +221,20 @@ std::string ModelRepository::TokenizerOf(const ModelLinks& engine) const {
   if (named.empty() || NameExists(fs::path(named) / "tokenizer.json")) return named;
   if (fs::path snapshot = HubSnapshot(named); !snapshot.empty()) return snapshot;
   LogWarning(
-      "{}: tokenizer_dir \"{}\" has no tokenizer.json and is not in the hub's local cache: the "
-      "engine's own tokenizer is taken",
-      engine.engine, named);
+      "{}: tokenizer_dir \"{}\", of it or of its stages, {}: the engine's own tokenizer is taken",
+      engine.engine, named,
+      fs::path(named).is_absolute() ? "has no tokenizer.json"
+                                    : "has no tokenizer.json and is not in the hub's local cache");
   return {};
+}
+
+// A path that does not exist is a configuration's fault, and named as one.
+Status ModelRepository::CheckEngineDir(const FolderModel& model) const {
+  const std::string& folder = model.parameters.engine_dir;
+  if (folder.empty() || NameExists(folder)) return {};
+  return NotFound(fmt::format(
+      "gpt_model_path in {}/config.pbtxt (engine_dir of the template) is {}, which does not exist",
+      model.name, folder));
 }
 
 Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
@@ -221,6 +249,7 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
   for (const auto& [option, value] : model.parameters.engine_options) {
     TANDEM_RETURN_IF_ERROR(set(option, value));
   }
+  TANDEM_RETURN_IF_ERROR(CheckEngineDir(model));
   TANDEM_RETURN_IF_ERROR(
       set(ModelOptionRows().RowOf<&ModelOptions::target>().name, model.parameters.engine_dir));
   if (const std::string& draft = links.draft; !draft.empty()) {
@@ -228,6 +257,7 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
     if (draft_model == nullptr) {
       return NotFound(fmt::format("its draft \"{}\" is no model of the repository", draft));
     }
+    TANDEM_RETURN_IF_ERROR(CheckEngineDir(*draft_model).Annotate("its draft"));
     TANDEM_RETURN_IF_ERROR(set(ModelOptionRows().RowOf<&ModelOptions::draft>().name,
                                draft_model->parameters.engine_dir));
   }

@@ -56,6 +56,7 @@ class ModelRepository final : public serve::kserve::ModelLoader {
   Status LoadWithParts(const std::string& name);
   Status LoadModel(const std::string& name);
   Status OpenEngineOf(const FolderModel& model);
+  Status CheckEngineDir(const FolderModel& model) const;
   Result<OptionValues> ValuesOf(const FolderModel& model) const;
   const FolderModel* Known(const std::string& name) const;
   std::string TokenizerOf(const ModelLinks& engine) const;
@@ -68,7 +69,8 @@ class ModelRepository final : public serve::kserve::ModelLoader {
   serve::kserve::FolderModels known_;        // the folder's models
   std::map<std::string, ModelLinks> links_;  // of the same
   std::set<std::string> loaded_;
-  std::set<std::string> loading_;  // models whose parts are being loaded
+  std::set<std::string> loading_;         // models whose parts are being loaded
+  std::map<std::string, Status> failed_;  // since the configurations were read
 };
 
 }  // namespace tandem::apps

@@ -18,6 +18,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+constexpr const char* kBroken = R"(backend: "add_sub" input [{name: "A")";
+
 // A repository whose models need no engine: opening one is noted, and fails.
 class RepositoryWithoutEnginesTest : public testing::Test {
  protected:
@@ -142,7 +144,32 @@ TEST_F(RepositoryWithoutEnginesTest, AnEnginesTokenizerIsTheFirstThatItAndItsSta
   EXPECT_EQ(TokenizerOfTheEngine(), own);
 }
 
-constexpr const char* kBroken = R"(backend: "add_sub" input [{name: "A")";
+TEST_F(RepositoryWithoutEnginesTest, AFailureIsTriedOnceAndNamesTheFileAndTheParameter) {
+  Write("chain", R"(platform: "ensemble"
+                    ensemble_scheduling {step [{model_name: "preprocessing" model_version: -1},
+                                               {model_name: "tensorrt_llm" model_version: -1}]})");
+  Write("preprocessing", Stage("QUERY", ""));
+  Write("tensorrt_llm", R"(backend: "tensorrtllm")");
+  const Status failed = Open(/*is_explicit=*/false).LoadAll();
+  EXPECT_EQ(opened_.size(), 1u) << "the models that need the engine do not try it again";
+  EXPECT_EQ(failed.message(), "failed to load all models: tensorrt_llm: an engine was opened");
+  Write("tensorrt_llm", R"(backend: "tensorrtllm" parameters {
+                             key: "gpt_model_path" value {string_value: "/nowhere"}})");
+  EXPECT_EQ(Open(/*is_explicit=*/false).LoadAll().message(),
+            "failed to load all models: tensorrt_llm: gpt_model_path in tensorrt_llm/config.pbtxt "
+            "(engine_dir of the template) is /nowhere, which does not exist");
+  Write("tensorrt_llm", kBroken);
+  const Status broken = Open(/*is_explicit=*/false).LoadAll();
+  EXPECT_THAT(broken.message(),
+              HasSubstr("failed to load all models: tensorrt_llm/config.pbtxt:1: "));
+}
+
+TEST_F(RepositoryWithoutEnginesTest, ModelsThatNobodyLoadedYetAreListed) {
+  Write("simple", R"(backend: "add_sub")");
+  ASSERT_TRUE(Open(/*is_explicit=*/true).LoadAll().ok());
+  EXPECT_THAT(States(), ElementsAre("simple UNAVAILABLE"));
+  EXPECT_TRUE(models_.Ready());
+}
 
 TEST_F(RepositoryWithoutEnginesTest, AModelThatFailedMakesTheServerNotReady) {
   Write("simple", R"(backend: "add_sub")");

@@ -56,6 +56,11 @@ void SayModels(const serve::kserve::Repository& models, const Console& console) 
     if (&row == &rows.front()) console.Say(rule);
   }
   console.Say(rule);
+  if (models.Models().empty()) {
+    console.Say(
+        "no model is loaded: POST /v2/repository/models/NAME/load loads one, --load_model at "
+        "start");
+  }
 }
 
 void SayAddress(const serve::ServerOptions& options, const ServedModels& served,

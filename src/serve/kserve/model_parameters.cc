@@ -133,7 +133,12 @@ Status SetSchedulerPolicy(const ParameterRow& row, const std::string& value,
   if (IsOneOf(value, kPolicies)) {
     SetOption(row.option, value, parameters);
   } else {
-    UseDefault(row, value, "max_utilization, guaranteed_no_evict or static_batch", parameters);
+    // Triton's default, and nearest to the word of its older releases, guaranteed_completion.
+    SetOption(row.option, "guaranteed_no_evict", parameters);
+    parameters.warnings.push_back(
+        fmt::format("parameter {} is max_utilization, guaranteed_no_evict or static_batch, not "
+                    "\"{}\": guaranteed_no_evict is used",
+                    row.name, Printable(value)));
   }
   return {};
 }
@@ -276,7 +281,8 @@ constexpr ParameterRow kRows[] = {
      .type = Type::kWord,
      .effect = kHonoured,
      .option = "batch_scheduler_policy",
-     .meaning = "max_utilization, guaranteed_no_evict or static_batch",
+     .meaning = "max_utilization, guaranteed_no_evict or static_batch; another word means "
+                "guaranteed_no_evict",
      .set = SetSchedulerPolicy},
     {.name = "gpt_model_type",
      .type = Type::kWord,

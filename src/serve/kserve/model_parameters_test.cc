@@ -246,7 +246,8 @@ TEST(ModelParameters, WordsThatCannotBeUsedAreWarnings) {
                                                {"enable_kv_cache_reuse", "yes"},
                                                {"exclude_input_in_output", "maybe"},
                                                {"enable_kv_cache_resue", "true"}}));
-  EXPECT_THAT(read.engine_options, IsEmpty());
+  EXPECT_THAT(read.engine_options,
+              ElementsAre(Pair("batch_scheduler_policy", "guaranteed_no_evict")));
   EXPECT_THAT(read.warnings, Contains(HasSubstr("guaranteed_completion")));
   EXPECT_THAT(read.warnings, Contains(HasSubstr("parameter enable_kv_cache_reuse is true or false, "
                                                 "not \"yes\"")));

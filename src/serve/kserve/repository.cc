@@ -157,6 +157,11 @@ Result<InferModelPtr> Repository::Find(std::string_view name, std::string_view v
   return found->second.model;
 }
 
+bool Repository::Has(std::string_view name) const {
+  const MutexLock lock(mutex_);
+  return entries_.contains(name);
+}
+
 std::vector<ModelEntry> Repository::Index(bool only_ready) const {
   const MutexLock lock(mutex_);
   std::vector<ModelEntry> index;
