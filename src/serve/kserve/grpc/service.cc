@@ -1,4 +1,4 @@
-#include "serve/grpc/service.h"
+#include "serve/kserve/grpc/service.h"
 
 #include <fmt/format.h>
 #include <grpc_service.grpc.pb.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "serve/grpc/translate.h"
+#include "serve/kserve/grpc/translate.h"
 #include "serve/kserve/log_settings.h"
 #include "serve/kserve/server_metadata.h"
 #include "serve/kserve/shared_memory.h"

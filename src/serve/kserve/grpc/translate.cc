@@ -1,4 +1,4 @@
-#include "serve/grpc/translate.h"
+#include "serve/kserve/grpc/translate.h"
 
 #include <fmt/format.h>
 #include <grpc_service.pb.h>

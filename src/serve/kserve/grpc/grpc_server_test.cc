@@ -1,5 +1,5 @@
 // The gRPC server over models that follow instructions, seen by a client of the protocol.
-#include "serve/grpc/grpc_server.h"
+#include "serve/kserve/grpc/grpc_server.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
