@@ -750,6 +750,13 @@ TEST_F(GrpcServerTest, SettingsAndSharedMemoryAreAnsweredOrRefusedByName) {
   }
   {
     ::grpc::ClientContext context;
+    inference::TraceSettingRequest request;
+    request.set_model_name("nothing");
+    inference::TraceSettingResponse response;
+    EXPECT_EQ(client.TraceSetting(&context, request, &response).error_code(), ::grpc::NOT_FOUND);
+  }
+  {
+    ::grpc::ClientContext context;
     inference::SystemSharedMemoryStatusResponse response;
     EXPECT_TRUE(client.SystemSharedMemoryStatus(&context, {}, &response).ok());
     EXPECT_TRUE(response.regions().empty());
@@ -896,6 +903,14 @@ TEST_F(GrpcServerTest, HealthNeedsNoKeyAndEverythingElseDoes) {
   ::grpc::ClientContext index_context;
   inference::RepositoryIndexResponse index;
   EXPECT_EQ(client.RepositoryIndex(&index_context, {}, &index).error_code(),
+            ::grpc::UNAUTHENTICATED);
+
+  // Before the parameters are judged.
+  ::grpc::ClientContext load_context;
+  inference::RepositoryModelLoadRequest load;
+  (*load.mutable_parameters())["nonsense"].set_bool_param(true);
+  inference::RepositoryModelLoadResponse loaded;
+  EXPECT_EQ(client.RepositoryModelLoad(&load_context, load, &loaded).error_code(),
             ::grpc::UNAUTHENTICATED);
 
   ::grpc::ClientContext context;
