@@ -171,7 +171,8 @@ Status NoCudaSharedMemory() {
   return Unimplemented("CUDA shared memory is not supported by this server");
 }
 
-Status NoCudaRegion(std::string_view name) {
+Status ListCudaRegions(std::string_view name) {
+  if (name.empty()) return {};
   return NotFound(fmt::format("Unable to find cuda shared memory region: '{}'", Printable(name)));
 }
 

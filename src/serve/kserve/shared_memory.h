@@ -43,7 +43,8 @@ Result<std::optional<SharedMemoryRange>> SharedMemoryOf(std::string_view tensor,
 
 // CUDA shared memory has the same calls, but no region can be registered.
 Status NoCudaSharedMemory();
-Status NoCudaRegion(std::string_view name);
+// Lists nothing: NOT_FOUND unless the name is empty, which stands for all.
+Status ListCudaRegions(std::string_view name);
 
 class SharedMemoryRegion;
 

@@ -25,9 +25,9 @@
 
 #include "base/status.h"
 #include "serve/gpu_usage.h"
-#include "serve/grpc/grpc_server.h"
 #include "serve/http/http_server.h"
 #include "serve/http/listen.h"
+#include "serve/kserve/grpc/grpc_server.h"
 #include "serve/kserve/repository.h"
 #include "serve/metrics.h"
 #include "serve/model_registry.h"

@@ -5,21 +5,19 @@
 
 #include "base/check.h"
 #include "serve/json.h"
-#include "serve/kserve/check_request.h"
+#include "serve/kserve/model_metadata.h"
 #include "serve/kserve/server_metadata.h"
 
 namespace tandem::serve::kserve {
 namespace {
 
-template <typename Tensors>
-void WriteTensors(const Tensors& tensors, bool is_batched, JsonWriter& writer) {
+void WriteTensors(std::span<const TensorMetadata> tensors, JsonWriter& writer) {
   writer.BeginArray();
-  for (const auto& tensor : tensors) {
-    writer.BeginObject().Key("name").String(tensor.name());
-    writer.Key("datatype").String(DataTypeName(TypeOf(tensor.data_type())));
+  for (const TensorMetadata& tensor : tensors) {
+    writer.BeginObject().Key("name").String(tensor.name);
+    writer.Key("datatype").String(DataTypeName(tensor.type));
     writer.Key("shape").BeginArray();
-    if (is_batched) writer.Int(-1);
-    for (const int64_t dim : tensor.dims()) writer.Int(dim);
+    for (const int64_t dim : tensor.shape) writer.Int(dim);
     writer.EndArray().EndObject();
   }
   writer.EndArray();
@@ -74,14 +72,14 @@ std::string FormatServer(bool has_shared_memory) {
 std::string FormatMetadata(const inference::ModelConfig& config) {
   std::string out;
   JsonWriter writer(out);
-  const bool is_batched = config.max_batch_size() > 0;
-  writer.BeginObject().Key("name").String(config.name());
+  const ModelMetadata metadata = MetadataOf(config);
+  writer.BeginObject().Key("name").String(metadata.name);
   writer.Key("versions").BeginArray().String(kModelVersion).EndArray();
-  writer.Key("platform").String(config.platform().empty() ? config.backend() : config.platform());
+  writer.Key("platform").String(metadata.platform);
   writer.Key("inputs");
-  WriteTensors(config.input(), is_batched, writer);
+  WriteTensors(metadata.inputs, writer);
   writer.Key("outputs");
-  WriteTensors(config.output(), is_batched, writer);
+  WriteTensors(metadata.outputs, writer);
   writer.EndObject();
   return out;
 }
@@ -140,6 +138,19 @@ std::string FormatStatistics(std::span<const NamedStatistics> models) {
     writer.Key("memory_usage").BeginArray().EndArray().EndObject();
   }
   writer.EndArray().EndObject();
+  return out;
+}
+
+std::string FormatTraceSettings(const TraceSettings& settings) {
+  std::string out;
+  JsonWriter writer(out);
+  writer.BeginObject();
+  for (const auto& [name, values] : settings) {
+    writer.Key(name).BeginArray();
+    for (const std::string& value : values) writer.String(value);
+    writer.EndArray();
+  }
+  writer.EndObject();
   return out;
 }
 

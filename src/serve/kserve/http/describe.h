@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/kserve/control.h"
 #include "serve/kserve/inference.h"
 #include "serve/kserve/repository.h"
 
@@ -17,11 +18,8 @@ std::string FormatMetadata(const inference::ModelConfig& config);
 std::string FormatConfig(const inference::ModelConfig& config);
 std::string FormatIndex(std::span<const ModelEntry> entries);
 
-struct NamedStatistics {
-  std::string model;
-  StatisticsSnapshot figures;
-};
 std::string FormatStatistics(std::span<const NamedStatistics> models);
+std::string FormatTraceSettings(const TraceSettings& settings);
 std::string FormatRegions(std::span<const SharedMemoryInfo> regions);
 
 }  // namespace tandem::serve::kserve

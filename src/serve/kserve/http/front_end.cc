@@ -14,6 +14,7 @@
 #include "serve/http/call_reply.h"
 #include "serve/http/compression.h"
 #include "serve/json.h"
+#include "serve/kserve/control.h"
 #include "serve/kserve/error_text.h"
 #include "serve/kserve/http/describe.h"
 #include "serve/kserve/http/errors.h"
@@ -152,9 +153,16 @@ std::unique_ptr<Reply> Health(bool is_good, std::string_view otherwise) {
   return MakeReply(std::move(head), is_good ? "" : FormatError(otherwise));
 }
 
-// The model named by a path: /v2/models/NAME, optionally with /versions/VERSION.
+// The model named by a path: /v2/models/NAME, optionally with /versions/VERSION. Some routes do
+// without.
+std::optional<std::string_view> ModelName(const PathValues& values) {
+  return values.empty() ? std::nullopt : std::optional<std::string_view>(values[0]);
+}
+std::string_view ModelVersion(const PathValues& values) {
+  return values.size() > 1 ? std::string_view(values[1]) : "";
+}
 Result<InferModelPtr> FindModel(const Repository& models, const PathValues& values) {
-  return models.Find(values[0], values.size() > 1 ? std::string_view(values[1]) : "");
+  return models.Find(values[0], ModelVersion(values));
 }
 
 std::unique_ptr<Reply> Generate(const Repository& models, const PathValues& values,
@@ -205,20 +213,8 @@ std::unique_ptr<Reply> Infer(const Repository& models, const PathValues& values,
 }
 
 std::unique_ptr<Reply> Statistics(const Repository& models, const PathValues& values) {
-  std::vector<InferModelPtr> asked;
-  if (values.empty()) {
-    asked = models.Models();
-  } else {
-    Result<InferModelPtr> model = FindModel(models, values);
-    if (!model.ok()) return ErrorReply(model.status());
-    asked.push_back(*std::move(model));
-  }
-  std::vector<NamedStatistics> figures;
-  for (const InferModelPtr& model : asked) {
-    Result<StatisticsSnapshot> snapshot = models.Statistics(model->config().name());
-    if (snapshot.ok()) figures.push_back({model->config().name(), *snapshot});
-  }
-  return MakeReply(200, FormatStatistics(figures));
+  const auto found = StatisticsOf(models, ModelName(values), ModelVersion(values));
+  return found.ok() ? MakeReply(200, FormatStatistics(*found)) : ErrorReply(found.status());
 }
 
 // A body that is empty or a JSON object.
@@ -233,41 +229,27 @@ std::unique_ptr<Reply> Index(const Repository& models, const HttpRequest& http) 
   const Result<Json> body = ParseObject(http.body);
   if (!body.ok()) return ErrorReply(body.status());
   const Json* ready = body->Find("ready");
-  const bool only_ready = ready != nullptr && ready->AsBool() != nullptr && *ready->AsBool();
-  return MakeReply(200, FormatIndex(models.Index(only_ready)));
+  if (ready != nullptr && ready->AsBool() == nullptr) {
+    return ErrorReply(InvalidArgument("'ready' must be true or false").WithField("ready"));
+  }
+  return MakeReply(200, FormatIndex(models.Index(ready != nullptr && *ready->AsBool())));
 }
 
-std::unique_ptr<Reply> Control(Repository& models, const std::string& name, const HttpRequest& http,
-                               bool loads, const Wake& wake) {
+// `control`: LoadModel or UnloadModel.
+std::unique_ptr<Reply> Control(decltype(LoadModel)& control, Repository& models,
+                               const std::string& name, const HttpRequest& http, const Wake& wake) {
   const Result<Json> body = ParseObject(http.body);
   if (!body.ok()) return ErrorReply(body.status());
-  std::string config;
-  bool dependents = false;
-  if (const Json* parameters = body->Find("parameters");
-      parameters != nullptr && parameters->AsObject() != nullptr) {
-    for (const JsonMember& member : *parameters->AsObject()) {
-      if (member.name == "config" && member.value.AsString() != nullptr) {
-        config = *member.value.AsString();
-      } else if (member.name == "unload_dependents" && member.value.AsBool() != nullptr) {
-        dependents = *member.value.AsBool();
-      } else {
-        return ErrorReply(InvalidArgument(
-            fmt::format("parameter '{}' is not supported by this server", member.name)));
-      }
-    }
-  }
+  const Result<Parameters> parameters = ParametersOf(*body);
+  if (!parameters.ok()) return ErrorReply(parameters.status());
   auto outcome = std::make_shared<ControlSource::Outcome>();
-  auto task = [&models, name, config, dependents, loads, outcome, wake] {
-    Status status = loads ? models.Load(name, config) : models.Unload(name, dependents);
+  control(models, name, *parameters, [outcome, wake](const Status& status) {
     {
       const MutexLock lock(outcome->mutex);
-      outcome->status = std::move(status);
+      outcome->status = status;
     }
     wake();
-  };
-  if (!models.RunControl(std::move(task))) {
-    return ErrorReply(ResourceExhausted("too many models wait to be loaded or unloaded"));
-  }
+  });
   return MakeCallReply(std::make_unique<ControlSource>(std::move(outcome)), ReplyForm::kWhole);
 }
 
@@ -286,38 +268,39 @@ std::unique_ptr<Reply> DescribeLog() {
 std::unique_ptr<Reply> ChangeLog(const HttpRequest& http) {
   const Result<Json> body = ParseObject(http.body);
   if (!body.ok()) return ErrorReply(body.status());
-  Parameters settings;
-  for (const JsonMember& member : *body->AsObject()) {
-    const Status read = ReadParameter(member.name, member.value, settings);
-    if (!read.ok()) return ErrorReply(read);
-  }
-  const Status changed = SetLogSettings(settings);
+  const Result<Parameters> settings = ReadParameters(*body);
+  if (!settings.ok()) return ErrorReply(settings.status());
+  const Status changed = SetLogSettings(*settings);
   return changed.ok() ? DescribeLog() : ErrorReply(changed);
 }
 
-// The trace settings, of the server or of a model, after a change where there is a body. Traces can
-// only stay off: null means the default, which is off.
+// The values of a trace setting: a string, a list of them, or null for the default. Any other value
+// is given as its text, which no setting has.
+std::vector<std::string> TraceValues(const Json& value) {
+  const auto text = [](const Json& one) {
+    return one.AsString() != nullptr ? *one.AsString() : one.Dump();
+  };
+  if (value.is_null()) return {};
+  const Json::Array* list = value.AsArray();
+  if (list == nullptr || list->empty()) return {text(value)};
+  std::vector<std::string> values;
+  for (const Json& one : *list) values.push_back(text(one));
+  return values;
+}
+
+// The trace settings, of the server or of a model, after a change where there is a body.
 std::unique_ptr<Reply> TraceSetting(const Repository& models, const PathValues& values,
                                     const HttpRequest& http) {
-  if (!values.empty()) {
-    const Result<InferModelPtr> model = FindModel(models, values);
-    if (!model.ok()) return ErrorReply(model.status());
-  }
   const Result<Json> body = ParseObject(http.body);
   if (!body.ok()) return ErrorReply(body.status());
-  const auto is_off = [](const Json& value) {
-    const auto* levels = value.AsArray();
-    const Json& level = levels != nullptr && levels->size() == 1 ? levels->front() : value;
-    return level.AsString() != nullptr && *level.AsString() == "OFF";
-  };
+  TraceSettings changes;
   for (const JsonMember& setting : *body->AsObject()) {
-    if (setting.value.is_null() || (setting.name == "trace_level" && is_off(setting.value))) {
-      continue;
-    }
-    return ErrorReply(Unimplemented(
-        fmt::format("trace setting '{}': this server writes no traces", setting.name)));
+    changes.emplace(setting.name, TraceValues(setting.value));
   }
-  return MakeReply(200, R"({"trace_level":["OFF"]})");
+  const Result<TraceSettings> settings =
+      ChangeTraceSettings(models, ModelName(values), ModelVersion(values), changes);
+  return settings.ok() ? MakeReply(200, FormatTraceSettings(*settings))
+                       : ErrorReply(settings.status());
 }
 
 // A number of bytes in the description of a region; none if it is not there.
@@ -373,8 +356,10 @@ void AddSharedMemoryRoutes(SharedMemoryRegions& regions, std::vector<Route>& rou
     regions.Unregister(name(values));
     return MakeReply(200, "");
   };
-  const RouteFunction cuda_status = [](const HttpRequest&, const PathValues& values, const auto&) {
-    return values.empty() ? MakeReply(200, "[]") : ErrorReply(NoCudaRegion(values[0]));
+  const RouteFunction cuda_status = [name](const HttpRequest&, const PathValues& values,
+                                           const auto&) {
+    const Status listed = ListCudaRegions(name(values));
+    return listed.ok() ? MakeReply(200, "[]") : ErrorReply(listed);
   };
   const RouteFunction nothing = [](auto&&...) { return MakeReply(200, ""); };
   for (const std::string_view place : {"", "/region/{}"}) {
@@ -436,10 +421,10 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
                                         const auto&) {
     return TraceSetting(models, values, request);
   };
-  const auto control = [&models](bool loads) -> RouteFunction {
+  const auto control = [&models](decltype(LoadModel)& change) -> RouteFunction {
     return
-        [&models, loads](const HttpRequest& request, const PathValues& values, const Wake& wake) {
-          return Control(models, values[0], request, loads, wake);
+        [&models, &change](const HttpRequest& request, const PathValues& values, const Wake& wake) {
+          return Control(change, models, values[0], request, wake);
         };
   };
   front_end.routes = {
@@ -457,8 +442,8 @@ FrontEnd MakeFrontEnd(Repository& models, size_t body_limit) {
        [](const HttpRequest& request, const auto&...) { return ChangeLog(request); }},
       {"GET", "/v2/trace/setting", trace},
       {"POST", "/v2/trace/setting", trace},
-      {"POST", "/v2/repository/models/{}/load", control(true)},
-      {"POST", "/v2/repository/models/{}/unload", control(false)},
+      {"POST", "/v2/repository/models/{}/load", control(LoadModel)},
+      {"POST", "/v2/repository/models/{}/unload", control(UnloadModel)},
   };
   AddSharedMemoryRoutes(models.shared_memory(), front_end.routes);
   // Routes of a model, with and without its version.

@@ -11,6 +11,7 @@
 #include "serve/json.h"
 #include "serve/kserve/check_request.h"
 #include "serve/kserve/http/tensor_json.h"
+#include "serve/kserve/request_rules.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -111,6 +112,7 @@ Result<InferRequest> ParseGenerate(const inference::ModelConfig& config,
   InferRequest request;
   request.model_name = config.name();
   TANDEM_RETURN_IF_ERROR(BodyReader(config, request).Read(*body));
+  TANDEM_RETURN_IF_ERROR(CheckParameters(request.parameters));
   return request;
 }
 

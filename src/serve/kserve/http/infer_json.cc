@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "serve/json.h"
 #include "serve/kserve/http/tensor_json.h"
-#include "serve/kserve/shared_memory.h"
+#include "serve/kserve/request_rules.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -37,18 +38,12 @@ Status AppendNested(const Json& value, Tensor& tensor) {
 }
 
 // Where an input lies, if it is in shared memory; then nothing else gives its data.
-Result<std::optional<SharedMemoryRange>> InputRange(const std::string& name, const Json& input) {
-  Parameters given;
-  const Json* parameters = input.Find("parameters");
-  if (parameters != nullptr && parameters->AsObject() != nullptr) {
-    for (const JsonMember& member : *parameters->AsObject()) {
-      if (!member.name.starts_with("shared_memory_")) continue;
-      TANDEM_RETURN_IF_ERROR(ReadParameter(member.name, member.value, given));
-    }
-  }
-  TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range, SharedMemoryOf(name, given));
+Result<std::optional<SharedMemoryRange>> InputRange(const std::string& name, const Json& input,
+                                                    const Parameters& parameters) {
+  TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range,
+                          CheckTensorParameters(name, parameters));
   const bool has_data = input.Find("data") != nullptr;
-  const bool has_binary = parameters != nullptr && parameters->Find(kBinarySize) != nullptr;
+  const bool has_binary = parameters.contains(kBinarySize);
   if (range && (has_data || has_binary)) {
     return Malformed(fmt::format("Input must set only one of the following fields: 'data', "
                                  "'binary_data_size' in 'parameters', 'shared_memory_region' in "
@@ -67,13 +62,13 @@ class InferReader {
   Result<InferRequest> Read(const Json& body) {
     if (const Json* id = body.Find("id")) {
       if (id->AsString() == nullptr) {
-        return Malformed("Unable to parse 'id': attempt to access JSON non-string as string");
+        return Malformed("Unable to parse 'id': attempt to access JSON non-string as string")
+            .WithField("id");
       }
       request_.id = *id->AsString();
     }
-    if (const Json* parameters = body.Find("parameters")) {
-      TANDEM_RETURN_IF_ERROR(ReadParameters(*parameters, request_.parameters));
-    }
+    TANDEM_ASSIGN_OR_RETURN(request_.parameters, ParametersOf(body));
+    TANDEM_RETURN_IF_ERROR(CheckParameters(request_.parameters));
     const Json* inputs = body.Find("inputs");
     if (inputs == nullptr || inputs->AsArray() == nullptr) {
       return Malformed("Unable to parse 'inputs': it must be an array").WithField("inputs");
@@ -90,16 +85,6 @@ class InferReader {
   }
 
  private:
-  static Status ReadParameters(const Json& json, Parameters& parameters) {
-    if (json.AsObject() == nullptr) {
-      return Malformed("Expected 'parameters' to be an object").WithField("parameters");
-    }
-    for (const JsonMember& member : *json.AsObject()) {
-      TANDEM_RETURN_IF_ERROR(ReadParameter(member.name, member.value, parameters));
-    }
-    return {};
-  }
-
   Status ReadInput(const Json& json) {
     Tensor tensor;
     TANDEM_ASSIGN_OR_RETURN(tensor.name, StringMember(json, "name"));
@@ -124,21 +109,22 @@ class InferReader {
       }
       tensor.shape.push_back(*dim.AsInt());
     }
-    TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range, InputRange(tensor.name, json));
-    const Json* parameters = json.Find("parameters");
-    const Json* size = parameters == nullptr ? nullptr : parameters->Find(kBinarySize);
+    TANDEM_ASSIGN_OR_RETURN(const Parameters parameters, ParametersOf(json));
+    TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range,
+                            InputRange(tensor.name, json, parameters));
+    const auto size = parameters.find(kBinarySize);
     if (range) {
       request_.shared_inputs.push_back({request_.inputs.size(), *std::move(range)});
     } else {
-      TANDEM_RETURN_IF_ERROR(size != nullptr ? TakeBinary(*size, tensor)
-                                             : ReadData(json.Find("data"), tensor));
+      TANDEM_RETURN_IF_ERROR(size != parameters.end() ? TakeBinary(size->second, tensor)
+                                                      : ReadData(json.Find("data"), tensor));
     }
     request_.inputs.push_back(std::move(tensor));
     return {};
   }
 
-  Status TakeBinary(const Json& size, Tensor& tensor) {
-    const int64_t* bytes = size.AsInt();
+  Status TakeBinary(const Parameter& size, Tensor& tensor) {
+    const int64_t* bytes = std::get_if<int64_t>(&size);
     if (bytes == nullptr || *bytes < 0 || static_cast<uint64_t>(*bytes) > binary_.size()) {
       return Malformed(fmt::format("input '{}': binary_data_size must be an integer from 0 to the "
                                    "{} bytes that follow",
@@ -167,16 +153,9 @@ class InferReader {
     for (const Json& output : *json.AsArray()) {
       RequestedOutput asked;
       TANDEM_ASSIGN_OR_RETURN(asked.name, StringMember(output, "name"));
-      const Json* parameters = output.Find("parameters");
-      if (parameters != nullptr) {
-        TANDEM_RETURN_IF_ERROR(ReadParameters(*parameters, asked.parameters));
-      }
-      TANDEM_ASSIGN_OR_RETURN(asked.shared_memory, SharedMemoryOf(asked.name, asked.parameters));
-      const auto classes = asked.parameters.find("classification");
-      if (classes != asked.parameters.end() && classes->second != Parameter(int64_t{0})) {
-        return Unimplemented("classification: is not supported by this server")
-            .WithField("classification");
-      }
+      TANDEM_ASSIGN_OR_RETURN(asked.parameters, ParametersOf(output));
+      TANDEM_ASSIGN_OR_RETURN(asked.shared_memory,
+                              CheckTensorParameters(asked.name, asked.parameters));
       request_.outputs.push_back(std::move(asked));
     }
     return {};

@@ -54,5 +54,23 @@ TEST(InferJsonTest, OutputsAreBinaryWhereTheClientAsksForIt) {
   EXPECT_FALSE(FormatInfer(request, response).json_bytes);
 }
 
+TEST(InferJsonTest, ParametersOfTensorsFollowTheProtocolsRules) {
+  const auto refusal = [](const std::string& input, const std::string& output) {
+    return ParseInfer(R"({"inputs":[{"name":"x","datatype":"INT32","shape":[1],"data":[1])" +
+                          input + R"(}],"outputs":[{"name":"y")" + output + "}]}",
+                      {})
+        .status();
+  };
+  EXPECT_TRUE(refusal(R"(,"parameters":{"content_type":"np"})", "").ok());
+  for (const std::string parameters :
+       {R"({"classification":1})", R"({"shared_memory_region":1})"}) {
+    EXPECT_EQ(refusal(",\"parameters\":" + parameters, "").field(), "x") << parameters;
+    EXPECT_EQ(refusal("", ",\"parameters\":" + parameters).field(), "y") << parameters;
+  }
+  EXPECT_EQ(refusal(R"(,"parameters":{"triton_x":1})", "").field(), "triton_x");
+  EXPECT_EQ(refusal(R"(,"parameters":{"a":[1]})", "").field(), "a");
+  EXPECT_EQ(refusal(R"(,"parameters":[])", "").field(), "parameters");
+}
+
 }  // namespace
 }  // namespace tandem::serve::kserve

@@ -132,14 +132,23 @@ Status ReadParameter(std::string_view name, const Json& value, Parameters& param
                                        name))
         .WithField(name);
   }
-  if (name.starts_with("triton_")) {
-    return InvalidArgument(fmt::format("parameter keys starting with 'triton_' are reserved for "
-                                       "internal use: '{}'",
-                                       name))
-        .WithField(name);
-  }
   parameters.insert_or_assign(std::string(name), std::move(parameter));
   return {};
+}
+
+Result<Parameters> ReadParameters(const Json& object) {
+  Parameters parameters;
+  for (const JsonMember& member : *object.AsObject()) {
+    TANDEM_RETURN_IF_ERROR(ReadParameter(member.name, member.value, parameters));
+  }
+  return parameters;
+}
+
+Result<Parameters> ParametersOf(const Json& object) {
+  const Json* parameters = object.Find("parameters");
+  if (parameters == nullptr) return Parameters();
+  if (parameters->AsObject() != nullptr) return ReadParameters(*parameters);
+  return InvalidArgument("Expected 'parameters' to be an object").WithField("parameters");
 }
 
 void WriteParameter(const Parameter& value, JsonWriter& writer) {

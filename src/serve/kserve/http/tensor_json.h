@@ -17,9 +17,12 @@ Status AppendElement(const Json& value, Tensor& tensor);
 // Writes the elements one after the other, without brackets.
 void WriteElements(const Tensor& tensor, JsonWriter& writer);
 
-// A string, a bool or a number; INVALID_ARGUMENT for another kind, and for a name that begins with
-// "triton_", which the protocol keeps for itself.
+// A string, a bool or a number; INVALID_ARGUMENT for another kind.
 Status ReadParameter(std::string_view name, const Json& value, Parameters& parameters);
+// All members of an object.
+Result<Parameters> ReadParameters(const Json& object);
+// Those of the member `parameters`; none if it is not there.
+Result<Parameters> ParametersOf(const Json& object);
 void WriteParameter(const Parameter& value, JsonWriter& writer);
 
 }  // namespace tandem::serve::kserve

@@ -1,4 +1,4 @@
-#include "serve/grpc/grpc_server.h"
+#include "serve/kserve/grpc/grpc_server.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
@@ -18,10 +18,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "serve/grpc/connection_gate.h"
-#include "serve/grpc/infer_calls.h"
-#include "serve/grpc/service.h"
 #include "serve/http/access.h"
 #include "serve/http/listen.h"
+#include "serve/kserve/grpc/infer_calls.h"
+#include "serve/kserve/grpc/service.h"
 
 namespace tandem::serve {
 namespace {

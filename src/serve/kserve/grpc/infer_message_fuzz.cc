@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "serve/grpc/translate.h"
+#include "serve/kserve/grpc/translate.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "serve/grpc/translate.h"
+#include "serve/kserve/grpc/translate.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -162,11 +162,36 @@ TEST(Translate, TensorsInSharedMemoryComeWithoutData) {
               HasSubstr("unexpected 'content' provided when using shared memory"));
 }
 
-TEST(Translate, ClassificationIsRefusedByName) {
-  EXPECT_EQ(Refusal("outputs { name: \"y\" parameters { key: \"classification\" value { "
-                    "int64_param: 3 } } }")
-                .code(),
-            Code::kUnimplemented);
+TEST(Translate, ParametersOfTensorsFollowTheProtocolsRules) {
+  const auto refusal = [](const std::string& kind, const std::string& parameter) {
+    return Refusal(
+        fmt::format("{} {{ name: \"x\" {} parameters {{ key: \"{}\" value {{ int64_param: "
+                    "1 }} }} }}",
+                    kind, kind == "inputs" ? "datatype: \"INT32\" shape: 0" : "", parameter));
+  };
+  for (const std::string kind : {"inputs", "outputs"}) {
+    EXPECT_TRUE(refusal(kind, "a").ok());
+    EXPECT_EQ(refusal(kind, "classification").code(), Code::kUnimplemented);
+    EXPECT_EQ(refusal(kind, "classification").field(), "x");
+    EXPECT_EQ(refusal(kind, "shared_memory_region").field(), "x");
+    EXPECT_EQ(refusal(kind, "triton_x").field(), "triton_x");
+  }
+}
+
+TEST(Translate, ParametersWithoutAValueAndFilesAreRefusedByName) {
+  inference::RepositoryModelLoadRequest load;
+  (*load.mutable_parameters())["config"].set_string_param("{}");
+  EXPECT_EQ(ParametersOf(load)->at("config"), Parameter(std::string("{}")));
+  (*load.mutable_parameters())["file:1/x"].set_bytes_param("x");
+  EXPECT_EQ(ParametersOf(load).status().field(), "file:1/x");
+  inference::RepositoryModelUnloadRequest unload;
+  (*unload.mutable_parameters())["unload_dependents"];
+  EXPECT_EQ(ParametersOf(unload).status().field(), "unload_dependents");
+  inference::LogSettingsRequest log;
+  (*log.mutable_settings())["log_verbose_level"].set_uint32_param(2);
+  EXPECT_EQ(ParametersOf(log)->at("log_verbose_level"), Parameter(int64_t{2}));
+  (*log.mutable_settings())["log_info"];
+  EXPECT_EQ(ParametersOf(log).status().field(), "log_info");
 }
 
 TEST(Translate, ResponsesAreRawWithOneEntryForEachOutput) {

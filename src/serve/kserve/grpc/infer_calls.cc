@@ -1,4 +1,4 @@
-#include "serve/grpc/infer_calls.h"
+#include "serve/kserve/grpc/infer_calls.h"
 
 #include <fmt/format.h>
 #include <grpc_service.pb.h>
@@ -12,8 +12,8 @@
 #include <memory>
 #include <utility>
 
-#include "serve/grpc/translate.h"
 #include "serve/kserve/error_text.h"
+#include "serve/kserve/grpc/translate.h"
 
 namespace tandem::serve::kserve {
 

@@ -1,4 +1,4 @@
-#include "serve/grpc/translate.h"
+#include "serve/kserve/grpc/translate.h"
 
 #include <fmt/format.h>
 #include <grpc_service.pb.h>
@@ -7,18 +7,17 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/little_endian.h"
 #include "base/printable.h"
 #include "base/reason.h"
-#include "serve/kserve/check_request.h"
-#include "serve/kserve/shared_memory.h"
+#include "serve/kserve/model_metadata.h"
+#include "serve/kserve/request_rules.h"
 
 namespace tandem::serve::kserve {
 namespace {
-
-constexpr std::string_view kReservedPrefix = "triton_";
 
 using Input = inference::ModelInferRequest::InferInputTensor;
 using Contents = inference::InferTensorContents;
@@ -26,6 +25,11 @@ using Contents = inference::InferTensorContents;
 Status InputError(const Input& input, std::string_view sentence) {
   return InvalidArgument(fmt::format("input '{}': {}", Printable(input.name()), sentence))
       .WithField(input.name());
+}
+
+Status NoValue(std::string_view parameter) {
+  return InvalidArgument(fmt::format("parameter '{}' has no value", Printable(parameter)))
+      .WithField(parameter);
 }
 
 Result<Parameter> FromParameter(std::string_view name, const inference::InferParameter& parameter) {
@@ -43,24 +47,52 @@ Result<Parameter> FromParameter(std::string_view name, const inference::InferPar
     case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
       break;
   }
-  return InvalidArgument(fmt::format("parameter '{}' has no value", Printable(name)))
-      .WithField(name);
+  return NoValue(name);
 }
 
-Result<Parameters> FromParameters(
-    const google::protobuf::Map<std::string, inference::InferParameter>& parameters) {
+Result<Parameter> FromParameter(std::string_view name,
+                                const inference::ModelRepositoryParameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case inference::ModelRepositoryParameter::kBoolParam:
+      return Parameter(parameter.bool_param());
+    case inference::ModelRepositoryParameter::kInt64Param:
+      return Parameter(parameter.int64_param());
+    case inference::ModelRepositoryParameter::kStringParam:
+      return Parameter(parameter.string_param());
+    case inference::ModelRepositoryParameter::kBytesParam:
+      return InvalidArgument(fmt::format("parameter '{}': bytes are not supported by this server: "
+                                         "the files of a model cannot be sent to it",
+                                         Printable(name)))
+          .WithField(name);
+    case inference::ModelRepositoryParameter::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return NoValue(name);
+}
+
+Result<Parameter> FromParameter(std::string_view name,
+                                const inference::LogSettingsRequest::SettingValue& parameter) {
+  using Setting = inference::LogSettingsRequest::SettingValue;
+  switch (parameter.parameter_choice_case()) {
+    case Setting::kBoolParam:
+      return Parameter(parameter.bool_param());
+    case Setting::kUint32Param:
+      return Parameter(int64_t{parameter.uint32_param()});
+    case Setting::kStringParam:
+      return Parameter(parameter.string_param());
+    case Setting::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return NoValue(name);
+}
+
+template <typename Message>
+Result<Parameters> FromParameters(const google::protobuf::Map<std::string, Message>& parameters) {
   Parameters values;
   for (const auto& [name, parameter] : parameters) {
     TANDEM_ASSIGN_OR_RETURN(values[name], FromParameter(name, parameter));
   }
   return values;
-}
-
-Status RefuseClassification(std::string_view tensor, const Parameters& parameters) {
-  if (!parameters.contains("classification")) return {};
-  return Unimplemented(fmt::format("'{}': parameter classification is not supported by this server",
-                                   Printable(tensor)))
-      .WithField(tensor);
 }
 
 // Appends the elements, each as an element of the tensor, which is narrower for the small integers.
@@ -176,9 +208,8 @@ Status ReadInputs(const inference::ModelInferRequest& message, InferRequest& req
     const bool has_contents = NumElementsOf(input.contents()) > 0;
     TANDEM_ASSIGN_OR_RETURN(Tensor tensor, Described(input));
     TANDEM_ASSIGN_OR_RETURN(const Parameters parameters, FromParameters(input.parameters()));
-    TANDEM_RETURN_IF_ERROR(RefuseClassification(tensor.name, parameters));
     TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range,
-                            SharedMemoryOf(tensor.name, parameters));
+                            CheckTensorParameters(tensor.name, parameters));
     if (range) {
       if (has_contents) {
         return InputError(input, "unexpected 'content' provided when using shared memory");
@@ -214,13 +245,7 @@ Status ReadParameters(const inference::ModelInferRequest& message, ReceivedReque
     received.wants_empty_final = *value;
     parameters.erase(found);
   }
-  for (const auto& [name, value] : parameters) {
-    if (!name.starts_with(kReservedPrefix)) continue;
-    return InvalidArgument(fmt::format("parameter '{}': names that begin with '{}' are reserved",
-                                       Printable(name), kReservedPrefix))
-        .WithField(name);
-  }
-  return {};
+  return CheckParameters(parameters);
 }
 
 void SetParameter(const Parameter& value, inference::InferParameter& parameter) {
@@ -231,13 +256,16 @@ void SetParameter(const Parameter& value, inference::InferParameter& parameter) 
   if (const std::string* text = std::get_if<std::string>(&value)) parameter.set_string_param(*text);
 }
 
-template <typename Tensor>
-void DescribeTensor(const Tensor& tensor, bool is_batched,
-                    inference::ModelMetadataResponse::TensorMetadata& message) {
-  message.set_name(tensor.name());
-  message.set_datatype(std::string(DataTypeName(TypeOf(tensor.data_type()))));
-  if (is_batched) message.add_shape(-1);
-  for (const int64_t dim : tensor.dims()) message.add_shape(dim);
+using TensorRows =
+    google::protobuf::RepeatedPtrField<inference::ModelMetadataResponse::TensorMetadata>;
+
+void DescribeTensors(std::span<const TensorMetadata> tensors, TensorRows& rows) {
+  for (const TensorMetadata& tensor : tensors) {
+    inference::ModelMetadataResponse::TensorMetadata& row = *rows.Add();
+    row.set_name(tensor.name);
+    row.set_datatype(std::string(DataTypeName(tensor.type)));
+    row.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
+  }
 }
 
 void SetTime(const CountedTime& time, inference::StatisticDuration& message) {
@@ -246,6 +274,16 @@ void SetTime(const CountedTime& time, inference::StatisticDuration& message) {
 }
 
 }  // namespace
+
+Result<Parameters> ParametersOf(const inference::RepositoryModelLoadRequest& message) {
+  return FromParameters(message.parameters());
+}
+Result<Parameters> ParametersOf(const inference::RepositoryModelUnloadRequest& message) {
+  return FromParameters(message.parameters());
+}
+Result<Parameters> ParametersOf(const inference::LogSettingsRequest& message) {
+  return FromParameters(message.settings());
+}
 
 Result<ReceivedRequest> FromMessage(const inference::ModelInferRequest& message) {
   ReceivedRequest received;
@@ -257,9 +295,8 @@ Result<ReceivedRequest> FromMessage(const inference::ModelInferRequest& message)
   TANDEM_RETURN_IF_ERROR(ReadInputs(message, request));
   for (const auto& output : message.outputs()) {
     TANDEM_ASSIGN_OR_RETURN(Parameters parameters, FromParameters(output.parameters()));
-    TANDEM_RETURN_IF_ERROR(RefuseClassification(output.name(), parameters));
     TANDEM_ASSIGN_OR_RETURN(std::optional<SharedMemoryRange> range,
-                            SharedMemoryOf(output.name(), parameters));
+                            CheckTensorParameters(output.name(), parameters));
     request.outputs.push_back({output.name(), std::move(parameters), std::move(range)});
   }
   return received;
@@ -284,14 +321,12 @@ void ToMessage(const InferResponse& response, inference::ModelInferResponse& mes
 
 void DescribeModel(const inference::ModelConfig& config, std::string_view version,
                    inference::ModelMetadataResponse& message) {
-  message.set_name(config.name());
+  const ModelMetadata metadata = MetadataOf(config);
+  message.set_name(metadata.name);
   message.add_versions(std::string(version));
-  message.set_platform(config.platform().empty() ? config.backend() : config.platform());
-  const bool is_batched = config.max_batch_size() > 0;
-  for (const auto& input : config.input()) DescribeTensor(input, is_batched, *message.add_inputs());
-  for (const auto& output : config.output()) {
-    DescribeTensor(output, is_batched, *message.add_outputs());
-  }
+  message.set_platform(metadata.platform);
+  DescribeTensors(metadata.inputs, *message.mutable_inputs());
+  DescribeTensors(metadata.outputs, *message.mutable_outputs());
 }
 
 void DescribeStatistics(std::string_view name, std::string_view version,

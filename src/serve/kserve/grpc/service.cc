@@ -1,4 +1,4 @@
-#include "serve/grpc/service.h"
+#include "serve/kserve/grpc/service.h"
 
 #include <fmt/format.h>
 #include <grpc_service.grpc.pb.h>
@@ -6,11 +6,13 @@
 #include <health.grpc.pb.h>
 #include <model_config.pb.h>
 
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "base/printable.h"
-#include "serve/grpc/translate.h"
+#include "serve/kserve/control.h"
+#include "serve/kserve/grpc/translate.h"
 #include "serve/kserve/log_settings.h"
 #include "serve/kserve/server_metadata.h"
 #include "serve/kserve/shared_memory.h"
@@ -27,6 +29,11 @@ std::string_view MetadataOf(const Context& context, std::string_view name) {
   const auto found = metadata.find(::grpc::string_ref(name.data(), name.size()));
   if (found == metadata.end()) return {};
   return {found->second.data(), found->second.size()};
+}
+
+// A message names no model by an empty name.
+std::optional<std::string_view> ModelName(std::string_view name) {
+  return name.empty() ? std::nullopt : std::optional(name);
 }
 
 UnaryReactor* Finish(Context& context, const Status& status) {
@@ -127,19 +134,11 @@ class InferenceService final : public InferenceRpcs {
   UnaryReactor* ModelStatistics(Context* context, const inference::ModelStatisticsRequest* request,
                                 inference::ModelStatisticsResponse* response) override {
     return Answer(*context, [&]() -> Status {
-      std::vector<InferModelPtr> asked;
-      if (request->name().empty()) {
-        asked = parts_.models.Models();
-      } else {
-        TANDEM_ASSIGN_OR_RETURN(InferModelPtr model,
-                                parts_.models.Find(request->name(), request->version()));
-        asked.push_back(std::move(model));
-      }
-      for (const InferModelPtr& model : asked) {
-        const std::string& name = model->config().name();
-        const Result<StatisticsSnapshot> figures = parts_.models.Statistics(name);
-        if (!figures.ok()) continue;  // unloaded meanwhile
-        DescribeStatistics(name, kModelVersion, *figures, *response->add_model_stats());
+      TANDEM_ASSIGN_OR_RETURN(
+          const std::vector<NamedStatistics> found,
+          StatisticsOf(parts_.models, ModelName(request->name()), request->version()));
+      for (const auto& [model, figures] : found) {
+        DescribeStatistics(model, kModelVersion, figures, *response->add_model_stats());
       }
       return {};
     });
@@ -162,33 +161,13 @@ class InferenceService final : public InferenceRpcs {
   UnaryReactor* RepositoryModelLoad(Context* context,
                                     const inference::RepositoryModelLoadRequest* request,
                                     inference::RepositoryModelLoadResponse*) override {
-    std::string config;
-    for (const auto& [name, value] : request->parameters()) {
-      if (name == "config" && value.has_string_param()) {
-        config = value.string_param();
-      } else {
-        return Finish(*context, Unsupported(name));
-      }
-    }
-    return Control(*context, [&models = parts_.models, name = request->model_name(), config] {
-      return models.Load(name, config);
-    });
+    return Control(*context, *request, LoadModel);
   }
 
   UnaryReactor* RepositoryModelUnload(Context* context,
                                       const inference::RepositoryModelUnloadRequest* request,
                                       inference::RepositoryModelUnloadResponse*) override {
-    bool dependents = false;
-    for (const auto& [name, value] : request->parameters()) {
-      if (name == "unload_dependents" && value.has_bool_param()) {
-        dependents = value.bool_param();
-      } else {
-        return Finish(*context, Unsupported(name));
-      }
-    }
-    return Control(*context, [&models = parts_.models, name = request->model_name(), dependents] {
-      return models.Unload(name, dependents);
-    });
+    return Control(*context, *request, UnloadModel);
   }
 
   UnaryReactor* ModelInfer(Context* context, const ::grpc::ByteBuffer* request,
@@ -209,13 +188,7 @@ class InferenceService final : public InferenceRpcs {
   UnaryReactor* LogSettings(Context* context, const inference::LogSettingsRequest* request,
                             inference::LogSettingsResponse* response) override {
     return Answer(*context, [&]() -> Status {
-      Parameters settings;
-      for (const auto& [name, value] : request->settings()) {
-        Parameter& setting = settings[name];
-        if (value.has_bool_param()) setting = value.bool_param();
-        if (value.has_uint32_param()) setting = int64_t{value.uint32_param()};
-        if (value.has_string_param()) setting = value.string_param();
-      }
+      TANDEM_ASSIGN_OR_RETURN(const Parameters settings, ParametersOf(*request));
       TANDEM_RETURN_IF_ERROR(SetLogSettings(settings));
       for (const auto& [name, value] : kserve::LogSettings()) {
         auto& setting = (*response->mutable_settings())[std::string(name)];
@@ -234,15 +207,17 @@ class InferenceService final : public InferenceRpcs {
   UnaryReactor* TraceSetting(Context* context, const inference::TraceSettingRequest* request,
                              inference::TraceSettingResponse* response) override {
     return Answer(*context, [&]() -> Status {
+      TraceSettings changes;
       for (const auto& [name, value] : request->settings()) {
-        const bool stays_off =
-            name == "trace_level" && value.value_size() == 1 && value.value(0) == "OFF";
-        if (value.value_size() == 0 || stays_off) continue;
-        return Unimplemented(
-                   fmt::format("trace setting '{}': this server writes no traces", Printable(name)))
-            .WithField(name);
+        changes[name].assign(value.value().begin(), value.value().end());
       }
-      (*response->mutable_settings())["trace_level"].add_value("OFF");
+      TANDEM_ASSIGN_OR_RETURN(
+          const TraceSettings settings,
+          ChangeTraceSettings(parts_.models, ModelName(request->model_name()), {}, changes));
+      for (const auto& [name, values] : settings) {
+        auto& row = (*response->mutable_settings())[name];
+        for (const std::string& value : values) row.add_value(value);
+      }
       return {};
     });
   }
@@ -282,9 +257,7 @@ class InferenceService final : public InferenceRpcs {
   UnaryReactor* CudaSharedMemoryStatus(Context* context,
                                        const inference::CudaSharedMemoryStatusRequest* request,
                                        inference::CudaSharedMemoryStatusResponse*) override {
-    return Answer(*context, [&] {
-      return request->name().empty() ? Status() : NoCudaRegion(request->name());
-    });
+    return Answer(*context, [&] { return ListCudaRegions(request->name()); });
   }
   UnaryReactor* CudaSharedMemoryRegister(Context* context,
                                          const inference::CudaSharedMemoryRegisterRequest*,
@@ -302,11 +275,6 @@ class InferenceService final : public InferenceRpcs {
     return {Code::kUnauthenticated,
             "missing or wrong API key; send the metadata \"authorization: Bearer KEY\""};
   }
-  static Status Unsupported(std::string_view parameter) {
-    return InvalidArgument(
-               fmt::format("parameter '{}' is not supported by this server", Printable(parameter)))
-        .WithField(parameter);
-  }
   bool HasKey(const Context& context) const {
     return parts_.access.HasKey(MetadataOf(context, "authorization"));
   }
@@ -317,14 +285,15 @@ class InferenceService final : public InferenceRpcs {
     return Finish(context, HasKey(context) ? fill() : NoKey());
   }
 
-  // Work on the repository's own thread.
-  template <typename Work>
-  UnaryReactor* Control(Context& context, const Work& work) {
+  // `control`: LoadModel or UnloadModel.
+  template <typename Request>
+  UnaryReactor* Control(Context& context, const Request& request, decltype(LoadModel)& control) {
     if (!HasKey(context)) return Finish(context, NoKey());
+    const Result<Parameters> parameters = ParametersOf(request);
+    if (!parameters.ok()) return Finish(context, parameters.status());
     UnaryReactor* reactor = context.DefaultReactor();
-    if (!parts_.models.RunControl([reactor, work] { reactor->Finish(ToGrpc(work())); })) {
-      reactor->Finish(ToGrpc(ResourceExhausted("too many models wait to be loaded or unloaded")));
-    }
+    control(parts_.models, request.model_name(), *parameters,
+            [reactor](const Status& status) { reactor->Finish(ToGrpc(status)); });
     return reactor;
   }
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "serve/grpc/infer_calls.h"
 #include "serve/http/access.h"
+#include "serve/kserve/grpc/infer_calls.h"
 #include "serve/kserve/repository.h"
 
 namespace grpc {

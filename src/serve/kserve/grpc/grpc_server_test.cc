@@ -1,5 +1,5 @@
 // The gRPC server over models that follow instructions, seen by a client of the protocol.
-#include "serve/grpc/grpc_server.h"
+#include "serve/kserve/grpc/grpc_server.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -752,6 +752,13 @@ TEST_F(GrpcServerTest, SettingsAndSharedMemoryAreAnsweredOrRefusedByName) {
   }
   {
     ::grpc::ClientContext context;
+    inference::TraceSettingRequest request;
+    request.set_model_name("nothing");
+    inference::TraceSettingResponse response;
+    EXPECT_EQ(client.TraceSetting(&context, request, &response).error_code(), ::grpc::NOT_FOUND);
+  }
+  {
+    ::grpc::ClientContext context;
     inference::SystemSharedMemoryStatusResponse response;
     EXPECT_TRUE(client.SystemSharedMemoryStatus(&context, {}, &response).ok());
     EXPECT_TRUE(response.regions().empty());
@@ -898,6 +905,14 @@ TEST_F(GrpcServerTest, HealthNeedsNoKeyAndEverythingElseDoes) {
   ::grpc::ClientContext index_context;
   inference::RepositoryIndexResponse index;
   EXPECT_EQ(client.RepositoryIndex(&index_context, {}, &index).error_code(),
+            ::grpc::UNAUTHENTICATED);
+
+  // Before the parameters are judged.
+  ::grpc::ClientContext load_context;
+  inference::RepositoryModelLoadRequest load;
+  (*load.mutable_parameters())["nonsense"].set_bool_param(true);
+  inference::RepositoryModelLoadResponse loaded;
+  EXPECT_EQ(client.RepositoryModelLoad(&load_context, load, &loaded).error_code(),
             ::grpc::UNAUTHENTICATED);
 
   ::grpc::ClientContext context;

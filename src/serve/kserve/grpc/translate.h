@@ -9,10 +9,13 @@
 #include "serve/kserve/model_statistics.h"
 
 namespace inference {  // <grpc_service.pb.h>
+class LogSettingsRequest;
 class ModelInferRequest;
 class ModelInferResponse;
 class ModelMetadataResponse;
 class ModelStatistics;
+class RepositoryModelLoadRequest;
+class RepositoryModelUnloadRequest;
 }  // namespace inference
 
 namespace tandem::serve::kserve {
@@ -32,6 +35,11 @@ struct ReceivedRequest {
 // parameter that the protocol does not have, and for contents given in two ways; UNIMPLEMENTED for
 // classification.
 Result<ReceivedRequest> FromMessage(const inference::ModelInferRequest& message);
+
+// INVALID_ARGUMENT with the parameter as field for one without a value, and for one of bytes.
+Result<Parameters> ParametersOf(const inference::RepositoryModelLoadRequest& message);
+Result<Parameters> ParametersOf(const inference::RepositoryModelUnloadRequest& message);
+Result<Parameters> ParametersOf(const inference::LogSettingsRequest& message);
 
 // Outputs are raw bytes, one entry for each of them; an empty one for those in shared memory.
 void ToMessage(const InferResponse& response, inference::ModelInferResponse& message);
