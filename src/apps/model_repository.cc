@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <iterator>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -97,8 +97,9 @@ Status ModelRepository::ReadAll() {
         fmt::format("{}: no folder in it has a config.pbtxt", options_.folder.string()));
   }
   // What a request configured, and is not loaded any more, says nothing about the others.
-  std::erase_if(known_, [&](const auto& row) {
-    return !loaded_.contains(row.first) && std::ranges::count(names, row.first) == 0;
+  listed_ = {names.begin(), names.end()};
+  std::erase_if(known_, [this](const auto& row) {
+    return !loaded_.contains(row.first) && !listed_.contains(row.first);
   });
   Status first;
   failed_.clear();
@@ -111,8 +112,16 @@ Status ModelRepository::ReadAll() {
       models_.SetState(name, ModelState::kUnavailable, "");
     }
   }
-  links_ = LinkModels(known_);
   return first;
+}
+
+// What is loaded keeps the links that it was loaded with; the others join those models, and
+// `wanted`, which is about to be loaded, where there is a choice.
+void ModelRepository::Link(const std::string& wanted) {
+  std::set<std::string> preferred = {wanted};
+  for (const auto& [name, links] : loaded_) preferred.insert(name);
+  links_ = LinkModels(known_, preferred);
+  for (const auto& [name, links] : loaded_) links_.insert_or_assign(name, links);
 }
 
 Status ModelRepository::LoadAll() {
@@ -127,6 +136,7 @@ Status ModelRepository::LoadAll() {
     first = {};  // files of models that are not to be loaded may be broken
   }
   for (const std::string& name : names) {
+    Link(name);
     const Status status = LoadWithParts(name);
     if (!status.ok() && first.ok()) first = status;
   }
@@ -136,32 +146,56 @@ Status ModelRepository::LoadAll() {
 
 Status ModelRepository::Load(std::string_view name, std::string_view config) {
   const std::string model(name);
-  std::vector<std::string> doors;
+  std::optional<FolderModel> replaced;
   if (loaded_.contains(model)) {
     // A configuration that cannot be read leaves everything as it is.
     TANDEM_RETURN_IF_ERROR(serve::kserve::ReadModel(options_.folder, model, config)
                                .status()
                                .Annotate(fmt::format("failed to load '{}'", model)));
-    const std::set<std::string> before = loaded_;
+    replaced = *Known(model);
+    const std::map<std::string, ModelLinks> before = loaded_;
     TANDEM_RETURN_IF_ERROR(Unload(model, /*dependents=*/false));
-    std::ranges::set_difference(before, loaded_, std::back_inserter(doors));
+    for (const auto& [door, links] : before) {
+      if (door != model && !loaded_.contains(door)) ended_with_[model].insert(door);
+    }
   }
   // Others may be broken: this one and its parts are what counts.
   [[maybe_unused]] const Status others = ReadAll();
-  if (!config.empty()) {
-    TANDEM_RETURN_IF_ERROR(Read(model, config));
-    links_ = LinkModels(known_);
-  }
+  if (!config.empty()) TANDEM_RETURN_IF_ERROR(Read(model, config));
   if (Known(model) == nullptr) {
     return InvalidArgument(
         fmt::format("failed to load '{}', failed to poll from model repository", model));
   }
-  Status status = LoadWithParts(model);
-  // The chains that ended with it.
-  for (const std::string& door : doors) {
-    if (status.ok()) status = LoadWithParts(door);
+  Status status = LoadWithDoors(model);
+  if (status.ok()) return status;
+  status = status.Annotate(fmt::format("failed to load '{}'", model));
+  // There is no room for the old one beside the new one, so it comes back only now.
+  if (replaced) {
+    known_.insert_or_assign(model, *std::move(replaced));
+    failed_.clear();
+    if (LoadWithDoors(model).ok()) {
+      return {status.code(), status.message() + "; it serves as it was before"};
+    }
   }
-  return status.ok() ? status : status.Annotate(fmt::format("failed to load '{}'", model));
+  // A name that a request made up is nobody's failure.
+  if (!listed_.contains(model)) {
+    known_.erase(model);
+    models_.Forget(model);
+  }
+  return status;
+}
+
+// The model, and the chains that ended when it was to be replaced.
+Status ModelRepository::LoadWithDoors(const std::string& model) {
+  Link(model);
+  Status status = LoadWithParts(model);
+  const auto doors = ended_with_.find(model);
+  if (doors == ended_with_.end()) return status;
+  for (const std::string& door : doors->second) {
+    if (status.ok() && Known(door) != nullptr) status = LoadWithParts(door);
+  }
+  if (status.ok()) ended_with_.erase(doors);
+  return status;
 }
 
 // A failure is tried, and logged, once: the models that need the one that failed have its error.
@@ -189,8 +223,10 @@ Status ModelRepository::LoadWithParts(const std::string& name) {
     loading_.erase(name);
   }
   if (!status.ok()) {
-    models_.SetState(name, ModelState::kFailed, status.message());
     failed_.insert_or_assign(name, status);
+    // Names that nobody has are not kept.
+    const bool is_known = Known(name) != nullptr || listed_.contains(name);
+    if (is_known) models_.SetState(name, ModelState::kFailed, status.message());
   }
   return status;
 }
@@ -210,7 +246,7 @@ Status ModelRepository::LoadModel(const std::string& name) {
     TANDEM_RETURN_IF_ERROR(engines_.AddAlias(links.engine, name));
   }
   models_.Add(std::move(served));
-  loaded_.insert(name);
+  loaded_.insert_or_assign(name, links);
   return {};
 }
 
@@ -277,6 +313,27 @@ Status ModelRepository::OpenEngineOf(const FolderModel& model) {
   return engines_.Add(model.name, ServiceOf(engine));
 }
 
+// A stage that chains over several engines share goes on with another of them.
+bool ModelRepository::MovesToAnotherEngine(const std::string& stage, const std::string& gone) {
+  const FolderModel& model = *Known(stage);
+  if (RowOf(model.parameters.kind).role != EngineRole::kStage) return false;
+  std::set<std::string> stay;
+  for (const auto& [name, links] : loaded_) {
+    if (name != gone && name != stage && std::ranges::count(links.parts, gone) == 0) {
+      stay.insert(name);
+    }
+  }
+  const ModelLinks links = LinkModels(known_, stay).at(stage);
+  if (!stay.contains(links.engine)) return false;
+  const Result<serve::ModelPtr> engine = engines_.Find(links.engine);
+  if (!engine.ok()) return false;
+  Result<serve::kserve::InferModelPtr> moved = serve::kserve::MakeModel(model, links, *engine);
+  if (!moved.ok()) return false;
+  models_.Add(*std::move(moved));
+  loaded_.insert_or_assign(stage, links);
+  return true;
+}
+
 Status ModelRepository::Unload(std::string_view unloaded, bool dependents) {
   const std::string name(unloaded);
   if (!loaded_.contains(name)) {
@@ -289,12 +346,12 @@ Status ModelRepository::Unload(std::string_view unloaded, bool dependents) {
   }
   // First the doors that lead to it, so that no request finds half of a chain.
   std::vector<std::string> doors;
-  for (const std::string& other : loaded_) {
-    const std::vector<std::string>& parts = links_.at(other).parts;
-    if (other != name && std::ranges::count(parts, name) > 0) doors.push_back(other);
+  for (const auto& [other, links] : loaded_) {
+    if (other != name && std::ranges::count(links.parts, name) > 0) doors.push_back(other);
   }
   for (const std::string& door : doors) {
-    if (loaded_.contains(door)) TANDEM_RETURN_IF_ERROR(Unload(door, /*dependents=*/false));
+    if (!loaded_.contains(door) || MovesToAnotherEngine(door, name)) continue;
+    TANDEM_RETURN_IF_ERROR(Unload(door, /*dependents=*/false));
   }
   const FolderModel model = *Known(name);
   models_.SetState(name, ModelState::kUnavailable, "unloaded");

@@ -53,11 +53,14 @@ class ModelRepository final : public serve::kserve::ModelLoader {
 
   Status Read(const std::string& name, std::string_view config);
   Status ReadAll();
+  void Link(const std::string& wanted);
+  Status LoadWithDoors(const std::string& model);
   Status LoadWithParts(const std::string& name);
   Status LoadModel(const std::string& name);
   Status OpenEngineOf(const FolderModel& model);
   Status CheckEngineDir(const FolderModel& model) const;
   Result<OptionValues> ValuesOf(const FolderModel& model) const;
+  bool MovesToAnotherEngine(const std::string& stage, const std::string& gone);
   const FolderModel* Known(const std::string& name) const;
   std::string TokenizerOf(const ModelLinks& engine) const;
 
@@ -66,9 +69,12 @@ class ModelRepository final : public serve::kserve::ModelLoader {
   const OpenEngine open_;
   serve::ModelRegistry& engines_;
   serve::kserve::Repository& models_;
-  serve::kserve::FolderModels known_;        // the folder's models
-  std::map<std::string, ModelLinks> links_;  // of the same
-  std::set<std::string> loaded_;
+  serve::kserve::FolderModels known_;         // the folder's models
+  std::map<std::string, ModelLinks> links_;   // of the same
+  std::set<std::string> listed_;              // those whose folders are there
+  std::map<std::string, ModelLinks> loaded_;  // the links that each was loaded with
+  // Chains that ended when the model was to be replaced, and come back with it.
+  std::map<std::string, std::set<std::string>> ended_with_;
   std::set<std::string> loading_;         // models whose parts are being loaded
   std::map<std::string, Status> failed_;  // since the configurations were read
 };

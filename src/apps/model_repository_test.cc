@@ -257,6 +257,58 @@ TEST_F(ModelRepositoryTest, AReloadBringsBackWhatDependsOnTheModel) {
   EXPECT_TRUE(models_.Find("tensorrt_llm").ok());
 }
 
+TEST_F(ModelRepositoryTest, AReloadThatFailsLeavesTheOldModelAndItsChains) {
+  Open(/*is_explicit=*/true, {"*"});
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  const std::string answer = Ask("ensemble");
+  const std::string config = Engine(*EmbeddedPairFolder() / "target");
+  Write("tensorrt_llm", Engine(folder_ / "nothing"));
+  const Status failed = models_.Load("tensorrt_llm", "");
+  EXPECT_NE(failed.message().find("it serves as it was before"), std::string::npos)
+      << failed.message();
+  EXPECT_EQ(models_.Index(/*only_ready=*/true).size(), 6u);
+  EXPECT_TRUE(models_.Ready());
+  EXPECT_EQ(Ask("ensemble"), answer);
+  Write("tensorrt_llm", config);
+  EXPECT_TRUE(models_.Load("tensorrt_llm", "").ok());
+  EXPECT_EQ(Ask("tensorrt_llm_bls"), answer);
+}
+
+TEST_F(ModelRepositoryTest, ChainsThatEndedWithAFailedReloadComeBackWithTheNextOne) {
+  const fs::path copy = folder_.parent_path() / (folder_.filename().string() + "_target");
+  fs::remove_all(copy);
+  fs::copy(*EmbeddedPairFolder() / "target", copy);
+  Write("tensorrt_llm", Engine(copy));
+  Open(/*is_explicit=*/true, {"*"});
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  const std::string answer = Ask("ensemble");
+  fs::rename(copy, copy.string() + ".away");
+  EXPECT_FALSE(models_.Load("tensorrt_llm", "").ok()) << "neither the new one nor the old";
+  EXPECT_FALSE(models_.Find("ensemble").ok());
+  fs::rename(copy.string() + ".away", copy);
+  ASSERT_TRUE(models_.Load("tensorrt_llm", "").ok());
+  EXPECT_EQ(Ask("ensemble"), answer);
+  fs::remove_all(copy);
+}
+
+TEST_F(ModelRepositoryTest, StagesThatTwoChainsShareGoOnWithTheEngineThatStays) {
+  fs::remove_all(folder_ / "tensorrt_llm_bls");
+  const char* kChain = R"(platform: "ensemble" ensemble_scheduling {{ step [
+                          {{model_name: "preprocessing" model_version: -1}},
+                          {{model_name: "{}" model_version: -1}}] }})";
+  Write("a_chain", fmt::format(fmt::runtime(kChain), "tensorrt_llm_draft"));
+  Open(/*is_explicit=*/true);
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  ASSERT_TRUE(models_.Load("ensemble", "").ok());
+  EXPECT_FALSE(models_.Find("tensorrt_llm_draft").ok()) << "no chain that is loaded needs it";
+  ASSERT_TRUE(models_.Load("a_chain", "").ok());
+  const std::string answer = Ask("a_chain");
+  ASSERT_TRUE(models_.Unload("tensorrt_llm", false).ok());
+  EXPECT_FALSE(models_.Find("ensemble").ok());
+  EXPECT_TRUE(models_.Find("preprocessing").ok());
+  EXPECT_EQ(Ask("a_chain"), answer);
+}
+
 TEST_F(ModelRepositoryTest, ModelsThatAreEachOthersPartsAreRefused) {
   const char* kChain = R"(platform: "ensemble" ensemble_scheduling {{ step [
                           {{model_name: "{}" model_version: -1}}] }})";

@@ -182,6 +182,28 @@ TEST_F(RepositoryWithoutEnginesTest, AModelThatFailedMakesTheServerNotReady) {
   EXPECT_TRUE(models_.Ready());
 }
 
+TEST_F(RepositoryWithoutEnginesTest, NamesThatNobodyHasLeaveNoFailureBehind) {
+  Write("simple", R"(backend: "add_sub")");
+  ModelRepository repository = Open(/*is_explicit=*/true);
+  ASSERT_TRUE(repository.LoadAll().ok());
+  // With a configuration of the request's own.
+  EXPECT_FALSE(repository.Load("made_up", R"({"backend":"nothing"})").ok());
+  EXPECT_TRUE(models_.Ready());
+  EXPECT_THAT(States(), ElementsAre("simple UNAVAILABLE"));
+  // A step that is misspelt, and then mended.
+  const char* kChain = R"(platform: "ensemble"
+                          ensemble_scheduling {{step [{{model_name: "{}" model_version: -1}}]}})";
+  Write("chain", fmt::format(fmt::runtime(kChain), "simpel"));
+  EXPECT_FALSE(repository.Load("chain", {}).ok());
+  EXPECT_FALSE(models_.Ready());
+  Write("chain", R"(backend: "identity" input [{name: "A" data_type: TYPE_INT32 dims: [1]}]
+                    output [{name: "B" data_type: TYPE_INT32 dims: [1]}])");
+  const Status mended = repository.Load("chain", {});
+  EXPECT_TRUE(mended.ok()) << mended.message();
+  EXPECT_TRUE(models_.Ready());
+  EXPECT_THAT(States(), ElementsAre("chain READY", "simple UNAVAILABLE"));
+}
+
 TEST_F(RepositoryWithoutEnginesTest, WhatIsUnloadedOrNotAskedForDoesNotCountAsFailed) {
   Write("simple", R"(backend: "add_sub")");
   Write("broken", kBroken);

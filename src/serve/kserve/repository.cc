@@ -140,6 +140,12 @@ void Repository::SetState(std::string_view name, ModelState state, std::string r
   entry.reason = std::move(reason);
 }
 
+void Repository::Forget(std::string_view name) {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(name);
+  if (found != entries_.end() && found->second.model == nullptr) entries_.erase(found);
+}
+
 Result<InferModelPtr> Repository::Find(std::string_view name, std::string_view version) const {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(name);

@@ -78,10 +78,13 @@ class Repository {
   // their model. The time from kLoading to Add is the model's load time.
   void SetState(std::string_view name, ModelState state, std::string reason);
 
+  // Leaves no trace of a name that cannot be called.
+  void Forget(std::string_view name);
+
   // `version` may be empty. NOT_FOUND "Request for unknown model: 'x' is not found", or with
   // "version 2"; UNAVAILABLE when the model is known and not ready.
   Result<InferModelPtr> Find(std::string_view name, std::string_view version = {}) const;
-  bool Has(std::string_view name) const;  // in any state
+  bool Has(std::string_view name) const;                         // in any state
   std::vector<ModelEntry> Index(bool only_ready = false) const;  // in the order of names
   std::vector<InferModelPtr> Models() const;  // those that can be called, in the order of names
 

@@ -11,7 +11,8 @@ EngineRole RoleOf(const FolderModel& model) { return RowOf(model.parameters.kind
 
 class Linker {
  public:
-  explicit Linker(const FolderModels& models) : models_(models) {}
+  Linker(const FolderModels& models, const std::set<std::string>& preferred)
+      : models_(models), preferred_(preferred) {}
 
   ModelLinks LinksOf(const FolderModel& model) const {
     ModelLinks links;
@@ -51,22 +52,30 @@ class Linker {
     if (!model.parameters.target_model.empty()) return model.parameters.target_model;
     if (std::string engine = EngineOfChain(model); !engine.empty()) return engine;
     // A stage: the engine of a chain that it is part of.
+    std::string found;
+    int best = 0;
     for (const auto& [name, chain] : models_) {
       if (std::ranges::count(chain.steps, model.name) == 0) continue;
-      if (std::string engine = EngineOfChain(chain); !engine.empty()) return engine;
+      const std::string engine = EngineOfChain(chain);
+      if (engine.empty()) continue;
+      const int rank = preferred_.contains(name) ? 3 : preferred_.contains(engine) ? 2 : 1;
+      if (rank > best) found = engine;
+      best = std::max(best, rank);
     }
-    return MainEngine();
+    return found.empty() ? MainEngine() : found;
   }
 
-  // The first engine that drafts for no other, else the first one; empty: there is none.
+  // A preferred engine, else one that drafts for no other, else any; empty: there is none.
   std::string MainEngine() const {
-    std::string first;
+    std::string found;
+    int best = 0;
     for (const auto& [name, model] : models_) {
       if (!IsEngine(name)) continue;
-      if (!IsDraft(name)) return name;
-      if (first.empty()) first = name;
+      const int rank = 1 + (IsDraft(name) ? 0 : 1) + (preferred_.contains(name) ? 2 : 0);
+      if (rank > best) found = name;
+      best = std::max(best, rank);
     }
-    return first;
+    return found;
   }
 
   static std::vector<std::string> PartsOf(const FolderModel& model, const std::string& engine) {
@@ -137,12 +146,14 @@ class Linker {
   }
 
   const FolderModels& models_;
+  const std::set<std::string>& preferred_;
 };
 
 }  // namespace
 
-std::map<std::string, ModelLinks> LinkModels(const FolderModels& models) {
-  const Linker linker(models);
+std::map<std::string, ModelLinks> LinkModels(const FolderModels& models,
+                                             const std::set<std::string>& preferred) {
+  const Linker linker(models, preferred);
   std::map<std::string, ModelLinks> links;
   for (const auto& [name, model] : models) links.emplace(name, linker.LinksOf(model));
   return links;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,10 @@ struct ModelLinks {
   std::vector<std::string> notes;  // what is passed over
 };
 
-// The links of every model. Names in it may be of models that are not in the repository.
-std::map<std::string, ModelLinks> LinkModels(const FolderModels& models);
+// The links of every model. Names in it may be of models that are not in the repository. A stage
+// that may belong to several engines belongs to that of a preferred chain, or else to a preferred
+// engine, before it belongs to any other.
+std::map<std::string, ModelLinks> LinkModels(const FolderModels& models,
+                                             const std::set<std::string>& preferred = {});
 
 }  // namespace tandem::serve::kserve
