@@ -112,7 +112,7 @@ class InferModel {
   virtual bool Ready() const { return true; }
   // `request` has been checked against the config: every input is one of the model's, with its type
   // and a shape that the config allows. Never blocks and never fails: a refusal is the call's first
-  // news.
+  // news. Outputs that the client did not ask for may be given: the repository leaves them out.
   virtual std::unique_ptr<InferCall> Infer(InferRequest request, Wake wake) const = 0;
 };
 

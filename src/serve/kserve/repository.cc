@@ -29,6 +29,7 @@ class CountedCall final : public InferCall {
   void Start(InferModelPtr model, InferRequest request, SharedMemoryOutputs outputs, Wake wake) {
     outputs_ = std::move(outputs);
     infer_model_ = std::move(model);
+    asked_.outputs = request.outputs;
     call_ = infer_model_->Infer(std::move(request), std::move(wake));
   }
   void Refuse(Status error) { error_ = std::move(error); }
@@ -46,6 +47,8 @@ class CountedCall final : public InferCall {
       const Nanos wait = clock_.Now() - started_;
       for (const auto& statistics : statistics_) statistics->FirstResponse(wait);
     }
+    std::erase_if(response.outputs,
+                  [this](const Tensor& tensor) { return !asked_.Wants(tensor.name); });
     if (Status written = outputs_.Write(response); !written.ok()) {
       return Fail(std::move(written), error);
     }
@@ -83,6 +86,7 @@ class CountedCall final : public InferCall {
   const Nanos started_;
   InferModelPtr infer_model_;  // outlives its call
   std::unique_ptr<InferCall> call_;
+  InferRequest asked_;  // for outputs; without the rest
   SharedMemoryOutputs outputs_;
   Status error_;  // of the check
   Nanos queued_{0};

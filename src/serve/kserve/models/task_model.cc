@@ -82,12 +82,7 @@ class TaskModel final : public InferModel {
       const MutexLock lock(task.mutex);
       if (task.is_cancelled) return;
     }
-    Result<InferResponse> result = compute_(task.request);
-    if (result.ok()) {
-      std::erase_if(result->outputs,
-                    [&](const Tensor& tensor) { return !task.request.Wants(tensor.name); });
-    }
-    task.Finish(std::move(result));
+    task.Finish(compute_(task.request));
   }
 
   const inference::ModelConfig config_;
