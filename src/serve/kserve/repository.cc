@@ -35,14 +35,14 @@ class CountedCall final : public InferCall {
   void Refuse(Status error) { error_ = std::move(error); }
 
   bool is_refused() const override { return !error_.ok() || call_->is_refused(); }
-  InferNews Next(InferResponse& response, Status& error) override {
-    if (ended_) return InferNews::kDone;
+  CallNews Next(InferResponse& response, Status& error) override {
+    if (ended_) return CallNews::kDone;
     if (!error_.ok()) return Fail(error_, error);
     response = {};
-    const InferNews news = call_->Next(response, error);
-    if (news == InferNews::kFailed) return Fail(error, error);
-    if (news == InferNews::kDone) End({});
-    if (news != InferNews::kResponse) return news;
+    const CallNews news = call_->Next(response, error);
+    if (news == CallNews::kFailed) return Fail(error, error);
+    if (news == CallNews::kDone) End({});
+    if (news != CallNews::kEvent) return news;
     if (!std::exchange(has_responded_, true)) {
       const Nanos wait = clock_.Now() - started_;
       for (const auto& statistics : statistics_) statistics->FirstResponse(wait);
@@ -60,10 +60,10 @@ class CountedCall final : public InferCall {
   }
 
  private:
-  InferNews Fail(Status why, Status& error) {
+  CallNews Fail(Status why, Status& error) {
     End(why);
     error = std::move(why);
-    return InferNews::kFailed;
+    return CallNews::kFailed;
   }
 
   void End(const Status& why) {

@@ -101,23 +101,23 @@ class TimedCall final : public InferCall {
   ~TimedCall() override { alarms_.Cancel(alarm_); }
 
   bool is_refused() const override { return is_refused_; }
-  InferNews Next(InferResponse& response, Status& error) override {
-    if (is_over_) return InferNews::kDone;
+  CallNews Next(InferResponse& response, Status& error) override {
+    if (is_over_) return CallNews::kDone;
     if (next_ < series_.count) {
-      if (alarms_.Now() < due_) return InferNews::kNone;
+      if (alarms_.Now() < due_) return CallNews::kNone;
       response = series_.response(next_++);
       is_over_ = next_ == series_.count && series_.is_last_final && series_.failure.ok();
       response.is_final = is_over_;
       AwaitTurn();
-      return InferNews::kResponse;
+      return CallNews::kEvent;
     }
     is_over_ = true;
     if (!series_.failure.ok()) {
       error = series_.failure;
-      return InferNews::kFailed;
+      return CallNews::kFailed;
     }
     response.is_final = true;
-    return InferNews::kResponse;
+    return CallNews::kEvent;
   }
 
  private:
