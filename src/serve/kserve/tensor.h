@@ -2,6 +2,7 @@
 // form that both of its transports carry. Plain values and pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -57,6 +58,20 @@ std::vector<std::string_view> Strings(const Tensor& tensor);
 std::vector<int64_t> Integers(const Tensor& tensor);
 std::vector<float> Floats(const Tensor& tensor);
 std::vector<bool> Bools(const Tensor& tensor);
+
+// A matrix from rows of different lengths: the length of the longest, and each row with the padding
+// after it.
+template <typename T>
+size_t LongestOf(const std::vector<std::vector<T>>& rows) {
+  size_t longest = 0;
+  for (const std::vector<T>& row : rows) longest = std::max(longest, row.size());
+  return longest;
+}
+template <typename T>
+void AppendPadded(const std::vector<T>& row, size_t width, T padding, std::vector<T>& matrix) {
+  matrix.insert(matrix.end(), row.begin(), row.end());
+  matrix.resize(matrix.size() + width - row.size(), padding);
+}
 
 void AppendString(std::string_view element, std::string& data);
 Tensor StringTensor(std::string name, std::vector<int64_t> shape,
