@@ -103,15 +103,15 @@ class ModelRepositoryTest : public testing::Test {
       kserve::InferResponse response;
       Status error;
       switch (call->Next(response, error)) {
-        case kserve::InferNews::kNone:
+        case serve::CallNews::kNone:
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
           break;
-        case kserve::InferNews::kResponse:
+        case serve::CallNews::kEvent:
           text = Strings(response.outputs.at(0)).at(0);
           break;
-        case kserve::InferNews::kDone:
+        case serve::CallNews::kDone:
           return text;
-        case kserve::InferNews::kFailed:
+        case serve::CallNews::kFailed:
           return error.message();
       }
     }

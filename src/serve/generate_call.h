@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "serve/call_news.h"
 #include "serve/model_registry.h"
 #include "serve/text_request.h"
 #include "serve/text_stream.h"
@@ -26,13 +27,6 @@ struct CallUsage {
   uint64_t seed = 0;  // of the first prompt
 };
 
-enum class CallNews : uint8_t {
-  kNone,    // nothing yet: ask again after `wake`
-  kEvent,   // news of one answer: of a streamed call; of any other, that the answer is complete
-  kDone,    // every answer is complete; nothing follows
-  kFailed,  // the call has ended with event.error; nothing follows
-};
-
 class GenerateCall {
  public:
   // `prompts` (at least one) differ only in the prompt; the call is streamed if they ask for it. A
@@ -42,7 +36,8 @@ class GenerateCall {
   GenerateCall(const GenerateCall&) = delete;
   GenerateCall& operator=(const GenerateCall&) = delete;
 
-  // Never blocks. Fills `event` with kEvent (its choice is the answer's index) and kFailed.
+  // Never blocks. kEvent is news of one answer: of a streamed call, its next part; of any other,
+  // that it is complete. It fills `event`, whose choice is the answer's index; so does kFailed.
   CallNews Next(TextEvent& event);
 
   // From the first event on: the choices of the first prompt, then those of the second, and so on.

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "serve/generate_call.h"
+#include "serve/call_news.h"
 #include "serve/http/message.h"
 
 namespace tandem::serve {

@@ -147,37 +147,13 @@ Result<int64_t> BatchOf(const inference::ModelConfig& config, const InferRequest
 }  // namespace
 
 DataType TypeOf(int config_type) {
-  switch (config_type) {
-    case inference::TYPE_BOOL:
-      return DataType::kBool;
-    case inference::TYPE_UINT8:
-      return DataType::kUint8;
-    case inference::TYPE_UINT16:
-      return DataType::kUint16;
-    case inference::TYPE_UINT32:
-      return DataType::kUint32;
-    case inference::TYPE_UINT64:
-      return DataType::kUint64;
-    case inference::TYPE_INT8:
-      return DataType::kInt8;
-    case inference::TYPE_INT16:
-      return DataType::kInt16;
-    case inference::TYPE_INT32:
-      return DataType::kInt32;
-    case inference::TYPE_INT64:
-      return DataType::kInt64;
-    case inference::TYPE_FP16:
-      return DataType::kFp16;
-    case inference::TYPE_FP32:
-      return DataType::kFp32;
-    case inference::TYPE_FP64:
-      return DataType::kFp64;
-    case inference::TYPE_BF16:
-      return DataType::kBf16;
-    default:
-      TANDEM_CHECK(config_type == inference::TYPE_STRING, "a tensor without a type");
-      return DataType::kBytes;
-  }
+  static_assert(static_cast<int>(DataType::kBool) + 1 == inference::TYPE_BOOL);
+  static_assert(static_cast<int>(DataType::kInt32) + 1 == inference::TYPE_INT32);
+  static_assert(static_cast<int>(DataType::kBytes) + 1 == inference::TYPE_STRING);
+  static_assert(static_cast<int>(DataType::kBf16) + 1 == inference::TYPE_BF16);
+  TANDEM_CHECK(config_type >= inference::TYPE_BOOL && config_type <= inference::TYPE_BF16,
+               "a tensor without a type");
+  return static_cast<DataType>(config_type - 1);
 }
 
 Result<int64_t> CheckRequest(const inference::ModelConfig& config, InferRequest& request) {

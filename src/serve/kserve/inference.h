@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "serve/call_news.h"
 #include "serve/kserve/tensor.h"
 
 namespace inference {
@@ -81,20 +82,13 @@ struct InferResponse {
   std::optional<uint64_t> seed;  // that the answers were drawn with
 };
 
-enum class InferNews : uint8_t {
-  kNone,      // nothing yet: ask again after `wake`
-  kResponse,  // `response` is filled
-  kDone,      // nothing follows
-  kFailed,    // `error` is filled; nothing follows
-};
-
 // A request that runs. It is polled after each `wake`. Owned by the transport's call, one thread at
 // a time; destroying it cancels what still runs.
 class InferCall {
  public:
   virtual ~InferCall() = default;
-  // Never blocks.
-  virtual InferNews Next(InferResponse& response, Status& error) = 0;
+  // Never blocks. kEvent fills `response`, and kFailed `error`.
+  virtual CallNews Next(InferResponse& response, Status& error) = 0;
   // True if the request was refused before any work began; constant.
   virtual bool is_refused() const { return false; }
 };
@@ -112,7 +106,7 @@ class InferModel {
   virtual bool Ready() const { return true; }
   // `request` has been checked against the config: every input is one of the model's, with its type
   // and a shape that the config allows. Never blocks and never fails: a refusal is the call's first
-  // news.
+  // news. Outputs that the client did not ask for may be given: the repository leaves them out.
   virtual std::unique_ptr<InferCall> Infer(InferRequest request, Wake wake) const = 0;
 };
 

@@ -29,23 +29,26 @@ class CountedCall final : public InferCall {
   void Start(InferModelPtr model, InferRequest request, SharedMemoryOutputs outputs, Wake wake) {
     outputs_ = std::move(outputs);
     infer_model_ = std::move(model);
+    asked_.outputs = request.outputs;
     call_ = infer_model_->Infer(std::move(request), std::move(wake));
   }
   void Refuse(Status error) { error_ = std::move(error); }
 
   bool is_refused() const override { return !error_.ok() || call_->is_refused(); }
-  InferNews Next(InferResponse& response, Status& error) override {
-    if (ended_) return InferNews::kDone;
+  CallNews Next(InferResponse& response, Status& error) override {
+    if (ended_) return CallNews::kDone;
     if (!error_.ok()) return Fail(error_, error);
     response = {};
-    const InferNews news = call_->Next(response, error);
-    if (news == InferNews::kFailed) return Fail(error, error);
-    if (news == InferNews::kDone) End({});
-    if (news != InferNews::kResponse) return news;
+    const CallNews news = call_->Next(response, error);
+    if (news == CallNews::kFailed) return Fail(error, error);
+    if (news == CallNews::kDone) End({});
+    if (news != CallNews::kEvent) return news;
     if (!std::exchange(has_responded_, true)) {
       const Nanos wait = clock_.Now() - started_;
       for (const auto& statistics : statistics_) statistics->FirstResponse(wait);
     }
+    std::erase_if(response.outputs,
+                  [this](const Tensor& tensor) { return !asked_.Wants(tensor.name); });
     if (Status written = outputs_.Write(response); !written.ok()) {
       return Fail(std::move(written), error);
     }
@@ -57,10 +60,10 @@ class CountedCall final : public InferCall {
   }
 
  private:
-  InferNews Fail(Status why, Status& error) {
+  CallNews Fail(Status why, Status& error) {
     End(why);
     error = std::move(why);
-    return InferNews::kFailed;
+    return CallNews::kFailed;
   }
 
   void End(const Status& why) {
@@ -83,6 +86,7 @@ class CountedCall final : public InferCall {
   const Nanos started_;
   InferModelPtr infer_model_;  // outlives its call
   std::unique_ptr<InferCall> call_;
+  InferRequest asked_;  // for outputs; without the rest
   SharedMemoryOutputs outputs_;
   Status error_;  // of the check
   Nanos queued_{0};

@@ -59,11 +59,6 @@ std::vector<Out> Read(const Tensor& tensor, Convert&& convert) {
 }
 
 template <typename T>
-std::vector<int64_t> ReadIntegers(const Tensor& tensor) {
-  return Read<T, int64_t>(tensor, [](T value) { return static_cast<int64_t>(value); });
-}
-
-template <typename T>
 Tensor MakeTensor(std::string name, DataType type, std::vector<int64_t> shape,
                   std::span<const T> elements) {
   Tensor tensor{std::move(name), type, std::move(shape), {}};
@@ -141,41 +136,23 @@ std::vector<std::string_view> Strings(const Tensor& tensor) {
 }
 
 std::vector<int64_t> Integers(const Tensor& tensor) {
-  switch (tensor.type) {
-    case DataType::kUint8:
-      return ReadIntegers<uint8_t>(tensor);
-    case DataType::kUint16:
-      return ReadIntegers<uint16_t>(tensor);
-    case DataType::kUint32:
-      return ReadIntegers<uint32_t>(tensor);
-    case DataType::kUint64:
-      return ReadIntegers<uint64_t>(tensor);
-    case DataType::kInt8:
-      return ReadIntegers<int8_t>(tensor);
-    case DataType::kInt16:
-      return ReadIntegers<int16_t>(tensor);
-    case DataType::kInt32:
-      return ReadIntegers<int32_t>(tensor);
-    case DataType::kInt64:
-      return ReadIntegers<int64_t>(tensor);
-    default:
-      return {};
-  }
+  return VisitType(tensor.type, [&]<typename T>(std::type_identity<T>) -> std::vector<int64_t> {
+    if constexpr (kIsInteger<T>) {
+      return Read<T, int64_t>(tensor, [](T value) { return static_cast<int64_t>(value); });
+    }
+    return {};
+  });
 }
 
 std::vector<float> Floats(const Tensor& tensor) {
-  switch (tensor.type) {
-    case DataType::kFp16:
-      return Read<uint16_t, float>(tensor, FloatOfHalf);
-    case DataType::kBf16:
-      return Read<uint16_t, float>(tensor, FloatOfBf16);
-    case DataType::kFp32:
-      return Read<float, float>(tensor, [](float value) { return value; });
-    case DataType::kFp64:
-      return Read<double, float>(tensor, [](double value) { return static_cast<float>(value); });
-    default:
-      return {};
-  }
+  return VisitType(tensor.type, [&]<typename T>(std::type_identity<T>) -> std::vector<float> {
+    if constexpr (std::is_same_v<T, Half>) return Read<uint16_t, float>(tensor, FloatOfHalf);
+    if constexpr (std::is_same_v<T, Bf16>) return Read<uint16_t, float>(tensor, FloatOfBf16);
+    if constexpr (std::is_floating_point_v<T>) {
+      return Read<T, float>(tensor, [](T value) { return static_cast<float>(value); });
+    }
+    return {};
+  });
 }
 
 std::vector<bool> Bools(const Tensor& tensor) {

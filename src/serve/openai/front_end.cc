@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/utf8.h"
+#include "serve/generate_call.h"
 #include "serve/http/call_reply.h"
 #include "serve/openai/errors.h"
 #include "serve/openai/request.h"

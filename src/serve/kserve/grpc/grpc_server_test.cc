@@ -33,7 +33,6 @@ namespace tandem::serve {
 namespace {
 
 using kserve::InferCall;
-using kserve::InferNews;
 using kserve::InferRequest;
 using kserve::InferResponse;
 using kserve::Wake;
@@ -102,9 +101,9 @@ class ScriptedCall final : public InferCall {
     world_.changed.NotifyAll();
   }
 
-  InferNews Next(InferResponse& response, Status& error) override {
+  CallNews Next(InferResponse& response, Status& error) override {
     const MutexLock lock(world_.mutex);
-    if (Has("hold") && !world_.released) return InferNews::kNone;
+    if (Has("hold") && !world_.released) return CallNews::kNone;
     response = {};
     if (given_ < count_) {
       ++world_.taken;
@@ -116,15 +115,15 @@ class ScriptedCall final : public InferCall {
         response.outputs.push_back(kserve::StringTensor("BLOB", {1}, std::vector{blob}));
       }
       response.is_final = Has("mark") && given_ == count_;
-      return InferNews::kResponse;
+      return CallNews::kEvent;
     }
     if (Has("end") && !std::exchange(ended_, true)) {
       response.is_final = true;
-      return InferNews::kResponse;
+      return CallNews::kEvent;
     }
-    if (!Has("fail")) return InferNews::kDone;
+    if (!Has("fail")) return CallNews::kDone;
     error = ResourceExhausted("the queue is full").WithReason(Reason::kQueueFull);
-    return InferNews::kFailed;
+    return CallNews::kFailed;
   }
 
  private:

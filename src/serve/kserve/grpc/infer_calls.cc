@@ -108,18 +108,18 @@ class OneInfer final : public ::grpc::ServerUnaryReactor,
       InferResponse response;
       Status error;
       switch (call_->Next(response, error)) {
-        case InferNews::kNone:
+        case CallNews::kNone:
           return;
-        case InferNews::kResponse:
+        case CallNews::kEvent:
           if (has_response_) {
             return End(Internal("the model gave more than one response; use ModelStreamInfer"));
           }
           has_response_ = true;
           if (const Status sent = Write(response); !sent.ok()) return End(sent);
           break;
-        case InferNews::kDone:
+        case CallNews::kDone:
           return End(has_response_ ? Status() : Internal("the model gave no response"));
-        case InferNews::kFailed:
+        case CallNews::kFailed:
           return End(error);
       }
     }
@@ -322,15 +322,15 @@ class StreamInfer final : public StreamReactor,
   bool TakeOne(std::list<StreamRequest>::iterator request) TANDEM_REQUIRES(mutex_) {
     InferResponse response;
     Status error = request->refusal;
-    const InferNews news = error.ok() ? request->call->Next(response, error) : InferNews::kFailed;
+    const CallNews news = error.ok() ? request->call->Next(response, error) : CallNews::kFailed;
     switch (news) {
-      case InferNews::kNone:
+      case CallNews::kNone:
         return false;
-      case InferNews::kResponse:
+      case CallNews::kEvent:
         *request->has_news = true;  // there may be more
         Respond(*request, response);
         return true;
-      case InferNews::kDone:
+      case CallNews::kDone:
         if (request->wants_empty_final && !request->was_final) {
           InferResponse last;
           last.model_name = request->model;
@@ -340,7 +340,7 @@ class StreamInfer final : public StreamReactor,
           Queue(last);
         }
         break;
-      case InferNews::kFailed:
+      case CallNews::kFailed:
         Fail(*request, error);
         break;
     }

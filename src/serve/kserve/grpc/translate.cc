@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "base/little_endian.h"
@@ -112,40 +113,31 @@ Status AppendElements(const Input& input, const Values& values, std::string& dat
 
 Status AppendContents(const Input& input, DataType type, std::string& data) {
   const Contents& contents = input.contents();
-  switch (type) {
-    case DataType::kBool:
-      for (const bool value : contents.bool_contents()) data += value ? '\1' : '\0';
-      return {};
-    case DataType::kInt8:
-      return AppendElements<int8_t>(input, contents.int_contents(), data);
-    case DataType::kInt16:
-      return AppendElements<int16_t>(input, contents.int_contents(), data);
-    case DataType::kInt32:
-      return AppendElements<int32_t>(input, contents.int_contents(), data);
-    case DataType::kInt64:
-      return AppendElements<int64_t>(input, contents.int64_contents(), data);
-    case DataType::kUint8:
-      return AppendElements<uint8_t>(input, contents.uint_contents(), data);
-    case DataType::kUint16:
-      return AppendElements<uint16_t>(input, contents.uint_contents(), data);
-    case DataType::kUint32:
-      return AppendElements<uint32_t>(input, contents.uint_contents(), data);
-    case DataType::kUint64:
-      return AppendElements<uint64_t>(input, contents.uint64_contents(), data);
-    case DataType::kFp32:
-      return AppendElements<float>(input, contents.fp32_contents(), data);
-    case DataType::kFp64:
-      return AppendElements<double>(input, contents.fp64_contents(), data);
-    case DataType::kBytes:
+  return VisitType(type, [&]<typename T>(std::type_identity<T>) -> Status {
+    if constexpr (std::is_same_v<T, std::string_view>) {
       for (const std::string& value : contents.bytes_contents()) AppendString(value, data);
       return {};
-    case DataType::kFp16:
-    case DataType::kBf16:
-      break;
-  }
-  return InputError(input, fmt::format("{} has no contents of its own: send it in "
-                                       "raw_input_contents",
-                                       input.datatype()));
+    } else if constexpr (std::is_same_v<T, bool>) {
+      for (const bool value : contents.bool_contents()) data += value ? '\1' : '\0';
+      return {};
+    } else if constexpr (std::is_same_v<T, int64_t>) {
+      return AppendElements<T>(input, contents.int64_contents(), data);
+    } else if constexpr (std::is_same_v<T, uint64_t>) {
+      return AppendElements<T>(input, contents.uint64_contents(), data);
+    } else if constexpr (kIsInteger<T> && std::is_signed_v<T>) {
+      return AppendElements<T>(input, contents.int_contents(), data);
+    } else if constexpr (kIsInteger<T>) {
+      return AppendElements<T>(input, contents.uint_contents(), data);
+    } else if constexpr (std::is_same_v<T, float>) {
+      return AppendElements<T>(input, contents.fp32_contents(), data);
+    } else if constexpr (std::is_same_v<T, double>) {
+      return AppendElements<T>(input, contents.fp64_contents(), data);
+    } else {
+      return InputError(input, fmt::format("{} has no contents of its own: send it in "
+                                           "raw_input_contents",
+                                           input.datatype()));
+    }
+  });
 }
 
 int NumElementsOf(const Contents& contents) {

@@ -45,21 +45,21 @@ class GenerateSource final : public ProtocolSource {
   CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) override {
     InferResponse response;
     switch (call_->Next(response, error)) {
-      case InferNews::kNone:
+      case CallNews::kNone:
         return CallNews::kNone;
-      case InferNews::kResponse:
+      case CallNews::kEvent:
         if (response.outputs.empty()) return CallNews::kEvent;  // says only that it is the last
         if (!is_stream_ && !message_.empty()) return TooMany(error);
         seed_ = response.seed;
         (is_stream_ ? messages.emplace_back() : message_) = FormatGenerated(response);
         return CallNews::kEvent;
-      case InferNews::kDone:
+      case CallNews::kDone:
         if (is_stream_) return CallNews::kDone;
         if (message_.empty()) return TooMany(error);
         if (seed_) head.headers.emplace_back("X-Tandem-Seed", std::to_string(*seed_));
         messages.push_back(std::move(message_));
         return CallNews::kDone;
-      case InferNews::kFailed:
+      case CallNews::kFailed:
         break;
     }
     return CallNews::kFailed;
@@ -92,15 +92,15 @@ class InferSource final : public ProtocolSource {
   CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) override {
     InferResponse response;
     switch (call_->Next(response, error)) {
-      case InferNews::kNone:
+      case CallNews::kNone:
         return CallNews::kNone;
-      case InferNews::kResponse: {
+      case CallNews::kEvent: {
         InferBody body = FormatInfer(asked_, response);
         message_ = std::move(body.bytes);
         json_bytes_ = body.json_bytes;
         return CallNews::kEvent;
       }
-      case InferNews::kDone:
+      case CallNews::kDone:
         if (json_bytes_) {
           head.content_type = "application/octet-stream";
           head.headers.emplace_back("Inference-Header-Content-Length",
@@ -112,7 +112,7 @@ class InferSource final : public ProtocolSource {
         }
         messages.push_back(std::move(message_));
         return CallNews::kDone;
-      case InferNews::kFailed:
+      case CallNews::kFailed:
         break;
     }
     return CallNews::kFailed;

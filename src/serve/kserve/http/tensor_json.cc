@@ -51,67 +51,44 @@ Status AppendFloat(const Json& value, Tensor& tensor) {
 }  // namespace
 
 Status AppendElement(const Json& value, Tensor& tensor) {
-  switch (tensor.type) {
-    case DataType::kBytes:
+  return VisitType(tensor.type, [&]<typename T>(std::type_identity<T>) -> Status {
+    if constexpr (std::is_same_v<T, std::string_view>) {
       if (value.AsString() == nullptr) return WrongKind(tensor, "non-string", "string");
       AppendString(*value.AsString(), tensor.data);
       return {};
-    case DataType::kBool:
+    } else if constexpr (std::is_same_v<T, bool>) {
       if (value.AsBool() == nullptr) return WrongKind(tensor, "non-boolean", "boolean");
       tensor.data += *value.AsBool() ? '\1' : '\0';
       return {};
-    case DataType::kUint8:
-      return AppendInteger<uint8_t>(value, tensor);
-    case DataType::kUint16:
-      return AppendInteger<uint16_t>(value, tensor);
-    case DataType::kUint32:
-      return AppendInteger<uint32_t>(value, tensor);
-    case DataType::kUint64:
-      return AppendInteger<uint64_t>(value, tensor);
-    case DataType::kInt8:
-      return AppendInteger<int8_t>(value, tensor);
-    case DataType::kInt16:
-      return AppendInteger<int16_t>(value, tensor);
-    case DataType::kInt32:
-      return AppendInteger<int32_t>(value, tensor);
-    case DataType::kInt64:
-      return AppendInteger<int64_t>(value, tensor);
-    case DataType::kFp32:
-      return AppendFloat<float>(value, tensor);
-    case DataType::kFp64:
-      return AppendFloat<double>(value, tensor);
-    case DataType::kFp16:
-    case DataType::kBf16:
+    } else if constexpr (kIsInteger<T>) {
+      return AppendInteger<T>(value, tensor);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return AppendFloat<T>(value, tensor);
+    } else {
       return Unparsable(tensor, fmt::format("{} has no JSON form; send the tensor as binary data",
                                             DataTypeName(tensor.type)));
-  }
-  return {};
+    }
+  });
 }
 
 void WriteElements(const Tensor& tensor, JsonWriter& writer) {
-  switch (tensor.type) {
-    case DataType::kBytes:
+  VisitType(tensor.type, [&]<typename T>(std::type_identity<T>) {
+    if constexpr (std::is_same_v<T, std::string_view>) {
       for (const std::string_view text : Strings(tensor)) writer.String(text);
-      return;
-    case DataType::kBool:
+    } else if constexpr (std::is_same_v<T, bool>) {
       for (const bool value : Bools(tensor)) writer.Bool(value);
-      return;
-    case DataType::kUint64:
+    } else if constexpr (std::is_same_v<T, uint64_t>) {
       for (const int64_t value : Integers(tensor)) writer.Uint(static_cast<uint64_t>(value));
-      return;
-    case DataType::kFp64:
+    } else if constexpr (kIsInteger<T>) {
+      for (const int64_t value : Integers(tensor)) writer.Int(value);
+    } else if constexpr (std::is_same_v<T, double>) {
       for (size_t at = 0; at < tensor.data.size(); at += sizeof(double)) {
         writer.Double(LoadLittleEndian<double>(tensor.data.data() + at));
       }
-      return;
-    case DataType::kFp16:
-    case DataType::kBf16:
-    case DataType::kFp32:
+    } else {
       for (const float value : Floats(tensor)) writer.Float(value);
-      return;
-    default:
-      for (const int64_t value : Integers(tensor)) writer.Int(value);
-  }
+    }
+  });
 }
 
 Status ReadParameter(std::string_view name, const Json& value, Parameters& parameters) {

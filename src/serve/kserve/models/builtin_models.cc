@@ -131,30 +131,10 @@ using AddAndSubtractFunction = void (*)(const Tensor&, const Tensor&, Tensor&, T
 
 // Null for a type that is not computed with.
 AddAndSubtractFunction AddAndSubtractOf(DataType type) {
-  switch (type) {
-    case DataType::kUint8:
-      return AddAndSubtract<uint8_t>;
-    case DataType::kUint16:
-      return AddAndSubtract<uint16_t>;
-    case DataType::kUint32:
-      return AddAndSubtract<uint32_t>;
-    case DataType::kUint64:
-      return AddAndSubtract<uint64_t>;
-    case DataType::kInt8:
-      return AddAndSubtract<int8_t>;
-    case DataType::kInt16:
-      return AddAndSubtract<int16_t>;
-    case DataType::kInt32:
-      return AddAndSubtract<int32_t>;
-    case DataType::kInt64:
-      return AddAndSubtract<int64_t>;
-    case DataType::kFp32:
-      return AddAndSubtract<float>;
-    case DataType::kFp64:
-      return AddAndSubtract<double>;
-    default:
-      return nullptr;
-  }
+  return VisitType(type, []<typename T>(std::type_identity<T>) -> AddAndSubtractFunction {
+    if constexpr (kIsInteger<T> || std::is_floating_point_v<T>) return AddAndSubtract<T>;
+    return nullptr;
+  });
 }
 
 Result<InferModelPtr> MakeAddSub(inference::ModelConfig config) {

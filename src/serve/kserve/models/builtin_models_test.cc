@@ -145,6 +145,21 @@ TEST_F(BuiltinModelsTest, IdentityReturnsTensorsOfAnyType) {
   EXPECT_EQ(figures.execution_count, 2u);
 }
 
+TEST_F(BuiltinModelsTest, OutputsThatTheClientDidNotAskForAreLeftOut) {
+  Add(R"(name: "same" backend: "identity"
+         input [{name: "A" data_type: TYPE_INT32 dims: [1]},
+                {name: "B" data_type: TYPE_INT32 dims: [1]}]
+         output [{name: "A_OUT" data_type: TYPE_INT32 dims: [1]},
+                 {name: "B_OUT" data_type: TYPE_INT32 dims: [1]}])");
+  EXPECT_EQ(Post("/v2/models/same/infer",
+                 R"({"inputs":[{"name":"A","shape":[1],"datatype":"INT32","data":[1]},)"
+                 R"({"name":"B","shape":[1],"datatype":"INT32","data":[2]}],)"
+                 R"("outputs":[{"name":"B_OUT"}]})")
+                .body,
+            R"({"model_name":"same","model_version":"1","outputs":[{"name":"B_OUT",)"
+            R"("datatype":"INT32","shape":[1],"data":[2]}]})");
+}
+
 TEST_F(BuiltinModelsTest, AnAnswerThatIsLongInComingEndsWithItsClient) {
   Add(R"(name: "slow" backend: "identity"
          input [{name: "IN" data_type: TYPE_INT32 dims: [1]}]

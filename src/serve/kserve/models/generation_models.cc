@@ -39,14 +39,14 @@ class GenerationCall final : public InferCall {
   }
   ~GenerationCall() override { shared_->running.Remove(request_, stop_.get()); }
 
-  InferNews Next(InferResponse& response, Status& error) override {
+  CallNews Next(InferResponse& response, Status& error) override {
     while (true) {
       if (!responses_.empty()) {
         response = std::move(responses_.front());
         responses_.pop_front();
-        return InferNews::kResponse;
+        return CallNews::kEvent;
       }
-      if (is_over_) return InferNews::kDone;
+      if (is_over_) return CallNews::kDone;
       if (stop_->asked) {
         EndEarly();
         continue;
@@ -54,7 +54,7 @@ class GenerationCall final : public InferCall {
       TextEvent event;
       switch (call_->Next(event)) {
         case CallNews::kNone:
-          return InferNews::kNone;
+          return CallNews::kNone;
         case CallNews::kEvent:
           if (asked_.is_streamed) {
             AddStreamed(std::move(event));
@@ -68,7 +68,7 @@ class GenerationCall final : public InferCall {
           break;
         case CallNews::kFailed:
           error = std::move(event.error);
-          return InferNews::kFailed;
+          return CallNews::kFailed;
       }
     }
   }
@@ -220,15 +220,15 @@ class EndedCall final : public InferCall {
   explicit EndedCall(Status error) : error_(std::move(error)) {}
 
   bool is_refused() const override { return !error_.ok(); }
-  InferNews Next(InferResponse& response, Status& error) override {
-    if (std::exchange(is_over_, true)) return InferNews::kDone;
+  CallNews Next(InferResponse& response, Status& error) override {
+    if (std::exchange(is_over_, true)) return CallNews::kDone;
     if (error_.ok()) {
       response = {};
       response.is_final = true;
-      return InferNews::kResponse;
+      return CallNews::kEvent;
     }
     error = error_;
-    return InferNews::kFailed;
+    return CallNews::kFailed;
   }
 
  private:

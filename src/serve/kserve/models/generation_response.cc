@@ -24,14 +24,10 @@ Tensor Column(std::string name, const std::vector<T>& values) {
 // Rows of different lengths as a matrix [rows, longest].
 template <typename T>
 std::vector<T> Padded(const std::vector<std::vector<T>>& rows, T padding, int64_t& longest) {
-  size_t most = 0;
-  for (const std::vector<T>& row : rows) most = std::max(most, row.size());
+  const size_t most = LongestOf(rows);
   std::vector<T> matrix;
   matrix.reserve(rows.size() * most);
-  for (const std::vector<T>& row : rows) {
-    matrix.insert(matrix.end(), row.begin(), row.end());
-    matrix.resize(matrix.size() + most - row.size(), padding);
-  }
+  for (const std::vector<T>& row : rows) AppendPadded(row, most, padding, matrix);
   longest = static_cast<int64_t>(most);
   return matrix;
 }

@@ -36,7 +36,6 @@ Result<Tensor> WordIds(const TextCodec& codec, const InferRequest& request, int6
                        std::string_view input, std::string output) {
   std::vector<std::vector<int32_t>> ids(static_cast<size_t>(batch));
   std::vector<std::vector<int32_t>> ends(static_cast<size_t>(batch));
-  size_t longest = request.Input(input) == nullptr ? 0 : 1;
   for (int64_t entry = 0; entry < batch; ++entry) {
     InputReader inputs(request, batch, entry);
     auto& own_ids = ids[static_cast<size_t>(entry)];
@@ -47,15 +46,13 @@ Result<Tensor> WordIds(const TextCodec& codec, const InferRequest& request, int6
       own_ids.insert(own_ids.end(), tokens->begin(), tokens->end());
       ends[static_cast<size_t>(entry)].push_back(static_cast<int32_t>(own_ids.size()));
     }
-    longest = std::max(longest, own_ids.size());
   }
+  const size_t longest = std::max(LongestOf(ids), size_t{request.Input(input) != nullptr});
   TANDEM_RETURN_IF_ERROR(CheckElements(input, ids.size(), longest));
   std::vector<int32_t> values;
   for (size_t entry = 0; entry < ids.size(); ++entry) {
-    ids[entry].resize(longest, 0);
-    ends[entry].resize(longest, -1);
-    values.insert(values.end(), ids[entry].begin(), ids[entry].end());
-    values.insert(values.end(), ends[entry].begin(), ends[entry].end());
+    AppendPadded(ids[entry], longest, 0, values);
+    AppendPadded(ends[entry], longest, -1, values);
   }
   return Int32Tensor(std::move(output), {batch, 2, static_cast<int64_t>(longest)}, values);
 }
@@ -116,13 +113,11 @@ Result<InferResponse> Preprocess(const TextCodec& codec, bool is_batched, bool a
     pad_ids.push_back(static_cast<int32_t>(
         inputs.Int("PAD_ID").value_or(codec.pad_id().value_or(end_ids.back()))));
   }
-  size_t longest = 0;
-  for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+  const size_t longest = LongestOf(prompts);
   TANDEM_RETURN_IF_ERROR(CheckElements("QUERY", prompts.size(), longest));
   std::vector<int32_t> matrix;
   for (size_t entry = 0; entry < prompts.size(); ++entry) {
-    matrix.insert(matrix.end(), prompts[entry].begin(), prompts[entry].end());
-    matrix.resize(longest * (entry + 1), pad_ids[entry]);
+    AppendPadded(prompts[entry], longest, pad_ids[entry], matrix);
   }
   TANDEM_ASSIGN_OR_RETURN(Tensor bad_words,
                           WordIds(codec, request, batch, "BAD_WORDS_DICT", "BAD_WORDS_IDS"));

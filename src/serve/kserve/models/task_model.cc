@@ -40,18 +40,18 @@ class TaskCall final : public InferCall {
     task_->is_cancelled = true;
   }
 
-  InferNews Next(InferResponse& response, Status& error) override {
-    if (is_over_) return InferNews::kDone;
+  CallNews Next(InferResponse& response, Status& error) override {
+    if (is_over_) return CallNews::kDone;
     const MutexLock lock(task_->mutex);
-    if (!task_->result) return InferNews::kNone;
+    if (!task_->result) return CallNews::kNone;
     is_over_ = true;
     if (!task_->result->ok()) {
       error = task_->result->status();
-      return InferNews::kFailed;
+      return CallNews::kFailed;
     }
     response = **std::move(task_->result);
     response.is_final = true;
-    return InferNews::kResponse;
+    return CallNews::kEvent;
   }
 
  private:
@@ -82,12 +82,7 @@ class TaskModel final : public InferModel {
       const MutexLock lock(task.mutex);
       if (task.is_cancelled) return;
     }
-    Result<InferResponse> result = compute_(task.request);
-    if (result.ok()) {
-      std::erase_if(result->outputs,
-                    [&](const Tensor& tensor) { return !task.request.Wants(tensor.name); });
-    }
-    task.Finish(std::move(result));
+    task.Finish(compute_(task.request));
   }
 
   const inference::ModelConfig config_;

@@ -8,8 +8,7 @@
 
 namespace tandem::serve::kserve {
 
-// `compute` is called on one thread at a time; the response's outputs that the client did not ask
-// for are left out afterwards.
+// `compute` is called on one thread at a time.
 using Compute = std::function<Result<InferResponse>(const InferRequest&)>;
 
 InferModelPtr MakeTaskModel(const inference::ModelConfig& config, Compute compute);

@@ -87,8 +87,8 @@ class Alarms {
 class TimedCall final : public InferCall {
  public:
   // `alarms` outlives the call.
-  TimedCall(Alarms& alarms, InferRequest request, Result<Series> series, Wake wake)
-      : alarms_(alarms), request_(std::move(request)), wake_(std::move(wake)) {
+  TimedCall(Alarms& alarms, Result<Series> series, Wake wake)
+      : alarms_(alarms), wake_(std::move(wake)) {
     if (series.ok()) {
       series_ = *std::move(series);
     } else {
@@ -101,25 +101,23 @@ class TimedCall final : public InferCall {
   ~TimedCall() override { alarms_.Cancel(alarm_); }
 
   bool is_refused() const override { return is_refused_; }
-  InferNews Next(InferResponse& response, Status& error) override {
-    if (is_over_) return InferNews::kDone;
+  CallNews Next(InferResponse& response, Status& error) override {
+    if (is_over_) return CallNews::kDone;
     if (next_ < series_.count) {
-      if (alarms_.Now() < due_) return InferNews::kNone;
+      if (alarms_.Now() < due_) return CallNews::kNone;
       response = series_.response(next_++);
-      std::erase_if(response.outputs,
-                    [this](const Tensor& tensor) { return !request_.Wants(tensor.name); });
       is_over_ = next_ == series_.count && series_.is_last_final && series_.failure.ok();
       response.is_final = is_over_;
       AwaitTurn();
-      return InferNews::kResponse;
+      return CallNews::kEvent;
     }
     is_over_ = true;
     if (!series_.failure.ok()) {
       error = series_.failure;
-      return InferNews::kFailed;
+      return CallNews::kFailed;
     }
     response.is_final = true;
-    return InferNews::kResponse;
+    return CallNews::kEvent;
   }
 
  private:
@@ -132,7 +130,6 @@ class TimedCall final : public InferCall {
   }
 
   Alarms& alarms_;
-  const InferRequest request_;
   const Wake wake_;
   Series series_;
   int64_t next_ = 0;  // response
@@ -150,10 +147,7 @@ class TimedModel final : public InferModel {
   const inference::ModelConfig& config() const override { return config_; }
 
   std::unique_ptr<InferCall> Infer(InferRequest request, Wake wake) const override {
-    Result<Series> series = answer_(request);
-    request.inputs.clear();  // read
-    return std::make_unique<TimedCall>(alarms_, std::move(request), std::move(series),
-                                       std::move(wake));
+    return std::make_unique<TimedCall>(alarms_, answer_(request), std::move(wake));
   }
 
  private:

@@ -19,7 +19,7 @@ struct Series {
   Status failure;  // unless it is ok, the series ends with this error
 };
 
-// Must not block. Outputs that the client did not ask for are left out afterwards.
+// Must not block.
 using Answer = std::function<Result<Series>(const InferRequest&)>;
 
 InferModelPtr MakeTimedModel(const inference::ModelConfig& config, Answer answer);
