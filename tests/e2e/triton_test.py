@@ -507,7 +507,7 @@ class QueueTest(TritonTest):
         for protocol, url in (("grpc", self.server.grpc_url), ("http", self.server.http_url)):
             output = self.run_client(
                 tool("test_max_queue_size"), "--protocol", protocol, "--url", url, "--input-tokens-csv", prompt,
-                "--request-output-len", 100, "--num-requests", 40, "--concurrency", 20,
+                "--request-output-len", 400, "--num-requests", 40, "--concurrency", 20,
             )  # fmt: skip
             self.assertNotIn("another error", output)
 
