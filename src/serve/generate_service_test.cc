@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "serve/active_request.h"
 #include "serve/testing/byte_codec.h"
 #include "serve/testing/fake_engine.h"
 #include "serve/testing/test_server.h"
@@ -294,6 +295,26 @@ TEST(GenerateServiceTest, AReaderThatFallsBehindIsCutWithAnError) {
   EXPECT_EQ(last.code(), Code::kResourceExhausted);
   EXPECT_NE(f.MetricsText().find(R"(tandem_requests_failed_total{code="RESOURCE_EXHAUSTED"} 1)"),
             std::string::npos);
+}
+
+// The mailbox is never empty: each time that one choice is read, the other has news.
+TEST(GenerateServiceTest, AReaderThatKeepsUpIsNotCutOff) {
+  ActiveRequest request;
+  request.num_choices = 2;
+  request.max_bytes = 200;
+  const auto deliver = [&](int32_t choice) {
+    TextEvent event;
+    event.choice = choice;
+    event.pieces.emplace_back().text.assign(34, 'x');
+    return request.Deliver(std::move(event));
+  };
+  EXPECT_TRUE(deliver(0));
+  for (int32_t i = 1; i < 100; ++i) {
+    ASSERT_TRUE(deliver(i % 2)) << "with one event unread, after " << i;
+    const MutexLock lock(request.mutex);
+    TextEvent taken;
+    ASSERT_TRUE(request.TakeLocked(taken));
+  }
 }
 
 TEST(GenerateServiceTest, CloseEndsOpenRequestsAndRefusesNewOnes) {
