@@ -21,6 +21,7 @@ struct ActiveRequest {
     bool ended = false;   // its finish has been delivered; later engine events are dropped
     bool landed = false;  // the engine's last event has arrived
     Nanos last_token{0};
+    std::vector<LogitsRow> context_logits = {};  // wait for the first event that is delivered
   };
 
   // Adds an event to the mailbox and wakes the reader. False when the reader is more than

@@ -116,6 +116,24 @@ TEST(GenerateServiceTest, AFailedChoiceTakesTheOthersAlongAndCountsOnce) {
   EXPECT_EQ(f.MetricsText().find(R"(code="UNAVAILABLE")"), std::string::npos);
 }
 
+// The first token begins the stop string, so it is held back; the stop string may also be all.
+TEST(GenerateServiceTest, ContextLogitsComeWhateverAStopStringHoldsBack) {
+  Fixture f;
+  for (const std::string stop : {"", "Once", "One", "One behind the other.!"}) {
+    for (const bool is_stream : {false, true}) {
+      TextRequest request = Ask("tandem");
+      if (!stop.empty()) request.stop = {stop};
+      request.return_context_logits = true;
+      request.stream = is_stream;
+      const Result<TextResult> result = f.service.Generate(std::move(request));
+      ASSERT_TRUE(result.ok()) << result.status().message();
+      const std::vector<LogitsRow>& rows = result->choices.at(0).context_logits;
+      ASSERT_EQ(rows.size(), 7u) << "stop string \"" << stop << "\"";
+      EXPECT_EQ(rows.back(), LogitsRow{6.0f});
+    }
+  }
+}
+
 TEST(GenerateServiceTest, AnswersEveryChoice) {
   Fixture f;
   TextRequest request = Ask("emoji");
