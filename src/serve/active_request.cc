@@ -53,6 +53,14 @@ bool ActiveRequest::Deliver(TextEvent event) {
   return in_time;
 }
 
+bool ActiveRequest::TakeLocked(TextEvent& event) {
+  if (pending.empty()) return false;
+  event = std::move(pending.front());
+  pending.pop_front();
+  pending_bytes -= CountBytes(event);
+  return true;
+}
+
 bool ActiveRequest::Fail(Status error) {
   {
     const MutexLock lock(mutex);

@@ -21,11 +21,14 @@ struct ActiveRequest {
     bool ended = false;   // its finish has been delivered; later engine events are dropped
     bool landed = false;  // the engine's last event has arrived
     Nanos last_token{0};
+    std::vector<LogitsRow> context_logits = {};  // wait for the first event that is delivered
   };
 
   // Adds an event to the mailbox and wakes the reader. False when the reader is more than
   // `max_bytes` behind: the mailbox then ends with an error. Pump and tokenizer threads.
   bool Deliver(TextEvent event);
+  // The oldest event of the mailbox; false if it is empty. The reader's thread.
+  bool TakeLocked(TextEvent& event) TANDEM_REQUIRES(mutex);
   // Ends the mailbox with an error; false if it had already ended.
   bool Fail(Status error);
   // The reader is gone. True when it left before the end.

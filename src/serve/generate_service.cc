@@ -102,7 +102,7 @@ struct GenerateService::Impl {
     request->text = TextRequest();
     for (int i = 0; i < request->num_choices; ++i) {
       auto own = decoder == nullptr ? nullptr : decoder->Clone();
-      request->choices.push_back({ChoiceDecoder(std::move(own), stops), false, false, Nanos(0)});
+      request->choices.push_back({.decoder = ChoiceDecoder(std::move(own), stops)});
     }
     Status refused;
     {
@@ -179,7 +179,7 @@ struct GenerateService::Impl {
   void Translate(ActiveRequest& request, ActiveRequest::Choice& choice, Event& event) {
     TextEvent out;
     out.choice = event.choice;
-    out.context_logits = std::move(event.context_logits);
+    if (!event.context_logits.empty()) choice.context_logits = std::move(event.context_logits);
     event.generation_logits.resize(event.tokens.size());  // empty rows where none were asked for
     for (size_t i = 0; i < event.tokens.size(); ++i) {
       LogitsRow& logits = event.generation_logits[i];
@@ -214,6 +214,7 @@ struct GenerateService::Impl {
       if (!choice.landed) engine.Cancel(event.request, event.choice);
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
+    out.context_logits = std::exchange(choice.context_logits, {});
     if (request.Deliver(std::move(out))) return;
     if (metrics != nullptr) metrics->CountFailed(Code::kResourceExhausted);
     engine.Cancel(event.request, kAllChoices);

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "serve/active_request.h"
 #include "serve/testing/byte_codec.h"
 #include "serve/testing/fake_engine.h"
 #include "serve/testing/test_server.h"
@@ -113,6 +114,24 @@ TEST(GenerateServiceTest, AFailedChoiceTakesTheOthersAlongAndCountsOnce) {
   EXPECT_NE(f.MetricsText().find(R"(tandem_requests_failed_total{code="INTERNAL"} 1)"),
             std::string::npos);
   EXPECT_EQ(f.MetricsText().find(R"(code="UNAVAILABLE")"), std::string::npos);
+}
+
+// The first token begins the stop string, so it is held back; the stop string may also be all.
+TEST(GenerateServiceTest, ContextLogitsComeWhateverAStopStringHoldsBack) {
+  Fixture f;
+  for (const std::string stop : {"", "Once", "One", "One behind the other.!"}) {
+    for (const bool is_stream : {false, true}) {
+      TextRequest request = Ask("tandem");
+      if (!stop.empty()) request.stop = {stop};
+      request.return_context_logits = true;
+      request.stream = is_stream;
+      const Result<TextResult> result = f.service.Generate(std::move(request));
+      ASSERT_TRUE(result.ok()) << result.status().message();
+      const std::vector<LogitsRow>& rows = result->choices.at(0).context_logits;
+      ASSERT_EQ(rows.size(), 7u) << "stop string \"" << stop << "\"";
+      EXPECT_EQ(rows.back(), LogitsRow{6.0f});
+    }
+  }
 }
 
 TEST(GenerateServiceTest, AnswersEveryChoice) {
@@ -294,6 +313,26 @@ TEST(GenerateServiceTest, AReaderThatFallsBehindIsCutWithAnError) {
   EXPECT_EQ(last.code(), Code::kResourceExhausted);
   EXPECT_NE(f.MetricsText().find(R"(tandem_requests_failed_total{code="RESOURCE_EXHAUSTED"} 1)"),
             std::string::npos);
+}
+
+// The mailbox is never empty: each time that one choice is read, the other has news.
+TEST(GenerateServiceTest, AReaderThatKeepsUpIsNotCutOff) {
+  ActiveRequest request;
+  request.num_choices = 2;
+  request.max_bytes = 200;
+  const auto deliver = [&](int32_t choice) {
+    TextEvent event;
+    event.choice = choice;
+    event.pieces.emplace_back().text.assign(34, 'x');
+    return request.Deliver(std::move(event));
+  };
+  EXPECT_TRUE(deliver(0));
+  for (int32_t i = 1; i < 100; ++i) {
+    ASSERT_TRUE(deliver(i % 2)) << "with one event unread, after " << i;
+    const MutexLock lock(request.mutex);
+    TextEvent taken;
+    ASSERT_TRUE(request.TakeLocked(taken));
+  }
 }
 
 TEST(GenerateServiceTest, CloseEndsOpenRequestsAndRefusesNewOnes) {

@@ -71,16 +71,8 @@ SamplingParams FromGenerationConfig(SamplingFields fields, const GenerationDefau
 
 Status CheckWords(std::string_view field, const std::vector<std::string>& words, size_t max_words,
                   size_t max_bytes) {
-  if (words.size() > max_words) {
-    return FieldError(field, fmt::format("at most {} strings are allowed", max_words));
-  }
-  for (const std::string& word : words) {
-    if (word.empty()) return FieldError(field, "holds an empty string");
-    if (word.size() > max_bytes) {
-      return FieldError(field, fmt::format("holds a string longer than {} bytes", max_bytes));
-    }
-  }
-  return {};
+  if (std::ranges::count(words, "") > 0) return FieldError(field, "holds an empty string");
+  return CheckWordSizes(field, words, max_words, max_bytes);
 }
 
 std::string_view PromptField(const TextRequest& text) {
@@ -131,35 +123,6 @@ std::string_view Beginning(std::string_view text, size_t bytes) {
   return text.substr(0, bytes);
 }
 
-// The tokens of a prompt's text. The number of bytes per token is not known in advance: a token may
-// stand for a word, a line of spaces or, where unknown characters become one token, a whole text.
-// So beginnings of the text, each twice as long as the previous one, are tokenized first, to find
-// out whether the text is far too long: refusing a prompt then costs time in proportion to the
-// tokens that would fit, not to the bytes received. The last tokens of a cut beginning differ from
-// those of the whole text, so "far too long" means twice the limit.
-Result<std::vector<int32_t>> Tokenize(std::string_view field, std::string_view text,
-                                      bool add_special_tokens, const TextCodec& codec,
-                                      const EngineLimits& engine) {
-  constexpr size_t kUsualTokenBytes = 8;  // above that of usual text: what fits is rarely cut
-  if (text.empty()) return FieldError(field, "must not be empty");
-  const auto fits = static_cast<size_t>(engine.max_seq_len);
-  const size_t most = 2 * fits;
-  for (size_t bytes = kUsualTokenBytes * fits; bytes < text.size(); bytes *= 2) {
-    const auto tokens = codec.Encode(Beginning(text, bytes), add_special_tokens);
-    if (!tokens.ok()) return AtField(field, tokens.status());
-    if (tokens->size() > most) {
-      return FieldError(field, fmt::format(
-                                   "This model's {} is {} tokens. However, your prompt of {} bytes "
-                                   "has more than {} tokens. Please reduce its length.",
-                                   kContextLength, engine.max_seq_len, text.size(), most))
-          .WithReason(Reason::kContextLength);
-    }
-  }
-  Result<std::vector<int32_t>> tokens = codec.Encode(text, add_special_tokens);
-  if (!tokens.ok()) return AtField(field, tokens.status());
-  return tokens;
-}
-
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
                                           const EngineLimits& engine) {
   if (text.tokens) {
@@ -176,11 +139,13 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
   if (text.messages) {
     const Result<std::string> rendered = codec.RenderChat(*text.messages);
     if (!rendered.ok()) return AtField("messages", rendered.status());
+    if (rendered->empty()) return FieldError("messages", "must not be empty");
     // The template has written the special tokens.
-    return Tokenize("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
+    return TokenizePrompt("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
   }
   const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
-  return Tokenize(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
+  if (prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
+  return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
 }
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
@@ -264,6 +229,46 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
 }
 
 }  // namespace
+
+Status CheckWordSizes(std::string_view field, std::span<const std::string> words, size_t max_words,
+                      size_t max_bytes) {
+  if (words.size() > max_words) {
+    return FieldError(field, fmt::format("at most {} strings are allowed", max_words));
+  }
+  for (const std::string& word : words) {
+    if (word.size() <= max_bytes) continue;
+    return FieldError(field, fmt::format("holds a string longer than {} bytes", max_bytes));
+  }
+  return {};
+}
+
+// The number of bytes per token is not known in advance: a token may stand for a word, a line of
+// spaces or, where unknown characters become one token, a whole text. So beginnings of the text,
+// each twice as long as the previous one, are tokenized first, to find out whether the text is far
+// too long: refusing a prompt then costs time in proportion to the tokens that would fit, not to
+// the bytes received. The last tokens of a cut beginning differ from those of the whole text, so
+// "far too long" means twice the limit.
+Result<std::vector<int32_t>> TokenizePrompt(std::string_view field, std::string_view text,
+                                            bool add_special_tokens, const TextCodec& codec,
+                                            const EngineLimits& engine) {
+  constexpr size_t kUsualTokenBytes = 8;  // above that of usual text: what fits is rarely cut
+  const auto fits = static_cast<size_t>(engine.max_seq_len);
+  const size_t most = 2 * fits;
+  for (size_t bytes = kUsualTokenBytes * fits; bytes < text.size(); bytes *= 2) {
+    const auto tokens = codec.Encode(Beginning(text, bytes), add_special_tokens);
+    if (!tokens.ok()) return AtField(field, tokens.status());
+    if (tokens->size() > most) {
+      return FieldError(field, fmt::format(
+                                   "This model's {} is {} tokens. However, your prompt of {} bytes "
+                                   "has more than {} tokens. Please reduce its length.",
+                                   kContextLength, engine.max_seq_len, text.size(), most))
+          .WithReason(Reason::kContextLength);
+    }
+  }
+  Result<std::vector<int32_t>> tokens = codec.Encode(text, add_special_tokens);
+  if (!tokens.ok()) return AtField(field, tokens.status());
+  return tokens;
+}
 
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,

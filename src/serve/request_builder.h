@@ -5,8 +5,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "runtime/request/request.h"
@@ -25,6 +28,16 @@ struct RequestLimits {
   size_t max_word_bytes = 256;  // of a stop word or bad word
   double max_bias = 1e6;        // of a token or word, either way
 };
+
+// At most `max_words` words of at most `max_bytes` bytes each.
+Status CheckWordSizes(std::string_view field, std::span<const std::string> words, size_t max_words,
+                      size_t max_bytes);
+
+// The tokens of a prompt's text, however many; but a text that is far too long for the engine, with
+// more than twice max_seq_len, is refused without tokenizing all of it.
+Result<std::vector<int32_t>> TokenizePrompt(std::string_view field, std::string_view text,
+                                            bool add_special_tokens, const TextCodec& codec,
+                                            const EngineLimits& engine);
 
 // `arrived`: arrival time on the engine's clock; the request's timeout starts there.
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,

@@ -74,7 +74,8 @@ Result<RequestId> FakeEngine::Submit(Request request) {
     sequences_.push_back({id, choice,
                           WithTokens(is_later ? Script{*script.later_answer, {}} : script), 0,
                           request.max_tokens, static_cast<int32_t>(request.prompt.size()),
-                          request.sampling.num_top_logprobs, request.seed.value_or(4242), false});
+                          request.sampling.num_top_logprobs, request.seed.value_or(4242),
+                          request.return_context_logits && choice == 0});
   }
   totals_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
   last_request_ = std::move(request);
@@ -189,6 +190,11 @@ Event FakeEngine::Advance(Sequence& sequence) const {
       token.top_logprobs[i] = -0.25f * static_cast<float>(i + 1);
     }
     event.tokens.push_back(token);
+    if (sequence.wants_context_logits && sequence.position == 1) {
+      for (int32_t i = 0; i < sequence.prompt_tokens; ++i) {
+        event.context_logits.push_back({static_cast<float>(i)});
+      }
+    }
     if (sequence.position == static_cast<size_t>(sequence.max_tokens))
       event.finish = FinishReason::kLength;
   }

@@ -1,6 +1,7 @@
 // FakeEngine: an EngineClient that plays a script: the answer to a prompt is a function of the
-// prompt. Each step gives every open sequence one token, as a batch does. For tests; every method
-// on any thread.
+// prompt. Each step gives every open sequence one token, as a batch does; the first has the context
+// logits, if they were asked for: a row of one value for each token of the prompt, its index. For
+// tests; every method on any thread.
 #pragma once
 
 #include <atomic>
@@ -72,6 +73,7 @@ class FakeEngine final : public EngineClient {
     int32_t prompt_tokens;
     int32_t num_top_logprobs;
     uint64_t seed;
+    bool wants_context_logits;
     bool cancelled = false;
   };
 

@@ -8,8 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/request/validate_request.h"
 #include "serve/kserve/input_reader.h"
 #include "serve/kserve/models/task_model.h"
+#include "serve/request_builder.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -25,6 +27,8 @@ Status CheckElements(std::string_view input, size_t rows, size_t longest) {
                                        rows, longest, kMaxElements));
 }
 
+constexpr size_t kMaxWordBytes = RequestLimits().max_word_bytes;  // as in the text models
+
 Status AtInput(std::string_view input, const Status& status) {
   return status.field().empty() ? FieldError(input, status.message()) : status;
 }
@@ -39,16 +43,18 @@ Result<Tensor> WordIds(const TextCodec& codec, const InferRequest& request, int6
   for (int64_t entry = 0; entry < batch; ++entry) {
     InputReader inputs(request, batch, entry);
     auto& own_ids = ids[static_cast<size_t>(entry)];
-    for (const std::string& word : inputs.Words(input)) {
+    const std::vector<std::string> words = inputs.Words(input);
+    TANDEM_RETURN_IF_ERROR(CheckWordSizes(input, words, kMaxListValues, kMaxWordBytes));
+    for (const std::string& word : words) {
       Result<std::vector<int32_t>> tokens = codec.Encode(word, /*add_special_tokens=*/false);
       if (!tokens.ok()) return AtInput(input, tokens.status());
       if (tokens->empty()) continue;
       own_ids.insert(own_ids.end(), tokens->begin(), tokens->end());
       ends[static_cast<size_t>(entry)].push_back(static_cast<int32_t>(own_ids.size()));
     }
+    TANDEM_RETURN_IF_ERROR(CheckElements(input, ids.size(), own_ids.size()));
   }
   const size_t longest = std::max(LongestOf(ids), size_t{request.Input(input) != nullptr});
-  TANDEM_RETURN_IF_ERROR(CheckElements(input, ids.size(), longest));
   std::vector<int32_t> values;
   for (size_t entry = 0; entry < ids.size(); ++entry) {
     AppendPadded(ids[entry], longest, 0, values);
@@ -71,6 +77,8 @@ Result<Tensor> EmbeddingBias(const TextCodec& codec, const InferRequest& request
     }
     if (words.empty()) continue;
     TANDEM_RETURN_IF_ERROR(
+        CheckWordSizes("EMBEDDING_BIAS_WORDS", words, kMaxLogitBias, kMaxWordBytes));
+    TANDEM_RETURN_IF_ERROR(
         CheckElements("EMBEDDING_BIAS_WORDS", static_cast<size_t>(entry + 1), vocab));
     values.resize(vocab * static_cast<size_t>(entry + 1));
     float* const row = values.data() + vocab * static_cast<size_t>(entry);
@@ -85,8 +93,9 @@ Result<Tensor> EmbeddingBias(const TextCodec& codec, const InferRequest& request
                      values);
 }
 
-Result<InferResponse> Preprocess(const TextCodec& codec, bool is_batched, bool add_special_tokens,
-                                 const InferRequest& request) {
+Result<InferResponse> Preprocess(const GenerateService& service, bool is_batched,
+                                 bool add_special_tokens, const InferRequest& request) {
+  const TextCodec& codec = service.codec();
   const int64_t batch = is_batched ? request.Input("QUERY")->shape.front() : 1;
   const std::vector<int32_t> ends = codec.end_ids();
   const int32_t usual_end = ends.empty() ? -1 : ends.front();
@@ -103,11 +112,10 @@ Result<InferResponse> Preprocess(const TextCodec& codec, bool is_batched, bool a
       inputs.Has(name);
     }
     TANDEM_RETURN_IF_ERROR(inputs.CheckAllRead());
-    Result<std::vector<int32_t>> tokens =
-        codec.Encode(inputs.String("QUERY").value_or(""), add_special_tokens);
-    if (!tokens.ok()) return AtInput("QUERY", tokens.status());
-    lengths.push_back(static_cast<int32_t>(tokens->size()));
-    prompts.push_back(*std::move(tokens));
+    TANDEM_ASSIGN_OR_RETURN(prompts.emplace_back(),
+                            TokenizePrompt("QUERY", inputs.String("QUERY").value_or(""),
+                                           add_special_tokens, codec, service.engine_limits()));
+    lengths.push_back(static_cast<int32_t>(prompts.back().size()));
     output_lengths.push_back(static_cast<int32_t>(*inputs.Int("REQUEST_OUTPUT_LEN")));
     end_ids.push_back(static_cast<int32_t>(inputs.Int("END_ID").value_or(usual_end)));
     pad_ids.push_back(static_cast<int32_t>(
@@ -202,7 +210,7 @@ InferModelPtr MakePreprocessingModel(const inference::ModelConfig& config, Model
   const bool is_batched = config.max_batch_size() > 0;
   return MakeTaskModel(config, [engine = std::move(engine), is_batched,
                                 add_special_tokens](const InferRequest& request) {
-    return Preprocess(engine->service->codec(), is_batched, add_special_tokens, request);
+    return Preprocess(*engine->service, is_batched, add_special_tokens, request);
   });
 }
 

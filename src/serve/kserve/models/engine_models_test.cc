@@ -1,0 +1,108 @@
+#include "serve/kserve/models/engine_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/reason.h"
+#include "serve/testing/test_server.h"
+
+namespace tandem::serve::kserve {
+namespace {
+
+// Counts the bytes it tokenizes.
+class CountingCodec final : public ByteCodec {
+ public:
+  Result<std::vector<int32_t>> Encode(std::string_view text, bool add_special) const override {
+    num_bytes += text.size();
+    return ByteCodec::Encode(text, add_special);
+  }
+  mutable std::atomic<size_t> num_bytes{0};
+};
+
+Tensor Text(std::string name, const std::string& text) {
+  return StringTensor(std::move(name), {1, 1}, std::span(&text, 1));
+}
+
+Tensor Ints(std::string name, const std::vector<int32_t>& row) {
+  return Int32Tensor(std::move(name), {1, static_cast<int64_t>(row.size())}, row);
+}
+
+class EngineModelsTest : public testing::Test {
+ protected:
+  EngineModelsTest() { AddModels(); }
+
+  // Models over the same engine in the place of those of their names, as after a reload.
+  void AddModels() { AddEngineModels(models_, engine_model_, /*max_batch_size=*/4); }
+
+  std::unique_ptr<InferCall> Start(std::string_view model, InferRequest request) const {
+    return models_.Infer(models_.Find(model).value(), std::move(request), [] {});
+  }
+  // Waits for the next news of a call.
+  CallNews Wait(InferCall& call) {
+    CallNews news = CallNews::kNone;
+    EXPECT_TRUE(Eventually([&] {
+      news = call.Next(response_, error_);
+      return news != CallNews::kNone;
+    }));
+    return news;
+  }
+  // The first news of a request with these inputs; its error.
+  Status ErrorOf(std::string_view model, std::vector<Tensor> inputs) {
+    InferRequest request;
+    request.inputs = std::move(inputs);
+    const auto call = Start(model, std::move(request));
+    error_ = {};
+    Wait(*call);
+    return error_;
+  }
+
+  FakeEngine engine_;
+  CountingCodec codec_;
+  SteadyClock clock_;
+  const ModelPtr engine_model_ = std::make_shared<const Model>(Model{
+      .name = "engine",
+      .service = std::make_shared<GenerateService>(engine_, codec_, GenerationDefaults(), clock_)});
+  Repository models_{clock_};
+  InferResponse response_;
+  Status error_;
+};
+
+// The engine takes 2048 tokens, one for each byte.
+TEST_F(EngineModelsTest, PreprocessingDoesNotTokenizeATextThatIsFarTooLong) {
+  const auto preprocess = [&](const std::string& query, std::vector<Tensor> others = {}) {
+    codec_.num_bytes = 0;
+    others.push_back(Text("QUERY", query));
+    others.push_back(Ints("REQUEST_OUTPUT_LEN", {5}));
+    return ErrorOf("preprocessing", std::move(others));
+  };
+  const std::string large(4 << 20, 'x');
+  const Status query = preprocess(large);
+  EXPECT_EQ(query.code(), Code::kInvalidArgument);
+  EXPECT_EQ(query.field(), "QUERY");
+  EXPECT_EQ(query.reason(), Reason::kContextLength);
+  EXPECT_LE(codec_.num_bytes, 32u << 10);
+  for (const char* words : {"BAD_WORDS_DICT", "STOP_WORDS_DICT"}) {
+    EXPECT_EQ(preprocess("x", {Text(words, large)}).field(), words);
+    EXPECT_LE(codec_.num_bytes, 32u << 10);
+  }
+  EXPECT_EQ(preprocess("x", {Text("EMBEDDING_BIAS_WORDS", large),
+                             FloatTensor("EMBEDDING_BIAS_WEIGHTS", {1, 1}, std::vector{1.0f})})
+                .field(),
+            "EMBEDDING_BIAS_WORDS");
+  EXPECT_LE(codec_.num_bytes, 32u << 10);
+  // Whether a prompt fits is for the model that generates to say.
+  EXPECT_TRUE(preprocess(std::string(3000, 'x')).ok()) << error_.message();
+  EXPECT_TRUE(preprocess("").ok()) << error_.message();
+}
+
+}  // namespace
+}  // namespace tandem::serve::kserve
