@@ -543,24 +543,52 @@ TEST_F(GrpcServerTest, AClosedHalfLetsRequestsEnd) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+inference::ModelInferRequest LargeResponses(const std::string& id, int32_t count,
+                                            const std::vector<std::string>& flags = {}) {
+  inference::ModelInferRequest request = Request("many", id, count, flags);
+  (*request.mutable_parameters())["size"].set_int64_param(64 << 10);
+  return request;
+}
+
 TEST_F(GrpcServerTest, ASlowReaderMakesTheModelWait) {
   Serve();
   constexpr int kCount = 20'000;
-  inference::ModelInferRequest request = Request("many", "1", kCount);
-  (*request.mutable_parameters())["size"].set_int64_param(64 << 10);
   const auto stream = Open();
-  stream->Write(request);
-  // A second request is answered although the first fills all that there is room for.
+  stream->Write(LargeResponses("1", kCount));
+  // A second request begins, and is answered, although the first fills all that there is room for.
   stream->Write(Request("many", "2", 1));
+  ASSERT_TRUE(world_.AwaitBegun(2));
   inference::ModelStreamInferResponse message;
   int read = 0;
   do {
     ASSERT_TRUE(stream->Read(&message));
     ++read;
   } while (message.infer_response().id() != "2");
+  EXPECT_LT(read, kCount);
   const MutexLock lock(world_.mutex);
   // What is on its way is in the buffers of gRPC and of the system.
   EXPECT_LT(world_.taken - read, 1000) << "64 KiB each";
+}
+
+TEST_F(GrpcServerTest, RequestsOfAStreamTakeTurnsAtASlowReader) {
+  Serve();
+  constexpr int kCount = 2000;
+  const auto stream = Open();
+  stream->Write(LargeResponses("1", kCount, {"hold"}));
+  stream->Write(LargeResponses("2", kCount, {"hold"}));
+  ASSERT_TRUE(world_.AwaitBegun(2));
+  world_.Release();
+  inference::ModelStreamInferResponse message;
+  std::string next = "1";
+  do {
+    ASSERT_TRUE(stream->Read(&message));
+  } while (message.infer_response().id() == next);
+  EXPECT_LT(NumberIn(message.infer_response()), kCount);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(stream->Read(&message));
+    EXPECT_EQ(message.infer_response().id(), next) << i;
+    next = next == "1" ? "2" : "1";
+  }
 }
 
 TEST_F(GrpcServerTest, ManyStreamsEachGetTheirOwnResponses) {
