@@ -340,7 +340,6 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
 
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
-  const Turn turn(session.turns.get());
   TANDEM_ASSIGN_OR_RETURN(session.engine,
                           Engine::Create(options, session.target_weights, session.draft_weights,
                                          *session.backend, session.clock, session.turns));

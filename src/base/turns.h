@@ -24,9 +24,14 @@ class Turns {
     }
     given_back_.NotifyAll();
   }
+  // Those who wait for the turn that somebody has.
+  uint64_t waiting() const {
+    const MutexLock lock(mutex_);
+    return next_ == current_ ? 0 : next_ - current_ - 1;
+  }
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Condition given_back_;
   uint64_t next_ TANDEM_GUARDED_BY(mutex_) = 0;
   uint64_t current_ TANDEM_GUARDED_BY(mutex_) = 0;

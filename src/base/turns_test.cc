@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -30,20 +29,15 @@ TEST(TurnsTest, OneThreadAtATimeHasATurn) {
 TEST(TurnsTest, AThreadThatAsksAgainComesAfterThoseThatWait) {
   Turns turns;
   std::vector<int> order;
-  std::atomic<int> asking{0};
   turns.Take();
   std::thread other([&] {
-    ++asking;
     const Turn turn(&turns);
     order.push_back(1);
   });
-  while (asking == 0) std::this_thread::yield();
-  // The other thread may not have queued yet: ask again until it has had its turn.
-  while (true) {
-    turns.GiveBack();
-    turns.Take();
-    if (!order.empty()) break;
-  }
+  while (turns.waiting() == 0) std::this_thread::yield();
+  turns.GiveBack();
+  turns.Take();
+  EXPECT_EQ(turns.waiting(), 0u);
   order.push_back(2);
   turns.GiveBack();
   other.join();

@@ -42,12 +42,12 @@ class Engine {
   // when the models do not fit in memory, with bytes needed and free and the option that helps;
   // RESOURCE_EXHAUSTED, with the same content, when they should fit but the allocation fails;
   // UNAVAILABLE when the device has failed. Engines that share a device take `turns`, a step each;
-  // the caller holds one while it creates an engine, and none while it destroys one. Null: the
+  // so does this function, and the caller holds none, nor while it destroys an engine. Null: the
   // device is the engine's.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
                                                 const EngineModel& target, const EngineModel& draft,
                                                 ops::Backend& backend, const Clock& clock,
-                                                std::shared_ptr<Turns> turns = nullptr);
+                                                const std::shared_ptr<Turns>& turns = nullptr);
   // As Create, from parts made by the caller (tests, tools).
   static std::unique_ptr<Engine> FromParts(EngineParts parts, const Clock& clock);
   ~Engine();

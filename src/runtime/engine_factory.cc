@@ -74,13 +74,14 @@ MemoryUse MemoryUseOf(const MemoryPlan& plan, int64_t pinned, const ops::Backend
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const EngineModel& target, const EngineModel& draft,
                                                ops::Backend& backend, const Clock& clock,
-                                               std::shared_ptr<Turns> turns) {
+                                               const std::shared_ptr<Turns>& turns) {
+  const Turn turn(turns.get());
   TANDEM_ASSIGN_OR_RETURN(
       const EnginePlan plan,
       PlanEngine(asked, MemoryOf(target), MemoryOf(draft), backend, backend.FreeBytes()));
   const MemoryPlan& memory = plan.memory;
   EngineParts parts;
-  parts.turns = std::move(turns);
+  parts.turns = turns;
   parts.options = plan.options;
   parts.limits = plan.limits;
   parts.vocab_size = target.weights->spec.vocab_size;
@@ -117,7 +118,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                   .vocab = parts.vocab_size,
                                   .draft_model = parts.limits.draft_model,
                                   .draft_max_positions = parts.limits.draft_max_positions};
-    TANDEM_RETURN_IF_ERROR(Rehearse(*parts.executor, config, scope, backend, clock,
+    TANDEM_RETURN_IF_ERROR(Rehearse(*parts.executor, config, scope, backend, clock, turn,
                                     adaptive ? &parts.costs : nullptr));
   }
   // Waits until the work enqueued since loading has run, or the device has failed.

@@ -75,6 +75,8 @@ Status ModelRegistry::Remove(std::string_view name) {
     return UnknownModel(fmt::format("model: \"{}\" does not exist", name));
   }
   const auto* const service = (*found)->service.get();
+  std::erase_if(removed_, [](const auto& ended) { return ended.expired(); });
+  removed_.push_back((*found)->service);
   const auto kept = std::stable_partition(
       models_.begin(), models_.end(),
       [service](const ModelPtr& model) { return model->service.get() != service; });
@@ -120,7 +122,17 @@ std::vector<EngineStats> ModelRegistry::Stats() const {
 }
 
 void ModelRegistry::Close() const {
-  for (const ModelPtr& model : Engines()) model->service->Close();
+  std::vector<std::shared_ptr<GenerateService>> services;
+  {
+    const MutexLock lock(mutex_);
+    for (const ModelPtr& model : models_) {
+      if (!model->is_alias) services.push_back(model->service);
+    }
+    for (const auto& removed : removed_) {
+      if (auto service = removed.lock()) services.push_back(std::move(service));
+    }
+  }
+  for (const std::shared_ptr<GenerateService>& service : services) service->Close();
 }
 
 }  // namespace tandem::serve

@@ -48,12 +48,15 @@ class ModelRegistry {
 
   std::vector<EngineStats> Stats() const;  // of each engine
 
-  // Ends every open request of every model with UNAVAILABLE and refuses new ones.
+  // Ends every open request of every model, and of those that were removed, with UNAVAILABLE and
+  // refuses new ones.
   void Close() const;
 
  private:
   mutable Mutex mutex_;
   std::vector<ModelPtr> models_ TANDEM_GUARDED_BY(mutex_);  // an engine's names stand together
+  // Of the engines that were removed; calls may still hold them.
+  std::vector<std::weak_ptr<GenerateService>> removed_ TANDEM_GUARDED_BY(mutex_);
 };
 
 }  // namespace tandem::serve

@@ -58,8 +58,13 @@ bool IsPowerOfTwo(int32_t rows) { return std::has_single_bit(static_cast<uint32_
 class Rehearsal {
  public:
   Rehearsal(Executor& executor, const ExecutorConfig& config, const RehearsalScope& scope,
-            ops::Backend& backend, const Clock& clock)
-      : executor_(executor), config_(config), scope_(scope), backend_(backend), clock_(clock) {
+            ops::Backend& backend, const Clock& clock, const Turn& turn)
+      : executor_(executor),
+        config_(config),
+        scope_(scope),
+        backend_(backend),
+        clock_(clock),
+        turn_(turn) {
     AddPricedSteps();
     if (!config.on_host) AddGraphs();
     taken_.resize(priced_.size());
@@ -68,28 +73,32 @@ class Rehearsal {
   // Each step twice: parts of a step are recorded when they are used again.
   Status RecordGraphs() {
     Status status;
-    const auto run_steps = [&] {
-      const Nanos start = clock_.Now();
+    const auto run_steps = [&](bool yields) {
+      const Nanos start = OwnTime();
       for (const std::vector<MadeUpStep>* steps : {&priced_, &graphs_}) {
         for (const MadeUpStep& step : *steps) {
-          if (status.ok() && clock_.Now() - start < kTimeForGraphs) status = Run(step);
+          if (!status.ok() || OwnTime() - start >= kTimeForGraphs) continue;
+          if (yields) LetOthersGo();
+          status = Run(step);
         }
       }
     };
-    backend_.WarmUp(run_steps);
-    run_steps();
+    // A warm-up compares kernels by their times.
+    backend_.WarmUp([&] { run_steps(/*yields=*/false); });
+    run_steps(/*yields=*/true);
     return status;
   }
 
   // Rounds rather than repeats: a neighbour on the machine that is busy for a while disturbs every
   // step a little, instead of one step entirely, and the choice of drafts depends on differences.
   Status MeasurePrices() {
-    const Nanos start = clock_.Now();
+    const Nanos start = OwnTime();
     for (int round = 0; round < kRounds; ++round) {
       for (size_t i = 0; i < priced_.size(); ++i) {
-        const Nanos taken = clock_.Now() - start;
+        const Nanos taken = OwnTime() - start;
         if (taken > (round == 0 ? kLongest : kTimeForPrices)) continue;
         if (round > 0 && taken_[i].target <= 0.0) continue;
+        if (config_.on_host) LetOthersGo();
         if (round == 0) TANDEM_RETURN_IF_ERROR(Run(priced_[i]));
         TANDEM_RETURN_IF_ERROR(Measure(priced_[i], taken_[i]));
       }
@@ -178,6 +187,14 @@ class Rehearsal {
   int32_t TokenAt(int32_t position, const MadeUpStep& step) const {
     const int64_t period = scope_.draft_model ? scope_.vocab : std::max(step.drafts, 1);
     return static_cast<int32_t>(position % period);
+  }
+
+  // The rehearsal's time is its own: what others take of it would leave steps without a price.
+  Nanos OwnTime() const { return clock_.Now() - others_; }
+  void LetOthersGo() {
+    const Nanos start = clock_.Now();
+    turn_.Yield();
+    others_ += clock_.Now() - start;
   }
 
   Status Run(const MadeUpStep& step) {
@@ -282,6 +299,8 @@ class Rehearsal {
   const RehearsalScope& scope_;
   ops::Backend& backend_;
   const Clock& clock_;
+  const Turn& turn_;
+  Nanos others_{0};  // the time that others had the turn
   std::vector<MadeUpStep> priced_;
   std::vector<Taken> taken_;        // of each priced step
   std::vector<MadeUpStep> graphs_;  // run to be recorded only
@@ -293,8 +312,8 @@ class Rehearsal {
 }  // namespace
 
 Status Rehearse(Executor& executor, const ExecutorConfig& config, const RehearsalScope& scope,
-                ops::Backend& backend, const Clock& clock, CostTable* costs) {
-  Rehearsal rehearsal(executor, config, scope, backend, clock);
+                ops::Backend& backend, const Clock& clock, const Turn& turn, CostTable* costs) {
+  Rehearsal rehearsal(executor, config, scope, backend, clock, turn);
   if (!config.on_host) TANDEM_RETURN_IF_ERROR(rehearsal.RecordGraphs());
   if (costs == nullptr) return {};
   TANDEM_RETURN_IF_ERROR(rehearsal.MeasurePrices());

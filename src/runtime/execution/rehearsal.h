@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "base/turns.h"
 #include "ops/backend.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/executor_config.h"
@@ -26,8 +27,11 @@ struct RehearsalScope {
 // Runs steps that only decode, of one sequence up to the executor's limits, and sets the models'
 // prices in `costs`; fewer of them, and on a device fewer graphs, if that takes more than a few
 // seconds. costs: null where nobody asks for prices. Overwrites the pools' first blocks; uses every
-// slot and leaves them empty. No sequence may run. The error is the device's.
+// slot and leaves them empty. No sequence may run. The error is the device's. `turn`: on the
+// device, held by the caller; other engines get it between steps where they leave the measurements
+// as they are: on the host. A device may still run their last step when they give the turn back, so
+// there they get it between the steps that record graphs.
 Status Rehearse(Executor& executor, const ExecutorConfig& config, const RehearsalScope& scope,
-                ops::Backend& backend, const Clock& clock, CostTable* costs);
+                ops::Backend& backend, const Clock& clock, const Turn& turn, CostTable* costs);
 
 }  // namespace tandem

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #include "runtime/execution/round_executor.h"
@@ -24,6 +26,8 @@ struct Machine {
   Nanos busy_from{0};
   Nanos busy_until{0};
   int slowdown = 1;  // always
+  Turns turns;       // at its use, of which the rehearsal holds one
+  std::function<void()> during_pass;
 
   void Work(Nanos time) {
     const bool busy = clock.Now() >= busy_from && clock.Now() < busy_until;
@@ -49,6 +53,7 @@ class PricedPass final : public ForwardPass {
         logits_(static_cast<size_t>(max_rows * kVocab)) {}
 
   Tensor Forward(const ops::BatchView& batch, const ops::KvPool&) override {
+    if (machine_.during_pass) machine_.during_pass();
     machine_.Work(pass_ + row_ * batch.num_rows + draw_ * batch.num_logits);
     seen_.rows = std::max(seen_.rows, batch.num_rows);
     for (int32_t seq = 0; seq < batch.num_seqs; ++seq) {
@@ -98,7 +103,9 @@ class RehearsalTest : public testing::Test {
     executor_ =
         RoundExecutor::Create(config_, TestBackend(), std::move(models), machine.clock).value();
     CostTable costs;
-    EXPECT_TRUE(Rehearse(*executor_, config_, scope_, TestBackend(), machine.clock, &costs).ok());
+    const Turn turn(&machine.turns);
+    EXPECT_TRUE(
+        Rehearse(*executor_, config_, scope_, TestBackend(), machine.clock, turn, &costs).ok());
     return costs;
   }
 
@@ -140,6 +147,30 @@ TEST_F(RehearsalTest, ATemporaryLoadMakesNoModelLookExpensive) {
     machine.busy_until = from + milliseconds(100);
     EXPECT_LT(WorstError(machine), 1e-6) << from.count() << " ns";
   }
+}
+
+TEST_F(RehearsalTest, LetsOthersGoBetweenItsStepsAndDoesNotCountTheirTime) {
+  constexpr int kTurns = 20;
+  Machine machine;
+  int taken = 0;  // by the other thread; read and written with a turn
+  int seen = 0;
+  std::thread other;
+  machine.during_pass = [&] {
+    seen = taken;
+    if (!other.joinable()) {
+      other = std::thread([&] {
+        for (int i = 0; i < kTurns; ++i) {
+          const Turn turn(&machine.turns);
+          machine.clock.Advance(std::chrono::seconds(1));
+          ++taken;
+        }
+      });
+    }
+    while (taken < kTurns && machine.turns.waiting() == 0) std::this_thread::yield();
+  };
+  EXPECT_LT(WorstError(machine), 1e-6);
+  EXPECT_EQ(seen, kTurns);
+  other.join();
 }
 
 TEST_F(RehearsalTest, StaysWithinThePoolAndTheLongestSequence) {

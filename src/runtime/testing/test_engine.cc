@@ -181,7 +181,8 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
                                   .draft_model = has_draft,
                                   .draft_max_positions = setup.draft_max_positions};
     CostTable measured;
-    EXPECT_TRUE(Rehearse(*parts.executor, config, scope, backend, clock, &measured).ok());
+    const Turn turn(nullptr);
+    EXPECT_TRUE(Rehearse(*parts.executor, config, scope, backend, clock, turn, &measured).ok());
   }
   if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
   return Engine::FromParts(std::move(parts), clock);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <optional>
@@ -158,7 +159,9 @@ struct Server::Impl {
     return http->active_requests() + (grpc == nullptr ? 0 : grpc->active_requests());
   }
 
-  // True if every request ended by itself; false if the time was up or a second signal came.
+  bool is_busy() const { return active_requests() > 0 || grpc_is_open; }
+
+  // True if everything ended by itself; false if the time was up or a second signal came.
   bool Drain(bool& aborted) {
     models.SetLeaving();
     if (options.on_shutdown) options.on_shutdown(active_requests());
@@ -168,24 +171,24 @@ struct Server::Impl {
     const SteadyClock clock;
     const Nanos end = clock.Now() + options.shutdown_timeout;
     if (grpc != nullptr) {
-      grpc_drain = std::thread([this] { grpc->Drain(options.shutdown_timeout); });
+      grpc->Leave();
+      grpc_is_open = true;
+      grpc_end = std::thread([this] {
+        grpc->AwaitEnd();
+        grpc_is_open = false;
+      });
     }
-    while (!aborted && active_requests() > 0 && clock.Now() < end) {
-      aborted = SignalPipe::Get().Read(kPoll);
-    }
-    return active_requests() == 0;
+    while (!aborted && is_busy() && clock.Now() < end) aborted = SignalPipe::Get().Read(kPoll);
+    return !is_busy();
   }
 
-  // Ends the requests that still run; each stream gets an error event.
+  // Ends the requests that still run; each stream of an engine gets an error event.
   void Cut() const {
     engines.Close();
     const SteadyClock clock;
     const Nanos end = clock.Now() + kLastWords;
     while (active_requests() > 0 && clock.Now() < end) std::this_thread::sleep_for(kPoll);
-  }
-
-  ~Impl() {
-    if (grpc_drain.joinable()) grpc_drain.join();
+    if (grpc != nullptr) grpc->Cut();
   }
 
   const SignalHandlers handlers;  // first: no signal is lost between Start and Run
@@ -199,7 +202,8 @@ struct Server::Impl {
   std::unique_ptr<GrpcServer> grpc;
   std::unique_ptr<HttpServer> metrics_http;
   std::unique_ptr<HttpServer> http;
-  std::thread grpc_drain;
+  std::atomic<bool> grpc_is_open{false};  // while it is drained
+  std::thread grpc_end;                   // from Drain until the end of Run
 };
 
 Status CheckServerOptions(const ServerOptions& options) {
@@ -258,6 +262,7 @@ Status Server::Run() {
     LogWarning("shutting down: {} requests are cut", impl_->active_requests());
     impl_->Cut();
   }
+  if (impl_->grpc_end.joinable()) impl_->grpc_end.join();
   impl_->http->Stop();
   while (SignalPipe::Get().Read(Nanos(0))) {
   }

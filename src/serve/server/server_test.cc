@@ -501,6 +501,20 @@ TEST(ServerTest, TheDrainEndsWithItsTimeAndTellsTheStreams) {
   EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
 }
 
+TEST(ServerTest, TheStreamsOfARemovedEngineAreToldOfTheEndToo) {
+  ServerOptions options;
+  options.shutdown_timeout = milliseconds(1);
+  TestServer server(Paced(milliseconds(5)), options);
+  std::thread runner([&] { EXPECT_TRUE(server.server->Run().ok()); });
+  HttpClient client = server.Client();
+  ASSERT_EQ(client.OpenStream(kCompletions, Completion("endless", 2000, true))->status, 200);
+  ASSERT_TRUE(server.engines.Remove("tandem").ok());
+  server.server->Shutdown();
+  const std::string text = ReadStream(client);
+  EXPECT_NE(text.find("shutting down"), std::string::npos) << text;
+  runner.join();
+}
+
 TEST(ServerTest, ASecondSignalCutsTheDrainShort) {
   ServerOptions options;
   std::vector<int> announced;

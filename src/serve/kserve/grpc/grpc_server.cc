@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
@@ -98,18 +99,13 @@ struct GrpcServer::Impl {
         inference(kserve::MakeInferenceService({models, access, calls})),
         health(kserve::MakeHealthService(models)) {}
   ~Impl() {
-    Shutdown(Nanos(0));
+    if (server != nullptr) {
+      gate->Stop();
+      server->Shutdown(std::chrono::system_clock::now());
+    }
     server.reset();
     connections.reset();
     calls->executor.Stop();
-  }
-
-  void Shutdown(Nanos timeout) const {
-    if (server == nullptr) return;
-    gate->Stop();
-    const auto now = std::chrono::system_clock::now();
-    server->Shutdown(now +
-                     std::chrono::duration_cast<std::chrono::system_clock::duration>(timeout));
   }
 
   const Access access;
@@ -162,9 +158,12 @@ int GrpcServer::active_requests() const { return impl_->calls->active; }
 int GrpcServer::open_streams() const { return impl_->calls->open_streams(); }
 int GrpcServer::open_connections() const { return impl_->gate->open_connections(); }
 
-void GrpcServer::Drain(Nanos timeout) {
+void GrpcServer::Leave() {
   impl_->calls->Leave();
-  impl_->Shutdown(timeout);
+  impl_->gate->Stop();
 }
+void GrpcServer::AwaitEnd() { impl_->server->Shutdown(); }
+// Shutdown cannot be made to hurry once it waits. Ends every connection, and the calls with them.
+void GrpcServer::Cut() { grpc_server_cancel_all_calls(impl_->server->c_server()); }
 
 }  // namespace tandem::serve

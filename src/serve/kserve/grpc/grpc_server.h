@@ -1,6 +1,6 @@
 // GrpcServer: the inference protocol over gRPC, with the standard health check. It only translates
 // between messages and the repository; no thread waits for a request. Owned by whoever starts it;
-// Start, Drain and the destructor on one thread, the rest on any.
+// Start, Leave and the destructor on one thread, the rest on any.
 #pragma once
 
 #include <cstdint>
@@ -62,9 +62,14 @@ class GrpcServer {
   int open_streams() const;
   int open_connections() const;
 
-  // Refuses new requests, ends idle streams, lets running requests end and cancels those that have
-  // not after `timeout`. The server does not serve afterwards.
-  void Drain(Nanos timeout);
+  // Refuses new requests and connections, and ends idle streams. Running requests go on, and a
+  // stream ends after its last one.
+  void Leave();
+  // After Leave: waits until every call has ended and its responses are written. The server does
+  // not serve afterwards.
+  void AwaitEnd();
+  // After Leave: cancels every call, so that AwaitEnd returns.
+  void Cut();
 
  private:
   struct Impl;

@@ -28,6 +28,7 @@
 #include "base/testing/source_dir.h"
 #include "serve/kserve/models/builtin_models.h"
 #include "serve/testing/shared_object.h"
+#include "serve/testing/test_server.h"
 
 namespace tandem::serve {
 namespace {
@@ -542,24 +543,52 @@ TEST_F(GrpcServerTest, AClosedHalfLetsRequestsEnd) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+inference::ModelInferRequest LargeResponses(const std::string& id, int32_t count,
+                                            const std::vector<std::string>& flags = {}) {
+  inference::ModelInferRequest request = Request("many", id, count, flags);
+  (*request.mutable_parameters())["size"].set_int64_param(64 << 10);
+  return request;
+}
+
 TEST_F(GrpcServerTest, ASlowReaderMakesTheModelWait) {
   Serve();
   constexpr int kCount = 20'000;
-  inference::ModelInferRequest request = Request("many", "1", kCount);
-  (*request.mutable_parameters())["size"].set_int64_param(64 << 10);
   const auto stream = Open();
-  stream->Write(request);
-  // A second request is answered although the first fills all that there is room for.
+  stream->Write(LargeResponses("1", kCount));
+  // A second request begins, and is answered, although the first fills all that there is room for.
   stream->Write(Request("many", "2", 1));
+  ASSERT_TRUE(world_.AwaitBegun(2));
   inference::ModelStreamInferResponse message;
   int read = 0;
   do {
     ASSERT_TRUE(stream->Read(&message));
     ++read;
   } while (message.infer_response().id() != "2");
+  EXPECT_LT(read, kCount);
   const MutexLock lock(world_.mutex);
   // What is on its way is in the buffers of gRPC and of the system.
   EXPECT_LT(world_.taken - read, 1000) << "64 KiB each";
+}
+
+TEST_F(GrpcServerTest, RequestsOfAStreamTakeTurnsAtASlowReader) {
+  Serve();
+  constexpr int kCount = 2000;
+  const auto stream = Open();
+  stream->Write(LargeResponses("1", kCount, {"hold"}));
+  stream->Write(LargeResponses("2", kCount, {"hold"}));
+  ASSERT_TRUE(world_.AwaitBegun(2));
+  world_.Release();
+  inference::ModelStreamInferResponse message;
+  std::string next = "1";
+  do {
+    ASSERT_TRUE(stream->Read(&message));
+  } while (message.infer_response().id() == next);
+  EXPECT_LT(NumberIn(message.infer_response()), kCount);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(stream->Read(&message));
+    EXPECT_EQ(message.infer_response().id(), next) << i;
+    next = next == "1" ? "2" : "1";
+  }
 }
 
 TEST_F(GrpcServerTest, ManyStreamsEachGetTheirOwnResponses) {
@@ -993,7 +1022,8 @@ TEST_F(GrpcServerTest, DrainingLetsRequestsEndAndRefusesNewOnes) {
   const auto stream = Open();
   stream->Write(Request("many", "1", 1, {"hold"}));
   ASSERT_TRUE(world_.AwaitBegun(2));
-  std::thread drain([&] { server_->Drain(seconds(60)); });
+  server_->Leave();
+  std::thread drain([&] { server_->AwaitEnd(); });
   EXPECT_EQ(idle->Finish().error_code(), ::grpc::UNAVAILABLE) << "an idle stream ends at once";
   stream->Write(Request("many", "2", 1));
   EXPECT_THAT(Read(*stream, 1), ElementsAre("2: the server is about to end"));
@@ -1003,14 +1033,50 @@ TEST_F(GrpcServerTest, DrainingLetsRequestsEndAndRefusesNewOnes) {
   drain.join();
 }
 
-TEST_F(GrpcServerTest, DrainingCancelsWhatTakesTooLong) {
+TEST_F(GrpcServerTest, CuttingCancelsWhatADrainWaitsFor) {
   Serve();
-  const auto stream = Open();
-  stream->Write(Request("many", "1", 1, {"hold"}));
-  ASSERT_TRUE(world_.AwaitBegun(1));
-  server_->Drain(milliseconds(1));
-  EXPECT_FALSE(stream->Finish().ok());
+  const auto held = Open();
+  const auto held_context = std::move(context_);
+  held->Write(Request("many", "1", 1, {"hold"}));
+  const auto unread = Open();
+  unread->Write(LargeResponses("2", 1000));
+  ASSERT_TRUE(world_.AwaitBegun(2));
+  server_->Leave();
+  std::thread drain([&] { server_->AwaitEnd(); });
+  server_->Cut();
+  drain.join();
+  // Not the deadline.
+  EXPECT_EQ(held->Finish().error_code(), ::grpc::UNAVAILABLE);
+  EXPECT_LT(Read(*unread, 2000).size(), 1000u);
   EXPECT_TRUE(world_.AwaitNoneAlive());
+}
+
+TEST(ServerOverGrpcTest, ASecondSignalCancelsTheCallsThatNoEngineEnds) {
+  ServerOptions options;
+  options.shutdown_timeout = std::chrono::hours(1);
+  options.grpc.emplace().port = 0;
+  TestServer server({}, options);
+  server.models.Add(RepeatModel());
+  Status end;
+  std::thread runner([&] {
+    end = server.server->Run();
+    server.server.reset();
+  });
+  const auto client = inference::GRPCInferenceService::NewStub(
+      ::grpc::CreateChannel(fmt::format("127.0.0.1:{}", server.server->grpc_port()),
+                            ::grpc::InsecureChannelCredentials()));
+  ::grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(60));
+  const auto stream = client->ModelStreamInfer(&context);
+  stream->Write(Repeat("1", {7, 8}, {0, 3'600'000}));
+  EXPECT_THAT(Read(*stream, 1), ElementsAre("1:7"));
+  server.server->Shutdown();
+  EXPECT_TRUE(Eventually([&] { return server.Client().Get("/health")->status == 503; }));
+  server.server->Shutdown();
+  EXPECT_THAT(Read(*stream), IsEmpty());
+  EXPECT_EQ(stream->Finish().error_code(), ::grpc::UNAVAILABLE) << "and not its deadline";
+  runner.join();
+  EXPECT_EQ(end.code(), Code::kCancelled);
 }
 
 }  // namespace

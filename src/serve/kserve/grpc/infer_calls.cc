@@ -291,8 +291,8 @@ class StreamInfer final : public StreamReactor,
       if (half_closed_) End({});
       if (calls_->leaving()) End(Leaving());
     }
-    if (!finished_ && !is_reading_ && !half_closed_ && !IsFull() &&
-        requests_.size() < kStreamRequests) {
+    // Also while there is no room for responses: the other requests would keep a new one out.
+    if (!finished_ && !is_reading_ && !half_closed_ && requests_.size() < kStreamRequests) {
       is_reading_ = true;
       StartRead(&received_);
     }
@@ -303,7 +303,8 @@ class StreamInfer final : public StreamReactor,
     return pending_.size() >= kStreamPending || pending_bytes_ >= kStreamPendingBytes;
   }
 
-  // One response of each request in turn, until there is no news or no room.
+  // One response of each request in turn, until there is no news or no room. Whose turn it was goes
+  // to the end, so that each place that becomes free is another request's.
   void TakeNews() TANDEM_REQUIRES(mutex_) {
     for (bool is_news = true; is_news;) {
       is_news = false;
@@ -328,6 +329,7 @@ class StreamInfer final : public StreamReactor,
         return false;
       case CallNews::kEvent:
         *request->has_news = true;  // there may be more
+        if (request->is_decoupled) requests_.splice(requests_.end(), requests_, request);
         Respond(*request, response);
         return true;
       case CallNews::kDone:
@@ -400,7 +402,8 @@ class StreamInfer final : public StreamReactor,
   const bool errors_end_;
   std::shared_ptr<StreamInfer> self_;  // until gRPC is done with this
   Mutex mutex_;
-  std::list<StreamRequest> requests_ TANDEM_GUARDED_BY(mutex_);  // in the order of arrival
+  // In the order of their turns. Those with one response keep the order of their arrival.
+  std::list<StreamRequest> requests_ TANDEM_GUARDED_BY(mutex_);
   ByteBuffer received_ TANDEM_GUARDED_BY(mutex_);
   // The first is being written if is_writing_.
   std::deque<ByteBuffer> pending_ TANDEM_GUARDED_BY(mutex_);

@@ -21,7 +21,8 @@ class Status;
 
 namespace tandem::serve::kserve {
 
-// Bounds of one stream. Beyond them nothing is read, or taken from the models, until there is room.
+// Bounds of one stream: of the requests that run, beyond which none is read, and of the responses,
+// beyond which none is taken from the models.
 inline constexpr size_t kStreamRequests = 1024;
 inline constexpr size_t kStreamPending = 16;            // responses that wait to be written
 inline constexpr size_t kStreamPendingBytes = 1 << 20;  // of these; the last one may exceed it
