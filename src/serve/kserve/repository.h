@@ -81,7 +81,7 @@ class Repository {
   // `version` may be empty. NOT_FOUND "Request for unknown model: 'x' is not found", or with
   // "version 2"; UNAVAILABLE when the model is known and not ready.
   Result<InferModelPtr> Find(std::string_view name, std::string_view version = {}) const;
-  bool Has(std::string_view name) const;  // in any state
+  bool Has(std::string_view name) const;                         // in any state
   std::vector<ModelEntry> Index(bool only_ready = false) const;  // in the order of names
   std::vector<InferModelPtr> Models() const;  // those that can be called, in the order of names
 
@@ -127,6 +127,8 @@ class Repository {
 
   // Has the loader change the models, unless there is none or the server is about to end.
   Status Control(const std::function<Status(ModelLoader&)>& change);
+  // The running requests of a name that is known.
+  std::shared_ptr<RunningRequests> RunningOf(std::string_view name) const;
   void CollectMembers(std::string_view name,
                       std::vector<std::shared_ptr<ModelStatistics>>& statistics) const;
 
