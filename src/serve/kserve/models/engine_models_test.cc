@@ -157,5 +157,15 @@ TEST_F(EngineModelsTest, AStopEndsARequestThatWasToBeRefused) {
   EXPECT_TRUE(response_.is_final);
 }
 
+// As rows of a batch whose drafts differ in length.
+TEST_F(EngineModelsTest, ThePaddingOfADraftHasNoLogits) {
+  InferRequest request = Prompt("tandem", {Ints("draft_input_ids", {5, 6, -1})});
+  const std::vector<float> logits = {1, 2, 3, 4, 0, 0};
+  request.inputs.push_back(FloatTensor("draft_logits", {1, 3, 2}, logits));
+  const auto padded = Start("tensorrt_llm", request);
+  EXPECT_THAT(engine_.last_request().draft.tokens, testing::ElementsAre(5, 6));
+  EXPECT_THAT(engine_.last_request().draft.logits, testing::ElementsAre(1, 2, 3, 4));
+}
+
 }  // namespace
 }  // namespace tandem::serve::kserve
