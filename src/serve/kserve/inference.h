@@ -46,6 +46,8 @@ struct SharedMemoryInput {
   SharedMemoryRange range;
 };
 
+class RunningRequests;
+
 struct InferRequest {
   std::string model_name;
   std::string model_version;  // empty: the newest
@@ -58,6 +60,8 @@ struct InferRequest {
   // The transport can carry one response only: batch entries and sequences come together in it,
   // and nothing is streamed.
   bool one_response = false;
+  // Those of the model's name, from the repository.
+  std::shared_ptr<RunningRequests> running = nullptr;
 
   // The input of that name; null if it was not given.
   const Tensor* Input(std::string_view input) const;

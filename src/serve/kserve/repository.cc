@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "serve/kserve/check_request.h"
+#include "serve/kserve/running_requests.h"
 
 namespace tandem::serve::kserve {
 namespace {
@@ -117,6 +118,7 @@ struct Repository::Entry {
   std::string reason;
   Nanos loading_since{0};
   std::optional<Nanos> load_time;
+  const std::shared_ptr<RunningRequests> running = std::make_shared<RunningRequests>();
   std::shared_ptr<ModelStatistics> statistics = std::make_shared<ModelStatistics>();
 };
 
@@ -209,6 +211,12 @@ void Repository::CollectMembers(std::string_view name,
   for (const std::string& member : found->second.model->members()) add(member);
 }
 
+std::shared_ptr<RunningRequests> Repository::RunningOf(std::string_view name) const {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : found->second.running;
+}
+
 std::unique_ptr<InferCall> Repository::Infer(const InferModelPtr& model, InferRequest request,
                                              Wake wake) const {
   std::vector<std::shared_ptr<ModelStatistics>> statistics;
@@ -219,6 +227,7 @@ std::unique_ptr<InferCall> Repository::Infer(const InferModelPtr& model, InferRe
   auto call = std::make_unique<CountedCall>(std::move(statistics), clock_, model->config().name(),
                                             request.id, batch.ok() ? *batch : 0);
   if (batch.ok()) {
+    request.running = RunningOf(model->config().name());
     call->Start(model, std::move(request), *std::move(outputs), std::move(wake));
   } else {
     call->Refuse(batch.status());

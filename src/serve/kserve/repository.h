@@ -130,6 +130,8 @@ class Repository {
 
   // Has the loader change the models, unless there is none or the server is about to end.
   Status Control(const std::function<Status(ModelLoader&)>& change);
+  // The running requests of a name that is known.
+  std::shared_ptr<RunningRequests> RunningOf(std::string_view name) const;
   void CollectMembers(std::string_view name,
                       std::vector<std::shared_ptr<ModelStatistics>>& statistics) const;
 

@@ -36,6 +36,20 @@ Tensor Ints(std::string name, const std::vector<int32_t>& row) {
   return Int32Tensor(std::move(name), {1, static_cast<int64_t>(row.size())}, row);
 }
 
+Tensor Flag(std::string name) { return {std::move(name), DataType::kBool, {1, 1}, "\1"}; }
+
+// A prompt of token ids, under an id by which it can be stopped.
+InferRequest Prompt(const std::string& text, std::vector<Tensor> others = {}) {
+  const std::vector<int32_t> tokens = ByteCodec().Encode(text, false).value();
+  InferRequest request;
+  request.id = "id";
+  request.inputs = std::move(others);
+  request.inputs.push_back(Ints("input_ids", tokens));
+  request.inputs.push_back(Ints("input_lengths", {static_cast<int32_t>(tokens.size())}));
+  request.inputs.push_back(Ints("request_output_len", {4}));
+  return request;
+}
+
 class EngineModelsTest : public testing::Test {
  protected:
   EngineModelsTest() { AddModels(); }
@@ -63,6 +77,12 @@ class EngineModelsTest : public testing::Test {
     error_ = {};
     Wait(*call);
     return error_;
+  }
+
+  // Stops the requests of Prompt.
+  void Stop() {
+    const auto stop = Start("tensorrt_llm", Prompt("x", {Flag("stop")}));
+    EXPECT_EQ(Wait(*stop), InferNews::kResponse);
   }
 
   FakeEngine engine_;
@@ -102,6 +122,49 @@ TEST_F(EngineModelsTest, PreprocessingDoesNotTokenizeATextThatIsFarTooLong) {
   // Whether a prompt fits is for the model that generates to say.
   EXPECT_TRUE(preprocess(std::string(3000, 'x')).ok()) << error_.message();
   EXPECT_TRUE(preprocess("").ok()) << error_.message();
+}
+
+TEST_F(EngineModelsTest, AStopReachesARequestThatBeganBeforeAReload) {
+  engine_.Pause();
+  const auto call = Start("tensorrt_llm", Prompt("tandem", {Flag("streaming")}));
+  AddModels();
+  Stop();
+  ASSERT_EQ(Wait(*call), InferNews::kResponse);
+  EXPECT_TRUE(response_.is_final);
+  EXPECT_EQ(Wait(*call), InferNews::kDone);
+  EXPECT_EQ(engine_.num_cancelled(), 1);
+}
+
+TEST_F(EngineModelsTest, AStopAfterTheLastResponseAddsNone) {
+  for (const bool is_streamed : {false, true}) {
+    const auto call = Start(
+        "tensorrt_llm",
+        Prompt("tandem", is_streamed ? std::vector{Flag("streaming")} : std::vector<Tensor>()));
+    do {
+      ASSERT_EQ(Wait(*call), InferNews::kResponse) << error_.message();
+    } while (!response_.is_final);
+    Stop();
+    EXPECT_EQ(Wait(*call), InferNews::kDone) << "streamed: " << is_streamed;
+  }
+}
+
+// A number of answers that no request may have is refused when the engine gets the request.
+TEST_F(EngineModelsTest, AStopEndsARequestThatWasToBeRefused) {
+  const auto call = Start(
+      "tensorrt_llm", Prompt("tandem", {Flag("streaming"), Ints("num_return_sequences", {-1})}));
+  Stop();
+  EXPECT_EQ(Wait(*call), InferNews::kResponse);
+  EXPECT_TRUE(response_.is_final);
+}
+
+// As rows of a batch whose drafts differ in length.
+TEST_F(EngineModelsTest, ThePaddingOfADraftHasNoLogits) {
+  InferRequest request = Prompt("tandem", {Ints("draft_input_ids", {5, 6, -1})});
+  const std::vector<float> logits = {1, 2, 3, 4, 0, 0};
+  request.inputs.push_back(FloatTensor("draft_logits", {1, 3, 2}, logits));
+  const auto padded = Start("tensorrt_llm", request);
+  EXPECT_THAT(engine_.last_request().draft.tokens, testing::ElementsAre(5, 6));
+  EXPECT_THAT(engine_.last_request().draft.logits, testing::ElementsAre(1, 2, 3, 4));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 #include "serve/generate_call.h"
 #include "serve/kserve/models/generation_response.h"
-#include "serve/kserve/models/running_requests.h"
+#include "serve/kserve/running_requests.h"
 #include "serve/unix_time.h"
 
 namespace tandem::serve::kserve {
@@ -18,7 +18,6 @@ namespace {
 struct Shared {
   ModelKind kind = ModelKind::kEnsemble;
   ModelPtr engine;
-  RunningRequests running;
 };
 
 class GenerationCall final : public InferCall {
@@ -35,9 +34,9 @@ class GenerationCall final : public InferCall {
     std::vector<TextRequest> prompts = asked_.prompts;
     for (TextRequest& prompt : prompts) prompt.stream = asked_.is_streamed;
     call_ = std::make_unique<GenerateCall>(shared_->engine, std::move(prompts), wake);
-    shared_->running.Add(request_, stop_);
+    request_.running->Add(request_, stop_);
   }
-  ~GenerationCall() override { shared_->running.Remove(request_, stop_.get()); }
+  ~GenerationCall() override { request_.running->Remove(request_, stop_.get()); }
 
   CallNews Next(InferResponse& response, Status& error) override {
     while (true) {
@@ -151,28 +150,29 @@ class GenerationCall final : public InferCall {
     MarkFinal(true);
   }
 
-  // The request was stopped: the answer is what exists so far. In a stream, each unfinished answer
-  // gets a last response without tokens.
+  // The request was stopped: the answer is what exists so far. In a stream that has begun, each
+  // unfinished answer gets a last response without tokens.
   void EndEarly() {
-    if (asked_.is_streamed) {
+    if (num_complete_ > 0 || call_->answers().empty()) {
+      responses_.emplace_back();
+    } else if (asked_.is_streamed) {
       streamed_.resize(num_answers());
       for (size_t answer = 0; answer < streamed_.size(); ++answer) {
         if (streamed_[answer].ended) continue;
         const Shown rest = {.cum_log_prob = streamed_[answer].cum_log_prob};
         responses_.push_back(formatter_.Make({&rest, 1}, {&answer, 1}));
       }
-    } else if (num_complete_ > 0 || call_->answers().empty()) {
-      responses_.emplace_back();
     } else {
       AddJoined();
     }
-    MarkFinal(!responses_.empty());
+    MarkFinal(true);
     call_.reset();  // cancels
-    is_over_ = true;
   }
 
+  // Nothing follows a response that is final.
   void MarkFinal(bool is_final) {
     if (!is_final) return;
+    is_over_ = true;
     responses_.back().is_final = true;
     if (call_ != nullptr && call_->usage().seed != 0) responses_.back().seed = call_->usage().seed;
   }
@@ -255,7 +255,7 @@ class GenerationModel final : public InferModel {
         ReadGeneration(options_.kind, request, batch, options_.defaults);
     if (!asked.ok()) return std::make_unique<EndedCall>(asked.status());
     if (asked->stop) {
-      shared_->running.StopAll(request);
+      request.running->StopAll(request);
       return std::make_unique<EndedCall>(Status());
     }
     const bool is_decoupled = config_.model_transaction_policy().decoupled();

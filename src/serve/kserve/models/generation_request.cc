@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -78,21 +79,30 @@ Result<std::vector<std::vector<int32_t>>> ReadWordIds(InputReader& inputs, std::
   return words;
 }
 
-// Tokens that the client has drafted itself, padded on the right with -1.
-void ReadDraft(InputReader& inputs, ExternalDraft& draft) {
+// Tokens that the client has drafted itself, padded with -1. Their logits have as many rows, or
+// only those of the tokens.
+void ReadDraft(InputReader& inputs, size_t width, ExternalDraft& draft) {
   constexpr size_t kHandle =
       4;  // values by which some servers pass logits on; here they come whole
-  for (const int64_t token : inputs.Ints("draft_input_ids")) {
-    if (token >= 0) draft.tokens.push_back(static_cast<int32_t>(token));
-  }
+  const std::vector<int64_t> ids = inputs.Ints("draft_input_ids");
   draft.logits = inputs.Floats("draft_logits");
   if (draft.logits.size() == kHandle) draft.logits.clear();
+  const bool is_padded = width > 0 && draft.logits.size() == ids.size() * width;
+  auto kept = draft.logits.begin();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0) continue;
+    draft.tokens.push_back(static_cast<int32_t>(ids[i]));
+    if (!is_padded) continue;
+    const auto row = draft.logits.begin() + static_cast<std::ptrdiff_t>(i * width);
+    kept = std::copy(row, row + static_cast<std::ptrdiff_t>(width), kept);
+  }
+  if (is_padded) draft.logits.erase(kept, draft.logits.end());
   if (const auto threshold = inputs.Float("draft_acceptance_threshold")) {
     draft.threshold = *threshold;
   }
 }
 
-Status ReadTokenInputs(InputReader& inputs, TextRequest& text) {
+Status ReadTokenInputs(const InferRequest& request, InputReader& inputs, TextRequest& text) {
   text.names = {.prompt = "input_ids",
                 .max_tokens = "request_output_len",
                 .num_choices = "num_return_sequences",
@@ -119,7 +129,9 @@ Status ReadTokenInputs(InputReader& inputs, TextRequest& text) {
   }
   TANDEM_ASSIGN_OR_RETURN(text.stop_sequences, ReadWordIds(inputs, "stop_words_list"));
   TANDEM_ASSIGN_OR_RETURN(text.banned_sequences, ReadWordIds(inputs, "bad_words_list"));
-  ReadDraft(inputs, text.draft);
+  const Tensor* logits = request.Input("draft_logits");
+  const bool has_rows = logits != nullptr && !logits->shape.empty();
+  ReadDraft(inputs, has_rows ? static_cast<size_t>(logits->shape.back()) : 0, text.draft);
   const std::vector<float> bias = inputs.Floats("embedding_bias");
   for (size_t i = 0; i < bias.size(); ++i) {
     if (bias[i] != 0.0f) text.logit_bias.emplace_back(static_cast<int64_t>(i), bias[i]);
@@ -208,7 +220,7 @@ Result<TextRequest> ReadEntry(ModelKind kind, const InferRequest& request, int64
   TextRequest text;
   TANDEM_RETURN_IF_ERROR(ReadBeams(inputs));
   TANDEM_RETURN_IF_ERROR(kind == ModelKind::kTensorrtLlm
-                             ? ReadTokenInputs(inputs, text)
+                             ? ReadTokenInputs(request, inputs, text)
                              : ReadTextInputs(kind, defaults, inputs, text));
   ReadSampling(kind, inputs, text);
   TANDEM_RETURN_IF_ERROR(ReadParameters(request.parameters, text));

@@ -1,5 +1,5 @@
-// The requests of one model that run, so that another request of the same client and id can stop
-// them. Any thread.
+// The requests of one name that run, whether or not the model was replaced since, so that another
+// request of the same client and id can stop them. Any thread.
 #pragma once
 
 #include <atomic>

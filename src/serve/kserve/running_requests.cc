@@ -1,4 +1,4 @@
-#include "serve/kserve/models/running_requests.h"
+#include "serve/kserve/running_requests.h"
 
 #include <vector>
 
