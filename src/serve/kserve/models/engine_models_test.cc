@@ -82,7 +82,7 @@ class EngineModelsTest : public testing::Test {
   // Stops the requests of Prompt.
   void Stop() {
     const auto stop = Start("tensorrt_llm", Prompt("x", {Flag("stop")}));
-    EXPECT_EQ(Wait(*stop), InferNews::kResponse);
+    EXPECT_EQ(Wait(*stop), CallNews::kEvent);
   }
 
   FakeEngine engine_;
@@ -129,9 +129,9 @@ TEST_F(EngineModelsTest, AStopReachesARequestThatBeganBeforeAReload) {
   const auto call = Start("tensorrt_llm", Prompt("tandem", {Flag("streaming")}));
   AddModels();
   Stop();
-  ASSERT_EQ(Wait(*call), InferNews::kResponse);
+  ASSERT_EQ(Wait(*call), CallNews::kEvent);
   EXPECT_TRUE(response_.is_final);
-  EXPECT_EQ(Wait(*call), InferNews::kDone);
+  EXPECT_EQ(Wait(*call), CallNews::kDone);
   EXPECT_EQ(engine_.num_cancelled(), 1);
 }
 
@@ -141,10 +141,10 @@ TEST_F(EngineModelsTest, AStopAfterTheLastResponseAddsNone) {
         "tensorrt_llm",
         Prompt("tandem", is_streamed ? std::vector{Flag("streaming")} : std::vector<Tensor>()));
     do {
-      ASSERT_EQ(Wait(*call), InferNews::kResponse) << error_.message();
+      ASSERT_EQ(Wait(*call), CallNews::kEvent) << error_.message();
     } while (!response_.is_final);
     Stop();
-    EXPECT_EQ(Wait(*call), InferNews::kDone) << "streamed: " << is_streamed;
+    EXPECT_EQ(Wait(*call), CallNews::kDone) << "streamed: " << is_streamed;
   }
 }
 
@@ -153,7 +153,7 @@ TEST_F(EngineModelsTest, AStopEndsARequestThatWasToBeRefused) {
   const auto call = Start(
       "tensorrt_llm", Prompt("tandem", {Flag("streaming"), Ints("num_return_sequences", {-1})}));
   Stop();
-  EXPECT_EQ(Wait(*call), InferNews::kResponse);
+  EXPECT_EQ(Wait(*call), CallNews::kEvent);
   EXPECT_TRUE(response_.is_final);
 }
 
