@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "apps/command.h"
@@ -71,7 +72,7 @@ class ModelRepositoryTest : public testing::Test {
         options, values,
         [this](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
           Result<std::shared_ptr<ServedEngine>> engine =
-              OpenServedEngine(asked, console_, {}, metrics_, {}, &shared_);
+              OpenServedEngine(asked, console_, {}, metrics_, {}, reaper_, &shared_);
           if (engine.ok()) opened_.push_back(*engine);
           return engine;
         },
@@ -123,6 +124,7 @@ class ModelRepositoryTest : public testing::Test {
   SteadyClock clock_;
   serve::Metrics metrics_;
   SharedResources shared_;
+  Reaper reaper_;
   std::vector<std::shared_ptr<ServedEngine>> opened_;
   serve::ModelRegistry engines_;
   kserve::Repository models_;
@@ -222,6 +224,27 @@ TEST_F(ModelRepositoryTest, AModelIsLoadedAndUnloadedWhileAnotherServes) {
   // A leaked engine would hold about 27 MiB each time.
   EXPECT_LT(grown, int64_t{64} << 20);
   EXPECT_EQ(engines_.Engines().size(), 1u);
+}
+
+TEST_F(ModelRepositoryTest, TheLastCallOfAnUnloadedEngineDoesNotWaitForItsEnd) {
+  Open(/*is_explicit=*/true, {"ensemble"});
+  ASSERT_TRUE(repository_->LoadAll().ok());
+  const std::shared_ptr<Turns> turns = opened_.at(0)->session->turns;
+  opened_.clear();
+  std::shared_ptr<serve::GenerateService> service = (*engines_.Find("tensorrt_llm"))->service;
+  serve::TextRequest request;
+  request.text = "tandem";
+  request.max_tokens = 900;
+  request.ignore_eos = true;
+  std::unique_ptr<serve::TextStream> stream = service->Start(std::move(request));
+  turns->Take();  // as another engine does that is being made: this one cannot end meanwhile
+  ASSERT_TRUE(models_.Unload("tensorrt_llm", false).ok());
+  std::future<void> last_call = std::async(std::launch::async, [&] {
+    stream.reset();
+    service.reset();
+  });
+  EXPECT_EQ(last_call.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  turns->GiveBack();
 }
 
 TEST_F(ModelRepositoryTest, UnloadingAPartUnloadsTheDoorsThatLeadToIt) {

@@ -12,6 +12,7 @@
 #include "apps/version.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/reaper.h"
 #include "serve/gpu_usage.h"
 #include "serve/server/server.h"
 
@@ -58,6 +59,7 @@ Status Serve(const OptionValues& values, const ServeOptions& options, Console& c
   const auto gpus = options.allow_gpu_metrics ? serve::GpuMeter::Load() : nullptr;
   if (gpus != nullptr) server_options.read_gpus = [&gpus] { return gpus->Read(); };
   const SteadyClock clock;
+  Reaper reaper;
   ServedModels served(clock);
   if (options.allow_shared_memory) served.models.shared_memory().Allow();
   bool is_starting = true;
@@ -65,7 +67,7 @@ Status Serve(const OptionValues& values, const ServeOptions& options, Console& c
       [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
     TANDEM_ASSIGN_OR_RETURN(
         std::shared_ptr<ServedEngine> engine,
-        OpenServedEngine(asked, console, service_options, metrics, limit_wait, &shared));
+        OpenServedEngine(asked, console, service_options, metrics, limit_wait, reaper, &shared));
     backend.Offer(engine->session->backend);
     if (is_starting) served.engines.push_back(engine);
     return engine;

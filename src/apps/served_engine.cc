@@ -6,8 +6,9 @@ namespace tandem::apps {
 
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
     const OptionValues& values, Console& console, const serve::ServiceOptions& options,
-    serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust,
+    serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust, Reaper& reaper,
     SharedResources* shared) {
+  reaper.Await();
   auto engine = std::make_shared<ServedEngine>();
   TANDEM_ASSIGN_OR_RETURN(engine->session, OpenSession(values, console, adjust, shared));
   TANDEM_ASSIGN_OR_RETURN(engine->text, OpenTextModel(*engine->session));
@@ -16,7 +17,7 @@ Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
   engine->service = std::make_unique<serve::GenerateService>(
       *engine->client, *engine->text.codec, std::move(engine->text.defaults),
       engine->session->clock, options, &metrics);
-  return engine;
+  return reaper.Own(std::move(engine));
 }
 
 std::shared_ptr<serve::GenerateService> ServiceOf(const std::shared_ptr<ServedEngine>& engine) {

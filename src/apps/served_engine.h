@@ -1,5 +1,5 @@
 // ServedEngine: a session's engine with its text side, as servers call it. Shared by the calls that
-// run; it ends with the last of them, on that call's thread.
+// run; it ends with the last of them, on the reaper's thread.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 
 #include "apps/session.h"
 #include "apps/tokenizers.h"
+#include "base/reaper.h"
 #include "serve/engine_client.h"
 #include "serve/generate_service.h"
 
@@ -19,10 +20,12 @@ struct ServedEngine {
   std::unique_ptr<serve::GenerateService> service;  // last: it uses the other members
 };
 
-// Opens a session and starts its engine. `metrics` outlives the engine; `shared` as OpenSession.
+// Opens a session and starts its engine, after the engines that were given up before have ended:
+// their memory may be needed. `reaper`, in which it ends, and `metrics` outlive the engine;
+// `shared` as OpenSession.
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
     const OptionValues& values, Console& console, const serve::ServiceOptions& options,
-    serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust,
+    serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust, Reaper& reaper,
     SharedResources* shared = nullptr);
 
 // The engine's service, which keeps the engine alive.
