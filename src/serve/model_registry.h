@@ -22,8 +22,8 @@ struct Model {
   int64_t created = 0;                       // time of addition, in seconds since 1970
 };
 // Keeps the model's service alive: a removed model still serves the calls that hold it, and its
-// service ends with the last of them, on that call's thread. So everything the service refers to
-// must be owned by the same pointer, or outlive every server.
+// service ends with the last of them: on that call's thread, unless its owner ends it elsewhere. So
+// everything the service refers to must be owned by the same pointer, or outlive every server.
 using ModelPtr = std::shared_ptr<const Model>;
 
 class ModelRegistry {
