@@ -207,12 +207,12 @@ TEST(SentDrafts, AreRefusedByNameWhereTheyCannotBeVerified) {
                 constrained(r);
                 r.draft.threshold = 0.5f;
               }),
-              HasSubstr("draft.threshold: draft.logits and draft.threshold cannot be combined"));
+              HasSubstr("draft.threshold cannot be combined"));
   EXPECT_THAT(refusal([&](Request& r) {
                 constrained(r);
                 r.draft.logits.resize(96);
               }),
-              HasSubstr("draft.logits: "));
+              HasSubstr("draft.logits cannot be combined"));
   setup.options.max_num_tokens = setup.options.max_batch_size;
   const auto narrow = MakeTestEngine(setup, clock);
   Request request = SimpleRequest({1, 2, 3}, 5);

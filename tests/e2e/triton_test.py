@@ -204,6 +204,10 @@ class PairTest(TritonTest):
         for tokens in ([1, 2**31 - 1], [-5, 3], [VOCABULARY * 100]):
             error = self.refused(self.infer, TARGET, token_request(tokens))
             self.assertIn("INVALID_ARGUMENT", error.status())
+        lists = {name: np.array([[[VOCABULARY * 100], [1]]], np.int32) for name in ("stop_words_list", "bad_words_list")}
+        for name, tokens in {**lists, "draft_input_ids": row(VOCABULARY * 100, np.int32)}.items():
+            error = self.refused(self.infer, TARGET, token_request([1, 2], **{name: tokens}))
+            self.assertIn(f"{name} holds token", error.message())
         self.assertEqual(self.server.generate(QUESTION)[1]["text_output"], DEFINITION)
 
     def test_the_benchmarks_random_tokens_are_answered(self):

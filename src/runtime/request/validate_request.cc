@@ -143,9 +143,10 @@ Status Draft(const Request& request, const EngineLimits& limits) {
     TANDEM_RETURN_IF_ERROR(InRange("draft.threshold", double{*draft.threshold}, 0.0, 1.0));
   }
   if (count > 0 && draft.by_probability() && request.constraint != nullptr) {
-    return Refuse(draft.by_ratio() ? "draft.logits" : "draft.threshold",
-                  "draft.logits and draft.threshold cannot be combined with a constraint on the "
-                  "output; send the draft's tokens alone");
+    const std::string_view field = draft.by_ratio() ? "draft.logits" : "draft.threshold";
+    return Refuse(field, fmt::format("{} cannot be combined with a constraint on the output; send "
+                                     "the draft's tokens alone",
+                                     field));
   }
   return {};
 }

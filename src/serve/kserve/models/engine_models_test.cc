@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/reason.h"
+#include "serve/kserve/models/generation_request.h"
 #include "serve/testing/test_server.h"
 
 namespace tandem::serve::kserve {
@@ -155,6 +156,37 @@ TEST_F(EngineModelsTest, AStopEndsARequestThatWasToBeRefused) {
   Stop();
   EXPECT_EQ(Wait(*call), CallNews::kEvent);
   EXPECT_TRUE(response_.is_final);
+}
+
+TEST_F(EngineModelsTest, ErrorsNameTheInputsOfTheModel) {
+  const auto refused = [&](std::vector<Tensor> inputs) {
+    InferRequest request = Prompt("tandem", std::move(inputs));
+    return ErrorOf("tensorrt_llm", std::move(request.inputs));
+  };
+  EXPECT_EQ(refused({Ints("runtime_top_k", {-5})}).field(), "runtime_top_k");
+  EXPECT_TRUE(error_.message().starts_with("runtime_top_k")) << error_.message();
+  EXPECT_EQ(refused({Ints("min_length", {-5})}).field(), "min_length");
+  // Of the engine, which has words of its own.
+  const FieldNames names = {.num_choices = "num_return_sequences", .stop = "stop_words_list"};
+  const auto named = [&](const std::string& field, ModelKind kind = ModelKind::kTensorrtLlm) {
+    const Status error =
+        InvalidArgument(field + " must be there").WithField(field).WithReason(Reason::kQueueFull);
+    const Status in_words = NamingInputs(kind, names, error);
+    EXPECT_EQ(in_words.message(), in_words.field() + " must be there");
+    EXPECT_EQ(in_words.reason(), Reason::kQueueFull);
+    return in_words.field();
+  };
+  EXPECT_EQ(named("stop"), "stop_words_list");
+  EXPECT_EQ(named("n"), "num_return_sequences");
+  EXPECT_EQ(named("bad_words"), "bad_words_list");
+  EXPECT_EQ(named("bad_words", ModelKind::kEnsemble), "bad_words");
+  EXPECT_EQ(named("draft"), "draft_input_ids");
+  EXPECT_EQ(named("draft.logits"), "draft_logits");
+  EXPECT_EQ(named("draft.threshold"), "draft_acceptance_threshold");
+  EXPECT_EQ(named("top_p_reset_id"), "runtime_top_p_reset_ids");
+  EXPECT_EQ(named("top_k", ModelKind::kBls), "top_k");
+  EXPECT_EQ(named("temperature"), "temperature");
+  EXPECT_EQ(named("end_ids"), "end_id");
 }
 
 // As rows of a batch whose drafts differ in length.

@@ -66,7 +66,7 @@ class GenerationCall final : public InferCall {
           is_over_ = true;
           break;
         case CallNews::kFailed:
-          error = std::move(event.error);
+          error = NamingInputs(shared_->kind, asked_.prompts.front().names, event.error);
           return CallNews::kFailed;
       }
     }

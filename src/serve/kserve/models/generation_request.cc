@@ -269,4 +269,30 @@ Result<GenerationRequest> ReadGeneration(ModelKind kind, const InferRequest& req
   return asked;
 }
 
+Status NamingInputs(ModelKind kind, const FieldNames& names, const Status& error) {
+  const std::string& field = error.field();
+  using Names = std::pair<std::string_view, std::string_view>;  // theirs, and the model's
+  const Names inputs[] = {{"prompt", names.prompt},
+                          {"max_tokens", names.max_tokens},
+                          {"min_tokens", names.min_tokens},
+                          {"n", names.num_choices},
+                          {"stop", names.stop},
+                          {"logit_bias", names.logit_bias},
+                          {"end_ids", "end_id"},
+                          {"draft", "draft_input_ids"},
+                          {"draft.logits", "draft_logits"},
+                          {"draft.threshold", "draft_acceptance_threshold"}};
+  const auto found = std::ranges::find(inputs, field, &Names::first);
+  std::string input = found == std::end(inputs) ? field : std::string(found->second);
+  if (kind == ModelKind::kTensorrtLlm && field == "bad_words") input = "bad_words_list";
+  if (kind == ModelKind::kTensorrtLlm && found == std::end(inputs) &&
+      std::ranges::count(kSamplingParameters, field, &SamplingParameter::name) > 0) {
+    input = TokenInputOf(field);
+  }
+  if (input == field) return error;
+  std::string message = error.message();
+  if (message.starts_with(field)) message.replace(0, field.size(), input);
+  return Status(error.code(), std::move(message)).WithField(input).WithReason(error.reason());
+}
+
 }  // namespace tandem::serve::kserve

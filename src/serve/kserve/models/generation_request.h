@@ -35,4 +35,8 @@ struct GenerationRequest {
 Result<GenerationRequest> ReadGeneration(ModelKind kind, const InferRequest& request, int64_t batch,
                                          const GenerationDefaultsOfModel& defaults);
 
+// An error of the engine or of the service, naming the model's input where it named theirs.
+// `names`: of the request.
+Status NamingInputs(ModelKind kind, const FieldNames& names, const Status& error);
+
 }  // namespace tandem::serve::kserve
