@@ -28,6 +28,9 @@ function(tandem_check_headers)
   endforeach()
   add_library(header_check OBJECT ${sources})
   target_include_directories(header_check PRIVATE ${CMAKE_SOURCE_DIR}/src)
+  if(TARGET tandem_proto)
+    target_link_libraries(header_check PRIVATE tandem_proto) # the generated headers
+  endif()
   target_compile_options(header_check PRIVATE -O0 -Wno-unused-function)
 endfunction()
 
