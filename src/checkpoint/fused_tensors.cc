@@ -57,6 +57,9 @@ std::vector<FusedTensor> FusedTensors(const ModelSpec& spec) {
 
 Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor) {
   if (tensor.extent() == WeightPartRow::Extent::kOne) return {1};
+  if (tensor.extent() == WeightPartRow::Extent::kColumns) {
+    return PartShape(spec, sharding, tensor.IdOf(tensor.roles.front()));
+  }
   int64_t rows = 0;
   Shape part;
   for (const WeightRole role : tensor.roles) {
@@ -80,12 +83,18 @@ Result<Tensor> MakeShard(WeightSource& source, const Sharding& sharding, const F
   }
   const ModelSpec& spec = source.spec();
   const Shape shape = FusedShape(spec, sharding, tensor);
+  if (tensor.extent() == WeightPartRow::Extent::kColumns) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor whole,
+                            CommonVector(source, tensor.roles, tensor.layer, tensor.part));
+    return whole.RowRange(PartBegin(spec, sharding, tensor.IdOf(tensor.roles.front()), rank),
+                          shape[0]);
+  }
   Tensor out;
   int64_t row = 0;
   for (const WeightRole role : tensor.roles) {
     TANDEM_ASSIGN_OR_RETURN(const Tensor whole, source.Get(tensor.IdOf(role)));
     const int64_t begin = PartBegin(spec, sharding, tensor.IdOf(role), rank);
-    const bool by_cols = SplitOf(sharding, role, tensor.part) == Split::kCols;
+    const bool by_cols = SplitOf(spec, sharding, tensor.IdOf(role)) == Split::kCols;
     const bool is_view = tensor.roles.size() == 1 && !by_cols && begin + shape[0] <= whole.dim(0);
     if (is_view) return whole.RowRange(begin, shape[0]);
     if (out.empty()) {

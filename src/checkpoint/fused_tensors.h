@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-// One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; of
-// input scales the largest, because the roles share their inputs.
+// One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; what
+// belongs to their inputs only once, because the roles share them: of input scales the largest.
 struct FusedTensor {
   std::string name;  // "transformer.layers.0.attention.qkv.weight"
   std::vector<WeightRole> roles;
@@ -22,6 +22,10 @@ struct FusedTensor {
 
   WeightId IdOf(WeightRole role) const { return {role, layer, part}; }
   WeightPartRow::Extent extent() const { return RowOf(part).extent; }
+  // The roles have it in common.
+  bool is_shared() const {
+    return extent() == WeightPartRow::Extent::kOne || extent() == WeightPartRow::Extent::kColumns;
+  }
 };
 
 // All tensors of a rank, in the order they are written. A tied head is not stored.

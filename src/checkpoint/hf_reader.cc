@@ -213,6 +213,7 @@ Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) co
   const Shape expected = StoredShape(source, WeightShape(spec_, id), tensor.shape);
   TANDEM_RETURN_IF_ERROR(CheckStored(tensor, id.part, expected, WeightDType(spec_, id), where));
   if (IsScale(id.part)) TANDEM_RETURN_IF_ERROR(CheckScaleValues(tensor, where));
+  if (id.part == WeightPart::kInputOrder) TANDEM_RETURN_IF_ERROR(CheckInputOrder(tensor, where));
   return tensor;
 }
 

@@ -70,7 +70,10 @@ Result<Tensor> ShardedSource::Share(const WeightId& id, int64_t rank) {
     TANDEM_ASSIGN_OR_RETURN(fused,
                             SpreadScales(fused, FusedShape(spec_, sharding_, tensor), scratch_));
   }
-  if (tensor.extent() == WeightPartRow::Extent::kOne) return fused;  // of all roles
+  if (id.part == WeightPart::kInputOrder) {
+    TANDEM_RETURN_IF_ERROR(CheckInputOrder(fused, Where(tensor, rank)));
+  }
+  if (tensor.is_shared()) return fused;
   int64_t begin = 0;
   for (const WeightRole above : tensor.roles) {
     const int64_t rows = PartShape(spec_, sharding_, tensor.IdOf(above))[0];
@@ -94,7 +97,7 @@ Result<Tensor> ShardedSource::Merge(const WeightId& id, Split split) {
 
 Result<Tensor> ShardedSource::Get(const WeightId& id) {
   const WeightId held = StoredId(spec_, id);
-  const Split split = SplitOf(sharding_, held.role, held.part);
+  const Split split = SplitOf(spec_, sharding_, held);
   if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(held, split);
   TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(held, /*rank=*/0));
   // At tp_size 1 the vocabulary cannot be padded, so the part is the whole.

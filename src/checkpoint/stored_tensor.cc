@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "tensor/convert.h"
@@ -22,10 +23,10 @@ std::vector<float> ToFloats(const Tensor& stored) {
 Status CheckStored(const Tensor& stored, WeightPart part, const Shape& expected, DType dtype,
                    const std::string& where) {
   const Shape& shape = stored.shape;
-  const bool spreads =
-      IsScale(part) && (shape.NumElements() == 1 || shape == Shape{expected[0], 1});
+  const bool spreads = IsScale(part) && expected.rank() == 1 &&
+                       (shape.NumElements() == 1 || shape == Shape{expected[0], 1});
   if (shape != expected && !spreads) {
-    const bool or_one = IsScale(part) && expected[0] != 1;
+    const bool or_one = IsScale(part) && expected.rank() == 1 && expected[0] != 1;
     return InvalidArgument(where + ": has shape " + shape.ToString() + "; config.json requires " +
                            (or_one ? "[1] or " : "") + expected.ToString());
   }
@@ -49,10 +50,27 @@ Status CheckScaleValues(const Tensor& stored, const std::string& where) {
 Result<Tensor> SpreadScales(const Tensor& stored, const Shape& expected, ScratchBuffers& scratch) {
   TANDEM_ASSIGN_OR_RETURN(const Tensor scales, scratch.Allocate(DType::kF32, expected));
   const std::vector<float> values = ToFloats(stored);
-  for (int64_t row = 0; row < expected[0]; ++row) {
-    scales.As<float>()[row] = values.size() == 1 ? values[0] : values[static_cast<size_t>(row)];
+  for (int64_t i = 0; i < expected.NumElements(); ++i) {
+    scales.As<float>()[i] = values.size() == 1 ? values[0] : values[static_cast<size_t>(i)];
   }
   return scales;
+}
+
+Status CheckInputOrder(const Tensor& stored, const std::string& where) {
+  std::vector<bool> seen(static_cast<size_t>(stored.NumElements()));
+  for (int64_t i = 0; i < stored.NumElements(); ++i) {
+    int32_t input = 0;
+    std::memcpy(&input, stored.As<std::byte>() + i * int64_t{sizeof(input)}, sizeof(input));
+    const bool fits =
+        input >= 0 && input < stored.NumElements() && !seen[static_cast<size_t>(input)];
+    if (!fits) {
+      return InvalidArgument(
+          fmt::format("{}: holds {}; an order of inputs names each of the {} once", where, input,
+                      stored.NumElements()));
+    }
+    seen[static_cast<size_t>(input)] = true;
+  }
+  return {};
 }
 
 }  // namespace tandem

@@ -17,6 +17,8 @@ Status CheckStored(const Tensor& stored, WeightPart part, const Shape& expected,
                    const std::string& where);
 // INVALID_ARGUMENT unless all are positive numbers, and none denormal.
 Status CheckScaleValues(const Tensor& stored, const std::string& where);
+// INVALID_ARGUMENT unless the vector holds each of its indices once.
+Status CheckInputOrder(const Tensor& stored, const std::string& where);
 
 // Checked scales as fp32 of the expected shape: a single scale is repeated for all rows.
 Result<Tensor> SpreadScales(const Tensor& stored, const Shape& expected, ScratchBuffers& scratch);

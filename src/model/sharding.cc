@@ -8,8 +8,15 @@ namespace {
 
 // Rows that a key-value head has.
 int64_t HeadRows(const ModelSpec& spec, const WeightId& id) {
-  const bool one = RowOf(id.part).extent == WeightPartRow::Extent::kHeads;
-  return one ? 1 : spec.layer(id.layer).attention.head_dim;
+  const int64_t head_dim = spec.layer(id.layer).attention.head_dim;
+  switch (RowOf(id.part).extent) {
+    case WeightPartRow::Extent::kHeads:
+      return 1;
+    case WeightPartRow::Extent::kBlocks:
+      return head_dim / SchemeOf(spec, id.role, id.layer).block_rows;
+    default:
+      return head_dim;
+  }
 }
 
 // Rows or columns of a rank's part.
@@ -18,7 +25,7 @@ int64_t PartExtent(const ModelSpec& spec, const Sharding& sharding, const Weight
     const AttentionSpec& attention = spec.layer(id.layer).attention;
     return std::max(attention.num_kv_heads / sharding.tp_size, int64_t{1}) * HeadRows(spec, id);
   }
-  const int split = SplitOf(sharding, id.role, id.part) == Split::kCols ? 1 : 0;
+  const int split = SplitOf(spec, sharding, id) == Split::kCols ? 1 : 0;
   const int64_t whole = WeightShape(spec, id)[split];
   return (whole + sharding.tp_size - 1) / sharding.tp_size;  // rounded up: the vocabulary alone
 }
@@ -26,6 +33,29 @@ int64_t PartExtent(const ModelSpec& spec, const Sharding& sharding, const Weight
 Status RefuseSplit(int64_t tp, const char* what, int64_t value) {
   return InvalidArgument("tp_size is " + std::to_string(tp) + ", which does not divide the " +
                          what + " (" + std::to_string(value) + ")");
+}
+
+// The ranks' parts of a quantized weight begin and end with its blocks.
+Status CheckBlocks(const ModelSpec& spec, const Sharding& sharding, const WeightRow& row,
+                   int64_t layer) {
+  const QuantScheme scheme = SchemeOf(spec, row.role, layer);
+  const Split split = SplitOf(spec, sharding, {row.role, layer});
+  if (scheme.is_plain() || split == Split::kNone || sharding.tp_size == 1) return {};
+  const int64_t tp = sharding.tp_size;
+  if (split == Split::kRows) {
+    const bool heads = row.shard == ShardRule::kKvHeadRows;
+    const int64_t rows = heads ? spec.layer(layer).attention.head_dim : row.rows(spec, layer) / tp;
+    if (rows % scheme.block_rows == 0) return {};
+    return RefuseSplit(tp, "blocks of rows with one scale of", scheme.block_rows);
+  }
+  if (scheme.input_order) {
+    return Unimplemented("tp_size is " + std::to_string(tp) + ", but the columns of " +
+                         std::string(row.hf_name) +
+                         " are stored in an order of their own (act-order) and are not split");
+  }
+  const int64_t together = std::max(scheme.block_columns, scheme.elements_per_byte());
+  if (row.columns(spec, layer) / tp % together == 0) return {};
+  return RefuseSplit(tp, "groups of columns with one scale of", scheme.block_columns);
 }
 
 Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRow& row,
@@ -49,7 +79,7 @@ Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRo
     case ShardRule::kNeuronColumns:
       return even("intermediate size", row.columns(spec, layer));
     case ShardRule::kEmbedding:
-      if (SplitOf(sharding, row.role, WeightPart::kWeight) != Split::kCols) return {};
+      if (SplitOf(spec, sharding, {row.role, layer}) != Split::kCols) return {};
       return even("hidden size", row.columns(spec, layer));
   }
   return {};
@@ -65,14 +95,15 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
   for (const WeightId& id : StoredWeights(spec)) {
     if (id.part != WeightPart::kWeight) continue;
     TANDEM_RETURN_IF_ERROR(CheckRule(spec, sharding, RowOf(id.role), id.layer));
+    TANDEM_RETURN_IF_ERROR(CheckBlocks(spec, sharding, RowOf(id.role), id.layer));
   }
   return {};
 }
 
-Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part) {
-  const WeightPartRow::Extent extent = RowOf(part).extent;
+Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
+  const WeightPartRow::Extent extent = RowOf(id.part).extent;
   if (extent == WeightPartRow::Extent::kOne) return Split::kNone;
-  switch (RowOf(role).shard) {
+  switch (RowOf(id.role).shard) {
     case ShardRule::kWhole:
       return Split::kNone;
     case ShardRule::kEmbedding:
@@ -80,21 +111,30 @@ Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part) {
       return sharding.embedding_dim == 0 ? Split::kRows : Split::kCols;
     case ShardRule::kHeadColumns:
     case ShardRule::kNeuronColumns:
-      // Their products are summed over the ranks, so the bias is added only once, and a rank's sum
-      // has all rows and therefore all scales.
-      return extent == WeightPartRow::Extent::kElements ? Split::kCols : Split::kNone;
+      switch (extent) {
+        case WeightPartRow::Extent::kElements:
+          return Split::kCols;
+        case WeightPartRow::Extent::kBlocks:
+          return WeightShape(spec, id).rank() == 2 ? Split::kCols : Split::kNone;
+        case WeightPartRow::Extent::kColumns:
+          return Split::kRows;  // of a vector
+        default:
+          // Their products are summed over the ranks, so the bias is added only once, and a rank's
+          // sum has all rows and therefore all of their scales.
+          return Split::kNone;
+      }
     case ShardRule::kHeadRows:
     case ShardRule::kKvHeadRows:
     case ShardRule::kNeuronRows:
     case ShardRule::kVocabularyRows:
-      return Split::kRows;
+      return extent == WeightPartRow::Extent::kColumns ? Split::kNone : Split::kRows;
   }
   return Split::kNone;
 }
 
 Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
   const Shape whole = WeightShape(spec, id);
-  const Split split = SplitOf(sharding, id.role, id.part);
+  const Split split = SplitOf(spec, sharding, id);
   if (split == Split::kNone) return whole;
   const int64_t extent = PartExtent(spec, sharding, id);
   if (split == Split::kCols) return {whole[0], extent};
@@ -103,7 +143,7 @@ Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId&
 
 int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightId& id,
                   int64_t rank) {
-  if (SplitOf(sharding, id.role, id.part) == Split::kNone) return 0;
+  if (SplitOf(spec, sharding, id) == Split::kNone) return 0;
   if (RowOf(id.role).shard == ShardRule::kKvHeadRows) {
     const AttentionSpec& attention = spec.layer(id.layer).attention;
     return rank * attention.num_kv_heads / sharding.tp_size * HeadRows(spec, id);

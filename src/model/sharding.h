@@ -19,7 +19,7 @@ struct Sharding {
 Status CheckSharding(const ModelSpec& spec, const Sharding& sharding);
 
 enum class Split : uint8_t { kNone, kRows, kCols };
-Split SplitOf(const Sharding& sharding, WeightRole role, WeightPart part);
+Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);
 
 // Shape of a rank's part.
 Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);

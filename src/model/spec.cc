@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/json_fields.h"
+#include "model/weight_roles.h"
 
 namespace tandem {
 namespace {
@@ -18,7 +19,8 @@ constexpr int64_t kMaxHeadDim = 1024;
 
 // In the order of their enums.
 constexpr std::array<std::string_view, 4> kScalingNames = {"none", "linear", "dynamic", "llama3"};
-constexpr std::array<std::string_view, 2> kElementNames = {"plain", "fp8_e4m3"};
+constexpr std::array<std::string_view, 5> kElementNames = {"plain", "fp8_e4m3", "int8", "int4",
+                                                           "fp4_e2m1"};
 constexpr std::array<std::string_view, 3> kInputNames = {"plain", "dynamic", "static"};
 
 Status CheckRange(const char* field, int64_t value, int64_t max) {
@@ -179,14 +181,75 @@ std::vector<LayerSpec> LayersFromJson(const JsonFields& json) {
   return layers;
 }
 
+nlohmann::ordered_json SchemeToJson(const QuantScheme& scheme) {
+  return {{"element", NameOf(kElementNames, scheme.element)},
+          {"block_rows", scheme.block_rows},
+          {"block_columns", scheme.block_columns},
+          {"zero_points", scheme.zero_points},
+          {"input_factors", scheme.input_factors},
+          {"input_order", scheme.input_order},
+          {"inputs", NameOf(kInputNames, scheme.inputs)}};
+}
+
 QuantScheme SchemeFromJson(const JsonFields& json) {
   QuantScheme scheme;
   scheme.element = NamedValue<QuantScheme::Element>(json, "element", kElementNames);
   scheme.block_rows = json.Int("block_rows", 0);
   scheme.block_columns = json.Int("block_columns", 0);
   scheme.zero_points = json.Bool("zero_points", false);
+  scheme.input_factors = json.Bool("input_factors", false);
+  scheme.input_order = json.Bool("input_order", false);
   scheme.inputs = NamedValue<QuantScheme::Inputs>(json, "inputs", kInputNames);
   return scheme;
+}
+
+nlohmann::ordered_json ExceptionsToJson(const std::vector<SchemeException>& exceptions) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const SchemeException& exception : exceptions) {
+    json.push_back({{"weight", RowOf(exception.role).hf_name},
+                    {"layer", exception.layer},
+                    {"quantization", SchemeToJson(exception.scheme)}});
+  }
+  return json;
+}
+
+std::vector<SchemeException> ExceptionsFromJson(const JsonFields& json) {
+  std::vector<SchemeException> exceptions;
+  for (const JsonFields& entry : json.Objects("exceptions")) {
+    const std::string name = entry.Text("weight");
+    const auto row = std::ranges::find(WeightRows(), name, &WeightRow::hf_name);
+    const auto scheme = entry.Object("quantization");
+    if (row == WeightRows().end() || !scheme) {
+      entry.Fail("weight", "\"" + name + "\" is not the name of a weight with its quantization");
+      break;
+    }
+    exceptions.push_back({row->role, entry.Int("layer", 0), SchemeFromJson(*scheme)});
+  }
+  return exceptions;
+}
+
+Status CheckSchemes(const ModelSpec& spec) {
+  TANDEM_RETURN_IF_ERROR(CheckScheme(spec.quantization));
+  for (const SchemeException& exception : spec.exceptions) {
+    const WeightRow& row = RowOf(exception.role);
+    const int64_t layers = row.per_layer ? spec.num_layers() : 1;
+    if (row.pack == WeightPack::kNone || exception.layer < 0 || exception.layer >= layers) {
+      return InvalidArgument("exceptions: there is no product \"" + std::string(row.hf_name) +
+                             "\" in layer " + std::to_string(exception.layer));
+    }
+    TANDEM_RETURN_IF_ERROR(CheckScheme(exception.scheme));
+  }
+  for (const WeightRow& row : WeightRows()) {
+    const int64_t layers = row.per_layer ? spec.num_layers() : 1;
+    for (int64_t layer = 0; layer < layers && row.columns != nullptr; ++layer) {
+      const int64_t together = SchemeOf(spec, row.role, layer).elements_per_byte();
+      if (row.columns(spec, layer) % together == 0) continue;
+      return InvalidArgument(
+          "quantization: of elements of 4 bits a row has an even number, but \"" +
+          std::string(row.hf_name) + "\" has " + std::to_string(row.columns(spec, layer)));
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -221,14 +284,13 @@ Status ValidateSpec(const ModelSpec& spec) {
     return InvalidArgument("dtype is " + std::string(DTypeName(spec.dtype)) +
                            "; it must be float32, float16 or bfloat16");
   }
-  TANDEM_RETURN_IF_ERROR(CheckScheme(spec.quantization));
+  TANDEM_RETURN_IF_ERROR(CheckSchemes(spec));
   TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm.epsilon));
   TANDEM_RETURN_IF_ERROR(CheckIds("bos_ids", spec.bos_ids, spec.vocab_size));
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
 }
 
 std::string SpecToJson(const ModelSpec& spec) {
-  const QuantScheme& scheme = spec.quantization;
   const nlohmann::ordered_json json = {
       {"family", spec.family},
       {"architecture", spec.architecture},
@@ -239,12 +301,8 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"norm", {{"epsilon", spec.norm.epsilon}}},
       {"layers", LayersToJson(spec.layers)},
       {"tied_head", spec.tied_head},
-      {"quantization",
-       {{"element", NameOf(kElementNames, scheme.element)},
-        {"block_rows", scheme.block_rows},
-        {"block_columns", scheme.block_columns},
-        {"zero_points", scheme.zero_points},
-        {"inputs", NameOf(kInputNames, scheme.inputs)}}},
+      {"quantization", SchemeToJson(spec.quantization)},
+      {"exceptions", ExceptionsToJson(spec.exceptions)},
       {"cache_scales", spec.cache_scales},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},
@@ -272,6 +330,7 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   if (const auto scheme = json.Object("quantization")) {
     spec.quantization = SchemeFromJson(*scheme);
   }
+  spec.exceptions = ExceptionsFromJson(json);
   spec.cache_scales = json.Bool("cache_scales", false);
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));

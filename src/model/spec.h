@@ -69,6 +69,17 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
+enum class WeightRole : uint8_t;  // weight_roles.h
+
+// A weight that is stored under another scheme than its neighbours: a layer that was left as it
+// was, or a quantized head.
+struct SchemeException {
+  WeightRole role{};
+  int64_t layer = 0;  // 0 for a weight of the whole model
+  QuantScheme scheme;
+  bool operator==(const SchemeException&) const = default;
+};
+
 struct ModelSpec {
   std::string family;          // row of the families table: "llama"
   std::string architecture;    // as the config named it: "LlamaForCausalLM"
@@ -79,7 +90,9 @@ struct ModelSpec {
   NormSpec norm;
   std::vector<LayerSpec> layers;
   bool tied_head = false;
-  QuantScheme quantization;  // of the layers' products; everything else is of `dtype`
+  // Of the layers' products; everything else is of `dtype`, but for the exceptions.
+  QuantScheme quantization;
+  std::vector<SchemeException> exceptions;
   // Keys and values have calibrated scales, for a cache in fp8: each layer's and head's.
   bool cache_scales = false;
   std::vector<int32_t> bos_ids;

@@ -300,6 +300,14 @@ TEST(Spec, RoundTripsThroughJson) {
   spec.layers[1].attention.rope.theta = 500.0;
   spec.layers[1].attention.num_kv_heads = 1;
   spec.cache_scales = true;
+  spec.quantization = {.element = QuantScheme::Element::kInt4,
+                       .block_rows = 1,
+                       .block_columns = 64,
+                       .zero_points = true,
+                       .input_factors = true,
+                       .input_order = true};
+  spec.exceptions = {{WeightRole::kDown, 1, {}},
+                     {WeightRole::kHead, 0, Fp8Scheme(QuantScheme::Inputs::kStatic)}};
   EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
 }
 
@@ -318,17 +326,44 @@ TEST(Spec, RefusesASchemeThatIsNotComputedNamingWhat) {
     spec.quantization = scheme;
     return ValidateSpec(spec).message();
   };
+  using Element = QuantScheme::Element;
   QuantScheme scheme = Fp8Scheme(QuantScheme::Inputs::kDynamic);
   EXPECT_EQ(refusal(scheme), "");
   scheme.block_rows = scheme.block_columns = 128;
-  EXPECT_NE(refusal(scheme).find("128 x 128"), std::string::npos) << refusal(scheme);
-  scheme = Fp8Scheme(QuantScheme::Inputs::kPlain);
-  EXPECT_NE(refusal(scheme).find("without fp8 inputs"), std::string::npos) << refusal(scheme);
+  EXPECT_EQ(refusal(scheme), "");
+  scheme.element = Element::kInt8;
+  EXPECT_NE(refusal(scheme).find("128 rows"), std::string::npos) << refusal(scheme);
+  scheme = {.element = Element::kInt4, .block_rows = 1, .block_columns = 127};
+  EXPECT_NE(refusal(scheme).find("1 x 127"), std::string::npos) << refusal(scheme);
+  scheme = {.element = Element::kInt4};
+  EXPECT_NE(refusal(scheme).find("0 x 0"), std::string::npos) << refusal(scheme);
   scheme = Fp8Scheme(QuantScheme::Inputs::kStatic);
   scheme.zero_points = true;
-  EXPECT_NE(refusal(scheme).find("zero_points"), std::string::npos) << refusal(scheme);
+  EXPECT_NE(refusal(scheme).find("zero points"), std::string::npos) << refusal(scheme);
   scheme = {.block_rows = 1};
   EXPECT_NE(refusal(scheme).find("not quantized"), std::string::npos) << refusal(scheme);
+}
+
+TEST(Spec, RefusesAnOddRowOfElementsThatShareBytes) {
+  ModelSpec spec = MustParse(kLlama32);
+  spec.quantization = {.element = QuantScheme::Element::kInt4, .block_rows = 1};
+  EXPECT_TRUE(ValidateSpec(spec).ok());
+  spec.layers[1].mlp.intermediate_size = 8191;
+  EXPECT_NE(ValidateSpec(spec).message().find("\"mlp.down_proj\" has 8191"), std::string::npos)
+      << ValidateSpec(spec).message();
+}
+
+TEST(Spec, RefusesAnExceptionOfNoProduct) {
+  ModelSpec spec = MustParse(kLlama32);
+  const auto refusal = [&spec](WeightRole role, int64_t layer) {
+    spec.exceptions = {{role, layer, Fp8Scheme(QuantScheme::Inputs::kPlain)}};
+    return ValidateSpec(spec).message();
+  };
+  EXPECT_EQ(refusal(WeightRole::kDown, spec.num_layers() - 1), "");
+  EXPECT_EQ(refusal(WeightRole::kHead, 0), "");
+  EXPECT_NE(refusal(WeightRole::kDown, spec.num_layers()).find("mlp.down_proj"), std::string::npos);
+  EXPECT_NE(refusal(WeightRole::kHead, 1).find("lm_head"), std::string::npos);
+  EXPECT_NE(refusal(WeightRole::kInputNorm, 0).find("input_layernorm"), std::string::npos);
 }
 
 TEST(Spec, RefusesBrokenJsonNamingTheField) {

@@ -1,9 +1,19 @@
 #include "model/weight_loader.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace tandem {
 namespace {
+
+// Whether the weights that are packed with this one are stored as it is.
+bool HaveOneScheme(const ModelSpec& spec, WeightRole role, int64_t layer) {
+  const QuantScheme scheme = SchemeOf(spec, role, layer);
+  return std::ranges::all_of(RolesOf(spec, RowOf(role).pack, layer), [&](WeightRole other) {
+    return SchemeOf(spec, other, layer) == scheme;
+  });
+}
 
 int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack pack,
                   int64_t layer, const AskedFormat& asked) {
@@ -34,6 +44,7 @@ WeightFormat KeptFormat(const ModelSpec& spec, WeightRole role, int64_t layer,
       return {spec.dtype, Fp8Scheme(QuantScheme::Inputs::kDynamic)};
     }
   }
+  if (!HaveOneScheme(spec, role, layer)) return {spec.dtype, {}};
   const bool changes = layers && RowOf(role).quantizable && layers->element != stored.element;
   if (changes) return {spec.dtype, *layers};
   return {spec.dtype, layers ? stored : backend.KeptScheme(stored)};
@@ -73,6 +84,15 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
         case WeightPart::kScale:
           part.scale = tensor;
           break;
+        case WeightPart::kZero:
+          part.zero = tensor;
+          break;
+        case WeightPart::kInputFactors:
+          part.input_factors = tensor;
+          break;
+        case WeightPart::kInputOrder:
+          part.input_order = tensor;
+          break;
         case WeightPart::kInputScale:  // one for all parts, see below
         case WeightPart::kCacheScale:  // of what the product becomes in the cache
         case WeightPart::kCount:
@@ -80,13 +100,18 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
       }
     }
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      out, backend_.PackLinear(parts, KeptFormat(spec(), roles.front(), layer, backend_, asked_)));
-  if (parts.front().scheme.inputs == QuantScheme::Inputs::kStatic) {
+  const WeightFormat kept = KeptFormat(spec(), roles.front(), layer, backend_, asked_);
+  for (const auto& [has, kind] : {std::pair(kept.scheme.input_factors, WeightPart::kInputFactors),
+                                  std::pair(kept.scheme.input_order, WeightPart::kInputOrder)}) {
+    if (has) TANDEM_RETURN_IF_ERROR(CommonVector(source_, roles, layer, kind).status());
+  }
+  TANDEM_ASSIGN_OR_RETURN(out, backend_.PackLinear(parts, kept));
+  if (HaveOneScheme(spec(), roles.front(), layer) &&
+      parts.front().scheme.inputs == QuantScheme::Inputs::kStatic) {
     TANDEM_ASSIGN_OR_RETURN(out.input_scale, LargestInputScale(source_, roles, layer));
   }
-  bytes_ += static_cast<int64_t>(out.data.bytes() + out.bias.bytes() + out.scales.bytes());
-  step_bytes_ += out.weight_bytes() + static_cast<int64_t>(out.scales.bytes());
+  bytes_ += static_cast<int64_t>(out.data.bytes() + out.bias.bytes()) + out.factor_bytes();
+  step_bytes_ += out.weight_bytes() + out.factor_bytes();
   source_.Release();
   return {};
 }

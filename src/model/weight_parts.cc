@@ -17,6 +17,15 @@ bool Biased(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
 bool Quantized(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
   return !SchemeOf(spec, row.role, layer).is_plain();
 }
+bool HasZeroPoints(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
+  return SchemeOf(spec, row.role, layer).zero_points;
+}
+bool HasInputFactors(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
+  return SchemeOf(spec, row.role, layer).input_factors;
+}
+bool HasInputOrder(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
+  return SchemeOf(spec, row.role, layer).input_order;
+}
 bool InputsAreStatic(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
   return SchemeOf(spec, row.role, layer).inputs == QuantScheme::Inputs::kStatic;
 }
@@ -40,9 +49,27 @@ constexpr std::array kRows = {
     WeightPartRow{.part = WeightPart::kScale,
                   .hf_suffix = ".weight_scale",
                   .trtllm_suffix = ".weights_scaling_factor",
-                  .extent = Extent::kRows,
+                  .extent = Extent::kBlocks,
                   .values = Values::kFactors,
                   .present = Quantized},
+    WeightPartRow{.part = WeightPart::kZero,
+                  .hf_suffix = ".weight_zero_point",
+                  .trtllm_suffix = ".zero",
+                  .extent = Extent::kBlocks,
+                  .values = Values::kZeros,
+                  .present = HasZeroPoints},
+    WeightPartRow{.part = WeightPart::kInputFactors,
+                  .hf_suffix = ".pre_quant_scale",
+                  .trtllm_suffix = ".prequant_scaling_factor",
+                  .extent = Extent::kColumns,
+                  .values = Values::kFactors,
+                  .present = HasInputFactors},
+    WeightPartRow{.part = WeightPart::kInputOrder,
+                  .hf_suffix = ".input_order",
+                  .trtllm_suffix = ".input_order",
+                  .extent = Extent::kColumns,
+                  .values = Values::kIndices,
+                  .present = HasInputOrder},
     WeightPartRow{.part = WeightPart::kInputScale,
                   .hf_suffix = ".input_scale",
                   .trtllm_suffix = ".activation_scaling_factor",

@@ -16,10 +16,13 @@ struct WeightRow;
 enum class WeightPart : uint8_t {
   kWeight,
   kBias,
-  kScale,       // quantized: factor of the elements of a row
-  kInputScale,  // static inputs: divisor of an input before it is rounded
-  kCacheScale,  // of keys or values: what an element is multiplied with where the cache is in fp8
-  kCount,       // not a part
+  kScale,         // quantized: factor of the elements of a block
+  kZero,          // zero points: what is subtracted from the elements of a block
+  kInputFactors,  // factors of the inputs of the product
+  kInputOrder,    // the input that a column multiplies
+  kInputScale,    // static inputs: divisor of an input before it is rounded
+  kCacheScale,    // of keys or values: what an element is multiplied with where the cache is in fp8
+  kCount,         // not a part
 };
 
 struct WeightPartRow {
@@ -27,6 +30,8 @@ struct WeightPartRow {
   enum class Extent : uint8_t {
     kElements,  // rows and columns of the weight, or the elements of a vector
     kRows,      // one for each row of the weight
+    kBlocks,    // one for each block of the scheme: [rows] where a block is a row
+    kColumns,   // one for each column; several weights with the same inputs have the same
     kHeads,     // one for each key-value head
     kOne,       // one, on every rank; of several weights with the same inputs, the largest
   };
@@ -34,6 +39,8 @@ struct WeightPartRow {
     kStored,   // of the weight's format
     kPlain,    // of the spec's type
     kFactors,  // fp32, positive
+    kZeros,    // 8 bits, signed where the elements are
+    kIndices,  // int32
   };
   using Test = bool (*)(const ModelSpec& spec, const WeightRow& row, int64_t layer);
 
@@ -46,8 +53,10 @@ struct WeightPartRow {
   Values values = Values::kStored;
   Test present = nullptr;  // of a weight that the layer has
 
-  // Row r of the part belongs to row r of the weight.
-  bool follows_rows() const { return extent == Extent::kElements || extent == Extent::kRows; }
+  // The part has rows of its own: those of the weight, or of its blocks.
+  bool follows_rows() const {
+    return extent == Extent::kElements || extent == Extent::kRows || extent == Extent::kBlocks;
+  }
 };
 
 // Every part once, in the order of WeightPart.

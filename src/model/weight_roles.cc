@@ -196,10 +196,18 @@ WeightId StoredId(const ModelSpec& spec, const WeightId& id) {
 
 Shape WeightShape(const ModelSpec& spec, const WeightId& id) {
   const WeightRow& row = RowOf(id.role);
+  const QuantScheme scheme = SchemeOf(spec, id.role, id.layer);
   switch (RowOf(id.part).extent) {
     case WeightPartRow::Extent::kElements:
       if (row.columns == nullptr) break;
-      return {row.rows(spec, id.layer), row.columns(spec, id.layer)};
+      return {row.rows(spec, id.layer),
+              WeightFormat{spec.dtype, scheme}.row_length(row.columns(spec, id.layer))};
+    case WeightPartRow::Extent::kBlocks:
+      if (scheme.block_rows == 1 && scheme.block_columns == 0) break;
+      return {scheme.row_blocks(row.rows(spec, id.layer)),
+              scheme.column_blocks(row.columns(spec, id.layer))};
+    case WeightPartRow::Extent::kColumns:
+      return {row.columns(spec, id.layer)};
     case WeightPartRow::Extent::kRows:
       break;
     case WeightPartRow::Extent::kHeads:
@@ -211,13 +219,17 @@ Shape WeightShape(const ModelSpec& spec, const WeightId& id) {
 }
 
 DType WeightDType(const ModelSpec& spec, const WeightId& id) {
+  const DType element = WeightFormat{spec.dtype, SchemeOf(spec, id.role, id.layer)}.element();
   switch (RowOf(id.part).values) {
     case WeightPartRow::Values::kStored:
-      return WeightFormat{spec.dtype, SchemeOf(spec, id.role, id.layer)}.element();
+    case WeightPartRow::Values::kZeros:
+      return element;
     case WeightPartRow::Values::kPlain:
       return spec.dtype;
     case WeightPartRow::Values::kFactors:
       return DType::kF32;
+    case WeightPartRow::Values::kIndices:
+      return DType::kI32;
   }
   return spec.dtype;
 }
@@ -236,7 +248,10 @@ bool HasBias(const ModelSpec& spec, WeightRole role, int64_t layer) {
   return RowOf(WeightPart::kBias).present(spec, RowOf(role), layer);
 }
 
-QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t /*layer*/) {
+QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
+  for (const SchemeException& exception : spec.exceptions) {
+    if (exception.role == role && exception.layer == layer) return exception.scheme;
+  }
   return RowOf(role).quantizable ? spec.quantization : QuantScheme{};
 }
 
@@ -259,7 +274,10 @@ std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int
 int64_t NumParameters(const ModelSpec& spec) {
   int64_t count = 0;
   for (const WeightId& id : StoredWeights(spec)) {
-    if (!IsScale(id.part)) count += WeightShape(spec, id).NumElements();
+    if (id.part != WeightPart::kWeight && id.part != WeightPart::kBias) continue;
+    const QuantScheme scheme = SchemeOf(spec, id.role, id.layer);
+    count += WeightShape(spec, id).NumElements() *
+             (id.part == WeightPart::kWeight ? scheme.elements_per_byte() : 1);
   }
   return count;
 }

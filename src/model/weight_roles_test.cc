@@ -72,7 +72,13 @@ TEST(WeightRoles, EveryTensorIsListedOnceAndNamedOnce) {
 
 TEST(WeightParts, EveryPartOfAQuantizedWeightIsListedOnceAndNamedOnce) {
   ModelSpec spec = Spec();
-  spec.quantization = Fp8Scheme(QuantScheme::Inputs::kStatic);
+  spec.quantization = {.element = QuantScheme::Element::kInt4,
+                       .block_rows = 1,
+                       .block_columns = 8,
+                       .zero_points = true,
+                       .input_factors = true,
+                       .input_order = true,
+                       .inputs = QuantScheme::Inputs::kStatic};
   spec.cache_scales = true;
   std::set<std::string> names;
   std::set<WeightPart> parts;
@@ -83,34 +89,58 @@ TEST(WeightParts, EveryPartOfAQuantizedWeightIsListedOnceAndNamedOnce) {
     EXPECT_EQ(IsScale(id.part), WeightDType(spec, id) == DType::kF32) << names.size();
   }
   EXPECT_EQ(names.size(), ids.size());
-  // A scale and an input scale for seven products, and cache scales of keys and of values.
-  EXPECT_EQ(ids.size(), 3u + 2u * (9u + 7u * 2u + 2u));
+  // Five parts more of seven products, and cache scales of keys and of values.
+  EXPECT_EQ(ids.size(), 3u + 2u * (9u + 7u * 5u + 2u));
   EXPECT_EQ(parts.size() + 1, WeightPartRows().size()) << "no biases";
   EXPECT_EQ(names.count("model.layers.1.self_attn.v_proj.v_scale"), 1u);
-  EXPECT_EQ(WeightShape(spec, {WeightRole::kGate, 0, WeightPart::kScale}), (Shape{72}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kGate, 0}), (Shape{72, 24})) << "two in a byte";
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kGate, 0, WeightPart::kScale}), (Shape{72, 6}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kGate, 0, WeightPart::kZero}), (Shape{72, 6}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kGate, 0, WeightPart::kInputOrder}), (Shape{48}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kDown, 0, WeightPart::kInputFactors}), (Shape{72}));
   EXPECT_EQ(WeightShape(spec, {WeightRole::kGate, 0, WeightPart::kInputScale}), (Shape{1}));
   EXPECT_EQ(WeightShape(spec, {WeightRole::kValue, 0, WeightPart::kCacheScale}), (Shape{2}));
 }
 
-TEST(Sharding, PartsOfAllRanksMakeUpTheWhole) {
+TEST(WeightParts, AnExceptionHasTheShapesOfItsOwnScheme) {
   ModelSpec spec = Spec();
   spec.quantization = Fp8Scheme(QuantScheme::Inputs::kStatic);
-  spec.cache_scales = true;
-  for (const int64_t tp : {1, 2, 6}) {
-    const Sharding sharding{.tp_size = tp, .parallel_embedding = true, .embedding_dim = 1};
-    ASSERT_TRUE(CheckSharding(spec, sharding).ok()) << tp;
-    for (const WeightId& id : StoredWeights(spec)) {
-      const Split split = SplitOf(sharding, id.role, id.part);
-      if (split == Split::kNone) continue;
-      const int dim = split == Split::kCols ? 1 : 0;
-      const int64_t whole = WeightShape(spec, id)[dim];
-      int64_t end = 0;
-      for (int64_t rank = 0; rank < tp; ++rank) {
-        const int64_t begin = PartBegin(spec, sharding, id, rank);
-        EXPECT_LE(begin, end) << "a gap before rank " << rank;
-        end = begin + PartShape(spec, sharding, id)[dim];
+  spec.exceptions = {
+      {WeightRole::kDown, 1, {}},
+      {WeightRole::kHead, 0, {.element = QuantScheme::Element::kInt8, .block_rows = 1}}};
+  EXPECT_EQ(WeightParts(spec, WeightRole::kDown, 0).size(), 3u);
+  EXPECT_EQ(WeightParts(spec, WeightRole::kDown, 1), std::vector{WeightPart::kWeight});
+  EXPECT_EQ(WeightDType(spec, {WeightRole::kDown, 1}), spec.dtype);
+  EXPECT_EQ(WeightDType(spec, {WeightRole::kHead}), DType::kI8);
+}
+
+TEST(Sharding, PartsOfAllRanksMakeUpTheWhole) {
+  const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kStatic);
+  const QuantScheme int4 = {.element = QuantScheme::Element::kInt4,
+                            .block_rows = 1,
+                            .block_columns = 4,
+                            .zero_points = true,
+                            .input_factors = true};
+  for (const QuantScheme& scheme : {fp8, int4}) {
+    ModelSpec spec = Spec();
+    spec.quantization = scheme;
+    spec.cache_scales = true;
+    for (const int64_t tp : {1, 2, 6}) {
+      const Sharding sharding{.tp_size = tp, .parallel_embedding = true, .embedding_dim = 1};
+      ASSERT_TRUE(CheckSharding(spec, sharding).ok()) << tp;
+      for (const WeightId& id : StoredWeights(spec)) {
+        const Split split = SplitOf(spec, sharding, id);
+        if (split == Split::kNone) continue;
+        const int dim = split == Split::kCols ? 1 : 0;
+        const int64_t whole = WeightShape(spec, id)[dim];
+        int64_t end = 0;
+        for (int64_t rank = 0; rank < tp; ++rank) {
+          const int64_t begin = PartBegin(spec, sharding, id, rank);
+          EXPECT_LE(begin, end) << "a gap before rank " << rank;
+          end = begin + PartShape(spec, sharding, id)[dim];
+        }
+        EXPECT_GE(end, whole);
       }
-      EXPECT_GE(end, whole);
     }
   }
 }
@@ -128,6 +158,16 @@ TEST(Sharding, NamesWhatTheRanksDoNotDivide) {
        "intermediate size (71)"},
       {2, [](ModelSpec& spec) { spec.hidden_size = 49; }, "hidden size (49)"},
       {65, [](ModelSpec&) {}, "between 1 and 64"},
+      {2, [](ModelSpec& spec) { spec.quantization = {QuantScheme::Element::kInt4, 1, 16}; },
+       "groups of columns with one scale of (16)"},
+      {2, [](ModelSpec& spec) { spec.quantization = {QuantScheme::Element::kFp8E4M3, 16, 16}; },
+       "blocks of rows with one scale of (16)"},
+      {2,
+       [](ModelSpec& spec) {
+         spec.quantization = {
+             .element = QuantScheme::Element::kInt4, .block_rows = 1, .input_order = true};
+       },
+       "act-order"},
   };
   for (const Case& c : cases) {
     ModelSpec spec = Spec();

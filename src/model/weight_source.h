@@ -33,4 +33,9 @@ class WeightSource {
 Result<float> LargestInputScale(WeightSource& source, std::span<const WeightRole> roles,
                                 int64_t layer);
 
+// A vector that products with the same inputs have in common: factors or the order of their inputs.
+// UNIMPLEMENTED where the roles' vectors differ.
+Result<Tensor> CommonVector(WeightSource& source, std::span<const WeightRole> roles, int64_t layer,
+                            WeightPart part);
+
 }  // namespace tandem

@@ -24,22 +24,35 @@ class Graph {
 
 // A piece of a linear weight as a model stores it, in host or in the backend's memory.
 struct LinearPart {
-  Tensor weight;            // [rows, cols]
-  Tensor bias = {};         // [rows]; empty: zeros
-  Tensor scale = {};        // quantized: factors of the elements, [rows] or [1] fp32
-  QuantScheme scheme = {};  // of the weight
+  Tensor weight;     // [rows, cols], or [rows, cols / 2] where two elements share a byte
+  Tensor bias = {};  // [rows]; empty: zeros
+  // Quantized: factors of the elements, fp32: [1], [rows] or [row blocks, column blocks].
+  Tensor scale = {};
+  Tensor zero = {};           // zero points, as `scale`, of the type of the elements
+  Tensor input_factors = {};  // [cols] fp32
+  Tensor input_order = {};    // [cols] int32
+  QuantScheme scheme = {};    // of the weight
+
+  int64_t rows() const { return weight.dim(0); }
+  int64_t cols() const { return weight.dim(1) * scheme.elements_per_byte(); }
 };
 
 // The parts of one product together.
 struct StackedParts {
-  WeightFormat format;  // `dtype` is that of the elements
+  WeightFormat format;  // of the first; `dtype` is that of the elements
+  bool alike = true;    // all parts are stored in it
   int64_t rows = 0;
   int64_t cols = 0;
   bool has_bias = false;
 };
-// A CHECK that the parts are alike and complete: of one width, one element type and one scheme,
-// with scales exactly where they are quantized. Every PackLinear begins with it.
-StackedParts Stack(std::span<const LinearPart> parts);
+// A CHECK that the parts are alike and complete: of one width and, unless they are kept plain, of
+// one element type and one scheme, with scales exactly where they are quantized. Every PackLinear
+// begins with it.
+StackedParts Stack(std::span<const LinearPart> parts, const WeightFormat& kept);
+
+// Row `row` of the weight as the product with unchanged inputs has it: elements times their scales,
+// in the order of the inputs and times their factors. Host memory. out: [cols]
+void WidenRow(const LinearPart& part, int64_t row, float* out);
 
 class Backend {
  public:
@@ -101,11 +114,12 @@ class Backend {
   virtual void Launch(const Graph& /*graph*/) {}
 
   // Packs the rows of `parts`, stacked, as `kept`: in the parts' own format; or quantized from a
-  // plain one, each row with a scale that maps its maximum to the element type's; or, for quantized
-  // parts, under the scheme that KeptScheme returns. UNIMPLEMENTED names a format that the backend
-  // does not compute with.
+  // plain one, each row with a scale that maps its maximum to the element type's; or plain, made
+  // so by WidenRow and rounded. Other combinations are CheckFormat's errors.
   virtual Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
                                           const WeightFormat& kept) = 0;
+  // UNIMPLEMENTED names a format that the backend does not keep as `kept`.
+  virtual Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const = 0;
   // INVALID_ARGUMENT names a size of a model that there are no kernels for, and the largest.
   virtual Status CheckSizes(int64_t /*vocab*/, int64_t /*head_dim*/) const { return {}; }
   // The scheme under which weights that a file stores under `stored` are kept: the same, or plain

@@ -96,6 +96,60 @@ TEST(CpuBackendTest, WidensFp8Weights) {
   }
 }
 
+// The value of a weight at an input, in every form that a file may store.
+TEST(WidenRow, GivesTheWeightsOfTheProductWithUnchangedInputs) {
+  using Element = QuantScheme::Element;
+  std::vector<uint8_t> pairs = {0x21, 0x43, 0x65, 0x87, 0x0f, 0x1e, 0x2d, 0x3c};
+  std::vector<int8_t> bytes = {1, -2, 3, -4, 5, -6, 7, -8, -128, 127, 0, 1, 2, 3, 4, 5};
+  std::vector<float> scales = {0.5f, 2.0f, 0.25f, 4.0f};
+  std::vector<uint8_t> zeros = {1, 2, 3, 15};
+  std::vector<float> factors = {1.0f, 10.0f, 100.0f, 1000.0f, 1.0f, 1.0f, 1.0f, 1.0f};
+  std::vector<int32_t> order = {7, 6, 5, 4, 3, 2, 1, 0};
+  const Tensor halves{pairs.data(), DType::kU8, {2, 4}, {}};
+  const Tensor whole{bytes.data(), DType::kI8, {2, 8}, {}};
+  const Tensor by_group{scales.data(), DType::kF32, {2, 2}, {}};
+  const Tensor by_row{scales.data(), DType::kF32, {2}, {}};
+  const auto row = [](const LinearPart& part, int64_t index) {
+    std::vector<float> values(8);
+    WidenRow(part, index, values.data());
+    return values;
+  };
+  LinearPart part{.weight = halves, .scale = by_group, .scheme = {Element::kInt4, 1, 4}};
+  EXPECT_THAT(row(part, 0), testing::ElementsAre(-3.5f, -3, -2.5f, -2, -6, -4, -2, 0));
+  EXPECT_THAT(row(part, 1), testing::ElementsAre(1.75f, -2, 1.5f, -1.75f, 20, -24, 16, -20));
+  part.zero = {zeros.data(), DType::kU8, {2, 2}, {}};
+  part.scheme.zero_points = true;
+  EXPECT_THAT(row(part, 0), testing::ElementsAre(0, 0.5f, 1, 1.5f, 6, 8, 10, 12));
+  part.input_order = {order.data(), DType::kI32, {8}, {}};
+  part.scheme.input_order = true;
+  EXPECT_THAT(row(part, 0), testing::ElementsAre(12, 10, 8, 6, 1.5f, 1, 0.5f, 0));
+  part.input_factors = {factors.data(), DType::kF32, {8}, {}};
+  part.scheme.input_factors = true;
+  EXPECT_THAT(row(part, 0), testing::ElementsAre(12, 100, 800, 6000, 1.5f, 1, 0.5f, 0));
+  part = {.weight = halves, .scale = by_row, .scheme = {Element::kFp4E2M1, 1, 0}};
+  EXPECT_THAT(row(part, 0), testing::ElementsAre(0.25f, 0.5f, 0.75f, 1, 1.5f, 2, 3, -0.0f));
+  part = {.weight = whole, .scale = by_row, .scheme = {Element::kInt8, 1, 0}};
+  EXPECT_THAT(row(part, 1), testing::ElementsAre(-256, 254, 0, 2, 4, 6, 8, 10));
+  part = {.weight = whole, .scale = by_group, .scheme = {Element::kInt8, 1, 4}};
+  EXPECT_THAT(row(part, 0), testing::ElementsAre(0.5f, -1, 1.5f, -2, 10, -12, 14, -16));
+}
+
+// A layer whose products are stored in different ways is one plain product.
+TEST(CpuBackendTest, WidensPartsOfDifferentKinds) {
+  const auto backend = MakeCpuBackend({.num_threads = 1}).value();
+  std::vector<float> plain(16, 2.0f), scale = {3.0f}, x(16), out(2);
+  std::vector<int8_t> bytes(16, 5);
+  x[3] = 1.0f;
+  const LinearPart first{.weight = {plain.data(), DType::kF32, {1, 16}, {}}};
+  const LinearPart second{.weight = {bytes.data(), DType::kI8, {1, 16}, {}},
+                          .scale = {scale.data(), DType::kF32, {1}, {}},
+                          .scheme = {QuantScheme::Element::kInt8, 1}};
+  const LinearWeight weight = backend->PackLinear({{first, second}}, {DType::kF32}).value();
+  backend->ops().Linear({x.data(), DType::kF32, {1, 16}, {}}, weight,
+                        {out.data(), DType::kF32, {1, 2}, {}});
+  EXPECT_THAT(out, testing::ElementsAre(2.0f, 15.0f));
+}
+
 TEST(CpuBackendTest, WarmUpRunsTheWorkOnce) {
   const auto backend = MakeCpuBackend({.num_threads = 1}).value();
   int runs = 0;

@@ -436,12 +436,27 @@ TEST_P(LinearFp8Test, KeepsFp8Weights) {
   EXPECT_EQ(Scales(parts), expected);
 }
 
-TEST_P(LinearFp8Test, RefusesToWiden) {
-  const OwnedTensor w = Random({8, 16}, dtype(), 28);
-  const LinearWeight weight = Rounded(w.tensor);
-  const Tensor bytes = weight.data.View(DType::kF8E4M3, {8, 16});
-  const LinearPart part = KeptPart(bytes, weight.scales.View(DType::kF32, {8}));
-  EXPECT_EQ(backend().PackLinear({{part}}, {dtype()}).status().code(), Code::kUnimplemented);
+// Quantized weights of any kind may be kept in the type of the activations.
+TEST_P(LinearFp8Test, WidensWeightsThatLieOnTheHost) {
+  std::vector<uint8_t> pairs(8 * 8);
+  for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = static_cast<uint8_t>(i * 29);
+  const std::vector<float> scales(8 * 4, 0.25f);
+  LinearPart part{.weight = {pairs.data(), DType::kU8, {8, 8}, {}},
+                  .scale = {const_cast<float*>(scales.data()), DType::kF32, {8, 4}, {}},
+                  .scheme = {QuantScheme::Element::kInt4, 1, 4}};
+  const LinearWeight weight = backend().PackLinear({{part}}, {dtype()}).value();
+  EXPECT_EQ(weight.dtype, dtype());
+  std::vector<float> unit(16 * 16), expected;
+  for (size_t i = 0; i < 16; ++i) unit[i * 16 + i] = 1.0f;
+  const OwnedTensor x = FromFloats({16, 16}, dtype(), unit);
+  const OwnedTensor out = Poisoned({16, 8}, DType::kF32);
+  ops().Linear(x.tensor, weight, out.tensor);
+  std::vector<std::vector<float>> rows(8, std::vector<float>(16));
+  for (size_t row = 0; row < 8; ++row) WidenRow(part, static_cast<int64_t>(row), rows[row].data());
+  const std::vector<double> result = Doubles(out.tensor);
+  for (size_t col = 0; col < 16; ++col) {
+    for (size_t row = 0; row < 8; ++row) EXPECT_EQ(result[col * 8 + row], rows[row][col]);
+  }
 }
 
 class LinearFp8InvarianceTest : public LinearFp8Test {};

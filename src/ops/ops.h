@@ -12,6 +12,7 @@
 
 #include "ops/sampling.h"
 #include "tensor/buffer.h"
+#include "tensor/quant_scheme.h"
 #include "tensor/tensor.h"
 
 namespace tandem::ops {
@@ -20,17 +21,30 @@ namespace tandem::ops {
 struct LinearWeight {
   Buffer data;
   Buffer bias;  // [rows] fp32; empty without one
-  // fp8: the factor of each output's sum, [rows] fp32; empty otherwise.
+  // What the backend made of the scales and zero points of quantized elements; empty without. One
+  // scale a row: the factor of each output's sum, [rows] fp32.
   Buffer scales;
+  Buffer zeros;
+  // What is done to x first: input c of the product is x[order[c]] * factors[order[c]]. [cols] fp32
+  // and int32; empty: nothing.
+  Buffer input_factors;
+  Buffer input_order;
   // With a calibrated range of activations: the divisor of x before it is rounded to fp8. 0 means
   // each row of x is scaled by its own maximum. x is rounded only where that is faster: many rows
   // of x by weights in fp8 on a GPU that multiplies fp8; otherwise x stays unchanged.
   float input_scale = 0.0f;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // in which elements lie in memory
+  QuantScheme scheme = {};
   int64_t rows = 0;  // output features
   int64_t cols = 0;  // input features
 
-  int64_t weight_bytes() const { return rows * cols * static_cast<int64_t>(SizeOf(dtype)); }
+  int64_t weight_bytes() const {
+    return rows * cols * static_cast<int64_t>(SizeOf(dtype)) / scheme.elements_per_byte();
+  }
+  int64_t factor_bytes() const {
+    return static_cast<int64_t>(scales.bytes() + zeros.bytes() + input_factors.bytes() +
+                                input_order.bytes());
+  }
 };
 
 // The rotary tables: cos and sin of position * frequency, [max_positions, pairs] fp32 each. A head

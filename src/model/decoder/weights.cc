@@ -121,17 +121,12 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFormat& asked) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   TANDEM_RETURN_IF_ERROR(CheckSizes(spec, backend));
-  // The backend accepts the head, and the layers' products, if it accepts a row of each.
-  const Buffer memory = Buffer::OnHost(static_cast<size_t>(spec.hidden_size) * SizeOf(spec.dtype));
-  if (memory.data() == nullptr) return ResourceExhausted("no memory for a row of weights");
-  float one = 1.0f;
-  for (const WeightRole role : {WeightRole::kHead, WeightRole::kQuery}) {
-    const WeightFormat stored{spec.dtype, SchemeOf(spec, role, 0)};
-    ops::LinearPart part = {.weight = memory.View(stored.element(), {1, spec.hidden_size}),
-                            .scheme = stored.scheme};
-    if (!stored.scheme.is_plain()) part.scale = {&one, DType::kF32, {1}, {}};
-    const WeightFormat kept = KeptFormat(spec, role, 0, backend, asked);
-    TANDEM_RETURN_IF_ERROR(backend.PackLinear(std::span(&part, 1), kept).status());
+  for (const WeightId& id : StoredWeights(spec)) {
+    const WeightRow& row = RowOf(id.role);
+    if (row.pack == WeightPack::kNone || id.part != WeightPart::kWeight) continue;
+    const WeightFormat stored{spec.dtype, SchemeOf(spec, id.role, id.layer)};
+    TANDEM_RETURN_IF_ERROR(
+        backend.CheckFormat(stored, KeptFormat(spec, id.role, id.layer, backend, asked)));
   }
   return {};
 }

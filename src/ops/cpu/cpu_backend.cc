@@ -27,13 +27,7 @@ std::string JoinIsas() {
   return names;
 }
 
-// The factor of the elements of a quantized part's row.
-float ScaleOf(const LinearPart& part, int64_t row) {
-  const auto* scales = part.scale.As<float>();
-  return part.scale.NumElements() == 1 ? scales[0] : scales[row];
-}
-
-// A row of fp8 weights in another type.
+// A row of quantized weights in another type.
 class WidenedRow {
  public:
   WidenedRow(int64_t cols, DType dtype)
@@ -41,12 +35,11 @@ class WidenedRow {
         bytes_(static_cast<size_t>(cols) * SizeOf(dtype)),
         dtype_(dtype) {}
 
-  // Elements times their scale, rounded; valid until the next call.
-  const void* Widen(const Tensor& row, float scale) {
-    const Tensor floats{floats_.data(), DType::kF32, row.shape, {}};
-    ConvertElements(row, floats);
-    for (float& value : floats_) value *= scale;
-    ConvertElements(floats, {bytes_.data(), dtype_, row.shape, {}});
+  // What WidenRow makes of it, rounded; valid until the next call.
+  const void* Widen(const LinearPart& part, int64_t row) {
+    WidenRow(part, row, floats_.data());
+    const Shape shape{static_cast<int64_t>(floats_.size())};
+    ConvertElements({floats_.data(), DType::kF32, shape, {}}, {bytes_.data(), dtype_, shape, {}});
     return bytes_.data();
   }
 
@@ -87,6 +80,7 @@ class CpuBackend final : public Backend {
 
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
                                   const WeightFormat& kept) override;
+  Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const override;
   QuantScheme KeptScheme(const QuantScheme& /*stored*/) const override { return {}; }
   int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override {
     return cpu::PackedWeightBytes(rows, cols, kept.element());
@@ -116,14 +110,18 @@ void CpuBackend::FillRandom(const Tensor& out, const RandomWords& words) {
   });
 }
 
+Status CpuBackend::CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const {
+  const bool plain = kept.scheme.is_plain() && IsFloat(kept.dtype);
+  if (plain && (!stored.scheme.is_plain() || stored.dtype == kept.dtype)) return {};
+  return Unimplemented(fmt::format("the CPU does not keep weights of type {} as {}",
+                                   DescribeFormat(stored), DescribeFormat(kept)));
+}
+
 Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts,
                                             const WeightFormat& kept) {
-  const StackedParts stacked = Stack(parts);
-  const bool plain = kept.scheme.is_plain() && IsFloat(kept.dtype);
-  const bool widened = stacked.format.scheme.element == QuantScheme::Element::kFp8E4M3;
-  if (!plain || (!widened && stacked.format != kept)) {
-    return Unimplemented(fmt::format("the CPU does not keep weights of type {} as {}",
-                                     DescribeFormat(stacked.format), DescribeFormat(kept)));
+  const StackedParts stacked = Stack(parts, kept);
+  for (const LinearPart& part : parts) {
+    TANDEM_RETURN_IF_ERROR(CheckFormat({part.weight.dtype, part.scheme}, kept));
   }
   LinearWeight weight;
   weight.dtype = kept.dtype;
@@ -150,8 +148,8 @@ void CpuBackend::PackRows(const LinearPart& part, int64_t first_row, const Linea
   pool_.ParallelFor(part.weight.dim(0), cpu::kPanelOutputs, [&](int64_t begin, int64_t end) {
     WidenedRow wide(widened ? weight.cols : 0, weight.dtype);
     for (int64_t row = begin; row < end; ++row) {
-      const Tensor stored = part.weight.RowRange(row, 1);
-      cpu::PackWeightRow(element, widened ? wide.Widen(stored, ScaleOf(part, row)) : stored.data,
+      cpu::PackWeightRow(element,
+                         widened ? wide.Widen(part, row) : part.weight.RowRange(row, 1).data,
                          first_row + row, weight.cols, weight.data.data());
     }
   });

@@ -128,7 +128,12 @@ class CudaBackend final : public Backend {
     }
     return {};
   }
-  QuantScheme KeptScheme(const QuantScheme& stored) const override { return stored; }
+  Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const override {
+    return cuda::CheckFormat(stored, kept);
+  }
+  QuantScheme KeptScheme(const QuantScheme& stored) const override {
+    return cuda::HasKernels(stored) ? stored : QuantScheme{};
+  }
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
                                   const WeightFormat& kept) override {
     Result<LinearWeight> packed =

@@ -15,18 +15,22 @@ using Allocate = std::function<Result<Buffer>(size_t bytes)>;
 // Staging memory for rows on the host that are to be rounded.
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
 
-// Weights are copied as they are or rounded, to formats that there are kernels for.
-Status CheckFormats(const WeightFormat& from, const WeightFormat& kept) {
+}  // namespace
+
+// Weights are copied as they are, widened or rounded, to formats that there are kernels for.
+Status CheckFormat(const WeightFormat& from, const WeightFormat& kept) {
   const bool plain = kept.scheme.is_plain();
-  const bool computed = (kept.dtype == DType::kBF16 || kept.dtype == DType::kF16) &&
-                        (plain || kept.scheme.element == QuantScheme::Element::kFp8E4M3);
-  const bool copied = plain ? from == kept : from.scheme == kept.scheme;
+  const bool computed =
+      (kept.dtype == DType::kBF16 || kept.dtype == DType::kF16) && HasKernels(kept.scheme);
+  const bool copied = plain ? from == kept || !from.scheme.is_plain() : from.scheme == kept.scheme;
   const bool rounded = !plain && from.scheme.is_plain() && IsFloat(from.dtype);
   if (computed && (copied || rounded)) return {};
   return Unimplemented("weights of type " + DescribeFormat(from) + " kept as " +
                        DescribeFormat(kept) + " with activations of type " +
                        std::string(DTypeName(kept.dtype)) + " on CUDA");
 }
+
+namespace {
 
 // A small vector of floating-point values, on the host or the device, as fp32 on the host.
 std::vector<float> ToHostFloats(const Context& context, const Tensor& tensor) {
@@ -75,9 +79,34 @@ class Packer {
                    "a bias as long as its part has rows");
       CopyFloats(ToHostFloats(context_, part.bias), weight_.bias, row);
     }
+    const bool widened = weight_.scheme.is_plain() && !part.scheme.is_plain();
+    if (widened) return WidenRows(part, packed, pitch_bytes);
     if (part.weight.dtype != weight_.dtype) return RoundRows(part.weight, packed, row);
     CopyRows(context_, part.weight, packed, pitch_bytes);
     if (!part.scheme.is_plain()) CopyScales(part, row);
+    return {};
+  }
+
+  // Quantized rows, which lie on the host, as plain ones.
+  Status WidenRows(const LinearPart& part, std::byte* packed, int64_t pitch_bytes) {
+    TANDEM_CHECK(part.weight.device.kind == Device::Kind::kCpu, "quantized rows on the host");
+    const Shape row_shape{1, weight_.cols};
+    std::vector<float> floats(static_cast<size_t>(weight_.cols));
+    const int64_t row_bytes = weight_.cols * static_cast<int64_t>(SizeOf(weight_.dtype));
+    const int64_t most = std::clamp<int64_t>(kStagingBytes / row_bytes, 1, part.rows());
+    std::vector<std::byte> rounded(static_cast<size_t>(most * row_bytes));
+    for (int64_t row = 0; row < part.rows(); row += most) {
+      const int64_t count = std::min(most, part.rows() - row);
+      for (int64_t i = 0; i < count; ++i) {
+        WidenRow(part, row + i, floats.data());
+        ConvertElements({floats.data(), DType::kF32, row_shape, {}},
+                        {rounded.data() + i * row_bytes, weight_.dtype, row_shape, {}});
+      }
+      CopyRows(context_, {rounded.data(), weight_.dtype, {count, weight_.cols}, {}},
+               packed + row * pitch_bytes, pitch_bytes);
+      // The next rows replace these.
+      CheckCuda(cudaStreamSynchronize(context_.stream), "copying weights");
+    }
     return {};
   }
 
@@ -135,10 +164,13 @@ class Packer {
 
 Result<LinearWeight> PackLinear(const Context& context, const Allocate& allocate,
                                 std::span<const LinearPart> parts, const WeightFormat& kept) {
-  const StackedParts stacked = Stack(parts);
-  TANDEM_RETURN_IF_ERROR(CheckFormats(stacked.format, kept));
+  const StackedParts stacked = Stack(parts, kept);
+  for (const LinearPart& part : parts) {
+    TANDEM_RETURN_IF_ERROR(CheckFormat({part.weight.dtype, part.scheme}, kept));
+  }
   LinearWeight weight;
   weight.dtype = kept.element();
+  weight.scheme = kept.scheme;
   weight.rows = stacked.rows;
   weight.cols = stacked.cols;
   const auto vector_bytes = static_cast<size_t>(weight.rows) * sizeof(float);

@@ -159,6 +159,9 @@ class ForwardingBackend : public Backend {
                                   const WeightFormat& kept) override {
     return inner_.PackLinear(parts, kept);
   }
+  Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const override {
+    return inner_.CheckFormat(stored, kept);
+  }
   QuantScheme KeptScheme(const QuantScheme& stored) const override {
     return inner_.KeptScheme(stored);
   }
