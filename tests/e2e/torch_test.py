@@ -183,6 +183,11 @@ class TorchFoldersTest(unittest.TestCase):
         expected = json.loads(tandem("inspect", PAIR / "draft/model.safetensors", "--json").stdout)
         self.assertEqual(shown["pytorch_model.bin"], expected["model.safetensors"])
 
+    def test_a_folder_may_have_the_name_of_a_file(self):
+        model = self.work / "exported.pt"
+        shutil.copytree(PAIR / "draft", model)
+        self.assertIn("LlamaForCausalLM", tandem("inspect", model, "--check").stdout)
+
     def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(self):
         model, ran = self.work / "hostile", self.work / "ran"
         shutil.copytree(self.work / "draft", model)
