@@ -33,9 +33,9 @@ struct QuantizeReport {
 
 // What the caller does while it runs. `estimate`: before calibration begins, if there is any.
 struct QuantizeEvents {
-  std::function<void(const CalibrationEstimate&)> estimate;
-  std::function<void(double)> calibrating;
-  std::function<void(double)> writing;
+  std::function<void(const CalibrationEstimate&)> estimate = {};
+  std::function<void(double)> calibrating = {};
+  std::function<void(double)> writing = {};
 };
 
 // `samples`: for recipes that calibrate. The folder appears when it is complete; until then
