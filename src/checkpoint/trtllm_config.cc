@@ -6,7 +6,6 @@
 
 #include "model/families/families.h"
 #include "model/hf_config.h"
-#include "model/quantization_config.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -80,38 +79,41 @@ constexpr const char* kSchemesKey = "tandem_schemes";
 using Element = QuantScheme::Element;
 using Inputs = QuantScheme::Inputs;
 
-// Integers; ReadQuantAlgo has those of fp8. The groups' size, zero points and input factors have
-// keys of their own. The first name of a scheme is written.
-struct IntegerAlgo {
+// The groups' size, zero points and input factors have keys of their own. The first name of a
+// scheme is written.
+struct Algo {
   std::string_view name;
   QuantScheme scheme;
   bool grouped = false;
 };
-constexpr std::array kIntegerAlgos = {
-    IntegerAlgo{"W8A16", {.element = Element::kInt8, .block_rows = 1}},
-    IntegerAlgo{"W4A16", {.element = Element::kInt4, .block_rows = 1}},
-    IntegerAlgo{"W4A16_AWQ", {.element = Element::kInt4, .block_rows = 1}, true},
-    IntegerAlgo{"W4A16_GPTQ", {.element = Element::kInt4, .block_rows = 1}, true},
-    IntegerAlgo{
-        "W4A8_AWQ", {.element = Element::kInt4, .block_rows = 1, .inputs = Inputs::kStatic}, true},
-    IntegerAlgo{"W8A8_SQ_PER_CHANNEL",
-                {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
-    IntegerAlgo{"W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
-                {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
-    IntegerAlgo{"W8A8_SQ_PER_TENSOR_PLUGIN",
-                {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
-    IntegerAlgo{"W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
-                {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}},
-    IntegerAlgo{"W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN",
-                {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}},
+constexpr std::array kAlgos = {
+    Algo{"FP8", Fp8Scheme(Inputs::kStatic)},
+    Algo{"FP8_PER_CHANNEL_PER_TOKEN", Fp8Scheme(Inputs::kDynamic)},
+    Algo{"FP8_ROWWISE", Fp8Scheme(Inputs::kDynamic)},
+    Algo{"W8A16", {.element = Element::kInt8, .block_rows = 1}},
+    Algo{"W4A16", {.element = Element::kInt4, .block_rows = 1}},
+    Algo{"W4A16_AWQ", {.element = Element::kInt4, .block_rows = 1}, true},
+    Algo{"W4A16_GPTQ", {.element = Element::kInt4, .block_rows = 1}, true},
+    Algo{"W4A8_AWQ", {.element = Element::kInt4, .block_rows = 1, .inputs = Inputs::kStatic}, true},
+    Algo{"W8A8_SQ_PER_CHANNEL",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
+    Algo{"W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
+    Algo{"W8A8_SQ_PER_TENSOR_PLUGIN",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
+    Algo{"W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}},
+    Algo{"W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}},
 };
 
-const IntegerAlgo* FindIntegerAlgo(const QuantScheme& scheme) {
+const Algo* FindAlgo(const QuantScheme& scheme) {
   const bool grouped = scheme.block_columns > 0;
-  for (const IntegerAlgo& algo : kIntegerAlgos) {
+  for (const Algo& algo : kAlgos) {
     const QuantScheme& known = algo.scheme;
     if (known.element == scheme.element && known.inputs == scheme.inputs &&
-        algo.grouped == grouped && scheme.block_rows == 1 && !scheme.input_order) {
+        algo.grouped == grouped && scheme.block_rows == 1 && !scheme.input_order &&
+        (algo.grouped || !scheme.input_factors)) {
       return &algo;
     }
   }
@@ -119,9 +121,13 @@ const IntegerAlgo* FindIntegerAlgo(const QuantScheme& scheme) {
 }
 
 QuantScheme ReadScheme(const JsonFields& json) {
-  const auto* const algo =
-      std::ranges::find(kIntegerAlgos, json.Text("quant_algo"), &IntegerAlgo::name);
-  if (algo == kIntegerAlgos.end()) return ReadQuantAlgo(json);
+  const auto* const algo = std::ranges::find(kAlgos, json.Text("quant_algo"), &Algo::name);
+  if (algo == kAlgos.end()) {
+    std::string names;
+    for (const Algo& known : kAlgos) names += (names.empty() ? "" : ", ") + std::string(known.name);
+    Refuse(json, "quant_algo", "; supported are " + names);
+    return {};
+  }
   QuantScheme scheme = algo->scheme;
   if (algo->grouped) scheme.block_columns = json.Int("group_size", 128);
   scheme.zero_points = json.Bool("has_zero_point", false);
@@ -129,20 +135,12 @@ QuantScheme ReadScheme(const JsonFields& json) {
   return scheme;
 }
 
-bool IsFp8ByRow(const QuantScheme& scheme) {
-  return scheme == Fp8Scheme(Inputs::kStatic) || scheme == Fp8Scheme(Inputs::kDynamic);
-}
-
 Json SchemeToJson(const ModelSpec& spec) {
   const QuantScheme& scheme = spec.quantization;
   Json json = {{"quant_algo", nullptr},
                {"kv_cache_quant_algo", spec.cache_scales ? Json(kCacheFp8) : Json(nullptr)}};
   if (scheme.is_plain() && spec.exceptions.empty()) return json;
-  if (IsFp8ByRow(scheme) && spec.exceptions.empty()) {
-    json["quant_algo"] = QuantAlgoOf(scheme);
-    return json;
-  }
-  const IntegerAlgo* const algo = FindIntegerAlgo(scheme);
+  const Algo* const algo = FindAlgo(scheme);
   if (algo == nullptr || !spec.exceptions.empty()) {
     const Json all = Json::parse(SpecToJson(spec));
     json["quant_algo"] = kMixed;
@@ -150,6 +148,7 @@ Json SchemeToJson(const ModelSpec& spec) {
     return json;
   }
   json["quant_algo"] = algo->name;
+  if (scheme.element == Element::kFp8E4M3) return json;
   json["has_zero_point"] = scheme.zero_points;
   json["pre_quant_scale"] = scheme.input_factors;
   if (algo->grouped) json["group_size"] = scheme.block_columns;

@@ -55,11 +55,9 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
   if (recipe.calibrates()) {
-    fs::path work = options.output_dir;
-    if (!work.has_filename()) work = work.parent_path();
-    work += ".calibration";
-    TANDEM_ASSIGN_OR_RETURN(run, CalibrationRun::Open(work, *reader, IdentityOf(options.model_dir),
-                                                      recipe, samples, backend, pool));
+    TANDEM_ASSIGN_OR_RETURN(
+        run, CalibrationRun::Open(output->Beside(".calibration"), *reader,
+                                  IdentityOf(options.model_dir), recipe, samples, backend, pool));
     if (events.estimate) events.estimate(run->Estimate());
     TANDEM_RETURN_IF_ERROR(run->Run([&](double done) {
       if (events.calibrating) events.calibrating(done);
