@@ -71,6 +71,14 @@ constexpr OptionSpec kBuild[] = {
     Switch("strongly_typed"),
     Value("builder_opt"),
     Value("tp_size"),
+    Value("dtype"),
+    Value("use_gpt_attention_plugin"),
+    Value("use_gemm_plugin"),
+    Switch("use_inflight_batching"),
+    Switch("use_weight_only"),
+    Value("weight_only_precision"),
+    Switch("per_group"),
+    Value("world_size"),
 };
 
 constexpr OptionSpec kRun[] = {
