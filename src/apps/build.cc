@@ -110,10 +110,11 @@ Status Run(const OptionValues& values, Console& console) {
   build.recorded = Recorded(values);
   TANDEM_ASSIGN_OR_RETURN(const BuildReport report,
                           Build(build, [&](double done) { console.Progress("building", done); }));
-  console.Say(fmt::format("{}: {}, {} rank{}, {}; up to {} sequences of {} tokens",
-                          build.output_dir.string(), DTypeName(report.spec.dtype), report.tp_size,
-                          report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written),
-                          report.limits.max_batch_size, report.limits.max_seq_len));
+  console.Say(fmt::format(
+      "{}: {}, {} rank{}, {}; up to {} sequences of {} tokens", build.output_dir.string(),
+      DescribeFormat({report.spec.dtype, report.spec.quantization}), report.tp_size,
+      report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written),
+      report.limits.max_batch_size, report.limits.max_seq_len));
   console.Result(nlohmann::ordered_json{{"output_dir", build.output_dir.string()},
                                         {"tp_size", report.tp_size},
                                         {"bytes", report.bytes_written},

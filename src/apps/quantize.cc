@@ -204,8 +204,8 @@ Command QuantizeCommand() {
           .summary = "Write a Hugging Face folder as a quantized checkpoint or folder",
           .examples =
               "  tandem quantize --model_dir MODEL --qformat int4_awq --output_dir CKPT\n"
-              "  tandem quantize --model_dir MODEL --qformat fp8 --kv_cache_dtype fp8 "
-              "--tp_size 2 --output_dir CKPT\n",
+              "  tandem quantize --model_dir MODEL --qformat fp8 --kv_cache_dtype fp8 \\\n"
+              "    --tp_size 2 --output_dir CKPT\n",
           .options =
               Join({Rows().specs(), kRefused, LegacyQuantizeRows(), BackendOptionRows().specs()}),
           .run = Run};
