@@ -1,12 +1,14 @@
-#include "apps/calibration_texts.h"
-
+// The texts that calibration reads; without_text.cc replaces this in a build without tokenizers.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "apps/calibration.h"
 #include "apps/dictionary.h"
 #include "base/file.h"
+#include "checkpoint/hf_reader.h"
+#include "serve/text_codec.h"
 
 namespace tandem::apps {
 namespace {
@@ -72,19 +74,26 @@ Status ReadDictionary(int64_t size, int64_t longest, const serve::TextCodec& cod
 
 }  // namespace
 
-Result<CalibrationTexts> ReadCalibrationTexts(const std::string& dataset, int64_t size,
-                                              int64_t longest, const serve::TextCodec& codec) {
+Result<CalibrationTexts> ReadCalibrationTexts(const fs::path& model_dir,
+                                              const CalibrationOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(model_dir));
+  const fs::path& folder = options.tokenizer_dir.empty() ? model_dir : options.tokenizer_dir;
+  const auto codec = serve::LoadTextCodec(folder, reader->spec().vocab_size);
+  if (!codec.ok()) {
+    return codec.status().Annotate("the tokenizer, which calibration reads its texts with");
+  }
   CalibrationTexts texts;
+  const std::string& dataset = options.dataset;
   std::error_code error;
   if (fs::is_regular_file(dataset, error)) {
     texts.origin = dataset;
-    TANDEM_RETURN_IF_ERROR(ReadFile(dataset, size, longest, codec, texts));
-  } else if (dataset.find('/') == 0 || dataset.ends_with(".txt") || dataset.ends_with(".jsonl")) {
+    TANDEM_RETURN_IF_ERROR(ReadFile(dataset, options.size, options.longest, **codec, texts));
+  } else if (dataset.starts_with('/') || dataset.ends_with(".txt") || dataset.ends_with(".jsonl")) {
     return NotFound(dataset + ": there is no such file to calibrate with");
   } else {
     texts.origin = "the embedded dictionary";
-    if (!dataset.empty()) texts.origin += " in place of " + dataset;
-    TANDEM_RETURN_IF_ERROR(ReadDictionary(size, longest, codec, texts));
+    if (!dataset.empty()) texts.origin += ", as " + dataset + " is no file on this machine";
+    TANDEM_RETURN_IF_ERROR(ReadDictionary(options.size, options.longest, **codec, texts));
   }
   if (!texts.samples.empty()) return texts;
   return InvalidArgument(dataset + ": holds no text to calibrate with");

@@ -35,8 +35,8 @@ const BoundOptions<CommonOptions>& CommonOptionRows() {
 std::span<const Command> Commands() {
   static const std::vector<Command> commands = [] {
     std::vector<Command> all = TextCommands();
-    for (Command (*make)() : {BenchCommand, ConvertCommand, BuildCommand, InspectCommand,
-                              PlanCommand, DoctorCommand, CompletionCommand}) {
+    for (Command (*make)() : {BenchCommand, QuantizeCommand, ConvertCommand, BuildCommand,
+                              InspectCommand, PlanCommand, DoctorCommand, CompletionCommand}) {
       all.push_back(make());
     }
     for (Command& command : all)

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/calibration.h"
+#include "apps/devices.h"
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
@@ -47,6 +49,80 @@ const BoundOptions<ConvertOptions>& Rows() {
   return rows;
 }
 
+// How weights are quantized, as convert_checkpoint.py is asked for it.
+struct Rounding {
+  bool weight_only = false;
+  std::string weight_only_precision = "int8";
+  double smoothquant = -1.0;  // below 0: not at all
+  bool per_channel = false;
+  bool per_token = false;
+  bool fp8 = false;
+  bool fp8_rowwise = false;
+  bool fp8_kv_cache = false;
+  bool int8_kv_cache = false;
+};
+
+template <auto kField>
+BoundOption<Rounding> Rounds(OptionSpec spec) {
+  spec.group = "Quantization";
+  return BindOption<Rounding, kField>(spec);
+}
+
+const BoundOptions<Rounding>& RoundingRows() {
+  static const BoundOptions<Rounding> rows({
+      Rounds<&Rounding::weight_only>(
+          {.name = "use_weight_only", .meaning = "Round the layers' weights to integers"}),
+      Rounds<&Rounding::weight_only_precision>(
+          {.name = "weight_only_precision",
+           .meaning = "To which; int4_awq is made by `tandem quantize`",
+           .choices = "int8|int4"}),
+      Rounds<&Rounding::smoothquant>(
+          {.name = "smoothquant",
+           .meaning = "SmoothQuant in int8: how much of the inputs' range moves into the weights, "
+                      "from 0 to 1; below 0: none",
+           .max = 1,
+           .alias = "sq"}),
+      Rounds<&Rounding::per_channel>(
+          {.name = "per_channel",
+           .meaning = "Of SmoothQuant: a scale for each output. Always so; accepted"}),
+      Rounds<&Rounding::per_token>(
+          {.name = "per_token",
+           .meaning = "Of SmoothQuant: inputs are scaled by their own maximum, not by a calibrated "
+                      "one"}),
+      Rounds<&Rounding::fp8>(
+          {.name = "use_fp8", .meaning = "fp8 weights with calibrated input scales"}),
+      Rounds<&Rounding::fp8_rowwise>(
+          {.name = "use_fp8_rowwise",
+           .meaning = "fp8 weights; inputs are scaled by their own maximum"}),
+      Rounds<&Rounding::fp8_kv_cache>(
+          {.name = "fp8_kv_cache",
+           .meaning = "Calibrate scales of keys and values for a cache in fp8"}),
+      Rounds<&Rounding::int8_kv_cache>(
+          {.name = "int8_kv_cache",
+           .meaning = "Refused: keys and values are kept in fp8 or 16 bits"}),
+  });
+  return rows;
+}
+
+Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
+  const bool smooth = asked.smoothquant >= 0.0;
+  if (asked.weight_only + smooth + asked.fp8 + asked.fp8_rowwise > 1) {
+    return InvalidArgument(
+        "--use_weight_only, --smoothquant, --use_fp8 and --use_fp8_rowwise exclude each other");
+  }
+  std::string qformat = "full_prec";
+  if (asked.weight_only) qformat = asked.weight_only_precision + "_wo";
+  if (smooth) qformat = "int8_sq";
+  if (asked.fp8 || asked.fp8_rowwise) qformat = "fp8";
+  const char* cache = asked.int8_kv_cache ? "int8" : asked.fp8_kv_cache ? "fp8" : "none";
+  TANDEM_ASSIGN_OR_RETURN(QuantizeRecipe recipe, RecipeOf(qformat, 128, cache));
+  if (smooth) recipe.smooth_alpha = asked.smoothquant;
+  if (asked.fp8_rowwise || (smooth && asked.per_token)) {
+    recipe.scheme.inputs = QuantScheme::Inputs::kDynamic;
+  }
+  return recipe;
+}
+
 constexpr OptionSpec kRefused[] = {
     {.name = "pp_size",
      .type = OptionType::kInt,
@@ -60,6 +136,16 @@ Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
   const ConvertOptions convert = Rows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckModelFolder(convert.model_dir));
+  TANDEM_ASSIGN_OR_RETURN(const QuantizeRecipe recipe, RecipeFor(RoundingRows().Read(values)));
+  if (!recipe.scheme.is_plain() || recipe.calibrates()) {
+    return RunQuantize(
+        {.model_dir = convert.model_dir,
+         .output_dir = convert.output_dir,
+         .dtype = convert.dtype,
+         .recipe = recipe,
+         .sharding = {convert.tp_size, convert.parallel_embedding, convert.embedding_sharding_dim}},
+        values, console);
+  }
   TANDEM_ASSIGN_OR_RETURN(const ConvertReport report, Convert(convert, [&](double done) {
                             console.Progress("converting", done);
                           }));
@@ -79,7 +165,9 @@ Command ConvertCommand() {
   return {.name = "convert",
           .summary = "Write a Hugging Face folder as a checkpoint in TensorRT-LLM's layout",
           .examples = "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n",
-          .options = Join({Rows().specs(), kRefused, LegacyConvertRows()}),
+          .options = Join({Rows().specs(), kRefused, RoundingRows().specs(),
+                           CalibrationOptionRows().specs(), LegacyConvertRows(),
+                           BackendOptionRows().specs()}),
           .run = Run};
 }
 

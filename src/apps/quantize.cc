@@ -1,18 +1,10 @@
 // `tandem quantize`: a Hugging Face folder becomes a quantized checkpoint, with the flags of
 // TensorRT-LLM's quantize.py.
-#include "checkpoint/quantize/quantize.h"
-
-#include <fmt/core.h>
-
-#include <nlohmann/json.hpp>
-
-#include "apps/calibration_texts.h"
+#include "apps/calibration.h"
 #include "apps/devices.h"
 #include "apps/legacy_options.h"
-#include "apps/text_verbs.h"
+#include "apps/verbs.h"
 #include "base/bound_options.h"
-#include "base/log.h"
-#include "checkpoint/hf_reader.h"
 #include "engine_folder/source.h"
 
 namespace tandem::apps {
@@ -22,13 +14,9 @@ namespace {
 struct Request {
   std::filesystem::path model_dir;
   std::filesystem::path output_dir;
-  std::filesystem::path tokenizer_dir;
   std::string dtype;
   std::string qformat;
   std::string kv_cache_dtype;
-  std::string calib_dataset;
-  int64_t calib_size = 512;
-  int64_t calib_max_seq_length = 512;
   int64_t awq_block_size = 128;
   double smoothquant = 0.5;
   int64_t tp_size = 1;
@@ -50,9 +38,6 @@ const BoundOptions<Request>& Rows() {
                                   .default_value = "exported_model",
                                   .meaning = "Folder to write; it appears when it is complete",
                                   .alias = "export_path"}),
-      Sets<&Request::tokenizer_dir>(
-          {.name = "tokenizer_dir",
-           .meaning = "Folder of the tokenizer for calibration; default: the model's"}),
       Sets<&Request::dtype>(
           {.name = "dtype",
            .default_value = "auto",
@@ -70,21 +55,6 @@ const BoundOptions<Request>& Rows() {
           {.name = "kv_cache_dtype",
            .default_value = "none",
            .meaning = "Calibrate scales of keys and values for a cache of this type: none or fp8"}),
-      Sets<&Request::calib_dataset>(
-          {.name = "calib_dataset",
-           .meaning = "A text file (a sample a line) or a .jsonl file (of objects with \"text\", "
-                      "\"article\" or \"prompt\"). Any other name means the embedded dictionary, "
-                      "which needs no network"}),
-      Sets<&Request::calib_size>({.name = "calib_size",
-                                  .default_value = "512",
-                                  .meaning = "Samples to calibrate with, at most",
-                                  .min = 1,
-                                  .max = 1e6}),
-      Sets<&Request::calib_max_seq_length>({.name = "calib_max_seq_length",
-                                            .default_value = "512",
-                                            .meaning = "Tokens of a sample, at most",
-                                            .min = 1,
-                                            .max = 1 << 20}),
       Sets<&Request::awq_block_size>({.name = "awq_block_size",
                                       .default_value = "128",
                                       .meaning = "Columns of a group with one scale",
@@ -135,30 +105,6 @@ constexpr OptionSpec kRefused[] = {
      .choices = "none"},
 };
 
-Result<CalibrationTexts> ReadSamples(const Request& request) {
-  const auto& folder = request.tokenizer_dir.empty() ? request.model_dir : request.tokenizer_dir;
-  TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(request.model_dir));
-  auto codec = serve::LoadTextCodec(folder, reader->spec().vocab_size);
-  if (!codec.ok())
-    return codec.status().Annotate("the tokenizer, with which calibration texts are read");
-  TANDEM_ASSIGN_OR_RETURN(CalibrationTexts texts,
-                          ReadCalibrationTexts(request.calib_dataset, request.calib_size,
-                                               request.calib_max_seq_length, **codec));
-  LogInfo("calibrating with {} samples of {}", texts.samples.size(), texts.origin);
-  return texts;
-}
-
-void SayEstimate(const CalibrationEstimate& estimate, Console& console) {
-  std::string line = fmt::format(
-      "calibrating with {} tokens: about {:.0f} s, {} of memory, {} of files for hidden states",
-      estimate.rows, estimate.seconds, FormatBytes(estimate.memory_bytes),
-      FormatBytes(estimate.spill_bytes));
-  if (estimate.layers_done > 0) {
-    line += fmt::format("; goes on after layer {}", estimate.layers_done);
-  }
-  console.Say(line);
-}
-
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyQuantizeRows());
   const Request request = Rows().Read(values);
@@ -167,34 +113,12 @@ Status Run(const OptionValues& values, Console& console) {
                           .output_dir = request.output_dir,
                           .dtype = request.dtype,
                           .recipe = {},
-                          .tp_size = request.tp_size,
+                          .sharding = {.tp_size = request.tp_size},
                           .export_hf = request.export_hf};
   TANDEM_ASSIGN_OR_RETURN(
       options.recipe, RecipeOf(request.qformat, request.awq_block_size, request.kv_cache_dtype));
   options.recipe.smooth_alpha = request.smoothquant;
-  const BackendOptions backend_options = BackendOptionRows().Read(values);
-  options.num_threads = backend_options.cpu.num_threads;
-  TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(backend_options));
-  CalibrationTexts texts;
-  if (options.recipe.calibrates()) {
-    TANDEM_ASSIGN_OR_RETURN(texts, ReadSamples(request));
-  }
-  const QuantizeEvents events{
-      .estimate = [&](const CalibrationEstimate& estimate) { SayEstimate(estimate, console); },
-      .calibrating = [&](double done) { console.Progress("calibrating", done); },
-      .writing = [&](double done) { console.Progress("writing", done); }};
-  TANDEM_ASSIGN_OR_RETURN(const QuantizeReport report,
-                          Quantize(options, texts.samples, *backend, events));
-  const std::string format = DescribeScheme(report.spec.quantization);
-  console.Say(fmt::format("{}: {}, {} rank{}, {}", request.output_dir.string(), format,
-                          report.tp_size, report.tp_size == 1 ? "" : "s",
-                          FormatBytes(report.bytes_written)));
-  console.Result(nlohmann::ordered_json{{"output_dir", request.output_dir.string()},
-                                        {"quantization", format},
-                                        {"calibration_samples", texts.samples.size()},
-                                        {"tp_size", report.tp_size},
-                                        {"bytes", report.bytes_written}});
-  return {};
+  return RunQuantize(std::move(options), values, console);
 }
 
 }  // namespace
@@ -206,8 +130,8 @@ Command QuantizeCommand() {
               "  tandem quantize --model_dir MODEL --qformat int4_awq --output_dir CKPT\n"
               "  tandem quantize --model_dir MODEL --qformat fp8 --kv_cache_dtype fp8 \\\n"
               "    --tp_size 2 --output_dir CKPT\n",
-          .options =
-              Join({Rows().specs(), kRefused, LegacyQuantizeRows(), BackendOptionRows().specs()}),
+          .options = Join({Rows().specs(), kRefused, CalibrationOptionRows().specs(),
+                           LegacyQuantizeRows(), BackendOptionRows().specs()}),
           .run = Run};
 }
 

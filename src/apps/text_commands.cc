@@ -3,8 +3,6 @@
 
 namespace tandem::apps {
 
-std::vector<Command> TextCommands() {
-  return {ServeCommand(), RunCommand(), EvalCommand(), QuantizeCommand()};
-}
+std::vector<Command> TextCommands() { return {ServeCommand(), RunCommand(), EvalCommand()}; }
 
 }  // namespace tandem::apps

@@ -6,7 +6,6 @@
 namespace tandem::apps {
 
 Command EvalCommand();
-Command QuantizeCommand();
 Command RunCommand();
 Command ServeCommand();
 

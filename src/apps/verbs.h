@@ -14,8 +14,9 @@ Command ConvertCommand();
 Command DoctorCommand();
 Command InspectCommand();
 Command PlanCommand();
+Command QuantizeCommand();
 
-// serve, run, eval, quantize: the verbs that need tokenizers and the server; absent in a build
+// serve, run, eval: the verbs that need tokenizers and the server; absent in a build
 // without them.
 std::vector<Command> TextCommands();
 

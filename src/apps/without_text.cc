@@ -1,10 +1,16 @@
 // Replaces tokenizers and the server in a build without them (preset `engine`).
 #include "apps/bench.h"
+#include "apps/calibration.h"
 #include "apps/verbs.h"
 
 namespace tandem::apps {
 
 std::vector<Command> TextCommands() { return {}; }
+
+Result<CalibrationTexts> ReadCalibrationTexts(const std::filesystem::path&,
+                                              const CalibrationOptions&) {
+  return Unimplemented("this build has no tokenizer to read calibration texts with");
+}
 
 Result<std::vector<Request>> DictionaryQuestions(const Session&, size_t) {
   return Unimplemented("this build has no tokenizer: give --input_len to bench with token ids");

@@ -44,7 +44,7 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
                            DescribeScheme(reader->spec().quantization) +
                            "); quantize the model that it was made from");
   }
-  const Sharding sharding{.tp_size = options.tp_size};
+  const Sharding& sharding = options.sharding;
   ThreadPool pool(options.num_threads, /*pin=*/false);
   std::unique_ptr<CalibrationRun> run;
   QuantizedSource::CalibrationOf calibration;

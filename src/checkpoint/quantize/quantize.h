@@ -10,6 +10,7 @@
 
 #include "checkpoint/quantize/calibration_run.h"
 #include "checkpoint/quantize/recipe.h"
+#include "model/sharding.h"
 
 namespace tandem {
 
@@ -19,8 +20,8 @@ struct QuantizeOptions {
   // auto, float16, bfloat16, float32: of what is not quantized. auto keeps the model's type, but
   // float32 becomes float16.
   std::string dtype = "auto";
-  QuantizeRecipe recipe;
-  int64_t tp_size = 1;
+  QuantizeRecipe recipe = {};
+  Sharding sharding = {};  // of a checkpoint
   bool export_hf = false;  // a Hugging Face folder instead of a checkpoint
   int num_threads = 0;     // for rounding; 0: one per core
 };

@@ -117,10 +117,10 @@ TEST_F(QuantizeTest, ShardsOfAnyNumberOfRanksMergeToTheSameWeights) {
   for (const char* qformat : {"int4_awq", "fp8"}) {
     ASSERT_TRUE(Run(Options(qformat, "one")).ok());
     QuantizeOptions two = Options(qformat, "two");
-    two.tp_size = 2;
+    two.sharding.tp_size = 2;
     two.recipe.scheme.block_columns = std::min<int64_t>(two.recipe.scheme.block_columns, 32);
     QuantizeOptions one = two;
-    one.tp_size = 1;
+    one.sharding.tp_size = 1;
     one.output_dir = folder_ / "one";
     ASSERT_TRUE(Run(one).ok());
     const auto report = Run(two);
@@ -141,7 +141,7 @@ TEST_F(QuantizeTest, ShardsOfAnyNumberOfRanksMergeToTheSameWeights) {
 
 TEST_F(QuantizeTest, RefusesGroupsThatRanksWouldCut) {
   QuantizeOptions options = Options("int4_awq");
-  options.tp_size = 2;
+  options.sharding.tp_size = 2;
   const auto report = Run(options);
   ASSERT_FALSE(report.ok());
   EXPECT_THAT(report.status().message(), HasSubstr("groups of columns"));

@@ -1,0 +1,82 @@
+#include "apps/calibration.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/devices.h"
+#include "base/log.h"
+#include "engine_folder/source.h"
+
+namespace tandem::apps {
+namespace {
+
+template <auto kField>
+BoundOption<CalibrationOptions> Sets(OptionSpec spec) {
+  spec.group = "Calibration";
+  return BindOption<CalibrationOptions, kField>(spec);
+}
+
+void SayEstimate(const CalibrationEstimate& estimate, Console& console) {
+  std::string line = fmt::format(
+      "calibrating with {} tokens: about {:.0f} s, {} of memory, {} of files for hidden states",
+      estimate.rows, estimate.seconds, FormatBytes(estimate.memory_bytes),
+      FormatBytes(estimate.spill_bytes));
+  if (estimate.layers_done > 0) {
+    line += fmt::format("; goes on after layer {}", estimate.layers_done);
+  }
+  console.Say(line);
+}
+
+}  // namespace
+
+const BoundOptions<CalibrationOptions>& CalibrationOptionRows() {
+  static const BoundOptions<CalibrationOptions> rows({
+      Sets<&CalibrationOptions::dataset>(
+          {.name = "calib_dataset",
+           .meaning = "A text file (a sample a line) or a .jsonl file (of objects with \"text\", "
+                      "\"article\" or \"prompt\"). Any other name means the embedded dictionary, "
+                      "which needs no network"}),
+      Sets<&CalibrationOptions::size>({.name = "calib_size",
+                                       .meaning = "Samples to calibrate with, at most",
+                                       .min = 1,
+                                       .max = 1e6}),
+      Sets<&CalibrationOptions::longest>({.name = "calib_max_seq_length",
+                                          .meaning = "Tokens of a sample, at most",
+                                          .min = 1,
+                                          .max = 1 << 20}),
+      Sets<&CalibrationOptions::tokenizer_dir>(
+          {.name = "tokenizer_dir", .meaning = "Folder of the tokenizer; default: the model's"}),
+  });
+  return rows;
+}
+
+Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console& console) {
+  const BackendOptions backend_options = BackendOptionRows().Read(values);
+  options.num_threads = backend_options.cpu.num_threads;
+  TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(backend_options));
+  CalibrationTexts texts;
+  if (options.recipe.calibrates()) {
+    TANDEM_ASSIGN_OR_RETURN(
+        texts, ReadCalibrationTexts(options.model_dir, CalibrationOptionRows().Read(values)));
+    LogInfo("calibrating with {} samples of {}", texts.samples.size(), texts.origin);
+  }
+  const QuantizeEvents events{
+      .estimate = [&](const CalibrationEstimate& estimate) { SayEstimate(estimate, console); },
+      .calibrating = [&](double done) { console.Progress("calibrating", done); },
+      .writing = [&](double done) { console.Progress("writing", done); }};
+  TANDEM_ASSIGN_OR_RETURN(const QuantizeReport report,
+                          Quantize(options, texts.samples, *backend, events));
+  const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
+  console.Say(fmt::format("{}: {}, {} rank{}, {}", options.output_dir.string(), format,
+                          report.tp_size, report.tp_size == 1 ? "" : "s",
+                          FormatBytes(report.bytes_written)));
+  console.Result(nlohmann::ordered_json{{"output_dir", options.output_dir.string()},
+                                        {"quantization", format},
+                                        {"calibration_samples", texts.samples.size()},
+                                        {"tp_size", report.tp_size},
+                                        {"bytes", report.bytes_written}});
+  return {};
+}
+
+}  // namespace tandem::apps

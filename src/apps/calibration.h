@@ -1,0 +1,40 @@
+// What `tandem quantize` and `tandem convert` have in common: the options and the texts of
+// calibration, and the run with its progress on the console. Main thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "apps/command.h"
+#include "base/bound_options.h"
+#include "checkpoint/quantize/quantize.h"
+
+namespace tandem::apps {
+
+struct CalibrationOptions {
+  std::filesystem::path tokenizer_dir;  // empty: the model's folder
+  std::string dataset;
+  int64_t size = 512;
+  int64_t longest = 512;
+};
+const BoundOptions<CalibrationOptions>& CalibrationOptionRows();
+
+struct CalibrationTexts {
+  std::string origin;  // for people: the file, or what was taken in its place
+  std::vector<std::vector<int32_t>> samples;
+};
+
+// At most `size` samples of at most `longest` tokens. The dataset: a text file (a sample a line) or
+// a .jsonl file (of objects with the text under "text", "article" or "prompt"); the name of
+// anything that is not a file on this machine means the embedded dictionary's questions and
+// answers, which need no network. UNIMPLEMENTED in a build without tokenizers.
+Result<CalibrationTexts> ReadCalibrationTexts(const std::filesystem::path& model_dir,
+                                              const CalibrationOptions& options);
+
+// Reads the texts if the recipe calibrates, runs Quantize on the backend that `values` name, and
+// reports.
+Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console& console);
+
+}  // namespace tandem::apps
