@@ -279,8 +279,9 @@ Result<QuantScheme> HfReader::ReadScheme(WeightRole role, int64_t layer) const {
   return scheme;
 }
 
-// Tools name the scales of keys and values after the product, after the attention that holds it, or
-// (one for both) kv_scale; from here on they have the source's name.
+// Tools name the scales of keys and values after the product, as its outputs' scale, after the
+// attention that holds it, its cache or its fused product, or (one for both) kv_scale; from here on
+// they have the source's name.
 void HfReader::SettleCacheScales() {
   spec_.cache_scales = true;
   std::map<std::string, Stored> found;
@@ -290,9 +291,13 @@ void HfReader::SettleCacheScales() {
     const std::string name = SourceOf(*family_, spec_, id).name;
     const size_t suffix = name.rfind('.');
     const std::string attention = name.substr(0, name.rfind('.', suffix - 1));
+    const std::string scale = name.substr(suffix);
     auto stored = tensors_.find(name);
-    if (stored == tensors_.end()) stored = tensors_.find(attention + name.substr(suffix));
-    if (stored == tensors_.end()) stored = tensors_.find(attention + ".kv_scale");
+    for (const std::string& other :
+         {attention + scale, attention + ".attn" + scale, attention + ".qkv_proj" + scale,
+          name.substr(0, suffix) + ".output_scale", attention + ".kv_scale"}) {
+      if (stored == tensors_.end()) stored = tensors_.find(other);
+    }
     if (stored == tensors_.end()) {
       complete = false;
     } else {

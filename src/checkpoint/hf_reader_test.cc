@@ -163,7 +163,12 @@ TEST_F(HfReaderTest, Fp8WeightsComeWithScalesOfEveryShape) {
 
 TEST_F(HfReaderTest, FindsTheCacheScalesOfEachLayerUnderEveryName) {
   const std::vector<std::pair<std::string, std::string>> names = {
-      {"k_proj.k_scale", "v_proj.v_scale"}, {"k_scale", "v_scale"}, {"kv_scale", "kv_scale"}};
+      {"k_proj.k_scale", "v_proj.v_scale"},
+      {"k_scale", "v_scale"},
+      {"attn.k_scale", "attn.v_scale"},
+      {"qkv_proj.k_scale", "qkv_proj.v_scale"},
+      {"k_proj.output_scale", "v_proj.output_scale"},
+      {"kv_scale", "kv_scale"}};
   for (const auto& [key, value] : names) {
     std::vector<float> numbers = {0.5f, 0.25f, 0.125f, 2.0f};
     HfFolder{}.Write(folder_, [&](Tensors& tensors) {

@@ -1,513 +1,31 @@
-// Folders as other tools quantize them, written here from the formats' descriptions without the
-// code that reads them: what is read is compared with what was written, weight by weight, and in
-// logits with the same model in fp32.
+// Folders that other tools quantized (testing/quantized_folder.h): what is read is compared with
+// what was written, weight by weight, and in logits with the same model in fp32.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/stored_tensor.h"
-#include "checkpoint/testing/hf_folder.h"
+#include "checkpoint/testing/quantized_folder.h"
 #include "model/testing/decoder_driver.h"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A quantized matrix before it is packed.
-struct Matrix {
-  int rows = 0;
-  int cols = 0;
-  int block_rows = 1;
-  int group = 0;               // columns that share a scale
-  std::vector<int> codes;      // [rows][cols] what is stored of an element
-  std::vector<float> numbers;  // [rows][cols] what it means before zero points and scales
-  std::vector<float> scales;   // [row blocks][groups]
-  std::vector<int> zeros;      // the same
-  std::vector<int> group_of;   // [cols]
-  std::vector<float> factors;  // [cols]
-  float input_scale = 0.0f;
-
-  int groups() const { return (cols + group - 1) / group; }
-  size_t At(int row, int col) const { return static_cast<size_t>(row * cols + col); }
-  size_t Block(int row, int g) const {
-    return static_cast<size_t>(row / block_rows * groups() + g);
-  }
-  size_t num_scales() const { return Block((rows + block_rows - 1) / block_rows * block_rows, 0); }
-  float Value(int row, int col) const {
-    const size_t block = Block(row, group_of[static_cast<size_t>(col)]);
-    return (numbers[At(row, col)] - static_cast<float>(zeros[block])) * scales[block] *
-           factors[static_cast<size_t>(col)];
-  }
-};
-
-float Fp8(int code) {
-  const int exponent = (code >> 3) & 15;
-  const double mantissa = (code & 7) / 8.0 + (exponent == 0 ? 0.0 : 1.0);
-  const double magnitude = mantissa * std::pow(2.0, std::max(exponent, 1) - 7);
-  return static_cast<float>((code & 128) != 0 ? -magnitude : magnitude);
-}
-
-float Fp4(int code) {
-  constexpr float kMagnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  return (code & 8) != 0 ? -kMagnitudes[code & 7] : kMagnitudes[code & 7];
-}
-
-using Random = std::mt19937;
-
-// Zero points and scales of a random matrix.
-Matrix Scaled(Random& random, int rows, int cols, int group, int block_rows, int zero_range) {
-  Matrix m;
-  m.rows = rows;
-  m.cols = cols;
-  m.block_rows = block_rows;
-  m.group = group == 0 ? cols : group;
-  m.codes.resize(static_cast<size_t>(rows * cols));
-  m.numbers.resize(m.codes.size());
-  m.zeros.resize(m.num_scales());
-  m.factors.assign(static_cast<size_t>(cols), 1.0f);
-  for (int& zero : m.zeros)
-    zero = zero_range == 0 ? 0 : static_cast<int>(random() % 5) - zero_range;
-  // Exact in every floating-point type.
-  for (size_t i = 0; i < m.zeros.size(); ++i) {
-    m.scales.push_back(static_cast<float>(17 + random() % 15) / 1024.0f);
-  }
-  for (int col = 0; col < cols; ++col) m.group_of.push_back(col / m.group);
-  return m;
-}
-
-// Integers, signed, of 4 or 8 bits; the codes are from 0.
-Matrix Integers(Random& random, int rows, int cols, int bits, int group, bool zeros = false) {
-  Matrix m = Scaled(random, rows, cols, group, 1, zeros ? 2 : 0);
-  for (float& scale : m.scales) scale /= bits == 8 ? 16.0f : 1.0f;
-  for (size_t i = 0; i < m.codes.size(); ++i) {
-    m.codes[i] = static_cast<int>(random() % (1u << bits));
-    m.numbers[i] = static_cast<float>(m.codes[i] - (1 << (bits - 1)));
-  }
-  return m;
-}
-
-Matrix Floats(Random& random, int rows, int cols, int bits, int group, int block_rows = 1) {
-  Matrix m = Scaled(random, rows, cols, group, block_rows, 0);
-  for (size_t i = 0; i < m.codes.size(); ++i) {
-    m.codes[i] = static_cast<int>(random() & (bits == 8 ? 0xd7u : 15u));
-    m.numbers[i] = bits == 8 ? Fp8(m.codes[i]) : Fp4(m.codes[i]);
-  }
-  return m;
-}
-
-// Members of each group all over the columns, as act-order leaves them.
-void Shuffle(Random& random, Matrix& m) {
-  std::shuffle(m.group_of.begin(), m.group_of.end(), random);
-}
-
-// Tensors of a folder in the making; owns what it adds.
-class Packer {
- public:
-  explicit Packer(std::map<std::string, Tensor>& tensors) : tensors_(tensors) {}
-
-  template <typename T>
-  void Put(const std::string& name, DType dtype, const Shape& shape, const std::vector<T>& values) {
-    const size_t bytes = values.size() * sizeof(T);
-    memory_.push_back(Buffer::OnHost(bytes));
-    std::memcpy(memory_.back().data(), values.data(), bytes);
-    tensors_[name] = memory_.back().View(dtype, shape);
-  }
-  void PutF16(const std::string& name, const Shape& shape, const std::vector<float>& values) {
-    std::vector<uint16_t> halves;
-    for (const float value : values) halves.push_back(ToFloat16(value).bits);
-    Put(name, DType::kF16, shape, halves);
-  }
-  // `count` numbers in words of 32 bits for each of `outer`, one after the other or, transposed,
-  // one beside the other.
-  void PutWords(const std::string& name, int outer, int count, int bits, bool transposed,
-                const std::function<int(int outer, int index)>& number,
-                std::span<const int> places = {}) {
-    const int per_word = 32 / bits;
-    const int words = (count + per_word - 1) / per_word;
-    std::vector<uint32_t> packed(static_cast<size_t>(outer * words));
-    for (int o = 0; o < outer; ++o) {
-      for (int i = 0; i < count; ++i) {
-        const int place = places.empty() ? i % per_word : places[static_cast<size_t>(i % per_word)];
-        const int word = i / per_word;
-        const int at = transposed ? word * outer + o : o * words + word;
-        packed[static_cast<size_t>(at)] |=
-            (static_cast<uint32_t>(number(o, i)) & ((1u << bits) - 1)) << (place * bits);
-      }
-    }
-    Put(name, DType::kI32, transposed ? Shape{words, outer} : Shape{outer, words}, packed);
-  }
-  void Erase(const std::string& name) { tensors_.erase(name); }
-
- private:
-  std::map<std::string, Tensor>& tensors_;
-  std::vector<Buffer> memory_;
-};
-
-std::vector<float> Transposed(const std::vector<float>& values, int rows, int cols) {
-  std::vector<float> out;
-  for (int col = 0; col < cols; ++col) {
-    for (int row = 0; row < rows; ++row)
-      out.push_back(values[static_cast<size_t>(row * cols + col)]);
-  }
-  return out;
-}
-
-// GPTQ: a zero point is that of codes from 0; the first version stores it less one.
-void PackGptq(Packer& out, const std::string& name, const Matrix& m, int bits, int less) {
-  out.PutWords(name + ".qweight", m.rows, m.cols, bits, true,
-               [&](int row, int col) { return m.codes[m.At(row, col)]; });
-  out.PutWords(name + ".qzeros", m.groups(), m.rows, bits, false, [&](int group, int row) {
-    return m.zeros[m.Block(row, group)] + (1 << (bits - 1)) - less;
-  });
-  out.PutF16(name + ".scales", {m.groups(), m.rows}, Transposed(m.scales, m.rows, m.groups()));
-  out.Put(name + ".g_idx", DType::kI32, {m.cols}, m.group_of);
-  out.PutF16(name + ".bias", {m.rows}, std::vector<float>(static_cast<size_t>(m.rows)));
-}
-
-constexpr int kAwqPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};
-
-void PackAwqGemm(Packer& out, const std::string& name, const Matrix& m, bool with_zeros) {
-  out.PutWords(
-      name + ".qweight", m.cols, m.rows, 4, false,
-      [&](int col, int row) { return m.codes[m.At(row, col)]; }, kAwqPlaces);
-  out.PutF16(name + ".scales", {m.groups(), m.rows}, Transposed(m.scales, m.rows, m.groups()));
-  if (!with_zeros) return;
-  out.PutWords(
-      name + ".qzeros", m.groups(), m.rows, 4, false,
-      [&](int group, int row) { return m.zeros[m.Block(row, group)] + 8; }, kAwqPlaces);
-}
-
-// Scales and zero points of a row are padded: to a multiple of 32 groups of 32 columns.
-void PackAwqGemv(Packer& out, const std::string& name, const Matrix& m) {
-  out.PutWords(name + ".qweight", m.rows, m.cols, 4, false,
-               [&](int row, int col) { return m.codes[m.At(row, col)]; });
-  const int padded = (m.groups() + 31) / 32 * 32;
-  out.PutWords(name + ".qzeros", m.rows, padded, 4, false, [&](int row, int group) {
-    return group < m.groups() ? m.zeros[m.Block(row, group)] + 8 : 0;
-  });
-  std::vector<float> scales;
-  for (int row = 0; row < m.rows; ++row) {
-    for (int g = 0; g < padded; ++g) {
-      scales.push_back(g < m.groups() ? m.scales[m.Block(row, g)] : 0.0f);
-    }
-  }
-  out.PutF16(name + ".scales", {m.rows, padded}, scales);
-}
-
-enum class ZeroPoints { kNone, kWords, kBytes };
-
-void PackQuantized(Packer& out, const std::string& name, const Matrix& m, int bits,
-                   ZeroPoints zeros) {
-  out.PutWords(name + ".weight_packed", m.rows, m.cols, bits, false,
-               [&](int row, int col) { return m.codes[m.At(row, col)]; });
-  out.PutF16(name + ".weight_scale", {m.rows, m.groups()}, m.scales);
-  out.Put(name + ".weight_shape", DType::kI64, {2}, std::vector<int64_t>{m.rows, m.cols});
-  if (zeros == ZeroPoints::kWords) {
-    out.PutWords(
-        name + ".weight_zero_point", m.groups(), m.rows, bits, true,
-        [&](int group, int row) { return m.zeros[m.Block(row, group)] + (1 << (bits - 1)); });
-  } else if (zeros == ZeroPoints::kBytes) {
-    out.Put(name + ".weight_zero_point", DType::kI8, {m.rows, m.groups()},
-            std::vector<int8_t>(m.zeros.begin(), m.zeros.end()));
-  }
-  if (!std::ranges::is_sorted(m.group_of)) {
-    out.Put(name + ".weight_g_idx", DType::kI32, {m.cols}, m.group_of);
-  }
-}
-
-// A byte an element; integers are signed.
-void PutBytes(Packer& out, const std::string& name, const Matrix& m, DType dtype) {
-  std::vector<uint8_t> bytes;
-  for (const int code : m.codes) {
-    bytes.push_back(static_cast<uint8_t>(dtype == DType::kI8 ? code - 128 : code));
-  }
-  out.Put(name + ".weight", dtype, {m.rows, m.cols}, bytes);
-}
-
-void PackRowPairs(Packer& out, const std::string& name, const Matrix& m) {
-  std::vector<uint8_t> bytes;
-  for (int row = 0; row < m.rows; row += 2) {
-    for (int col = 0; col < m.cols; ++col) {
-      const int low = (m.codes[m.At(row, col)] - 8) & 15;
-      const int high = (m.codes[m.At(row + 1, col)] - 8) & 15;
-      bytes.push_back(static_cast<uint8_t>(low | high << 4));
-    }
-  }
-  out.Put(name + ".weight", DType::kU8, {m.rows / 2, m.cols}, bytes);
-  out.Put(name + ".weight_scale", DType::kF32, {m.rows, m.groups()}, m.scales);
-}
-
-// Two levels of scales: e4m3 numbers of 0x38 (1) to 0x47 times one of the tensor.
-void PackNvFp4(Packer& out, const std::string& name, Matrix& m, bool modelopt) {
-  std::vector<uint8_t> pairs;
-  for (size_t i = 0; i < m.codes.size(); i += 2) {
-    pairs.push_back(static_cast<uint8_t>(m.codes[i] | m.codes[i + 1] << 4));
-  }
-  const std::string elements = modelopt ? ".weight" : ".weight_packed";
-  out.Put(name + elements, DType::kU8, {m.rows, m.cols / 2}, pairs);
-  std::vector<uint8_t> codes;
-  for (size_t i = 0; i < m.scales.size(); ++i) {
-    codes.push_back(static_cast<uint8_t>(0x38 + i % 16));
-    m.scales[i] = Fp8(codes.back()) / 64.0f;
-  }
-  out.Put(name + ".weight_scale", DType::kF8E4M3, {m.rows, m.groups()}, codes);
-  if (modelopt) {
-    out.Put(name + ".weight_scale_2", DType::kF32, {}, std::vector<float>{1.0f / 64.0f});
-    out.Put(name + ".input_scale", DType::kF32, {}, std::vector<float>{0.5f});
-  } else {
-    out.Put(name + ".weight_global_scale", DType::kF32, {1}, std::vector<float>{64.0f});
-  }
-}
-
-struct Format {
-  std::string name;
-  // The object quantization_config, or what is in `file`.
-  std::string config;
-  std::string file = {};
-  // Makes and packs one matrix.
-  std::function<Matrix(Packer& out, const std::string& name, Random& random, int rows, int cols)>
-      pack;
-  std::string described;  // what DescribeScheme says
-  bool head = false;      // is quantized too
-};
-
-std::string Compressed(const std::string& format, const std::string& weights,
-                       const std::string& inputs = "null") {
-  return R"({"quant_method": "compressed-tensors", "format": ")" + format +
-         R"(", "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], )"
-         R"("weights": {)" +
-         weights + R"(}, "input_activations": )" + inputs + "}}}";
-}
-
-// Columns of the same inputs have the same order.
-Random Alike(const std::string& name) {
-  const bool qkv =
-      name.find("self_attn.o") == std::string::npos && name.find("self_attn") != std::string::npos;
-  const bool gate_up =
-      name.find("gate") != std::string::npos || name.find("up") != std::string::npos;
-  return Random(qkv ? 1u : gate_up ? 2u : static_cast<unsigned>(name.size()));
-}
-
-std::vector<Format> Formats() {
-  const auto gptq = [](int bits, int group, bool zeros, int less, bool act_order = false) {
-    return [=](Packer& out, const std::string& name, Random& random, int rows, int cols) {
-      Matrix m = Integers(random, rows, cols, bits, group, zeros);
-      Random order = Alike(name);
-      if (act_order) Shuffle(order, m);
-      PackGptq(out, name, m, bits, less);
-      return m;
-    };
-  };
-  const auto packed = [](int bits, int group, ZeroPoints zeros, bool act_order = false) {
-    return [=](Packer& out, const std::string& name, Random& random, int rows, int cols) {
-      Matrix m = Integers(random, rows, cols, bits, group, zeros != ZeroPoints::kNone);
-      Random order = Alike(name);
-      if (act_order) Shuffle(order, m);
-      PackQuantized(out, name, m, bits, zeros);
-      return m;
-    };
-  };
-  const auto awq = [](int group, bool with_zeros) {
-    return [=](Packer& out, const std::string& name, Random& random, int rows, int cols) {
-      const Matrix m = Integers(random, rows, cols, 4, group, with_zeros);
-      PackAwqGemm(out, name, m, with_zeros);
-      return m;
-    };
-  };
-  // Elements of a byte; `shape` of the scales as the tool writes it.
-  const auto bytes = [](DType dtype, int group, int block_rows, const std::string& suffix,
-                        const std::function<Shape(const Matrix&)>& shape, float input_scale = 0) {
-    return [=](Packer& out, const std::string& name, Random& random, int rows, int cols) {
-      const bool integers = dtype == DType::kI8;
-      Matrix m = integers ? Integers(random, rows, cols, 8, group)
-                          : Floats(random, rows, cols, 8, group, block_rows);
-      const Shape stored = shape(m);
-      if (stored.NumElements() == 1) std::ranges::fill(m.scales, m.scales[0]);
-      PutBytes(out, name, m, dtype);
-      out.Put(name + suffix, DType::kF32, stored,
-              std::vector<float>(m.scales.begin(), m.scales.begin() + stored.NumElements()));
-      m.input_scale = input_scale;
-      if (input_scale > 0) {
-        out.Put(name + ".input_scale", DType::kF32, {1}, std::vector<float>{input_scale});
-        out.Put(name + ".input_zero_point", DType::kI8, {1}, std::vector<int8_t>{0});
-      }
-      return m;
-    };
-  };
-  const auto by_row = [](const Matrix& m) { return Shape{m.rows, 1}; };
-  const auto by_block = [](const Matrix& m) {
-    return Shape{static_cast<int64_t>(m.num_scales()) / m.groups(), m.groups()};
-  };
-  const auto row_pairs = [](Packer& out, const std::string& name, Random& random, int rows,
-                            int cols) {
-    Matrix m = Integers(random, rows, cols, 4, 32);
-    PackRowPairs(out, name, m);
-    Random order = Alike(name);
-    std::ranges::generate(m.factors, [&] { return static_cast<float>(8 + order() % 16) / 16.0f; });
-    out.PutF16(name + ".pre_quant_scale", {cols}, m.factors);
-    return m;
-  };
-  const auto nvfp4 = [](bool modelopt) {
-    return [=](Packer& out, const std::string& name, Random& random, int rows, int cols) {
-      Matrix m = Floats(random, rows, cols, 4, 16);
-      PackNvFp4(out, name, m, modelopt);
-      return m;
-    };
-  };
-  const std::string ints = R"("num_bits": 4, "type": "int", "symmetric": true, )";
-  const std::string bytes_by_row = R"("num_bits": 8, "type": "int", "strategy": "channel")";
-  return {
-      {"gptq", R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": true,
-                   "desc_act": false, "lm_head": false})",
-       "", gptq(4, 32, false, 1), "int4 in groups of 32"},
-      {"gptq_zeros", R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": false})", "",
-       gptq(4, 32, true, 1), "int4 in groups of 32 with zero points"},
-      {"gptq_sym_with_zeros", R"({"quant_method": "gptq", "bits": 4, "group_size": 32})", "",
-       gptq(4, 32, true, 1), "int4 in groups of 32 with zero points"},
-      {"gptq_v2", R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": false,
-                      "checkpoint_format": "gptq_v2", "dynamic": {"-:.*lm_head.*": {}}})",
-       "", gptq(4, 32, true, 0), "int4 in groups of 32 with zero points"},
-      {"gptq_file", R"({"bits": 8, "group_size": -1, "sym": false, "desc_act": true})",
-       "quantize_config.json", gptq(8, 0, true, 1), "int8 with zero points"},
-      {"gptq_8_bits", R"({"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": true})", "",
-       gptq(8, 32, false, 1), "int8 in groups of 32"},
-      {"gptq_act_order", R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": false,
-                             "desc_act": true})",
-       "", gptq(4, 32, true, 1, true), "int4 in groups of 32 with zero points, an order of inputs"},
-      {"gptq_8_bits_act_order", R"({"quant_method": "gptq", "bits": 8, "group_size": 16,
-                                    "desc_act": true})",
-       "", gptq(8, 16, false, 1, true), "int8 in groups of 16 with an order of inputs"},
-      {"gptq_head", R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "lm_head": true})", "",
-       gptq(4, 32, false, 1), "int4 in groups of 32", true},
-      {"awq_gemm", R"({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true,
-                       "version": "GEMM", "modules_to_not_convert": null})",
-       "", awq(32, true), "int4 in groups of 32 with zero points"},
-      {"awq_file", R"({"w_bit": 4, "q_group_size": 64, "zero_point": false, "version": "GEMM"})",
-       "quant_config.json", awq(64, false), "int4 in groups of 64"},
-      {"awq_gemv", R"({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"})", "",
-       [](Packer& out, const std::string& name, Random& random, int rows, int cols) {
-         const Matrix m = Integers(random, rows, cols, 4, 32, true);
-         PackAwqGemv(out, name, m);
-         return m;
-       },
-       "int4 in groups of 32 with zero points"},
-      {"packed_groups",
-       Compressed("pack-quantized", ints + R"("strategy": "group", "group_size": 32)"), "",
-       packed(4, 32, ZeroPoints::kNone), "int4 in groups of 32"},
-      {"packed_rows", Compressed("pack-quantized", ints + R"("strategy": "channel")"), "",
-       packed(4, 0, ZeroPoints::kNone), "int4"},
-      {"packed_zeros", Compressed("pack-quantized", R"("num_bits": 4, "type": "int",
-           "symmetric": false, "strategy": "group", "group_size": 32)"),
-       "", packed(4, 32, ZeroPoints::kWords), "int4 in groups of 32 with zero points"},
-      {"packed_zeros_in_bytes", Compressed("pack-quantized", R"("num_bits": 4, "type": "int",
-           "symmetric": false, "strategy": "group", "group_size": 32)"),
-       "", packed(4, 32, ZeroPoints::kBytes), "int4 in groups of 32 with zero points"},
-      {"packed_8_bits_zeros", Compressed("pack-quantized", R"("num_bits": 8, "type": "int",
-           "symmetric": false, "strategy": "channel")"),
-       "", packed(8, 0, ZeroPoints::kWords), "int8 with zero points"},
-      {"packed_act_order", Compressed("pack-quantized", ints + R"("strategy": "group",
-           "group_size": 16, "actorder": "group")"),
-       "", packed(4, 16, ZeroPoints::kNone, true), "int4 in groups of 16 with an order of inputs"},
-      {"int8_dynamic", Compressed("int-quantized", bytes_by_row, R"({"num_bits": 8, "type": "int",
-           "strategy": "token", "dynamic": true})"),
-       "", bytes(DType::kI8, 0, 1, ".weight_scale", by_row), "int8"},
-      {"int8_static", Compressed("int-quantized", bytes_by_row, R"({"num_bits": 8, "type": "int",
-           "strategy": "tensor", "dynamic": false})"),
-       "", bytes(DType::kI8, 0, 1, ".weight_scale", by_row, 0.25f),
-       "int8 with static input scales"},
-      {"fp8_weights_only", Compressed("float-quantized", R"("num_bits": 8, "type": "float",
-           "strategy": "tensor")"),
-       "", bytes(DType::kF8E4M3, 0, 1, ".weight_scale", [](const Matrix&) { return Shape{1}; }),
-       "fp8"},
-      {"fp8_blocks_compressed",
-       Compressed("float-quantized", R"("num_bits": 8, "type": "float",
-           "strategy": "block", "block_structure": [32, 32])",
-                  R"({"num_bits": 8, "type": "float",
-           "strategy": "group", "group_size": 32, "dynamic": true})"),
-       "", bytes(DType::kF8E4M3, 32, 32, ".weight_scale", by_block), "fp8 in blocks of 32 x 32"},
-      {"fp8_blocks", R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
-                         "weight_block_size": [48, 48]})",
-       "", bytes(DType::kF8E4M3, 48, 48, ".weight_scale_inv", by_block),
-       "fp8 in blocks of 48 x 48"},
-      {"fbgemm", R"({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0})", "",
-       bytes(DType::kF8E4M3, 0, 1, ".weight_scale", by_row), "fp8"},
-      {"modelopt_blocks", R"({"producer": {"name": "modelopt"},
-                              "quantization": {"quant_algo": "FP8_PB_WO"}})",
-       "hf_quant_config.json",
-       bytes(DType::kF8E4M3, 128, 128, ".weight_scale",
-             [](const Matrix& m) { return Shape{(m.rows + 127) / 128, 1, m.groups(), 1}; }),
-       "fp8 in blocks of 128 x 128"},
-      {"modelopt_awq", R"({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 32,
-                           "has_zero_point": false, "pre_quant_scale": true})",
-       "", row_pairs, "int4 in groups of 32 with input factors"},
-      {"modelopt_nvfp4", R"({"quantization": {"quant_algo": "NVFP4", "group_size": 16,
-                             "kv_cache_quant_algo": null, "exclude_modules": ["lm_head"]}})",
-       "hf_quant_config.json", nvfp4(true), "fp4 in groups of 16"},
-      {"nvfp4_packed",
-       Compressed("nvfp4-pack-quantized", R"("num_bits": 4, "type": "float",
-           "strategy": "tensor_group", "group_size": 16)",
-                  R"({"num_bits": 4, "type": "float",
-           "strategy": "tensor_group", "group_size": 16, "dynamic": "local"})"),
-       "", nvfp4(false), "fp4 in groups of 16"},
-  };
-}
-
-std::string NameOf(WeightRole role, int64_t layer) {
-  const WeightRow& row = RowOf(role);
-  return (row.per_layer ? "model.layers." + std::to_string(layer) + "." : "") +
-         std::string(row.hf_name);
-}
-
-// A weight that the folder leaves as it is.
-constexpr WeightRole kLeftRole = WeightRole::kDown;
-constexpr int64_t kLeftLayer = 1;
+using quantized::Format;
+using quantized::Formats;
+using quantized::kLeftLayer;
+using quantized::kLeftRole;
+using quantized::Matrix;
+using quantized::NameOf;
+using quantized::Packings;
+using quantized::Random;
 
 class LayoutsTest : public FolderTest, public ::testing::WithParamInterface<Format> {
  protected:
-  using Change = std::function<void(std::map<std::string, Tensor>&)>;
-
-  // Writes the model with quantized weights into quantized/, and with their values into plain/.
-  void WriteBoth(const Format& format, const Change& change = {}) {
-    matrices_.clear();
-    const HfFolder base{.extra_config = "", .stored = DType::kF32};
-    base.Write(folder_ / "quantized", [&](std::map<std::string, Tensor>& tensors) {
-      packer_ = std::make_unique<Packer>(tensors);
-      Random random(5);
-      const ModelSpec spec = SpecFromHfConfig(base.Config()).value();
-      for (const WeightId& id : StoredWeights(spec)) {
-        const WeightRow& row = RowOf(id.role);
-        const bool left = id.role == kLeftRole && id.layer == kLeftLayer;
-        const bool packed = row.quantizable || (format.head && id.role == WeightRole::kHead);
-        if (!packed || left) continue;
-        const std::string name = NameOf(id.role, id.layer);
-        packer_->Erase(name + ".weight");
-        matrices_[name] =
-            format.pack(*packer_, name, random, static_cast<int>(row.rows(spec, id.layer)),
-                        static_cast<int>(row.columns(spec, id.layer)));
-      }
-      if (change) change(tensors);
-    });
-    const std::string key = R"(, "quantization_config": )";
-    const HfFolder described{.extra_config = format.file.empty() ? key + format.config : ""};
-    WriteText(folder_ / "quantized/config.json", described.Config());
-    if (!format.file.empty()) WriteText(folder_ / "quantized" / format.file, format.config);
-    std::vector<std::vector<float>> values;
-    base.Write(folder_ / "plain", [&](std::map<std::string, Tensor>& tensors) {
-      for (const auto& [name, m] : matrices_) {
-        std::vector<float>& wide = values.emplace_back();
-        for (int row = 0; row < m.rows; ++row) {
-          for (int col = 0; col < m.cols; ++col) wide.push_back(m.Value(row, col));
-        }
-        tensors[name + ".weight"] = {wide.data(), DType::kF32, {m.rows, m.cols}, {}};
-      }
-    });
-  }
-
   // What a product makes of a stored weight, in fp32.
   static std::vector<float> Widened(WeightSource& source, WeightRole role, int64_t layer) {
     ops::LinearPart part;
@@ -549,12 +67,11 @@ class LayoutsTest : public FolderTest, public ::testing::WithParamInterface<Form
     return reader.ok() ? *std::move(reader) : nullptr;
   }
 
-  std::unique_ptr<Packer> packer_;
-  std::map<std::string, Matrix> matrices_;
+  std::map<std::string, quantized::Matrix> matrices_;
 };
 
 TEST_P(LayoutsTest, GivesWhatWasWritten) {
-  WriteBoth(GetParam());
+  matrices_ = quantized::WriteBoth(folder_, GetParam());
   const auto reader = Open();
   ASSERT_NE(reader, nullptr);
   const ModelSpec& spec = reader->spec();
@@ -584,7 +101,7 @@ TEST_P(LayoutsTest, GivesWhatWasWritten) {
 }
 
 TEST_P(LayoutsTest, ComputesLikeTheSameModelInFp32) {
-  WriteBoth(GetParam());
+  matrices_ = quantized::WriteBoth(folder_, GetParam());
   const auto reader = Open();
   const auto plain = Open("plain");
   ASSERT_TRUE(reader != nullptr && plain != nullptr);
@@ -605,7 +122,7 @@ TEST_P(LayoutsTest, ComputesLikeTheSameModelInFp32) {
 class DamageTest : public LayoutsTest {};
 
 TEST_P(DamageTest, IsRefusedByNameOrRead) {
-  WriteBoth(GetParam());
+  matrices_ = quantized::WriteBoth(folder_, GetParam());
   const fs::path folder = folder_ / "quantized";
   std::vector<fs::path> files = {folder / "model.safetensors", folder / "config.json"};
   if (!GetParam().file.empty()) files.push_back(folder / GetParam().file);
@@ -637,16 +154,140 @@ TEST_P(DamageTest, IsRefusedByNameOrRead) {
   }
 }
 
-// One for each way of packing.
-std::vector<Format> Packings() {
-  const std::vector<Format> formats = Formats();
-  std::vector<Format> packings;
-  for (const char* name :
-       {"gptq_act_order", "gptq_file", "awq_gemm", "awq_gemv", "packed_zeros", "packed_act_order",
-        "int8_static", "fp8_blocks", "modelopt_awq", "modelopt_nvfp4", "nvfp4_packed"}) {
-    packings.push_back(*std::ranges::find(formats, name, &Format::name));
+class FaultyLayoutsTest : public FolderTest {
+ protected:
+  using Tensors = std::map<std::string, Tensor>;
+
+  Format Named(const std::string& name) const {
+    return *std::ranges::find(formats_, name, &Format::name);
   }
-  return packings;
+  Status Refusal(const std::string& format, const std::function<void(Tensors&)>& change) const {
+    quantized::WriteBoth(folder_, Named(format), change);
+    const auto reader = HfReader::Open(folder_ / "quantized");
+    EXPECT_FALSE(reader.ok()) << format;
+    return reader.status();
+  }
+
+  const std::vector<Format> formats_ = Formats();
+};
+
+TEST_F(FaultyLayoutsTest, AreRefusedNamingFileAndTensor) {
+  const std::string up = "model.layers.0.mlp.up_proj.";
+  struct Case {
+    const char* format;
+    std::function<void(Tensors&)> change;
+    std::vector<std::string> named;
+  };
+  const auto erase = [&](const std::string& suffix) {
+    return [=](Tensors& t) { t.erase(up + suffix); };
+  };
+  const auto shape = [&](const std::string& suffix, const Shape& wrong) {
+    return [=](Tensors& t) { t.at(up + suffix).shape = wrong; };
+  };
+  const auto dtype = [&](const std::string& suffix, DType wrong) {
+    return [=](Tensors& t) { t.at(up + suffix).dtype = wrong; };
+  };
+  const auto number = [&](const std::string& suffix, int64_t at, int32_t value) {
+    return [=](Tensors& t) { t.at(up + suffix).As<int32_t>()[at] = value; };
+  };
+  const auto half = [&](const std::string& suffix, uint16_t value) {
+    return [=](Tensors& t) { t.at(up + suffix).As<Float16>()[3] = {value}; };
+  };
+  const Case cases[] = {
+      {"gptq", erase("qweight"), {up + "qweight", "missing"}},
+      {"gptq", erase("qzeros"), {up + "qzeros", "missing"}},
+      {"gptq", erase("scales"), {up + "scales", "missing"}},
+      {"gptq_act_order", erase("g_idx"), {up + "g_idx", "missing"}},
+      {"gptq", shape("qweight", {128, 8}), {up + "qweight", "[128, 8]", "[8, 128]"}},
+      {"gptq", shape("scales", {256}), {up + "scales", "[256]", "[2, 128]"}},
+      {"gptq", half("scales", 0x7e00), {up + "scales", "nan"}},
+      {"gptq", half("scales", 0xb800), {up + "scales", "-0.5"}},
+      {"gptq", number("g_idx", 5, 2), {up + "g_idx", "column 5 into group 2", "2 groups"}},
+      {"gptq", number("g_idx", 5, -1), {up + "g_idx", "group -1"}},
+      {"gptq", number("g_idx", 5, 1), {up + "g_idx", "group 1 has more than its 32 columns"}},
+      {"gptq",
+       [&](Tensors& t) { t.at(up + "bias").As<Float16>()[7] = {0x3c00}; },
+       {up + "bias", "model without"}},
+      {"awq_gemm", erase("qzeros"), {up + "qzeros", "missing"}},
+      {"awq_gemm", shape("qzeros", {16, 2}), {up + "qzeros", "[16, 2]", "[2, 16]"}},
+      {"awq_gemv", shape("scales", {32, 128}), {up + "scales", "[32, 128]", "[128, 32]"}},
+      {"awq_gemv",
+       [&](Tensors& t) { t.at(up + "scales").As<Float16>()[33] = {0xb800}; },
+       {up + "scales", "-0.5"}},
+      {"packed_zeros", erase("weight_zero_point"), {up + "weight_zero_point", "missing"}},
+      {"packed_zeros", dtype("weight_zero_point", DType::kF32), {"weight_zero_point", "F32"}},
+      {"packed_zeros_in_bytes",
+       [&](Tensors& t) { t.at(up + "weight_zero_point").As<int8_t>()[0] = 8; },
+       {up + "weight_zero_point", "4 bits"}},
+      {"packed_groups",
+       [&](Tensors& t) { t.at(up + "weight_shape").As<int64_t>()[0] = 64; },
+       {up + "weight_shape", "[64, 64]", "[128, 64]"}},
+      {"int8_static",
+       [&](Tensors& t) { t.at(up + "input_zero_point").As<int8_t>()[0] = 3; },
+       {up + "input_zero_point", "zero points of inputs"}},
+      {"int8_static", erase("input_scale"), {up + "input_scale", "missing"}},
+      {"fp8_blocks", erase("weight_scale_inv"), {up + "weight_scale", "missing"}},
+      {"fp8_blocks", shape("weight_scale_inv", {2, 3}), {up + "weight_scale_inv", "[3, 2]"}},
+      {"modelopt_awq", shape("pre_quant_scale", {32, 2}), {up + "pre_quant_scale", "[64]"}},
+      {"modelopt_nvfp4", erase("weight_scale_2"), {up + "weight_scale_2", "missing"}},
+      {"modelopt_nvfp4",
+       [&](Tensors& t) { t.at(up + "weight_scale").As<uint8_t>()[9] = 0x7f; },
+       {up + "weight_scale", "nan"}},
+      {"modelopt_nvfp4",
+       [&](Tensors& t) { *t.at(up + "weight_scale_2").As<float>() = 1e-37f; },
+       {up + "weight_scale_2", "not numbers of fp32"}},
+  };
+  for (const Case& c : cases) {
+    const Status status = Refusal(c.format, c.change);
+    EXPECT_NE(status.message().find("model.safetensors"), std::string::npos) << status.message();
+    for (const std::string& part : c.named) {
+      EXPECT_NE(status.message().find(part), std::string::npos)
+          << part << " not in: " << status.message();
+    }
+  }
+}
+
+TEST_F(FaultyLayoutsTest, ADescriptionBesideTheConfigIsNamed) {
+  quantized::WriteBoth(folder_, Named("gptq_file"));
+  const fs::path file = folder_ / "quantized/quantize_config.json";
+  WriteText(file, R"({"bits": 3, "group_size": 128})");
+  EXPECT_EQ(HfReader::Open(folder_ / "quantized").status().message(),
+            file.string() + ": bits: 3 is not supported; supported are 4 and 8");
+  WriteText(file, "{");
+  EXPECT_EQ(HfReader::Open(folder_ / "quantized").status().message(),
+            file.string() + ": not valid JSON");
+}
+
+TEST_F(FaultyLayoutsTest, AFolderWhoseWeightsAreAllPlainIsRead) {
+  quantized::WriteBoth(folder_, Named("awq_file"));
+  WriteText(folder_ / "plain/quant_config.json", Named("awq_file").config);
+  const auto reader = HfReader::Open(folder_ / "plain");
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  EXPECT_TRUE((*reader)->spec().quantization.is_plain());
+  EXPECT_TRUE((*reader)->spec().exceptions.empty());
+}
+
+TEST_F(FaultyLayoutsTest, AStoredHeadOfPackedWeightsIsUsedThoughTheConfigTiesIt) {
+  const Format format = Named("gptq_head");
+  quantized::WriteBoth(folder_, format);
+  WriteText(folder_ / "quantized/config.json",
+            HfFolder{.extra_config = R"(, "tie_word_embeddings": true, "quantization_config": )" +
+                                     format.config}
+                .Config());
+  const auto reader = HfReader::Open(folder_ / "quantized");
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  EXPECT_FALSE((*reader)->spec().tied_head);
+  EXPECT_EQ((*reader)->Get({WeightRole::kHead})->dtype, DType::kU8);
+}
+
+TEST_F(FaultyLayoutsTest, ACheckpointThatCannotHoldThemSaysSo) {
+  quantized::WriteBoth(folder_, Named("fp8_blocks"));
+  const auto converted =
+      Convert({.model_dir = folder_ / "quantized", .output_dir = folder_ / "out"});
+  EXPECT_EQ(converted.status().code(), Code::kUnimplemented);
+  EXPECT_NE(converted.status().message().find("fp8 in blocks of 48 x 48"), std::string::npos)
+      << converted.status().message();
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Packings, DamageTest, ::testing::ValuesIn(Packings()),

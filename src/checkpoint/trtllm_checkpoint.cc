@@ -50,6 +50,9 @@ Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSi
                    const WriteProgress& progress) {
   TANDEM_RETURN_IF_ERROR(CheckSharding(source.spec(), sharding));
   const std::vector<FusedTensor> tensors = FusedTensors(source.spec());
+  for (const FusedTensor& tensor : tensors) {
+    TANDEM_RETURN_IF_ERROR(CheckFusedSchemes(source.spec(), tensor));
+  }
   const auto total = static_cast<double>(tensors.size()) * static_cast<double>(sharding.tp_size);
   ScratchBuffers scratch;
   double done = 0;
