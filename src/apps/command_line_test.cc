@@ -15,6 +15,7 @@
 #include "apps/help.h"
 #include "apps/testing/call.h"
 #include "base/file.h"
+#include "checkpoint/testing/quantized_folder.h"
 
 namespace tandem::apps {
 namespace {
@@ -106,6 +107,16 @@ TEST_F(CommandLineTest, ControlCharactersReachTheTerminalAsText) {
   const auto json = nlohmann::json::parse(Call({"inspect", path, "--json"}).out);
   EXPECT_TRUE(json["names.safetensors"].contains("a\x1b[2Jb\xc2\x9b"));
   EXPECT_EQ(Call({"inspect", "/absent\x1b[2J"}).err.find('\x1b'), std::string::npos);
+}
+
+TEST_F(CommandLineTest, InspectSaysHowWeightsAreQuantized) {
+  quantized::WriteBoth(folder_, quantized::Packings().front());
+  const Ran ran = Call({"inspect", (folder_ / "quantized").string()});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out,
+              HasSubstr("architecture  LlamaForCausalLM, bfloat16, layers in int4 in groups of 32 "
+                        "with zero points, an order of inputs\n"));
+  EXPECT_THAT(ran.out, HasSubstr("exceptions    mlp.down_proj: not quantized (layers 1)\n"));
 }
 
 TEST_F(CommandLineTest, DamagedWeightsAreNamedAsTheirFileNamesThem) {

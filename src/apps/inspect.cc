@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -9,6 +10,7 @@
 #include "base/printable.h"
 #include "checkpoint/check_weights.h"
 #include "engine_folder/source.h"
+#include "model/weight_roles.h"
 #include "tensor/convert.h"
 #include "tensor/tensor_file.h"
 
@@ -56,6 +58,21 @@ Status InspectFile(const std::filesystem::path& path, Console& console,
   return {};
 }
 
+// Weights that are stored unlike most: "mlp.down_proj: not quantized", " (layers 0, 5)".
+std::map<std::string, std::string> ExceptionsOf(const ModelSpec& spec) {
+  std::map<std::string, std::string> layers;
+  for (const SchemeException& weight : spec.exceptions) {
+    const WeightRow& row = RowOf(weight.role);
+    std::string& list = layers[fmt::format("{}: {}", row.hf_name, DescribeScheme(weight.scheme))];
+    if (!row.per_layer) continue;
+    list += (list.empty() ? "" : ", ") + std::to_string(weight.layer);
+  }
+  for (auto& [what, list] : layers) {
+    if (!list.empty()) list = " (layers " + list + ")";
+  }
+  return layers;
+}
+
 Status InspectFolder(const std::filesystem::path& path, Console& console,
                      nlohmann::ordered_json& json) {
   TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
@@ -64,6 +81,9 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   console.Say(fmt::format(
       "architecture  {}, {}{}", spec.architecture, DTypeName(spec.dtype),
       spec.quantization.is_plain() ? "" : ", layers in " + DescribeScheme(spec.quantization)));
+  for (const auto& [what, layers] : ExceptionsOf(spec)) {
+    console.Say(fmt::format("exceptions    {}{}", what, layers));
+  }
   console.Say(fmt::format("parameters    {:.1f} M in {} layers", NumParameters(spec) / 1e6,
                           spec.num_layers()));
   const auto& [attention, mlp] = spec.layers.front();

@@ -55,6 +55,22 @@ std::vector<FusedTensor> FusedTensors(const ModelSpec& spec) {
   return tensors;
 }
 
+Status CheckFusedSchemes(const ModelSpec& spec, const FusedTensor& tensor) {
+  const WeightRole first = tensor.roles.front();
+  const QuantScheme scheme = SchemeOf(spec, first, tensor.layer);
+  for (const WeightRole role : tensor.roles) {
+    const QuantScheme other = SchemeOf(spec, role, tensor.layer);
+    const bool alike = other.element == scheme.element && other.block_rows == scheme.block_rows &&
+                       other.block_columns == scheme.block_columns;
+    if (alike) continue;
+    return Unimplemented(tensor.name + " holds " + std::string(RowOf(first).hf_name) + " (" +
+                         DescribeScheme(scheme) + ") and " + std::string(RowOf(role).hf_name) +
+                         " (" + DescribeScheme(other) +
+                         "), which must be quantized alike; serve the folder itself");
+  }
+  return {};
+}
+
 Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor) {
   if (tensor.extent() == WeightPartRow::Extent::kOne) return {1};
   if (tensor.extent() == WeightPartRow::Extent::kColumns) {

@@ -33,6 +33,9 @@ std::vector<FusedTensor> FusedTensors(const ModelSpec& spec);
 // The fused tensor that holds a weight.
 FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id);
 
+// UNIMPLEMENTED unless the tensor's weights have elements and scales of one kind.
+Status CheckFusedSchemes(const ModelSpec& spec, const FusedTensor& tensor);
+
 Shape FusedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor);
 DType FusedDType(const ModelSpec& spec, const FusedTensor& tensor);
 

@@ -9,6 +9,7 @@
 #include "checkpoint/stored_tensor.h"
 #include "checkpoint/take_tensor.h"
 #include "model/families/families.h"
+#include "model/hf_quantization.h"
 #include "model/json_fields.h"
 #include "tensor/convert.h"
 
@@ -57,6 +58,42 @@ Status NoWeights(const fs::path& folder) {
   return NotFound(folder.string() + ": holds none of " + names);
 }
 
+// The suffix of a weight, for which a quantized one has others.
+constexpr std::string_view kWeightSuffix = ".weight";
+
+bool AnyBitSet(const Tensor& tensor) {
+  const auto* bytes = static_cast<const std::byte*>(tensor.data);
+  return std::any_of(bytes, bytes + tensor.NumBytes(),
+                     [](std::byte byte) { return byte != std::byte{0}; });
+}
+
+// Every product of the model that has weights of its own.
+std::vector<WeightId> Products(const ModelSpec& spec) {
+  std::vector<WeightId> products;
+  for (const WeightId& id : StoredWeights(spec)) {
+    const bool is_product =
+        id.part == WeightPart::kWeight && RowOf(id.role).pack != WeightPack::kNone;
+    if (is_product) products.push_back(id);
+  }
+  return products;
+}
+
+// The scheme that most of the quantized layers have; plain if none is quantized.
+QuantScheme MostFrequent(const std::vector<SchemeException>& schemes) {
+  std::vector<std::pair<QuantScheme, int>> counts;
+  for (const SchemeException& weight : schemes) {
+    if (weight.scheme.is_plain() || !RowOf(weight.role).quantizable) continue;
+    const auto seen = std::ranges::find(counts, weight.scheme, &std::pair<QuantScheme, int>::first);
+    if (seen == counts.end()) {
+      counts.emplace_back(weight.scheme, 1);
+    } else {
+      ++seen->second;
+    }
+  }
+  const auto most = std::ranges::max_element(counts, {}, &std::pair<QuantScheme, int>::second);
+  return most == counts.end() ? QuantScheme{} : most->first;
+}
+
 // Where the folder keeps a weight. What has no rows of its own, as an input scale, is one for all
 // rows of a fused tensor.
 TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
@@ -74,6 +111,7 @@ Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder,
   TANDEM_RETURN_IF_ERROR(reader->ReadConfig(dtype));
   TANDEM_RETURN_IF_ERROR(reader->OpenShards());
   reader->SettleHead();
+  TANDEM_RETURN_IF_ERROR(reader->SettleSchemes());
   reader->SettleCacheScales();
   TANDEM_RETURN_IF_ERROR(reader->SettleDType());
   TANDEM_RETURN_IF_ERROR(reader->CheckAll());
@@ -93,7 +131,26 @@ Status HfReader::ReadConfig(std::optional<DType> dtype) {
     config_names_dtype_ = true;
   }
   TANDEM_ASSIGN_OR_RETURN(family_, FindFamily(spec_.architecture));
+  TANDEM_RETURN_IF_ERROR(ReadQuantization(text));
   return ValidateSpec(spec_);
+}
+
+// From config.json, or from the file beside it that the tools of its time wrote.
+Status HfReader::ReadQuantization(const std::string& config) {
+  TANDEM_ASSIGN_OR_RETURN(const JsonFields json, JsonFields::Parse(config));
+  HfQuantization quantization = ReadHfQuantization(json);
+  for (const QuantizationFile& file : QuantizationFiles()) {
+    const fs::path path = folder_ / file.name;
+    if (quantization.packing != Packing::kNone || !NameExists(path)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+    const auto fields = JsonFields::Parse(text);
+    if (!fields.ok()) return fields.status().Annotate(path.string());
+    quantization = file.read(*fields);
+    if (!fields->status().ok()) return fields->status().Annotate(path.string());
+  }
+  spec_.quantization = quantization.scheme;
+  layout_ = FindLayout(quantization.packing);
+  return {};
 }
 
 Status HfReader::OpenShards() {
@@ -165,6 +222,12 @@ const Tensor* HfReader::FindWeight(WeightRole role) const {
 // refuses a model whose config does not tie them and that has no stored head.
 void HfReader::SettleHead() {
   if (!spec_.tied_head) return;
+  if (layout_ != nullptr && IsPacked(MatrixOf({WeightRole::kHead}))) {
+    LogWarning("{}: tie_word_embeddings is true but a quantized head is stored; it is used",
+               folder_.string());
+    spec_.tied_head = false;
+    return;
+  }
   const Tensor* head = FindWeight(WeightRole::kHead);
   const Tensor* embedding = FindWeight(WeightRole::kEmbedding);
   if (head == nullptr || embedding == nullptr) return;
@@ -177,8 +240,64 @@ void HfReader::SettleHead() {
   spec_.tied_head = false;
 }
 
-// Tools name the scales of keys and values after the product, after the attention that holds it, or
-// (one for both) kv_scale; from here on they have the source's name.
+// What is stored decides: tools leave out layers that the config's lists do not always name.
+Status HfReader::SettleSchemes() {
+  if (layout_ == nullptr) return {};
+  std::vector<SchemeException> schemes;
+  for (const WeightId& id : Products(spec_)) {
+    TANDEM_ASSIGN_OR_RETURN(const QuantScheme scheme, ReadScheme(id.role, id.layer));
+    schemes.push_back({id.role, id.layer, scheme});
+  }
+  spec_.quantization = MostFrequent(schemes);
+  spec_.exceptions.clear();
+  for (const SchemeException& weight : schemes) {
+    const QuantScheme expected =
+        RowOf(weight.role).quantizable ? spec_.quantization : QuantScheme{};
+    if (weight.scheme != expected) spec_.exceptions.push_back(weight);
+  }
+  return ValidateSpec(spec_);
+}
+
+bool HfReader::IsPacked(const StoredMatrix& matrix) const {
+  const Tensor* elements = matrix.Find(layout_->elements());
+  return elements != nullptr && !IsFloat(elements->dtype);
+}
+
+StoredMatrix HfReader::MatrixOf(const WeightId& id) const {
+  const TensorSource source = SourceOf(*family_, spec_, {id.role, id.layer});
+  const WeightRow& row = RowOf(id.role);
+  const int64_t rows = source.rows.is_identity() ? row.rows(spec_, id.layer) : source.rows.of;
+  return {*this, source.name.substr(0, source.name.rfind(kWeightSuffix)), rows,
+          row.columns(spec_, id.layer)};
+}
+
+Result<QuantScheme> HfReader::ReadScheme(WeightRole role, int64_t layer) const {
+  const StoredMatrix matrix = MatrixOf({role, layer});
+  if (!IsPacked(matrix)) {
+    const bool is_left = matrix.Find(kWeightSuffix) != nullptr || !RowOf(role).quantizable;
+    if (is_left) return QuantScheme{};
+    return matrix.Get(layout_->elements()).status();
+  }
+  const std::string place = matrix.PlaceOf(layout_->elements());
+  const TensorSource source = SourceOf(*family_, spec_, {role, layer});
+  if (source.expert || source.transposed) {
+    return Unimplemented(place +
+                         ": quantized weights that are stacked or stored transposed are "
+                         "not read");
+  }
+  const Tensor* bias = matrix.Find(RowOf(WeightPart::kBias).hf_suffix);
+  if (bias != nullptr && !HasBias(spec_, role, layer) && AnyBitSet(*bias)) {
+    return Unimplemented(matrix.PlaceOf(RowOf(WeightPart::kBias).hf_suffix) +
+                         ": holds a bias, and config.json describes a model without");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const QuantScheme scheme, layout_->Check(matrix, spec_.quantization));
+  TANDEM_RETURN_IF_ERROR(BlockRows(source.rows, scheme.block_rows, place).status());
+  return scheme;
+}
+
+// Tools name the scales of keys and values after the product, as its outputs' scale, after the
+// attention that holds it, its cache or its fused product, or (one for both) kv_scale; from here on
+// they have the source's name.
 void HfReader::SettleCacheScales() {
   spec_.cache_scales = true;
   std::map<std::string, Stored> found;
@@ -188,9 +307,13 @@ void HfReader::SettleCacheScales() {
     const std::string name = SourceOf(*family_, spec_, id).name;
     const size_t suffix = name.rfind('.');
     const std::string attention = name.substr(0, name.rfind('.', suffix - 1));
+    const std::string scale = name.substr(suffix);
     auto stored = tensors_.find(name);
-    if (stored == tensors_.end()) stored = tensors_.find(attention + name.substr(suffix));
-    if (stored == tensors_.end()) stored = tensors_.find(attention + ".kv_scale");
+    for (const std::string& other :
+         {attention + scale, attention + ".attn" + scale, attention + ".qkv_proj" + scale,
+          name.substr(0, suffix) + ".output_scale", attention + ".kv_scale"}) {
+      if (stored == tensors_.end()) stored = tensors_.find(other);
+    }
     if (stored == tensors_.end()) {
       complete = false;
     } else {
@@ -214,34 +337,59 @@ Status HfReader::SettleDType() {
   return {};
 }
 
+const Tensor* HfReader::FindStored(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second.tensor;
+}
+
+std::string HfReader::PlaceOf(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  fs::path where = shards_.size() == 1 ? shards_.front()->path() : folder_;
+  if (found != tensors_.end()) where = found->second.file->path();
+  return where.string() + ": tensor \"" + name + "\"";
+}
+
 Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) const {
-  const auto found = tensors_.find(source.name);
-  if (found == tensors_.end()) {
-    const fs::path where = shards_.size() == 1 ? shards_.front()->path() : folder_;
-    return NotFound(where.string() + ": tensor \"" + source.name + "\" is missing");
-  }
-  const Tensor& tensor = found->second.tensor;
-  const std::string where =
-      found->second.file->path().string() + ": tensor \"" + source.name + "\"";
+  const std::string where = PlaceOf(source.name);
+  const Tensor* stored = FindStored(source.name);
+  if (stored == nullptr) return NotFound(where + " is missing");
+  const Tensor& tensor = *stored;
   if (IsScale(id.part) && source.expert) {
     return Unimplemented(where + ": scales of stacked experts are not read");
   }
   const Shape expected = StoredShape(source, WeightShape(spec_, id), tensor.shape);
   TANDEM_RETURN_IF_ERROR(CheckStored(tensor, id.part, expected, WeightDType(spec_, id), where));
   if (IsScale(id.part)) TANDEM_RETURN_IF_ERROR(CheckScaleValues(tensor, where));
-  if (id.part == WeightPart::kInputOrder) TANDEM_RETURN_IF_ERROR(CheckInputOrder(tensor, where));
   return tensor;
 }
 
 Status HfReader::CheckAll() const {
   for (const WeightId& id : StoredWeights(spec_)) {
+    if (IsUnpacked(id)) continue;  // SettleSchemes has checked it
     TANDEM_RETURN_IF_ERROR(Find(SourceOf(*family_, spec_, id), id).status());
   }
   return {};
 }
 
+bool HfReader::IsUnpacked(const WeightId& id) const {
+  const bool of_quantized = id.part != WeightPart::kBias && id.part != WeightPart::kCacheScale;
+  return of_quantized && !SchemeOf(spec_, id.role, id.layer).is_plain();
+}
+
+Result<Tensor> HfReader::GetUnpacked(const WeightId& id) {
+  const StoredMatrix matrix = MatrixOf(id);
+  const QuantScheme scheme = SchemeOf(spec_, id.role, id.layer);
+  TANDEM_ASSIGN_OR_RETURN(const Tensor all, layout_->Unpack(matrix, scheme, id.part, scratch_));
+  TensorSource source = SourceOf(*family_, spec_, id);
+  if (RowOf(id.part).extent == WeightPartRow::Extent::kBlocks) {
+    TANDEM_ASSIGN_OR_RETURN(source.rows, BlockRows(source.rows, scheme.block_rows, source.name));
+  }
+  return TakeTensor(all, source, WeightShape(spec_, id), scratch_);
+}
+
 Result<Tensor> HfReader::Get(const WeightId& id) {
   const WeightId held = StoredId(spec_, id);
+  if (IsUnpacked(held)) return GetUnpacked(held);
   const TensorSource source = SourceOf(*family_, spec_, held);
   const Shape shape = WeightShape(spec_, held);
   TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, held));

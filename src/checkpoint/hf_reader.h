@@ -2,8 +2,8 @@
 // an index with shards of either) as a WeightSource. Open validates everything that will be read:
 // missing shards and tensors, shapes and element types are reported with their file. Weights stay
 // mapped; those stored in another floating-point type than the spec's are converted when they are
-// read; fp8 weights with scales stay as they are (docs/formats/fp8.md). Nothing in the folder is
-// executed. One thread.
+// read; quantized weights are unpacked by a Layout (docs/formats/quantized_folders.md). Nothing in
+// the folder is executed. One thread.
 #pragma once
 
 #include <filesystem>
@@ -14,13 +14,14 @@
 #include <vector>
 
 #include "checkpoint/as_dtype.h"
+#include "checkpoint/layout.h"
 #include "model/family.h"
 #include "model/weight_source.h"
 #include "tensor/tensor_file.h"
 
 namespace tandem {
 
-class HfReader final : public WeightSource {
+class HfReader final : public WeightSource, private StoredTensors {
  public:
   // `dtype`: compute in this type instead of the config's.
   static Result<std::unique_ptr<HfReader>> Open(const std::filesystem::path& folder,
@@ -37,22 +38,36 @@ class HfReader final : public WeightSource {
   };
   HfReader() = default;
   Status ReadConfig(std::optional<DType> dtype);
+  Status ReadQuantization(const std::string& config);
   Status OpenShards();
   Status OpenSingleFile(const std::filesystem::path& path);
   Status OpenIndex(const char* index_name);
   Status AddShard(const char* index_name, const std::string& name,
                   std::map<std::string, const TensorFile*>& open);
   void SettleHead();
+  Status SettleSchemes();
   void SettleCacheScales();
   Status SettleDType();
   Status CheckAll() const;
   // The stored tensor that holds a weight, checked for its shape and type.
   Result<Tensor> Find(const TensorSource& source, const WeightId& id) const;
   const Tensor* FindWeight(WeightRole role) const;
+  const Tensor* FindStored(const std::string& name) const override;
+  std::string PlaceOf(const std::string& name) const override;
+
+  // Of a folder with quantized weights: the scheme under which this one is stored.
+  Result<QuantScheme> ReadScheme(WeightRole role, int64_t layer) const;
+  // Whether the tensors are there that the layout packs.
+  bool IsPacked(const StoredMatrix& matrix) const;
+  // Whether the layout unpacks this part.
+  bool IsUnpacked(const WeightId& id) const;
+  StoredMatrix MatrixOf(const WeightId& id) const;
+  Result<Tensor> GetUnpacked(const WeightId& id);
 
   std::filesystem::path folder_;
   const Family* family_ = nullptr;
   ModelSpec spec_;
+  const Layout* layout_ = nullptr;  // of quantized weights; null: there are none
   bool config_names_dtype_ = false;
   std::vector<std::shared_ptr<const TensorFile>> shards_;
   std::map<std::string, Stored> tensors_;

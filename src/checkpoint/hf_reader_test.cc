@@ -240,7 +240,12 @@ TEST_F(HfReaderTest, Fp8WeightsComeWithScalesOfEveryShape) {
 
 TEST_F(HfReaderTest, FindsTheCacheScalesOfEachLayerUnderEveryName) {
   const std::vector<std::pair<std::string, std::string>> names = {
-      {"k_proj.k_scale", "v_proj.v_scale"}, {"k_scale", "v_scale"}, {"kv_scale", "kv_scale"}};
+      {"k_proj.k_scale", "v_proj.v_scale"},
+      {"k_scale", "v_scale"},
+      {"attn.k_scale", "attn.v_scale"},
+      {"qkv_proj.k_scale", "qkv_proj.v_scale"},
+      {"k_proj.output_scale", "v_proj.output_scale"},
+      {"kv_scale", "kv_scale"}};
   for (const auto& [key, value] : names) {
     std::vector<float> numbers = {0.5f, 0.25f, 0.125f, 2.0f};
     HfFolder{}.Write(folder_, [&](Tensors& tensors) {
@@ -306,7 +311,7 @@ TEST_F(HfReaderTest, NamesWhatIsWrongWithScales) {
       {[&](Tensors& t) { t[up + "weight"].dtype = DType::kI8; },
        {"up_proj.weight", "I8", "F8_E4M3"}},
       {[&](Tensors& t) { t["lm_head.weight"].dtype = DType::kF8E4M3; },
-       {"lm_head.weight", "F8_E4M3"}},
+       {"lm_head.weight_scale", "missing"}},
   };
   for (const Case& c : cases) {
     HfFolder{.extra_config = kStaticFp8, .scales_by_row = true}.Write(folder_, c.change);

@@ -60,7 +60,8 @@ Status CheckInputOrder(const Tensor& stored, const std::string& where) {
   std::vector<bool> seen(static_cast<size_t>(stored.NumElements()));
   for (int64_t i = 0; i < stored.NumElements(); ++i) {
     int32_t input = 0;
-    std::memcpy(&input, stored.As<std::byte>() + i * int64_t{sizeof(input)}, sizeof(input));
+    std::memcpy(&input, static_cast<const std::byte*>(stored.data) + i * int64_t{sizeof(input)},
+                sizeof(input));
     const bool fits =
         input >= 0 && input < stored.NumElements() && !seen[static_cast<size_t>(input)];
     if (!fits) {

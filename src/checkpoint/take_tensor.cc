@@ -62,4 +62,18 @@ Result<Tensor> TakeTensor(const Tensor& stored, const TensorSource& source, cons
   return out;
 }
 
+Result<RowMap> BlockRows(const RowMap& rows, int64_t block_rows, const std::string& place) {
+  if (rows.is_identity() || block_rows == 1) return rows;
+  const bool cut =
+      rows.first % block_rows != 0 || rows.block % block_rows != 0 || rows.stride % block_rows != 0;
+  if (cut) {
+    return Unimplemented(place +
+                         ": is one of several weights in a tensor, and does not begin and end with "
+                         "the blocks of " +
+                         std::to_string(block_rows) + " rows that share a scale");
+  }
+  return RowMap{rows.first / block_rows, rows.block / block_rows, rows.stride / block_rows,
+                (rows.of + block_rows - 1) / block_rows};
+}
+
 }  // namespace tandem

@@ -2,6 +2,8 @@
 // functions, used by the readers of Hugging Face folders.
 #pragma once
 
+#include <string>
+
 #include "checkpoint/as_dtype.h"
 #include "model/tensor_source.h"
 
@@ -15,5 +17,9 @@ Shape StoredShape(const TensorSource& source, const Shape& expected, const Shape
 // the stored type.
 Result<Tensor> TakeTensor(const Tensor& stored, const TensorSource& source, const Shape& expected,
                           ScratchBuffers& scratch);
+
+// The rows of a weight as rows of its scales, of which one is for `block_rows` rows. UNIMPLEMENTED,
+// beginning with `place`, where that would cut a block.
+Result<RowMap> BlockRows(const RowMap& rows, int64_t block_rows, const std::string& place);
 
 }  // namespace tandem

@@ -155,5 +155,20 @@ TEST(CheckStored, NamesTheShapeOrTypeThatAFileLacks) {
   }
 }
 
+TEST(BlockRows, AreTheWeightsRowsOrRefused) {
+  // [q; k; v] of 256, 64 and 64 rows, with a scale for 64.
+  const RowMap value = {.first = 320, .block = 64, .stride = 64, .of = 384};
+  const auto scales = BlockRows(value, 64, "w");
+  ASSERT_TRUE(scales.ok());
+  EXPECT_EQ(scales->StoredRow(0), 5);
+  EXPECT_EQ(scales->of, 6);
+  EXPECT_EQ(BlockRows(value, 1, "w")->StoredRow(3), 323);
+  EXPECT_TRUE(BlockRows({}, 128, "w")->is_identity());
+  const Status cut = BlockRows(value, 128, "file: tensor \"w\"").status();
+  EXPECT_EQ(cut.code(), Code::kUnimplemented);
+  EXPECT_NE(cut.message().find("file: tensor \"w\""), std::string::npos);
+  EXPECT_NE(cut.message().find("128 rows"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "model/quantization_config.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -50,6 +51,9 @@ Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSi
                    const WriteProgress& progress) {
   TANDEM_RETURN_IF_ERROR(CheckSharding(source.spec(), sharding));
   const std::vector<FusedTensor> tensors = FusedTensors(source.spec());
+  for (const FusedTensor& tensor : tensors) {
+    TANDEM_RETURN_IF_ERROR(CheckFusedSchemes(source.spec(), tensor));
+  }
   const auto total = static_cast<double>(tensors.size()) * static_cast<double>(sharding.tp_size);
   ScratchBuffers scratch;
   double done = 0;
@@ -71,6 +75,7 @@ Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSi
 Status WriteCheckpoint(WeightSource& source, const Sharding& sharding, const fs::path& folder,
                        const WriteProgress& progress) {
   const ModelSpec& spec = source.spec();
+  TANDEM_RETURN_IF_ERROR(CheckQuantAlgo(spec));
   std::unique_ptr<SafetensorsWriter> writer;
   ShardSink sink;
   sink.begin_rank = [&](int64_t rank, const std::vector<FusedTensor>& tensors) -> Status {

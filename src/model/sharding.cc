@@ -135,7 +135,8 @@ Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& i
 Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
   const Shape whole = WeightShape(spec, id);
   const Split split = SplitOf(spec, sharding, id);
-  if (split == Split::kNone) return whole;
+  // A block of scales may have rows of several heads, so long as no rank has only some of them.
+  if (split == Split::kNone || sharding.tp_size == 1) return whole;
   const int64_t extent = PartExtent(spec, sharding, id);
   if (split == Split::kCols) return {whole[0], extent};
   return whole.rank() == 1 ? Shape{extent} : Shape{extent, whole[1]};

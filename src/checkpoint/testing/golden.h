@@ -1,5 +1,5 @@
-// The tiny models of tests/data/tiny and the results of Hugging Face transformers for them
-// (tests/golden/make_fixtures.py). Test code, pure functions.
+// The tiny models of tests/data/tiny (or, of other tools, tests/data/quantized) and the results of
+// Hugging Face transformers for them (tests/golden/). Test code, pure functions.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ namespace tandem {
 
 inline std::filesystem::path GoldenFolder() { return SourceDir() / "tests/data/tiny"; }
 
-inline std::vector<std::string> GoldenModels() {
+inline std::vector<std::string> GoldenModels(const std::filesystem::path& folder = GoldenFolder()) {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(GoldenFolder())) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (std::filesystem::exists(entry.path() / "golden.safetensors")) {
       names.push_back(entry.path().filename().string());
     }

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "model/hf_config.h"
-#include "model/quantization_config.h"
+#include "model/hf_quantization.h"
 
 namespace tandem {
 namespace {

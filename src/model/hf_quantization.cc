@@ -1,0 +1,338 @@
+#include "model/hf_quantization.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <string>
+
+#include "model/hf_config.h"
+
+namespace tandem {
+namespace {
+
+using Element = QuantScheme::Element;
+using Inputs = QuantScheme::Inputs;
+
+// The names of a table's rows, for messages.
+template <typename Table>
+std::string Names(const Table& table) {
+  std::string names;
+  for (const auto& row : table) names += (names.empty() ? "" : ", ") + std::string(row.name);
+  return names;
+}
+
+template <typename Table>
+void RefuseUnlisted(const JsonFields& json, std::string_view key, const Table& table) {
+  Refuse(json, key, "; supported are " + Names(table));
+}
+
+// Columns that share a scale: the key's number, or 0 for all.
+int64_t ReadGroupSize(const JsonFields& json, std::string_view key) {
+  const int64_t size = json.Int(key);
+  if (size == -1) return 0;
+  if (size >= 1 && size <= int64_t{1} << 20) return size;
+  Refuse(json, key, "; it must be -1 or a positive number of columns");
+  return 0;
+}
+
+// A scale for each row, or for each group of columns in a row.
+QuantScheme RowScheme(Element element, int64_t group, Inputs inputs = Inputs::kPlain) {
+  return {.element = element, .block_rows = 1, .block_columns = group, .inputs = inputs};
+}
+
+QuantScheme BlockScheme(const JsonFields& json, std::string_view key, Inputs inputs) {
+  const std::vector<int64_t> block = json.Ints(key);
+  const auto fits = [](int64_t size) { return size >= 1 && size <= int64_t{1} << 20; };
+  if (block.size() != 2 || !std::ranges::all_of(block, fits)) {
+    Refuse(json, key, "; it must be the rows and columns of a block, as [128, 128]");
+    return {};
+  }
+  return {.element = Element::kFp8E4M3,
+          .block_rows = block[0],
+          .block_columns = block[1],
+          .inputs = inputs};
+}
+
+HfQuantization ReadGptq(const JsonFields& json) {
+  struct Format {
+    std::string_view name;
+    Packing packing;
+  };
+  constexpr std::array kFormats = {Format{"gptq", Packing::kGptq},
+                                   Format{"gptq_v2", Packing::kGptqV2}};
+  HfQuantization read;
+  const int64_t bits = json.Int("bits");
+  if (bits != 4 && bits != 8) Refuse(json, "bits", "; supported are 4 and 8");
+  read.scheme =
+      RowScheme(bits == 8 ? Element::kInt8 : Element::kInt4, ReadGroupSize(json, "group_size"));
+  read.scheme.zero_points = !json.Bool("sym", true);
+  read.scheme.input_order = json.Bool("desc_act", false);
+  const char* key = json.Has("checkpoint_format") ? "checkpoint_format" : "format";
+  const auto* const format =
+      std::ranges::find(kFormats, json.Text(key, kFormats[0].name), &Format::name);
+  if (format == kFormats.end()) {
+    RefuseUnlisted(json, key, kFormats);
+  } else {
+    read.packing = format->packing;
+  }
+  if (json.Bool("is_marlin_format", false)) {
+    Refuse(json, "is_marlin_format", "; save the model in the format gptq");
+  }
+  if (json.Text("pack_dtype", "int32") != "int32") {
+    Refuse(json, "pack_dtype", "; it must be int32");
+  }
+  if (const auto dynamic = json.Object("dynamic")) {
+    for (const std::string& pattern : dynamic->Keys()) {
+      // "-:" leaves modules out: the stored weights show it.
+      if (!pattern.starts_with("-")) dynamic->Fail(pattern, "settings by module are not supported");
+    }
+  }
+  return read;
+}
+
+HfQuantization ReadAwq(const JsonFields& json) {
+  struct Version {
+    std::string_view name;
+    Packing packing;
+  };
+  constexpr std::array kVersions = {Version{"gemm", Packing::kAwqGemm},
+                                    Version{"gemv", Packing::kAwqGemv}};
+  const char* bits = json.Has("bits") ? "bits" : "w_bit";
+  if (json.Int(bits) != 4) Refuse(json, bits, "; it must be 4");
+  HfQuantization read;
+  read.scheme = RowScheme(
+      Element::kInt4, ReadGroupSize(json, json.Has("group_size") ? "group_size" : "q_group_size"));
+  read.scheme.zero_points = json.Bool("zero_point", true);
+  std::string name = json.Text("version", "gemm");
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto* const version = std::ranges::find(kVersions, name, &Version::name);
+  if (version == kVersions.end()) {
+    RefuseUnlisted(json, "version", kVersions);
+  } else {
+    read.packing = version->packing;
+  }
+  return read;
+}
+
+// Formats of compressed-tensors: what their weights may be.
+struct CompressedFormat {
+  std::string_view name;
+  Packing packing;
+  bool floats = false;
+  bool integers = false;
+  bool four_bits = false;
+  bool eight_bits = false;
+};
+constexpr std::array kCompressedFormats = {
+    CompressedFormat{
+        .name = "float-quantized", .packing = Packing::kBytes, .floats = true, .eight_bits = true},
+    CompressedFormat{
+        .name = "int-quantized", .packing = Packing::kBytes, .integers = true, .eight_bits = true},
+    CompressedFormat{.name = "naive-quantized",
+                     .packing = Packing::kBytes,
+                     .floats = true,
+                     .integers = true,
+                     .eight_bits = true},
+    CompressedFormat{.name = "pack-quantized",
+                     .packing = Packing::kPackQuantized,
+                     .integers = true,
+                     .four_bits = true,
+                     .eight_bits = true},
+    CompressedFormat{.name = "nvfp4-pack-quantized",
+                     .packing = Packing::kNvFp4Packed,
+                     .floats = true,
+                     .four_bits = true},
+};
+
+Element ReadElement(const JsonFields& weights, const CompressedFormat& format) {
+  const int64_t bits = weights.Int("num_bits");
+  if (!(bits == 4 && format.four_bits) && !(bits == 8 && format.eight_bits)) {
+    Refuse(weights, "num_bits", " in the format " + std::string(format.name));
+  }
+  const std::string type = weights.Text("type");
+  const bool floats = type == "float";
+  if (!(floats ? format.floats : type == "int" && format.integers)) {
+    Refuse(weights, "type", " in the format " + std::string(format.name));
+  }
+  if (floats) return bits == 4 ? Element::kFp4E2M1 : Element::kFp8E4M3;
+  return bits == 4 ? Element::kInt4 : Element::kInt8;
+}
+
+Inputs ReadInputs(const JsonFields& group, Element element) {
+  // Products with weights in fp4 are computed with inputs as they are.
+  if (element == Element::kFp4E2M1) return Inputs::kPlain;
+  const auto inputs = group.Object("input_activations");
+  if (!inputs) return Inputs::kPlain;
+  const bool integers = element == Element::kInt8;
+  if (inputs->Int("num_bits") != 8) Refuse(*inputs, "num_bits", "; it must be 8");
+  if (inputs->Text("type") != (integers ? "int" : "float")) {
+    Refuse(*inputs, "type", integers ? "; it must be int" : "; it must be float");
+  }
+  const bool dynamic = inputs->Bool("dynamic", false);
+  const std::string strategy = inputs->Text("strategy");
+  const bool fits = dynamic ? strategy == "token" || strategy == "group" : strategy == "tensor";
+  if (!fits) {
+    Refuse(*inputs, "strategy",
+           dynamic ? "; dynamic scales are by token or group" : "; a static scale is of a tensor");
+  }
+  if (!dynamic) return Inputs::kStatic;
+  // Zero points of inputs are computed with as inputs that are not rounded.
+  return inputs->Bool("symmetric", true) ? Inputs::kDynamic : Inputs::kPlain;
+}
+
+HfQuantization ReadGroup(const JsonFields& group, const CompressedFormat& format) {
+  const auto weights = group.Object("weights");
+  if (!weights) {
+    group.Fail("weights", "is missing");
+    return {};
+  }
+  const Element element = ReadElement(*weights, format);
+  if (group.Has("output_activations")) Refuse(group, "output_activations", "");
+  const Inputs inputs = ReadInputs(group, element);
+  const std::string strategy = weights->Text("strategy");
+  HfQuantization read;
+  read.packing = format.packing;
+  if (strategy == "block" && element == Element::kFp8E4M3) {
+    read.scheme = BlockScheme(*weights, "block_structure", inputs);
+  } else if (strategy == (element == Element::kFp4E2M1 ? "tensor_group" : "group")) {
+    read.scheme = RowScheme(element, ReadGroupSize(*weights, "group_size"), inputs);
+  } else if (element != Element::kFp4E2M1 && (strategy == "tensor" || strategy == "channel")) {
+    read.scheme = RowScheme(element, 0, inputs);
+  } else {
+    Refuse(*weights, "strategy", " in the format " + std::string(format.name));
+  }
+  read.scheme.zero_points = !weights->Bool("symmetric", true);
+  return read;
+}
+
+HfQuantization ReadCompressedTensors(const JsonFields& json) {
+  if (const auto transforms = json.Object("transform_config");
+      transforms && !transforms->Keys().empty()) {
+    Refuse(json, "transform_config", "; save the model without transforms");
+  }
+  if (const auto sparsity = json.Object("sparsity_config");
+      sparsity && sparsity->Text("format", "dense") != "dense") {
+    Refuse(*sparsity, "format", "; it must be dense");
+  }
+  const auto groups = json.Object("config_groups");
+  if (!groups || groups->Keys().empty()) {
+    json.Fail("config_groups", "is missing");
+    return {};
+  }
+  std::optional<HfQuantization> all;
+  for (const std::string& name : groups->Keys()) {
+    const auto group = groups->Object(name);
+    if (!group) continue;
+    const JsonFields& where = group->Has("format") ? *group : json;
+    const auto* const format =
+        std::ranges::find(kCompressedFormats, where.Text("format"), &CompressedFormat::name);
+    if (format == kCompressedFormats.end()) {
+      RefuseUnlisted(where, "format", kCompressedFormats);
+      return {};
+    }
+    const HfQuantization read = ReadGroup(*group, *format);
+    if (all.value_or(read) != read) {
+      groups->Fail(name, "differs from the other groups; all weights that are quantized must be " +
+                             DescribeScheme(all->scheme));
+    }
+    all = read;
+  }
+  return all.value_or(HfQuantization{});
+}
+
+// vLLM's own format and DeepSeek's. A dynamic scale of a whole batch becomes one per row, which is
+// finer.
+HfQuantization ReadFp8(const JsonFields& json) {
+  if (json.Text("fmt", "e4m3") != "e4m3") Refuse(json, "fmt", "; it must be e4m3");
+  const std::string activations = json.Text("activation_scheme");
+  if (activations != "static" && activations != "dynamic") {
+    Refuse(json, "activation_scheme", "; it must be static or dynamic");
+  }
+  const Inputs inputs = activations == "static" ? Inputs::kStatic : Inputs::kDynamic;
+  const bool blocks = json.Has("weight_block_size");
+  return {blocks ? BlockScheme(json, "weight_block_size", inputs) : Fp8Scheme(inputs),
+          Packing::kBytes};
+}
+
+// activation_scale_ub bounds dynamic scales; without it inputs are nearer to what they were.
+HfQuantization ReadFbgemm(const JsonFields& /*json*/) {
+  return {Fp8Scheme(Inputs::kDynamic), Packing::kBytes};
+}
+
+struct ModeloptAlgo {
+  std::string_view name;
+  QuantScheme scheme;
+  Packing packing;
+};
+constexpr QuantScheme kFp8Blocks = {
+    .element = Element::kFp8E4M3, .block_rows = 128, .block_columns = 128};
+constexpr QuantScheme kFp4Groups = {
+    .element = Element::kFp4E2M1, .block_rows = 1, .block_columns = 16};
+constexpr std::array kModeloptAlgos = {
+    ModeloptAlgo{"FP8", Fp8Scheme(Inputs::kStatic), Packing::kBytes},
+    ModeloptAlgo{"FP8_PER_CHANNEL_PER_TOKEN", Fp8Scheme(Inputs::kDynamic), Packing::kBytes},
+    ModeloptAlgo{"FP8_PB_WO", kFp8Blocks, Packing::kBytes},
+    ModeloptAlgo{"W8A16", {.element = Element::kInt8, .block_rows = 1}, Packing::kBytes},
+    ModeloptAlgo{"W4A16_AWQ",
+                 {.element = Element::kInt4, .block_rows = 1, .block_columns = 128},
+                 Packing::kRowPairs},
+    ModeloptAlgo{"NVFP4", kFp4Groups, Packing::kNvFp4},
+    ModeloptAlgo{"NVFP4_AWQ", kFp4Groups, Packing::kNvFp4},
+    ModeloptAlgo{"W4A16_NVFP4", kFp4Groups, Packing::kNvFp4},
+};
+
+HfQuantization ReadModelopt(const JsonFields& config) {
+  const JsonFields json = config.Object("quantization").value_or(config);
+  const auto* const algo =
+      std::ranges::find(kModeloptAlgos, json.Text("quant_algo"), &ModeloptAlgo::name);
+  if (algo == kModeloptAlgos.end()) {
+    RefuseUnlisted(json, "quant_algo", kModeloptAlgos);
+    return {};
+  }
+  HfQuantization read{algo->scheme, algo->packing};
+  const bool groups = read.scheme.block_rows == 1 && read.scheme.block_columns > 0;
+  if (groups && json.Int("group_size", 0) != 0) {
+    read.scheme.block_columns = ReadGroupSize(json, "group_size");
+  }
+  return read;
+}
+
+struct Method {
+  std::string_view name;
+  HfQuantization (*read)(const JsonFields& json);
+};
+constexpr std::array kMethods = {
+    Method{"awq", ReadAwq},
+    Method{"compressed-tensors", ReadCompressedTensors},
+    Method{"fbgemm_fp8", ReadFbgemm},
+    Method{"fp8", ReadFp8},
+    Method{"gptq", ReadGptq},
+    Method{"modelopt", ReadModelopt},
+    Method{"modelopt_fp4", ReadModelopt},
+};
+
+constexpr std::array kFiles = {
+    QuantizationFile{"quantize_config.json", ReadGptq},
+    QuantizationFile{"quant_config.json", ReadAwq},
+    QuantizationFile{"hf_quant_config.json", ReadModelopt},
+};
+
+}  // namespace
+
+HfQuantization ReadHfQuantization(const JsonFields& config) {
+  const auto json = config.Object("quantization_config");
+  if (!json) return {};
+  const auto* const method = std::ranges::find(kMethods, json->Text("quant_method"), &Method::name);
+  if (method != kMethods.end()) return method->read(*json);
+  RefuseUnlisted(*json, "quant_method", kMethods);
+  return {};
+}
+
+void ReadQuantization(const JsonFields& config, ModelSpec& spec) {
+  spec.quantization = ReadHfQuantization(config).scheme;
+}
+
+std::span<const QuantizationFile> QuantizationFiles() { return kFiles; }
+
+}  // namespace tandem
