@@ -28,12 +28,18 @@ void SetMaxOutputLen(const OptionValues& values, const OptionSpec& spec, BuildOp
   if (values.Int(spec) > 0) limits.max_seq_len = limits.max_input_len + values.Int(spec);
 }
 
+// After the row of the checkpoint, which takes precedence.
+void SetModelDir(const OptionValues& values, const OptionSpec& spec, BuildOptions& options) {
+  if (options.checkpoint_dir.empty()) options.checkpoint_dir = values.Text(spec);
+}
+
 const BoundOptions<BuildOptions>& Rows() {
   static const BoundOptions<BuildOptions> rows({
       Sets<&BuildOptions::checkpoint_dir>(
           {.name = "checkpoint_dir",
-           .meaning = "Checkpoint to read, as `tandem convert` writes it",
-           .position = Position::kRequired}),
+           .meaning = "Checkpoint to read, as `tandem convert` and `tandem quantize` write it",
+           .alias = "quant_ckpt_path",
+           .position = Position::kOptional}),
       Sets<&BuildOptions::output_dir>(
           {.name = "output_dir",
            .default_value = "engine_outputs",
@@ -69,6 +75,11 @@ const BoundOptions<BuildOptions>& Rows() {
           {.name = "speculative_decoding_mode",
            .meaning = "draft_tokens_external for a target with a draft model",
            .choices = "none|draft_tokens_external"}),
+      {{.name = "model_dir",
+        .meaning = "Of build.py in release 0.5: the Hugging Face folder to read, where no "
+                   "checkpoint is named",
+        .group = kGroup},
+       SetModelDir},
       {{.name = "max_output_len",
         .type = OptionType::kInt,
         .default_value = "0",
@@ -93,13 +104,17 @@ std::map<std::string, std::string> Recorded(const OptionValues& values) {
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyBuildRows());
   BuildOptions build = Rows().Read(values);
+  if (build.checkpoint_dir.empty()) {
+    return InvalidArgument("--checkpoint_dir: is required (or --model_dir, of release 0.5)");
+  }
   build.recorded = Recorded(values);
   TANDEM_ASSIGN_OR_RETURN(const BuildReport report,
                           Build(build, [&](double done) { console.Progress("building", done); }));
-  console.Say(fmt::format("{}: {}, {} rank{}, {}; up to {} sequences of {} tokens",
-                          build.output_dir.string(), DTypeName(report.spec.dtype), report.tp_size,
-                          report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written),
-                          report.limits.max_batch_size, report.limits.max_seq_len));
+  console.Say(fmt::format(
+      "{}: {}, {} rank{}, {}; up to {} sequences of {} tokens", build.output_dir.string(),
+      DescribeFormat({report.spec.dtype, report.spec.quantization}), report.tp_size,
+      report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written),
+      report.limits.max_batch_size, report.limits.max_seq_len));
   console.Result(nlohmann::ordered_json{{"output_dir", build.output_dir.string()},
                                         {"tp_size", report.tp_size},
                                         {"bytes", report.bytes_written},

@@ -63,10 +63,15 @@ const std::vector<QuestionForm>& Dictionary::Forms() {
   return forms;
 }
 
+Result<std::vector<DictionaryEntry>> ReadDictionaryKey() {
+  TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, EmbeddedPairFolder());
+  return ReadKey(folder / "key.tsv");
+}
+
 Result<Dictionary> Dictionary::Open(std::shared_ptr<const serve::TextCodec> codec) {
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, EmbeddedPairFolder());
   Dictionary dictionary;
-  TANDEM_ASSIGN_OR_RETURN(dictionary.entries_, ReadKey(folder / "key.tsv"));
+  TANDEM_ASSIGN_OR_RETURN(dictionary.entries_, ReadDictionaryKey());
   TANDEM_ASSIGN_OR_RETURN(dictionary.made_up_words_, ReadWords(folder / "made_up.txt"));
   dictionary.codec_ = std::move(codec);
   dictionary.end_ids_ = dictionary.codec_->end_ids();

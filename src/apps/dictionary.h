@@ -17,6 +17,9 @@ struct DictionaryEntry {
   std::string answer;
 };
 
+// The key, which lies next to the embedded pair.
+Result<std::vector<DictionaryEntry>> ReadDictionaryKey();
+
 // A way to ask: a wording of the plain prompt, or a chat with or without a system prompt.
 struct QuestionForm {
   std::string name;     // "What does \"{}\" mean?", "chat"

@@ -1,4 +1,4 @@
-// `tandem inspect PATH`: the contents of a model folder or a safetensors file.
+// `tandem inspect PATH`: the contents of a model folder or a file of tensors.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -10,12 +10,10 @@
 #include "checkpoint/check_weights.h"
 #include "engine_folder/source.h"
 #include "tensor/convert.h"
-#include "tensor/safetensors.h"
+#include "tensor/tensor_file.h"
 
 namespace tandem::apps {
 namespace {
-
-constexpr std::string_view kSafetensors = ".safetensors";
 
 struct InspectOptions {
   std::filesystem::path path;
@@ -28,12 +26,13 @@ const BoundOptions<InspectOptions>& Rows() {
   static const BoundOptions<InspectOptions> rows({
       BindOption<InspectOptions, &InspectOptions::path>(
           {.name = "path",
-           .meaning = "A Hugging Face folder, a checkpoint, an engine, or a .safetensors file",
+           .meaning = "A Hugging Face folder, a checkpoint, an engine, or a file of tensors: "
+                      ".safetensors, or .bin, .pt or .pth from torch.save",
            .group = kArguments,
            .position = Position::kRequired}),
       BindOption<InspectOptions, &InspectOptions::tensors>(
           {.name = "tensors",
-           .meaning = "List every tensor of the folder's safetensors files",
+           .meaning = "List every tensor of the folder's files",
            .group = kArguments}),
       BindOption<InspectOptions, &InspectOptions::check>(
           {.name = "check",
@@ -46,7 +45,7 @@ const BoundOptions<InspectOptions>& Rows() {
 
 Status InspectFile(const std::filesystem::path& path, Console& console,
                    nlohmann::ordered_json& json) {
-  TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+  TANDEM_ASSIGN_OR_RETURN(const auto file, OpenTensorFile(path));
   console.Say(Printable(path.string()));
   for (const auto& [name, tensor] : file->tensors()) {
     console.Say(fmt::format("  {:60} {:5} {}", Printable(name), SafetensorsName(tensor.dtype),
@@ -97,22 +96,36 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   return {};
 }
 
-// The safetensors files of a folder, sorted by name.
-Result<std::vector<std::filesystem::path>> SafetensorsIn(const std::filesystem::path& folder) {
+// The weights of a folder, sorted by name: its safetensors files, or without any those that torch
+// saved. Trainers leave other .bin files beside these.
+Result<std::vector<std::filesystem::path>> TensorFilesIn(const std::filesystem::path& folder) {
   std::error_code error;
-  std::vector<std::filesystem::path> paths;
+  std::vector<std::filesystem::path> safetensors;
+  std::vector<std::filesystem::path> torch;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (entry->path().extension() == kSafetensors) paths.push_back(entry->path());
+    const std::filesystem::path& path = entry->path();
+    if (path.extension() == ".safetensors") {
+      safetensors.push_back(path);
+    } else if (path.extension() == ".bin" && path.stem().string().starts_with("pytorch_model")) {
+      torch.push_back(path);
+    }
   }
   if (error) return FailedPrecondition(folder.string() + ": cannot list: " + error.message());
+  std::vector<std::filesystem::path>& paths = safetensors.empty() ? torch : safetensors;
   std::ranges::sort(paths);
   return paths;
 }
 
+// A folder may have any name.
+bool IsFileOfTensors(const std::filesystem::path& path) {
+  std::error_code error;
+  return IsTensorFileName(path) && !std::filesystem::is_directory(path, error);
+}
+
 // Sorted by the names that the file gives its tensors.
 Status AddNonFinite(const std::filesystem::path& path, std::vector<BadWeight>& bad) {
-  TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+  TANDEM_ASSIGN_OR_RETURN(const auto file, OpenTensorFile(path));
   for (const auto& [name, tensor] : file->tensors()) {
     if (const int64_t count = CountNonFinite(tensor); count > 0) bad.push_back({name, count});
   }
@@ -121,7 +134,7 @@ Status AddNonFinite(const std::filesystem::path& path, std::vector<BadWeight>& b
 
 Result<std::vector<BadWeight>> FindNonFiniteIn(const std::filesystem::path& path) {
   std::vector<BadWeight> bad;
-  if (path.extension() == kSafetensors) {
+  if (IsFileOfTensors(path)) {
     TANDEM_RETURN_IF_ERROR(AddNonFinite(path, bad));
     return bad;
   }
@@ -131,7 +144,7 @@ Result<std::vector<BadWeight>> FindNonFiniteIn(const std::filesystem::path& path
     TANDEM_RETURN_IF_ERROR(source.weights->Finish());
     return bad;
   }
-  TANDEM_ASSIGN_OR_RETURN(const auto files, SafetensorsIn(path));
+  TANDEM_ASSIGN_OR_RETURN(const auto files, TensorFilesIn(path));
   for (const std::filesystem::path& file : files) TANDEM_RETURN_IF_ERROR(AddNonFinite(file, bad));
   return bad;
 }
@@ -155,12 +168,12 @@ Status Run(const OptionValues& values, Console& console) {
   const InspectOptions options = Rows().Read(values);
   const std::filesystem::path& path = options.path;
   nlohmann::ordered_json json;
-  if (path.extension() == kSafetensors) {
+  if (IsFileOfTensors(path)) {
     TANDEM_RETURN_IF_ERROR(InspectFile(path, console, json));
   } else {
     TANDEM_RETURN_IF_ERROR(InspectFolder(path, console, json));
     if (options.tensors) {
-      TANDEM_ASSIGN_OR_RETURN(const auto files, SafetensorsIn(path));
+      TANDEM_ASSIGN_OR_RETURN(const auto files, TensorFilesIn(path));
       for (const std::filesystem::path& file : files) {
         TANDEM_RETURN_IF_ERROR(InspectFile(file, console, json["tensors"]));
       }
@@ -175,7 +188,7 @@ Status Run(const OptionValues& values, Console& console) {
 
 Command InspectCommand() {
   return {.name = "inspect",
-          .summary = "Show the contents of a model folder or a safetensors file",
+          .summary = "Show the contents of a model folder or a file of tensors",
           .examples =
               "  tandem inspect MODEL --tensors\n"
               "  tandem inspect MODEL --check\n",

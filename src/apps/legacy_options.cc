@@ -24,6 +24,13 @@ constexpr OptionSpec kConvert[] = {
     Value("model_type"),
 };
 
+constexpr OptionSpec kQuantize[] = {
+    Value("batch_size"),        Value("tokenizer_max_seq_length"),
+    Value("device_map"),        Value("seed"),
+    Value("max_seq_length"),    Value("num_medusa_heads"),
+    Value("num_medusa_layers"),
+};
+
 constexpr OptionSpec kBuild[] = {
     Value("gpt_attention_plugin"),
     Value("gemm_plugin"),
@@ -64,6 +71,14 @@ constexpr OptionSpec kBuild[] = {
     Switch("strongly_typed"),
     Value("builder_opt"),
     Value("tp_size"),
+    Value("dtype"),
+    Value("use_gpt_attention_plugin"),
+    Value("use_gemm_plugin"),
+    Switch("use_inflight_batching"),
+    Switch("use_weight_only"),
+    Value("weight_only_precision"),
+    Switch("per_group"),
+    Value("world_size"),
 };
 
 constexpr OptionSpec kRun[] = {
@@ -127,6 +142,7 @@ constexpr OptionSpec kServe[] = {
 
 std::span<const OptionSpec> LegacyServeRows() { return kServe; }
 std::span<const OptionSpec> LegacyConvertRows() { return kConvert; }
+std::span<const OptionSpec> LegacyQuantizeRows() { return kQuantize; }
 std::span<const OptionSpec> LegacyBuildRows() { return kBuild; }
 std::span<const OptionSpec> LegacyRunRows() { return kRun; }
 

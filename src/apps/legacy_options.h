@@ -11,8 +11,9 @@
 
 namespace tandem::apps {
 
-// Of convert_checkpoint.py, trtllm-build and run.py, by verb.
+// Of convert_checkpoint.py, quantize.py, trtllm-build and run.py, by verb.
 std::span<const OptionSpec> LegacyConvertRows();
+std::span<const OptionSpec> LegacyQuantizeRows();
 std::span<const OptionSpec> LegacyBuildRows();
 std::span<const OptionSpec> LegacyRunRows();
 // Of tritonserver.

@@ -6,6 +6,7 @@
 namespace tandem::apps {
 
 Command EvalCommand();
+Command QuantizeCommand();
 Command RunCommand();
 Command ServeCommand();
 

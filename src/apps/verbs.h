@@ -15,7 +15,8 @@ Command DoctorCommand();
 Command InspectCommand();
 Command PlanCommand();
 
-// serve, run, eval: the verbs that need tokenizers and the server; absent in a build without them.
+// serve, run, eval, quantize: the verbs that need tokenizers and the server; absent in a build
+// without them.
 std::vector<Command> TextCommands();
 
 }  // namespace tandem::apps

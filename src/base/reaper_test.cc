@@ -26,8 +26,7 @@ TEST(ReaperTest, WhoeverGivesAnObjectUpDoesNotWaitForItsEnd) {
   std::thread::id ended_on;
   int ended = 0;
   Reaper reaper;
-  std::shared_ptr<Slow> object =
-      reaper.Own(std::shared_ptr<Slow>(new Slow{may_end, ended_on, ended}));
+  std::shared_ptr<Slow> object = reaper.Own(std::make_shared<Slow>(may_end, ended_on, ended));
   std::shared_ptr<Slow> second = object;
   object.reset();
   reaper.Await();  // for nothing: it has another owner
@@ -45,7 +44,7 @@ TEST(ReaperTest, EndsWhatWasGivenUpBeforeItEndsItself) {
   int ended = 0;
   {
     Reaper reaper;
-    reaper.Own(std::shared_ptr<Slow>(new Slow{may_end, ended_on, ended})).reset();
+    reaper.Own(std::make_shared<Slow>(may_end, ended_on, ended)).reset();
   }
   EXPECT_EQ(ended, 1);
 }

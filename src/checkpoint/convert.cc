@@ -3,7 +3,6 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/hf_reader.h"
 #include "checkpoint/output_folder.h"
 #include "tensor/convert.h"
 
@@ -20,12 +19,16 @@ Result<std::optional<DType>> ParseOption(const std::string& name) {
 
 }  // namespace
 
+Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folder,
+                                              const std::string& name) {
+  TANDEM_ASSIGN_OR_RETURN(const auto dtype, ParseOption(name));
+  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(folder, dtype));
+  if (!dtype && reader->spec().dtype == DType::kF32) return HfReader::Open(folder, DType::kF16);
+  return reader;
+}
+
 Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
-  TANDEM_ASSIGN_OR_RETURN(const auto dtype, ParseOption(options.dtype));
-  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(options.model_dir, dtype));
-  if (!dtype && reader->spec().dtype == DType::kF32) {
-    TANDEM_ASSIGN_OR_RETURN(reader, HfReader::Open(options.model_dir, DType::kF16));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, OpenAsDType(options.model_dir, options.dtype));
   const Sharding sharding{options.tp_size, options.parallel_embedding,
                           options.embedding_sharding_dim};
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "checkpoint/hf_reader.h"
 #include "checkpoint/trtllm_checkpoint.h"
 
 namespace tandem {
@@ -24,6 +25,10 @@ struct ConvertReport {
   int64_t tp_size = 1;
   int64_t bytes_written = 0;
 };
+
+// A Hugging Face folder in the type that ConvertOptions::dtype names.
+Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folder,
+                                              const std::string& dtype);
 
 // The folder appears when it is complete. It can be served without other files if the source folder
 // had the tokenizer's files.

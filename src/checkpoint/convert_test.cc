@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/hf_reader.h"
+#include "checkpoint/output_folder.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "model/decoder/weights.h"
 
@@ -310,8 +311,8 @@ TEST_F(ConvertTest, NamesWhatIsWrongWithACheckpoint) {
   EditConfig("\"intermediate_size\": 128", "\"intermediate_size\": 256");
   ExpectRefused({"rank0.safetensors", "mlp.fc.weight", "[64, 64]", "[128, 64]"});
   again();
-  EditConfig("\"quant_algo\": null", "\"quant_algo\": \"W4A16\"");
-  ExpectRefused({"config.json", "quantization.quant_algo", "W4A16", "supported are FP8"});
+  EditConfig("\"quant_algo\": null", "\"quant_algo\": \"NVFP4\"");
+  ExpectRefused({"config.json", "quantization.quant_algo", "NVFP4", "supported are FP8"});
   again();
   EditConfig("\"quant_algo\": null", "\"quant_algo\": \"FP8\"");
   ExpectRefused({"rank0.safetensors", "attention.qkv.weight", "BF16", "F8_E4M3"});
@@ -327,6 +328,33 @@ TEST_F(ConvertTest, NamesWhatIsWrongWithACheckpoint) {
   again();
   EditConfig("\"rotary_scaling\": null", "\"rotary_scaling\": {\"type\": \"yarn\"}");
   ExpectRefused({"rotary_scaling.type", "yarn"});
+}
+
+// As in a container whose output folder is a volume.
+TEST_F(ConvertTest, AResultInsideAMountPointIsWholeOrHasNoConfig) {
+  const fs::path out = folder_ / "volume";
+  fs::create_directories(out / "lost+found");
+  const auto write = [&](const std::string& text, bool commit) {
+    auto output = OutputFolder::Create(out, ".engine", OutputFolder::Placing::kInside);
+    ASSERT_TRUE(output.ok()) << output.status().message();
+    EXPECT_EQ((*output)->temporary().parent_path(), out);
+    EXPECT_EQ((*output)->Beside(".calibration").parent_path(), out);
+    WriteText((*output)->temporary() / "config.json", text);
+    WriteText((*output)->temporary() / "rank0.engine", text);
+    if (!commit) return;
+    EXPECT_TRUE((*output)->Commit().ok());
+  };
+  write("one", true);
+  WriteText(out / "rank1.engine", "of an older result");
+  WriteText(out / "runtime.json", "{}");
+  write("lost", false);
+  EXPECT_EQ(*ReadTextFile(out / "config.json"), "one");
+  write("two", true);
+  EXPECT_EQ(*ReadTextFile(out / "config.json"), "two");
+  EXPECT_EQ(*ReadTextFile(out / "rank0.engine"), "two");
+  EXPECT_FALSE(fs::exists(out / "rank1.engine"));
+  EXPECT_TRUE(fs::exists(out / "runtime.json"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(out), {}), 4);
 }
 
 }  // namespace

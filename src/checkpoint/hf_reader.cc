@@ -1,6 +1,7 @@
 #include "checkpoint/hf_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -16,8 +17,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSingleFile = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
+// Where a folder keeps its weights: in one file, or in shards that an index names. The first that
+// exists is read.
+struct Layout {
+  const char* file;
+  const char* index;
+};
+constexpr std::array kLayouts = {
+    Layout{"model.safetensors", "model.safetensors.index.json"},
+    Layout{"pytorch_model.bin", "pytorch_model.bin.index.json"},
+};
 
 // A shard's name comes from the index: it must stay inside the folder.
 bool IsPlainFileName(const std::string& name) {
@@ -32,8 +41,8 @@ Status NoWeights(const fs::path& folder) {
     const std::string extension = entry.path().extension().string();
     if (extension == ".bin" || extension == ".pt" || extension == ".pth") {
       return Unimplemented(entry.path().string() +
-                           ": weights in this format can run code when they are opened and are not "
-                           "read; save the model as safetensors");
+                           ": not a file that a Hugging Face folder keeps its weights in; save the "
+                           "model with save_pretrained, as model.safetensors or pytorch_model.bin");
     }
     if (extension == ".gguf") {
       return Unimplemented(
@@ -41,7 +50,11 @@ Status NoWeights(const fs::path& folder) {
           ": GGUF weights are not read; bring the original folder with safetensors");
     }
   }
-  return NotFound(folder.string() + ": holds neither " + kSingleFile + " nor " + kIndexFile);
+  std::string names;
+  for (const auto& [file, index] : kLayouts) {
+    names += std::string(names.empty() ? "" : ", ") + file + ", " + index;
+  }
+  return NotFound(folder.string() + ": holds none of " + names);
 }
 
 // Where the folder keeps a weight. What has no rows of its own, as an input scale, is one for all
@@ -84,28 +97,30 @@ Status HfReader::ReadConfig(std::optional<DType> dtype) {
 }
 
 Status HfReader::OpenShards() {
-  if (NameExists(folder_ / kSingleFile)) return OpenSingleFile(folder_ / kSingleFile);
-  if (NameExists(folder_ / kIndexFile)) return OpenIndex(folder_ / kIndexFile);
+  for (const auto& [file, index] : kLayouts) {
+    if (NameExists(folder_ / file)) return OpenSingleFile(folder_ / file);
+    if (NameExists(folder_ / index)) return OpenIndex(index);
+  }
   return NoWeights(folder_);
 }
 
 Status HfReader::OpenSingleFile(const fs::path& path) {
-  TANDEM_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path));
+  TANDEM_ASSIGN_OR_RETURN(auto file, OpenTensorFile(path));
   for (const auto& [name, tensor] : file->tensors()) tensors_[name] = {tensor, file.get()};
   shards_.push_back(std::move(file));
   return {};
 }
 
-Status HfReader::AddShard(const std::string& name,
-                          std::map<std::string, const SafetensorsFile*>& open) {
+Status HfReader::AddShard(const char* index_name, const std::string& name,
+                          std::map<std::string, const TensorFile*>& open) {
   if (open.contains(name)) return {};
   if (!IsPlainFileName(name)) {
-    return InvalidArgument((folder_ / kIndexFile).string() + ": \"" + name.substr(0, 80) +
+    return InvalidArgument((folder_ / index_name).string() + ": \"" + name.substr(0, 80) +
                            "\" is not the name of a file in this folder");
   }
-  auto file = SafetensorsFile::Open(folder_ / name);
+  auto file = OpenTensorFile(folder_ / name);
   if (file.status().code() == Code::kNotFound) {
-    return NotFound((folder_ / name).string() + ": this shard is named by " + kIndexFile +
+    return NotFound((folder_ / name).string() + ": this shard is named by " + index_name +
                     " and is missing");
   }
   if (!file.ok()) return file.status();
@@ -114,7 +129,8 @@ Status HfReader::AddShard(const std::string& name,
   return {};
 }
 
-Status HfReader::OpenIndex(const fs::path& path) {
+Status HfReader::OpenIndex(const char* index_name) {
+  const fs::path path = folder_ / index_name;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   const auto index = JsonFields::Parse(text);
   if (!index.ok()) return index.status().Annotate(path.string());
@@ -123,16 +139,16 @@ Status HfReader::OpenIndex(const fs::path& path) {
     index->Fail("weight_map", "is missing");
     return index->status().Annotate(path.string());
   }
-  std::map<std::string, const SafetensorsFile*> open;
+  std::map<std::string, const TensorFile*> open;
   for (const std::string& name : weight_map->Keys()) {
     const std::string shard = weight_map->Text(name);
     if (!index->status().ok()) return index->status().Annotate(path.string());
-    TANDEM_RETURN_IF_ERROR(AddShard(shard, open));
-    const SafetensorsFile* file = open.at(shard);
+    TANDEM_RETURN_IF_ERROR(AddShard(index_name, shard, open));
+    const TensorFile* file = open.at(shard);
     const auto found = file->tensors().find(name);
     if (found == file->tensors().end()) {
       return NotFound(file->path().string() + ": tensor \"" + name + "\" is missing, though " +
-                      kIndexFile + " puts it there");
+                      index_name + " puts it there");
     }
     tensors_[name] = {found->second, file};
   }

@@ -1,8 +1,9 @@
-// HfReader: a Hugging Face model folder (config.json, model.safetensors or an index with shards) as
-// a WeightSource. Open validates everything that will be read: missing shards and tensors, shapes
-// and element types are reported with their file. Weights stay mapped; those stored in another
-// floating-point type than the spec's are converted when they are read; fp8 weights with scales
-// stay as they are (docs/formats/fp8.md). Nothing in the folder is executed. One thread.
+// HfReader: a Hugging Face model folder (config.json, and model.safetensors, pytorch_model.bin or
+// an index with shards of either) as a WeightSource. Open validates everything that will be read:
+// missing shards and tensors, shapes and element types are reported with their file. Weights stay
+// mapped; those stored in another floating-point type than the spec's are converted when they are
+// read; fp8 weights with scales stay as they are (docs/formats/fp8.md). Nothing in the folder is
+// executed. One thread.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +16,7 @@
 #include "checkpoint/as_dtype.h"
 #include "model/family.h"
 #include "model/weight_source.h"
-#include "tensor/safetensors.h"
+#include "tensor/tensor_file.h"
 
 namespace tandem {
 
@@ -32,14 +33,15 @@ class HfReader final : public WeightSource {
  private:
   struct Stored {
     Tensor tensor;
-    const SafetensorsFile* file = nullptr;
+    const TensorFile* file = nullptr;
   };
   HfReader() = default;
   Status ReadConfig(std::optional<DType> dtype);
   Status OpenShards();
   Status OpenSingleFile(const std::filesystem::path& path);
-  Status OpenIndex(const std::filesystem::path& path);
-  Status AddShard(const std::string& name, std::map<std::string, const SafetensorsFile*>& open);
+  Status OpenIndex(const char* index_name);
+  Status AddShard(const char* index_name, const std::string& name,
+                  std::map<std::string, const TensorFile*>& open);
   void SettleHead();
   void SettleCacheScales();
   Status SettleDType();
@@ -52,7 +54,7 @@ class HfReader final : public WeightSource {
   const Family* family_ = nullptr;
   ModelSpec spec_;
   bool config_names_dtype_ = false;
-  std::vector<std::shared_ptr<const SafetensorsFile>> shards_;
+  std::vector<std::shared_ptr<const TensorFile>> shards_;
   std::map<std::string, Stored> tensors_;
   ScratchBuffers scratch_;
 };

@@ -1,14 +1,17 @@
 #include "checkpoint/output_folder.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
 
@@ -42,6 +45,9 @@ Status CopyFile(const fs::path& from, const fs::path& to) {
   return writer->Commit();
 }
 
+constexpr const char* kTemporary = ".tmp";
+constexpr const char* kConfig = "config.json";
+
 // "rank0.engine", "rank12.safetensors"
 bool IsRankFile(const std::string& name, const std::string& extension) {
   if (!name.starts_with("rank") || !name.ends_with(extension)) return false;
@@ -63,8 +69,12 @@ Status CheckReplaceable(const fs::path& path, const std::string& extension) {
   if (!fs::is_directory(path, error)) {
     return FailedPrecondition(path.string() + ": exists and is not a folder");
   }
-  if (fs::is_empty(path, error)) return {};
-  if (fs::exists(path / "config.json", error) && fs::exists(path / ("rank0" + extension), error)) {
+  const bool is_empty = std::ranges::all_of(fs::directory_iterator(path, error), [](const auto& e) {
+    const std::string name = e.path().filename().string();
+    return name == "lost+found" || name.ends_with(kTemporary) || name.ends_with(".calibration");
+  });
+  if (is_empty) return {};
+  if (fs::exists(path / kConfig, error) && fs::exists(path / ("rank0" + extension), error)) {
     return {};
   }
   return FailedPrecondition(path.string() +
@@ -76,18 +86,38 @@ fs::path WithoutTrailingSlash(const fs::path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
+bool IsMountPoint(const fs::path& path) {
+  struct stat own = {}, parents = {};
+  return ::stat(path.c_str(), &own) == 0 && ::stat(path.parent_path().c_str(), &parents) == 0 &&
+         own.st_dev != parents.st_dev;
+}
+
 }  // namespace
 
+OutputFolder::OutputFolder(fs::path path, std::string extension, Placing placing)
+    : path_(std::move(path)),
+      extension_(std::move(extension)),
+      placing_(placing),
+      temporary_(Beside(kTemporary)) {}
+
+fs::path OutputFolder::Beside(const std::string& suffix) const {
+  if (placing_ == Placing::kSwap) return path_.string() + suffix;
+  return path_ / (path_.filename().string() + suffix);
+}
+
 Result<std::unique_ptr<OutputFolder>> OutputFolder::Create(const fs::path& path,
-                                                           const std::string& extension) {
+                                                           const std::string& extension,
+                                                           std::optional<Placing> placing) {
   std::error_code error;
   const fs::path final_path = WithoutTrailingSlash(fs::absolute(path, error).lexically_normal());
   TANDEM_RETURN_IF_ERROR(CheckReplaceable(final_path, extension));
-  const fs::path temporary = final_path.string() + ".tmp";
-  fs::remove_all(temporary, error);
-  fs::create_directories(temporary, error);
-  if (error) return Failed(temporary, "cannot create", error.value());
-  return std::unique_ptr<OutputFolder>(new OutputFolder(final_path, temporary, extension));
+  const Placing possible = IsMountPoint(final_path) ? Placing::kInside : Placing::kSwap;
+  std::unique_ptr<OutputFolder> output(
+      new OutputFolder(final_path, extension, placing.value_or(possible)));
+  fs::remove_all(output->temporary_, error);
+  fs::create_directories(output->temporary_, error);
+  if (error) return Failed(output->temporary_, "cannot create", error.value());
+  return output;
 }
 
 OutputFolder::~OutputFolder() {
@@ -109,7 +139,7 @@ Status OutputFolder::KeepForeignFiles() const {
   if (!fs::exists(path_, error)) return {};
   for (const auto& entry : fs::directory_iterator(path_, error)) {
     const std::string name = entry.path().filename().string();
-    if (IsRankFile(name, extension_) || name == "config.json" || name.ends_with(".tmp")) continue;
+    if (IsRankFile(name, extension_) || name == kConfig || name.ends_with(kTemporary)) continue;
     const fs::path kept = temporary_ / name;
     if (fs::exists(kept, error)) continue;
     if (entry.is_regular_file(error)) {
@@ -124,8 +154,38 @@ Status OutputFolder::KeepForeignFiles() const {
 }
 
 Status OutputFolder::Commit() {
+  if (placing_ == Placing::kInside) return MoveInside();
   TANDEM_RETURN_IF_ERROR(KeepForeignFiles());
   TANDEM_RETURN_IF_ERROR(SyncFolder(temporary_));
+  return Swap();
+}
+
+// While config.json is away the folder is no result, old or new.
+Status OutputFolder::MoveInside() const {
+  TANDEM_RETURN_IF_ERROR(SyncFolder(temporary_));
+  std::error_code error;
+  fs::remove(path_ / kConfig, error);
+  TANDEM_RETURN_IF_ERROR(SyncFolder(path_));
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    if (IsRankFile(entry.path().filename().string(), extension_)) fs::remove(entry.path(), error);
+  }
+  const auto move = [this](const std::string& name) -> Status {
+    if (::rename((temporary_ / name).c_str(), (path_ / name).c_str()) == 0) return {};
+    return Failed(path_ / name, "cannot rename", errno);
+  };
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(temporary_, error)) {
+    names.push_back(entry.path().filename().string());
+  }
+  for (const std::string& name : names) {
+    if (name != kConfig) TANDEM_RETURN_IF_ERROR(move(name));
+  }
+  TANDEM_RETURN_IF_ERROR(SyncFolder(path_));
+  TANDEM_RETURN_IF_ERROR(move(kConfig));
+  return SyncFolder(path_);
+}
+
+Status OutputFolder::Swap() const {
   std::error_code error;
   const bool exists = fs::exists(path_, error);
   if (!exists || !Exchange(temporary_, path_)) {

@@ -30,16 +30,17 @@ void PutCols(const Tensor& part, int64_t begin, const Tensor& whole) {
 }  // namespace
 
 ShardedSource::ShardedSource(ModelSpec spec, Sharding sharding,
-                             std::vector<std::unique_ptr<RankFile>> ranks)
-    : spec_(std::move(spec)), sharding_(sharding), ranks_(std::move(ranks)) {}
+                             std::vector<std::unique_ptr<RankFile>> ranks, Int4Pairs pairs)
+    : spec_(std::move(spec)), sharding_(sharding), ranks_(std::move(ranks)), pairs_(pairs) {}
 
 Result<std::unique_ptr<ShardedSource>> ShardedSource::Create(
-    ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks) {
+    ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks,
+    Int4Pairs pairs) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   TANDEM_RETURN_IF_ERROR(CheckSharding(spec, sharding));
   TANDEM_CHECK(ranks.size() == static_cast<size_t>(sharding.tp_size), "one file per rank");
   std::unique_ptr<ShardedSource> source(
-      new ShardedSource(std::move(spec), sharding, std::move(ranks)));
+      new ShardedSource(std::move(spec), sharding, std::move(ranks), pairs));
   for (const FusedTensor& tensor : FusedTensors(source->spec_)) {
     for (int64_t rank = 0; rank < sharding.tp_size; ++rank) {
       const auto found = source->Fused(tensor, rank);
@@ -52,7 +53,8 @@ Result<std::unique_ptr<ShardedSource>> ShardedSource::Create(
 Result<Tensor> ShardedSource::Fused(const FusedTensor& tensor, int64_t rank) const {
   RankFile& file = *ranks_[static_cast<size_t>(rank)];
   TANDEM_ASSIGN_OR_RETURN(const Tensor found, file.Find(tensor.name));
-  TANDEM_RETURN_IF_ERROR(CheckStored(found, tensor.part, FusedShape(spec_, sharding_, tensor),
+  TANDEM_RETURN_IF_ERROR(CheckStored(found, tensor.part,
+                                     PairedShape(spec_, sharding_, tensor, pairs_),
                                      FusedDType(spec_, tensor), Where(tensor, rank)));
   return found;
 }
@@ -77,6 +79,12 @@ Result<Tensor> ShardedSource::Share(const WeightId& id, int64_t rank) {
   int64_t begin = 0;
   for (const WeightRole above : tensor.roles) {
     const int64_t rows = PartShape(spec_, sharding_, tensor.IdOf(above))[0];
+    if (above == id.role && pairs_ == Int4Pairs::kOfTwoRows && HoldsInt4(spec_, tensor)) {
+      TANDEM_ASSIGN_OR_RETURN(const Tensor share,
+                              scratch_.Allocate(fused.dtype, {rows, fused.dim(1) / 2}));
+      UnpairRows(fused, begin, share);
+      return share;
+    }
     if (above == id.role) return fused.RowRange(begin, rows);
     begin += rows;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checkpoint/fused_tensors.h"
+#include "checkpoint/int4_pairs.h"
 
 namespace tandem {
 
@@ -28,8 +29,9 @@ class RankFile {
 class ShardedSource final : public WeightSource {
  public:
   // One file per rank. Every tensor's presence, shape and type are checked here.
-  static Result<std::unique_ptr<ShardedSource>> Create(
-      ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks);
+  static Result<std::unique_ptr<ShardedSource>> Create(ModelSpec spec, Sharding sharding,
+                                                       std::vector<std::unique_ptr<RankFile>> ranks,
+                                                       Int4Pairs pairs = Int4Pairs::kOfARow);
 
   const ModelSpec& spec() const override { return spec_; }
   const Sharding& sharding() const { return sharding_; }
@@ -38,7 +40,8 @@ class ShardedSource final : public WeightSource {
   Status Finish() override;
 
  private:
-  ShardedSource(ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks);
+  ShardedSource(ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks,
+                Int4Pairs pairs);
   Result<Tensor> Fused(const FusedTensor& tensor, int64_t rank) const;
   // "rank0.safetensors: tensor "lm_head.weight"", for messages.
   std::string Where(const FusedTensor& tensor, int64_t rank) const;
@@ -49,6 +52,7 @@ class ShardedSource final : public WeightSource {
   ModelSpec spec_;
   Sharding sharding_;
   std::vector<std::unique_ptr<RankFile>> ranks_;
+  const Int4Pairs pairs_;
   ScratchBuffers scratch_;
 };
 

@@ -42,7 +42,8 @@ Result<std::unique_ptr<ShardedSource>> OpenCheckpoint(const fs::path& folder) {
     TANDEM_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(RankPath(folder, rank)));
     ranks.push_back(std::make_unique<SafetensorsRank>(std::move(file)));
   }
-  return ShardedSource::Create(std::move(config->spec), config->sharding, std::move(ranks));
+  return ShardedSource::Create(std::move(config->spec), config->sharding, std::move(ranks),
+                               Int4Pairs::kOfTwoRows);
 }
 
 Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSink& sink,
@@ -75,13 +76,21 @@ Status WriteCheckpoint(WeightSource& source, const Sharding& sharding, const fs:
   sink.begin_rank = [&](int64_t rank, const std::vector<FusedTensor>& tensors) -> Status {
     std::vector<TensorInfo> infos;
     for (const FusedTensor& tensor : tensors) {
-      infos.push_back({tensor.name, FusedDType(spec, tensor), FusedShape(spec, sharding, tensor)});
+      infos.push_back({tensor.name, FusedDType(spec, tensor),
+                       PairedShape(spec, sharding, tensor, Int4Pairs::kOfTwoRows)});
     }
     TANDEM_ASSIGN_OR_RETURN(writer,
                             SafetensorsWriter::Create(RankPath(folder, rank), std::move(infos)));
     return {};
   };
-  sink.write = [&](const FusedTensor&, const Tensor& tensor) { return writer->Append(tensor); };
+  sink.write = [&](const FusedTensor& info, const Tensor& tensor) -> Status {
+    if (!HoldsInt4(spec, info)) return writer->Append(tensor);
+    const Shape shape{tensor.dim(0) / 2, tensor.dim(1) * 2};
+    const Buffer paired = Buffer::OnHost(static_cast<size_t>(shape.NumElements()));
+    if (paired.data() == nullptr) return ResourceExhausted("no memory for a tensor of weights");
+    PairRows(tensor, paired.View(DType::kU8, shape));
+    return writer->Append(paired.View(DType::kU8, shape));
+  };
   sink.end_rank = [&] { return writer->Commit(); };
   TANDEM_RETURN_IF_ERROR(WriteShards(source, sharding, sink, progress));
   return WriteFileAtomically(folder / "config.json", CheckpointConfigToJson({spec, sharding}));

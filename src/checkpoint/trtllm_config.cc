@@ -1,11 +1,11 @@
 #include "checkpoint/trtllm_config.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "model/families/families.h"
 #include "model/hf_config.h"
-#include "model/quantization_config.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -72,11 +72,97 @@ void RefuseUnsupported(const JsonFields& json) {
 
 // Of keys and values: they have scales for a cache in fp8.
 constexpr std::string_view kCacheFp8 = "FP8";
+// What quant_algo has no name for is described under a key of ours.
+constexpr std::string_view kMixed = "MIXED_PRECISION";
+constexpr const char* kSchemesKey = "tandem_schemes";
 
-void ReadSchemes(const JsonFields& json, ModelSpec& spec) {
+using Element = QuantScheme::Element;
+using Inputs = QuantScheme::Inputs;
+
+// The groups' size, zero points and input factors have keys of their own. The first name of a
+// scheme is written.
+struct Algo {
+  std::string_view name;
+  QuantScheme scheme;
+  bool grouped = false;
+};
+constexpr std::array kAlgos = {
+    Algo{"FP8", Fp8Scheme(Inputs::kStatic)},
+    Algo{"FP8_PER_CHANNEL_PER_TOKEN", Fp8Scheme(Inputs::kDynamic)},
+    Algo{"FP8_ROWWISE", Fp8Scheme(Inputs::kDynamic)},
+    Algo{"W8A16", {.element = Element::kInt8, .block_rows = 1}},
+    Algo{"W4A16", {.element = Element::kInt4, .block_rows = 1}},
+    Algo{"W4A16_AWQ", {.element = Element::kInt4, .block_rows = 1}, true},
+    Algo{"W4A16_GPTQ", {.element = Element::kInt4, .block_rows = 1}, true},
+    Algo{"W4A8_AWQ", {.element = Element::kInt4, .block_rows = 1, .inputs = Inputs::kStatic}, true},
+    Algo{"W8A8_SQ_PER_CHANNEL",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
+    Algo{"W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
+    Algo{"W8A8_SQ_PER_TENSOR_PLUGIN",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
+    Algo{"W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}},
+    Algo{"W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN",
+         {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}},
+};
+
+const Algo* FindAlgo(const QuantScheme& scheme) {
+  const bool grouped = scheme.block_columns > 0;
+  for (const Algo& algo : kAlgos) {
+    const QuantScheme& known = algo.scheme;
+    if (known.element == scheme.element && known.inputs == scheme.inputs &&
+        algo.grouped == grouped && scheme.block_rows == 1 && !scheme.input_order &&
+        (algo.grouped || !scheme.input_factors)) {
+      return &algo;
+    }
+  }
+  return nullptr;
+}
+
+QuantScheme ReadScheme(const JsonFields& json) {
+  const auto* const algo = std::ranges::find(kAlgos, json.Text("quant_algo"), &Algo::name);
+  if (algo == kAlgos.end()) {
+    std::string names;
+    for (const Algo& known : kAlgos) names += (names.empty() ? "" : ", ") + std::string(known.name);
+    Refuse(json, "quant_algo", "; supported are " + names);
+    return {};
+  }
+  QuantScheme scheme = algo->scheme;
+  if (algo->grouped) scheme.block_columns = json.Int("group_size", 128);
+  scheme.zero_points = json.Bool("has_zero_point", false);
+  scheme.input_factors = json.Bool("pre_quant_scale", false);
+  return scheme;
+}
+
+Json SchemeToJson(const ModelSpec& spec) {
+  const QuantScheme& scheme = spec.quantization;
+  Json json = {{"quant_algo", nullptr},
+               {"kv_cache_quant_algo", spec.cache_scales ? Json(kCacheFp8) : Json(nullptr)}};
+  if (scheme.is_plain() && spec.exceptions.empty()) return json;
+  const Algo* const algo = FindAlgo(scheme);
+  if (algo == nullptr || !spec.exceptions.empty()) {
+    const Json all = Json::parse(SpecToJson(spec));
+    json["quant_algo"] = kMixed;
+    json[kSchemesKey] = {{"quantization", all["quantization"]}, {"exceptions", all["exceptions"]}};
+    return json;
+  }
+  json["quant_algo"] = algo->name;
+  if (scheme.element == Element::kFp8E4M3) return json;
+  json["has_zero_point"] = scheme.zero_points;
+  json["pre_quant_scale"] = scheme.input_factors;
+  if (algo->grouped) json["group_size"] = scheme.block_columns;
+  return json;
+}
+
+void ReadAlgos(const JsonFields& json, ModelSpec& spec) {
   const auto quantization = json.Object("quantization");
   if (!quantization) return;
-  if (quantization->Has("quant_algo")) spec.quantization = ReadQuantAlgo(*quantization);
+  if (const auto schemes = quantization->Object(kSchemesKey)) {
+    ReadSchemes(*schemes, spec);
+  } else if (quantization->Has("quant_algo")) {
+    spec.quantization = ReadScheme(*quantization);
+  }
   if (!quantization->Has("kv_cache_quant_algo")) return;
   spec.cache_scales = true;
   if (quantization->Text("kv_cache_quant_algo") == kCacheFp8) return;
@@ -127,7 +213,6 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
   const Sharding& sharding = config.sharding;
   const auto& [attention, mlp] = EveryLayer(spec);
   const RopeSpec& rope = attention.rope;
-  const QuantScheme& scheme = spec.quantization;
   const Json json = {
       {"architecture", spec.architecture},
       {"dtype", DTypeName(spec.dtype)},
@@ -157,9 +242,7 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
         {"tp_size", sharding.tp_size},
         {"pp_size", 1},
         {"cp_size", 1}}},
-      {"quantization",
-       {{"quant_algo", scheme.is_plain() ? Json(nullptr) : Json(QuantAlgoOf(scheme))},
-        {"kv_cache_quant_algo", spec.cache_scales ? Json(kCacheFp8) : Json(nullptr)}}},
+      {"quantization", SchemeToJson(spec)},
   };
   return json.dump(4, ' ', true, Json::error_handler_t::replace) + "\n";
 }
@@ -188,7 +271,7 @@ Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   spec.bos_ids = ReadIds(json, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(json, "eos_token_id", spec.vocab_size);
   spec.layers = RepeatLayer(json, "num_hidden_layers", ReadLayer(json, spec));
-  ReadSchemes(json, spec);
+  ReadAlgos(json, spec);
   config.sharding = ReadSharding(json);
   TANDEM_RETURN_IF_ERROR(json.status());
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));

@@ -17,7 +17,7 @@ struct CheckpointConfig {
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config);
 // Refuses, by key, every setting that would change the result and is not supported (weights
-// quantized to other types than fp8, other activations, pipeline ranks, ...).
+// in blocks or of 4-bit floats, other activations, pipeline ranks, ...).
 Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json);
 
 }  // namespace tandem

@@ -310,6 +310,13 @@ std::string SpecToJson(const ModelSpec& spec) {
   return json.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+void ReadSchemes(const JsonFields& json, ModelSpec& spec) {
+  if (const auto scheme = json.Object("quantization")) {
+    spec.quantization = SchemeFromJson(*scheme);
+  }
+  spec.exceptions = ExceptionsFromJson(json);
+}
+
 Result<ModelSpec> SpecFromJson(const std::string& text) {
   TANDEM_ASSIGN_OR_RETURN(const JsonFields json, JsonFields::Parse(text));
   ModelSpec spec;
@@ -327,10 +334,7 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   if (const auto norm = json.Object("norm")) spec.norm.epsilon = norm->Number("epsilon");
   spec.layers = LayersFromJson(json);
   spec.tied_head = json.Bool("tied_head", false);
-  if (const auto scheme = json.Object("quantization")) {
-    spec.quantization = SchemeFromJson(*scheme);
-  }
-  spec.exceptions = ExceptionsFromJson(json);
+  ReadSchemes(json, spec);
   spec.cache_scales = json.Bool("cache_scales", false);
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));

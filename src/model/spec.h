@@ -13,6 +13,8 @@
 
 namespace tandem {
 
+class JsonFields;
+
 // Far above every published model, low enough that products of three sizes fit in 63 bits.
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxPositions = int64_t{1} << 28;
@@ -113,5 +115,7 @@ struct ModelSpec {
 Status ValidateSpec(const ModelSpec& spec);
 std::string SpecToJson(const ModelSpec& spec);
 Result<ModelSpec> SpecFromJson(const std::string& text);
+// Reads what SpecToJson writes of the quantization: the keys "quantization" and "exceptions".
+void ReadSchemes(const JsonFields& json, ModelSpec& spec);
 
 }  // namespace tandem

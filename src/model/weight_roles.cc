@@ -267,8 +267,15 @@ std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t 
 std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
   const WeightRow& row = RowOf(role);
   if (!row.absorber || !IsPresent(spec, RowOf(*row.absorber), layer)) return std::nullopt;
-  const bool fits = RowOf(*row.absorber).rows(spec, layer) == row.columns(spec, layer);
-  return fits ? row.absorber : std::nullopt;
+  return row.absorber;
+}
+
+int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64_t column) {
+  if (role != WeightRole::kAttentionOut) return column;
+  const AttentionSpec& attention = spec.layer(layer).attention;
+  const int64_t queries_per_head = attention.num_heads / attention.num_kv_heads;
+  const int64_t head = column / attention.head_dim / queries_per_head;
+  return head * attention.head_dim + column % attention.head_dim;
 }
 
 int64_t NumParameters(const ModelSpec& spec) {

@@ -119,10 +119,12 @@ QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 // The roles that are packed into one product, in order; empty if the layer has none. With a tied
 // head the embedding is packed.
 std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t layer);
-// The weight into which `tandem quantize` may fold a scale of each of this one's inputs (AWQ,
-// SmoothQuant), if it has as many outputs: with fewer key-value heads than query heads the values
-// cannot take over the scales of the attention's output product.
+// The weight into which `tandem quantize` folds a scale of each of this one's inputs (AWQ,
+// SmoothQuant), if the layer has it.
 std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer);
+// The absorber's row (or element, of a norm) that gives input `column`. Query heads that read one
+// key-value head have inputs of the same row, which must have one scale.
+int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64_t column);
 
 // Number of elements of weights and biases.
 int64_t NumParameters(const ModelSpec& spec);

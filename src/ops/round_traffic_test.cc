@@ -138,10 +138,10 @@ class RoundTrafficTest : public RoundTest {
 
   void LaySent() {
     int32_t num_rows = 0;
-    for (size_t i = 0; i < plan_.size(); ++i) {
-      if (plan_[i].sent == 0) continue;
-      plan_[i].first_sent_row = num_rows;
-      num_rows += plan_[i].num_drafts;
+    for (auto& item : plan_) {
+      if (item.sent == 0) continue;
+      item.first_sent_row = num_rows;
+      num_rows += item.num_drafts;
     }
     std::copy(plan_.begin(), plan_.end(), arena_->Host(items_));
     arena_->Push(items_, num_slots());

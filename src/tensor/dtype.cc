@@ -1,5 +1,6 @@
 #include "tensor/dtype.h"
 
+#include <algorithm>
 #include <array>
 
 namespace tandem {
@@ -100,6 +101,21 @@ float ToFloat(Float8E4M3 value) {
     return sign != 0 ? -magnitude : magnitude;
   }
   return std::bit_cast<float>(sign | ((exponent + 120u) << 23) | (mantissa << 20));
+}
+
+Float8E4M3 ToFloat8E4M3(float value) {
+  constexpr uint32_t kLargest = 0x7e;  // 448
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80u);
+  const float magnitude = std::abs(value);
+  if (std::isnan(value)) return {static_cast<uint8_t>(sign | 0x7fu)};
+  if (magnitude >= 448.0f) return {static_cast<uint8_t>(sign | kLargest)};
+  if (magnitude < 0x1p-6f) {  // steps of 2^-9 up to the smallest normal number
+    return {static_cast<uint8_t>(sign | static_cast<uint32_t>(std::nearbyint(magnitude * 0x1p9f)))};
+  }
+  const uint32_t rest = bits & 0x7fffffffu;
+  const uint32_t rounded = rest + 0x7ffffu + ((rest >> 20) & 1u);
+  return {static_cast<uint8_t>(sign | std::min(((rounded >> 20) - (120u << 3)), kLargest))};
 }
 
 }  // namespace tandem

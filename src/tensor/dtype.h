@@ -61,5 +61,6 @@ inline BFloat16 ToBFloat16(float value) {
 float ToFloat(Float16 value);
 Float16 ToFloat16(float value);  // round to nearest even, overflow to infinity
 float ToFloat(Float8E4M3 value);
+Float8E4M3 ToFloat8E4M3(float value);  // round to nearest even, overflow to the largest
 
 }  // namespace tandem

@@ -67,16 +67,14 @@ Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::Open(
   const Status coverage = CheckCoverage(header->entries, data.size());
   if (!coverage.ok()) return coverage.Annotate(path.string());
 
-  std::shared_ptr<SafetensorsFile> file(new SafetensorsFile());
-  file->file_ = std::move(mapped);
-  file->metadata_ = std::move(header->metadata);
+  std::map<std::string, Tensor> tensors;
   for (SafetensorsEntry& entry : header->entries) {
     // The mapping is read-only; Tensor has one pointer type, and nothing writes through this one.
     auto* begin = const_cast<std::byte*>(data.data() + entry.begin);
-    file->tensors_.emplace(std::move(entry.name),
-                           Tensor{begin, entry.dtype, entry.shape, Device{}});
+    tensors.emplace(std::move(entry.name), Tensor{begin, entry.dtype, entry.shape, Device{}});
   }
-  return std::shared_ptr<const SafetensorsFile>(std::move(file));
+  return std::shared_ptr<const SafetensorsFile>(new SafetensorsFile(
+      TensorFile(std::move(mapped), std::move(tensors)), std::move(header->metadata)));
 }
 
 }  // namespace tandem

@@ -2,8 +2,7 @@
 // Validation: header length against the file and 100,000,000 bytes; checked multiplications; every
 // tensor inside the data section, without holes or overlaps; no duplicate names; a clear DATA_LOSS
 // or INVALID_ARGUMENT names file, tensor and fault. Readers are immutable and safe on any thread;
-// the tensors are views into the mapping and live as long as the reader. The format promises no
-// alignment: read through memcpy or ConvertElements (convert.h).
+// the tensors are views into the mapping and live as long as the reader (TensorFile).
 #pragma once
 
 #include <filesystem>
@@ -15,21 +14,19 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "tensor/tensor.h"
+#include "tensor/tensor_file.h"
 
 namespace tandem {
 
-class SafetensorsFile {
+class SafetensorsFile final : public TensorFile {
  public:
   static Result<std::shared_ptr<const SafetensorsFile>> Open(const std::filesystem::path& path);
 
-  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  const std::filesystem::path& path() const { return file_->path(); }
 
  private:
-  SafetensorsFile() = default;
-  std::shared_ptr<MappedFile> file_;
-  std::map<std::string, Tensor> tensors_;
+  SafetensorsFile(TensorFile file, std::map<std::string, std::string> metadata)
+      : TensorFile(std::move(file)), metadata_(std::move(metadata)) {}
   std::map<std::string, std::string> metadata_;
 };
 

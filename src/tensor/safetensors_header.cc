@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "tensor/tensor_file.h"
+
 namespace tandem {
 namespace {
 
@@ -164,17 +166,6 @@ class HeaderReader {
 };
 
 }  // namespace
-
-std::string QuotedTensorName(std::string_view name) {
-  constexpr size_t kMaxShown = 120;
-  std::string quoted = "tensor \"";
-  for (const char c : name.substr(0, kMaxShown)) {
-    const bool printable = static_cast<unsigned char>(c) >= 0x20 && c != 0x7f && c != '"';
-    quoted += printable ? c : '?';
-  }
-  if (name.size() > kMaxShown) quoted += "...";
-  return quoted + "\"";
-}
 
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json) {
   SafetensorsHeader header;

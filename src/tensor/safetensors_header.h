@@ -32,7 +32,4 @@ struct SafetensorsHeader {
 // offsets.
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json);
 
-// `tensor "model.norm.weight"` for messages: control characters are escaped, long names are cut.
-std::string QuotedTensorName(std::string_view name);
-
 }  // namespace tandem

@@ -4,7 +4,6 @@
 
 #include "base/little_endian.h"
 #include "tensor/safetensors.h"
-#include "tensor/safetensors_header.h"
 
 namespace tandem {
 namespace {

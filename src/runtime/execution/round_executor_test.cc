@@ -332,7 +332,7 @@ class RoundExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, i
       request.return_context_logits = i == 4 || i == 8 || i == 11;
       request.return_generation_logits = i % 4 == 0;
       const bool sends = std::get<0>(GetParam()).sends_drafts;
-      if (sends && (i == 2 || i == 10)) request.draft.tokens.assign(static_cast<size_t>(i + 1), i);
+      if (sends && (i == 2 || i == 10)) request.draft.tokens.assign(static_cast<size_t>(i) + 1, i);
       if (sends && (i == 3 || i == 9)) request.draft = SomeDraft(12, i == 9);
       if (std::get<0>(GetParam()).constrained && i % 3 == 1) {
         request.constraint = std::make_shared<OtherFifth>();

@@ -25,7 +25,7 @@ using testing::Pair;
 
 using Values = std::map<std::string, std::string>;
 
-inference::ModelConfig Config(std::vector<std::string> inputs, const Values& values,
+inference::ModelConfig Config(const std::vector<std::string>& inputs, const Values& values,
                               const std::string& backend = "python") {
   inference::ModelConfig config;
   config.set_backend(backend);

@@ -38,9 +38,13 @@ class ResponseSource final : public MessageSource {
   CallNews Next(HttpHead&, std::vector<std::string>& messages, Status& error) override {
     TextEvent event;
     const CallNews news = call_->Next(event);
-    if (news == CallNews::kEvent && call_->is_streamed()) WriteEvent(std::move(event), messages);
-    if (news == CallNews::kDone) WriteEnd(messages);
-    if (news == CallNews::kFailed) error = std::move(event.error);
+    if (news == CallNews::kFailed) {
+      error = std::move(event.error);
+    } else if (news == CallNews::kDone) {
+      WriteEnd(messages);
+    } else if (news == CallNews::kEvent && call_->is_streamed()) {
+      WriteEvent(std::move(event), messages);
+    }
     return news;
   }
 

@@ -282,7 +282,7 @@ Status NamingInputs(ModelKind kind, const FieldNames& names, const Status& error
                           {"draft", "draft_input_ids"},
                           {"draft.logits", "draft_logits"},
                           {"draft.threshold", "draft_acceptance_threshold"}};
-  const auto found = std::ranges::find(inputs, field, &Names::first);
+  const auto* const found = std::ranges::find(inputs, field, &Names::first);
   std::string input = found == std::end(inputs) ? field : std::string(found->second);
   if (kind == ModelKind::kTensorrtLlm && field == "bad_words") input = "bad_words_list";
   if (kind == ModelKind::kTensorrtLlm && found == std::end(inputs) &&

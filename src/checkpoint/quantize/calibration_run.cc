@@ -1,0 +1,226 @@
+#include "checkpoint/quantize/calibration_run.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "base/file.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using InputScales = QuantizeRecipe::InputScales;
+
+// Rows by which the search for scales judges them.
+constexpr int64_t kKeptRows = 256;
+constexpr const char* kFingerprintFile = "run.json";
+
+// What decides the bytes of a run.
+std::string Fingerprint(const WeightSource& source, const std::string& identity,
+                        const QuantizeRecipe& recipe, std::span<const std::vector<int32_t>> samples,
+                        const ops::Backend& backend) {
+  XXH3_state_t* hash = XXH3_createState();
+  XXH3_64bits_reset(hash);
+  for (const std::vector<int32_t>& sample : samples) {
+    const size_t length = sample.size();
+    XXH3_64bits_update(hash, &length, sizeof(length));
+    XXH3_64bits_update(hash, sample.data(), length * sizeof(int32_t));
+  }
+  const uint64_t digest = XXH3_64bits_digest(hash);
+  XXH3_freeState(hash);
+  return SpecToJson(source.spec()) + "\n" + identity + "\n" + DescribeScheme(recipe.scheme) +
+         " scales " + std::to_string(static_cast<int>(recipe.input_scales)) + " alpha " +
+         std::to_string(recipe.smooth_alpha) + "\nsamples " + std::to_string(digest) + "\n" +
+         backend.Describe() + "\n";
+}
+
+CalibrationRows RowsOf(std::span<const std::vector<int32_t>> samples) {
+  CalibrationRows rows;
+  for (const std::vector<int32_t>& sample : samples) {
+    const auto length = static_cast<int32_t>(sample.size());
+    rows.lengths.push_back(length);
+    rows.total += length;
+    rows.longest = std::max(rows.longest, length);
+  }
+  return rows;
+}
+
+}  // namespace
+
+CalibrationRun::CalibrationRun(fs::path folder, WeightSource& source, const QuantizeRecipe& recipe,
+                               std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
+                               ThreadPool& pool)
+    : folder_(std::move(folder)),
+      source_(source),
+      recipe_(recipe),
+      samples_(samples.begin(), samples.end()),
+      backend_(backend),
+      pool_(pool),
+      rows_(RowsOf(samples)) {}
+
+Result<std::unique_ptr<CalibrationRun>> CalibrationRun::Open(
+    const fs::path& folder, WeightSource& source, const std::string& identity,
+    const QuantizeRecipe& recipe, std::span<const std::vector<int32_t>> samples,
+    ops::Backend& backend, ThreadPool& pool) {
+  if (samples.empty()) return InvalidArgument("there is no sample to calibrate with");
+  std::unique_ptr<CalibrationRun> run(
+      new CalibrationRun(folder, source, recipe, samples, backend, pool));
+  TANDEM_RETURN_IF_ERROR(run->TakeFolder(Fingerprint(source, identity, recipe, samples, backend)));
+  return run;
+}
+
+Status CalibrationRun::TakeFolder(const std::string& fingerprint) {
+  const fs::path file = folder_ / kFingerprintFile;
+  std::error_code error;
+  if (NameExists(folder_)) {
+    const auto found = ReadTextFile(file);
+    if (found.ok() && *found == fingerprint) return {};
+    // Only a folder of ours is emptied.
+    if (!found.ok() && !fs::is_empty(folder_, error)) {
+      return FailedPrecondition(folder_.string() +
+                                ": is in the way of calibration's files; remove it");
+    }
+    fs::remove_all(folder_, error);
+  }
+  fs::create_directories(folder_, error);
+  if (error) return Unavailable(folder_.string() + ": cannot be made: " + error.message());
+  return WriteFileAtomically(file, fingerprint);
+}
+
+fs::path CalibrationRun::HiddenPath(int64_t layer) const {
+  return folder_ / ("hidden-" + std::to_string(layer));
+}
+fs::path CalibrationRun::LayerPath(int64_t layer) const {
+  return folder_ / ("layer-" + std::to_string(layer) + ".safetensors");
+}
+
+int64_t CalibrationRun::LayersDone() const {
+  int64_t layer = 0;
+  while (layer < source_.spec().num_layers() && NameExists(LayerPath(layer))) ++layer;
+  return layer;
+}
+
+int64_t CalibrationRun::RowBytes() const {
+  return source_.spec().hidden_size * static_cast<int64_t>(SizeOf(source_.spec().dtype));
+}
+
+CalibrationEstimate CalibrationRun::Estimate() const {
+  const ModelSpec& spec = source_.spec();
+  CalibrationEstimate estimate;
+  estimate.rows = rows_.total;
+  estimate.layers_done = LayersDone();
+  estimate.spill_bytes = 2 * rows_.total * RowBytes();
+  int64_t widest = 0;  // weights that one search holds as fp32
+  double products = 0.0, searched = 0.0;
+  for (const WeightRow& row : WeightRows()) {
+    if (!row.quantizable) continue;
+    int64_t group = 0;
+    for (const WeightRow& other : WeightRows()) {
+      if (other.quantizable && other.input == row.input) {
+        group += other.rows(spec, 0) * other.columns(spec, 0);
+      }
+    }
+    widest = std::max(widest, group);
+    products += static_cast<double>(row.rows(spec, 0) * row.columns(spec, 0));
+  }
+  estimate.memory_bytes = LayerPass::WorkBytes(spec, rows_, std::min(kKeptRows, rows_.total));
+  if (recipe_.input_scales != InputScales::kNone) {
+    estimate.memory_bytes += widest * (int64_t{sizeof(float)} + 2);
+  }
+  if (recipe_.input_scales == InputScales::kAwq) searched = products;
+  const auto layers = static_cast<double>(spec.num_layers() - estimate.layers_done);
+  const double peak = backend_.MeasureMatrixPeak(spec.dtype);
+  // Products reach about half of the peak. A weight is rounded some thirty times in a search, and
+  // its changes multiply the kept rows twenty times.
+  constexpr double kShareOfPeak = 0.5;
+  constexpr double kRoundingsPerSecond = 2.5e8;  // of one thread
+  const double flops =
+      2.0 * products * static_cast<double>(rows_.total) + 40.0 * searched * double{kKeptRows};
+  if (peak > 0.0) estimate.seconds = layers * flops / (kShareOfPeak * peak);
+  estimate.seconds += layers * 30.0 * searched / (kRoundingsPerSecond * pool_.num_threads());
+  return estimate;
+}
+
+Status CalibrationRun::EmbedSamples() {
+  if (NameExists(HiddenPath(0))) return {};
+  const ModelSpec& spec = source_.spec();
+  TANDEM_ASSIGN_OR_RETURN(const Tensor embedding, source_.Get({WeightRole::kEmbedding}));
+  TANDEM_ASSIGN_OR_RETURN(const auto file, AtomicFileWriter::Create(HiddenPath(0)));
+  for (const std::vector<int32_t>& sample : samples_) {
+    for (const int32_t token : sample) {
+      if (token < 0 || token >= spec.vocab_size) {
+        return InvalidArgument("token " + std::to_string(token) +
+                               " of a calibration sample is outside of the vocabulary");
+      }
+      const Tensor row = embedding.RowRange(token, 1);
+      TANDEM_RETURN_IF_ERROR(file->Append(
+          std::span(static_cast<const std::byte*>(row.data), static_cast<size_t>(RowBytes()))));
+    }
+  }
+  source_.Release();
+  return file->Commit();
+}
+
+Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer,
+                                const LayerPass::Progress& progress) {
+  TANDEM_ASSIGN_OR_RETURN(const auto hidden, MappedFile::Open(HiddenPath(layer)));
+  const auto row_bytes = static_cast<size_t>(RowBytes());
+  if (hidden->bytes().size() != row_bytes * static_cast<size_t>(rows_.total)) {
+    return DataLoss(HiddenPath(layer).string() +
+                    ": has another size than the samples; remove the folder and start again");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const auto next, AtomicFileWriter::Create(HiddenPath(layer + 1)));
+  TANDEM_ASSIGN_OR_RETURN(
+      const LayerStatistics statistics,
+      pass.Run(
+          source_, layer,
+          [&](int64_t first, int64_t count, void* out) -> Status {
+            std::memcpy(out, hidden->bytes().data() + static_cast<size_t>(first) * row_bytes,
+                        static_cast<size_t>(count) * row_bytes);
+            return {};
+          },
+          [&](int64_t, int64_t count, const void* rows) {
+            return next->Append(std::span(static_cast<const std::byte*>(rows),
+                                          static_cast<size_t>(count) * row_bytes));
+          },
+          progress));
+  TANDEM_ASSIGN_OR_RETURN(const LayerCalibration calibration,
+                          Calibrate(source_, layer, statistics, recipe_, backend_, pool_));
+  // In this order: a layer that is done is followed by its hidden states.
+  TANDEM_RETURN_IF_ERROR(next->Commit());
+  TANDEM_RETURN_IF_ERROR(WriteCalibration(LayerPath(layer), calibration));
+  std::error_code ignored;
+  fs::remove(HiddenPath(layer), ignored);
+  return {};
+}
+
+Status CalibrationRun::Run(const Progress& progress) {
+  const int64_t layers = source_.spec().num_layers();
+  const int64_t first = LayersDone();
+  if (first == layers) return {};
+  if (first == 0) TANDEM_RETURN_IF_ERROR(EmbedSamples());
+  TANDEM_ASSIGN_OR_RETURN(const auto pass,
+                          LayerPass::Create(source_.spec(), backend_, rows_, kKeptRows));
+  for (int64_t layer = first; layer < layers; ++layer) {
+    TANDEM_RETURN_IF_ERROR(RunLayer(*pass, layer, [&](double of_layer) {
+      progress((static_cast<double>(layer) + of_layer) / static_cast<double>(layers));
+    }));
+  }
+  return {};
+}
+
+Result<LayerCalibration> CalibrationRun::Get(int64_t layer) const {
+  return ReadCalibration(LayerPath(layer), source_.spec(), layer, recipe_);
+}
+
+void CalibrationRun::Remove() {
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+}
+
+}  // namespace tandem

@@ -1,0 +1,70 @@
+// CalibrationRun: runs samples through a model, layer by layer, and keeps what each layer gave in a
+// work folder. A run that was killed goes on with the layer it was at and gives the same bytes.
+// Holds one layer; hidden states of all samples lie in files. Used by one thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/quantize/layer_calibration.h"
+#include "checkpoint/quantize/layer_pass.h"
+
+namespace tandem {
+
+// What a run will take, before it begins.
+struct CalibrationEstimate {
+  int64_t rows = 0;          // tokens of all samples
+  int64_t memory_bytes = 0;  // beyond the mapped files of the model
+  int64_t spill_bytes = 0;   // of the work folder
+  double seconds = 0.0;
+  int64_t layers_done = 0;  // by a run that was killed
+};
+
+class CalibrationRun {
+ public:
+  // `samples`: tokens; none is empty. `identity`: differs where the model's weights do. The folder
+  // is made, or taken over from a run of the same model, recipe and samples; of another run it is
+  // emptied. `source`, `backend` and `pool` outlive the run.
+  static Result<std::unique_ptr<CalibrationRun>> Open(const std::filesystem::path& folder,
+                                                      WeightSource& source,
+                                                      const std::string& identity,
+                                                      const QuantizeRecipe& recipe,
+                                                      std::span<const std::vector<int32_t>> samples,
+                                                      ops::Backend& backend, ThreadPool& pool);
+
+  CalibrationEstimate Estimate() const;
+  // Called with the share done in [0, 1].
+  using Progress = std::function<void(double)>;
+  Status Run(const Progress& progress);
+  // Of a layer that Run has calibrated.
+  Result<LayerCalibration> Get(int64_t layer) const;
+  // Deletes the work folder.
+  void Remove();
+
+ private:
+  CalibrationRun(std::filesystem::path folder, WeightSource& source, const QuantizeRecipe& recipe,
+                 std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
+                 ThreadPool& pool);
+  std::filesystem::path HiddenPath(int64_t layer) const;
+  std::filesystem::path LayerPath(int64_t layer) const;
+  int64_t LayersDone() const;
+  Status TakeFolder(const std::string& fingerprint);
+  Status EmbedSamples();
+  Status RunLayer(LayerPass& pass, int64_t layer, const LayerPass::Progress& progress);
+  int64_t RowBytes() const;
+
+  const std::filesystem::path folder_;
+  WeightSource& source_;
+  const QuantizeRecipe recipe_;
+  const std::vector<std::vector<int32_t>> samples_;
+  ops::Backend& backend_;
+  ThreadPool& pool_;
+  CalibrationRows rows_;
+};
+
+}  // namespace tandem

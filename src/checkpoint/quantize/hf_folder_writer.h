@@ -1,0 +1,17 @@
+// Writes a quantized model as a Hugging Face folder that vLLM and transformers read: the model's
+// own config.json with a quantization_config of compressed-tensors, and model.safetensors in
+// shards. One thread.
+#pragma once
+
+#include <filesystem>
+
+#include "checkpoint/trtllm_checkpoint.h"
+#include "model/weight_source.h"
+
+namespace tandem {
+
+// `model_dir`: where the config.json is taken from. `folder` must exist.
+Status WriteHfFolder(WeightSource& source, const std::filesystem::path& model_dir,
+                     const std::filesystem::path& folder, const WriteProgress& progress = {});
+
+}  // namespace tandem

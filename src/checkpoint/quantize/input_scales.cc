@@ -1,0 +1,229 @@
+#include "checkpoint/quantize/input_scales.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "ops/round_row.h"
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kAlphaSteps = 20;
+constexpr int64_t kRowsAtOnce = 1024;  // of weights: bounds the memory of the search
+constexpr int64_t kGrainRows = 16;
+constexpr float kLeastScale = 1e-5f;
+// Shares that are tried: 1, 0.95 .. 0.55.
+constexpr int kClipSteps = 10;
+constexpr float kClipStep = 0.05f;
+constexpr int64_t kClipRows = 48;
+
+// Inputs that share a scale have the largest of their values.
+void TakeLargest(SharedScales shared, std::vector<float>& values) {
+  std::vector<float> largest(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    float& one = largest[static_cast<size_t>(shared[i])];
+    one = std::max(one, values[i]);
+  }
+  for (size_t i = 0; i < values.size(); ++i) values[i] = largest[static_cast<size_t>(shared[i])];
+}
+
+// Scaled so that the largest and the smallest lie as far above as below 1.
+void Center(std::vector<float>& scales) {
+  const auto [least, most] = std::ranges::minmax(scales);
+  const float center = std::sqrt(least * most);
+  for (float& scale : scales) scale /= center;
+}
+
+// Sum of squares of what rounding the scaled weights changes in the products of the kept rows.
+class LossOfRounding {
+ public:
+  LossOfRounding(const InputStatistics& inputs, const GroupWeights& weights,
+                 const QuantScheme& scheme, ops::Backend& backend, ThreadPool& pool)
+      : weights_(weights), scheme_(scheme), backend_(backend), pool_(pool), inputs_(inputs) {}
+
+  Status Prepare() {
+    const Shape shape{inputs_.kept_rows, weights_.columns};
+    std::vector<std::byte> rows(static_cast<size_t>(shape.NumElements()) * SizeOf(weights_.dtype));
+    ConvertElements({const_cast<float*>(inputs_.rows.data()), DType::kF32, shape, {}},
+                    {rows.data(), weights_.dtype, shape, {}});
+    TANDEM_ASSIGN_OR_RETURN(x_, backend_.Allocate(rows.size()));
+    backend_.CopyToDevice(x_.data(), rows.data(), rows.size());
+    const auto out_bytes = static_cast<size_t>(inputs_.kept_rows * kRowsAtOnce) * sizeof(float);
+    TANDEM_ASSIGN_OR_RETURN(out_, backend_.Allocate(out_bytes));
+    products_.resize(out_bytes / sizeof(float));
+    return {};
+  }
+
+  Result<double> Of(std::span<const float> scales) {
+    double loss = 0.0;
+    for (int64_t row = 0; row < weights_.rows; row += kRowsAtOnce) {
+      const int64_t count = std::min(kRowsAtOnce, weights_.rows - row);
+      TANDEM_ASSIGN_OR_RETURN(const double of_rows, OfRows(scales, row, count));
+      loss += of_rows;
+    }
+    return loss;
+  }
+
+ private:
+  Result<double> OfRows(std::span<const float> scales, int64_t first, int64_t count) {
+    const Shape shape{count, weights_.columns};
+    changes_.resize(static_cast<size_t>(shape.NumElements()) * SizeOf(weights_.dtype));
+    const Tensor changes{changes_.data(), weights_.dtype, shape, {}};
+    pool_.ParallelFor(count, kGrainRows, [&](int64_t begin, int64_t end) {
+      std::vector<float> scaled(scales.size());
+      for (int64_t row = begin; row < end; ++row) {
+        const std::span<const float> weight = weights_.Row(first + row);
+        for (size_t i = 0; i < scaled.size(); ++i) scaled[i] = weight[i] * scales[i];
+        ops::RoundedRow(scheme_, scaled, {}, scaled);
+        for (size_t i = 0; i < scaled.size(); ++i) scaled[i] = scaled[i] / scales[i] - weight[i];
+        ConvertElements({scaled.data(), DType::kF32, {1, weights_.columns}, {}},
+                        changes.RowRange(row, 1));
+      }
+    });
+    TANDEM_ASSIGN_OR_RETURN(const ops::LinearWeight packed,
+                            backend_.PackLinear({{{.weight = changes}}}, {weights_.dtype}));
+    const Tensor out = out_.View(DType::kF32, {inputs_.kept_rows, count});
+    backend_.ops().Linear(x_.View(weights_.dtype, {inputs_.kept_rows, weights_.columns}), packed,
+                          out);
+    TANDEM_RETURN_IF_ERROR(backend_.Synchronize());
+    backend_.CopyToHost(products_.data(), out.data, static_cast<size_t>(out.NumBytes()));
+    double sum = 0.0;
+    for (int64_t i = 0; i < out.NumElements(); ++i) {
+      const double product = products_[static_cast<size_t>(i)];
+      sum += product * product;
+    }
+    return sum;
+  }
+
+  const GroupWeights& weights_;
+  const QuantScheme& scheme_;
+  ops::Backend& backend_;
+  ThreadPool& pool_;
+  const InputStatistics& inputs_;
+  Buffer x_, out_;
+  std::vector<std::byte> changes_;
+  std::vector<float> products_;
+};
+
+// The rows by which clipping is judged, an input's values side by side: [columns][rows].
+std::vector<float> ClipRows(const InputStatistics& inputs, std::span<const float> scales,
+                            int64_t rows) {
+  const auto columns = static_cast<size_t>(inputs.columns());
+  std::vector<float> by_input(columns * static_cast<size_t>(rows));
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* from = &inputs.rows[static_cast<size_t>(row * inputs.kept_rows / rows) * columns];
+    for (size_t i = 0; i < columns; ++i) {
+      by_input[i * static_cast<size_t>(rows) + static_cast<size_t>(row)] = from[i] / scales[i];
+    }
+  }
+  return by_input;
+}
+
+// The best share of one block. x: [count][rows].
+float BestShare(const QuantScheme& scheme, std::span<const float> block, const float* x,
+                int64_t rows, std::vector<float>& rounded) {
+  const QuantScheme alone = {scheme.element, 1, 0};
+  float best_share = 1.0f;
+  float least = std::numeric_limits<float>::max();
+  rounded.resize(block.size());
+  for (int step = 0; step < kClipSteps; ++step) {
+    const float share = 1.0f - kClipStep * static_cast<float>(step);
+    ops::RoundedRow(alone, block, {&share, 1}, rounded);
+    float sums[kClipRows] = {};
+    for (size_t i = 0; i < block.size(); ++i) {
+      const float change = rounded[i] - block[i];
+      for (int64_t row = 0; row < rows; ++row) sums[row] += change * x[i * rows + row];
+    }
+    float loss = 0.0f;
+    for (int64_t row = 0; row < rows; ++row) loss += sums[row] * sums[row];
+    if (loss < least) {
+      least = loss;
+      best_share = share;
+    }
+  }
+  return best_share;
+}
+
+}  // namespace
+
+std::vector<float> SmoothQuantScales(const InputStatistics& inputs, const GroupWeights& weights,
+                                     SharedScales shared, double alpha) {
+  std::vector<float> largest_input = inputs.largest;
+  std::vector<float> largest_weight(largest_input.size());
+  for (int64_t row = 0; row < weights.rows; ++row) {
+    const std::span<const float> weight = weights.Row(row);
+    for (size_t i = 0; i < weight.size(); ++i) {
+      largest_weight[i] = std::max(largest_weight[i], std::abs(weight[i]));
+    }
+  }
+  TakeLargest(shared, largest_input);
+  TakeLargest(shared, largest_weight);
+  std::vector<float> scales(largest_input.size());
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const double input = std::max(largest_input[i], kLeastScale);
+    const double weight = std::max(largest_weight[i], kLeastScale);
+    scales[i] = std::max(static_cast<float>(std::pow(input, alpha) / std::pow(weight, 1.0 - alpha)),
+                         kLeastScale);
+  }
+  return scales;
+}
+
+Result<std::vector<float>> AwqScales(const InputStatistics& inputs, const GroupWeights& weights,
+                                     SharedScales shared, const QuantScheme& scheme,
+                                     ops::Backend& backend, ThreadPool& pool) {
+  std::vector<float> means(inputs.largest.size());
+  for (size_t i = 0; i < means.size(); ++i) {
+    means[i] = std::max(static_cast<float>(inputs.sum[i] / static_cast<double>(inputs.num_rows)),
+                        kLeastScale);
+  }
+  TakeLargest(shared, means);
+  LossOfRounding loss(inputs, weights, scheme, backend, pool);
+  TANDEM_RETURN_IF_ERROR(loss.Prepare());
+  std::vector<float> best;
+  double least = std::numeric_limits<double>::max();
+  for (int step = 0; step < kAlphaSteps; ++step) {
+    const double alpha = static_cast<double>(step) / kAlphaSteps;
+    std::vector<float> scales(means.size());
+    for (size_t i = 0; i < means.size(); ++i) {
+      scales[i] = static_cast<float>(std::pow(means[i], alpha));
+    }
+    Center(scales);
+    TANDEM_ASSIGN_OR_RETURN(const double of_step, loss.Of(scales));
+    if (of_step < least) {
+      least = of_step;
+      best = std::move(scales);
+    }
+  }
+  if (!best.empty()) return best;
+  return DataLoss("the model's weights or activations are not finite: no scale can be chosen");
+}
+
+std::vector<float> AwqClipShares(const InputStatistics& inputs, std::span<const float> scales,
+                                 const GroupWeights& weights, const QuantScheme& scheme,
+                                 ThreadPool& pool) {
+  if (scheme.block_columns == 0) return {};
+  const int64_t rows = std::min(kClipRows, inputs.kept_rows);
+  const std::vector<float> x = ClipRows(inputs, scales, rows);
+  const int64_t blocks = scheme.column_blocks(weights.columns);
+  std::vector<float> shares(static_cast<size_t>(weights.rows * blocks));
+  pool.ParallelFor(weights.rows, kGrainRows, [&](int64_t begin, int64_t end) {
+    std::vector<float> rounded;
+    for (int64_t row = begin; row < end; ++row) {
+      const std::span<const float> weight = weights.Row(row);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const auto first = static_cast<size_t>(block * scheme.block_columns);
+        const auto count =
+            std::min(static_cast<size_t>(scheme.block_columns), weight.size() - first);
+        shares[static_cast<size_t>(row * blocks + block)] =
+            BestShare(scheme, weight.subspan(first, count), &x[first * static_cast<size_t>(rows)],
+                      rows, rounded);
+      }
+    }
+  });
+  return shares;
+}
+
+}  // namespace tandem

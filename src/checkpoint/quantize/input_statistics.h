@@ -1,0 +1,31 @@
+// What calibration keeps of the inputs of a product: magnitudes by input, and some of the rows.
+// Plain values.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "model/weight_roles.h"
+
+namespace tandem {
+
+struct InputStatistics {
+  int64_t num_rows = 0;        // seen
+  std::vector<float> largest;  // [columns] largest magnitude
+  std::vector<double> sum;     // [columns] of magnitudes
+  std::vector<float> rows;     // [kept_rows, columns]: evenly spaced ones, for the search of scales
+  int64_t kept_rows = 0;
+
+  int64_t columns() const { return static_cast<int64_t>(largest.size()); }
+};
+
+// Of one layer.
+struct LayerStatistics {
+  std::map<InputGroup, InputStatistics> inputs;
+  // Largest magnitude of the keys, as they are cached, and values of each key-value head.
+  std::vector<float> keys;
+  std::vector<float> values;
+};
+
+}  // namespace tandem

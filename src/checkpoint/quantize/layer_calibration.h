@@ -1,0 +1,39 @@
+// LayerCalibration: what the weights of one layer need to be quantized, made from the layer's
+// statistics and kept in a small file, so that a run that was killed goes on from there.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "checkpoint/quantize/input_statistics.h"
+#include "checkpoint/quantize/recipe.h"
+#include "model/weight_source.h"
+#include "ops/backend.h"
+
+namespace tandem {
+
+struct LayerCalibration {
+  // By which inputs are divided and columns of weights multiplied. [columns]; none: not at all.
+  std::map<InputGroup, std::vector<float>> scales;
+  std::map<InputGroup, float> largest_input;  // after the scales
+  // Shares of the largest magnitudes of the weights' blocks. [rows, blocks]; none: 1.
+  std::map<WeightRole, std::vector<float>> clip;
+  std::vector<float> largest_key;    // [key-value heads]
+  std::vector<float> largest_value;  // [key-value heads]
+
+  bool operator==(const LayerCalibration&) const = default;
+};
+
+// `source`: of plain weights.
+Result<LayerCalibration> Calibrate(WeightSource& source, int64_t layer,
+                                   const LayerStatistics& statistics, const QuantizeRecipe& recipe,
+                                   ops::Backend& backend, ThreadPool& pool);
+
+// Atomically; the file is read back whole or refused.
+Status WriteCalibration(const std::filesystem::path& path, const LayerCalibration& calibration);
+Result<LayerCalibration> ReadCalibration(const std::filesystem::path& path, const ModelSpec& spec,
+                                         int64_t layer, const QuantizeRecipe& recipe);
+
+}  // namespace tandem

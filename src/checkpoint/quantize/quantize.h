@@ -1,0 +1,48 @@
+// `tandem quantize`: a Hugging Face folder becomes a quantized checkpoint in TensorRT-LLM's layout,
+// or a quantized folder. Runs on the caller's thread.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/quantize/calibration_run.h"
+#include "checkpoint/quantize/recipe.h"
+
+namespace tandem {
+
+struct QuantizeOptions {
+  std::filesystem::path model_dir;
+  std::filesystem::path output_dir;
+  // auto, float16, bfloat16, float32: of what is not quantized. auto keeps the model's type, but
+  // float32 becomes float16.
+  std::string dtype = "auto";
+  QuantizeRecipe recipe;
+  int64_t tp_size = 1;
+  bool export_hf = false;  // a Hugging Face folder instead of a checkpoint
+  int num_threads = 0;     // for rounding; 0: one per core
+};
+
+struct QuantizeReport {
+  ModelSpec spec;
+  int64_t tp_size = 1;
+  int64_t bytes_written = 0;
+};
+
+// What the caller does while it runs. `estimate`: before calibration begins, if there is any.
+struct QuantizeEvents {
+  std::function<void(const CalibrationEstimate&)> estimate = {};
+  std::function<void(double)> calibrating = {};
+  std::function<void(double)> writing = {};
+};
+
+// `samples`: for recipes that calibrate. The folder appears when it is complete; until then
+// calibration's files are next to it under NAME.calibration, which a run that was killed leaves and
+// the next one takes over.
+Result<QuantizeReport> Quantize(const QuantizeOptions& options,
+                                std::span<const std::vector<int32_t>> samples,
+                                ops::Backend& backend, const QuantizeEvents& events = {});
+
+}  // namespace tandem

@@ -1,0 +1,328 @@
+#include "checkpoint/quantize/quantize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "checkpoint/hf_reader.h"
+#include "checkpoint/quantize/input_scales.h"
+#include "checkpoint/testing/hf_folder.h"
+#include "checkpoint/trtllm_checkpoint.h"
+#include "model/testing/decoder_driver.h"
+#include "ops/testing/failing_backend.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using Element = QuantScheme::Element;
+using testing::HasSubstr;
+
+// Two layers; groups of 64 fit their sizes, and heads share values by two.
+const HfFolder kFolder = {.extra_config = ", \"num_hidden_layers\": 2"};
+
+std::vector<std::vector<int32_t>> Samples() {
+  std::mt19937 random(7);
+  std::vector<std::vector<int32_t>> samples;
+  for (const size_t length : {40, 1, 77, 120, 30}) {
+    std::vector<int32_t>& sample = samples.emplace_back(length);
+    for (int32_t& token : sample) token = static_cast<int32_t>(random() % 96);
+  }
+  return samples;
+}
+
+std::map<std::string, std::string> Files(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    files[entry.path().filename()] = *ReadTextFile(entry.path());
+  }
+  return files;
+}
+
+class QuantizeTest : public FolderTest {
+ protected:
+  QuantizeTest() { kFolder.Write(folder_ / "hf"); }
+
+  QuantizeOptions Options(const std::string& qformat, const std::string& name = "out") const {
+    return {.model_dir = folder_ / "hf",
+            .output_dir = folder_ / name,
+            .recipe = RecipeOf(qformat, 64, "none").value(),
+            .num_threads = 2};
+  }
+  Result<QuantizeReport> Run(const QuantizeOptions& options) {
+    return Quantize(options, Samples(), *backend_);
+  }
+  // Logits of a text, one list after the other.
+  std::vector<float> Logits(WeightSource& source) {
+    auto weights = LoadWeights(source, *backend_, 64);
+    EXPECT_TRUE(weights.ok()) << weights.status().message();
+    DecoderTestDriver driver(*weights, *backend_, 64);
+    std::vector<float> all;
+    for (const std::vector<float>& row : driver.Feed(std::vector<int32_t>{1, 50, 7, 93, 22, 8})) {
+      all.insert(all.end(), row.begin(), row.end());
+    }
+    return all;
+  }
+  // Length of the difference by the length of the plain model's logits.
+  double Error(WeightSource& quantized) {
+    const auto plain = HfReader::Open(folder_ / "hf").value();
+    const std::vector<float> expected = Logits(*plain);
+    const std::vector<float> found = Logits(quantized);
+    double difference = 0.0, length = 0.0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      difference += (found[i] - expected[i]) * (found[i] - expected[i]);
+      length += expected[i] * expected[i];
+    }
+    return std::sqrt(difference / length);
+  }
+
+  std::unique_ptr<ops::Backend> backend_ =
+      ops::MakeCpuBackend({.num_threads = 2, .pin_threads = false}).value();
+};
+
+TEST_F(QuantizeTest, EveryFormatIsNearThePlainModelAndSaysWhatItIs) {
+  struct Case {
+    const char* qformat;
+    const char* described;
+    double error;
+  };
+  for (const Case& c :
+       {Case{"full_prec", "not quantized", 1e-6}, Case{"fp8", "fp8 with static input scales", 0.06},
+        Case{"int8_wo", "int8", 0.02}, Case{"int8_sq", "int8 with static input scales", 0.04},
+        Case{"int4_wo", "int4", 0.4}, Case{"int4_awq", "int4 in groups of 64", 0.25},
+        Case{"w4a8_awq", "int4 in groups of 64 with static input scales", 0.25}}) {
+    const auto report = Run(Options(c.qformat, c.qformat));
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_EQ(DescribeScheme(report->spec.quantization), c.described);
+    const auto checkpoint = OpenCheckpoint(folder_ / c.qformat);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ((*checkpoint)->spec().quantization, report->spec.quantization);
+    EXPECT_LE(Error(**checkpoint), c.error) << c.qformat;
+    EXPECT_FALSE(fs::exists(folder_ / (std::string(c.qformat) + ".calibration")));
+  }
+  const auto awq = OpenCheckpoint(folder_ / "int4_awq").value();
+  const auto rounded = OpenCheckpoint(folder_ / "int4_wo").value();
+  EXPECT_LT(Error(*awq), Error(*rounded));
+}
+
+// What the scales move out of the inputs the weights take over: without rounding the model is the
+// same. int8 by row is near enough to see it.
+TEST_F(QuantizeTest, ScalesThatMoveALotChangeNothingElse) {
+  QuantizeOptions options = Options("int8_sq");
+  options.recipe.smooth_alpha = 0.8;
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_LE(Error(*OpenCheckpoint(folder_ / "out").value()), 0.05);
+}
+
+TEST_F(QuantizeTest, ShardsOfAnyNumberOfRanksMergeToTheSameWeights) {
+  for (const char* qformat : {"int4_awq", "fp8"}) {
+    ASSERT_TRUE(Run(Options(qformat, "one")).ok());
+    QuantizeOptions two = Options(qformat, "two");
+    two.tp_size = 2;
+    two.recipe.scheme.block_columns = std::min<int64_t>(two.recipe.scheme.block_columns, 32);
+    QuantizeOptions one = two;
+    one.tp_size = 1;
+    one.output_dir = folder_ / "one";
+    ASSERT_TRUE(Run(one).ok());
+    const auto report = Run(two);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    EXPECT_TRUE(fs::exists(folder_ / "two" / "rank1.safetensors"));
+    const auto a = OpenCheckpoint(folder_ / "one").value();
+    const auto b = OpenCheckpoint(folder_ / "two").value();
+    for (const WeightId& id : StoredWeights(a->spec())) {
+      const auto x = a->Get(id);
+      const auto y = b->Get(id);
+      ASSERT_TRUE(x.ok() && y.ok());
+      ASSERT_EQ(x->shape, y->shape);
+      EXPECT_EQ(std::memcmp(x->data, y->data, static_cast<size_t>(x->NumBytes())), 0)
+          << RowOf(id.role).hf_name << " " << RowOf(id.part).hf_suffix;
+    }
+  }
+}
+
+TEST_F(QuantizeTest, RefusesGroupsThatRanksWouldCut) {
+  QuantizeOptions options = Options("int4_awq");
+  options.tp_size = 2;
+  const auto report = Run(options);
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.status().message(), HasSubstr("groups of columns"));
+}
+
+// Wherever it ended, the run that follows goes on and gives the same bytes as one run.
+TEST_F(QuantizeTest, ARunThatWasKilledGoesOnAndGivesTheSameBytes) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  const auto whole = Files(folder_ / "whole");
+  int interrupted = 0, resumed = 0;
+  for (int waits = 0; waits < 120; waits += 13) {
+    const fs::path out = folder_ / "out";
+    fs::remove_all(out);
+    ops::FailingBackend failing(*backend_);
+    failing.LoseAfter(waits);
+    const auto killed = Quantize(Options("int4_awq"), Samples(), failing);
+    if (killed.ok()) continue;
+    ++interrupted;
+    EXPECT_TRUE(fs::exists(folder_ / "out.calibration"));
+    EXPECT_FALSE(fs::exists(out));
+    int64_t done = -1;
+    const auto report =
+        Quantize(Options("int4_awq"), Samples(), *backend_,
+                 {.estimate = [&](const CalibrationEstimate& e) { done = e.layers_done; }});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    if (done > 0) ++resumed;
+    EXPECT_EQ(Files(out), whole) << waits;
+    EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
+  }
+  EXPECT_GE(interrupted, 3);
+  EXPECT_GE(resumed, 1);
+}
+
+TEST_F(QuantizeTest, FilesOfAnotherRunAreNotTakenOver) {
+  ops::FailingBackend failing(*backend_);
+  failing.LoseAfter(3);
+  ASSERT_FALSE(Quantize(Options("int4_awq"), Samples(), failing).ok());
+  auto samples = Samples();
+  samples.front().front() ^= 1;
+  ASSERT_TRUE(Quantize(Options("int4_awq", "expected"), samples, *backend_).ok());
+  ASSERT_TRUE(Quantize(Options("int4_awq"), samples, *backend_).ok());
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "expected"));
+}
+
+TEST_F(QuantizeTest, AFolderOfSomeoneElseIsLeftAlone) {
+  fs::create_directories(folder_ / "out.calibration");
+  WriteText(folder_ / "out.calibration" / "thesis.txt", "mine");
+  const auto report = Run(Options("fp8"));
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.status().message(), HasSubstr("out.calibration"));
+  EXPECT_EQ(*ReadTextFile(folder_ / "out.calibration" / "thesis.txt"), "mine");
+}
+
+TEST_F(QuantizeTest, StatesWhatItWillTakeBeforeItBegins) {
+  CalibrationEstimate seen;
+  bool began = false;
+  const QuantizeEvents events{.estimate =
+                                  [&](const CalibrationEstimate& estimate) {
+                                    EXPECT_FALSE(began);
+                                    seen = estimate;
+                                  },
+                              .calibrating = [&](double) { began = true; }};
+  ASSERT_TRUE(Quantize(Options("fp8"), Samples(), *backend_, events).ok());
+  EXPECT_EQ(seen.rows, 40 + 1 + 77 + 120 + 30);
+  EXPECT_EQ(seen.spill_bytes, 2 * seen.rows * 64 * 2);
+  EXPECT_GT(seen.memory_bytes, 0);
+  EXPECT_TRUE(began);
+}
+
+TEST_F(QuantizeTest, KeysAndValuesHaveTheScaleOfTheirLargestMagnitude) {
+  QuantizeOptions options = Options("full_prec");
+  options.recipe = RecipeOf("full_prec", 128, "fp8").value();
+  ASSERT_TRUE(Run(options).ok());
+  const auto checkpoint = OpenCheckpoint(folder_ / "out").value();
+  EXPECT_TRUE(checkpoint->spec().cache_scales);
+  const Tensor scales = checkpoint->Get({WeightRole::kValue, 1, WeightPart::kCacheScale}).value();
+  ASSERT_EQ(scales.shape, (Shape{4}));
+  for (int head = 0; head < 4; ++head) EXPECT_GT(scales.As<float>()[head] * 448.0f, 0.1f);
+}
+
+TEST_F(QuantizeTest, AnExportedFolderIsReadAsAnyOther) {
+  QuantizeOptions options = Options("fp8");
+  options.export_hf = true;
+  ASSERT_TRUE(Run(options).ok());
+  const auto reader = HfReader::Open(folder_ / "out");
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  EXPECT_EQ((*reader)->spec().quantization, options.recipe.scheme);
+  EXPECT_LE(Error(**reader), 0.06);
+}
+
+TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
+  QuantizeOptions first = Options("fp8", "hf8");
+  first.export_hf = true;
+  ASSERT_TRUE(Run(first).ok());
+  QuantizeOptions again = Options("int8_wo");
+  again.model_dir = folder_ / "hf8";
+  const auto report = Run(again);
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.status().message(), HasSubstr("is quantized already (fp8"));
+}
+
+TEST_F(QuantizeTest, RefusesTokensOutsideOfTheVocabulary) {
+  const auto report =
+      Quantize(Options("fp8"), std::vector<std::vector<int32_t>>{{1, 96}}, *backend_);
+  ASSERT_FALSE(report.ok());
+  EXPECT_THAT(report.status().message(), HasSubstr("token 96"));
+}
+
+TEST(RecipeOf, NamesWhatIsNotMade) {
+  EXPECT_THAT(RecipeOf("nvfp4", 128, "none").status().message(), HasSubstr("int4_awq"));
+  EXPECT_THAT(RecipeOf("fp8", 128, "int8").status().message(), HasSubstr("int8"));
+  EXPECT_THAT(RecipeOf("int4_awq", 96, "none").status().message(), HasSubstr("96"));
+}
+
+InputStatistics Statistics(const std::vector<std::vector<float>>& rows) {
+  InputStatistics inputs;
+  inputs.largest.resize(rows.front().size());
+  inputs.sum.resize(rows.front().size());
+  for (const std::vector<float>& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      inputs.largest[i] = std::max(inputs.largest[i], std::abs(row[i]));
+      inputs.sum[i] += std::abs(row[i]);
+    }
+    inputs.rows.insert(inputs.rows.end(), row.begin(), row.end());
+  }
+  inputs.num_rows = inputs.kept_rows = static_cast<int64_t>(rows.size());
+  return inputs;
+}
+
+TEST(InputScales, SmoothQuantDividesTheRangeByItsFormula) {
+  const InputStatistics inputs = Statistics({{16, 1, 4, 1}, {-4, 1, 1, 1}});
+  const GroupWeights weights{2, 4, DType::kF32, {1, 0.5f, 1, 4, -4, 0.25f, 1, 4}};
+  const int64_t alone[] = {0, 1, 2, 3};
+  const std::vector<float> scales = SmoothQuantScales(inputs, weights, alone, 0.5);
+  EXPECT_FLOAT_EQ(scales[0], 2.0f);  // sqrt(16 / 4)
+  EXPECT_FLOAT_EQ(scales[1], std::sqrt(1 / 0.5f));
+  EXPECT_FLOAT_EQ(scales[3], 0.5f);  // sqrt(1 / 4)
+  const int64_t by_two[] = {0, 0, 1, 1};
+  const std::vector<float> shared = SmoothQuantScales(inputs, weights, by_two, 0.5);
+  EXPECT_FLOAT_EQ(shared[0], 2.0f);
+  EXPECT_EQ(shared[0], shared[1]);
+  EXPECT_EQ(shared[2], shared[3]);
+}
+
+// A few inputs are a hundred times larger than the others: their weights must round well.
+TEST(InputScales, AwqProtectsTheWeightsOfLargeInputs) {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> rows(64, std::vector<float>(128));
+  for (std::vector<float>& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) row[i] = normal(random) * (i % 32 == 5 ? 100.0f : 1.0f);
+  }
+  GroupWeights weights{32, 128, DType::kF32, std::vector<float>(size_t{32} * 128)};
+  for (float& value : weights.values) value = normal(random);
+  std::vector<int64_t> alone(128);
+  for (size_t i = 0; i < alone.size(); ++i) alone[i] = static_cast<int64_t>(i);
+  const auto backend = ops::MakeCpuBackend({.num_threads = 1}).value();
+  ThreadPool pool(2, /*pin=*/false);
+  const auto scales =
+      AwqScales(Statistics(rows), weights, alone, {Element::kInt4, 1, 128}, *backend, pool);
+  ASSERT_TRUE(scales.ok()) << scales.status().message();
+  EXPECT_GT((*scales)[5], 2.0f * (*scales)[6]);
+}
+
+TEST(InputScales, ClippingGivesUpAnOutlierThatNoInputReads) {
+  std::vector<std::vector<float>> rows(16, std::vector<float>(64));
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  for (std::vector<float>& row : rows) {
+    for (size_t i = 1; i < row.size(); ++i) row[i] = normal(random);  // input 0 is always zero
+  }
+  GroupWeights weights{1, 64, DType::kF32, std::vector<float>(64)};
+  for (float& value : weights.values) value = normal(random);
+  weights.values[0] = 8.0f;
+  ThreadPool pool(1, /*pin=*/false);
+  const std::vector<float> ones(64, 1.0f);
+  const std::vector<float> shares =
+      AwqClipShares(Statistics(rows), ones, weights, {Element::kInt4, 1, 64}, pool);
+  ASSERT_EQ(shares.size(), 1u);
+  EXPECT_LT(shares[0], 0.7f);
+}
+
+}  // namespace
+}  // namespace tandem

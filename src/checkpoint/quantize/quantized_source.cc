@@ -1,0 +1,152 @@
+#include "checkpoint/quantize/quantized_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "ops/round_row.h"
+#include "tensor/convert.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kGrainRows = 16;
+
+// What maps the largest magnitude to the largest element.
+float ScaleFor(float largest, float element) {
+  const float scale = largest / element;
+  return std::isnormal(scale) ? scale : 1.0f;
+}
+
+}  // namespace
+
+QuantizedSource::QuantizedSource(WeightSource& plain, const QuantizeRecipe& recipe,
+                                 CalibrationOf calibration, ThreadPool& pool)
+    : plain_(plain),
+      recipe_(recipe),
+      calibration_of_(std::move(calibration)),
+      pool_(pool),
+      spec_(plain.spec()) {
+  spec_.quantization = recipe.scheme;
+  spec_.cache_scales = recipe.cache_scales || spec_.cache_scales;
+}
+
+Status QuantizedSource::LoadCalibration(int64_t layer) {
+  if (calibration_of_ == nullptr || layer == layer_) return {};
+  TANDEM_ASSIGN_OR_RETURN(calibration_, calibration_of_(layer));
+  layer_ = layer;
+  return {};
+}
+
+const std::vector<float>& QuantizedSource::OutputScales(WeightRole role, int64_t layer) {
+  output_scales_.clear();
+  for (const WeightRow& row : WeightRows()) {
+    if (!row.quantizable || AbsorberOf(spec_, row.role, layer) != role) continue;
+    const auto scales = calibration_.scales.find(row.input);
+    if (scales == calibration_.scales.end()) continue;
+    output_scales_.resize(static_cast<size_t>(RowOf(role).rows(spec_, layer)), 1.0f);
+    for (size_t column = 0; column < scales->second.size(); ++column) {
+      const int64_t output = AbsorberRow(spec_, row.role, layer, static_cast<int64_t>(column));
+      output_scales_[static_cast<size_t>(output)] = scales->second[column];
+    }
+    break;  // the others of the group have the same
+  }
+  return output_scales_;
+}
+
+void QuantizedSource::Release() {
+  scratch_.Clear();
+  plain_.Release();
+}
+
+Result<Tensor> QuantizedSource::Get(const WeightId& id) {
+  const WeightRow& row = RowOf(id.role);
+  if (!row.per_layer) return plain_.Get(id);
+  TANDEM_RETURN_IF_ERROR(LoadCalibration(id.layer));
+  switch (id.part) {
+    case WeightPart::kWeight:
+      return row.quantizable && !recipe_.scheme.is_plain() ? Rounded(id) : Divided(id);
+    case WeightPart::kScale:
+      return Rounded(id);
+    case WeightPart::kInputScale: {
+      const bool int8 = recipe_.scheme.element == QuantScheme::Element::kInt8;
+      TANDEM_ASSIGN_OR_RETURN(const Tensor scale, scratch_.Allocate(DType::kF32, {1}));
+      *scale.As<float>() =
+          ScaleFor(calibration_.largest_input.at(row.input), int8 ? 127.0f : 448.0f);
+      return scale;
+    }
+    case WeightPart::kCacheScale: {
+      if (!recipe_.cache_scales) return plain_.Get(id);
+      const std::vector<float>& largest =
+          id.role == WeightRole::kKey ? calibration_.largest_key : calibration_.largest_value;
+      TANDEM_ASSIGN_OR_RETURN(
+          const Tensor scales,
+          scratch_.Allocate(DType::kF32, {static_cast<int64_t>(largest.size())}));
+      std::ranges::transform(largest, scales.As<float>(),
+                             [](float value) { return ScaleFor(value, 448.0f); });
+      return scales;
+    }
+    case WeightPart::kBias:
+      return Divided(id);
+    case WeightPart::kZero:
+    case WeightPart::kInputFactors:
+    case WeightPart::kInputOrder:
+    case WeightPart::kCount:
+      break;
+  }
+  return Internal("a part that no recipe makes");
+}
+
+// A norm, a bias or a plain weight whose outputs are scaled.
+Result<Tensor> QuantizedSource::Divided(const WeightId& id) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor plain, plain_.Get(id));
+  const std::vector<float>& scales = OutputScales(id.role, id.layer);
+  if (scales.empty()) return plain;
+  TANDEM_CHECK(plain.shape.rank() == 1, "weights that are scaled are quantized");
+  std::vector<float> values(scales.size());
+  const Tensor floats{values.data(), DType::kF32, plain.shape, {}};
+  ConvertElements(plain, floats);
+  for (size_t i = 0; i < values.size(); ++i) values[i] /= scales[i];
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch_.Allocate(plain.dtype, plain.shape));
+  ConvertElements(floats, out);
+  return out;
+}
+
+// The elements or the scales of a weight.
+Result<Tensor> QuantizedSource::Rounded(const WeightId& id) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor plain, plain_.Get({id.role, id.layer}));
+  const QuantScheme& scheme = recipe_.scheme;
+  const int64_t rows = plain.dim(0);
+  const int64_t columns = plain.dim(1);
+  const auto blocks = static_cast<size_t>(scheme.column_blocks(columns));
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out,
+                          scratch_.Allocate(WeightDType(spec_, id), WeightShape(spec_, id)));
+  const std::vector<float>& output_scales = OutputScales(id.role, id.layer);
+  const auto input_scales = calibration_.scales.find(RowOf(id.role).input);
+  const auto clip = calibration_.clip.find(id.role);
+  pool_.ParallelFor(rows, kGrainRows, [&](int64_t begin, int64_t end) {
+    std::vector<float> values(static_cast<size_t>(columns));
+    std::vector<std::byte> elements(values.size());
+    std::vector<float> factors(blocks);
+    for (int64_t row = begin; row < end; ++row) {
+      ConvertElements(plain.RowRange(row, 1), {values.data(), DType::kF32, {1, columns}, {}});
+      const float divisor = output_scales.empty() ? 1.0f : output_scales[static_cast<size_t>(row)];
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float factor =
+            input_scales == calibration_.scales.end() ? 1.0f : input_scales->second[i];
+        values[i] = values[i] * factor / divisor;
+      }
+      ops::ClipShares shares;
+      if (clip != calibration_.clip.end()) {
+        shares = std::span(clip->second).subspan(static_cast<size_t>(row) * blocks, blocks);
+      }
+      const bool wants_elements = id.part == WeightPart::kWeight;
+      const Tensor target = out.RowRange(row, 1);
+      ops::RoundRow(scheme, values, shares, wants_elements ? target.data : elements.data(),
+                    wants_elements ? factors.data() : target.As<float>());
+    }
+  });
+  return out;
+}
+
+}  // namespace tandem

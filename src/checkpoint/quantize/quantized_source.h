@@ -1,0 +1,49 @@
+// QuantizedSource: the weights of a plain source, quantized as they are read. Owns its scratch
+// memory; used by one thread, which lends its pool.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "checkpoint/as_dtype.h"
+#include "checkpoint/quantize/layer_calibration.h"
+#include "checkpoint/quantize/recipe.h"
+#include "model/weight_source.h"
+
+namespace tandem {
+
+class QuantizedSource final : public WeightSource {
+ public:
+  // Of one layer; called again only when another layer was asked for since. Null for recipes that
+  // calibrate nothing.
+  using CalibrationOf = std::function<Result<LayerCalibration>(int64_t layer)>;
+
+  QuantizedSource(WeightSource& plain, const QuantizeRecipe& recipe, CalibrationOf calibration,
+                  ThreadPool& pool);
+
+  const ModelSpec& spec() const override { return spec_; }
+  Result<Tensor> Get(const WeightId& id) override;
+  void Release() override;
+  Status Finish() override { return plain_.Finish(); }
+
+ private:
+  Status LoadCalibration(int64_t layer);
+  // By what the row of a weight (or of a norm) is divided for the product that reads its outputs.
+  const std::vector<float>& OutputScales(WeightRole role, int64_t layer);
+  Result<Tensor> Rounded(const WeightId& id);
+  Result<Tensor> Divided(const WeightId& id);
+
+  WeightSource& plain_;
+  const QuantizeRecipe recipe_;
+  const CalibrationOf calibration_of_;
+  ThreadPool& pool_;
+  ModelSpec spec_;
+  int64_t layer_ = -1;  // of the calibration
+  LayerCalibration calibration_;
+  std::vector<float> output_scales_;
+  ScratchBuffers scratch_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,110 @@
+#include "ops/round_row.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace tandem::ops {
+namespace {
+
+using Element = QuantScheme::Element;
+
+// To the nearest integer, ties to even, of a number below 2^22; unlike std::nearbyint compilers
+// make vector code of it.
+float RoundToInteger(float value) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23
+  return (value + kShift) - kShift;
+}
+
+float LargestMagnitude(std::span<const float> values) {
+  float largest = 0.0f;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+// What the largest magnitude of a block becomes.
+float LargestElement(Element element) {
+  switch (element) {
+    case Element::kFp8E4M3:
+      return 448.0f;
+    case Element::kInt8:
+      return 127.0f;
+    case Element::kInt4:
+      return 7.0f;
+    case Element::kPlain:
+    case Element::kFp4E2M1:
+      break;
+  }
+  TANDEM_CHECK(false, "a scheme that weights are rounded to");
+  return 0.0f;
+}
+
+// Values by their scale, as elements are.
+void ToElements(Element element, std::span<const float> values, float scale, float* out) {
+  const float factor = 1.0f / scale;
+  if (element == Element::kFp8E4M3) {
+    for (size_t i = 0; i < values.size(); ++i) out[i] = ToFloat(ToFloat8E4M3(values[i] * factor));
+    return;
+  }
+  const float most = LargestElement(element);
+  const float least = element == Element::kInt4 ? -8.0f : -most;
+  for (size_t i = 0; i < values.size(); ++i) {
+    out[i] = RoundToInteger(std::clamp(values[i] * factor, least, most));
+  }
+}
+
+// Calls block(index, first, count, scale) for each block of the row.
+template <typename Block>
+void ForBlocks(const QuantScheme& scheme, std::span<const float> row, ClipShares clip,
+               const Block& block) {
+  TANDEM_CHECK(scheme.block_rows == 1 && !scheme.zero_points, "a scale for blocks of one row");
+  const auto width =
+      scheme.block_columns == 0 ? row.size() : static_cast<size_t>(scheme.block_columns);
+  const float most = LargestElement(scheme.element);
+  for (size_t begin = 0, index = 0; begin < row.size(); begin += width, ++index) {
+    const size_t count = std::min(width, row.size() - begin);
+    const float share = clip.empty() ? 1.0f : clip[index];
+    const float scale = LargestMagnitude(row.subspan(begin, count)) * share / most;
+    // Zeros, and magnitudes whose scale would be denormal, are zeros by any scale.
+    block(index, begin, count, std::isnormal(scale) ? scale : 1.0f);
+  }
+}
+
+}  // namespace
+
+void RoundRow(const QuantScheme& scheme, std::span<const float> row, ClipShares clip,
+              void* elements, float* scales) {
+  auto* const bytes = static_cast<uint8_t*>(elements);
+  constexpr size_t kPiece = 128;
+  float values[kPiece];
+  ForBlocks(scheme, row, clip, [&](size_t index, size_t begin, size_t count, float scale) {
+    scales[index] = scale;
+    for (size_t first = begin; first < begin + count; first += kPiece) {
+      const size_t piece = std::min(kPiece, begin + count - first);
+      ToElements(scheme.element, row.subspan(first, piece), scale, values);
+      for (size_t i = 0; i < piece; ++i) {
+        const size_t column = first + i;
+        if (scheme.element == Element::kFp8E4M3) {
+          bytes[column] = ToFloat8E4M3(values[i]).bits;
+        } else if (scheme.element == Element::kInt8) {
+          bytes[column] = static_cast<uint8_t>(static_cast<int8_t>(values[i]));
+        } else {
+          const auto nibble = static_cast<uint8_t>(values[i] + 8.0f);
+          bytes[column / 2] =
+              column % 2 == 0 ? nibble : static_cast<uint8_t>(bytes[column / 2] | nibble << 4);
+        }
+      }
+    }
+  });
+}
+
+void RoundedRow(const QuantScheme& scheme, std::span<const float> row, ClipShares clip,
+                std::span<float> out) {
+  ForBlocks(scheme, row, clip, [&](size_t /*index*/, size_t begin, size_t count, float scale) {
+    ToElements(scheme.element, row.subspan(begin, count), scale, &out[begin]);
+    for (size_t i = begin; i < begin + count; ++i) out[i] *= scale;
+  });
+}
+
+}  // namespace tandem::ops
