@@ -184,10 +184,10 @@ TEST_F(CommandLineTest, KeysAreCheckedBeforeAModelIsLoaded) {
   EXPECT_EQ(Call({"serve", "--host", "0.0.0.0"}).code, 2);
 }
 
-TEST_F(CommandLineTest, WeightsThatADeviceCannotConvertToAreRefusedWithTheWayOut) {
-  EXPECT_THAT(Call({"plan", "--weights", "fp8", "--device", "cpu"}).err,
-              HasSubstr("the CPU does not keep weights of type bfloat16 as fp8: leave out "
-                        "--weights"));
+TEST_F(CommandLineTest, ACpuRoundsWeightsToEveryType) {
+  for (const std::string type : {"fp8", "int8", "int4"}) {
+    EXPECT_EQ(Call({"plan", "--weights", type, "--head_weights", type, "--device", "cpu"}).code, 0);
+  }
 }
 
 TEST_F(CommandLineTest, LengthsThatNoSequenceCanHaveAreRefused) {

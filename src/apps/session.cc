@@ -167,7 +167,10 @@ void BoundInput(const OptionValues& values, const ModelSpec& spec, EngineOptions
 
 // How the target's or the draft's weights are kept.
 AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
-  return {.layers = options.models.quantize, .head_as_layers = model == ModelIndex::kDraft};
+  const bool draft = model == ModelIndex::kDraft;
+  return {.layers = options.models.quantize,
+          .head = draft ? std::nullopt : options.models.head,
+          .head_as_layers = draft};
 }
 
 // Under which other sessions find its weights. Those of a dummy are never shared: empty.
@@ -210,8 +213,8 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened
   const ModelSpec& spec = opened.model.spec;
   const AskedFormat kept = FormatOf(options, index);
   const Status loadable = CheckLoadable(spec, backend, kept);
-  if (kept.layers && loadable.code() == Code::kUnimplemented) {
-    return Unimplemented(loadable.message() + ": leave out --weights");
+  if ((kept.layers || kept.head) && loadable.code() == Code::kUnimplemented) {
+    return Unimplemented(loadable.message() + ": leave out --weights and --head_weights");
   }
   TANDEM_RETURN_IF_ERROR(loadable);
   const int64_t positions = PositionsOf(spec, options.engine);
@@ -277,6 +280,16 @@ Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
   return PlanEngine(opening.options.engine, target, draft, backend, free_bytes - weight_bytes);
 }
 
+// What weights may be rounded to while loading.
+std::vector<std::pair<std::string_view, std::optional<QuantScheme>>> RoundedSchemes() {
+  using Element = QuantScheme::Element;
+  constexpr QuantScheme::Inputs kDynamic = QuantScheme::Inputs::kDynamic;
+  return {{"auto", std::nullopt},
+          {"fp8", Fp8Scheme(kDynamic)},
+          {"int8", QuantScheme{.element = Element::kInt8, .block_rows = 1, .inputs = kDynamic}},
+          {"int4", QuantScheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128}}};
+}
+
 }  // namespace
 
 const BoundOptions<ModelOptions>& ModelOptionRows() {
@@ -301,11 +314,18 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
            .group = kModels}),
       BindChoice<ModelOptions, &ModelOptions::quantize>(
           {.name = "weights",
-           .meaning = "Storage type of layer weights. auto: the checkpoint's (a CPU widens fp8 to "
-                      "the type of the activations); fp8: convert while loading (GPU). A draft "
-                      "model in fp8 has its head in fp8 too (GPU)",
+           .meaning =
+               "Storage type of layer weights. auto: the checkpoint's; others are rounded to "
+               "while loading: fp8 and int8 with a scale for each output, int4 with a scale "
+               "for each 128 inputs of an output. The head of a draft model is rounded too, "
+               "to 8 bits",
            .group = kModels},
-          {{"auto", std::nullopt}, {"fp8", Fp8Scheme(QuantScheme::Inputs::kDynamic)}}),
+          RoundedSchemes()),
+      BindChoice<ModelOptions, &ModelOptions::head>(
+          {.name = "head_weights",
+           .meaning = "Storage type of the head of the target, as for --weights",
+           .group = kModels},
+          RoundedSchemes()),
       BindOption<ModelOptions, &ModelOptions::dummy>(
           {.name = "dummy",
            .meaning = "A config.json instead of a model: made-up weights of that shape, whose next "

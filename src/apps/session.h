@@ -30,6 +30,7 @@ struct ModelOptions {
   std::filesystem::path draft;
   std::filesystem::path tokenizer_dir;
   std::optional<QuantScheme> quantize;  // the layers' weights, while loading; as stored without
+  std::optional<QuantScheme> head;      // the target's head, likewise
   std::filesystem::path dummy;          // a config.json instead of a target
   std::filesystem::path draft_dummy;
   double acceptance = 0.8;  // of the dummy draft

@@ -15,6 +15,15 @@ bool HaveOneScheme(const ModelSpec& spec, WeightRole role, int64_t layer) {
   });
 }
 
+// For a head beside quantized layers: of 8 bits, because a head of 4 bits loses accuracy; and
+// without the input scales that a stored scheme may have.
+QuantScheme HeadLike(const QuantScheme& layers) {
+  using Element = QuantScheme::Element;
+  QuantScheme head = Fp8Scheme(QuantScheme::Inputs::kDynamic);
+  if (layers.element != Element::kFp8E4M3) head.element = Element::kInt8;
+  return head;
+}
+
 int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack pack,
                   int64_t layer, const AskedFormat& asked) {
   const std::vector<WeightRole> roles = RolesOf(spec, pack, layer);
@@ -37,12 +46,14 @@ WeightFormat KeptFormat(const ModelSpec& spec, WeightRole role, int64_t layer,
                         const ops::Backend& backend, const AskedFormat& asked) {
   const std::optional<QuantScheme>& layers = asked.layers;
   const QuantScheme stored = SchemeOf(spec, role, layer);
-  if (role == WeightRole::kHead && asked.head_as_layers && stored.is_plain()) {
-    const QuantScheme kept = KeptFormat(spec, WeightRole::kQuery, 0, backend, asked).scheme;
-    // A stored scheme may hold input scales, which the head has none of.
-    if (kept.element == QuantScheme::Element::kFp8E4M3) {
-      return {spec.dtype, Fp8Scheme(QuantScheme::Inputs::kDynamic)};
-    }
+  if (role == WeightRole::kHead && stored.is_plain()) {
+    if (asked.head) return {spec.dtype, *asked.head};
+    const QuantScheme like = asked.head_as_layers
+                                 ? KeptFormat(spec, WeightRole::kQuery, 0, backend, asked).scheme
+                                 : QuantScheme{};
+    const WeightFormat rounded{spec.dtype, HeadLike(like)};
+    const bool can = !like.is_plain() && backend.CheckFormat({spec.dtype, {}}, rounded).ok();
+    if (can) return rounded;
   }
   if (!HaveOneScheme(spec, role, layer)) return {spec.dtype, {}};
   const bool changes = layers && RowOf(role).quantizable && layers->element != stored.element;

@@ -16,9 +16,11 @@ namespace tandem {
 struct AskedFormat {
   // The scheme for quantizable weights; those whose elements have its type already stay as they are
   // stored. Default: Backend::KeptScheme of the stored scheme.
-  std::optional<QuantScheme> layers;
-  // The head is kept in fp8 where the layers are. For drafts only: their tokens are verified, so
-  // rounding can only cost accepted tokens.
+  std::optional<QuantScheme> layers = {};
+  // The same for the head. Default: as it is stored.
+  std::optional<QuantScheme> head = {};
+  // The head is kept in fp8 or int8 where the layers are quantized, if the backend can. For drafts
+  // only: their tokens are verified, so rounding can only cost accepted tokens.
   bool head_as_layers = false;
 };
 

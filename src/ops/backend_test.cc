@@ -52,17 +52,18 @@ TEST(CpuBackendTest, RefusesToPackIntegers) {
   EXPECT_EQ(backend->PackLinear({{{weight}}}, {DType::kI8}).status().code(), Code::kUnimplemented);
 }
 
-TEST(CpuBackendTest, RefusesToRoundWeights) {
+TEST(CpuBackendTest, NamesWeightsThatItCannotRound) {
   const auto backend = MakeCpuBackend({.num_threads = 1}).value();
   const Buffer memory = Buffer::OnHost(128);
   const Tensor weight = memory.View(DType::kBF16, {8, 8});
-  const WeightFormat fp8{DType::kBF16, Fp8Scheme(QuantScheme::Inputs::kDynamic)};
-  const Status status = backend->PackLinear({{{weight}}}, fp8).status();
+  const WeightFormat fp4{DType::kBF16, {QuantScheme::Element::kFp4E2M1, 1, 16}};
+  const Status status = backend->PackLinear({{{weight}}}, fp4).status();
   EXPECT_EQ(status.code(), Code::kUnimplemented);
-  EXPECT_EQ(status.message(), "the CPU does not keep weights of type bfloat16 as fp8");
+  EXPECT_EQ(status.message(),
+            "the CPU does not keep weights of type bfloat16 as fp4 in groups of 16");
 }
 
-// fp8 weights become the activations' type: an element times its scale.
+// Asked for, fp8 weights become the activations' type: an element times its scale.
 TEST(CpuBackendTest, WidensFp8Weights) {
   for (const std::string& isa : SupportedCpuIsas()) {
     const auto backend =
@@ -77,9 +78,7 @@ TEST(CpuBackendTest, WidensFp8Weights) {
         .weight = weight, .scale = {scales.data(), DType::kF32, {40}, {}}, .scheme = fp8};
     const LinearPart as_one{
         .weight = weight, .scale = {&scales[40], DType::kF32, {1}, {}}, .scheme = fp8};
-    const WeightFormat kept{DType::kF32, backend->KeptScheme(fp8)};
-    EXPECT_TRUE(kept.scheme.is_plain());
-    const auto packed = backend->PackLinear({{by_row, as_one}}, kept);
+    const auto packed = backend->PackLinear({{by_row, as_one}}, {DType::kF32});
     ASSERT_TRUE(packed.ok()) << packed.status().message();
     EXPECT_EQ(packed->dtype, DType::kF32);
     // The product with each unit vector is a column of the weights, exactly.

@@ -452,7 +452,6 @@ class VerbsTest(unittest.TestCase):
             (["--device", "gpu"], "--device"),
             (["--device", "cuda:"], "--device"),
             (["--device", "cuda:99"], "--device"),  # no such GPU, no driver or no CUDA in this build
-            (["--device", "cpu", "--weights", "fp8"], "fp8"),
             (["--device", "cpu", "--kv_cache_dtype", "fp8"], "kv_cache_dtype"),
         ]:
             done = tandem("plan", *arguments, check=False)

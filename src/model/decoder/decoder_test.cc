@@ -248,31 +248,41 @@ TEST(LoadWeights, NamesSizesTheBackendHasNoKernelsFor) {
 TEST(LoadWeights, NamesTypesTheBackendCannotStore) {
   RandomSource source(TinySpec(DType::kBF16), 1);
   const auto backend = CpuBackend("auto");
-  const QuantScheme fp8 = Fp8Scheme(QuantScheme::Inputs::kDynamic);
-  const auto weights = LoadWeights(source, *backend, 8, {}, {fp8});
+  const QuantScheme fp4{QuantScheme::Element::kFp4E2M1, 1, 16};
+  const auto weights = LoadWeights(source, *backend, 8, {}, {fp4});
   ASSERT_FALSE(weights.ok());
   EXPECT_EQ(weights.status().code(), Code::kUnimplemented);
-  EXPECT_EQ(CheckLoadable(source.spec(), *backend, {fp8}).message(), weights.status().message());
+  EXPECT_EQ(CheckLoadable(source.spec(), *backend, {fp4}).message(), weights.status().message());
   EXPECT_TRUE(CheckLoadable(source.spec(), *backend).ok());
 }
 
 TEST(LoadWeights, AWeightIsKeptAsAskedUnlessItsElementsHaveThatTypeAlready) {
   using Inputs = QuantScheme::Inputs;
+  using Element = QuantScheme::Element;
   const auto backend = CpuBackend("auto");
   ModelSpec spec = TinySpec(DType::kBF16);
   const QuantScheme asked = Fp8Scheme(Inputs::kDynamic);
+  const QuantScheme int4{Element::kInt4, 1, 128};
+  const QuantScheme int8{.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic};
   const auto kept = [&](WeightRole role, const AskedFormat& format) {
     return KeptFormat(spec, role, 0, *backend, format);
   };
+  const WeightFormat plain{DType::kBF16};
   EXPECT_EQ(kept(WeightRole::kUp, {asked}), (WeightFormat{DType::kBF16, asked}));
-  EXPECT_EQ(kept(WeightRole::kHead, {asked}), WeightFormat{DType::kBF16});
-  EXPECT_EQ(kept(WeightRole::kHead, {asked, true}), (WeightFormat{DType::kBF16, asked}));
-  EXPECT_EQ(kept(WeightRole::kHead, {{}, true}), WeightFormat{DType::kBF16});
+  EXPECT_EQ(kept(WeightRole::kHead, {asked}), plain);
+  EXPECT_EQ(kept(WeightRole::kHead, {.layers = asked, .head = int4}),
+            (WeightFormat{DType::kBF16, int4}));
+  EXPECT_EQ(kept(WeightRole::kHead, {.layers = asked, .head_as_layers = true}),
+            (WeightFormat{DType::kBF16, asked}));
+  EXPECT_EQ(kept(WeightRole::kHead, {.layers = int4, .head_as_layers = true}),
+            (WeightFormat{DType::kBF16, int8}));
+  EXPECT_EQ(kept(WeightRole::kHead, {.head_as_layers = true}), plain);
   spec.quantization = Fp8Scheme(Inputs::kStatic);
   EXPECT_EQ(kept(WeightRole::kUp, {asked}), (WeightFormat{DType::kBF16, spec.quantization}));
-  EXPECT_EQ(kept(WeightRole::kHead, {asked, true}), (WeightFormat{DType::kBF16, asked}));
-  EXPECT_EQ(kept(WeightRole::kHead, {{}, true}), WeightFormat{DType::kBF16}) << "a CPU widens it";
-  EXPECT_EQ(kept(WeightRole::kUp, {}), WeightFormat{DType::kBF16}) << "a CPU widens it";
+  EXPECT_EQ(kept(WeightRole::kHead, {.head_as_layers = true}), (WeightFormat{DType::kBF16, asked}));
+  EXPECT_EQ(kept(WeightRole::kUp, {}), (WeightFormat{DType::kBF16, spec.quantization}));
+  spec.quantization = {Element::kInt4, 1, 24};
+  EXPECT_EQ(kept(WeightRole::kUp, {}), plain) << "a CPU widens groups of odd sizes";
 }
 
 TEST(LoadWeights, ReturnsTheSourcesErrors) {

@@ -10,6 +10,7 @@
 #include "ops/cpu/isa.h"
 #include "ops/cpu/measure.h"
 #include "ops/cpu/pack.h"
+#include "ops/cpu/pack_groups.h"
 #include "tensor/convert.h"
 
 namespace tandem::ops {
@@ -81,10 +82,10 @@ class CpuBackend final : public Backend {
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
                                   const WeightFormat& kept) override;
   Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const override;
-  QuantScheme KeptScheme(const QuantScheme& /*stored*/) const override { return {}; }
-  int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override {
-    return cpu::PackedWeightBytes(rows, cols, kept.element());
+  QuantScheme KeptScheme(const QuantScheme& stored) const override {
+    return cpu::CanPack(stored) ? stored : QuantScheme{};
   }
+  int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override;
   double MeasureReadBandwidth() override {
     return cpu::MeasureReadBandwidth(kernels_, pool_, kBandwidthBytes, kBandwidthPasses);
   }
@@ -93,8 +94,11 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  // The buffers of a weight of this size.
+  Status AllocateWeight(const WeightFormat& kept, LinearWeight& weight);
   Result<Buffer> PackBias(std::span<const LinearPart> parts, int64_t rows);
   void PackRows(const LinearPart& part, int64_t first_row, const LinearWeight& weight);
+  void PackQuantizedRows(const LinearPart& part, int64_t first_row, const LinearWeight& weight);
 
   const CpuKernels& kernels_;
   ThreadPool pool_;
@@ -111,10 +115,36 @@ void CpuBackend::FillRandom(const Tensor& out, const RandomWords& words) {
 }
 
 Status CpuBackend::CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const {
-  const bool plain = kept.scheme.is_plain() && IsFloat(kept.dtype);
-  if (plain && (!stored.scheme.is_plain() || stored.dtype == kept.dtype)) return {};
+  const bool widens = kept.scheme.is_plain() && IsFloat(kept.dtype) &&
+                      (!stored.scheme.is_plain() || stored.dtype == kept.dtype);
+  const bool as_stored = cpu::CanPack(kept.scheme) && stored.scheme == kept.scheme;
+  const bool rounds =
+      cpu::CanRound(kept.scheme) && (!stored.scheme.is_plain() || IsFloat(stored.dtype));
+  if (widens || as_stored || rounds) return {};
   return Unimplemented(fmt::format("the CPU does not keep weights of type {} as {}",
                                    DescribeFormat(stored), DescribeFormat(kept)));
+}
+
+int64_t CpuBackend::PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const {
+  const cpu::QuantLayout layout = cpu::LayoutOf(kept.scheme, kernels_);
+  const bool row_scales = !kept.scheme.is_plain() && layout.scales_at == 0;
+  return cpu::NumPanels(rows) * cpu::PanelBytes(cols, kept.element(), layout) +
+         (row_scales ? rows * int64_t{sizeof(float)} : 0) +
+         (kept.scheme.input_factors ? cols * int64_t{sizeof(float)} : 0) +
+         (kept.scheme.input_order ? cols * int64_t{sizeof(int32_t)} : 0);
+}
+
+Status CpuBackend::AllocateWeight(const WeightFormat& kept, LinearWeight& weight) {
+  const cpu::QuantLayout layout = cpu::LayoutOf(kept.scheme, kernels_);
+  const int64_t data =
+      cpu::NumPanels(weight.rows) * cpu::PanelBytes(weight.cols, kept.element(), layout);
+  TANDEM_ASSIGN_OR_RETURN(weight.data, Allocate(static_cast<size_t>(data)));
+  if (kept.scheme.is_plain()) return {};
+  if (layout.scales_at == 0) {
+    TANDEM_ASSIGN_OR_RETURN(weight.scales,
+                            Allocate(static_cast<size_t>(weight.rows) * sizeof(float)));
+  }
+  return {};
 }
 
 Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts,
@@ -124,21 +154,53 @@ Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts,
     TANDEM_RETURN_IF_ERROR(CheckFormat({part.weight.dtype, part.scheme}, kept));
   }
   LinearWeight weight;
-  weight.dtype = kept.dtype;
+  weight.dtype = kept.element();
+  weight.scheme = kept.scheme;
   weight.rows = stacked.rows;
   weight.cols = stacked.cols;
-  TANDEM_ASSIGN_OR_RETURN(
-      weight.data, Allocate(static_cast<size_t>(PackedBytes(weight.rows, weight.cols, kept))));
+  TANDEM_RETURN_IF_ERROR(AllocateWeight(kept, weight));
   int64_t row = 0;
   for (const LinearPart& part : parts) {
-    PackRows(part, row, weight);
+    if (kept.scheme.is_plain()) {
+      PackRows(part, row, weight);
+    } else {
+      PackQuantizedRows(part, row, weight);
+    }
     row += part.weight.dim(0);
   }
+  const auto copy = [&](const Tensor& from, bool wanted, Buffer& to) -> Status {
+    if (!wanted) return {};
+    TANDEM_ASSIGN_OR_RETURN(to, Allocate(static_cast<size_t>(from.NumBytes())));
+    std::memcpy(to.data(), from.data, to.bytes());
+    return {};
+  };
+  TANDEM_RETURN_IF_ERROR(
+      copy(parts.front().input_factors, kept.scheme.input_factors, weight.input_factors));
+  TANDEM_RETURN_IF_ERROR(
+      copy(parts.front().input_order, kept.scheme.input_order, weight.input_order));
   if (stacked.has_bias) {
     TANDEM_ASSIGN_OR_RETURN(weight.bias, PackBias(parts, weight.rows));
   }
-  ops_.ReserveLinear(weight.cols);
+  ops_.ReserveLinear(weight);
   return weight;
+}
+
+void CpuBackend::PackQuantizedRows(const LinearPart& part, int64_t first_row,
+                                   const LinearWeight& weight) {
+  const cpu::QuantLayout layout = cpu::LayoutOf(weight.scheme, kernels_);
+  const bool as_stored = part.scheme == weight.scheme;
+  pool_.ParallelFor(part.weight.dim(0), cpu::kPanelOutputs, [&](int64_t begin, int64_t end) {
+    cpu::QuantizedRow values;
+    for (int64_t row = begin; row < end; ++row) {
+      if (as_stored) {
+        cpu::ReadRow(part, row, values);
+      } else {
+        cpu::RoundRow(part, row, weight.scheme, values);
+      }
+      cpu::PackGroups(values, weight.scheme, layout, first_row + row, weight.cols,
+                      weight.data.data(), weight.scales.As<float>());
+    }
+  });
 }
 
 void CpuBackend::PackRows(const LinearPart& part, int64_t first_row, const LinearWeight& weight) {

@@ -5,6 +5,7 @@
 
 #include "ops/cpu/host_scratch.h"
 #include "ops/cpu/pack.h"
+#include "ops/cpu/pack_groups.h"
 #include "ops/cpu/pieces.h"
 
 namespace tandem::ops::cpu {
@@ -35,6 +36,8 @@ LinearJob ProductOf(const PackJob& pack, const LinearWeight& weight) {
   job.outputs = weight.rows;
   job.activations = pack.packed;
   job.weights = weight.data.data();
+  job.quant = pack.quant;
+  job.scales = weight.scales.As<float>();
   job.bias = weight.bias.As<float>();
   return job;
 }
@@ -112,8 +115,8 @@ void CpuOps::VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) {
   sampler_.VerifyAndAccept(rows, vocab);
 }
 
-void CpuOps::ReserveLinear(int64_t cols) {
-  const int64_t inputs = PackedInputs(cols);
+void CpuOps::ReserveLinear(const LinearWeight& weight) {
+  const int64_t inputs = PackedInputs(weight.cols, LayoutOf(weight.scheme, kernels_));
   if (inputs <= reserved_inputs_) return;
   const int64_t rows = std::max(kMaxLinearRows, pool_.num_threads() * kSmallLinearRows);
   activations_ = HostScratch(static_cast<size_t>(rows * inputs) * sizeof(float));
@@ -125,11 +128,12 @@ float* CpuOps::LinearScratch(int thread) const {
 }
 
 void CpuOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
-  TANDEM_CHECK(x.dtype == weight.dtype, "activations and weights differ in type");
+  TANDEM_CHECK(!weight.scheme.is_plain() || x.dtype == weight.dtype,
+               "activations and weights differ in type");
   TANDEM_CHECK(out.dtype == x.dtype || out.dtype == DType::kF32, "out is x's type or fp32");
   TANDEM_CHECK(x.dim(1) == weight.cols && out.dim(1) == weight.rows && x.dim(0) == out.dim(0),
                "shapes do not fit the weight");
-  ReserveLinear(weight.cols);
+  ReserveLinear(weight);
   const int64_t step = RowsOfPass(x.dim(0));
   for (int64_t row = 0; row < x.dim(0); row += step) {
     LinearRows(x, row, std::min(step, x.dim(0) - row), weight, out);
@@ -152,14 +156,17 @@ PackJob CpuOps::PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
   pack.x = RowOf(x, row_begin);
   pack.num_rows = num_rows;
   pack.inputs = weight.cols;
-  pack.padded_inputs = PackedInputs(weight.cols);
+  pack.quant = LayoutOf(weight.scheme, kernels_);
+  pack.padded_inputs = PackedInputs(weight.cols, pack.quant);
   pack.packed = activations_.data();
+  pack.factors = weight.input_factors.As<float>();
+  pack.order = weight.input_order.As<int32_t>();
   return pack;
 }
 
 // One copy, for all threads.
 void CpuOps::PackForAll(const PackJob& pack) {
-  const int64_t blocks = kernels_.num_linear_blocks(pack.element, pack.num_rows);
+  const int64_t blocks = kernels_.num_linear_blocks(pack);
   ForEachPiece(
       pool_, blocks, 1, 10.0 * static_cast<double>(pack.num_rows * pack.padded_inputs),
       [&](const Piece& piece) { kernels_.pack_activations(pack, piece.begin, piece.end); });
@@ -185,7 +192,7 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
     return;
   }
   // Few rows: each thread packs its own copy, which saves waiting for the others.
-  const int64_t blocks = kernels_.num_linear_blocks(pack.element, num_rows);
+  const int64_t blocks = kernels_.num_linear_blocks(pack);
   ForEachPiece(pool_, panels, kGrain, operations, [&](const Piece& piece) {
     float* copy = activations_.As<float>() + piece.thread * kSmallLinearRows * job.inputs;
     if (piece.first_of_thread) {
@@ -206,11 +213,12 @@ void CpuOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
   if (!FusesGate(rows, activated.dim(1))) {
     return Ops::GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
   }
-  TANDEM_CHECK(x.dtype == gate_up_weight.dtype && x.dtype == activated.dtype, "the types differ");
+  const bool fits = !gate_up_weight.scheme.is_plain() || x.dtype == gate_up_weight.dtype;
+  TANDEM_CHECK(fits && x.dtype == activated.dtype, "the types differ");
   TANDEM_CHECK(x.dim(1) == gate_up_weight.cols && activated.dim(0) == rows &&
                    gate_up_weight.rows == 2 * activated.dim(1),
                "shapes do not fit the weight");
-  ReserveLinear(gate_up_weight.cols);
+  ReserveLinear(gate_up_weight);
   const int64_t step = RowsOfPass(rows);
   for (int64_t row = 0; row < rows; row += step) {
     GatedRows(x, row, std::min(step, rows - row), gate_up_weight, activated);
@@ -231,13 +239,14 @@ void CpuOps::GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
   PackForAll(pack);
   const LinearJob both = ProductOf(pack, weight);
   const auto size = static_cast<int64_t>(SizeOf(x.dtype));
-  const int64_t panel_bytes = kPanelOutputs * both.inputs * size;
+  const int64_t panel_bytes = PanelBytes(weight.cols, weight.dtype, pack.quant);
   // Copies the whole weight's panels [begin, begin + count) to rows of kGatedOutputs.
   const auto compute = [&](int64_t begin, int64_t count, int thread, std::byte* out) {
     LinearJob job = both;
     job.outputs = count * kPanelOutputs;
     job.weights = weight.data.As<std::byte>() + begin * panel_bytes;
     if (job.bias != nullptr) job.bias += begin * kPanelOutputs;
+    if (job.scales != nullptr) job.scales += begin * kPanelOutputs;
     job.out = out;
     job.out_stride = kGatedOutputs;
     kernels_.linear_panels(job, 0, count, LinearScratch(thread));

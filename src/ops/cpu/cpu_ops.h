@@ -17,9 +17,9 @@ class CpuOps final : public Ops {
  public:
   CpuOps(const CpuKernels& kernels, ThreadPool& pool);
 
-  // Makes room for the activations of weights with this many input features; called when weights
-  // are packed, so that Linear allocates nothing.
-  void ReserveLinear(int64_t cols);
+  // Makes room for the activations of a weight; called when weights are packed, so that Linear
+  // allocates nothing.
+  void ReserveLinear(const LinearWeight& weight);
 
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
   void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,

@@ -50,7 +50,10 @@ bool HasAvx512() {
   return HasAvx2() && (SavedState() & kZmmState) == kZmmState && f && dq && bw && vl;
 }
 
-bool HasAvx512Bf16() { return HasAvx512() && Bit(Cpuid(7, 1).eax, 5); }
+bool HasAvx512Bf16() {
+  const bool bf16 = Bit(Cpuid(7, 1).eax, 5), vnni = Bit(Cpuid(7, 0).ecx, 11);
+  return HasAvx512() && bf16 && vnni;
+}
 
 // Linux hands the 8 KB of tile registers only to a program that asks (x86: ARCH_REQ_XCOMP_PERM).
 bool AskForTiles() {
@@ -74,8 +77,14 @@ double MultiplySeconds(const CpuKernels& kernels) {
   const Buffer weights = HostScratch(kInputs * kOutputs * 2);
   const Buffer out = HostScratch(kRows * kOutputs * 2);
   const Buffer scratch = HostScratch(kLinearScratchBytes);
-  kernels.pack_activations({Element::kBF16, x.data(), kRows, kInputs, kInputs, packed.data()}, 0,
-                           kernels.num_linear_blocks(Element::kBF16, kRows));
+  PackJob pack;
+  pack.element = Element::kBF16;
+  pack.x = x.data();
+  pack.num_rows = kRows;
+  pack.inputs = kInputs;
+  pack.padded_inputs = kInputs;
+  pack.packed = packed.data();
+  kernels.pack_activations(pack, 0, kernels.num_linear_blocks(pack));
   LinearJob job;
   job.element = Element::kBF16;
   job.num_rows = kRows;

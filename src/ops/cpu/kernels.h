@@ -18,6 +18,28 @@ enum class Element : uint8_t { kF32, kF16, kBF16 };
 // them), fp16 and fp32 [outputs/16][inputs][16].
 constexpr int64_t kPanelOutputs = 16;
 constexpr int64_t kInputsMultiple = 32;
+
+// The elements of quantized weights.
+enum class Quantized : uint8_t { kNone, kFp8, kInt8, kInt4, kFp4 };
+
+// Quantized panels are streams of groups, so that a product reads memory in one direction. A group
+// has `inputs` inputs of 16 outputs (the last group is padded): the elements, then 16 scales (fp32)
+// and 16 zero points (bytes), if groups have them. Of the elements, inputs that a kernel takes
+// together lie together:
+//   fp8          [inputs/2][16][2]
+//   int8         [inputs/4][16][4], each plus 128
+//   int4, fp4    [inputs/8][16] words of 32 bits: of 8 inputs the even ones in the lower half, the
+//                odd ones in the upper half, so that shifting a word by 0, 4, 8 and 12 bits brings
+//                each pair of inputs to the lowest 4 bits of both halves
+// Products sum over a group, multiply by its scale and add that to the sum of the groups before.
+struct QuantLayout {
+  Quantized elements = Quantized::kNone;
+  bool round_inputs = false;  // activations are rounded to int8: each row by its maximum in a group
+  int64_t inputs = 0;         // of a group; a multiple of 16, at most 128
+  int64_t group_bytes = 0;    // of a panel
+  int64_t scales_at = 0;      // where they are in a group; 0: it has none, each output has one
+  int64_t zeros_at = 0;       // 0: the zero is 0, and 8 of int4
+};
 // Largest number of rows in one pass of Linear: larger batches are split, so that the packed
 // activations stay small.
 constexpr int64_t kMaxLinearRows = 512;
@@ -38,6 +60,8 @@ struct LinearJob {
   int64_t outputs = 0;                // not padded
   const void* activations = nullptr;  // as pack_activations wrote them
   const void* weights = nullptr;      // packed panels
+  QuantLayout quant = {};             // of the weights
+  const float* scales = nullptr;      // of each output's sum, [outputs] or null
   const float* bias = nullptr;        // [outputs] or null
   void* out = nullptr;                // [num_rows, out_stride]
   int64_t out_stride = 0;
@@ -50,6 +74,9 @@ struct PackJob {
   int64_t inputs = 0;         // of x
   int64_t padded_inputs = 0;  // of the packed copy
   void* packed = nullptr;
+  QuantLayout quant = {};          // of the weights
+  const float* factors = nullptr;  // of x's columns, or null
+  const int32_t* order = nullptr;  // input i is column order[i] of x; null: i
 };
 
 // Attention of `num_positions` consecutive positions and `num_heads` query heads that share one kv
@@ -87,8 +114,8 @@ struct AttentionJob {
 struct CpuKernels {
   const char* name;
 
-  // Packs row blocks [begin, end) of num_linear_blocks(element, num_rows).
-  int64_t (*num_linear_blocks)(Element element, int64_t num_rows);
+  // Packs row blocks [begin, end) of num_linear_blocks(job).
+  int64_t (*num_linear_blocks)(const PackJob& job);
   void (*pack_activations)(const PackJob& job, int64_t block_begin, int64_t block_end);
   // Computes panels [begin, end) of the product for all rows.
   void (*linear_panels)(const LinearJob& job, int64_t panel_begin, int64_t panel_end,
@@ -114,6 +141,8 @@ struct CpuKernels {
 
   // Rows of one linear_panels call that suit its blocks best; at most kMaxLinearRows.
   int64_t linear_rows = kMaxLinearRows;
+  // Products with int8 weights may have inputs rounded to int8.
+  bool rounds_inputs = false;
 };
 
 // isa.h decides which of these may run.

@@ -335,18 +335,25 @@ void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scrat
   }
 }
 
-int64_t NumBlocks(Element element, int64_t num_rows) {
-  return element == Element::kBF16 ? RowTiles(num_rows).count
-                                   : kAvx512Kernels.num_linear_blocks(element, num_rows);
+// What is computed in tiles; the rest is left to kAvx512Bf16Kernels.
+bool InTiles(Element element, const QuantLayout& quant) {
+  return element == Element::kBF16 && quant.elements == Quantized::kNone;
+}
+
+int64_t NumBlocks(const PackJob& job) {
+  return InTiles(job.element, job.quant) ? RowTiles(job.num_rows).count
+                                         : kAvx512Bf16Kernels.num_linear_blocks(job);
 }
 
 void PackActivations(const PackJob& job, int64_t begin, int64_t end) {
-  if (job.element == Element::kBF16) return PackTiles(job, begin, end);
-  kAvx512Kernels.pack_activations(job, begin, end);
+  if (InTiles(job.element, job.quant)) return PackTiles(job, begin, end);
+  kAvx512Bf16Kernels.pack_activations(job, begin, end);
 }
 
 void LinearPanels(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
-  if (job.element != Element::kBF16) return kAvx512Kernels.linear_panels(job, begin, end, scratch);
+  if (!InTiles(job.element, job.quant)) {
+    return kAvx512Bf16Kernels.linear_panels(job, begin, end, scratch);
+  }
   if (job.num_rows <= kTileRows) {
     StreamTiles(job, begin, end, scratch);
   } else {
@@ -395,6 +402,7 @@ constexpr CpuKernels TileKernels() {
   kernels.attention = TileAttention;
   kernels.matrix_burst = MatrixBurst;
   kernels.linear_rows = kAmxLinearRows;
+  kernels.rounds_inputs = true;
   return kernels;
 }
 

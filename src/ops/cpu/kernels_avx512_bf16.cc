@@ -1,5 +1,6 @@
 // The kernels compiled for AVX-512 with its bf16 dot product: two multiply-adds per lane, so bf16
-// products take half the instructions. Everything else is as in plain AVX-512.
+// products take half the instructions. With VNNI, which all of these CPUs have. Everything else is
+// as in plain AVX-512.
 #include <immintrin.h>
 
 #include "ops/cpu/inline.inc"
@@ -12,6 +13,7 @@ namespace {
 #include "ops/cpu/vector_math.inc"
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
+#include "ops/cpu/linear_groups.inc"
 #include "ops/cpu/forward.inc"
 // clang-format on
 
@@ -51,13 +53,29 @@ struct WeightsBf16Pairs {
   static void Expand(const char*, float*) {}
 };
 
+#include "ops/cpu/linear_groups_avx512.inc"
+
+// Packed as pairs of bf16 (InterleavedPairs).
+bool InPairs(Element element, const QuantLayout& quant) {
+  return element == Element::kBF16 && !quant.round_inputs;
+}
+
 void PackPairs(const PackJob& job, int64_t block_begin, int64_t block_end) {
   const RowBlocks blocks(job.num_rows);
+  const bool changed = job.factors != nullptr || job.order != nullptr;
   for (int64_t block = block_begin; block < block_end; ++block) {
     const int64_t rows = blocks.Rows(block);
     auto* out = static_cast<uint32_t*>(job.packed) + blocks.Begin(block) * job.padded_inputs / 2;
     const auto* x = static_cast<const uint16_t*>(job.x) + blocks.Begin(block) * job.inputs;
     for (int64_t row = 0; row < rows; ++row, x += job.inputs) {
+      if (changed) {
+        uint32_t pairs[8];
+        for (int64_t i = 0; i < job.padded_inputs; i += 16) {
+          StoreBf16(reinterpret_cast<uint16_t*>(pairs), LoadInputs<Element::kBF16>(job, x, i));
+          for (int64_t j = 0; j < 8; ++j) out[(i / 2 + j) * rows + row] = pairs[j];
+        }
+        continue;
+      }
       for (int64_t pair = 0; pair < job.padded_inputs / 2; ++pair) {
         const int64_t left = job.inputs - 2 * pair;
         const uint32_t first = left > 0 ? x[2 * pair] : 0;
@@ -69,11 +87,16 @@ void PackPairs(const PackJob& job, int64_t block_begin, int64_t block_end) {
 }
 
 void PackActivations(const PackJob& job, int64_t block_begin, int64_t block_end) {
-  if (job.element == Element::kBF16) return PackPairs(job, block_begin, block_end);
+  if (InPairs(job.element, job.quant)) return PackPairs(job, block_begin, block_end);
+  if (job.quant.round_inputs) return PackRounded(job, block_begin, block_end);
   kAvx512Kernels.pack_activations(job, block_begin, block_end);
 }
 
 void LinearPanels(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
+  if (job.quant.elements != Quantized::kNone &&
+      (job.quant.round_inputs || job.element == Element::kBF16)) {
+    return DotGroupPanels(job, begin, end, scratch);
+  }
   if (job.element == Element::kBF16) {
     return LinearVector<WeightsBf16Pairs>(job, begin, end, scratch);
   }
@@ -104,10 +127,8 @@ double MatrixBurst(Element element, int64_t steps) {
   return element == Element::kBF16 ? DotBurst(steps) : kAvx512Kernels.matrix_burst(element, steps);
 }
 
-int64_t NumBlocks(Element element, int64_t num_rows) {
-  return element == Element::kBF16 ? RowBlocks(num_rows).count
-                                   : kAvx512Kernels.num_linear_blocks(element, num_rows);
-}
+// All packings have the row blocks of AVX-512.
+int64_t NumBlocks(const PackJob& job) { return RowBlocks(job.num_rows).count; }
 
 constexpr CpuKernels DotKernels() {
   CpuKernels kernels = ForwardToAvx512("avx512_bf16");
@@ -115,6 +136,7 @@ constexpr CpuKernels DotKernels() {
   kernels.pack_activations = PackActivations;
   kernels.linear_panels = LinearPanels;
   kernels.matrix_burst = MatrixBurst;
+  kernels.rounds_inputs = true;
   return kernels;
 }
 

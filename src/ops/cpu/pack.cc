@@ -8,7 +8,7 @@ namespace {
 // Element (row, col) goes to panel row / 16, then [col / kGroup][row % 16][col % kGroup].
 template <typename T, int kGroup>
 void PackRow(const void* row_data, int64_t row, int64_t cols, void* packed) {
-  T* out = static_cast<T*>(packed) + row / kPanelOutputs * PackedInputs(cols) * kPanelOutputs +
+  T* out = static_cast<T*>(packed) + row / kPanelOutputs * PackedInputs(cols, {}) * kPanelOutputs +
            row % kPanelOutputs * kGroup;
   const auto* in = static_cast<const char*>(row_data);
   const int64_t whole = cols / kGroup;
@@ -36,14 +36,17 @@ Element ElementOf(DType dtype) {
   }
 }
 
-int64_t PackedInputs(int64_t cols) {
-  return (cols + kInputsMultiple - 1) / kInputsMultiple * kInputsMultiple;
+int64_t PackedInputs(int64_t cols, const QuantLayout& layout) {
+  const int64_t multiple = layout.elements == Quantized::kNone ? kInputsMultiple : layout.inputs;
+  return (cols + multiple - 1) / multiple * multiple;
 }
 
 int64_t NumPanels(int64_t rows) { return (rows + kPanelOutputs - 1) / kPanelOutputs; }
 
-int64_t PackedWeightBytes(int64_t rows, int64_t cols, DType dtype) {
-  return NumPanels(rows) * kPanelOutputs * PackedInputs(cols) * static_cast<int64_t>(SizeOf(dtype));
+int64_t PanelBytes(int64_t cols, DType element, const QuantLayout& layout) {
+  const int64_t inputs = PackedInputs(cols, layout);
+  if (layout.elements != Quantized::kNone) return inputs / layout.inputs * layout.group_bytes;
+  return inputs * kPanelOutputs * static_cast<int64_t>(SizeOf(element));
 }
 
 void PackWeightRow(Element element, const void* row_data, int64_t row, int64_t cols, void* packed) {

@@ -9,9 +9,10 @@
 namespace tandem::ops::cpu {
 
 Element ElementOf(DType dtype);  // of a floating-point type; a CHECK for others
-int64_t PackedInputs(int64_t cols);
+int64_t PackedInputs(int64_t cols, const QuantLayout& layout);
 int64_t NumPanels(int64_t rows);
-int64_t PackedWeightBytes(int64_t rows, int64_t cols, DType dtype);
+// `element` is the type of plain weights.
+int64_t PanelBytes(int64_t cols, DType element, const QuantLayout& layout);
 
 // Writes row `row` ([cols], possibly misaligned) of a matrix to its place in `packed`, which was
 // zeroed.

@@ -1,0 +1,375 @@
+// Linear with quantized weights of every kind on every instruction set of the CPU: compared with a
+// double-precision reference made of WidenRow's weights, and bit for bit with other row counts.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/testing/op_test.h"
+
+namespace tandem::ops {
+namespace {
+
+using Scheme = QuantScheme;
+using Element = QuantScheme::Element;
+using Inputs = QuantScheme::Inputs;
+
+std::vector<BackendCase> OnCpu(std::vector<BackendCase> cases) {
+  std::erase_if(cases, [](const BackendCase& one) { return one.name.starts_with("cuda"); });
+  return cases;
+}
+
+// A part in host memory, with the memory.
+struct OwnedPart {
+  std::vector<uint8_t> elements, zeros;
+  std::vector<float> scales, factors;
+  std::vector<int32_t> order;
+  LinearPart part;
+};
+
+std::vector<Scheme> Schemes() {
+  return {
+      {.element = Element::kFp8E4M3, .block_rows = 1},
+      {.element = Element::kFp8E4M3, .block_rows = 1, .inputs = Inputs::kStatic},
+      {.element = Element::kFp8E4M3, .block_rows = 128, .block_columns = 128},
+      {.element = Element::kFp8E4M3, .block_rows = 16, .block_columns = 32},
+      {.element = Element::kInt8, .block_rows = 1},
+      {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic},
+      {.element = Element::kInt8,
+       .block_rows = 1,
+       .input_factors = true,
+       .inputs = Inputs::kStatic},
+      {.element = Element::kInt8, .block_rows = 1, .block_columns = 64, .inputs = Inputs::kDynamic},
+      {.element = Element::kInt8, .block_rows = 1, .block_columns = 128, .zero_points = true},
+      {.element = Element::kInt8,
+       .block_rows = 1,
+       .zero_points = true,
+       .input_order = true,
+       .inputs = Inputs::kDynamic},
+      {.element = Element::kInt8,
+       .block_rows = 1,
+       .block_columns = 32,
+       .input_order = true,
+       .inputs = Inputs::kDynamic},
+      {.element = Element::kInt4, .block_rows = 1, .block_columns = 32},
+      {.element = Element::kInt4, .block_rows = 1, .block_columns = 64, .inputs = Inputs::kStatic},
+      {.element = Element::kInt4, .block_rows = 1, .block_columns = 128},
+      {.element = Element::kInt4, .block_rows = 1, .block_columns = 256, .zero_points = true},
+      {.element = Element::kInt4, .block_rows = 1, .block_columns = 48},
+      {.element = Element::kInt4, .block_rows = 1},
+      {.element = Element::kInt4, .block_rows = 1, .zero_points = true},
+      {.element = Element::kInt4, .block_rows = 1, .block_columns = 128, .input_factors = true},
+      {.element = Element::kInt4, .block_rows = 1, .block_columns = 128, .input_order = true},
+      {.element = Element::kInt4,
+       .block_rows = 1,
+       .block_columns = 64,
+       .zero_points = true,
+       .input_factors = true,
+       .input_order = true},
+      {.element = Element::kFp4E2M1, .block_rows = 1, .block_columns = 16},
+      {.element = Element::kFp4E2M1, .block_rows = 1, .block_columns = 32},
+  };
+}
+
+OwnedPart RandomPart(const Scheme& scheme, int64_t rows, int64_t cols, uint32_t seed,
+                     bool one_scale = false) {
+  std::mt19937 rng(seed);
+  OwnedPart owned;
+  const auto byte = [&] { return static_cast<uint8_t>(rng()); };
+  owned.elements.resize(static_cast<size_t>(rows * cols / scheme.elements_per_byte()));
+  for (uint8_t& element : owned.elements) {
+    element = byte();
+    const bool nan = scheme.element == Element::kFp8E4M3 && (element & 0x7f) == 0x7f;
+    if (nan) element = 0x03;  // a subnormal
+  }
+  const int64_t blocks = scheme.row_blocks(rows) * scheme.column_blocks(cols);
+  const int64_t scales = one_scale ? 1 : blocks;
+  std::uniform_real_distribution<float> uniform(0.5f, 2.0f);
+  for (int64_t i = 0; i < scales; ++i) {
+    owned.scales.push_back(0.01f * uniform(rng));
+    const int zero = static_cast<int>(rng() % 16);
+    owned.zeros.push_back(
+        static_cast<uint8_t>(scheme.element == Element::kInt8 ? 16 * zero - 128 : zero));
+  }
+  for (int64_t i = 0; i < cols; ++i) {
+    owned.factors.push_back(uniform(rng));
+    owned.order.push_back(static_cast<int32_t>(i));
+  }
+  std::ranges::shuffle(owned.order, rng);
+  const Shape shape =
+      one_scale ? Shape{1} : Shape{scheme.row_blocks(rows), scheme.column_blocks(cols)};
+  const WeightFormat format{DType::kBF16, scheme};
+  LinearPart& part = owned.part;
+  part.scheme = scheme;
+  part.weight = {owned.elements.data(), format.element(), {rows, format.row_length(cols)}, {}};
+  part.scale = {owned.scales.data(), DType::kF32, shape, {}};
+  if (scheme.zero_points) part.zero = {owned.zeros.data(), format.element(), shape, {}};
+  if (scheme.input_factors) part.input_factors = {owned.factors.data(), DType::kF32, {cols}, {}};
+  if (scheme.input_order) part.input_order = {owned.order.data(), DType::kI32, {cols}, {}};
+  return owned;
+}
+
+std::vector<float> Widened(const LinearPart& part) {
+  std::vector<float> weights(static_cast<size_t>(part.rows() * part.cols()));
+  for (int64_t row = 0; row < part.rows(); ++row) {
+    WidenRow(part, row, weights.data() + row * part.cols());
+  }
+  return weights;
+}
+
+class LinearQuantizedTest : public OpTest {
+ protected:
+  std::vector<std::byte> Run(const Tensor& x, const LinearWeight& weight, DType out_dtype) {
+    const OwnedTensor out = Poisoned({x.dim(0), weight.rows}, out_dtype);
+    ops().Linear(x, weight, out.tensor);
+    return Bytes(out.tensor);
+  }
+
+  // int8 by int8, where the instruction set has products of them.
+  bool Rounds(const Scheme& scheme) const {
+    const bool can =
+        GetParam().name.starts_with("avx512_bf16") || GetParam().name.starts_with("amx");
+    return can && scheme.element == Element::kInt8 && scheme.inputs != Inputs::kPlain &&
+           !scheme.zero_points;
+  }
+  // A row of x as the kernels round it: by its maximum in each group of inputs.
+  static void RoundInputs(const Scheme& scheme, const LinearPart& part, std::vector<float>& x) {
+    std::vector<float> sorted(x.size());
+    const auto column = [&](size_t i) {
+      return scheme.input_order ? static_cast<size_t>(part.input_order.As<int32_t>()[i]) : i;
+    };
+    const auto factor = [&](size_t i) {
+      return scheme.input_factors ? part.input_factors.As<float>()[i] : 1.0f;
+    };
+    for (size_t i = 0; i < x.size(); ++i) sorted[i] = x[column(i)] * factor(column(i));
+    const size_t width =
+        scheme.block_columns == 0 ? 128 : static_cast<size_t>(scheme.block_columns);
+    for (size_t begin = 0; begin < x.size(); begin += width) {
+      const size_t end = std::min(begin + width, x.size());
+      float largest = 0;
+      for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(sorted[i]));
+      for (size_t i = begin; i < end; ++i) {
+        const float rounded = std::nearbyint(sorted[i] * (127.0f / largest)) * (largest / 127.0f);
+        x[column(i)] = rounded / factor(column(i));
+      }
+    }
+  }
+
+  // The product with WidenRow's weights, for inputs that are rounded as the kernels may.
+  void ExpectProduct(const Tensor& x, const LinearPart& part, const LinearWeight& weight,
+                     int64_t first_output, DType out_dtype) {
+    const OwnedTensor out = Poisoned({x.dim(0), weight.rows}, out_dtype);
+    ops().Linear(x, weight, out.tensor);
+    const std::vector<double> actual = Doubles(out.tensor);
+    const std::vector<double> inputs = Doubles(x);
+    const std::vector<float> weights = Widened(part);
+    const auto cols = static_cast<size_t>(part.cols());
+    // Of bf16, an input times its factor is rounded to bf16.
+    const bool factors = part.scheme.input_factors && dtype() == DType::kBF16;
+    const double input_error = factors && !Rounds(part.scheme) ? 0x1p-7 : 0x1p-20;
+    for (int64_t row = 0; row < x.dim(0); ++row) {
+      const auto* first = inputs.data() + row * part.cols();
+      std::vector<float> values(first, first + cols);
+      if (Rounds(part.scheme)) RoundInputs(part.scheme, part, values);
+      for (int64_t output = 0; output < part.rows(); ++output) {
+        const float* w = weights.data() + output * part.cols();
+        double sum = 0, squares = 0;
+        for (size_t i = 0; i < cols; ++i) {
+          sum += double{values[i]} * w[i];
+          squares += std::pow(first[i] * w[i], 2);
+        }
+        const double result =
+            actual[static_cast<size_t>(row * weight.rows + first_output + output)];
+        const double bound = Rounding(out_dtype) * std::abs(sum) +
+                             (input_error + 0x1p-20) * std::sqrt(squares) + 1e-7;
+        ASSERT_TRUE(std::abs(result - sum) <= bound)
+            << DescribeScheme(part.scheme) << ", row " << row << ", output " << output << ": "
+            << result << ", expected " << sum << " within " << bound;
+      }
+    }
+  }
+
+  int64_t BytesOf(const LinearWeight& weight) const {
+    return static_cast<int64_t>(weight.data.bytes()) + weight.factor_bytes();
+  }
+};
+
+TEST_P(LinearQuantizedTest, MatchesTheWidenedWeights) {
+  for (const Scheme& scheme : Schemes()) {
+    for (const auto& [outputs, cols] : {std::pair<int64_t, int64_t>{37, 384}, {80, 300}, {1, 16}}) {
+      const OwnedPart owned = RandomPart(scheme, outputs, cols, 1);
+      const WeightFormat kept{dtype(), backend().KeptScheme(scheme)};
+      ASSERT_EQ(kept.scheme, scheme);
+      const LinearWeight weight = backend().PackLinear({{owned.part}}, kept).value();
+      EXPECT_EQ(weight.scheme, scheme);
+      EXPECT_EQ(BytesOf(weight), backend().PackedBytes(outputs, cols, kept));
+      for (const int64_t rows : {1, 2, 5, 12, 30}) {
+        const OwnedTensor x = Random({rows, cols}, dtype(), 2);
+        for (const DType out_dtype : {DType::kF32, dtype()}) {
+          ExpectProduct(x.tensor, owned.part, weight, 0, out_dtype);
+        }
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// No copy of 16 bits: of 4 bits with a scale for 128 weights, a weight takes 4.25 bits.
+TEST_P(LinearQuantizedTest, KeepsNothingButTheElementsAndTheirScales) {
+  const WeightFormat int4{dtype(),
+                          {.element = Element::kInt4, .block_rows = 1, .block_columns = 128}};
+  const WeightFormat int8{dtype(), {.element = Element::kInt8, .block_rows = 1}};
+  EXPECT_EQ(backend().PackedBytes(256, 1024, int4), 256 * 1024 * 17 / 32);
+  EXPECT_EQ(backend().PackedBytes(256, 1024, int8), 256 * 1024 + 256 * 4);
+}
+
+TEST_P(LinearQuantizedTest, PartsLieOneBelowTheOther) {
+  for (const Scheme& scheme :
+       {Scheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 64},
+        Scheme{.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic},
+        Scheme{.element = Element::kFp8E4M3, .block_rows = 1}}) {
+    const OwnedPart first = RandomPart(scheme, 21, 128, 3);
+    const OwnedPart second = RandomPart(scheme, 40, 128, 4, true);
+    const LinearWeight weight =
+        backend().PackLinear({{first.part, second.part}}, {dtype(), scheme}).value();
+    const OwnedTensor x = Random({14, 128}, dtype(), 5);
+    ExpectProduct(x.tensor, first.part, weight, 0, DType::kF32);
+    ExpectProduct(x.tensor, second.part, weight, 21, DType::kF32);
+  }
+}
+
+TEST_P(LinearQuantizedTest, BiasIsAddedToTheScaledSum) {
+  const Scheme scheme{.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic};
+  const OwnedPart owned = RandomPart(scheme, 37, 96, 6);
+  const OwnedTensor bias = Random({37}, dtype(), 7, 10.0f);
+  LinearPart with_bias = owned.part;
+  with_bias.bias = bias.tensor;
+  const LinearWeight without = backend().PackLinear({{owned.part}}, {dtype(), scheme}).value();
+  const LinearWeight with = backend().PackLinear({{with_bias}}, {dtype(), scheme}).value();
+  const OwnedTensor x = Random({3, 96}, dtype(), 8);
+  const OwnedTensor sums = Poisoned({3, 37}, DType::kF32), biased = Poisoned({3, 37}, DType::kF32);
+  ops().Linear(x.tensor, without, sums.tensor);
+  ops().Linear(x.tensor, with, biased.tensor);
+  std::vector<double> expected = Doubles(sums.tensor);
+  const std::vector<double> added = Doubles(bias.tensor);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] += added[i % 37];
+  ExpectNear(Doubles(biased.tensor), expected, 1e-6, 1.0);
+}
+
+TEST_P(LinearQuantizedTest, RowDoesNotDependOnTheOthers) {
+  const int64_t cols = 1104, outputs = 100;
+  const OwnedTensor x = Random({515, cols}, dtype(), 9);
+  for (const Scheme& scheme : Schemes()) {
+    SCOPED_TRACE(DescribeScheme(scheme));
+    const OwnedPart owned = RandomPart(scheme, outputs, cols, 10);
+    const LinearWeight weight = backend().PackLinear({{owned.part}}, {dtype(), scheme}).value();
+    const std::vector<std::byte> all = Run(x.tensor, weight, DType::kF32);
+    const size_t row_bytes = static_cast<size_t>(outputs) * sizeof(float);
+    for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 12, 13, 17, 33, 200, 512}) {
+      const std::vector<std::byte> some = Run(x.tensor.Rows(rows), weight, DType::kF32);
+      ASSERT_EQ(std::memcmp(some.data(), all.data(), static_cast<size_t>(rows) * row_bytes), 0)
+          << rows << " rows";
+    }
+    for (const int64_t row : {5, 63, 511, 514}) {
+      const std::vector<std::byte> alone = Run(x.tensor.RowRange(row, 1), weight, DType::kF32);
+      ASSERT_EQ(
+          std::memcmp(alone.data(), all.data() + static_cast<size_t>(row) * row_bytes, row_bytes),
+          0)
+          << "row " << row;
+    }
+  }
+}
+
+TEST_P(LinearQuantizedTest, GatedMlpIsItsPartsBitForBit) {
+  for (const Scheme& scheme :
+       {Scheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128},
+        Scheme{.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}}) {
+    const int64_t width = 2048, cols = 96;
+    const OwnedPart gate = RandomPart(scheme, width, cols, 11);
+    const OwnedPart up = RandomPart(scheme, width, cols, 12);
+    const OwnedPart down = RandomPart(scheme, cols, width, 13);
+    const WeightFormat kept{dtype(), scheme};
+    const LinearWeight both = backend().PackLinear({{gate.part, up.part}}, kept).value();
+    const LinearWeight last = backend().PackLinear({{down.part}}, kept).value();
+    for (const int64_t rows : {7, 40}) {
+      const OwnedTensor x = Random({rows, cols}, dtype(), 14, 0.2f);
+      const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
+      const OwnedTensor activated = Poisoned({rows, width}, dtype());
+      const OwnedTensor fused = Poisoned({rows, cols}, dtype());
+      ops().GatedMlp(x.tensor, both, last, gate_up.tensor, activated.tensor, fused.tensor);
+      ops().Linear(x.tensor, both, gate_up.tensor);
+      ops().SwiGlu(gate_up.tensor, activated.tensor);
+      EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << rows << " rows";
+    }
+  }
+}
+
+TEST_P(LinearQuantizedTest, NaNStaysInItsRow) {
+  for (const Scheme& scheme : Schemes()) {
+    const OwnedPart owned = RandomPart(scheme, 24, 64, 15);
+    const LinearWeight weight = backend().PackLinear({{owned.part}}, {dtype(), scheme}).value();
+    std::vector<float> values(20 * 64, 1.0f);
+    values[7 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
+    const OwnedTensor x = FromFloats({20, 64}, dtype(), values);
+    const OwnedTensor out = Poisoned({20, 24}, dtype());
+    ops().Linear(x.tensor, weight, out.tensor);
+    const std::vector<double> result = Doubles(out.tensor);
+    for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isnan(result[i]), i / 24 == 7) << i;
+  }
+}
+
+// The weights of plain ones, by products with unit vectors.
+TEST_P(LinearQuantizedTest, RoundsPlainWeightsWithinHalfAStep) {
+  const int64_t outputs = 21, cols = 208;
+  struct Step {
+    Scheme scheme;
+    double relative, absolute;  // of the value, and of the largest in its block
+  };
+  for (const Step& step :
+       {Step{Fp8Scheme(Inputs::kDynamic), 0x1p-4, 0x1p-18},
+        Step{
+            {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}, 0, 0.5 / 127},
+        Step{{.element = Element::kInt4, .block_rows = 1, .block_columns = 128}, 0, 1.0 / 8}}) {
+    const OwnedTensor w = Random({outputs, cols}, dtype(), 16);
+    std::vector<double> exact = Doubles(w.tensor);
+    const WeightFormat kept{dtype(), step.scheme};
+    const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, kept).value();
+    EXPECT_EQ(BytesOf(weight), backend().PackedBytes(outputs, cols, kept));
+    std::vector<float> unit(cols * cols);
+    for (size_t i = 0; i < cols; ++i) unit[i * cols + i] = 1.0f;
+    const OwnedTensor x = FromFloats({cols, cols}, dtype(), unit);
+    const OwnedTensor out = Poisoned({cols, outputs}, DType::kF32);
+    ops().Linear(x.tensor, weight, out.tensor);
+    const std::vector<double> columns = Doubles(out.tensor);
+    const int64_t width = step.scheme.block_columns == 0 ? cols : step.scheme.block_columns;
+    for (int64_t row = 0; row < outputs; ++row) {
+      for (int64_t first = 0; first < cols; first += width) {
+        const auto begin = exact.begin() + row * cols + first;
+        const int64_t count = std::min(width, cols - first);
+        double largest = 0;
+        std::for_each_n(begin, count,
+                        [&](double value) { largest = std::max(largest, std::abs(value)); });
+        for (int64_t i = 0; i < count; ++i) {
+          const double bound =
+              std::max(step.relative * std::abs(begin[i]), step.absolute * largest);
+          ASSERT_NEAR(columns[static_cast<size_t>((first + i) * outputs + row)], begin[i],
+                      1.001 * bound + 1e-6)
+              << DescribeScheme(step.scheme);
+        }
+      }
+    }
+  }
+}
+
+// Groups whose scales and elements do not fill the kernels' vectors.
+TEST_P(LinearQuantizedTest, OddGroupsAreKeptPlain) {
+  const Scheme scheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 24};
+  EXPECT_TRUE(backend().KeptScheme(scheme).is_plain());
+  const OwnedPart owned = RandomPart(scheme, 8, 48, 17);
+  EXPECT_EQ(backend().PackLinear({{owned.part}}, {dtype(), scheme}).status().code(),
+            Code::kUnimplemented);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, LinearQuantizedTest,
+                         ::testing::ValuesIn(OnCpu(AllBackendCases())), CaseName);
+
+}  // namespace
+}  // namespace tandem::ops
