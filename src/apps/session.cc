@@ -305,7 +305,14 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
                       "the type of the activations); fp8: convert while loading (GPU). A draft "
                       "model in fp8 has its head in fp8 too (GPU)",
            .group = kModels},
-          {{"auto", std::nullopt}, {"fp8", Fp8Scheme(QuantScheme::Inputs::kDynamic)}}),
+          {{"auto", std::nullopt},
+           {"fp8", Fp8Scheme(QuantScheme::Inputs::kDynamic)},
+           {"int8", QuantScheme{.element = QuantScheme::Element::kInt8,
+                                .block_rows = 1,
+                                .inputs = QuantScheme::Inputs::kDynamic}},
+           {"int4",
+            QuantScheme{
+                .element = QuantScheme::Element::kInt4, .block_rows = 1, .block_columns = 128}}}),
       BindOption<ModelOptions, &ModelOptions::dummy>(
           {.name = "dummy",
            .meaning = "A config.json instead of a model: made-up weights of that shape, whose next "
