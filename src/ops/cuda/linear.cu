@@ -14,6 +14,8 @@ constexpr size_t kLibraryBytes = size_t{64} << 20;
 // chunk of 8,192 tokens is one product up to 16,384 columns.
 constexpr size_t kActivationBytes = size_t{128} << 20;
 static_assert(kActivationBytes >= kArrangedBytes);
+// For rows that are arranged as a weight takes them.
+constexpr size_t kInputBytes = size_t{32} << 20;
 // For sums of integers that the library leaves to be scaled.
 constexpr size_t kSumBytes = size_t{128} << 20;
 constexpr int64_t kMaxScales = int64_t{1} << 16;  // tokens whose scales fit
@@ -73,6 +75,11 @@ bool TakesRounded(const LinearWeight& weight) {
          (weight.dtype == DType::kI8 && weight.scheme.inputs != QuantScheme::Inputs::kPlain);
 }
 
+// Whether something is done to the inputs before the product.
+bool ArrangesInputs(const LinearWeight& weight) {
+  return weight.input_order.data() != nullptr || weight.input_factors.data() != nullptr;
+}
+
 // Rows of the weight's input that there is room for when they are rounded.
 int64_t MostRounded(const LinearWeight& weight) {
   return std::min<int64_t>(kMaxScales, static_cast<int64_t>(kActivationBytes) / weight.cols);
@@ -100,17 +107,19 @@ struct LinearRunner::Workspace {
       : activations(for_library      ? Allocate(kActivationBytes)
                     : for_warpgroups ? Allocate(kArrangedBytes)
                                      : nullptr),
+        inputs(Allocate(kInputBytes)),
         library(for_library ? Allocate(kLibraryBytes) : nullptr),
         sums(for_library ? Allocate(kSumBytes) : nullptr),
         scales(for_library ? Allocate(kMaxScales * sizeof(float)) : nullptr),
         bias(for_library ? Allocate(kMaxBias * sizeof(Bf16)) : nullptr) {}
   ~Workspace() {
-    for (void* data : {activations, library, sums, scales, bias}) cudaFree(data);
+    for (void* data : {activations, inputs, library, sums, scales, bias}) cudaFree(data);
   }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
   void* const activations;
+  void* const inputs;
   void* const library;
   void* const sums;
   void* const scales;
@@ -135,6 +144,25 @@ void LinearRunner::Run(const Tensor& x, const LinearWeight& weight, const Tensor
   TANDEM_CHECK(out.dim(0) == x.dim(0) && out.dim(1) == weight.rows, "the shape of a product");
   TANDEM_CHECK(out.dtype == x.dtype || out.dtype == DType::kF32, "the type of a product");
   if (x.dim(0) == 0) return;
+  if (!ArrangesInputs(weight)) return RunArranged(x, weight, out);
+  const int64_t row_bytes = weight.cols * static_cast<int64_t>(SizeOf(x.dtype));
+  const int64_t most = static_cast<int64_t>(kInputBytes) / row_bytes;
+  TANDEM_CHECK(most >= kMaxStreamingTokens, "rows that fit into the memory for inputs");
+  const int64_t piece = CeilDiv(x.dim(0), CeilDiv(x.dim(0), most));
+  for (int64_t first = 0; first < x.dim(0); first += piece) {
+    const int64_t tokens = std::min(piece, x.dim(0) - first);
+    RunArranged(Arranged(x.RowRange(first, tokens), weight), weight, out.RowRange(first, tokens));
+  }
+}
+
+Tensor LinearRunner::Arranged(const Tensor& x, const LinearWeight& weight) {
+  if (!ArrangesInputs(weight)) return x;
+  ArrangeInputs(context_, x, weight.input_order.As<int32_t>(), weight.input_factors.As<float>(),
+                workspace_->inputs);
+  return {workspace_->inputs, x.dtype, x.shape, x.device};
+}
+
+void LinearRunner::RunArranged(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
   if (x.dim(0) > kMaxStreamingTokens && RunLibrary(x, weight, out)) return;
   RunOwn(x, weight, out);
 }
@@ -174,6 +202,7 @@ bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const 
   args.rows /= 2;
   // Tiles hold gate rows or up rows.
   if (IsInt4(gate_up.scheme) && args.rows % kInt4TileRows != 0) return false;
+  args.x = Arranged(x, gate_up).data;
   WithTypes(x.dtype, gate_up, [&]<typename T, typename W>() {
     if constexpr (std::is_same_v<T, W>) {
       LaunchStreamingGated<T>(context_, args);
@@ -226,7 +255,8 @@ bool LinearRunner::RunNormLinear(NormedRows& x, const LinearWeight& weight, cons
 
 bool LinearRunner::RoundsInput(const Tensor& x, const LinearWeight& weight,
                                const Tensor& out) const {
-  return out.dim(0) > kMaxStreamingTokens && TakesRounded(weight) && LibraryTakes(x, weight, out);
+  return out.dim(0) > kMaxStreamingTokens && TakesRounded(weight) && !ArrangesInputs(weight) &&
+         LibraryTakes(x, weight, out);
 }
 
 bool LinearRunner::LibraryTakes(const Tensor& x, const LinearWeight& weight,

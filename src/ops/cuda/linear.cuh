@@ -45,6 +45,9 @@ class LinearRunner {
  private:
   struct Workspace;
 
+  // x as the weight's columns take it: x itself, or a copy in the workspace.
+  Tensor Arranged(const Tensor& x, const LinearWeight& weight);
+  void RunArranged(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   void RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   bool LibraryTakes(const Tensor& x, const LinearWeight& weight, const Tensor& out) const;
   // Whether Run rounds this input to the weight's type.

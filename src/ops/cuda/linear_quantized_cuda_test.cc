@@ -17,7 +17,8 @@ struct StoredPart {
   std::vector<uint8_t> elements;
   std::vector<float> scales;
   std::vector<uint8_t> zeros;
-  std::vector<float> bias;
+  std::vector<float> input_factors;
+  std::vector<int32_t> input_order;
   LinearPart part;
 };
 
@@ -43,7 +44,24 @@ std::unique_ptr<StoredPart> MakePart(const QuantScheme& scheme, int64_t rows, in
   if (scheme.zero_points) {
     stored->part.zero = {stored->zeros.data(), element, {rows, blocks}, {}};
   }
+  for (int64_t i = 0; i < cols; ++i) {
+    stored->input_factors.push_back(std::ldexp(1.0f, static_cast<int>(rng() % 3) - 1));
+    stored->input_order.push_back(static_cast<int32_t>(i));
+  }
+  std::shuffle(stored->input_order.begin(), stored->input_order.end(), rng);
+  if (scheme.input_factors) {
+    stored->part.input_factors = {stored->input_factors.data(), DType::kF32, {cols}, {}};
+  }
+  if (scheme.input_order) {
+    stored->part.input_order = {stored->input_order.data(), DType::kI32, {cols}, {}};
+  }
   return stored;
+}
+
+// What is done to the inputs is done for all parts of a weight.
+void TakeInputsOf(const StoredPart& from, StoredPart& to) {
+  to.part.input_factors = from.part.input_factors;
+  to.part.input_order = from.part.input_order;
 }
 
 class LinearQuantizedCudaTest : public OpTest {
@@ -66,6 +84,12 @@ class LinearQuantizedCudaTest : public OpTest {
                            .zero_points = zeros});
       }
     }
+    const QuantScheme groups = {
+        .element = Element::kInt4, .block_rows = 1, .block_columns = 128, .zero_points = true};
+    QuantScheme ordered = groups, scaled = groups, both = Int8(Inputs::kDynamic);
+    ordered.input_order = scaled.input_factors = true;
+    both.input_order = both.input_factors = true;
+    schemes.insert(schemes.end(), {ordered, scaled, both});
     return schemes;
   }
   static std::vector<double> Widened(const LinearPart& part) {
@@ -190,6 +214,7 @@ TEST_P(LinearQuantizedCudaTest, PartsLieOneBelowTheOtherWithTheirBias) {
     SCOPED_TRACE(DescribeScheme(scheme));
     const auto q = MakePart(scheme, 43, 192, 3);
     const auto k = MakePart(scheme, 10, 192, 4);
+    TakeInputsOf(*q, *k);
     const OwnedTensor bias = Random({10}, dtype(), 5);
     k->part.bias = bias.tensor;
     const LinearWeight both = Pack({{q->part, k->part}}, scheme);
@@ -237,7 +262,7 @@ TEST_P(LinearQuantizedCudaTest, RoundsPlainWeights) {
   for (int64_t i = 0; i < cols; ++i) ones[static_cast<size_t>(i * cols + i)] = 1.0f;
   const OwnedTensor unit = FromFloats({cols, cols}, dtype(), ones);
   for (const QuantScheme& scheme : Schemes()) {
-    if (scheme.zero_points) continue;
+    if (scheme.zero_points || scheme.input_factors) continue;
     SCOPED_TRACE(DescribeScheme(scheme));
     const LinearWeight weight = Pack({{LinearPart{.weight = w.tensor}}}, scheme);
     const LinearWeight same = Pack({{LinearPart{.weight = on_host}}}, scheme);
@@ -281,11 +306,13 @@ TEST_P(LinearQuantizedCudaTest, GatedMlpIsItsPartsBitForBit) {
       SCOPED_TRACE(::testing::Message() << DescribeScheme(scheme) << ", " << shape.width);
       const auto gate = MakePart(scheme, shape.width, shape.cols, 9);
       const auto up = MakePart(scheme, shape.width, shape.cols, 10);
+      TakeInputsOf(*gate, *up);
       const OwnedTensor up_bias = Random({shape.width}, dtype(), 11);
       up->part.bias = up_bias.tensor;
       const LinearWeight both = Pack({{gate->part, up->part}}, scheme);
       const OwnedTensor down = Random({shape.cols, shape.width}, dtype(), 12);
-      const QuantScheme kept = scheme.element == Element::kInt8 ? scheme : QuantScheme{};
+      const QuantScheme kept =
+          scheme.element == Element::kInt8 ? Int8(scheme.inputs) : QuantScheme{};
       const LinearWeight last = Pack({{LinearPart{.weight = down.tensor}}}, kept);
       for (const int64_t rows : {1, 7, 9, 16, 20}) {
         const OwnedTensor x = Random({rows, shape.cols}, dtype(), 13);

@@ -23,8 +23,9 @@ Status CheckFormat(const WeightFormat& from, const WeightFormat& kept) {
   const bool computed =
       (kept.dtype == DType::kBF16 || kept.dtype == DType::kF16) && HasKernels(kept.scheme);
   const bool copied = plain ? from == kept || !from.scheme.is_plain() : from.scheme == kept.scheme;
-  const bool rounded =
-      !plain && from.scheme.is_plain() && IsFloat(from.dtype) && !kept.scheme.zero_points;
+  const bool rounded = !plain && from.scheme.is_plain() && IsFloat(from.dtype) &&
+                       !kept.scheme.zero_points && !kept.scheme.input_factors &&
+                       !kept.scheme.input_order;
   if (computed && (copied || rounded)) return {};
   return Unimplemented("weights of type " + DescribeFormat(from) + " kept as " +
                        DescribeFormat(kept) + " with activations of type " +
@@ -61,6 +62,9 @@ class Packer {
       : context_(context), allocate_(allocate), activations_(activations), weight_(weight) {}
 
   Status Pack(std::span<const LinearPart> parts) {
+    // Those of all parts are alike.
+    CopyVector(parts.front().input_factors, weight_.input_factors);
+    CopyVector(parts.front().input_order, weight_.input_order);
     int64_t row = 0;
     for (const LinearPart& part : parts) {
       TANDEM_RETURN_IF_ERROR(PackPart(part, row));
@@ -117,6 +121,15 @@ class Packer {
     CheckCuda(cudaMemcpyAsync(to.As<float>() + first, values.data(), values.size() * sizeof(float),
                               cudaMemcpyHostToDevice, context_.stream),
               "copying a vector of a weight");
+  }
+
+  // Into memory that the weight has for it, or not at all.
+  void CopyVector(const Tensor& vector, const Buffer& to) {
+    if (to.bytes() == 0) return;
+    TANDEM_CHECK(static_cast<size_t>(vector.NumBytes()) == to.bytes(), "a value for each input");
+    CheckCuda(
+        cudaMemcpyAsync(to.data(), vector.data, to.bytes(), cudaMemcpyDefault, context_.stream),
+        "copying a vector of a weight");
   }
 
   void CopyScales(const LinearPart& part, int64_t row) {
@@ -218,6 +231,8 @@ Result<LinearWeight> PackLinear(const Context& context, const Allocate& allocate
   TANDEM_ASSIGN_OR_RETURN(weight.data, allocate(static_cast<size_t>(sizes.data)));
   TANDEM_ASSIGN_OR_RETURN(weight.scales, allocate(static_cast<size_t>(sizes.scales)));
   TANDEM_ASSIGN_OR_RETURN(weight.zeros, allocate(static_cast<size_t>(sizes.zeros)));
+  TANDEM_ASSIGN_OR_RETURN(weight.input_factors, allocate(static_cast<size_t>(sizes.input_factors)));
+  TANDEM_ASSIGN_OR_RETURN(weight.input_order, allocate(static_cast<size_t>(sizes.input_order)));
   if (stacked.has_bias) {
     TANDEM_ASSIGN_OR_RETURN(weight.bias,
                             allocate(static_cast<size_t>(weight.rows) * sizeof(float)));

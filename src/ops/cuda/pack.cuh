@@ -24,31 +24,40 @@ inline bool IsInt4(const QuantScheme& scheme) {
 inline bool HasKernels(const QuantScheme& scheme) {
   using Element = QuantScheme::Element;
   if (scheme.is_plain()) return true;
-  if (scheme.input_factors || scheme.input_order) return false;
   if (IsInt4(scheme)) return HasInt4Groups(scheme);
   const bool bytes = scheme.element == Element::kFp8E4M3 || scheme.element == Element::kInt8;
   return bytes && scheme.block_rows == 1 && scheme.block_columns == 0 && !scheme.zero_points;
 }
 
-// Bytes of the buffers that PackLinear makes of elements, their scales and zero points.
+// Bytes of the buffers that PackLinear makes of elements, their scales and zero points, and of what
+// is done to the inputs.
 struct PackedSizes {
   int64_t data = 0;
   int64_t scales = 0;
   int64_t zeros = 0;
+  int64_t input_factors = 0;
+  int64_t input_order = 0;
 };
 inline PackedSizes SizesOf(int64_t rows, int64_t cols, const WeightFormat& kept) {
-  if (IsInt4(kept.scheme)) {
-    const Int4Layout layout(rows, cols, kept.scheme);
-    return {layout.weight_bytes(), layout.scale_bytes(),
-            kept.scheme.zero_points ? layout.zero_bytes() : 0};
+  const QuantScheme& scheme = kept.scheme;
+  PackedSizes sizes;
+  if (IsInt4(scheme)) {
+    const Int4Layout layout(rows, cols, scheme);
+    sizes.data = layout.weight_bytes();
+    sizes.scales = layout.scale_bytes();
+    if (scheme.zero_points) sizes.zeros = layout.zero_bytes();
+  } else {
+    const DType element = kept.element();
+    sizes.data = rows * PackedPitch(cols, element) * static_cast<int64_t>(SizeOf(element));
+    if (!scheme.is_plain()) sizes.scales = rows * int64_t{sizeof(float)};
   }
-  const DType element = kept.element();
-  return {rows * PackedPitch(cols, element) * static_cast<int64_t>(SizeOf(element)),
-          kept.scheme.is_plain() ? 0 : rows * int64_t{sizeof(float)}};
+  if (scheme.input_factors) sizes.input_factors = cols * int64_t{sizeof(float)};
+  if (scheme.input_order) sizes.input_order = cols * int64_t{sizeof(int32_t)};
+  return sizes;
 }
 inline int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) {
   const PackedSizes sizes = SizesOf(rows, cols, kept);
-  return sizes.data + sizes.scales + sizes.zeros;
+  return sizes.data + sizes.scales + sizes.zeros + sizes.input_factors + sizes.input_order;
 }
 
 // As Backend::CheckFormat.

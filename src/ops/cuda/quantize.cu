@@ -220,6 +220,19 @@ void QuantizeRows(const Context& context, const Rows& rows, int64_t num_rows, in
               fixed_scale, static_cast<uint8_t*>(out), scales);
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    ArrangeInputsKernel(const T* x, int64_t count, int64_t cols, const int32_t* order,
+                        const float* factors, T* out) {
+  const int64_t i = ThreadIndex();
+  BeginKernel();
+  if (i >= count) return;
+  const int64_t col = i % cols;
+  const int64_t from = order == nullptr ? col : order[col];
+  const T value = x[i - col + from];
+  out[i] = factors == nullptr ? value : FromFloat<T>(ToFloat(value) * factors[from]);
+}
+
 // A thread makes four results of a token.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -313,6 +326,17 @@ void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, DType to, flo
     using T = decltype(element);
     QuantizeRows<T>(context, SwiGluRows<T>{static_cast<const T*>(gate_up.data)}, gate_up.dim(0),
                     gate_up.dim(1) / 2, to, fixed_scale, out, scales);
+  });
+}
+
+void ArrangeInputs(const Context& context, const Tensor& x, const int32_t* order,
+                   const float* factors, void* out) {
+  const int64_t count = x.NumElements();
+  WithActivation(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    LaunchEarly(context, "arranging a product's inputs", ArrangeInputsKernel<T>,
+                dim3(BlocksFor(count)), kThreads, 0, static_cast<const T*>(x.data), count, x.dim(1),
+                order, factors, static_cast<T*>(out));
   });
 }
 

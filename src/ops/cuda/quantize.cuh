@@ -45,6 +45,12 @@ void QuantizeActivations(const Context& context, const Tensor& x, DType to, floa
 void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, DType to, float fixed_scale,
                     void* out, float* scales);
 
+// out [n, cols] = x [n, cols] as a weight's columns take it: column c is x[order[c]] *
+// factors[order[c]], rounded to the type of x. Either vector may be null: the same order, factors
+// of 1.
+void ArrangeInputs(const Context& context, const Tensor& x, const int32_t* order,
+                   const float* factors, void* out);
+
 // out [n, rows] = sums * token_scales [n] * row_scales [rows] + bias [rows], which may be null.
 // rows: a multiple of 4. out: of the type `activations` or fp32.
 void ScaleSums(const Context& context, const int32_t* sums, const float* token_scales,
