@@ -120,7 +120,7 @@ class OpsBench {
 
   Status Run() {
     bandwidth_ = timer_.backend().MeasureReadBandwidth();
-    // Weights of integers are multiplied in the type of the activations.
+    // Weights of integers are compared with products in the type of the activations.
     const bool fp8 = scheme_.element == QuantScheme::Element::kFp8E4M3;
     const DType element = fp8 ? DType::kF8E4M3 : spec_.dtype;
     peak_ = timer_.backend().MeasureMatrixPeak(element);
