@@ -2,7 +2,7 @@
 // a block takes 16 to 64 rows, each of its warps one segment of their columns, and several steps of
 // weights are on the way to shared memory at any time. Every lane copies exactly the pieces that it
 // multiplies itself, so that no barrier is needed. The activations come through the L1 cache. How
-// weights lie in memory and are widened is the policy LaneWeights.
+// weights lie in memory and are widened is the policy WarpWeights.
 //
 // Several blocks fit on an SM (streaming_rows.h). Where a product has fewer, blocks of the next one
 // start beside them, and their first weights are there when the activations are.
@@ -18,22 +18,31 @@ namespace {
 
 constexpr int kThreads = 32 * kSegments;
 
-// What a policy for W does: how a lane's weights come to shared memory, from the next step to copy
-// on, and are multiplied. kWhole: no step passes the last column.
+// What a policy for W does: how a warp's weights come to its part of shared memory, a step after
+// another, and are multiplied. Begin starts the copies; then for each step come Wait, Multiply and
+// Next. kWhole: no step passes the last column.
 template <typename W, int kRowTiles, bool kWhole, bool kGated>
-class LaneWeights;
+class WarpWeights;
 
-// Bytes, row by row: two rows of each tile.
+// Bytes, row by row: a lane copies its two rows of each tile itself.
 template <typename W, int kRowTiles, bool kWhole, bool kGated>
   requires kIsByte<W>
-class LaneWeights<W, kRowTiles, kWhole, kGated> {
- public:
-  struct Step {
-    uint4 pieces[2 * kRowTiles][32];
-  };
+class WarpWeights<W, kRowTiles, kWhole, kGated> {
+  using Step = uint4[2 * kRowTiles][32];
+  static constexpr int kSteps =
+      StreamingBlockBytes(16 * kRowTiles) / kSegments / static_cast<int>(sizeof(Step));
 
-  __device__ LaneWeights(const LinearArgs& args, int first_row, int lane, int begin)
-      : left_(args.cols - begin - lane % 4 * kLaneCols<W>) {
+ public:
+  static constexpr int kBlocksPerSm = kWhole ? StreamingBlocksPerSm(16 * kRowTiles) : 2;
+  struct Ring {
+    Step steps[kSteps];
+  };
+  __device__ WarpWeights(const LinearArgs& args, Ring& ring, int first_row, int lane, int begin,
+                         int num_steps)
+      : ring_(ring),
+        lane_(lane),
+        num_steps_(num_steps),
+        left_(args.cols - begin - lane % 4 * kLaneCols<W>) {
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -45,49 +54,63 @@ class LaneWeights<W, kRowTiles, kWhole, kGated> {
       }
     }
   }
-  // Zeros after the last column.
-  __device__ void CopyNext(Step& step, int lane) {
+  __device__ void Begin() {
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        CopyPiece(SharedAddress(&step.pieces[2 * tile + half][lane]), next_[tile][half],
-                  kWhole || left_ > 0);
-        next_[tile][half] += kStepCols<W>;
-      }
+    for (int step = 0; step < kSteps; ++step) {
+      if (step < num_steps_) CopyNext(ring_.steps[step]);
+      CommitCopies();
     }
-    if constexpr (!kWhole) left_ -= kStepCols<W>;
   }
-  // Call between copies into a step and its use by the warp, and in reverse: a lane reads only what
-  // it copied.
-  __device__ static void Meet() {}
-
+  __device__ void Wait() const { WaitForCopies<kSteps - 1>(); }
   template <typename T, int kTokenTiles>
-  __device__ static void Multiply(const LinearArgs& /*args*/, const Step& step, int lane,
-                                  const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
-                                  float (&sums)[kRowTiles][kTokenTiles][4]) {
+  __device__ void Multiply(const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
+                           float (&sums)[kRowTiles][kTokenTiles][4]) const {
+    const Step& step = ring_.steps[place_];
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
       uint32_t low[kLaneWords<W>];
       uint32_t high[kLaneWords<W>];
-      UnpackWeights<W>(step.pieces[2 * tile][lane], low);
-      UnpackWeights<W>(step.pieces[2 * tile + 1][lane], high);
+      UnpackWeights<W>(step[2 * tile][lane_], low);
+      UnpackWeights<W>(step[2 * tile + 1][lane_], high);
 #pragma unroll
       for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
         MultiplyStep<T, W>(sums[tile][tokens], low, high, x[tokens]);
       }
     }
   }
+  __device__ void Next(int step) {
+    if (step + kSteps < num_steps_) CopyNext(ring_.steps[place_]);
+    CommitCopies();
+    if (++place_ == kSteps) place_ = 0;
+  }
 
  private:
-  int left_;  // columns
+  // Zeros after the last column.
+  __device__ void CopyNext(Step& step) {
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        CopyPiece(SharedAddress(&step[2 * tile + half][lane_]), next_[tile][half],
+                  kWhole || left_ > 0);
+        next_[tile][half] += kStepCols<W>;
+      }
+    }
+    if constexpr (!kWhole) left_ -= kStepCols<W>;
+  }
+
+  Ring& ring_;
+  const int lane_;
+  const int num_steps_;
+  int place_ = 0;  // of the step in the ring
+  int left_;       // columns
   const W* next_[kRowTiles][2];
 };
 
 // Tiles of 4 bits, with their scales and zero points: these are few, and each is copied by one lane
 // for all.
 template <int kScales, int kRowTiles, bool kWhole, bool kGated>
-class LaneWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
+class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
   using W = Int4<kScales>;
   static constexpr int kScalePieces = 4 * kScales;  // of a tile
   static constexpr int kZeroPieces = 2 * kScales;
@@ -95,14 +118,22 @@ class LaneWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
   static_assert(kRowTiles * kFactorPieces <= 32, "a lane copies one");
   static_assert(!kGated || kRowTiles % 2 == 0, "tiles of gate and up rows take turns");
 
- public:
   struct Step {
     uint4 pieces[kRowTiles][32];
     uint4 factors[kRowTiles][kFactorPieces];
   };
+  static constexpr int kSteps =
+      StreamingBlockBytes(16 * kRowTiles) / kSegments / static_cast<int>(sizeof(Step));
 
-  __device__ LaneWeights(const LinearArgs& args, int first_row, int lane, int begin)
-      : unit_(begin / kUnitCols), group_shift_(args.group_shift) {
+ public:
+  static constexpr int kBlocksPerSm = kRowTiles == 1 ? 3 : 2;
+  struct Ring {
+    Step steps[kSteps];
+  };
+
+  __device__ WarpWeights(const LinearArgs& args, Ring& ring, int first_row, int lane, int begin,
+                         int num_steps)
+      : args_(args), ring_(ring), lane_(lane), num_steps_(num_steps), unit_(begin / kUnitCols) {
     const auto tile_of = [&](int tile) {
       return static_cast<int64_t>(Int4Tile<kGated>(args, first_row, tile));
     };
@@ -114,11 +145,9 @@ class LaneWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
     const int64_t group = tile_of(min(lane / kFactorPieces, kRowTiles - 1)) * args.groups;
     const int factor = lane % kFactorPieces;
     const bool is_zero = factor >= kScalePieces;
-    factors_ = reinterpret_cast<const uint4*>(args.group_scales) + group * 4 + factor;
-    if (is_zero) {
-      factors_ =
-          reinterpret_cast<const uint4*>(args.group_zeros) + group * 2 + (factor - kScalePieces);
-    }
+    factors_ = is_zero ? reinterpret_cast<const uint4*>(args.group_zeros) + group * 2 +
+                             (factor - kScalePieces)
+                       : reinterpret_cast<const uint4*>(args.group_scales) + group * 4 + factor;
     factor_stride_ = is_zero ? kZeroPieces : kScalePieces;
     copies_factor_ = lane < kRowTiles * kFactorPieces && (!is_zero || args.group_zeros != nullptr);
     // Or the compiler would compute each of them again for every step.
@@ -126,38 +155,37 @@ class LaneWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
     for (auto& pieces : pieces_) asm volatile("" : "+l"(pieces));
     asm volatile("" : "+l"(factors_), "+r"(copies_factor_));
   }
-  __device__ void CopyNext(Step& step, int lane) {
+  __device__ void Begin() {
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-      CopyPiece(SharedAddress(&step.pieces[tile][lane]), pieces_[tile] + unit_ * 32, true);
+    for (int step = 0; step < kSteps; ++step) {
+      if (step < num_steps_) CopyNext(ring_.steps[step]);
+      CommitCopies();
     }
-    // The units of a group find its factors in the L1 cache.
-    CopyCachedPiece(SharedAddress(&step.factors[0][0] + lane),
-                    factors_ + (unit_ >> group_shift_) * factor_stride_, copies_factor_ != 0);
-    ++unit_;
   }
-  __device__ static void Meet() { __syncwarp(); }
-
+  __device__ void Wait() const {
+    WaitForCopies<kSteps - 1>();
+    __syncwarp();  // other lanes copied factors
+  }
   template <typename T, int kTokenTiles>
-  __device__ static void Multiply(const LinearArgs& args, const Step& step, int lane,
-                                  const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
-                                  float (&sums)[kRowTiles][kTokenTiles][4]) {
-    const int group = lane / 4;
+  __device__ void Multiply(const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
+                           float (&sums)[kRowTiles][kTokenTiles][4]) const {
+    const Step& step = ring_.steps[place_];
+    const int row = lane_ / 4;
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
-      const uint4* const factors = step.factors[tile];
-      const auto* const zeros = reinterpret_cast<const uint32_t*>(factors + kScalePieces) + group;
+      const auto* const factors = reinterpret_cast<const float2*>(step.factors[tile]);
+      const auto* const zeros = reinterpret_cast<const uint32_t*>(factors + 8 * kScales);
       float2 scales[kScales];
 #pragma unroll
-      for (int i = 0; i < kScales; ++i) {
-        scales[i] = reinterpret_cast<const float2*>(factors)[8 * i + group];
-      }
+      for (int i = 0; i < kScales; ++i) scales[i] = factors[8 * i + row];
       uint32_t low[kLaneWords<W>];
       uint32_t high[kLaneWords<W>];
       UnpackTile<T, W>(
-          step.pieces[tile][lane],
-          [&](int i) { return args.group_zeros == nullptr ? kMiddleZeros<T> : zeros[8 * i]; }, low,
-          high);
+          step.pieces[tile][lane_],
+          [&](int i) {
+            return args_.group_zeros == nullptr ? kMiddleZeros<T> : zeros[8 * i + row];
+          },
+          low, high);
 #pragma unroll
       for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
         MultiplyUnit<T, W>(sums[tile][tokens], low, high, x[tokens],
@@ -165,10 +193,31 @@ class LaneWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
       }
     }
   }
+  __device__ void Next(int step) {
+    __syncwarp();  // all have read the step
+    if (step + kSteps < num_steps_) CopyNext(ring_.steps[place_]);
+    CommitCopies();
+    if (++place_ == kSteps) place_ = 0;
+  }
 
  private:
-  int unit_;  // the next
-  const int group_shift_;
+  __device__ void CopyNext(Step& step) {
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+      CopyPiece(SharedAddress(&step.pieces[tile][lane_]), pieces_[tile] + unit_ * 32, true);
+    }
+    // The units of a group find its factors in the L1 cache.
+    CopyCachedPiece(SharedAddress(&step.factors[0][0] + lane_),
+                    factors_ + (unit_ >> args_.group_shift) * factor_stride_, copies_factor_ != 0);
+    ++unit_;
+  }
+
+  const LinearArgs& args_;
+  Ring& ring_;
+  const int lane_;
+  const int num_steps_;
+  int unit_;       // the next to copy
+  int place_ = 0;  // of the step in the ring
   const uint4* pieces_[kRowTiles];
   const uint4* factors_;
   int factor_stride_;  // from one group to the next; of 32 columns: two groups
@@ -177,13 +226,10 @@ class LaneWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
 
 // A warp's part of a block's shared memory: first its ring of steps, then its sums. The pitch keeps
 // the lanes' stores of sums in different banks.
-template <typename Step_, int kRowTiles, int kTokenTiles>
+template <typename Weights, int kRowTiles, int kTokenTiles>
 struct WarpMemory {
-  using Step = Step_;
-  static constexpr int kSteps =
-      StreamingBlockBytes(16 * kRowTiles) / kSegments / static_cast<int>(sizeof(Step));
   union {
-    Step steps[kSteps];
+    typename Weights::Ring ring;
     float sums[8 * kTokenTiles][16 * kRowTiles + 4];
   };
 };
@@ -234,17 +280,19 @@ class LaneActivations {
 };
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
+// Another number of warps than kSegments is another order of summation.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-__global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * kRowTiles) : 2)
-    StreamingKernel(const LinearArgs args) {
+__global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kGated>::kBlocksPerSm)
+    StreamingKernel(const __grid_constant__ LinearArgs args) {
   constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
-  using Weights = LaneWeights<W, kRowTiles, kWhole, kGated>;
-  using Memory = WarpMemory<typename Weights::Step, kRowTiles, kTokenTiles>;
+  using Weights = WarpWeights<W, kRowTiles, kWhole, kGated>;
   extern __shared__ uint4 shared[];
-  auto* const memory = reinterpret_cast<Memory*>(shared);  // of each warp
+  // Of each warp.
+  auto* const memory = reinterpret_cast<WarpMemory<Weights, kRowTiles, kTokenTiles>*>(shared);
 
   const int thread = static_cast<int>(threadIdx.x);
-  const int warp = static_cast<int>(threadIdx.x / 32);
+  // Known to be the same for all lanes of the warp.
+  const int warp = static_cast<int>(__shfl_sync(~0U, threadIdx.x / 32, 0));
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int group = lane / 4;
   const int quad = lane % 4;
@@ -253,12 +301,8 @@ __global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * k
   const int end = min(begin + args.segment, args.cols);
   const int num_steps = (max(end - begin, 0) + kStepCols<W> - 1) / kStepCols<W>;
 
-  Weights weights(args, first_row, lane, begin);
-#pragma unroll
-  for (int step = 0; step < Memory::kSteps; ++step) {
-    if (step < num_steps) weights.CopyNext(memory[warp].steps[step], lane);
-    CommitCopies();
-  }
+  Weights weights(args, memory[warp].ring, first_row, lane, begin, num_steps);
+  weights.Begin();
   // A thread stores results of one row (and of its up row).
   const int out_row = first_row + thread % kOutputs;
   const int read_row = min(out_row, args.rows - 1);
@@ -278,7 +322,6 @@ __global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * k
     for (auto& step : ahead) activations.LoadNext(step);
   }
   float sums[kRowTiles][kTokenTiles][4] = {};
-  int place = 0;  // of the step in the ring
 #pragma unroll 1
   for (int first = 0; first < num_steps; first += kAhead) {
 #pragma unroll
@@ -288,15 +331,10 @@ __global__ void __launch_bounds__(kThreads, kWhole ? StreamingBlocksPerSm(16 * k
 #pragma unroll
       for (auto& words : x.words) ConvertActivations<T, W>(words);
       if constexpr (!kLoadsLate) activations.LoadNext(ahead[i]);
-      WaitForCopies<Memory::kSteps - 1>();
-      auto& step = memory[warp].steps[place];
-      Weights::Meet();
-      Weights::template Multiply<T>(args, step, lane, x.words, sums);
+      weights.Wait();
+      weights.template Multiply<T>(x.words, sums);
       if constexpr (kLoadsLate) activations.LoadNext(ahead[i]);
-      Weights::Meet();
-      if (first + i + Memory::kSteps < num_steps) weights.CopyNext(step, lane);
-      CommitCopies();
-      if (++place == Memory::kSteps) place = 0;
+      weights.Next(first + i);
     }
   }
 
@@ -335,25 +373,25 @@ template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, b
 void Launch(const Context& context, const LinearArgs& args) {
   const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
-  using Step = typename LaneWeights<W, kRowTiles, kWhole, kGated>::Step;
+  using Weights = WarpWeights<W, kRowTiles, kWhole, kGated>;
   constexpr int kBytes =
-      kSegments * static_cast<int>(sizeof(WarpMemory<Step, kRowTiles, kTokenTiles>));
+      kSegments * static_cast<int>(sizeof(WarpMemory<Weights, kRowTiles, kTokenTiles>));
   TakeSharedMemory(kernel, kBytes, "the shared memory of a product");
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, kBytes, args);
 }
 
 template <typename T, typename W, bool kGated>
 void LaunchWhole(const Context& context, const LinearArgs& args) {
-  // Blocks of one size suffice for groups of 32, which are rare.
-  const int rows = kUnitScales<W> == 2
-                       ? 32
-                       : StreamingRows({.rows = int64_t{args.rows} * (kGated ? 2 : 1),
-                                        .tokens = args.tokens,
-                                        .num_sms = context.num_sms});
+  const StreamingProduct product{.rows = int64_t{args.rows} * (kGated ? 2 : 1),
+                                 .tokens = args.tokens,
+                                 .num_sms = context.num_sms};
   const auto launch = [&]<int kRowTiles>() {
     args.tokens <= 8 ? Launch<T, W, kRowTiles, 1, true, kGated>(context, args)
                      : Launch<T, W, kRowTiles, 2, true, kGated>(context, args);
   };
+  const int rows = kIsInt4<W> ? StreamingInt4Rows(product) : StreamingRows(product);
+  // Blocks of one size suffice for groups of 32, which are rare; gate and up rows are tiles of
+  // their own.
   if constexpr (kUnitScales<W> < 2) {
     if (rows == 64) return launch.template operator()<4>();
     if constexpr (!(kGated && kIsInt4<W>)) {
