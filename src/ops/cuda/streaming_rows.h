@@ -1,5 +1,5 @@
-// Chooses the blocks of products with few tokens (linear_streaming.cu). Pure arithmetic, so that
-// its choices are tested without a GPU.
+// Chooses the blocks of products with few tokens (linear_streaming_quantized.cu). Pure arithmetic,
+// so that its choices are tested without a GPU.
 #pragma once
 
 #include <cstdint>
