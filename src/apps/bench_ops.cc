@@ -120,7 +120,9 @@ class OpsBench {
 
   Status Run() {
     bandwidth_ = timer_.backend().MeasureReadBandwidth();
-    const DType element = WeightFormat{spec_.dtype, scheme_}.element();
+    // Weights of integers are compared with products in the type of the activations.
+    const bool fp8 = scheme_.element == QuantScheme::Element::kFp8E4M3;
+    const DType element = fp8 ? DType::kF8E4M3 : spec_.dtype;
     peak_ = timer_.backend().MeasureMatrixPeak(element);
     console_.Say(fmt::format("{}; limits: {:.1f} GB/s read, {:.2f} TFLOP/s in {}",
                              MachineLine(timer_.backend()), bandwidth_ / 1e9, peak_ / 1e12,
@@ -221,7 +223,7 @@ class OpsBench {
     const bool is_head = std::string_view(shape.name) == "head";
     const WeightFormat kept{spec_.dtype, is_head ? QuantScheme{} : scheme_};
     std::vector<ops::LinearWeight> weights;
-    const int64_t bytes = shape.rows * shape.cols * static_cast<int64_t>(SizeOf(kept.element()));
+    const int64_t bytes = timer_.backend().PackedBytes(shape.rows, shape.cols, kept);
     {
       TANDEM_ASSIGN_OR_RETURN(const Buffer values,
                               timer_.Random(shape.rows * shape.cols, spec_.dtype));

@@ -1,24 +1,27 @@
-// AddRmsNorm as one kernel, which may round its result to fp8: one block per row; the row is read
-// once if it fits the block's registers.
+// AddRmsNorm as one kernel, which may round its result to fp8 or int8: one block per row; the row
+// is read once if it fits the block's registers.
 #include <algorithm>
 
 #include "ops/cuda/add_rms_norm.cuh"
 #include "ops/cuda/block_reduce.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
-#include "ops/cuda/fp8_rows.cuh"
+#include "ops/cuda/rounded_rows.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kMaxThreads = 1024;
 
-// Where the normed rows go: as they are, or rounded to fp8 with a scale each.
+// Where the normed rows go: as they are, or rounded with a scale each.
 template <typename T>
 struct PlainResult {
+  using To = void;
   T* rows;
 };
-struct Fp8Result {
+template <typename To_>
+struct RoundedResult {
+  using To = To_;
   uint8_t* rows;
   float* scales;
   float fixed_scale;  // 0: each row by its own largest value
@@ -62,18 +65,20 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     return y;
   };
-  if constexpr (std::is_same_v<Result, Fp8Result>) {
+  using To = typename Result::To;
+  if constexpr (!std::is_void_v<To>) {
     float scale = result.fixed_scale;
-    if (scale == 0.0f) {
+    if (To::kNeedsLargest || scale == 0.0f) {
       float largest = 0.0f;
       for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
-        largest = LargestOf(normed(i), largest);
+        largest = LargestOf<To>(normed(i), largest);
       }
-      scale = ScaleOf(BlockMax(largest));
+      scale = To::ScaleOfRow(BlockMax(largest), scale);
     }
     const float by = 1.0f / scale;
     auto* const out = reinterpret_cast<uint2*>(result.rows + blockIdx.x * hidden);
-    for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) out[i] = RoundPiece(normed(i), by);
+    for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x)
+      out[i] = RoundPiece<To>(normed(i), by);
     if (threadIdx.x == 0) result.scales[blockIdx.x] = scale;
   } else {
     T* const out = result.rows + blockIdx.x * hidden;
@@ -112,12 +117,19 @@ void CudaOps::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tens
   });
 }
 
-void QuantizeNorm(const Context& context, const NormedRows& x, float fixed_scale, void* out,
-                  float* scales) {
+void QuantizeNorm(const Context& context, const NormedRows& x, DType to, float fixed_scale,
+                  void* out, float* scales) {
   WithActivation(x.residual.dtype, [&](auto element) {
     using T = decltype(element);
-    LaunchNorm<T, 8>(context, x.residual, x.delta, x.weight, x.epsilon,
-                     Fp8Result{static_cast<uint8_t*>(out), scales, fixed_scale});
+    const auto launch = [&](const auto& result) {
+      LaunchNorm<T, 8>(context, x.residual, x.delta, x.weight, x.epsilon, result);
+    };
+    auto* const rows = static_cast<uint8_t*>(out);
+    if (to == DType::kI8) {
+      launch(RoundedResult<ToInt8>{rows, scales, fixed_scale});
+    } else {
+      launch(RoundedResult<ToFp8>{rows, scales, fixed_scale});
+    }
   });
 }
 

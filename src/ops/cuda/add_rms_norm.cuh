@@ -1,4 +1,4 @@
-// AddRmsNorm that rounds its rows to fp8, for the product that takes them.
+// AddRmsNorm that rounds its rows to fp8 or int8, for the product that takes them.
 #pragma once
 
 #include "ops/cuda/context.cuh"
@@ -8,7 +8,7 @@ namespace tandem::ops::cuda {
 
 // The rows of x, of a multiple of 8 columns, rounded with the bits of AddRmsNorm and
 // QuantizeActivations (quantize.cuh). x.rows stays as it was.
-void QuantizeNorm(const Context& context, const NormedRows& x, float fixed_scale, void* out,
-                  float* scales);
+void QuantizeNorm(const Context& context, const NormedRows& x, DType to, float fixed_scale,
+                  void* out, float* scales);
 
 }  // namespace tandem::ops::cuda

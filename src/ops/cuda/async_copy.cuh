@@ -23,6 +23,15 @@ __device__ inline void CopyPiece(uint32_t to, const void* from, bool real) {
                "r"(real ? kPieceBytes : 0)
                : "memory");
 }
+// The same for pieces that are copied again soon: through the L1 cache. Does nothing unless `real`.
+__device__ inline void CopyCachedPiece(uint32_t to, const void* from, bool real) {
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t"
+      "setp.ne.b32 p, %2, 0;\n\t"
+      "@p cp.async.ca.shared.global [%0], [%1], 16;\n\t}" ::"r"(to),
+      "l"(from), "r"(static_cast<int>(real))
+      : "memory");
+}
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Returns when all except the last kPending groups of this thread's copies are complete.
 template <int kPending>

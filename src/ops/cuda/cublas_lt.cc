@@ -68,6 +68,10 @@ cudaDataType_t CudaTypeOf(DType dtype) {
       return CUDA_R_32F;
     case DType::kF8E4M3:
       return CUDA_R_8F_E4M3;
+    case DType::kI8:
+      return CUDA_R_8I;
+    case DType::kI32:
+      return CUDA_R_32I;
     default:
       break;
   }
@@ -236,7 +240,11 @@ class CublasLt::Library {
     plan.tokens = TokensBound(product.tokens);
     layout(plan.x, product.input, product.cols, plan.tokens, product.cols);
     layout(plan.out, product.output, product.rows, plan.tokens, product.rows);
-    CheckLt(lt_.MatmulDescCreate(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a description");
+    const bool integers = product.input == DType::kI8;
+    CheckLt(
+        lt_.MatmulDescCreate(&plan.operation, integers ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F,
+                             integers ? CUDA_R_32I : CUDA_R_32F),
+        "a description");
     Set(plan, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     Set(plan, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
     if (product.input == DType::kF8E4M3) Set(plan, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
@@ -298,10 +306,13 @@ class CublasLt::Library {
   cublasStatus_t Enqueue(const LtProduct& product, const Plan& plan,
                          const cublasLtMatmulAlgo_t& algorithm) {
     const float one = 1.0f;
-    const float zero = 0.0f;
-    return lt_.Matmul(handle_, plan.operation, &one, product.weight, plan.weight, product.x, plan.x,
-                      &zero, product.out, plan.out, product.out, plan.out, &algorithm, workspace_,
-                      workspace_bytes_, context_.stream);
+    const int32_t integer_one = 1;
+    const int64_t zero = 0;  // of either type
+    const bool integers = product.input == DType::kI8;
+    return lt_.Matmul(handle_, plan.operation,
+                      integers ? static_cast<const void*>(&integer_one) : &one, product.weight,
+                      plan.weight, product.x, plan.x, &zero, product.out, plan.out, product.out,
+                      plan.out, &algorithm, workspace_, workspace_bytes_, context_.stream);
   }
 
   bool IsToBeTimed(const LtProduct& product, const Plan& plan) const {

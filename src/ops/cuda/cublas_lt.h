@@ -16,8 +16,8 @@ namespace tandem::ops::cuda {
 // out [tokens, rows] = x [tokens, cols] * weight [rows, cols]^T + bias, all on the device; x and
 // out aligned to 16 bytes.
 struct LtProduct {
-  DType input = DType::kBF16;   // of x and weight: bf16, fp16 or fp8
-  DType output = DType::kBF16;  // bf16, fp16 or fp32
+  DType input = DType::kBF16;   // of x and weight: bf16, fp16, fp8 or int8
+  DType output = DType::kBF16;  // bf16, fp16 or fp32; int32, and that alone, of int8
   int64_t tokens = 0;
   int64_t rows = 0;
   int64_t cols = 0;

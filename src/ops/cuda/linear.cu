@@ -10,10 +10,14 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr size_t kLibraryBytes = size_t{64} << 20;
-// For one product's activations: rounded to fp8 for the library, or arranged for our own kernel. A
+// For one product's activations: rounded for the library, or arranged for our own kernel. A
 // chunk of 8,192 tokens is one product up to 16,384 columns.
 constexpr size_t kActivationBytes = size_t{128} << 20;
 static_assert(kActivationBytes >= kArrangedBytes);
+// For rows that are arranged as a weight takes them.
+constexpr size_t kInputBytes = size_t{32} << 20;
+// For sums of integers that the library leaves to be scaled.
+constexpr size_t kSumBytes = size_t{128} << 20;
 constexpr int64_t kMaxScales = int64_t{1} << 16;  // tokens whose scales fit
 constexpr int64_t kMaxBias = int64_t{1} << 19;    // rows whose bias fits
 
@@ -22,31 +26,61 @@ void* Allocate(size_t bytes) {
 }
 
 LinearArgs ArgsOf(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
-  return {.x = x.data,
-          .weight = weight.data.data(),
-          .scales = weight.scales.As<float>(),
-          .bias = weight.bias.As<float>(),
-          .out = out.data,
-          .tokens = static_cast<int>(x.dim(0)),
-          .rows = static_cast<int>(weight.rows),
-          .cols = static_cast<int>(weight.cols),
-          .pitch = static_cast<int>(PackedPitch(weight.cols, weight.dtype)),
-          .segment = SegmentCols(weight.cols),
-          .float_out = out.dtype == DType::kF32};
+  LinearArgs args;
+  args.x = x.data;
+  args.weight = weight.data.data();
+  args.bias = weight.bias.As<float>();
+  args.out = out.data;
+  args.tokens = static_cast<int>(x.dim(0));
+  args.rows = static_cast<int>(weight.rows);
+  args.cols = static_cast<int>(weight.cols);
+  args.segment = SegmentCols(weight.cols);
+  args.float_out = out.dtype == DType::kF32;
+  if (IsInt4(weight.scheme)) {
+    const Int4Layout layout(weight.rows, weight.cols, weight.scheme);
+    args.group_scales = weight.scales.As<float2>();
+    args.group_zeros = weight.zeros.As<uint32_t>();
+    args.groups = static_cast<int>(layout.groups);
+    args.group_shift = layout.group_shift;
+  } else {
+    args.scales = weight.scales.As<float>();
+    args.pitch = static_cast<int>(PackedPitch(weight.cols, weight.dtype));
+  }
+  return args;
 }
 
 // Calls call.operator()<T, W>() with the types of activations and weights.
 template <typename Call>
-void WithTypes(DType activations, DType weights, const Call& call) {
-  const bool fp8 = weights == DType::kF8E4M3;
-  if (activations == DType::kBF16) {
-    fp8 ? call.template operator()<Bf16, Fp8>() : call.template operator()<Bf16, Bf16>();
-  } else {
-    fp8 ? call.template operator()<Fp16, Fp8>() : call.template operator()<Fp16, Fp16>();
-  }
+void WithTypes(DType activations, const LinearWeight& weight, const Call& call) {
+  const auto with_activations = [&]<typename T>() {
+    switch (weight.scheme.element) {
+      case QuantScheme::Element::kFp8E4M3:
+        return call.template operator()<T, Fp8>();
+      case QuantScheme::Element::kInt8:
+        return call.template operator()<T, Int8>();
+      case QuantScheme::Element::kInt4:
+        return weight.scheme.block_columns == 32 ? call.template operator()<T, Int4<2>>()
+                                                 : call.template operator()<T, Int4<1>>();
+      default:
+        return call.template operator()<T, T>();
+    }
+  };
+  activations == DType::kBF16 ? with_activations.template operator()<Bf16>()
+                              : with_activations.template operator()<Fp16>();
 }
 
-// Rows of the weight's input that there is room for when they are rounded to fp8.
+// Whether the library takes the weight's input rounded to the weight's type.
+bool TakesRounded(const LinearWeight& weight) {
+  return weight.dtype == DType::kF8E4M3 ||
+         (weight.dtype == DType::kI8 && weight.scheme.inputs != QuantScheme::Inputs::kPlain);
+}
+
+// Whether something is done to the inputs before the product.
+bool ArrangesInputs(const LinearWeight& weight) {
+  return weight.input_order.data() != nullptr || weight.input_factors.data() != nullptr;
+}
+
+// Rows of the weight's input that there is room for when they are rounded.
 int64_t MostRounded(const LinearWeight& weight) {
   return std::min<int64_t>(kMaxScales, static_cast<int64_t>(kActivationBytes) / weight.cols);
 }
@@ -54,8 +88,8 @@ int64_t MostRounded(const LinearWeight& weight) {
 void CheckTypes(const Tensor& x, const LinearWeight& weight) {
   TANDEM_CHECK(x.dim(1) == weight.cols, "as many inputs as the weight has");
   TANDEM_CHECK(x.dtype == DType::kBF16 || x.dtype == DType::kF16, "activations of 16 bits");
-  TANDEM_CHECK(weight.dtype == x.dtype || weight.dtype == DType::kF8E4M3,
-               "weights of the activations' type or of fp8");
+  TANDEM_CHECK(weight.dtype == x.dtype || !weight.scheme.is_plain(),
+               "weights of the activations' type or quantized");
 }
 
 __global__ void ConvertBiasKernel(const float* from, int count, Bf16* to_bf16, Fp16* to_half) {
@@ -73,17 +107,21 @@ struct LinearRunner::Workspace {
       : activations(for_library      ? Allocate(kActivationBytes)
                     : for_warpgroups ? Allocate(kArrangedBytes)
                                      : nullptr),
+        inputs(Allocate(kInputBytes)),
         library(for_library ? Allocate(kLibraryBytes) : nullptr),
+        sums(for_library ? Allocate(kSumBytes) : nullptr),
         scales(for_library ? Allocate(kMaxScales * sizeof(float)) : nullptr),
         bias(for_library ? Allocate(kMaxBias * sizeof(Bf16)) : nullptr) {}
   ~Workspace() {
-    for (void* data : {activations, library, scales, bias}) cudaFree(data);
+    for (void* data : {activations, inputs, library, sums, scales, bias}) cudaFree(data);
   }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
   void* const activations;
+  void* const inputs;
   void* const library;
+  void* const sums;
   void* const scales;
   void* const bias;
 };
@@ -106,19 +144,38 @@ void LinearRunner::Run(const Tensor& x, const LinearWeight& weight, const Tensor
   TANDEM_CHECK(out.dim(0) == x.dim(0) && out.dim(1) == weight.rows, "the shape of a product");
   TANDEM_CHECK(out.dtype == x.dtype || out.dtype == DType::kF32, "the type of a product");
   if (x.dim(0) == 0) return;
+  if (!ArrangesInputs(weight)) return RunArranged(x, weight, out);
+  const int64_t row_bytes = weight.cols * static_cast<int64_t>(SizeOf(x.dtype));
+  const int64_t most = static_cast<int64_t>(kInputBytes) / row_bytes;
+  TANDEM_CHECK(most >= kMaxStreamingTokens, "rows that fit into the memory for inputs");
+  const int64_t piece = CeilDiv(x.dim(0), CeilDiv(x.dim(0), most));
+  for (int64_t first = 0; first < x.dim(0); first += piece) {
+    const int64_t tokens = std::min(piece, x.dim(0) - first);
+    RunArranged(Arranged(x.RowRange(first, tokens), weight), weight, out.RowRange(first, tokens));
+  }
+}
+
+Tensor LinearRunner::Arranged(const Tensor& x, const LinearWeight& weight) {
+  if (!ArrangesInputs(weight)) return x;
+  ArrangeInputs(context_, x, weight.input_order.As<int32_t>(), weight.input_factors.As<float>(),
+                workspace_->inputs);
+  return {workspace_->inputs, x.dtype, x.shape, x.device};
+}
+
+void LinearRunner::RunArranged(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
   if (x.dim(0) > kMaxStreamingTokens && RunLibrary(x, weight, out)) return;
   RunOwn(x, weight, out);
 }
 
 void LinearRunner::RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
   const int most = HasWarpgroups(context_) ? WarpgroupTokens(weight.cols) : 0;
-  WithTypes(x.dtype, weight.dtype, [&]<typename T, typename W>() {
+  WithTypes(x.dtype, weight, [&]<typename T, typename W>() {
     if (x.dim(0) <= kMaxStreamingTokens) {
       const LinearArgs args = ArgsOf(x, weight, out);
-      if constexpr (std::is_same_v<W, Fp8>) {
-        LaunchStreamingFp8<T>(context_, args);
-      } else {
+      if constexpr (std::is_same_v<T, W>) {
         LaunchStreaming<T>(context_, args);
+      } else {
+        LaunchStreamingQuantized<T, W>(context_, args);
       }
     } else if (most == 0) {
       LaunchTiled<T, W>(context_, ArgsOf(x, weight, out));
@@ -143,11 +200,14 @@ bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const 
   LinearArgs args = ArgsOf(x, gate_up, activated);
   if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || !HasWholeUnits(args)) return false;
   args.rows /= 2;
-  WithTypes(x.dtype, gate_up.dtype, [&]<typename T, typename W>() {
-    if constexpr (std::is_same_v<W, Fp8>) {
-      LaunchStreamingFp8Gated<T>(context_, args);
-    } else {
+  // Tiles hold gate rows or up rows.
+  if (IsInt4(gate_up.scheme) && args.rows % kInt4TileRows != 0) return false;
+  args.x = Arranged(x, gate_up).data;
+  WithTypes(x.dtype, gate_up, [&]<typename T, typename W>() {
+    if constexpr (std::is_same_v<T, W>) {
       LaunchStreamingGated<T>(context_, args);
+    } else {
+      LaunchStreamingQuantizedGated<T, W>(context_, args);
     }
   });
   return true;
@@ -177,24 +237,25 @@ const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
 bool LinearRunner::RunSwiGluLinear(const Tensor& gate_up, const LinearWeight& weight,
                                    const Tensor& out) {
   if (!RoundsInput(gate_up, weight, out)) return false;
-  return RunLibraryFp8(
+  return RunLibraryRounded(
       weight, out, [&](int64_t first, int64_t count, float scale, void* to, float* scales) {
-        QuantizeSwiGlu(context_, gate_up.RowRange(first, count), scale, to, scales);
+        QuantizeSwiGlu(context_, gate_up.RowRange(first, count), weight.dtype, scale, to, scales);
       });
 }
 
 bool LinearRunner::RunNormLinear(NormedRows& x, const LinearWeight& weight, const Tensor& out) {
   // The residual may change only once, so all rows are one product.
   if (!RoundsInput(x.rows, weight, out) || out.dim(0) > MostRounded(weight)) return false;
-  return RunLibraryFp8(weight, out, [&](int64_t, int64_t, float scale, void* to, float* scales) {
-    QuantizeNorm(context_, x, scale, to, scales);
-    x.delta = {};
-  });
+  return RunLibraryRounded(weight, out,
+                           [&](int64_t, int64_t, float scale, void* to, float* scales) {
+                             QuantizeNorm(context_, x, weight.dtype, scale, to, scales);
+                             x.delta = {};
+                           });
 }
 
 bool LinearRunner::RoundsInput(const Tensor& x, const LinearWeight& weight,
                                const Tensor& out) const {
-  return out.dim(0) > kMaxStreamingTokens && weight.dtype == DType::kF8E4M3 &&
+  return out.dim(0) > kMaxStreamingTokens && TakesRounded(weight) && !ArrangesInputs(weight) &&
          LibraryTakes(x, weight, out);
 }
 
@@ -204,17 +265,19 @@ bool LinearRunner::LibraryTakes(const Tensor& x, const LinearWeight& weight,
   const bool aligned = weight.cols % 16 == 0 && weight.rows % 8 == 0 &&
                        reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
                        reinterpret_cast<uintptr_t>(out.data) % 16 == 0;
-  // Scales per token and per row need sm_90; on older GPUs our kernel widens the weights.
-  const bool has_type = weight.dtype != DType::kF8E4M3 || context_.compute_capability >= 90;
+  // fp8 with scales per token and per row needs sm_90; on older GPUs our kernel widens the weights.
+  const bool has_type =
+      weight.scheme.is_plain() ||
+      (TakesRounded(weight) && (weight.dtype == DType::kI8 || context_.compute_capability >= 90));
   return library_ != nullptr && aligned && has_type && weight.rows <= kMaxBias;
 }
 
 bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
   if (!LibraryTakes(x, weight, out)) return false;
-  if (weight.dtype == DType::kF8E4M3) {
-    return RunLibraryFp8(
+  if (TakesRounded(weight)) {
+    return RunLibraryRounded(
         weight, out, [&](int64_t first, int64_t count, float scale, void* to, float* scales) {
-          QuantizeActivations(context_, x.RowRange(first, count), scale, to, scales);
+          QuantizeActivations(context_, x.RowRange(first, count), weight.dtype, scale, to, scales);
         });
   }
   return library_->Run({.input = x.dtype,
@@ -230,29 +293,61 @@ bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const
 }
 
 template <typename Quantize>
-bool LinearRunner::RunLibraryFp8(const LinearWeight& weight, const Tensor& out,
-                                 const Quantize& quantize) {
+bool LinearRunner::RunLibraryRounded(const LinearWeight& weight, const Tensor& out,
+                                     const Quantize& quantize) {
   const int64_t most = MostRounded(weight);
   if (most == 0 || weight.rows % 16 != 0) return false;
-  const void* const bias = BiasFor(weight, out.dtype);
   auto* const scales = static_cast<float*>(workspace_->scales);
   for (int64_t first = 0; first < out.dim(0); first += most) {
     const int64_t tokens = std::min(most, out.dim(0) - first);
     quantize(first, tokens, weight.input_scale, workspace_->activations, scales);
-    const bool done = library_->Run({.input = DType::kF8E4M3,
-                                     .output = out.dtype,
-                                     .tokens = tokens,
-                                     .rows = weight.rows,
-                                     .cols = weight.cols,
-                                     .pitch = weight.cols,
-                                     .x = workspace_->activations,
-                                     .weight = weight.data.data(),
-                                     .out = out.RowRange(first, tokens).data,
-                                     .token_scales = scales,
-                                     .row_scales = weight.scales.As<float>(),
-                                     .bias = bias});
+    const Tensor results = out.RowRange(first, tokens);
+    const bool done = weight.dtype == DType::kI8 ? MultiplyIntegers(weight, results)
+                                                 : MultiplyFp8(weight, results);
     // Then our own kernel computes all of it.
     if (!done) return false;
+  }
+  return true;
+}
+
+bool LinearRunner::MultiplyFp8(const LinearWeight& weight, const Tensor& out) {
+  return library_->Run({.input = DType::kF8E4M3,
+                        .output = out.dtype,
+                        .tokens = out.dim(0),
+                        .rows = weight.rows,
+                        .cols = weight.cols,
+                        .pitch = weight.cols,
+                        .x = workspace_->activations,
+                        .weight = weight.data.data(),
+                        .out = out.data,
+                        .token_scales = static_cast<const float*>(workspace_->scales),
+                        .row_scales = weight.scales.As<float>(),
+                        .bias = BiasFor(weight, out.dtype)});
+}
+
+bool LinearRunner::MultiplyIntegers(const LinearWeight& weight, const Tensor& out) {
+  const int64_t row_bytes = weight.rows * static_cast<int64_t>(sizeof(int32_t));
+  const int64_t most = static_cast<int64_t>(kSumBytes) / row_bytes;
+  if (most == 0) return false;
+  // Pieces of nearly equal size.
+  const int64_t piece = CeilDiv(out.dim(0), CeilDiv(out.dim(0), most));
+  for (int64_t first = 0; first < out.dim(0); first += piece) {
+    const int64_t tokens = std::min(piece, out.dim(0) - first);
+    const bool done = library_->Run(
+        {.input = DType::kI8,
+         .output = DType::kI32,
+         .tokens = tokens,
+         .rows = weight.rows,
+         .cols = weight.cols,
+         .pitch = weight.cols,
+         .x = static_cast<const int8_t*>(workspace_->activations) + first * weight.cols,
+         .weight = weight.data.data(),
+         .out = workspace_->sums});
+    if (!done) return false;
+    const DType activations = out.dtype == DType::kF32 ? DType::kBF16 : out.dtype;
+    ScaleSums(context_, static_cast<const int32_t*>(workspace_->sums),
+              static_cast<const float*>(workspace_->scales) + first, weight.scales.As<float>(),
+              weight.bias.As<float>(), activations, out.RowRange(first, tokens));
   }
   return true;
 }

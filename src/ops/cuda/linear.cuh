@@ -21,8 +21,9 @@ class LinearRunner {
   // As Ops::Linear. x and out: bf16 or fp16; out also fp32.
   //
   // Few rows of x stream the weights through our own kernel; many go to cuBLASLt, with x rounded to
-  // fp8 when the weights are. For shapes that the library does not support, on a machine without it
-  // and in a batch-invariant context, other kernels of ours run, with the same bits as the first.
+  // fp8 or int8 when the weights are. For shapes that the library does not support, on a machine
+  // without it and in a batch-invariant context, other kernels of ours run, with the same bits as
+  // the first.
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
 
   // activated = silu(gate) * up of the product of x and gate_up, gate rows first; the bits are
@@ -31,10 +32,10 @@ class LinearRunner {
   bool RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated);
 
   // out = the product of silu(gate) * up of gate_up and `weight`; the bits are those of SwiGlu and
-  // Run. Returns false and stores nothing of use where the product does not round its input to fp8.
+  // Run. Returns false and stores nothing of use where the product does not round its input.
   bool RunSwiGluLinear(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out);
 
-  // As Ops::NormLinear where the product rounds its input to fp8. Else returns false and stores
+  // As Ops::NormLinear where the product rounds its input. Else returns false and stores
   // nothing of use, but may have added x.delta, which is empty then.
   bool RunNormLinear(NormedRows& x, const LinearWeight& weight, const Tensor& out);
 
@@ -44,15 +45,21 @@ class LinearRunner {
  private:
   struct Workspace;
 
+  // x as the weight's columns take it: x itself, or a copy in the workspace.
+  Tensor Arranged(const Tensor& x, const LinearWeight& weight);
+  void RunArranged(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   void RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   bool LibraryTakes(const Tensor& x, const LinearWeight& weight, const Tensor& out) const;
-  // Whether Run rounds this input to fp8.
+  // Whether Run rounds this input to the weight's type.
   bool RoundsInput(const Tensor& x, const LinearWeight& weight, const Tensor& out) const;
   bool RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out);
   // quantize(first, count, scale, to, scales) rounds `count` rows of the input, from `first` on, as
   // QuantizeActivations does.
   template <typename Quantize>
-  bool RunLibraryFp8(const LinearWeight& weight, const Tensor& out, const Quantize& quantize);
+  bool RunLibraryRounded(const LinearWeight& weight, const Tensor& out, const Quantize& quantize);
+  // The products of rows that have been rounded; false: not computed.
+  bool MultiplyFp8(const LinearWeight& weight, const Tensor& out);
+  bool MultiplyIntegers(const LinearWeight& weight, const Tensor& out);
   // The weight's bias in the type the library requires; null without one.
   const void* BiasFor(const LinearWeight& weight, DType output);
 

@@ -14,6 +14,12 @@
 // are clamped: 2^-4 leaves the inputs of `down`, the largest, 16 times the range of models that run
 // in fp16. Smaller ones change by at most 2^-21, which is what rounding 2^-13 to bf16 costs.
 //
+// Integers of 8 bits are widened to fp16 like fp8, exactly. Those of 4 bits are widened to the type
+// of the activations: a piece of 16 bytes holds 16 columns of both rows of a lane, packed so that
+// two elements come out of a word with a shift and a mask (Int4). Their differences from the zero
+// point are multiplied, and the sum of each group, or of each unit of a longer one, is multiplied
+// by the group's scale in fp32 before it is added.
+//
 // Every kernel sums a row in the same order: kSegments pieces of the columns, each summed step by
 // step from zero; then the pieces of each half one after another, then the halves. So a result has
 // the same bits in every kernel and for every number of tokens, and several blocks can share a row.
@@ -28,26 +34,53 @@
 
 namespace tandem::ops::cuda {
 
-// The type in which activations T and weights W (T or Fp8) are multiplied, and the power of two by
-// which activations are multiplied first.
+// Weights of 8 bits, as stored.
+struct Int8 {
+  int8_t value;
+};
+// Weights of 4 bits in tiles: unit u of the 16 rows of tile t is the 512 bytes at (t * units + u) *
+// 512, a piece for each lane. Its words are the columns 8 * quad .. + 7 of the unit's two halves of
+// 32 columns, first of row `group`, then of row `group + 8`; elements 2 i and 2 i + 1 of a word's
+// eight lie at bits 4 i and 16 + 4 i. kScales: how many groups a unit has of each row, 2 where
+// groups have 32 columns.
+template <int kScales>
+struct Int4 {};
+
+template <typename W>
+constexpr int kUnitScales = 0;
+template <int kScales>
+constexpr int kUnitScales<Int4<kScales>> = kScales;
+template <typename W>
+constexpr bool kIsInt4 = kUnitScales<W> > 0;
+template <typename W>
+constexpr bool kIsByte = sizeof(W) == 1 && !kIsInt4<W>;
+
+// The type in which activations T and weights W (T, Fp8, Int8 or Int4) are multiplied, and the
+// power of two by which activations are multiplied first.
 template <typename T, typename W>
-using Factor = std::conditional_t<std::is_same_v<W, Fp8>, Fp16, T>;
+using Factor = std::conditional_t<kIsByte<W>, Fp16, T>;
 template <typename T, typename W>
 constexpr float kActivationScale = std::is_same_v<T, Factor<T, W>> ? 1.0f : 0x1p-4f;
 
 // One product with plain pointers: out [tokens, rows] = x [tokens, cols] * weight^T + bias.
 struct LinearArgs {
-  const void* x;
-  const void* weight;   // [rows, pitch]; zeros after `cols`
-  const float* scales;  // [rows], or null
-  const float* bias;    // [rows], or null
-  void* out;
-  int tokens;
-  int rows;
-  int cols;
-  int pitch;    // a multiple of 16 bytes
-  int segment;  // columns summed in one go: SegmentCols(cols)
-  bool float_out;
+  const void* x = nullptr;
+  const void* weight = nullptr;   // [rows, pitch], zeros after `cols`; or the tiles of Int4
+  const float* scales = nullptr;  // [rows], or null
+  // Of Int4: the scales of rows `group` and `group + 8`, [tiles, groups, 8], and their zero points
+  // in the lower and the upper half of a word, likewise; no zero points: all are kInt4Middle.
+  const float2* group_scales = nullptr;
+  const uint32_t* group_zeros = nullptr;
+  const float* bias = nullptr;  // [rows], or null
+  void* out = nullptr;
+  int tokens = 0;
+  int rows = 0;
+  int cols = 0;
+  int pitch = 0;        // a multiple of 16 bytes
+  int segment = 0;      // columns summed in one go: SegmentCols(cols)
+  int groups = 0;       // of a row; a whole number of units' groups
+  int group_shift = 0;  // the group of unit u is u >> group_shift; or 2 u and 2 u + 1
+  bool float_out = false;
 };
 
 constexpr int kSegments = 8;
@@ -59,6 +92,7 @@ constexpr int SegmentCols(int64_t cols) {
   return static_cast<int>(CeilDiv(CeilDiv(cols, kUnitCols), kSegments)) * kUnitCols;
 }
 
+// Of Int4 a step is 32 bytes a row, in pieces for two rows.
 template <typename W>
 constexpr int kStepCols = kStepBytes / static_cast<int>(sizeof(W));
 // Columns of a lane in a step, and the words that hold them as pairs of 16 bits.
@@ -66,6 +100,11 @@ template <typename W>
 constexpr int kLaneCols = kStepCols<W> / 4;
 template <typename W>
 constexpr int kLaneWords = kLaneCols<W> / 2;
+// The first column of the i-th of a lane's pieces of eight activations in a step.
+template <typename W>
+__device__ constexpr int PieceCol(int quad, int i) {
+  return kIsInt4<W> ? 32 * i + 8 * quad : kLaneCols<W> * quad + 8 * i;
+}
 
 // Weights are read once: they should not evict data that is read again.
 __device__ inline uint4 LoadOnce(const void* from) {
@@ -100,6 +139,58 @@ __device__ inline void Widen(uint32_t four, uint32_t& first, uint32_t& second) {
 #endif
 }
 
+// The same for four signed integers: 1024 + 128 + value is made of bits and loses the sum again.
+__device__ inline void WidenIntegers(uint32_t four, uint32_t& first, uint32_t& second) {
+  constexpr uint32_t k1024 = 0x64006400u;
+  const __half2 offset = __half2half2(__ushort_as_half(0x6480));
+  const uint32_t raised = four ^ 0x80808080u;
+  const uint32_t low = __byte_perm(raised, k1024, 0x5150);
+  const uint32_t high = __byte_perm(raised, k1024, 0x5352);
+  const __half2 difference = __hsub2(reinterpret_cast<const __half2&>(low), offset);
+  const __half2 other = __hsub2(reinterpret_cast<const __half2&>(high), offset);
+  first = reinterpret_cast<const uint32_t&>(difference);
+  second = reinterpret_cast<const uint32_t&>(other);
+}
+
+// The number in T whose lowest bits count ones: an element of 4 bits in them is added to it. A zero
+// point is kept as its sum with this number.
+template <typename T>
+constexpr uint32_t kInt4Base = std::is_same_v<T, Bf16> ? 0x4300 : 0x6400;
+constexpr uint32_t kInt4Middle = 8;
+
+// Eight elements of 4 bits less a zero point, both halves of `zero`, as words of T. Exact.
+template <typename T>
+__device__ inline void UnpackEight(uint32_t eight, uint32_t zero, uint32_t* words) {
+  using Pair = std::conditional_t<std::is_same_v<T, Bf16>, __nv_bfloat162, __half2>;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t raised;  // the bits of an element in each half, or those of the base
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;"
+        : "=r"(raised)
+        : "r"(eight >> (4 * i)), "n"(0x000f000fu), "n"(kInt4Base<T> * 0x00010001u));
+    const Pair difference =
+        __hsub2(reinterpret_cast<const Pair&>(raised), reinterpret_cast<const Pair&>(zero));
+    words[i] = reinterpret_cast<const uint32_t&>(difference);
+  }
+}
+
+// A lane's piece of a unit of Int4 as words of T of its two rows. zero_of(i): the zero points of
+// the i-th of the unit's groups, one row's in each half.
+template <typename T, typename W, typename ZeroOf>
+__device__ inline void UnpackTile(const uint4& piece, const ZeroOf& zero_of,
+                                  uint32_t (&low)[kLaneWords<W>], uint32_t (&high)[kLaneWords<W>]) {
+  const uint32_t first = zero_of(0);
+  const uint32_t last = zero_of(kUnitScales<W> - 1);
+  UnpackEight<T>(piece.x, __byte_perm(first, 0, 0x1010), low);
+  UnpackEight<T>(piece.y, __byte_perm(last, 0, 0x1010), low + 4);
+  UnpackEight<T>(piece.z, __byte_perm(first, 0, 0x3232), high);
+  UnpackEight<T>(piece.w, __byte_perm(last, 0, 0x3232), high + 4);
+}
+
+// Where all zero points are kInt4Middle.
+template <typename T>
+constexpr uint32_t kMiddleZeros = (kInt4Base<T> + kInt4Middle) * 0x00010001u;
+
 // A lane's 16 bytes of a weight row as words of Factor<T, W>.
 template <typename W>
 __device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLaneWords<W>]) {
@@ -108,6 +199,11 @@ __device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLane
     words[1] = bytes.y;
     words[2] = bytes.z;
     words[3] = bytes.w;
+  } else if constexpr (std::is_same_v<W, Int8>) {
+    WidenIntegers(bytes.x, words[0], words[1]);
+    WidenIntegers(bytes.y, words[2], words[3]);
+    WidenIntegers(bytes.z, words[4], words[5]);
+    WidenIntegers(bytes.w, words[6], words[7]);
   } else {
     Widen(bytes.x, words[0], words[1]);
     Widen(bytes.y, words[2], words[3]);
@@ -133,6 +229,16 @@ __device__ inline void ConvertActivations(uint32_t (&words)[kWords]) {
   }
 }
 
+// Adds sums of a lane's two rows times their scales, in the order of the matrix instructions'
+// results.
+template <int kSums>
+__device__ inline void AddScaled(float (&sums)[kSums], const float (&parts)[kSums],
+                                 const float2& scales) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i)
+    sums[i] = fmaf(parts[i], i % 4 < 2 ? scales.x : scales.y, sums[i]);
+}
+
 // One step of 16 weight rows (the lane's two) times eight tokens.
 template <typename T, typename W>
 __device__ inline void MultiplyStep(float (&sum)[4], const uint32_t (&low)[kLaneWords<W>],
@@ -141,6 +247,23 @@ __device__ inline void MultiplyStep(float (&sum)[4], const uint32_t (&low)[kLane
 #pragma unroll
   for (int i = 0; i < kLaneWords<W>; i += 2) {
     MultiplyAdd<Factor<T, W>>(sum, low[i], high[i], low[i + 1], high[i + 1], x[i], x[i + 1]);
+  }
+}
+
+// The same for Int4. scale_of(i): of the i-th of the unit's groups, the lane's two rows.
+template <typename T, typename W, typename ScaleOf>
+__device__ inline void MultiplyUnit(float (&sum)[4], const uint32_t (&low)[kLaneWords<W>],
+                                    const uint32_t (&high)[kLaneWords<W>],
+                                    const uint32_t (&x)[kLaneWords<W>], const ScaleOf& scale_of) {
+  constexpr int kWords = kLaneWords<W> / kUnitScales<W>;  // of a group
+#pragma unroll
+  for (int at = 0; at < kUnitScales<W>; ++at) {
+    float part[4] = {};
+#pragma unroll
+    for (int i = at * kWords; i < (at + 1) * kWords; i += 2) {
+      MultiplyAdd<T>(part, low[i], high[i], low[i + 1], high[i + 1], x[i], x[i + 1]);
+    }
+    AddScaled(sum, part, scale_of(at));
   }
 }
 
@@ -177,8 +300,22 @@ __device__ inline int TileRow(const LinearArgs& args, int first, int tile, int h
 }
 
 // The inverse for outputs of a gated block: the place of output `at`'s gate row among the block's
-// rows. Its up row is 8 places further.
-__device__ inline int GatePlace(int at) { return at / 8 * 16 + at % 8; }
+// rows. Its up row is kSpan places further: 8, or 16 where whole tiles of gate and up rows take
+// turns.
+template <int kSpan>
+__device__ inline int GatePlace(int at) {
+  return at / kSpan * (2 * kSpan) + at % kSpan;
+}
+
+// The tile of Int4 for a block's tile, likewise. kGated: those of gate and up rows take turns.
+template <bool kGated>
+__device__ inline int Int4Tile(const LinearArgs& args, int first, int tile) {
+  const int wanted = first / 16 + (kGated ? tile / 2 : tile);
+  return min(wanted, (args.rows + 15) / 16 - 1) + (kGated ? tile % 2 * (args.rows / 16) : 0);
+}
+__device__ inline int UnitsOf(const LinearArgs& args) {
+  return (args.cols + kUnitCols - 1) / kUnitCols;
+}
 
 // The sum of a row from those of its segments, in the order that every kernel keeps.
 // sum_of(segment): a float.

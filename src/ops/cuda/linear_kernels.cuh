@@ -1,5 +1,5 @@
 // Launches of our own matrix kernels. All sum in the order of linear_fragments.cuh, so they agree
-// bit for bit. T: type of the activations (Bf16, Fp16); W: of the weights (T or Fp8).
+// bit for bit. T: type of the activations (Bf16, Fp16); W: of the weights (T, Fp8, Int8 or Int4).
 #pragma once
 
 #include "ops/cuda/linear_fragments.cuh"
@@ -19,11 +19,12 @@ void LaunchStreaming(const Context& context, const LinearArgs& args);
 template <typename T>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args);
 
-// The same for weights of fp8, through shared memory.
-template <typename T>
-void LaunchStreamingFp8(const Context& context, const LinearArgs& args);
-template <typename T>
-void LaunchStreamingFp8Gated(const Context& context, const LinearArgs& args);
+// The same for quantized weights, through shared memory. Gated Int4 only if the number of gate rows
+// is a multiple of 16.
+template <typename T, typename W>
+void LaunchStreamingQuantized(const Context& context, const LinearArgs& args);
+template <typename T, typename W>
+void LaunchStreamingQuantizedGated(const Context& context, const LinearArgs& args);
 
 // For many tokens, only where HasWarpgroups: `arranged` is device memory for kArrangedBytes.
 template <typename T, typename W>

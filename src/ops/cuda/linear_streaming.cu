@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
       return AddSegments([&](int segment) { return partial[segment][token][place]; });
     };
     if constexpr (kGated) {
-      const int place = GatePlace(at);
+      const int place = GatePlace<8>(at);
       const float gate = Rounded<T>(RowResult<T, T>(args, row).Of(sum_at(place)));
       const float up = Rounded<T>(RowResult<T, T>(args, row + args.rows).Of(sum_at(place + 8)));
       Store<T>(args, token, row, SwiGluOf(gate, up));

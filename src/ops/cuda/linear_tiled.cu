@@ -20,7 +20,8 @@ constexpr int kOutPitch = kRows + 4;
 // of two rows, use all banks.
 template <typename W>
 struct Stage {
-  static constexpr int kWeightPieces = kUnitCols * static_cast<int>(sizeof(W)) / kPieceBytes;
+  static constexpr int kWeightPieces =
+      kIsInt4<W> ? 2 : kUnitCols * static_cast<int>(sizeof(W)) / kPieceBytes;
   static constexpr int kTokenPieces = kUnitCols * 2 / kPieceBytes;
   uint4 weights[kRows * kWeightPieces];
   uint4 tokens[kTokens * kTokenPieces];
@@ -31,20 +32,31 @@ struct Stage {
     return row * kWeightPieces + place;
   }
   __device__ static int TokenAt(int token, int piece) {
-    return token * kTokenPieces + (piece ^ (token % 2 * (sizeof(W) == 1 ? 1 : 4)));
+    return token * kTokenPieces + (piece ^ (token % 2 * (kIsByte<W> ? 1 : 4)));
   }
 };
 
 template <typename W>
 constexpr int kSharedBytes = kStages * static_cast<int>(sizeof(Stage<W>));
-static_assert(kTokens * kOutPitch * sizeof(float) <= kSharedBytes<Fp8>,
+static_assert(kTokens * kOutPitch * sizeof(float) <= kSharedBytes<Int4<1>>,
               "the sums reuse the stages");
 
-template <typename W, bool kAligned>
-__device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
-  constexpr int kWeightCols = kPieceBytes / static_cast<int>(sizeof(W));
+// The weights of a stage.
+template <typename W>
+__device__ void FillWeights(const LinearArgs& args, Stage<W>& stage, int col) {
   const int first_row = static_cast<int>(blockIdx.x) * kRows;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+  if constexpr (kIsInt4<W>) {
+    // The block's tiles one after another.
+    static_assert(kRows * Stage<W>::kWeightPieces == kThreads);
+    const int thread = static_cast<int>(threadIdx.x);
+    const int64_t tile = Int4Tile<false>(args, first_row, thread / 32);
+    CopyPiece(SharedAddress(&stage.weights[thread]),
+              static_cast<const uint4*>(args.weight) +
+                  (tile * UnitsOf(args) + col / kUnitCols) * 32 + thread % 32,
+              true);
+    return;
+  }
+  constexpr int kWeightCols = kPieceBytes / static_cast<int>(sizeof(W));
   // Not unrolled: the sums need the registers.
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < kRows * Stage<W>::kWeightPieces; i += kThreads) {
@@ -57,6 +69,12 @@ __device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
     CopyPiece(SharedAddress(&stage.weights[Stage<W>::WeightAt(row, piece)]),
               static_cast<const W*>(args.weight) + from + (valid ? at : 0), valid);
   }
+}
+
+template <typename W, bool kAligned>
+__device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
+  FillWeights(args, stage, col);
+  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * Stage<W>::kTokenPieces; i += kThreads) {
     const int token = i / Stage<W>::kTokenPieces;
@@ -76,11 +94,62 @@ __device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
 
 using Sums = float[kRowTiles][kTokenTiles][4];
 
-// Adds the stage's columns to the warp's 32 x 32 sums.
+// A lane's activations of a step, as words of Factor<T, W>.
 template <typename T, typename W>
-__device__ void MultiplyStage(const Stage<W>& stage, int row, int token, int quad, Sums& sums) {
+__device__ void LoadTokens(const Stage<W>& stage, int token, int step, int quad,
+                           uint32_t (&x)[kLaneWords<W>]) {
+#pragma unroll
+  for (int i = 0; i < kLaneWords<W> / 4; ++i) {
+    const int piece = (step * kStepCols<W> + PieceCol<W>(quad, i)) / 8;
+    const uint4 words = stage.tokens[Stage<W>::TokenAt(token, piece)];
+    x[4 * i] = words.x;
+    x[4 * i + 1] = words.y;
+    x[4 * i + 2] = words.z;
+    x[4 * i + 3] = words.w;
+  }
+  ConvertActivations<T, W>(x);
+}
+
+// Adds the columns of the stage, which holds unit `unit`, to the warp's 32 x 32 sums.
+template <typename T, typename W>
+__device__ void MultiplyStage(const LinearArgs& args, const Stage<W>& stage, int unit, int row,
+                              int token, int quad, Sums& sums) {
+  if constexpr (kIsInt4<W>) {
+    const int group = row % 8;
+    uint32_t weights[kRowTiles][2][kLaneWords<W>];
+    float2 scales[kRowTiles][kUnitScales<W>];
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+      const int in_block = row / 16 + tile;
+      const int64_t at = static_cast<int64_t>(Int4Tile<false>(
+                             args, static_cast<int>(blockIdx.x) * kRows, in_block)) *
+                             args.groups +
+                         (unit >> args.group_shift) * kUnitScales<W>;
+#pragma unroll
+      for (int i = 0; i < kUnitScales<W>; ++i) {
+        scales[tile][i] = __ldg(&args.group_scales[(at + i) * 8 + group]);
+      }
+      UnpackTile<T, W>(
+          stage.weights[in_block * 32 + group * 4 + quad],
+          [&](int i) {
+            return args.group_zeros == nullptr ? kMiddleZeros<T>
+                                               : __ldg(&args.group_zeros[(at + i) * 8 + group]);
+          },
+          weights[tile][0], weights[tile][1]);
+    }
+#pragma unroll
+    for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
+      uint32_t x[kLaneWords<W>];
+      LoadTokens<T>(stage, token + 8 * tokens, 0, quad, x);
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        MultiplyUnit<T, W>(sums[tile][tokens], weights[tile][0], weights[tile][1], x,
+                           [&](int i) { return scales[tile][i]; });
+      }
+    }
+    return;
+  }
   constexpr int kSteps = kUnitCols / kStepCols<W>;
-  constexpr int kTokenPieces = kLaneWords<W> / 4;  // of a lane in a step
 #pragma unroll 1
   for (int step = 0; step < kSteps; ++step) {
     uint32_t weights[kRowTiles][2][kLaneWords<W>];
@@ -95,16 +164,7 @@ __device__ void MultiplyStage(const Stage<W>& stage, int row, int token, int qua
 #pragma unroll
     for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
       uint32_t x[kLaneWords<W>];
-#pragma unroll
-      for (int i = 0; i < kTokenPieces; ++i) {
-        const int piece = (step * 4 + quad) * kTokenPieces + i;
-        const uint4 words = stage.tokens[Stage<W>::TokenAt(token + 8 * tokens, piece)];
-        x[4 * i] = words.x;
-        x[4 * i + 1] = words.y;
-        x[4 * i + 2] = words.z;
-        x[4 * i + 3] = words.w;
-      }
-      ConvertActivations<T, W>(x);
+      LoadTokens<T>(stage, token + 8 * tokens, step, quad, x);
 #pragma unroll
       for (int tile = 0; tile < kRowTiles; ++tile) {
         MultiplyStep<T, W>(sums[tile][tokens], weights[tile][0], weights[tile][1], x);
@@ -140,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
     const int next = unit + kStages - 1;
     if (next < units) FillStage<W, kAligned>(args, stages[next % kStages], next * kUnitCols);
     CommitCopies();
-    MultiplyStage<T, W>(stages[unit % kStages], row, token, quad, sums);
+    MultiplyStage<T, W>(args, stages[unit % kStages], unit, row, token, quad, sums);
     if (--left > 0 && unit + 1 < units) continue;
     left = segment_units;
     const bool half = unit + 1 == kSegments / 2 * segment_units;
@@ -206,8 +266,14 @@ void PrepareBoth() {
 void PrepareTiled() {
   PrepareBoth<Bf16, Bf16>();
   PrepareBoth<Bf16, Fp8>();
+  PrepareBoth<Bf16, Int8>();
+  PrepareBoth<Bf16, Int4<1>>();
+  PrepareBoth<Bf16, Int4<2>>();
   PrepareBoth<Fp16, Fp16>();
   PrepareBoth<Fp16, Fp8>();
+  PrepareBoth<Fp16, Int8>();
+  PrepareBoth<Fp16, Int4<1>>();
+  PrepareBoth<Fp16, Int4<2>>();
 }
 
 template <typename T, typename W>
@@ -225,7 +291,13 @@ void LaunchTiled(const Context& context, const LinearArgs& args) {
 
 template void LaunchTiled<Bf16, Bf16>(const Context&, const LinearArgs&);
 template void LaunchTiled<Bf16, Fp8>(const Context&, const LinearArgs&);
+template void LaunchTiled<Bf16, Int8>(const Context&, const LinearArgs&);
+template void LaunchTiled<Bf16, Int4<1>>(const Context&, const LinearArgs&);
+template void LaunchTiled<Bf16, Int4<2>>(const Context&, const LinearArgs&);
 template void LaunchTiled<Fp16, Fp16>(const Context&, const LinearArgs&);
 template void LaunchTiled<Fp16, Fp8>(const Context&, const LinearArgs&);
+template void LaunchTiled<Fp16, Int8>(const Context&, const LinearArgs&);
+template void LaunchTiled<Fp16, Int4<1>>(const Context&, const LinearArgs&);
+template void LaunchTiled<Fp16, Int4<2>>(const Context&, const LinearArgs&);
 
 }  // namespace tandem::ops::cuda

@@ -42,8 +42,7 @@ __global__ void ArrangeTokensKernel(const LinearArgs args, int tile_tokens, int 
 #pragma unroll
   for (int quad = 0; quad < 4; ++quad) {
     // A lane's columns of a step: 8 for weights of 16 bits, with two steps per unit; else 16.
-    const int col =
-        unit * kUnitCols + (sizeof(W) == 2 ? 32 * half + 8 * quad : 16 * quad + 8 * half);
+    const int col = unit * kUnitCols + (kIsByte<W> ? 16 * quad + 8 * half : 32 * half + 8 * quad);
     uint4 piece = make_uint4(0, 0, 0, 0);
     if (token < args.tokens && col < args.cols) {
       piece = kAligned ? *reinterpret_cast<const uint4*>(row + col)
@@ -66,9 +65,10 @@ __global__ void ArrangeTokensKernel(const LinearArgs args, int tile_tokens, int 
   }
 }
 
-// Warpgroups per block: with fewer tokens there are registers for more rows.
-template <int kTokens>
-constexpr int kGroups = kTokens == 128 ? 2 : 4;
+// Warpgroups per block: with fewer tokens there are registers for more rows. Int4 has sums of a
+// unit too, so its tiles have at most 64 tokens.
+template <typename W, int kTokens>
+constexpr int kGroups = kTokens == (kIsInt4<W> ? 64 : 128) ? 2 : 4;
 
 // The number of segments for a block of a cluster, and of the sums that it keeps separate: the
 // segments of one half share a sum.
@@ -80,15 +80,16 @@ constexpr int kParts = kCluster <= 2 ? 1 : kOwnSegments<kCluster>;
 // The contents of a block's shared memory.
 template <typename W, int kTokens, int kCluster>
 struct Layout {
-  static constexpr int kThreads = kGroups<kTokens> * kWarpgroupThreads;
-  static constexpr int kRows = kGroups<kTokens> * kWarpgroupRows;
+  static constexpr int kThreads = kGroups<W, kTokens> * kWarpgroupThreads;
+  static constexpr int kRows = kGroups<W, kTokens> * kWarpgroupRows;
   static constexpr int kSums = kTokens / 2;  // of a lane
-  static constexpr int kUnitBytes = kUnitCols * static_cast<int>(sizeof(W));
-  static constexpr int kSteps = kUnitBytes / kStepBytes;
+  static constexpr int kUnitBytes =
+      kIsInt4<W> ? kUnitCols / 2 : kUnitCols * static_cast<int>(sizeof(W));
+  static constexpr int kLanePieces = 2 * kUnitBytes / kStepBytes;  // of a unit
   static constexpr int kBlockBytes = kTokens * kTokenBytes;
   struct Stage {
     uint4 tokens[kBlockBytes / kPieceBytes];
-    uint4 weights[2 * kSteps][kThreads];  // each thread's own
+    uint4 weights[kLanePieces][kThreads];  // each thread's own
   };
   // Keeps a lane's sums of the first half if a block has both halves.
   using FirstHalf = float[kCluster == 1 ? kSums : 1][kThreads];
@@ -108,8 +109,8 @@ struct Layout {
   static_assert(kParts<kCluster> * kTokens * kOutPitch * sizeof(float) <= sizeof(stages));
 };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The weights of a lane: its two rows, from the next unit to copy on.
-template <typename L>
+// The weights of a lane, from the next unit to copy on: its two rows.
+template <typename W, typename L>
 class LaneWeights {
  public:
   __device__ LaneWeights(const LinearArgs& args, int first_row, int thread, int unit) {
@@ -126,7 +127,7 @@ class LaneWeights {
   }
   __device__ void CopyNext(typename L::Stage& stage, int thread) {
 #pragma unroll
-    for (int step = 0; step < L::kSteps; ++step) {
+    for (int step = 0; step < L::kLanePieces / 2; ++step) {
       const bool real = left_ > step * kStepBytes;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -144,19 +145,58 @@ class LaneWeights {
   const char* next_[2];
 };
 
+template <int kScales, typename L>
+class LaneWeights<Int4<kScales>, L> {
+ public:
+  __device__ LaneWeights(const LinearArgs& args, int first_row, int thread, int unit)
+      : next_(static_cast<const uint4*>(args.weight) +
+              (static_cast<int64_t>(Int4Tile<false>(args, first_row, thread / 32)) * UnitsOf(args) +
+               unit) *
+                  32 +
+              thread % 32) {}
+  __device__ void CopyNext(typename L::Stage& stage, int thread) {
+    CopyPiece(SharedAddress(&stage.weights[0][thread]), next_, true);
+    next_ += 32;
+  }
+
+ private:
+  const uint4* next_;
+};
+
 // A lane's weights of a unit, in registers.
 template <typename T, typename W>
 struct UnitWeights {
   static constexpr int kSteps = kUnitCols / kStepCols<W>;
   uint32_t low[kSteps][kLaneWords<W>];
   uint32_t high[kSteps][kLaneWords<W>];
+  // Of Int4: those of the unit's groups, of the lane's two rows.
+  float2 scales[kIsInt4<W> ? kUnitScales<W> : 1];
 
+  // The weights of the unit `unit` of the row.
   template <typename Stage>
-  __device__ void Load(const Stage& stage, int thread) {
+  __device__ void Load(const LinearArgs& args, const Stage& stage, int first_row, int unit) {
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (kIsInt4<W>) {
+      // After the last unit its factors again.
+      const int64_t group =
+          static_cast<int64_t>(Int4Tile<false>(args, first_row, thread / 32)) * args.groups +
+          (min(unit, UnitsOf(args) - 1) >> args.group_shift) * kUnitScales<W>;
+      const int64_t at = group * 8 + thread % 32 / 4;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      UnpackWeights<W>(stage.weights[2 * step][thread], low[step]);
-      UnpackWeights<W>(stage.weights[2 * step + 1][thread], high[step]);
+      for (int i = 0; i < kUnitScales<W>; ++i) scales[i] = __ldg(&args.group_scales[at + 8 * i]);
+      UnpackTile<T, W>(
+          stage.weights[0][thread],
+          [&](int i) {
+            return args.group_zeros == nullptr ? kMiddleZeros<T>
+                                               : __ldg(&args.group_zeros[at + 8 * i]);
+          },
+          low[0], high[0]);
+    } else {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        UnpackWeights<W>(stage.weights[2 * step][thread], low[step]);
+        UnpackWeights<W>(stage.weights[2 * step + 1][thread], high[step]);
+      }
     }
   }
   // Starts the unit's products; the sums restart from zero unless `add`.
@@ -168,13 +208,33 @@ struct UnitWeights {
     for (int step = 0; step < kSteps; ++step) {
 #pragma unroll
       for (int i = 0; i < kLaneWords<W>; i += 2) {
-        BeginProduct<Factor<T, W>, 2 * kSums>(sums, low[step][i], high[step][i], low[step][i + 1],
-                                              high[step][i + 1], tile, add);
-        tile += kNext16Columns;
+        MultiplyNext(step, i, tile, add, sums);
         add = true;
       }
     }
     CommitProducts();
+  }
+  // The same of one of the unit's groups (Int4), from zero.
+  template <int kSums>
+  __device__ void MultiplyGroup(const uint4* tokens, int group, float (&sums)[kSums]) const {
+    constexpr int kWords = kLaneWords<W> / (kIsInt4<W> ? kUnitScales<W> : 1);
+    uint64_t tile =
+        DescribeTile(tokens) + static_cast<uint64_t>(group * kWords / 2) * kNext16Columns;
+    BeginProducts();
+#pragma unroll
+    for (int i = 0; i < kWords; i += 2) {
+      MultiplyNext(0, group * kWords + i, tile, i > 0, sums);
+    }
+    CommitProducts();
+  }
+
+ private:
+  template <int kSums>
+  __device__ void MultiplyNext(int step, int i, uint64_t& tile, bool add,
+                               float (&sums)[kSums]) const {
+    BeginProduct<Factor<T, W>, 2 * kSums>(sums, low[step][i], high[step][i], low[step][i + 1],
+                                          high[step][i + 1], tile, add);
+    tile += kNext16Columns;
   }
 };
 
@@ -215,6 +275,9 @@ class Pipeline {
         thread_(static_cast<int>(threadIdx.x)),
         units_(units),
         segment_units_(args.segment / kUnitCols),
+        args_(args),
+        first_row_(first_row),
+        begin_(begin),
         arranged_(arranged),
         weights_(args, first_row, thread_, begin) {}
 
@@ -246,15 +309,27 @@ class Pipeline {
     UnitWeights<T, W> even;
     UnitWeights<T, W> odd;
     WaitForCopies<L::kStages - 1>();
-    even.Load(block_.stages[stage_], thread_);
-    for (bool add = false; unit_ < end; add = true) {
-      RunUnit(even, odd, add, sums);
-      if (unit_ < end) RunUnit(odd, even, true, sums);
+    Load(even, unit_);
+    if constexpr (kIsInt4<W>) {
+#pragma unroll
+      for (float& sum : sums) sum = 0.0f;
+      while (unit_ < end) {
+        RunScaledUnit(even, odd, sums);
+        if (unit_ < end) RunScaledUnit(odd, even, sums);
+      }
+    } else {
+      for (bool add = false; unit_ < end; add = true) {
+        RunUnit(even, odd, add, sums);
+        if (unit_ < end) RunUnit(odd, even, true, sums);
+      }
+      WaitForProducts(sums);
     }
-    WaitForProducts(sums);
   }
 
  private:
+  __device__ void Load(UnitWeights<T, W>& weights, int unit) const {
+    weights.Load(args_, block_.stages[stage_], first_row_, begin_ + unit);
+  }
   // Its products run while the weights of the next one are fetched.
   __device__ void RunUnit(const UnitWeights<T, W>& weights, UnitWeights<T, W>& next, bool add,
                           float (&sums)[L::kSums]) {
@@ -262,6 +337,28 @@ class Pipeline {
     weights.Multiply(block_.stages[stage_].tokens, add, sums);
     // The previous unit is done.
     WaitForEarlierProducts();
+    Advance();
+    Load(next, unit_);
+  }
+  // The same where the sums of each group are scaled before they are added.
+  __device__ void RunScaledUnit(const UnitWeights<T, W>& weights, UnitWeights<T, W>& next,
+                                float (&sums)[L::kSums]) {
+    WaitForPhase(&block_.full[stage_], parity_);
+    const uint4* const tokens = block_.stages[stage_].tokens;
+    float parts[L::kSums];
+    weights.MultiplyGroup(tokens, 0, parts);
+    if constexpr (kUnitScales<W> == 2) {
+      WaitForProducts(parts);
+      AddScaled(sums, parts, weights.scales[0]);
+      weights.MultiplyGroup(tokens, 1, parts);
+    }
+    Advance();
+    Load(next, unit_);
+    WaitForProducts(parts);
+    AddScaled(sums, parts, weights.scales[kUnitScales<W> - 1]);
+  }
+  // To the next stage, with copies into those that are free; the unit before is done.
+  __device__ void Advance() {
     const int before = stage_ == 0 ? L::kStages - 1 : stage_ - 1;
     if (unit_ > 0 && thread_ % 32 == 0) Arrive(&block_.empty[before]);
     if (unit_ + L::kStages < units_) weights_.CopyNext(block_.stages[stage_], thread_);
@@ -277,7 +374,6 @@ class Pipeline {
     }
     ++unit_;
     WaitForCopies<L::kStages - 1>();
-    next.Load(block_.stages[stage_], thread_);
   }
   __device__ void CopyTokens(int unit, int stage) const {
     CopyBlock(thread_ == 0, block_.stages[stage].tokens,
@@ -289,8 +385,11 @@ class Pipeline {
   const int thread_;
   const int units_;
   const int segment_units_;
+  const LinearArgs& args_;
+  const int first_row_;
+  const int begin_;
   const uint4* const arranged_;
-  LaneWeights<L> weights_;
+  LaneWeights<W, L> weights_;
   int unit_ = 0;
   int stage_ = 0;
   uint32_t parity_ = 0;
@@ -351,7 +450,7 @@ __device__ void StoreSums(const LinearArgs& args, L& block, int rank, int first_
 
 // grid: (kCluster; tiles of tokens; blocks of rows).
 template <typename T, typename W, int kTokens, int kCluster>
-__global__ void __launch_bounds__(kGroups<kTokens>* kWarpgroupThreads, 1)
+__global__ void __launch_bounds__(kGroups<W, kTokens>* kWarpgroupThreads, 1)
     WarpgroupKernel([[maybe_unused]] const LinearArgs args,
                     [[maybe_unused]] const uint4* arranged) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -409,13 +508,13 @@ __global__ void __launch_bounds__(kGroups<kTokens>* kWarpgroupThreads, 1)
 }
 
 // Calls call.operator()<kTokens>() with the tile for this many tokens.
-template <typename Call>
+template <typename W, typename Call>
 void WithTile(int tokens, const Call& call) {
   if (tokens <= 32) {
     call.template operator()<32>();
-  } else if (tokens <= 64) {
+  } else if (kIsInt4<W> || tokens <= 64) {
     call.template operator()<64>();
-  } else {
+  } else if constexpr (!kIsInt4<W>) {
     call.template operator()<128>();
   }
 }
@@ -439,7 +538,7 @@ template <typename T, typename W>
 void PrepareAll() {
   PrepareTile<T, W, 32>();
   PrepareTile<T, W, 64>();
-  PrepareTile<T, W, 128>();
+  if constexpr (!kIsInt4<W>) PrepareTile<T, W, 128>();
 }
 
 template <typename T, typename W>
@@ -460,17 +559,23 @@ void Arrange(const Context& context, const LinearArgs& args, int tile_tokens, vo
 void PrepareWarpgroup() {
   PrepareAll<Bf16, Bf16>();
   PrepareAll<Bf16, Fp8>();
+  PrepareAll<Bf16, Int8>();
+  PrepareAll<Bf16, Int4<1>>();
+  PrepareAll<Bf16, Int4<2>>();
   PrepareAll<Fp16, Fp16>();
   PrepareAll<Fp16, Fp8>();
+  PrepareAll<Fp16, Int8>();
+  PrepareAll<Fp16, Int4<1>>();
+  PrepareAll<Fp16, Int4<2>>();
 }
 
 template <typename T, typename W>
 void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arranged) {
   TANDEM_CHECK(args.tokens <= WarpgroupTokens(args.cols), "too many tokens for one launch");
-  WithTile(args.tokens, [&]<int kTokens>() {
+  WithTile<W>(args.tokens, [&]<int kTokens>() {
     Arrange<T, W>(context, args, kTokens, arranged);
     const auto tiles = CeilDiv(args.tokens, kTokens);
-    const auto row_blocks = CeilDiv(args.rows, kGroups<kTokens> * kWarpgroupRows);
+    const auto row_blocks = CeilDiv(args.rows, kGroups<W, kTokens> * kWarpgroupRows);
     const auto launch = [&]<int kCluster>() {
       using L = Layout<W, kTokens, kCluster>;
       LaunchEarlyInClusters(
@@ -493,7 +598,13 @@ void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arran
 
 template void LaunchWarpgroup<Bf16, Bf16>(const Context&, const LinearArgs&, void*);
 template void LaunchWarpgroup<Bf16, Fp8>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Bf16, Int8>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Bf16, Int4<1>>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Bf16, Int4<2>>(const Context&, const LinearArgs&, void*);
 template void LaunchWarpgroup<Fp16, Fp16>(const Context&, const LinearArgs&, void*);
 template void LaunchWarpgroup<Fp16, Fp8>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Fp16, Int8>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Fp16, Int4<1>>(const Context&, const LinearArgs&, void*);
+template void LaunchWarpgroup<Fp16, Int4<2>>(const Context&, const LinearArgs&, void*);
 
 }  // namespace tandem::ops::cuda

@@ -23,7 +23,9 @@ Status CheckFormat(const WeightFormat& from, const WeightFormat& kept) {
   const bool computed =
       (kept.dtype == DType::kBF16 || kept.dtype == DType::kF16) && HasKernels(kept.scheme);
   const bool copied = plain ? from == kept || !from.scheme.is_plain() : from.scheme == kept.scheme;
-  const bool rounded = !plain && from.scheme.is_plain() && IsFloat(from.dtype);
+  const bool rounded = !plain && from.scheme.is_plain() && IsFloat(from.dtype) &&
+                       !kept.scheme.zero_points && !kept.scheme.input_factors &&
+                       !kept.scheme.input_order;
   if (computed && (copied || rounded)) return {};
   return Unimplemented("weights of type " + DescribeFormat(from) + " kept as " +
                        DescribeFormat(kept) + " with activations of type " +
@@ -56,10 +58,13 @@ void CopyRows(const Context& context, const Tensor& part, void* packed, int64_t 
 
 class Packer {
  public:
-  Packer(const Context& context, const Allocate& allocate, LinearWeight& weight)
-      : context_(context), allocate_(allocate), weight_(weight) {}
+  Packer(const Context& context, const Allocate& allocate, DType activations, LinearWeight& weight)
+      : context_(context), allocate_(allocate), activations_(activations), weight_(weight) {}
 
   Status Pack(std::span<const LinearPart> parts) {
+    // Those of all parts are alike.
+    CopyVector(parts.front().input_factors, weight_.input_factors);
+    CopyVector(parts.front().input_order, weight_.input_order);
     int64_t row = 0;
     for (const LinearPart& part : parts) {
       TANDEM_RETURN_IF_ERROR(PackPart(part, row));
@@ -71,14 +76,15 @@ class Packer {
 
  private:
   Status PackPart(const LinearPart& part, int64_t row) {
-    const int64_t pitch = PackedPitch(weight_.cols, weight_.dtype);
-    const int64_t pitch_bytes = pitch * static_cast<int64_t>(SizeOf(weight_.dtype));
-    auto* const packed = weight_.data.As<std::byte>() + row * pitch_bytes;
     if (!part.bias.empty()) {
       TANDEM_CHECK(part.bias.NumElements() == part.weight.dim(0),
                    "a bias as long as its part has rows");
       CopyFloats(ToHostFloats(context_, part.bias), weight_.bias, row);
     }
+    if (IsInt4(weight_.scheme)) return TileRows(part, row);
+    const int64_t pitch = PackedPitch(weight_.cols, weight_.dtype);
+    const int64_t pitch_bytes = pitch * static_cast<int64_t>(SizeOf(weight_.dtype));
+    auto* const packed = weight_.data.As<std::byte>() + row * pitch_bytes;
     const bool widened = weight_.scheme.is_plain() && !part.scheme.is_plain();
     if (widened) return WidenRows(part, packed, pitch_bytes);
     if (part.weight.dtype != weight_.dtype) return RoundRows(part.weight, packed, row);
@@ -117,6 +123,15 @@ class Packer {
               "copying a vector of a weight");
   }
 
+  // Into memory that the weight has for it, or not at all.
+  void CopyVector(const Tensor& vector, const Buffer& to) {
+    if (to.bytes() == 0) return;
+    TANDEM_CHECK(static_cast<size_t>(vector.NumBytes()) == to.bytes(), "a value for each input");
+    CheckCuda(
+        cudaMemcpyAsync(to.data(), vector.data, to.bytes(), cudaMemcpyDefault, context_.stream),
+        "copying a vector of a weight");
+  }
+
   void CopyScales(const LinearPart& part, int64_t row) {
     const auto rows = static_cast<size_t>(part.weight.dim(0));
     std::vector<float> scales = ToHostFloats(context_, part.scale);
@@ -125,15 +140,53 @@ class Packer {
     CopyFloats(scales, weight_.scales, row);
   }
 
-  // Rounds to fp8; rows on the host pass through the staging memory.
+  // Rounds to bytes.
   Status RoundRows(const Tensor& part, std::byte* packed, int64_t first_row) {
     const int64_t pitch = PackedPitch(weight_.cols, weight_.dtype);
-    const auto round = [&](const Tensor& rows, int64_t row) {
-      QuantizeWeightRows(context_, rows, packed + row * pitch, pitch,
+    return ForRowsOnDevice(part, [&](const Tensor& rows, int64_t row) {
+      QuantizeWeightRows(context_, rows, weight_.dtype, packed + row * pitch, pitch,
                          weight_.scales.As<float>() + first_row + row);
-    };
+    });
+  }
+
+  // Elements of 4 bits, stored or rounded.
+  Status TileRows(const LinearPart& part, int64_t first_row) {
+    const Int4Layout layout(weight_.rows, weight_.cols, weight_.scheme);
+    auto* const scales = weight_.scales.As<float2>();
+    if (part.scheme.is_plain()) {
+      return ForRowsOnDevice(part.weight, [&](const Tensor& rows, int64_t row) {
+        QuantizeInt4Rows(context_, rows, layout, first_row + row, weight_.data.data(), scales);
+      });
+    }
+    Buffer staged_scales, staged_zeros;
+    TANDEM_ASSIGN_OR_RETURN(const Tensor part_scales, OnDevice(part.scale, staged_scales));
+    TANDEM_ASSIGN_OR_RETURN(const Tensor part_zeros, OnDevice(part.zero, staged_zeros));
+    TileInt4Factors(context_, part.rows(), part_scales, part_zeros, activations_, layout, first_row,
+                    scales, weight_.zeros.As<uint32_t>());
+    TANDEM_RETURN_IF_ERROR(ForRowsOnDevice(part.weight, [&](const Tensor& rows, int64_t row) {
+      TileInt4Rows(context_, rows, layout, first_row + row, weight_.data.data());
+    }));
+    CheckCuda(cudaStreamSynchronize(context_.stream), "arranging weights");
+    return {};
+  }
+
+  // A vector of a weight in the device's memory: itself, or a copy in `staged`.
+  Result<Tensor> OnDevice(const Tensor& vector, Buffer& staged) {
+    if (vector.empty() || vector.device.kind == Device::Kind::kCuda) return vector;
+    const auto bytes = static_cast<size_t>(vector.NumBytes());
+    TANDEM_ASSIGN_OR_RETURN(staged, allocate_(bytes));
+    CheckCuda(
+        cudaMemcpyAsync(staged.data(), vector.data, bytes, cudaMemcpyHostToDevice, context_.stream),
+        "copying a vector of a weight");
+    return Tensor{staged.data(), vector.dtype, vector.shape, staged.device()};
+  }
+
+  // Calls work(rows, row) for pieces of the rows from `row` on, in the device's memory; rows on the
+  // host pass through the staging memory.
+  template <typename Work>
+  Status ForRowsOnDevice(const Tensor& part, const Work& work) {
     if (part.device.kind == Device::Kind::kCuda) {
-      round(part, 0);
+      work(part, 0);
       return {};
     }
     const int64_t row_bytes = part.dim(1) * static_cast<int64_t>(SizeOf(part.dtype));
@@ -147,7 +200,7 @@ class Packer {
       CheckCuda(cudaMemcpyAsync(staging_.data(), rows.data, static_cast<size_t>(rows.NumBytes()),
                                 cudaMemcpyHostToDevice, context_.stream),
                 "copying weights");
-      round({staging_.data(), rows.dtype, rows.shape, staging_.device()}, row);
+      work(Tensor{staging_.data(), rows.dtype, rows.shape, staging_.device()}, row);
     }
     // The next part may replace the staging memory.
     CheckCuda(cudaStreamSynchronize(context_.stream), "rounding weights");
@@ -156,6 +209,7 @@ class Packer {
 
   const Context& context_;
   const Allocate& allocate_;
+  const DType activations_;
   LinearWeight& weight_;
   Buffer staging_;
 };
@@ -173,17 +227,17 @@ Result<LinearWeight> PackLinear(const Context& context, const Allocate& allocate
   weight.scheme = kept.scheme;
   weight.rows = stacked.rows;
   weight.cols = stacked.cols;
-  const auto vector_bytes = static_cast<size_t>(weight.rows) * sizeof(float);
-  const bool scaled = !kept.scheme.is_plain();
-  const auto bytes = static_cast<size_t>(PackedBytes(weight.rows, weight.cols, kept));
-  TANDEM_ASSIGN_OR_RETURN(weight.data, allocate(scaled ? bytes - vector_bytes : bytes));
-  if (scaled) {
-    TANDEM_ASSIGN_OR_RETURN(weight.scales, allocate(vector_bytes));
-  }
+  const PackedSizes sizes = SizesOf(weight.rows, weight.cols, kept);
+  TANDEM_ASSIGN_OR_RETURN(weight.data, allocate(static_cast<size_t>(sizes.data)));
+  TANDEM_ASSIGN_OR_RETURN(weight.scales, allocate(static_cast<size_t>(sizes.scales)));
+  TANDEM_ASSIGN_OR_RETURN(weight.zeros, allocate(static_cast<size_t>(sizes.zeros)));
+  TANDEM_ASSIGN_OR_RETURN(weight.input_factors, allocate(static_cast<size_t>(sizes.input_factors)));
+  TANDEM_ASSIGN_OR_RETURN(weight.input_order, allocate(static_cast<size_t>(sizes.input_order)));
   if (stacked.has_bias) {
-    TANDEM_ASSIGN_OR_RETURN(weight.bias, allocate(vector_bytes));
+    TANDEM_ASSIGN_OR_RETURN(weight.bias,
+                            allocate(static_cast<size_t>(weight.rows) * sizeof(float)));
   }
-  TANDEM_RETURN_IF_ERROR(Packer(context, allocate, weight).Pack(parts));
+  TANDEM_RETURN_IF_ERROR(Packer(context, allocate, kept.dtype, weight).Pack(parts));
   return Result<LinearWeight>(std::move(weight));
 }
 

@@ -2,8 +2,9 @@
 
 #include "ops/cuda/block_reduce.cuh"
 #include "ops/cuda/dependent_launch.cuh"
-#include "ops/cuda/fp8_rows.cuh"
+#include "ops/cuda/linear_fragments.cuh"
 #include "ops/cuda/quantize.cuh"
+#include "ops/cuda/rounded_rows.cuh"
 #include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
@@ -19,7 +20,7 @@ __device__ float AsFloat(T value) {
 }
 
 // One block per row.
-template <typename T>
+template <typename To, typename T>
 __global__ void __launch_bounds__(kThreads)
     QuantizeWeightKernel(const T* rows, int64_t cols, uint8_t* out, int64_t pitch, float* scales) {
   const int64_t row = blockIdx.x;
@@ -28,11 +29,126 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = threadIdx.x; i < cols; i += kThreads) {
     largest = fmaxf(largest, fabsf(AsFloat(from[i])));
   }
-  const float scale = ScaleOf(BlockMax(largest));
+  const float scale = ScaleOf(BlockMax(largest), To::kMax);
   for (int64_t i = threadIdx.x; i < cols; i += kThreads) {
-    out[row * pitch + i] = FromFloat<Fp8>(AsFloat(from[i]) / scale);
+    out[row * pitch + i] = To::Round(AsFloat(from[i]) / scale);
   }
   if (threadIdx.x == 0) scales[row] = scale;
+}
+
+// The place of a row's scale or zero point of a group.
+__device__ int64_t Int4FactorPlace(const Int4Layout& layout, int64_t row, int64_t group) {
+  const int64_t tile = row / kInt4TileRows;
+  const int64_t in_tile = row % kInt4TileRows;
+  return ((tile * layout.groups + group) * 8 + in_tile % 8) * 2 + in_tile / 8;
+}
+
+__device__ int64_t ThreadIndex() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+// The scale of each group of a row, by a warp.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    Int4ScaleKernel(const T* rows, int64_t num_rows, const Int4Layout layout, int64_t first_row,
+                    float* scales) {
+  const int64_t row = ThreadIndex() / 32 / layout.groups;
+  const int64_t group = ThreadIndex() / 32 % layout.groups;
+  if (row >= num_rows) return;
+  const int64_t width = layout.block_columns == 0 ? layout.cols : layout.block_columns;
+  const int64_t end = min((group + 1) * width, layout.cols);
+  float largest = 0.0f;
+  for (int64_t col = group * width + threadIdx.x % 32; col < end; col += 32) {
+    largest = fmaxf(largest, fabsf(AsFloat(rows[row * layout.cols + col])));
+  }
+  const uint32_t bits = __reduce_max_sync(~0U, __float_as_uint(largest));
+  if (threadIdx.x % 32 == 0) {
+    scales[Int4FactorPlace(layout, first_row + row, group)] =
+        ScaleOf(__uint_as_float(bits), kInt4Max);
+  }
+}
+
+// Elements of 4 bits of a row: as stored, or rounded by the scales that Int4ScaleKernel found. Zero
+// after the last column.
+struct StoredInt4 {
+  const uint8_t* pairs;
+  int64_t cols;
+  __device__ uint32_t At(int64_t row, int64_t col) const {
+    if (col >= cols) return 0;
+    return pairs[(row * cols + col) / 2] >> (col % 2 * 4) & 15;
+  }
+};
+template <typename T>
+struct RoundedInt4 {
+  const T* rows;
+  Int4Layout layout;
+  int64_t first_row;
+  const float* scales;
+  __device__ uint32_t At(int64_t row, int64_t col) const {
+    if (col >= layout.cols) return 0;
+    const int64_t group = layout.block_columns == 0 ? 0 : col / layout.block_columns;
+    const float scale = scales[Int4FactorPlace(layout, first_row + row, group)];
+    const float value = AsFloat(rows[row * layout.cols + col]) / scale;
+    return static_cast<uint32_t>(__float2int_rn(fminf(fmaxf(value, -kInt4Max), kInt4Max)) +
+                                 static_cast<int>(kInt4Middle));
+  }
+};
+
+// A thread makes the half of a lane's piece that belongs to a row.
+template <typename Elements>
+__global__ void __launch_bounds__(kThreads)
+    TileInt4Kernel(const Elements elements, int64_t num_rows, const Int4Layout layout,
+                   int64_t first_row, uint2* tiles) {
+  const auto quad = static_cast<int>(ThreadIndex() % 4);
+  const int64_t unit = ThreadIndex() / 4 % layout.units;
+  const int64_t row = ThreadIndex() / 4 / layout.units;
+  if (row >= num_rows) return;
+  uint32_t words[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t col = unit * kInt4UnitCols + PieceCol<Int4<1>>(quad, half);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      words[half] |= elements.At(row, col + 2 * i) << (4 * i) | elements.At(row, col + 2 * i + 1)
+                                                                    << (16 + 4 * i);
+    }
+  }
+  const int64_t in_tile = (first_row + row) % kInt4TileRows;
+  const int64_t tile = (first_row + row) / kInt4TileRows;
+  const int64_t lane = in_tile % 8 * 4 + quad;
+  tiles[((tile * layout.units + unit) * 32 + lane) * 2 + in_tile / 8] =
+      make_uint2(words[0], words[1]);
+}
+
+// row_values: how many scales a row has; 0: one for all rows.
+__global__ void __launch_bounds__(kThreads)
+    TileInt4FactorsKernel(int64_t num_rows, const float* scales, const uint8_t* zeros,
+                          int64_t row_values, uint16_t base, const Int4Layout layout,
+                          int64_t first_row, float* tiled_scales, uint16_t* tiled_zeros) {
+  const int64_t row = ThreadIndex() / layout.groups;
+  const int64_t group = ThreadIndex() % layout.groups;
+  if (row >= num_rows || (row_values > 0 && group >= row_values)) return;
+  const int64_t from = row_values == 0 ? 0 : row * row_values + group;
+  const int64_t to = Int4FactorPlace(layout, first_row + row, group);
+  tiled_scales[to] = scales[from];
+  if (zeros != nullptr) tiled_zeros[to] = static_cast<uint16_t>(base + zeros[from]);
+}
+
+unsigned BlocksFor(int64_t threads) { return static_cast<unsigned>(CeilDiv(threads, kThreads)); }
+
+// Calls call(from) with the rows' data in its type.
+template <typename Call>
+void WithRows(const Tensor& rows, const Call& call) {
+  switch (rows.dtype) {
+    case DType::kBF16:
+      return call(static_cast<const Bf16*>(rows.data));
+    case DType::kF16:
+      return call(static_cast<const Fp16*>(rows.data));
+    case DType::kF32:
+      return call(static_cast<const float*>(rows.data));
+    default:
+      TANDEM_CHECK(false, "weights to round are floating-point numbers");
+  }
 }
 
 // Rows of activations in pieces of eight: as they are, or the SwiGLU of rows (gate, up).
@@ -57,7 +173,7 @@ struct SwiGluRows {
 constexpr int kKept = 4;
 
 // One block per row.
-template <typename T, typename Rows>
+template <typename To, typename T, typename Rows>
 __global__ void __launch_bounds__(kMaxThreads)
     QuantizeActivationKernel(const Rows rows, int cols, float fixed_scale, uint8_t* out,
                              float* scales) {
@@ -72,75 +188,167 @@ __global__ void __launch_bounds__(kMaxThreads)
     if (i < pieces) kept[k] = rows.At(row, cols, i);
   }
   float scale = fixed_scale;
-  if (fixed_scale == 0.0f) {
+  if (To::kNeedsLargest || fixed_scale == 0.0f) {
     float largest = 0.0f;
 #pragma unroll
-    for (int k = 0; k < kKept; ++k) largest = LargestOf(kept[k], largest);
+    for (int k = 0; k < kKept; ++k) largest = LargestOf<To>(kept[k], largest);
     for (int i = kKept * threads + static_cast<int>(threadIdx.x); i < pieces; i += threads) {
-      largest = LargestOf(rows.At(row, cols, i), largest);
+      largest = LargestOf<To>(rows.At(row, cols, i), largest);
     }
-    scale = ScaleOf(BlockMax(largest));
+    scale = To::ScaleOfRow(BlockMax(largest), fixed_scale);
   }
   const float inverse = 1.0f / scale;
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int i = k * threads + static_cast<int>(threadIdx.x);
-    if (i < pieces) to[i] = RoundPiece(kept[k], inverse);
+    if (i < pieces) to[i] = RoundPiece<To>(kept[k], inverse);
   }
   for (int i = kKept * threads + static_cast<int>(threadIdx.x); i < pieces; i += threads) {
-    to[i] = RoundPiece(rows.At(row, cols, i), inverse);
+    to[i] = RoundPiece<To>(rows.At(row, cols, i), inverse);
   }
   if (threadIdx.x == 0) scales[row] = scale;
 }
 
 template <typename T, typename Rows>
 void QuantizeRows(const Context& context, const Rows& rows, int64_t num_rows, int64_t cols,
-                  float fixed_scale, void* out, float* scales) {
+                  DType to, float fixed_scale, void* out, float* scales) {
   const int64_t warps = std::clamp<int64_t>(CeilDiv(cols, 8 * 32 * kKept), 4, kMaxThreads / 32);
-  LaunchEarly(context, "rounding activations to fp8", QuantizeActivationKernel<T, Rows>,
+  LaunchEarly(context, "rounding activations",
+              to == DType::kI8 ? QuantizeActivationKernel<ToInt8, T, Rows>
+                               : QuantizeActivationKernel<ToFp8, T, Rows>,
               dim3(static_cast<unsigned>(num_rows)), 32 * warps, 0, rows, static_cast<int>(cols),
               fixed_scale, static_cast<uint8_t*>(out), scales);
 }
 
-}  // namespace
-
-void QuantizeWeightRows(const Context& context, const Tensor& rows, void* out, int64_t pitch,
-                        float* scales) {
-  const auto launch = [&](const auto* from) {
-    QuantizeWeightKernel<<<static_cast<unsigned>(rows.dim(0)), kThreads, 0, context.stream>>>(
-        from, rows.dim(1), static_cast<uint8_t*>(out), pitch, scales);
-  };
-  switch (rows.dtype) {
-    case DType::kBF16:
-      launch(static_cast<const Bf16*>(rows.data));
-      break;
-    case DType::kF16:
-      launch(static_cast<const Fp16*>(rows.data));
-      break;
-    case DType::kF32:
-      launch(static_cast<const float*>(rows.data));
-      break;
-    default:
-      TANDEM_CHECK(false, "weights to round are floating-point numbers");
-  }
-  CheckLaunch("rounding weights to fp8");
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    ArrangeInputsKernel(const T* x, int64_t count, int64_t cols, const int32_t* order,
+                        const float* factors, T* out) {
+  const int64_t i = ThreadIndex();
+  BeginKernel();
+  if (i >= count) return;
+  const int64_t col = i % cols;
+  const int64_t from = order == nullptr ? col : order[col];
+  const T value = x[i - col + from];
+  out[i] = factors == nullptr ? value : FromFloat<T>(ToFloat(value) * factors[from]);
 }
 
-void QuantizeActivations(const Context& context, const Tensor& x, float fixed_scale, void* out,
-                         float* scales) {
+// A thread makes four results of a token.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    ScaleSumsKernel(const int4* sums, int64_t count, int fours, const float* token_scales,
+                    const float4* row_scales, const float4* biases, void* out, bool float_out) {
+  const int64_t i = ThreadIndex();
+  BeginKernel();
+  if (i >= count) return;
+  const float token = token_scales[i / fours];
+  const auto at = static_cast<int>(i % fours);
+  const float4 scale = row_scales[at];
+  const float4 bias = biases == nullptr ? make_float4(-0.0f, -0.0f, -0.0f, -0.0f) : biases[at];
+  const int4 sum = sums[i];
+  const auto result = [&](int value, float by, float plus) {
+    return __fadd_rn(static_cast<float>(value) * token * by, plus);
+  };
+  const float values[4] = {result(sum.x, scale.x, bias.x), result(sum.y, scale.y, bias.y),
+                           result(sum.z, scale.z, bias.z), result(sum.w, scale.w, bias.w)};
+  if (float_out) {
+    static_cast<float4*>(out)[i] = make_float4(values[0], values[1], values[2], values[3]);
+    return;
+  }
+  Pack<T, 4> rounded;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) rounded.at[e] = FromFloat<T>(values[e]);
+  StorePack<T, 4>(static_cast<T*>(out) + 4 * i, rounded);
+}
+
+}  // namespace
+
+void QuantizeWeightRows(const Context& context, const Tensor& rows, DType to, void* out,
+                        int64_t pitch, float* scales) {
+  WithRows(rows, [&](const auto* from) {
+    using T = std::remove_cvref_t<decltype(*from)>;
+    const auto kernel =
+        to == DType::kI8 ? QuantizeWeightKernel<ToInt8, T> : QuantizeWeightKernel<ToFp8, T>;
+    kernel<<<static_cast<unsigned>(rows.dim(0)), kThreads, 0, context.stream>>>(
+        from, rows.dim(1), static_cast<uint8_t*>(out), pitch, scales);
+  });
+  CheckLaunch("rounding weights");
+}
+
+void QuantizeInt4Rows(const Context& context, const Tensor& rows, const Int4Layout& layout,
+                      int64_t first_row, void* tiles, float2* scales) {
+  const int64_t count = rows.dim(0);
+  WithRows(rows, [&](const auto* from) {
+    using T = std::remove_cvref_t<decltype(*from)>;
+    Int4ScaleKernel<T><<<BlocksFor(count * layout.groups * 32), kThreads, 0, context.stream>>>(
+        from, count, layout, first_row, reinterpret_cast<float*>(scales));
+    TileInt4Kernel<<<BlocksFor(count * layout.units * 4), kThreads, 0, context.stream>>>(
+        RoundedInt4<T>{from, layout, first_row, reinterpret_cast<const float*>(scales)}, count,
+        layout, first_row, static_cast<uint2*>(tiles));
+  });
+  CheckLaunch("rounding weights");
+}
+
+void TileInt4Rows(const Context& context, const Tensor& rows, const Int4Layout& layout,
+                  int64_t first_row, void* tiles) {
+  const int64_t count = rows.dim(0);
+  TileInt4Kernel<<<BlocksFor(count * layout.units * 4), kThreads, 0, context.stream>>>(
+      StoredInt4{static_cast<const uint8_t*>(rows.data), layout.cols}, count, layout, first_row,
+      static_cast<uint2*>(tiles));
+  CheckLaunch("arranging weights");
+}
+
+void TileInt4Factors(const Context& context, int64_t num_rows, const Tensor& scales,
+                     const Tensor& zeros, DType activations, const Int4Layout& layout,
+                     int64_t first_row, float2* tiled_scales, uint32_t* tiled_zeros) {
+  const int64_t values = scales.NumElements();
+  const auto base =
+      static_cast<uint16_t>(activations == DType::kBF16 ? kInt4Base<Bf16> : kInt4Base<Fp16>);
+  TileInt4FactorsKernel<<<BlocksFor(num_rows * layout.groups), kThreads, 0, context.stream>>>(
+      num_rows, static_cast<const float*>(scales.data), static_cast<const uint8_t*>(zeros.data),
+      values == 1 ? 0 : values / num_rows, base, layout, first_row,
+      reinterpret_cast<float*>(tiled_scales), reinterpret_cast<uint16_t*>(tiled_zeros));
+  CheckLaunch("arranging the scales of weights");
+}
+
+void QuantizeActivations(const Context& context, const Tensor& x, DType to, float fixed_scale,
+                         void* out, float* scales) {
   WithActivation(x.dtype, [&](auto element) {
     using T = decltype(element);
-    QuantizeRows<T>(context, PlainRows<T>{static_cast<const T*>(x.data)}, x.dim(0), x.dim(1),
+    QuantizeRows<T>(context, PlainRows<T>{static_cast<const T*>(x.data)}, x.dim(0), x.dim(1), to,
                     fixed_scale, out, scales);
   });
 }
 
-void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, float fixed_scale, void* out,
-                    float* scales) {
+void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, DType to, float fixed_scale,
+                    void* out, float* scales) {
   WithActivation(gate_up.dtype, [&](auto element) {
     using T = decltype(element);
     QuantizeRows<T>(context, SwiGluRows<T>{static_cast<const T*>(gate_up.data)}, gate_up.dim(0),
-                    gate_up.dim(1) / 2, fixed_scale, out, scales);
+                    gate_up.dim(1) / 2, to, fixed_scale, out, scales);
+  });
+}
+
+void ArrangeInputs(const Context& context, const Tensor& x, const int32_t* order,
+                   const float* factors, void* out) {
+  const int64_t count = x.NumElements();
+  WithActivation(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    LaunchEarly(context, "arranging a product's inputs", ArrangeInputsKernel<T>,
+                dim3(BlocksFor(count)), kThreads, 0, static_cast<const T*>(x.data), count, x.dim(1),
+                order, factors, static_cast<T*>(out));
+  });
+}
+
+void ScaleSums(const Context& context, const int32_t* sums, const float* token_scales,
+               const float* row_scales, const float* bias, DType activations, const Tensor& out) {
+  const int64_t count = out.NumElements() / 4;
+  WithActivation(activations, [&](auto element) {
+    LaunchEarly(context, "scaling sums of integers", ScaleSumsKernel<decltype(element)>,
+                dim3(BlocksFor(count)), kThreads, 0, reinterpret_cast<const int4*>(sums), count,
+                static_cast<int>(out.dim(1) / 4), token_scales,
+                reinterpret_cast<const float4*>(row_scales), reinterpret_cast<const float4*>(bias),
+                out.data, out.dtype == DType::kF32);
   });
 }
 

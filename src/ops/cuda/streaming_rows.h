@@ -1,5 +1,5 @@
-// Chooses the blocks of products with few tokens (linear_streaming.cu). Pure arithmetic, so that
-// its choices are tested without a GPU.
+// Chooses the blocks of products with few tokens (linear_streaming_quantized.cu). Pure arithmetic,
+// so that its choices are tested without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +27,12 @@ constexpr int StreamingRows(const StreamingProduct& product) {
   if (2 * blocks(32) < product.num_sms) return 16;
   const int64_t places = int64_t{StreamingBlocksPerSm(64)} * product.num_sms;
   return product.tokens > 4 && blocks(64) >= places ? 64 : 32;
+}
+
+// The same for weights of 4 bits: half the bytes take as many instructions, so that reading the
+// activations half as often counts from one token on.
+constexpr int StreamingInt4Rows(const StreamingProduct& product) {
+  return StreamingRows({.rows = product.rows, .tokens = 16, .num_sms = product.num_sms});
 }
 
 }  // namespace tandem::ops::cuda

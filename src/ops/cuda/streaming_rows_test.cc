@@ -44,6 +44,18 @@ TEST(StreamingRowsTest, NarrowLayersTakeSmallBlocks) {
   }
 }
 
+// With weights of 4 bits they count from one token on.
+TEST(StreamingRowsTest, WeightsOf4BitsTakeTheBlocksOfMoreTokens) {
+  for (const int64_t tokens : {1, 4, 16}) {
+    const auto rows = [&](int64_t rows) {
+      return StreamingInt4Rows({.rows = rows, .tokens = tokens, .num_sms = kSms});
+    };
+    EXPECT_EQ(rows(28672), 64) << tokens;
+    EXPECT_EQ(rows(4096), 32) << tokens;
+    EXPECT_EQ(rows(2048), 16) << tokens;
+  }
+}
+
 // Every block is on the way from the start.
 TEST(StreamingRowsTest, ALayerWithoutGatesRunsInOneWave) {
   for (const auto& model : {k1B, k8B}) {
