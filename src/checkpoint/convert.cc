@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "checkpoint/output_folder.h"
-#include "model/quantization_config.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -33,7 +32,6 @@ Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress
   const Sharding sharding{options.tp_size, options.parallel_embedding,
                           options.embedding_sharding_dim};
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));
-  TANDEM_RETURN_IF_ERROR(CheckQuantAlgo(reader->spec()));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
   TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));

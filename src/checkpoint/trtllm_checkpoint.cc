@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/file.h"
-#include "model/quantization_config.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -75,7 +74,6 @@ Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSi
 Status WriteCheckpoint(WeightSource& source, const Sharding& sharding, const fs::path& folder,
                        const WriteProgress& progress) {
   const ModelSpec& spec = source.spec();
-  TANDEM_RETURN_IF_ERROR(CheckQuantAlgo(spec));
   std::unique_ptr<SafetensorsWriter> writer;
   ShardSink sink;
   sink.begin_rank = [&](int64_t rank, const std::vector<FusedTensor>& tensors) -> Status {

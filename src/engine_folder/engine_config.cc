@@ -5,12 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "model/quantization_config.h"
 
 namespace tandem {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct NamedLimit {
   const char* name;
@@ -50,24 +47,17 @@ Result<BuildLimits> SettleLimits(BuildLimits limits, const ModelSpec& spec) {
 std::string ProgramVersion() { return TANDEM_VERSION; }
 
 std::string EngineConfigToJson(const EngineConfig& config) {
-  // A checkpoint's config does not have words for every way of storing weights.
-  CheckpointConfig named = config.checkpoint;
-  const bool all_named = CheckQuantAlgo(named.spec).ok();
-  if (!all_named) {
-    named.spec.quantization = {};
-    named.spec.exceptions.clear();
-  }
+  using Json = nlohmann::ordered_json;
   Json build;
   for (const NamedLimit& limit : kLimits) build[limit.name] = config.limits.*limit.value;
   build["speculative_decoding_mode"] = config.speculative_decoding_mode;
   build["kv_cache_type"] = "PAGED";
   build["plugin_config"] = config.recorded;
-  Json json = {
+  const Json json = {
       {"version", config.version},
-      {"pretrained_config", Json::parse(CheckpointConfigToJson(named))},
+      {"pretrained_config", Json::parse(CheckpointConfigToJson(config.checkpoint))},
       {"build_config", std::move(build)},
   };
-  if (!all_named) json["model"] = Json::parse(SpecToJson(config.checkpoint.spec));
   return json.dump(4, ' ', true, Json::error_handler_t::replace) + "\n";
 }
 
@@ -79,12 +69,6 @@ Result<EngineConfig> EngineConfigFromJson(const std::string& text) {
   if (!pretrained) json.Fail("pretrained_config", "is missing");
   TANDEM_RETURN_IF_ERROR(json.status());
   TANDEM_ASSIGN_OR_RETURN(config.checkpoint, ReadCheckpointConfig(*pretrained));
-  if (json.Has("model")) {
-    auto spec = SpecFromJson(Json::parse(text)["model"].dump());
-    if (!spec.ok()) return spec.status().Annotate("model");
-    config.checkpoint.spec = *std::move(spec);
-    TANDEM_RETURN_IF_ERROR(CheckSharding(config.checkpoint.spec, config.checkpoint.sharding));
-  }
   const auto build = json.Object("build_config");
   if (!build) json.Fail("build_config", "is missing");
   TANDEM_RETURN_IF_ERROR(json.status());

@@ -1,6 +1,5 @@
 // The config.json of an engine folder: {version, pretrained_config, build_config}, the keys being
-// those of TensorRT-LLM, and the model's spec where they cannot say it. docs/formats/engine.md.
-// Pure functions.
+// those of TensorRT-LLM. docs/formats/engine.md. Pure functions.
 #pragma once
 
 #include <cstdint>
