@@ -56,7 +56,7 @@ class LayoutsTest : public FolderTest, public ::testing::WithParamInterface<Form
   static std::vector<std::vector<float>> Logits(WeightSource& source) {
     constexpr int32_t kTokens[] = {1, 17, 5, 90, 33, 33, 2, 64, 8, 71, 12};
     const auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
-    const auto weights = LoadWeights(source, *backend, 64);
+    const auto weights = LoadWeights(source, *backend, 64, {}, {.layers = QuantScheme{}});
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     return DecoderTestDriver(*weights, *backend, 64).Feed(kTokens);
   }

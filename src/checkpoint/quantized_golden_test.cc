@@ -23,7 +23,7 @@ TEST_P(QuantizedGoldenTest, AgreesWithTheLibrarysOwnWeights) {
   const auto tokens = GoldenPrompts(folder).at("short");
   const auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
   const auto count = static_cast<int32_t>(tokens.size());
-  const auto weights = LoadWeights(**reader, *backend, count);
+  const auto weights = LoadWeights(**reader, *backend, count, {}, {.layers = QuantScheme{}});
   ASSERT_TRUE(weights.ok()) << weights.status().message();
   const auto golden = SafetensorsFile::Open(folder / "golden.safetensors").value();
   EXPECT_LE(RelativeError(DecoderTestDriver(*weights, *backend, count).Feed(tokens),
