@@ -313,7 +313,7 @@ class OpsBench {
     ops.BeginPass(batch);
     const double seconds = timer_.MedianSeconds(copies, [&](int64_t i) {
       batch.block_table = table_buffer.As<int32_t>() + i * blocks * batch.num_seqs;
-      ops.PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch, kv, 0, 0.01f,
+      ops.PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch, kv, 0, {0.01f},
                          out.View(spec_.dtype, {num_rows, width}));
     });
     ops.EndPass();
@@ -358,17 +358,19 @@ class OpsBench {
     Add({"norm", shape,
          timer_.MedianSeconds(1,
                               [&](int64_t) {
-                                ops.AddRmsNorm(residual.View(dtype, {rows, hidden}),
-                                               delta.View(dtype, {rows, hidden}),
-                                               weight.View(dtype, {hidden}), 1e-5f,
-                                               normed.View(dtype, {rows, hidden}));
+                                ops.AddNorm({.residual = residual.View(dtype, {rows, hidden}),
+                                             .delta = delta.View(dtype, {rows, hidden}),
+                                             .norm = {.epsilon = 1e-5f,
+                                                      .weight = weight.View(dtype, {hidden})},
+                                             .rows = normed.View(dtype, {rows, hidden})});
                               }),
          4 * size * static_cast<double>(rows * hidden), 0, 2 * spec_.num_layers() + 1, rows});
     Add({"swiglu", shape,
          timer_.MedianSeconds(1,
                               [&](int64_t) {
-                                ops.SwiGlu(gate_up.View(dtype, {rows, 2 * wide}),
-                                           activated.View(dtype, {rows, wide}));
+                                ops.Activate(ops::Activation::kSilu,
+                                             gate_up.View(dtype, {rows, 2 * wide}),
+                                             activated.View(dtype, {rows, wide}));
                               }),
          3 * size * static_cast<double>(rows * wide), 0, spec_.num_layers(), rows});
     return {};

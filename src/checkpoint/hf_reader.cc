@@ -110,6 +110,7 @@ Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder,
   reader->folder_ = folder;
   TANDEM_RETURN_IF_ERROR(reader->ReadConfig(dtype));
   TANDEM_RETURN_IF_ERROR(reader->OpenShards());
+  reader->SettlePrefix();
   reader->SettleHead();
   TANDEM_RETURN_IF_ERROR(reader->SettleSchemes());
   reader->SettleCacheScales();
@@ -130,7 +131,7 @@ Status HfReader::ReadConfig(std::optional<DType> dtype) {
     spec_.dtype = *dtype;
     config_names_dtype_ = true;
   }
-  TANDEM_ASSIGN_OR_RETURN(family_, FindFamily(spec_.architecture));
+  family_ = FamilyOf(spec_);
   TANDEM_RETURN_IF_ERROR(ReadQuantization(text));
   return ValidateSpec(spec_);
 }
@@ -210,6 +211,17 @@ Status HfReader::OpenIndex(const char* index_name) {
     tensors_[name] = {found->second, file};
   }
   return {};
+}
+
+// Names without the prefix get it.
+void HfReader::SettlePrefix() {
+  const std::string prefix(family_->optional_prefix);
+  if (prefix.empty()) return;
+  const auto first = tensors_.lower_bound(prefix);
+  if (first != tensors_.end() && first->first.starts_with(prefix)) return;
+  std::map<std::string, Stored> named;
+  for (const auto& [name, stored] : tensors_) named[prefix + name] = stored;
+  tensors_ = std::move(named);
 }
 
 // The stored tensor of a weight that belongs to the whole model, or null.

@@ -44,6 +44,7 @@ class HfReader final : public WeightSource, private StoredTensors {
   Status OpenIndex(const char* index_name);
   Status AddShard(const char* index_name, const std::string& name,
                   std::map<std::string, const TensorFile*>& open);
+  void SettlePrefix();
   void SettleHead();
   Status SettleSchemes();
   void SettleCacheScales();

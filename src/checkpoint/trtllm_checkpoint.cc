@@ -74,6 +74,7 @@ Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSi
 Status WriteCheckpoint(WeightSource& source, const Sharding& sharding, const fs::path& folder,
                        const WriteProgress& progress) {
   const ModelSpec& spec = source.spec();
+  TANDEM_RETURN_IF_ERROR(CheckHasCheckpoint(spec));
   std::unique_ptr<SafetensorsWriter> writer;
   ShardSink sink;
   sink.begin_rank = [&](int64_t rank, const std::vector<FusedTensor>& tensors) -> Status {

@@ -27,6 +27,21 @@ Json ScalingToJson(const RopeScaling& scaling) {
               {"low_freq_factor", scaling.low_freq_factor},
               {"high_freq_factor", scaling.high_freq_factor},
               {"original_max_position_embeddings", scaling.original_max_positions}};
+    case RopeScaling::Kind::kYarn:
+      return {{"rope_type", "yarn"},
+              {"factor", scaling.factor},
+              {"beta_fast", scaling.beta_fast},
+              {"beta_slow", scaling.beta_slow},
+              {"truncate", scaling.truncate},
+              {"attention_factor", scaling.attention_factor},
+              {"original_max_position_embeddings", scaling.original_max_positions}};
+    case RopeScaling::Kind::kLongRope:
+      return {{"rope_type", "longrope"},
+              {"factor", scaling.factor},
+              {"short_factor", scaling.short_factors},
+              {"long_factor", scaling.long_factors},
+              {"attention_factor", scaling.attention_factor},
+              {"original_max_position_embeddings", scaling.original_max_positions}};
   }
   return nullptr;
 }
@@ -196,7 +211,8 @@ LayerSpec ReadLayer(const JsonFields& json, ModelSpec& spec) {
   attention.num_kv_heads = json.Int("num_key_value_heads", attention.num_heads);
   attention.head_dim =
       json.Int("head_size", attention.num_heads > 0 ? spec.hidden_size / attention.num_heads : 0);
-  attention.bias = json.Bool("attn_bias", false);
+  attention.qkv_bias = attention.out_bias = json.Bool("attn_bias", false);
+  attention.rope.dim = attention.head_dim;
   attention.rope.theta = json.Number("rotary_base", attention.rope.theta);
   if (const auto scaling = json.Object("rotary_scaling")) {
     attention.rope.scaling = ReadRopeScaling(*scaling, spec.max_positions, spec.max_positions);
@@ -206,15 +222,35 @@ LayerSpec ReadLayer(const JsonFields& json, ModelSpec& spec) {
   return layer;
 }
 
+const Family* FindCheckpointFamily(const JsonFields& json, const std::string& architecture) {
+  std::string known;
+  for (const Family& family : Families()) {
+    if (family.trtllm_architecture.empty()) continue;
+    if (family.trtllm_architecture == architecture) return &family;
+    known += (known.empty() ? "" : ", ") + std::string(family.trtllm_architecture);
+  }
+  json.Fail("architecture", "checkpoints of " + json.Shown("architecture") +
+                                " are not supported; supported are: " + known);
+  return nullptr;
+}
+
 }  // namespace
+
+Status CheckHasCheckpoint(const ModelSpec& spec) {
+  const Family* const family = FamilyOf(spec);
+  if (family != nullptr && !family->trtllm_architecture.empty()) return {};
+  return Unimplemented("checkpoints of " + spec.architecture +
+                       " are not written yet; serve or build the Hugging Face folder itself");
+}
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config) {
   const ModelSpec& spec = config.spec;
   const Sharding& sharding = config.sharding;
-  const auto& [attention, mlp] = EveryLayer(spec);
+  const AttentionSpec& attention = EveryLayer(spec).attention;
+  const MlpSpec& mlp = EveryLayer(spec).mlp;
   const RopeSpec& rope = attention.rope;
   const Json json = {
-      {"architecture", spec.architecture},
+      {"architecture", FamilyOf(spec)->trtllm_architecture},
       {"dtype", DTypeName(spec.dtype)},
       {"logits_dtype", "float32"},
       {"vocab_size", spec.vocab_size},
@@ -231,7 +267,7 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
       {"rotary_base", rope.theta},
       {"rotary_scaling", ScalingToJson(rope.scaling)},
       {"tie_word_embeddings", spec.tied_head},
-      {"attn_bias", attention.bias},
+      {"attn_bias", attention.qkv_bias},
       {"mlp_bias", mlp.bias},
       {"bos_token_id", spec.bos_ids},
       {"eos_token_id", spec.eos_ids},
@@ -250,12 +286,13 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
 Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   const std::string architecture = json.Text("architecture");
   TANDEM_RETURN_IF_ERROR(json.status());
-  TANDEM_ASSIGN_OR_RETURN(const Family* family, FindFamily(architecture));
+  const Family* const family = FindCheckpointFamily(json, architecture);
+  if (family == nullptr) return json.status();
   RefuseUnsupported(json);
   CheckpointConfig config;
   ModelSpec& spec = config.spec;
   spec.family = std::string(family->name);
-  spec.architecture = architecture;
+  spec.architecture = family->architectures.front();
   const std::string dtype = json.Text("dtype");
   const auto parsed = ParseDType(dtype);
   if (parsed && IsFloat(*parsed)) {

@@ -15,6 +15,9 @@ struct CheckpointConfig {
   Sharding sharding;
 };
 
+// UNIMPLEMENTED: the family's checkpoints have no names here yet.
+Status CheckHasCheckpoint(const ModelSpec& spec);
+// Of a spec that has checkpoints.
 std::string CheckpointConfigToJson(const CheckpointConfig& config);
 // Refuses, by key, every setting that would change the result and is not supported (weights
 // in blocks or of 4-bit floats, other activations, pipeline ranks, ...).

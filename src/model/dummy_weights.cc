@@ -189,6 +189,7 @@ Result<Tensor> DummySource::Get(const WeightId& id) {
     return out;
   }
   const DummyValues values = RowOf(id.role).dummy;
+  const auto offset = static_cast<float>(spec_.norm.weight_offset);
   switch (values) {
     case DummyValues::kEmbedding:
       FillVectors(out, [this](int64_t row) { return map_.VectorOfEmbedding(row); });
@@ -196,12 +197,17 @@ Result<Tensor> DummySource::Get(const WeightId& id) {
     case DummyValues::kHead:
       FillVectors(out, [this](int64_t row) { return map_.VectorOfHead(row); });
       break;
+    case DummyValues::kZeros:
+      FillConstant(out, 0.0f);
+      break;
     case DummyValues::kOnes:
-      FillConstant(out, 1.0f);
+      FillConstant(out, 1.0f - offset);
       break;
-    case DummyValues::kLayerNorm:
-      FillConstant(out, spec_.dtype == DType::kF16 ? static_cast<float>(LayerNormScale()) : 1.0f);
+    case DummyValues::kLayerNorm: {
+      const bool tiny = spec_.dtype == DType::kF16;
+      FillConstant(out, (tiny ? static_cast<float>(LayerNormScale()) : 1.0f) - offset);
       break;
+    }
     case DummyValues::kProduct:
     case DummyValues::kScores:
     case DummyValues::kToResidual:

@@ -7,17 +7,28 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "model/json_fields.h"
 #include "model/spec.h"
 #include "model/tensor_source.h"
 
 namespace tandem {
 
 struct Family {
-  std::string_view name;                            // "llama"
-  std::span<const std::string_view> architectures;  // as config.json calls it
-  Result<ModelSpec> (*spec_from_hf)(const std::string& config_json);
+  std::string_view name;  // "llama"
+  // As config.json calls it; an engine calls it by the first.
+  std::span<const std::string_view> architectures;
+  // Sets what the config says of the layers and the norms. The names, the ids and the quantization
+  // are read for it. Faults are the config's.
+  void (*read)(const JsonFields& config, ModelSpec& spec);
   // Where a folder keeps a tensor of StoredWeights.
-  TensorSource (*source)(const ModelSpec& spec, const WeightId& id);
+  TensorSource (*source)(const ModelSpec& spec, const WeightId& id) = StandardSource;
+  // Whether a config with one of these architectures is of this family: where several share a name.
+  bool (*claims)(const JsonFields& config) = nullptr;
+  // At the head of the names, but left out in some folders: "transformer.".
+  std::string_view optional_prefix = {};
+  // What a TensorRT-LLM checkpoint calls the architecture; empty: such checkpoints are neither read
+  // nor written yet.
+  std::string_view trtllm_architecture = {};
 };
 
 }  // namespace tandem

@@ -2,7 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cmath>
 #include <string>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -17,6 +20,38 @@ int64_t Stretched(const JsonFields& rope, double factor, int64_t max_positions) 
                           std::to_string(max_positions) +
                           " positions to a sensible length; it must be at least 1");
   return max_positions;
+}
+
+// How much yarn makes scores larger (arXiv 2309.00071, section 3.4), with DeepSeek's factor.
+double YarnScale(double factor, double scale) {
+  return factor <= 1.0 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
+}
+
+void ReadYarn(const JsonFields& rope, int64_t original_positions, RopeScaling& scaling) {
+  scaling.kind = RopeScaling::Kind::kYarn;
+  scaling.factor = rope.Number("factor");
+  scaling.beta_fast = rope.Number("beta_fast", scaling.beta_fast);
+  scaling.beta_slow = rope.Number("beta_slow", scaling.beta_slow);
+  scaling.truncate = rope.Bool("truncate", true);
+  scaling.original_max_positions = rope.Int("original_max_position_embeddings", original_positions);
+  const bool has_scales = rope.Has("mscale") && rope.Has("mscale_all_dim");
+  const double ratio = has_scales ? YarnScale(scaling.factor, rope.Number("mscale")) /
+                                        YarnScale(scaling.factor, rope.Number("mscale_all_dim"))
+                                  : YarnScale(scaling.factor, 1.0);
+  scaling.attention_factor = rope.Number("attention_factor", ratio);
+}
+
+void ReadLongRope(const JsonFields& rope, int64_t original_positions, int64_t max_positions,
+                  RopeScaling& scaling) {
+  scaling.kind = RopeScaling::Kind::kLongRope;
+  scaling.short_factors = rope.Numbers("short_factor");
+  scaling.long_factors = rope.Numbers("long_factor");
+  scaling.original_max_positions = rope.Int("original_max_position_embeddings", original_positions);
+  const auto trained = static_cast<double>(scaling.original_max_positions);
+  scaling.factor = rope.Number("factor", static_cast<double>(max_positions) / trained);
+  const double stretch = std::log(scaling.factor) / std::log(trained);
+  scaling.attention_factor =
+      rope.Number("attention_factor", scaling.factor <= 1.0 ? 1.0 : std::sqrt(1.0 + stretch));
 }
 
 }  // namespace
@@ -36,22 +71,38 @@ DType ReadDType(const JsonFields& config) {
   return *dtype;
 }
 
-RopeSpec ReadRope(const JsonFields& config, int64_t& max_positions) {
+// The part of a head that turns.
+int64_t RotaryDim(const JsonFields& config, int64_t head_dim) {
+  const double share = config.Number("partial_rotary_factor", 1.0);
+  if (share > 0.0 && share <= 1.0) {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * share) / 2 * 2;
+  }
+  Refuse(config, "partial_rotary_factor", "; it must be between 0 and 1");
+  return head_dim;
+}
+
+RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_positions) {
   RopeSpec spec;
   spec.theta = config.Number("rope_theta", spec.theta);
+  spec.dim = RotaryDim(config, head_dim);
   const auto rope = config.Has("rope_parameters") ? config.Object("rope_parameters")
                                                   : config.Object("rope_scaling");
   if (!rope) return spec;
   for (const char* per_layer : {"full_attention", "sliding_attention"}) {
     if (rope->Has(per_layer)) rope->Fail(per_layer, "parameters by layer type are not supported");
   }
-  if (rope->Number("partial_rotary_factor", 1.0) != 1.0) {
-    Refuse(*rope, "partial_rotary_factor", "; every dimension of a head is rotated");
-  }
+  if (rope->Has("partial_rotary_factor")) spec.dim = RotaryDim(*rope, head_dim);
   spec.theta = rope->Number("rope_theta", spec.theta);
   spec.scaling = ReadRopeScaling(
       *rope, config.Int("original_max_position_embeddings", max_positions), max_positions);
   return spec;
+}
+
+void ReadRopes(const JsonFields& config, ModelSpec& spec) {
+  if (spec.layers.empty()) return;
+  const RopeSpec rope =
+      ReadRope(config, spec.layers.front().attention.head_dim, spec.max_positions);
+  ForEachLayer(spec, [&](LayerSpec& layer) { layer.attention.rope = rope; });
 }
 
 RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
@@ -70,8 +121,16 @@ RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
     scaling.high_freq_factor = rope.Number("high_freq_factor");
     scaling.original_max_positions =
         rope.Int("original_max_position_embeddings", original_positions);
+  } else if (type == "yarn") {
+    ReadYarn(rope, original_positions, scaling);
+    max_positions =
+        std::max(max_positions, Stretched(rope, scaling.factor, scaling.original_max_positions));
+    return scaling;
+  } else if (type == "longrope" || type == "su") {
+    ReadLongRope(rope, original_positions, max_positions, scaling);
+    return scaling;
   } else {
-    Refuse(rope, key, "; supported are default, linear, dynamic, llama3");
+    Refuse(rope, key, "; supported are default, linear, dynamic, llama3, yarn, longrope");
     return scaling;
   }
   scaling.factor = rope.Number("factor");
@@ -79,6 +138,73 @@ RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
   scaling.original_max_positions = max_positions;
   max_positions = Stretched(rope, scaling.factor, max_positions);
   return scaling;
+}
+
+void ReadSizes(const JsonFields& config, const SizeKeys& keys, ModelSpec& spec) {
+  spec.dtype = ReadDType(config);
+  spec.vocab_size = config.Int(keys.vocab);
+  spec.hidden_size = config.Int(keys.hidden);
+  spec.max_positions = config.Int(keys.positions, keys.default_positions);
+  spec.norm.epsilon = config.Number(keys.epsilon, keys.default_epsilon);
+  spec.tied_head = config.Bool("tie_word_embeddings", keys.default_tied);
+  LayerSpec layer;
+  AttentionSpec& attention = layer.attention;
+  attention.num_heads = config.Int(keys.heads);
+  attention.num_kv_heads = config.Int(keys.kv_heads, attention.num_heads);
+  if (config.Has(keys.head_dim)) {
+    attention.head_dim = config.Int(keys.head_dim);
+  } else if (attention.num_heads > 0) {
+    if (spec.hidden_size % attention.num_heads != 0) {
+      config.Fail(keys.heads,
+                  "does not divide " + std::string(keys.hidden) + ", and head_dim is missing");
+    }
+    attention.head_dim = spec.hidden_size / attention.num_heads;
+  }
+  layer.mlp.intermediate_size = keys.default_intermediate
+                                    ? config.Int(keys.intermediate, 4 * spec.hidden_size)
+                                    : config.Int(keys.intermediate);
+  spec.layers = RepeatLayer(config, keys.layers, layer);
+}
+
+void ForEachLayer(ModelSpec& spec, const std::function<void(LayerSpec& layer)>& change) {
+  for (LayerSpec& layer : spec.layers) change(layer);
+}
+
+ops::Activation ReadActivation(const JsonFields& config, std::string_view key,
+                               std::string_view fallback) {
+  // As transformers names them.
+  static constexpr std::pair<std::string_view, ops::Activation> kNames[] = {
+      {"silu", ops::Activation::kSilu},          {"swish", ops::Activation::kSilu},
+      {"gelu", ops::Activation::kGelu},          {"gelu_python", ops::Activation::kGelu},
+      {"gelu_new", ops::Activation::kGeluTanh},  {"gelu_pytorch_tanh", ops::Activation::kGeluTanh},
+      {"gelu_fast", ops::Activation::kGeluTanh}, {"relu", ops::Activation::kRelu}};
+  const std::string name = config.Text(key, fallback);
+  std::string known;
+  for (const auto& [other, activation] : kNames) {
+    if (other == name) return activation;
+    known += (known.empty() ? "" : ", ") + std::string(other);
+  }
+  Refuse(config, key, "; supported are " + known);
+  return ops::Activation::kSilu;
+}
+
+void ReadWindows(const JsonFields& config, ModelSpec& spec) {
+  const int64_t window = config.Int("sliding_window", 0);
+  const std::vector<std::string> types = config.Texts("layer_types");
+  const bool slides = config.Has("sliding_window") && config.Bool("use_sliding_window", true);
+  const int64_t first = config.Int("max_window_layers", 0);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    bool has_window = slides && static_cast<int64_t>(i) >= first;
+    if (i < types.size()) {
+      has_window = types[i] == "sliding_attention";
+      if (!has_window && types[i] != "full_attention") {
+        config.Fail("layer_types", "\"" + types[i] + "\" is not supported");
+      }
+    }
+    if (!has_window) continue;
+    if (window < 1) config.Fail("sliding_window", config.Shown("sliding_window") + " keys");
+    spec.layers[i].attention.window = window;
+  }
 }
 
 std::vector<LayerSpec> RepeatLayer(const JsonFields& config, std::string_view key,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -20,16 +21,50 @@ void Refuse(const JsonFields& config, std::string_view key, std::string_view why
 // either it is float32, as in transformers.
 DType ReadDType(const JsonFields& config);
 
-// Rotary base and scaling: rope_theta and rope_scaling side by side (transformers 4), or both
-// inside rope_parameters (5). `max_positions`: the config's, which linear and dynamic scaling
-// stretch.
-RopeSpec ReadRope(const JsonFields& config, int64_t& max_positions);
+// Rotary positions of heads of `head_dim`: rope_theta, rope_scaling and partial_rotary_factor side
+// by side (transformers 4), or inside rope_parameters (5). `max_positions`: the config's, which
+// linear, dynamic and yarn scaling stretch.
+RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_positions);
+
+// The same for every layer of the spec.
+void ReadRopes(const JsonFields& config, ModelSpec& spec);
 
 // The object that describes rotary scaling: rope_scaling, rope_parameters or rotary_scaling.
 // Stretches `max_positions` by the factor of linear and dynamic scaling. `original_positions`:
-// llama3's trained context, used when the object does not give it.
+// the trained context of the other kinds, used when the object does not give it.
 RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
                             int64_t& max_positions);
+
+// Under which keys a family's config has the sizes of its layers, and what an absent one means.
+struct SizeKeys {
+  std::string_view vocab = "vocab_size";
+  std::string_view hidden = "hidden_size";
+  std::string_view layers = "num_hidden_layers";
+  std::string_view heads = "num_attention_heads";
+  std::string_view kv_heads = "num_key_value_heads";  // absent: as many as heads
+  std::string_view head_dim = "head_dim";             // absent: hidden / heads
+  std::string_view intermediate = "intermediate_size";
+  std::string_view positions = "max_position_embeddings";
+  std::string_view epsilon = "rms_norm_eps";
+  int64_t default_positions = 2048;
+  double default_epsilon = 1e-6;
+  bool default_tied = false;
+  bool default_intermediate = false;  // 4 * hidden; else the key must be there
+};
+// Sets the sizes, the type, the norm's epsilon and whether the head is tied, and makes the layers
+// alike: causal attention without positions, and a gated MLP with SiLU. A family changes what it
+// has otherwise.
+void ReadSizes(const JsonFields& config, const SizeKeys& keys, ModelSpec& spec);
+// Applies `change` to every layer.
+void ForEachLayer(ModelSpec& spec, const std::function<void(LayerSpec& layer)>& change);
+
+// The function that `key` names as transformers does: "silu", "gelu", "gelu_new", ...
+ops::Activation ReadActivation(const JsonFields& config, std::string_view key,
+                               std::string_view fallback);
+
+// Attention windows: layer_types where it is given; else sliding_window, if use_sliding_window does
+// not turn it off, for every layer from max_window_layers on.
+void ReadWindows(const JsonFields& config, ModelSpec& spec);
 
 // As many equal layers as the key says.
 std::vector<LayerSpec> RepeatLayer(const JsonFields& config, std::string_view key,

@@ -136,6 +136,19 @@ std::vector<int64_t> JsonFields::Ints(std::string_view key) const {
   return numbers;
 }
 
+std::vector<double> JsonFields::Numbers(std::string_view key) const {
+  const Json* value = Find(node_, key);
+  if (value == nullptr) return {};
+  std::vector<double> numbers;
+  const bool is_list = value->is_array() && std::ranges::all_of(*value, &Json::is_number);
+  if (!is_list) {
+    Fail(key, "must be a list of numbers, found " + ShortText(*value));
+    return {};
+  }
+  for (const Json& item : *value) numbers.push_back(item.get<double>());
+  return numbers;
+}
+
 std::vector<std::string> JsonFields::Texts(std::string_view key) const {
   const Json* value = Find(node_, key);
   if (value == nullptr) return {};

@@ -33,6 +33,8 @@ class JsonFields {
   std::string Text(std::string_view key, std::string_view fallback) const;
   // A whole number, a list of them, or nothing.
   std::vector<int64_t> Ints(std::string_view key) const;
+  // A list of numbers, or nothing.
+  std::vector<double> Numbers(std::string_view key) const;
   // A list of strings, or nothing.
   std::vector<std::string> Texts(std::string_view key) const;
   // The object under the key; its faults count as this one's.

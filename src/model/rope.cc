@@ -1,5 +1,6 @@
 #include "model/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -7,13 +8,13 @@ namespace tandem {
 namespace {
 
 // theta * ((s n / M) - (s - 1))^(d / (d - 2)) for n > M: at n = M exactly theta.
-double DynamicTheta(const RopeSpec& rope, int64_t head_dim, int64_t max_positions) {
+double DynamicTheta(const RopeSpec& rope, int64_t max_positions) {
   const RopeScaling& scaling = rope.scaling;
   const auto trained = static_cast<double>(scaling.original_max_positions);
   const auto served = static_cast<double>(max_positions);
   // A head of two dimensions has the single frequency 1, whatever the base.
-  if (served <= trained || head_dim <= 2) return rope.theta;
-  const auto dim = static_cast<double>(head_dim);
+  if (served <= trained || rope.dim <= 2) return rope.theta;
+  const auto dim = static_cast<double>(rope.dim);
   const double stretch = scaling.factor * served / trained - (scaling.factor - 1.0);
   return rope.theta * std::pow(stretch, dim / (dim - 2.0));
 }
@@ -30,16 +31,46 @@ double Llama3Frequency(const RopeScaling& scaling, double frequency) {
   return (1.0 - blend) * frequency / scaling.factor + blend * frequency;
 }
 
+// The pair that makes `turns` turns in the trained context.
+double YarnPair(const RopeSpec& rope, double turns) {
+  const auto trained = static_cast<double>(rope.scaling.original_max_positions);
+  return static_cast<double>(rope.dim) * std::log(trained / (turns * 2.0 * std::numbers::pi)) /
+         (2.0 * std::log(rope.theta));
+}
+
+// Pairs that turn often stay, those that turn seldom are stretched, those between are blended
+// (arXiv 2309.00071).
+double YarnFrequency(const RopeSpec& rope, int64_t pair, double frequency) {
+  const RopeScaling& scaling = rope.scaling;
+  double low = YarnPair(rope, scaling.beta_fast);
+  double high = YarnPair(rope, scaling.beta_slow);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(rope.dim - 1));
+  if (low == high) high += 0.001;
+  const double stretched = std::clamp((static_cast<double>(pair) - low) / (high - low), 0.0, 1.0);
+  return frequency / scaling.factor * stretched + frequency * (1.0 - stretched);
+}
+
 }  // namespace
 
-std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t head_dim, int64_t max_positions) {
+std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions) {
   const RopeScaling& scaling = rope.scaling;
-  const double theta = scaling.kind == RopeScaling::Kind::kDynamic
-                           ? DynamicTheta(rope, head_dim, max_positions)
-                           : rope.theta;
+  const double theta =
+      scaling.kind == RopeScaling::Kind::kDynamic ? DynamicTheta(rope, max_positions) : rope.theta;
+  const std::vector<double>& divisors =
+      max_positions > scaling.original_max_positions ? scaling.long_factors : scaling.short_factors;
   std::vector<double> frequencies;
-  for (int64_t i = 0; i < head_dim; i += 2) {
-    double frequency = std::pow(theta, -static_cast<double>(i) / static_cast<double>(head_dim));
+  for (int64_t pair = 0; pair < rope.dim / 2; ++pair) {
+    double frequency =
+        std::pow(theta, -2.0 * static_cast<double>(pair) / static_cast<double>(rope.dim));
+    if (scaling.kind == RopeScaling::Kind::kYarn) frequency = YarnFrequency(rope, pair, frequency);
+    if (scaling.kind == RopeScaling::Kind::kLongRope) {
+      frequency /= divisors[static_cast<size_t>(pair)];
+    }
     if (scaling.kind == RopeScaling::Kind::kLinear) frequency /= scaling.factor;
     if (scaling.kind == RopeScaling::Kind::kLlama3) frequency = Llama3Frequency(scaling, frequency);
     frequencies.push_back(frequency);
@@ -47,9 +78,10 @@ std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t head_dim, int6
   return frequencies;
 }
 
-void FillRopeTables(const RopeSpec& rope, int64_t head_dim, int64_t max_positions,
-                    const Tensor& cos, const Tensor& sin) {
-  const std::vector<double> frequencies = RopeFrequencies(rope, head_dim, max_positions);
+void FillRopeTables(const RopeSpec& rope, int64_t max_positions, const Tensor& cos,
+                    const Tensor& sin) {
+  const std::vector<double> frequencies = RopeFrequencies(rope, max_positions);
+  const double factor = rope.scaling.attention_factor;
   const Shape shape{max_positions, static_cast<int64_t>(frequencies.size())};
   TANDEM_CHECK(cos.shape == shape && sin.shape == shape, shape.ToString());
   auto* cos_out = cos.As<float>();
@@ -57,8 +89,8 @@ void FillRopeTables(const RopeSpec& rope, int64_t head_dim, int64_t max_position
   for (int64_t position = 0; position < max_positions; ++position) {
     for (const double frequency : frequencies) {
       const double angle = static_cast<double>(position) * frequency;
-      *cos_out++ = static_cast<float>(std::cos(angle));
-      *sin_out++ = static_cast<float>(std::sin(angle));
+      *cos_out++ = static_cast<float>(std::cos(angle) * factor);
+      *sin_out++ = static_cast<float>(std::sin(angle) * factor);
     }
   }
 }

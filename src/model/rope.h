@@ -9,13 +9,15 @@
 
 namespace tandem {
 
-// Angle per position of each pair of dimensions of a head, [head_dim / 2]. `max_positions` is the
-// longest context served. It matters only to dynamic scaling: the base is fixed for that length
-// because cached keys keep their angle, and up to the original context it is the unscaled one.
-std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t head_dim, int64_t max_positions);
+// Angle per position of each pair of elements that turn, [rope.dim / 2]. `max_positions` is the
+// longest context served. It matters only to dynamic scaling and longrope, whose base or factors
+// are fixed for that length, because cached keys keep their angle; up to the original context they
+// are those of short contexts.
+std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions);
 
-// Fills cos and sin, [max_positions, head_dim / 2] fp32 each.
-void FillRopeTables(const RopeSpec& rope, int64_t head_dim, int64_t max_positions,
-                    const Tensor& cos, const Tensor& sin);
+// Fills cos and sin, [max_positions, rope.dim / 2] fp32 each; yarn and longrope multiply both by
+// their attention factor.
+void FillRopeTables(const RopeSpec& rope, int64_t max_positions, const Tensor& cos,
+                    const Tensor& sin);
 
 }  // namespace tandem

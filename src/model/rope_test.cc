@@ -10,10 +10,10 @@
 namespace tandem {
 namespace {
 
-RopeSpec Base(double theta) { return {.theta = theta, .scaling = {}}; }
+RopeSpec Base(double theta, int64_t dim) { return {.dim = dim, .theta = theta, .scaling = {}}; }
 
 TEST(Rope, PlainFrequenciesFallGeometrically) {
-  const auto frequencies = RopeFrequencies(Base(10000.0), 8, 2048);
+  const auto frequencies = RopeFrequencies(Base(10000.0, 8), 2048);
   ASSERT_EQ(frequencies.size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_DOUBLE_EQ(frequencies[i], std::pow(10.0, -static_cast<double>(i)));
@@ -21,18 +21,19 @@ TEST(Rope, PlainFrequenciesFallGeometrically) {
 }
 
 TEST(Rope, LinearDividesEveryFrequency) {
-  RopeSpec rope = Base(10000.0);
+  RopeSpec rope = Base(10000.0, 8);
   rope.scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4.0};
-  EXPECT_DOUBLE_EQ(RopeFrequencies(rope, 8, 2048)[0], 0.25);
+  EXPECT_DOUBLE_EQ(RopeFrequencies(rope, 2048)[0], 0.25);
 }
 
 TEST(Rope, DynamicChangesTheBaseBeyondTheTrainedContext) {
-  RopeSpec rope = Base(10000.0);
-  rope.scaling = {RopeScaling::Kind::kDynamic, 2.0, 1.0, 4.0, 2048};
-  EXPECT_EQ(RopeFrequencies(rope, 8, 2048), RopeFrequencies(Base(10000.0), 8, 2048));
+  RopeSpec rope = Base(10000.0, 8);
+  rope.scaling = {
+      .kind = RopeScaling::Kind::kDynamic, .factor = 2.0, .original_max_positions = 2048};
+  EXPECT_EQ(RopeFrequencies(rope, 2048), RopeFrequencies(Base(10000.0, 8), 2048));
   // n = 2 M, s = 2: base * (2 * 2 - 1)^(8 / 6).
   const double base = 10000.0 * std::pow(3.0, 8.0 / 6.0);
-  EXPECT_NEAR(RopeFrequencies(rope, 8, 4096)[1], std::pow(base, -0.25), 1e-15);
+  EXPECT_NEAR(RopeFrequencies(rope, 4096)[1], std::pow(base, -0.25), 1e-15);
 }
 
 // The effect of a config's own context on the angles when all of it is served.
@@ -44,15 +45,16 @@ TEST(Rope, DynamicTakesEffectOverTheContextThatAConfigGives) {
   ASSERT_TRUE(spec.ok()) << spec.status().message();
   const AttentionSpec& attention = spec->layers.front().attention;
   const double base = 10000.0 * std::pow(3.0, 16.0 / 14.0);
-  EXPECT_NEAR(RopeFrequencies(attention.rope, attention.head_dim, spec->max_positions)[1],
-              std::pow(base, -0.125), 1e-15);
+  EXPECT_NEAR(RopeFrequencies(attention.rope, spec->max_positions)[1], std::pow(base, -0.125),
+              1e-15);
 }
 
 TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
-  RopeSpec rope = Base(500000.0);
-  rope.scaling = {RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192};
-  const auto plain = RopeFrequencies(Base(500000.0), 64, 2048);
-  const auto scaled = RopeFrequencies(rope, 64, 2048);
+  RopeSpec rope = Base(500000.0, 64);
+  rope.scaling = {
+      .kind = RopeScaling::Kind::kLlama3, .factor = 32.0, .original_max_positions = 8192};
+  const auto plain = RopeFrequencies(Base(500000.0, 64), 2048);
+  const auto scaled = RopeFrequencies(rope, 2048);
   for (size_t i = 0; i < plain.size(); ++i) {
     const double wavelength = 2.0 * M_PI / plain[i];
     if (wavelength < 8192.0 / 4.0) {
@@ -69,7 +71,7 @@ TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
 TEST(Rope, TablesHoldCosAndSinOfTheAngle) {
   const Buffer cos = Buffer::OnHost(6 * 2 * sizeof(float));
   const Buffer sin = Buffer::OnHost(6 * 2 * sizeof(float));
-  FillRopeTables(Base(10000.0), 4, 6, cos.View(DType::kF32, {6, 2}), sin.View(DType::kF32, {6, 2}));
+  FillRopeTables(Base(10000.0, 4), 6, cos.View(DType::kF32, {6, 2}), sin.View(DType::kF32, {6, 2}));
   EXPECT_EQ(cos.As<float>()[0], 1.0f);
   EXPECT_EQ(cos.As<float>()[2 * 5], static_cast<float>(std::cos(5.0)));
   EXPECT_EQ(sin.As<float>()[2 * 5 + 1], static_cast<float>(std::sin(0.05)));

@@ -18,7 +18,14 @@ constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
 
 // In the order of their enums.
-constexpr std::array<std::string_view, 4> kScalingNames = {"none", "linear", "dynamic", "llama3"};
+constexpr std::array<std::string_view, 6> kScalingNames = {"none",   "linear", "dynamic",
+                                                           "llama3", "yarn",   "longrope"};
+constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
+constexpr std::array<std::string_view, 4> kHeadNormNames = {"none", "head", "all_heads",
+                                                            "heads_own"};
+constexpr std::array<std::string_view, 4> kActivationNames = {"silu", "gelu", "gelu_tanh", "relu"};
+constexpr std::array<std::string_view, 6> kResidualNames = {
+    "pre_norm", "sandwich", "post_norm", "parallel", "parallel_norms", "normed"};
 constexpr std::array<std::string_view, 5> kElementNames = {"plain", "fp8_e4m3", "int8", "int4",
                                                            "fp4_e2m1"};
 constexpr std::array<std::string_view, 3> kInputNames = {"plain", "dynamic", "static"};
@@ -35,12 +42,31 @@ Status CheckPositive(const char* field, double value) {
                          "; it must be a positive number");
 }
 
-Status CheckScaling(const RopeScaling& scaling) {
+Status CheckFactors(const char* field, const std::vector<double>& factors, int64_t pairs) {
+  if (static_cast<int64_t>(factors.size()) != pairs) {
+    return InvalidArgument(std::string(field) + " has " + std::to_string(factors.size()) +
+                           " numbers; there must be one for each of the " + std::to_string(pairs) +
+                           " pairs that turn");
+  }
+  for (const double factor : factors) TANDEM_RETURN_IF_ERROR(CheckPositive(field, factor));
+  return {};
+}
+
+Status CheckScaling(const RopeScaling& scaling, int64_t pairs) {
   if (scaling.kind == RopeScaling::Kind::kNone) return {};
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.factor", scaling.factor));
   if (scaling.factor < 1.0) return InvalidArgument("rope_scaling.factor must be at least 1");
   TANDEM_RETURN_IF_ERROR(CheckRange("rope_scaling.original_max_positions",
                                     scaling.original_max_positions, kMaxPositions));
+  TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.attention_factor", scaling.attention_factor));
+  if (scaling.kind == RopeScaling::Kind::kYarn) {
+    TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.beta_slow", scaling.beta_slow));
+    return CheckPositive("rope_scaling.beta_fast", scaling.beta_fast);
+  }
+  if (scaling.kind == RopeScaling::Kind::kLongRope) {
+    TANDEM_RETURN_IF_ERROR(CheckFactors("rope_scaling.short_factor", scaling.short_factors, pairs));
+    return CheckFactors("rope_scaling.long_factor", scaling.long_factors, pairs);
+  }
   if (scaling.kind != RopeScaling::Kind::kLlama3) return {};
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.low_freq_factor", scaling.low_freq_factor));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.high_freq_factor", scaling.high_freq_factor));
@@ -59,12 +85,23 @@ Status CheckLayer(const LayerSpec& layer) {
                            ") must be a multiple of num_kv_heads (" +
                            std::to_string(attention.num_kv_heads) + ")");
   }
-  if (attention.head_dim % 2 != 0) {
-    return InvalidArgument("head_dim is " + std::to_string(attention.head_dim) +
-                           "; rotary embeddings need an even one");
+  const RopeSpec& rope = attention.rope;
+  if (rope.dim % 2 != 0 || rope.dim < 0 || rope.dim > attention.head_dim) {
+    return InvalidArgument(std::to_string(rope.dim) + " of a head's " +
+                           std::to_string(attention.head_dim) +
+                           " elements turn (rotary_dim); it must be an even number up to head_dim");
   }
-  TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", attention.rope.theta));
-  return CheckScaling(attention.rope.scaling);
+  for (const auto& [field, value] : {std::pair("attention scale", attention.scale),
+                                     std::pair("attn_logit_softcapping", attention.soft_cap),
+                                     std::pair("sliding_window", double(attention.window))}) {
+    if (!(value >= 0 && std::isfinite(value))) {
+      return InvalidArgument(std::string(field) + " is " + std::to_string(value) +
+                             "; it cannot be negative");
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(CheckPositive("residual alpha", layer.alpha));
+  TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", rope.theta));
+  return CheckScaling(rope.scaling, rope.dim / 2);
 }
 
 Status CheckIds(const char* field, const std::vector<int32_t>& ids, int64_t vocab) {
@@ -110,22 +147,39 @@ Enum NamedValue(const JsonFields& json, std::string_view key,
 RopeSpec RopeFromJson(const JsonFields& json) {
   RopeSpec rope;
   RopeScaling& scaling = rope.scaling;
+  rope.dim = json.Int("dim");
+  rope.interleaved = json.Bool("interleaved", false);
   rope.theta = json.Number("theta");
   scaling.kind = NamedValue<RopeScaling::Kind>(json, "scaling", kScalingNames);
   scaling.factor = json.Number("factor", scaling.factor);
   scaling.low_freq_factor = json.Number("low_freq_factor", scaling.low_freq_factor);
   scaling.high_freq_factor = json.Number("high_freq_factor", scaling.high_freq_factor);
+  scaling.beta_fast = json.Number("beta_fast", scaling.beta_fast);
+  scaling.beta_slow = json.Number("beta_slow", scaling.beta_slow);
+  scaling.truncate = json.Bool("truncate", scaling.truncate);
+  scaling.attention_factor = json.Number("attention_factor", scaling.attention_factor);
+  scaling.short_factors = json.Numbers("short_factors");
+  scaling.long_factors = json.Numbers("long_factors");
   scaling.original_max_positions = json.Int("original_max_positions", 0);
   return rope;
 }
 
 nlohmann::ordered_json RopeToJson(const RopeSpec& rope) {
-  return {{"theta", rope.theta},
-          {"scaling", NameOf(kScalingNames, rope.scaling.kind)},
-          {"factor", rope.scaling.factor},
-          {"low_freq_factor", rope.scaling.low_freq_factor},
-          {"high_freq_factor", rope.scaling.high_freq_factor},
-          {"original_max_positions", rope.scaling.original_max_positions}};
+  const RopeScaling& scaling = rope.scaling;
+  return {{"dim", rope.dim},
+          {"interleaved", rope.interleaved},
+          {"theta", rope.theta},
+          {"scaling", NameOf(kScalingNames, scaling.kind)},
+          {"factor", scaling.factor},
+          {"low_freq_factor", scaling.low_freq_factor},
+          {"high_freq_factor", scaling.high_freq_factor},
+          {"beta_fast", scaling.beta_fast},
+          {"beta_slow", scaling.beta_slow},
+          {"truncate", scaling.truncate},
+          {"attention_factor", scaling.attention_factor},
+          {"short_factors", scaling.short_factors},
+          {"long_factors", scaling.long_factors},
+          {"original_max_positions", scaling.original_max_positions}};
 }
 
 LayerSpec LayerFromJson(const JsonFields& json) {
@@ -134,13 +188,22 @@ LayerSpec LayerFromJson(const JsonFields& json) {
     layer.attention.num_heads = attention->Int("num_heads");
     layer.attention.num_kv_heads = attention->Int("num_kv_heads");
     layer.attention.head_dim = attention->Int("head_dim");
-    layer.attention.bias = attention->Bool("bias", false);
+    layer.attention.qkv_bias = attention->Bool("qkv_bias", false);
+    layer.attention.out_bias = attention->Bool("out_bias", false);
+    layer.attention.head_norm = NamedValue<HeadNorm>(*attention, "head_norm", kHeadNormNames);
+    layer.attention.scale = attention->Number("scale", 0.0);
+    layer.attention.soft_cap = attention->Number("soft_cap", 0.0);
+    layer.attention.window = attention->Int("window", 0);
     if (const auto rope = attention->Object("rope")) layer.attention.rope = RopeFromJson(*rope);
   }
   if (const auto mlp = json.Object("mlp")) {
     layer.mlp.intermediate_size = mlp->Int("intermediate_size");
+    layer.mlp.activation = NamedValue<ops::Activation>(*mlp, "activation", kActivationNames);
+    layer.mlp.gated = mlp->Bool("gated", true);
     layer.mlp.bias = mlp->Bool("bias", false);
   }
+  layer.residual = NamedValue<Residual>(json, "residual", kResidualNames);
+  layer.alpha = json.Number("alpha", 1.0);
   return layer;
 }
 
@@ -150,9 +213,20 @@ nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
            {{"num_heads", layer.attention.num_heads},
             {"num_kv_heads", layer.attention.num_kv_heads},
             {"head_dim", layer.attention.head_dim},
-            {"bias", layer.attention.bias},
+            {"qkv_bias", layer.attention.qkv_bias},
+            {"out_bias", layer.attention.out_bias},
+            {"head_norm", NameOf(kHeadNormNames, layer.attention.head_norm)},
+            {"scale", layer.attention.scale},
+            {"soft_cap", layer.attention.soft_cap},
+            {"window", layer.attention.window},
             {"rope", RopeToJson(layer.attention.rope)}}},
-          {"mlp", {{"intermediate_size", layer.mlp.intermediate_size}, {"bias", layer.mlp.bias}}}};
+          {"mlp",
+           {{"intermediate_size", layer.mlp.intermediate_size},
+            {"activation", NameOf(kActivationNames, layer.mlp.activation)},
+            {"gated", layer.mlp.gated},
+            {"bias", layer.mlp.bias}}},
+          {"residual", NameOf(kResidualNames, layer.residual)},
+          {"alpha", layer.alpha}};
 }
 
 // Consecutive equal layers are one entry with their count.
@@ -286,6 +360,20 @@ Status ValidateSpec(const ModelSpec& spec) {
   }
   TANDEM_RETURN_IF_ERROR(CheckSchemes(spec));
   TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm.epsilon));
+  TANDEM_RETURN_IF_ERROR(CheckPositive("embedding_scale", spec.embedding_scale));
+  TANDEM_RETURN_IF_ERROR(CheckPositive("logit_scale", spec.logit_scale));
+  if (!(spec.logit_cap >= 0.0 && std::isfinite(spec.logit_cap))) {
+    return InvalidArgument("logit_cap is " + std::to_string(spec.logit_cap) +
+                           "; it cannot be negative");
+  }
+  if (spec.position_rows != 0) {
+    TANDEM_RETURN_IF_ERROR(CheckRange("position_rows", spec.position_rows, kMaxPositions));
+    if (spec.max_positions > spec.position_rows) {
+      return InvalidArgument("max_positions is " + std::to_string(spec.max_positions) +
+                             ", but only " + std::to_string(spec.position_rows) +
+                             " positions were learned");
+    }
+  }
   TANDEM_RETURN_IF_ERROR(CheckIds("bos_ids", spec.bos_ids, spec.vocab_size));
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
 }
@@ -298,9 +386,20 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"vocab_size", spec.vocab_size},
       {"hidden_size", spec.hidden_size},
       {"max_positions", spec.max_positions},
-      {"norm", {{"epsilon", spec.norm.epsilon}}},
+      {"norm",
+       {{"kind", NameOf(kNormNames, spec.norm.kind)},
+        {"epsilon", spec.norm.epsilon},
+        {"weight_offset", spec.norm.weight_offset},
+        {"bias", spec.norm.bias}}},
       {"layers", LayersToJson(spec.layers)},
+      {"position_rows", spec.position_rows},
+      {"embedding_scale", spec.embedding_scale},
+      {"embedding_norm", spec.embedding_norm},
       {"tied_head", spec.tied_head},
+      {"head_bias", spec.head_bias},
+      {"head_normed", spec.head_normed},
+      {"logit_scale", spec.logit_scale},
+      {"logit_cap", spec.logit_cap},
       {"quantization", SchemeToJson(spec.quantization)},
       {"exceptions", ExceptionsToJson(spec.exceptions)},
       {"cache_scales", spec.cache_scales},
@@ -317,8 +416,7 @@ void ReadSchemes(const JsonFields& json, ModelSpec& spec) {
   spec.exceptions = ExceptionsFromJson(json);
 }
 
-Result<ModelSpec> SpecFromJson(const std::string& text) {
-  TANDEM_ASSIGN_OR_RETURN(const JsonFields json, JsonFields::Parse(text));
+ModelSpec ReadSpec(const JsonFields& json) {
   ModelSpec spec;
   spec.family = json.Text("family");
   spec.architecture = json.Text("architecture");
@@ -331,13 +429,31 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   spec.vocab_size = json.Int("vocab_size");
   spec.hidden_size = json.Int("hidden_size");
   spec.max_positions = json.Int("max_positions");
-  if (const auto norm = json.Object("norm")) spec.norm.epsilon = norm->Number("epsilon");
+  if (const auto norm = json.Object("norm")) {
+    spec.norm.kind = NamedValue<NormSpec::Kind>(*norm, "kind", kNormNames);
+    spec.norm.epsilon = norm->Number("epsilon");
+    spec.norm.weight_offset = norm->Number("weight_offset", 0.0);
+    spec.norm.bias = norm->Bool("bias", false);
+  }
   spec.layers = LayersFromJson(json);
+  spec.position_rows = json.Int("position_rows", 0);
+  spec.embedding_scale = json.Number("embedding_scale", 1.0);
+  spec.embedding_norm = json.Bool("embedding_norm", false);
   spec.tied_head = json.Bool("tied_head", false);
+  spec.head_bias = json.Bool("head_bias", false);
+  spec.head_normed = json.Bool("head_normed", false);
+  spec.logit_scale = json.Number("logit_scale", 1.0);
+  spec.logit_cap = json.Number("logit_cap", 0.0);
   ReadSchemes(json, spec);
   spec.cache_scales = json.Bool("cache_scales", false);
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));
+  return spec;
+}
+
+Result<ModelSpec> SpecFromJson(const std::string& text) {
+  TANDEM_ASSIGN_OR_RETURN(const JsonFields json, JsonFields::Parse(text));
+  ModelSpec spec = ReadSpec(json);
   TANDEM_RETURN_IF_ERROR(json.status());
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   return spec;

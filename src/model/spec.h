@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "ops/ops.h"
 #include "tensor/dtype.h"
 #include "tensor/quant_scheme.h"
 
@@ -20,35 +21,66 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxPositions = int64_t{1} << 28;
 
 struct RopeScaling {
-  enum class Kind { kNone, kLinear, kDynamic, kLlama3 };
+  enum class Kind { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
   Kind kind = Kind::kNone;
   double factor = 1.0;
   double low_freq_factor = 1.0;   // llama3
   double high_freq_factor = 4.0;  // llama3
+  double beta_fast = 32.0;        // yarn: turns in the trained context beyond which nothing changes
+  double beta_slow = 1.0;         // yarn: turns below which positions are divided by the factor
+  bool truncate = true;           // yarn: the bounds between the two are whole numbers
+  // Yarn and longrope: factor of cosine and sine.
+  double attention_factor = 1.0;
+  // Longrope: divisors of the frequencies, one for each pair, of contexts up to the trained one and
+  // beyond.
+  std::vector<double> short_factors = {};
+  std::vector<double> long_factors = {};
   // The trained context, before scaling. Linear and dynamic scaling stretch it by the factor.
   int64_t original_max_positions = 0;
   bool operator==(const RopeScaling&) const = default;
 };
 
+// Rotary positions of the first `dim` elements of each head: element i turns with i + dim / 2 or,
+// if `interleaved`, element 2 i with 2 i + 1. Rows of q and k are arranged at load so that ops
+// know only the first.
 struct RopeSpec {
+  int64_t dim = 0;  // 0: none
+  bool interleaved = false;
   double theta = 10000.0;
-  RopeScaling scaling;
+  RopeScaling scaling = {};
   bool operator==(const RopeSpec&) const = default;
 };
 
-// Root mean square norms.
+// All norms of the residual stream; ops::Norm has the formula.
 struct NormSpec {
+  using Kind = ops::Norm::Kind;
+  Kind kind = Kind::kRms;
   double epsilon = 1e-5;
+  double weight_offset = 0.0;
+  bool bias = false;
   bool operator==(const NormSpec&) const = default;
 };
 
-// Causal attention over the whole context; every dimension of a head is rotated.
+// Norms of queries and keys, between their product and the rotation.
+enum class HeadNorm : uint8_t {
+  kNone,
+  kHead,      // each head by itself, all with one weight of head_dim elements
+  kAllHeads,  // the heads together
+  kHeadsOwn,  // each head by itself with a weight of its own
+};
+
+// Causal attention.
 struct AttentionSpec {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  bool bias = false;  // of q, k, v and the output
+  bool qkv_bias = false;
+  bool out_bias = false;
   RopeSpec rope;
+  HeadNorm head_norm = HeadNorm::kNone;
+  double scale = 0.0;     // of scores; 0: 1 / sqrt(head_dim)
+  double soft_cap = 0.0;  // scores become soft_cap * tanh(score / soft_cap); 0: no
+  int64_t window = 0;     // a row sees the last `window` keys, itself among them; 0: all before it
 
   // Rows of the weights of q, of k (or v), and of all three.
   int64_t query_rows() const { return num_heads * head_dim; }
@@ -57,17 +89,30 @@ struct AttentionSpec {
   bool operator==(const AttentionSpec&) const = default;
 };
 
-// down(silu(gate(x)) * up(x)).
+// down(activation(gate(x)) * up(x)) or, not gated, down(activation(up(x))).
 struct MlpSpec {
   int64_t intermediate_size = 0;
+  ops::Activation activation = ops::Activation::kSilu;
+  bool gated = true;
   bool bias = false;  // of gate, up and down
   bool operator==(const MlpSpec&) const = default;
 };
 
-// x += attention(norm(x)); x += mlp(norm(x)).
+// How a layer adds to the residual stream x.
+enum class Residual : uint8_t {
+  kPreNorm,        // x += attention(norm(x)); x += mlp(norm2(x))
+  kSandwich,       // x += norm2(attention(norm(x))); x += norm4(mlp(norm3(x)))
+  kPostNorm,       // x += norm(attention(x)); x += norm2(mlp(x))
+  kParallel,       // n = norm(x); x += attention(n) + mlp(n)
+  kParallelNorms,  // x += attention(norm(x)) + mlp(norm2(x))
+  kNormed,         // n = norm(x); x = alpha n + attention(n); m = norm2(x); x = alpha m + mlp(m)
+};
+
 struct LayerSpec {
   AttentionSpec attention;
   MlpSpec mlp;
+  Residual residual = Residual::kPreNorm;
+  double alpha = 1.0;  // of kNormed
   bool operator==(const LayerSpec&) const = default;
 };
 
@@ -91,7 +136,14 @@ struct ModelSpec {
   int64_t max_positions = 0;  // the longest useful context, after scaling of positions
   NormSpec norm;
   std::vector<LayerSpec> layers;
+  int64_t position_rows = 0;     // learned positions, added to the embedding; 0: none
+  double embedding_scale = 1.0;  // of the embedding, rounded to `dtype` before
+  bool embedding_norm = false;   // the embedding is normed before the first layer
   bool tied_head = false;
+  bool head_bias = false;
+  bool head_normed = false;  // each row of the head is divided by its length
+  double logit_scale = 1.0;
+  double logit_cap = 0.0;  // logits become logit_cap * tanh(logit / logit_cap); 0: no
   // Of the layers' products; everything else is of `dtype`, but for the exceptions.
   QuantScheme quantization;
   std::vector<SchemeException> exceptions;
@@ -115,6 +167,8 @@ struct ModelSpec {
 Status ValidateSpec(const ModelSpec& spec);
 std::string SpecToJson(const ModelSpec& spec);
 Result<ModelSpec> SpecFromJson(const std::string& text);
+// The same of an object within another; faults are that object's.
+ModelSpec ReadSpec(const JsonFields& json);
 // Reads what SpecToJson writes of the quantization: the keys "quantization" and "exceptions".
 void ReadSchemes(const JsonFields& json, ModelSpec& spec);
 

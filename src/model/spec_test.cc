@@ -116,8 +116,9 @@ TEST(HfConfig, ReadsEveryScalingInBothSpellings) {
 TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
   const ModelSpec spec = MustParse(Small(
       R"("attention_bias": true, "mlp_bias": true, "head_dim": 32, "num_key_value_heads": 2)"));
-  const auto& [attention, mlp] = spec.layers.front();
-  EXPECT_TRUE(attention.bias && mlp.bias);
+  const AttentionSpec& attention = spec.layers.front().attention;
+  const MlpSpec& mlp = spec.layers.front().mlp;
+  EXPECT_TRUE(attention.qkv_bias && attention.out_bias && mlp.bias);
   EXPECT_EQ(attention.qkv_rows(), 8 * 32);
   EXPECT_EQ(WeightShape(spec, {WeightRole::kAttentionOut}), (Shape{64, 128}));
   EXPECT_EQ(WeightShape(spec, {WeightRole::kKey, 0, WeightPart::kBias}), (Shape{64}));
@@ -165,7 +166,8 @@ TEST(HfConfig, ReadsFp8Weights) {
     EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
     EXPECT_EQ(NumParameters(spec), NumParameters(plain));
     // Quantizing fp32 gives one byte per element and one scale per row.
-    const auto& [attention, mlp] = spec.layers.front();
+    const AttentionSpec& attention = spec.layers.front().attention;
+    const MlpSpec& mlp = spec.layers.front().mlp;
     const int64_t elements = (attention.qkv_rows() + 64 + 3 * mlp.intermediate_size) * 64;
     const int64_t rows = attention.qkv_rows() + 2 * 64 + 2 * mlp.intermediate_size;
     EXPECT_EQ(StepWeightBytes(plain) - StepWeightBytes(spec),

@@ -1,14 +1,58 @@
 #include "model/tensor_source.h"
 
+#include <algorithm>
+
 namespace tandem {
+namespace {
+
+std::string_view SuffixOf(const WeightId& id) {
+  return id.part == WeightPart::kCacheScale ? RowOf(id.role).cache_scale : RowOf(id.part).hf_suffix;
+}
+
+}  // namespace
 
 TensorSource StandardSource(const ModelSpec& /*spec*/, const WeightId& id) {
   const WeightRow& row = RowOf(id.role);
   TensorSource source;
   if (row.per_layer) source.name = "model.layers." + std::to_string(id.layer) + ".";
   source.name += row.hf_name;
-  source.name += id.part == WeightPart::kCacheScale ? row.cache_scale : RowOf(id.part).hf_suffix;
+  source.name += SuffixOf(id);
   return source;
+}
+
+RowMap RowRange(int64_t first, int64_t rows, int64_t of) {
+  return {.first = first, .block = rows, .stride = rows, .of = of};
+}
+
+TensorSource NamedSource(const ModelSpec& spec, const WeightId& id,
+                         std::span<const RoleName> names) {
+  const auto found = std::ranges::find(names, id.role, &RoleName::role);
+  if (found == names.end()) return StandardSource(spec, id);
+  TensorSource source;
+  source.name = found->name;
+  if (const size_t number = source.name.find("{}"); number != std::string::npos) {
+    source.name.replace(number, 2, std::to_string(id.layer));
+  }
+  source.name += SuffixOf(id);
+  return source;
+}
+
+RowMap StackedQkv(const AttentionSpec& attention, WeightRole role) {
+  const int64_t query = attention.query_rows(), kv = attention.kv_rows();
+  const int64_t all = attention.qkv_rows();
+  if (role == WeightRole::kQuery) return RowRange(0, query, all);
+  return RowRange(role == WeightRole::kKey ? query : query + kv, kv, all);
+}
+
+RowMap GroupedQkv(const AttentionSpec& attention, WeightRole role) {
+  const int64_t dim = attention.head_dim;
+  const int64_t queries = attention.num_heads / attention.num_kv_heads * dim;
+  RowMap map = {
+      .first = 0, .block = queries, .stride = queries + 2 * dim, .of = attention.qkv_rows()};
+  if (role == WeightRole::kQuery) return map;
+  map.first = role == WeightRole::kKey ? queries : queries + dim;
+  map.block = dim;
+  return map;
 }
 
 }  // namespace tandem

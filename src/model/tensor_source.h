@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "model/weight_roles.h"
@@ -39,6 +40,23 @@ struct TensorSource {
   // Llama 4.
   std::optional<int64_t> expert = std::nullopt;
 };
+
+// [first; second; ...]: `rows` rows from `first` on, of a tensor that has `of`.
+RowMap RowRange(int64_t first, int64_t rows, int64_t of);
+
+// A weight's name in a family's folders, with "{}" for the layer's number: without the suffix of
+// the part.
+struct RoleName {
+  WeightRole role;
+  std::string_view name;
+};
+// The weight's name in `names`, or its standard one.
+TensorSource NamedSource(const ModelSpec& spec, const WeightId& id,
+                         std::span<const RoleName> names);
+// The query, key or value `role` of a tensor that holds all three: [q; k; v].
+RowMap StackedQkv(const AttentionSpec& attention, WeightRole role);
+// The same by groups of heads: for each key-value head its query heads, then its key, its value.
+RowMap GroupedQkv(const AttentionSpec& attention, WeightRole role);
 
 // The names that most families share: "model.layers.N.", the weight's hf_name and the part's
 // hf_suffix.

@@ -67,8 +67,8 @@ Status WeightLoader::Allocate(size_t bytes, Buffer& out) {
   return {};
 }
 
-Status WeightLoader::LoadPlain(WeightRole role, int64_t layer, Buffer& out) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer}));
+Status WeightLoader::LoadPlain(const WeightId& id, Buffer& out) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get(id));
   const auto bytes = static_cast<size_t>(tensor.NumBytes());
   TANDEM_RETURN_IF_ERROR(Allocate(bytes, out));
   backend_.CopyToDevice(out.data(), tensor.data, bytes);

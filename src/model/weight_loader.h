@@ -30,8 +30,8 @@ class WeightLoader {
       : source_(source), backend_(backend), asked_(asked) {}
 
   const ModelSpec& spec() const { return source_.spec(); }
-  // A weight as it is stored, in the spec's type.
-  Status LoadPlain(WeightRole role, int64_t layer, Buffer& out);
+  // A tensor as the source gives it.
+  Status LoadPlain(const WeightId& id, Buffer& out);
   // The weights of a pack, one below the other, with one input scale where inputs are static.
   Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out);
   // The cache scales of the keys or values (`role`) of `layers`, one layer's heads after another's:

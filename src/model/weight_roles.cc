@@ -17,9 +17,36 @@ int64_t Neurons(const ModelSpec& spec, int64_t layer) {
   return spec.layer(layer).mlp.intermediate_size;
 }
 
-bool AttentionBias(const ModelSpec& spec, int64_t layer) {
-  return spec.layer(layer).attention.bias;
+int64_t Positions(const ModelSpec& spec, int64_t /*layer*/) { return spec.position_rows; }
+// Of a norm of queries or keys.
+int64_t NormedRows(HeadNorm norm, int64_t head_dim, int64_t rows) {
+  return norm == HeadNorm::kHead ? head_dim : rows;
 }
+int64_t QueryNormRows(const ModelSpec& spec, int64_t layer) {
+  const AttentionSpec& attention = spec.layer(layer).attention;
+  return NormedRows(attention.head_norm, attention.head_dim, attention.query_rows());
+}
+int64_t KeyNormRows(const ModelSpec& spec, int64_t layer) {
+  const AttentionSpec& attention = spec.layer(layer).attention;
+  return NormedRows(attention.head_norm, attention.head_dim, attention.kv_rows());
+}
+
+bool HasPositions(const ModelSpec& spec, int64_t /*layer*/) { return spec.position_rows > 0; }
+bool HasEmbeddingNorm(const ModelSpec& spec, int64_t /*layer*/) { return spec.embedding_norm; }
+bool HasHeadNorms(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).attention.head_norm != HeadNorm::kNone;
+}
+bool IsSandwich(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).residual == Residual::kSandwich;
+}
+bool HasPostNorm(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).residual != Residual::kParallel;
+}
+bool IsGated(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).mlp.gated; }
+bool NormBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.norm.bias; }
+bool HeadBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.head_bias; }
+bool QkvBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).attention.qkv_bias; }
+bool OutBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).attention.out_bias; }
 bool MlpBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).mlp.bias; }
 bool OwnHead(const ModelSpec& spec, int64_t /*layer*/) { return !spec.tied_head; }
 
@@ -32,17 +59,34 @@ constexpr std::array kRows = {
               .columns = Hidden,
               .shard = ShardRule::kEmbedding,
               .dummy = DummyValues::kEmbedding},
+    WeightRow{.role = WeightRole::kPositions,
+              .per_layer = false,
+              .hf_name = "model.embed_positions",
+              .trtllm_name = "transformer.position_embedding",
+              .rows = Positions,
+              .columns = Hidden,
+              .present = HasPositions,
+              .dummy = DummyValues::kZeros},
+    WeightRow{.role = WeightRole::kEmbeddingNorm,
+              .per_layer = false,
+              .hf_name = "model.embed_layernorm",
+              .trtllm_name = "transformer.ln_embed",
+              .rows = Hidden,
+              .present = HasEmbeddingNorm,
+              .bias = NormBias,
+              .dummy = DummyValues::kOnes},
     WeightRow{.role = WeightRole::kInputNorm,
               .hf_name = "input_layernorm",
               .trtllm_name = "input_layernorm",
               .rows = Hidden,
+              .bias = NormBias,
               .dummy = DummyValues::kLayerNorm},
     WeightRow{.role = WeightRole::kQuery,
               .hf_name = "self_attn.q_proj",
               .trtllm_name = "attention.qkv",
               .rows = QueryRows,
               .columns = Hidden,
-              .bias = AttentionBias,
+              .bias = QkvBias,
               .pack = WeightPack::kQkv,
               .input = InputGroup::kAttention,
               .absorber = WeightRole::kInputNorm,
@@ -54,7 +98,7 @@ constexpr std::array kRows = {
               .trtllm_name = "attention.qkv",
               .rows = KvRows,
               .columns = Hidden,
-              .bias = AttentionBias,
+              .bias = QkvBias,
               .pack = WeightPack::kQkv,
               .input = InputGroup::kAttention,
               .absorber = WeightRole::kInputNorm,
@@ -66,35 +110,57 @@ constexpr std::array kRows = {
               .trtllm_name = "attention.qkv",
               .rows = KvRows,
               .columns = Hidden,
-              .bias = AttentionBias,
+              .bias = QkvBias,
               .pack = WeightPack::kQkv,
               .input = InputGroup::kAttention,
               .absorber = WeightRole::kInputNorm,
               .shard = ShardRule::kKvHeadRows,
               .quantizable = true,
               .cache_scale = ".v_scale"},
+    WeightRow{.role = WeightRole::kQueryNorm,
+              .hf_name = "self_attn.q_norm",
+              .trtllm_name = "attention.q_layernorm",
+              .rows = QueryNormRows,
+              .present = HasHeadNorms,
+              .dummy = DummyValues::kOnes},
+    WeightRow{.role = WeightRole::kKeyNorm,
+              .hf_name = "self_attn.k_norm",
+              .trtllm_name = "attention.k_layernorm",
+              .rows = KeyNormRows,
+              .present = HasHeadNorms,
+              .dummy = DummyValues::kOnes},
     WeightRow{.role = WeightRole::kAttentionOut,
               .hf_name = "self_attn.o_proj",
               .trtllm_name = "attention.dense",
               .rows = Hidden,
               .columns = QueryRows,
-              .bias = AttentionBias,
+              .bias = OutBias,
               .pack = WeightPack::kAttentionOut,
               .input = InputGroup::kAttentionOut,
               .absorber = WeightRole::kValue,
               .shard = ShardRule::kHeadColumns,
               .quantizable = true,
               .dummy = DummyValues::kToResidual},
+    WeightRow{.role = WeightRole::kAttentionOutNorm,
+              .hf_name = "attention_out_layernorm",
+              .trtllm_name = "attention_out_layernorm",
+              .rows = Hidden,
+              .present = IsSandwich,
+              .bias = NormBias,
+              .dummy = DummyValues::kOnes},
     WeightRow{.role = WeightRole::kPostNorm,
               .hf_name = "post_attention_layernorm",
               .trtllm_name = "post_layernorm",
               .rows = Hidden,
+              .present = HasPostNorm,
+              .bias = NormBias,
               .dummy = DummyValues::kLayerNorm},
     WeightRow{.role = WeightRole::kGate,
               .hf_name = "mlp.gate_proj",
               .trtllm_name = "mlp.fc",
               .rows = Neurons,
               .columns = Hidden,
+              .present = IsGated,
               .bias = MlpBias,
               .pack = WeightPack::kGateUp,
               .input = InputGroup::kMlp,
@@ -124,11 +190,19 @@ constexpr std::array kRows = {
               .shard = ShardRule::kNeuronColumns,
               .quantizable = true,
               .dummy = DummyValues::kToResidual},
+    WeightRow{.role = WeightRole::kMlpOutNorm,
+              .hf_name = "mlp_out_layernorm",
+              .trtllm_name = "mlp_out_layernorm",
+              .rows = Hidden,
+              .present = IsSandwich,
+              .bias = NormBias,
+              .dummy = DummyValues::kOnes},
     WeightRow{.role = WeightRole::kFinalNorm,
               .per_layer = false,
               .hf_name = "model.norm",
               .trtllm_name = "transformer.ln_f",
               .rows = Hidden,
+              .bias = NormBias,
               .dummy = DummyValues::kOnes},
     WeightRow{.role = WeightRole::kHead,
               .per_layer = false,
@@ -137,6 +211,7 @@ constexpr std::array kRows = {
               .rows = Vocabulary,
               .columns = Hidden,
               .present = OwnHead,
+              .bias = HeadBias,
               .pack = WeightPack::kHead,
               .shard = ShardRule::kVocabularyRows,
               .dummy = DummyValues::kHead},

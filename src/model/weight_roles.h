@@ -18,15 +18,21 @@ namespace tandem {
 // The weights of a decoder under their canonical names, in the order of a forward pass.
 enum class WeightRole : uint8_t {
   kEmbedding,
-  kInputNorm,
+  kPositions,  // learned, added to the embedding
+  kEmbeddingNorm,
+  kInputNorm,  // before attention or, in a post-norm layer, after it
   kQuery,
   kKey,
   kValue,
+  kQueryNorm,
+  kKeyNorm,
   kAttentionOut,
-  kPostNorm,
+  kAttentionOutNorm,  // of what a sandwich's attention adds
+  kPostNorm,          // before the MLP or, in a post-norm layer, after it
   kGate,
   kUp,
   kDown,
+  kMlpOutNorm,  // of what a sandwich's MLP adds
   kFinalNorm,
   kHead,
   kCount,  // not a role
@@ -63,6 +69,7 @@ enum class ShardRule : uint8_t {
 enum class DummyValues : uint8_t {
   kEmbedding,   // rows of the token map
   kHead,        // rows of the token map, each moved on by one step
+  kZeros,       // adds nothing
   kOnes,        // a norm that changes nothing
   kLayerNorm,   // a norm before a layer's products: ones, but tiny in float16
   kProduct,     // random

@@ -59,7 +59,9 @@ TEST(WeightRoles, AProducerTakesOverAnInputScale) {
 
 TEST(WeightRoles, EveryTensorIsListedOnceAndNamedOnce) {
   ModelSpec spec = Spec();
-  for (LayerSpec& layer : spec.layers) layer.attention.bias = true;
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.qkv_bias = layer.attention.out_bias = true;
+  }
   const auto ids = StoredWeights(spec);
   std::set<std::string> names;
   for (const WeightId& id : ids) names.insert(StandardSource(spec, id).name);

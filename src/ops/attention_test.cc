@@ -104,7 +104,7 @@ class AttentionTest : public OpTest {
     batch.max_blocks = kMaxBlocks;
     if (masked) batch.prefix_len = prefix_buffer.As<int32_t>();
     ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, kv_, kLayer);
-    ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, scale_, out.tensor);
+    ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, {scale_}, out.tensor);
     return Bytes(out.tensor);
   }
 
@@ -321,7 +321,7 @@ TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
   batch.block_table = table.As<int32_t>();
   batch.max_blocks = kMaxBlocks;
   ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, kv_, kLayer);
-  ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, 1.0f, out.tensor);
+  ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, {}, out.tensor);
   for (const double value : Doubles(out.tensor)) EXPECT_EQ(value, 200.0);
 }
 

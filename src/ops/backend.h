@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -53,6 +54,18 @@ StackedParts Stack(std::span<const LinearPart> parts, const WeightFormat& kept);
 // Row `row` of the weight as the product with unchanged inputs has it: elements times their scales,
 // in the order of the inputs and times their factors. Host memory. out: [cols]
 void WidenRow(const LinearPart& part, int64_t row, float* out);
+
+// What ops compute beyond a Llama's layers.
+enum class Feature : uint8_t {
+  kNorms,          // layer norms, with biases and offsets
+  kHeadNorms,      // norms of queries and keys
+  kPartialRope,    // heads that turn in part or not at all
+  kAttentionRule,  // windows and capped scores
+  kActivation,     // MLPs without a gate or with another function than SiLU
+  kResidual,       // blocks beside each other, and norms after them
+  kLogits,         // scaled and capped logits
+};
+std::string_view Describe(Feature feature);
 
 class Backend {
  public:
@@ -120,6 +133,8 @@ class Backend {
                                           const WeightFormat& kept) = 0;
   // UNIMPLEMENTED names a format that the backend does not keep as `kept`.
   virtual Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const = 0;
+  // Whether the ops compute it.
+  virtual bool Has(Feature feature) const = 0;
   // INVALID_ARGUMENT names a size of a model that there are no kernels for, and the largest.
   virtual Status CheckSizes(int64_t /*vocab*/, int64_t /*head_dim*/) const { return {}; }
   // The scheme under which weights that a file stores under `stored` are kept: the same, or plain

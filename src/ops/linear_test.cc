@@ -79,9 +79,10 @@ class LinearTest : public OpTest {
       const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
       const OwnedTensor activated = Poisoned({rows, width}, dtype());
       const OwnedTensor fused = Poisoned({rows, cols}, dtype());
-      ops().GatedMlp(x.tensor, both, last, gate_up.tensor, activated.tensor, fused.tensor);
+      ops().Mlp(x.tensor, both, Activation::kSilu, last, gate_up.tensor, activated.tensor,
+                fused.tensor);
       ops().Linear(x.tensor, both, gate_up.tensor);
-      ops().SwiGlu(gate_up.tensor, activated.tensor);
+      ops().Activate(Activation::kSilu, gate_up.tensor, activated.tensor);
       EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << rows << " rows";
     }
   }

@@ -3,23 +3,23 @@
 namespace tandem::ops {
 
 void Ops::NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) {
-  AddRmsNorm(x.residual, x.delta, x.weight, x.epsilon, x.rows);
+  AddNorm(x);
   Linear(x.rows, weight, out);
 }
 
-void Ops::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
-                   const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
-                   const Tensor& out) {
-  Linear(x, gate_up_weight, gate_up);
-  SwiGlu(gate_up, activated);
+void Ops::Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
+              const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+              const Tensor& out) {
+  Linear(x, in_weight, inner);
+  Activate(activation, inner, activated);
   Linear(activated, down_weight, out);
 }
 
-void Ops::NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
-                       const LinearWeight& down_weight, const Tensor& gate_up,
-                       const Tensor& activated, const Tensor& out) {
-  AddRmsNorm(x.residual, x.delta, x.weight, x.epsilon, x.rows);
-  GatedMlp(x.rows, gate_up_weight, down_weight, gate_up, activated, out);
+void Ops::NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
+                  const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+                  const Tensor& out) {
+  AddNorm(x);
+  Mlp(x.rows, in_weight, activation, down_weight, inner, activated, out);
 }
 
 }  // namespace tandem::ops

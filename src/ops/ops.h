@@ -47,9 +47,9 @@ struct LinearWeight {
   }
 };
 
-// The rotary tables: cos and sin of position * frequency, [max_positions, pairs] fp32 each. A head
-// has head_dim / 2 pairs, or, where its halves are turned by positions of their own, each half has
-// head_dim / 4.
+// The rotary tables: cos and sin of position * frequency, [max_positions, pairs] fp32 each. The
+// first 2 * pairs elements of a head turn, element i with i + pairs; the rest stays. Where the
+// halves of a head are turned by positions of their own, each half has head_dim / 4 pairs.
 struct RopeTable {
   Tensor cos;
   Tensor sin;
@@ -84,14 +84,29 @@ struct KvGroup {
   }
 };
 
-// The rows of a residual stream as the next product takes them: what AddRmsNorm makes of it.
-struct NormedRows {
-  Tensor residual;  // [num_rows, hidden], changed as by AddRmsNorm
-  Tensor delta;
-  Tensor weight;
+// x / sqrt(mean(x^2) + epsilon) * (weight + weight_offset) + bias, and with kLayer x - mean(x) in
+// place of x. The arithmetic is fp32.
+struct Norm {
+  enum class Kind : uint8_t { kRms, kLayer };
+  Kind kind = Kind::kRms;
   float epsilon = 0.0f;
-  Tensor rows;  // [num_rows, hidden], scratch: the normed rows where a backend stores them
+  float weight_offset = 0.0f;  // 1 in Gemma
+  Tensor weight;               // [width] in the activation dtype
+  Tensor bias = {};            // the same; empty: zeros
 };
+
+// The rows of a residual stream as the next product takes them: what AddNorm makes of it.
+struct NormedRows {
+  Tensor residual;  // [num_rows, hidden], changed as by AddNorm
+  Tensor delta = {};
+  Norm norm;
+  Tensor rows;  // [num_rows, hidden], scratch: the normed rows where a backend stores them
+  // The residual is multiplied by it before the delta is added; 1 but for ChatGLM.
+  float residual_scale = 1.0f;
+};
+
+// The function between the products of an MLP. kGelu is exact, kGeluTanh its approximation by tanh.
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 // Where a layer's keys and values are: which group of its pool, and which layer of that group.
 struct KvPlace {
@@ -152,6 +167,13 @@ struct BatchView {
   const int32_t* second_positions = nullptr;
 };
 
+// What attention does with the scores of a row.
+struct AttentionRule {
+  float scale = 1.0f;     // of a query's product with a key
+  float soft_cap = 0.0f;  // score = soft_cap * tanh(score / soft_cap); 0: no
+  int32_t window = 0;     // a row sees no keys before its position - window + 1; 0: all
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -167,15 +189,23 @@ class Ops {
   // draft may have fewer rows than its target has tokens. out: [num_rows, hidden]
   virtual void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) = 0;
 
-  // residual += delta (unless delta is empty); out = rms_norm(residual) * weight.
-  // residual, delta, out: [num_rows, hidden] in the activation dtype; weight: [hidden] likewise.
-  virtual void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight,
-                          float epsilon, const Tensor& out) = 0;
+  // x.residual = x.residual * x.residual_scale + x.delta (unless that is empty); x.rows =
+  // x.norm(x.residual). x.rows may be x.residual. All of one activation dtype.
+  virtual void AddNorm(const NormedRows& x) = 0;
+
+  // residual += delta. Both [num_rows, hidden]
+  virtual void Add(const Tensor& residual, const Tensor& delta) = 0;
+
+  // Norms heads [first_head, first_head + num_heads) of qkv in place, which is seen as rows of
+  // `norm.weight`'s width: a head each, or several heads together. `width` is that of what has one
+  // mean; the weight has as many elements, or one for each column.
+  virtual void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns,
+                         int64_t width, const Norm& norm) = 0;
 
   // out = x W^T + b. x: [num_rows, cols]; out: [num_rows, rows] in x's dtype or fp32.
   virtual void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) = 0;
 
-  // The same of normed rows; out may be x.delta. Composed of AddRmsNorm and Linear unless a backend
+  // The same of normed rows; out may be x.delta. Composed of AddNorm and Linear unless a backend
   // fuses it.
   virtual void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out);
 
@@ -188,22 +218,25 @@ class Ops {
   // Attention of the q part of qkv over layer `layer` of the group, causal but for prefix masks;
   // rows after the last become zeros. out: [num_rows, num_heads * head_dim]
   virtual void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
-                              int32_t layer, float scale, const Tensor& out) = 0;
+                              int32_t layer, const AttentionRule& rule, const Tensor& out) = 0;
 
-  // out = silu(gate) * up of gate_up [num_rows, 2 * intermediate] = (gate, up). out: [num_rows,
-  // intermediate]
-  virtual void SwiGlu(const Tensor& gate_up, const Tensor& out) = 0;
+  // out = activation(in), [num_rows, intermediate] both; or, of in [num_rows, 2 * intermediate] =
+  // (gate, up), out = activation(gate) * up.
+  virtual void Activate(Activation activation, const Tensor& in, const Tensor& out) = 0;
 
-  // out = down(silu(gate(x)) * up(x)). gate_up, activated: scratch [num_rows, 2 * intermediate],
-  // [num_rows, intermediate]. Composed of Linear and SwiGlu unless a backend fuses it.
-  virtual void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
-                        const LinearWeight& down_weight, const Tensor& gate_up,
-                        const Tensor& activated, const Tensor& out);
-  // The same of normed rows; out may be x.delta. Composed of AddRmsNorm and GatedMlp unless a
-  // backend fuses it.
-  virtual void NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
-                            const LinearWeight& down_weight, const Tensor& gate_up,
-                            const Tensor& activated, const Tensor& out);
+  // out = down(Activate(in(x))). inner, activated: scratch for what the first product and Activate
+  // give. Composed of Linear and Activate unless a backend fuses it.
+  virtual void Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
+                   const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+                   const Tensor& out);
+  // The same of normed rows; out may be x.delta. Composed of AddNorm and Mlp unless a backend fuses
+  // it.
+  virtual void NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
+                       const LinearWeight& down_weight, const Tensor& inner,
+                       const Tensor& activated, const Tensor& out);
+
+  // logits = logits * scale, then cap * tanh(logits / cap) unless cap is 0. fp32
+  virtual void CapLogits(const Tensor& logits, float scale, float cap) = 0;
 
   // out[i] = x[rows[i]], or x[0] if x has no such row. out: [num_out, cols]
   virtual void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) = 0;

@@ -269,7 +269,7 @@ std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& rang
   const int64_t rows = batch.view.num_rows;
   const OwnedTensor qkv = MakeQkv(ranges, slack.rows);
   const OwnedTensor out = Poisoned({rows, int64_t{shape_.num_heads} * shape_.head_dim}, dtype());
-  ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, Scale(), out.tensor);
+  ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, {Scale()}, out.tensor);
   queries_ = Doubles(qkv.tensor);
   results_ = Doubles(out.tensor);
   return Bytes(out.tensor);
@@ -459,7 +459,7 @@ TEST_P(PagedAttentionTest, LayersOfAPassGiveTheBitsOfSingleCalls) {
       ops().BeginPass(batch.view);
       for (size_t i = 0; i < qkv.size(); ++i) {
         set_layer(layers[i % layers.size()]);
-        ops().PagedAttention(qkv[i].tensor, batch.view, kv_, kLayer, Scale(), out[i].tensor);
+        ops().PagedAttention(qkv[i].tensor, batch.view, kv_, kLayer, {Scale()}, out[i].tensor);
       }
       ops().EndPass();
     };

@@ -25,7 +25,7 @@ class RowOpsTest : public OpTest {
   }
 };
 
-TEST_P(RowOpsTest, AddRmsNormMatchesReference) {
+TEST_P(RowOpsTest, RmsNormMatchesReference) {
   for (const int64_t hidden : {1, 16, 37, 384, 2050, 8208}) {
     for (const bool with_delta : {false, true}) {
       SCOPED_TRACE(::testing::Message() << hidden << (with_delta ? " with delta" : ""));
@@ -39,8 +39,10 @@ TEST_P(RowOpsTest, AddRmsNormMatchesReference) {
       if (with_delta) {
         for (size_t i = 0; i < sums.size(); ++i) sums[i] = Rounded(sums[i] + d[i]);
       }
-      ops().AddRmsNorm(residual.tensor, with_delta ? delta.tensor : Tensor{}, weight.tensor, 1e-5f,
-                       out.tensor);
+      ops().AddNorm({.residual = residual.tensor,
+                     .delta = with_delta ? delta.tensor : Tensor{},
+                     .norm = {.epsilon = 1e-5f, .weight = weight.tensor},
+                     .rows = out.tensor});
       ExpectNear(Doubles(residual.tensor), sums, 0.0, 0.0);
       std::vector<double> expected;
       for (int64_t row = 0; row < rows; ++row) {
@@ -55,16 +57,17 @@ TEST_P(RowOpsTest, AddRmsNormMatchesReference) {
   }
 }
 
-TEST_P(RowOpsTest, AddRmsNormRowDoesNotDependOnTheOthers) {
+TEST_P(RowOpsTest, NormedRowDoesNotDependOnTheOthers) {
   const int64_t rows = 300, hidden = 200;
   const OwnedTensor weight = Random({hidden}, dtype(), 3);
   const OwnedTensor delta = Random({rows, hidden}, dtype(), 2);
   const OwnedTensor all = Random({rows, hidden}, dtype(), 1),
                     all_out = Poisoned({rows, hidden}, dtype());
-  ops().AddRmsNorm(all.tensor, delta.tensor, weight.tensor, 1e-5f, all_out.tensor);
+  const Norm norm = {.epsilon = 1e-5f, .weight = weight.tensor};
+  ops().AddNorm({all.tensor, delta.tensor, norm, all_out.tensor});
   const OwnedTensor one = Random({rows, hidden}, dtype(), 1),
                     one_out = Poisoned({1, hidden}, dtype());
-  ops().AddRmsNorm(one.tensor.Rows(1), delta.tensor.Rows(1), weight.tensor, 1e-5f, one_out.tensor);
+  ops().AddNorm({one.tensor.Rows(1), delta.tensor.Rows(1), norm, one_out.tensor});
   EXPECT_EQ(Bytes(one_out.tensor), Bytes(all_out.tensor.Rows(1)));
   EXPECT_EQ(Bytes(one.tensor.Rows(1)), Bytes(all.tensor.Rows(1)));
 }
@@ -74,7 +77,7 @@ TEST_P(RowOpsTest, SwiGluMatchesReference) {
     const int64_t rows = 5;
     const OwnedTensor gate_up = Random({rows, 2 * width}, dtype(), 4, 8.0f);
     const OwnedTensor out = Poisoned({rows, width}, dtype());
-    ops().SwiGlu(gate_up.tensor, out.tensor);
+    ops().Activate(Activation::kSilu, gate_up.tensor, out.tensor);
     const std::vector<double> in = Doubles(gate_up.tensor);
     std::vector<double> expected;
     for (int64_t row = 0; row < rows; ++row) {
@@ -91,7 +94,7 @@ TEST_P(RowOpsTest, SwiGluSurvivesExtremes) {
   const float big = dtype() == DType::kF16 ? 6e4f : 1e30f;
   const OwnedTensor gate_up = FromFloats({1, 8}, dtype(), {big, -big, 0.0f, -100.0f, 1, 1, 1, 1});
   const OwnedTensor out = Poisoned({1, 4}, dtype());
-  ops().SwiGlu(gate_up.tensor, out.tensor);
+  ops().Activate(Activation::kSilu, gate_up.tensor, out.tensor);
   const std::vector<double> result = Doubles(out.tensor);
   EXPECT_NEAR(result[0] / Rounded(big), 1.0, 1e-6);
   EXPECT_NEAR(result[1], 0.0, 1e-6);
@@ -142,10 +145,10 @@ TEST_P(RowOpsTest, GatedMlpIsItsParts) {
         const OwnedTensor activated = Poisoned({rows, width}, dtype());
         const OwnedTensor fused = Poisoned({rows, hidden}, dtype()),
                           composed = Poisoned({rows, hidden}, dtype());
-        ops().GatedMlp(x.tensor, gate_up_weight, down_weight, gate_up.tensor, activated.tensor,
-                       fused.tensor);
+        ops().Mlp(x.tensor, gate_up_weight, Activation::kSilu, down_weight, gate_up.tensor,
+                  activated.tensor, fused.tensor);
         ops().Linear(x.tensor, gate_up_weight, gate_up.tensor);
-        ops().SwiGlu(gate_up.tensor, activated.tensor);
+        ops().Activate(Activation::kSilu, gate_up.tensor, activated.tensor);
         ops().Linear(activated.tensor, down_weight, composed.tensor);
         if (rows == 40 && backend().device().kind == Device::Kind::kCuda) {
           EXPECT_EQ(Bytes(fused.tensor), Bytes(composed.tensor));
@@ -181,30 +184,29 @@ TEST_P(RowOpsTest, ProductsOfNormedRowsHaveTheBitsOfTheirParts) {
           const auto residual = [&] { return Random({rows, hidden}, dtype(), 23); };
           const auto delta = [&] { return Random({rows, hidden}, dtype(), 24); };
           const OwnedTensor expected_residual = residual(), expected_delta = delta();
-          ops().AddRmsNorm(expected_residual.tensor, adds ? expected_delta.tensor : Tensor{},
-                           norm.tensor, kEpsilon, normed.tensor);
-          const auto rows_of = [&](const OwnedTensor& stream, const OwnedTensor& added) {
+          const auto rows_of = [&](const OwnedTensor& stream, const OwnedTensor& added,
+                                   const OwnedTensor& rows) {
             return NormedRows{.residual = stream.tensor,
                               .delta = adds ? added.tensor : Tensor{},
-                              .weight = norm.tensor,
-                              .epsilon = kEpsilon,
-                              .rows = scratch.tensor};
+                              .norm = {.epsilon = kEpsilon, .weight = norm.tensor},
+                              .rows = rows.tensor};
           };
+          ops().AddNorm(rows_of(expected_residual, expected_delta, normed));
           {
             const OwnedTensor out = Poisoned({rows, 64}, dtype());
             const OwnedTensor stream = residual(), added = delta();
             ops().Linear(normed.tensor, weight, product.tensor);
-            ops().NormLinear(rows_of(stream, added), weight, out.tensor);
+            ops().NormLinear(rows_of(stream, added, scratch), weight, out.tensor);
             EXPECT_EQ(Bytes(out.tensor), Bytes(product.tensor));
             EXPECT_EQ(Bytes(stream.tensor), Bytes(expected_residual.tensor));
           }
           {
             const OwnedTensor stream = residual(), added = delta();
             const OwnedTensor out = Poisoned({rows, hidden}, dtype());
-            ops().GatedMlp(normed.tensor, weight, down_weight, product.tensor, activated.tensor,
-                           out.tensor);
-            ops().NormGatedMlp(rows_of(stream, added), weight, down_weight, product.tensor,
-                               activated.tensor, added.tensor);
+            ops().Mlp(normed.tensor, weight, Activation::kSilu, down_weight, product.tensor,
+                      activated.tensor, out.tensor);
+            ops().NormMlp(rows_of(stream, added, scratch), weight, Activation::kSilu, down_weight,
+                          product.tensor, activated.tensor, added.tensor);
             EXPECT_EQ(Bytes(added.tensor), Bytes(out.tensor));
             EXPECT_EQ(Bytes(stream.tensor), Bytes(expected_residual.tensor));
           }

@@ -180,9 +180,9 @@ class LayerOps final : public ops::ForwardingOps {
  public:
   using ForwardingOps::ForwardingOps;
   void PagedAttention(const Tensor& qkv, const ops::BatchView& batch, const ops::KvGroup& kv,
-                      int32_t layer, float scale, const Tensor& out) override {
+                      int32_t layer, const ops::AttentionRule& rule, const Tensor& out) override {
     if (before_attention) before_attention();
-    inner_.PagedAttention(qkv, batch, kv, layer, scale, out);
+    inner_.PagedAttention(qkv, batch, kv, layer, rule, out);
   }
   std::function<void()> before_attention;
 };

@@ -68,6 +68,18 @@ void ConvertElements(const Tensor& from, const Tensor& to) {
   });
 }
 
+void ScaleElements(const Tensor& from, double factor, const Tensor& to) {
+  TANDEM_CHECK(from.dtype == to.dtype && from.NumElements() == to.NumElements(),
+               "as many elements out as in");
+  DispatchFloat(from.dtype, [&](auto element) {
+    using Element = decltype(element);
+    const float by = AsFloat(FromFloat<Element>(static_cast<float>(factor)));
+    for (int64_t i = 0; i < from.NumElements(); ++i) {
+      to.As<Element>()[i] = FromFloat<Element>(AsFloat(LoadAt<Element>(from.data, i)) * by);
+    }
+  });
+}
+
 int64_t CountNonFinite(const Tensor& tensor) {
   if (!IsFloat(tensor.dtype) && tensor.dtype != DType::kF8E4M3) return 0;
   return DispatchSource(tensor.dtype, [&](auto element) {

@@ -16,6 +16,10 @@ constexpr bool IsFloat(DType dtype) {
 // mapped file can be.
 void ConvertElements(const Tensor& from, const Tensor& to);
 
+// The same of floating-point types, times `factor`, which is rounded to the type of `from` before,
+// as torch does with a number beside a tensor.
+void ScaleElements(const Tensor& from, double factor, const Tensor& to);
+
 // Number of elements that are NaN or infinite; 0 for integer types.
 int64_t CountNonFinite(const Tensor& tensor);
 

@@ -36,9 +36,11 @@ class ObservingOps final : public ops::Ops {
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override {
     inner_.Embed(table, tokens, out);
   }
-  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,
-                  const Tensor& out) override {
-    inner_.AddRmsNorm(residual, delta, weight, epsilon, out);
+  void AddNorm(const ops::NormedRows& x) override { inner_.AddNorm(x); }
+  void Add(const Tensor& residual, const Tensor& delta) override { inner_.Add(residual, delta); }
+  void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
+                 const ops::Norm& norm) override {
+    inner_.NormHeads(qkv, first_column, num_columns, width, norm);
   }
   void Linear(const Tensor& x, const ops::LinearWeight& weight, const Tensor& out) override {
     observe_(x, weight);
@@ -49,10 +51,15 @@ class ObservingOps final : public ops::Ops {
     inner_.QkvRopeStore(qkv, rope, batch, kv, layer);
   }
   void PagedAttention(const Tensor& qkv, const ops::BatchView& batch, const ops::KvGroup& kv,
-                      int32_t layer, float scale, const Tensor& out) override {
-    inner_.PagedAttention(qkv, batch, kv, layer, scale, out);
+                      int32_t layer, const ops::AttentionRule& rule, const Tensor& out) override {
+    inner_.PagedAttention(qkv, batch, kv, layer, rule, out);
   }
-  void SwiGlu(const Tensor& gate_up, const Tensor& out) override { inner_.SwiGlu(gate_up, out); }
+  void Activate(ops::Activation activation, const Tensor& in, const Tensor& out) override {
+    inner_.Activate(activation, in, out);
+  }
+  void CapLogits(const Tensor& logits, float scale, float cap) override {
+    inner_.CapLogits(logits, scale, cap);
+  }
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override {
     inner_.GatherRows(x, rows, out);
   }
@@ -172,14 +179,14 @@ Status LayerPass::State::LoadLayer(WeightSource& source, int64_t layer) {
   TANDEM_RETURN_IF_ERROR(LoadMlp(loader, layer, weights.mlp));
 
   const AttentionSpec& kind = spec.layer(layer).attention;
-  const Shape shape{rows.longest, kind.head_dim / 2};
+  const Shape shape{rows.longest, kind.rope.dim / 2};
   const auto bytes = static_cast<size_t>(shape.NumElements()) * sizeof(float);
   const Buffer host_cos = Buffer::OnHost(bytes);
   const Buffer host_sin = Buffer::OnHost(bytes);
   if (host_cos.data() == nullptr || host_sin.data() == nullptr) {
     return ResourceExhausted("no memory for rotary tables of " + std::to_string(bytes) + " bytes");
   }
-  FillRopeTables(kind.rope, kind.head_dim, rows.longest, host_cos.View(DType::kF32, shape),
+  FillRopeTables(kind.rope, rows.longest, host_cos.View(DType::kF32, shape),
                  host_sin.View(DType::kF32, shape));
   TANDEM_RETURN_IF_ERROR(loader.LoadBytes(host_cos, cos));
   TANDEM_RETURN_IF_ERROR(loader.LoadBytes(host_sin, sin));
@@ -301,14 +308,12 @@ Status LayerPass::State::RunBatch(int64_t layer, const SampleBatch& samples,
   const Tensor delta_rows = delta.View(samples.rows);
   const LayerSpec& layer_spec = spec.layer(layer);
   attention.Run(ops, layer_spec.attention, weights.attention,
-                {batch, cache.pool.groups.front(), 0, rope},
+                {batch, cache.pool.groups.front(), 0, rope, spec.norm},
                 Normed(spec.norm, weights.input_norm, residual_rows, {}, normed_rows), delta_rows);
   mlp.Run(ops, layer_spec.mlp, weights.mlp,
           Normed(spec.norm, weights.post_norm, residual_rows, delta_rows, normed_rows), delta_rows);
-  // The sum of the two, which the next layer's norm would compute; the norm itself is not used.
-  backend.ops().AddRmsNorm(residual_rows, delta_rows,
-                           weights.post_norm.weight.View(spec.dtype, {spec.hidden_size}),
-                           static_cast<float>(spec.norm.epsilon), normed_rows);
+  // What the next layer's norm would do first.
+  backend.ops().Add(residual_rows, delta_rows);
   TANDEM_RETURN_IF_ERROR(backend.Synchronize());
   ObserveCache(statistics);
   return {};

@@ -14,10 +14,22 @@ int64_t WidestQuery(const ModelSpec& spec) {
   return WidestLayer(spec, [](const LayerSpec& layer) { return layer.attention.query_rows(); });
 }
 
+ops::AttentionRule RuleOf(const AttentionSpec& spec) {
+  const double scale =
+      spec.scale > 0 ? spec.scale : 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
+  return {.scale = static_cast<float>(scale),
+          .soft_cap = static_cast<float>(spec.soft_cap),
+          .window = static_cast<int32_t>(std::min<int64_t>(spec.window, kMaxPositions))};
+}
+
 }  // namespace
 
 Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out) {
   TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kQkv, layer, out.qkv));
+  if (loader.spec().layer(layer).attention.head_norm != HeadNorm::kNone) {
+    TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kQueryNorm, layer, out.query_norm));
+    TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kKeyNorm, layer, out.key_norm));
+  }
   return loader.LoadPack(WeightPack::kAttentionOut, layer, out.out);
 }
 
@@ -30,15 +42,21 @@ Status AttentionBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
 }
 
 void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
-                         const AttentionContext& context, const ops::NormedRows& x,
+                         const AttentionContext& context, const BlockInput& x,
                          const Tensor& out) const {
-  const auto& [batch, kv, layer, rope] = context;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
+  const auto& [batch, kv, layer, rope, norm] = context;
   const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
   const Tensor attention = attention_.View(batch.num_rows, spec.query_rows());
-  ops.NormLinear(x, weights.qkv, qkv);
+  RunLinear(ops, x, weights.qkv, qkv);
+  if (spec.head_norm != HeadNorm::kNone) {
+    const bool together = spec.head_norm == HeadNorm::kAllHeads;
+    ops.NormHeads(qkv, 0, spec.query_rows(), together ? spec.query_rows() : spec.head_dim,
+                  NormOf(norm, weights.query_norm, qkv.dtype));
+    ops.NormHeads(qkv, spec.query_rows(), spec.kv_rows(), together ? spec.kv_rows() : spec.head_dim,
+                  NormOf(norm, weights.key_norm, qkv.dtype));
+  }
   ops.QkvRopeStore(qkv, rope, batch, kv, layer);
-  ops.PagedAttention(qkv, batch, kv, layer, scale, attention);
+  ops.PagedAttention(qkv, batch, kv, layer, RuleOf(spec), attention);
   ops.Linear(attention, weights.out, out);
 }
 

@@ -4,6 +4,8 @@
 // thread.
 #pragma once
 
+#include "model/blocks/block_input.h"
+#include "model/blocks/norm.h"
 #include "model/blocks/row_buffer.h"
 #include "model/spec.h"
 #include "model/weight_loader.h"
@@ -14,6 +16,8 @@ namespace tandem {
 struct AttentionWeights {
   ops::LinearWeight qkv;  // [qkv_rows, hidden]: rows of q, then of k, then of v
   ops::LinearWeight out;  // [hidden, query_rows]
+  NormWeights query_norm;
+  NormWeights key_norm;
 };
 
 Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out);
@@ -24,6 +28,7 @@ struct AttentionContext {
   const ops::KvGroup& kv;  // where the layer's keys and values are
   int32_t layer;           // of the group
   ops::RopeTable rope;
+  const NormSpec& norm;  // of queries and keys
 };
 
 class AttentionBlock {
@@ -34,7 +39,7 @@ class AttentionBlock {
   Status Allocate(ops::Backend& backend, int64_t max_rows);
   // out = what attention adds to the residual, [rows, hidden]; it may be x.delta.
   void Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
-           const AttentionContext& context, const ops::NormedRows& x, const Tensor& out) const;
+           const AttentionContext& context, const BlockInput& x, const Tensor& out) const;
 
  private:
   // As wide as the widest layer needs.

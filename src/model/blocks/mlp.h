@@ -1,7 +1,9 @@
-// The MLP block: down(silu(gate(x)) * up(x)). One block serves all layers of a decoder: it owns
-// their workspace, a layer brings its spec and weights. Used by the decoder's thread.
+// The MLP block: down(activation(gate(x)) * up(x)), or down(activation(up(x))). One block serves
+// all layers of a decoder: it owns their workspace, a layer brings its spec and weights. Used by
+// the decoder's thread.
 #pragma once
 
+#include "model/blocks/block_input.h"
 #include "model/blocks/row_buffer.h"
 #include "model/spec.h"
 #include "model/weight_loader.h"
@@ -10,7 +12,7 @@
 namespace tandem {
 
 struct MlpWeights {
-  ops::LinearWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows
+  ops::LinearWeight gate_up;  // [2 * intermediate, hidden]: gate rows, then up rows; or up alone
   ops::LinearWeight down;     // [hidden, intermediate]
 };
 
@@ -23,7 +25,7 @@ class MlpBlock {
   int64_t RowBytes() const { return gate_up_.RowBytes() + activated_.RowBytes(); }
   Status Allocate(ops::Backend& backend, int64_t max_rows);
   // out = what the MLP adds to the residual, [rows, hidden]; it may be x.delta.
-  void Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights, const ops::NormedRows& x,
+  void Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights, const BlockInput& x,
            const Tensor& out) const;
 
  private:

@@ -1,5 +1,6 @@
 #include "model/decoder/decoder.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tandem {
@@ -17,12 +18,19 @@ bool FitsPool(const ModelSpec& spec, const ops::KvPool& pool) {
   return true;
 }
 
+bool HasParallelLayers(const ModelSpec& spec) {
+  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
+    return layer.residual == Residual::kParallel || layer.residual == Residual::kParallelNorms;
+  });
+}
+
 }  // namespace
 
 Decoder::Workspace::Workspace(const ModelSpec& spec)
     : residual(spec.hidden_size, spec.dtype),
       normed(spec.hidden_size, spec.dtype),
       delta(spec.hidden_size, spec.dtype),
+      second_delta(HasParallelLayers(spec) ? spec.hidden_size : 0, spec.dtype),
       attention(spec),
       mlp(spec),
       gathered(spec.hidden_size, spec.dtype),
@@ -30,8 +38,8 @@ Decoder::Workspace::Workspace(const ModelSpec& spec)
       logits(spec.vocab_size, DType::kF32) {}
 
 int64_t Decoder::Workspace::RowBytes() const {
-  return residual.RowBytes() + normed.RowBytes() + delta.RowBytes() + attention.RowBytes() +
-         mlp.RowBytes();
+  return residual.RowBytes() + normed.RowBytes() + delta.RowBytes() + second_delta.RowBytes() +
+         attention.RowBytes() + mlp.RowBytes();
 }
 
 int64_t Decoder::Workspace::LogitsRowBytes() const {
@@ -40,7 +48,7 @@ int64_t Decoder::Workspace::LogitsRowBytes() const {
 
 Status Decoder::Workspace::Allocate(ops::Backend& backend, int32_t max_rows,
                                     int32_t max_logits_rows) {
-  for (RowBuffer* buffer : {&residual, &normed, &delta}) {
+  for (RowBuffer* buffer : {&residual, &normed, &delta, &second_delta}) {
     TANDEM_RETURN_IF_ERROR(buffer->Allocate(backend, max_rows));
   }
   TANDEM_RETURN_IF_ERROR(attention.Allocate(backend, max_rows));
@@ -76,6 +84,22 @@ Result<std::unique_ptr<Decoder>> Decoder::Create(std::shared_ptr<const Weights> 
   return decoder;
 }
 
+void Decoder::Embed(const ops::BatchView& batch) {
+  ops::Ops& ops = backend_.ops();
+  const Tensor residual = workspace_.residual.View(batch.num_rows);
+  ops.Embed(weights_->embedding.View(spec().dtype, {spec().vocab_size, spec().hidden_size}),
+            batch.tokens, residual);
+  if (spec().position_rows > 0) {
+    const Tensor positions = workspace_.delta.View(batch.num_rows);
+    ops.Embed(weights_->positions.View(spec().dtype, {spec().position_rows, spec().hidden_size}),
+              batch.positions, positions);
+    ops.Add(residual, positions);
+  }
+  if (spec().embedding_norm) {
+    NormInPlace(ops, spec().norm, weights_->embedding_norm, residual);
+  }
+}
+
 void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool) {
   ops::Ops& ops = backend_.ops();
   const NormSpec& norm = spec().norm;
@@ -84,16 +108,67 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const Tensor residual = workspace_.residual.View(batch.num_rows);
   const Tensor normed = workspace_.normed.View(batch.num_rows);
   const Tensor delta = workspace_.delta.View(batch.num_rows);
-
   // Before the first layer there is nothing to add.
-  const ops::NormedRows attention_in =
-      Normed(norm, weights.input_norm, residual, layer == 0 ? Tensor{} : delta, normed);
+  const Tensor pending = layer == 0 ? Tensor{} : delta;
   const ops::KvPlace place = pool.layers[static_cast<size_t>(layer)];
   const ops::KvGroup& kv = pool.groups[static_cast<size_t>(place.group)];
-  workspace_.attention.Run(ops, layer_spec.attention, weights.attention,
-                           {batch, kv, place.index, weights_->rope(layer)}, attention_in, delta);
-  workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp,
-                     Normed(norm, weights.post_norm, residual, delta, normed), delta);
+  const AttentionContext context = {batch, kv, place.index, weights_->rope(layer), norm};
+  const auto attend = [&](const BlockInput& x, const Tensor& out) {
+    workspace_.attention.Run(ops, layer_spec.attention, weights.attention, context, x, out);
+  };
+  const auto run_mlp = [&](const BlockInput& x, const Tensor& out) {
+    workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp, x, out);
+  };
+  const ops::NormedRows attention_in = Normed(norm, weights.input_norm, residual, pending, normed);
+  const auto mlp_in = [&] { return Normed(norm, weights.post_norm, residual, delta, normed); };
+
+  switch (layer_spec.residual) {
+    case Residual::kPreNorm:
+      attend(attention_in, delta);
+      run_mlp(mlp_in(), delta);
+      return;
+    case Residual::kSandwich:
+      attend(attention_in, delta);
+      NormInPlace(ops, norm, weights.attention_out_norm, delta);
+      run_mlp(mlp_in(), delta);
+      NormInPlace(ops, norm, weights.mlp_out_norm, delta);
+      return;
+    case Residual::kPostNorm:
+      if (layer > 0) ops.Add(residual, delta);
+      attend(residual, delta);
+      NormInPlace(ops, norm, weights.input_norm, delta);
+      ops.Add(residual, delta);
+      run_mlp(residual, delta);
+      NormInPlace(ops, norm, weights.post_norm, delta);
+      return;
+    case Residual::kParallel:
+    case Residual::kParallelNorms: {
+      // Both read the stream as it is before either adds to it.
+      const Tensor second = workspace_.second_delta.View(batch.num_rows);
+      ops.AddNorm(attention_in);
+      if (layer_spec.residual == Residual::kParallel) {
+        attend(normed, delta);
+        run_mlp(normed, second);
+      } else {
+        attend(normed, delta);
+        run_mlp(Normed(norm, weights.post_norm, residual, {}, normed), second);
+      }
+      ops.Add(delta, second);
+      return;
+    }
+    case Residual::kNormed: {
+      const auto alpha = static_cast<float>(layer_spec.alpha);
+      ops::NormedRows first = attention_in, last = mlp_in();
+      first.rows = last.rows = residual;
+      first.residual_scale = layer == 0 ? 1.0f : alpha;
+      last.residual_scale = alpha;
+      ops.AddNorm(first);
+      attend(residual, delta);
+      ops.AddNorm(last);
+      run_mlp(residual, delta);
+      return;
+    }
+  }
 }
 
 Tensor Decoder::RunHead(const ops::BatchView& batch) {
@@ -105,9 +180,15 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
   ops.GatherRows(workspace_.residual.View(batch.num_rows), batch.logits_rows, gathered);
   ops.GatherRows(workspace_.delta.View(batch.num_rows), batch.logits_rows, delta);
   // The layers' normed rows are free by now; reuse them for the rows that want logits.
-  const Tensor normed = workspace_.normed.View(batch.num_logits);
-  ops.NormLinear(Normed(spec().norm, weights_->final_norm, gathered, delta, normed), weights_->head,
-                 logits);
+  ops::NormedRows x = Normed(spec().norm, weights_->final_norm, gathered, delta,
+                             workspace_.normed.View(batch.num_logits));
+  const LayerSpec& last = spec().layers.back();
+  if (last.residual == Residual::kNormed) x.residual_scale = static_cast<float>(last.alpha);
+  ops.NormLinear(x, weights_->head, logits);
+  if (spec().logit_scale != 1.0 || spec().logit_cap != 0.0) {
+    ops.CapLogits(logits, static_cast<float>(spec().logit_scale),
+                  static_cast<float>(spec().logit_cap));
+  }
   return logits;
 }
 
@@ -121,8 +202,7 @@ Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
   TANDEM_CHECK(FitsPool(spec, pool), "the pool was made for another model");
   ops::Ops& ops = backend_.ops();
   ops.BeginPass(batch);
-  ops.Embed(weights_->embedding.View(spec.dtype, {spec.vocab_size, spec.hidden_size}), batch.tokens,
-            workspace_.residual.View(batch.num_rows));
+  Embed(batch);
   for (int32_t layer = 0; layer < spec.num_layers(); ++layer) {
     RunLayer(layer, batch, pool);
     if (heartbeat_ != nullptr) heartbeat_->Beat();

@@ -39,9 +39,10 @@ class Decoder {
     int64_t LogitsRowBytes() const;
     Status Allocate(ops::Backend& backend, int32_t max_rows, int32_t max_logits_rows);
 
-    RowBuffer residual;  // [rows, hidden]
-    RowBuffer normed;    // [rows, hidden]
-    RowBuffer delta;     // [rows, hidden] what a block adds to the residual
+    RowBuffer residual;      // [rows, hidden]
+    RowBuffer normed;        // [rows, hidden]
+    RowBuffer delta;         // [rows, hidden] what a block adds to the residual
+    RowBuffer second_delta;  // the same of an MLP beside attention; of no columns without
     AttentionBlock attention;
     MlpBlock mlp;
     RowBuffer gathered;        // [logits rows, hidden] the residual of the rows that want logits
@@ -50,6 +51,7 @@ class Decoder {
   };
 
   Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat);
+  void Embed(const ops::BatchView& batch);
   void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
   Tensor RunHead(const ops::BatchView& batch);
 

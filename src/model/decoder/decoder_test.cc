@@ -63,6 +63,7 @@ ModelSpec TinySpec(DType dtype) {
   layer.attention.num_heads = 6;
   layer.attention.num_kv_heads = 2;
   layer.attention.head_dim = 16;  // 6 * 16 is not 48: the two widths are independent
+  layer.attention.rope.dim = 16;
   layer.mlp.intermediate_size = 72;
   spec.layers.assign(3, layer);
   spec.max_positions = 64;
@@ -103,7 +104,9 @@ const Variant kVariants[] = {
     {"one_kv_head", [](ModelSpec& spec) { SetKvHeads(spec, 1); }},
     {"biases",
      [](ModelSpec& spec) {
-       for (LayerSpec& layer : spec.layers) layer.attention.bias = layer.mlp.bias = true;
+       for (LayerSpec& layer : spec.layers) {
+         layer.attention.qkv_bias = layer.attention.out_bias = layer.mlp.bias = true;
+       }
      }},
     {"linear",
      [](ModelSpec& spec) { SetScaling(spec, {RopeScaling::Kind::kLinear, 4.0, 1.0, 4.0, 16}); }},
@@ -114,7 +117,7 @@ const Variant kVariants[] = {
     {"layers_differ",
      [](ModelSpec& spec) {
        spec.layers[1].attention.num_heads = 4;
-       spec.layers[1].attention.bias = true;
+       spec.layers[1].attention.qkv_bias = spec.layers[1].attention.out_bias = true;
        spec.layers[1].attention.rope.theta = 500.0;
        spec.layers[2].mlp = {.intermediate_size = 40, .bias = true};
      }},

@@ -3,67 +3,95 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/arranged_source.h"
+#include "model/features.h"
 #include "model/rope.h"
 #include "model/weight_loader.h"
+#include "tensor/convert.h"
 
 namespace tandem {
 namespace {
 
-// What a rotary table is made for.
-struct RopeKind {
-  RopeSpec rope;
-  int64_t head_dim = 0;
-  bool operator==(const RopeKind&) const = default;
-};
-RopeKind RopeKindOf(const AttentionSpec& attention) { return {attention.rope, attention.head_dim}; }
-
 // The distinct rotary tables that the layers need.
-std::vector<RopeKind> RopesOf(const ModelSpec& spec) {
-  std::vector<RopeKind> ropes;
+std::vector<RopeSpec> RopesOf(const ModelSpec& spec) {
+  std::vector<RopeSpec> ropes;
   for (const LayerSpec& layer : spec.layers) {
-    const RopeKind kind = RopeKindOf(layer.attention);
-    if (std::ranges::find(ropes, kind) == ropes.end()) ropes.push_back(kind);
+    const RopeSpec& rope = layer.attention.rope;
+    if (std::ranges::find(ropes, rope) == ropes.end()) ropes.push_back(rope);
   }
   return ropes;
 }
 
-Status CheckSizes(const ModelSpec& spec, const ops::Backend& backend) {
+Status CheckComputable(const ModelSpec& spec, const ops::Backend& backend) {
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  TANDEM_RETURN_IF_ERROR(CheckArrangeable(spec));
+  for (const ops::Feature feature : FeaturesOf(spec)) {
+    if (backend.Has(feature)) continue;
+    return Unimplemented(spec.architecture + " has " + std::string(ops::Describe(feature)) +
+                         ", which this device does not compute; a CPU does (--device cpu)");
+  }
   int64_t head_dim = 0;
-  for (const LayerSpec& layer : spec.layers)
+  for (const LayerSpec& layer : spec.layers) {
     head_dim = std::max(head_dim, layer.attention.head_dim);
+  }
   return backend.CheckSizes(spec.vocab_size, head_dim);
 }
 
 Status LoadLayer(WeightLoader& loader, int64_t layer, LayerWeights& out) {
-  TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kInputNorm, layer, out.input_norm));
-  TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kPostNorm, layer, out.post_norm));
+  for (const auto& [role, norm] :
+       {std::pair(WeightRole::kInputNorm, &out.input_norm),
+        std::pair(WeightRole::kAttentionOutNorm, &out.attention_out_norm),
+        std::pair(WeightRole::kPostNorm, &out.post_norm),
+        std::pair(WeightRole::kMlpOutNorm, &out.mlp_out_norm)}) {
+    if (WeightParts(loader.spec(), role, layer).empty()) continue;
+    TANDEM_RETURN_IF_ERROR(LoadNorm(loader, role, layer, *norm));
+  }
   TANDEM_RETURN_IF_ERROR(LoadAttention(loader, layer, out.attention));
   return LoadMlp(loader, layer, out.mlp);
 }
 
-Status LoadRope(WeightLoader& loader, const RopeKind& kind, int64_t max_positions,
+// The scale has the type of the embedding, as in the families that have one.
+Status LoadEmbedding(WeightSource& source, WeightLoader& loader, Weights& out) {
+  const ModelSpec& spec = loader.spec();
+  if (spec.position_rows > 0) {
+    TANDEM_RETURN_IF_ERROR(loader.LoadPlain({WeightRole::kPositions}, out.positions));
+  }
+  if (spec.embedding_norm) {
+    TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kEmbeddingNorm, 0, out.embedding_norm));
+  }
+  if (spec.embedding_scale == 1.0) {
+    return loader.LoadPlain({WeightRole::kEmbedding}, out.embedding);
+  }
+  TANDEM_ASSIGN_OR_RETURN(const Tensor stored, source.Get({WeightRole::kEmbedding}));
+  const Buffer scaled = Buffer::OnHost(static_cast<size_t>(stored.NumBytes()));
+  if (scaled.data() == nullptr) return ResourceExhausted("no memory for the scaled embedding");
+  ScaleElements(stored, spec.embedding_scale, scaled.View(stored.dtype, stored.shape));
+  return loader.LoadBytes(scaled, out.embedding);
+}
+
+Status LoadRope(WeightLoader& loader, const RopeSpec& rope, int64_t max_positions,
                 RopeBuffers& out) {
-  const Shape shape{max_positions, kind.head_dim / 2};
+  if (rope.dim == 0) return {};
+  const Shape shape{max_positions, rope.dim / 2};
   const auto bytes = static_cast<size_t>(shape.NumElements()) * sizeof(float);
   const Buffer cos = Buffer::OnHost(bytes);
   const Buffer sin = Buffer::OnHost(bytes);
   if (cos.data() == nullptr || sin.data() == nullptr) {
     return ResourceExhausted("no memory for rotary tables of " + std::to_string(bytes) + " bytes");
   }
-  FillRopeTables(kind.rope, kind.head_dim, max_positions, cos.View(DType::kF32, shape),
-                 sin.View(DType::kF32, shape));
+  FillRopeTables(rope, max_positions, cos.View(DType::kF32, shape), sin.View(DType::kF32, shape));
   TANDEM_RETURN_IF_ERROR(loader.LoadBytes(cos, out.cos));
   return loader.LoadBytes(sin, out.sin);
 }
 
 Status LoadRopes(WeightLoader& loader, int64_t max_positions, Weights& out) {
-  const std::vector<RopeKind> ropes = RopesOf(loader.spec());
-  for (const RopeKind& kind : ropes) {
-    TANDEM_RETURN_IF_ERROR(LoadRope(loader, kind, max_positions, out.ropes.emplace_back()));
+  const std::vector<RopeSpec> ropes = RopesOf(loader.spec());
+  for (const RopeSpec& rope : ropes) {
+    TANDEM_RETURN_IF_ERROR(LoadRope(loader, rope, max_positions, out.ropes.emplace_back()));
   }
   for (size_t i = 0; i < out.layers.size(); ++i) {
-    const RopeKind kind = RopeKindOf(loader.spec().layers[i].attention);
-    out.layers[i].rope = static_cast<size_t>(std::ranges::find(ropes, kind) - ropes.begin());
+    const RopeSpec& rope = loader.spec().layers[i].attention.rope;
+    out.layers[i].rope = static_cast<size_t>(std::ranges::find(ropes, rope) - ropes.begin());
   }
   out.max_positions = max_positions;
   return {};
@@ -83,11 +111,12 @@ Status LoadCacheScales(WeightLoader& loader, Weights& out) {
 
 ops::RopeTable Weights::rope(int64_t layer) const {
   const RopeBuffers& buffers = ropes[layers[static_cast<size_t>(layer)].rope];
-  const Shape shape{max_positions, spec.layer(layer).attention.head_dim / 2};
+  const Shape shape{max_positions, spec.layer(layer).attention.rope.dim / 2};
+  if (shape.NumElements() == 0) return {};
   return {buffers.cos.View(DType::kF32, shape), buffers.sin.View(DType::kF32, shape)};
 }
 
-Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Backend& backend,
+Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& stored, ops::Backend& backend,
                                                    int64_t max_positions,
                                                    const LoadProgress& progress,
                                                    const AskedFormat& asked) {
@@ -95,13 +124,13 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
     if (progress) progress(share);
   };
   auto weights = std::make_shared<Weights>();
-  const ModelSpec& spec = weights->spec = source.spec();
-  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
-  TANDEM_RETURN_IF_ERROR(CheckSizes(spec, backend));
+  const ModelSpec& spec = weights->spec = stored.spec();
+  TANDEM_RETURN_IF_ERROR(CheckComputable(spec, backend));
   if (max_positions < 1) return InvalidArgument("max_positions must be at least 1");
 
+  ArrangedSource source(stored);
   WeightLoader loader(source, backend, asked);
-  TANDEM_RETURN_IF_ERROR(loader.LoadPlain(WeightRole::kEmbedding, 0, weights->embedding));
+  TANDEM_RETURN_IF_ERROR(LoadEmbedding(source, loader, *weights));
   TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kHead, 0, weights->head));
   TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kFinalNorm, 0, weights->final_norm));
   weights->layers.resize(static_cast<size_t>(spec.num_layers()));
@@ -119,8 +148,7 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
 }
 
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFormat& asked) {
-  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
-  TANDEM_RETURN_IF_ERROR(CheckSizes(spec, backend));
+  TANDEM_RETURN_IF_ERROR(CheckComputable(spec, backend));
   for (const WeightId& id : StoredWeights(spec)) {
     const WeightRow& row = RowOf(id.role);
     if (row.pack == WeightPack::kNone || id.part != WeightPart::kWeight) continue;
@@ -134,8 +162,8 @@ Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFo
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
                     const AskedFormat& asked) {
   int64_t ropes = 0;
-  for (const RopeKind& kind : RopesOf(spec)) {
-    ropes += int64_t{sizeof(float)} * max_positions * kind.head_dim;
+  for (const RopeSpec& rope : RopesOf(spec)) {
+    ropes += int64_t{sizeof(float)} * max_positions * rope.dim;
   }
   return LoadedBytes(spec, backend, asked) + ropes;
 }

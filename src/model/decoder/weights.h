@@ -19,15 +19,18 @@
 
 namespace tandem {
 
+// Of the norms those that the layer's Residual has.
 struct LayerWeights {
   NormWeights input_norm;
   AttentionWeights attention;
+  NormWeights attention_out_norm;
   NormWeights post_norm;
   MlpWeights mlp;
+  NormWeights mlp_out_norm;
   size_t rope = 0;  // index into the rotary tables
 };
 
-// cos and sin, [max_positions, head_dim / 2] fp32 each.
+// cos and sin, [max_positions, rope.dim / 2] fp32 each.
 struct RopeBuffers {
   Buffer cos;
   Buffer sin;
@@ -35,11 +38,13 @@ struct RopeBuffers {
 
 struct Weights {
   ModelSpec spec;
-  Buffer embedding;  // [vocab, hidden]
+  Buffer embedding;  // [vocab, hidden], times the spec's embedding_scale
+  Buffer positions;  // [position_rows, hidden]; empty without
+  NormWeights embedding_norm;
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   ops::LinearWeight head;           // [vocab, hidden]
-  std::vector<RopeBuffers> ropes;   // one for each RopeSpec and head size that the layers have
+  std::vector<RopeBuffers> ropes;   // one for each RopeSpec that the layers have
   std::vector<KvScales> kv_scales;  // of each of KvGroupsOf; empty where the model has none
   int64_t max_positions = 0;        // rows of the rotary tables
   int64_t bytes = 0;                // all of the above in the backend's memory

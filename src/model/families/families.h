@@ -14,6 +14,8 @@ namespace tandem {
 std::span<const Family> Families();
 // By architecture name; UNIMPLEMENTED lists what is supported.
 Result<const Family*> FindFamily(std::string_view architecture);
+// The family that made the spec, or null.
+const Family* FamilyOf(const ModelSpec& spec);
 // The spec of a Hugging Face config.json, by the family that its "architectures" name.
 Result<ModelSpec> SpecFromHfConfig(const std::string& config_json);
 

@@ -142,7 +142,7 @@ class ReferenceDecoder {
 
   void Rotate(Matrix& x, const AttentionSpec& spec) const {
     const auto dim = static_cast<size_t>(spec.head_dim);
-    const auto frequencies = RopeFrequencies(spec.rope, spec.head_dim, max_positions_);
+    const auto frequencies = RopeFrequencies(spec.rope, max_positions_);
     for (size_t position = 0; position < x.size(); ++position) {
       for (size_t head = 0; head < x[position].size(); head += dim) {
         for (size_t i = 0; i < dim / 2; ++i) {

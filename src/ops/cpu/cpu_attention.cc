@@ -92,8 +92,9 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
   const int64_t head_dim = kv.head_dim;
   const int64_t parts =
       batch.second_positions == nullptr ? 1 : 2;  // of a head, turned on their own
-  const int64_t part_dim = head_dim / parts, pairs = part_dim / 2;
-  TANDEM_CHECK(pairs * 2 * parts == head_dim && rope.cos.dim(1) == pairs,
+  const int64_t part_dim = head_dim / parts;
+  const int64_t pairs = rope.cos.empty() ? 0 : rope.cos.dim(1);
+  TANDEM_CHECK(2 * pairs == part_dim || (parts == 1 && 2 * pairs < head_dim),
                "the rotary tables are for heads of another size");
   const int64_t num_heads = NumQueryHeads(qkv, kv);
   const auto element_bytes = static_cast<int64_t>(SizeOf(qkv.dtype));
@@ -108,15 +109,19 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
     const int64_t token =
         TokenOffset(kv, batch.block_table + int64_t{seq} * batch.max_blocks, position);
     const auto head = [&](int64_t index) { return At(qkv, row * qkv.dim(1) + index * head_dim); };
-    TANDEM_CHECK(std::max(turns[0], turns[1]) < rope.cos.dim(0),
+    TANDEM_CHECK(pairs == 0 || std::max(turns[0], turns[1]) < rope.cos.dim(0),
                  "a position beyond the rotary tables");
     const auto rotate = [&](const std::byte* in, std::byte* out) {
       for (int64_t part = 0; part < parts; ++part) {
         const int64_t table = turns[part] * pairs;
         const int64_t offset = part * part_dim * element_bytes;
         kernels_.rotate_head(element, in + offset, rope.cos.As<float>() + table,
-                             rope.sin.As<float>() + table, part_dim, out + offset);
+                             rope.sin.As<float>() + table, 2 * pairs, out + offset);
       }
+      const int64_t turned = parts * 2 * pairs;  // elements; the rest is copied
+      if (turned == head_dim || in == out) return;
+      std::memcpy(out + turned * element_bytes, in + turned * element_bytes,
+                  static_cast<size_t>((head_dim - turned) * element_bytes));
     };
     for (int64_t h = 0; h < num_heads; ++h) rotate(head(h), head(h));
     for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
@@ -145,7 +150,7 @@ void CpuOps::ReserveAttention(int64_t head_dim) {
 }
 
 void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
-                            int32_t layer, float scale, const Tensor& out) {
+                            int32_t layer, const AttentionRule& rule, const Tensor& out) {
   TANDEM_CHECK(kv.data.dtype == qkv.dtype && out.dtype == qkv.dtype, "the types differ");
   TANDEM_CHECK(kv.key_scales.empty() && kv.value_scales.empty(), "scales are of fp8 alone");
   const int64_t num_heads = NumQueryHeads(qkv, kv);
@@ -189,7 +194,9 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvG
     job.first_position =
         static_cast<int32_t>(batch.context_len[seq] - (batch.query_start[seq + 1] - first_row));
     job.prefix_len = PrefixLen(batch, seq);
-    job.scale = scale;
+    job.scale = rule.scale;
+    job.soft_cap = rule.soft_cap;
+    job.window = rule.window;
     job.scratch = AttentionScratch(thread);
     kernels_.attention(job);
   };

@@ -42,6 +42,26 @@ LinearJob ProductOf(const PackJob& pack, const LinearWeight& weight) {
   return job;
 }
 
+NormJob JobOf(const Norm& norm, DType dtype) {
+  NormJob job;
+  job.element = ElementOf(dtype);
+  job.subtract_mean = norm.kind == Norm::Kind::kLayer;
+  job.weight = norm.weight.data;
+  job.bias = norm.bias.data;
+  job.epsilon = norm.epsilon;
+  job.weight_offset = norm.weight_offset;
+  return job;
+}
+
+// The two enums have the same values; the kernels' header includes nothing.
+Function FunctionOf(Activation activation) {
+  static_assert(static_cast<int>(Function::kSilu) == static_cast<int>(Activation::kSilu) &&
+                static_cast<int>(Function::kGelu) == static_cast<int>(Activation::kGelu) &&
+                static_cast<int>(Function::kGeluTanh) == static_cast<int>(Activation::kGeluTanh) &&
+                static_cast<int>(Function::kRelu) == static_cast<int>(Activation::kRelu));
+  return static_cast<Function>(activation);
+}
+
 double Operations(const LinearJob& job) {
   return 2.0 * static_cast<double>(job.num_rows * job.inputs * job.outputs);
 }
@@ -70,24 +90,66 @@ void CpuOps::GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out)
                });
 }
 
-void CpuOps::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight,
-                        float epsilon, const Tensor& out) {
-  TANDEM_CHECK(residual.dtype == out.dtype && weight.dtype == out.dtype, "the types differ");
-  const int64_t hidden = residual.dim(1);
-  ForEachPiece(pool_, residual.dim(0), 1, 10.0 * static_cast<double>(residual.NumElements()),
+void CpuOps::AddNorm(const NormedRows& x) {
+  const Norm& norm = x.norm;
+  TANDEM_CHECK(x.residual.dtype == x.rows.dtype && norm.weight.dtype == x.rows.dtype,
+               "the types differ");
+  TANDEM_CHECK(x.residual_scale == 1.0f || !x.delta.empty(), "only what a delta is added to");
+  NormJob job = JobOf(norm, x.rows.dtype);
+  job.width = x.residual.dim(1);
+  job.residual_scale = x.residual_scale;
+  ForEachPiece(pool_, x.residual.dim(0), 1, 10.0 * static_cast<double>(x.residual.NumElements()),
                [&](const Piece& piece) {
+                 NormJob own = job;
                  for (int64_t row = piece.begin; row < piece.end; ++row) {
-                   kernels_.add_rms_norm(ElementOf(out.dtype), RowOf(residual, row),
-                                         delta.empty() ? nullptr : RowOf(delta, row), weight.data,
-                                         hidden, epsilon, RowOf(out, row));
+                   own.residual = RowOf(x.residual, row);
+                   own.delta = x.delta.empty() ? nullptr : RowOf(x.delta, row);
+                   own.out = RowOf(x.rows, row);
+                   kernels_.norm(own);
                  }
                });
 }
 
-void CpuOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
+void CpuOps::Add(const Tensor& residual, const Tensor& delta) {
+  TANDEM_CHECK(residual.dtype == delta.dtype && residual.dim(1) == delta.dim(1),
+               "what is added has another shape");
+  ForEachPiece(pool_, residual.dim(0), 1, 3.0 * static_cast<double>(residual.NumElements()),
+               [&](const Piece& piece) {
+                 for (int64_t row = piece.begin; row < piece.end; ++row) {
+                   kernels_.add(ElementOf(residual.dtype), RowOf(residual, row), RowOf(delta, row),
+                                residual.dim(1));
+                 }
+               });
+}
+
+void CpuOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
+                       const Norm& norm) {
+  TANDEM_CHECK(num_columns % width == 0 && first_column + num_columns <= qkv.dim(1),
+               "heads beyond the row");
+  const auto size = static_cast<int64_t>(SizeOf(qkv.dtype));
+  const bool shared = norm.weight.NumElements() == width;
+  ForEachPiece(pool_, qkv.dim(0), 1, 10.0 * static_cast<double>(qkv.dim(0) * num_columns),
+               [&](const Piece& piece) {
+                 NormJob job = JobOf(norm, qkv.dtype);
+                 job.width = width;
+                 for (int64_t row = piece.begin; row < piece.end; ++row) {
+                   for (int64_t column = 0; column < num_columns; column += width) {
+                     job.residual = RowOf(qkv, row) + (first_column + column) * size;
+                     job.out = job.residual;
+                     if (!shared && !norm.weight.empty()) {
+                       job.weight = static_cast<const std::byte*>(norm.weight.data) + column * size;
+                     }
+                     kernels_.norm(job);
+                   }
+                 }
+               });
+}
+
+void CpuOps::Activate(Activation activation, const Tensor& in, const Tensor& out) {
   const int64_t width = out.dim(1);
-  TANDEM_CHECK(gate_up.dtype == out.dtype && gate_up.dim(1) == 2 * width,
-               "gate_up is not twice out");
+  const bool gated = in.dim(1) != width;
+  TANDEM_CHECK(in.dtype == out.dtype && in.dim(1) == (gated ? 2 : 1) * width,
+               "the input is neither as wide as the output nor twice as wide");
   // Pieces within a row, so that one row of a large model is split too.
   constexpr int64_t kPiece = 1024;
   const int64_t row_pieces = (width + kPiece - 1) / kPiece;
@@ -97,11 +159,22 @@ void CpuOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
                  for (int64_t i = piece.begin; i < piece.end; ++i) {
                    const int64_t row = i / row_pieces;
                    const int64_t first = i % row_pieces * kPiece;
-                   const std::byte* gate = RowOf(gate_up, row) + first * size;
-                   kernels_.swi_glu(ElementOf(out.dtype), gate, gate + width * size,
-                                    std::min(kPiece, width - first),
-                                    RowOf(out, row) + first * size);
+                   const std::byte* from = RowOf(in, row) + first * size;
+                   kernels_.activate(FunctionOf(activation), ElementOf(out.dtype), from,
+                                     gated ? from + width * size : nullptr,
+                                     std::min(kPiece, width - first),
+                                     RowOf(out, row) + first * size);
                  }
+               });
+}
+
+void CpuOps::CapLogits(const Tensor& logits, float scale, float cap) {
+  TANDEM_CHECK(logits.dtype == DType::kF32, "logits are fp32");
+  constexpr int64_t kGrain = 4096;
+  ForEachPiece(pool_, logits.NumElements(), kGrain,
+               20.0 * static_cast<double>(logits.NumElements()), [&](const Piece& piece) {
+                 kernels_.cap(logits.As<float>() + piece.begin, piece.end - piece.begin, scale,
+                              cap);
                });
 }
 
@@ -206,22 +279,22 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
   });
 }
 
-void CpuOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
-                      const LinearWeight& down_weight, const Tensor& gate_up,
-                      const Tensor& activated, const Tensor& out) {
+void CpuOps::Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
+                 const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+                 const Tensor& out) {
   const int64_t rows = x.dim(0);
-  if (!FusesGate(rows, activated.dim(1))) {
-    return Ops::GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
+  const bool gated = in_weight.rows == 2 * activated.dim(1);
+  if (!gated || !FusesGate(rows, activated.dim(1))) {
+    return Ops::Mlp(x, in_weight, activation, down_weight, inner, activated, out);
   }
-  const bool fits = !gate_up_weight.scheme.is_plain() || x.dtype == gate_up_weight.dtype;
+  const bool fits = !in_weight.scheme.is_plain() || x.dtype == in_weight.dtype;
   TANDEM_CHECK(fits && x.dtype == activated.dtype, "the types differ");
-  TANDEM_CHECK(x.dim(1) == gate_up_weight.cols && activated.dim(0) == rows &&
-                   gate_up_weight.rows == 2 * activated.dim(1),
+  TANDEM_CHECK(x.dim(1) == in_weight.cols && activated.dim(0) == rows,
                "shapes do not fit the weight");
-  ReserveLinear(gate_up_weight);
+  ReserveLinear(in_weight);
   const int64_t step = RowsOfPass(rows);
   for (int64_t row = 0; row < rows; row += step) {
-    GatedRows(x, row, std::min(step, rows - row), gate_up_weight, activated);
+    GatedRows(x, row, std::min(step, rows - row), in_weight, activation, activated);
   }
   Linear(activated, down_weight, out);
 }
@@ -234,7 +307,7 @@ bool CpuOps::FusesGate(int64_t num_rows, int64_t width) const {
 }
 
 void CpuOps::GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
-                       const LinearWeight& weight, const Tensor& activated) {
+                       const LinearWeight& weight, Activation activation, const Tensor& activated) {
   const PackJob pack = PackingOf(x, row_begin, num_rows, weight);
   PackForAll(pack);
   const LinearJob both = ProductOf(pack, weight);
@@ -261,8 +334,9 @@ void CpuOps::GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
       compute(panels + panel, count, piece.thread, up);
       for (int64_t row = 0; row < num_rows; ++row) {
         const int64_t offset = row * kGatedOutputs * size;
-        kernels_.swi_glu(pack.element, gate + offset, up + offset, count * kPanelOutputs,
-                         RowOf(activated, row_begin + row) + panel * kPanelOutputs * size);
+        kernels_.activate(FunctionOf(activation), pack.element, gate + offset, up + offset,
+                          count * kPanelOutputs,
+                          RowOf(activated, row_begin + row) + panel * kPanelOutputs * size);
       }
     }
   });

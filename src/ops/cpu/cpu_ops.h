@@ -22,19 +22,22 @@ class CpuOps final : public Ops {
   void ReserveLinear(const LinearWeight& weight);
 
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
-  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,
-                  const Tensor& out) override;
+  void AddNorm(const NormedRows& x) override;
+  void Add(const Tensor& residual, const Tensor& delta) override;
+  void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
+                 const Norm& norm) override;
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                     const KvGroup& kv, int32_t layer) override;
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
-                      float scale, const Tensor& out) override;
-  void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
+                      const AttentionRule& rule, const Tensor& out) override;
+  void Activate(Activation activation, const Tensor& in, const Tensor& out) override;
   // Many rows: one chunk of outputs after another, gate and up together, so that their products
-  // stay in the thread's cache; gate_up is not written. The bits are those of separate calls.
-  void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
-                const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
-                const Tensor& out) override;
+  // stay in the thread's cache; `inner` is not written. The bits are those of separate calls.
+  void Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
+           const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+           const Tensor& out) override;
+  void CapLogits(const Tensor& logits, float scale, float cap) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
   void ReserveSampling(int32_t max_rows, int64_t vocab) override;
@@ -47,7 +50,7 @@ class CpuOps final : public Ops {
   int64_t RowsOfPass(int64_t num_rows) const;
   bool FusesGate(int64_t num_rows, int64_t width) const;
   void GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,
-                 const Tensor& activated);
+                 Activation activation, const Tensor& activated);
   PackJob PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
                     const LinearWeight& weight);
   void PackForAll(const PackJob& pack);

@@ -89,6 +89,12 @@ struct AttentionJob {
     return causal > prefix_len ? causal : prefix_len;
   }
 
+  // The first key that it sees.
+  [[gnu::always_inline]] int64_t FirstKey(int64_t index) const {
+    const int64_t first = int64_t{first_position} + index + 1 - window;
+    return window == 0 || first < 0 ? 0 : first;
+  }
+
   Element element = Element::kF32;
   const void* q =
       nullptr;  // first row's first head; heads are head_dim apart, rows q_stride elements
@@ -108,8 +114,28 @@ struct AttentionJob {
   int32_t first_position = 0;
   int32_t prefix_len = 0;  // keys that every row sees, also those after its position
   float scale = 1.0f;
+  float soft_cap = 0.0f;  // as in AttentionRule
+  int32_t window = 0;
   float* scratch = nullptr;  // attention_scratch_floats(head_dim)
 };
+
+// residual = residual * residual_scale + delta; out = norm(residual).
+struct NormJob {
+  Element element = Element::kF32;
+  bool subtract_mean = false;
+  void* residual = nullptr;
+  const void* delta = nullptr;   // or null
+  const void* weight = nullptr;  // null: ones
+  const void* bias = nullptr;    // or null
+  float residual_scale = 1.0f;
+  float epsilon = 0.0f;
+  float weight_offset = 0.0f;
+  int64_t width = 0;
+  void* out = nullptr;  // may be residual
+};
+
+// As ops::Activation.
+enum class Function : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 struct CpuKernels {
   const char* name;
@@ -121,14 +147,17 @@ struct CpuKernels {
   void (*linear_panels)(const LinearJob& job, int64_t panel_begin, int64_t panel_end,
                         float* scratch);
 
-  // One row each. `delta` may be null.
-  void (*add_rms_norm)(Element element, void* residual, const void* delta, const void* weight,
-                       int64_t hidden, float epsilon, void* out);
+  void (*norm)(const NormJob& job);  // of one row
+  // sum[i] += x[i]
+  void (*add)(Element element, void* sum, const void* x, int64_t count);
   // Rotates one head from `in` to `out` (which may be the same).
   void (*rotate_head)(Element element, const void* in, const float* cos, const float* sin,
                       int64_t head_dim, void* out);
-  // out[i] = silu(gate[i]) * up[i]
-  void (*swi_glu)(Element element, const void* gate, const void* up, int64_t count, void* out);
+  // out[i] = function(in[i]), times up[i] unless `up` is null
+  void (*activate)(Function function, Element element, const void* in, const void* up,
+                   int64_t count, void* out);
+  // x[i] = x[i] * scale, then cap * tanh(x[i] / cap) unless cap is 0
+  void (*cap)(float* x, int64_t count, float scale, float cap);
 
   int64_t (*attention_scratch_floats)(int64_t head_dim);
   void (*attention)(const AttentionJob& job);

@@ -1,4 +1,4 @@
-// AddRmsNorm as one kernel, which may round its result to fp8 or int8: one block per row; the row
+// AddNorm as one kernel, which may round its result to fp8 or int8: one block per row; the row
 // is read once if it fits the block's registers.
 #include <algorithm>
 
@@ -99,30 +99,40 @@ void LaunchNorm(const Context& context, const Tensor& residual, const Tensor& de
               static_cast<const T*>(weight.data), hidden, epsilon, result);
 }
 
+// Backend::Has names the other forms before anything is loaded.
+void CheckNorm(const NormedRows& x) {
+  const bool plain = x.norm.kind == Norm::Kind::kRms && x.norm.weight_offset == 0.0f &&
+                     x.norm.bias.empty() && x.residual_scale == 1.0f;
+  TANDEM_CHECK(plain, "a form of norm that a GPU does not compute");
+}
+
 }  // namespace
 
-void CudaOps::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight,
-                         float epsilon, const Tensor& out) {
+void CudaOps::AddNorm(const NormedRows& x) {
+  const auto& [residual, delta, norm, out, residual_scale] = x;
+  const Tensor& weight = norm.weight;
   TANDEM_CHECK(residual.dtype == out.dtype && weight.dtype == out.dtype, "the types differ");
+  CheckNorm(x);
   if (residual.dim(0) == 0) return;
   WithActivation(out.dtype, [&](auto element) {
     using T = decltype(element);
     const PlainResult<T> result = {static_cast<T*>(out.data)};
     // An odd width leaves rows misaligned.
     if (residual.dim(1) % 8 == 0) {
-      LaunchNorm<T, 8>(context_, residual, delta, weight, epsilon, result);
+      LaunchNorm<T, 8>(context_, residual, delta, weight, norm.epsilon, result);
     } else {
-      LaunchNorm<T, 1>(context_, residual, delta, weight, epsilon, result);
+      LaunchNorm<T, 1>(context_, residual, delta, weight, norm.epsilon, result);
     }
   });
 }
 
 void QuantizeNorm(const Context& context, const NormedRows& x, DType to, float fixed_scale,
                   void* out, float* scales) {
+  CheckNorm(x);
   WithActivation(x.residual.dtype, [&](auto element) {
     using T = decltype(element);
     const auto launch = [&](const auto& result) {
-      LaunchNorm<T, 8>(context, x.residual, x.delta, x.weight, x.epsilon, result);
+      LaunchNorm<T, 8>(context, x.residual, x.delta, x.norm.weight, x.norm.epsilon, result);
     };
     auto* const rows = static_cast<uint8_t*>(out);
     if (to == DType::kI8) {

@@ -1,4 +1,4 @@
-// AddRmsNorm that rounds its rows to fp8 or int8, for the product that takes them.
+// AddNorm that rounds its rows to fp8 or int8, for the product that takes them.
 #pragma once
 
 #include "ops/cuda/context.cuh"
@@ -6,7 +6,7 @@
 
 namespace tandem::ops::cuda {
 
-// The rows of x, of a multiple of 8 columns, rounded with the bits of AddRmsNorm and
+// The rows of x, of a multiple of 8 columns, rounded with the bits of AddNorm and
 // QuantizeActivations (quantize.cuh). x.rows stays as it was.
 void QuantizeNorm(const Context& context, const NormedRows& x, DType to, float fixed_scale,
                   void* out, float* scales);

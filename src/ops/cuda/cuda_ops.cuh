@@ -22,8 +22,10 @@ class CudaOps final : public Ops {
   void WarmUp(const std::function<void()>& work);
 
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
-  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,
-                  const Tensor& out) override;
+  void AddNorm(const NormedRows& x) override;
+  void Add(const Tensor& residual, const Tensor& delta) override;
+  void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
+                 const Norm& norm) override;
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
   void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
@@ -31,14 +33,15 @@ class CudaOps final : public Ops {
   void BeginPass(const BatchView& batch) override { attention_.BeginPass(batch); }
   void EndPass() override { attention_.EndPass(); }
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
-                      float scale, const Tensor& out) override;
-  void SwiGlu(const Tensor& gate_up, const Tensor& out) override;
-  void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
-                const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
-                const Tensor& out) override;
-  void NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
-                    const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
-                    const Tensor& out) override;
+                      const AttentionRule& rule, const Tensor& out) override;
+  void Activate(Activation activation, const Tensor& in, const Tensor& out) override;
+  void Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
+           const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+           const Tensor& out) override;
+  void NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
+               const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+               const Tensor& out) override;
+  void CapLogits(const Tensor& logits, float scale, float cap) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
   void Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) override;

@@ -3,18 +3,27 @@
 #include "ops/cuda/cuda_ops.cuh"
 
 namespace tandem::ops::cuda {
+namespace {
+
+bool IsSwiGlu(Activation activation, const Tensor& inner, const Tensor& activated) {
+  return activation == Activation::kSilu && inner.dim(1) == 2 * activated.dim(1);
+}
+
+}  // namespace
 
 void CudaOps::SwiGluLinear(const Tensor& gate_up, const LinearWeight& weight,
                            const Tensor& activated, const Tensor& out) {
   if (linear_.RunSwiGluLinear(gate_up, weight, out)) return;
-  SwiGlu(gate_up, activated);
+  Activate(Activation::kSilu, gate_up, activated);
   Linear(activated, weight, out);
 }
 
-void CudaOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
-                       const LinearWeight& down_weight, const Tensor& gate_up,
-                       const Tensor& activated, const Tensor& out) {
-  if (linear_.RunGated(x, gate_up_weight, activated)) {
+void CudaOps::Mlp(const Tensor& x, const LinearWeight& gate_up_weight, Activation activation,
+                  const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
+                  const Tensor& out) {
+  if (!IsSwiGlu(activation, gate_up, activated)) {
+    Ops::Mlp(x, gate_up_weight, activation, down_weight, gate_up, activated, out);
+  } else if (linear_.RunGated(x, gate_up_weight, activated)) {
     Linear(activated, down_weight, out);
   } else {
     Linear(x, gate_up_weight, gate_up);
@@ -22,14 +31,15 @@ void CudaOps::GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
   }
 }
 
-void CudaOps::NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
-                           const LinearWeight& down_weight, const Tensor& gate_up,
-                           const Tensor& activated, const Tensor& out) {
+void CudaOps::NormMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
+                      Activation activation, const LinearWeight& down_weight, const Tensor& gate_up,
+                      const Tensor& activated, const Tensor& out) {
   NormedRows left = x;
-  if (linear_.RunNormLinear(left, gate_up_weight, gate_up)) {
+  if (IsSwiGlu(activation, gate_up, activated) &&
+      linear_.RunNormLinear(left, gate_up_weight, gate_up)) {
     SwiGluLinear(gate_up, down_weight, activated, out);
   } else {
-    Ops::NormGatedMlp(left, gate_up_weight, down_weight, gate_up, activated, out);
+    Ops::NormMlp(left, gate_up_weight, activation, down_weight, gate_up, activated, out);
   }
 }
 

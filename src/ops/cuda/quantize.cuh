@@ -40,7 +40,7 @@ void TileInt4Factors(const Context& context, int64_t num_rows, const Tensor& sca
 void QuantizeActivations(const Context& context, const Tensor& x, DType to, float fixed_scale,
                          void* out, float* scales);
 
-// The same of silu(gate) * up of gate_up [n, 2 cols], with the bits that SwiGlu and
+// The same of silu(gate) * up of gate_up [n, 2 cols], with the bits that Activate and
 // QuantizeActivations give.
 void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, DType to, float fixed_scale,
                     void* out, float* scales);

@@ -26,10 +26,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void CudaOps::SwiGlu(const Tensor& gate_up, const Tensor& out) {
+void CudaOps::Activate(Activation activation, const Tensor& gate_up, const Tensor& out) {
   const int64_t width = out.dim(1);
-  TANDEM_CHECK(gate_up.dtype == out.dtype && gate_up.dim(1) == 2 * width,
-               "gate_up is not twice out");
+  TANDEM_CHECK(
+      activation == Activation::kSilu && gate_up.dtype == out.dtype && gate_up.dim(1) == 2 * width,
+      "a form of MLP that a GPU does not compute");
   if (out.NumElements() == 0) return;
   WithActivation(out.dtype, [&](auto element) {
     using T = decltype(element);

@@ -19,9 +19,11 @@ class ForwardingOps : public Ops {
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override {
     inner_.Embed(table, tokens, out);
   }
-  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float epsilon,
-                  const Tensor& out) override {
-    inner_.AddRmsNorm(residual, delta, weight, epsilon, out);
+  void AddNorm(const NormedRows& x) override { inner_.AddNorm(x); }
+  void Add(const Tensor& residual, const Tensor& delta) override { inner_.Add(residual, delta); }
+  void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
+                 const Norm& norm) override {
+    inner_.NormHeads(qkv, first_column, num_columns, width, norm);
   }
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override {
     inner_.Linear(x, weight, out);
@@ -34,19 +36,24 @@ class ForwardingOps : public Ops {
     inner_.QkvRopeStore(qkv, rope, batch, kv, layer);
   }
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
-                      float scale, const Tensor& out) override {
-    inner_.PagedAttention(qkv, batch, kv, layer, scale, out);
+                      const AttentionRule& rule, const Tensor& out) override {
+    inner_.PagedAttention(qkv, batch, kv, layer, rule, out);
   }
-  void SwiGlu(const Tensor& gate_up, const Tensor& out) override { inner_.SwiGlu(gate_up, out); }
-  void GatedMlp(const Tensor& x, const LinearWeight& gate_up_weight,
-                const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
-                const Tensor& out) override {
-    inner_.GatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
+  void Activate(Activation activation, const Tensor& in, const Tensor& out) override {
+    inner_.Activate(activation, in, out);
   }
-  void NormGatedMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
-                    const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
-                    const Tensor& out) override {
-    inner_.NormGatedMlp(x, gate_up_weight, down_weight, gate_up, activated, out);
+  void Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
+           const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+           const Tensor& out) override {
+    inner_.Mlp(x, in_weight, activation, down_weight, inner, activated, out);
+  }
+  void NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
+               const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+               const Tensor& out) override {
+    inner_.NormMlp(x, in_weight, activation, down_weight, inner, activated, out);
+  }
+  void CapLogits(const Tensor& logits, float scale, float cap) override {
+    inner_.CapLogits(logits, scale, cap);
   }
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override {
     inner_.GatherRows(x, rows, out);
@@ -165,6 +172,7 @@ class ForwardingBackend : public Backend {
   QuantScheme KeptScheme(const QuantScheme& stored) const override {
     return inner_.KeptScheme(stored);
   }
+  bool Has(Feature feature) const override { return inner_.Has(feature); }
   Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
     return inner_.CheckSizes(vocab, head_dim);
   }

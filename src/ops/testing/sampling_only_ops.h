@@ -9,13 +9,16 @@ namespace tandem::ops {
 class SamplingOnlyOps : public Ops {
  public:
   void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
-  void AddRmsNorm(const Tensor&, const Tensor&, const Tensor&, float, const Tensor&) override {}
+  void AddNorm(const NormedRows&) override {}
+  void Add(const Tensor&, const Tensor&) override {}
+  void NormHeads(const Tensor&, int64_t, int64_t, int64_t, const Norm&) override {}
   void Linear(const Tensor&, const LinearWeight&, const Tensor&) override {}
   void QkvRopeStore(const Tensor&, const RopeTable&, const BatchView&, const KvGroup&,
                     int32_t) override {}
-  void PagedAttention(const Tensor&, const BatchView&, const KvGroup&, int32_t, float,
-                      const Tensor&) override {}
-  void SwiGlu(const Tensor&, const Tensor&) override {}
+  void PagedAttention(const Tensor&, const BatchView&, const KvGroup&, int32_t,
+                      const AttentionRule&, const Tensor&) override {}
+  void Activate(Activation, const Tensor&, const Tensor&) override {}
+  void CapLogits(const Tensor&, float, float) override {}
   void GatherRows(const Tensor&, const int32_t*, const Tensor&) override {}
 };
 

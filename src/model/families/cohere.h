@@ -1,0 +1,10 @@
+// Cohere: Command R.
+#pragma once
+
+#include "model/family.h"
+
+namespace tandem {
+
+Family CohereFamily();
+
+}  // namespace tandem

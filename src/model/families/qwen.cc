@@ -1,0 +1,88 @@
+#include "model/families/qwen.h"
+
+#include <array>
+
+#include "model/hf_config.h"
+
+namespace tandem {
+namespace {
+
+constexpr std::array<std::string_view, 1> kQwen = {"QWenLMHeadModel"};
+constexpr std::array<std::string_view, 1> kQwen2 = {"Qwen2ForCausalLM"};
+constexpr std::array<std::string_view, 1> kQwen3 = {"Qwen3ForCausalLM"};
+
+// Qwen 1 calls the gate w2 and stacks q, k and v.
+constexpr std::array<RoleName, 12> kQwenNames = {{
+    {WeightRole::kEmbedding, "transformer.wte"},
+    {WeightRole::kInputNorm, "transformer.h.{}.ln_1"},
+    {WeightRole::kQuery, "transformer.h.{}.attn.c_attn"},
+    {WeightRole::kKey, "transformer.h.{}.attn.c_attn"},
+    {WeightRole::kValue, "transformer.h.{}.attn.c_attn"},
+    {WeightRole::kAttentionOut, "transformer.h.{}.attn.c_proj"},
+    {WeightRole::kPostNorm, "transformer.h.{}.ln_2"},
+    {WeightRole::kGate, "transformer.h.{}.mlp.w2"},
+    {WeightRole::kUp, "transformer.h.{}.mlp.w1"},
+    {WeightRole::kDown, "transformer.h.{}.mlp.c_proj"},
+    {WeightRole::kFinalNorm, "transformer.ln_f"},
+    {WeightRole::kHead, "lm_head"},
+}};
+
+TensorSource QwenSource(const ModelSpec& spec, const WeightId& id) {
+  TensorSource source = NamedSource(spec, id, kQwenNames);
+  if (RowOf(id.role).pack == WeightPack::kQkv) {
+    source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
+  }
+  return source;
+}
+
+// Dynamic NTK and log-n act beyond the trained length, which is therefore the longest context.
+void ReadQwen(const JsonFields& config, ModelSpec& spec) {
+  ReadSizes(config,
+            {.kv_heads = "num_attention_heads",
+             .head_dim = "kv_channels",
+             .positions = "seq_length",
+             .epsilon = "layer_norm_epsilon"},
+            spec);
+  if (config.Number("rotary_pct", 1.0) != 1.0) Refuse(config, "rotary_pct", "; it must be 1");
+  if (!config.Bool("scale_attn_weights", true)) Refuse(config, "scale_attn_weights", "");
+  const RopeSpec rope = {.theta = config.Number("rotary_emb_base", 10000.0)};
+  const bool biased = !config.Bool("no_bias", true);
+  ForEachLayer(spec, [&](LayerSpec& layer) {
+    layer.attention.qkv_bias = true;
+    layer.attention.out_bias = layer.mlp.bias = biased;
+    layer.attention.rope = rope;
+    layer.attention.rope.dim = layer.attention.head_dim;
+    layer.mlp.intermediate_size /= 2;  // of gate and up together
+  });
+}
+
+void ReadQwen2(const JsonFields& config, ModelSpec& spec) {
+  ReadSizes(config, {.default_positions = 32768}, spec);
+  ForEachLayer(spec, [&](LayerSpec& layer) {
+    layer.attention.qkv_bias = true;
+    layer.mlp.activation = ReadActivation(config, "hidden_act", "silu");
+  });
+  ReadRopes(config, spec);
+  if (config.Bool("use_sliding_window", false)) ReadWindows(config, spec);
+}
+
+void ReadQwen3(const JsonFields& config, ModelSpec& spec) {
+  ReadSizes(config, {.default_positions = 32768}, spec);
+  ForEachLayer(spec, [&](LayerSpec& layer) {
+    layer.attention.qkv_bias = layer.attention.out_bias = config.Bool("attention_bias", false);
+    layer.attention.head_norm = HeadNorm::kHead;
+    layer.mlp.activation = ReadActivation(config, "hidden_act", "silu");
+  });
+  ReadRopes(config, spec);
+  if (config.Bool("use_sliding_window", false)) ReadWindows(config, spec);
+}
+
+}  // namespace
+
+Family QwenFamily() {
+  return {.name = "qwen", .architectures = kQwen, .read = ReadQwen, .source = QwenSource};
+}
+Family Qwen2Family() { return {.name = "qwen2", .architectures = kQwen2, .read = ReadQwen2}; }
+Family Qwen3Family() { return {.name = "qwen3", .architectures = kQwen3, .read = ReadQwen3}; }
+
+}  // namespace tandem

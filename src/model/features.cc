@@ -1,0 +1,28 @@
+#include "model/features.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+std::vector<ops::Feature> FeaturesOf(const ModelSpec& spec) {
+  using enum ops::Feature;
+  std::vector<ops::Feature> features;
+  const auto add = [&](bool has, ops::Feature feature) {
+    if (has && std::ranges::find(features, feature) == features.end()) features.push_back(feature);
+  };
+  const bool plain_norms =
+      spec.norm.kind == NormSpec::Kind::kRms && !spec.norm.bias && spec.norm.weight_offset == 0.0;
+  add(!plain_norms, kNorms);
+  add(spec.logit_scale != 1.0 || spec.logit_cap != 0.0, kLogits);
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& attention = layer.attention;
+    add(layer.residual != Residual::kPreNorm, kResidual);
+    add(attention.head_norm != HeadNorm::kNone, kHeadNorms);
+    add(attention.rope.dim != attention.head_dim, kPartialRope);
+    add(attention.soft_cap != 0.0 || attention.window != 0, kAttentionRule);
+    add(!layer.mlp.gated || layer.mlp.activation != ops::Activation::kSilu, kActivation);
+  }
+  return features;
+}
+
+}  // namespace tandem

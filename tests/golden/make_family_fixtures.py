@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Packs tiny models with the logits of their authors' own code into tests/data/families.
+
+Each folder of SOURCE holds config.json, model.safetensors (values that bf16 holds exactly), cases.safetensors with
+pN.ids, pN.generated and pN.logits, and perhaps other answers of the same code (README.json says which). Here weights become
+bf16, and a case is the prompt with what was generated after it. Needs numpy.
+
+  make_family_fixtures.py SOURCE OUT NAME...
+"""
+
+import json
+import pathlib
+import struct
+import sys
+
+import numpy
+
+DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "BF16": "<u2"}
+
+# Where the code answers in several ways, the one that an engine in fp32 should give.
+ANSWERS = {"rw7b": "logits_cos_fp32", "rw40b": "logits_cos_fp32", "qwen1_ntk": "logits_cached"}
+PROMPTS = ("p1", "p2", "p3", "p4")  # 5, 33, 150 tokens and one about as long as the window
+
+
+def read(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, info in header.items():
+        if info["dtype"] not in DTYPES:
+            continue  # masks of bytes
+        begin, end = info["data_offsets"]
+        raw = numpy.frombuffer(data[8 + length + begin : 8 + length + end], dtype=DTYPES[info["dtype"]])
+        tensors[name] = raw.reshape(info["shape"])
+    return tensors
+
+
+def write(path, tensors):
+    header, blobs, offset = {}, [], 0
+    for name, (dtype, array) in tensors.items():
+        blob = numpy.ascontiguousarray(array).tobytes()
+        header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [offset, offset + len(blob)]}
+        blobs.append(blob)
+        offset += len(blob)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def to_bf16(array):
+    bits = array.astype("<f4").view("<u4")
+    if (bits & 0xFFFF).any():
+        raise SystemExit("a weight that bf16 does not hold")
+    return (bits >> 16).astype("<u2")
+
+
+def pack(source, out):
+    out.mkdir(parents=True, exist_ok=True)
+    weights = {}
+    for name, array in read(source / "model.safetensors").items():
+        if name.endswith(("inv_freq", "masked_bias")) or (name.endswith(".attn.bias") and array.ndim == 4):
+            continue  # buffers, not weights
+        weights[name] = ("BF16", to_bf16(array))
+    write(out / "model.safetensors", weights)
+    (out / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text()), indent=1) + "\n")
+    cases, answer = read(source / "cases.safetensors"), ANSWERS.get(source.name, "logits")
+    packed = {}
+    for prompt in PROMPTS:
+        if f"{prompt}.ids" not in cases:
+            continue
+        ids, generated = cases[f"{prompt}.ids"].astype("<i4"), cases[f"{prompt}.generated"].astype("<i4")
+        rows = cases.get(f"{prompt}.{answer}", cases[f"{prompt}.logits"])[:3]
+        packed[f"{prompt}.tokens"] = ("I32", numpy.concatenate([ids, generated[: len(rows) - 1]]))
+        packed[f"{prompt}.logits"] = ("F32", rows)
+    write(out / "cases.safetensors", packed)
+
+
+def main():
+    source, out, names = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
+    for name in names:
+        pack(source / name, out / name)
+
+
+main()
