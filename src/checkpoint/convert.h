@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/trtllm_checkpoint.h"
+#include "checkpoint/trtllm/checkpoint.h"
 
 namespace tandem {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "checkpoint/stored_tensor.h"
-#include "checkpoint/take_tensor.h"
+#include "checkpoint/stored/stored_tensor.h"
+#include "checkpoint/stored/take_tensor.h"
 #include "model/families/families.h"
 #include "model/hf_quantization.h"
 #include "model/json_fields.h"

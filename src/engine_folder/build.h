@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "checkpoint/trtllm_checkpoint.h"
+#include "checkpoint/trtllm/checkpoint.h"
 #include "engine_folder/engine_config.h"
 
 namespace tandem {

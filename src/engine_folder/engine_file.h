@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/sharded_source.h"
+#include "checkpoint/trtllm/sharded_source.h"
 
 namespace tandem {
 

@@ -13,7 +13,7 @@
 namespace tandem {
 
 // How a tool puts the elements, scales and zero points of a quantized matrix into tensors. Each has
-// a reader in checkpoint/layout.h.
+// a reader in checkpoint/layouts/.
 enum class Packing : uint8_t {
   kNone,           // weights are not quantized
   kBytes,          // fp8 or int8 elements, a byte each
