@@ -25,7 +25,7 @@ struct BuildOptions {
 struct BuildReport {
   ModelSpec spec;
   BuildLimits limits;
-  int64_t tp_size = 1;
+  Sharding sharding;
   int64_t bytes_written = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "checkpoint/layouts/unpack.h"
+#include "checkpoint/stored/stored_tensor.h"
 #include "tensor/convert.h"
 
 namespace tandem {

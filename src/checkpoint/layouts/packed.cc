@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "checkpoint/layouts/unpack.h"
+#include "checkpoint/stored/stored_tensor.h"
 
 namespace tandem {
 namespace {

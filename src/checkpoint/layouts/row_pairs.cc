@@ -1,6 +1,7 @@
 #include "checkpoint/layouts/row_pairs.h"
 
 #include "checkpoint/layouts/unpack.h"
+#include "checkpoint/stored/stored_tensor.h"
 
 namespace tandem {
 namespace {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "checkpoint/stored/stored_tensor.h"
-#include "tensor/convert.h"
 
 namespace tandem {
 
@@ -24,31 +23,6 @@ Status CheckFillsWords(const StoredMatrix& matrix, std::string_view suffix, cons
 Shape ScaleShape(const QuantScheme& scheme, int64_t rows, int64_t columns) {
   if (scheme.block_rows == 1 && scheme.block_columns == 0) return {rows};
   return {scheme.row_blocks(rows), scheme.column_blocks(columns)};
-}
-
-Result<Tensor> ToFloats(const Tensor& stored, const Shape& shape, ScratchBuffers& scratch) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, shape));
-  if (stored.NumElements() == out.NumElements()) {
-    ConvertElements(stored, out);
-  } else {
-    ConvertElements(stored, {out.data, DType::kF32, stored.shape, {}});
-    std::fill_n(out.As<float>(), out.NumElements(), *out.As<float>());
-  }
-  return out;
-}
-
-Result<Tensor> ToTransposedFloats(const Tensor& stored, const Shape& shape,
-                                  ScratchBuffers& scratch) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor floats, ToFloats(stored, stored.shape, scratch));
-  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, shape));
-  const int64_t groups = stored.dim(0);
-  const int64_t rows = stored.dim(1);
-  for (int64_t group = 0; group < groups; ++group) {
-    for (int64_t row = 0; row < rows; ++row) {
-      out.As<float>()[row * groups + group] = floats.As<float>()[group * rows + row];
-    }
-  }
-  return out;
 }
 
 Status CheckInputFactors(const StoredMatrix& matrix, QuantScheme& scheme) {

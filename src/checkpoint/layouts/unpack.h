@@ -47,13 +47,6 @@ Status CheckFillsWords(const StoredMatrix& matrix, std::string_view suffix, cons
 // [rows] where a scale is a row's, else [row blocks, column blocks].
 Shape ScaleShape(const QuantScheme& scheme, int64_t rows, int64_t columns);
 
-// Values as fp32 of `shape`, which has as many elements, or any number of them if there is one
-// value.
-Result<Tensor> ToFloats(const Tensor& stored, const Shape& shape, ScratchBuffers& scratch);
-// The transpose of [groups, rows] as fp32 of `shape`.
-Result<Tensor> ToTransposedFloats(const Tensor& stored, const Shape& shape,
-                                  ScratchBuffers& scratch);
-
 // Checks that `.pre_quant_scale` holds a factor for each input, if it is stored; sets the scheme's
 // input_factors to whether it is.
 Status CheckInputFactors(const StoredMatrix& matrix, QuantScheme& scheme);

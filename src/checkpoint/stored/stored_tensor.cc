@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-std::vector<float> ToFloats(const Tensor& stored) {
+std::vector<float> FloatsOf(const Tensor& stored) {
   std::vector<float> values(static_cast<size_t>(stored.NumElements()));
   ConvertElements(stored, {values.data(), DType::kF32, stored.shape, {}});
   return values;
@@ -38,7 +38,7 @@ Status CheckStored(const Tensor& stored, WeightPart part, const Shape& expected,
 }
 
 Status CheckScaleValues(const Tensor& stored, const std::string& where) {
-  for (const float scale : ToFloats(stored)) {
+  for (const float scale : FloatsOf(stored)) {
     // Of a denormal number the reciprocal, by which caches are quantized, is infinite.
     if (std::isnormal(scale) && scale > 0.0f) continue;
     return InvalidArgument(
@@ -47,13 +47,29 @@ Status CheckScaleValues(const Tensor& stored, const std::string& where) {
   return {};
 }
 
-Result<Tensor> SpreadScales(const Tensor& stored, const Shape& expected, ScratchBuffers& scratch) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor scales, scratch.Allocate(DType::kF32, expected));
-  const std::vector<float> values = ToFloats(stored);
-  for (int64_t i = 0; i < expected.NumElements(); ++i) {
-    scales.As<float>()[i] = values.size() == 1 ? values[0] : values[static_cast<size_t>(i)];
+Result<Tensor> ToFloats(const Tensor& stored, const Shape& shape, ScratchBuffers& scratch) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, shape));
+  if (stored.NumElements() == out.NumElements()) {
+    ConvertElements(stored, out);
+  } else {
+    ConvertElements(stored, {out.data, DType::kF32, stored.shape, {}});
+    std::fill_n(out.As<float>(), out.NumElements(), *out.As<float>());
   }
-  return scales;
+  return out;
+}
+
+Result<Tensor> ToTransposedFloats(const Tensor& stored, const Shape& shape,
+                                  ScratchBuffers& scratch) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor floats, ToFloats(stored, stored.shape, scratch));
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, shape));
+  const int64_t groups = stored.dim(0);
+  const int64_t rows = stored.dim(1);
+  for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t row = 0; row < rows; ++row) {
+      out.As<float>()[row * groups + group] = floats.As<float>()[group * rows + row];
+    }
+  }
+  return out;
 }
 
 Status CheckInputOrder(const Tensor& stored, const std::string& where) {

@@ -20,7 +20,11 @@ Status CheckScaleValues(const Tensor& stored, const std::string& where);
 // INVALID_ARGUMENT unless the vector holds each of its indices once.
 Status CheckInputOrder(const Tensor& stored, const std::string& where);
 
-// Checked scales as fp32 of the expected shape: a single scale is repeated for all rows.
-Result<Tensor> SpreadScales(const Tensor& stored, const Shape& expected, ScratchBuffers& scratch);
+// Values as fp32 of `shape`, which has as many elements, or any number of them if there is one
+// value.
+Result<Tensor> ToFloats(const Tensor& stored, const Shape& shape, ScratchBuffers& scratch);
+// The transpose of [groups, rows] as fp32 of `shape`.
+Result<Tensor> ToTransposedFloats(const Tensor& stored, const Shape& shape,
+                                  ScratchBuffers& scratch);
 
 }  // namespace tandem

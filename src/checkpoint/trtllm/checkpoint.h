@@ -1,6 +1,6 @@
 // A checkpoint folder in TensorRT-LLM's layout: config.json and one rankN.safetensors per
-// tensor-parallel rank. The reader merges the ranks (ShardedSource); the writer streams one tensor
-// at a time. docs/formats/checkpoint.md describes both. Used by one thread.
+// tensor-parallel rank of each stage. The reader merges them (ShardedSource); the writer streams
+// one tensor at a time. docs/formats/checkpoint.md describes both. Used by one thread.
 #pragma once
 
 #include <filesystem>
@@ -22,12 +22,12 @@ using WriteProgress = std::function<void(double)>;
 Status WriteCheckpoint(WeightSource& source, const Sharding& sharding,
                        const std::filesystem::path& folder, const WriteProgress& progress = {});
 
-// Calls `write` with every tensor of every rank in file order; `begin_rank` before and `end_rank`
-// after the tensors of each rank. Shared by the checkpoint and engine writers.
+// Calls `write` with every tensor of every file in order; `begin_file` before and `end_file` after
+// the tensors of each. Shared by the checkpoint and engine writers.
 struct ShardSink {
-  std::function<Status(int64_t rank, const std::vector<FusedTensor>& tensors)> begin_rank;
+  std::function<Status(int64_t file, const std::vector<FusedTensor>& tensors)> begin_file;
   std::function<Status(const FusedTensor& info, const Tensor& tensor)> write;
-  std::function<Status()> end_rank;
+  std::function<Status()> end_file;
 };
 Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSink& sink,
                    const WriteProgress& progress = {});

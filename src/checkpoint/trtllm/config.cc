@@ -94,6 +94,7 @@ constexpr std::array kAlgos = {
     Algo{"W4A16", {.element = Element::kInt4, .block_rows = 1}},
     Algo{"W4A16_AWQ", {.element = Element::kInt4, .block_rows = 1}, true},
     Algo{"W4A16_GPTQ", {.element = Element::kInt4, .block_rows = 1}, true},
+    Algo{"W8A16_GPTQ", {.element = Element::kInt8, .block_rows = 1}, true},
     Algo{"W4A8_AWQ", {.element = Element::kInt4, .block_rows = 1, .inputs = Inputs::kStatic}, true},
     Algo{"W8A8_SQ_PER_CHANNEL",
          {.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kStatic}},
@@ -155,10 +156,12 @@ Json SchemeToJson(const ModelSpec& spec) {
   return json;
 }
 
-void ReadAlgos(const JsonFields& json, ModelSpec& spec) {
+void ReadAlgos(const JsonFields& json, CheckpointConfig& config) {
+  ModelSpec& spec = config.spec;
   const auto quantization = json.Object("quantization");
   if (!quantization) return;
   if (const auto schemes = quantization->Object(kSchemesKey)) {
+    config.describes_each_weight = true;
     ReadSchemes(*schemes, spec);
   } else if (quantization->Has("quant_algo")) {
     spec.quantization = ReadScheme(*quantization);
@@ -173,12 +176,16 @@ Sharding ReadSharding(const JsonFields& json) {
   Sharding sharding;
   if (const auto mapping = json.Object("mapping")) {
     sharding.tp_size = mapping->Int("tp_size", 1);
-    RequireOne(*mapping, "pp_size");
+    sharding.pp_size = mapping->Int("pp_size", 1);
     RequireOne(*mapping, "cp_size");
-    const int64_t world_size = mapping->Int("world_size", sharding.tp_size);
-    if (world_size != sharding.tp_size) {
-      mapping->Fail("world_size", "must equal tp_size, found " + std::to_string(world_size) +
-                                      " and " + std::to_string(sharding.tp_size));
+    if (mapping->Has("pp_partition")) Refuse(*mapping, "pp_partition", "; it must be null");
+    // Sizes out of range have an error of their own.
+    const bool fit = std::max(sharding.tp_size, sharding.pp_size) <= kMaxLayers;
+    const int64_t files = fit ? sharding.num_files() : 0;
+    const int64_t world_size = mapping->Int("world_size", files);
+    if (fit && world_size != files) {
+      mapping->Fail("world_size", "must equal tp_size * pp_size, found " +
+                                      std::to_string(world_size) + " and " + std::to_string(files));
     }
   }
   sharding.parallel_embedding = json.Bool("use_parallel_embedding", false);
@@ -238,9 +245,9 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
       {"use_parallel_embedding", sharding.parallel_embedding},
       {"embedding_sharding_dim", sharding.embedding_dim},
       {"mapping",
-       {{"world_size", sharding.tp_size},
+       {{"world_size", sharding.num_files()},
         {"tp_size", sharding.tp_size},
-        {"pp_size", 1},
+        {"pp_size", sharding.pp_size},
         {"cp_size", 1}}},
       {"quantization", SchemeToJson(spec)},
   };
@@ -271,7 +278,7 @@ Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   spec.bos_ids = ReadIds(json, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(json, "eos_token_id", spec.vocab_size);
   spec.layers = RepeatLayer(json, "num_hidden_layers", ReadLayer(json, spec));
-  ReadAlgos(json, spec);
+  ReadAlgos(json, config);
   config.sharding = ReadSharding(json);
   TANDEM_RETURN_IF_ERROR(json.status());
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));

@@ -13,11 +13,13 @@ namespace tandem {
 struct CheckpointConfig {
   ModelSpec spec;
   Sharding sharding;
+  // In words of ours; else in TensorRT-LLM's, which say what most weights are.
+  bool describes_each_weight = false;
 };
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config);
 // Refuses, by key, every setting that would change the result and is not supported (weights
-// in blocks or of 4-bit floats, other activations, pipeline ranks, ...).
+// in blocks or of 4-bit floats, other activations, ...).
 Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json);
 
 }  // namespace tandem

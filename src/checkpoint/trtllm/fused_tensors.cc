@@ -29,13 +29,17 @@ void CopyCols(const Tensor& whole, int64_t begin, const Tensor& out) {
 
 }  // namespace
 
-FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id) {
+FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id, const Sharding& sharding) {
   const WeightRow& row = RowOf(id.role);
   const WeightPartRow& part = RowOf(id.part);
   FusedTensor tensor;
   tensor.layer = id.layer;
   tensor.part = id.part;
-  if (row.per_layer) tensor.name = "transformer.layers." + std::to_string(id.layer) + ".";
+  tensor.stage = StageOf(spec, sharding, id);
+  if (row.per_layer) {
+    const int64_t in_stage = id.layer - FirstLayer(spec, sharding, tensor.stage);
+    tensor.name = "transformer.layers." + std::to_string(in_stage) + ".";
+  }
   tensor.name += part.trtllm_name.empty() ? row.trtllm_name : part.trtllm_name;
   tensor.name += part.trtllm_suffix;
   for (const WeightRow& other : WeightRows()) {
@@ -46,10 +50,10 @@ FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id) {
   return tensor;
 }
 
-std::vector<FusedTensor> FusedTensors(const ModelSpec& spec) {
+std::vector<FusedTensor> FusedTensors(const ModelSpec& spec, const Sharding& sharding) {
   std::vector<FusedTensor> tensors;
   for (const WeightId& id : StoredWeights(spec)) {
-    FusedTensor tensor = FusedTensorOf(spec, id);
+    FusedTensor tensor = FusedTensorOf(spec, id, sharding);
     if (tensor.roles.front() == id.role) tensors.push_back(std::move(tensor));
   }
   return tensors;

@@ -15,10 +15,12 @@ namespace tandem {
 // One tensor of a rank's file: the weights (biases, scales) of its roles one below the other; what
 // belongs to their inputs only once, because the roles share them: of input scales the largest.
 struct FusedTensor {
-  std::string name;  // "transformer.layers.0.attention.qkv.weight"
+  // "transformer.layers.0.attention.qkv.weight"; each stage counts its layers from 0.
+  std::string name;
   std::vector<WeightRole> roles;
   int64_t layer = 0;
   WeightPart part = WeightPart::kWeight;
+  int64_t stage = 0;
 
   WeightId IdOf(WeightRole role) const { return {role, layer, part}; }
   WeightPartRow::Extent extent() const { return RowOf(part).extent; }
@@ -28,10 +30,10 @@ struct FusedTensor {
   }
 };
 
-// All tensors of a rank, in the order they are written. A tied head is not stored.
-std::vector<FusedTensor> FusedTensors(const ModelSpec& spec);
+// All tensors of a rank over the stages, in the order they are written. A tied head is not stored.
+std::vector<FusedTensor> FusedTensors(const ModelSpec& spec, const Sharding& sharding = {});
 // The fused tensor that holds a weight.
-FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id);
+FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id, const Sharding& sharding = {});
 
 // UNIMPLEMENTED unless the tensor's weights have elements and scales of one kind.
 Status CheckFusedSchemes(const ModelSpec& spec, const FusedTensor& tensor);

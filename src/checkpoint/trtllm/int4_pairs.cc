@@ -18,13 +18,6 @@ bool HoldsInt4(const ModelSpec& spec, const FusedTensor& tensor) {
   return tensor.part == WeightPart::kWeight && scheme.element == QuantScheme::Element::kInt4;
 }
 
-Shape PairedShape(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& tensor,
-                  Int4Pairs pairs) {
-  const Shape shape = FusedShape(spec, sharding, tensor);
-  if (pairs == Int4Pairs::kOfARow || !HoldsInt4(spec, tensor)) return shape;
-  return {shape[0] / 2, shape[1] * 2};
-}
-
 void PairRows(const Tensor& memory, const Tensor& file) {
   auto* out = file.As<uint8_t>();
   for (int64_t pair = 0; pair < file.dim(0); ++pair) {

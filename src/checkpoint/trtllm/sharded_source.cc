@@ -29,63 +29,60 @@ void PutCols(const Tensor& part, int64_t begin, const Tensor& whole) {
 
 }  // namespace
 
+RankTensor RankTensorOf(const ModelSpec& spec, const Sharding& sharding, const FusedTensor& fused) {
+  return {fused, SchemeOf(spec, fused.roles.front(), fused.layer),
+          FusedShape(spec, sharding, fused), FusedDType(spec, fused)};
+}
+
 ShardedSource::ShardedSource(ModelSpec spec, Sharding sharding,
-                             std::vector<std::unique_ptr<RankFile>> ranks, Int4Pairs pairs)
-    : spec_(std::move(spec)), sharding_(sharding), ranks_(std::move(ranks)), pairs_(pairs) {}
+                             std::vector<std::unique_ptr<RankFile>> files)
+    : spec_(std::move(spec)), sharding_(sharding), files_(std::move(files)) {}
 
 Result<std::unique_ptr<ShardedSource>> ShardedSource::Create(
-    ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> ranks,
-    Int4Pairs pairs) {
+    ModelSpec spec, Sharding sharding, std::vector<std::unique_ptr<RankFile>> files) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   TANDEM_RETURN_IF_ERROR(CheckSharding(spec, sharding));
-  TANDEM_CHECK(ranks.size() == static_cast<size_t>(sharding.tp_size), "one file per rank");
+  TANDEM_CHECK(files.size() == static_cast<size_t>(sharding.num_files()), "one file per rank");
   std::unique_ptr<ShardedSource> source(
-      new ShardedSource(std::move(spec), sharding, std::move(ranks), pairs));
-  for (const FusedTensor& tensor : FusedTensors(source->spec_)) {
+      new ShardedSource(std::move(spec), sharding, std::move(files)));
+  for (const FusedTensor& tensor : FusedTensors(source->spec_, sharding)) {
+    const RankTensor wanted = RankTensorOf(source->spec_, sharding, tensor);
     for (int64_t rank = 0; rank < sharding.tp_size; ++rank) {
-      const auto found = source->Fused(tensor, rank);
-      if (!found.ok()) return found.status();
+      TANDEM_RETURN_IF_ERROR(source->FileOf(tensor, rank).Check(wanted));
     }
   }
+  for (const auto& file : source->files_) TANDEM_RETURN_IF_ERROR(file->CheckOthers());
   return source;
 }
 
-Result<Tensor> ShardedSource::Fused(const FusedTensor& tensor, int64_t rank) const {
-  RankFile& file = *ranks_[static_cast<size_t>(rank)];
-  TANDEM_ASSIGN_OR_RETURN(const Tensor found, file.Find(tensor.name));
-  TANDEM_RETURN_IF_ERROR(CheckStored(found, tensor.part,
-                                     PairedShape(spec_, sharding_, tensor, pairs_),
-                                     FusedDType(spec_, tensor), Where(tensor, rank)));
-  return found;
+RankFile& ShardedSource::FileOf(const FusedTensor& tensor, int64_t rank) const {
+  return *files_[static_cast<size_t>(tensor.stage * sharding_.tp_size + rank)];
 }
 
-std::string ShardedSource::Where(const FusedTensor& tensor, int64_t rank) const {
-  return ranks_[static_cast<size_t>(rank)]->path().string() + ": tensor \"" + tensor.name + "\"";
+Result<Tensor> ShardedSource::Values(const RankTensor& tensor, RankFile& file) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor values, file.Read(tensor, scratch_));
+  const std::string where = file.PlaceOf(tensor.fused.name);
+  if (tensor.fused.part == WeightPart::kInputOrder) {
+    TANDEM_RETURN_IF_ERROR(CheckInputOrder(values, where));
+  }
+  if (!IsScale(tensor.fused.part)) return values;
+  TANDEM_RETURN_IF_ERROR(CheckScaleValues(values, where));
+  return ToFloats(values, tensor.shape, scratch_);
 }
 
 Result<Tensor> ShardedSource::Share(const WeightId& id, int64_t rank) {
-  const FusedTensor tensor = FusedTensorOf(spec_, id);
-  TANDEM_ASSIGN_OR_RETURN(Tensor fused, Fused(tensor, rank));
-  TANDEM_RETURN_IF_ERROR(ranks_[static_cast<size_t>(rank)]->Verify(tensor.name));
-  if (IsScale(id.part)) {
-    TANDEM_RETURN_IF_ERROR(CheckScaleValues(fused, Where(tensor, rank)));
-    TANDEM_ASSIGN_OR_RETURN(fused,
-                            SpreadScales(fused, FusedShape(spec_, sharding_, tensor), scratch_));
-  }
-  if (id.part == WeightPart::kInputOrder) {
-    TANDEM_RETURN_IF_ERROR(CheckInputOrder(fused, Where(tensor, rank)));
-  }
-  if (tensor.is_shared()) return fused;
+  const FusedTensor fused = FusedTensorOf(spec_, id, sharding_);
+  const RankTensor tensor = RankTensorOf(spec_, sharding_, fused);
+  RankFile& file = FileOf(fused, rank);
+  if (fused.is_shared()) return Values(tensor, file);
   int64_t begin = 0;
-  for (const WeightRole above : tensor.roles) {
-    const int64_t rows = PartShape(spec_, sharding_, tensor.IdOf(above))[0];
-    if (above == id.role && pairs_ == Int4Pairs::kOfTwoRows && HoldsInt4(spec_, tensor)) {
-      TANDEM_ASSIGN_OR_RETURN(const Tensor share,
-                              scratch_.Allocate(fused.dtype, {rows, fused.dim(1) / 2}));
-      UnpairRows(fused, begin, share);
-      return share;
+  for (const WeightRole above : fused.roles) {
+    const int64_t rows = PartShape(spec_, sharding_, fused.IdOf(above))[0];
+    if (above == id.role) {
+      if (id.part == WeightPart::kWeight) return file.ReadRows(tensor, begin, rows, scratch_);
+      TANDEM_ASSIGN_OR_RETURN(const Tensor values, Values(tensor, file));
+      return values.RowRange(begin, rows);
     }
-    if (above == id.role) return fused.RowRange(begin, rows);
     begin += rows;
   }
   return Internal("a fused tensor without the role it was asked for");
@@ -113,7 +110,7 @@ Result<Tensor> ShardedSource::Get(const WeightId& id) {
 }
 
 Status ShardedSource::Finish() {
-  for (const auto& rank : ranks_) TANDEM_RETURN_IF_ERROR(rank->Finish());
+  for (const auto& file : files_) TANDEM_RETURN_IF_ERROR(file->Finish());
   return {};
 }
 
