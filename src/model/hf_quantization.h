@@ -25,6 +25,9 @@ enum class Packing : uint8_t {
   kRowPairs,       // modelopt: two rows in a byte
   kNvFp4,          // modelopt: scales of groups in fp8, multiplied by one of the tensor
   kNvFp4Packed,    // compressed-tensors: the same, divided by one of the tensor
+  kMxFp4,          // modelopt: fp4 with scales of groups that are powers of two
+  kMxFp4Packed,    // compressed-tensors: the same
+  kMxFp4Blocks,    // gpt-oss: the same, each group's bytes in a dimension of their own
 };
 
 struct HfQuantization {

@@ -46,9 +46,7 @@ class Bytes final : public Layout {
     QuantScheme scheme = described;
     TANDEM_RETURN_IF_ERROR(CheckInputFactors(matrix, scheme));
     TANDEM_RETURN_IF_ERROR(CheckInputZero(matrix));
-    if (scheme.inputs == QuantScheme::Inputs::kStatic) {
-      TANDEM_RETURN_IF_ERROR(matrix.GetScales(kInputScaleSuffix, {1}).status());
-    }
+    TANDEM_RETURN_IF_ERROR(CheckInputScale(matrix, scheme));
     return scheme;
   }
 

@@ -104,6 +104,12 @@ const Layout* FindLayout(Packing packing) {
       return &NvFp4Layout();
     case Packing::kNvFp4Packed:
       return &NvFp4PackedLayout();
+    case Packing::kMxFp4:
+      return &MxFp4Layout();
+    case Packing::kMxFp4Packed:
+      return &MxFp4PackedLayout();
+    case Packing::kMxFp4Blocks:
+      return &MxFp4BlocksLayout();
   }
   return nullptr;
 }

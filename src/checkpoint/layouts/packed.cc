@@ -32,9 +32,7 @@ class Packed final : public Layout {
     if (scheme.zero_points) TANDEM_RETURN_IF_ERROR(GetZeros(matrix, scheme).status());
     TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> order, Order(matrix, scheme));
     scheme.input_order = !order.empty();
-    if (scheme.inputs == QuantScheme::Inputs::kStatic) {
-      TANDEM_RETURN_IF_ERROR(matrix.GetScales(kInputScaleSuffix, {1}).status());
-    }
+    TANDEM_RETURN_IF_ERROR(CheckInputScale(matrix, scheme));
     return scheme;
   }
 

@@ -25,6 +25,7 @@ class RowPairs final : public Layout {
         matrix.GetScales(kScales, ScaleShape(described, rows, matrix.columns())).status());
     QuantScheme scheme = described;
     TANDEM_RETURN_IF_ERROR(CheckInputFactors(matrix, scheme));
+    TANDEM_RETURN_IF_ERROR(CheckInputScale(matrix, scheme));
     return scheme;
   }
 

@@ -33,6 +33,11 @@ Status CheckInputFactors(const StoredMatrix& matrix, QuantScheme& scheme) {
   return CheckScaleValues(factors, matrix.PlaceOf(kInputFactorsSuffix));
 }
 
+Status CheckInputScale(const StoredMatrix& matrix, const QuantScheme& scheme) {
+  if (scheme.inputs != QuantScheme::Inputs::kStatic) return {};
+  return matrix.GetScales(kInputScaleSuffix, {1}).status();
+}
+
 Result<std::vector<int32_t>> SortColumns(const Tensor& groups, const QuantScheme& scheme,
                                          const std::string& where) {
   const int64_t columns = groups.NumElements();

@@ -51,6 +51,9 @@ Shape ScaleShape(const QuantScheme& scheme, int64_t rows, int64_t columns);
 // input_factors to whether it is.
 Status CheckInputFactors(const StoredMatrix& matrix, QuantScheme& scheme);
 
+// Checks that `.input_scale` is stored where the scheme's inputs are static.
+Status CheckInputScale(const StoredMatrix& matrix, const QuantScheme& scheme);
+
 // The columns sorted by the group that `groups`, [columns] int32, gives each; the columns of a
 // group stay in their order. INVALID_ARGUMENT unless sorting makes the scheme's blocks. Empty where
 // the columns are sorted already.
