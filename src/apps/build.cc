@@ -112,11 +112,12 @@ Status Run(const OptionValues& values, Console& console) {
                           Build(build, [&](double done) { console.Progress("building", done); }));
   console.Say(fmt::format(
       "{}: {}, {} rank{}, {}; up to {} sequences of {} tokens", build.output_dir.string(),
-      DescribeFormat({report.spec.dtype, report.spec.quantization}), report.tp_size,
-      report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written),
+      DescribeFormat({report.spec.dtype, report.spec.quantization}), report.sharding.num_files(),
+      report.sharding.num_files() == 1 ? "" : "s", FormatBytes(report.bytes_written),
       report.limits.max_batch_size, report.limits.max_seq_len));
   console.Result(nlohmann::ordered_json{{"output_dir", build.output_dir.string()},
-                                        {"tp_size", report.tp_size},
+                                        {"tp_size", report.sharding.tp_size},
+                                        {"pp_size", report.sharding.pp_size},
                                         {"bytes", report.bytes_written},
                                         {"max_batch_size", report.limits.max_batch_size},
                                         {"max_seq_len", report.limits.max_seq_len}});

@@ -69,12 +69,13 @@ Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console&
                           Quantize(options, texts.samples, *backend, events));
   const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
   console.Say(fmt::format("{}: {}, {} rank{}, {}", options.output_dir.string(), format,
-                          report.tp_size, report.tp_size == 1 ? "" : "s",
+                          report.sharding.num_files(), report.sharding.num_files() == 1 ? "" : "s",
                           FormatBytes(report.bytes_written)));
   console.Result(nlohmann::ordered_json{{"output_dir", options.output_dir.string()},
                                         {"quantization", format},
                                         {"calibration_samples", texts.samples.size()},
-                                        {"tp_size", report.tp_size},
+                                        {"tp_size", report.sharding.tp_size},
+                                        {"pp_size", report.sharding.pp_size},
                                         {"bytes", report.bytes_written}});
   return {};
 }

@@ -39,6 +39,11 @@ const BoundOptions<ConvertOptions>& Rows() {
       Sets<&ConvertOptions::tp_size>({.name = "tp_size",
                                       .meaning = "Tensor-parallel ranks to shard for",
                                       .choices = "1|2|4|8"}),
+      Sets<&ConvertOptions::pp_size>(
+          {.name = "pp_size",
+           .meaning =
+               "Pipeline stages to split the layers over, in files: devices read all of them",
+           .min = 1}),
       Sets<&ConvertOptions::parallel_embedding>(
           {.name = "use_parallel_embedding", .meaning = "Shard the embedding too"}),
       Sets<&ConvertOptions::embedding_sharding_dim>(
@@ -123,38 +128,31 @@ Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
   return recipe;
 }
 
-constexpr OptionSpec kRefused[] = {
-    {.name = "pp_size",
-     .type = OptionType::kInt,
-     .default_value = "1",
-     .meaning = "Only 1: layers are not split over ranks",
-     .group = "Conversion",
-     .choices = "1"},
-};
-
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
   const ConvertOptions convert = Rows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckModelFolder(convert.model_dir));
   TANDEM_ASSIGN_OR_RETURN(const QuantizeRecipe recipe, RecipeFor(RoundingRows().Read(values)));
   if (!recipe.scheme.is_plain() || recipe.calibrates()) {
-    return RunQuantize(
-        {.model_dir = convert.model_dir,
-         .output_dir = convert.output_dir,
-         .dtype = convert.dtype,
-         .recipe = recipe,
-         .sharding = {convert.tp_size, convert.parallel_embedding, convert.embedding_sharding_dim}},
-        values, console);
+    return RunQuantize({.model_dir = convert.model_dir,
+                        .output_dir = convert.output_dir,
+                        .dtype = convert.dtype,
+                        .recipe = recipe,
+                        .sharding = {convert.tp_size, convert.parallel_embedding,
+                                     convert.embedding_sharding_dim, convert.pp_size}},
+                       values, console);
   }
   TANDEM_ASSIGN_OR_RETURN(const ConvertReport report, Convert(convert, [&](double done) {
                             console.Progress("converting", done);
                           }));
   console.Say(fmt::format("{}: {}, {} rank{}, {}", convert.output_dir.string(),
-                          DTypeName(report.spec.dtype), report.tp_size,
-                          report.tp_size == 1 ? "" : "s", FormatBytes(report.bytes_written)));
+                          DTypeName(report.spec.dtype), report.sharding.num_files(),
+                          report.sharding.num_files() == 1 ? "" : "s",
+                          FormatBytes(report.bytes_written)));
   console.Result(nlohmann::ordered_json{{"output_dir", convert.output_dir.string()},
                                         {"dtype", DTypeName(report.spec.dtype)},
-                                        {"tp_size", report.tp_size},
+                                        {"tp_size", report.sharding.tp_size},
+                                        {"pp_size", report.sharding.pp_size},
                                         {"bytes", report.bytes_written}});
   return {};
 }
@@ -165,9 +163,8 @@ Command ConvertCommand() {
   return {.name = "convert",
           .summary = "Write a Hugging Face folder as a checkpoint in TensorRT-LLM's layout",
           .examples = "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n",
-          .options = Join({Rows().specs(), kRefused, RoundingRows().specs(),
-                           CalibrationOptionRows().specs(), LegacyConvertRows(),
-                           BackendOptionRows().specs()}),
+          .options = Join({Rows().specs(), RoundingRows().specs(), CalibrationOptionRows().specs(),
+                           LegacyConvertRows(), BackendOptionRows().specs()}),
           .run = Run};
 }
 

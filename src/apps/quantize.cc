@@ -20,6 +20,7 @@ struct Request {
   int64_t awq_block_size = 128;
   double smoothquant = 0.5;
   int64_t tp_size = 1;
+  int64_t pp_size = 1;
   bool export_hf = false;
 };
 
@@ -70,6 +71,12 @@ const BoundOptions<Request>& Rows() {
                                .default_value = "1",
                                .meaning = "Tensor-parallel ranks to shard for",
                                .choices = "1|2|4|8"}),
+      Sets<&Request::pp_size>(
+          {.name = "pp_size",
+           .default_value = "1",
+           .meaning =
+               "Pipeline stages to split the layers over, in files: devices read all of them",
+           .min = 1}),
       BindChoice<Request, &Request::export_hf>(
           {.name = "export_format",
            .default_value = "tensorrt_llm",
@@ -82,12 +89,6 @@ const BoundOptions<Request>& Rows() {
 }
 
 constexpr OptionSpec kRefused[] = {
-    {.name = "pp_size",
-     .type = OptionType::kInt,
-     .default_value = "1",
-     .meaning = "Only 1: layers are not split over ranks",
-     .group = "Quantization",
-     .choices = "1"},
     {.name = "cp_size",
      .type = OptionType::kInt,
      .default_value = "1",
@@ -113,7 +114,7 @@ Status Run(const OptionValues& values, Console& console) {
                           .output_dir = request.output_dir,
                           .dtype = request.dtype,
                           .recipe = {},
-                          .sharding = {.tp_size = request.tp_size},
+                          .sharding = {.tp_size = request.tp_size, .pp_size = request.pp_size},
                           .export_hf = request.export_hf};
   TANDEM_ASSIGN_OR_RETURN(
       options.recipe, RecipeOf(request.qformat, request.awq_block_size, request.kv_cache_dtype));

@@ -1,6 +1,6 @@
 #include "checkpoint/check_weights.h"
 
-#include "checkpoint/fused_tensors.h"
+#include "checkpoint/trtllm/fused_tensors.h"
 #include "tensor/convert.h"
 
 namespace tandem {

@@ -30,13 +30,13 @@ Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folde
 Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
   TANDEM_ASSIGN_OR_RETURN(const auto reader, OpenAsDType(options.model_dir, options.dtype));
   const Sharding sharding{options.tp_size, options.parallel_embedding,
-                          options.embedding_sharding_dim};
+                          options.embedding_sharding_dim, options.pp_size};
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
   TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
   TANDEM_RETURN_IF_ERROR(WriteCheckpoint(*reader, sharding, output->temporary(), progress));
-  ConvertReport report{reader->spec(), sharding.tp_size, output->Bytes()};
+  ConvertReport report{reader->spec(), sharding, output->Bytes()};
   TANDEM_RETURN_IF_ERROR(output->Commit());
   return report;
 }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/trtllm_checkpoint.h"
+#include "checkpoint/trtllm/checkpoint.h"
 
 namespace tandem {
 
@@ -16,13 +16,14 @@ struct ConvertOptions {
   // auto, float16, bfloat16, float32. auto keeps the model's type, but float32 becomes float16.
   std::string dtype = "auto";
   int64_t tp_size = 1;
+  int64_t pp_size = 1;
   bool parallel_embedding = false;
   int64_t embedding_sharding_dim = 0;
 };
 
 struct ConvertReport {
   ModelSpec spec;
-  int64_t tp_size = 1;
+  Sharding sharding;
   int64_t bytes_written = 0;
 };
 

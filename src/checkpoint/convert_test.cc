@@ -103,6 +103,40 @@ TEST_F(ConvertTest, EveryShardingMergesBackToTheSameWeights) {
   }
 }
 
+TEST_F(ConvertTest, LayersAreSplitOverStagesAndMergedAgain) {
+  HfFolder{.extra_config = ", \"num_hidden_layers\": 5"}.Write(folder_ / "hf");
+  const auto hf = HfReader::Open(folder_ / "hf").value();
+  for (const int64_t stages : {2, 3, 5}) {
+    ConvertOptions options = Options(2);
+    options.pp_size = stages;
+    const auto report = Convert(options);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+    const auto checkpoint = OpenCheckpoint(folder_ / "out");
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ(hf->spec(), (*checkpoint)->spec());
+    EXPECT_EQ((*checkpoint)->sharding().pp_size, stages);
+    ExpectSameWeights(*hf, **checkpoint);
+  }
+  // Of 5 layers in 3 stages the second has two, which it counts from 0.
+  ConvertOptions options = Options(2);
+  options.pp_size = 3;
+  ASSERT_TRUE(Convert(options).ok());
+  const auto rank = SafetensorsFile::Open(folder_ / "out" / "rank3.safetensors").value();
+  EXPECT_EQ(rank->tensors().size(), 2u * 7u);
+  EXPECT_TRUE(rank->tensors().contains("transformer.layers.1.mlp.fc.weight"));
+  const auto last = SafetensorsFile::Open(folder_ / "out" / "rank5.safetensors").value();
+  EXPECT_EQ(last->tensors().size(), 1u * 7u + 2u);
+  options.pp_size = 6;
+  EXPECT_NE(Convert(options).status().message().find("number of layers (5)"), std::string::npos);
+}
+
+TEST_F(ConvertTest, RefusesATensorThatTheConfigDoesNotDescribe) {
+  HfFolder{.extra_config = kBiases}.Write(folder_ / "hf");
+  ASSERT_TRUE(Convert(Options(1)).ok());
+  EditConfig("\"mlp_bias\": true", "\"mlp_bias\": false");
+  ExpectRefused({"rank0.safetensors", "mlp.fc.bias", "config.json"});
+}
+
 TEST_F(ConvertTest, Fp8WeightsKeepTheirScales) {
   for (const char* scheme : {kStaticFp8, kDynamicFp8}) {
     for (const int64_t tp_size : {1, 2, 8}) {
@@ -318,7 +352,13 @@ TEST_F(ConvertTest, NamesWhatIsWrongWithACheckpoint) {
   ExpectRefused({"rank0.safetensors", "attention.qkv.weight", "BF16", "F8_E4M3"});
   again();
   EditConfig("\"pp_size\": 1", "\"pp_size\": 2");
-  ExpectRefused({"mapping.pp_size"});
+  ExpectRefused({"mapping.world_size", "tp_size * pp_size", "2 and 4"});
+  again();
+  EditConfig("\"cp_size\": 1", "\"cp_size\": 2");
+  ExpectRefused({"mapping.cp_size"});
+  again();
+  EditConfig("\"cp_size\": 1", "\"cp_size\": 1, \"pp_partition\": [1, 1]");
+  ExpectRefused({"mapping.pp_partition"});
   again();
   EditConfig("\"LlamaForCausalLM\"", "\"GPTForCausalLM\"");
   ExpectRefused({"GPTForCausalLM", "LlamaForCausalLM"});

@@ -6,8 +6,9 @@
 #include <utility>
 
 #include "base/log.h"
-#include "checkpoint/stored_tensor.h"
-#include "checkpoint/take_tensor.h"
+#include "checkpoint/stored/stored_schemes.h"
+#include "checkpoint/stored/stored_tensor.h"
+#include "checkpoint/stored/take_tensor.h"
 #include "model/families/families.h"
 #include "model/hf_quantization.h"
 #include "model/json_fields.h"
@@ -65,33 +66,6 @@ bool AnyBitSet(const Tensor& tensor) {
   const auto* bytes = static_cast<const std::byte*>(tensor.data);
   return std::any_of(bytes, bytes + tensor.NumBytes(),
                      [](std::byte byte) { return byte != std::byte{0}; });
-}
-
-// Every product of the model that has weights of its own.
-std::vector<WeightId> Products(const ModelSpec& spec) {
-  std::vector<WeightId> products;
-  for (const WeightId& id : StoredWeights(spec)) {
-    const bool is_product =
-        id.part == WeightPart::kWeight && RowOf(id.role).pack != WeightPack::kNone;
-    if (is_product) products.push_back(id);
-  }
-  return products;
-}
-
-// The scheme that most of the quantized layers have; plain if none is quantized.
-QuantScheme MostFrequent(const std::vector<SchemeException>& schemes) {
-  std::vector<std::pair<QuantScheme, int>> counts;
-  for (const SchemeException& weight : schemes) {
-    if (weight.scheme.is_plain() || !RowOf(weight.role).quantizable) continue;
-    const auto seen = std::ranges::find(counts, weight.scheme, &std::pair<QuantScheme, int>::first);
-    if (seen == counts.end()) {
-      counts.emplace_back(weight.scheme, 1);
-    } else {
-      ++seen->second;
-    }
-  }
-  const auto most = std::ranges::max_element(counts, {}, &std::pair<QuantScheme, int>::second);
-  return most == counts.end() ? QuantScheme{} : most->first;
 }
 
 // Where the folder keeps a weight. What has no rows of its own, as an input scale, is one for all
@@ -260,14 +234,7 @@ Status HfReader::SettleSchemes() {
     TANDEM_ASSIGN_OR_RETURN(const QuantScheme scheme, ReadScheme(id.role, id.layer));
     schemes.push_back({id.role, id.layer, scheme});
   }
-  spec_.quantization = MostFrequent(schemes);
-  spec_.exceptions.clear();
-  for (const SchemeException& weight : schemes) {
-    const QuantScheme expected =
-        RowOf(weight.role).quantizable ? spec_.quantization : QuantScheme{};
-    if (weight.scheme != expected) spec_.exceptions.push_back(weight);
-  }
-  return ValidateSpec(spec_);
+  return SetStoredSchemes(schemes, spec_);
 }
 
 bool HfReader::IsPacked(const StoredMatrix& matrix) const {
@@ -407,7 +374,7 @@ Result<Tensor> HfReader::Get(const WeightId& id) {
   TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, held));
   if (IsScale(id.part)) {
     const Shape all = StoredShape(source, shape, stored.shape);
-    TANDEM_ASSIGN_OR_RETURN(stored, SpreadScales(stored, all, scratch_));
+    TANDEM_ASSIGN_OR_RETURN(stored, ToFloats(stored, all, scratch_));
   }
   TANDEM_ASSIGN_OR_RETURN(const Tensor taken, TakeTensor(stored, source, shape, scratch_));
   return AsDType(taken, WeightDType(spec_, held), scratch_);

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/as_dtype.h"
-#include "checkpoint/layout.h"
+#include "checkpoint/layouts/layout.h"
+#include "checkpoint/stored/as_dtype.h"
 #include "model/family.h"
 #include "model/weight_source.h"
 #include "tensor/tensor_file.h"

@@ -16,15 +16,15 @@ Status WriteRanks(WeightSource& source, const Sharding& sharding, const fs::path
                   const WriteProgress& progress) {
   std::unique_ptr<EngineFileWriter> writer;
   ShardSink sink;
-  sink.begin_rank = [&](int64_t rank, const std::vector<FusedTensor>&) -> Status {
+  sink.begin_file = [&](int64_t file, const std::vector<FusedTensor>&) -> Status {
     TANDEM_ASSIGN_OR_RETURN(
-        writer, EngineFileWriter::Create(EngineFilePath(folder, rank), rank, sharding.tp_size));
+        writer, EngineFileWriter::Create(EngineFilePath(folder, file), file, sharding.num_files()));
     return {};
   };
   sink.write = [&](const FusedTensor& info, const Tensor& tensor) {
     return writer->Append(info.name, tensor);
   };
-  sink.end_rank = [&] { return writer->Commit(); };
+  sink.end_file = [&] { return writer->Commit(); };
   return WriteShards(source, sharding, sink, progress);
 }
 
@@ -47,7 +47,7 @@ Result<BuildReport> Build(const BuildOptions& options, const WriteProgress& prog
                             options.recorded,
                             ProgramVersion()};
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder / "config.json", EngineConfigToJson(config)));
-  BuildReport report{model.spec(), limits, model.sharding.tp_size, output->Bytes()};
+  BuildReport report{model.spec(), limits, model.sharding, output->Bytes()};
   TANDEM_RETURN_IF_ERROR(output->Commit());
   return report;
 }

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "checkpoint/trtllm_checkpoint.h"
+#include "checkpoint/trtllm/checkpoint.h"
 #include "engine_folder/engine_config.h"
 
 namespace tandem {
@@ -25,7 +25,7 @@ struct BuildOptions {
 struct BuildReport {
   ModelSpec spec;
   BuildLimits limits;
-  int64_t tp_size = 1;
+  Sharding sharding;
   int64_t bytes_written = 0;
 };
 

@@ -40,7 +40,7 @@ class BuildTest : public FolderTest {
     ASSERT_TRUE(converted.ok()) << converted.status().message();
     const auto built = Build(Options());
     ASSERT_TRUE(built.ok()) << built.status().message();
-    EXPECT_EQ(built->tp_size, tp_size);
+    EXPECT_EQ(built->sharding.tp_size, tp_size);
   }
   BuildOptions Options() const {
     return {.checkpoint_dir = folder_ / "checkpoint", .output_dir = folder_ / "engine"};

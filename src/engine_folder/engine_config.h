@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "checkpoint/trtllm_config.h"
+#include "checkpoint/trtllm/config.h"
 
 namespace tandem {
 

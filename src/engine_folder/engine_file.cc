@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/little_endian.h"
+#include "checkpoint/stored/stored_tensor.h"
 #include "engine_folder/engine_layout.h"
 #include "model/json_fields.h"
 #include "tensor/convert.h"
@@ -147,17 +148,25 @@ Status EngineFile::CheckCoverage(uint64_t table_offset) const {
   return check_gap(table_offset, "the table of sections");
 }
 
-Result<Tensor> EngineFile::Find(const std::string& name) {
+Result<EngineFile::Section*> EngineFile::Find(const std::string& name) {
   const auto found = sections_.find(name);
-  if (found != sections_.end()) return found->second.tensor;
+  if (found != sections_.end()) return &found->second;
   return NotFound(path().string() + ": section \"" + name + "\" is missing");
 }
 
-Status EngineFile::Verify(const std::string& name) {
-  const auto found = sections_.find(name);
-  if (found == sections_.end())
-    return NotFound(path().string() + ": section \"" + name + "\" is missing");
-  Section& section = found->second;
+Status EngineFile::Check(const RankTensor& tensor) {
+  TANDEM_ASSIGN_OR_RETURN(const Section* section, Find(tensor.fused.name));
+  return CheckStored(section->tensor, tensor.fused.part, tensor.shape, tensor.dtype,
+                     PlaceOf(tensor.fused.name));
+}
+
+Result<Tensor> EngineFile::Read(const RankTensor& tensor, ScratchBuffers& /*scratch*/) {
+  TANDEM_ASSIGN_OR_RETURN(Section * section, Find(tensor.fused.name));
+  TANDEM_RETURN_IF_ERROR(Verify(tensor.fused.name, *section));
+  return section->tensor;
+}
+
+Status EngineFile::Verify(const std::string& name, Section& section) const {
   if (section.verified) return {};
   if (Checksum(file_->bytes().subspan(section.offset, section.bytes)) != section.checksum) {
     return Damaged("section \"" + name + "\" is damaged: its checksum differs");
@@ -167,7 +176,7 @@ Status EngineFile::Verify(const std::string& name) {
 }
 
 Status EngineFile::Finish() {
-  for (const auto& [name, section] : sections_) TANDEM_RETURN_IF_ERROR(Verify(name));
+  for (auto& [name, section] : sections_) TANDEM_RETURN_IF_ERROR(Verify(name, section));
   return {};
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/sharded_source.h"
+#include "checkpoint/trtllm/sharded_source.h"
 
 namespace tandem {
 
@@ -54,8 +54,8 @@ class EngineFile final : public RankFile {
                                                   int64_t world_size);
 
   const std::filesystem::path& path() const override { return file_->path(); }
-  Result<Tensor> Find(const std::string& name) override;
-  Status Verify(const std::string& name) override;
+  Status Check(const RankTensor& tensor) override;
+  Result<Tensor> Read(const RankTensor& tensor, ScratchBuffers& scratch) override;
   // Verifies every section that has not been verified yet.
   Status Finish() override;
 
@@ -68,6 +68,9 @@ class EngineFile final : public RankFile {
     bool verified = false;
   };
   explicit EngineFile(std::shared_ptr<MappedFile> file) : file_(std::move(file)) {}
+  // NOT_FOUND names file and section.
+  Result<Section*> Find(const std::string& name);
+  Status Verify(const std::string& name, Section& section) const;
   Result<std::string_view> Table() const;
   Status ReadTable(std::string_view json, int64_t rank, int64_t world_size);
   Status CheckCoverage(uint64_t table_offset) const;

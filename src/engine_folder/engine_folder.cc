@@ -15,9 +15,9 @@ Result<EngineFolder> OpenEngine(const std::filesystem::path& folder) {
   if (!config.ok()) return config.status().Annotate(path.string());
   const Sharding sharding = config->checkpoint.sharding;
   std::vector<std::unique_ptr<RankFile>> ranks;
-  for (int64_t rank = 0; rank < sharding.tp_size; ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(auto file,
-                            EngineFile::Open(EngineFilePath(folder, rank), rank, sharding.tp_size));
+  for (int64_t rank = 0; rank < sharding.num_files(); ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(
+        auto file, EngineFile::Open(EngineFilePath(folder, rank), rank, sharding.num_files()));
     ranks.push_back(std::move(file));
   }
   EngineFolder engine;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "checkpoint/sharded_source.h"
+#include "checkpoint/trtllm/sharded_source.h"
 #include "engine_folder/engine_config.h"
 
 namespace tandem {

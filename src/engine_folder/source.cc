@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/trtllm_checkpoint.h"
+#include "checkpoint/trtllm/checkpoint.h"
 #include "engine_folder/engine_folder.h"
 #include "model/families/families.h"
 #include "model/json_fields.h"

@@ -143,6 +143,10 @@ constexpr std::array kCompressedFormats = {
                      .packing = Packing::kNvFp4Packed,
                      .floats = true,
                      .four_bits = true},
+    CompressedFormat{.name = "mxfp4-pack-quantized",
+                     .packing = Packing::kMxFp4Packed,
+                     .floats = true,
+                     .four_bits = true},
 };
 
 Element ReadElement(const JsonFields& weights, const CompressedFormat& format) {
@@ -195,7 +199,7 @@ HfQuantization ReadGroup(const JsonFields& group, const CompressedFormat& format
   read.packing = format.packing;
   if (strategy == "block" && element == Element::kFp8E4M3) {
     read.scheme = BlockScheme(*weights, "block_structure", inputs);
-  } else if (strategy == (element == Element::kFp4E2M1 ? "tensor_group" : "group")) {
+  } else if (strategy == (format.packing == Packing::kNvFp4Packed ? "tensor_group" : "group")) {
     read.scheme = RowScheme(element, ReadGroupSize(*weights, "group_size"), inputs);
   } else if (element != Element::kFp4E2M1 && (strategy == "tensor" || strategy == "channel")) {
     read.scheme = RowScheme(element, 0, inputs);
@@ -260,6 +264,14 @@ HfQuantization ReadFbgemm(const JsonFields& /*json*/) {
   return {Fp8Scheme(Inputs::kDynamic), Packing::kBytes};
 }
 
+// Groups are always of 32 columns.
+constexpr QuantScheme kMxFp4Groups = {
+    .element = Element::kFp4E2M1, .block_rows = 1, .block_columns = 32};
+
+HfQuantization ReadMxfp4(const JsonFields& /*json*/) {
+  return {kMxFp4Groups, Packing::kMxFp4Blocks};
+}
+
 struct ModeloptAlgo {
   std::string_view name;
   QuantScheme scheme;
@@ -277,13 +289,19 @@ constexpr std::array kModeloptAlgos = {
     ModeloptAlgo{"W4A16_AWQ",
                  {.element = Element::kInt4, .block_rows = 1, .block_columns = 128},
                  Packing::kRowPairs},
+    ModeloptAlgo{"W4A8_AWQ",
+                 {.element = Element::kInt4,
+                  .block_rows = 1,
+                  .block_columns = 128,
+                  .inputs = Inputs::kStatic},
+                 Packing::kRowPairs},
+    ModeloptAlgo{"MXFP4", kMxFp4Groups, Packing::kMxFp4},
     ModeloptAlgo{"NVFP4", kFp4Groups, Packing::kNvFp4},
     ModeloptAlgo{"NVFP4_AWQ", kFp4Groups, Packing::kNvFp4},
     ModeloptAlgo{"W4A16_NVFP4", kFp4Groups, Packing::kNvFp4},
 };
 
-HfQuantization ReadModelopt(const JsonFields& config) {
-  const JsonFields json = config.Object("quantization").value_or(config);
+HfQuantization ReadModeloptAlgo(const JsonFields& json) {
   const auto* const algo =
       std::ranges::find(kModeloptAlgos, json.Text("quant_algo"), &ModeloptAlgo::name);
   if (algo == kModeloptAlgos.end()) {
@@ -298,6 +316,29 @@ HfQuantization ReadModelopt(const JsonFields& config) {
   return read;
 }
 
+// Layers may have algorithms of their own, if it is the same one for all that are quantized.
+HfQuantization ReadModelopt(const JsonFields& config) {
+  const JsonFields json = config.Object("quantization").value_or(config);
+  if (json.Text("quant_algo") != "MIXED_PRECISION") return ReadModeloptAlgo(json);
+  const auto layers = json.Object("quantized_layers");
+  if (!layers || layers->Keys().empty()) {
+    json.Fail("quantized_layers", "is missing");
+    return {};
+  }
+  std::optional<HfQuantization> all;
+  for (const std::string& name : layers->Keys()) {
+    const auto layer = layers->Object(name);
+    if (!layer) continue;
+    const HfQuantization read = ReadModeloptAlgo(*layer);
+    if (all.value_or(read) != read) {
+      layers->Fail(name, "differs from the other layers; all that are quantized must be " +
+                             DescribeScheme(all->scheme));
+    }
+    all = read;
+  }
+  return all.value_or(HfQuantization{});
+}
+
 struct Method {
   std::string_view name;
   HfQuantization (*read)(const JsonFields& json);
@@ -310,6 +351,7 @@ constexpr std::array kMethods = {
     Method{"gptq", ReadGptq},
     Method{"modelopt", ReadModelopt},
     Method{"modelopt_fp4", ReadModelopt},
+    Method{"mxfp4", ReadMxfp4},
 };
 
 constexpr std::array kFiles = {

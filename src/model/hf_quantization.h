@@ -13,7 +13,7 @@
 namespace tandem {
 
 // How a tool puts the elements, scales and zero points of a quantized matrix into tensors. Each has
-// a reader in checkpoint/layout.h.
+// a reader in checkpoint/layouts/.
 enum class Packing : uint8_t {
   kNone,           // weights are not quantized
   kBytes,          // fp8 or int8 elements, a byte each
@@ -25,6 +25,9 @@ enum class Packing : uint8_t {
   kRowPairs,       // modelopt: two rows in a byte
   kNvFp4,          // modelopt: scales of groups in fp8, multiplied by one of the tensor
   kNvFp4Packed,    // compressed-tensors: the same, divided by one of the tensor
+  kMxFp4,          // modelopt: fp4 with scales of groups that are powers of two
+  kMxFp4Packed,    // compressed-tensors: the same
+  kMxFp4Blocks,    // gpt-oss: the same, each group's bytes in a dimension of their own
 };
 
 struct HfQuantization {

@@ -92,6 +92,11 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
   if (tp < 1 || tp > 64) {
     return InvalidArgument("tp_size is " + std::to_string(tp) + "; it must be between 1 and 64");
   }
+  if (sharding.pp_size < 1 || sharding.pp_size > spec.num_layers()) {
+    return InvalidArgument("pp_size is " + std::to_string(sharding.pp_size) +
+                           "; it must be between 1 and the number of layers (" +
+                           std::to_string(spec.num_layers()) + ")");
+  }
   for (const WeightId& id : StoredWeights(spec)) {
     if (id.part != WeightPart::kWeight) continue;
     TANDEM_RETURN_IF_ERROR(CheckRule(spec, sharding, RowOf(id.role), id.layer));
@@ -150,6 +155,20 @@ int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightI
     return rank * attention.num_kv_heads / sharding.tp_size * HeadRows(spec, id);
   }
   return rank * PartExtent(spec, sharding, id);
+}
+
+int64_t FirstLayer(const ModelSpec& spec, const Sharding& sharding, int64_t stage) {
+  const int64_t layers = spec.num_layers();
+  return stage * (layers / sharding.pp_size) + std::min(stage, layers % sharding.pp_size);
+}
+
+int64_t StageOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
+  if (!RowOf(id.role).per_layer) {
+    return id.role == WeightRole::kEmbedding ? 0 : sharding.pp_size - 1;
+  }
+  int64_t stage = 0;
+  while (FirstLayer(spec, sharding, stage + 1) <= id.layer) ++stage;
+  return stage;
 }
 
 }  // namespace tandem

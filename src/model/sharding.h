@@ -1,5 +1,6 @@
 // How weights are split over tensor-parallel ranks, according to the role table: shapes and first
-// rows of each rank's part. Pure values and functions.
+// rows of each rank's part; and, in files, how layers are split over pipeline stages. Pure values
+// and functions.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,15 @@ struct Sharding {
   int64_t tp_size = 1;
   bool parallel_embedding = false;  // the embedding is split too
   int64_t embedding_dim = 0;        // along the vocabulary (0) or the hidden size (1)
+  // Stages that each hold some of the layers, in files alone: readers merge them.
+  int64_t pp_size = 1;
+
+  // Files of a model; that of a rank of a stage is number stage * tp_size + rank.
+  int64_t num_files() const { return tp_size * pp_size; }
 };
 
-// The split must be even: heads, intermediate size and key-value heads (unless replicated).
+// The split must be even: heads, intermediate size and key-value heads (unless replicated). Every
+// stage has a layer.
 Status CheckSharding(const ModelSpec& spec, const Sharding& sharding);
 
 enum class Split : uint8_t { kNone, kRows, kCols };
@@ -27,5 +34,11 @@ Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId&
 // are repeated; the head's last rows may lie past the vocabulary and are zero.
 int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightId& id,
                   int64_t rank);
+
+// The layers of a stage begin with this one; where the stages do not divide them, the first stages
+// have one more. Of the number of stages: the number of layers.
+int64_t FirstLayer(const ModelSpec& spec, const Sharding& sharding, int64_t stage);
+// The stage that holds a weight: the first has the embedding, the last the final norm and the head.
+int64_t StageOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);
 
 }  // namespace tandem

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "checkpoint/trtllm_checkpoint.h"
+#include "checkpoint/trtllm/checkpoint.h"
 #include "model/weight_source.h"
 
 namespace tandem {

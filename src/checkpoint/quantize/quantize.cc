@@ -72,7 +72,7 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
   } else {
     TANDEM_RETURN_IF_ERROR(WriteCheckpoint(source, sharding, output->temporary(), events.writing));
   }
-  QuantizeReport report{source.spec(), sharding.tp_size, output->Bytes()};
+  QuantizeReport report{source.spec(), sharding, output->Bytes()};
   TANDEM_RETURN_IF_ERROR(output->Commit());
   if (run) run->Remove();
   return report;

@@ -28,7 +28,7 @@ struct QuantizeOptions {
 
 struct QuantizeReport {
   ModelSpec spec;
-  int64_t tp_size = 1;
+  Sharding sharding;  // of a checkpoint
   int64_t bytes_written = 0;
 };
 

@@ -6,7 +6,7 @@
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
-#include "checkpoint/trtllm_checkpoint.h"
+#include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
 #include "ops/testing/failing_backend.h"
 

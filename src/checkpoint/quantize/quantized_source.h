@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "checkpoint/as_dtype.h"
 #include "checkpoint/quantize/layer_calibration.h"
 #include "checkpoint/quantize/recipe.h"
+#include "checkpoint/stored/as_dtype.h"
 #include "model/weight_source.h"
 
 namespace tandem {

@@ -262,6 +262,24 @@ inline void PackNvFp4(Packer& out, const std::string& name, Matrix& m, bool mode
   }
 }
 
+// Scales of 2^-7 to 2^-4 as exponents.
+inline void PackMxFp4(Packer& out, const std::string& name, Matrix& m, const std::string& elements,
+                      const std::string& scales) {
+  std::vector<uint8_t> pairs;
+  for (size_t i = 0; i < m.codes.size(); i += 2) {
+    pairs.push_back(static_cast<uint8_t>(m.codes[i] | m.codes[i + 1] << 4));
+  }
+  const bool blocks = elements == "_blocks";
+  out.Put(name + elements, DType::kU8,
+          blocks ? Shape{m.rows, m.groups(), m.group / 2} : Shape{m.rows, m.cols / 2}, pairs);
+  std::vector<uint8_t> exponents;
+  for (size_t i = 0; i < m.scales.size(); ++i) {
+    exponents.push_back(static_cast<uint8_t>(120 + i % 4));
+    m.scales[i] = std::ldexp(1.0f, exponents.back() - 127);
+  }
+  out.Put(name + scales, DType::kU8, {m.rows, m.groups()}, exponents);
+}
+
 struct Format {
   std::string name;
   // The object quantization_config, or what is in `file`.
@@ -340,6 +358,13 @@ inline std::vector<Format> Formats() {
   const auto by_row = [](const Matrix& m) { return Shape{m.rows, 1}; };
   const auto by_block = [](const Matrix& m) {
     return Shape{static_cast<int64_t>(m.num_scales()) / m.groups(), m.groups()};
+  };
+  const auto mxfp4 = [](const std::string& elements, const std::string& scales) {
+    return [=](Packer& out, const std::string& name, Random& random, int rows, int cols) {
+      Matrix m = Floats(random, rows, cols, 4, 32);
+      PackMxFp4(out, name, m, elements, scales);
+      return m;
+    };
   };
   const auto row_pairs = [](Packer& out, const std::string& name, Random& random, int rows,
                             int cols) {
@@ -443,6 +468,25 @@ inline std::vector<Format> Formats() {
       {"modelopt_awq", R"({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ", "group_size": 32,
                            "has_zero_point": false, "pre_quant_scale": true})",
        "", row_pairs, "int4 in groups of 32 with input factors"},
+      {"modelopt_w4a8", R"({"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {
+                            "model.layers.0.mlp.up_proj": {"quant_algo": "W4A8_AWQ", "group_size": 32},
+                            "model.layers.1.mlp.up_proj": {"quant_algo": "W4A8_AWQ", "group_size": 32}}}})",
+       "hf_quant_config.json",
+       [=](Packer& out, const std::string& name, Random& random, int rows, int cols) {
+         Matrix m = row_pairs(out, name, random, rows, cols);
+         m.input_scale = 0.25f;
+         out.Put(name + ".input_scale", DType::kF32, {}, std::vector<float>{m.input_scale});
+         out.Put(name + ".weight_scale_2", DType::kF32, {}, std::vector<float>{0.001f});
+         return m;
+       },
+       "int4 in groups of 32 with input factors, static input scales"},
+      {"modelopt_mxfp4", R"({"quant_method": "modelopt", "quant_algo": "MXFP4", "group_size": 32})",
+       "", mxfp4(".weight", ".weight_scale"), "fp4 in groups of 32"},
+      {"mxfp4_packed", Compressed("mxfp4-pack-quantized", R"("num_bits": 4, "type": "float",
+           "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8")"),
+       "", mxfp4(".weight_packed", ".weight_scale"), "fp4 in groups of 32"},
+      {"mxfp4_blocks", R"({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})", "",
+       mxfp4("_blocks", "_scales"), "fp4 in groups of 32"},
       {"modelopt_nvfp4", R"({"quantization": {"quant_algo": "NVFP4", "group_size": 16,
                              "kv_cache_quant_algo": null, "exclude_modules": ["lm_head"]}})",
        "hf_quant_config.json", nvfp4(true), "fp4 in groups of 16"},
@@ -461,7 +505,8 @@ inline std::vector<Format> Packings() {
   std::vector<Format> packings;
   for (const char* name :
        {"gptq_act_order", "gptq_file", "awq_gemm", "awq_gemv", "packed_zeros", "packed_act_order",
-        "int8_static", "fp8_blocks", "modelopt_awq", "modelopt_nvfp4", "nvfp4_packed"}) {
+        "int8_static", "fp8_blocks", "modelopt_awq", "modelopt_w4a8", "modelopt_nvfp4",
+        "nvfp4_packed", "mxfp4_packed", "mxfp4_blocks"}) {
     packings.push_back(*std::ranges::find(formats, name, &Format::name));
   }
   return packings;
