@@ -64,8 +64,7 @@ bool HasOwnKeys(const ModelSpec& spec) {
   const LayerSpec& first = spec.layers.front();
   const bool alike =
       std::ranges::all_of(spec.layers, [&](const LayerSpec& layer) { return layer == first; });
-  return alike && FeaturesOf(spec).empty() &&
-         first.attention.qkv_bias == first.attention.out_bias;
+  return alike && FeaturesOf(spec).empty() && first.attention.qkv_bias == first.attention.out_bias;
 }
 
 Json KeysOf(const ModelSpec& spec) {
