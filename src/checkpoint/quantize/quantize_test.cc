@@ -222,14 +222,34 @@ TEST_F(QuantizeTest, KeysAndValuesHaveTheScaleOfTheirLargestMagnitude) {
   for (int head = 0; head < 4; ++head) EXPECT_GT(scales.As<float>()[head] * 448.0f, 0.1f);
 }
 
-TEST_F(QuantizeTest, AnExportedFolderIsReadAsAnyOther) {
-  QuantizeOptions options = Options("fp8");
+TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
+  for (const char* qformat :
+       {"full_prec", "fp8", "int8_wo", "int4_wo", "int8_sq", "int4_awq", "w4a8_awq"}) {
+    QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
+    options.export_hf = true;
+    ASSERT_TRUE(Run(options).ok());
+    ASSERT_TRUE(Run(Options(qformat, qformat)).ok());
+    const auto folder = HfReader::Open(options.output_dir);
+    ASSERT_TRUE(folder.ok()) << qformat << ": " << folder.status().message();
+    EXPECT_EQ((*folder)->spec().quantization, options.recipe.scheme) << qformat;
+    const auto checkpoint = OpenCheckpoint(folder_ / qformat);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ(Logits(**folder), Logits(**checkpoint)) << qformat;
+  }
+}
+
+// transformers writes the type as "dtype" or, before release 5, as "torch_dtype".
+TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
+  const HfFolder both = {.extra_config = ", \"dtype\": \"bfloat16\""};
+  both.Write(folder_ / "hf");
+  QuantizeOptions options = Options("int8_wo");
   options.export_hf = true;
+  options.dtype = "float32";
   ASSERT_TRUE(Run(options).ok());
-  const auto reader = HfReader::Open(folder_ / "out");
-  ASSERT_TRUE(reader.ok()) << reader.status().message();
-  EXPECT_EQ((*reader)->spec().quantization, options.recipe.scheme);
-  EXPECT_LE(Error(**reader), 0.06);
+  const std::string config = *ReadTextFile(folder_ / "out" / "config.json");
+  EXPECT_THAT(config, HasSubstr("\"dtype\": \"float32\""));
+  EXPECT_THAT(config, HasSubstr("\"torch_dtype\": \"float32\""));
+  EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().dtype, DType::kF32);
 }
 
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
