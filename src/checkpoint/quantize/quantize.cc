@@ -58,7 +58,10 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
     TANDEM_ASSIGN_OR_RETURN(
         run, CalibrationRun::Open(output->Beside(".calibration"), *reader,
                                   IdentityOf(options.model_dir), recipe, samples, backend, pool));
-    if (events.estimate) events.estimate(run->Estimate());
+    if (events.estimate) {
+      TANDEM_ASSIGN_OR_RETURN(const CalibrationEstimate estimate, run->Estimate());
+      events.estimate(estimate);
+    }
     TANDEM_RETURN_IF_ERROR(run->Run([&](double done) {
       if (events.calibrating) events.calibrating(done);
     }));
