@@ -8,8 +8,7 @@
 // The sanitizers cannot instrument the choice, which is made before their own start.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__clang__)
-#define TANDEM_VECTOR_CLONES \
-  [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
+#define TANDEM_VECTOR_CLONES [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
 #else
 #define TANDEM_VECTOR_CLONES
 #endif
