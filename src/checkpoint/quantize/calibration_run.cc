@@ -140,8 +140,12 @@ Status CalibrationRun::TakeFolder(const std::string& fingerprint) {
   if (NameExists(folder_)) {
     const auto found = ReadTextFile(file);
     if (found.ok() && *found == fingerprint) return {};
-    // Only a folder of ours is emptied.
-    if (!found.ok() && !fs::is_empty(folder_, error)) {
+    // Only a folder of ours is emptied; without its first file it is one that was being begun.
+    const bool begun =
+        std::ranges::all_of(fs::directory_iterator(folder_, error), [](const auto& entry) {
+          return entry.path().filename().string().starts_with(kFingerprintFile);
+        });
+    if (!found.ok() && !begun) {
       return FailedPrecondition(folder_.string() +
                                 ": is in the way of calibration's files; remove it");
     }

@@ -47,8 +47,8 @@ Json QuantizationConfig(const ModelSpec& spec) {
   Json inputs = nullptr;
   if (scheme.inputs != Inputs::kPlain) {
     const bool dynamic = scheme.inputs == Inputs::kDynamic;
-    inputs = Arguments(8, /*floats=*/scheme.element != Element::kInt8,
-                       dynamic ? "token" : "tensor", dynamic);
+    inputs = Arguments(8, /*floats=*/scheme.element != Element::kInt8, dynamic ? "token" : "tensor",
+                       dynamic);
   }
   // In the group too: readers guess the format of int4 weights with inputs of their own wrongly.
   Json config = {{"quant_method", "compressed-tensors"},
