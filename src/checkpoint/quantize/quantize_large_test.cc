@@ -4,6 +4,8 @@
 #include <atomic>
 #include <thread>
 
+#include "base/file.h"
+#include "base/testing/source_dir.h"
 #include "checkpoint/quantize/quantize.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "model/dummy_weights.h"
@@ -122,6 +124,15 @@ TEST_F(QuantizeLargeTest, TakesTheMemoryThatItSays) {
       "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 2,
       "num_attention_heads": 8, "num_key_value_heads": 2, "torch_dtype": "bfloat16"})")
               .value());
+}
+
+// Slow, and takes 8 GiB: the test quantize_70b runs it. Two of the layers, which all take the same.
+TEST_F(QuantizeLargeTest, DISABLED_TakesTheMemoryThatItSaysOf70B) {
+  ModelSpec spec =
+      SpecFromHfConfig(*ReadTextFile(SourceDir() / "bench" / "configs" / "llama-3.3-70b.json"))
+          .value();
+  spec.layers.resize(2);
+  Measure(spec);
 }
 
 }  // namespace
