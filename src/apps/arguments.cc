@@ -15,16 +15,6 @@ constexpr std::string_view kEndOfOptions = "--";
 // What stands before the first '='.
 std::string_view NamePart(std::string_view word) { return word.substr(0, word.find('=')); }
 
-bool IsOption(std::string_view word) {
-  const std::string_view name = NamePart(word);
-  if (name.starts_with("--")) {
-    return name.size() > 2 && name.find_first_of(" \t\n") == std::string_view::npos;
-  }
-  // "-h"; not "-5", nor the text "-like this".
-  return name.size() == 2 && name[0] == '-' &&
-         std::isalpha(static_cast<unsigned char>(name[1])) != 0;
-}
-
 // "--max-batch-size" → "max_batch_size"; "-i" stays.
 std::string CanonicalName(std::string_view typed) {
   if (!typed.starts_with("--")) return std::string(typed);
@@ -62,6 +52,18 @@ class Reader {
   }
 
  private:
+  bool IsOption(std::string_view word) const {
+    const std::string_view name = NamePart(word);
+    if (name.starts_with("--")) {
+      return name.size() > 2 && name.find_first_of(" \t\n") == std::string_view::npos;
+    }
+    if (!name.starts_with("-")) return false;
+    // "-h", known or not, and "-sq", which a row names; not "-5", nor the text "-like this".
+    const bool is_letter =
+        name.size() == 2 && std::isalpha(static_cast<unsigned char>(name[1])) != 0;
+    return is_letter || values_.Find(name) != nullptr;
+  }
+
   bool NextIsValue() const {
     return next_ < words_.size() && words_[next_] != kEndOfOptions && !IsOption(words_[next_]);
   }

@@ -58,6 +58,9 @@ const BoundOptions<ConvertOptions>& Rows() {
 struct Rounding {
   bool weight_only = false;
   std::string weight_only_precision = "int8";
+  bool per_group = false;
+  int64_t group_size = 128;
+  std::filesystem::path quant_ckpt_path;
   double smoothquant = -1.0;  // below 0: not at all
   bool per_channel = false;
   bool per_token = false;
@@ -79,14 +82,23 @@ const BoundOptions<Rounding>& RoundingRows() {
           {.name = "use_weight_only", .meaning = "Round the layers' weights to integers"}),
       Rounds<&Rounding::weight_only_precision>(
           {.name = "weight_only_precision",
-           .meaning = "To which; int4_awq is made by `tandem quantize`",
-           .choices = "int8|int4"}),
+           .meaning = "To which; of the last three, weights that another tool has quantized are "
+                      "read (`tandem quantize` makes int4_awq)",
+           .choices = "int8|int4|int8_gptq|int4_gptq|int4_awq"}),
+      Rounds<&Rounding::per_group>(
+          {.name = "per_group",
+           .meaning = "A scale for each group of columns instead of one for each output"}),
+      Rounds<&Rounding::group_size>(
+          {.name = "group_size", .meaning = "Columns of a group", .min = 16, .max = 1 << 16}),
+      Rounds<&Rounding::quant_ckpt_path>(
+          {.name = "quant_ckpt_path",
+           .meaning = "Folder of the weights that another tool has quantized; default: model_dir"}),
       Rounds<&Rounding::smoothquant>(
           {.name = "smoothquant",
            .meaning = "SmoothQuant in int8: how much of the inputs' range moves into the weights, "
                       "from 0 to 1; below 0: none",
            .max = 1,
-           .alias = "sq"}),
+           .alias = "sq|-sq"}),
       Rounds<&Rounding::per_channel>(
           {.name = "per_channel",
            .meaning = "Of SmoothQuant: a scale for each output. Always so; accepted"}),
@@ -109,6 +121,35 @@ const BoundOptions<Rounding>& RoundingRows() {
   return rows;
 }
 
+// "int4" of "int4_gptq"; empty where the weights are rounded here.
+std::string ReadPrecision(const Rounding& asked) {
+  const size_t tool = asked.weight_only_precision.find('_');
+  return asked.weight_only && tool != std::string::npos
+             ? asked.weight_only_precision.substr(0, tool)
+             : std::string();
+}
+
+// The folder holds what --weight_only_precision says of it.
+Status CheckQuantized(const std::filesystem::path& folder, const Rounding& asked) {
+  TANDEM_RETURN_IF_ERROR(CheckModelFolder(folder));
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(folder));
+  const QuantScheme& scheme = reader->spec().quantization;
+  const std::string precision = ReadPrecision(asked);
+  const auto element =
+      precision == "int4" ? QuantScheme::Element::kInt4 : QuantScheme::Element::kInt8;
+  if (scheme.element != element) {
+    return InvalidArgument("--weight_only_precision: says " + asked.weight_only_precision +
+                           ", but " + folder.string() + " holds weights in " +
+                           DescribeFormat({reader->spec().dtype, scheme}) +
+                           "; name their folder with --quant_ckpt_path");
+  }
+  if (asked.per_group && scheme.block_columns != asked.group_size) {
+    return InvalidArgument("--group_size: is " + std::to_string(asked.group_size) + ", but " +
+                           folder.string() + " holds " + DescribeScheme(scheme));
+  }
+  return {};
+}
+
 Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
   const bool smooth = asked.smoothquant >= 0.0;
   if (asked.weight_only + smooth + asked.fp8 + asked.fp8_rowwise > 1) {
@@ -116,11 +157,15 @@ Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
         "--use_weight_only, --smoothquant, --use_fp8 and --use_fp8_rowwise exclude each other");
   }
   std::string qformat = "full_prec";
-  if (asked.weight_only) qformat = asked.weight_only_precision + "_wo";
+  const bool is_read = !ReadPrecision(asked).empty();
+  if (asked.weight_only && !is_read) qformat = asked.weight_only_precision + "_wo";
   if (smooth) qformat = "int8_sq";
   if (asked.fp8 || asked.fp8_rowwise) qformat = "fp8";
   const char* cache = asked.int8_kv_cache ? "int8" : asked.fp8_kv_cache ? "fp8" : "none";
   TANDEM_ASSIGN_OR_RETURN(QuantizeRecipe recipe, RecipeOf(qformat, 128, cache));
+  if (asked.weight_only && asked.per_group && !is_read) {
+    recipe.scheme.block_columns = asked.group_size;
+  }
   if (smooth) recipe.smooth_alpha = asked.smoothquant;
   if (asked.fp8_rowwise || (smooth && asked.per_token)) {
     recipe.scheme.inputs = QuantScheme::Inputs::kDynamic;
@@ -130,9 +175,15 @@ Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
 
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
-  const ConvertOptions convert = Rows().Read(values);
+  ConvertOptions convert = Rows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckModelFolder(convert.model_dir));
-  TANDEM_ASSIGN_OR_RETURN(const QuantizeRecipe recipe, RecipeFor(RoundingRows().Read(values)));
+  const Rounding asked = RoundingRows().Read(values);
+  TANDEM_ASSIGN_OR_RETURN(const QuantizeRecipe recipe, RecipeFor(asked));
+  if (!ReadPrecision(asked).empty()) {
+    convert.quantized_dir = asked.quant_ckpt_path;
+    const auto& folder = convert.quantized_dir.empty() ? convert.model_dir : convert.quantized_dir;
+    TANDEM_RETURN_IF_ERROR(CheckQuantized(folder, asked));
+  }
   if (!recipe.scheme.is_plain() || recipe.calibrates()) {
     return RunQuantize({.model_dir = convert.model_dir,
                         .output_dir = convert.output_dir,
@@ -145,12 +196,13 @@ Status Run(const OptionValues& values, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const ConvertReport report, Convert(convert, [&](double done) {
                             console.Progress("converting", done);
                           }));
-  console.Say(fmt::format("{}: {}, {} rank{}, {}", convert.output_dir.string(),
-                          DTypeName(report.spec.dtype), report.sharding.num_files(),
-                          report.sharding.num_files() == 1 ? "" : "s",
+  const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
+  console.Say(fmt::format("{}: {}, {} rank{}, {}", convert.output_dir.string(), format,
+                          report.sharding.num_files(), report.sharding.num_files() == 1 ? "" : "s",
                           FormatBytes(report.bytes_written)));
   console.Result(nlohmann::ordered_json{{"output_dir", convert.output_dir.string()},
                                         {"dtype", DTypeName(report.spec.dtype)},
+                                        {"quantization", format},
                                         {"tp_size", report.sharding.tp_size},
                                         {"pp_size", report.sharding.pp_size},
                                         {"bytes", report.bytes_written}});
@@ -162,7 +214,10 @@ Status Run(const OptionValues& values, Console& console) {
 Command ConvertCommand() {
   return {.name = "convert",
           .summary = "Write a Hugging Face folder as a checkpoint in TensorRT-LLM's layout",
-          .examples = "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n",
+          .examples =
+              "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n"
+              "  tandem convert --model_dir MODEL --output_dir CKPT --smoothquant 0.5 \\\n"
+              "    --per_token --per_channel\n",
           .options = Join({Rows().specs(), RoundingRows().specs(), CalibrationOptionRows().specs(),
                            LegacyConvertRows(), BackendOptionRows().specs()}),
           .run = Run};

@@ -22,6 +22,18 @@ constexpr OptionSpec kConvert[] = {
     Switch("load_model_on_cpu"),
     Value("workers"),
     Value("model_type"),
+    Value("moe_tp_size"),
+    Value("moe_ep_size"),
+    Switch("disable_weight_only_quant_plugin"),
+    Value("vocab_size"),
+    Value("n_positions"),
+    Value("n_layer"),
+    Value("n_head"),
+    Value("n_kv_head"),
+    Value("n_embd"),
+    Value("inter_size"),
+    Value("rms_norm_eps"),
+    Value("rotary_base"),
 };
 
 constexpr OptionSpec kQuantize[] = {

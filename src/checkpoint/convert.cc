@@ -28,7 +28,10 @@ Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folde
 }
 
 Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
-  TANDEM_ASSIGN_OR_RETURN(const auto reader, OpenAsDType(options.model_dir, options.dtype));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto reader,
+      OpenAsDType(options.quantized_dir.empty() ? options.model_dir : options.quantized_dir,
+                  options.dtype));
   const Sharding sharding{options.tp_size, options.parallel_embedding,
                           options.embedding_sharding_dim, options.pp_size};
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));

@@ -15,6 +15,9 @@ struct ConvertOptions {
   std::filesystem::path output_dir;
   // auto, float16, bfloat16, float32. auto keeps the model's type, but float32 becomes float16.
   std::string dtype = "auto";
+  // Of weights that are quantized already, if they are in a folder of their own; tokenizer and
+  // defaults are still model_dir's.
+  std::filesystem::path quantized_dir = {};
   int64_t tp_size = 1;
   int64_t pp_size = 1;
   bool parallel_embedding = false;

@@ -1,11 +1,11 @@
 // The result of a full disk or a killed process: the old engine or the new one, complete.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 
+#include "base/testing/file_size_limit.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "engine_folder/build.h"
@@ -15,23 +15,6 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Prevents every file of this process from growing beyond `bytes`, as a full disk would.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit now{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &now);
-  }
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 class BuildCrashTest : public FolderTest {
  protected:

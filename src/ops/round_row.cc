@@ -4,23 +4,55 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/vector_clones.h"
 
 namespace tandem::ops {
 namespace {
 
 using Element = QuantScheme::Element;
 
-// To the nearest integer, ties to even, of a number below 2^22; unlike std::nearbyint compilers
-// make vector code of it.
-float RoundToInteger(float value) {
-  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23
-  return (value + kShift) - kShift;
+TANDEM_VECTOR_CLONES
+float LargestMagnitude(const float* values, size_t count) {
+  FloatX16 most{};
+  size_t i = 0;
+  for (; i + kVectorFloats <= count; i += kVectorFloats) {
+    FloatX16 value;
+    LoadVector(values + i, value);
+    value = value < 0.0f ? -value : value;
+    most = most < value ? value : most;
+  }
+  float largest = 0.0f;
+  for (size_t lane = 0; lane < kVectorFloats; ++lane) {
+    largest = largest < most[lane] ? most[lane] : largest;
+  }
+  for (; i < count; ++i) {
+    const float magnitude = __builtin_fabsf(values[i]);
+    largest = largest < magnitude ? magnitude : largest;
+  }
+  return largest;
 }
 
-float LargestMagnitude(std::span<const float> values) {
-  float largest = 0.0f;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
-  return largest;
+// out = unit * the nearest integer, ties to even, to value * factor clamped to least .. most, which
+// are below 2^22. out may be values.
+TANDEM_VECTOR_CLONES
+void RoundToIntegers(const float* values, size_t count, float factor, float least, float most,
+                     float unit, float* out) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23
+  size_t i = 0;
+  for (; i + kVectorFloats <= count; i += kVectorFloats) {
+    FloatX16 value;
+    LoadVector(values + i, value);
+    value *= factor;
+    value = value < least ? FloatX16{} + least : value;
+    value = value > most ? FloatX16{} + most : value;
+    StoreVector(out + i, ((value + kShift) - kShift) * unit);
+  }
+  for (; i < count; ++i) {
+    float value = values[i] * factor;
+    value = value < least ? least : value;
+    value = value > most ? most : value;
+    out[i] = ((value + kShift) - kShift) * unit;
+  }
 }
 
 // What the largest magnitude of a block becomes.
@@ -40,18 +72,19 @@ float LargestElement(Element element) {
   return 0.0f;
 }
 
-// Values by their scale, as elements are.
-void ToElements(Element element, std::span<const float> values, float scale, float* out) {
+// Values by their scale, as elements are, times `unit`. out may be values.
+void ToElements(Element element, std::span<const float> values, float scale, float unit,
+                float* out) {
   const float factor = 1.0f / scale;
   if (element == Element::kFp8E4M3) {
-    for (size_t i = 0; i < values.size(); ++i) out[i] = ToFloat(ToFloat8E4M3(values[i] * factor));
+    for (size_t i = 0; i < values.size(); ++i) {
+      out[i] = ToFloat(ToFloat8E4M3(values[i] * factor)) * unit;
+    }
     return;
   }
   const float most = LargestElement(element);
   const float least = element == Element::kInt4 ? -8.0f : -most;
-  for (size_t i = 0; i < values.size(); ++i) {
-    out[i] = RoundToInteger(std::clamp(values[i] * factor, least, most));
-  }
+  RoundToIntegers(values.data(), values.size(), factor, least, most, unit, out);
 }
 
 // Calls block(index, first, count, scale) for each block of the row.
@@ -65,7 +98,7 @@ void ForBlocks(const QuantScheme& scheme, std::span<const float> row, ClipShares
   for (size_t begin = 0, index = 0; begin < row.size(); begin += width, ++index) {
     const size_t count = std::min(width, row.size() - begin);
     const float share = clip.empty() ? 1.0f : clip[index];
-    const float scale = LargestMagnitude(row.subspan(begin, count)) * share / most;
+    const float scale = LargestMagnitude(&row[begin], count) * share / most;
     // Zeros, and magnitudes whose scale would be denormal, are zeros by any scale.
     block(index, begin, count, std::isnormal(scale) ? scale : 1.0f);
   }
@@ -82,7 +115,7 @@ void RoundRow(const QuantScheme& scheme, std::span<const float> row, ClipShares 
     scales[index] = scale;
     for (size_t first = begin; first < begin + count; first += kPiece) {
       const size_t piece = std::min(kPiece, begin + count - first);
-      ToElements(scheme.element, row.subspan(first, piece), scale, values);
+      ToElements(scheme.element, row.subspan(first, piece), scale, /*unit=*/1.0f, values);
       for (size_t i = 0; i < piece; ++i) {
         const size_t column = first + i;
         if (scheme.element == Element::kFp8E4M3) {
@@ -102,8 +135,7 @@ void RoundRow(const QuantScheme& scheme, std::span<const float> row, ClipShares 
 void RoundedRow(const QuantScheme& scheme, std::span<const float> row, ClipShares clip,
                 std::span<float> out) {
   ForBlocks(scheme, row, clip, [&](size_t /*index*/, size_t begin, size_t count, float scale) {
-    ToElements(scheme.element, row.subspan(begin, count), scale, &out[begin]);
-    for (size_t i = begin; i < begin + count; ++i) out[i] *= scale;
+    ToElements(scheme.element, row.subspan(begin, count), scale, scale, &out[begin]);
   });
 }
 

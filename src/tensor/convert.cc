@@ -4,6 +4,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/vector_clones.h"
+
 namespace tandem {
 namespace {
 
@@ -32,6 +34,47 @@ T FromFloat(float value) {
   }
 }
 
+using WordX16 = uint32_t __attribute__((vector_size(64)));
+using HalfX16 = uint16_t __attribute__((vector_size(32)));
+
+// ToFloat(BFloat16) and ToBFloat16 of many; pointers of any alignment.
+TANDEM_VECTOR_CLONES
+void WidenBFloat16(const std::byte* from, int64_t count, std::byte* to) {
+  for (; count >= 16; count -= 16, from += sizeof(HalfX16), to += sizeof(WordX16)) {
+    HalfX16 half;
+    __builtin_memcpy(&half, from, sizeof(half));
+    const WordX16 word = __builtin_convertvector(half, WordX16) << 16;
+    __builtin_memcpy(to, &word, sizeof(word));
+  }
+  for (; count > 0; --count, from += sizeof(uint16_t), to += sizeof(uint32_t)) {
+    uint16_t half;
+    __builtin_memcpy(&half, from, sizeof(half));
+    const uint32_t word = static_cast<uint32_t>(half) << 16;
+    __builtin_memcpy(to, &word, sizeof(word));
+  }
+}
+
+TANDEM_VECTOR_CLONES
+void RoundToBFloat16(const std::byte* from, int64_t count, std::byte* to) {
+  for (; count >= 16; count -= 16, from += sizeof(WordX16), to += sizeof(HalfX16)) {
+    WordX16 word;
+    __builtin_memcpy(&word, from, sizeof(word));
+    const auto is_nan = (word & 0x7fffffffu) > 0x7f800000u;
+    const WordX16 rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+    const HalfX16 half =
+        __builtin_convertvector(is_nan ? word >> 16 | 0x40u : rounded, HalfX16);
+    __builtin_memcpy(to, &half, sizeof(half));
+  }
+  for (; count > 0; --count, from += sizeof(uint32_t), to += sizeof(uint16_t)) {
+    uint32_t word;
+    __builtin_memcpy(&word, from, sizeof(word));
+    const bool is_nan = (word & 0x7fffffffu) > 0x7f800000u;
+    const auto half = static_cast<uint16_t>(is_nan ? word >> 16 | 0x40u
+                                                   : (word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+    __builtin_memcpy(to, &half, sizeof(half));
+  }
+}
+
 // Calls fn with a value of the C++ type for `dtype`.
 template <typename Fn>
 auto DispatchFloat(DType dtype, Fn&& fn) {
@@ -54,6 +97,16 @@ void ConvertElements(const Tensor& from, const Tensor& to) {
   TANDEM_CHECK(count == to.NumElements(), "as many elements out as in");
   if (from.dtype == to.dtype) {
     std::memcpy(to.data, from.data, static_cast<size_t>(from.NumBytes()));
+    return;
+  }
+  const auto* from_bytes = static_cast<const std::byte*>(from.data);
+  auto* to_bytes = static_cast<std::byte*>(to.data);
+  if (from.dtype == DType::kBF16 && to.dtype == DType::kF32) {
+    WidenBFloat16(from_bytes, count, to_bytes);
+    return;
+  }
+  if (from.dtype == DType::kF32 && to.dtype == DType::kBF16) {
+    RoundToBFloat16(from_bytes, count, to_bytes);
     return;
   }
   DispatchSource(from.dtype, [&](auto source) {

@@ -98,6 +98,53 @@ class WorkflowTest(unittest.TestCase):
                 done = tandem("run", model, "--no_draft", "--input_text", QUESTION)
                 self.assertIn(KEY["tandem"], done.stdout)
 
+    def test_every_way_of_rounding_while_converting_answers(self):
+        ways = {
+            "W8A16": ["--use_weight_only"],
+            "W4A16": ["--use_weight_only", "--weight_only_precision", "int4"],
+            "W4A16_AWQ": [*"--use_weight_only --weight_only_precision int4 --per_group --group_size 64".split()],
+            "W8A8_SQ_PER_CHANNEL": ["--smoothquant", "0.5", "--load_model_on_cpu"],
+            "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN": ["-sq", "0.5", "--per_token", "--per_channel"],
+            "FP8": ["--use_fp8", "--fp8_kv_cache", "--tp_size", "2"],
+            "FP8_PER_CHANNEL_PER_TOKEN": ["--use_fp8_rowwise"],
+        }
+        for algo, flags in ways.items():
+            with self.subTest(algo):
+                checkpoint = self.work / f"ckpt-{algo}"
+                self.old_name(
+                    *("convert_checkpoint.py", "--model_dir", PAIR / "target", "--output_dir", checkpoint, *flags),
+                    *("--calib_size", 64),
+                )
+                quantization = json.loads((checkpoint / "config.json").read_text())["quantization"]
+                self.assertEqual(quantization["quant_algo"], algo)
+                self.assertEqual(quantization["kv_cache_quant_algo"], "FP8" if algo == "FP8" else None)
+                done = tandem("run", checkpoint, "--no_draft", "--input_text", QUESTION)
+                self.assertIn(KEY["tandem"], done.stdout)
+
+    def test_weights_that_another_tool_quantized_convert_from_a_folder_of_their_own(self):
+        exported, checkpoint, engine = (self.work / name for name in ("exported", "ckpt-read", "engine-read"))
+        tandem(
+            *("quantize", PAIR / "target", "--qformat", "int4_awq", "--awq_block_size", 64, "--calib_size", 16),
+            *("--export_format", "hf", "--output_dir", exported),
+        )
+        flags = "--use_weight_only --weight_only_precision int4_awq --per_group --group_size 64".split()
+        convert = ["convert", "--model_dir", PAIR / "target", "--output_dir", checkpoint, *flags]
+        done = tandem(*convert, check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"--weight_only_precision: says int4_awq, but .*target holds weights in bfloat16")
+        done = tandem(*convert, "--quant_ckpt_path", exported, "--group_size", 128, check=False)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("--group_size: is 128, but", done.stderr)
+        tandem(*convert, "--quant_ckpt_path", exported)
+        tandem("build", "--checkpoint_dir", checkpoint, "--output_dir", engine)
+        server = Server(engine)
+        try:
+            status, answer = server.generate(QUESTION)
+        finally:
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual(status, 200, answer)
+        self.assertIn(KEY["tandem"], answer["text_output"])
+
     def test_an_engine_takes_no_longer_prompts_than_it_was_built_for(self):
         checkpoint, engine = self.work / "ckpt-short", self.work / "engine-short"
         tandem("convert", "--model_dir", PAIR / "draft", "--output_dir", checkpoint)

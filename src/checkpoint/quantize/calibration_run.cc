@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/file.h"
+#include "checkpoint/quantize/input_scales.h"
+#include "tensor/convert.h"
 
 namespace tandem {
 namespace {
@@ -50,6 +54,62 @@ CalibrationRows RowsOf(std::span<const std::vector<int32_t>> samples) {
   return rows;
 }
 
+// The estimate's sample of the work: long enough to be measured, short enough to be waited for.
+constexpr int64_t kSampleRows = 1024;
+constexpr int64_t kSampleColumns = 2048;
+
+std::vector<float> SampleValues(int64_t rows) {
+  std::vector<float> values(static_cast<size_t>(rows * kSampleColumns));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>(i * 2654435761u % 2048) / 1024.0f - 1.0f;
+  }
+  return values;
+}
+
+double SecondsSince(Nanos begin) { return InSeconds(SteadyClock().Now() - begin); }
+
+// What the passes take for a weight and a token.
+Result<double> SecondsOfProduct(DType dtype, ops::Backend& backend) {
+  std::vector<float> values = SampleValues(kSampleRows);
+  const Shape shape{kSampleRows, kSampleColumns};
+  std::vector<std::byte> bytes(values.size() * SizeOf(dtype));
+  const Tensor sample{bytes.data(), dtype, shape, {}};
+  ConvertElements({values.data(), DType::kF32, shape, {}}, sample);
+  TANDEM_ASSIGN_OR_RETURN(const ops::LinearWeight weight,
+                          backend.PackLinear({{{.weight = sample}}}, {dtype}));
+  TANDEM_ASSIGN_OR_RETURN(const Buffer x, backend.Allocate(bytes.size()));
+  TANDEM_ASSIGN_OR_RETURN(
+      const Buffer out,
+      backend.Allocate(static_cast<size_t>(kSampleRows * kSampleRows) * SizeOf(dtype)));
+  backend.CopyToDevice(x.data(), bytes.data(), bytes.size());
+  constexpr int kTimes = 8;
+  Nanos begin{};
+  for (int run = 0; run <= kTimes; ++run) {
+    backend.ops().Linear(x.View(dtype, shape), weight, out.View(dtype, {kSampleRows, kSampleRows}));
+    TANDEM_RETURN_IF_ERROR(backend.Synchronize());
+    if (run == 0) begin = SteadyClock().Now();  // the first touches its memory
+  }
+  return SecondsSince(begin) / (double{kTimes} * kSampleRows * kSampleRows * kSampleColumns);
+}
+
+// What AWQ's searches take for a weight.
+Result<double> SecondsOfSearch(const QuantScheme& scheme, DType dtype, ops::Backend& backend,
+                               ThreadPool& pool) {
+  InputStatistics inputs{.num_rows = kKeptRows,
+                         .largest = std::vector<float>(kSampleColumns, 1.0f),
+                         .sum = std::vector<double>(kSampleColumns, 1.0),
+                         .rows = SampleValues(kKeptRows),
+                         .kept_rows = kKeptRows};
+  const GroupWeights weights{kSampleRows, kSampleColumns, dtype, SampleValues(kSampleRows)};
+  std::vector<int64_t> alone(kSampleColumns);
+  std::iota(alone.begin(), alone.end(), 0);
+  const Nanos begin = SteadyClock().Now();
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<float> scales,
+                          AwqScales(inputs, weights, alone, scheme, backend, pool));
+  AwqClipShares(inputs, scales, weights, scheme, pool);
+  return SecondsSince(begin) / (double{kSampleRows} * kSampleColumns);
+}
+
 }  // namespace
 
 CalibrationRun::CalibrationRun(fs::path folder, WeightSource& source, const QuantizeRecipe& recipe,
@@ -80,8 +140,12 @@ Status CalibrationRun::TakeFolder(const std::string& fingerprint) {
   if (NameExists(folder_)) {
     const auto found = ReadTextFile(file);
     if (found.ok() && *found == fingerprint) return {};
-    // Only a folder of ours is emptied.
-    if (!found.ok() && !fs::is_empty(folder_, error)) {
+    // Only a folder of ours is emptied; without its first file it is one that was being begun.
+    const bool begun =
+        std::ranges::all_of(fs::directory_iterator(folder_, error), [](const auto& entry) {
+          return entry.path().filename().string().starts_with(kFingerprintFile);
+        });
+    if (!found.ok() && !begun) {
       return FailedPrecondition(folder_.string() +
                                 ": is in the way of calibration's files; remove it");
     }
@@ -109,14 +173,14 @@ int64_t CalibrationRun::RowBytes() const {
   return source_.spec().hidden_size * static_cast<int64_t>(SizeOf(source_.spec().dtype));
 }
 
-CalibrationEstimate CalibrationRun::Estimate() const {
+Result<CalibrationEstimate> CalibrationRun::Estimate() const {
   const ModelSpec& spec = source_.spec();
   CalibrationEstimate estimate;
   estimate.rows = rows_.total;
   estimate.layers_done = LayersDone();
   estimate.spill_bytes = 2 * rows_.total * RowBytes();
   int64_t widest = 0;  // weights that one search holds as fp32
-  double products = 0.0, searched = 0.0;
+  double weights = 0.0;
   for (const WeightRow& row : WeightRows()) {
     if (!row.quantizable) continue;
     int64_t group = 0;
@@ -126,23 +190,21 @@ CalibrationEstimate CalibrationRun::Estimate() const {
       }
     }
     widest = std::max(widest, group);
-    products += static_cast<double>(row.rows(spec, 0) * row.columns(spec, 0));
+    weights += static_cast<double>(row.rows(spec, 0) * row.columns(spec, 0));
   }
   estimate.memory_bytes = LayerPass::WorkBytes(spec, rows_, std::min(kKeptRows, rows_.total));
   if (recipe_.input_scales != InputScales::kNone) {
     estimate.memory_bytes += widest * (int64_t{sizeof(float)} + 2);
   }
-  if (recipe_.input_scales == InputScales::kAwq) searched = products;
+  TANDEM_ASSIGN_OR_RETURN(double seconds_of_weight, SecondsOfProduct(spec.dtype, backend_));
+  seconds_of_weight *= static_cast<double>(rows_.total);
+  if (recipe_.input_scales == InputScales::kAwq) {
+    TANDEM_ASSIGN_OR_RETURN(const double search,
+                            SecondsOfSearch(recipe_.scheme, spec.dtype, backend_, pool_));
+    seconds_of_weight += search;
+  }
   const auto layers = static_cast<double>(spec.num_layers() - estimate.layers_done);
-  const double peak = backend_.MeasureMatrixPeak(spec.dtype);
-  // Products reach about half of the peak. A weight is rounded some thirty times in a search, and
-  // its changes multiply the kept rows twenty times.
-  constexpr double kShareOfPeak = 0.5;
-  constexpr double kRoundingsPerSecond = 2.5e8;  // of one thread
-  const double flops =
-      2.0 * products * static_cast<double>(rows_.total) + 40.0 * searched * double{kKeptRows};
-  if (peak > 0.0) estimate.seconds = layers * flops / (kShareOfPeak * peak);
-  estimate.seconds += layers * 30.0 * searched / (kRoundingsPerSecond * pool_.num_threads());
+  estimate.seconds = layers * weights * seconds_of_weight;
   return estimate;
 }
 

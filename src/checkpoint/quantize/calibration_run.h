@@ -37,7 +37,8 @@ class CalibrationRun {
                                                       std::span<const std::vector<int32_t>> samples,
                                                       ops::Backend& backend, ThreadPool& pool);
 
-  CalibrationEstimate Estimate() const;
+  // Measures samples of the work for the time, which takes a part of a second.
+  Result<CalibrationEstimate> Estimate() const;
   // Called with the share done in [0, 1].
   using Progress = std::function<void(double)>;
   Status Run(const Progress& progress);

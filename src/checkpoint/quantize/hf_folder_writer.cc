@@ -30,9 +30,9 @@ const char* FormatName(const QuantScheme& scheme) {
   }
 }
 
-Json Arguments(const QuantScheme& scheme, int bits, const char* strategy, bool dynamic) {
+Json Arguments(int bits, bool floats, const char* strategy, bool dynamic) {
   return {{"num_bits", bits},
-          {"type", scheme.element == Element::kFp8E4M3 ? "float" : "int"},
+          {"type", floats ? "float" : "int"},
           {"symmetric", true},
           {"strategy", strategy},
           {"dynamic", dynamic}};
@@ -40,26 +40,30 @@ Json Arguments(const QuantScheme& scheme, int bits, const char* strategy, bool d
 
 Json QuantizationConfig(const ModelSpec& spec) {
   const QuantScheme& scheme = spec.quantization;
-  Json weights = Arguments(scheme, scheme.element == Element::kInt4 ? 4 : 8,
-                           scheme.block_columns == 0 ? "channel" : "group", false);
+  Json weights = Arguments(scheme.element == Element::kInt4 ? 4 : 8,
+                           /*floats=*/scheme.element == Element::kFp8E4M3,
+                           scheme.block_columns == 0 ? "channel" : "group", /*dynamic=*/false);
   weights["group_size"] = scheme.block_columns == 0 ? Json(nullptr) : Json(scheme.block_columns);
   Json inputs = nullptr;
   if (scheme.inputs != Inputs::kPlain) {
     const bool dynamic = scheme.inputs == Inputs::kDynamic;
-    inputs = Arguments(scheme, 8, dynamic ? "token" : "tensor", dynamic);
+    inputs = Arguments(8, /*floats=*/scheme.element != Element::kInt8, dynamic ? "token" : "tensor",
+                       dynamic);
   }
+  // In the group too: readers guess the format of int4 weights with inputs of their own wrongly.
   Json config = {{"quant_method", "compressed-tensors"},
                  {"format", FormatName(scheme)},
                  {"quantization_status", "compressed"},
                  {"config_groups",
                   {{"group_0",
                     {{"targets", {"Linear"}},
+                     {"format", FormatName(scheme)},
                      {"weights", weights},
                      {"input_activations", inputs},
                      {"output_activations", nullptr}}}}},
                  {"ignore", {"lm_head"}}};
   if (spec.cache_scales) {
-    config["kv_cache_scheme"] = Arguments(Fp8Scheme(Inputs::kStatic), 8, "tensor", false);
+    config["kv_cache_scheme"] = Arguments(8, /*floats=*/true, "tensor", /*dynamic=*/false);
   }
   return config;
 }
@@ -186,6 +190,7 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model_dir / "config.json"));
   Json config = Json::parse(text);  // the source has read it
   config["torch_dtype"] = DTypeName(spec.dtype);
+  if (config.contains("dtype")) config["dtype"] = DTypeName(spec.dtype);  // its newer name
   if (!spec.quantization.is_plain()) config["quantization_config"] = QuantizationConfig(spec);
   return WriteFileAtomically(folder / "config.json", config.dump(2) + "\n");
 }

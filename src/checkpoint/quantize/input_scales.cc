@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/vector_clones.h"
 #include "ops/round_row.h"
 #include "tensor/convert.h"
 
@@ -18,7 +19,7 @@ constexpr float kLeastScale = 1e-5f;
 // Shares that are tried: 1, 0.95 .. 0.55.
 constexpr int kClipSteps = 10;
 constexpr float kClipStep = 0.05f;
-constexpr int64_t kClipRows = 48;
+constexpr size_t kClipRows = 48;
 
 // Inputs that share a scale have the largest of their values.
 void TakeLargest(SharedScales shared, std::vector<float>& values) {
@@ -37,6 +38,54 @@ void Center(std::vector<float>& scales) {
   for (float& scale : scales) scale /= center;
 }
 
+// out = a * b
+TANDEM_VECTOR_CLONES
+void Multiply(const float* a, const float* b, size_t count, float* out) {
+  size_t i = 0;
+  for (; i + kVectorFloats <= count; i += kVectorFloats) {
+    FloatX16 x, y;
+    LoadVector(a + i, x);
+    LoadVector(b + i, y);
+    StoreVector(out + i, x * y);
+  }
+  for (; i < count; ++i) out[i] = a[i] * b[i];
+}
+
+// a = a * b - c
+TANDEM_VECTOR_CLONES
+void MultiplySubtract(float* a, const float* b, const float* c, size_t count) {
+  size_t i = 0;
+  for (; i + kVectorFloats <= count; i += kVectorFloats) {
+    FloatX16 x, y, z;
+    LoadVector(a + i, x);
+    LoadVector(b + i, y);
+    LoadVector(c + i, z);
+    StoreVector(a + i, x * y - z);
+  }
+  for (; i < count; ++i) a[i] = a[i] * b[i] - c[i];
+}
+
+// Sum over rows of the squares of the changes' products with them. x: [count][kClipRows]
+TANDEM_VECTOR_CLONES
+float SquaredProducts(const float* rounded, const float* values, size_t count, const float* x) {
+  static_assert(kClipRows == 3 * kVectorFloats);
+  FloatX16 first{}, second{}, third{};
+  for (size_t i = 0; i < count; ++i, x += kClipRows) {
+    const float change = rounded[i] - values[i];
+    FloatX16 a, b, c;
+    LoadVector(x, a);
+    LoadVector(x + kVectorFloats, b);
+    LoadVector(x + 2 * kVectorFloats, c);
+    first += change * a;
+    second += change * b;
+    third += change * c;
+  }
+  const FloatX16 squares = first * first + second * second + third * third;
+  float sum = 0.0f;
+  for (size_t lane = 0; lane < kVectorFloats; ++lane) sum += squares[lane];
+  return sum;
+}
+
 // Sum of squares of what rounding the scaled weights changes in the products of the kept rows.
 class LossOfRounding {
  public:
@@ -44,20 +93,24 @@ class LossOfRounding {
                  const QuantScheme& scheme, ops::Backend& backend, ThreadPool& pool)
       : weights_(weights), scheme_(scheme), backend_(backend), pool_(pool), inputs_(inputs) {}
 
+  // The kept rows become the weight of the products: packed once.
   Status Prepare() {
     const Shape shape{inputs_.kept_rows, weights_.columns};
     std::vector<std::byte> rows(static_cast<size_t>(shape.NumElements()) * SizeOf(weights_.dtype));
-    ConvertElements({const_cast<float*>(inputs_.rows.data()), DType::kF32, shape, {}},
-                    {rows.data(), weights_.dtype, shape, {}});
-    TANDEM_ASSIGN_OR_RETURN(x_, backend_.Allocate(rows.size()));
-    backend_.CopyToDevice(x_.data(), rows.data(), rows.size());
-    const auto out_bytes = static_cast<size_t>(inputs_.kept_rows * kRowsAtOnce) * sizeof(float);
-    TANDEM_ASSIGN_OR_RETURN(out_, backend_.Allocate(out_bytes));
-    products_.resize(out_bytes / sizeof(float));
+    const Tensor x{rows.data(), weights_.dtype, shape, {}};
+    ConvertElements({const_cast<float*>(inputs_.rows.data()), DType::kF32, shape, {}}, x);
+    TANDEM_ASSIGN_OR_RETURN(x_, backend_.PackLinear({{{.weight = x}}}, {weights_.dtype}));
+    const auto elements = static_cast<size_t>(kRowsAtOnce * weights_.columns);
+    changes_.resize(elements * SizeOf(weights_.dtype));
+    TANDEM_ASSIGN_OR_RETURN(device_changes_, backend_.Allocate(changes_.size()));
+    products_.resize(static_cast<size_t>(kRowsAtOnce * inputs_.kept_rows));
+    TANDEM_ASSIGN_OR_RETURN(out_, backend_.Allocate(products_.size() * sizeof(float)));
     return {};
   }
 
   Result<double> Of(std::span<const float> scales) {
+    inverse_.resize(scales.size());
+    for (size_t i = 0; i < scales.size(); ++i) inverse_[i] = 1.0f / scales[i];
     double loss = 0.0;
     for (int64_t row = 0; row < weights_.rows; row += kRowsAtOnce) {
       const int64_t count = std::min(kRowsAtOnce, weights_.rows - row);
@@ -69,25 +122,22 @@ class LossOfRounding {
 
  private:
   Result<double> OfRows(std::span<const float> scales, int64_t first, int64_t count) {
-    const Shape shape{count, weights_.columns};
-    changes_.resize(static_cast<size_t>(shape.NumElements()) * SizeOf(weights_.dtype));
-    const Tensor changes{changes_.data(), weights_.dtype, shape, {}};
+    const Tensor changes{changes_.data(), weights_.dtype, {count, weights_.columns}, {}};
     pool_.ParallelFor(count, kGrainRows, [&](int64_t begin, int64_t end) {
       std::vector<float> scaled(scales.size());
       for (int64_t row = begin; row < end; ++row) {
         const std::span<const float> weight = weights_.Row(first + row);
-        for (size_t i = 0; i < scaled.size(); ++i) scaled[i] = weight[i] * scales[i];
+        Multiply(weight.data(), scales.data(), scaled.size(), scaled.data());
         ops::RoundedRow(scheme_, scaled, {}, scaled);
-        for (size_t i = 0; i < scaled.size(); ++i) scaled[i] = scaled[i] / scales[i] - weight[i];
+        MultiplySubtract(scaled.data(), inverse_.data(), weight.data(), scaled.size());
         ConvertElements({scaled.data(), DType::kF32, {1, weights_.columns}, {}},
                         changes.RowRange(row, 1));
       }
     });
-    TANDEM_ASSIGN_OR_RETURN(const ops::LinearWeight packed,
-                            backend_.PackLinear({{{.weight = changes}}}, {weights_.dtype}));
-    const Tensor out = out_.View(DType::kF32, {inputs_.kept_rows, count});
-    backend_.ops().Linear(x_.View(weights_.dtype, {inputs_.kept_rows, weights_.columns}), packed,
-                          out);
+    backend_.CopyToDevice(device_changes_.data(), changes.data,
+                          static_cast<size_t>(changes.NumBytes()));
+    const Tensor out = out_.View(DType::kF32, {count, inputs_.kept_rows});
+    backend_.ops().Linear(device_changes_.View(weights_.dtype, changes.shape), x_, out);
     TANDEM_RETURN_IF_ERROR(backend_.Synchronize());
     backend_.CopyToHost(products_.data(), out.data, static_cast<size_t>(out.NumBytes()));
     double sum = 0.0;
@@ -103,42 +153,38 @@ class LossOfRounding {
   ops::Backend& backend_;
   ThreadPool& pool_;
   const InputStatistics& inputs_;
-  Buffer x_, out_;
+  ops::LinearWeight x_;
+  Buffer device_changes_, out_;
+  std::vector<float> inverse_;  // of the scales
   std::vector<std::byte> changes_;
   std::vector<float> products_;
 };
 
-// The rows by which clipping is judged, an input's values side by side: [columns][rows].
-std::vector<float> ClipRows(const InputStatistics& inputs, std::span<const float> scales,
-                            int64_t rows) {
+// The rows by which clipping is judged, an input's values side by side: [columns][kClipRows], zeros
+// where there are fewer rows.
+std::vector<float> ClipRows(const InputStatistics& inputs, std::span<const float> scales) {
+  const int64_t rows = std::min<int64_t>(kClipRows, inputs.kept_rows);
   const auto columns = static_cast<size_t>(inputs.columns());
-  std::vector<float> by_input(columns * static_cast<size_t>(rows));
+  std::vector<float> by_input(columns * kClipRows);
   for (int64_t row = 0; row < rows; ++row) {
     const float* from = &inputs.rows[static_cast<size_t>(row * inputs.kept_rows / rows) * columns];
     for (size_t i = 0; i < columns; ++i) {
-      by_input[i * static_cast<size_t>(rows) + static_cast<size_t>(row)] = from[i] / scales[i];
+      by_input[i * kClipRows + static_cast<size_t>(row)] = from[i] / scales[i];
     }
   }
   return by_input;
 }
 
-// The best share of one block. x: [count][rows].
+// The best share of one block. x: [count][kClipRows]
 float BestShare(const QuantScheme& scheme, std::span<const float> block, const float* x,
-                int64_t rows, std::vector<float>& rounded) {
+                std::span<float> rounded) {
   const QuantScheme alone = {scheme.element, 1, 0};
   float best_share = 1.0f;
   float least = std::numeric_limits<float>::max();
-  rounded.resize(block.size());
   for (int step = 0; step < kClipSteps; ++step) {
     const float share = 1.0f - kClipStep * static_cast<float>(step);
     ops::RoundedRow(alone, block, {&share, 1}, rounded);
-    float sums[kClipRows] = {};
-    for (size_t i = 0; i < block.size(); ++i) {
-      const float change = rounded[i] - block[i];
-      for (int64_t row = 0; row < rows; ++row) sums[row] += change * x[i * rows + row];
-    }
-    float loss = 0.0f;
-    for (int64_t row = 0; row < rows; ++row) loss += sums[row] * sums[row];
+    const float loss = SquaredProducts(rounded.data(), block.data(), block.size(), x);
     if (loss < least) {
       least = loss;
       best_share = share;
@@ -205,21 +251,19 @@ std::vector<float> AwqClipShares(const InputStatistics& inputs, std::span<const 
                                  const GroupWeights& weights, const QuantScheme& scheme,
                                  ThreadPool& pool) {
   if (scheme.block_columns == 0) return {};
-  const int64_t rows = std::min(kClipRows, inputs.kept_rows);
-  const std::vector<float> x = ClipRows(inputs, scales, rows);
+  const std::vector<float> x = ClipRows(inputs, scales);
   const int64_t blocks = scheme.column_blocks(weights.columns);
   std::vector<float> shares(static_cast<size_t>(weights.rows * blocks));
   pool.ParallelFor(weights.rows, kGrainRows, [&](int64_t begin, int64_t end) {
-    std::vector<float> rounded;
+    std::vector<float> rounded(static_cast<size_t>(scheme.block_columns));
     for (int64_t row = begin; row < end; ++row) {
       const std::span<const float> weight = weights.Row(row);
       for (int64_t block = 0; block < blocks; ++block) {
         const auto first = static_cast<size_t>(block * scheme.block_columns);
-        const auto count =
-            std::min(static_cast<size_t>(scheme.block_columns), weight.size() - first);
+        const size_t count = std::min(rounded.size(), weight.size() - first);
         shares[static_cast<size_t>(row * blocks + block)] =
-            BestShare(scheme, weight.subspan(first, count), &x[first * static_cast<size_t>(rows)],
-                      rows, rounded);
+            BestShare(scheme, weight.subspan(first, count), &x[first * kClipRows],
+                      std::span(rounded).first(count));
       }
     }
   });

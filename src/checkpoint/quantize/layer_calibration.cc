@@ -39,10 +39,14 @@ Result<GroupWeights> WeightsOf(WeightSource& source, std::span<const WeightRole>
   const ModelSpec& spec = source.spec();
   GroupWeights weights{
       .columns = RowOf(roles.front()).columns(spec, layer), .dtype = spec.dtype, .values = {}};
+  for (const WeightRole role : roles) weights.rows += RowOf(role).rows(spec, layer);
+  weights.values.resize(static_cast<size_t>(weights.rows * weights.columns));
+  float* values = weights.values.data();
   for (const WeightRole role : roles) {
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<float> values, Floats(source, {role, layer}));
-    weights.values.insert(weights.values.end(), values.begin(), values.end());
-    weights.rows += RowOf(role).rows(spec, layer);
+    TANDEM_ASSIGN_OR_RETURN(const Tensor stored, source.Get({role, layer}));
+    ConvertElements(stored, {values, DType::kF32, stored.shape, {}});
+    values += stored.NumElements();
+    source.Release();
   }
   return weights;
 }

@@ -157,17 +157,20 @@ int64_t LayerPass::WorkBytes(const ModelSpec& spec, const CalibrationRows& rows,
   const int64_t hidden = spec.hidden_size * static_cast<int64_t>(SizeOf(spec.dtype));
   const int64_t row_bytes =
       3 * hidden + AttentionBlock(spec).RowBytes() + MlpBlock(spec).RowBytes();
-  int64_t largest_layer = 0, columns = 0;
+  int64_t largest_layer = 0, columns = 0, widest = 0;
   for (const WeightId& id : StoredWeights(spec)) {
     const WeightRow& row = RowOf(id.role);
     if (!row.per_layer || id.layer > 0) continue;
     largest_layer +=
         WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
-    if (id.part == WeightPart::kWeight && row.quantizable) columns += row.columns(spec, 0);
+    if (id.part != WeightPart::kWeight || !row.quantizable) continue;
+    columns += row.columns(spec, 0);
+    widest = std::max(widest, row.columns(spec, 0));
   }
+  const int64_t seen = widest * static_cast<int64_t>(SizeOf(spec.dtype));  // a copy on the host
   const int64_t cache = int64_t{MaxRows(rows)} * OneLayer(spec, 0).KvBytesPerToken(spec.dtype);
   const int64_t statistics = columns * kept_rows * int64_t{sizeof(float)};
-  return MaxRows(rows) * row_bytes + largest_layer + 2 * cache + statistics;
+  return MaxRows(rows) * (row_bytes + seen) + largest_layer + 2 * cache + statistics;
 }
 
 Status LayerPass::State::LoadLayer(WeightSource& source, int64_t layer) {

@@ -44,27 +44,36 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
                            DescribeScheme(reader->spec().quantization) +
                            "); quantize the model that it was made from");
   }
+  return Quantize(*reader, IdentityOf(options.model_dir), options, samples, backend, events);
+}
+
+Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity,
+                                const QuantizeOptions& options,
+                                std::span<const std::vector<int32_t>> samples,
+                                ops::Backend& backend, const QuantizeEvents& events) {
   const Sharding& sharding = options.sharding;
   ThreadPool pool(options.num_threads, /*pin=*/false);
   std::unique_ptr<CalibrationRun> run;
   QuantizedSource::CalibrationOf calibration;
   const QuantizeRecipe& recipe = options.recipe;
-  QuantizedSource checked(*reader, recipe, nullptr, pool);
+  QuantizedSource checked(plain, recipe, nullptr, pool);
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
   if (recipe.calibrates()) {
-    TANDEM_ASSIGN_OR_RETURN(
-        run, CalibrationRun::Open(output->Beside(".calibration"), *reader,
-                                  IdentityOf(options.model_dir), recipe, samples, backend, pool));
-    if (events.estimate) events.estimate(run->Estimate());
+    TANDEM_ASSIGN_OR_RETURN(run, CalibrationRun::Open(output->Beside(".calibration"), plain,
+                                                      identity, recipe, samples, backend, pool));
+    if (events.estimate) {
+      TANDEM_ASSIGN_OR_RETURN(const CalibrationEstimate estimate, run->Estimate());
+      events.estimate(estimate);
+    }
     TANDEM_RETURN_IF_ERROR(run->Run([&](double done) {
       if (events.calibrating) events.calibrating(done);
     }));
     calibration = [&run](int64_t layer) { return run->Get(layer); };
   }
-  QuantizedSource source(*reader, recipe, std::move(calibration), pool);
+  QuantizedSource source(plain, recipe, std::move(calibration), pool);
   TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
   if (options.export_hf) {
     TANDEM_RETURN_IF_ERROR(

@@ -2,7 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
+
+#include "base/testing/file_size_limit.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
@@ -175,6 +180,54 @@ TEST_F(QuantizeTest, ARunThatWasKilledGoesOnAndGivesTheSameBytes) {
   EXPECT_GE(resumed, 1);
 }
 
+TEST_F(QuantizeTest, AFullDiskLeavesNoResultAndTheNextRunGoesOn) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  for (const rlim_t limit : {rlim_t{0}, rlim_t{2000}, rlim_t{20'000}, rlim_t{50'000}}) {
+    {
+      const FileSizeLimit full(limit);
+      const auto report = Run(Options("int4_awq"));
+      ASSERT_FALSE(report.ok()) << limit;
+      EXPECT_THAT(report.status().message(), HasSubstr("cannot write"));
+    }
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+    EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
+  }
+  ASSERT_TRUE(Run(Options("int4_awq")).ok());
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+}
+
+// The new process makes its own threads: those of a backend do not survive a fork.
+TEST_F(QuantizeTest, AKilledProcessLeavesNoResultAndTheNextRunGoesOn) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  const auto whole = Files(folder_ / "whole");
+  const QuantizeOptions options = Options("int4_awq");
+  int killed = 0;
+  for (int round = 0; round < 20; ++round) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      const auto backend = ops::MakeCpuBackend({.num_threads = 2, .pin_threads = false}).value();
+      const auto report = Quantize(options, Samples(), *backend);
+      if (!report.ok()) std::fprintf(stderr, "%s\n", report.status().message().c_str());
+      ::_exit(report.ok() ? 0 : 1);
+    }
+    ::usleep(static_cast<useconds_t>(20'000 + 7919 * round % 150'000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    killed += WIFSIGNALED(status) ? 1 : 0;
+    EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    if (fs::exists(folder_ / "out")) {
+      EXPECT_EQ(Files(folder_ / "out"), whole);
+      fs::remove_all(folder_ / "out");
+    }
+  }
+  EXPECT_GE(killed, 3);
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_EQ(Files(folder_ / "out"), whole);
+  EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
+}
+
 TEST_F(QuantizeTest, FilesOfAnotherRunAreNotTakenOver) {
   ops::FailingBackend failing(*backend_);
   failing.LoseAfter(3);
@@ -184,6 +237,13 @@ TEST_F(QuantizeTest, FilesOfAnotherRunAreNotTakenOver) {
   ASSERT_TRUE(Quantize(Options("int4_awq", "expected"), samples, *backend_).ok());
   ASSERT_TRUE(Quantize(Options("int4_awq"), samples, *backend_).ok());
   EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "expected"));
+}
+
+TEST_F(QuantizeTest, ARunThatWasKilledAtItsFirstFileIsBegunAgain) {
+  fs::create_directories(folder_ / "out.calibration");
+  WriteText(folder_ / "out.calibration" / "run.json.tmp", "{");
+  EXPECT_TRUE(Run(Options("fp8")).ok());
+  EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
 }
 
 TEST_F(QuantizeTest, AFolderOfSomeoneElseIsLeftAlone) {
@@ -222,14 +282,34 @@ TEST_F(QuantizeTest, KeysAndValuesHaveTheScaleOfTheirLargestMagnitude) {
   for (int head = 0; head < 4; ++head) EXPECT_GT(scales.As<float>()[head] * 448.0f, 0.1f);
 }
 
-TEST_F(QuantizeTest, AnExportedFolderIsReadAsAnyOther) {
-  QuantizeOptions options = Options("fp8");
+TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
+  for (const char* qformat :
+       {"full_prec", "fp8", "int8_wo", "int4_wo", "int8_sq", "int4_awq", "w4a8_awq"}) {
+    QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
+    options.export_hf = true;
+    ASSERT_TRUE(Run(options).ok());
+    ASSERT_TRUE(Run(Options(qformat, qformat)).ok());
+    const auto folder = HfReader::Open(options.output_dir);
+    ASSERT_TRUE(folder.ok()) << qformat << ": " << folder.status().message();
+    EXPECT_EQ((*folder)->spec().quantization, options.recipe.scheme) << qformat;
+    const auto checkpoint = OpenCheckpoint(folder_ / qformat);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+    EXPECT_EQ(Logits(**folder), Logits(**checkpoint)) << qformat;
+  }
+}
+
+// transformers writes the type as "dtype" or, before release 5, as "torch_dtype".
+TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
+  const HfFolder both = {.extra_config = ", \"dtype\": \"bfloat16\""};
+  both.Write(folder_ / "hf");
+  QuantizeOptions options = Options("int8_wo");
   options.export_hf = true;
+  options.dtype = "float32";
   ASSERT_TRUE(Run(options).ok());
-  const auto reader = HfReader::Open(folder_ / "out");
-  ASSERT_TRUE(reader.ok()) << reader.status().message();
-  EXPECT_EQ((*reader)->spec().quantization, options.recipe.scheme);
-  EXPECT_LE(Error(**reader), 0.06);
+  const std::string config = *ReadTextFile(folder_ / "out" / "config.json");
+  EXPECT_THAT(config, HasSubstr("\"dtype\": \"float32\""));
+  EXPECT_THAT(config, HasSubstr("\"torch_dtype\": \"float32\""));
+  EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().dtype, DType::kF32);
 }
 
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
