@@ -285,6 +285,11 @@ Status ValidateSpec(const ModelSpec& spec) {
                            "; it must be float32, float16 or bfloat16");
   }
   TANDEM_RETURN_IF_ERROR(CheckSchemes(spec));
+  if (spec.cache_scales && *spec.cache_scales != DType::kF8E4M3 &&
+      *spec.cache_scales != DType::kI8) {
+    return InvalidArgument("cache_scales are for a cache in " +
+                           std::string(DTypeName(*spec.cache_scales)) + "; it must be fp8 or int8");
+  }
   TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm.epsilon));
   TANDEM_RETURN_IF_ERROR(CheckIds("bos_ids", spec.bos_ids, spec.vocab_size));
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
@@ -303,7 +308,8 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"tied_head", spec.tied_head},
       {"quantization", SchemeToJson(spec.quantization)},
       {"exceptions", ExceptionsToJson(spec.exceptions)},
-      {"cache_scales", spec.cache_scales},
+      {"cache_scales", spec.cache_scales.has_value()},
+      {"cache_scales_type", DTypeName(spec.cache_scales.value_or(DType::kF8E4M3))},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},
   };
@@ -335,7 +341,10 @@ Result<ModelSpec> SpecFromJson(const std::string& text) {
   spec.layers = LayersFromJson(json);
   spec.tied_head = json.Bool("tied_head", false);
   ReadSchemes(json, spec);
-  spec.cache_scales = json.Bool("cache_scales", false);
+  if (json.Bool("cache_scales", false)) {
+    spec.cache_scales =
+        ParseDType(json.Text("cache_scales_type", DTypeName(DType::kF8E4M3))).value_or(DType::kF32);
+  }
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));
   TANDEM_RETURN_IF_ERROR(json.status());

@@ -95,8 +95,9 @@ struct ModelSpec {
   // Of the layers' products; everything else is of `dtype`, but for the exceptions.
   QuantScheme quantization;
   std::vector<SchemeException> exceptions;
-  // Keys and values have calibrated scales, for a cache in fp8: each layer's and head's.
-  bool cache_scales = false;
+  // Keys and values have calibrated scales of each layer and head, for a cache of this type: fp8 or
+  // int8. A cache in fp8 takes those for int8 too.
+  std::optional<DType> cache_scales;
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 
