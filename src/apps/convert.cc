@@ -99,7 +99,7 @@ const BoundOptions<Rounding>& RoundingRows() {
            .meaning = "Calibrate scales of keys and values for a cache in fp8"}),
       Rounds<&Rounding::int8_kv_cache>(
           {.name = "int8_kv_cache",
-           .meaning = "Refused: keys and values are kept in fp8 or 16 bits"}),
+           .meaning = "Calibrate scales of keys and values for a cache in int8"}),
   });
   return rows;
 }
@@ -114,6 +114,9 @@ Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
   if (asked.weight_only) qformat = asked.weight_only_precision + "_wo";
   if (smooth) qformat = "int8_sq";
   if (asked.fp8 || asked.fp8_rowwise) qformat = "fp8";
+  if (asked.int8_kv_cache && asked.fp8_kv_cache) {
+    return InvalidArgument("--int8_kv_cache and --fp8_kv_cache exclude each other");
+  }
   const char* cache = asked.int8_kv_cache ? "int8" : asked.fp8_kv_cache ? "fp8" : "none";
   TANDEM_ASSIGN_OR_RETURN(QuantizeRecipe recipe, RecipeOf(qformat, 128, cache));
   if (smooth) recipe.smooth_alpha = asked.smoothquant;

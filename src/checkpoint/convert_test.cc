@@ -171,7 +171,7 @@ TEST_F(ConvertTest, CacheScalesGoWithTheirHeads) {
     const auto checkpoint = OpenCheckpoint(folder_ / "out");
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
     EXPECT_EQ((*hf)->spec(), (*checkpoint)->spec());
-    EXPECT_TRUE((*checkpoint)->spec().cache_scales);
+    EXPECT_EQ((*checkpoint)->spec().cache_scales, DType::kF8E4M3);
     ExpectSameWeights(**hf, **checkpoint);
   }
 }

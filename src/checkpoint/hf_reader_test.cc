@@ -260,7 +260,7 @@ TEST_F(HfReaderTest, FindsTheCacheScalesOfEachLayerUnderEveryName) {
     });
     const auto reader = HfReader::Open(folder_);
     ASSERT_TRUE(reader.ok()) << reader.status().message();
-    EXPECT_TRUE((*reader)->spec().cache_scales);
+    EXPECT_EQ((*reader)->spec().cache_scales, DType::kF8E4M3);
     for (int64_t layer = 0; layer < 2; ++layer) {
       for (const WeightRole role : {WeightRole::kKey, WeightRole::kValue}) {
         const auto scales = (*reader)->Get({role, layer, WeightPart::kCacheScale});

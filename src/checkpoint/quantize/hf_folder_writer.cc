@@ -30,36 +30,40 @@ const char* FormatName(const QuantScheme& scheme) {
   }
 }
 
-Json Arguments(const QuantScheme& scheme, int bits, const char* strategy, bool dynamic) {
+Json Arguments(bool floats, int bits, const char* strategy, bool dynamic) {
   return {{"num_bits", bits},
-          {"type", scheme.element == Element::kFp8E4M3 ? "float" : "int"},
+          {"type", floats ? "float" : "int"},
           {"symmetric", true},
           {"strategy", strategy},
           {"dynamic", dynamic}};
 }
 
-Json QuantizationConfig(const ModelSpec& spec) {
-  const QuantScheme& scheme = spec.quantization;
-  Json weights = Arguments(scheme, scheme.element == Element::kInt4 ? 4 : 8,
+Json WeightGroup(const QuantScheme& scheme) {
+  const bool floats = scheme.element == Element::kFp8E4M3;
+  Json weights = Arguments(floats, scheme.element == Element::kInt4 ? 4 : 8,
                            scheme.block_columns == 0 ? "channel" : "group", false);
   weights["group_size"] = scheme.block_columns == 0 ? Json(nullptr) : Json(scheme.block_columns);
   Json inputs = nullptr;
   if (scheme.inputs != Inputs::kPlain) {
     const bool dynamic = scheme.inputs == Inputs::kDynamic;
-    inputs = Arguments(scheme, 8, dynamic ? "token" : "tensor", dynamic);
+    inputs = Arguments(floats, 8, dynamic ? "token" : "tensor", dynamic);
   }
+  return {{"targets", {"Linear"}},
+          {"weights", weights},
+          {"input_activations", inputs},
+          {"output_activations", nullptr}};
+}
+
+Json QuantizationConfig(const ModelSpec& spec) {
+  const QuantScheme& scheme = spec.quantization;
   Json config = {{"quant_method", "compressed-tensors"},
-                 {"format", FormatName(scheme)},
+                 {"format", scheme.is_plain() ? "dense" : FormatName(scheme)},
                  {"quantization_status", "compressed"},
-                 {"config_groups",
-                  {{"group_0",
-                    {{"targets", {"Linear"}},
-                     {"weights", weights},
-                     {"input_activations", inputs},
-                     {"output_activations", nullptr}}}}},
+                 {"config_groups", Json::object()},
                  {"ignore", {"lm_head"}}};
+  if (!scheme.is_plain()) config["config_groups"]["group_0"] = WeightGroup(scheme);
   if (spec.cache_scales) {
-    config["kv_cache_scheme"] = Arguments(Fp8Scheme(Inputs::kStatic), 8, "tensor", false);
+    config["kv_cache_scheme"] = Arguments(*spec.cache_scales == DType::kF8E4M3, 8, "tensor", false);
   }
   return config;
 }
@@ -186,7 +190,9 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model_dir / "config.json"));
   Json config = Json::parse(text);  // the source has read it
   config["torch_dtype"] = DTypeName(spec.dtype);
-  if (!spec.quantization.is_plain()) config["quantization_config"] = QuantizationConfig(spec);
+  if (!spec.quantization.is_plain() || spec.cache_scales) {
+    config["quantization_config"] = QuantizationConfig(spec);
+  }
   return WriteFileAtomically(folder / "config.json", config.dump(2) + "\n");
 }
 

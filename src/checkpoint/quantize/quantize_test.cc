@@ -216,7 +216,7 @@ TEST_F(QuantizeTest, KeysAndValuesHaveTheScaleOfTheirLargestMagnitude) {
   options.recipe = RecipeOf("full_prec", 128, "fp8").value();
   ASSERT_TRUE(Run(options).ok());
   const auto checkpoint = OpenCheckpoint(folder_ / "out").value();
-  EXPECT_TRUE(checkpoint->spec().cache_scales);
+  EXPECT_EQ(checkpoint->spec().cache_scales, DType::kF8E4M3);
   const Tensor scales = checkpoint->Get({WeightRole::kValue, 1, WeightPart::kCacheScale}).value();
   ASSERT_EQ(scales.shape, (Shape{4}));
   for (int head = 0; head < 4; ++head) EXPECT_GT(scales.As<float>()[head] * 448.0f, 0.1f);
