@@ -295,6 +295,13 @@ Status ValidateSpec(const ModelSpec& spec) {
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
 }
 
+Status CheckCacheScales(const ModelSpec& spec, DType cache) {
+  if (cache != DType::kI8 || spec.cache_scales == DType::kI8) return {};
+  return FailedPrecondition(
+      "kv_cache_dtype int8: the model has no scales of keys and values for int8; make a checkpoint "
+      "that has them with tandem quantize --kv_cache_dtype int8, or use fp8, which needs none");
+}
+
 std::string SpecToJson(const ModelSpec& spec) {
   const nlohmann::ordered_json json = {
       {"family", spec.family},

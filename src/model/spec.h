@@ -114,6 +114,9 @@ struct ModelSpec {
 
 // Checks the numbers against each other and against sane bounds; names the field at fault.
 Status ValidateSpec(const ModelSpec& spec);
+// FAILED_PRECONDITION if the model lacks the scales that a cache of this type needs: elements of
+// int8 have no range of their own, so that unscaled most of them would be 0 or the largest one.
+Status CheckCacheScales(const ModelSpec& spec, DType cache);
 std::string SpecToJson(const ModelSpec& spec);
 Result<ModelSpec> SpecFromJson(const std::string& text);
 // Reads what SpecToJson writes of the quantization: the keys "quantization" and "exceptions".

@@ -40,18 +40,6 @@ Status CheckOptions(const EngineOptions& options) {
   return {};
 }
 
-// Elements of int8 have no range of their own: unscaled, most keys and values would become 0 or the
-// largest element.
-Status CheckKvType(const EngineOptions& options, const ModelSpec& target,
-                   const ops::Backend& backend) {
-  if (!options.kv_cache_dtype) return {};
-  TANDEM_RETURN_IF_ERROR(backend.CheckKvType(*options.kv_cache_dtype));
-  if (KvTypeOf(options, target) == *options.kv_cache_dtype) return {};
-  return FailedPrecondition(
-      "kv_cache_dtype int8: the model has no scales of keys and values for int8; make a checkpoint "
-      "that has them with tandem quantize --kv_cache_dtype int8, or use fp8, which needs none");
-}
-
 // Effects of options on each other: without a source of drafts there is no drafting, and a step has
 // a row for every sequence.
 EngineOptions Effective(EngineOptions options, const ModelMemory& draft) {
@@ -114,7 +102,10 @@ ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const StepLimits
 Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, ModelMemory draft,
                               const ops::Backend& backend, int64_t free_bytes) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(asked));
-  TANDEM_RETURN_IF_ERROR(CheckKvType(asked, *target.spec, backend));
+  if (asked.kv_cache_dtype) {
+    TANDEM_RETURN_IF_ERROR(backend.CheckKvType(*asked.kv_cache_dtype));
+    TANDEM_RETURN_IF_ERROR(CheckCacheScales(*target.spec, *asked.kv_cache_dtype));
+  }
   EnginePlan plan;
   EngineOptions& options = plan.options;
   options = Effective(asked, draft);

@@ -68,7 +68,7 @@ std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draf
 
 DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec) {
   const DType asked = options.kv_cache_dtype.value_or(spec.dtype);
-  return asked == DType::kI8 && spec.cache_scales != DType::kI8 ? spec.dtype : asked;
+  return CheckCacheScales(spec, asked).ok() ? asked : spec.dtype;
 }
 
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,

@@ -159,7 +159,8 @@ TEST_P(DecoderTest, AgreesWithTheReferenceHoweverTheTokensAreFed) {
   EXPECT_EQ(again, logits);
 }
 
-// Random scales of the tests' weights are near 1/64: for int8 that covers values up to 2.
+// Random scales of the tests' weights are near 1/64: for int8 that covers values up to 2. An
+// element near a tie may round otherwise than the reference's.
 TEST_P(DecoderTest, ACacheOf8BitsGivesTheReferenceOnRoundedKeysAndValues) {
   const auto& [isa, dtype, variant] = GetParam();
   constexpr int kTokens = 45;
@@ -176,7 +177,7 @@ TEST_P(DecoderTest, ACacheOf8BitsGivesTheReferenceOnRoundedKeysAndValues) {
     DecoderTestDriver whole(*weights, *backend, kTokens, cache);
     const auto logits = whole.Feed(tokens);
     const Matrix expected = ReferenceDecoder(source, {.cache = cache}).Logits(tokens, kTokens);
-    EXPECT_LT(RelativeError(logits, expected), dtype == DType::kF32 ? 1e-4 : 4e-2);
+    EXPECT_LT(RelativeError(logits, expected), dtype == DType::kF32 ? 1e-3 : 4e-2);
     const Matrix unrounded = ReferenceDecoder(source).Logits(tokens, kTokens);
     EXPECT_GT(RelativeError(logits, unrounded), 1e-3) << "nothing was rounded";
 
