@@ -41,6 +41,7 @@ ops::RandomWords OrdinaryNumbers(DType dtype) {
   if (dtype == DType::kBF16) return {7, 0x807f807f807f807fu, 0x3f803f803f803f80u};
   if (dtype == DType::kF16) return {7, 0x83ff83ff83ff83ffu, 0x3c003c003c003c00u};
   if (dtype == DType::kF8E4M3) return {7, 0x8787878787878787u, 0x3838383838383838u};
+  if (dtype == DType::kI8) return {7, 0x0707070707070707u, 0};
   return {7, 0x807fffff807fffffu, 0x3f8000003f800000u};
 }
 
@@ -444,6 +445,7 @@ Status BenchOps(const BenchOptions&, const OptionValues& values, Console& consol
   TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(BackendOptionRows().Read(values)));
   const QuantScheme scheme = models.quantize.value_or(QuantScheme{});
   const DType kv = EngineOptionsFrom(values).kv_cache_dtype.value_or(spec.dtype);
+  TANDEM_RETURN_IF_ERROR(backend->CheckKvType(kv));
   OpsBench bench(*backend, spec, scheme, kv, console);
   TANDEM_RETURN_IF_ERROR(bench.Run());
   nlohmann::ordered_json json = bench.Json();

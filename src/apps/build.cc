@@ -71,6 +71,12 @@ const BoundOptions<BuildOptions>& Rows() {
            .max = 64}),
       Sets<[](BuildOptions& o) -> auto& { return o.limits.max_beam_width; }>(
           {.name = "max_beam_width", .meaning = "Only 1: there is no beam search", .choices = "1"}),
+      BindChoice<BuildOptions, [](BuildOptions& o) -> auto& { return o.limits.kv_cache_dtype; }>(
+          {.name = "kv_cache_dtype",
+           .meaning = "Type of stored keys and values, unless the server is told another: the "
+                      "model's own, fp8, or int8 (with calibrated scales)",
+           .group = kGroup},
+          {{"auto", std::nullopt}, {"fp8", DType::kF8E4M3}, {"int8", DType::kI8}}),
       Sets<&BuildOptions::speculative_decoding_mode>(
           {.name = "speculative_decoding_mode",
            .meaning = "draft_tokens_external for a target with a draft model",

@@ -116,7 +116,7 @@ const BoundOptions<Rounding>& RoundingRows() {
            .meaning = "Calibrate scales of keys and values for a cache in fp8"}),
       Rounds<&Rounding::int8_kv_cache>(
           {.name = "int8_kv_cache",
-           .meaning = "Refused: keys and values are kept in fp8 or 16 bits"}),
+           .meaning = "Calibrate scales of keys and values for a cache in int8"}),
   });
   return rows;
 }
@@ -161,6 +161,9 @@ Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
   if (asked.weight_only && !is_read) qformat = asked.weight_only_precision + "_wo";
   if (smooth) qformat = "int8_sq";
   if (asked.fp8 || asked.fp8_rowwise) qformat = "fp8";
+  if (asked.int8_kv_cache && asked.fp8_kv_cache) {
+    return InvalidArgument("--int8_kv_cache and --fp8_kv_cache exclude each other");
+  }
   const char* cache = asked.int8_kv_cache ? "int8" : asked.fp8_kv_cache ? "fp8" : "none";
   TANDEM_ASSIGN_OR_RETURN(QuantizeRecipe recipe, RecipeOf(qformat, 128, cache));
   if (asked.weight_only && asked.per_group && !is_read) {
@@ -172,6 +175,15 @@ Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
   }
   return recipe;
 }
+
+constexpr OptionSpec kRefused[] = {
+    {.name = "cp_size",
+     .type = OptionType::kInt,
+     .default_value = "1",
+     .meaning = "Only 1: sequences are not split over ranks",
+     .group = "Conversion",
+     .choices = "1"},
+};
 
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
@@ -218,7 +230,7 @@ Command ConvertCommand() {
               "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n"
               "  tandem convert --model_dir MODEL --output_dir CKPT --smoothquant 0.5 \\\n"
               "    --per_token --per_channel\n",
-          .options = Join({Rows().specs(), RoundingRows().specs(), CalibrationOptionRows().specs(),
+          .options = Join({Rows().specs(), kRefused, RoundingRows().specs(), CalibrationOptionRows().specs(),
                            LegacyConvertRows(), BackendOptionRows().specs()}),
           .run = Run};
 }

@@ -95,6 +95,11 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   console.Say(fmt::format("a token       reads {} of weights, keeps {} of keys and values",
                           FormatBytes(StepWeightBytes(spec)),
                           FormatBytes(spec.KvBytesPerToken(spec.dtype))));
+  if (spec.cache_scales) {
+    console.Say(fmt::format("cache scales  for keys and values in {}, of which a token keeps {}",
+                            DTypeName(*spec.cache_scales),
+                            FormatBytes(spec.KvBytesPerToken(*spec.cache_scales))));
+  }
   json = {{"path", path.string()},
           {"kind", KindName(source.kind)},
           {"spec", nlohmann::ordered_json::parse(SpecToJson(spec))},

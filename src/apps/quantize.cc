@@ -55,7 +55,8 @@ const BoundOptions<Request>& Rows() {
       Sets<&Request::kv_cache_dtype>(
           {.name = "kv_cache_dtype",
            .default_value = "none",
-           .meaning = "Calibrate scales of keys and values for a cache of this type: none or fp8"}),
+           .meaning = "Calibrate scales of keys and values for a cache of this type: none, fp8 or "
+                      "int8"}),
       Sets<&Request::awq_block_size>({.name = "awq_block_size",
                                       .default_value = "128",
                                       .meaning = "Columns of a group with one scale",

@@ -139,6 +139,9 @@ void ApplyLimits(const OptionValues& values, const BuildLimits& limits, const Mo
   bound.operator()<&EngineOptions::max_seq_len>(std::min(limits.max_seq_len, spec.max_positions));
   bound.operator()<&EngineOptions::max_input_len>(limits.max_input_len);
   bound.operator()<&EngineOptions::max_draft_len>(limits.max_draft_len);
+  if (!values.IsSet(EngineOptionRows().RowOf<&EngineOptions::kv_cache_dtype>())) {
+    engine.kv_cache_dtype = limits.kv_cache_dtype;
+  }
   // A draft length that is asked for is one option and sets more than that limit.
   if (limits.max_draft_len > 0 && engine.fixed_draft_len > limits.max_draft_len) {
     LogWarning("--draft_len {}: the engine was built for {}, which is used", engine.fixed_draft_len,

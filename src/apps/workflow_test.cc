@@ -125,6 +125,35 @@ TEST_F(WorkflowTest, AnEngineIsGivenNoLongerDraftsThanItWasBuiltFor) {
               HasSubstr("drafts have at most 2 tokens"));
 }
 
+TEST_F(WorkflowTest, AnEngineIsServedWithTheCacheItWasBuiltForUnlessAskedOtherwise) {
+  const std::string checkpoint = (*folder_ / "int8_cache_checkpoint").string();
+  const std::string engine = (*folder_ / "int8_cache_engine").string();
+  const Ran quantized = Call({"quantize", "--model_dir", *model_, "--kv_cache_dtype", "int8",
+                              "--calib_size", "8", "--output_dir", checkpoint, "--device", "cpu"});
+  ASSERT_EQ(quantized.code, 0) << quantized.err;
+  const Ran built = Call({"build", "--checkpoint_dir", checkpoint, "--output_dir", engine,
+                          "--kv_cache_dtype", "int8"});
+  ASSERT_EQ(built.code, 0) << built.err;
+  EXPECT_THAT(Call({"inspect", engine}).out,
+              HasSubstr("cache scales  for keys and values in int8"));
+  const auto blocks = [&](std::vector<std::string> options) {
+    std::vector<std::string> call = {
+        "plan", engine, "--device", "cpu", "--json", "--kv_cache_bytes", "8MiB"};
+    call.insert(call.end(), options.begin(), options.end());
+    const Ran plan = Call(call);
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    return json::parse(plan.out)["cache_blocks"].get<int>();
+  };
+  const int in_int8 = blocks({});
+  EXPECT_EQ(blocks({"--kv_cache_dtype", "int8"}), in_int8);
+  EXPECT_EQ(blocks({"--kv_cache_dtype", "fp8"}), in_int8);
+  EXPECT_NEAR(blocks({"--kv_cache_dtype", "auto"}), in_int8 / 2.0, 1.0);
+  const Ran run =
+      Call({"run", "--device", "cpu", "--engine_dir", engine, "--tokenizer_dir", *model_,
+            "--input_text", "What does \"tandem\" mean?", "--max_output_len", "4"});
+  EXPECT_EQ(run.code, 0) << run.err;
+}
+
 TEST_F(WorkflowTest, DynamicScalingOfPositionsTakesEffectWhenLongContextsAreAskedFor) {
   const std::string model = (SourceDir() / "tests/data/tiny/dynamic_fp32").string();
   const Ran trained = Call({"plan", model, "--device", "cpu", "--json"});

@@ -205,9 +205,58 @@ TEST_F(ConvertTest, CacheScalesGoWithTheirHeads) {
     const auto checkpoint = OpenCheckpoint(folder_ / "out");
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
     EXPECT_EQ((*hf)->spec(), (*checkpoint)->spec());
-    EXPECT_TRUE((*checkpoint)->spec().cache_scales);
+    EXPECT_EQ((*checkpoint)->spec().cache_scales, DType::kF8E4M3);
     ExpectSameWeights(**hf, **checkpoint);
   }
+}
+
+// As TensorRT-LLM's convert_checkpoint.py writes them with --int8_kv_cache: one for a layer.
+TEST_F(ConvertTest, ACacheScaleOfALayerIsThatOfItsHeads) {
+  std::vector<float> numbers(16, 0.5f);
+  HfFolder{}.Write(folder_ / "hf", [&](std::map<std::string, Tensor>& tensors) {
+    for (size_t i = 0; i < 4; ++i) {
+      const std::string name = "model.layers." + std::to_string(i / 2) + ".self_attn.";
+      tensors[name + (i % 2 == 0 ? "k_scale" : "v_scale")] = {
+          &numbers[4 * i], DType::kF32, {4}, {}};
+    }
+  });
+  ASSERT_TRUE(Convert(Options(2)).ok());
+  std::vector<float> scales = {0.03f, 0.07f};  // of the layers
+  for (const char* rank : {"rank0.safetensors", "rank1.safetensors"}) {
+    const fs::path path = folder_ / "out" / rank;
+    const auto file = SafetensorsFile::Open(path).value();
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, tensor] : file->tensors()) {
+      const bool scale = name.ends_with("kv_cache_scaling_factor");
+      float& value = scales[name.find("layers.1.") == std::string::npos ? 0 : 1];
+      tensors.push_back({name, scale ? Tensor{&value, DType::kF32, {1}, {}} : tensor});
+    }
+    ASSERT_TRUE(WriteSafetensors(folder_ / "changed", tensors).ok());
+    fs::rename(folder_ / "changed", path);
+  }
+  const fs::path config = folder_ / "out" / "config.json";
+  std::string text = *ReadTextFile(config);
+  const size_t at = text.find("\"kv_cache_quant_algo\": \"FP8\"");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 28, "\"kv_cache_quant_algo\": \"INT8\"");
+  WriteText(config, text);
+  const auto checkpoint = OpenCheckpoint(folder_ / "out");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  EXPECT_EQ((*checkpoint)->spec().cache_scales, DType::kI8);
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    for (const WeightRole role : {WeightRole::kKey, WeightRole::kValue}) {
+      const Tensor found = (*checkpoint)->Get({role, layer, WeightPart::kCacheScale}).value();
+      ASSERT_EQ(found.shape, (Shape{4}));
+      for (int head = 0; head < 4; ++head) {
+        EXPECT_EQ(found.As<float>()[head], scales[static_cast<size_t>(layer)]);
+      }
+    }
+  }
+  text.replace(text.find("\"INT8\""), 6, "\"NVFP4\"");
+  WriteText(config, text);
+  const auto refused = OpenCheckpoint(folder_ / "out");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("kv_cache_quant_algo"));
 }
 
 TEST_F(ConvertTest, ChecksTheScalesOfACheckpoint) {

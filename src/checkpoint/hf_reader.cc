@@ -124,6 +124,7 @@ Status HfReader::ReadQuantization(const std::string& config) {
     if (!fields->status().ok()) return fields->status().Annotate(path.string());
   }
   spec_.quantization = quantization.scheme;
+  spec_.cache_scales = quantization.cache_scales;
   layout_ = FindLayout(quantization.packing);
   return {};
 }
@@ -278,7 +279,8 @@ Result<QuantScheme> HfReader::ReadScheme(WeightRole role, int64_t layer) const {
 // attention that holds it, its cache or its fused product, or (one for both) kv_scale; from here on
 // they have the source's name.
 void HfReader::SettleCacheScales() {
-  spec_.cache_scales = true;
+  const std::optional<DType> described = spec_.cache_scales;
+  spec_.cache_scales = DType::kF8E4M3;  // for the table to list the parts
   std::map<std::string, Stored> found;
   bool complete = true;
   for (const WeightId& id : StoredWeights(spec_)) {
@@ -299,12 +301,14 @@ void HfReader::SettleCacheScales() {
       found[name] = stored->second;
     }
   }
-  spec_.cache_scales = complete;
-  if (complete) {
+  spec_.cache_scales = complete ? described : std::nullopt;
+  if (spec_.cache_scales) {
     tensors_.merge(found);
   } else if (!found.empty()) {
-    LogWarning("{}: scales of keys and values (\"{}\") are not used: not every layer has both",
-               folder_.string(), found.begin()->first);
+    LogWarning("{}: scales of keys and values (\"{}\") are not used: {}", folder_.string(),
+               found.begin()->first,
+               complete ? "they are for a cache neither in fp8 nor in symmetric int8"
+                        : "not every layer has both");
   }
 }
 

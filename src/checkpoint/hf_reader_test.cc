@@ -260,7 +260,7 @@ TEST_F(HfReaderTest, FindsTheCacheScalesOfEachLayerUnderEveryName) {
     });
     const auto reader = HfReader::Open(folder_);
     ASSERT_TRUE(reader.ok()) << reader.status().message();
-    EXPECT_TRUE((*reader)->spec().cache_scales);
+    EXPECT_EQ((*reader)->spec().cache_scales, DType::kF8E4M3);
     for (int64_t layer = 0; layer < 2; ++layer) {
       for (const WeightRole role : {WeightRole::kKey, WeightRole::kValue}) {
         const auto scales = (*reader)->Get({role, layer, WeightPart::kCacheScale});
@@ -273,6 +273,40 @@ TEST_F(HfReaderTest, FindsTheCacheScalesOfEachLayerUnderEveryName) {
   }
 }
 
+TEST_F(HfReaderTest, TheConfigSaysForWhichCacheScalesAre) {
+  const auto config = [](const std::string& scheme) {
+    return R"(, "quantization_config": {"quant_method": "compressed-tensors", "format": "dense",
+               "config_groups": {}, "kv_cache_scheme": )" +
+           scheme + "}";
+  };
+  struct Case {
+    std::string scheme;
+    std::optional<DType> expected;
+  };
+  const Case cases[] = {
+      {R"({"num_bits": 8, "type": "float", "strategy": "tensor"})", DType::kF8E4M3},
+      {R"({"num_bits": 8, "type": "int", "symmetric": true})", DType::kI8},
+      {R"({"num_bits": 8, "type": "int", "symmetric": false})", std::nullopt},
+      {R"({"num_bits": 4, "type": "int"})", std::nullopt}};
+  std::vector<float> numbers = {0.5f, 0.25f};
+  for (const auto& [scheme, expected] : cases) {
+    HfFolder{.extra_config = config(scheme)}.Write(folder_, [&](Tensors& tensors) {
+      for (const char* layer : {"0", "1"}) {
+        const std::string prefix = std::string("model.layers.") + layer + ".self_attn.";
+        tensors[prefix + "k_scale"] = {&numbers[0], DType::kF32, {1}, {}};
+        tensors[prefix + "v_scale"] = {&numbers[1], DType::kF32, {1}, {}};
+      }
+    });
+    const auto reader = HfReader::Open(folder_);
+    ASSERT_TRUE(reader.ok()) << reader.status().message();
+    EXPECT_EQ((*reader)->spec().cache_scales, expected) << scheme;
+    EXPECT_TRUE((*reader)->spec().quantization.is_plain());
+  }
+  // Described, but not stored.
+  HfFolder{.extra_config = config(cases[1].scheme)}.Write(folder_);
+  EXPECT_EQ(HfReader::Open(folder_).value()->spec().cache_scales, std::nullopt);
+}
+
 TEST_F(HfReaderTest, CacheScalesOfSomeLayersAreNotUsed) {
   std::vector<float> numbers = {0.5f, 0.25f};
   HfFolder{}.Write(folder_, [&](Tensors& tensors) {
@@ -281,7 +315,7 @@ TEST_F(HfReaderTest, CacheScalesOfSomeLayersAreNotUsed) {
   });
   const auto reader = HfReader::Open(folder_);
   ASSERT_TRUE(reader.ok()) << reader.status().message();
-  EXPECT_FALSE((*reader)->spec().cache_scales);
+  EXPECT_EQ((*reader)->spec().cache_scales, std::nullopt);
 }
 
 TEST_F(HfReaderTest, NamesWhatIsWrongWithScales) {

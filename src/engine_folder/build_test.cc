@@ -88,7 +88,8 @@ TEST_F(BuildTest, LimitsAreSettledWrittenAndReadBack) {
                     .max_input_len = 9000,
                     .max_seq_len = 512,
                     .max_num_tokens = 1024,
-                    .max_draft_len = 10};
+                    .max_draft_len = 10,
+                    .kv_cache_dtype = DType::kF8E4M3};
   options.recorded = {{"gemm_plugin", "auto"}};
   options.speculative_decoding_mode = "draft_tokens_external";
   ASSERT_TRUE(Build(options).ok());
@@ -98,6 +99,7 @@ TEST_F(BuildTest, LimitsAreSettledWrittenAndReadBack) {
   EXPECT_EQ(engine->limits.max_seq_len, 512);
   EXPECT_EQ(engine->limits.max_input_len, 512);  // at most the sequence's length
   EXPECT_EQ(engine->limits.max_draft_len, 10);
+  EXPECT_EQ(engine->limits.kv_cache_dtype, DType::kF8E4M3);
   const std::string config = *ReadTextFile(folder_ / "engine" / "config.json");
   for (const char* part : {"\"version\": \"", "\"pretrained_config\": {", "\"build_config\": {",
                            "\"gemm_plugin\": \"auto\"", "draft_tokens_external"}) {
@@ -110,6 +112,7 @@ TEST_F(BuildTest, RefusesLimitsThatCannotBeNamingThem) {
   EXPECT_EQ(SettleLimits({}, spec)->max_seq_len, 2048);
   // The old build lines name lengths that smaller models do not have.
   EXPECT_EQ(SettleLimits({.max_seq_len = 4800}, spec)->max_seq_len, 2048);
+  EXPECT_EQ(SettleLimits({}, spec)->kv_cache_dtype, std::nullopt);
   const auto refused = [&](const BuildLimits& limits, const char* name) {
     const auto settled = SettleLimits(limits, spec);
     ASSERT_FALSE(settled.ok());
@@ -120,6 +123,8 @@ TEST_F(BuildTest, RefusesLimitsThatCannotBeNamingThem) {
   refused({.max_num_tokens = 0}, "max_num_tokens");
   refused({.max_beam_width = 4}, "max_beam_width");
   refused({.max_draft_len = -2}, "max_draft_len");
+  refused({.kv_cache_dtype = DType::kBF16}, "kv_cache_dtype");
+  refused({.kv_cache_dtype = DType::kI8}, "tandem quantize --kv_cache_dtype int8");
   refused({.max_seq_len = int64_t{1} << 40}, "max_seq_len");
 }
 

@@ -34,6 +34,12 @@ Result<BuildLimits> SettleLimits(BuildLimits limits, const ModelSpec& spec) {
                            "; it must be between " + std::to_string(limit.min) + " and " +
                            std::to_string(limit.max));
   }
+  const std::optional<DType> cache = limits.kv_cache_dtype;
+  if (cache && *cache != DType::kF8E4M3 && *cache != DType::kI8) {
+    return InvalidArgument("kv_cache_dtype is " + std::string(DTypeName(*cache)) +
+                           "; it must be fp8 or int8");
+  }
+  if (cache) TANDEM_RETURN_IF_ERROR(CheckCacheScales(spec, *cache));
   if (limits.max_seq_len == 0) limits.max_seq_len = spec.DefaultPositions();
   if (limits.max_seq_len > spec.max_positions) {
     LogWarning("max_seq_len {}: the model has {} positions, which is used", limits.max_seq_len,
@@ -52,6 +58,8 @@ std::string EngineConfigToJson(const EngineConfig& config) {
   for (const NamedLimit& limit : kLimits) build[limit.name] = config.limits.*limit.value;
   build["speculative_decoding_mode"] = config.speculative_decoding_mode;
   build["kv_cache_type"] = "PAGED";
+  const std::optional<DType> cache = config.limits.kv_cache_dtype;
+  build["kv_cache_dtype"] = cache ? Json(DTypeName(*cache)) : Json(nullptr);
   build["plugin_config"] = config.recorded;
   const Json json = {
       {"version", config.version},
@@ -75,6 +83,9 @@ Result<EngineConfig> EngineConfigFromJson(const std::string& text) {
   for (const NamedLimit& limit : kLimits) {
     int64_t& value = config.limits.*limit.value;
     value = build->Int(limit.name, value);
+  }
+  if (build->Has("kv_cache_dtype")) {
+    config.limits.kv_cache_dtype = ParseDType(build->Text("kv_cache_dtype"));
   }
   config.speculative_decoding_mode = build->Text("speculative_decoding_mode", "none");
   TANDEM_RETURN_IF_ERROR(json.status());

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "checkpoint/trtllm/config.h"
@@ -18,6 +19,8 @@ struct BuildLimits {
   int64_t max_num_tokens = 8192;
   int64_t max_beam_width = 1;
   int64_t max_draft_len = 0;
+  std::optional<DType> kv_cache_dtype =
+      {};  // served with unless asked otherwise; none: the model's
   bool operator==(const BuildLimits&) const = default;
 };
 

@@ -39,6 +39,7 @@ constexpr int64_t kGrainBytes = int64_t{256} << 10;  // a thread's piece: some t
 
 // Standard deviation of a random weight, roughly: binades 2^-15 (2^-7) .. 2^0, mantissas in [1, 2).
 constexpr double kWeightDeviation = 0.5;
+constexpr float kCacheScale = 1.0f / 32.0f;  // largest int8: 4
 
 // A stride with one cycle through all tokens, and not an obvious one.
 int64_t CycleStride(int64_t tokens) {
@@ -110,8 +111,8 @@ double DummySource::LayerNormScale() const {
   return std::exp2(std::floor(std::log2(1.0 / (32.0 * gain))));
 }
 
-Result<Tensor> DummySource::Scratch(const Shape& shape, bool on_backend) {
-  const auto bytes = static_cast<size_t>(shape.NumElements()) * SizeOf(spec_.dtype);
+Result<Tensor> DummySource::Scratch(DType dtype, const Shape& shape, bool on_backend) {
+  const auto bytes = static_cast<size_t>(shape.NumElements()) * SizeOf(dtype);
   ScratchList& list = on_backend ? backend_scratch_ : host_scratch_;
   if (list.used == list.buffers.size()) list.buffers.emplace_back();
   Buffer& buffer = list.buffers[list.used++];
@@ -126,7 +127,7 @@ Result<Tensor> DummySource::Scratch(const Shape& shape, bool on_backend) {
   if (buffer.data() == nullptr) {
     return ResourceExhausted("no memory for a dummy tensor of " + std::to_string(bytes) + " bytes");
   }
-  return buffer.View(spec_.dtype, shape);
+  return buffer.View(dtype, shape);
 }
 
 void DummySource::Release() {
@@ -183,9 +184,10 @@ bool DummySource::MadeOnBackend(const WeightId& id) const {
 }
 
 Result<Tensor> DummySource::Get(const WeightId& id) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor out, Scratch(WeightShape(spec_, id), MadeOnBackend(id)));
-  if (id.part == WeightPart::kBias) {
-    FillConstant(out, 0.0f);
+  TANDEM_ASSIGN_OR_RETURN(
+      const Tensor out, Scratch(WeightDType(spec_, id), WeightShape(spec_, id), MadeOnBackend(id)));
+  if (id.part == WeightPart::kBias || id.part == WeightPart::kCacheScale) {
+    FillConstant(out, id.part == WeightPart::kBias ? 0.0f : kCacheScale);
     return out;
   }
   const DummyValues values = RowOf(id.role).dummy;

@@ -70,7 +70,7 @@ class DummySource final : public WeightSource {
     std::vector<Buffer> buffers;
     size_t used = 0;
   };
-  Result<Tensor> Scratch(const Shape& shape, bool on_backend);
+  Result<Tensor> Scratch(DType dtype, const Shape& shape, bool on_backend);
   bool MadeOnBackend(const WeightId& id) const;
   // Fills with random signs and mantissas over several binades that suit the kind of values. Each
   // weight has its own stream.

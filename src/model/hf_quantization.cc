@@ -220,6 +220,8 @@ HfQuantization ReadCompressedTensors(const JsonFields& json) {
     Refuse(*sparsity, "format", "; it must be dense");
   }
   const auto groups = json.Object("config_groups");
+  // Keys and values alone may be quantized.
+  if (groups && groups->Keys().empty() && json.Has("kv_cache_scheme")) return {};
   if (!groups || groups->Keys().empty()) {
     json.Fail("config_groups", "is missing");
     return {};
@@ -309,6 +311,7 @@ HfQuantization ReadModeloptAlgo(const JsonFields& json) {
     return {};
   }
   HfQuantization read{algo->scheme, algo->packing};
+  if (json.Text("kv_cache_quant_algo", "FP8") == "INT8") read.cache_scales = DType::kI8;
   const bool groups = read.scheme.block_rows == 1 && read.scheme.block_columns > 0;
   if (groups && json.Int("group_size", 0) != 0) {
     read.scheme.block_columns = ReadGroupSize(json, "group_size");
@@ -339,6 +342,15 @@ HfQuantization ReadModelopt(const JsonFields& config) {
   return all.value_or(HfQuantization{});
 }
 
+// What scales of keys and values are for. Those that no cache here is kept with are no fault: a
+// cache in 16 bits needs none.
+std::optional<DType> ReadCache(const JsonFields& scheme) {
+  if (scheme.Int("num_bits", 8) != 8 || !scheme.Bool("symmetric", true)) return std::nullopt;
+  const std::string type = scheme.Text("type", "float");
+  if (type == "float") return DType::kF8E4M3;
+  return type == "int" ? std::optional(DType::kI8) : std::nullopt;
+}
+
 struct Method {
   std::string_view name;
   HfQuantization (*read)(const JsonFields& json);
@@ -366,13 +378,20 @@ HfQuantization ReadHfQuantization(const JsonFields& config) {
   const auto json = config.Object("quantization_config");
   if (!json) return {};
   const auto* const method = std::ranges::find(kMethods, json->Text("quant_method"), &Method::name);
-  if (method != kMethods.end()) return method->read(*json);
-  RefuseUnlisted(*json, "quant_method", kMethods);
-  return {};
+  if (method == kMethods.end()) {
+    RefuseUnlisted(*json, "quant_method", kMethods);
+    return {};
+  }
+  HfQuantization read = method->read(*json);
+  if (const auto cache = json->Object("kv_cache_scheme")) read.cache_scales = ReadCache(*cache);
+  return read;
 }
 
 void ReadQuantization(const JsonFields& config, ModelSpec& spec) {
-  spec.quantization = ReadHfQuantization(config).scheme;
+  const HfQuantization read = ReadHfQuantization(config);
+  spec.quantization = read.scheme;
+  const auto json = config.Object("quantization_config");
+  if (json && json->Has("kv_cache_scheme")) spec.cache_scales = read.cache_scales;
 }
 
 std::span<const QuantizationFile> QuantizationFiles() { return kFiles; }

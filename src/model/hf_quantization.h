@@ -35,13 +35,15 @@ struct HfQuantization {
   // they were, which have zero points, factors or an order of their inputs.
   QuantScheme scheme;
   Packing packing = Packing::kNone;
+  // For what cache scales of keys and values are, if there are any; none: for one that is not kept.
+  std::optional<DType> cache_scales = DType::kF8E4M3;
   bool operator==(const HfQuantization&) const = default;
 };
 
 // What config.json says. Anything unsupported is recorded as a fault of `config`, with its key.
 // Lists of modules left out ("ignore") are not read: the stored weights show it.
 HfQuantization ReadHfQuantization(const JsonFields& config);
-// Sets the spec's quantization to it.
+// Sets the spec's quantization to it, and the scales of keys and values if the config names them.
 void ReadQuantization(const JsonFields& config, ModelSpec& spec);
 
 // A file that describes the quantization where config.json does not.

@@ -65,7 +65,7 @@ Result<OwnedKvPool> MakeKvPool(const ModelSpec& spec, DType stored, int64_t num_
     TANDEM_ASSIGN_OR_RETURN(Buffer memory,
                             backend.Allocate(static_cast<size_t>(elements) * SizeOf(stored)));
     group.data = memory.View(stored, {elements});
-    if (stored == DType::kF8E4M3 && !scales.empty()) {
+    if (group.has_8_bits() && !scales.empty()) {
       SetScales(scales[static_cast<size_t>(index)], group);
     }
     owned.memory.push_back(std::move(memory));

@@ -39,8 +39,8 @@ struct OwnedKvPool {
   ops::KvPool pool;
 };
 
-// `stored`: the type of an element, the model's own or kF8E4M3. `scales`: of each group, as
-// Weights::kv_scales has them, or none; a pool in fp8 is scaled by them and keeps views of them,
+// `stored`: the type of an element, the model's own, kF8E4M3 or kI8. `scales`: of each group, as
+// Weights::kv_scales has them, or none; a pool of 8 bits is scaled by them and keeps views of them,
 // others need none. RESOURCE_EXHAUSTED as Allocate.
 Result<OwnedKvPool> MakeKvPool(const ModelSpec& spec, DType stored, int64_t num_blocks,
                                int32_t block_tokens, ops::Backend& backend,

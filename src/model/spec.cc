@@ -359,6 +359,11 @@ Status ValidateSpec(const ModelSpec& spec) {
                            "; it must be float32, float16 or bfloat16");
   }
   TANDEM_RETURN_IF_ERROR(CheckSchemes(spec));
+  if (spec.cache_scales && *spec.cache_scales != DType::kF8E4M3 &&
+      *spec.cache_scales != DType::kI8) {
+    return InvalidArgument("cache_scales are for a cache in " +
+                           std::string(DTypeName(*spec.cache_scales)) + "; it must be fp8 or int8");
+  }
   TANDEM_RETURN_IF_ERROR(CheckPositive("norm_epsilon", spec.norm.epsilon));
   TANDEM_RETURN_IF_ERROR(CheckPositive("embedding_scale", spec.embedding_scale));
   TANDEM_RETURN_IF_ERROR(CheckPositive("logit_scale", spec.logit_scale));
@@ -376,6 +381,13 @@ Status ValidateSpec(const ModelSpec& spec) {
   }
   TANDEM_RETURN_IF_ERROR(CheckIds("bos_ids", spec.bos_ids, spec.vocab_size));
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
+}
+
+Status CheckCacheScales(const ModelSpec& spec, DType cache) {
+  if (cache != DType::kI8 || spec.cache_scales == DType::kI8) return {};
+  return FailedPrecondition(
+      "kv_cache_dtype int8: the model has no scales of keys and values for int8; make a checkpoint "
+      "that has them with tandem quantize --kv_cache_dtype int8, or use fp8, which needs none");
 }
 
 std::string SpecToJson(const ModelSpec& spec) {
@@ -402,7 +414,8 @@ std::string SpecToJson(const ModelSpec& spec) {
       {"logit_cap", spec.logit_cap},
       {"quantization", SchemeToJson(spec.quantization)},
       {"exceptions", ExceptionsToJson(spec.exceptions)},
-      {"cache_scales", spec.cache_scales},
+      {"cache_scales", spec.cache_scales.has_value()},
+      {"cache_scales_type", DTypeName(spec.cache_scales.value_or(DType::kF8E4M3))},
       {"bos_ids", spec.bos_ids},
       {"eos_ids", spec.eos_ids},
   };
@@ -445,7 +458,10 @@ ModelSpec ReadSpec(const JsonFields& json) {
   spec.logit_scale = json.Number("logit_scale", 1.0);
   spec.logit_cap = json.Number("logit_cap", 0.0);
   ReadSchemes(json, spec);
-  spec.cache_scales = json.Bool("cache_scales", false);
+  if (json.Bool("cache_scales", false)) {
+    spec.cache_scales =
+        ParseDType(json.Text("cache_scales_type", DTypeName(DType::kF8E4M3))).value_or(DType::kF32);
+  }
   spec.bos_ids = ToIds(json.Ints("bos_ids"));
   spec.eos_ids = ToIds(json.Ints("eos_ids"));
   return spec;

@@ -147,8 +147,9 @@ struct ModelSpec {
   // Of the layers' products; everything else is of `dtype`, but for the exceptions.
   QuantScheme quantization;
   std::vector<SchemeException> exceptions;
-  // Keys and values have calibrated scales, for a cache in fp8: each layer's and head's.
-  bool cache_scales = false;
+  // Keys and values have calibrated scales of each layer and head, for a cache of this type: fp8 or
+  // int8. A cache in fp8 takes those for int8 too.
+  std::optional<DType> cache_scales;
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 
@@ -165,6 +166,9 @@ struct ModelSpec {
 
 // Checks the numbers against each other and against sane bounds; names the field at fault.
 Status ValidateSpec(const ModelSpec& spec);
+// FAILED_PRECONDITION if the model lacks the scales that a cache of this type needs: elements of
+// int8 have no range of their own, so that unscaled most of them would be 0 or the largest one.
+Status CheckCacheScales(const ModelSpec& spec, DType cache);
 std::string SpecToJson(const ModelSpec& spec);
 Result<ModelSpec> SpecFromJson(const std::string& text);
 // The same of an object within another; faults are that object's.

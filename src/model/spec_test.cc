@@ -331,7 +331,7 @@ TEST(Spec, RoundTripsThroughJson) {
   spec.layers[1].mlp.intermediate_size = 96;
   spec.layers[1].attention.rope.theta = 500.0;
   spec.layers[1].attention.num_kv_heads = 1;
-  spec.cache_scales = true;
+  spec.cache_scales = DType::kI8;
   spec.quantization = {.element = QuantScheme::Element::kInt4,
                        .block_rows = 1,
                        .block_columns = 64,

@@ -30,7 +30,7 @@ bool InputsAreStatic(const ModelSpec& spec, const WeightRow& row, int64_t layer)
   return SchemeOf(spec, row.role, layer).inputs == QuantScheme::Inputs::kStatic;
 }
 bool Cached(const ModelSpec& spec, const WeightRow& row, int64_t /*layer*/) {
-  return spec.cache_scales && !row.cache_scale.empty();
+  return spec.cache_scales.has_value() && !row.cache_scale.empty();
 }
 
 constexpr std::array kRows = {

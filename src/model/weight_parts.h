@@ -21,7 +21,7 @@ enum class WeightPart : uint8_t {
   kInputFactors,  // factors of the inputs of the product
   kInputOrder,    // the input that a column multiplies
   kInputScale,    // static inputs: divisor of an input before it is rounded
-  kCacheScale,    // of keys or values: what an element is multiplied with where the cache is in fp8
+  kCacheScale,    // of keys or values: what an element of a cache of 8 bits is multiplied with
   kCount,         // not a part
 };
 

@@ -83,7 +83,7 @@ TEST(WeightParts, EveryPartOfAQuantizedWeightIsListedOnceAndNamedOnce) {
                        .input_factors = true,
                        .input_order = true,
                        .inputs = QuantScheme::Inputs::kStatic};
-  spec.cache_scales = true;
+  spec.cache_scales = DType::kI8;
   std::set<std::string> names;
   std::set<WeightPart> parts;
   const auto ids = StoredWeights(spec);
@@ -128,7 +128,7 @@ TEST(Sharding, PartsOfAllRanksMakeUpTheWhole) {
   for (const QuantScheme& scheme : {fp8, int4}) {
     ModelSpec spec = Spec();
     spec.quantization = scheme;
-    spec.cache_scales = true;
+    spec.cache_scales = DType::kI8;
     for (const int64_t tp : {1, 2, 6}) {
       const Sharding sharding{.tp_size = tp, .parallel_embedding = true, .embedding_dim = 1};
       ASSERT_TRUE(CheckSharding(spec, sharding).ok()) << tp;

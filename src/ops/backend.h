@@ -137,6 +137,8 @@ class Backend {
   virtual bool Has(Feature feature) const = 0;
   // INVALID_ARGUMENT names a size of a model that there are no kernels for, and the largest.
   virtual Status CheckSizes(int64_t /*vocab*/, int64_t /*head_dim*/) const { return {}; }
+  // UNIMPLEMENTED names a type that the backend does not keep keys and values in.
+  virtual Status CheckKvType(DType /*stored*/) const { return {}; }
   // The scheme under which weights that a file stores under `stored` are kept: the same, or plain
   // (an element times its scale, rounded) if the backend does not compute with it.
   virtual QuantScheme KeptScheme(const QuantScheme& stored) const = 0;

@@ -59,17 +59,18 @@ struct RopeTable {
 // one block of all its layers is one piece of memory: [num_blocks, num_layers, 2 (k, v),
 // num_kv_heads, block_tokens, head_dim].
 struct KvGroup {
-  Tensor data;  // rank 1: the elements in the order above
+  Tensor data;  // rank 1: the elements in the order above, of the activations' type, fp8 or int8
   int64_t num_blocks = 0;
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;
   int32_t block_tokens = 0;
   int32_t head_dim = 0;
-  // Of fp8 alone: a stored element times the scale of its layer and head is the key or value.
+  // Of 8 bits alone: a stored element times the scale of its layer and head is the key or value.
   // [num_layers, num_kv_heads] fp32 each; empty: all are 1.
   Tensor key_scales;
   Tensor value_scales;
 
+  bool has_8_bits() const { return SizeOf(data.dtype) == 1; }
   int64_t elements_per_head() const { return int64_t{block_tokens} * head_dim; }
   int64_t elements_per_block() const {
     return int64_t{num_layers} * 2 * num_kv_heads * elements_per_head();

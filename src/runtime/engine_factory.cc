@@ -38,7 +38,7 @@ Status Explain(const Status& status, std::string_view what, std::string_view sma
 Result<ops::KvPool> MakePool(const Weights& weights, const MemoryPlan& plan,
                              const EngineOptions& options, ops::Backend& backend,
                              std::vector<Buffer>& buffers) {
-  const DType stored = options.kv_cache_dtype.value_or(weights.spec.dtype);
+  const DType stored = KvTypeOf(options, weights.spec);
   Result<OwnedKvPool> owned = MakeKvPool(weights.spec, stored, plan.num_blocks,
                                          options.block_tokens, backend, weights.kv_scales);
   if (!owned.ok()) {

@@ -102,8 +102,9 @@ ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const StepLimits
 Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, ModelMemory draft,
                               const ops::Backend& backend, int64_t free_bytes) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(asked));
-  if (asked.kv_cache_dtype.has_value() && backend.device().kind == Device::Kind::kCpu) {
-    return Unimplemented("kv_cache_dtype: on a CPU keys and values have the model's own type");
+  if (asked.kv_cache_dtype) {
+    TANDEM_RETURN_IF_ERROR(backend.CheckKvType(*asked.kv_cache_dtype));
+    TANDEM_RETURN_IF_ERROR(CheckCacheScales(*target.spec, *asked.kv_cache_dtype));
   }
   EnginePlan plan;
   EngineOptions& options = plan.options;

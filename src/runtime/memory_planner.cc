@@ -17,8 +17,16 @@ constexpr int64_t kMinBlocks = 2;
 
 int64_t BlockBytes(const ModelMemory& model, const EngineOptions& options) {
   if (model.spec == nullptr) return 0;
-  const DType dtype = options.kv_cache_dtype.value_or(model.spec->dtype);
-  return model.spec->KvBytesPerToken(dtype) * options.block_tokens;
+  return model.spec->KvBytesPerToken(KvTypeOf(options, *model.spec)) * options.block_tokens;
+}
+
+// Why a draft's keys and values are not kept as asked.
+std::string DraftNote(const EngineOptions& options, const ModelMemory& draft) {
+  if (draft.spec == nullptr || !options.kv_cache_dtype) return {};
+  const DType kept = KvTypeOf(options, *draft.spec);
+  if (kept == *options.kv_cache_dtype) return {};
+  return fmt::format("in {}: the draft has no scales for {}", DTypeName(kept),
+                     DTypeName(*options.kv_cache_dtype));
 }
 
 // The most blocks that the pools of both models may have; they have equally many.
@@ -40,7 +48,7 @@ Result<int32_t> LongestSequence(const EngineOptions& options, const ModelMemory&
 
 std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draft,
                               int64_t sampling_bytes, int64_t target_kv, int64_t draft_kv,
-                              const std::string& kv_note) {
+                              const std::string& kv_note, const std::string& draft_note) {
   std::vector<MemoryLine> lines;
   const auto add = [&](std::string what, int64_t bytes, std::string option, std::string note = {}) {
     if (bytes > 0) lines.push_back({std::move(what), bytes, std::move(option), std::move(note)});
@@ -51,11 +59,17 @@ std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draf
   add("draft workspace", draft.workspace_bytes, "max_num_tokens");
   add("sampling", sampling_bytes, "max_batch_size");
   add("target keys and values", target_kv, "kv_cache_bytes", kv_note);
-  add("draft keys and values", draft_kv, "kv_cache_bytes", kv_note);
+  add("draft keys and values", draft_kv, "kv_cache_bytes",
+      kv_note + (kv_note.empty() || draft_note.empty() ? "" : "; ") + draft_note);
   return lines;
 }
 
 }  // namespace
+
+DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec) {
+  const DType asked = options.kv_cache_dtype.value_or(spec.dtype);
+  return CheckCacheScales(spec, asked).ok() ? asked : spec.dtype;
+}
 
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes,
@@ -113,8 +127,8 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   const std::string note = kv_bytes / block_bytes > limit
                                ? fmt::format("the cache of this model has at most {} blocks", limit)
                                : std::string();
-  plan.lines =
-      Lines(target, draft, sampling_bytes, blocks * target_block, blocks * draft_block, note);
+  plan.lines = Lines(target, draft, sampling_bytes, blocks * target_block, blocks * draft_block,
+                     note, DraftNote(options, draft));
   return plan;
 }
 

@@ -34,6 +34,10 @@ struct MemoryPlan {
   std::vector<MemoryLine> lines;
 };
 
+// Type in which a model's keys and values are kept: as asked, but its own where int8 is asked for
+// and it has no scales for that. Engines keep a target as asked or refuse; drafts are free.
+DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec);
+
 // `free_bytes`: free memory once the weights are loaded. `sampling_bytes`: the executor's arrays.
 // A pool never has more blocks than MaxKvBlocks, whatever memory there is.
 // FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.

@@ -109,6 +109,27 @@ TEST_F(MemoryPlannerTest, EveryLineHasItsBytesAndItsOption) {
   EXPECT_EQ(plan.lines[5].option, "kv_cache_bytes");
 }
 
+TEST_F(MemoryPlannerTest, KeysAndValuesOf8BitsTakeHalfTheBytesAndInt8NeedsScales) {
+  options_.kv_cache_bytes = 38400 * 4;
+  const int32_t in_16_bits = Plan(1 << 20).value().num_blocks;
+  options_.kv_cache_dtype = DType::kF8E4M3;
+  EXPECT_EQ(Plan(1 << 20).value().num_blocks, 2 * in_16_bits);
+  options_.kv_cache_dtype = DType::kI8;
+  EXPECT_EQ(KvTypeOf(options_, spec_), spec_.dtype);
+  spec_.cache_scales = DType::kF8E4M3;
+  EXPECT_EQ(KvTypeOf(options_, spec_), spec_.dtype) << "fp8's are not int8's";
+  spec_.cache_scales = DType::kI8;
+  EXPECT_EQ(KvTypeOf(options_, spec_), DType::kI8);
+  EXPECT_EQ(Plan(1 << 20).value().lines[6].note, "in " + std::string(DTypeName(draft_spec_.dtype)) +
+                                                     ": the draft has no scales for int8");
+  draft_spec_.cache_scales = DType::kI8;
+  const MemoryPlan plan = Plan(1 << 20).value();
+  EXPECT_EQ(plan.num_blocks, 2 * in_16_bits);
+  EXPECT_EQ(plan.lines[6].note, "");
+  options_.kv_cache_dtype = DType::kF8E4M3;
+  EXPECT_EQ(KvTypeOf(options_, spec_), DType::kF8E4M3) << "fp8 takes int8's scales too";
+}
+
 // Attention numbers the rows of a pool with 32 bits: fp8 and few heads reach that on a large GPU.
 TEST_F(MemoryPlannerTest, APoolHasNoMoreBlocksThanCanBeNumberedAndTheLineSaysSo) {
   options_.kv_cache_dtype = DType::kF8E4M3;

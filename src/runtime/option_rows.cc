@@ -90,9 +90,10 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .max = 1 << 30}),
       BindChoice<EngineOptions, &EngineOptions::kv_cache_dtype>(
           {.name = "kv_cache_dtype",
-           .meaning = "Type of stored keys and values: the model's own, or fp8 (GPU)",
+           .meaning = "Type of stored keys and values: the model's own, fp8, or int8 (CPU; with "
+                      "calibrated scales, as tandem quantize makes them)",
            .group = kBatching},
-          {{"auto", std::nullopt}, {"fp8", DType::kF8E4M3}}),
+          {{"auto", std::nullopt}, {"fp8", DType::kF8E4M3}, {"int8", DType::kI8}}),
       Sets<&EngineOptions::block_tokens>({.name = "tokens_per_block",
                                           .meaning = "Tokens of one cache block, a power of two",
                                           .group = kBatching,

@@ -46,6 +46,7 @@ TEST(EngineOptionRowsTest, EveryRowSetsWhatItNames) {
   EXPECT_EQ(With("kv_cache_bytes", "3G").kv_cache_bytes, int64_t{3} << 30);
   EXPECT_EQ(With("kv_cache_free_gpu_memory_fraction", "0.25").kv_cache_free_fraction, 0.25);
   EXPECT_EQ(With("kv_cache_dtype", "fp8").kv_cache_dtype, DType::kF8E4M3);
+  EXPECT_EQ(With("kv_cache_dtype", "int8").kv_cache_dtype, DType::kI8);
   EXPECT_FALSE(With("enable_kv_cache_reuse", "false").enable_prefix_reuse);
   EXPECT_FALSE(With("kv_cache_enable_block_reuse", "false").enable_prefix_reuse);
   EXPECT_FALSE(With("enable_chunked_context", "disable").enable_chunked_prefill);

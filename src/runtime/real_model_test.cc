@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kPositions = 512;
 
-EngineOptions Options() {
+EngineOptions PlainOptions() {
   EngineOptions options;
   options.max_batch_size = 8;
   options.max_num_tokens = 48;
@@ -26,16 +26,35 @@ EngineOptions Options() {
   return options;
 }
 
-class RealModelTest : public testing::TestWithParam<DType> {
+// The types of activations, and of keys and values if it is another.
+struct Types {
+  DType dtype;
+  std::optional<DType> cache = {};
+};
+
+ModelSpec SpecOf(const Types& types) {
+  ModelSpec spec = TinyLlamaSpec(types.dtype, kPositions);
+  if (types.cache == DType::kI8) spec.cache_scales = types.cache;
+  return spec;
+}
+
+class RealModelTest : public testing::TestWithParam<Types> {
  protected:
   void SetUp() override {
     if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
-    if (TestBackend().device().kind != Device::Kind::kCpu && GetParam() == DType::kF32) {
+    const auto& [dtype, cache] = GetParam();
+    if (TestBackend().device().kind != Device::Kind::kCpu && dtype == DType::kF32) {
       GTEST_SKIP() << "the GPU computes in 16 bits";
     }
+    if (cache && !TestBackend().CheckKvType(*cache).ok()) GTEST_SKIP() << "no such cache here";
+  }
+  static EngineOptions Options() {
+    EngineOptions options = PlainOptions();
+    options.kv_cache_dtype = GetParam().cache;
+    return options;
   }
   std::unique_ptr<Engine> Make(const EngineOptions& options, float draft_noise = 0.05f) {
-    const ModelSpec spec = TinyLlamaSpec(GetParam(), kPositions);
+    const ModelSpec spec = SpecOf(GetParam());
     EngineModel target = MakeTinyLlama(spec, 5, 0.0f, TestBackend());
     EngineModel draft;
     if (options.draft_mode != DraftMode::kOff) {
@@ -112,7 +131,7 @@ TEST_P(RealModelTest, ThePlanWithoutWeightsMatchesTheEngine) {
     EngineOptions options = Options();
     options.draft_mode = mode;
     const auto engine = Make(options);
-    const ModelSpec spec = TinyLlamaSpec(GetParam(), kPositions);
+    const ModelSpec spec = SpecOf(GetParam());
     ops::Backend& backend = TestBackend();
     ASSERT_TRUE(CheckLoadable(spec, backend).ok());
     const ModelMemory model = {.spec = &spec,
@@ -199,8 +218,9 @@ TEST_P(RealModelTest, PreemptionChangesNoToken) {
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kFixed;
   // Blocks of both models; room for about three of the longest sequences.
-  const ModelSpec spec = TinyLlamaSpec(GetParam(), kPositions);
-  options.kv_cache_bytes = 2 * spec.KvBytesPerToken(spec.dtype) * 16 * 26;
+  const ModelSpec spec = SpecOf(GetParam());
+  options.kv_cache_bytes =
+      2 * spec.KvBytesPerToken(GetParam().cache.value_or(spec.dtype)) * 16 * 26;
   const auto alone = Make(Options());
   const auto engine = Make(options);
   const std::vector<Request> requests = Requests();
@@ -211,10 +231,48 @@ TEST_P(RealModelTest, PreemptionChangesNoToken) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, RealModelTest, testing::Values(DType::kBF16, DType::kF32),
-                         [](const testing::TestParamInfo<DType>& info) {
-                           return std::string(DTypeName(info.param));
+INSTANTIATE_TEST_SUITE_P(DTypes, RealModelTest,
+                         testing::Values(Types{DType::kBF16}, Types{DType::kF32},
+                                         Types{DType::kBF16, DType::kF8E4M3},
+                                         Types{DType::kBF16, DType::kI8},
+                                         Types{DType::kF32, DType::kF8E4M3},
+                                         Types{DType::kF32, DType::kI8}),
+                         [](const testing::TestParamInfo<Types>& info) {
+                           const auto& [dtype, cache] = info.param;
+                           return std::string(DTypeName(dtype)) +
+                                  (cache ? "_cache_" + std::string(DTypeName(*cache)) : "");
                          });
+
+TEST(EngineCreate, RefusesACacheInInt8WithoutScalesByName) {
+  if (!HasTestBackend() || TestOnCuda()) GTEST_SKIP() << "a GPU keeps none";
+  SteadyClock clock;
+  EngineOptions options = PlainOptions();
+  options.kv_cache_dtype = DType::kI8;
+  const auto create = [&](const ModelSpec& target, const ModelSpec& draft) {
+    return Engine::Create(options, MakeTinyLlama(target, 5, 0.0f, TestBackend()),
+                          MakeTinyLlama(draft, 5, 0.0f, TestBackend()), TestBackend(), clock);
+  };
+  const ModelSpec plain = TinyLlamaSpec(DType::kBF16, kPositions);
+  ModelSpec scaled = plain;
+  for (const std::optional<DType> scales : {std::optional<DType>(), {DType::kF8E4M3}}) {
+    scaled.cache_scales = scales;
+    const auto refused = create(scaled, plain);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
+    EXPECT_THAT(refused.status().message(), testing::HasSubstr("kv_cache_dtype int8"));
+    EXPECT_THAT(refused.status().message(), testing::HasSubstr("tandem quantize"));
+  }
+  // A draft without scales keeps its own type; its line says so.
+  scaled.cache_scales = DType::kI8;
+  options.draft_mode = DraftMode::kFixed;
+  const auto engine = create(scaled, plain);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const MemoryLine& target = (*engine)->memory_plan()[(*engine)->memory_plan().size() - 2];
+  const MemoryLine& draft = (*engine)->memory_plan().back();
+  EXPECT_EQ(target.what, "target keys and values");
+  EXPECT_EQ(draft.bytes, 2 * target.bytes);
+  EXPECT_EQ(draft.note, "in bfloat16: the draft has no scales for int8");
+}
 
 TEST(EngineCreate, SaysWhatDoesNotFitAndWhichOptionHelps) {
   if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
@@ -225,15 +283,15 @@ TEST(EngineCreate, SaysWhatDoesNotFitAndWhichOptionHelps) {
     const auto engine = Engine::Create(options, target, {}, TestBackend(), clock);
     return engine.ok() ? std::string("made") : engine.status().message();
   };
-  EngineOptions options = Options();
+  EngineOptions options = PlainOptions();
   options.kv_cache_bytes = 1000;
   EXPECT_THAT(refusal(options), testing::HasSubstr("raise kv_cache_bytes"));
   options.kv_cache_bytes = int64_t{1} << 50;
   EXPECT_THAT(refusal(options), testing::HasSubstr("lower kv_cache_bytes"));
-  options = Options();
+  options = PlainOptions();
   options.max_seq_len = 5000;
   EXPECT_THAT(refusal(options), testing::HasSubstr("max_seq_len is 5000; the model has 512"));
-  options = Options();
+  options = PlainOptions();
   options.max_batch_size = 0;
   EXPECT_THAT(refusal(options),
               testing::HasSubstr("max_batch_size must be a number from 1 to 4096"));
@@ -245,7 +303,7 @@ TEST(EngineCreate, MeasuresNoPositionThatTheModelsLack) {
   if (!HasTestBackend()) GTEST_SKIP() << "no GPU here";
   SteadyClock clock;
   const ModelSpec spec = TinyLlamaSpec(DType::kBF16, 64);
-  EngineOptions options = Options();
+  EngineOptions options = PlainOptions();
   options.max_num_tokens = 1024;
   options.max_seq_len = 0;
   options.draft_mode = DraftMode::kAdaptive;

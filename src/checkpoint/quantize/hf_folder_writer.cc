@@ -30,7 +30,7 @@ const char* FormatName(const QuantScheme& scheme) {
   }
 }
 
-Json Arguments(int bits, bool floats, const char* strategy, bool dynamic) {
+Json Arguments(bool floats, int bits, const char* strategy, bool dynamic) {
   return {{"num_bits", bits},
           {"type", floats ? "float" : "int"},
           {"symmetric", true},
@@ -38,32 +38,34 @@ Json Arguments(int bits, bool floats, const char* strategy, bool dynamic) {
           {"dynamic", dynamic}};
 }
 
-Json QuantizationConfig(const ModelSpec& spec) {
-  const QuantScheme& scheme = spec.quantization;
-  Json weights = Arguments(scheme.element == Element::kInt4 ? 4 : 8,
-                           /*floats=*/scheme.element == Element::kFp8E4M3,
-                           scheme.block_columns == 0 ? "channel" : "group", /*dynamic=*/false);
+Json WeightGroup(const QuantScheme& scheme) {
+  const bool floats = scheme.element == Element::kFp8E4M3;
+  Json weights = Arguments(floats, scheme.element == Element::kInt4 ? 4 : 8,
+                           scheme.block_columns == 0 ? "channel" : "group", false);
   weights["group_size"] = scheme.block_columns == 0 ? Json(nullptr) : Json(scheme.block_columns);
   Json inputs = nullptr;
   if (scheme.inputs != Inputs::kPlain) {
     const bool dynamic = scheme.inputs == Inputs::kDynamic;
-    inputs = Arguments(8, /*floats=*/scheme.element != Element::kInt8, dynamic ? "token" : "tensor",
-                       dynamic);
+    inputs = Arguments(scheme.element != Element::kInt8, 8, dynamic ? "token" : "tensor", dynamic);
   }
-  // In the group too: readers guess the format of int4 weights with inputs of their own wrongly.
+  // The format in the group too: readers guess that of int4 weights with inputs of their own wrongly.
+  return {{"targets", {"Linear"}},
+          {"format", FormatName(scheme)},
+          {"weights", weights},
+          {"input_activations", inputs},
+          {"output_activations", nullptr}};
+}
+
+Json QuantizationConfig(const ModelSpec& spec) {
+  const QuantScheme& scheme = spec.quantization;
   Json config = {{"quant_method", "compressed-tensors"},
-                 {"format", FormatName(scheme)},
+                 {"format", scheme.is_plain() ? "dense" : FormatName(scheme)},
                  {"quantization_status", "compressed"},
-                 {"config_groups",
-                  {{"group_0",
-                    {{"targets", {"Linear"}},
-                     {"format", FormatName(scheme)},
-                     {"weights", weights},
-                     {"input_activations", inputs},
-                     {"output_activations", nullptr}}}}},
+                 {"config_groups", Json::object()},
                  {"ignore", {"lm_head"}}};
+  if (!scheme.is_plain()) config["config_groups"]["group_0"] = WeightGroup(scheme);
   if (spec.cache_scales) {
-    config["kv_cache_scheme"] = Arguments(8, /*floats=*/true, "tensor", /*dynamic=*/false);
+    config["kv_cache_scheme"] = Arguments(*spec.cache_scales == DType::kF8E4M3, 8, "tensor", false);
   }
   return config;
 }
@@ -191,7 +193,9 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   Json config = Json::parse(text);  // the source has read it
   config["torch_dtype"] = DTypeName(spec.dtype);
   if (config.contains("dtype")) config["dtype"] = DTypeName(spec.dtype);  // its newer name
-  if (!spec.quantization.is_plain()) config["quantization_config"] = QuantizationConfig(spec);
+  if (!spec.quantization.is_plain() || spec.cache_scales) {
+    config["quantization_config"] = QuantizationConfig(spec);
+  }
   return WriteFileAtomically(folder / "config.json", config.dump(2) + "\n");
 }
 

@@ -23,7 +23,8 @@ struct InputStatistics {
 // Of one layer.
 struct LayerStatistics {
   std::map<InputGroup, InputStatistics> inputs;
-  // Largest magnitude of the keys, as they are cached, and values of each key-value head.
+  // Largest magnitudes: of the keys, as they are cached, of each key-value head; of the values in
+  // each row of their weight.
   std::vector<float> keys;
   std::vector<float> values;
 };

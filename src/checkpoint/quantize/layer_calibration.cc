@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -125,6 +126,26 @@ Status CalibrateGroup(WeightSource& source, int64_t layer, InputGroup group,
   return {};
 }
 
+// Of each key-value head, once the rows of its weight are divided by the scales of the product that
+// reads its outputs.
+std::vector<float> LargestValues(const ModelSpec& spec, int64_t layer, std::vector<float> rows,
+                                 const LayerCalibration& calibration) {
+  const WeightRole reader = WeightRole::kAttentionOut;
+  const auto scales = calibration.scales.find(RowOf(reader).input);
+  if (scales != calibration.scales.end()) {
+    std::vector<float> divisors(rows.size(), 1.0f);
+    for (size_t column = 0; column < scales->second.size(); ++column) {
+      const int64_t row = AbsorberRow(spec, reader, layer, static_cast<int64_t>(column));
+      divisors[static_cast<size_t>(row)] = scales->second[column];
+    }
+    std::ranges::transform(rows, divisors, rows.begin(), std::divides());
+  }
+  const auto dim = static_cast<size_t>(spec.layer(layer).attention.head_dim);
+  std::vector<float> largest(rows.size() / dim, 0.0f);
+  for (size_t i = 0; i < rows.size(); ++i) largest[i / dim] = std::max(largest[i / dim], rows[i]);
+  return largest;
+}
+
 std::string GroupName(InputGroup group) { return std::to_string(static_cast<int>(group)); }
 
 }  // namespace
@@ -138,7 +159,7 @@ Result<LayerCalibration> Calibrate(WeightSource& source, int64_t layer,
                                           backend, pool, calibration));
   }
   calibration.largest_key = statistics.keys;
-  calibration.largest_value = statistics.values;
+  calibration.largest_value = LargestValues(source.spec(), layer, statistics.values, calibration);
   return calibration;
 }
 

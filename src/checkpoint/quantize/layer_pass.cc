@@ -251,8 +251,9 @@ void LayerPass::State::Observe(InputGroup group, const Tensor& x, int64_t first_
 void LayerPass::State::ObserveCache(LayerStatistics& statistics) {
   const ops::KvGroup& kv = cache.pool.groups.front();
   const auto heads = static_cast<size_t>(kv.num_kv_heads);
+  const auto dim = static_cast<size_t>(kv.head_dim);
   statistics.keys.resize(heads);
-  statistics.values.resize(heads);
+  statistics.values.resize(heads * dim);
   host.resize(static_cast<size_t>(kv.data.NumBytes()));
   backend.CopyToHost(host.data(), kv.data.data, host.size());
   const int64_t head = kv.elements_per_head();
@@ -260,10 +261,15 @@ void LayerPass::State::ObserveCache(LayerStatistics& statistics) {
   const Tensor pieces{host.data(), kv.data.dtype, {kv.data.NumElements() / head, head}, {}};
   for (int64_t piece = 0; piece < pieces.dim(0); ++piece) {
     ConvertElements(pieces.RowRange(piece, 1), {floats.data(), DType::kF32, {1, head}, {}});
-    float largest = 0.0f;
-    for (const float value : floats) largest = std::max(largest, std::abs(value));
     const auto index = static_cast<size_t>(piece % (2 * kv.num_kv_heads));
-    RaiseTo(index < heads ? statistics.keys : statistics.values, index % heads, largest);
+    for (size_t i = 0; i < floats.size(); ++i) {
+      const float magnitude = std::abs(floats[i]);
+      if (index < heads) {
+        RaiseTo(statistics.keys, index, magnitude);
+      } else {
+        RaiseTo(statistics.values, (index - heads) * dim + i % dim, magnitude);
+      }
+    }
   }
 }
 

@@ -276,10 +276,49 @@ TEST_F(QuantizeTest, KeysAndValuesHaveTheScaleOfTheirLargestMagnitude) {
   options.recipe = RecipeOf("full_prec", 128, "fp8").value();
   ASSERT_TRUE(Run(options).ok());
   const auto checkpoint = OpenCheckpoint(folder_ / "out").value();
-  EXPECT_TRUE(checkpoint->spec().cache_scales);
+  EXPECT_EQ(checkpoint->spec().cache_scales, DType::kF8E4M3);
   const Tensor scales = checkpoint->Get({WeightRole::kValue, 1, WeightPart::kCacheScale}).value();
   ASSERT_EQ(scales.shape, (Shape{4}));
   for (int head = 0; head < 4; ++head) EXPECT_GT(scales.As<float>()[head] * 448.0f, 0.1f);
+}
+
+// The scales must cover what the written model stores, not what the plain one did: SmoothQuant
+// moves the range of values into the weights that read them.
+TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
+  for (const bool hf : {false, true}) {
+    for (const char* qformat : {"full_prec", "int8_sq"}) {
+      SCOPED_TRACE(qformat);
+      QuantizeOptions options = Options(qformat);
+      options.recipe = RecipeOf(qformat, 64, "int8").value();
+      options.recipe.smooth_alpha = 0.8;
+      options.export_hf = hf;
+      ASSERT_TRUE(Run(options).ok());
+      std::unique_ptr<WeightSource> written;
+      if (hf) {
+        written = HfReader::Open(folder_ / "out").value();
+      } else {
+        written = OpenCheckpoint(folder_ / "out").value();
+      }
+      EXPECT_EQ(written->spec().cache_scales, DType::kI8);
+      // By these texts the scales were made: nothing saturates, and the rounding stays small.
+      const auto weights = LoadWeights(*written, *backend_, 128).value();
+      for (const std::vector<int32_t>& sample : Samples()) {
+        const auto logits = [&](std::optional<DType> cache) {
+          DecoderTestDriver driver(weights, *backend_, 128, cache);
+          return driver.Feed(sample);
+        };
+        const auto plain = logits(std::nullopt), rounded = logits(DType::kI8);
+        double difference = 0.0, length = 0.0;
+        for (size_t i = 0; i < plain.size(); ++i) {
+          for (size_t j = 0; j < plain[i].size(); ++j) {
+            difference += std::pow(plain[i][j] - rounded[i][j], 2);
+            length += std::pow(plain[i][j], 2);
+          }
+        }
+        EXPECT_LE(std::sqrt(difference / length), 0.02) << sample.size() << " tokens";
+      }
+    }
+  }
 }
 
 TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {

@@ -12,6 +12,9 @@ namespace {
 
 constexpr int64_t kGrainRows = 16;
 
+constexpr float kLargestFp8 = 448.0f;
+constexpr float kLargestInt8 = 127.0f;
+
 // What maps the largest magnitude to the largest element.
 float ScaleFor(float largest, float element) {
   const float scale = largest / element;
@@ -28,7 +31,7 @@ QuantizedSource::QuantizedSource(WeightSource& plain, const QuantizeRecipe& reci
       pool_(pool),
       spec_(plain.spec()) {
   spec_.quantization = recipe.scheme;
-  spec_.cache_scales = recipe.cache_scales || spec_.cache_scales;
+  if (recipe.cache_scales) spec_.cache_scales = recipe.cache_scales;
 }
 
 Status QuantizedSource::LoadCalibration(int64_t layer) {
@@ -72,7 +75,7 @@ Result<Tensor> QuantizedSource::Get(const WeightId& id) {
       const bool int8 = recipe_.scheme.element == QuantScheme::Element::kInt8;
       TANDEM_ASSIGN_OR_RETURN(const Tensor scale, scratch_.Allocate(DType::kF32, {1}));
       *scale.As<float>() =
-          ScaleFor(calibration_.largest_input.at(row.input), int8 ? 127.0f : 448.0f);
+          ScaleFor(calibration_.largest_input.at(row.input), int8 ? kLargestInt8 : kLargestFp8);
       return scale;
     }
     case WeightPart::kCacheScale: {
@@ -82,8 +85,9 @@ Result<Tensor> QuantizedSource::Get(const WeightId& id) {
       TANDEM_ASSIGN_OR_RETURN(
           const Tensor scales,
           scratch_.Allocate(DType::kF32, {static_cast<int64_t>(largest.size())}));
+      const float element = *recipe_.cache_scales == DType::kI8 ? kLargestInt8 : kLargestFp8;
       std::ranges::transform(largest, scales.As<float>(),
-                             [](float value) { return ScaleFor(value, 448.0f); });
+                             [&](float value) { return ScaleFor(value, element); });
       return scales;
     }
     case WeightPart::kBias:

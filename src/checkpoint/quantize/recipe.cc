@@ -53,10 +53,12 @@ Result<QuantizeRecipe> RecipeOf(const std::string& qformat, int64_t awq_block_si
     recipe.scheme.block_columns = awq_block_size;
   }
   if (kv_cache_dtype == "fp8") {
-    recipe.cache_scales = true;
+    recipe.cache_scales = DType::kF8E4M3;
+  } else if (kv_cache_dtype == "int8") {
+    recipe.cache_scales = DType::kI8;
   } else if (!kv_cache_dtype.empty() && kv_cache_dtype != "none") {
     return Unimplemented("kv_cache_dtype \"" + kv_cache_dtype +
-                         "\" is not supported; keys and values are kept in fp8 or in 16 bits");
+                         "\" is not supported; keys and values are kept in fp8, int8 or 16 bits");
   }
   return recipe;
 }

@@ -124,8 +124,13 @@ void RefuseUnsupported(const JsonFields& json) {
   }
 }
 
-// Of keys and values: they have scales for a cache in fp8.
-constexpr std::string_view kCacheFp8 = "FP8";
+// Of keys and values: for what cache they have scales.
+struct CacheAlgo {
+  std::string_view name;
+  DType type;
+};
+constexpr std::array kCacheAlgos = {CacheAlgo{"FP8", DType::kF8E4M3},
+                                    CacheAlgo{"INT8", DType::kI8}};
 // What quant_algo has no name for is described under a key of ours.
 constexpr std::string_view kMixed = "MIXED_PRECISION";
 constexpr const char* kSchemesKey = "tandem_schemes";
@@ -192,8 +197,11 @@ QuantScheme ReadScheme(const JsonFields& json) {
 
 Json SchemeToJson(const ModelSpec& spec) {
   const QuantScheme& scheme = spec.quantization;
-  Json json = {{"quant_algo", nullptr},
-               {"kv_cache_quant_algo", spec.cache_scales ? Json(kCacheFp8) : Json(nullptr)}};
+  Json json = {{"quant_algo", nullptr}, {"kv_cache_quant_algo", nullptr}};
+  if (spec.cache_scales) {
+    json["kv_cache_quant_algo"] =
+        std::ranges::find(kCacheAlgos, *spec.cache_scales, &CacheAlgo::type)->name;
+  }
   if (scheme.is_plain() && spec.exceptions.empty()) return json;
   const Algo* const algo = FindAlgo(scheme);
   if (algo == nullptr || !spec.exceptions.empty()) {
@@ -221,9 +229,12 @@ void ReadAlgos(const JsonFields& json, CheckpointConfig& config) {
     spec.quantization = ReadScheme(*quantization);
   }
   if (!quantization->Has("kv_cache_quant_algo")) return;
-  spec.cache_scales = true;
-  if (quantization->Text("kv_cache_quant_algo") == kCacheFp8) return;
-  Refuse(*quantization, "kv_cache_quant_algo", "; supported is FP8");
+  const auto* const cache =
+      std::ranges::find(kCacheAlgos, quantization->Text("kv_cache_quant_algo"), &CacheAlgo::name);
+  if (cache == kCacheAlgos.end()) {
+    return Refuse(*quantization, "kv_cache_quant_algo", "; supported are FP8 and INT8");
+  }
+  spec.cache_scales = cache->type;
 }
 
 Sharding ReadSharding(const JsonFields& json) {

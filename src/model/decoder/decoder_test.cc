@@ -128,7 +128,7 @@ const Variant kVariants[] = {
        spec.layers[1].attention.head_dim = 20;
        spec.layers[3].attention = spec.layers[1].attention;
      }},
-    {"cache_scales", [](ModelSpec& spec) { spec.cache_scales = true; }},
+    {"cache_scales", [](ModelSpec& spec) { spec.cache_scales = DType::kI8; }},
 };
 
 class DecoderTest : public ::testing::TestWithParam<std::tuple<std::string, DType, Variant>> {};
@@ -160,6 +160,40 @@ TEST_P(DecoderTest, AgreesWithTheReferenceHoweverTheTokensAreFed) {
   }
   ASSERT_EQ(done, tokens.size());
   EXPECT_EQ(again, logits);
+}
+
+// Random scales of the tests' weights are near 1/64: for int8 that covers values up to 2. An
+// element near a tie may round otherwise than the reference's.
+TEST_P(DecoderTest, ACacheOf8BitsGivesTheReferenceOnRoundedKeysAndValues) {
+  const auto& [isa, dtype, variant] = GetParam();
+  constexpr int kTokens = 45;
+  const auto backend = CpuBackend(isa);
+  for (const DType cache : {DType::kF8E4M3, DType::kI8}) {
+    SCOPED_TRACE(DTypeName(cache));
+    ModelSpec spec = TinySpec(dtype);
+    variant.change(spec);
+    if (cache == DType::kI8) spec.cache_scales = cache;
+    RandomSource source(spec, 1);
+    const auto tokens = RandomTokens(kTokens, spec.vocab_size);
+    const auto weights = LoadWeights(source, *backend, kTokens);
+    ASSERT_TRUE(weights.ok()) << weights.status().message();
+    DecoderTestDriver whole(*weights, *backend, kTokens, cache);
+    const auto logits = whole.Feed(tokens);
+    const Matrix expected = ReferenceDecoder(source, {.cache = cache}).Logits(tokens, kTokens);
+    EXPECT_LT(RelativeError(logits, expected), dtype == DType::kF32 ? 1e-3 : 4e-2);
+    const Matrix unrounded = ReferenceDecoder(source).Logits(tokens, kTokens);
+    EXPECT_GT(RelativeError(logits, unrounded), 1e-3) << "nothing was rounded";
+
+    DecoderTestDriver pieces(*weights, *backend, kTokens, cache);
+    std::vector<std::vector<float>> again;
+    const std::span<const int32_t> all(tokens);
+    size_t done = 0;
+    for (const size_t count : {33u, 1u, 6u, 1u, 4u}) {
+      for (auto& row : pieces.Feed(all.subspan(done, count))) again.push_back(std::move(row));
+      done += count;
+    }
+    EXPECT_EQ(again, logits);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, DecoderTest,
@@ -198,7 +232,7 @@ TEST(LoadWeights, TakesThePlannedBytes) {
 
 TEST(LoadWeights, KeepsTheCacheScalesOfEachGroup) {
   ModelSpec spec = TinySpec(DType::kBF16);
-  spec.cache_scales = true;
+  spec.cache_scales = DType::kI8;
   spec.layers[1].attention.num_kv_heads = 3;
   RandomSource source(spec, 1);
   const auto backend = CpuBackend("auto");
@@ -221,6 +255,9 @@ TEST(LoadWeights, KeepsTheCacheScalesOfEachGroup) {
     expect(WeightRole::kKey, group.key_scales_of(place.index));
     expect(WeightRole::kValue, group.value_scales_of(place.index));
   }
+  const auto in_int8 = MakeKvPool(spec, DType::kI8, 4, 16, *backend, (*weights)->kv_scales).value();
+  EXPECT_EQ(in_int8.pool.groups.front().key_scales.data,
+            in_fp8.pool.groups.front().key_scales.data);
   const auto in_16_bits =
       MakeKvPool(spec, DType::kBF16, 4, 16, *backend, (*weights)->kv_scales).value();
   EXPECT_TRUE(in_16_bits.pool.groups.front().key_scales.empty());

@@ -24,9 +24,10 @@ using Matrix = std::vector<std::vector<double>>;  // [rows][cols]
 
 // Which stored values are rounded; by default none.
 struct StoredTypes {
-  std::optional<DType> activations;  // outputs of ops, except the logits
+  std::optional<DType> activations = {};  // outputs of ops, except the logits
   bool fp8_linears = false;  // the layers' weights, one scale per row, as Backend::PackLinear does
-  bool fp8_cache = false;    // keys and values
+  std::optional<DType> cache =
+      {};  // keys and values: fp8 or int8, by the model's scales if it has any
 };
 
 class ReferenceDecoder {
@@ -80,10 +81,19 @@ class ReferenceDecoder {
     }
   }
   // Rounds as a key or a value.
-  void StoreInCache(Matrix& x) const {
-    if (!types_.fp8_cache) return Store(x);
+  void StoreInCache(Matrix& x, WeightRole role, int64_t layer) {
+    if (!types_.cache) return Store(x);
+    const AttentionSpec& spec = spec_.layer(layer).attention;
+    const auto dim = static_cast<size_t>(spec.head_dim);
+    std::vector<double> scales(static_cast<size_t>(spec.num_kv_heads), 1.0);
+    if (spec_.cache_scales) scales = Weight(role, layer, WeightPart::kCacheScale)[0];
     for (auto& row : x) {
-      for (double& value : row) value = ops::RoundToFp8(value);
+      for (size_t i = 0; i < row.size(); ++i) {
+        const double element = row[i] / scales[i / dim];
+        row[i] = scales[i / dim] * (*types_.cache == DType::kF8E4M3
+                                        ? ops::RoundToFp8(element)
+                                        : std::clamp(std::nearbyint(element), -127.0, 127.0));
+      }
     }
   }
   // Rounds as the weights of a layer's product.
@@ -165,8 +175,8 @@ class ReferenceDecoder {
     Rotate(query, spec);
     Rotate(key, spec);
     Store(query);
-    StoreInCache(key);
-    StoreInCache(value);
+    StoreInCache(key, WeightRole::kKey, layer);
+    StoreInCache(value, WeightRole::kValue, layer);
     const auto dim = static_cast<size_t>(spec.head_dim);
     const auto group = static_cast<size_t>(spec.num_heads / spec.num_kv_heads);
     Matrix out(x.size(), std::vector<double>(query[0].size(), 0.0));

@@ -36,6 +36,15 @@ int64_t TokenOffset(const KvGroup& kv, const int32_t* block_table, int64_t posit
          position % kv.block_tokens * kv.head_dim;
 }
 
+// Of a kv head of a layer.
+float ScaleOf(const float* scales, int64_t head) { return scales == nullptr ? 1.0f : scales[head]; }
+
+void CheckGroup(const KvGroup& kv, DType activations) {
+  TANDEM_CHECK(kv.has_8_bits() || (kv.data.dtype == activations && kv.key_scales.empty() &&
+                                   kv.value_scales.empty()),
+               "keys and values have the activations' type or 8 bits, and scales in 8 bits alone");
+}
+
 int64_t NumQueryHeads(const Tensor& qkv, const KvGroup& kv) {
   return qkv.dim(1) / kv.head_dim - 2 * kv.num_kv_heads;
 }
@@ -86,9 +95,7 @@ struct AttentionJobs {
 
 void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                           const KvGroup& kv, int32_t layer) {
-  TANDEM_CHECK(kv.data.dtype == qkv.dtype && kv.key_scales.empty() && kv.value_scales.empty(),
-               "keys and values are stored unscaled, in the activations' type");
-  const Element element = ElementOf(qkv.dtype);
+  CheckGroup(kv, qkv.dtype);
   const int64_t head_dim = kv.head_dim;
   const int64_t parts =
       batch.second_positions == nullptr ? 1 : 2;  // of a head, turned on their own
@@ -97,7 +104,6 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
   TANDEM_CHECK(2 * pairs == part_dim || (parts == 1 && 2 * pairs < head_dim),
                "the rotary tables are for heads of another size");
   const int64_t num_heads = NumQueryHeads(qkv, kv);
-  const auto element_bytes = static_cast<int64_t>(SizeOf(qkv.dtype));
   const auto store_row = [&](int64_t row) {
     if (batch.row_seq[row] < 0) return;  // after the last
     const int32_t seq = batch.row_seq[row];
@@ -108,27 +114,34 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
         parts == 1 ? 0 : batch.second_positions[row]};
     const int64_t token =
         TokenOffset(kv, batch.block_table + int64_t{seq} * batch.max_blocks, position);
-    const auto head = [&](int64_t index) { return At(qkv, row * qkv.dim(1) + index * head_dim); };
+    const auto head = [&](int64_t index) { return row * qkv.dim(1) + index * head_dim; };
     TANDEM_CHECK(pairs == 0 || std::max(turns[0], turns[1]) < rope.cos.dim(0),
                  "a position beyond the rotary tables");
-    const auto rotate = [&](const std::byte* in, std::byte* out) {
+    HeadJob job{.element = ElementOf(qkv.dtype)};
+    const auto rotate = [&](int64_t from, const Tensor& to, int64_t element) {
+      job.stored = ElementOf(to.dtype);
+      job.head_dim = part_dim;
+      job.turned = 2 * pairs;
       for (int64_t part = 0; part < parts; ++part) {
-        const int64_t table = turns[part] * pairs;
-        const int64_t offset = part * part_dim * element_bytes;
-        kernels_.rotate_head(element, in + offset, rope.cos.As<float>() + table,
-                             rope.sin.As<float>() + table, 2 * pairs, out + offset);
+        job.in = At(qkv, from + part * part_dim);
+        job.out = At(to, element + part * part_dim);
+        job.cos = rope.cos.As<float>() + turns[part] * pairs;
+        job.sin = rope.sin.As<float>() + turns[part] * pairs;
+        kernels_.store_head(job);
       }
-      const int64_t turned = parts * 2 * pairs;  // elements; the rest is copied
-      if (turned == head_dim || in == out) return;
-      std::memcpy(out + turned * element_bytes, in + turned * element_bytes,
-                  static_cast<size_t>((head_dim - turned) * element_bytes));
     };
-    for (int64_t h = 0; h < num_heads; ++h) rotate(head(h), head(h));
+    for (int64_t h = 0; h < num_heads; ++h) rotate(head(h), qkv, head(h));
     for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
-      rotate(head(num_heads + h), At(kv.data, token + PlaneOffset(kv, layer, false, h)));
-      std::memcpy(At(kv.data, token + PlaneOffset(kv, layer, true, h)),
-                  head(num_heads + kv.num_kv_heads + h),
-                  static_cast<size_t>(head_dim * element_bytes));
+      job.factor = 1.0f / ScaleOf(kv.key_scales_of(layer), h);
+      rotate(head(num_heads + h), kv.data, token + PlaneOffset(kv, layer, false, h));
+    }
+    job.head_dim = head_dim;
+    job.turned = 0;
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+      job.factor = 1.0f / ScaleOf(kv.value_scales_of(layer), h);
+      job.in = At(qkv, head(num_heads + kv.num_kv_heads + h));
+      job.out = At(kv.data, token + PlaneOffset(kv, layer, true, h));
+      kernels_.store_head(job);
     }
   };
   ForEachPiece(pool_, batch.num_rows, 1, 4.0 * static_cast<double>(qkv.NumElements()),
@@ -151,8 +164,8 @@ void CpuOps::ReserveAttention(int64_t head_dim) {
 
 void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                             int32_t layer, const AttentionRule& rule, const Tensor& out) {
-  TANDEM_CHECK(kv.data.dtype == qkv.dtype && out.dtype == qkv.dtype, "the types differ");
-  TANDEM_CHECK(kv.key_scales.empty() && kv.value_scales.empty(), "scales are of fp8 alone");
+  CheckGroup(kv, qkv.dtype);
+  TANDEM_CHECK(out.dtype == qkv.dtype, "the types differ");
   const int64_t num_heads = NumQueryHeads(qkv, kv);
   TANDEM_CHECK(
       num_heads > 0 && num_heads % kv.num_kv_heads == 0 && out.dim(1) == num_heads * kv.head_dim,
@@ -183,6 +196,7 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvG
     job.q_stride = qkv.dim(1);
     job.out = At(out, first_row * out.dim(1) + head * kv.head_dim);
     job.out_stride = out.dim(1);
+    job.cached = ElementOf(kv.data.dtype);
     job.keys = At(kv.data, PlaneOffset(kv, layer, false, kv_head));
     job.values = At(kv.data, PlaneOffset(kv, layer, true, kv_head));
     job.block_stride = kv.elements_per_block();
@@ -194,7 +208,8 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvG
     job.first_position =
         static_cast<int32_t>(batch.context_len[seq] - (batch.query_start[seq + 1] - first_row));
     job.prefix_len = PrefixLen(batch, seq);
-    job.scale = rule.scale;
+    job.scale = rule.scale * ScaleOf(kv.key_scales_of(layer), kv_head);
+    job.value_scale = ScaleOf(kv.value_scales_of(layer), kv_head);
     job.soft_cap = rule.soft_cap;
     job.window = rule.window;
     job.scratch = AttentionScratch(thread);

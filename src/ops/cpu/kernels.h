@@ -11,7 +11,9 @@
 
 namespace tandem::ops::cpu {
 
-enum class Element : uint8_t { kF32, kF16, kBF16 };
+// What lies in memory. Activations and plain weights are of the first three; keys and values are of
+// the activations' type or of 8 bits.
+enum class Element : uint8_t { kF32, kF16, kBF16, kFp8, kI8 };
 
 // Packed weights lie in panels of 16 outputs, their inputs padded with zeros to a multiple of 32:
 // bf16 [outputs/16][inputs/2][16][2] (pairs, as the dot-product instructions and AMX tiles want
@@ -79,6 +81,19 @@ struct PackJob {
   const int32_t* order = nullptr;  // input i is column order[i] of x; null: i
 };
 
+// One head of queries, keys or values on its way to where it is kept.
+struct HeadJob {
+  Element element = Element::kF32;  // of `in`
+  const void* in = nullptr;         // [head_dim]
+  int64_t head_dim = 0;
+  int64_t turned = 0;          // the first elements, which are rotated, i with i + turned / 2
+  const float* cos = nullptr;  // [turned / 2] each
+  const float* sin = nullptr;
+  Element stored = Element::kF32;  // `element` or of 8 bits
+  float factor = 1.0f;             // stored in 8 bits: what values are multiplied with before
+  void* out = nullptr;             // [head_dim]; may be `in` if the elements are the same
+};
+
 // Attention of `num_positions` consecutive positions and `num_heads` query heads that share one kv
 // head.
 struct AttentionJob {
@@ -101,6 +116,7 @@ struct AttentionJob {
   int64_t q_stride = 0;
   void* out = nullptr;  // as q, rows out_stride apart
   int64_t out_stride = 0;
+  Element cached = Element::kF32;  // of keys and values: `element` or of 8 bits
   // Key of position p: keys + block_table[p / block_tokens] * block_stride + (p % block_tokens) *
   // head_dim
   const void* keys = nullptr;
@@ -112,9 +128,10 @@ struct AttentionJob {
   int32_t num_heads = 0;
   int32_t num_positions = 0;  // num_positions * num_heads <= kMaxQueryRows
   int32_t first_position = 0;
-  int32_t prefix_len = 0;  // keys that every row sees, also those after its position
-  float scale = 1.0f;
-  float soft_cap = 0.0f;  // as in AttentionRule
+  int32_t prefix_len = 0;    // keys that every row sees, also those after its position
+  float scale = 1.0f;        // of the products of queries and stored keys
+  float value_scale = 1.0f;  // of stored values
+  float soft_cap = 0.0f;     // as in AttentionRule
   int32_t window = 0;
   float* scratch = nullptr;  // attention_scratch_floats(head_dim)
 };
@@ -150,9 +167,7 @@ struct CpuKernels {
   void (*norm)(const NormJob& job);  // of one row
   // sum[i] += x[i]
   void (*add)(Element element, void* sum, const void* x, int64_t count);
-  // Rotates one head from `in` to `out` (which may be the same).
-  void (*rotate_head)(Element element, const void* in, const float* cos, const float* sin,
-                      int64_t head_dim, void* out);
+  void (*store_head)(const HeadJob& job);
   // out[i] = function(in[i]), times up[i] unless `up` is null
   void (*activate)(Function function, Element element, const void* in, const void* up,
                    int64_t count, void* out);

@@ -15,6 +15,7 @@ namespace {
 #include "ops/cpu/vector_math.inc"
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
+#include "ops/cpu/bf16_words_avx512.inc"
 #include "ops/cpu/forward.inc"
 // clang-format on
 

@@ -14,6 +14,7 @@ namespace {
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
 #include "ops/cpu/linear_groups.inc"
+#include "ops/cpu/bf16_words_avx512.inc"
 #include "ops/cpu/forward.inc"
 // clang-format on
 

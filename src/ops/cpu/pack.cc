@@ -30,8 +30,12 @@ Element ElementOf(DType dtype) {
       return Element::kF16;
     case DType::kBF16:
       return Element::kBF16;
+    case DType::kF8E4M3:
+      return Element::kFp8;
+    case DType::kI8:
+      return Element::kI8;
     default:
-      TANDEM_CHECK(false, "not a type of weights or activations");
+      TANDEM_CHECK(false, "not a type of weights, activations, keys or values");
       return Element::kF32;
   }
 }
@@ -57,6 +61,9 @@ void PackWeightRow(Element element, const void* row_data, int64_t row, int64_t c
       return PackRow<uint16_t, 1>(row_data, row, cols, packed);
     case Element::kBF16:
       return PackRow<uint16_t, 2>(row_data, row, cols, packed);
+    case Element::kFp8:
+    case Element::kI8:
+      break;
   }
 }
 

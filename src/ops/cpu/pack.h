@@ -8,7 +8,7 @@
 
 namespace tandem::ops::cpu {
 
-Element ElementOf(DType dtype);  // of a floating-point type; a CHECK for others
+Element ElementOf(DType dtype);  // a CHECK for types without one
 int64_t PackedInputs(int64_t cols, const QuantLayout& layout);
 int64_t NumPanels(int64_t rows);
 // `element` is the type of plain weights.

@@ -129,6 +129,12 @@ class CudaBackend final : public Backend {
     }
     return {};
   }
+  Status CheckKvType(DType stored) const override {
+    if (stored != DType::kI8) return {};
+    return Unimplemented(
+        "kv_cache_dtype int8: on a GPU keys and values are kept in 16 bits or in fp8, which takes "
+        "the same memory as int8");
+  }
   Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const override {
     return cuda::CheckFormat(stored, kept);
   }

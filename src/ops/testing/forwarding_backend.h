@@ -176,6 +176,7 @@ class ForwardingBackend : public Backend {
   Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
     return inner_.CheckSizes(vocab, head_dim);
   }
+  Status CheckKvType(DType stored) const override { return inner_.CheckKvType(stored); }
   int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override {
     return inner_.PackedBytes(rows, cols, kept);
   }

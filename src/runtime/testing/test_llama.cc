@@ -10,6 +10,9 @@
 namespace tandem {
 namespace {
 
+// Keys and values of these models are mostly below 4.
+constexpr float kCacheScale = 4.0f / 127.0f;
+
 class RandomSource final : public WeightSource {
  public:
   RandomSource(const ModelSpec& spec, uint32_t seed, float noise)
@@ -19,7 +22,8 @@ class RandomSource final : public WeightSource {
   Result<Tensor> Get(const WeightId& id) override {
     const auto found = buffers_.find(id);
     const Shape shape = WeightShape(spec_, id);
-    if (found != buffers_.end()) return found->second.View(spec_.dtype, shape);
+    const DType dtype = WeightDType(spec_, id);
+    if (found != buffers_.end()) return found->second.View(dtype, shape);
     const auto stream = static_cast<uint32_t>(1000 * id.layer + 10 * static_cast<int>(id.role) +
                                               static_cast<int>(id.part));
     std::mt19937 random(seed_ + stream), other(seed_ + stream + 77777);
@@ -30,9 +34,10 @@ class RandomSource final : public WeightSource {
     for (float& value : values) {
       value = (norm ? 1.0f : 0.0f) + normal(random) + noise_ * mixed(other);
     }
-    Buffer buffer = Buffer::OnHost(values.size() * SizeOf(spec_.dtype));
-    ConvertElements({values.data(), DType::kF32, shape, Device{}}, buffer.View(spec_.dtype, shape));
-    return buffers_.emplace(id, std::move(buffer)).first->second.View(spec_.dtype, shape);
+    if (id.part == WeightPart::kCacheScale) values.assign(values.size(), kCacheScale);
+    Buffer buffer = Buffer::OnHost(values.size() * SizeOf(dtype));
+    ConvertElements({values.data(), DType::kF32, shape, Device{}}, buffer.View(dtype, shape));
+    return buffers_.emplace(id, std::move(buffer)).first->second.View(dtype, shape);
   }
 
  private:
