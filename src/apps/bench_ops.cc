@@ -28,10 +28,11 @@ struct LayerShape {
 };
 
 std::array<LayerShape, 5> Layers(const ModelSpec& spec) {
-  const auto& [attention, mlp] = spec.layers.front();
+  const AttentionSpec& attention = spec.layers.front().attention;
+  const MlpSpec& mlp = spec.layers.front().mlp;
   return {{{"qkv", attention.qkv_rows(), spec.hidden_size},
            {"out", spec.hidden_size, attention.query_rows()},
-           {"gate_up", 2 * mlp.intermediate_size, spec.hidden_size},
+           {"gate_up", (mlp.gated ? 2 : 1) * mlp.intermediate_size, spec.hidden_size},
            {"down", spec.hidden_size, mlp.intermediate_size},
            {"head", spec.vocab_size, spec.hidden_size}}};
 }

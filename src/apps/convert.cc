@@ -230,8 +230,9 @@ Command ConvertCommand() {
               "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n"
               "  tandem convert --model_dir MODEL --output_dir CKPT --smoothquant 0.5 \\\n"
               "    --per_token --per_channel\n",
-          .options = Join({Rows().specs(), kRefused, RoundingRows().specs(), CalibrationOptionRows().specs(),
-                           LegacyConvertRows(), BackendOptionRows().specs()}),
+          .options = Join({Rows().specs(), kRefused, RoundingRows().specs(),
+                           CalibrationOptionRows().specs(), LegacyConvertRows(),
+                           BackendOptionRows().specs()}),
           .run = Run};
 }
 

@@ -86,7 +86,8 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   }
   console.Say(fmt::format("parameters    {:.1f} M in {} layers", NumParameters(spec) / 1e6,
                           spec.num_layers()));
-  const auto& [attention, mlp] = spec.layers.front();
+  const AttentionSpec& attention = spec.layers.front().attention;
+  const MlpSpec& mlp = spec.layers.front().mlp;
   console.Say(fmt::format("attention     {} heads of {}, {} for keys and values",
                           attention.num_heads, attention.head_dim, attention.num_kv_heads));
   console.Say(fmt::format("sizes         hidden {}, MLP {}, vocabulary {}, {} positions",

@@ -1,5 +1,6 @@
 #include "checkpoint/convert.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "checkpoint/hf_reader.h"
@@ -11,6 +12,7 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
 
 constexpr const char* kBiases = ", \"attention_bias\": true, \"mlp_bias\": true";
 constexpr const char* kStaticFp8 =

@@ -29,18 +29,24 @@ class AttentionTest : public OpTest {
   // What heads are like from now on, and their rotary tables.
   void UseShape(const AttentionShape& shape) {
     shape_ = shape;
-    scale_ = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    rule_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    turned_ = shape.head_dim;
+    MakeRope();
+  }
+  // Of the first `turned_` elements of a head.
+  void MakeRope() {
+    const AttentionShape& shape = shape_;
     const int32_t positions = kMaxBlocks * shape.block_tokens;
     std::vector<float> cos, sin;
     for (int32_t position = 0; position < positions; ++position) {
-      for (int32_t i = 0; i < shape.head_dim / 2; ++i) {
-        const double angle = position * std::pow(10000.0, -2.0 * i / shape.head_dim);
+      for (int32_t i = 0; i < turned_ / 2; ++i) {
+        const double angle = position * std::pow(10000.0, -2.0 * i / turned_);
         cos.push_back(static_cast<float>(std::cos(angle)));
         sin.push_back(static_cast<float>(std::sin(angle)));
       }
     }
-    cos_ = FromFloats({positions, shape.head_dim / 2}, DType::kF32, cos);
-    sin_ = FromFloats({positions, shape.head_dim / 2}, DType::kF32, sin);
+    cos_ = FromFloats({positions, turned_ / 2}, DType::kF32, cos);
+    sin_ = FromFloats({positions, turned_ / 2}, DType::kF32, sin);
   }
   // A group whose every element is NaN, and per sequence a table of scattered block ids, the same
   // whatever the shape.
@@ -104,7 +110,7 @@ class AttentionTest : public OpTest {
     batch.max_blocks = kMaxBlocks;
     if (masked) batch.prefix_len = prefix_buffer.As<int32_t>();
     ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, kv_, kLayer);
-    ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, {scale_}, out.tensor);
+    ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, rule_, out.tensor);
     return Bytes(out.tensor);
   }
 
@@ -125,16 +131,17 @@ class AttentionTest : public OpTest {
   }
   // Head `head` of a row, rotated to `position` and rounded as the op stores it.
   std::vector<double> RotatedHead(const std::vector<float>& row, int32_t head, int32_t position) {
-    const int32_t half = shape_.head_dim / 2;
+    const int32_t half = turned_ / 2;
     std::vector<double> x, result(static_cast<size_t>(shape_.head_dim));
     for (int32_t i = 0; i < shape_.head_dim; ++i) {
       x.push_back(Rounded(row[static_cast<size_t>(int64_t{head} * shape_.head_dim + i)]));
     }
     for (int32_t i = 0; i < half; ++i) {
-      const double angle = position * std::pow(10000.0, -2.0 * i / shape_.head_dim);
+      const double angle = position * std::pow(10000.0, -2.0 * i / turned_);
       result[i] = Rounded(x[i] * std::cos(angle) - x[i + half] * std::sin(angle));
       result[i + half] = Rounded(x[i + half] * std::cos(angle) + x[i] * std::sin(angle));
     }
+    for (int32_t i = turned_; i < shape_.head_dim; ++i) result[i] = x[i];
     return result;
   }
   // Attention output of one row, all heads. The row sees the first `prefix` keys in any case.
@@ -152,7 +159,10 @@ class AttentionTest : public OpTest {
             RotatedHead(QkvRow(seq, key), shape_.num_heads + head / group, key);
         double score = 0.0;
         for (int32_t i = 0; i < dim; ++i) score += q[i] * k[i];
-        scores.push_back(score * scale_);
+        score *= rule_.scale;
+        if (rule_.soft_cap > 0) score = rule_.soft_cap * std::tanh(score / rule_.soft_cap);
+        const bool hidden = rule_.window > 0 && key <= position - rule_.window;
+        scores.push_back(hidden ? -HUGE_VAL : score);
       }
       const double max = *std::max_element(scores.begin(), scores.end());
       for (int32_t key = 0; key < num_keys; ++key) {
@@ -180,7 +190,8 @@ class AttentionTest : public OpTest {
   }
 
   AttentionShape shape_{};
-  float scale_ = 0.0f;
+  AttentionRule rule_;
+  int32_t turned_ = 0;  // elements of a head
   KvGroup kv_;
   OwnedTensor kv_memory_;
   std::vector<int32_t> tables_;  // [num_seqs, kMaxBlocks]
@@ -280,10 +291,10 @@ TEST_P(AttentionTest, ScoresFarApartMatchReference) {
   const AttentionShape shape{4, 2, 64, 16};
   const int32_t length = 150, rows = 8;
   MakeGroup(shape, 1);
-  scale_ = 0.5f;
+  rule_.scale = 0.5f;
   const std::vector<std::byte> at_once = Step({{0, length, length}});
   MakeGroup(shape, 1);
-  scale_ = 0.5f;
+  rule_.scale = 0.5f;
   Step({{0, length - rows, length - rows}});
   const std::vector<std::byte> last = Step({{0, length, rows}});
   if (GetParam().batch_invariant) {
@@ -295,6 +306,44 @@ TEST_P(AttentionTest, ScoresFarApartMatchReference) {
     expected.insert(expected.end(), row.begin(), row.end());
   }
   ExpectNear(ToDoubles(last), expected, 8 * Rounding(dtype()) + 1e-4, 1.0);
+}
+
+// Windows shorter and longer than a tile of keys, and scores that the cap changes much.
+TEST_P(AttentionTest, WindowsAndCapsMatchReference) {
+  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
+  for (const AttentionShape& shape : {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 3, 20, 7}}) {
+    for (const AttentionRule& rule :
+         {AttentionRule{.window = 1}, AttentionRule{.window = 7},
+          AttentionRule{.soft_cap = 2.0f, .window = 35}, AttentionRule{.soft_cap = 5.0f}}) {
+      SCOPED_TRACE(::testing::Message() << "window " << rule.window << ", cap " << rule.soft_cap);
+      MakeGroup(shape, 3);
+      rule_.window = rule.window;
+      rule_.soft_cap = rule.soft_cap;
+      Step({{0, 40, 40}, {1, 1, 1}});
+      const std::vector<Range> ranges = {{0, 41, 1}, {1, 50, 49}, {2, 3, 3}};
+      const std::vector<std::byte> out = Step(ranges);
+      ExpectReference(ranges, ToDoubles(out));
+      // The division into ranges changes nothing.
+      Step({{1, 49, 29}});
+      const std::vector<std::byte> last = Step({{1, 50, 1}});
+      const auto size = std::ssize(last);
+      const auto end = out.end() - 3 * size;
+      EXPECT_TRUE(std::equal(last.begin(), last.end(), end - size));
+      rule_ = {};
+    }
+  }
+}
+
+TEST_P(AttentionTest, HeadsMayTurnInPart) {
+  if (!backend().Has(Feature::kPartialRope)) GTEST_SKIP() << "not on this backend";
+  for (const int32_t turned : {0, 2, 12, 48}) {
+    SCOPED_TRACE(turned);
+    MakeGroup({4, 2, 64, 16}, 1);
+    turned_ = turned;
+    MakeRope();
+    const std::vector<Range> ranges = {{0, 33, 33}};
+    ExpectReference(ranges, ToDoubles(Step(ranges)));
+  }
 }
 
 // Slots after the context hold NaN here, as they may after a roll-back.

@@ -197,9 +197,9 @@ class Ops {
   // residual += delta. Both [num_rows, hidden]
   virtual void Add(const Tensor& residual, const Tensor& delta) = 0;
 
-  // Norms heads [first_head, first_head + num_heads) of qkv in place, which is seen as rows of
-  // `norm.weight`'s width: a head each, or several heads together. `width` is that of what has one
-  // mean; the weight has as many elements, or one for each column.
+  // Norms columns [first_column, first_column + num_columns) of qkv in place, each `width` of them
+  // by themselves. The weight has `width` elements, which all parts share, or one for each column,
+  // or is empty: ones.
   virtual void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns,
                          int64_t width, const Norm& norm) = 0;
 

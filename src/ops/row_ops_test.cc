@@ -72,6 +72,148 @@ TEST_P(RowOpsTest, NormedRowDoesNotDependOnTheOthers) {
   EXPECT_EQ(Bytes(one.tensor.Rows(1)), Bytes(all.tensor.Rows(1)));
 }
 
+// (x - mean) / deviation and its like, in double precision.
+std::vector<double> Normed(std::vector<double> x, const Norm& norm, const std::vector<double>& w,
+                           const std::vector<double>& bias) {
+  const auto count = static_cast<double>(x.size());
+  double mean = 0.0, squares = 0.0;
+  if (norm.kind == Norm::Kind::kLayer) {
+    for (const double value : x) mean += value / count;
+  }
+  for (const double value : x) squares += std::pow(value - mean, 2) / count;
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = (x[i] - mean) / std::sqrt(squares + norm.epsilon) * (w[i] + norm.weight_offset);
+    if (!bias.empty()) x[i] += bias[i];
+  }
+  return x;
+}
+
+TEST_P(RowOpsTest, EveryFormOfNormMatchesReference) {
+  if (!backend().Has(Feature::kNorms)) GTEST_SKIP() << "not on this backend";
+  for (const int64_t hidden : {1, 37, 384, 2050}) {
+    for (const Norm::Kind kind : {Norm::Kind::kRms, Norm::Kind::kLayer}) {
+      for (const float offset : {0.0f, 1.0f}) {
+        for (const bool biased : {false, true}) {
+          SCOPED_TRACE(::testing::Message() << hidden << ", offset " << offset << biased);
+          const OwnedTensor residual = Random({3, hidden}, dtype(), 1, 3.0f);
+          const OwnedTensor delta = Random({3, hidden}, dtype(), 2);
+          const OwnedTensor weight = Random({hidden}, dtype(), 3);
+          const OwnedTensor bias = Random({hidden}, dtype(), 4);
+          const std::vector<double> d = Doubles(delta.tensor);
+          std::vector<double> sums = Doubles(residual.tensor), expected;
+          for (size_t i = 0; i < sums.size(); ++i) sums[i] = Rounded(2.5 * sums[i] + d[i]);
+          const Norm norm = {.kind = kind,
+                             .epsilon = 1e-5f,
+                             .weight_offset = offset,
+                             .weight = weight.tensor,
+                             .bias = biased ? bias.tensor : Tensor{}};
+          for (auto row = sums.begin(); row != sums.end(); row += hidden) {
+            const auto normed = Normed({row, row + hidden}, norm, Doubles(weight.tensor),
+                                       biased ? Doubles(bias.tensor) : std::vector<double>{});
+            expected.insert(expected.end(), normed.begin(), normed.end());
+          }
+          // In place, as a stream that the norm replaces.
+          ops().AddNorm({.residual = residual.tensor,
+                         .delta = delta.tensor,
+                         .norm = norm,
+                         .rows = residual.tensor,
+                         .residual_scale = 2.5f});
+          ExpectNear(Doubles(residual.tensor), expected, 2 * Rounding(dtype()) + 1e-5, 1e-2);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RowOpsTest, HeadsAreNormedEachTogetherOrWithTheirOwnWeights) {
+  if (!backend().Has(Feature::kHeadNorms)) GTEST_SKIP() << "not on this backend";
+  constexpr int64_t kHeads = 3, kDim = 20, kFirst = 10, kRows = 4;
+  constexpr int64_t kColumns = kFirst + kHeads * kDim + 5;
+  struct Form {
+    int64_t width, weights;
+  };
+  for (const Form& form :
+       {Form{kDim, kDim}, Form{kHeads * kDim, kHeads * kDim}, Form{kDim, kHeads * kDim}}) {
+    SCOPED_TRACE(::testing::Message() << form.width << ", " << form.weights << " weights");
+    const OwnedTensor qkv = Random({kRows, kColumns}, dtype(), 5, 2.0f);
+    const OwnedTensor weight = Random({form.weights}, dtype(), 6);
+    const std::vector<double> w = Doubles(weight.tensor);
+    std::vector<double> expected = Doubles(qkv.tensor);
+    const Norm norm = {.epsilon = 1e-6f, .weight = weight.tensor};
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t at = 0; at < kHeads * kDim; at += form.width) {
+        const auto begin = expected.begin() + row * kColumns + kFirst + at;
+        const auto first = w.begin() + (form.weights == form.width ? 0 : at);
+        const auto normed =
+            Normed({begin, begin + form.width}, norm, {first, first + form.width}, {});
+        std::copy(normed.begin(), normed.end(), begin);
+      }
+    }
+    ops().NormHeads(qkv.tensor, kFirst, kHeads * kDim, form.width, norm);
+    ExpectNear(Doubles(qkv.tensor), expected, Rounding(dtype()) + 1e-5, 1e-3);
+  }
+}
+
+TEST_P(RowOpsTest, AddAddsRows) {
+  const OwnedTensor sum = Random({5, 37}, dtype(), 1), x = Random({5, 37}, dtype(), 2);
+  std::vector<double> expected = Doubles(sum.tensor);
+  const std::vector<double> added = Doubles(x.tensor);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = Rounded(expected[i] + added[i]);
+  ops().Add(sum.tensor, x.tensor);
+  ExpectNear(Doubles(sum.tensor), expected, 0.0, 0.0);
+}
+
+TEST_P(RowOpsTest, EveryActivationMatchesReferenceWithAndWithoutAGate) {
+  if (!backend().Has(Feature::kActivation)) GTEST_SKIP() << "not on this backend";
+  const auto function = [](Activation activation, double x) {
+    switch (activation) {
+      case Activation::kSilu:
+        return x / (1.0 + std::exp(-x));
+      case Activation::kGelu:
+        return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+      case Activation::kGeluTanh:
+        return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+      case Activation::kRelu:
+        return std::max(x, 0.0);
+    }
+    return x;
+  };
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    for (const int64_t gated : {1, 2}) {
+      SCOPED_TRACE(::testing::Message() << static_cast<int>(activation) << ", " << gated);
+      constexpr int64_t kRows = 3, kWidth = 1101;
+      const OwnedTensor in = Random({kRows, gated * kWidth}, dtype(), 7, 4.0f);
+      const OwnedTensor out = Poisoned({kRows, kWidth}, dtype());
+      const std::vector<double> x = Doubles(in.tensor);
+      std::vector<double> expected;
+      for (int64_t row = 0; row < kRows; ++row) {
+        for (int64_t i = 0; i < kWidth; ++i) {
+          const auto at = static_cast<size_t>(row * gated * kWidth + i);
+          const double up = gated == 2 ? x[at + kWidth] : 1.0;
+          expected.push_back(function(activation, x[at]) * up);
+        }
+      }
+      ops().Activate(activation, in.tensor, out.tensor);
+      ExpectNear(Doubles(out.tensor), expected, Rounding(dtype()) + 2e-6, 1.0);
+    }
+  }
+}
+
+TEST_P(RowOpsTest, LogitsAreScaledAndCapped) {
+  if (!backend().Has(Feature::kLogits)) GTEST_SKIP() << "not on this backend";
+  for (const float cap : {0.0f, 30.0f}) {
+    const OwnedTensor logits = Random({3, 333}, DType::kF32, 8, 40.0f);
+    std::vector<double> expected = Doubles(logits.tensor);
+    for (double& value : expected) {
+      value *= 0.25;
+      if (cap > 0) value = cap * std::tanh(value / cap);
+    }
+    ops().CapLogits(logits.tensor, 0.25f, cap);
+    ExpectNear(Doubles(logits.tensor), expected, 1e-5, 1.0);
+  }
+}
+
 TEST_P(RowOpsTest, SwiGluMatchesReference) {
   for (const int64_t width : {1, 15, 64, 1500}) {
     const int64_t rows = 5;

@@ -48,7 +48,8 @@ Json WeightGroup(const QuantScheme& scheme) {
     const bool dynamic = scheme.inputs == Inputs::kDynamic;
     inputs = Arguments(scheme.element != Element::kInt8, 8, dynamic ? "token" : "tensor", dynamic);
   }
-  // The format in the group too: readers guess that of int4 weights with inputs of their own wrongly.
+  // The format in the group too: readers guess that of int4 weights with inputs of their own
+  // wrongly.
   return {{"targets", {"Linear"}},
           {"format", FormatName(scheme)},
           {"weights", weights},

@@ -7,6 +7,7 @@
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/rounded_rows.cuh"
+#include "ops/cuda/row_ops.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -99,21 +100,19 @@ void LaunchNorm(const Context& context, const Tensor& residual, const Tensor& de
               static_cast<const T*>(weight.data), hidden, epsilon, result);
 }
 
-// Backend::Has names the other forms before anything is loaded.
-void CheckNorm(const NormedRows& x) {
-  const bool plain = x.norm.kind == Norm::Kind::kRms && x.norm.weight_offset == 0.0f &&
-                     x.norm.bias.empty() && x.residual_scale == 1.0f;
-  TANDEM_CHECK(plain, "a form of norm that a GPU does not compute");
-}
-
 }  // namespace
+
+bool IsPlainNorm(const NormedRows& x) {
+  return x.norm.kind == Norm::Kind::kRms && x.norm.weight_offset == 0.0f && x.norm.bias.empty() &&
+         x.residual_scale == 1.0f;
+}
 
 void CudaOps::AddNorm(const NormedRows& x) {
   const auto& [residual, delta, norm, out, residual_scale] = x;
   const Tensor& weight = norm.weight;
   TANDEM_CHECK(residual.dtype == out.dtype && weight.dtype == out.dtype, "the types differ");
-  CheckNorm(x);
   if (residual.dim(0) == 0) return;
+  if (!IsPlainNorm(x)) return AddNormRows(context_, x);
   WithActivation(out.dtype, [&](auto element) {
     using T = decltype(element);
     const PlainResult<T> result = {static_cast<T*>(out.data)};
@@ -128,7 +127,7 @@ void CudaOps::AddNorm(const NormedRows& x) {
 
 void QuantizeNorm(const Context& context, const NormedRows& x, DType to, float fixed_scale,
                   void* out, float* scales) {
-  CheckNorm(x);
+  TANDEM_CHECK(IsPlainNorm(x), "an RMS norm with a weight alone");
   WithActivation(x.residual.dtype, [&](auto element) {
     using T = decltype(element);
     const auto launch = [&](const auto& result) {

@@ -6,7 +6,10 @@
 
 namespace tandem::ops::cuda {
 
-// The rows of x, of a multiple of 8 columns, rounded with the bits of AddNorm and
+// Whether it is an RMS norm with a weight alone, which these kernels compute.
+bool IsPlainNorm(const NormedRows& x);
+
+// The rows of x, a plain norm of a multiple of 8 columns, rounded with the bits of AddNorm and
 // QuantizeActivations (quantize.cuh). x.rows stays as it was.
 void QuantizeNorm(const Context& context, const NormedRows& x, DType to, float fixed_scale,
                   void* out, float* scales);

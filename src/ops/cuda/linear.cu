@@ -244,6 +244,7 @@ bool LinearRunner::RunSwiGluLinear(const Tensor& gate_up, const LinearWeight& we
 }
 
 bool LinearRunner::RunNormLinear(NormedRows& x, const LinearWeight& weight, const Tensor& out) {
+  if (!IsPlainNorm(x)) return false;
   // The residual may change only once, so all rows are one product.
   if (!RoundsInput(x.rows, weight, out) || out.dim(0) > MostRounded(weight)) return false;
   return RunLibraryRounded(weight, out,

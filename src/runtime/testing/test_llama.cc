@@ -56,7 +56,9 @@ ModelSpec TinyLlamaSpec(DType dtype, int64_t max_positions) {
   spec.vocab_size = 96;
   spec.hidden_size = 32;
   LayerSpec layer;
-  layer.attention = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 16, .bias = false, .rope = {}};
+  layer.attention.num_heads = 2;
+  layer.attention.num_kv_heads = 1;
+  layer.attention.head_dim = layer.attention.rope.dim = 16;
   layer.mlp.intermediate_size = 48;
   spec.layers.assign(2, layer);
   spec.max_positions = max_positions;

@@ -1,0 +1,207 @@
+// The row functions that a Llama's layers do not have: norms in every form, sums, activations and
+// capped logits. A warp has a row, or a head of it: plain code, for families whose other ops take
+// the time.
+#include <algorithm>
+
+#include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/elements.cuh"
+#include "ops/cuda/row_ops.cuh"
+
+namespace tandem::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+__device__ float WarpSum(float value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(~0U, value, distance);
+  }
+  return value;
+}
+
+// Norm with the pointers of a row's part.
+template <typename T>
+struct NormArguments {
+  const T* weight;  // null: ones
+  const T* bias;    // null: zeros
+  float epsilon;
+  float weight_offset;
+  bool subtract_mean;
+};
+
+template <typename T>
+NormArguments<T> ArgumentsOf(const Norm& norm) {
+  return {static_cast<const T*>(norm.weight.data), static_cast<const T*>(norm.bias.data),
+          norm.epsilon, norm.weight_offset, norm.kind == Norm::Kind::kLayer};
+}
+
+// out = norm(x), by a warp; out may be x.
+template <typename T>
+__device__ void NormRow(const T* x, int64_t width, const NormArguments<T>& norm,
+                        int64_t weight_begin, T* out) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto count = static_cast<float>(width);
+  float mean = 0.0f;
+  if (norm.subtract_mean) {
+    float sum = 0.0f;
+    for (int64_t i = lane; i < width; i += 32) sum += ToFloat(x[i]);
+    mean = WarpSum(sum) / count;
+  }
+  float squares = 0.0f;
+  for (int64_t i = lane; i < width; i += 32) {
+    const float around = ToFloat(x[i]) - mean;
+    squares = fmaf(around, around, squares);
+  }
+  const float inverse = 1.0f / sqrtf(WarpSum(squares) / count + norm.epsilon);
+  for (int64_t i = lane; i < width; i += 32) {
+    float y = (ToFloat(x[i]) - mean) * inverse;
+    if (norm.weight != nullptr) y *= ToFloat(norm.weight[weight_begin + i]) + norm.weight_offset;
+    if (norm.bias != nullptr) y += ToFloat(norm.bias[weight_begin + i]);
+    out[i] = FromFloat<T>(y);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    AddNormRowsKernel(T* residual, const T* delta, float residual_scale, int64_t rows,
+                      int64_t hidden, const NormArguments<T> norm, T* out) {
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row >= rows) return;
+  residual += row * hidden;
+  if (delta != nullptr) {
+    for (int64_t i = static_cast<int64_t>(threadIdx.x) % 32; i < hidden; i += 32) {
+      residual[i] =
+          FromFloat<T>(ToFloat(residual[i]) * residual_scale + ToFloat(delta[row * hidden + i]));
+    }
+  }
+  NormRow(residual, hidden, norm, 0, out + row * hidden);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    NormHeadsKernel(T* qkv, int64_t rows, int64_t row_stride, int64_t parts, int64_t width,
+                    bool shared, const NormArguments<T> norm) {
+  const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (index >= rows * parts) return;
+  const int64_t part = index % parts;
+  T* const x = qkv + index / parts * row_stride + part * width;
+  NormRow(x, width, norm, shared ? 0 : part * width, x);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) AddKernel(T* sum, const T* x, int64_t count) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kThreads) {
+    sum[i] = FromFloat<T>(ToFloat(sum[i]) + ToFloat(x[i]));
+  }
+}
+
+__device__ float Apply(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1.0f + expf(-x));
+    case Activation::kGelu:
+      return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+    case Activation::kGeluTanh:
+      return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+    case Activation::kRelu:
+      return fmaxf(x, 0.0f);
+  }
+  return x;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    ActivateKernel(Activation activation, const T* in, int64_t width, bool gated, int64_t count,
+                   T* out) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kThreads) {
+    const T* const row = in + i / width * (gated ? 2 : 1) * width + i % width;
+    float y = Apply(activation, ToFloat(row[0]));
+    if (gated) y *= ToFloat(row[width]);
+    out[i] = FromFloat<T>(y);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    CapKernel(float* x, int64_t count, float scale, float cap) {
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kThreads) {
+    const float y = x[i] * scale;
+    x[i] = cap == 0.0f ? y : cap * tanhf(y / cap);
+  }
+}
+
+unsigned BlocksFor(const Context& context, int64_t count) {
+  return static_cast<unsigned>(
+      std::min(CeilDiv(count, kThreads), int64_t{16} * std::max(context.num_sms, 1)));
+}
+unsigned BlocksOfWarps(int64_t warps) { return static_cast<unsigned>(CeilDiv(warps, kWarps)); }
+
+}  // namespace
+
+void AddNormRows(const Context& context, const NormedRows& x) {
+  const int64_t rows = x.residual.dim(0);
+  if (rows == 0) return;
+  WithActivation(x.rows.dtype, [&](auto element) {
+    using T = decltype(element);
+    AddNormRowsKernel<T><<<BlocksOfWarps(rows), kThreads, 0, context.stream>>>(
+        static_cast<T*>(x.residual.data), static_cast<const T*>(x.delta.data), x.residual_scale,
+        rows, x.residual.dim(1), ArgumentsOf<T>(x.norm), static_cast<T*>(x.rows.data));
+  });
+  CheckLaunch("AddNorm");
+}
+
+void ActivateRows(const Context& context, Activation activation, const Tensor& in,
+                  const Tensor& out) {
+  const int64_t count = out.NumElements();
+  if (count == 0) return;
+  WithActivation(out.dtype, [&](auto element) {
+    using T = decltype(element);
+    ActivateKernel<T><<<BlocksFor(context, count), kThreads, 0, context.stream>>>(
+        activation, static_cast<const T*>(in.data), out.dim(1), in.dim(1) != out.dim(1), count,
+        static_cast<T*>(out.data));
+  });
+  CheckLaunch("Activate");
+}
+
+void CudaOps::Add(const Tensor& residual, const Tensor& delta) {
+  TANDEM_CHECK(residual.dtype == delta.dtype && residual.shape == delta.shape,
+               "what is added has another shape");
+  const int64_t count = residual.NumElements();
+  if (count == 0) return;
+  WithActivation(residual.dtype, [&](auto element) {
+    using T = decltype(element);
+    AddKernel<T><<<BlocksFor(context_, count), kThreads, 0, context_.stream>>>(
+        static_cast<T*>(residual.data), static_cast<const T*>(delta.data), count);
+  });
+  CheckLaunch("Add");
+}
+
+void CudaOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
+                        const Norm& norm) {
+  TANDEM_CHECK(num_columns % width == 0 && first_column + num_columns <= qkv.dim(1),
+               "heads beyond the row");
+  const int64_t rows = qkv.dim(0), parts = num_columns / width;
+  if (rows == 0) return;
+  WithActivation(qkv.dtype, [&](auto element) {
+    using T = decltype(element);
+    NormHeadsKernel<T><<<BlocksOfWarps(rows * parts), kThreads, 0, context_.stream>>>(
+        static_cast<T*>(qkv.data) + first_column, rows, qkv.dim(1), parts, width,
+        norm.weight.NumElements() == width, ArgumentsOf<T>(norm));
+  });
+  CheckLaunch("NormHeads");
+}
+
+void CudaOps::CapLogits(const Tensor& logits, float scale, float cap) {
+  TANDEM_CHECK(logits.dtype == DType::kF32, "logits are fp32");
+  const int64_t count = logits.NumElements();
+  if (count == 0) return;
+  CapKernel<<<BlocksFor(context_, count), kThreads, 0, context_.stream>>>(logits.As<float>(), count,
+                                                                          scale, cap);
+  CheckLaunch("CapLogits");
+}
+
+}  // namespace tandem::ops::cuda

@@ -1,0 +1,14 @@
+// Forms of AddNorm and Activate that the kernels of a Llama's layers do not compute. The ops
+// choose; enqueued on the context's stream.
+#pragma once
+
+#include "ops/cuda/context.cuh"
+#include "ops/ops.h"
+
+namespace tandem::ops::cuda {
+
+void AddNormRows(const Context& context, const NormedRows& x);
+void ActivateRows(const Context& context, Activation activation, const Tensor& in,
+                  const Tensor& out);
+
+}  // namespace tandem::ops::cuda
