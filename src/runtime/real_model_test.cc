@@ -238,8 +238,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, RealModelTest,
                                          Types{DType::kF32, DType::kF8E4M3},
                                          Types{DType::kF32, DType::kI8}),
                          [](const testing::TestParamInfo<Types>& info) {
-                           const auto& [dtype, cache] = info.param;
-                           return std::string(DTypeName(dtype)) +
+                           const std::optional<DType> cache = info.param.cache;
+                           return std::string(DTypeName(info.param.dtype)) +
                                   (cache ? "_cache_" + std::string(DTypeName(*cache)) : "");
                          });
 
