@@ -258,7 +258,7 @@ TEST_F(ConvertTest, ACacheScaleOfALayerIsThatOfItsHeads) {
   WriteText(config, text);
   const auto refused = OpenCheckpoint(folder_ / "out");
   ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.status().message(), HasSubstr("kv_cache_quant_algo"));
+  EXPECT_NE(refused.status().message().find("kv_cache_quant_algo"), std::string::npos);
 }
 
 TEST_F(ConvertTest, ChecksTheScalesOfACheckpoint) {

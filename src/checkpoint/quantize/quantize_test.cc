@@ -288,16 +288,18 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
   for (const bool hf : {false, true}) {
     for (const char* qformat : {"full_prec", "int8_sq"}) {
       SCOPED_TRACE(qformat);
-      QuantizeOptions options = Options(qformat);
+      const std::string name = std::string(qformat) + (hf ? "_hf" : "");
+      QuantizeOptions options = Options(qformat, name);
       options.recipe = RecipeOf(qformat, 64, "int8").value();
       options.recipe.smooth_alpha = 0.8;
       options.export_hf = hf;
-      ASSERT_TRUE(Run(options).ok());
+      const auto report = Run(options);
+      ASSERT_TRUE(report.ok()) << report.status().message();
       std::unique_ptr<WeightSource> written;
       if (hf) {
-        written = HfReader::Open(folder_ / "out").value();
+        written = HfReader::Open(folder_ / name).value();
       } else {
-        written = OpenCheckpoint(folder_ / "out").value();
+        written = OpenCheckpoint(folder_ / name).value();
       }
       EXPECT_EQ(written->spec().cache_scales, DType::kI8);
       // By these texts the scales were made: nothing saturates, and the rounding stays small.
@@ -315,7 +317,7 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
             length += std::pow(plain[i][j], 2);
           }
         }
-        EXPECT_LE(std::sqrt(difference / length), 0.02) << sample.size() << " tokens";
+        EXPECT_LE(std::sqrt(difference / length), 0.05) << sample.size() << " tokens";
       }
     }
   }
@@ -371,7 +373,8 @@ TEST_F(QuantizeTest, RefusesTokensOutsideOfTheVocabulary) {
 
 TEST(RecipeOf, NamesWhatIsNotMade) {
   EXPECT_THAT(RecipeOf("nvfp4", 128, "none").status().message(), HasSubstr("int4_awq"));
-  EXPECT_THAT(RecipeOf("fp8", 128, "int8").status().message(), HasSubstr("int8"));
+  EXPECT_THAT(RecipeOf("fp8", 128, "nvfp4").status().message(), HasSubstr("fp8, int8 or 16 bits"));
+  EXPECT_EQ(RecipeOf("fp8", 128, "int8")->cache_scales, DType::kI8);
   EXPECT_THAT(RecipeOf("int4_awq", 96, "none").status().message(), HasSubstr("96"));
 }
 
