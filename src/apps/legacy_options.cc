@@ -90,7 +90,21 @@ constexpr OptionSpec kBuild[] = {
     Switch("use_weight_only"),
     Value("weight_only_precision"),
     Switch("per_group"),
+    Value("group_size"),
     Value("world_size"),
+    Value("tokens_per_block"),
+    Value("input_timing_cache"),
+    Value("output_timing_cache"),
+    Switch("enable_debug_output"),
+    Switch("monitor_memory"),
+    Switch("weight_sparsity"),
+    Value("bert_attention_plugin"),
+    Value("mamba_conv1d_plugin"),
+    Value("use_rmsnorm_plugin"),
+    Switch("enable_context_fmha"),
+    Switch("enable_context_fmha_fp32_acc"),
+    Switch("parallel_build"),
+    Switch("load_by_shard"),
 };
 
 constexpr OptionSpec kRun[] = {

@@ -18,7 +18,7 @@ import torch
 from harness import REPOSITORY, Server, tandem
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-QFORMATS = ("full_prec", "fp8", "int8_sq", "int8_wo", "int4_wo", "int4_awq", "w4a8_awq")
+QFORMATS = ("full_prec", "fp8", "int8_sq", "int8_wo", "int4_wo", "int4_awq", "w4a8_awq", "fp8+kv")
 TEXTS = (
     'What does "tandem" mean? An arrangement of two or more objects or persons one behind another',
     "Define aback. Having the wind against the forward side of the sails",
@@ -78,7 +78,13 @@ def compare(qformat, folder, dtype):
     """True if the logits are within the limit."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     prompts = [tokenizer(text).input_ids for text in TEXTS]
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), output_loading_info=True
+    )
+    wrong = {key: names for key, names in loading.items() if names}
+    if wrong:
+        raise AssertionError(wrong)
+    model.eval()
     as_written, as_computed = Difference(), Difference()
     server = Server(folder, "--decoupled", "false")
     try:
@@ -106,8 +112,9 @@ def main():
         for qformat in options.qformat or QFORMATS:
             folder = Path(work) / qformat
             tandem(
-                *("quantize", options.model, "--qformat", qformat, "--export_format", "hf", "--output_dir", folder),
-                *("--dtype", options.dtype, "--calib_size", 64),
+                *("quantize", options.model, "--qformat", qformat.removesuffix("+kv"), "--export_format", "hf"),
+                *("--output_dir", folder, "--dtype", options.dtype, "--calib_size", 64),
+                *(("--kv_cache_dtype", "fp8") if qformat.endswith("+kv") else ()),
             )
             good &= compare(qformat, folder, options.dtype)
     return 0 if good else 1

@@ -41,12 +41,13 @@ Json Arguments(bool floats, int bits, const char* strategy, bool dynamic) {
 Json WeightGroup(const QuantScheme& scheme) {
   const bool floats = scheme.element == Element::kFp8E4M3;
   Json weights = Arguments(floats, scheme.element == Element::kInt4 ? 4 : 8,
-                           scheme.block_columns == 0 ? "channel" : "group", false);
+                           scheme.block_columns == 0 ? "channel" : "group", /*dynamic=*/false);
   weights["group_size"] = scheme.block_columns == 0 ? Json(nullptr) : Json(scheme.block_columns);
   Json inputs = nullptr;
   if (scheme.inputs != Inputs::kPlain) {
     const bool dynamic = scheme.inputs == Inputs::kDynamic;
-    inputs = Arguments(scheme.element != Element::kInt8, 8, dynamic ? "token" : "tensor", dynamic);
+    inputs = Arguments(/*floats=*/scheme.element != Element::kInt8, 8, dynamic ? "token" : "tensor",
+                       dynamic);
   }
   // The format in the group too: readers guess that of int4 weights with inputs of their own
   // wrongly.
@@ -95,8 +96,14 @@ void AddOutputs(const ModelSpec& spec, const WeightId& id, std::vector<Output>& 
     return;
   }
   if (id.part == WeightPart::kScale && shape.rank() == 1) shape = {shape[0], 1};
-  // One for all heads, as the readers of these folders take it.
-  if (id.part == WeightPart::kCacheScale) shape = {1};
+  // Of the attention, not of the weights, and one for all heads, as the readers of these folders
+  // take it: "self_attn.k_proj.k_scale" becomes "self_attn.k_scale".
+  if (id.part == WeightPart::kCacheScale) {
+    shape = {1};
+    const size_t suffix = name.rfind('.');
+    const size_t weight = name.rfind('.', suffix - 1);
+    name.erase(weight, suffix - weight);
+  }
   out.push_back({{std::move(name), dtype, shape}, id});
 }
 

@@ -339,6 +339,32 @@ TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
   }
 }
 
+// One for all heads of a layer, under the names that compressed-tensors gives them.
+TEST_F(QuantizeTest, AnExportedFolderHoldsTheScalesOfKeysAndValues) {
+  QuantizeOptions options = Options("fp8", "hf8");
+  options.recipe.cache_scales = true;
+  ASSERT_TRUE(Run({.model_dir = options.model_dir,
+                   .output_dir = folder_ / "checkpoint",
+                   .recipe = options.recipe,
+                   .num_threads = 2})
+                  .ok());
+  options.export_hf = true;
+  ASSERT_TRUE(Run(options).ok());
+  const auto file = SafetensorsFile::Open(folder_ / "hf8" / "model.safetensors").value();
+  EXPECT_EQ(file->tensors().count("model.layers.1.self_attn.k_scale"), 1u);
+  EXPECT_EQ(file->tensors().count("model.layers.1.self_attn.v_scale"), 1u);
+  const auto folder = HfReader::Open(folder_ / "hf8").value();
+  const auto checkpoint = OpenCheckpoint(folder_ / "checkpoint").value();
+  for (const WeightRole role : {WeightRole::kKey, WeightRole::kValue}) {
+    const WeightId id{role, 1, WeightPart::kCacheScale};
+    const Tensor exported = folder->Get(id).value();
+    const Tensor by_head = checkpoint->Get(id).value();
+    float largest = 0.0f;
+    for (int head = 0; head < 4; ++head) largest = std::max(largest, by_head.As<float>()[head]);
+    EXPECT_EQ(exported.As<float>()[0], largest);
+  }
+}
+
 // transformers writes the type as "dtype" or, before release 5, as "torch_dtype".
 TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
   const HfFolder both = {.extra_config = ", \"dtype\": \"bfloat16\""};
