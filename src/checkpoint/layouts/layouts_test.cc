@@ -256,20 +256,25 @@ TEST_F(FaultyLayoutsTest, AStoredHeadOfPackedWeightsIsUsedThoughTheConfigTiesIt)
   EXPECT_EQ((*reader)->Get({WeightRole::kHead})->dtype, DType::kU8);
 }
 
-// A checkpoint has no name for them, and describes them in our words.
+// For some a checkpoint has no name, and describes them in our words.
 TEST_F(FaultyLayoutsTest, ACheckpointOfThemHoldsTheSameWeights) {
-  quantized::WriteBoth(folder_, Named("fp8_blocks"));
-  const auto converted =
-      Convert({.model_dir = folder_ / "quantized", .output_dir = folder_ / "out"});
-  ASSERT_TRUE(converted.ok()) << converted.status().message();
-  const auto folder = HfReader::Open(folder_ / "quantized").value();
-  const auto checkpoint = OpenCheckpoint(folder_ / "out").value();
-  EXPECT_EQ(checkpoint->spec().quantization, folder->spec().quantization);
-  for (const WeightId& id : StoredWeights(folder->spec())) {
-    const Tensor a = folder->Get(id).value();
-    const Tensor b = checkpoint->Get(id).value();
-    ASSERT_EQ(a.shape, b.shape);
-    EXPECT_EQ(std::memcmp(a.data, b.data, static_cast<size_t>(a.NumBytes())), 0);
+  for (const char* name : {"fp8_blocks", "gptq_act_order", "gptq_file", "awq_gemm", "modelopt_awq",
+                           "modelopt_w4a8", "modelopt_nvfp4", "mxfp4_blocks", "int8_static"}) {
+    fs::remove_all(folder_ / "quantized");
+    quantized::WriteBoth(folder_, Named(name));
+    const auto converted =
+        Convert({.model_dir = folder_ / "quantized", .output_dir = folder_ / "out", .pp_size = 2});
+    ASSERT_TRUE(converted.ok()) << name << ": " << converted.status().message();
+    const auto folder = HfReader::Open(folder_ / "quantized").value();
+    const auto checkpoint = OpenCheckpoint(folder_ / "out");
+    ASSERT_TRUE(checkpoint.ok()) << name << ": " << checkpoint.status().message();
+    EXPECT_EQ((*checkpoint)->spec().quantization, folder->spec().quantization);
+    for (const WeightId& id : StoredWeights(folder->spec())) {
+      const Tensor a = folder->Get(id).value();
+      const Tensor b = (*checkpoint)->Get(id).value();
+      ASSERT_EQ(a.shape, b.shape);
+      EXPECT_EQ(std::memcmp(a.data, b.data, static_cast<size_t>(a.NumBytes())), 0) << name;
+    }
   }
 }
 
