@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/log.h"
@@ -61,6 +63,36 @@ Status NoWeights(const fs::path& folder) {
 
 // The suffix of a weight, for which a quantized one has others.
 constexpr std::string_view kWeightSuffix = ".weight";
+
+// What tools store of a product; some of it tells nothing new.
+constexpr std::array<std::string_view, 25> kProductSuffixes = {".weight",
+                                                               ".bias",
+                                                               ".qweight",
+                                                               ".qzeros",
+                                                               ".scales",
+                                                               ".g_idx",
+                                                               ".weight_packed",
+                                                               ".weight_scale",
+                                                               ".weight_scale_inv",
+                                                               ".weight_scale_2",
+                                                               ".weight_shape",
+                                                               ".weight_global_scale",
+                                                               ".weight_g_idx",
+                                                               ".input_scale",
+                                                               ".weight_zero_point",
+                                                               ".input_scale_ub",
+                                                               ".pre_quant_scale",
+                                                               ".input_zero_point",
+                                                               ".input_global_scale",
+                                                               ".output_scale",
+                                                               ".output_zero_point",
+                                                               ".k_scale",
+                                                               ".v_scale",
+                                                               ".q_scale",
+                                                               ".kv_scale"};
+
+// Those of them that only some products have.
+constexpr std::array<std::string_view, 2> kOptionalSuffixes = {".pre_quant_scale", ".weight_g_idx"};
 
 bool AnyBitSet(const Tensor& tensor) {
   const auto* bytes = static_cast<const std::byte*>(tensor.data);
@@ -235,6 +267,7 @@ Status HfReader::SettleSchemes() {
     TANDEM_ASSIGN_OR_RETURN(const QuantScheme scheme, ReadScheme(id.role, id.layer));
     schemes.push_back({id.role, id.layer, scheme});
   }
+  TANDEM_RETURN_IF_ERROR(CheckNames());
   return SetStoredSchemes(schemes, spec_);
 }
 
@@ -273,6 +306,27 @@ Result<QuantScheme> HfReader::ReadScheme(WeightRole role, int64_t layer) const {
   TANDEM_ASSIGN_OR_RETURN(const QuantScheme scheme, layout_->Check(matrix, spec_.quantization));
   TANDEM_RETURN_IF_ERROR(BlockRows(source.rows, scheme.block_rows, place).status());
   return scheme;
+}
+
+// A tensor that is not known, or belongs to no product, could change the results.
+Status HfReader::CheckNames() const {
+  std::set<std::string_view> products;
+  std::vector<std::string> names;
+  for (const WeightId& id : Products(spec_)) names.push_back(SourceOf(*family_, spec_, id).name);
+  for (std::string_view name : names) products.insert(name.substr(0, name.rfind(kWeightSuffix)));
+  for (const auto& [name, stored] : tensors_) {
+    const size_t dot = std::min(name.rfind('.'), name.size());
+    const std::string_view suffix = std::string_view(name).substr(dot);
+    const bool known = std::ranges::find(kProductSuffixes, suffix) != kProductSuffixes.end();
+    const bool of_product = products.contains(std::string_view(name).substr(0, dot));
+    if (of_product && !known) {
+      return Unimplemented(PlaceOf(name) + " is none that quantized weights are known to have");
+    }
+    if (!of_product && std::ranges::find(kOptionalSuffixes, suffix) != kOptionalSuffixes.end()) {
+      return InvalidArgument(PlaceOf(name) + " belongs to no weight of this model");
+    }
+  }
+  return {};
 }
 
 // Tools name the scales of keys and values after the product, as its outputs' scale, after the

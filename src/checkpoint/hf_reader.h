@@ -58,6 +58,8 @@ class HfReader final : public WeightSource, private StoredTensors {
 
   // Of a folder with quantized weights: the scheme under which this one is stored.
   Result<QuantScheme> ReadScheme(WeightRole role, int64_t layer) const;
+  // Refuses tensors of products that are not known.
+  Status CheckNames() const;
   // Whether the tensors are there that the layout packs.
   bool IsPacked(const StoredMatrix& matrix) const;
   // Whether the layout unpacks this part.

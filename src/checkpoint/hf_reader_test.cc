@@ -6,7 +6,7 @@
 
 #include "checkpoint/check_weights.h"
 #include "checkpoint/testing/hf_folder.h"
-#include "tensor/testing/torch_archive.h"
+#include "checkpoint/testing/torch_folder.h"
 
 namespace tandem {
 namespace {
@@ -42,49 +42,6 @@ TEST_F(HfReaderTest, ReadsOneFileAndShardsAlike) {
   ASSERT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(a->shape, (Shape{64, 128}));
   EXPECT_EQ(std::memcmp(a->data, b->data, static_cast<size_t>(a->NumBytes())), 0);
-}
-
-// Replaces each safetensors file of bf16 weights by one of torch, and the index too.
-void SaveWithTorch(const fs::path& folder) {
-  const auto replaced = [](std::string text) {
-    for (const auto& [from, to] :
-         {std::pair{"model-", "pytorch_model-"}, {".safetensors", ".bin"}}) {
-      for (size_t at = 0; (at = text.find(from, at)) != std::string::npos;
-           at += std::string_view(to).size()) {
-        text.replace(at, std::string_view(from).size(), to);
-      }
-    }
-    return text;
-  };
-  const std::vector<fs::directory_entry> entries{fs::directory_iterator(folder), {}};
-  for (const fs::directory_entry& entry : entries) {
-    const std::string name = entry.path().filename();
-    if (name.ends_with(".index.json")) {
-      WriteText(folder / "pytorch_model.bin.index.json", replaced(*ReadTextFile(entry.path())));
-    } else if (name.ends_with(".safetensors")) {
-      const auto file = SafetensorsFile::Open(entry.path()).value();
-      std::vector<std::pair<std::string, std::string>> items;
-      std::vector<std::pair<std::string, std::string>> storages;
-      for (const auto& [key, tensor] : file->tensors()) {
-        const std::string storage = std::to_string(storages.size());
-        std::vector<int64_t> shape;
-        std::vector<int64_t> strides(static_cast<size_t>(tensor.shape.rank()), 1);
-        for (int i = 0; i < tensor.shape.rank(); ++i) shape.push_back(tensor.dim(i));
-        for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
-        items.emplace_back(
-            key, pickle::Tensor(
-                     {.type = "BFloat16Storage", .name = storage, .count = tensor.NumElements()},
-                     shape, strides));
-        storages.emplace_back(storage, std::string(static_cast<const char*>(tensor.data),
-                                                   static_cast<size_t>(tensor.NumBytes())));
-      }
-      WriteText(folder / (name == "model.safetensors" ? "pytorch_model.bin" : replaced(name)),
-                pickle::Archive(pickle::Dict(items), storages));
-    } else {
-      continue;
-    }
-    fs::remove(entry.path());
-  }
 }
 
 TEST_F(HfReaderTest, ReadsWhatTorchSavedAsItReadsSafetensors) {

@@ -20,6 +20,8 @@ from auto_gptq.nn_modules.qlinear.qlinear_cuda import QuantLinear
 from awq.modules.linear.gemm import WQLinear_GEMM
 from awq.modules.linear.gemv import WQLinear_GEMV
 from awq.utils.packing_utils import dequantize_gemm
+from compressed_tensors.compressors.mx_utils import decompress_mx_scale
+from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
 from compressed_tensors.compressors.naive_quantized.base import NaiveQuantizationCompressor
 from compressed_tensors.compressors.nvfp4.base import NVFP4PackedCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
@@ -119,7 +121,7 @@ def compressed(format, compressor, weights, scale_dtype, make_scales, inputs=Non
     def pack(weight, generator):
         parameters = make_scales(weight)
         stored = compressor.compress({"weight": weight, **parameters}, scheme)
-        if compressor is NVFP4PackedCompressor:
+        if issubclass(compressor, NVFP4PackedCompressor):
             return stored, unpack_fp4(stored, scheme.weights)
         wide = {name: value.float() if value.dtype == scale_dtype else value for name, value in stored.items()}
         return stored, compressor.decompress(wide, scheme)["weight"]
@@ -137,7 +139,9 @@ def unpack_fp4(stored, weights):
     """As the compressor does it, but in fp32 where that rounds to bf16."""
     packed = stored["weight_packed"]
     elements = unpack_fp4_from_uint8(packed, packed.shape[0], 2 * packed.shape[1], dtype=torch.float32)
-    scale, factor = stored["weight_scale"].float(), stored["weight_global_scale"]
+    scale, factor = stored["weight_scale"], stored.get("weight_global_scale")
+    scale = decompress_mx_scale(scale) if scale.dtype == torch.uint8 else scale
+    scale = scale.float()
     return dequantize(x_q=elements, scale=scale, args=weights, global_scale=factor, dtype=torch.float32)
 
 
@@ -166,6 +170,10 @@ def fp4_scales(weight):
     return {"weight_scale": scales.float(), "weight_global_scale": factor.reshape(1)}
 
 
+def powers_of_two(weight):
+    return {"weight_scale": 2 ** (by_groups(weight, 32).abs().amax(2).log2().floor() - 2)}
+
+
 def modelopt_int4():
     def pack(weight, generator):
         factors = (torch.rand(weight.shape[1], generator=generator) + 0.5).half().float()
@@ -191,6 +199,7 @@ def modelopt_nvfp4():
 INT4 = dict(num_bits=4, type="int", strategy="group", group_size=GROUP)
 INT8_INPUTS = QuantizationArgs(num_bits=8, type="int", strategy="token", dynamic=True)
 FP4 = dict(num_bits=4, type="float", strategy="tensor_group", group_size=16, scale_dtype=torch.float8_e4m3fn)
+MXFP4 = dict(num_bits=4, type="float", strategy="group", group_size=32, scale_dtype=torch.uint8)
 FORMATS = {
     "gptq": lambda: gptq(4, False, False),
     "gptq_act_order": lambda: gptq(4, True, True),
@@ -226,6 +235,7 @@ FORMATS = {
         block_scales,
     ),
     "nvfp4": lambda: compressed("nvfp4-pack-quantized", NVFP4PackedCompressor, FP4, torch.bfloat16, fp4_scales),
+    "mxfp4": lambda: compressed("mxfp4-pack-quantized", MXFP4PackedCompressor, MXFP4, torch.bfloat16, powers_of_two),
     "modelopt_int4": modelopt_int4,
     "modelopt_nvfp4": modelopt_nvfp4,
 }

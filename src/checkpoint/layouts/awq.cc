@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "checkpoint/layouts/unpack.h"
 #include "checkpoint/stored/stored_tensor.h"
@@ -73,6 +74,24 @@ class Gemm final : public Awq {
   // Where in a word the element of row 8 w + i is.
   static constexpr std::array<int, 8> kPlaces = {0, 4, 1, 5, 2, 6, 3, 7};
 
+  // Of the words of 128 columns, those of 128 rows.
+  static constexpr int64_t kSide = kPerWord * std::tuple_size_v<NibbleSquares::value_type>;
+  using Square = std::array<std::array<uint32_t, kSide / kPerWord>, kSide>;
+
+  // The columns of the rows that a word of each column holds.
+  static void WriteRows(const Square& square, size_t word, int64_t row_bytes, uint8_t* out) {
+    NibbleSquares nibbles;
+    for (size_t i = 0; i < nibbles[0].size(); ++i) {
+      for (size_t j = 0; j < nibbles.size(); ++j) nibbles[j][i] = square[i * kPerWord + j][word];
+    }
+    TransposeNibbles(nibbles);
+    for (const int place : kPlaces) {
+      const auto& row = nibbles[static_cast<size_t>(place)];
+      std::memcpy(out, row.data(), sizeof(row));
+      out += row_bytes;
+    }
+  }
+
   static uint32_t ElementOf(uint32_t word, int64_t row) {
     return (word >> (kPlaces[static_cast<size_t>(row % kPerWord)] * 4)) & kPacking.mask();
   }
@@ -100,7 +119,26 @@ class Gemm final : public Awq {
     const int64_t words = stored.dim(1);
     TANDEM_ASSIGN_OR_RETURN(const Tensor out,
                             scratch.Allocate(DType::kU8, {matrix.rows(), row_bytes}));
-    for (int64_t byte = 0; byte < row_bytes; ++byte) {
+    // Squares of 128 rows and columns: lines of cache are read whole, and written whole.
+    const int64_t in_squares = matrix.columns() / kSide * kSide;
+    Square square;
+    for (int64_t column = 0; column < in_squares; column += kSide) {
+      for (int64_t word = 0; word < words; word += kSide / kPerWord) {
+        const int64_t width = std::min(words - word, kSide / kPerWord);
+        for (int64_t i = 0; i < kSide; ++i) {
+          const int64_t at = ((column + i) * words + word) * int64_t{sizeof(uint32_t)};
+          std::memcpy(square[static_cast<size_t>(i)].data(),
+                      static_cast<const std::byte*>(stored.data) + at,
+                      static_cast<size_t>(width) * sizeof(uint32_t));
+        }
+        for (int64_t i = 0; i < width; ++i) {
+          const int64_t first_row = (word + i) * kPerWord;
+          WriteRows(square, static_cast<size_t>(i), row_bytes,
+                    out.As<uint8_t>() + first_row * row_bytes + column / 2);
+        }
+      }
+    }
+    for (int64_t byte = in_squares / 2; byte < row_bytes; ++byte) {
       for (int64_t word = 0; word < words; ++word) {
         const uint32_t first = LoadWord(stored, 2 * byte * words + word);
         const uint32_t second = LoadWord(stored, (2 * byte + 1) * words + word);

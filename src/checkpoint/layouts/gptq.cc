@@ -51,14 +51,7 @@ class Gptq final : public Layout {
     const DType dtype = packing.bits == 8 ? DType::kI8 : DType::kU8;
     TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(dtype, {rows, words * 4}));
     // The bytes of a word are those of the row; integers of 8 bits become signed.
-    const uint32_t sign = packing.bits == 8 ? 0x80808080u : 0u;
-    auto* to = static_cast<std::byte*>(out.data);
-    for (int64_t word = 0; word < words; ++word) {
-      for (int64_t row = 0; row < rows; ++row) {
-        const uint32_t packed = LoadWord(stored, word * rows + row) ^ sign;
-        std::memcpy(to + (row * words + word) * 4, &packed, sizeof(packed));
-      }
-    }
+    TransposeWords(stored, packing.bits == 8 ? 0x80808080u : 0u, out);
     if (scheme.input_order) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> order, Order(matrix, scheme));
       ReorderColumns(out, matrix.columns(), order);

@@ -25,6 +25,46 @@ Shape ScaleShape(const QuantScheme& scheme, int64_t rows, int64_t columns) {
   return {scheme.row_blocks(rows), scheme.column_blocks(columns)};
 }
 
+// Squares of 16 words: their lines of cache are read whole and written whole.
+void TransposeWords(const Tensor& stored, uint32_t flipped, const Tensor& out) {
+  constexpr int64_t kSide = 16;
+  const int64_t columns = stored.dim(0);
+  const int64_t rows = stored.dim(1);
+  std::array<std::array<uint32_t, kSide>, kSide> square;
+  auto* to = static_cast<std::byte*>(out.data);
+  for (int64_t column = 0; column < columns; column += kSide) {
+    const auto width = static_cast<size_t>(std::min(kSide, columns - column));
+    for (int64_t row = 0; row < rows; row += kSide) {
+      const auto height = static_cast<size_t>(std::min(kSide, rows - row));
+      for (size_t i = 0; i < width; ++i) {
+        for (size_t j = 0; j < height; ++j) {
+          const int64_t at = (column + static_cast<int64_t>(i)) * rows + row;
+          square[j][i] = LoadWord(stored, at + static_cast<int64_t>(j)) ^ flipped;
+        }
+      }
+      for (size_t j = 0; j < height; ++j) {
+        const int64_t at = (row + static_cast<int64_t>(j)) * columns + column;
+        std::memcpy(to + at * int64_t{sizeof(uint32_t)}, square[j].data(),
+                    width * sizeof(uint32_t));
+      }
+    }
+  }
+}
+
+void TransposeNibbles(NibbleSquares& words) {
+  const auto swap = [&words](size_t first, size_t second, uint32_t mask) {
+    const size_t shift = 4 * (second - first);
+    for (size_t i = 0; i < words[0].size(); ++i) {
+      const uint32_t changed = ((words[first][i] >> shift) ^ words[second][i]) & mask;
+      words[second][i] ^= changed;
+      words[first][i] ^= changed << shift;
+    }
+  };
+  for (size_t i = 0; i < 4; ++i) swap(i, i + 4, 0x0000ffffu);
+  for (size_t i = 0; i < 4; ++i) swap(i / 2 * 4 + i % 2, i / 2 * 4 + i % 2 + 2, 0x00ff00ffu);
+  for (size_t i = 0; i < 4; ++i) swap(2 * i, 2 * i + 1, 0x0f0f0f0fu);
+}
+
 Status CheckInputFactors(const StoredMatrix& matrix, QuantScheme& scheme) {
   scheme.input_factors = matrix.Find(kInputFactorsSuffix) != nullptr;
   if (!scheme.input_factors) return {};

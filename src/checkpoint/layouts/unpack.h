@@ -2,6 +2,7 @@
 // and columns sorted by their group. Pure functions over checked tensors, which may be misaligned.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -46,6 +47,13 @@ Status CheckFillsWords(const StoredMatrix& matrix, std::string_view suffix, cons
 
 // [rows] where a scale is a row's, else [row blocks, column blocks].
 Shape ScaleShape(const QuantScheme& scheme, int64_t rows, int64_t columns);
+
+// The transpose of [columns, rows] words, with the bits of `flipped` changed, into `out`.
+void TransposeWords(const Tensor& stored, uint32_t flipped, const Tensor& out);
+
+// 16 squares of 8 words: of each, nibble j of word i becomes nibble i of word j.
+using NibbleSquares = std::array<std::array<uint32_t, 16>, 8>;
+void TransposeNibbles(NibbleSquares& words);
 
 // Checks that `.pre_quant_scale` holds a factor for each input, if it is stored; sets the scheme's
 // input_factors to whether it is.

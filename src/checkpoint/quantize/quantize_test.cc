@@ -342,7 +342,7 @@ TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
 // One for all heads of a layer, under the names that compressed-tensors gives them.
 TEST_F(QuantizeTest, AnExportedFolderHoldsTheScalesOfKeysAndValues) {
   QuantizeOptions options = Options("fp8", "hf8");
-  options.recipe.cache_scales = true;
+  options.recipe.cache_scales = DType::kF8E4M3;
   ASSERT_TRUE(Run({.model_dir = options.model_dir,
                    .output_dir = folder_ / "checkpoint",
                    .recipe = options.recipe,
