@@ -541,8 +541,8 @@ TEST_P(PagedAttentionTest, APoolOf8BitsMatchesReferenceOnStoredValues) {
       FillGroup(contents);
       ExpectMixesMatchReference();
     };
-    expect({8, 2, 64, 64}, Contents::kRandom);
-    expect({8, 1, 128, 64}, Contents::kRandom);
+    expect({4, 2, 64, 64}, Contents::kRandom);
+    expect({2, 1, 128, 64}, Contents::kRandom);
     expect(odd, Contents::kRandom);
     expect(odd, Contents::kCounting);
   }
