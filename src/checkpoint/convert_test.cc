@@ -417,8 +417,8 @@ TEST_F(ConvertTest, NamesWhatIsWrongWithACheckpoint) {
   EditConfig("\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"");
   ExpectRefused({"hidden_act"});
   again();
-  EditConfig("\"rotary_scaling\": null", "\"rotary_scaling\": {\"type\": \"yarn\"}");
-  ExpectRefused({"rotary_scaling.type", "yarn"});
+  EditConfig("\"rotary_scaling\": null", "\"rotary_scaling\": {\"type\": \"mrope\"}");
+  ExpectRefused({"rotary_scaling.type", "mrope"});
 }
 
 // As in a container whose output folder is a volume.

@@ -384,8 +384,8 @@ TEST_F(HfReaderTest, SaysWhatItCannotRead) {
   ExpectRefused({"consolidated.00.pth", "save_pretrained"});
   fs::rename(folder_ / "consolidated.00.pth", folder_ / "q4.gguf");
   ExpectRefused({"q4.gguf", "GGUF"});
-  WriteText(folder_ / "config.json", "{\"architectures\": [\"MistralForCausalLM\"]}");
-  ExpectRefused({"config.json", "MistralForCausalLM", "LlamaForCausalLM"});
+  WriteText(folder_ / "config.json", "{\"architectures\": [\"MambaForCausalLM\"]}");
+  ExpectRefused({"config.json", "MambaForCausalLM", "LlamaForCausalLM"});
 }
 
 }  // namespace

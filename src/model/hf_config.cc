@@ -75,7 +75,7 @@ DType ReadDType(const JsonFields& config) {
 int64_t RotaryDim(const JsonFields& config, int64_t head_dim) {
   const double share = config.Number("partial_rotary_factor", 1.0);
   if (share > 0.0 && share <= 1.0) {
-    return static_cast<int64_t>(static_cast<double>(head_dim) * share) / 2 * 2;
+    return static_cast<int64_t>(static_cast<double>(head_dim) * share);
   }
   Refuse(config, "partial_rotary_factor", "; it must be between 0 and 1");
   return head_dim;

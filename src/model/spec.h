@@ -26,17 +26,17 @@ struct RopeScaling {
   double factor = 1.0;
   double low_freq_factor = 1.0;   // llama3
   double high_freq_factor = 4.0;  // llama3
-  double beta_fast = 32.0;        // yarn: turns in the trained context beyond which nothing changes
-  double beta_slow = 1.0;         // yarn: turns below which positions are divided by the factor
-  bool truncate = true;           // yarn: the bounds between the two are whole numbers
+  // The trained context, before scaling. Linear and dynamic scaling stretch it by the factor.
+  int64_t original_max_positions = 0;
+  double beta_fast = 32.0;  // yarn: turns in the trained context beyond which nothing changes
+  double beta_slow = 1.0;   // yarn: turns below which positions are divided by the factor
+  bool truncate = true;     // yarn: the bounds between the two are whole numbers
   // Yarn and longrope: factor of cosine and sine.
   double attention_factor = 1.0;
   // Longrope: divisors of the frequencies, one for each pair, of contexts up to the trained one and
   // beyond.
   std::vector<double> short_factors = {};
   std::vector<double> long_factors = {};
-  // The trained context, before scaling. Linear and dynamic scaling stretch it by the factor.
-  int64_t original_max_positions = 0;
   bool operator==(const RopeScaling&) const = default;
 };
 

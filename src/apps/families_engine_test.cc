@@ -1,0 +1,125 @@
+// Every family through the engine: a model of it as target with another as draft, in one batch,
+// with shared prefixes, chunks and too few blocks, gives the tokens of plain decoding. And built
+// into an engine folder it stays the same model.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "checkpoint/hf_reader.h"
+#include "checkpoint/testing/golden.h"
+#include "checkpoint/testing/hf_folder.h"
+#include "engine_folder/build.h"
+#include "engine_folder/engine_folder.h"
+#include "runtime/testing/test_engine.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path FixturesFolder() { return SourceDir() / "tests/data/families"; }
+
+// One of each family, and of those that differ in what the engine sees.
+constexpr const char* kFamilies[] = {"mistral",     "qwen1",     "qwen2",       "qwen3",
+                                     "gemma",       "gemma2",    "gemma3_text", "phi3",
+                                     "internlm_7b", "internlm2", "baichuan7b",  "chatglm3",
+                                     "glm",         "glm4",      "falcon7b",    "falcon40b",
+                                     "gptj",        "gpt2",      "santacoder",  "gpt_bigcode_mqa",
+                                     "starcoder2",  "cohere",    "olmo2"};
+
+EngineOptions Options() {
+  EngineOptions options;
+  options.max_batch_size = 4;
+  options.max_num_tokens = 32;
+  options.max_seq_len = 120;
+  options.block_tokens = 16;
+  options.kv_cache_bytes = 8 << 20;
+  options.draft_mode = DraftMode::kOff;
+  return options;
+}
+
+class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  // The same weights in another type agree often, but not always.
+  EngineModel Load(DType dtype) {
+    const auto reader = HfReader::Open(FixturesFolder() / GetParam(), dtype);
+    EXPECT_TRUE(reader.ok()) << reader.status().message();
+    auto weights = LoadWeights(**reader, TestBackend(), Options().max_seq_len);
+    EXPECT_TRUE(weights.ok()) << weights.status().message();
+    return {*weights, GetParam()};
+  }
+  std::unique_ptr<Engine> Make(const EngineOptions& options) {
+    const bool drafts = options.draft_mode != DraftMode::kOff;
+    auto engine =
+        Engine::Create(options, Load(DType::kF32), drafts ? Load(DType::kBF16) : EngineModel{},
+                       TestBackend(), clock_);
+    EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+    return std::move(engine).value();
+  }
+  // Prompts that share a beginning, short and long ones, greedy and drawn.
+  static std::vector<Request> Requests() {
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 6; ++i) {
+      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i / 3, 300), 20);
+      request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+
+  SteadyClock clock_;
+};
+
+TEST_P(FamiliesEngineTest, DraftsPrefixesChunksAndPreemptionChangeNoToken) {
+  const auto alone = Make(Options());
+  std::vector<std::vector<int32_t>> expected;
+  for (const Request& request : Requests()) {
+    expected.push_back(RunRequests(*alone, {request})[0][0].tokens);
+    EXPECT_EQ(expected.back().size(), 20u);
+  }
+  EngineOptions options = Options();
+  options.draft_mode = DraftMode::kFixed;
+  options.draft_len = 3;
+  for (const bool scarce : {false, true}) {
+    SCOPED_TRACE(scarce ? "few blocks" : "enough blocks");
+    if (scarce) {
+      const ModelSpec target = Load(DType::kF32).weights->spec;
+      const ModelSpec draft = Load(DType::kBF16).weights->spec;
+      options.kv_cache_bytes =
+          16 * 13 * (target.KvBytesPerToken(DType::kF32) + draft.KvBytesPerToken(DType::kBF16));
+    }
+    const auto engine = Make(options);
+    for (int round = 0; round < 2; ++round) {
+      const auto got = RunRequests(*engine, Requests());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i][0].tokens, expected[i]) << "request " << i << ", round " << round;
+      }
+    }
+    EXPECT_GT(engine->Stats().drafts_accepted, 0);
+    if (scarce) EXPECT_GT(engine->Stats().preemptions, 0);
+  }
+}
+
+TEST_P(FamiliesEngineTest, AnEngineFolderHoldsTheSameModel) {
+  const auto report =
+      Build({.checkpoint_dir = FixturesFolder() / GetParam(), .output_dir = folder_ / "engine"});
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  const auto engine = OpenEngine(folder_ / "engine");
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  const auto source = HfReader::Open(FixturesFolder() / GetParam());
+  ASSERT_TRUE(source.ok());
+  EXPECT_EQ(engine->source->spec(), (*source)->spec());
+  for (const WeightId& id : StoredWeights((*source)->spec())) {
+    const auto built = engine->source->Get(id), stored = (*source)->Get(id);
+    ASSERT_TRUE(built.ok() && stored.ok());
+    ASSERT_EQ(built->NumBytes(), stored->NumBytes());
+    EXPECT_EQ(std::memcmp(built->data, stored->data, static_cast<size_t>(stored->NumBytes())), 0)
+        << RowOf(id.role).hf_name << " of layer " << id.layer;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, FamiliesEngineTest, ::testing::ValuesIn(kFamilies),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace tandem
