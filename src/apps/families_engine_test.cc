@@ -79,7 +79,7 @@ TEST_P(FamiliesEngineTest, DraftsPrefixesChunksAndPreemptionChangeNoToken) {
   }
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kFixed;
-  options.draft_len = 3;
+  options.fixed_draft_len = 3;
   for (const bool scarce : {false, true}) {
     SCOPED_TRACE(scarce ? "few blocks" : "enough blocks");
     if (scarce) {
@@ -96,7 +96,9 @@ TEST_P(FamiliesEngineTest, DraftsPrefixesChunksAndPreemptionChangeNoToken) {
       }
     }
     EXPECT_GT(engine->Stats().drafts_accepted, 0);
-    if (scarce) EXPECT_GT(engine->Stats().preemptions, 0);
+    if (scarce) {
+      EXPECT_GT(engine->Stats().preemptions, 0);
+    }
   }
 }
 

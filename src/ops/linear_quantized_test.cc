@@ -130,6 +130,11 @@ class LinearQuantizedTest : public OpTest {
     return can && scheme.element == Element::kInt8 && scheme.inputs != Inputs::kPlain &&
            !scheme.zero_points;
   }
+  // Groups of at most 1,024 inputs, of one length, in whole tiles of 64.
+  static size_t RoundedGroup(size_t cols) {
+    const size_t groups = (cols + 1023) / 1024;
+    return ((cols + groups - 1) / groups + 63) / 64 * 64;
+  }
   // A row of x as the kernels round it: by its maximum in each group of inputs.
   static void RoundInputs(const Scheme& scheme, const LinearPart& part, std::vector<float>& x) {
     std::vector<float> sorted(x.size());
@@ -140,8 +145,8 @@ class LinearQuantizedTest : public OpTest {
       return scheme.input_factors ? part.input_factors.As<float>()[i] : 1.0f;
     };
     for (size_t i = 0; i < x.size(); ++i) sorted[i] = x[column(i)] * factor(column(i));
-    const size_t width =
-        scheme.block_columns == 0 ? 128 : static_cast<size_t>(scheme.block_columns);
+    const size_t width = scheme.block_columns == 0 ? RoundedGroup(x.size())
+                                                   : static_cast<size_t>(scheme.block_columns);
     for (size_t begin = 0; begin < x.size(); begin += width) {
       const size_t end = std::min(begin + width, x.size());
       float largest = 0;
@@ -194,7 +199,8 @@ class LinearQuantizedTest : public OpTest {
 
 TEST_P(LinearQuantizedTest, MatchesTheWidenedWeights) {
   for (const Scheme& scheme : Schemes()) {
-    for (const auto& [outputs, cols] : {std::pair<int64_t, int64_t>{37, 384}, {80, 300}, {1, 16}}) {
+    for (const auto& [outputs, cols] :
+         {std::pair<int64_t, int64_t>{37, 384}, {80, 300}, {1, 16}, {20, 1104}}) {
       const OwnedPart owned = RandomPart(scheme, outputs, cols, 1);
       const WeightFormat kept{dtype(), backend().KeptScheme(scheme)};
       ASSERT_EQ(kept.scheme, scheme);
@@ -356,6 +362,30 @@ TEST_P(LinearQuantizedTest, RoundsPlainWeightsWithinHalfAStep) {
               << DescribeScheme(step.scheme);
         }
       }
+    }
+  }
+}
+
+// Sums of integers are exact, so that the tile unit may leave few rows to the vector unit.
+TEST_P(LinearQuantizedTest, RoundedProductsAreTheSameInTilesAndVectors) {
+  if (!GetParam().name.starts_with("amx")) return;
+  CpuOptions options;
+  options.isa = "avx512_bf16";
+  options.num_threads = 1;
+  const std::unique_ptr<Backend> vectors = MakeCpuBackend(options).value();
+  for (const int64_t block_columns : {0, 64, 128}) {
+    const Scheme scheme{.element = Element::kInt8,
+                        .block_rows = 1,
+                        .block_columns = block_columns,
+                        .inputs = Inputs::kDynamic};
+    const OwnedPart owned = RandomPart(scheme, 100, 2304, 18);
+    const LinearWeight tiles = backend().PackLinear({{owned.part}}, {dtype(), scheme}).value();
+    const LinearWeight same = vectors->PackLinear({{owned.part}}, {dtype(), scheme}).value();
+    for (const int64_t rows : {3, 16, 45}) {
+      const OwnedTensor x = Random({rows, 2304}, dtype(), 19);
+      const OwnedTensor out = Poisoned({rows, 100}, DType::kF32);
+      vectors->ops().Linear(x.tensor, same, out.tensor);
+      EXPECT_EQ(Run(x.tensor, tiles, DType::kF32), Bytes(out.tensor)) << rows << " rows";
     }
   }
 }

@@ -127,7 +127,7 @@ Status CpuBackend::CheckFormat(const WeightFormat& stored, const WeightFormat& k
 }
 
 int64_t CpuBackend::PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const {
-  const cpu::QuantLayout layout = cpu::LayoutOf(kept.scheme, kernels_);
+  const cpu::QuantLayout layout = cpu::LayoutOf(kept.scheme, cols, kernels_);
   const bool row_scales = !kept.scheme.is_plain() && layout.scales_at == 0;
   return cpu::NumPanels(rows) * cpu::PanelBytes(cols, kept.element(), layout) +
          (row_scales ? rows * int64_t{sizeof(float)} : 0) +
@@ -136,7 +136,7 @@ int64_t CpuBackend::PackedBytes(int64_t rows, int64_t cols, const WeightFormat& 
 }
 
 Status CpuBackend::AllocateWeight(const WeightFormat& kept, LinearWeight& weight) {
-  const cpu::QuantLayout layout = cpu::LayoutOf(kept.scheme, kernels_);
+  const cpu::QuantLayout layout = cpu::LayoutOf(kept.scheme, weight.cols, kernels_);
   const int64_t data =
       cpu::NumPanels(weight.rows) * cpu::PanelBytes(weight.cols, kept.element(), layout);
   TANDEM_ASSIGN_OR_RETURN(weight.data, Allocate(static_cast<size_t>(data)));
@@ -188,7 +188,7 @@ Result<LinearWeight> CpuBackend::PackLinear(std::span<const LinearPart> parts,
 
 void CpuBackend::PackQuantizedRows(const LinearPart& part, int64_t first_row,
                                    const LinearWeight& weight) {
-  const cpu::QuantLayout layout = cpu::LayoutOf(weight.scheme, kernels_);
+  const cpu::QuantLayout layout = cpu::LayoutOf(weight.scheme, weight.cols, kernels_);
   const bool as_stored = part.scheme == weight.scheme;
   pool_.ParallelFor(part.weight.dim(0), cpu::kPanelOutputs, [&](int64_t begin, int64_t end) {
     cpu::QuantizedRow values;
@@ -196,7 +196,7 @@ void CpuBackend::PackQuantizedRows(const LinearPart& part, int64_t first_row,
       if (as_stored) {
         cpu::ReadRow(part, row, values);
       } else {
-        cpu::RoundRow(part, row, weight.scheme, values);
+        cpu::ReadRounded(part, row, weight.scheme, values);
       }
       cpu::PackGroups(values, weight.scheme, layout, first_row + row, weight.cols,
                       weight.data.data(), weight.scales.As<float>());

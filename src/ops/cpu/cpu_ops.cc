@@ -189,7 +189,7 @@ void CpuOps::VerifyAndAccept(std::span<const VerifyRow> rows, int64_t vocab) {
 }
 
 void CpuOps::ReserveLinear(const LinearWeight& weight) {
-  const int64_t inputs = PackedInputs(weight.cols, LayoutOf(weight.scheme, kernels_));
+  const int64_t inputs = PackedInputs(weight.cols, LayoutOf(weight.scheme, weight.cols, kernels_));
   if (inputs <= reserved_inputs_) return;
   const int64_t rows = std::max(kMaxLinearRows, pool_.num_threads() * kSmallLinearRows);
   activations_ = HostScratch(static_cast<size_t>(rows * inputs) * sizeof(float));
@@ -229,7 +229,7 @@ PackJob CpuOps::PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
   pack.x = RowOf(x, row_begin);
   pack.num_rows = num_rows;
   pack.inputs = weight.cols;
-  pack.quant = LayoutOf(weight.scheme, kernels_);
+  pack.quant = LayoutOf(weight.scheme, weight.cols, kernels_);
   pack.padded_inputs = PackedInputs(weight.cols, pack.quant);
   pack.packed = activations_.data();
   pack.factors = weight.input_factors.As<float>();

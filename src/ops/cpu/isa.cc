@@ -64,8 +64,8 @@ bool AskForTiles() {
 
 bool HasAmx() {
   const unsigned features = Cpuid(7, 0).edx;
-  const bool bf16 = Bit(features, 22), tile = Bit(features, 24);
-  return HasAvx512Bf16() && bf16 && tile && (SavedState() & kTileState) == kTileState &&
+  const bool bf16 = Bit(features, 22), tile = Bit(features, 24), int8 = Bit(features, 25);
+  return HasAvx512Bf16() && bf16 && tile && int8 && (SavedState() & kTileState) == kTileState &&
          AskForTiles();
 }
 

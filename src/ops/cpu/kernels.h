@@ -36,12 +36,15 @@ enum class Quantized : uint8_t { kNone, kFp8, kInt8, kInt4, kFp4 };
 // Products sum over a group, multiply by its scale and add that to the sum of the groups before.
 struct QuantLayout {
   Quantized elements = Quantized::kNone;
-  bool round_inputs = false;  // activations are rounded to int8: each row by its maximum in a group
-  int64_t inputs = 0;         // of a group; a multiple of 16, at most 128
+  bool round_inputs = false;  // inputs are rounded to int8: each row by its maximum in a group
+  int64_t inputs = 0;         // of a group; a multiple of 16, at most 128, or kRoundedGroupInputs
   int64_t group_bytes = 0;    // of a panel
   int64_t scales_at = 0;      // where they are in a group; 0: it has none, each output has one
   int64_t zeros_at = 0;       // 0: the zero is 0, and 8 of int4
 };
+// The longest group of rounded inputs, where weights have one scale per output: half of L1 holds
+// two panels of it. An int32 holds its sum.
+constexpr int64_t kRoundedGroupInputs = 1024;
 // Largest number of rows in one pass of Linear: larger batches are split, so that the packed
 // activations stay small.
 constexpr int64_t kMaxLinearRows = 512;

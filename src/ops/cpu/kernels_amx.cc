@@ -1,5 +1,5 @@
-// The kernels compiled for AMX: bf16 products and attention in the tile unit, everything else as in
-// plain AVX-512.
+// The kernels compiled for AMX: products and attention of bf16, and products of quantized weights,
+// in the tile unit; everything else as in plain AVX-512.
 //
 // A bf16 sum goes through the inputs 32 at a time, whatever the number of rows: even and odd inputs
 // of the 32 are summed separately, then both are added to the running sum (as TDPBF16PS does).
@@ -16,6 +16,9 @@ namespace {
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
 #include "ops/cpu/bf16_words_avx512.inc"
+#include "ops/cpu/group_sums.inc"
+#include "ops/cpu/round_inputs_avx512.inc"
+#include "ops/cpu/unpack_avx512.inc"
 #include "ops/cpu/forward.inc"
 // clang-format on
 
@@ -103,16 +106,20 @@ void PackTiles(const PackJob& job, int64_t tile_begin, int64_t tile_end) {
   }
 }
 
+// What the tile unit multiplies: bf16, or rounded inputs by weights of int8 plus 128, which gives
+// int32 sums.
+enum class TileProduct : uint8_t { kBf16, kInt8 };
+
 // A block of inputs for a pair of row tiles (or a single last one) and 2 (or 4) panels.
 struct TileBlock {
-  const uint16_t* a0;  // [inputs / 32][rows of the tile][32]
-  const uint16_t* a1;
+  const char* a0;  // [steps][rows of the tile][64 bytes]
+  const char* a1;
   int64_t rows0;
   int64_t rows1;
   const char* w;  // first panel, at the block's first input
   int64_t panel_bytes;
-  int64_t num_inputs;
-  float* sums;  // of the first panel: [rows, stride]
+  int64_t steps;
+  float* sums;  // of the first panel: [rows, stride]; int32 of int8
   int64_t stride;
   int64_t panel_sums;  // from a panel's sums to the next panel's
   bool accumulate;
@@ -122,7 +129,16 @@ struct TileBlock {
 
 constexpr int64_t kPairBytes = 64;  // bytes between the rows of a tile in memory
 
+// Tile numbers are immediates.
+#define TANDEM_MULTIPLY_TILES(sums, a, w)  \
+  if constexpr (P == TileProduct::kInt8) { \
+    _tile_dpbsud(sums, a, w);              \
+  } else {                                 \
+    _tile_dpbf16ps(sums, a, w);            \
+  }
+
 // 2 row tiles x 2 panels: every loaded tile is used twice.
+template <TileProduct P>
 void Multiply2x2(const TileBlock& b) {
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
   float* first = b.sums;
@@ -138,21 +154,21 @@ void Multiply2x2(const TileBlock& b) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t i = 0; i < b.num_inputs; i += kTileInputs) {
-    const char* w = b.w + i / kTileInputs * kTileBytes;
-    const char* next = b.next + i / kTileInputs * b.lines_per_step * 64;
+  for (int64_t step = 0; step < b.steps; ++step) {
+    const char* w = b.w + step * kTileBytes;
+    const char* next = b.next + step * b.lines_per_step * 64;
     for (int64_t line = 0; line < b.lines_per_step; ++line) {
       __builtin_prefetch(next + line * 64, 0, 2);
       __builtin_prefetch(next + b.panel_bytes + line * 64, 0, 2);
     }
     _tile_loadd(6, w, kPairBytes);
-    _tile_loadd(4, b.a0 + i * b.rows0, kPairBytes);
-    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(4, b.a0 + step * b.rows0 * kPairBytes, kPairBytes);
+    TANDEM_MULTIPLY_TILES(0, 4, 6);
     _tile_loadd(7, w + b.panel_bytes, kPairBytes);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, b.a1 + i * b.rows1, kPairBytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    TANDEM_MULTIPLY_TILES(1, 4, 7);
+    _tile_loadd(5, b.a1 + step * b.rows1 * kPairBytes, kPairBytes);
+    TANDEM_MULTIPLY_TILES(2, 5, 6);
+    TANDEM_MULTIPLY_TILES(3, 5, 7);
   }
   _tile_stored(0, first, stride);
   _tile_stored(1, first + b.panel_sums, stride);
@@ -161,6 +177,7 @@ void Multiply2x2(const TileBlock& b) {
 }
 
 // 1 row tile x 1 panel.
+template <TileProduct P>
 void Multiply1x1(const TileBlock& b, bool second_tile) {
   // Tile numbers are immediates and their row counts are fixed: the second row tile has a separate
   // number.
@@ -172,10 +189,10 @@ void Multiply1x1(const TileBlock& b, bool second_tile) {
     } else {
       _tile_zero(2);
     }
-    for (int64_t i = 0; i < b.num_inputs; i += kTileInputs) {
-      _tile_loadd(5, b.a1 + i * b.rows1, kPairBytes);
-      _tile_loadd(6, b.w + i / kTileInputs * kTileBytes, kPairBytes);
-      _tile_dpbf16ps(2, 5, 6);
+    for (int64_t step = 0; step < b.steps; ++step) {
+      _tile_loadd(5, b.a1 + step * b.rows1 * kPairBytes, kPairBytes);
+      _tile_loadd(6, b.w + step * kTileBytes, kPairBytes);
+      TANDEM_MULTIPLY_TILES(2, 5, 6);
     }
     _tile_stored(2, sums, stride);
     return;
@@ -185,20 +202,34 @@ void Multiply1x1(const TileBlock& b, bool second_tile) {
   } else {
     _tile_zero(0);
   }
-  for (int64_t i = 0; i < b.num_inputs; i += kTileInputs) {
-    _tile_loadd(4, b.a0 + i * b.rows0, kPairBytes);
-    _tile_loadd(6, b.w + i / kTileInputs * kTileBytes, kPairBytes);
-    _tile_dpbf16ps(0, 4, 6);
+  for (int64_t step = 0; step < b.steps; ++step) {
+    _tile_loadd(4, b.a0 + step * b.rows0 * kPairBytes, kPairBytes);
+    _tile_loadd(6, b.w + step * kTileBytes, kPairBytes);
+    TANDEM_MULTIPLY_TILES(0, 4, 6);
   }
   _tile_stored(0, b.sums, stride);
+}
+
+// A pair of row tiles, or a single one, x 1 or 2 panels.
+template <TileProduct P>
+void MultiplyTiles(const TileBlock& b, int64_t panels) {
+  if (b.rows1 > 0 && panels == 2) return Multiply2x2<P>(b);
+  TileBlock one = b;
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    Multiply1x1<P>(one, false);
+    if (b.rows1 > 0) Multiply1x1<P>(one, true);
+    one.w += b.panel_bytes;
+    one.sums += b.panel_sums;
+  }
 }
 
 void PrefetchTile(const char* w) {
   for (int64_t i = 0; i < kTileBytes; i += 64) __builtin_prefetch(w + i);
 }
 
-// 1 row tile x 4 panels: four independent sums hide the tile unit's latency; the weights come from
-// DRAM.
+// 1 row tile x 4 panels: four independent sums hide the tile unit's latency; weights from memory
+// are prefetched.
+template <TileProduct P, bool kFromMemory>
 void Multiply1x4(const TileBlock& b) {
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
   if (b.accumulate) {
@@ -212,20 +243,22 @@ void Multiply1x4(const TileBlock& b) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int64_t i = 0; i < b.num_inputs; i += kTileInputs) {
-    const char* w = b.w + i / kTileInputs * kTileBytes;
-    for (int64_t panel = 0; panel < 4; ++panel) {
-      PrefetchTile(w + panel * b.panel_bytes + 2 * kTileBytes);
+  for (int64_t step = 0; step < b.steps; ++step) {
+    const char* w = b.w + step * kTileBytes;
+    if constexpr (kFromMemory) {
+      for (int64_t panel = 0; panel < 4; ++panel) {
+        PrefetchTile(w + panel * b.panel_bytes + 2 * kTileBytes);
+      }
     }
-    _tile_loadd(4, b.a0 + i * b.rows0, kPairBytes);
+    _tile_loadd(4, b.a0 + step * b.rows0 * kPairBytes, kPairBytes);
     _tile_loadd(6, w, kPairBytes);
-    _tile_dpbf16ps(0, 4, 6);
+    TANDEM_MULTIPLY_TILES(0, 4, 6);
     _tile_loadd(7, w + b.panel_bytes, kPairBytes);
-    _tile_dpbf16ps(1, 4, 7);
+    TANDEM_MULTIPLY_TILES(1, 4, 7);
     _tile_loadd(6, w + 2 * b.panel_bytes, kPairBytes);
-    _tile_dpbf16ps(2, 4, 6);
+    TANDEM_MULTIPLY_TILES(2, 4, 6);
     _tile_loadd(7, w + 3 * b.panel_bytes, kPairBytes);
-    _tile_dpbf16ps(3, 4, 7);
+    TANDEM_MULTIPLY_TILES(3, 4, 7);
   }
   _tile_stored(0, b.sums, stride);
   _tile_stored(1, b.sums + 16, stride);
@@ -236,10 +269,10 @@ void Multiply1x4(const TileBlock& b) {
 // At most 16 rows: each panel is read once, from DRAM.
 void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
   TileBlock b = {};
-  b.a0 = static_cast<const uint16_t*>(job.activations);
+  b.a0 = static_cast<const char*>(job.activations);
   b.rows0 = job.num_rows;
   b.panel_bytes = job.inputs * 32;
-  b.num_inputs = job.inputs;
+  b.steps = job.inputs / kTileInputs;
   b.sums = scratch;
   Configure(b.rows0, 0);
   for (int64_t panel = begin; panel < end;) {
@@ -247,9 +280,9 @@ void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratc
     b.w = static_cast<const char*>(job.weights) + panel * b.panel_bytes;
     b.stride = panels * 16;
     if (panels == 4) {
-      Multiply1x4(b);
+      Multiply1x4<TileProduct::kBf16, true>(b);
     } else {
-      Multiply1x1(b, false);
+      Multiply1x1<TileProduct::kBf16>(b, false);
     }
     StoreRows(job, scratch, b.stride, 0, job.num_rows, panel * 16, panels * 16);
     panel += panels;
@@ -260,34 +293,24 @@ void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratc
 // two panels of this block's size at b.next.
 void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_t panels,
                 int64_t first_input) {
-  const auto* activations = static_cast<const uint16_t*>(job.activations);
+  const auto* activations = static_cast<const char*>(job.activations);
   const int64_t pairs = (tiles.count + 1) / 2;
   b.lines_per_step = (kTileBytes / 64 + pairs - 1) / pairs;
   int64_t configured = 0;  // the row counts in the unit's configuration
   for (int64_t tile = 0; tile < tiles.count; tile += 2) {
     const bool alone = tile + 1 == tiles.count;
-    b.a0 = activations + tiles.Offset(tile, first_input, job.inputs);
+    b.a0 = activations + 2 * tiles.Offset(tile, first_input, job.inputs);
     b.rows0 = tiles.Rows(tile);
     b.rows1 = alone ? 0 : tiles.Rows(tile + 1);
-    b.a1 = alone ? b.a0 : activations + tiles.Offset(tile + 1, first_input, job.inputs);
+    b.a1 = alone ? b.a0 : activations + 2 * tiles.Offset(tile + 1, first_input, job.inputs);
     const int64_t setting = b.rows0 * 32 + b.rows1;  // at most 16 each
     if (setting != configured) {
       Configure(b.rows0, b.rows1);
       configured = setting;
     }
-    if (!alone && panels == 2) {
-      Multiply2x2(b);
-    } else {
-      TileBlock one = b;
-      for (int64_t panel = 0; panel < panels; ++panel) {
-        Multiply1x1(one, false);
-        if (!alone) Multiply1x1(one, true);
-        one.w += b.panel_bytes;
-        one.sums += b.panel_sums;
-      }
-    }
+    MultiplyTiles<TileProduct::kBf16>(b, panels);
     b.sums += 2 * kTileRows * b.stride;
-    b.next += b.num_inputs / kTileInputs * b.lines_per_step * 64;
+    b.next += b.steps * b.lines_per_step * 64;
   }
 }
 
@@ -316,7 +339,8 @@ void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scrat
     const int64_t chunk_end = chunk + kAmxChunkPanels < end ? chunk + kAmxChunkPanels : end;
     for (int64_t input = 0; input < job.inputs; input += kAmxBlockInputs) {
       const int64_t left = job.inputs - input;
-      b.num_inputs = left < kAmxBlockInputs ? left : kAmxBlockInputs;
+      const int64_t inputs = left < kAmxBlockInputs ? left : kAmxBlockInputs;
+      b.steps = inputs / kTileInputs;
       b.accumulate = input > 0;
       for (int64_t panel = chunk; panel < chunk_end; panel += 2) {
         const int64_t panels = panel + 1 < chunk_end ? 2 : 1;
@@ -327,7 +351,7 @@ void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scrat
         const bool in_chunk = panel + 2 < chunk_end;
         const bool last_inputs = left <= kAmxBlockInputs;
         const int64_t next_panel = in_chunk ? panel + 2 : last_inputs ? chunk_end : chunk;
-        const int64_t next_input = in_chunk ? input : last_inputs ? 0 : input + b.num_inputs;
+        const int64_t next_input = in_chunk ? input : last_inputs ? 0 : input + inputs;
         b.next = weights + next_panel * b.panel_bytes + next_input * 32;
         BlockTiles(job, tiles, b, panels, input);
       }
@@ -336,29 +360,48 @@ void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scrat
   }
 }
 
+#include "ops/cpu/linear_groups_amx.inc"
+
 // What is computed in tiles; the rest is left to kAvx512Bf16Kernels.
-bool InTiles(Element element, const QuantLayout& quant) {
-  return element == Element::kBF16 && quant.elements == Quantized::kNone;
+enum class InTiles : uint8_t { kNothing, kPlain, kGroups };
+
+InTiles TilesOf(Element element, const QuantLayout& quant, int64_t num_rows) {
+  if (quant.elements != Quantized::kNone) {
+    return HasGroupTiles(element, quant, num_rows) ? InTiles::kGroups : InTiles::kNothing;
+  }
+  return element == Element::kBF16 ? InTiles::kPlain : InTiles::kNothing;
 }
 
 int64_t NumBlocks(const PackJob& job) {
-  return InTiles(job.element, job.quant) ? RowTiles(job.num_rows).count
-                                         : kAvx512Bf16Kernels.num_linear_blocks(job);
+  const bool none = TilesOf(job.element, job.quant, job.num_rows) == InTiles::kNothing;
+  return none ? kAvx512Bf16Kernels.num_linear_blocks(job) : RowTiles(job.num_rows).count;
 }
 
 void PackActivations(const PackJob& job, int64_t begin, int64_t end) {
-  if (InTiles(job.element, job.quant)) return PackTiles(job, begin, end);
-  kAvx512Bf16Kernels.pack_activations(job, begin, end);
+  switch (TilesOf(job.element, job.quant, job.num_rows)) {
+    case InTiles::kNothing:
+      return kAvx512Bf16Kernels.pack_activations(job, begin, end);
+    case InTiles::kPlain:
+      return PackTiles(job, begin, end);
+    case InTiles::kGroups:
+      return PackGroupTiles(job, begin, end);
+  }
 }
 
 void LinearPanels(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
-  if (!InTiles(job.element, job.quant)) {
-    return kAvx512Bf16Kernels.linear_panels(job, begin, end, scratch);
-  }
-  if (job.num_rows <= kTileRows) {
-    StreamTiles(job, begin, end, scratch);
-  } else {
-    BlockedTiles(job, begin, end, scratch);
+  switch (TilesOf(job.element, job.quant, job.num_rows)) {
+    case InTiles::kNothing:
+      return kAvx512Bf16Kernels.linear_panels(job, begin, end, scratch);
+    case InTiles::kPlain:
+      if (job.num_rows <= kTileRows) {
+        StreamTiles(job, begin, end, scratch);
+      } else {
+        BlockedTiles(job, begin, end, scratch);
+      }
+      break;
+    case InTiles::kGroups:
+      GroupTilePanels(job, begin, end, scratch);
+      break;
   }
   // Configured tiles cost power and make every context switch save 8 KB.
   _tile_release();

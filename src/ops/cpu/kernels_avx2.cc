@@ -11,6 +11,7 @@ namespace {
 #include "ops/cpu/vector_math.inc"
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
+#include "ops/cpu/group_sums.inc"
 #include "ops/cpu/linear_groups.inc"
 #include "ops/cpu/linear_groups_f32.inc"
 #include "ops/cpu/linear_vector.inc"

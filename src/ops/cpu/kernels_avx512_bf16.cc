@@ -13,6 +13,7 @@ namespace {
 #include "ops/cpu/vector_math.inc"
 #include "ops/cpu/tile.inc"
 #include "ops/cpu/linear.inc"
+#include "ops/cpu/group_sums.inc"
 #include "ops/cpu/linear_groups.inc"
 #include "ops/cpu/bf16_words_avx512.inc"
 #include "ops/cpu/forward.inc"
@@ -54,7 +55,11 @@ struct WeightsBf16Pairs {
   static void Expand(const char*, float*) {}
 };
 
+// clang-format off: each builds on the one before
+#include "ops/cpu/round_inputs_avx512.inc"
+#include "ops/cpu/unpack_avx512.inc"
 #include "ops/cpu/linear_groups_avx512.inc"
+// clang-format on
 
 // Packed as pairs of bf16 (InterleavedPairs).
 bool InPairs(Element element, const QuantLayout& quant) {

@@ -1,12 +1,11 @@
 #include "ops/cpu/pack_groups.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include "ops/cpu/pack.h"
+#include "ops/round_row.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -34,81 +33,33 @@ Quantized ElementsOf(SchemeElement element) {
 
 // A block that is longer than a group becomes several, with the same scale.
 int64_t GroupInputs(int64_t block_columns) {
-  if (block_columns == 0) return kMostGroupInputs;
   int64_t inputs = kMostGroupInputs;
   while (block_columns % inputs != 0) inputs -= kGroupMultiple;
   return inputs;
+}
+
+// Inputs of the groups of a row that has one scale: as few groups as possible, of the same length.
+int64_t EqualGroups(int64_t cols, int64_t most) {
+  constexpr int64_t kMultiple = 64;  // a tile's inputs
+  const int64_t groups = (cols + most - 1) / most;
+  const int64_t inputs = (cols + groups - 1) / groups;
+  return (inputs + kMultiple - 1) / kMultiple * kMultiple;
 }
 
 int64_t BlockWidth(const QuantScheme& scheme, int64_t cols) {
   return scheme.block_columns == 0 ? cols : scheme.block_columns;
 }
 
-// To the nearest e4m3 number, ties to even; saturates at the largest.
-uint8_t ToFp8(float value) {
-  constexpr uint32_t kLargest = 0x7e;
-  const auto sign = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) >> 24 & 0x80u);
-  // The exponent's bias becomes that of fp8; its subnormals are those of fp32 too.
-  const auto bits = std::bit_cast<uint32_t>(std::abs(value) * 0x1p-120f);
-  const uint32_t rounded = (bits + 0x7ffffu + (bits >> 20 & 1u)) >> 20;
-  return static_cast<uint8_t>(sign | std::min(rounded, kLargest));
-}
-
-float LargestOf(std::span<const float> values) {
-  float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
-  return largest;
-}
-
-// value / scale as an integer in [low, high].
-int32_t Nearest(float value, float inverse, int32_t low, int32_t high) {
-  const float scaled = std::nearbyint(value * inverse);
-  return static_cast<int32_t>(
-      std::clamp(scaled, static_cast<float>(low), static_cast<float>(high)));
-}
-
-float InverseOf(float scale) { return scale == 0.0f ? 0.0f : 1.0f / scale; }
-
-double SquaredError(std::span<const float> values, float scale) {
-  const float inverse = InverseOf(scale);
-  double sum = 0;
-  for (const float value : values) {
-    const double error = value - scale * static_cast<float>(Nearest(value, inverse, -8, 7));
-    sum += error * error;
+// One a byte.
+void CopyElements(const QuantScheme& scheme, const uint8_t* bytes, int64_t cols,
+                  QuantizedRow& out) {
+  out.elements.resize(static_cast<size_t>(cols));
+  if (scheme.elements_per_byte() == 1) {
+    std::copy_n(bytes, cols, out.elements.begin());
+    return;
   }
-  return sum;
-}
-
-// Of -8 .. 7 either -7 .. 7 spans the values, or -8 stands for the one of the largest magnitude.
-float Int4Scale(std::span<const float> values) {
-  const float both = LargestOf(values) / 7.0f;
-  const auto largest =
-      std::ranges::max_element(values, [](float a, float b) { return std::abs(a) < std::abs(b); });
-  const float one = *largest / -8.0f;
-  return SquaredError(values, one) < SquaredError(values, both) ? one : both;
-}
-
-// Rounds one block and returns its scale.
-float RoundBlock(std::span<const float> values, SchemeElement element, uint8_t* out) {
-  const auto is_finite = [](float value) { return std::isfinite(value); };
-  if (!std::ranges::all_of(values, is_finite)) return std::numeric_limits<float>::quiet_NaN();
-  const auto write = [&](float scale, auto&& round) {
-    const float inverse = InverseOf(scale);
-    for (const float value : values) *out++ = round(value, inverse);
-    return scale;
-  };
-  switch (element) {
-    case SchemeElement::kFp8E4M3:
-      return write(LargestOf(values) / 448.0f,
-                   [](float value, float inverse) { return ToFp8(value * inverse); });
-    case SchemeElement::kInt8:
-      return write(LargestOf(values) / 127.0f, [](float value, float inverse) {
-        return static_cast<uint8_t>(Nearest(value, inverse, -127, 127));
-      });
-    default:
-      return write(Int4Scale(values), [](float value, float inverse) {
-        return static_cast<uint8_t>(Nearest(value, inverse, -8, 7) + 8);
-      });
+  for (size_t i = 0; i < out.elements.size(); ++i) {
+    out.elements[i] = i % 2 == 0 ? bytes[i / 2] & 15 : bytes[i / 2] >> 4;
   }
 }
 
@@ -133,14 +84,17 @@ bool CanRound(const QuantScheme& scheme) {
          scheme.inputs != QuantScheme::Inputs::kStatic;
 }
 
-QuantLayout LayoutOf(const QuantScheme& scheme, const CpuKernels& kernels) {
+QuantLayout LayoutOf(const QuantScheme& scheme, int64_t cols, const CpuKernels& kernels) {
   QuantLayout layout;
   layout.elements = ElementsOf(scheme.element);
   if (layout.elements == Quantized::kNone) return layout;
   // The sum of rounded inputs would have to be known to subtract zero points from the weights.
   layout.round_inputs = kernels.rounds_inputs && layout.elements == Quantized::kInt8 &&
                         !scheme.zero_points && scheme.inputs != QuantScheme::Inputs::kPlain;
-  layout.inputs = GroupInputs(scheme.block_columns);
+  layout.inputs =
+      scheme.block_columns > 0
+          ? GroupInputs(scheme.block_columns)
+          : EqualGroups(cols, layout.round_inputs ? kRoundedGroupInputs : kMostGroupInputs);
   layout.group_bytes = layout.inputs * kPanelOutputs / scheme.elements_per_byte();
   if (scheme.block_columns > 0) {
     layout.scales_at = layout.group_bytes;
@@ -157,14 +111,7 @@ void ReadRow(const LinearPart& part, int64_t row, QuantizedRow& out) {
   const QuantScheme& scheme = part.scheme;
   const int64_t cols = part.cols();
   const auto* bytes = static_cast<const uint8_t*>(part.weight.RowRange(row, 1).data);
-  out.elements.resize(static_cast<size_t>(cols));
-  if (scheme.elements_per_byte() == 1) {
-    std::copy_n(bytes, cols, out.elements.begin());
-  } else {
-    for (size_t i = 0; i < out.elements.size(); ++i) {
-      out.elements[i] = i % 2 == 0 ? bytes[i / 2] & 15 : bytes[i / 2] >> 4;
-    }
-  }
+  CopyElements(scheme, bytes, cols, out);
   const int64_t blocks = scheme.column_blocks(cols);
   const bool one = part.scale.NumElements() == 1;
   const int64_t first = one ? 0 : row / scheme.block_rows * blocks;
@@ -178,18 +125,19 @@ void ReadRow(const LinearPart& part, int64_t row, QuantizedRow& out) {
   if (scheme.element == SchemeElement::kFp8E4M3) MoveNaNsToScales(scheme, out);
 }
 
-void RoundRow(const LinearPart& part, int64_t row, const QuantScheme& scheme, QuantizedRow& out) {
+void ReadRounded(const LinearPart& part, int64_t row, const QuantScheme& scheme,
+                 QuantizedRow& out) {
   const int64_t cols = part.cols();
   std::vector<float> values(static_cast<size_t>(cols));
   WidenRow(part, row, values.data());
-  out.elements.assign(values.size(), 0);
-  out.scales.clear();
+  std::vector<uint8_t> bytes(values.size());
+  out.scales.resize(static_cast<size_t>(scheme.column_blocks(cols)));
   out.zeros.clear();
-  const int64_t width = BlockWidth(scheme, cols);
-  for (int64_t col = 0; col < cols; col += width) {
-    const auto length = static_cast<size_t>(std::min(width, cols - col));
-    out.scales.push_back(RoundBlock(std::span(values).subspan(static_cast<size_t>(col), length),
-                                    scheme.element, out.elements.data() + col));
+  RoundRow(scheme, values, {}, bytes.data(), out.scales.data());
+  CopyElements(scheme, bytes.data(), cols, out);
+  const auto width = static_cast<size_t>(BlockWidth(scheme, cols));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) out.scales[i / width] = std::numeric_limits<float>::quiet_NaN();
   }
 }
 

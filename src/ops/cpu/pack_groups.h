@@ -1,5 +1,5 @@
-// Packs the rows of quantized weights into the groups of kernels.h, and rounds plain ones. Pure
-// functions over host memory.
+// Packs the rows of quantized weights, and of plain ones that it rounds, into the groups of
+// kernels.h. Pure functions over host memory.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace tandem::ops::cpu {
 bool CanPack(const QuantScheme& scheme);
 bool CanRound(const QuantScheme& scheme);
 
-// How kernels want weights of this scheme; no elements if it is plain.
-QuantLayout LayoutOf(const QuantScheme& scheme, const CpuKernels& kernels);
+// How kernels want weights of this scheme, of so many columns; no elements if it is plain.
+QuantLayout LayoutOf(const QuantScheme& scheme, int64_t cols, const CpuKernels& kernels);
 
 // Elements of a row as QuantScheme numbers them, one a byte, with the scale and the zero point of
 // each block of columns.
@@ -26,8 +26,9 @@ struct QuantizedRow {
 };
 // A row of a part as it is stored.
 void ReadRow(const LinearPart& part, int64_t row, QuantizedRow& out);
-// A row of any part rounded to `scheme` (CanRound).
-void RoundRow(const LinearPart& part, int64_t row, const QuantScheme& scheme, QuantizedRow& out);
+// A row of any part, rounded to `scheme` (CanRound). A block with a value that is not finite is
+// NaN.
+void ReadRounded(const LinearPart& part, int64_t row, const QuantScheme& scheme, QuantizedRow& out);
 
 // Writes it as row `row` of a matrix of `cols` columns: to its place in `packed`, which was zeroed,
 // and to scales[row] if the groups have no scales.
