@@ -3,7 +3,7 @@
 // them; what such a function calls must be forced inline.
 #pragma once
 
-#include <cstring>
+#include <cstddef>
 
 // The sanitizers cannot instrument the choice, which is made before their own start.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \

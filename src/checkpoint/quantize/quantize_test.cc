@@ -25,6 +25,10 @@ using testing::HasSubstr;
 // Two layers; groups of 64 fit their sizes, and heads share values by two.
 const HfFolder kFolder = {.extra_config = ", \"num_hidden_layers\": 2"};
 
+// One instruction set for all backends: "auto" measures, and may choose differently each time.
+const ops::CpuOptions kCpu = {
+    .num_threads = 2, .pin_threads = false, .isa = ops::SupportedCpuIsas().back()};
+
 std::vector<std::vector<int32_t>> Samples() {
   std::mt19937 random(7);
   std::vector<std::vector<int32_t>> samples;
@@ -80,8 +84,7 @@ class QuantizeTest : public FolderTest {
     return std::sqrt(difference / length);
   }
 
-  std::unique_ptr<ops::Backend> backend_ =
-      ops::MakeCpuBackend({.num_threads = 2, .pin_threads = false}).value();
+  std::unique_ptr<ops::Backend> backend_ = ops::MakeCpuBackend(kCpu).value();
 };
 
 TEST_F(QuantizeTest, EveryFormatIsNearThePlainModelAndSaysWhatItIs) {
@@ -206,7 +209,7 @@ TEST_F(QuantizeTest, AKilledProcessLeavesNoResultAndTheNextRunGoesOn) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      const auto backend = ops::MakeCpuBackend({.num_threads = 2, .pin_threads = false}).value();
+      const auto backend = ops::MakeCpuBackend(kCpu).value();
       const auto report = Quantize(options, Samples(), *backend);
       if (!report.ok()) std::fprintf(stderr, "%s\n", report.status().message().c_str());
       ::_exit(report.ok() ? 0 : 1);
