@@ -60,7 +60,7 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
   static std::vector<Request> Requests() {
     std::vector<Request> requests;
     for (int32_t i = 0; i < 6; ++i) {
-      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i / 3, 300), 20);
+      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, 300), 40);
       request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
       requests.push_back(std::move(request));
     }
@@ -75,7 +75,7 @@ TEST_P(FamiliesEngineTest, DraftsPrefixesChunksAndPreemptionChangeNoToken) {
   std::vector<std::vector<int32_t>> expected;
   for (const Request& request : Requests()) {
     expected.push_back(RunRequests(*alone, {request})[0][0].tokens);
-    EXPECT_EQ(expected.back().size(), 20u);
+    EXPECT_EQ(expected.back().size(), 40u);
   }
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kFixed;
@@ -86,7 +86,7 @@ TEST_P(FamiliesEngineTest, DraftsPrefixesChunksAndPreemptionChangeNoToken) {
       const ModelSpec target = Load(DType::kF32).weights->spec;
       const ModelSpec draft = Load(DType::kBF16).weights->spec;
       options.kv_cache_bytes =
-          16 * 13 * (target.KvBytesPerToken(DType::kF32) + draft.KvBytesPerToken(DType::kBF16));
+          16 * 9 * (target.KvBytesPerToken(DType::kF32) + draft.KvBytesPerToken(DType::kBF16));
     }
     const auto engine = Make(options);
     for (int round = 0; round < 2; ++round) {
