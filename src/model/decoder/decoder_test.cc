@@ -179,7 +179,9 @@ TEST_P(DecoderTest, ACacheOf8BitsGivesTheReferenceOnRoundedKeysAndValues) {
     ASSERT_TRUE(weights.ok()) << weights.status().message();
     DecoderTestDriver whole(*weights, *backend, kTokens, cache);
     const auto logits = whole.Feed(tokens);
-    const Matrix expected = ReferenceDecoder(source, {.cache = cache}).Logits(tokens, kTokens);
+    const auto rounded = dtype == DType::kF32 ? std::nullopt : std::optional(dtype);
+    const Matrix expected =
+        ReferenceDecoder(source, {.activations = rounded, .cache = cache}).Logits(tokens, kTokens);
     EXPECT_LT(RelativeError(logits, expected), dtype == DType::kF32 ? 1e-3 : 4e-2);
     const Matrix unrounded = ReferenceDecoder(source).Logits(tokens, kTokens);
     EXPECT_GT(RelativeError(logits, unrounded), 1e-3) << "nothing was rounded";

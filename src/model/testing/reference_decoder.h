@@ -152,13 +152,14 @@ class ReferenceDecoder {
 
   void Rotate(Matrix& x, const AttentionSpec& spec) const {
     const auto dim = static_cast<size_t>(spec.head_dim);
+    const auto half = static_cast<size_t>(spec.rope.dim / 2);
     const auto frequencies = RopeFrequencies(spec.rope, max_positions_);
     for (size_t position = 0; position < x.size(); ++position) {
       for (size_t head = 0; head < x[position].size(); head += dim) {
-        for (size_t i = 0; i < dim / 2; ++i) {
+        for (size_t i = 0; i < half; ++i) {
           const double angle = static_cast<double>(position) * frequencies[i];
           double& low = x[position][head + i];
-          double& high = x[position][head + i + dim / 2];
+          double& high = x[position][head + i + half];
           const double rotated = low * std::cos(angle) - high * std::sin(angle);
           high = high * std::cos(angle) + low * std::sin(angle);
           low = rotated;
