@@ -61,8 +61,7 @@ void RoundToBFloat16(const std::byte* from, int64_t count, std::byte* to) {
     __builtin_memcpy(&word, from, sizeof(word));
     const auto is_nan = (word & 0x7fffffffu) > 0x7f800000u;
     const WordX16 rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
-    const HalfX16 half =
-        __builtin_convertvector(is_nan ? word >> 16 | 0x40u : rounded, HalfX16);
+    const HalfX16 half = __builtin_convertvector(is_nan ? word >> 16 | 0x40u : rounded, HalfX16);
     __builtin_memcpy(to, &half, sizeof(half));
   }
   for (; count > 0; --count, from += sizeof(uint32_t), to += sizeof(uint16_t)) {
