@@ -346,9 +346,10 @@ TEST(Spec, RoundTripsThroughJson) {
 TEST(Spec, NamesTheLayerThatIsWrong) {
   ModelSpec spec = MustParse(Small(""));
   spec.layers[1].attention.rope.dim = 15;
-  EXPECT_EQ(ValidateSpec(spec).message(),
-            "layer 1: 15 of a head's 16 elements turn (rotary_dim); it must be an even number up to "
-            "head_dim");
+  EXPECT_EQ(
+      ValidateSpec(spec).message(),
+      "layer 1: 15 of a head's 16 elements turn (rotary_dim); it must be an even number up to "
+      "head_dim");
   spec.layers.clear();
   EXPECT_NE(ValidateSpec(spec).message().find("num_layers is 0"), std::string::npos);
 }
