@@ -13,6 +13,13 @@ namespace {
 // Keys and values of these models are mostly below 4.
 constexpr float kCacheScale = 4.0f / 127.0f;
 
+// By names, so that a new kind of weight changes none of the others.
+uint32_t StreamOf(const WeightId& id) {
+  uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char c : RowOf(id.role).hf_name) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619u;
+  return hash + static_cast<uint32_t>(100 * id.layer + static_cast<int>(id.part));
+}
+
 class RandomSource final : public WeightSource {
  public:
   RandomSource(const ModelSpec& spec, uint32_t seed, float noise)
@@ -24,8 +31,7 @@ class RandomSource final : public WeightSource {
     const Shape shape = WeightShape(spec_, id);
     const DType dtype = WeightDType(spec_, id);
     if (found != buffers_.end()) return found->second.View(dtype, shape);
-    const auto stream = static_cast<uint32_t>(1000 * id.layer + 10 * static_cast<int>(id.role) +
-                                              static_cast<int>(id.part));
+    const uint32_t stream = StreamOf(id);
     std::mt19937 random(seed_ + stream), other(seed_ + stream + 77777);
     const bool norm = shape.rank() == 1;
     const float deviation = norm ? 0.1f : 2.0f / std::sqrt(static_cast<float>(shape[1]));
