@@ -29,6 +29,14 @@ RandomWords VectorWords(DType dtype, uint64_t key) {
   return {key, 0x807fffff807fffffu, 0x3f8000003f800000u};
 }
 
+// A norm of what a block adds to the residual, which it would make as large as the stream itself.
+constexpr float kOutputNorm = 0x1p-10f;
+bool IsOutputNorm(const ModelSpec& spec, const WeightId& id) {
+  if (id.role == WeightRole::kAttentionOutNorm || id.role == WeightRole::kMlpOutNorm) return true;
+  return (id.role == WeightRole::kInputNorm || id.role == WeightRole::kPostNorm) &&
+         spec.layer(id.layer).residual == Residual::kPostNorm;
+}
+
 // Every weight has a separate random stream, whatever the order in which weights are requested.
 uint64_t StreamOf(const WeightId& id) {
   constexpr uint64_t kMaxRoles = 256;
@@ -192,6 +200,10 @@ Result<Tensor> DummySource::Get(const WeightId& id) {
   }
   const DummyValues values = RowOf(id.role).dummy;
   const auto offset = static_cast<float>(spec_.norm.weight_offset);
+  if (id.part == WeightPart::kWeight && IsOutputNorm(spec_, id)) {
+    FillConstant(out, kOutputNorm - offset);
+    return out;
+  }
   switch (values) {
     case DummyValues::kEmbedding:
       FillVectors(out, [this](int64_t row) { return map_.VectorOfEmbedding(row); });

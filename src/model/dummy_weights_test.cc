@@ -21,7 +21,7 @@ ModelSpec SmallSpec(DType dtype) {
   LayerSpec layer;
   layer.attention.num_heads = 8;
   layer.attention.num_kv_heads = 2;
-  layer.attention.head_dim = 16;
+  layer.attention.head_dim = layer.attention.rope.dim = 16;
   layer.mlp.intermediate_size = 256;
   spec.layers.assign(4, layer);
   spec.max_positions = 128;
@@ -60,6 +60,39 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMap) {
     const int32_t next = ArgMax(driver.Feed(tokens).back());
     ASSERT_EQ(next, source->map().Expected(tokens.back())) << "step " << step;
     tokens = {next};
+  }
+}
+
+// Whatever a layer does with the residual stream, its blocks add next to nothing to it.
+TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapInEveryFormOfLayer) {
+  for (const Residual residual :
+       {Residual::kSandwich, Residual::kPostNorm, Residual::kParallel, Residual::kParallelNorms}) {
+    for (const double offset : {0.0, 1.0}) {
+      SCOPED_TRACE(::testing::Message() << static_cast<int>(residual) << ", offset " << offset);
+      ModelSpec spec = SmallSpec(GetParam());
+      spec.norm.weight_offset = offset;
+      spec.norm.kind = offset == 0.0 ? NormSpec::Kind::kLayer : NormSpec::Kind::kRms;
+      spec.norm.bias = offset == 0.0;
+      spec.embedding_scale = 2.0;
+      spec.position_rows = spec.max_positions;
+      for (LayerSpec& layer : spec.layers) {
+        layer.residual = residual;
+        layer.mlp.gated = offset == 0.0;
+        layer.mlp.activation = ops::Activation::kGelu;
+      }
+      const auto source = Make(std::move(spec), {.seed = 3});
+      auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "auto"});
+      ASSERT_TRUE(backend.ok());
+      const auto weights = LoadWeights(*source, **backend, 128);
+      ASSERT_TRUE(weights.ok()) << weights.status().message();
+      DecoderTestDriver driver(*weights, **backend, 100);
+      std::vector<int32_t> tokens = {17, 999, 0, 512, 5};
+      for (int step = 0; step < 20; ++step) {
+        const int32_t next = ArgMax(driver.Feed(tokens).back());
+        ASSERT_EQ(next, source->map().Expected(tokens.back())) << "step " << step;
+        tokens = {next};
+      }
+    }
   }
 }
 
