@@ -20,12 +20,12 @@ namespace fs = std::filesystem;
 fs::path FixturesFolder() { return SourceDir() / "tests/data/families"; }
 
 // One of each family, and of those that differ in what the engine sees.
-constexpr const char* kFamilies[] = {"mistral",     "qwen1",     "qwen2",       "qwen3",
-                                     "gemma",       "gemma2",    "gemma3_text", "phi3",
-                                     "internlm_7b", "internlm2", "baichuan7b",  "chatglm3",
-                                     "glm",         "glm4",      "falcon7b",    "falcon40b",
-                                     "gptj",        "gpt2",      "santacoder",  "gpt_bigcode_mqa",
-                                     "starcoder2",  "cohere",    "olmo2"};
+constexpr const char* kFamilies[] = {
+    "mistral",     "baichuan13b",     "falcon_rw",  "qwen1",        "qwen2",
+    "qwen3",       "gemma",           "gemma2",     "gemma3_text",  "phi3",
+    "internlm_7b", "internlm2",       "baichuan7b", "chatglm3_32k", "glm",
+    "glm4",        "falcon7b",        "falcon40b",  "gptj",         "gpt2",
+    "santacoder",  "gpt_bigcode_mqa", "starcoder2", "cohere",       "olmo2"};
 
 EngineOptions Options() {
   EngineOptions options;

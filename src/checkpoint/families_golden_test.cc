@@ -19,7 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path FixturesFolder() { return SourceDir() / "tests/data/families"; }
+// TANDEM_TEST_FAMILIES names another folder of such models.
+fs::path FixturesFolder() {
+  const char* other = std::getenv("TANDEM_TEST_FAMILIES");
+  return other != nullptr ? fs::path(other) : SourceDir() / "tests/data/families";
+}
 
 std::vector<std::string> FamilyFixtures() {
   std::vector<std::string> names;

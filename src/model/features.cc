@@ -19,7 +19,8 @@ std::vector<ops::Feature> FeaturesOf(const ModelSpec& spec) {
     add(layer.residual != Residual::kPreNorm, kResidual);
     add(attention.head_norm != HeadNorm::kNone, kHeadNorms);
     add(attention.rope.dim != attention.head_dim, kPartialRope);
-    add(attention.soft_cap != 0.0 || attention.window != 0, kAttentionRule);
+    add(attention.soft_cap != 0.0 || attention.window != 0 || attention.alibi_scale != 0.0,
+        kAttentionRule);
     add(!layer.mlp.gated || layer.mlp.activation != ops::Activation::kSilu, kActivation);
   }
   return features;

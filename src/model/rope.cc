@@ -1,6 +1,7 @@
 #include "model/rope.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -76,6 +77,18 @@ std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions)
     frequencies.push_back(frequency);
   }
   return frequencies;
+}
+
+std::vector<float> AlibiSlopes(int64_t num_heads, double scale) {
+  const auto power = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(num_heads)));
+  std::vector<float> slopes;
+  const auto add = [&](int64_t index, int64_t heads) {
+    const double exponent = -8.0 * static_cast<double>(index) / static_cast<double>(heads);
+    slopes.push_back(static_cast<float>(scale * std::exp2(exponent)));
+  };
+  for (int64_t i = 1; i <= power; ++i) add(i, power);
+  for (int64_t i = 1; static_cast<int64_t>(slopes.size()) < num_heads; i += 2) add(i, 2 * power);
+  return slopes;
 }
 
 void FillRopeTables(const RopeSpec& rope, int64_t max_positions, const Tensor& cos,

@@ -93,6 +93,7 @@ Status CheckLayer(const LayerSpec& layer) {
   }
   for (const auto& [field, value] : {std::pair("attention scale", attention.scale),
                                      std::pair("attn_logit_softcapping", attention.soft_cap),
+                                     std::pair("alibi scale", attention.alibi_scale),
                                      std::pair("sliding_window", double(attention.window))}) {
     if (!(value >= 0 && std::isfinite(value))) {
       return InvalidArgument(std::string(field) + " is " + std::to_string(value) +
@@ -193,6 +194,7 @@ LayerSpec LayerFromJson(const JsonFields& json) {
     layer.attention.head_norm = NamedValue<HeadNorm>(*attention, "head_norm", kHeadNormNames);
     layer.attention.scale = attention->Number("scale", 0.0);
     layer.attention.soft_cap = attention->Number("soft_cap", 0.0);
+    layer.attention.alibi_scale = attention->Number("alibi_scale", 0.0);
     layer.attention.window = attention->Int("window", 0);
     if (const auto rope = attention->Object("rope")) layer.attention.rope = RopeFromJson(*rope);
   }
@@ -218,6 +220,7 @@ nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
             {"head_norm", NameOf(kHeadNormNames, layer.attention.head_norm)},
             {"scale", layer.attention.scale},
             {"soft_cap", layer.attention.soft_cap},
+            {"alibi_scale", layer.attention.alibi_scale},
             {"window", layer.attention.window},
             {"rope", RopeToJson(layer.attention.rope)}}},
           {"mlp",

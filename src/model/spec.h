@@ -80,7 +80,9 @@ struct AttentionSpec {
   HeadNorm head_norm = HeadNorm::kNone;
   double scale = 0.0;     // of scores; 0: 1 / sqrt(head_dim)
   double soft_cap = 0.0;  // scores become soft_cap * tanh(score / soft_cap); 0: no
-  int64_t window = 0;     // a row sees the last `window` keys, itself among them; 0: all before it
+  // ALiBi (arXiv 2108.12409): factor of the slopes that the number of heads gives; 0: no.
+  double alibi_scale = 0.0;
+  int64_t window = 0;  // a row sees the last `window` keys, itself among them; 0: all before it
 
   // Rows of the weights of q, of k (or v), and of all three.
   int64_t query_rows() const { return num_heads * head_dim; }

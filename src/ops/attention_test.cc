@@ -160,6 +160,7 @@ class AttentionTest : public OpTest {
         double score = 0.0;
         for (int32_t i = 0; i < dim; ++i) score += q[i] * k[i];
         score *= rule_.scale;
+        if (rule_.slopes != nullptr) score += slopes_[head] * (key - position);
         if (rule_.soft_cap > 0) score = rule_.soft_cap * std::tanh(score / rule_.soft_cap);
         const bool hidden = rule_.window > 0 && key <= position - rule_.window;
         scores.push_back(hidden ? -HUGE_VAL : score);
@@ -192,6 +193,7 @@ class AttentionTest : public OpTest {
   AttentionShape shape_{};
   AttentionRule rule_;
   int32_t turned_ = 0;  // elements of a head
+  std::vector<float> slopes_;
   KvGroup kv_;
   OwnedTensor kv_memory_;
   std::vector<int32_t> tables_;  // [num_seqs, kMaxBlocks]
@@ -332,6 +334,18 @@ TEST_P(AttentionTest, WindowsAndCapsMatchReference) {
       rule_ = {};
     }
   }
+}
+
+TEST_P(AttentionTest, SlopesFavourNearKeys) {
+  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
+  MakeGroup({6, 3, 32, 16}, 2);
+  slopes_ = {0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f};
+  const OwnedTensor slopes = FromFloats({6}, DType::kF32, slopes_);
+  rule_.slopes = slopes.tensor.As<float>();
+  Step({{0, 40, 40}});
+  const std::vector<Range> ranges = {{0, 42, 2}, {1, 70, 70}};
+  ExpectReference(ranges, ToDoubles(Step(ranges)));
+  rule_ = {};
 }
 
 TEST_P(AttentionTest, HeadsMayTurnInPart) {

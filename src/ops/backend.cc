@@ -81,7 +81,7 @@ std::string_view Describe(Feature feature) {
     case Feature::kPartialRope:
       return "heads that rotary positions turn in part or not at all";
     case Feature::kAttentionRule:
-      return "sliding windows or capped attention scores";
+      return "sliding windows, capped attention scores or ALiBi";
     case Feature::kActivation:
       return "MLPs other than SwiGLU";
     case Feature::kResidual:

@@ -173,6 +173,9 @@ struct AttentionRule {
   float scale = 1.0f;     // of a query's product with a key
   float soft_cap = 0.0f;  // score = soft_cap * tanh(score / soft_cap); 0: no
   int32_t window = 0;     // a row sees no keys before its position - window + 1; 0: all
+  // ALiBi: what is added to a score for each position that its key is later than the row (mostly
+  // none: a negative number of them). [num_heads] fp32 in the backend's memory; null: no.
+  const float* slopes = nullptr;
 };
 
 class Ops {

@@ -18,7 +18,7 @@ import numpy
 DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "BF16": "<u2"}
 
 # Where the code answers in several ways, the one that an engine in fp32 should give.
-ANSWERS = {"rw7b": "logits_cos_fp32", "rw40b": "logits_cos_fp32", "qwen1_ntk": "logits_cached"}
+ANSWERS = {"falcon_rw": "logits_alibi_fp32", "rw7b": "logits_cos_fp32", "rw40b": "logits_cos_fp32", "qwen1_ntk": "logits_cached"}
 # Where the base of the rotation depends on the length: only the row after the prompt is defined.
 ONE_ROW = ("internlm_dynamic", "internlm2_dynamic")
 PROMPTS = ("p1", "p2", "p3", "p4")  # 5, 33, 150 tokens and one about as long as the window
@@ -72,7 +72,8 @@ def pack(source, out):
     for prompt in PROMPTS:
         if f"{prompt}.ids" not in cases:
             continue
-        ids, generated = cases[f"{prompt}.ids"].astype("<i4"), cases[f"{prompt}.generated"].astype("<i4")
+        ids = cases[f"{prompt}.ids"].astype("<i4")
+        generated = cases.get(f"{prompt}.{answer.replace('logits', 'generated')}", cases[f"{prompt}.generated"]).astype("<i4")
         rows = cases.get(f"{prompt}.{answer}", cases[f"{prompt}.logits"])[: 1 if source.name in ONE_ROW else 3]
         packed[f"{prompt}.tokens"] = ("I32", numpy.concatenate([ids, generated[: len(rows) - 1]]))
         packed[f"{prompt}.logits"] = ("F32", rows)

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "model/rope.h"
 
 namespace tandem {
 namespace {
@@ -14,12 +18,13 @@ int64_t WidestQuery(const ModelSpec& spec) {
   return WidestLayer(spec, [](const LayerSpec& layer) { return layer.attention.query_rows(); });
 }
 
-ops::AttentionRule RuleOf(const AttentionSpec& spec) {
+ops::AttentionRule RuleOf(const AttentionSpec& spec, const AttentionWeights& weights) {
   const double scale =
       spec.scale > 0 ? spec.scale : 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
   return {.scale = static_cast<float>(scale),
           .soft_cap = static_cast<float>(spec.soft_cap),
-          .window = static_cast<int32_t>(std::min<int64_t>(spec.window, kMaxPositions))};
+          .window = static_cast<int32_t>(std::min<int64_t>(spec.window, kMaxPositions)),
+          .slopes = weights.slopes.As<float>()};
 }
 
 }  // namespace
@@ -29,6 +34,15 @@ Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out)
   if (loader.spec().layer(layer).attention.head_norm != HeadNorm::kNone) {
     TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kQueryNorm, layer, out.query_norm));
     TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kKeyNorm, layer, out.key_norm));
+  }
+  const AttentionSpec& spec = loader.spec().layer(layer).attention;
+  if (spec.alibi_scale != 0.0) {
+    const std::vector<float> slopes = AlibiSlopes(spec.num_heads, spec.alibi_scale);
+    const size_t bytes = slopes.size() * sizeof(float);
+    const Buffer host = Buffer::OnHost(bytes);
+    if (host.data() == nullptr) return ResourceExhausted("no memory for the slopes of ALiBi");
+    std::memcpy(host.data(), slopes.data(), bytes);
+    TANDEM_RETURN_IF_ERROR(loader.LoadBytes(host, out.slopes));
   }
   return loader.LoadPack(WeightPack::kAttentionOut, layer, out.out);
 }
@@ -56,7 +70,7 @@ void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const Attenti
                   NormOf(norm, weights.key_norm, qkv.dtype));
   }
   ops.QkvRopeStore(qkv, rope, batch, kv, layer);
-  ops.PagedAttention(qkv, batch, kv, layer, RuleOf(spec), attention);
+  ops.PagedAttention(qkv, batch, kv, layer, RuleOf(spec, weights), attention);
   ops.Linear(attention, weights.out, out);
 }
 

@@ -18,6 +18,7 @@ struct AttentionWeights {
   ops::LinearWeight out;  // [hidden, query_rows]
   NormWeights query_norm;
   NormWeights key_norm;
+  Buffer slopes;  // of ALiBi, [num_heads] fp32; empty without
 };
 
 Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out);

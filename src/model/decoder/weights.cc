@@ -165,6 +165,10 @@ int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t 
   for (const RopeSpec& rope : RopesOf(spec)) {
     ropes += int64_t{sizeof(float)} * max_positions * rope.dim;
   }
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.attention.alibi_scale == 0.0) continue;
+    ropes += int64_t{sizeof(float)} * layer.attention.num_heads;
+  }
   return LoadedBytes(spec, backend, asked) + ropes;
 }
 

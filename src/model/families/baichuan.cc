@@ -27,15 +27,18 @@ TensorSource Source(const ModelSpec& spec, const WeightId& id) {
 }
 
 void Read(const JsonFields& config, ModelSpec& spec) {
-  if (!config.Has("max_position_embeddings")) {
-    config.Fail("max_position_embeddings",
-                "is missing: a model with ALiBi positions (13B), which is not supported yet");
-  }
-  ReadSizes(config, {.kv_heads = "num_attention_heads"}, spec);
+  // Only the models with rotary positions (7B) have this key; the others (13B) have ALiBi.
+  const bool rotary = config.Has("max_position_embeddings");
+  ReadSizes(config,
+            {.kv_heads = "num_attention_heads",
+             .positions = rotary ? "max_position_embeddings" : "model_max_length",
+             .default_positions = 4096},
+            spec);
   ForEachLayer(spec, [&](LayerSpec& layer) {
     layer.mlp.activation = ReadActivation(config, "hidden_act", "silu");
+    layer.attention.alibi_scale = rotary ? 0.0 : 1.0;
   });
-  ReadRopes(config, spec);
+  if (rotary) ReadRopes(config, spec);
   spec.head_normed = spec.vocab_size == kSecondVocab;
 }
 

@@ -1,4 +1,4 @@
-// Baichuan 1 and 2 with rotary positions (7B).
+// Baichuan 1 and 2.
 #pragma once
 
 #include "model/family.h"

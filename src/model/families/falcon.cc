@@ -1,6 +1,7 @@
 #include "model/families/falcon.h"
 
 #include <array>
+#include <cmath>
 
 #include "model/hf_config.h"
 
@@ -63,7 +64,6 @@ void Read(const JsonFields& config, ModelSpec& spec) {
              .default_tied = true,
              .default_intermediate = true},
             spec);
-  if (config.Bool("alibi", false)) Refuse(config, "alibi", " yet: ALiBi positions");
   if (config.Bool("apply_residual_connection_post_layernorm", false)) {
     Refuse(config, "apply_residual_connection_post_layernorm", "");
   }
@@ -87,7 +87,11 @@ void Read(const JsonFields& config, ModelSpec& spec) {
                      : one_norm ? Residual::kParallel
                                 : Residual::kParallelNorms;
   });
-  ReadRopes(config, spec);
+  if (!config.Bool("alibi", false)) return ReadRopes(config, spec);
+  // Added before the scores are scaled.
+  ForEachLayer(spec, [](LayerSpec& layer) {
+    layer.attention.alibi_scale = 1.0 / std::sqrt(static_cast<double>(layer.attention.head_dim));
+  });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Falcon with rotary positions: 7B, 40B, 180B and Falcon 2.
+// Falcon: RW, 7B, 40B, 180B and Falcon 2.
 #pragma once
 
 #include "model/family.h"

@@ -212,6 +212,7 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvG
     job.value_scale = ScaleOf(kv.value_scales_of(layer), kv_head);
     job.soft_cap = rule.soft_cap;
     job.window = rule.window;
+    job.slopes = rule.slopes == nullptr ? nullptr : rule.slopes + head;
     job.scratch = AttentionScratch(thread);
     kernels_.attention(job);
   };

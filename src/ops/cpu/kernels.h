@@ -136,7 +136,8 @@ struct AttentionJob {
   float value_scale = 1.0f;  // of stored values
   float soft_cap = 0.0f;     // as in AttentionRule
   int32_t window = 0;
-  float* scratch = nullptr;  // attention_scratch_floats(head_dim)
+  const float* slopes = nullptr;  // [num_heads] or null
+  float* scratch = nullptr;       // attention_scratch_floats(head_dim)
 };
 
 // residual = residual * residual_scale + delta; out = norm(residual).
