@@ -328,9 +328,10 @@ TEST_P(AttentionTest, WindowsAndCapsMatchReference) {
       // The division into ranges changes nothing.
       Step({{1, 49, 29}});
       const std::vector<std::byte> last = Step({{1, 50, 1}});
-      const auto size = std::ssize(last);
-      const auto end = out.end() - 3 * size;
-      EXPECT_TRUE(std::equal(last.begin(), last.end(), end - size));
+      if (GetParam().batch_invariant) {
+        const auto size = std::ssize(last);
+        EXPECT_TRUE(std::equal(last.begin(), last.end(), out.end() - 4 * size));
+      }
       rule_ = {};
     }
   }
