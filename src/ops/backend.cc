@@ -81,7 +81,11 @@ std::string_view Describe(Feature feature) {
     case Feature::kPartialRope:
       return "heads that rotary positions turn in part or not at all";
     case Feature::kAttentionRule:
-      return "sliding windows, capped attention scores or ALiBi";
+      return "sliding windows or chunks, capped attention scores or ALiBi";
+    case Feature::kSinks:
+      return "attention sinks";
+    case Feature::kQueryFactors:
+      return "queries scaled by their position";
     case Feature::kActivation:
       return "MLPs other than SwiGLU";
     case Feature::kResidual:

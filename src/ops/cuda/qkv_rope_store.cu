@@ -155,6 +155,7 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
                "scales of keys and values are of fp8 alone");
   TANDEM_CHECK(rope.cos.dim(1) * (batch.second_positions == nullptr ? 2 : 4) == kv.head_dim,
                "the rotary tables are for heads of another size");
+  TANDEM_CHECK(rope.query_factors.empty(), "a GPU does not scale queries by their position");
   if (batch.num_rows == 0) return;
   RopeJob job;
   job.qkv = qkv.data;
