@@ -5,16 +5,20 @@
 #include <nlohmann/json.hpp>
 
 #include "model/families/baichuan.h"
+#include "model/families/bloom.h"
 #include "model/families/cohere.h"
 #include "model/families/falcon.h"
 #include "model/families/gemma.h"
 #include "model/families/glm.h"
 #include "model/families/gpt2.h"
+#include "model/families/gpt_neox.h"
 #include "model/families/gptj.h"
 #include "model/families/internlm.h"
 #include "model/families/llama.h"
 #include "model/families/mistral.h"
+#include "model/families/mpt.h"
 #include "model/families/olmo2.h"
+#include "model/families/opt.h"
 #include "model/families/phi3.h"
 #include "model/families/qwen.h"
 #include "model/families/starcoder2.h"
@@ -30,7 +34,8 @@ const std::array kFamilies = {
     GemmaFamily(),      Gemma2Family(),   Gemma3Family(),  Phi3Family(),       InternLmFamily(),
     InternLm2Family(),  BaichuanFamily(), ChatGlmFamily(), GlmFamily(),        Glm4Family(),
     FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
-    StarCoder2Family(), CohereFamily(),   Olmo2Family(),
+    StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
+    OptFamily(),        GptNeoXFamily(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {
