@@ -81,7 +81,9 @@ std::string_view Describe(Feature feature) {
     case Feature::kPartialRope:
       return "heads that rotary positions turn in part or not at all";
     case Feature::kAttentionRule:
-      return "sliding windows or chunks, capped attention scores or ALiBi";
+      return "sliding windows, capped attention scores or ALiBi";
+    case Feature::kChunks:
+      return "attention within chunks of positions";
     case Feature::kSinks:
       return "attention sinks";
     case Feature::kQueryFactors:

@@ -60,7 +60,8 @@ enum class Feature : uint8_t {
   kNorms,          // layer norms, with biases and offsets
   kHeadNorms,      // norms of queries and keys
   kPartialRope,    // heads that turn in part or not at all
-  kAttentionRule,  // windows and chunks, capped scores and ALiBi
+  kAttentionRule,  // windows, capped scores and ALiBi
+  kChunks,         // attention within chunks
   kSinks,          // attention sinks
   kQueryFactors,   // queries that are scaled by their position
   kActivation,     // MLPs without a gate or with another function than SiLU

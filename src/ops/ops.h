@@ -171,21 +171,20 @@ struct BatchView {
   const int32_t* second_positions = nullptr;
 };
 
-// What attention does with the scores of a row.
+// What attention does with the scores of a row, in this order.
 struct AttentionRule {
   float scale = 1.0f;     // of a query's product with a key
   float soft_cap = 0.0f;  // score = soft_cap * tanh(score / soft_cap); 0: no
-  int32_t window = 0;     // a row sees no keys before its position - window + 1; 0: all
-  // A row sees no keys before the chunk that it lies in: before the last multiple of this number
-  // that is not after its position; 0: all.
-  int32_t chunk = 0;
   // ALiBi: what is added to a score for each position that its key is later than the row (mostly
   // none: a negative number of them). [num_heads] fp32 in the backend's memory; null: no.
   const float* slopes = nullptr;
+  int32_t window = 0;  // a row sees no keys before its position - window + 1; 0: all
+  // A row sees no keys before the chunk that it lies in: before the last multiple of this number
+  // that is not after its position; 0: all.
+  int32_t chunk = 0;
   // Attention sinks: a score of each head that takes its share of the softmax without having a
   // value. [num_heads] fp32 in the backend's memory; null: none.
   const float* sinks = nullptr;
-  bool operator==(const AttentionRule&) const = default;
 };
 
 class Ops {
