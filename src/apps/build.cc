@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "apps/config_rows.h"
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
@@ -113,6 +114,7 @@ Status Run(const OptionValues& values, Console& console) {
   if (build.checkpoint_dir.empty()) {
     return InvalidArgument("--checkpoint_dir: is required (or --model_dir, of release 0.5)");
   }
+  build.config = ConfigOptionRows().Read(values);
   build.recorded = Recorded(values);
   TANDEM_ASSIGN_OR_RETURN(const BuildReport report,
                           Build(build, [&](double done) { console.Progress("building", done); }));
@@ -137,7 +139,7 @@ Command BuildCommand() {
       .name = "build",
       .summary = "Write a checkpoint as an engine folder: portable, checksummed, with its limits",
       .examples = "  tandem build --checkpoint_dir CKPT --output_dir ENGINE --max_draft_len 10\n",
-      .options = Join({Rows().specs(), LegacyBuildRows()}),
+      .options = Join({Rows().specs(), ConfigOptionRows().specs(), LegacyBuildRows()}),
       .run = Run};
 }
 

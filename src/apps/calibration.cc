@@ -58,7 +58,8 @@ Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console&
   CalibrationTexts texts;
   if (options.recipe.calibrates()) {
     TANDEM_ASSIGN_OR_RETURN(
-        texts, ReadCalibrationTexts(options.model_dir, CalibrationOptionRows().Read(values)));
+        texts, ReadCalibrationTexts(options.model_dir, CalibrationOptionRows().Read(values),
+                                    options.config));
     LogInfo("calibrating with {} samples of {}", texts.samples.size(), texts.origin);
   }
   const QuantizeEvents events{

@@ -31,7 +31,8 @@ struct CalibrationTexts {
 // anything that is not a file on this machine means the embedded dictionary's questions and
 // answers, which need no network. UNIMPLEMENTED in a build without tokenizers.
 Result<CalibrationTexts> ReadCalibrationTexts(const std::filesystem::path& model_dir,
-                                              const CalibrationOptions& options);
+                                              const CalibrationOptions& options,
+                                              const ConfigOptions& config = {});
 
 // Reads the texts if the recipe calibrates, runs Quantize on the backend that `values` name, and
 // reports.

@@ -75,8 +75,9 @@ Status ReadDictionary(int64_t size, int64_t longest, const serve::TextCodec& cod
 }  // namespace
 
 Result<CalibrationTexts> ReadCalibrationTexts(const fs::path& model_dir,
-                                              const CalibrationOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(model_dir));
+                                              const CalibrationOptions& options,
+                                              const ConfigOptions& config) {
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(model_dir, std::nullopt, config));
   const fs::path& folder = options.tokenizer_dir.empty() ? model_dir : options.tokenizer_dir;
   const auto codec = serve::LoadTextCodec(folder, reader->spec().vocab_size);
   if (!codec.ok()) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/calibration.h"
+#include "apps/config_rows.h"
 #include "apps/devices.h"
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
@@ -130,9 +131,10 @@ std::string ReadPrecision(const Rounding& asked) {
 }
 
 // The folder holds what --weight_only_precision says of it.
-Status CheckQuantized(const std::filesystem::path& folder, const Rounding& asked) {
+Status CheckQuantized(const std::filesystem::path& folder, const ConfigOptions& config,
+                      const Rounding& asked) {
   TANDEM_RETURN_IF_ERROR(CheckModelFolder(folder));
-  TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(folder));
+  TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(folder, std::nullopt, config));
   const QuantScheme& scheme = reader->spec().quantization;
   const std::string precision = ReadPrecision(asked);
   const auto element =
@@ -188,17 +190,19 @@ constexpr OptionSpec kRefused[] = {
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
   ConvertOptions convert = Rows().Read(values);
+  convert.config = ConfigOptionRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckModelFolder(convert.model_dir));
   const Rounding asked = RoundingRows().Read(values);
   TANDEM_ASSIGN_OR_RETURN(const QuantizeRecipe recipe, RecipeFor(asked));
   if (!ReadPrecision(asked).empty()) {
     convert.quantized_dir = asked.quant_ckpt_path;
     const auto& folder = convert.quantized_dir.empty() ? convert.model_dir : convert.quantized_dir;
-    TANDEM_RETURN_IF_ERROR(CheckQuantized(folder, asked));
+    TANDEM_RETURN_IF_ERROR(CheckQuantized(folder, convert.config, asked));
   }
   if (!recipe.scheme.is_plain() || recipe.calibrates()) {
     return RunQuantize({.model_dir = convert.model_dir,
                         .output_dir = convert.output_dir,
+                        .config = convert.config,
                         .dtype = convert.dtype,
                         .recipe = recipe,
                         .sharding = {convert.tp_size, convert.parallel_embedding,
@@ -231,8 +235,8 @@ Command ConvertCommand() {
               "  tandem convert --model_dir MODEL --output_dir CKPT --smoothquant 0.5 \\\n"
               "    --per_token --per_channel\n",
           .options = Join({Rows().specs(), kRefused, RoundingRows().specs(),
-                           CalibrationOptionRows().specs(), LegacyConvertRows(),
-                           BackendOptionRows().specs()}),
+                           ConfigOptionRows().specs(), CalibrationOptionRows().specs(),
+                           LegacyConvertRows(), BackendOptionRows().specs()}),
           .run = Run};
 }
 

@@ -20,12 +20,21 @@ namespace fs = std::filesystem;
 fs::path FixturesFolder() { return SourceDir() / "tests/data/families"; }
 
 // One of each family, and of those that differ in what the engine sees.
-constexpr const char* kFamilies[] = {
-    "mistral",     "baichuan13b",     "falcon_rw",  "qwen1",        "qwen2",
-    "qwen3",       "gemma",           "gemma2",     "gemma3_text",  "phi3",
-    "internlm_7b", "internlm2",       "baichuan7b", "chatglm3_32k", "glm",
-    "glm4",        "falcon7b",        "falcon40b",  "gptj",         "gpt2",
-    "santacoder",  "gpt_bigcode_mqa", "starcoder2", "cohere",       "olmo2"};
+constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
+                                     "falcon_rw",    "qwen1_ntk",
+                                     "qwen2",        "qwen3",
+                                     "gemma",        "gemma2",
+                                     "gemma3_text",  "phi3",
+                                     "internlm_7b",  "internlm2",
+                                     "baichuan2_7b", "chatglm3_32k",
+                                     "glm",          "glm4",
+                                     "falcon7b",     "falcon40b",
+                                     "gptj",         "gpt2",
+                                     "santacoder",   "gpt_bigcode_mqa",
+                                     "starcoder2",   "cohere",
+                                     "olmo2",        "bloom",
+                                     "mpt",          "opt",
+                                     "gpt_neox"};
 
 EngineOptions Options() {
   EngineOptions options;
@@ -67,7 +76,7 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
   static std::vector<Request> Requests() {
     std::vector<Request> requests;
     for (int32_t i = 0; i < 6; ++i) {
-      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, 300), 40);
+      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, 150), 40);
       request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
       requests.push_back(std::move(request));
     }

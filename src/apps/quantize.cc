@@ -1,6 +1,7 @@
 // `tandem quantize`: a Hugging Face folder becomes a quantized checkpoint, with the flags of
 // TensorRT-LLM's quantize.py.
 #include "apps/calibration.h"
+#include "apps/config_rows.h"
 #include "apps/devices.h"
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
@@ -113,6 +114,7 @@ Status Run(const OptionValues& values, Console& console) {
   TANDEM_RETURN_IF_ERROR(CheckModelFolder(request.model_dir));
   QuantizeOptions options{.model_dir = request.model_dir,
                           .output_dir = request.output_dir,
+                          .config = ConfigOptionRows().Read(values),
                           .dtype = request.dtype,
                           .recipe = {},
                           .sharding = {.tp_size = request.tp_size, .pp_size = request.pp_size},
@@ -132,8 +134,9 @@ Command QuantizeCommand() {
               "  tandem quantize --model_dir MODEL --qformat int4_awq --output_dir CKPT\n"
               "  tandem quantize --model_dir MODEL --qformat fp8 --kv_cache_dtype fp8 \\\n"
               "    --tp_size 2 --output_dir CKPT\n",
-          .options = Join({Rows().specs(), kRefused, CalibrationOptionRows().specs(),
-                           LegacyQuantizeRows(), BackendOptionRows().specs()}),
+          .options = Join({Rows().specs(), kRefused, ConfigOptionRows().specs(),
+                           CalibrationOptionRows().specs(), LegacyQuantizeRows(),
+                           BackendOptionRows().specs()}),
           .run = Run};
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "apps/config_rows.h"
 #include "base/log.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
@@ -41,8 +42,8 @@ Opened WithName(ModelSource source, std::string name) {
   return opened;
 }
 
-Result<Opened> OpenFolder(const std::filesystem::path& path) {
-  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path));
+Result<Opened> OpenFolder(const std::filesystem::path& path, const ConfigOptions& config) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, std::nullopt, config));
   // "dictionary/target": the last folder alone is often a role or a version.
   std::error_code error;
   const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
@@ -53,9 +54,10 @@ Result<Opened> OpenFolder(const std::filesystem::path& path) {
   return opened;
 }
 
-Result<Opened> OpenShape(const std::filesystem::path& config, const DummyOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenDummy(config, options));
-  Opened opened = WithName(std::move(source), "dummy " + config.stem().string());
+Result<Opened> OpenShape(const std::filesystem::path& path, const DummyOptions& options,
+                         const ConfigOptions& config) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenDummy(path, options, config));
+  Opened opened = WithName(std::move(source), "dummy " + path.stem().string());
   opened.model.map.emplace(options, opened.model.spec.vocab_size);
   return opened;
 }
@@ -75,7 +77,8 @@ DummyOptions MakeDummyOptions(const SessionOptions& options, ops::Backend& backe
 Result<Opened> OpenDummyDraft(const SessionOptions& options, double acceptance,
                               const ModelSpec& target, ops::Backend& backend) {
   TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenShape(options.models.draft_dummy,
-                                                  MakeDummyOptions(options, backend, acceptance)));
+                                                  MakeDummyOptions(options, backend, acceptance),
+                                                  options.models.config.OfDraft()));
   if (target.vocab_size != draft.model.spec.vocab_size) {
     return InvalidArgument(
         fmt::format("--draft_dummy: its vocabulary of {} tokens is not the target's of {}",
@@ -91,8 +94,8 @@ bool WithoutDraft(const SessionOptions& options) {
 Result<OpenedPair> OpenDummyPair(const SessionOptions& options, ops::Backend& backend) {
   const ModelOptions& models = options.models;
   OpenedPair pair;
-  TANDEM_ASSIGN_OR_RETURN(pair.target,
-                          OpenShape(models.dummy, MakeDummyOptions(options, backend, 1.0)));
+  TANDEM_ASSIGN_OR_RETURN(
+      pair.target, OpenShape(models.dummy, MakeDummyOptions(options, backend, 1.0), models.config));
   if (models.draft_dummy.empty() || WithoutDraft(options)) return pair;
   TANDEM_ASSIGN_OR_RETURN(
       Opened draft, OpenDummyDraft(options, models.acceptance, pair.target.model.spec, backend));
@@ -112,9 +115,9 @@ Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend
     draft = folder / "draft";
     pair.embedded = true;
   }
-  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target));
+  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target, options.models.config));
   if (!draft.empty() && !WithoutDraft(options)) {
-    TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft));
+    TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft, options.models.config.OfDraft()));
     pair.draft = std::make_unique<Opened>(std::move(opened));
   }
   return pair;
@@ -238,6 +241,7 @@ Result<Opening> Open(const OptionValues& values, SharedDevices& devices,
   Opening opening;
   SessionOptions& options = opening.options;
   options.models = ModelOptionRows().Read(values);
+  options.models.config = ConfigOptionRows().Read(values);
   options.backend = BackendOptionRows().Read(values);
   TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
@@ -347,8 +351,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 }
 
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
-  return Join(
-      {ModelOptionRows().specs(), own, EngineOptionRows().specs(), BackendOptionRows().specs()});
+  return Join({ModelOptionRows().specs(), ConfigOptionRows().specs(), own,
+               EngineOptionRows().specs(), BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/turns.h"
 #include "engine_folder/source.h"
+#include "model/config_options.h"
 #include "ops/backend.h"
 #include "runtime/engine.h"
 #include "runtime/engine_options.h"
@@ -31,6 +32,7 @@ struct ModelOptions {
   std::filesystem::path tokenizer_dir;
   std::optional<QuantScheme> quantize;  // the layers' weights, while loading; as stored without
   std::optional<QuantScheme> head;      // the target's head, likewise
+  ConfigOptions config;                 // of the target's config.json
   std::filesystem::path dummy;          // a config.json instead of a target
   std::filesystem::path draft_dummy;
   double acceptance = 0.8;  // of the dummy draft

@@ -47,9 +47,10 @@ std::string WeightStore::KeyOf(const std::filesystem::path& folder, const ModelS
   };
   const Device device = backend.device();
   const std::filesystem::path& path = error ? folder : canonical;
-  return fmt::format("{} ({}), layers in {}, head in {}, device {}:{}", path.string(),
+  // The spec also depends on what people say of the folder.
+  return fmt::format("{} ({}), layers in {}, head in {}, device {}:{}, {}", path.string(),
                      FilesAt(path), format(WeightRole::kQuery), format(WeightRole::kHead),
-                     static_cast<int>(device.kind), device.index);
+                     static_cast<int>(device.kind), device.index, SpecToJson(spec));
 }
 
 std::shared_ptr<const Weights> WeightStore::Find(const std::string& key, int64_t positions) const {

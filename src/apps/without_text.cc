@@ -8,7 +8,7 @@ namespace tandem::apps {
 std::vector<Command> TextCommands() { return {}; }
 
 Result<CalibrationTexts> ReadCalibrationTexts(const std::filesystem::path&,
-                                              const CalibrationOptions&) {
+                                              const CalibrationOptions&, const ConfigOptions&) {
   return Unimplemented("this build has no tokenizer to read calibration texts with");
 }
 

@@ -20,10 +20,13 @@ Result<std::optional<DType>> ParseOption(const std::string& name) {
 }  // namespace
 
 Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folder,
-                                              const std::string& name) {
+                                              const std::string& name,
+                                              const ConfigOptions& config) {
   TANDEM_ASSIGN_OR_RETURN(const auto dtype, ParseOption(name));
-  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(folder, dtype));
-  if (!dtype && reader->spec().dtype == DType::kF32) return HfReader::Open(folder, DType::kF16);
+  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(folder, dtype, config));
+  if (!dtype && reader->spec().dtype == DType::kF32) {
+    return HfReader::Open(folder, DType::kF16, config);
+  }
   return reader;
 }
 
@@ -31,7 +34,7 @@ Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress
   TANDEM_ASSIGN_OR_RETURN(
       const auto reader,
       OpenAsDType(options.quantized_dir.empty() ? options.model_dir : options.quantized_dir,
-                  options.dtype));
+                  options.dtype, options.config));
   const Sharding sharding{options.tp_size, options.parallel_embedding,
                           options.embedding_sharding_dim, options.pp_size};
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));

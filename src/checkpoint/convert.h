@@ -7,12 +7,14 @@
 
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/trtllm/checkpoint.h"
+#include "model/config_options.h"
 
 namespace tandem {
 
 struct ConvertOptions {
   std::filesystem::path model_dir;
   std::filesystem::path output_dir;
+  ConfigOptions config = {};
   // auto, float16, bfloat16, float32. auto keeps the model's type, but float32 becomes float16.
   std::string dtype = "auto";
   // Of weights that are quantized already, if they are in a folder of their own; tokenizer and
@@ -32,7 +34,8 @@ struct ConvertReport {
 
 // A Hugging Face folder in the type that ConvertOptions::dtype names.
 Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folder,
-                                              const std::string& dtype);
+                                              const std::string& dtype,
+                                              const ConfigOptions& config = {});
 
 // The folder appears when it is complete. It can be served without other files if the source folder
 // had the tokenizer's files.

@@ -110,11 +110,11 @@ TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightI
 
 }  // namespace
 
-Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder,
-                                                 std::optional<DType> dtype) {
+Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder, std::optional<DType> dtype,
+                                                 const ConfigOptions& options) {
   std::unique_ptr<HfReader> reader(new HfReader());
   reader->folder_ = folder;
-  TANDEM_RETURN_IF_ERROR(reader->ReadConfig(dtype));
+  TANDEM_RETURN_IF_ERROR(reader->ReadConfig(dtype, options));
   TANDEM_RETURN_IF_ERROR(reader->OpenShards());
   reader->SettlePrefix();
   reader->SettleHead();
@@ -125,10 +125,10 @@ Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder,
   return reader;
 }
 
-Status HfReader::ReadConfig(std::optional<DType> dtype) {
+Status HfReader::ReadConfig(std::optional<DType> dtype, const ConfigOptions& options) {
   const fs::path path = folder_ / "config.json";
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  auto spec = SpecFromHfConfig(text);
+  auto spec = SpecFromHfConfig(text, options);
   if (!spec.ok()) return spec.status().Annotate(path.string());
   spec_ = *std::move(spec);
   TANDEM_ASSIGN_OR_RETURN(const JsonFields config, JsonFields::Parse(text));

@@ -15,6 +15,7 @@
 
 #include "checkpoint/layouts/layout.h"
 #include "checkpoint/stored/as_dtype.h"
+#include "model/config_options.h"
 #include "model/family.h"
 #include "model/weight_source.h"
 #include "tensor/tensor_file.h"
@@ -23,9 +24,10 @@ namespace tandem {
 
 class HfReader final : public WeightSource, private StoredTensors {
  public:
-  // `dtype`: compute in this type instead of the config's.
+  // `dtype`: compute in this type instead of the config's. `options` go over the config's keys.
   static Result<std::unique_ptr<HfReader>> Open(const std::filesystem::path& folder,
-                                                std::optional<DType> dtype = std::nullopt);
+                                                std::optional<DType> dtype = std::nullopt,
+                                                const ConfigOptions& options = {});
 
   const ModelSpec& spec() const override { return spec_; }
   Result<Tensor> Get(const WeightId& id) override;
@@ -37,7 +39,7 @@ class HfReader final : public WeightSource, private StoredTensors {
     const TensorFile* file = nullptr;
   };
   HfReader() = default;
-  Status ReadConfig(std::optional<DType> dtype);
+  Status ReadConfig(std::optional<DType> dtype, const ConfigOptions& options);
   Status ReadQuantization(const std::string& config);
   Status OpenShards();
   Status OpenSingleFile(const std::filesystem::path& path);

@@ -31,7 +31,8 @@ Status WriteRanks(WeightSource& source, const Sharding& sharding, const fs::path
 }  // namespace
 
 Result<BuildReport> Build(const BuildOptions& options, const WriteProgress& progress) {
-  TANDEM_ASSIGN_OR_RETURN(const ModelSource model, OpenModel(options.checkpoint_dir));
+  TANDEM_ASSIGN_OR_RETURN(const ModelSource model,
+                          OpenModel(options.checkpoint_dir, std::nullopt, options.config));
   if (model.kind == ModelSource::Kind::kEngine) {
     return InvalidArgument(options.checkpoint_dir.string() +
                            ": is an engine already; build from a checkpoint");

@@ -9,12 +9,14 @@
 
 #include "checkpoint/trtllm/checkpoint.h"
 #include "engine_folder/engine_config.h"
+#include "model/config_options.h"
 
 namespace tandem {
 
 struct BuildOptions {
   std::filesystem::path checkpoint_dir;
   std::filesystem::path output_dir;
+  ConfigOptions config = {};  // of a Hugging Face folder
   BuildLimits limits = {};
   // none, draft_tokens_external: only recorded, because any engine can be given a draft here.
   std::string speculative_decoding_mode = "none";

@@ -43,10 +43,11 @@ fs::path TokenizerDir(const fs::path& folder) {
   return {};
 }
 
-Status OpenWeights(const fs::path& path, std::optional<DType> dtype, ModelSource& model) {
+Status OpenWeights(const fs::path& path, std::optional<DType> dtype, const ConfigOptions& config,
+                   ModelSource& model) {
   switch (model.kind) {
     case ModelSource::Kind::kHuggingFace: {
-      TANDEM_ASSIGN_OR_RETURN(model.weights, HfReader::Open(path, dtype));
+      TANDEM_ASSIGN_OR_RETURN(model.weights, HfReader::Open(path, dtype, config));
       return {};
     }
     case ModelSource::Kind::kCheckpoint: {
@@ -104,21 +105,23 @@ Status CheckModelFolder(const fs::path& path) {
   return {};
 }
 
-Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype) {
+Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype,
+                              const ConfigOptions& config) {
   TANDEM_RETURN_IF_ERROR(CheckModelFolder(path));
   ModelSource model;
   model.path = path;
   TANDEM_ASSIGN_OR_RETURN(model.kind, KindOf(path));
-  TANDEM_RETURN_IF_ERROR(OpenWeights(path, dtype, model));
+  TANDEM_RETURN_IF_ERROR(OpenWeights(path, dtype, config, model));
   model.tokenizer_dir = TokenizerDir(path);
   return model;
 }
 
-Result<ModelSource> OpenDummy(const fs::path& config, const DummyOptions& options) {
+Result<ModelSource> OpenDummy(const fs::path& path, const DummyOptions& options,
+                              const ConfigOptions& config) {
   std::error_code error;
-  const fs::path file = fs::is_directory(config, error) ? config / "config.json" : config;
+  const fs::path file = fs::is_directory(path, error) ? path / "config.json" : path;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
-  Result<ModelSpec> spec = SpecFromHfConfig(text);
+  Result<ModelSpec> spec = SpecFromHfConfig(text, config);
   if (!spec.ok()) return spec.status().Annotate(file.string());
   auto source = DummySource::FromSpec(*std::move(spec), options);
   if (!source.ok()) return source.status().Annotate(file.string());

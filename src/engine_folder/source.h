@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "engine_folder/engine_config.h"
+#include "model/config_options.h"
 #include "model/dummy_weights.h"
 #include "model/sharding.h"
 #include "model/weight_source.h"
@@ -34,12 +35,14 @@ std::string_view KindName(ModelSource::Kind kind);
 // An error if no folder is there; it says what to do with a name on the Hugging Face Hub.
 Status CheckModelFolder(const std::filesystem::path& path);
 // The error lists the forms that were looked for when the path is none of them. `dtype` makes a
-// Hugging Face folder compute in another type than its own.
+// Hugging Face folder compute in another type than its own, and `config` goes over the keys of its
+// config.json; checkpoints and engines have been told before.
 Result<ModelSource> OpenModel(const std::filesystem::path& path,
-                              std::optional<DType> dtype = std::nullopt);
+                              std::optional<DType> dtype = std::nullopt,
+                              const ConfigOptions& config = {});
 
 // A model made from a config.json only (or the folder that holds one); see model/dummy_weights.h.
-Result<ModelSource> OpenDummy(const std::filesystem::path& config,
-                              const DummyOptions& options = {});
+Result<ModelSource> OpenDummy(const std::filesystem::path& path, const DummyOptions& options = {},
+                              const ConfigOptions& config = {});
 
 }  // namespace tandem

@@ -24,6 +24,10 @@ struct Family {
   TensorSource (*source)(const ModelSpec& spec, const WeightId& id) = StandardSource;
   // Whether a config with one of these architectures is of this family: where several share a name.
   bool (*claims)(const JsonFields& config) = nullptr;
+  // The member of ConfigOptions that names a model of this family, and its values here; empty:
+  // none.
+  std::string_view version_option = {};
+  std::span<const std::string_view> versions = {};
   // At the head of the names, but left out in some folders: "transformer.".
   std::string_view optional_prefix = {};
   // What a TensorRT-LLM checkpoint calls the architecture; empty: such checkpoints are neither read

@@ -21,6 +21,9 @@ std::vector<ops::Feature> FeaturesOf(const ModelSpec& spec) {
     add(attention.rope.dim != attention.head_dim, kPartialRope);
     add(attention.soft_cap != 0.0 || attention.window != 0 || attention.alibi_scale != 0.0,
         kAttentionRule);
+    add(attention.chunk != 0, kChunks);
+    add(attention.sinks, kSinks);
+    add(attention.growth.kind != QueryGrowth::Kind::kNone, kQueryFactors);
     add(!layer.mlp.gated || layer.mlp.activation != ops::Activation::kSilu, kActivation);
   }
   return features;

@@ -11,14 +11,15 @@ namespace tandem {
 namespace {
 
 // The context after linear or dynamic scaling has stretched it.
-int64_t Stretched(const JsonFields& rope, double factor, int64_t max_positions) {
+int64_t Stretched(const JsonFields& rope, std::string_view key, double factor,
+                  int64_t max_positions) {
   const double stretched = static_cast<double>(max_positions) * factor;
   if (factor >= 1.0 && stretched <= static_cast<double>(kMaxPositions)) {
     return static_cast<int64_t>(stretched);
   }
-  rope.Fail("factor", rope.Shown("factor") + " does not stretch the context of " +
-                          std::to_string(max_positions) +
-                          " positions to a sensible length; it must be at least 1");
+  rope.Fail(key, rope.Shown(key) + " does not stretch the context of " +
+                     std::to_string(max_positions) +
+                     " positions to a sensible length; it must be at least 1");
   return max_positions;
 }
 
@@ -105,6 +106,42 @@ void ReadRopes(const JsonFields& config, ModelSpec& spec) {
   ForEachLayer(spec, [&](LayerSpec& layer) { layer.attention.rope = rope; });
 }
 
+void ReadRotaryOptions(const JsonFields& config, ModelSpec& spec) {
+  const std::string type = config.Text("rotary_scaling_type", "");
+  const double factor = config.Number("rotary_scaling_factor", 0.0);
+  if (type.empty() != (factor == 0.0)) {
+    return config.Fail(type.empty() ? "rotary_scaling_factor" : "rotary_scaling_type",
+                       "rotary_scaling_type and rotary_scaling_factor go together");
+  }
+  RopeScaling scaling = {.factor = factor, .original_max_positions = spec.max_positions};
+  if (type == "linear") scaling.kind = RopeScaling::Kind::kLinear;
+  if (type == "dynamic") scaling.kind = RopeScaling::Kind::kDynamic;
+  if (!type.empty() && scaling.kind == RopeScaling::Kind::kNone) {
+    return Refuse(config, "rotary_scaling_type", "; supported are linear, dynamic");
+  }
+  for (const char* key : {"rotary_base", "rotary_dim", "rotary_scaling_type"}) {
+    if (!config.Has(key)) continue;
+    const bool turns = std::ranges::any_of(
+        spec.layers, [](const LayerSpec& layer) { return layer.attention.rope.dim > 0; });
+    if (!turns) return config.Fail(key, "the model has no rotary positions");
+  }
+  for (LayerSpec& layer : spec.layers) {
+    RopeSpec& rope = layer.attention.rope;
+    if (rope.dim == 0) continue;
+    rope.theta = config.Number("rotary_base", rope.theta);
+    rope.dim = config.Int("rotary_dim", rope.dim);
+    if (type.empty()) continue;
+    // What was scaled already is scaled from its trained context instead.
+    if (rope.scaling.original_max_positions > 0) {
+      scaling.original_max_positions = rope.scaling.original_max_positions;
+    }
+    rope.scaling = scaling;
+  }
+  if (type.empty() || spec.layers.empty()) return;
+  spec.max_positions =
+      Stretched(config, "rotary_scaling_factor", factor, scaling.original_max_positions);
+}
+
 RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
                             int64_t& max_positions) {
   RopeScaling scaling;
@@ -123,8 +160,8 @@ RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
         rope.Int("original_max_position_embeddings", original_positions);
   } else if (type == "yarn") {
     ReadYarn(rope, original_positions, scaling);
-    max_positions =
-        std::max(max_positions, Stretched(rope, scaling.factor, scaling.original_max_positions));
+    max_positions = std::max(
+        max_positions, Stretched(rope, "factor", scaling.factor, scaling.original_max_positions));
     return scaling;
   } else if (type == "longrope" || type == "su") {
     ReadLongRope(rope, original_positions, max_positions, scaling);
@@ -136,7 +173,7 @@ RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
   scaling.factor = rope.Number("factor");
   if (scaling.kind == RopeScaling::Kind::kLlama3) return scaling;
   scaling.original_max_positions = max_positions;
-  max_positions = Stretched(rope, scaling.factor, max_positions);
+  max_positions = Stretched(rope, "factor", scaling.factor, max_positions);
   return scaling;
 }
 

@@ -29,6 +29,10 @@ RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_posit
 // The same for every layer of the spec.
 void ReadRopes(const JsonFields& config, ModelSpec& spec);
 
+// The keys rotary_base, rotary_dim, rotary_scaling_type and rotary_scaling_factor (ConfigOptions),
+// which go over what a family has read.
+void ReadRotaryOptions(const JsonFields& config, ModelSpec& spec);
+
 // The object that describes rotary scaling: rope_scaling, rope_parameters or rotary_scaling.
 // Stretches `max_positions` by the factor of linear and dynamic scaling. `original_positions`:
 // the trained context of the other kinds, used when the object does not give it.

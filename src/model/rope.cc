@@ -20,6 +20,27 @@ double DynamicTheta(const RopeSpec& rope, int64_t max_positions) {
   return rope.theta * std::pow(stretch, dim / (dim - 2.0));
 }
 
+// theta * alpha^(d / (d - 2)), where alpha is 1, 3, 7, ... for up to M, 2 M, 4 M, ... positions.
+double NtkStepsTheta(const RopeSpec& rope, int64_t max_positions) {
+  const auto trained = static_cast<double>(rope.scaling.original_max_positions);
+  const auto served = static_cast<double>(max_positions);
+  if (served <= trained || rope.dim <= 2) return rope.theta;
+  const auto dim = static_cast<double>(rope.dim);
+  const double alpha = std::exp2(std::ceil(std::log2(served / trained) + 1.0)) - 1.0;
+  return rope.theta * std::pow(alpha, dim / (dim - 2.0));
+}
+
+double ThetaOf(const RopeSpec& rope, int64_t max_positions) {
+  switch (rope.scaling.kind) {
+    case RopeScaling::Kind::kDynamic:
+      return DynamicTheta(rope, max_positions);
+    case RopeScaling::Kind::kNtkSteps:
+      return NtkStepsTheta(rope, max_positions);
+    default:
+      return rope.theta;
+  }
+}
+
 // Short wavelengths stay, those longer than the trained context are stretched, those between are
 // blended.
 double Llama3Frequency(const RopeScaling& scaling, double frequency) {
@@ -60,8 +81,7 @@ double YarnFrequency(const RopeSpec& rope, int64_t pair, double frequency) {
 
 std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions) {
   const RopeScaling& scaling = rope.scaling;
-  const double theta =
-      scaling.kind == RopeScaling::Kind::kDynamic ? DynamicTheta(rope, max_positions) : rope.theta;
+  const double theta = ThetaOf(rope, max_positions);
   const std::vector<double>& divisors =
       max_positions > scaling.original_max_positions ? scaling.long_factors : scaling.short_factors;
   std::vector<double> frequencies;
@@ -77,6 +97,20 @@ std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions)
     frequencies.push_back(frequency);
   }
   return frequencies;
+}
+
+std::vector<float> QueryFactors(const QueryGrowth& growth, int64_t max_positions) {
+  std::vector<float> factors;
+  if (growth.kind == QueryGrowth::Kind::kNone) return factors;
+  const auto length = static_cast<double>(growth.length);
+  for (int64_t position = 0; position < max_positions; ++position) {
+    const auto count = static_cast<double>(position + 1);
+    const double factor = growth.kind == QueryGrowth::Kind::kLogN
+                              ? std::max(1.0, std::log(count) / std::log(length))
+                              : 1.0 + growth.factor * std::log1p(std::floor(count / length));
+    factors.push_back(static_cast<float>(factor));
+  }
+  return factors;
 }
 
 std::vector<float> AlibiSlopes(int64_t num_heads, double scale) {

@@ -20,6 +20,9 @@ std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions)
 void FillRopeTables(const RopeSpec& rope, int64_t max_positions, const Tensor& cos,
                     const Tensor& sin);
 
+// The factors of the queries at positions 0, 1, ...; empty: they do not grow.
+std::vector<float> QueryFactors(const QueryGrowth& growth, int64_t max_positions);
+
 // ALiBi's slopes: of a power of two heads 2^(-8 / n), 2^(-16 / n), ...; of others those of the
 // power below, then every second one of the power above.
 std::vector<float> AlibiSlopes(int64_t num_heads, double scale);

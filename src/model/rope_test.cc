@@ -49,6 +49,31 @@ TEST(Rope, DynamicTakesEffectOverTheContextThatAConfigGives) {
               1e-15);
 }
 
+// Qwen's formula: alpha = max(2^ceil(log2(n / M) + 1) - 1, 1).
+TEST(Rope, NtkStepsChangeTheBaseWhereTheLengthDoubles) {
+  RopeSpec rope = Base(10000.0, 16);
+  rope.scaling = {.kind = RopeScaling::Kind::kNtkSteps, .original_max_positions = 100};
+  for (const auto& [served, alpha] :
+       {std::pair{1, 1.0}, {100, 1.0}, {101, 3.0}, {200, 3.0}, {201, 7.0}, {800, 15.0}}) {
+    const double base = 10000.0 * std::pow(alpha, 16.0 / 14.0);
+    EXPECT_NEAR(RopeFrequencies(rope, served)[1], std::pow(base, -0.125), 1e-12) << served;
+  }
+}
+
+TEST(Rope, QueriesGrowWithTheirPosition) {
+  EXPECT_TRUE(QueryFactors({}, 10).empty());
+  const auto log_n = QueryFactors({.kind = QueryGrowth::Kind::kLogN, .length = 10}, 100);
+  EXPECT_EQ(log_n[0], 1.0f);
+  EXPECT_EQ(log_n[9], 1.0f);
+  EXPECT_FLOAT_EQ(log_n[10], std::log(11.0f) / std::log(10.0f));
+  EXPECT_FLOAT_EQ(log_n[99], 2.0f);
+  const auto steps =
+      QueryFactors({.kind = QueryGrowth::Kind::kSteps, .length = 10, .factor = 0.1}, 100);
+  EXPECT_EQ(steps[8], 1.0f);
+  EXPECT_FLOAT_EQ(steps[9], 1.0f + 0.1f * std::log(2.0f));
+  EXPECT_FLOAT_EQ(steps[29], 1.0f + 0.1f * std::log(4.0f));
+}
+
 TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
   RopeSpec rope = Base(500000.0, 64);
   rope.scaling = {

@@ -18,11 +18,12 @@ constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
 
 // In the order of their enums.
-constexpr std::array<std::string_view, 6> kScalingNames = {"none",   "linear", "dynamic",
-                                                           "llama3", "yarn",   "longrope"};
+constexpr std::array<std::string_view, 7> kScalingNames = {"none", "linear",   "dynamic",  "llama3",
+                                                           "yarn", "longrope", "ntk_steps"};
+constexpr std::array<std::string_view, 3> kGrowthNames = {"none", "log_n", "steps"};
 constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
-constexpr std::array<std::string_view, 4> kHeadNormNames = {"none", "head", "all_heads",
-                                                            "heads_own"};
+constexpr std::array<std::string_view, 5> kHeadNormNames = {"none", "head", "all_heads",
+                                                            "heads_own", "unweighted"};
 constexpr std::array<std::string_view, 4> kActivationNames = {"silu", "gelu", "gelu_tanh", "relu"};
 constexpr std::array<std::string_view, 6> kResidualNames = {
     "pre_norm", "sandwich", "post_norm", "parallel", "parallel_norms", "normed"};
@@ -74,6 +75,18 @@ Status CheckScaling(const RopeScaling& scaling, int64_t pairs) {
   return InvalidArgument("rope_scaling.low_freq_factor must be below high_freq_factor");
 }
 
+Status CheckGrowth(const QueryGrowth& growth) {
+  if (growth.kind == QueryGrowth::Kind::kNone) return {};
+  // The logarithm of 1 is 0.
+  if (growth.length < 2 || growth.length > kMaxPositions) {
+    return InvalidArgument("query_growth.length is " + std::to_string(growth.length) +
+                           "; it must be between 2 and " + std::to_string(kMaxPositions));
+  }
+  if (growth.factor >= 0.0 && std::isfinite(growth.factor)) return {};
+  return InvalidArgument("query_growth.factor is " + std::to_string(growth.factor) +
+                         "; it cannot be negative");
+}
+
 Status CheckLayer(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
   TANDEM_RETURN_IF_ERROR(CheckRange("num_heads", attention.num_heads, kMaxHeads));
@@ -94,12 +107,17 @@ Status CheckLayer(const LayerSpec& layer) {
   for (const auto& [field, value] : {std::pair("attention scale", attention.scale),
                                      std::pair("attn_logit_softcapping", attention.soft_cap),
                                      std::pair("alibi scale", attention.alibi_scale),
-                                     std::pair("sliding_window", double(attention.window))}) {
+                                     std::pair("sliding_window", double(attention.window)),
+                                     std::pair("attention_chunk_size", double(attention.chunk))}) {
     if (!(value >= 0 && std::isfinite(value))) {
       return InvalidArgument(std::string(field) + " is " + std::to_string(value) +
                              "; it cannot be negative");
     }
   }
+  if (attention.window > 0 && attention.chunk > 0) {
+    return InvalidArgument("sliding_window and attention_chunk_size are both given");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckGrowth(attention.growth));
   TANDEM_RETURN_IF_ERROR(CheckPositive("residual alpha", layer.alpha));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", rope.theta));
   return CheckScaling(rope.scaling, rope.dim / 2);
@@ -183,6 +201,18 @@ nlohmann::ordered_json RopeToJson(const RopeSpec& rope) {
           {"original_max_positions", scaling.original_max_positions}};
 }
 
+QueryGrowth GrowthFromJson(const JsonFields& json) {
+  return {.kind = NamedValue<QueryGrowth::Kind>(json, "kind", kGrowthNames),
+          .length = json.Int("length"),
+          .factor = json.Number("factor")};
+}
+
+nlohmann::ordered_json GrowthToJson(const QueryGrowth& growth) {
+  return {{"kind", NameOf(kGrowthNames, growth.kind)},
+          {"length", growth.length},
+          {"factor", growth.factor}};
+}
+
 LayerSpec LayerFromJson(const JsonFields& json) {
   LayerSpec layer;
   if (const auto attention = json.Object("attention")) {
@@ -196,6 +226,11 @@ LayerSpec LayerFromJson(const JsonFields& json) {
     layer.attention.soft_cap = attention->Number("soft_cap", 0.0);
     layer.attention.alibi_scale = attention->Number("alibi_scale", 0.0);
     layer.attention.window = attention->Int("window", 0);
+    layer.attention.chunk = attention->Int("chunk", 0);
+    layer.attention.sinks = attention->Bool("sinks", false);
+    if (const auto growth = attention->Object("query_growth")) {
+      layer.attention.growth = GrowthFromJson(*growth);
+    }
     if (const auto rope = attention->Object("rope")) layer.attention.rope = RopeFromJson(*rope);
   }
   if (const auto mlp = json.Object("mlp")) {
@@ -222,6 +257,9 @@ nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
             {"soft_cap", layer.attention.soft_cap},
             {"alibi_scale", layer.attention.alibi_scale},
             {"window", layer.attention.window},
+            {"chunk", layer.attention.chunk},
+            {"sinks", layer.attention.sinks},
+            {"query_growth", GrowthToJson(layer.attention.growth)},
             {"rope", RopeToJson(layer.attention.rope)}}},
           {"mlp",
            {{"intermediate_size", layer.mlp.intermediate_size},
@@ -335,7 +373,10 @@ int64_t ModelSpec::DefaultPositions() const {
   int64_t positions = max_positions;
   for (const LayerSpec& layer : layers) {
     const RopeScaling& scaling = layer.attention.rope.scaling;
-    if (scaling.kind != RopeScaling::Kind::kDynamic) continue;
+    if (scaling.kind != RopeScaling::Kind::kDynamic &&
+        scaling.kind != RopeScaling::Kind::kNtkSteps) {
+      continue;
+    }
     positions = std::min(positions, scaling.original_max_positions);
   }
   return positions;

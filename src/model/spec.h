@@ -21,7 +21,7 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxPositions = int64_t{1} << 28;
 
 struct RopeScaling {
-  enum class Kind { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
+  enum class Kind { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope, kNtkSteps };
   Kind kind = Kind::kNone;
   double factor = 1.0;
   double low_freq_factor = 1.0;   // llama3
@@ -51,6 +51,20 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
+// A factor of queries that grows with their position p, because the softmax over a longer context
+// spreads wider.
+struct QueryGrowth {
+  enum class Kind : uint8_t {
+    kNone,
+    kLogN,   // max(1, log(p + 1) / log(length))
+    kSteps,  // 1 + factor * log(1 + floor((p + 1) / length))
+  };
+  Kind kind = Kind::kNone;
+  int64_t length = 0;
+  double factor = 0.0;
+  bool operator==(const QueryGrowth&) const = default;
+};
+
 // All norms of the residual stream; ops::Norm has the formula.
 struct NormSpec {
   using Kind = ops::Norm::Kind;
@@ -64,9 +78,10 @@ struct NormSpec {
 // Norms of queries and keys, between their product and the rotation.
 enum class HeadNorm : uint8_t {
   kNone,
-  kHead,      // each head by itself, all with one weight of head_dim elements
-  kAllHeads,  // the heads together
-  kHeadsOwn,  // each head by itself with a weight of its own
+  kHead,        // each head by itself, all with one weight of head_dim elements
+  kAllHeads,    // the heads together
+  kHeadsOwn,    // each head by itself with a weight of its own
+  kUnweighted,  // each head by itself, without a weight
 };
 
 // Causal attention.
@@ -83,6 +98,9 @@ struct AttentionSpec {
   // ALiBi (arXiv 2108.12409): factor of the slopes that the number of heads gives; 0: no.
   double alibi_scale = 0.0;
   int64_t window = 0;  // a row sees the last `window` keys, itself among them; 0: all before it
+  int64_t chunk = 0;   // a row sees those from the last multiple of `chunk` on; 0: likewise
+  bool sinks = false;  // each head has a score that takes its share of the softmax without a value
+  QueryGrowth growth = {};
 
   // Rows of the weights of q, of k (or v), and of all three.
   int64_t query_rows() const { return num_heads * head_dim; }

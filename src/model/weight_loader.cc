@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/convert.h"
+
 namespace tandem {
 namespace {
 
@@ -136,15 +138,26 @@ Status WeightLoader::LoadCacheScales(WeightRole role, const std::vector<int64_t>
     scales.insert(scales.end(), tensor.As<float>(), tensor.As<float>() + tensor.NumElements());
     source_.Release();
   }
-  const size_t bytes = scales.size() * sizeof(float);
-  TANDEM_RETURN_IF_ERROR(Allocate(bytes, out));
-  backend_.CopyToDevice(out.data(), scales.data(), bytes);
-  return {};
+  return LoadFloats(scales, out);
+}
+
+Result<std::vector<float>> WeightLoader::ReadFloats(const WeightId& id) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get(id));
+  std::vector<float> floats(static_cast<size_t>(tensor.NumElements()));
+  ConvertElements(tensor, {floats.data(), DType::kF32, tensor.shape, {}});
+  source_.Release();
+  return floats;
 }
 
 Status WeightLoader::LoadBytes(const Buffer& host, Buffer& out) {
   TANDEM_RETURN_IF_ERROR(Allocate(host.bytes(), out));
   backend_.CopyToDevice(out.data(), host.data(), host.bytes());
+  return {};
+}
+
+Status WeightLoader::LoadFloats(std::span<const float> values, Buffer& out) {
+  TANDEM_RETURN_IF_ERROR(Allocate(values.size_bytes(), out));
+  backend_.CopyToDevice(out.data(), values.data(), values.size_bytes());
   return {};
 }
 

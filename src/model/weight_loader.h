@@ -37,8 +37,11 @@ class WeightLoader {
   // The cache scales of the keys or values (`role`) of `layers`, one layer's heads after another's:
   // [layers, num_kv_heads] fp32.
   Status LoadCacheScales(WeightRole role, const std::vector<int64_t>& layers, Buffer& out);
+  // The elements of a vector, on the host.
+  Result<std::vector<float>> ReadFloats(const WeightId& id);
   // Anything else that a model needs in the backend's memory.
   Status LoadBytes(const Buffer& host, Buffer& out);
+  Status LoadFloats(std::span<const float> values, Buffer& out);
 
   // What has been loaded so far, and what of it a decode step reads: weights and scales of
   // products.

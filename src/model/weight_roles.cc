@@ -34,7 +34,12 @@ int64_t KeyNormRows(const ModelSpec& spec, int64_t layer) {
 bool HasPositions(const ModelSpec& spec, int64_t /*layer*/) { return spec.position_rows > 0; }
 bool HasEmbeddingNorm(const ModelSpec& spec, int64_t /*layer*/) { return spec.embedding_norm; }
 bool HasHeadNorms(const ModelSpec& spec, int64_t layer) {
-  return spec.layer(layer).attention.head_norm != HeadNorm::kNone;
+  const HeadNorm norm = spec.layer(layer).attention.head_norm;
+  return norm != HeadNorm::kNone && norm != HeadNorm::kUnweighted;
+}
+bool HasSinks(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).attention.sinks; }
+int64_t Heads(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).attention.num_heads;
 }
 bool IsSandwich(const ModelSpec& spec, int64_t layer) {
   return spec.layer(layer).residual == Residual::kSandwich;
@@ -129,6 +134,13 @@ constexpr std::array kRows = {
               .rows = KeyNormRows,
               .present = HasHeadNorms,
               .dummy = DummyValues::kOnes},
+    WeightRow{.role = WeightRole::kSinks,
+              .hf_name = "self_attn.sinks",
+              .trtllm_name = "attention.sinks",
+              .rows = Heads,
+              .present = HasSinks,
+              .shard = ShardRule::kHeadRows,
+              .dummy = DummyValues::kZeros},
     WeightRow{.role = WeightRole::kAttentionOut,
               .hf_name = "self_attn.o_proj",
               .trtllm_name = "attention.dense",

@@ -26,6 +26,7 @@ enum class WeightRole : uint8_t {
   kValue,
   kQueryNorm,
   kKeyNorm,
+  kSinks,  // scores of AttentionSpec::sinks
   kAttentionOut,
   kAttentionOutNorm,  // of what a sandwich's attention adds
   kPostNorm,          // before the MLP or, in a post-norm layer, after it

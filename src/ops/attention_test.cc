@@ -109,7 +109,7 @@ class AttentionTest : public OpTest {
     batch.block_table = table_buffer.As<int32_t>();
     batch.max_blocks = kMaxBlocks;
     if (masked) batch.prefix_len = prefix_buffer.As<int32_t>();
-    ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor}, batch, kv_, kLayer);
+    ops().QkvRopeStore(qkv.tensor, {cos_.tensor, sin_.tensor, factors_.tensor}, batch, kv_, kLayer);
     ops().PagedAttention(qkv.tensor, batch, kv_, kLayer, rule_, out.tensor);
     return Bytes(out.tensor);
   }
@@ -151,7 +151,8 @@ class AttentionTest : public OpTest {
     std::vector<double> out;
     const std::vector<float> query_row = QkvRow(seq, position);
     for (int32_t head = 0; head < shape_.num_heads; ++head) {
-      const std::vector<double> q = RotatedHead(query_row, head, position);
+      std::vector<double> q = RotatedHead(query_row, head, position);
+      for (double& value : q) value *= QueryFactor(position);
       std::vector<double> scores, result(static_cast<size_t>(dim), 0.0);
       double sum = 0.0;
       for (int32_t key = 0; key < num_keys; ++key) {
@@ -162,10 +163,13 @@ class AttentionTest : public OpTest {
         score *= rule_.scale;
         if (rule_.soft_cap > 0) score = rule_.soft_cap * std::tanh(score / rule_.soft_cap);
         if (rule_.slopes != nullptr) score += slopes_[head] * (key - position);
-        const bool hidden = rule_.window > 0 && key <= position - rule_.window;
+        const bool hidden = (rule_.window > 0 && key <= position - rule_.window) ||
+                            (rule_.chunk > 0 && key / rule_.chunk < position / rule_.chunk);
         scores.push_back(hidden ? -HUGE_VAL : score);
       }
+      if (rule_.sinks != nullptr) scores.push_back(sinks_[head]);
       const double max = *std::max_element(scores.begin(), scores.end());
+      if (rule_.sinks != nullptr) sum = std::exp(sinks_[head] - max);
       for (int32_t key = 0; key < num_keys; ++key) {
         const std::vector<float> row = QkvRow(seq, key);
         const double p = std::exp(scores[key] - max);
@@ -190,14 +194,30 @@ class AttentionTest : public OpTest {
     ExpectNear(out, expected, 4 * Rounding(dtype()) + 1e-5, 1.0);
   }
 
+  // Queries that grow with their position, where the tables say so.
+  double QueryFactor(int32_t position) const {
+    return queries_grow_ && position / 64 % 2 == 1 ? 0.5 : 1.0;
+  }
+  void MakeFactors() {
+    queries_grow_ = true;
+    std::vector<float> factors;
+    for (int32_t position = 0; position < kMaxBlocks * shape_.block_tokens; ++position) {
+      factors.push_back(static_cast<float>(QueryFactor(position)));
+    }
+    factors_ = FromFloats({std::ssize(factors)}, DType::kF32, factors);
+  }
+
   AttentionShape shape_{};
   AttentionRule rule_;
   int32_t turned_ = 0;  // elements of a head
   std::vector<float> slopes_;
+  std::vector<float> sinks_;
   KvGroup kv_;
   OwnedTensor kv_memory_;
   std::vector<int32_t> tables_;  // [num_seqs, kMaxBlocks]
   OwnedTensor cos_, sin_;
+  bool queries_grow_ = false;
+  OwnedTensor factors_;  // of queries that grow
 };
 
 TEST_P(AttentionTest, MatchesReferenceOverRaggedBatches) {
@@ -347,6 +367,58 @@ TEST_P(AttentionTest, SlopesFavourNearKeys) {
   const std::vector<Range> ranges = {{0, 42, 2}, {1, 70, 70}};
   ExpectReference(ranges, ToDoubles(Step(ranges)));
   rule_ = {};
+}
+
+TEST_P(AttentionTest, ChunksHideWhatLiesBeforeThem) {
+  if (!backend().Has(Feature::kChunks)) GTEST_SKIP() << "not on this backend";
+  // Shorter and longer than a tile of keys, and than a sequence.
+  for (const int32_t chunk : {1, 10, 32, 50, 500}) {
+    SCOPED_TRACE(chunk);
+    MakeGroup({4, 2, 32, 16}, 2);
+    rule_.chunk = chunk;
+    const std::vector<std::byte> at_once = Step({{1, 120, 120}});
+    ExpectReference({{1, 120, 120}}, ToDoubles(at_once));
+    Step({{0, 47, 47}});
+    const std::vector<Range> ranges = {{0, 55, 8}, {1, 120, 1}};
+    const std::vector<std::byte> later = Step(ranges);
+    ExpectReference(ranges, ToDoubles(later));
+    const auto row = std::ssize(at_once) / 120;
+    EXPECT_TRUE(std::equal(later.end() - row, later.end(), at_once.end() - row));
+    rule_ = {};
+  }
+}
+
+TEST_P(AttentionTest, SinksTakeTheirShareOfTheSoftmax) {
+  if (!backend().Has(Feature::kSinks)) GTEST_SKIP() << "not on this backend";
+  for (const int32_t window : {0, 20}) {
+    SCOPED_TRACE(window);
+    MakeGroup({6, 3, 32, 16}, 2);
+    sinks_ = {-2.0f, 0.0f, 3.0f, 12.0f, 1.5f, -100.0f};
+    const OwnedTensor sinks = FromFloats({6}, DType::kF32, sinks_);
+    rule_.sinks = sinks.tensor.As<float>();
+    rule_.window = window;
+    Step({{0, 40, 40}});
+    const std::vector<Range> ranges = {{0, 42, 2}, {1, 70, 70}};
+    const std::vector<std::byte> out = Step(ranges);
+    ExpectReference(ranges, ToDoubles(out));
+    const std::vector<std::byte> last = Step({{1, 70, 1}});
+    EXPECT_TRUE(std::equal(last.begin(), last.end(), out.end() - std::ssize(last)));
+    rule_ = {};
+  }
+}
+
+TEST_P(AttentionTest, QueriesGrowWithTheirPosition) {
+  if (!backend().Has(Feature::kQueryFactors)) GTEST_SKIP() << "not on this backend";
+  for (const int32_t turned : {0, 12, 32}) {
+    if (turned < 32 && !backend().Has(Feature::kPartialRope)) continue;
+    SCOPED_TRACE(turned);
+    MakeGroup({4, 2, 32, 16}, 1);
+    turned_ = turned;
+    MakeRope();
+    MakeFactors();
+    const std::vector<Range> ranges = {{0, 150, 150}};
+    ExpectReference(ranges, ToDoubles(Step(ranges)));
+  }
 }
 
 TEST_P(AttentionTest, HeadsMayTurnInPart) {

@@ -82,6 +82,12 @@ std::string_view Describe(Feature feature) {
       return "heads that rotary positions turn in part or not at all";
     case Feature::kAttentionRule:
       return "sliding windows, capped attention scores or ALiBi";
+    case Feature::kChunks:
+      return "attention within chunks of positions";
+    case Feature::kSinks:
+      return "attention sinks";
+    case Feature::kQueryFactors:
+      return "queries scaled by their position";
     case Feature::kActivation:
       return "MLPs other than SwiGLU";
     case Feature::kResidual:

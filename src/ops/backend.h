@@ -61,6 +61,9 @@ enum class Feature : uint8_t {
   kHeadNorms,      // norms of queries and keys
   kPartialRope,    // heads that turn in part or not at all
   kAttentionRule,  // windows, capped scores and ALiBi
+  kChunks,         // attention within chunks
+  kSinks,          // attention sinks
+  kQueryFactors,   // queries that are scaled by their position
   kActivation,     // MLPs without a gate or with another function than SiLU
   kResidual,       // blocks beside each other, and norms after them
   kLogits,         // scaled and capped logits

@@ -53,6 +53,9 @@ struct LinearWeight {
 struct RopeTable {
   Tensor cos;
   Tensor sin;
+  // What the queries of each position are multiplied with after they have turned, [max_positions]
+  // fp32; empty: nothing.
+  Tensor query_factors = {};
 };
 
 // The paged keys and values of the layers of a model that are alike in shape. Block first, so that
@@ -176,6 +179,12 @@ struct AttentionRule {
   // none: a negative number of them). [num_heads] fp32 in the backend's memory; null: no.
   const float* slopes = nullptr;
   int32_t window = 0;  // a row sees no keys before its position - window + 1; 0: all
+  // A row sees no keys before the chunk that it lies in: before the last multiple of this number
+  // that is not after its position; 0: all.
+  int32_t chunk = 0;
+  // Attention sinks: a score of each head that takes its share of the softmax without having a
+  // value. [num_heads] fp32 in the backend's memory; null: none.
+  const float* sinks = nullptr;
 };
 
 class Ops {
@@ -215,7 +224,8 @@ class Ops {
 
   // Rotates the q and k parts of qkv ([num_rows, (num_heads + 2 num_kv_heads) * head_dim];
   // rotate-half pairing, within each half where there are second positions) at the rows' positions,
-  // leaves q in place and stores k and v into layer `layer` of the group.
+  // multiplies q by the table's factors and leaves it in place, and stores k and v into layer
+  // `layer` of the group.
   virtual void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                             const KvGroup& kv, int32_t layer) = 0;
 

@@ -21,6 +21,13 @@ DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "BF16": "<u2"}
 ANSWERS = {"falcon_rw": "logits_alibi_fp32", "rw7b": "logits_cos_fp32", "rw40b": "logits_cos_fp32", "qwen1_ntk": "logits_cached"}
 # Where the base of the rotation depends on the length: only the row after the prompt is defined.
 ONE_ROW = ("internlm_dynamic", "internlm2_dynamic")
+# Keys that a person gives as options, because the config does not tell.
+OPTIONS = {
+    "baichuan7b": {"baichuan_model_version": "v1_7b"},
+    "baichuan13b": {"baichuan_model_version": "v1_13b"},
+    "baichuan2_7b": {"baichuan_model_version": "v2_7b"},
+    "baichuan2_13b": {"baichuan_model_version": "v2_13b"},
+}
 PROMPTS = ("p1", "p2", "p3", "p4")  # 5, 33, 150 tokens and one about as long as the window
 
 
@@ -66,7 +73,8 @@ def pack(source, out):
             continue  # buffers, not weights
         weights[name] = ("BF16", to_bf16(array))
     write(out / "model.safetensors", weights)
-    (out / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text()), indent=1) + "\n")
+    config = json.loads((source / "config.json").read_text()) | OPTIONS.get(source.name, {})
+    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     cases, answer = read(source / "cases.safetensors"), ANSWERS.get(source.name, "logits")
     packed = {}
     for prompt in PROMPTS:

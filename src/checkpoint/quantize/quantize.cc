@@ -56,7 +56,8 @@ Status CheckFamily(const ModelSpec& spec, const QuantizeOptions& options) {
 Result<QuantizeReport> Quantize(const QuantizeOptions& options,
                                 std::span<const std::vector<int32_t>> samples,
                                 ops::Backend& backend, const QuantizeEvents& events) {
-  TANDEM_ASSIGN_OR_RETURN(const auto reader, OpenAsDType(options.model_dir, options.dtype));
+  TANDEM_ASSIGN_OR_RETURN(const auto reader,
+                          OpenAsDType(options.model_dir, options.dtype, options.config));
   if (!reader->spec().quantization.is_plain() || !reader->spec().exceptions.empty()) {
     return InvalidArgument(options.model_dir.string() + ": is quantized already (" +
                            DescribeScheme(reader->spec().quantization) +

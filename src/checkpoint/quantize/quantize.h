@@ -10,6 +10,7 @@
 
 #include "checkpoint/quantize/calibration_run.h"
 #include "checkpoint/quantize/recipe.h"
+#include "model/config_options.h"
 #include "model/sharding.h"
 
 namespace tandem {
@@ -17,6 +18,7 @@ namespace tandem {
 struct QuantizeOptions {
   std::filesystem::path model_dir;
   std::filesystem::path output_dir;
+  ConfigOptions config = {};
   // auto, float16, bfloat16, float32: of what is not quantized. auto keeps the model's type, but
   // float32 becomes float16.
   std::string dtype = "auto";

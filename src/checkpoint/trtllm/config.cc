@@ -43,6 +43,8 @@ Json ScalingToJson(const RopeScaling& scaling) {
               {"long_factor", scaling.long_factors},
               {"attention_factor", scaling.attention_factor},
               {"original_max_position_embeddings", scaling.original_max_positions}};
+    case RopeScaling::Kind::kNtkSteps:  // Qwen 1, which has no keys of its own here
+      break;
   }
   return nullptr;
 }

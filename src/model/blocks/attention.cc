@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "model/rope.h"
@@ -24,27 +23,40 @@ ops::AttentionRule RuleOf(const AttentionSpec& spec, const AttentionWeights& wei
   return {.scale = static_cast<float>(scale),
           .soft_cap = static_cast<float>(spec.soft_cap),
           .slopes = weights.slopes.As<float>(),
-          .window = static_cast<int32_t>(std::min<int64_t>(spec.window, kMaxPositions))};
+          .window = static_cast<int32_t>(std::min<int64_t>(spec.window, kMaxPositions)),
+          .chunk = static_cast<int32_t>(std::min<int64_t>(spec.chunk, kMaxPositions)),
+          .sinks = weights.sinks.As<float>()};
 }
 
 }  // namespace
 
 Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out) {
   TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kQkv, layer, out.qkv));
-  if (loader.spec().layer(layer).attention.head_norm != HeadNorm::kNone) {
+  if (!WeightParts(loader.spec(), WeightRole::kQueryNorm, layer).empty()) {
     TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kQueryNorm, layer, out.query_norm));
     TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kKeyNorm, layer, out.key_norm));
   }
   const AttentionSpec& spec = loader.spec().layer(layer).attention;
   if (spec.alibi_scale != 0.0) {
-    const std::vector<float> slopes = AlibiSlopes(spec.num_heads, spec.alibi_scale);
-    const size_t bytes = slopes.size() * sizeof(float);
-    const Buffer host = Buffer::OnHost(bytes);
-    if (host.data() == nullptr) return ResourceExhausted("no memory for the slopes of ALiBi");
-    std::memcpy(host.data(), slopes.data(), bytes);
-    TANDEM_RETURN_IF_ERROR(loader.LoadBytes(host, out.slopes));
+    TANDEM_RETURN_IF_ERROR(
+        loader.LoadFloats(AlibiSlopes(spec.num_heads, spec.alibi_scale), out.slopes));
+  }
+  if (spec.sinks) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<float> sinks,
+                            loader.ReadFloats({WeightRole::kSinks, layer}));
+    TANDEM_RETURN_IF_ERROR(loader.LoadFloats(sinks, out.sinks));
   }
   return loader.LoadPack(WeightPack::kAttentionOut, layer, out.out);
+}
+
+int64_t AttentionTableBytes(const ModelSpec& spec, int64_t layer) {
+  const AttentionSpec& attention = spec.layer(layer).attention;
+  const int64_t heads = attention.num_heads;
+  int64_t bytes = 0;
+  if (attention.alibi_scale != 0.0) bytes += heads * int64_t{sizeof(float)};
+  // They are kept wider than they are stored.
+  if (attention.sinks) bytes += heads * static_cast<int64_t>(sizeof(float) - SizeOf(spec.dtype));
+  return bytes;
 }
 
 AttentionBlock::AttentionBlock(const ModelSpec& spec)

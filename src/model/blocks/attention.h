@@ -19,9 +19,12 @@ struct AttentionWeights {
   NormWeights query_norm;
   NormWeights key_norm;
   Buffer slopes;  // of ALiBi, [num_heads] fp32; empty without
+  Buffer sinks;   // [num_heads] fp32; empty without
 };
 
 Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out);
+// Bytes that LoadAttention takes beyond those of the stored weights.
+int64_t AttentionTableBytes(const ModelSpec& spec, int64_t layer);
 
 // Attention's inputs in addition to the rows, for one layer.
 struct AttentionContext {

@@ -12,14 +12,22 @@
 namespace tandem {
 namespace {
 
-// The distinct rotary tables that the layers need.
-std::vector<RopeSpec> RopesOf(const ModelSpec& spec) {
-  std::vector<RopeSpec> ropes;
+// What a layer's tables of positions are made of.
+struct TableSpec {
+  RopeSpec rope;
+  QueryGrowth growth;
+  bool operator==(const TableSpec&) const = default;
+};
+TableSpec TableOf(const LayerSpec& layer) { return {layer.attention.rope, layer.attention.growth}; }
+
+// The distinct ones that the layers need.
+std::vector<TableSpec> TablesOf(const ModelSpec& spec) {
+  std::vector<TableSpec> tables;
   for (const LayerSpec& layer : spec.layers) {
-    const RopeSpec& rope = layer.attention.rope;
-    if (std::ranges::find(ropes, rope) == ropes.end()) ropes.push_back(rope);
+    const TableSpec table = TableOf(layer);
+    if (std::ranges::find(tables, table) == tables.end()) tables.push_back(table);
   }
-  return ropes;
+  return tables;
 }
 
 Status CheckComputable(const ModelSpec& spec, const ops::Backend& backend) {
@@ -69,8 +77,13 @@ Status LoadEmbedding(WeightSource& source, WeightLoader& loader, Weights& out) {
   return loader.LoadBytes(scaled, out.embedding);
 }
 
-Status LoadRope(WeightLoader& loader, const RopeSpec& rope, int64_t max_positions,
-                RopeBuffers& out) {
+Status LoadTable(WeightLoader& loader, const TableSpec& table, int64_t max_positions,
+                 RopeBuffers& out) {
+  const RopeSpec& rope = table.rope;
+  if (const std::vector<float> factors = QueryFactors(table.growth, max_positions);
+      !factors.empty()) {
+    TANDEM_RETURN_IF_ERROR(loader.LoadFloats(factors, out.query_factors));
+  }
   if (rope.dim == 0) return {};
   const Shape shape{max_positions, rope.dim / 2};
   const auto bytes = static_cast<size_t>(shape.NumElements()) * sizeof(float);
@@ -85,13 +98,13 @@ Status LoadRope(WeightLoader& loader, const RopeSpec& rope, int64_t max_position
 }
 
 Status LoadRopes(WeightLoader& loader, int64_t max_positions, Weights& out) {
-  const std::vector<RopeSpec> ropes = RopesOf(loader.spec());
-  for (const RopeSpec& rope : ropes) {
-    TANDEM_RETURN_IF_ERROR(LoadRope(loader, rope, max_positions, out.ropes.emplace_back()));
+  const std::vector<TableSpec> tables = TablesOf(loader.spec());
+  for (const TableSpec& table : tables) {
+    TANDEM_RETURN_IF_ERROR(LoadTable(loader, table, max_positions, out.ropes.emplace_back()));
   }
   for (size_t i = 0; i < out.layers.size(); ++i) {
-    const RopeSpec& rope = loader.spec().layers[i].attention.rope;
-    out.layers[i].rope = static_cast<size_t>(std::ranges::find(ropes, rope) - ropes.begin());
+    const TableSpec table = TableOf(loader.spec().layers[i]);
+    out.layers[i].rope = static_cast<size_t>(std::ranges::find(tables, table) - tables.begin());
   }
   out.max_positions = max_positions;
   return {};
@@ -112,8 +125,15 @@ Status LoadCacheScales(WeightLoader& loader, Weights& out) {
 ops::RopeTable Weights::rope(int64_t layer) const {
   const RopeBuffers& buffers = ropes[layers[static_cast<size_t>(layer)].rope];
   const Shape shape{max_positions, spec.layer(layer).attention.rope.dim / 2};
-  if (shape.NumElements() == 0) return {};
-  return {buffers.cos.View(DType::kF32, shape), buffers.sin.View(DType::kF32, shape)};
+  ops::RopeTable table;
+  if (shape.NumElements() > 0) {
+    table.cos = buffers.cos.View(DType::kF32, shape);
+    table.sin = buffers.sin.View(DType::kF32, shape);
+  }
+  if (buffers.query_factors.bytes() > 0) {
+    table.query_factors = buffers.query_factors.View(DType::kF32, {max_positions});
+  }
+  return table;
 }
 
 Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& stored, ops::Backend& backend,
@@ -161,15 +181,15 @@ Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFo
 
 int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t max_positions,
                     const AskedFormat& asked) {
-  int64_t ropes = 0;
-  for (const RopeSpec& rope : RopesOf(spec)) {
-    ropes += int64_t{sizeof(float)} * max_positions * rope.dim;
+  int64_t tables = 0;
+  for (const TableSpec& table : TablesOf(spec)) {
+    const bool grows = table.growth.kind != QueryGrowth::Kind::kNone;
+    tables += int64_t{sizeof(float)} * max_positions * (table.rope.dim + (grows ? 1 : 0));
   }
-  for (const LayerSpec& layer : spec.layers) {
-    if (layer.attention.alibi_scale == 0.0) continue;
-    ropes += int64_t{sizeof(float)} * layer.attention.num_heads;
+  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
+    tables += AttentionTableBytes(spec, layer);
   }
-  return LoadedBytes(spec, backend, asked) + ropes;
+  return LoadedBytes(spec, backend, asked) + tables;
 }
 
 }  // namespace tandem

@@ -27,13 +27,15 @@ struct LayerWeights {
   NormWeights post_norm;
   MlpWeights mlp;
   NormWeights mlp_out_norm;
-  size_t rope = 0;  // index into the rotary tables
+  size_t rope = 0;  // index into the tables of positions
 };
 
-// cos and sin, [max_positions, rope.dim / 2] fp32 each.
+// As ops::RopeTable: cos and sin, [max_positions, rope.dim / 2] fp32 each, and the factors of
+// queries, [max_positions] fp32; each may be empty.
 struct RopeBuffers {
   Buffer cos;
   Buffer sin;
+  Buffer query_factors;
 };
 
 struct Weights {
@@ -44,7 +46,7 @@ struct Weights {
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   ops::LinearWeight head;           // [vocab, hidden]
-  std::vector<RopeBuffers> ropes;   // one for each RopeSpec that the layers have
+  std::vector<RopeBuffers> ropes;   // one for each way of turning and scaling that layers have
   std::vector<KvScales> kv_scales;  // of each of KvGroupsOf; empty where the model has none
   int64_t max_positions = 0;        // rows of the rotary tables
   int64_t bytes = 0;                // all of the above in the backend's memory

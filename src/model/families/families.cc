@@ -2,18 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 #include "model/families/baichuan.h"
+#include "model/families/bloom.h"
 #include "model/families/cohere.h"
 #include "model/families/falcon.h"
 #include "model/families/gemma.h"
 #include "model/families/glm.h"
 #include "model/families/gpt2.h"
+#include "model/families/gpt_neox.h"
 #include "model/families/gptj.h"
 #include "model/families/internlm.h"
 #include "model/families/llama.h"
 #include "model/families/mistral.h"
+#include "model/families/mpt.h"
 #include "model/families/olmo2.h"
+#include "model/families/opt.h"
 #include "model/families/phi3.h"
 #include "model/families/qwen.h"
 #include "model/families/starcoder2.h"
@@ -29,8 +34,47 @@ const std::array kFamilies = {
     GemmaFamily(),      Gemma2Family(),   Gemma3Family(),  Phi3Family(),       InternLmFamily(),
     InternLm2Family(),  BaichuanFamily(), ChatGlmFamily(), GlmFamily(),        Glm4Family(),
     FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
-    StarCoder2Family(), CohereFamily(),   Olmo2Family(),
+    StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
+    OptFamily(),        GptNeoXFamily(),
 };
+
+constexpr std::array<std::string_view, 3> kVersionOptions = {
+    "baichuan_model_version", "chatglm_model_version", "gpt_model_version"};
+
+// A config, which was parsed before, with the options as its keys.
+std::string WithOptions(const std::string& config_json, const ConfigOptions& options) {
+  nlohmann::json config = nlohmann::json::parse(config_json);
+  const auto set = [&](std::string_view key, const auto& value) {
+    if (value != std::remove_cvref_t<decltype(value)>{}) config[std::string(key)] = value;
+  };
+  set("rotary_base", options.rotary_base);
+  set("rotary_dim", options.rotary_dim);
+  set("rotary_scaling_type", options.rotary_scaling_type);
+  set("rotary_scaling_factor", options.rotary_scaling_factor);
+  set(kVersionOptions[0], options.baichuan_model_version);
+  set(kVersionOptions[1], options.chatglm_model_version);
+  set(kVersionOptions[2], options.gpt_model_version);
+  return config.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+void CheckVersions(const JsonFields& config, const Family& family) {
+  for (const std::string_view option : kVersionOptions) {
+    if (!config.Has(option)) continue;
+    std::string known;
+    for (const std::string_view version : family.versions) {
+      known += (known.empty() ? "" : ", ") + std::string(version);
+    }
+    const std::string architecture(family.architectures.front());
+    if (option != family.version_option) {
+      config.Fail(option, "is not for a model of the architecture " + architecture);
+    } else if (std::ranges::find(family.versions, config.Text(option)) == family.versions.end()) {
+      config.Fail(option, config.Shown(option) +
+                              " is not what config.json describes: of the "
+                              "architecture " +
+                              architecture + " are " + known);
+    }
+  }
+}
 
 }  // namespace
 
@@ -53,8 +97,11 @@ const Family* FamilyOf(const ModelSpec& spec) {
   return found == kFamilies.end() ? nullptr : &*found;
 }
 
-Result<ModelSpec> SpecFromHfConfig(const std::string& config_json) {
-  TANDEM_ASSIGN_OR_RETURN(const JsonFields config, JsonFields::Parse(config_json));
+Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(JsonFields config, JsonFields::Parse(config_json));
+  if (options != ConfigOptions{}) {
+    TANDEM_ASSIGN_OR_RETURN(config, JsonFields::Parse(WithOptions(config_json, options)));
+  }
   const std::vector<std::string> architectures = config.Texts("architectures");
   TANDEM_RETURN_IF_ERROR(config.status());
   if (architectures.empty()) {
@@ -69,7 +116,9 @@ Result<ModelSpec> SpecFromHfConfig(const std::string& config_json) {
   ModelSpec spec;
   spec.family = family->name;
   spec.architecture = family->architectures.front();
+  CheckVersions(config, *family);
   family->read(config, spec);
+  ReadRotaryOptions(config, spec);
   ReadQuantization(config, spec);
   spec.bos_ids = ReadIds(config, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(config, "eos_token_id", spec.vocab_size);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "model/config_options.h"
 #include "model/family.h"
 
 namespace tandem {
@@ -16,7 +17,9 @@ std::span<const Family> Families();
 Result<const Family*> FindFamily(std::string_view architecture);
 // The family that made the spec, or null.
 const Family* FamilyOf(const ModelSpec& spec);
-// The spec of a Hugging Face config.json, by the family that its "architectures" name.
-Result<ModelSpec> SpecFromHfConfig(const std::string& config_json);
+// The spec of a Hugging Face config.json, by the family that its "architectures" name. An option
+// that the family does not have is INVALID_ARGUMENT.
+Result<ModelSpec> SpecFromHfConfig(const std::string& config_json,
+                                   const ConfigOptions& options = {});
 
 }  // namespace tandem

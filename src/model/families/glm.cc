@@ -9,6 +9,10 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kChatGlm = {"ChatGLMModel",
                                                       "ChatGLMForConditionalGeneration"};
+constexpr std::array<std::string_view, 9> kChatGlmVersions = {
+    "chatglm2_6b",     "chatglm2_6b_32k", "chatglm2", "chatglm3_6b", "chatglm3_6b_base",
+    "chatglm3_6b_32k", "chatglm3",        "glm4",     "chatglm"};
+constexpr std::string_view kVersion = "chatglm_model_version";
 constexpr std::array<std::string_view, 1> kGlm = {"GlmForCausalLM"};
 constexpr std::array<std::string_view, 1> kGlm4 = {"Glm4ForCausalLM"};
 
@@ -68,9 +72,9 @@ void ReadRatio(const JsonFields& config, const ModelSpec& spec, RopeSpec& rope) 
   constexpr int64_t kChatGlmVocab = 65024;
   const double ratio = config.Number("rope_ratio", 1.0);
   if (ratio == 1.0) return;
-  const std::string name = config.Text("_name_or_path", "");
+  const std::string name = config.Text(config.Has(kVersion) ? kVersion : "_name_or_path", "");
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-  if (spec.vocab_size > kChatGlmVocab || has("chatglm3") || has("glm-4")) {
+  if (spec.vocab_size > kChatGlmVocab || has("chatglm3") || has("glm-4") || has("glm4")) {
     rope.theta *= ratio;
   } else if (has("chatglm2")) {
     rope.scaling = {.kind = RopeScaling::Kind::kLinear,
@@ -79,7 +83,7 @@ void ReadRatio(const JsonFields& config, const ModelSpec& spec, RopeSpec& rope) 
   } else {
     config.Fail("rope_ratio", config.Shown("rope_ratio") +
                                   " means one thing to ChatGLM 2 and another to ChatGLM 3, and "
-                                  "_name_or_path names neither chatglm2 nor chatglm3");
+                                  "_name_or_path names neither; give --chatglm_model_version");
   }
 }
 
@@ -137,8 +141,12 @@ void ReadGlm4(const JsonFields& config, ModelSpec& spec) {
 }  // namespace
 
 Family ChatGlmFamily() {
-  return {
-      .name = "chatglm", .architectures = kChatGlm, .read = ReadChatGlm, .source = ChatGlmSource};
+  return {.name = "chatglm",
+          .architectures = kChatGlm,
+          .read = ReadChatGlm,
+          .source = ChatGlmSource,
+          .version_option = kVersion,
+          .versions = kChatGlmVersions};
 }
 Family GlmFamily() {
   return {.name = "glm", .architectures = kGlm, .read = ReadGlm, .source = GlmSource};

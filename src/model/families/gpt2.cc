@@ -9,8 +9,15 @@ namespace tandem {
 namespace {
 
 constexpr std::array<std::string_view, 1> kGpt2 = {"GPT2LMHeadModel"};
-constexpr std::array<std::string_view, 1> kSantaCoder = {"GPT2LMHeadCustomModel"};
+// The second where gpt_model_version says so.
+constexpr std::array<std::string_view, 2> kSantaCoder = {"GPT2LMHeadCustomModel",
+                                                         "GPT2LMHeadModel"};
 constexpr std::array<std::string_view, 1> kGptBigCode = {"GPTBigCodeForCausalLM"};
+
+constexpr std::string_view kVersion = "gpt_model_version";
+constexpr std::array<std::string_view, 1> kGpt2Versions = {"gpt2"};
+constexpr std::array<std::string_view, 1> kSantaCoderVersions = {"santacoder"};
+constexpr std::array<std::string_view, 2> kGptBigCodeVersions = {"starcoder", "santacoder"};
 
 constexpr std::array<RoleName, 12> kNames = {{
     {WeightRole::kEmbedding, "transformer.wte"},
@@ -102,6 +109,10 @@ void ReadSantaCoder(const JsonFields& config, ModelSpec& spec) {
   ForEachLayer(spec, [](LayerSpec& layer) { layer.attention.num_kv_heads = 1; });
 }
 
+bool ClaimsSantaCoder(const JsonFields& config) {
+  return config.Text(kVersion, "") == kSantaCoderVersions.front();
+}
+
 void ReadGptBigCode(const JsonFields& config, ModelSpec& spec) {
   Read(config, spec);
   const ops::Activation activation =
@@ -120,19 +131,26 @@ Family Gpt2Family() {
           .architectures = kGpt2,
           .read = Read,
           .source = Gpt2Source,
+          .version_option = kVersion,
+          .versions = kGpt2Versions,
           .optional_prefix = "transformer."};
 }
 Family SantaCoderFamily() {
   return {.name = "santacoder",
           .architectures = kSantaCoder,
           .read = ReadSantaCoder,
-          .source = SantaCoderSource};
+          .source = SantaCoderSource,
+          .claims = ClaimsSantaCoder,
+          .version_option = kVersion,
+          .versions = kSantaCoderVersions};
 }
 Family GptBigCodeFamily() {
   return {.name = "gpt_bigcode",
           .architectures = kGptBigCode,
           .read = ReadGptBigCode,
-          .source = GptBigCodeSource};
+          .source = GptBigCodeSource,
+          .version_option = kVersion,
+          .versions = kGptBigCodeVersions};
 }
 
 }  // namespace tandem

@@ -1,5 +1,6 @@
 #include "model/families/qwen.h"
 
+#include <algorithm>
 #include <array>
 
 #include "model/hf_config.h"
@@ -35,7 +36,8 @@ TensorSource QwenSource(const ModelSpec& spec, const WeightId& id) {
   return source;
 }
 
-// Dynamic NTK and log-n act beyond the trained length, which is therefore the longest context.
+// Beyond the trained length, seq_length, dynamic NTK changes the base and log-n scales queries;
+// without them it is the longest context.
 void ReadQwen(const JsonFields& config, ModelSpec& spec) {
   ReadSizes(config,
             {.kv_heads = "num_attention_heads",
@@ -45,13 +47,23 @@ void ReadQwen(const JsonFields& config, ModelSpec& spec) {
             spec);
   if (config.Number("rotary_pct", 1.0) != 1.0) Refuse(config, "rotary_pct", "; it must be 1");
   if (!config.Bool("scale_attn_weights", true)) Refuse(config, "scale_attn_weights", "");
-  const RopeSpec rope = {.theta = config.Number("rotary_emb_base", 10000.0)};
+  RopeSpec rope = {.theta = config.Number("rotary_emb_base", 10000.0)};
+  QueryGrowth growth;
+  const int64_t trained = spec.max_positions;
+  if (config.Bool("use_dynamic_ntk", true)) {
+    rope.scaling = {.kind = RopeScaling::Kind::kNtkSteps, .original_max_positions = trained};
+    spec.max_positions = std::max(trained, config.Int("max_position_embeddings", trained));
+  }
+  if (config.Bool("use_logn_attn", true)) {
+    growth = {.kind = QueryGrowth::Kind::kLogN, .length = trained};
+  }
   const bool biased = !config.Bool("no_bias", true);
   ForEachLayer(spec, [&](LayerSpec& layer) {
     layer.attention.qkv_bias = true;
     layer.attention.out_bias = layer.mlp.bias = biased;
     layer.attention.rope = rope;
     layer.attention.rope.dim = layer.attention.head_dim;
+    layer.attention.growth = growth;
     layer.mlp.intermediate_size /= 2;  // of gate and up together
   });
 }

@@ -130,6 +130,7 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
         kernels_.store_head(job);
       }
     };
+    if (!rope.query_factors.empty()) job.factor = rope.query_factors.As<float>()[position];
     for (int64_t h = 0; h < num_heads; ++h) rotate(head(h), qkv, head(h));
     for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
       job.factor = 1.0f / ScaleOf(kv.key_scales_of(layer), h);
@@ -212,7 +213,9 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvG
     job.value_scale = ScaleOf(kv.value_scales_of(layer), kv_head);
     job.soft_cap = rule.soft_cap;
     job.window = rule.window;
+    job.chunk = rule.chunk;
     job.slopes = rule.slopes == nullptr ? nullptr : rule.slopes + head;
+    job.sinks = rule.sinks == nullptr ? nullptr : rule.sinks + head;
     job.scratch = AttentionScratch(thread);
     kernels_.attention(job);
   };

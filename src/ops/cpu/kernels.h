@@ -93,7 +93,7 @@ struct HeadJob {
   const float* cos = nullptr;  // [turned / 2] each
   const float* sin = nullptr;
   Element stored = Element::kF32;  // `element` or of 8 bits
-  float factor = 1.0f;             // stored in 8 bits: what values are multiplied with before
+  float factor = 1.0f;             // what values are multiplied with before they are stored
   void* out = nullptr;             // [head_dim]; may be `in` if the elements are the same
 };
 
@@ -107,10 +107,11 @@ struct AttentionJob {
     return causal > prefix_len ? causal : prefix_len;
   }
 
-  // The first key that it sees.
+  // The first key that it sees, no earlier than that of the position before.
   [[gnu::always_inline]] int64_t FirstKey(int64_t index) const {
-    const int64_t first = int64_t{first_position} + index + 1 - window;
-    return window == 0 || first < 0 ? 0 : first;
+    const int64_t position = int64_t{first_position} + index;
+    if (chunk > 0) return position - position % chunk;
+    return window == 0 || position < window ? 0 : position + 1 - window;
   }
 
   Element element = Element::kF32;
@@ -136,7 +137,9 @@ struct AttentionJob {
   float value_scale = 1.0f;  // of stored values
   float soft_cap = 0.0f;     // as in AttentionRule
   int32_t window = 0;
+  int32_t chunk = 0;
   const float* slopes = nullptr;  // [num_heads] or null
+  const float* sinks = nullptr;   // [num_heads] or null
   float* scratch = nullptr;       // attention_scratch_floats(head_dim)
 };
 

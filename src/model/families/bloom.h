@@ -1,0 +1,10 @@
+// BLOOM.
+#pragma once
+
+#include "model/family.h"
+
+namespace tandem {
+
+Family BloomFamily();
+
+}  // namespace tandem

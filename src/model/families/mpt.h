@@ -1,0 +1,10 @@
+// MPT.
+#pragma once
+
+#include "model/family.h"
+
+namespace tandem {
+
+Family MptFamily();
+
+}  // namespace tandem

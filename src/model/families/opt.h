@@ -1,0 +1,10 @@
+// OPT.
+#pragma once
+
+#include "model/family.h"
+
+namespace tandem {
+
+Family OptFamily();
+
+}  // namespace tandem
