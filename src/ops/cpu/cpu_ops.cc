@@ -7,6 +7,7 @@
 #include "ops/cpu/pack.h"
 #include "ops/cpu/pack_groups.h"
 #include "ops/cpu/pieces.h"
+#include "ops/cpu/row_access.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -17,30 +18,6 @@ constexpr int64_t kGatedPanels = 16;
 constexpr int64_t kGatedOutputs = kGatedPanels * kPanelOutputs;
 constexpr int64_t kGatedScratchBytes =
     2 * kMaxLinearRows * kGatedOutputs * static_cast<int64_t>(sizeof(float));
-
-std::byte* RowOf(const Tensor& tensor, int64_t row) {
-  return static_cast<std::byte*>(tensor.data) +
-         row * tensor.dim(1) * static_cast<int64_t>(SizeOf(tensor.dtype));
-}
-
-int64_t RowBytes(const Tensor& tensor) {
-  return tensor.dim(1) * static_cast<int64_t>(SizeOf(tensor.dtype));
-}
-
-// All outputs of the packed rows; the caller sets the destination.
-LinearJob ProductOf(const PackJob& pack, const LinearWeight& weight) {
-  LinearJob job;
-  job.element = pack.element;
-  job.num_rows = pack.num_rows;
-  job.inputs = pack.padded_inputs;
-  job.outputs = weight.rows;
-  job.activations = pack.packed;
-  job.weights = weight.data.data();
-  job.quant = pack.quant;
-  job.scales = weight.scales.As<float>();
-  job.bias = weight.bias.As<float>();
-  return job;
-}
 
 NormJob JobOf(const Norm& norm, DType dtype) {
   NormJob job;

@@ -155,6 +155,16 @@ struct NormJob {
   void* out = nullptr;  // may be residual
 };
 
+// A sum of rows, each times its weight.
+struct SumJob {
+  Element element = Element::kF32;
+  const void* const* rows = nullptr;  // [num_rows], each [width]
+  const float* weights = nullptr;     // [num_rows]
+  int64_t num_rows = 0;               // at least 1
+  int64_t width = 0;
+  void* out = nullptr;  // [width]
+};
+
 // As ops::Activation.
 enum class Function : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
@@ -171,6 +181,8 @@ struct CpuKernels {
   void (*norm)(const NormJob& job);  // of one row
   // sum[i] += x[i]
   void (*add)(Element element, void* sum, const void* x, int64_t count);
+  // out = the sum over i of weights[i] * rows[i], added in this order; out may be a row
+  void (*weighted_sum)(const SumJob& job);
   void (*store_head)(const HeadJob& job);
   // out[i] = function(in[i]), times up[i] unless `up` is null
   void (*activate)(Function function, Element element, const void* in, const void* up,
