@@ -21,6 +21,7 @@ std::vector<ops::Feature> FeaturesOf(const ModelSpec& spec) {
     add(attention.rope.dim != attention.head_dim, kPartialRope);
     add(attention.soft_cap != 0.0 || attention.window != 0 || attention.alibi_scale != 0.0,
         kAttentionRule);
+    add(layer.moe.num_experts > 0, kExperts);
     add(!layer.mlp.gated || layer.mlp.activation != ops::Activation::kSilu, kActivation);
   }
   return features;
