@@ -25,7 +25,8 @@ constexpr const char* kFamilies[] = {
     "qwen3",       "gemma",           "gemma2",     "gemma3_text",  "phi3",
     "internlm_7b", "internlm2",       "baichuan7b", "chatglm3_32k", "glm",
     "glm4",        "falcon7b",        "falcon40b",  "gptj",         "gpt2",
-    "santacoder",  "gpt_bigcode_mqa", "starcoder2", "cohere",       "olmo2"};
+    "santacoder",  "gpt_bigcode_mqa", "starcoder2", "cohere",       "olmo2",
+    "mixtral",     "qwen2_moe",       "qwen3_moe",  "glm4_moe"};
 
 EngineOptions Options() {
   EngineOptions options;
@@ -57,10 +58,11 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
     return std::move(engine).value();
   }
   // Prompts that share a beginning, short and long ones, greedy and drawn.
-  static std::vector<Request> Requests() {
+  std::vector<Request> Requests() {
+    const int64_t vocab = Load(DType::kF32).weights->spec.vocab_size;
     std::vector<Request> requests;
     for (int32_t i = 0; i < 6; ++i) {
-      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, 300), 40);
+      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, vocab), 40);
       request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
       requests.push_back(std::move(request));
     }

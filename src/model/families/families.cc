@@ -13,6 +13,7 @@
 #include "model/families/internlm.h"
 #include "model/families/llama.h"
 #include "model/families/mistral.h"
+#include "model/families/mixtral.h"
 #include "model/families/olmo2.h"
 #include "model/families/phi3.h"
 #include "model/families/qwen.h"
@@ -29,7 +30,8 @@ const std::array kFamilies = {
     GemmaFamily(),      Gemma2Family(),   Gemma3Family(),  Phi3Family(),       InternLmFamily(),
     InternLm2Family(),  BaichuanFamily(), ChatGlmFamily(), GlmFamily(),        Glm4Family(),
     FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
-    StarCoder2Family(), CohereFamily(),   Olmo2Family(),
+    StarCoder2Family(), CohereFamily(),   Olmo2Family(),   MixtralFamily(),    Qwen2MoeFamily(),
+    Qwen3MoeFamily(),   Glm4MoeFamily(),
 };
 
 }  // namespace
