@@ -84,17 +84,18 @@ def token_ids(config):
 
 
 def cut_vocabulary(config, weights, cases):
-    owner = config if "vocab_size" in config else config["text_config"]
-    size = owner["vocab_size"]
+    owner = config.get("text_config", config)
+    key = "padded_vocab_size" if "padded_vocab_size" in owner else "vocab_size"
+    size = owner[key]
     named = [token for _, _, tokens in token_ids(config) for token in tokens if 0 <= token < size]
     kept = numpy.unique(numpy.concatenate([tokens for tokens, _ in cases.values()] + [named]).astype("i4"))
     number = {int(token): i for i, token in enumerate(kept)}
-    for holder, key, tokens in list(token_ids(config)):
+    for holder, name, tokens in list(token_ids(config)):
         numbers = [number[token] for token in tokens if token in number]
-        holder[key] = numbers if isinstance(holder[key], list) else numbers[0] if numbers else None
-    owner["vocab_size"] = len(kept)
+        holder[name] = numbers if isinstance(holder[name], list) else numbers[0] if numbers else None
+    owner[key] = len(kept)
     for name, array in weights.items():
-        if re.search(r"embed_tokens|wte|lm_head", name) and array.shape[0] == size:
+        if re.search(r"embed_tokens|word_embeddings|tok_embeddings|wte|lm_head|output_layer|^output\b", name) and array.shape[0] == size:
             weights[name] = array[kept]
     for prompt, (tokens, rows) in cases.items():
         cases[prompt] = (numpy.array([number[int(token)] for token in tokens], "<i4"), rows[:, kept])
