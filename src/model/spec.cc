@@ -23,7 +23,8 @@ constexpr std::array<std::string_view, 6> kScalingNames = {"none",   "linear", "
 constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
 constexpr std::array<std::string_view, 4> kHeadNormNames = {"none", "head", "all_heads",
                                                             "heads_own"};
-constexpr std::array<std::string_view, 4> kActivationNames = {"silu", "gelu", "gelu_tanh", "relu"};
+constexpr std::array<std::string_view, 5> kActivationNames = {"silu", "gelu", "gelu_tanh", "relu",
+                                                              "clamped_swiglu"};
 constexpr std::array<std::string_view, 2> kRoutingNames = {"softmax", "sigmoid"};
 constexpr std::array<std::string_view, 2> kGroupValueNames = {"largest", "two_largest"};
 constexpr std::array<std::string_view, 6> kResidualNames = {
@@ -93,6 +94,10 @@ Status CheckMoe(const MoeSpec& moe) {
                               : moe.num_experts / rule.num_groups * rule.chosen_groups;
   TANDEM_RETURN_IF_ERROR(CheckRange("experts_per_token", rule.experts_per_token,
                                     std::min<int64_t>(choices, ops::kMaxExpertsPerToken)));
+  if (moe.expert.activation == ops::Activation::kClampedSwiglu) {
+    TANDEM_RETURN_IF_ERROR(CheckPositive("swiglu_limit", moe.limit));
+    if (!moe.expert.gated) return InvalidArgument("experts with clamped_swiglu must be gated");
+  }
   return CheckPositive("routing scale", rule.scale);
 }
 
@@ -103,6 +108,9 @@ Status CheckLayer(const LayerSpec& layer) {
   TANDEM_RETURN_IF_ERROR(CheckRange("head_dim", attention.head_dim, kMaxHeadDim));
   const bool has_experts = layer.moe.num_experts != 0;
   if (has_experts) TANDEM_RETURN_IF_ERROR(CheckMoe(layer.moe));
+  if (layer.mlp.activation == ops::Activation::kClampedSwiglu) {
+    return InvalidArgument("clamped_swiglu is a function of experts alone");
+  }
   if (!has_experts || layer.mlp.intermediate_size != 0) {
     TANDEM_RETURN_IF_ERROR(CheckRange("intermediate_size", layer.mlp.intermediate_size, kMaxWidth));
   }
@@ -248,6 +256,7 @@ MoeSpec MoeFromJson(const JsonFields& json) {
     rule.renormalise = routing->Bool("renormalise", false);
     rule.scale = static_cast<float>(routing->Number("scale"));
   }
+  moe.limit = json.Number("limit", 0.0);
   moe.router_bias = json.Bool("router_bias", false);
   moe.correction = json.Bool("correction", false);
   moe.shared_gate = json.Bool("shared_gate", false);
@@ -269,6 +278,7 @@ nlohmann::ordered_json MoeToJson(const MoeSpec& moe) {
             {"others_count_zero", rule.others_count_zero},
             {"renormalise", rule.renormalise},
             {"scale", rule.scale}}},
+          {"limit", moe.limit},
           {"router_bias", moe.router_bias},
           {"correction", moe.correction},
           {"shared_gate", moe.shared_gate},

@@ -104,6 +104,7 @@ struct MlpSpec {
 struct MoeSpec {
   int64_t num_experts = 0;  // 0: the layer has none
   MlpSpec expert;           // each of them
+  double limit = 0.0;       // of Activation::kClampedSwiglu
   ops::RoutingRule routing;
   bool router_bias = false;
   bool correction = false;   // the router's scores have a correction, for the choice alone

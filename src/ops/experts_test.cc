@@ -256,6 +256,44 @@ TEST_P(ExpertsTest, SumsTheOutputsOfTheChosenExperts) {
   }
 }
 
+TEST_P(ExpertsTest, GateAndUpAreClamped) {
+  const int64_t rows = 9;
+  const double limit = 0.75;
+  const OwnedTensor x = Random({rows, kHidden}, dtype(), 1);
+  const Choice choice = Choices(rows);
+  ExpertWeights weights = Make({dtype()});
+  weights.activation = Activation::kClampedSwiglu;
+  weights.limit = static_cast<float>(limit);
+  const std::vector<double> factors = Doubles(choice.weights.tensor);
+  std::vector<double> expected(static_cast<size_t>(rows * kHidden));
+  int clamped = 0;
+  for (int64_t slot = 0; slot < rows * kChosen; ++slot) {
+    const int64_t row = slot / kChosen;
+    const auto expert = static_cast<size_t>(choice.host[static_cast<size_t>(slot)]);
+    const OwnedTensor inner = Poisoned({1, 2 * kNeurons}, dtype());
+    ops().Linear(x.tensor.RowRange(row, 1), weights.in[expert], inner.tensor);
+    const std::vector<double> in = Doubles(inner.tensor);
+    std::vector<float> activated;
+    for (size_t i = 0; i < kNeurons; ++i) {
+      clamped += in[i] > limit ? 1 : 0;
+      const double gate = std::min(in[i], limit);
+      const double up = std::clamp(in[i + kNeurons], -limit, limit);
+      activated.push_back(static_cast<float>(gate / (1.0 + std::exp(-1.702 * gate)) * (up + 1.0)));
+    }
+    const OwnedTensor between = FromFloats({1, kNeurons}, dtype(), activated);
+    const OwnedTensor out = Poisoned({1, kHidden}, dtype());
+    ops().Linear(between.tensor, weights.down[expert], out.tensor);
+    const std::vector<double> part = Doubles(out.tensor);
+    for (size_t i = 0; i < kHidden; ++i) {
+      expected[static_cast<size_t>(row * kHidden) + i] +=
+          part[i] * factors[static_cast<size_t>(slot)];
+    }
+  }
+  EXPECT_GT(clamped, 0);
+  ExpectNear(AsDoubles(Run(x.tensor, choice.choice, weights), x.tensor.shape), expected,
+             2 * Rounding(dtype()) + 1e-5, 0.5);
+}
+
 TEST_P(ExpertsTest, RowDoesNotDependOnTheOthers) {
   // More rows than a pass of the products has, of all experts and of expert 0 alone.
   const int64_t most = 900;

@@ -107,7 +107,9 @@ struct NormedRows {
 };
 
 // The function between the products of an MLP. kGelu is exact, kGeluTanh its approximation by tanh.
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
+// kClampedSwiglu is of experts alone (gpt-oss): gate * sigmoid(1.702 * gate) * (up + 1), with gate
+// at most a limit and up within both signs of it.
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kClampedSwiglu };
 
 // How the scores that a router gives the experts of a layer choose those of a row. In order:
 // - every score goes through `function`, unless `chosen_first`;
@@ -152,6 +154,7 @@ struct ExpertWeights {
   std::vector<LinearWeight> in;  // of each expert, as Mlp takes it
   std::vector<LinearWeight> down;
   Activation activation = Activation::kSilu;
+  float limit = 0.0f;          // of kClampedSwiglu
   bool scales_inputs = false;  // a row is multiplied by its weight before the expert, not after
 };
 

@@ -36,6 +36,7 @@ Status LoadMoe(WeightLoader& loader, int64_t layer, MoeWeights& out) {
         loader.LoadPlain({WeightRole::kRouterCorrection, layer}, out.correction));
   }
   out.experts.activation = spec.expert.activation;
+  out.experts.limit = static_cast<float>(spec.limit);
   out.experts.scales_inputs = spec.scales_inputs;
   TANDEM_RETURN_IF_ERROR(loader.LoadExperts(WeightPack::kExpertGateUp, layer, out.experts.in));
   TANDEM_RETURN_IF_ERROR(loader.LoadExperts(WeightPack::kExpertDown, layer, out.experts.down));

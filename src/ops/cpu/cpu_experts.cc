@@ -192,7 +192,7 @@ void CpuOps::Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWe
                  }
                });
   ExpertProducts(gathered, ends, weights.in, scratch.inner);
-  Activate(weights.activation, scratch.inner, scratch.activated);
+  ActivateRows(weights.activation, weights.limit, scratch.inner, scratch.activated);
   ExpertProducts(scratch.activated, ends, weights.down, scratch.outputs);
   ForEachPiece(
       pool_, rows, 1, 2.0 * static_cast<double>(scratch.outputs.NumElements()),

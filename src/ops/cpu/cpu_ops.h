@@ -57,6 +57,7 @@ class CpuOps final : public Ops {
   bool FusesGate(int64_t num_rows, int64_t width) const;
   void GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,
                  Activation activation, const Tensor& activated);
+  void ActivateRows(Activation activation, float limit, const Tensor& in, const Tensor& out);
   void ExpertProducts(const Tensor& x, std::span<const int32_t> ends,
                       std::span<const LinearWeight> weights, const Tensor& out);
   PackJob PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
