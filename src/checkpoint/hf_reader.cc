@@ -282,7 +282,7 @@ StoredMatrix HfReader::MatrixOf(const WeightId& id) const {
   const WeightRow& row = RowOf(id.role);
   const int64_t rows = source.rows.is_identity() ? row.rows(spec_, id.layer) : source.rows.of;
   return {*this, source.name.substr(0, source.name.rfind(kWeightSuffix)), rows,
-          row.columns(spec_, id.layer)};
+          row.columns(spec_, id.layer), source.expert};
 }
 
 Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
@@ -295,7 +295,7 @@ Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
   }
   const std::string place = matrix.PlaceOf(layout_->elements());
   const TensorSource source = SourceOf(*family_, spec_, id);
-  if (source.expert || source.transposed) {
+  if ((source.expert || source.transposed) && !layout_->stacks_experts()) {
     return Unimplemented(place +
                          ": quantized weights that are stacked or stored transposed are "
                          "not read");
@@ -420,6 +420,8 @@ Result<Tensor> HfReader::GetUnpacked(const WeightId& id) {
   const QuantScheme scheme = SchemeOf(spec_, id.role, id.layer);
   TANDEM_ASSIGN_OR_RETURN(const Tensor all, layout_->Unpack(matrix, scheme, id.part, scratch_));
   TensorSource source = SourceOf(*family_, spec_, id);
+  source.expert = std::nullopt;  // the matrix is the expert's, with rows in order
+  source.transposed = false;
   if (RowOf(id.part).extent == WeightPartRow::Extent::kBlocks) {
     TANDEM_ASSIGN_OR_RETURN(source.rows, BlockRows(source.rows, scheme.block_rows, source.name));
   }
