@@ -146,7 +146,8 @@ Result<std::vector<Request>> BenchRequests(const Session& session, size_t count,
 void Limits::Measure(const Session& session) {
   read_bandwidth = std::max(read_bandwidth, session.backend->MeasureReadBandwidth());
   // Weights of integers are compared with products in the type of the activations.
-  const bool fp8 = session.target_weights.weights->layers.front().mlp.down.dtype == DType::kF8E4M3;
+  const bool fp8 =
+      session.target_weights.weights->layers.front().attention.qkv.dtype == DType::kF8E4M3;
   const DType dtype = fp8 ? DType::kF8E4M3 : session.target.spec.dtype;
   matrix_peak = std::max(matrix_peak, session.backend->MeasureMatrixPeak(dtype));
 }

@@ -34,7 +34,9 @@ constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
                                      "starcoder2",   "cohere",
                                      "olmo2",        "bloom",
                                      "mpt",          "opt",
-                                     "gpt_neox"};
+                                     "gpt_neox",     "mixtral",
+                                     "qwen2_moe",    "qwen3_moe",
+                                     "glm4_moe"};
 
 EngineOptions Options() {
   EngineOptions options;
@@ -73,10 +75,11 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
     return std::move(engine).value();
   }
   // Prompts that share a beginning, short and long ones, greedy and drawn.
-  static std::vector<Request> Requests() {
+  std::vector<Request> Requests() {
+    const int64_t vocab = Load(DType::kF32).weights->spec.vocab_size;
     std::vector<Request> requests;
     for (int32_t i = 0; i < 6; ++i) {
-      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, 150), 40);
+      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, vocab), 40);
       request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
       requests.push_back(std::move(request));
     }

@@ -93,6 +93,11 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
   console.Say(fmt::format("sizes         hidden {}, MLP {}, vocabulary {}, {} positions",
                           spec.hidden_size, mlp.intermediate_size, spec.vocab_size,
                           spec.max_positions));
+  if (const LayerSpec& last = spec.layers.back(); last.moe.num_experts > 0) {
+    console.Say(fmt::format("experts       {} of {} for each token, MLPs of {}",
+                            last.moe.routing.experts_per_token, last.moe.num_experts,
+                            last.moe.expert.intermediate_size));
+  }
   console.Say(fmt::format("a token       reads {} of weights, keeps {} of keys and values",
                           FormatBytes(StepWeightBytes(spec)),
                           FormatBytes(spec.KvBytesPerToken(spec.dtype))));

@@ -264,7 +264,7 @@ Status HfReader::SettleSchemes() {
   if (layout_ == nullptr) return {};
   std::vector<SchemeException> schemes;
   for (const WeightId& id : Products(spec_)) {
-    TANDEM_ASSIGN_OR_RETURN(const QuantScheme scheme, ReadScheme(id.role, id.layer));
+    TANDEM_ASSIGN_OR_RETURN(const QuantScheme scheme, ReadScheme(id));
     schemes.push_back({id.role, id.layer, scheme});
   }
   TANDEM_RETURN_IF_ERROR(CheckNames());
@@ -277,29 +277,31 @@ bool HfReader::IsPacked(const StoredMatrix& matrix) const {
 }
 
 StoredMatrix HfReader::MatrixOf(const WeightId& id) const {
-  const TensorSource source = SourceOf(*family_, spec_, {id.role, id.layer});
+  const TensorSource source =
+      SourceOf(*family_, spec_, {id.role, id.layer, WeightPart::kWeight, id.expert});
   const WeightRow& row = RowOf(id.role);
   const int64_t rows = source.rows.is_identity() ? row.rows(spec_, id.layer) : source.rows.of;
   return {*this, source.name.substr(0, source.name.rfind(kWeightSuffix)), rows,
-          row.columns(spec_, id.layer)};
+          row.columns(spec_, id.layer), source.expert};
 }
 
-Result<QuantScheme> HfReader::ReadScheme(WeightRole role, int64_t layer) const {
-  const StoredMatrix matrix = MatrixOf({role, layer});
+Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
+  const WeightRole role = id.role;
+  const StoredMatrix matrix = MatrixOf(id);
   if (!IsPacked(matrix)) {
     const bool is_left = matrix.Find(kWeightSuffix) != nullptr || !RowOf(role).quantizable;
     if (is_left) return QuantScheme{};
     return matrix.Get(layout_->elements()).status();
   }
   const std::string place = matrix.PlaceOf(layout_->elements());
-  const TensorSource source = SourceOf(*family_, spec_, {role, layer});
-  if (source.expert || source.transposed) {
+  const TensorSource source = SourceOf(*family_, spec_, id);
+  if ((source.expert || source.transposed) && !layout_->stacks_experts()) {
     return Unimplemented(place +
                          ": quantized weights that are stacked or stored transposed are "
                          "not read");
   }
   const Tensor* bias = matrix.Find(RowOf(WeightPart::kBias).hf_suffix);
-  if (bias != nullptr && !HasBias(spec_, role, layer) && AnyBitSet(*bias)) {
+  if (bias != nullptr && !HasBias(spec_, role, id.layer) && AnyBitSet(*bias)) {
     return Unimplemented(matrix.PlaceOf(RowOf(WeightPart::kBias).hf_suffix) +
                          ": holds a bias, and config.json describes a model without");
   }
@@ -418,6 +420,8 @@ Result<Tensor> HfReader::GetUnpacked(const WeightId& id) {
   const QuantScheme scheme = SchemeOf(spec_, id.role, id.layer);
   TANDEM_ASSIGN_OR_RETURN(const Tensor all, layout_->Unpack(matrix, scheme, id.part, scratch_));
   TensorSource source = SourceOf(*family_, spec_, id);
+  source.expert = std::nullopt;  // the matrix is the expert's, with rows in order
+  source.transposed = false;
   if (RowOf(id.part).extent == WeightPartRow::Extent::kBlocks) {
     TANDEM_ASSIGN_OR_RETURN(source.rows, BlockRows(source.rows, scheme.block_rows, source.name));
   }

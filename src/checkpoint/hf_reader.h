@@ -59,7 +59,7 @@ class HfReader final : public WeightSource, private StoredTensors {
   std::string PlaceOf(const std::string& name) const override;
 
   // Of a folder with quantized weights: the scheme under which this one is stored.
-  Result<QuantScheme> ReadScheme(WeightRole role, int64_t layer) const;
+  Result<QuantScheme> ReadScheme(const WeightId& id) const;
   // Refuses tensors of products that are not known.
   Status CheckNames() const;
   // Whether the tensors are there that the layout packs.

@@ -40,7 +40,9 @@ bool IsOutputNorm(const ModelSpec& spec, const WeightId& id) {
 // Every weight has a separate random stream, whatever the order in which weights are requested.
 uint64_t StreamOf(const WeightId& id) {
   constexpr uint64_t kMaxRoles = 256;
-  return 1 + static_cast<uint64_t>(id.layer) * kMaxRoles + static_cast<uint64_t>(id.role);
+  const uint64_t of_model =
+      static_cast<uint64_t>(id.expert) * kMaxLayers + static_cast<uint64_t>(id.layer);
+  return 1 + of_model * kMaxRoles + static_cast<uint64_t>(id.role);
 }
 
 constexpr int64_t kGrainBytes = int64_t{256} << 10;  // a thread's piece: some tens of microseconds

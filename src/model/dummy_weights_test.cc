@@ -96,6 +96,38 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapInEveryFormOfLayer) {
   }
 }
 
+TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapWithExperts) {
+  ModelSpec spec = SmallSpec(GetParam());
+  for (LayerSpec& layer : spec.layers) {
+    layer.moe = {.num_experts = 6,
+                 .expert = {.intermediate_size = 40},
+                 .routing = {.function = ops::RoutingRule::Function::kSigmoid,
+                             .experts_per_token = 2,
+                             .renormalise = true,
+                             .scale = 2.5f},
+                 .correction = true,
+                 .shared_gate = true};
+  }
+  const auto source = Make(std::move(spec), {.seed = 3});
+  const Tensor one = source->Get({WeightRole::kExpertUp, 0, WeightPart::kWeight, 1}).value();
+  const Tensor other = source->Get({WeightRole::kExpertUp, 0, WeightPart::kWeight, 2}).value();
+  EXPECT_NE(std::memcmp(one.data, other.data, static_cast<size_t>(one.NumBytes())), 0);
+  source->Release();
+  auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "auto"});
+  ASSERT_TRUE(backend.ok());
+  const auto weights = LoadWeights(*source, **backend, 128);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  EXPECT_EQ(WeightBytes((*weights)->spec, **backend, 128), (*weights)->bytes);
+  EXPECT_LT((*weights)->step_bytes, (*weights)->bytes);
+  DecoderTestDriver driver(*weights, **backend, 100);
+  std::vector<int32_t> tokens = {17, 999, 0, 512, 5};
+  for (int step = 0; step < 20; ++step) {
+    const int32_t next = ArgMax(driver.Feed(tokens).back());
+    ASSERT_EQ(next, source->map().Expected(tokens.back())) << "step " << step;
+    tokens = {next};
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, DummyWeightsTest,
                          ::testing::Values(DType::kF32, DType::kBF16, DType::kF16));
 

@@ -24,6 +24,7 @@ std::vector<ops::Feature> FeaturesOf(const ModelSpec& spec) {
     add(attention.chunk != 0, kChunks);
     add(attention.sinks, kSinks);
     add(attention.growth.kind != QueryGrowth::Kind::kNone, kQueryFactors);
+    add(layer.moe.num_experts > 0, kExperts);
     add(!layer.mlp.gated || layer.mlp.activation != ops::Activation::kSilu, kActivation);
   }
   return features;

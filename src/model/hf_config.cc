@@ -225,6 +225,75 @@ ops::Activation ReadActivation(const JsonFields& config, std::string_view key,
   return ops::Activation::kSilu;
 }
 
+int32_t ReadCount(const JsonFields& config, std::string_view key, int64_t fallback) {
+  const int64_t count = config.Int(key, fallback);
+  return count >= 0 && count <= ops::kMaxExperts ? static_cast<int32_t>(count) : 0;
+}
+
+bool IsSparseLayer(const JsonFields& config, int64_t layer) {
+  const std::vector<int64_t> dense = config.Ints("mlp_only_layers");
+  const int64_t step = config.Int("decoder_sparse_step", 1);
+  if (step < 1) config.Fail("decoder_sparse_step", "must be at least 1");
+  return step >= 1 && (layer + 1) % step == 0 && std::ranges::find(dense, layer) == dense.end();
+}
+
+namespace {
+
+// scoring_func and topk_method together.
+ops::RoutingRule ReadRouting(const JsonFields& config, std::string_view scoring) {
+  using Rule = ops::RoutingRule;
+  const std::string function = config.Text("scoring_func", scoring);
+  const bool sigmoid = function == "sigmoid";
+  if (!sigmoid && function != "softmax") {
+    Refuse(config, "scoring_func", "; it must be softmax or sigmoid");
+  }
+  const std::string method =
+      config.Text("topk_method", sigmoid ? "noaux_tc" : "group_limited_greedy");
+  if (method != (sigmoid ? "noaux_tc" : "group_limited_greedy") &&
+      (sigmoid || method != "greedy")) {
+    Refuse(config, "topk_method", " with scoring_func " + function);
+  }
+  Rule rule = {.function = sigmoid ? Rule::Function::kSigmoid : Rule::Function::kSoftmax,
+               .experts_per_token = ReadCount(config, "num_experts_per_tok", 0),
+               .renormalise = config.Bool("norm_topk_prob", sigmoid),
+               .scale = static_cast<float>(config.Number("routed_scaling_factor", 1.0))};
+  if (method != "greedy") {
+    rule.num_groups = ReadCount(config, "n_group", 1);
+    rule.chosen_groups = ReadCount(config, "topk_group", 1);
+  }
+  if (sigmoid) {
+    rule.group_value = Rule::GroupValue::kTwoLargest;
+    rule.others_count_zero = true;  // as masked_fill of the authors' code
+  } else if (rule.renormalise && rule.experts_per_token > 1) {
+    rule.scale = 1.0f;  // softmax scores are renormalised or scaled
+  } else {
+    rule.renormalise = false;
+  }
+  return rule;
+}
+
+}  // namespace
+
+void ReadRoutedExperts(const JsonFields& config, std::string_view scoring, ModelSpec& spec) {
+  const int64_t neurons = config.Int("moe_intermediate_size");
+  const int64_t shared = config.Int("n_shared_experts", 0);
+  const int64_t step = config.Int("moe_layer_freq", 1);
+  if (step < 1) return config.Fail("moe_layer_freq", "must be at least 1");
+  if (shared < 0 || shared > ops::kMaxExperts) {
+    return config.Fail("n_shared_experts", config.Shown("n_shared_experts") + " experts");
+  }
+  const ops::RoutingRule routing = ReadRouting(config, scoring);
+  for (int64_t i = config.Int("first_k_dense_replace", 0); i < spec.num_layers(); ++i) {
+    if (i < 0 || i % step != 0) continue;
+    LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+    layer.moe = {.num_experts = config.Int("n_routed_experts"),
+                 .expert = {.intermediate_size = neurons, .activation = layer.mlp.activation},
+                 .routing = routing,
+                 .correction = routing.function == ops::RoutingRule::Function::kSigmoid};
+    layer.mlp.intermediate_size = neurons * shared;
+  }
+}
+
 void ReadWindows(const JsonFields& config, ModelSpec& spec) {
   const int64_t window = config.Int("sliding_window", 0);
   const std::vector<std::string> types = config.Texts("layer_types");

@@ -66,6 +66,20 @@ void ForEachLayer(ModelSpec& spec, const std::function<void(LayerSpec& layer)>& 
 ops::Activation ReadActivation(const JsonFields& config, std::string_view key,
                                std::string_view fallback);
 
+// A number of experts or groups as routing takes it: 0, which ValidateSpec refuses with its name,
+// if it is out of range.
+int32_t ReadCount(const JsonFields& config, std::string_view key, int64_t fallback);
+
+// Which layers have experts, as Qwen's configs say it: every decoder_sparse_step-th that is not one
+// of mlp_only_layers.
+bool IsSparseLayer(const JsonFields& config, int64_t layer);
+
+// Gives layers experts as the configs of DeepSeek and those after it say it: n_routed_experts of
+// moe_intermediate_size, beside n_shared_experts of the same size in one MLP, from the layer
+// first_k_dense_replace on, every moe_layer_freq-th. `scoring` is used where scoring_func is
+// absent.
+void ReadRoutedExperts(const JsonFields& config, std::string_view scoring, ModelSpec& spec);
+
 // Attention windows: layer_types where it is given; else sliding_window, if use_sliding_window does
 // not turn it off, for every layer from max_window_layers on.
 void ReadWindows(const JsonFields& config, ModelSpec& spec);

@@ -24,7 +24,10 @@ constexpr std::array<std::string_view, 3> kGrowthNames = {"none", "log_n", "step
 constexpr std::array<std::string_view, 2> kNormNames = {"rms", "layer"};
 constexpr std::array<std::string_view, 5> kHeadNormNames = {"none", "head", "all_heads",
                                                             "heads_own", "unweighted"};
-constexpr std::array<std::string_view, 4> kActivationNames = {"silu", "gelu", "gelu_tanh", "relu"};
+constexpr std::array<std::string_view, 5> kActivationNames = {"silu", "gelu", "gelu_tanh", "relu",
+                                                              "clamped_swiglu"};
+constexpr std::array<std::string_view, 2> kRoutingNames = {"softmax", "sigmoid"};
+constexpr std::array<std::string_view, 2> kGroupValueNames = {"largest", "two_largest"};
 constexpr std::array<std::string_view, 6> kResidualNames = {
     "pre_norm", "sandwich", "post_norm", "parallel", "parallel_norms", "normed"};
 constexpr std::array<std::string_view, 5> kElementNames = {"plain", "fp8_e4m3", "int8", "int4",
@@ -87,12 +90,43 @@ Status CheckGrowth(const QueryGrowth& growth) {
                          "; it cannot be negative");
 }
 
+Status CheckMoe(const MoeSpec& moe) {
+  const ops::RoutingRule& rule = moe.routing;
+  TANDEM_RETURN_IF_ERROR(CheckRange("num_experts", moe.num_experts, ops::kMaxExperts));
+  TANDEM_RETURN_IF_ERROR(
+      CheckRange("expert intermediate_size", moe.expert.intermediate_size, kMaxWidth));
+  TANDEM_RETURN_IF_ERROR(CheckRange("num_groups", rule.num_groups, moe.num_experts));
+  TANDEM_RETURN_IF_ERROR(CheckRange("chosen_groups", rule.chosen_groups, rule.num_groups));
+  if (moe.num_experts % rule.num_groups != 0) {
+    return InvalidArgument("num_experts (" + std::to_string(moe.num_experts) +
+                           ") must be a multiple of num_groups (" +
+                           std::to_string(rule.num_groups) + ")");
+  }
+  const int64_t choices = rule.others_count_zero
+                              ? moe.num_experts
+                              : moe.num_experts / rule.num_groups * rule.chosen_groups;
+  TANDEM_RETURN_IF_ERROR(CheckRange("experts_per_token", rule.experts_per_token,
+                                    std::min<int64_t>(choices, ops::kMaxExpertsPerToken)));
+  if (moe.expert.activation == ops::Activation::kClampedSwiglu) {
+    TANDEM_RETURN_IF_ERROR(CheckPositive("swiglu_limit", moe.limit));
+    if (!moe.expert.gated) return InvalidArgument("experts with clamped_swiglu must be gated");
+  }
+  return CheckPositive("routing scale", rule.scale);
+}
+
 Status CheckLayer(const LayerSpec& layer) {
   const AttentionSpec& attention = layer.attention;
   TANDEM_RETURN_IF_ERROR(CheckRange("num_heads", attention.num_heads, kMaxHeads));
   TANDEM_RETURN_IF_ERROR(CheckRange("num_kv_heads", attention.num_kv_heads, kMaxHeads));
   TANDEM_RETURN_IF_ERROR(CheckRange("head_dim", attention.head_dim, kMaxHeadDim));
-  TANDEM_RETURN_IF_ERROR(CheckRange("intermediate_size", layer.mlp.intermediate_size, kMaxWidth));
+  const bool has_experts = layer.moe.num_experts != 0;
+  if (has_experts) TANDEM_RETURN_IF_ERROR(CheckMoe(layer.moe));
+  if (layer.mlp.activation == ops::Activation::kClampedSwiglu) {
+    return InvalidArgument("clamped_swiglu is a function of experts alone");
+  }
+  if (!has_experts || layer.mlp.intermediate_size != 0) {
+    TANDEM_RETURN_IF_ERROR(CheckRange("intermediate_size", layer.mlp.intermediate_size, kMaxWidth));
+  }
   if (attention.num_heads % attention.num_kv_heads != 0) {
     return InvalidArgument("num_heads (" + std::to_string(attention.num_heads) +
                            ") must be a multiple of num_kv_heads (" +
@@ -213,6 +247,74 @@ nlohmann::ordered_json GrowthToJson(const QueryGrowth& growth) {
           {"factor", growth.factor}};
 }
 
+MlpSpec MlpFromJson(const JsonFields& json) {
+  MlpSpec mlp;
+  mlp.intermediate_size = json.Int("intermediate_size");
+  mlp.activation = NamedValue<ops::Activation>(json, "activation", kActivationNames);
+  mlp.gated = json.Bool("gated", true);
+  mlp.bias = json.Bool("bias", false);
+  return mlp;
+}
+
+nlohmann::ordered_json MlpToJson(const MlpSpec& mlp) {
+  return {{"intermediate_size", mlp.intermediate_size},
+          {"activation", NameOf(kActivationNames, mlp.activation)},
+          {"gated", mlp.gated},
+          {"bias", mlp.bias}};
+}
+
+// A number out of range becomes 0, which CheckMoe refuses with its name.
+int32_t SmallInt(const JsonFields& json, std::string_view key) {
+  const int64_t value = json.Int(key);
+  return value >= 0 && value <= ops::kMaxExperts ? static_cast<int32_t>(value) : 0;
+}
+
+MoeSpec MoeFromJson(const JsonFields& json) {
+  MoeSpec moe;
+  moe.num_experts = json.Int("num_experts");
+  if (const auto expert = json.Object("expert")) moe.expert = MlpFromJson(*expert);
+  if (const auto routing = json.Object("routing")) {
+    using Rule = ops::RoutingRule;
+    Rule& rule = moe.routing;
+    rule.function = NamedValue<Rule::Function>(*routing, "function", kRoutingNames);
+    rule.chosen_first = routing->Bool("chosen_first", false);
+    rule.experts_per_token = SmallInt(*routing, "experts_per_token");
+    rule.num_groups = SmallInt(*routing, "num_groups");
+    rule.chosen_groups = SmallInt(*routing, "chosen_groups");
+    rule.group_value = NamedValue<Rule::GroupValue>(*routing, "group_value", kGroupValueNames);
+    rule.others_count_zero = routing->Bool("others_count_zero", false);
+    rule.renormalise = routing->Bool("renormalise", false);
+    rule.scale = static_cast<float>(routing->Number("scale"));
+  }
+  moe.limit = json.Number("limit", 0.0);
+  moe.router_bias = json.Bool("router_bias", false);
+  moe.correction = json.Bool("correction", false);
+  moe.shared_gate = json.Bool("shared_gate", false);
+  moe.scales_inputs = json.Bool("scales_inputs", false);
+  return moe;
+}
+
+nlohmann::ordered_json MoeToJson(const MoeSpec& moe) {
+  const ops::RoutingRule& rule = moe.routing;
+  return {{"num_experts", moe.num_experts},
+          {"expert", MlpToJson(moe.expert)},
+          {"routing",
+           {{"function", NameOf(kRoutingNames, rule.function)},
+            {"chosen_first", rule.chosen_first},
+            {"experts_per_token", rule.experts_per_token},
+            {"num_groups", rule.num_groups},
+            {"chosen_groups", rule.chosen_groups},
+            {"group_value", NameOf(kGroupValueNames, rule.group_value)},
+            {"others_count_zero", rule.others_count_zero},
+            {"renormalise", rule.renormalise},
+            {"scale", rule.scale}}},
+          {"limit", moe.limit},
+          {"router_bias", moe.router_bias},
+          {"correction", moe.correction},
+          {"shared_gate", moe.shared_gate},
+          {"scales_inputs", moe.scales_inputs}};
+}
+
 LayerSpec LayerFromJson(const JsonFields& json) {
   LayerSpec layer;
   if (const auto attention = json.Object("attention")) {
@@ -233,18 +335,15 @@ LayerSpec LayerFromJson(const JsonFields& json) {
     }
     if (const auto rope = attention->Object("rope")) layer.attention.rope = RopeFromJson(*rope);
   }
-  if (const auto mlp = json.Object("mlp")) {
-    layer.mlp.intermediate_size = mlp->Int("intermediate_size");
-    layer.mlp.activation = NamedValue<ops::Activation>(*mlp, "activation", kActivationNames);
-    layer.mlp.gated = mlp->Bool("gated", true);
-    layer.mlp.bias = mlp->Bool("bias", false);
-  }
+  if (const auto mlp = json.Object("mlp")) layer.mlp = MlpFromJson(*mlp);
+  if (const auto moe = json.Object("moe")) layer.moe = MoeFromJson(*moe);
   layer.residual = NamedValue<Residual>(json, "residual", kResidualNames);
   layer.alpha = json.Number("alpha", 1.0);
   return layer;
 }
 
 nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
+  const bool has_experts = layer.moe.num_experts > 0;
   return {{"count", count},
           {"attention",
            {{"num_heads", layer.attention.num_heads},
@@ -261,11 +360,8 @@ nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
             {"sinks", layer.attention.sinks},
             {"query_growth", GrowthToJson(layer.attention.growth)},
             {"rope", RopeToJson(layer.attention.rope)}}},
-          {"mlp",
-           {{"intermediate_size", layer.mlp.intermediate_size},
-            {"activation", NameOf(kActivationNames, layer.mlp.activation)},
-            {"gated", layer.mlp.gated},
-            {"bias", layer.mlp.bias}}},
+          {"mlp", MlpToJson(layer.mlp)},
+          {"moe", has_experts ? MoeToJson(layer.moe) : nlohmann::ordered_json()},
           {"residual", NameOf(kResidualNames, layer.residual)},
           {"alpha", layer.alpha}};
 }

@@ -118,6 +118,19 @@ struct MlpSpec {
   bool operator==(const MlpSpec&) const = default;
 };
 
+// Experts: MLPs of which a router chooses some for every row.
+struct MoeSpec {
+  int64_t num_experts = 0;  // 0: the layer has none
+  MlpSpec expert;           // each of them
+  double limit = 0.0;       // of Activation::kClampedSwiglu
+  ops::RoutingRule routing;
+  bool router_bias = false;
+  bool correction = false;   // the router's scores have a correction, for the choice alone
+  bool shared_gate = false;  // LayerSpec::mlp is multiplied by the sigmoid of a product of the row
+  bool scales_inputs = false;  // a row is multiplied by its weight before an expert, not after
+  bool operator==(const MoeSpec&) const = default;
+};
+
 // How a layer adds to the residual stream x.
 enum class Residual : uint8_t {
   kPreNorm,        // x += attention(norm(x)); x += mlp(norm2(x))
@@ -130,7 +143,8 @@ enum class Residual : uint8_t {
 
 struct LayerSpec {
   AttentionSpec attention;
-  MlpSpec mlp;
+  MlpSpec mlp;  // beside experts: of all rows (shared experts), of no neurons without
+  MoeSpec moe;
   Residual residual = Residual::kPreNorm;
   double alpha = 1.0;  // of kNormed
   bool operator==(const LayerSpec&) const = default;
@@ -174,6 +188,7 @@ struct ModelSpec {
   std::vector<int32_t> eos_ids;
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  bool has_experts(int64_t index) const { return layer(index).moe.num_experts > 0; }
   const LayerSpec& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
   // The context served unless another is asked for: max_positions, or the trained context if the
   // positions scale dynamically, because one base serves all prompts and a larger one would change

@@ -435,6 +435,98 @@ TEST(ConfigOptions, SayWhichModelOfAFamilyItIs) {
   EXPECT_EQ(chatglm("chatglm3_6b_32k")->layers[0].attention.rope.theta, 500000.0);
 }
 
+// A layer of experts with everything that a description may say, beside a plain one.
+ModelSpec WithExperts() {
+  ModelSpec spec = MustParse(Small(""));
+  LayerSpec& layer = spec.layers[1];
+  layer.mlp.intermediate_size = 0;
+  layer.moe = {.num_experts = 8,
+               .expert = {.intermediate_size = 24,
+                          .activation = ops::Activation::kClampedSwiglu,
+                          .bias = true},
+               .limit = 6.5,
+               .routing = {.function = ops::RoutingRule::Function::kSigmoid,
+                           .chosen_first = true,
+                           .experts_per_token = 3,
+                           .num_groups = 4,
+                           .chosen_groups = 2,
+                           .group_value = ops::RoutingRule::GroupValue::kTwoLargest,
+                           .others_count_zero = true,
+                           .renormalise = true,
+                           .scale = 2.5f},
+               .router_bias = true,
+               .correction = true,
+               .shared_gate = true,
+               .scales_inputs = true};
+  return spec;
+}
+
+TEST(Spec, ExpertsRoundTripThroughJson) {
+  const ModelSpec spec = WithExperts();
+  EXPECT_TRUE(ValidateSpec(spec).ok()) << ValidateSpec(spec).message();
+  const auto again = SpecFromJson(SpecToJson(spec));
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(*again, spec);
+}
+
+TEST(Spec, RefusesExpertsThatCannotBeChosenNamingTheNumber) {
+  using Change = void (*)(MoeSpec& moe);
+  const std::pair<Change, const char*> cases[] = {
+      {[](MoeSpec& moe) { moe.num_experts = 1025; }, "num_experts is 1025"},
+      {[](MoeSpec& moe) { moe.num_experts = -1; }, "num_experts is -1"},
+      {[](MoeSpec& moe) { moe.expert.intermediate_size = 0; }, "intermediate_size is 0"},
+      {[](MoeSpec& moe) { moe.routing.experts_per_token = 0; }, "experts_per_token is 0"},
+      {[](MoeSpec& moe) { moe.routing.experts_per_token = 9; }, "experts_per_token is 9"},
+      {[](MoeSpec& moe) { moe.routing.num_groups = 3; }, "a multiple of num_groups"},
+      {[](MoeSpec& moe) { moe.routing.chosen_groups = 5; }, "chosen_groups is 5"},
+      {[](MoeSpec& moe) {
+         moe.routing.others_count_zero = false;
+         moe.routing.experts_per_token = 5;
+       },
+       "experts_per_token is 5"},
+      {[](MoeSpec& moe) { moe.routing.scale = -1.0f; }, "routing scale"},
+      {[](MoeSpec& moe) { moe.limit = 0.0; }, "swiglu_limit"}};
+  for (const auto& [change, part] : cases) {
+    ModelSpec spec = WithExperts();
+    change(spec.layers[1].moe);
+    EXPECT_NE(ValidateSpec(spec).message().find(part), std::string::npos)
+        << ValidateSpec(spec).message();
+  }
+  ModelSpec spec = WithExperts();
+  spec.layers[1].moe = {};
+  EXPECT_FALSE(ValidateSpec(spec).ok()) << "a layer with neither MLP nor experts";
+}
+
+TEST(HfConfig, ReadsWhichLayersHaveExpertsAndTheirRule) {
+  const auto read = [](const std::string& architecture, const std::string& extra) {
+    return MustParse(R"({"architectures": [")" + architecture +
+                     R"("], "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+                         "num_hidden_layers": 4, "num_attention_heads": 4,
+                         "moe_intermediate_size": 32, "num_experts_per_tok": 2, )" +
+                     extra + "}");
+  };
+  const auto dense = [](const ModelSpec& spec) {
+    std::string layers;
+    for (int64_t i = 0; i < spec.num_layers(); ++i) layers += spec.has_experts(i) ? 'e' : '-';
+    return layers;
+  };
+  ModelSpec spec = read("Qwen3MoeForCausalLM",
+                        R"("num_experts": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3])");
+  EXPECT_EQ(dense(spec), "-e--");
+  EXPECT_EQ(spec.layers[0].mlp.intermediate_size, 128);
+  EXPECT_EQ(spec.layers[1].mlp.intermediate_size, 0);
+  EXPECT_EQ(spec.layers[1].moe.expert.intermediate_size, 32);
+  EXPECT_FALSE(spec.layers[1].moe.routing.renormalise);
+  spec = read("Glm4MoeForCausalLM",
+              R"("n_routed_experts": 8, "first_k_dense_replace": 1, "n_shared_experts": 2,
+                 "routed_scaling_factor": 2.5, "n_group": 4, "topk_group": 2)");
+  EXPECT_EQ(dense(spec), "-eee");
+  EXPECT_EQ(spec.layers[1].mlp.intermediate_size, 64) << "two shared experts in one MLP";
+  EXPECT_TRUE(spec.layers[1].moe.correction);
+  EXPECT_EQ(spec.layers[1].moe.routing.chosen_groups, 2);
+  EXPECT_EQ(spec.layers[1].moe.routing.scale, 2.5f);
+}
+
 TEST(Spec, NamesTheLayerThatIsWrong) {
   ModelSpec spec = MustParse(Small(""));
   spec.layers[1].attention.rope.dim = 15;

@@ -6,6 +6,7 @@ namespace tandem {
 namespace {
 
 std::string_view SuffixOf(const WeightId& id) {
+  if (id.role == WeightRole::kRouterCorrection) return {};  // a parameter of the router's own
   return id.part == WeightPart::kCacheScale ? RowOf(id.role).cache_scale : RowOf(id.part).hf_suffix;
 }
 
@@ -15,7 +16,7 @@ TensorSource StandardSource(const ModelSpec& /*spec*/, const WeightId& id) {
   const WeightRow& row = RowOf(id.role);
   TensorSource source;
   if (row.per_layer) source.name = "model.layers." + std::to_string(id.layer) + ".";
-  source.name += row.hf_name;
+  source.name += WithNumber(row.hf_name, id.expert);
   source.name += SuffixOf(id);
   return source;
 }
@@ -29,11 +30,19 @@ TensorSource NamedSource(const ModelSpec& spec, const WeightId& id,
   const auto found = std::ranges::find(names, id.role, &RoleName::role);
   if (found == names.end()) return StandardSource(spec, id);
   TensorSource source;
-  source.name = found->name;
-  if (const size_t number = source.name.find("{}"); number != std::string::npos) {
-    source.name.replace(number, 2, std::to_string(id.layer));
-  }
+  source.name = WithNumber(WithNumber(found->name, id.layer), id.expert);
   source.name += SuffixOf(id);
+  return source;
+}
+
+TensorSource SourceWithShared(const ModelSpec& spec, const WeightId& id, std::string_view name) {
+  TensorSource source = StandardSource(spec, id);
+  const bool shared =
+      id.role == WeightRole::kGate || id.role == WeightRole::kUp || id.role == WeightRole::kDown;
+  constexpr std::string_view kMlp = "mlp.";
+  if (shared && spec.has_experts(id.layer)) {
+    source.name.insert(source.name.find(kMlp) + kMlp.size(), std::string(name) + ".");
+  }
   return source;
 }
 

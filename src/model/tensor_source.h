@@ -44,8 +44,8 @@ struct TensorSource {
 // [first; second; ...]: `rows` rows from `first` on, of a tensor that has `of`.
 RowMap RowRange(int64_t first, int64_t rows, int64_t of);
 
-// A weight's name in a family's folders, with "{}" for the layer's number: without the suffix of
-// the part.
+// A weight's name in a family's folders, with "{}" for the layer's number and, after it, an
+// expert's: without the suffix of the part.
 struct RoleName {
   WeightRole role;
   std::string_view name;
@@ -53,6 +53,8 @@ struct RoleName {
 // The weight's name in `names`, or its standard one.
 TensorSource NamedSource(const ModelSpec& spec, const WeightId& id,
                          std::span<const RoleName> names);
+// The weight's standard name, or that of an MLP beside experts: "mlp.<name>.gate_proj".
+TensorSource SourceWithShared(const ModelSpec& spec, const WeightId& id, std::string_view name);
 // The query, key or value `role` of a tensor that holds all three: [q; k; v].
 RowMap StackedQkv(const AttentionSpec& attention, WeightRole role);
 // The same by groups of heads: for each key-value head its query heads, then its key, its value.

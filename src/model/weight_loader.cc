@@ -78,7 +78,17 @@ Status WeightLoader::LoadPlain(const WeightId& id, Buffer& out) {
   return {};
 }
 
-Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out) {
+Status WeightLoader::LoadExperts(WeightPack pack, int64_t layer,
+                                 std::vector<ops::LinearWeight>& out) {
+  out.resize(static_cast<size_t>(spec().layer(layer).moe.num_experts));
+  for (size_t expert = 0; expert < out.size(); ++expert) {
+    TANDEM_RETURN_IF_ERROR(LoadPack(pack, layer, out[expert], static_cast<int64_t>(expert)));
+  }
+  return {};
+}
+
+Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out,
+                              int64_t expert) {
   const std::vector<WeightRole> roles = RolesOf(spec(), pack, layer);
   TANDEM_CHECK(!roles.empty(), "a pack that the layer has");
   std::vector<ops::LinearPart> parts;
@@ -86,7 +96,7 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
     ops::LinearPart& part = parts.emplace_back();
     part.scheme = SchemeOf(spec(), role, layer);
     for (const WeightPart kind : WeightParts(spec(), role, layer)) {
-      TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer, kind}));
+      TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer, kind, expert}));
       switch (kind) {
         case WeightPart::kWeight:
           part.weight = tensor;
@@ -116,15 +126,20 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
   const WeightFormat kept = KeptFormat(spec(), roles.front(), layer, backend_, asked_);
   for (const auto& [has, kind] : {std::pair(kept.scheme.input_factors, WeightPart::kInputFactors),
                                   std::pair(kept.scheme.input_order, WeightPart::kInputOrder)}) {
-    if (has) TANDEM_RETURN_IF_ERROR(CommonVector(source_, roles, layer, kind).status());
+    if (!has) continue;
+    const WeightId of{roles.front(), layer, kind, expert};
+    TANDEM_RETURN_IF_ERROR(CommonVector(source_, roles, of).status());
   }
   TANDEM_ASSIGN_OR_RETURN(out, backend_.PackLinear(parts, kept));
   if (HaveOneScheme(spec(), roles.front(), layer) &&
       parts.front().scheme.inputs == QuantScheme::Inputs::kStatic) {
-    TANDEM_ASSIGN_OR_RETURN(out.input_scale, LargestInputScale(source_, roles, layer));
+    TANDEM_ASSIGN_OR_RETURN(out.input_scale,
+                            LargestInputScale(source_, roles, {roles.front(), layer, {}, expert}));
   }
   bytes_ += static_cast<int64_t>(out.data.bytes() + out.bias.bytes()) + out.factor_bytes();
-  step_bytes_ += out.weight_bytes() + out.factor_bytes();
+  const bool is_read = !RowOf(roles.front()).per_expert ||
+                       expert < spec().layer(layer).moe.routing.experts_per_token;
+  if (is_read) step_bytes_ += out.weight_bytes() + out.factor_bytes();
   source_.Release();
   return {};
 }

@@ -32,8 +32,11 @@ class WeightLoader {
   const ModelSpec& spec() const { return source_.spec(); }
   // A tensor as the source gives it.
   Status LoadPlain(const WeightId& id, Buffer& out);
-  // The weights of a pack, one below the other, with one input scale where inputs are static.
-  Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out);
+  // The weights of a pack (of an expert), one below the other, with one input scale where inputs
+  // are static.
+  Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out, int64_t expert = 0);
+  // The same of every expert of the layer.
+  Status LoadExperts(WeightPack pack, int64_t layer, std::vector<ops::LinearWeight>& out);
   // The cache scales of the keys or values (`role`) of `layers`, one layer's heads after another's:
   // [layers, num_kv_heads] fp32.
   Status LoadCacheScales(WeightRole role, const std::vector<int64_t>& layers, Buffer& out);
@@ -43,8 +46,8 @@ class WeightLoader {
   Status LoadBytes(const Buffer& host, Buffer& out);
   Status LoadFloats(std::span<const float> values, Buffer& out);
 
-  // What has been loaded so far, and what of it a decode step reads: weights and scales of
-  // products.
+  // What has been loaded so far, and what of it a decode step of one row reads: weights and scales
+  // of products.
   int64_t bytes() const { return bytes_; }
   int64_t step_bytes() const { return step_bytes_; }
 

@@ -47,7 +47,31 @@ bool IsSandwich(const ModelSpec& spec, int64_t layer) {
 bool HasPostNorm(const ModelSpec& spec, int64_t layer) {
   return spec.layer(layer).residual != Residual::kParallel;
 }
-bool IsGated(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).mlp.gated; }
+int64_t NumExperts(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).moe.num_experts;
+}
+int64_t ExpertNeurons(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).moe.expert.intermediate_size;
+}
+int64_t One(const ModelSpec& /*spec*/, int64_t /*layer*/) { return 1; }
+bool HasExperts(const ModelSpec& spec, int64_t layer) { return spec.has_experts(layer); }
+bool HasCorrection(const ModelSpec& spec, int64_t layer) {
+  return HasExperts(spec, layer) && spec.layer(layer).moe.correction;
+}
+bool HasSharedGate(const ModelSpec& spec, int64_t layer) {
+  return HasExperts(spec, layer) && spec.layer(layer).moe.shared_gate;
+}
+bool HasGatedExperts(const ModelSpec& spec, int64_t layer) {
+  return HasExperts(spec, layer) && spec.layer(layer).moe.expert.gated;
+}
+bool RouterBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).moe.router_bias; }
+bool ExpertBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).moe.expert.bias; }
+bool HasMlp(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).mlp.intermediate_size > 0;
+}
+bool IsGated(const ModelSpec& spec, int64_t layer) {
+  return HasMlp(spec, layer) && spec.layer(layer).mlp.gated;
+}
 bool NormBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.norm.bias; }
 bool HeadBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.head_bias; }
 bool QkvBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).attention.qkv_bias; }
@@ -167,6 +191,62 @@ constexpr std::array kRows = {
               .present = HasPostNorm,
               .bias = NormBias,
               .dummy = DummyValues::kLayerNorm},
+    WeightRow{.role = WeightRole::kRouter,
+              .hf_name = "mlp.gate",
+              .trtllm_name = "mlp.router",
+              .rows = NumExperts,
+              .columns = Hidden,
+              .present = HasExperts,
+              .bias = RouterBias,
+              .pack = WeightPack::kRouter},
+    WeightRow{.role = WeightRole::kRouterCorrection,
+              .hf_name = "mlp.gate.e_score_correction_bias",
+              .trtllm_name = "mlp.router_correction",
+              .rows = NumExperts,
+              .present = HasCorrection,
+              .keeps_f32 = true,
+              .dummy = DummyValues::kZeros},
+    WeightRow{.role = WeightRole::kExpertGate,
+              .per_expert = true,
+              .hf_name = "mlp.experts.{}.gate_proj",
+              .trtllm_name = "mlp.experts.{}.fc",
+              .rows = ExpertNeurons,
+              .columns = Hidden,
+              .present = HasGatedExperts,
+              .bias = ExpertBias,
+              .pack = WeightPack::kExpertGateUp,
+              .shard = ShardRule::kNeuronRows,
+              .quantizable = true},
+    WeightRow{.role = WeightRole::kExpertUp,
+              .per_expert = true,
+              .hf_name = "mlp.experts.{}.up_proj",
+              .trtllm_name = "mlp.experts.{}.gate",
+              .rows = ExpertNeurons,
+              .columns = Hidden,
+              .present = HasExperts,
+              .bias = ExpertBias,
+              .pack = WeightPack::kExpertGateUp,
+              .shard = ShardRule::kNeuronRows,
+              .quantizable = true},
+    WeightRow{.role = WeightRole::kExpertDown,
+              .per_expert = true,
+              .hf_name = "mlp.experts.{}.down_proj",
+              .trtllm_name = "mlp.experts.{}.proj",
+              .rows = Hidden,
+              .columns = ExpertNeurons,
+              .present = HasExperts,
+              .bias = ExpertBias,
+              .pack = WeightPack::kExpertDown,
+              .shard = ShardRule::kNeuronColumns,
+              .quantizable = true,
+              .dummy = DummyValues::kToResidual},
+    WeightRow{.role = WeightRole::kSharedGate,
+              .hf_name = "mlp.shared_expert_gate",
+              .trtllm_name = "mlp.shared_gate",
+              .rows = One,
+              .columns = Hidden,
+              .present = HasSharedGate,
+              .pack = WeightPack::kSharedGate},
     WeightRow{.role = WeightRole::kGate,
               .hf_name = "mlp.gate_proj",
               .trtllm_name = "mlp.fc",
@@ -184,6 +264,7 @@ constexpr std::array kRows = {
               .trtllm_name = "mlp.gate",
               .rows = Neurons,
               .columns = Hidden,
+              .present = HasMlp,
               .bias = MlpBias,
               .pack = WeightPack::kGateUp,
               .input = InputGroup::kMlp,
@@ -195,6 +276,7 @@ constexpr std::array kRows = {
               .trtllm_name = "mlp.proj",
               .rows = Hidden,
               .columns = Neurons,
+              .present = HasMlp,
               .bias = MlpBias,
               .pack = WeightPack::kDown,
               .input = InputGroup::kMlpOut,
@@ -245,7 +327,11 @@ bool IsPresent(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
 }
 
 void AddParts(const ModelSpec& spec, WeightRole role, int64_t layer, std::vector<WeightId>& out) {
-  for (const WeightPart part : WeightParts(spec, role, layer)) out.push_back({role, layer, part});
+  const std::vector<WeightPart> parts = WeightParts(spec, role, layer);
+  if (parts.empty()) return;
+  for (int64_t expert = 0; expert < NumExpertsOf(spec, role, layer); ++expert) {
+    for (const WeightPart part : parts) out.push_back({role, layer, part, expert});
+  }
 }
 
 void AddLayers(const ModelSpec& spec, std::vector<WeightId>& out) {
@@ -261,6 +347,17 @@ void AddLayers(const ModelSpec& spec, std::vector<WeightId>& out) {
 std::span<const WeightRow> WeightRows() { return kRows; }
 
 const WeightRow& RowOf(WeightRole role) { return kRows[static_cast<size_t>(role)]; }
+
+int64_t NumExpertsOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
+  return RowOf(role).per_expert ? NumExperts(spec, layer) : 1;
+}
+
+std::string WithNumber(std::string_view name, int64_t number) {
+  std::string numbered(name);
+  const size_t place = numbered.find("{}");
+  if (place != std::string::npos) numbered.replace(place, 2, std::to_string(number));
+  return numbered;
+}
 
 std::vector<WeightId> StoredWeights(const ModelSpec& spec) {
   std::vector<WeightId> ids;
@@ -306,6 +403,7 @@ Shape WeightShape(const ModelSpec& spec, const WeightId& id) {
 }
 
 DType WeightDType(const ModelSpec& spec, const WeightId& id) {
+  if (RowOf(id.role).keeps_f32) return DType::kF32;
   const DType element = WeightFormat{spec.dtype, SchemeOf(spec, id.role, id.layer)}.element();
   switch (RowOf(id.part).values) {
     case WeightPartRow::Values::kStored:
@@ -383,6 +481,10 @@ int64_t StepWeightBytes(const ModelSpec& spec) {
     // cache are no product's.
     if (id.role == WeightRole::kEmbedding && !spec.tied_head) continue;
     if (!RowOf(id.part).follows_rows()) continue;
+    if (RowOf(id.role).per_expert &&
+        id.expert >= spec.layer(id.layer).moe.routing.experts_per_token) {
+      continue;
+    }
     bytes +=
         WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,6 +31,12 @@ enum class WeightRole : uint8_t {
   kAttentionOut,
   kAttentionOutNorm,  // of what a sandwich's attention adds
   kPostNorm,          // before the MLP or, in a post-norm layer, after it
+  kRouter,            // the scores of experts
+  kRouterCorrection,  // is added to them for the choice
+  kExpertGate,
+  kExpertUp,
+  kExpertDown,
+  kSharedGate,  // what the MLP beside experts is multiplied by
   kGate,
   kUp,
   kDown,
@@ -44,11 +51,23 @@ struct WeightId {
   WeightRole role = WeightRole::kEmbedding;
   int64_t layer = 0;  // 0 for a weight of the whole model
   WeightPart part = WeightPart::kWeight;
+  int64_t expert = 0;  // 0 for a weight that is none of an expert
   auto operator<=>(const WeightId&) const = default;
 };
 
 // Products that share their inputs are stacked by rows and computed as one.
-enum class WeightPack : uint8_t { kNone, kQkv, kAttentionOut, kGateUp, kDown, kHead };
+enum class WeightPack : uint8_t {
+  kNone,
+  kQkv,
+  kAttentionOut,
+  kRouter,
+  kExpertGateUp,
+  kExpertDown,
+  kSharedGate,
+  kGateUp,
+  kDown,
+  kHead,
+};
 
 // The input of a product that may be quantized. `tandem quantize` calibrates each group once: one
 // scale serves all its products, also where they are not packed (the experts of a layer).
@@ -84,7 +103,9 @@ struct WeightRow {
 
   WeightRole role = WeightRole::kEmbedding;
   bool per_layer = true;
-  // Names without the suffix of the part; a layer's weights have the layer's prefix before them.
+  bool per_expert = false;
+  // Names without the suffix of the part; a layer's weights have the layer's prefix before them,
+  // and "{}" is an expert's number.
   std::string_view hf_name;             // used unless the family names another source
   std::string_view trtllm_name;         // weights with the same name are fused, stacked by rows
   Size rows = nullptr;                  // output features, or elements of a vector
@@ -100,12 +121,17 @@ struct WeightRow {
   bool quantizable = false;
   // Where the cache keeps its outputs: the suffix of their scale in a Hugging Face folder.
   std::string_view cache_scale = {};
+  bool keeps_f32 = false;  // has this type whatever the model's is
   DummyValues dummy = DummyValues::kProduct;
 };
 
 // Every role once, in the order of WeightRole. The rows of a layer are contiguous.
 std::span<const WeightRow> WeightRows();
 const WeightRow& RowOf(WeightRole role);
+// How many weights of this role a layer that has it holds: one, or one of each expert.
+int64_t NumExpertsOf(const ModelSpec& spec, WeightRole role, int64_t layer);
+// `name` with `number` in place of its first "{}", if it has one.
+std::string WithNumber(std::string_view name, int64_t number);
 
 // Every tensor that a file of this model holds, in the order of a forward pass. A head tied to the
 // embedding has none.
@@ -121,7 +147,7 @@ DType WeightDType(const ModelSpec& spec, const WeightId& id);
 // weight.
 std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int64_t layer);
 bool HasBias(const ModelSpec& spec, WeightRole role, int64_t layer);
-// How the weight is stored.
+// How the weight is stored; all experts alike.
 QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 
 // The roles that are packed into one product, in order; empty if the layer has none. With a tied
@@ -136,7 +162,8 @@ int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64
 
 // Number of elements of weights and biases.
 int64_t NumParameters(const ModelSpec& spec);
-// Bytes read in one decode step of a model stored as it is, without the embedding look-up.
+// Bytes read in one decode step of one row of a model stored as it is, without the embedding
+// look-up: of experts, those of as many as a row chooses.
 int64_t StepWeightBytes(const ModelSpec& spec);
 
 }  // namespace tandem

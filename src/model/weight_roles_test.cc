@@ -57,6 +57,33 @@ TEST(WeightRoles, AProducerTakesOverAnInputScale) {
   EXPECT_EQ(AbsorberRow(spec, WeightRole::kAttentionOut, 0, 3 * head_dim + 1), head_dim + 1);
 }
 
+TEST(WeightRoles, EveryExpertHasItsWeightsAndAStepReadsThoseThatARowChooses) {
+  ModelSpec spec = Spec();
+  const int64_t dense_bytes = StepWeightBytes(spec), dense_parameters = NumParameters(spec);
+  LayerSpec& layer = spec.layers[1];
+  layer.mlp.intermediate_size = 0;
+  layer.moe = {.num_experts = 5,
+               .expert = {.intermediate_size = 20},
+               .routing = {.experts_per_token = 2},
+               .correction = true};
+  std::set<std::string> names;
+  for (const WeightId& id : StoredWeights(spec)) {
+    EXPECT_TRUE(names.insert(StandardSource(spec, id).name).second);
+  }
+  EXPECT_TRUE(names.contains("model.layers.1.mlp.experts.4.down_proj.weight"));
+  EXPECT_TRUE(names.contains("model.layers.1.mlp.gate.weight"));
+  EXPECT_TRUE(names.contains("model.layers.1.mlp.gate.e_score_correction_bias"));
+  EXPECT_FALSE(names.contains("model.layers.1.mlp.up_proj.weight"));
+  EXPECT_EQ(WeightDType(spec, {WeightRole::kRouterCorrection, 1}), DType::kF32);
+  const int64_t mlp = 3 * 72 * 48, expert = 3 * 20 * 48, router = 5 * 48;
+  EXPECT_EQ(NumParameters(spec), dense_parameters - mlp + 5 * expert + router + 5);
+  EXPECT_EQ(StepWeightBytes(spec), dense_bytes + 2 * (2 * expert + router - mlp) + 4 * 5);
+  // A router is no product that is quantized.
+  spec.quantization = Fp8Scheme(QuantScheme::Inputs::kDynamic);
+  EXPECT_TRUE(SchemeOf(spec, WeightRole::kRouter, 1).is_plain());
+  EXPECT_FALSE(SchemeOf(spec, WeightRole::kExpertDown, 1).is_plain());
+}
+
 TEST(WeightRoles, EveryTensorIsListedOnceAndNamedOnce) {
   ModelSpec spec = Spec();
   for (LayerSpec& layer : spec.layers) {

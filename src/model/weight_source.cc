@@ -7,23 +7,27 @@
 namespace tandem {
 
 Result<float> LargestInputScale(WeightSource& source, std::span<const WeightRole> roles,
-                                int64_t layer) {
+                                const WeightId& of) {
   float largest = 0.0f;
   for (const WeightRole role : roles) {
-    TANDEM_ASSIGN_OR_RETURN(const Tensor scale, source.Get({role, layer, WeightPart::kInputScale}));
+    TANDEM_ASSIGN_OR_RETURN(const Tensor scale,
+                            source.Get({role, of.layer, WeightPart::kInputScale, of.expert}));
     largest = std::max(largest, *scale.As<float>());
   }
   return largest;
 }
 
-Result<Tensor> CommonVector(WeightSource& source, std::span<const WeightRole> roles, int64_t layer,
-                            WeightPart part) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor first, source.Get({roles.front(), layer, part}));
+Result<Tensor> CommonVector(WeightSource& source, std::span<const WeightRole> roles,
+                            const WeightId& of) {
+  const auto get = [&](WeightRole role) {
+    return source.Get({role, of.layer, of.part, of.expert});
+  };
+  TANDEM_ASSIGN_OR_RETURN(const Tensor first, get(roles.front()));
   const auto bytes = static_cast<size_t>(first.NumBytes());
   for (const WeightRole role : roles.subspan(1)) {
-    TANDEM_ASSIGN_OR_RETURN(const Tensor other, source.Get({role, layer, part}));
+    TANDEM_ASSIGN_OR_RETURN(const Tensor other, get(role));
     if (std::memcmp(first.data, other.data, bytes) == 0) continue;
-    return Unimplemented("layer " + std::to_string(layer) + ": " +
+    return Unimplemented("layer " + std::to_string(of.layer) + ": " +
                          std::string(RowOf(roles.front()).hf_name) + " and " +
                          std::string(RowOf(role).hf_name) +
                          " are one product, but their inputs have different factors or orders");

@@ -29,13 +29,13 @@ class WeightSource {
 };
 
 // The input scale of products that are computed, or stored, as one: the largest of the roles',
-// whose range holds the inputs of each.
+// whose range holds the inputs of each. `of` says of which layer and expert.
 Result<float> LargestInputScale(WeightSource& source, std::span<const WeightRole> roles,
-                                int64_t layer);
+                                const WeightId& of);
 
-// A vector that products with the same inputs have in common: factors or the order of their inputs.
-// UNIMPLEMENTED where the roles' vectors differ.
-Result<Tensor> CommonVector(WeightSource& source, std::span<const WeightRole> roles, int64_t layer,
-                            WeightPart part);
+// A vector (the part `of`) that products with the same inputs have in common: factors or the order
+// of their inputs. UNIMPLEMENTED where the roles' vectors differ.
+Result<Tensor> CommonVector(WeightSource& source, std::span<const WeightRole> roles,
+                            const WeightId& of);
 
 }  // namespace tandem

@@ -94,6 +94,8 @@ std::string_view Describe(Feature feature) {
       return "attention and MLP side by side, or norms after them";
     case Feature::kLogits:
       return "scaled or capped logits";
+    case Feature::kExperts:
+      return "layers of experts";
   }
   return "";
 }

@@ -67,6 +67,7 @@ enum class Feature : uint8_t {
   kActivation,     // MLPs without a gate or with another function than SiLU
   kResidual,       // blocks beside each other, and norms after them
   kLogits,         // scaled and capped logits
+  kExperts,        // layers of experts
 };
 std::string_view Describe(Feature feature);
 

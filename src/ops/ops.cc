@@ -22,4 +22,17 @@ void Ops::NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation
   Mlp(x.rows, in_weight, activation, down_weight, inner, activated, out);
 }
 
+void Ops::Route(const Tensor&, const Tensor&, const RoutingRule&, const ExpertChoice&) {
+  TANDEM_CHECK(false, "a backend without layers of experts");
+}
+
+void Ops::Experts(const Tensor&, const ExpertChoice&, const ExpertWeights&, const ExpertScratch&,
+                  const Tensor&) {
+  TANDEM_CHECK(false, "a backend without layers of experts");
+}
+
+void Ops::AddGated(const Tensor&, const Tensor&, const Tensor&) {
+  TANDEM_CHECK(false, "a backend without layers of experts");
+}
+
 }  // namespace tandem::ops

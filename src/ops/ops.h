@@ -110,7 +110,64 @@ struct NormedRows {
 };
 
 // The function between the products of an MLP. kGelu is exact, kGeluTanh its approximation by tanh.
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
+// kClampedSwiglu is of experts alone (gpt-oss): gate * sigmoid(1.702 * gate) * (up + 1), with gate
+// at most a limit and up within both signs of it.
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kClampedSwiglu };
+
+// How the scores that a router gives the experts of a layer choose those of a row. In order:
+// - every score goes through `function`, unless `chosen_first`;
+// - a correction of each expert, where there is one, is added for the choice alone;
+// - of `num_groups` equal groups of experts the `chosen_groups` best remain;
+// - the `experts_per_token` experts with the largest scores are chosen, of equal ones the first;
+// - the chosen experts' scores (through `function` now, if `chosen_first`) are their weights, which
+//   are divided by their sum if `renormalise`, and multiplied by `scale`.
+struct RoutingRule {
+  enum class Function : uint8_t { kSoftmax, kSigmoid };
+  // The value of a group: its largest score, or the sum of its two largest.
+  enum class GroupValue : uint8_t { kLargest, kTwoLargest };
+
+  Function function = Function::kSoftmax;
+  bool chosen_first = false;
+  int32_t experts_per_token = 0;
+  int32_t num_groups = 1;
+  int32_t chosen_groups = 1;
+  GroupValue group_value = GroupValue::kLargest;
+  // Scores in other groups count as 0 rather than as nothing: with negative corrections they may
+  // be chosen all the same.
+  bool others_count_zero = false;
+  bool renormalise = false;
+  float scale = 1.0f;
+  bool operator==(const RoutingRule&) const = default;
+};
+// Bounds of what routing computes with on the stack.
+constexpr int32_t kMaxExperts = 1024;
+constexpr int32_t kMaxExpertsPerToken = 64;
+
+// The experts that compute each row, and their weights: [num_rows, experts_per_token] int32, fp32.
+struct ExpertChoice {
+  Tensor experts;
+  Tensor weights;
+
+  int64_t per_token() const { return experts.dim(1); }
+};
+
+// The MLPs of a layer's experts, all of one shape and format. On the host; the weights' data is
+// in the backend's memory.
+struct ExpertWeights {
+  std::vector<LinearWeight> in;  // of each expert, as Mlp takes it
+  std::vector<LinearWeight> down;
+  Activation activation = Activation::kSilu;
+  float limit = 0.0f;          // of kClampedSwiglu
+  bool scales_inputs = false;  // a row is multiplied by its weight before the expert, not after
+};
+
+// Scratch of Experts, with a slot for each expert of each row.
+struct ExpertScratch {
+  Tensor order;      // [2 * slots] int32
+  Tensor inner;      // [slots, rows of an expert's first product]
+  Tensor activated;  // [slots, intermediate]
+  Tensor outputs;    // [slots, hidden]
+};
 
 // Where a layer's keys and values are: which group of its pool, and which layer of that group.
 struct KvPlace {
@@ -248,6 +305,21 @@ class Ops {
   virtual void NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
                        const LinearWeight& down_weight, const Tensor& inner,
                        const Tensor& activated, const Tensor& out);
+
+  // The next three are only for backends that have Feature::kExperts; without it they are a CHECK.
+
+  // Chooses the experts of each row by its scores, [num_rows, num_experts] fp32. correction:
+  // [num_experts] fp32, or empty.
+  virtual void Route(const Tensor& scores, const Tensor& correction, const RoutingRule& rule,
+                     const ExpertChoice& out);
+
+  // out = the sum over a row's experts of weight * down(Activate(in(x))), added in the order of the
+  // choice. Reads only the weights of chosen experts. x, out: [num_rows, hidden]
+  virtual void Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,
+                       const ExpertScratch& scratch, const Tensor& out);
+
+  // sum += sigmoid(gate) * x, or sum += x if gate is empty. gate: [num_rows, 1] fp32
+  virtual void AddGated(const Tensor& sum, const Tensor& gate, const Tensor& x);
 
   // logits = logits * scale, then cap * tanh(logits / cap) unless cap is 0. fp32
   virtual void CapLogits(const Tensor& logits, float scale, float cap) = 0;

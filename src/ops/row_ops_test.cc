@@ -175,6 +175,8 @@ TEST_P(RowOpsTest, EveryActivationMatchesReferenceWithAndWithoutAGate) {
         return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
       case Activation::kRelu:
         return std::max(x, 0.0);
+      case Activation::kClampedSwiglu:
+        break;  // of experts alone: experts_test
     }
     return x;
   };

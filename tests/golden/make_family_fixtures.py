@@ -3,13 +3,15 @@
 
 Each folder of SOURCE holds config.json, model.safetensors (values that bf16 holds exactly), cases.safetensors with
 pN.ids, pN.generated and pN.logits, and perhaps other answers of the same code (README.json says which). Here weights become
-bf16, and a case is the prompt with what was generated after it. Needs numpy.
+bf16, and a case is the prompt with what was generated after it. With --cut-vocabulary only the tokens that the cases or
+the config name are kept, under new numbers, so that the folder is smaller. Needs numpy.
 
-  make_family_fixtures.py SOURCE OUT NAME...
+  make_family_fixtures.py [--cut-vocabulary] SOURCE OUT NAME...
 """
 
 import json
 import pathlib
+import re
 import struct
 import sys
 
@@ -65,16 +67,8 @@ def to_bf16(array):
     return (bits >> 16).astype("<u2")
 
 
-def pack(source, out):
-    out.mkdir(parents=True, exist_ok=True)
-    weights = {}
-    for name, array in read(source / "model.safetensors").items():
-        if name.endswith(("inv_freq", "masked_bias")) or (name.endswith(".attn.bias") and array.ndim == 4):
-            continue  # buffers, not weights
-        weights[name] = ("BF16", to_bf16(array))
-    write(out / "model.safetensors", weights)
-    config = json.loads((source / "config.json").read_text()) | OPTIONS.get(source.name, {})
-    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+def read_cases(source):
+    """Tokens and logits of each prompt."""
     cases, answer = read(source / "cases.safetensors"), ANSWERS.get(source.name, "logits")
     packed = {}
     for prompt in PROMPTS:
@@ -83,15 +77,62 @@ def pack(source, out):
         ids = cases[f"{prompt}.ids"].astype("<i4")
         generated = cases.get(f"{prompt}.{answer.replace('logits', 'generated')}", cases[f"{prompt}.generated"]).astype("<i4")
         rows = cases.get(f"{prompt}.{answer}", cases[f"{prompt}.logits"])[: 1 if source.name in ONE_ROW else 3]
-        packed[f"{prompt}.tokens"] = ("I32", numpy.concatenate([ids, generated[: len(rows) - 1]]))
+        packed[prompt] = (numpy.concatenate([ids, generated[: len(rows) - 1]]), rows)
+    return packed
+
+
+def token_ids(config):
+    """The objects and keys of a config that name tokens, with the tokens."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from token_ids(value)
+        elif key.endswith("_token_id") and value is not None:
+            yield config, key, value if isinstance(value, list) else [value]
+
+
+def cut_vocabulary(config, weights, cases):
+    owner = config.get("text_config", config)
+    key = "padded_vocab_size" if "padded_vocab_size" in owner else "vocab_size"
+    size = owner[key]
+    named = [token for _, _, tokens in token_ids(config) for token in tokens if 0 <= token < size]
+    kept = numpy.unique(numpy.concatenate([tokens for tokens, _ in cases.values()] + [named]).astype("i4"))
+    number = {int(token): i for i, token in enumerate(kept)}
+    for holder, name, tokens in list(token_ids(config)):
+        numbers = [number[token] for token in tokens if token in number]
+        holder[name] = numbers if isinstance(holder[name], list) else numbers[0] if numbers else None
+    owner[key] = len(kept)
+    for name, array in weights.items():
+        if re.search(r"embed_tokens|word_embeddings|tok_embeddings|wte|lm_head|output_layer|^output\b", name) and array.shape[0] == size:
+            weights[name] = array[kept]
+    for prompt, (tokens, rows) in cases.items():
+        cases[prompt] = (numpy.array([number[int(token)] for token in tokens], "<i4"), rows[:, kept])
+
+
+def pack(source, out, cut):
+    out.mkdir(parents=True, exist_ok=True)
+    config = json.loads((source / "config.json").read_text()) | OPTIONS.get(source.name, {})
+    weights, cases = {}, read_cases(source)
+    for name, array in read(source / "model.safetensors").items():
+        if name.endswith(("inv_freq", "masked_bias")) or (name.endswith(".attn.bias") and array.ndim == 4):
+            continue  # buffers, not weights
+        weights[name] = array
+    if cut:
+        cut_vocabulary(config, weights, cases)
+    write(out / "model.safetensors", {name: ("BF16", to_bf16(array)) for name, array in weights.items()})
+    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    packed = {}
+    for prompt, (tokens, rows) in cases.items():
+        packed[f"{prompt}.tokens"] = ("I32", tokens)
         packed[f"{prompt}.logits"] = ("F32", rows)
     write(out / "cases.safetensors", packed)
 
 
 def main():
-    source, out, names = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3:]
+    arguments = sys.argv[1:]
+    cut = arguments[0] == "--cut-vocabulary"
+    source, out, *names = arguments[cut:]
     for name in names:
-        pack(source / name, out / name)
+        pack(pathlib.Path(source) / name, pathlib.Path(out) / name, cut)
 
 
 main()

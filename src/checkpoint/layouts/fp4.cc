@@ -89,6 +89,7 @@ class MxFp4 final : public Layout {
 
  private:
   std::string_view elements() const override { return elements_; }
+  bool stacks_experts() const override { return of_groups_; }
 
   Result<QuantScheme> Check(const StoredMatrix& matrix,
                             const QuantScheme& described) const override {

@@ -8,6 +8,7 @@
 #include "checkpoint/layouts/row_pairs.h"
 #include "checkpoint/layouts/unpack.h"
 #include "checkpoint/stored/stored_tensor.h"
+#include "checkpoint/stored/take_tensor.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -21,8 +22,12 @@ std::string StoredMatrix::PlaceOf(std::string_view suffix) const {
 }
 
 Result<Tensor> StoredMatrix::Get(std::string_view suffix) const {
-  if (const Tensor* tensor = Find(suffix)) return *tensor;
-  return NotFound(PlaceOf(suffix) + " is missing");
+  const Tensor* tensor = Find(suffix);
+  if (tensor == nullptr) return NotFound(PlaceOf(suffix) + " is missing");
+  if (!expert_) return *tensor;
+  if (tensor->shape.rank() > 1 && *expert_ < tensor->dim(0)) return ExpertOf(*tensor, *expert_);
+  return InvalidArgument(PlaceOf(suffix) + ": has shape " + tensor->shape.ToString() +
+                         ", and no expert " + std::to_string(*expert_));
 }
 
 Result<Tensor> StoredMatrix::Get(std::string_view suffix, DType dtype, const Shape& shape) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,20 +27,25 @@ class StoredTensors {
   virtual std::string PlaceOf(const std::string& name) const = 0;
 };
 
-// A matrix as a folder stores it; where a family fuses weights, of all of them. A cheap handle,
-// valid as long as the tensors.
+// A matrix as a folder stores it; where a family fuses weights, of all of them; where a tensor
+// stacks the experts of a layer, that of one expert. A cheap handle, valid as long as the tensors.
 class StoredMatrix {
  public:
-  StoredMatrix(const StoredTensors& tensors, std::string name, int64_t rows, int64_t columns)
-      : tensors_(&tensors), name_(std::move(name)), rows_(rows), columns_(columns) {}
+  StoredMatrix(const StoredTensors& tensors, std::string name, int64_t rows, int64_t columns,
+               std::optional<int64_t> expert = std::nullopt)
+      : tensors_(&tensors),
+        name_(std::move(name)),
+        rows_(rows),
+        columns_(columns),
+        expert_(expert) {}
 
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
 
-  // The tensor NAME + suffix, or null.
+  // The tensor NAME + suffix, of all experts, or null.
   const Tensor* Find(std::string_view suffix) const;
   std::string PlaceOf(std::string_view suffix) const;
-  // NOT_FOUND names the tensor.
+  // NOT_FOUND names the tensor; INVALID_ARGUMENT one that does not have the expert.
   Result<Tensor> Get(std::string_view suffix) const;
   // Of this type and shape, else an error that names the tensor.
   Result<Tensor> Get(std::string_view suffix, DType dtype, const Shape& shape) const;
@@ -52,6 +58,7 @@ class StoredMatrix {
   std::string name_;  // "model.layers.0.mlp.up_proj"
   int64_t rows_;
   int64_t columns_;
+  std::optional<int64_t> expert_;
 };
 
 class Layout {
@@ -61,6 +68,9 @@ class Layout {
   // Suffix of the tensor with the elements: without it, or where it is floating-point, the weight
   // is not quantized.
   virtual std::string_view elements() const = 0;
+  // Whether it reads tensors that stack the experts of a layer. Each of them has its rows in order,
+  // also where tensors of plain weights are transposed.
+  virtual bool stacks_experts() const { return false; }
   // The scheme of a quantized matrix: `described`, changed to what is stored of it. Checks every
   // tensor that Unpack reads; errors name file and tensor.
   virtual Result<QuantScheme> Check(const StoredMatrix& matrix,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "checkpoint/stored/stored_schemes.h"
 #include "model/tensor_source.h"
 #include "tensor/safetensors.h"
 
@@ -58,13 +59,24 @@ Json WeightGroup(const QuantScheme& scheme) {
           {"output_activations", nullptr}};
 }
 
+// The products that are stored as they are: the head and the routers of experts.
+Json PlainProducts(const ModelSpec& spec) {
+  Json names = Json::array({"lm_head"});
+  for (const WeightId& id : Products(spec)) {
+    if (id.role == WeightRole::kHead || !SchemeOf(spec, id.role, id.layer).is_plain()) continue;
+    const std::string name = StandardSource(spec, id).name;
+    names.push_back(name.substr(0, name.rfind('.')));
+  }
+  return names;
+}
+
 Json QuantizationConfig(const ModelSpec& spec) {
   const QuantScheme& scheme = spec.quantization;
   Json config = {{"quant_method", "compressed-tensors"},
                  {"format", scheme.is_plain() ? "dense" : FormatName(scheme)},
                  {"quantization_status", "compressed"},
                  {"config_groups", Json::object()},
-                 {"ignore", {"lm_head"}}};
+                 {"ignore", scheme.is_plain() ? Json::array({"lm_head"}) : PlainProducts(spec)}};
   if (!scheme.is_plain()) config["config_groups"]["group_0"] = WeightGroup(scheme);
   if (spec.cache_scales) {
     config["kv_cache_scheme"] = Arguments(*spec.cache_scales == DType::kF8E4M3, 8, "tensor", false);

@@ -118,7 +118,8 @@ Result<Tensor> QuantizedSource::Divided(const WeightId& id) {
 
 // The elements or the scales of a weight.
 Result<Tensor> QuantizedSource::Rounded(const WeightId& id) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor plain, plain_.Get({id.role, id.layer}));
+  TANDEM_ASSIGN_OR_RETURN(const Tensor plain,
+                          plain_.Get({id.role, id.layer, WeightPart::kWeight, id.expert}));
   const QuantScheme& scheme = recipe_.scheme;
   const int64_t rows = plain.dim(0);
   const int64_t columns = plain.dim(1);

@@ -1,6 +1,7 @@
 #include "checkpoint/stored/stored_schemes.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace tandem {
@@ -39,7 +40,15 @@ Status SetStoredSchemes(const std::vector<SchemeException>& stored, ModelSpec& s
   spec.exceptions.clear();
   for (const SchemeException& weight : stored) {
     const QuantScheme expected = RowOf(weight.role).quantizable ? spec.quantization : QuantScheme{};
-    if (weight.scheme != expected) spec.exceptions.push_back(weight);
+    const bool is_next_expert =  // the experts of a layer come one after another
+        &weight != stored.data() && (&weight)[-1].role == weight.role &&
+        (&weight)[-1].layer == weight.layer;
+    if (is_next_expert && (&weight)[-1].scheme != weight.scheme) {
+      return Unimplemented("layer " + std::to_string(weight.layer) + ": \"" +
+                           std::string(RowOf(weight.role).hf_name) +
+                           "\" is quantized in other ways for some experts than for others");
+    }
+    if (weight.scheme != expected && !is_next_expert) spec.exceptions.push_back(weight);
   }
   return ValidateSpec(spec);
 }

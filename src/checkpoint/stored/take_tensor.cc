@@ -2,17 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace tandem {
 namespace {
-
-// The expert's part of a tensor that stacks all of them.
-Tensor ExpertOf(const Tensor& stored, int64_t expert) {
-  Tensor one = stored;
-  one.shape = stored.shape.rank() == 2 ? Shape{stored.dim(1)} : Shape{stored.dim(1), stored.dim(2)};
-  one.data = static_cast<std::byte*>(stored.data) + expert * one.NumBytes();
-  return one;
-}
 
 // A column of `from` becomes a row of `to`.
 void CopyColumn(const Tensor& from, int64_t column, const Tensor& to) {
@@ -27,6 +20,15 @@ void CopyColumn(const Tensor& from, int64_t column, const Tensor& to) {
 }
 
 }  // namespace
+
+Tensor ExpertOf(const Tensor& stored, int64_t expert) {
+  std::vector<int64_t> dims;
+  for (int i = 1; i < stored.shape.rank(); ++i) dims.push_back(stored.dim(i));
+  Tensor one = stored;
+  one.shape = Shape::Of(dims);
+  one.data = static_cast<std::byte*>(stored.data) + expert * one.NumBytes();
+  return one;
+}
 
 Shape StoredShape(const TensorSource& source, const Shape& expected, const Shape& found) {
   const int64_t rows = source.rows.is_identity() ? expected[0] : source.rows.of;

@@ -9,6 +9,9 @@
 
 namespace tandem {
 
+// The expert's part of a tensor that stacks those of all experts.
+Tensor ExpertOf(const Tensor& stored, int64_t expert);
+
 // The shape of the tensor from which the source reads a weight of shape `expected`. `found`: the
 // tensor's shape in the file, which tells how many experts there are.
 Shape StoredShape(const TensorSource& source, const Shape& expected, const Shape& found);

@@ -35,12 +35,14 @@ FusedTensor FusedTensorOf(const ModelSpec& spec, const WeightId& id, const Shard
   FusedTensor tensor;
   tensor.layer = id.layer;
   tensor.part = id.part;
+  tensor.expert = id.expert;
   tensor.stage = StageOf(spec, sharding, id);
   if (row.per_layer) {
     const int64_t in_stage = id.layer - FirstLayer(spec, sharding, tensor.stage);
     tensor.name = "transformer.layers." + std::to_string(in_stage) + ".";
   }
-  tensor.name += part.trtllm_name.empty() ? row.trtllm_name : part.trtllm_name;
+  tensor.name +=
+      part.trtllm_name.empty() ? WithNumber(row.trtllm_name, id.expert) : part.trtllm_name;
   tensor.name += part.trtllm_suffix;
   for (const WeightRow& other : WeightRows()) {
     if (other.trtllm_name != row.trtllm_name) continue;
@@ -98,14 +100,14 @@ Result<Tensor> MakeShard(WeightSource& source, const Sharding& sharding, const F
   if (tensor.extent() == WeightPartRow::Extent::kOne) {
     TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(DType::kF32, {1}));
     TANDEM_ASSIGN_OR_RETURN(*out.As<float>(),
-                            LargestInputScale(source, tensor.roles, tensor.layer));
+                            LargestInputScale(source, tensor.roles, tensor.IdOf({})));
     return out;
   }
   const ModelSpec& spec = source.spec();
   const Shape shape = FusedShape(spec, sharding, tensor);
   if (tensor.extent() == WeightPartRow::Extent::kColumns) {
     TANDEM_ASSIGN_OR_RETURN(const Tensor whole,
-                            CommonVector(source, tensor.roles, tensor.layer, tensor.part));
+                            CommonVector(source, tensor.roles, tensor.IdOf({})));
     return whole.RowRange(PartBegin(spec, sharding, tensor.IdOf(tensor.roles.front()), rank),
                           shape[0]);
   }

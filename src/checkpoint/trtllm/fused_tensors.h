@@ -21,8 +21,9 @@ struct FusedTensor {
   int64_t layer = 0;
   WeightPart part = WeightPart::kWeight;
   int64_t stage = 0;
+  int64_t expert = 0;
 
-  WeightId IdOf(WeightRole role) const { return {role, layer, part}; }
+  WeightId IdOf(WeightRole role) const { return {role, layer, part, expert}; }
   WeightPartRow::Extent extent() const { return RowOf(part).extent; }
   // The roles have it in common.
   bool is_shared() const {

@@ -10,6 +10,14 @@ namespace tandem {
 
 using BlockInput = std::variant<Tensor, ops::NormedRows>;
 
+// The rows themselves, for a block with several products of them.
+inline Tensor RowsOf(ops::Ops& ops, const BlockInput& x) {
+  if (const auto* rows = std::get_if<Tensor>(&x)) return *rows;
+  const auto& normed = std::get<ops::NormedRows>(x);
+  ops.AddNorm(normed);
+  return normed.rows;
+}
+
 inline void RunLinear(ops::Ops& ops, const BlockInput& x, const ops::LinearWeight& weight,
                       const Tensor& out) {
   if (const auto* normed = std::get_if<ops::NormedRows>(&x)) {

@@ -33,13 +33,14 @@ Decoder::Workspace::Workspace(const ModelSpec& spec)
       second_delta(HasParallelLayers(spec) ? spec.hidden_size : 0, spec.dtype),
       attention(spec),
       mlp(spec),
+      moe(spec),
       gathered(spec.hidden_size, spec.dtype),
       gathered_delta(spec.hidden_size, spec.dtype),
       logits(spec.vocab_size, DType::kF32) {}
 
 int64_t Decoder::Workspace::RowBytes() const {
   return residual.RowBytes() + normed.RowBytes() + delta.RowBytes() + second_delta.RowBytes() +
-         attention.RowBytes() + mlp.RowBytes();
+         attention.RowBytes() + mlp.RowBytes() + moe.RowBytes();
 }
 
 int64_t Decoder::Workspace::LogitsRowBytes() const {
@@ -53,6 +54,7 @@ Status Decoder::Workspace::Allocate(ops::Backend& backend, int32_t max_rows,
   }
   TANDEM_RETURN_IF_ERROR(attention.Allocate(backend, max_rows));
   TANDEM_RETURN_IF_ERROR(mlp.Allocate(backend, max_rows));
+  TANDEM_RETURN_IF_ERROR(moe.Allocate(backend, max_rows));
   for (RowBuffer* buffer : {&gathered, &gathered_delta, &logits}) {
     TANDEM_RETURN_IF_ERROR(buffer->Allocate(backend, max_logits_rows));
   }
@@ -117,7 +119,11 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
     workspace_.attention.Run(ops, layer_spec.attention, weights.attention, context, x, out);
   };
   const auto run_mlp = [&](const BlockInput& x, const Tensor& out) {
-    workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp, x, out);
+    if (layer_spec.moe.num_experts == 0) {
+      return workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp, x, out);
+    }
+    workspace_.moe.Run(ops, layer_spec, weights.moe, workspace_.mlp, weights.mlp, RowsOf(ops, x),
+                       out);
   };
   const ops::NormedRows attention_in = Normed(norm, weights.input_norm, residual, pending, normed);
   const auto mlp_in = [&] { return Normed(norm, weights.post_norm, residual, delta, normed); };

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "model/blocks/attention.h"
 #include "model/blocks/mlp.h"
+#include "model/blocks/moe.h"
 #include "model/blocks/row_buffer.h"
 #include "model/decoder/weights.h"
 #include "ops/backend.h"
@@ -45,6 +46,7 @@ class Decoder {
     RowBuffer second_delta;  // the same of an MLP beside attention; of no columns without
     AttentionBlock attention;
     MlpBlock mlp;
+    MoeBlock moe;
     RowBuffer gathered;        // [logits rows, hidden] the residual of the rows that want logits
     RowBuffer gathered_delta;  // [logits rows, hidden]
     RowBuffer logits;          // [logits rows, vocab] fp32

@@ -55,6 +55,9 @@ Status LoadLayer(WeightLoader& loader, int64_t layer, LayerWeights& out) {
     TANDEM_RETURN_IF_ERROR(LoadNorm(loader, role, layer, *norm));
   }
   TANDEM_RETURN_IF_ERROR(LoadAttention(loader, layer, out.attention));
+  const LayerSpec& spec = loader.spec().layer(layer);
+  if (spec.moe.num_experts > 0) TANDEM_RETURN_IF_ERROR(LoadMoe(loader, layer, out.moe));
+  if (spec.mlp.intermediate_size == 0) return {};
   return LoadMlp(loader, layer, out.mlp);
 }
 

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "model/blocks/attention.h"
 #include "model/blocks/mlp.h"
+#include "model/blocks/moe.h"
 #include "model/blocks/norm.h"
 #include "model/kv_pool.h"
 #include "model/spec.h"
@@ -25,7 +26,8 @@ struct LayerWeights {
   AttentionWeights attention;
   NormWeights attention_out_norm;
   NormWeights post_norm;
-  MlpWeights mlp;
+  MlpWeights mlp;  // of no rows where there are only experts
+  MoeWeights moe;
   NormWeights mlp_out_norm;
   size_t rope = 0;  // index into the tables of positions
 };

@@ -16,6 +16,7 @@
 #include "model/families/internlm.h"
 #include "model/families/llama.h"
 #include "model/families/mistral.h"
+#include "model/families/mixtral.h"
 #include "model/families/mpt.h"
 #include "model/families/olmo2.h"
 #include "model/families/opt.h"
@@ -30,12 +31,15 @@ namespace tandem {
 namespace {
 
 const std::array kFamilies = {
-    LlamaFamily(),      MistralFamily(),  QwenFamily(),    Qwen2Family(),      Qwen3Family(),
-    GemmaFamily(),      Gemma2Family(),   Gemma3Family(),  Phi3Family(),       InternLmFamily(),
-    InternLm2Family(),  BaichuanFamily(), ChatGlmFamily(), GlmFamily(),        Glm4Family(),
-    FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
-    StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
-    OptFamily(),        GptNeoXFamily(),
+    LlamaFamily(),      MistralFamily(),  QwenFamily(),       Qwen2Family(),
+    Qwen3Family(),      GemmaFamily(),    Gemma2Family(),     Gemma3Family(),
+    Phi3Family(),       InternLmFamily(), InternLm2Family(),  BaichuanFamily(),
+    ChatGlmFamily(),    GlmFamily(),      Glm4Family(),       FalconFamily(),
+    GptJFamily(),       Gpt2Family(),     SantaCoderFamily(), GptBigCodeFamily(),
+    StarCoder2Family(), CohereFamily(),   Olmo2Family(),      BloomFamily(),
+    MptFamily(),        OptFamily(),      GptNeoXFamily(),    StarCoder2Family(),
+    CohereFamily(),     Olmo2Family(),    MixtralFamily(),    Qwen2MoeFamily(),
+    Qwen3MoeFamily(),   Glm4MoeFamily(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {

@@ -15,6 +15,7 @@ constexpr std::array<std::string_view, 9> kChatGlmVersions = {
 constexpr std::string_view kVersion = "chatglm_model_version";
 constexpr std::array<std::string_view, 1> kGlm = {"GlmForCausalLM"};
 constexpr std::array<std::string_view, 1> kGlm4 = {"Glm4ForCausalLM"};
+constexpr std::array<std::string_view, 1> kGlm4Moe = {"Glm4MoeForCausalLM"};
 
 constexpr std::array<RoleName, 12> kChatGlmNames = {{
     {WeightRole::kEmbedding, "transformer.embedding.word_embeddings"},
@@ -64,6 +65,10 @@ TensorSource GlmSource(const ModelSpec& spec, const WeightId& id) {
 }
 TensorSource Glm4Source(const ModelSpec& spec, const WeightId& id) {
   return WithStackedMlp(NamedSource(spec, id, kGlm4Names), spec, id);
+}
+
+TensorSource Glm4MoeSource(const ModelSpec& spec, const WeightId& id) {
+  return SourceWithShared(spec, id, "shared_experts");
 }
 
 // ChatGLM 2 divides positions by rope_ratio; ChatGLM 3 and GLM-4 multiply the base. The configs of
@@ -138,6 +143,22 @@ void ReadGlm4(const JsonFields& config, ModelSpec& spec) {
   ForEachLayer(spec, [](LayerSpec& layer) { layer.residual = Residual::kSandwich; });
 }
 
+// GLM-4.5: pairs are halves of a head, unlike those of GLM-4, and the experts are DeepSeek's.
+void ReadGlm4Moe(const JsonFields& config, ModelSpec& spec) {
+  ReadSizes(config, {.default_positions = 131072, .default_epsilon = 1e-5}, spec);
+  ForEachLayer(spec, [&](LayerSpec& layer) {
+    layer.attention.qkv_bias = config.Bool("attention_bias", false);
+    if (config.Bool("use_qk_norm", false)) layer.attention.head_norm = HeadNorm::kHead;
+    layer.mlp.activation = ReadActivation(config, "hidden_act", "silu");
+  });
+  ReadRopes(config, spec);
+  if (!config.Has("partial_rotary_factor") && !config.Has("rope_parameters")) {
+    ForEachLayer(spec,
+                 [](LayerSpec& layer) { layer.attention.rope.dim = layer.attention.head_dim / 2; });
+  }
+  ReadRoutedExperts(config, "sigmoid", spec);
+}
+
 }  // namespace
 
 Family ChatGlmFamily() {
@@ -153,6 +174,10 @@ Family GlmFamily() {
 }
 Family Glm4Family() {
   return {.name = "glm4", .architectures = kGlm4, .read = ReadGlm4, .source = Glm4Source};
+}
+Family Glm4MoeFamily() {
+  return {
+      .name = "glm4_moe", .architectures = kGlm4Moe, .read = ReadGlm4Moe, .source = Glm4MoeSource};
 }
 
 }  // namespace tandem

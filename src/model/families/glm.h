@@ -8,5 +8,6 @@ namespace tandem {
 Family ChatGlmFamily();
 Family GlmFamily();
 Family Glm4Family();
+Family Glm4MoeFamily();
 
 }  // namespace tandem

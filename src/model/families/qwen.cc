@@ -11,6 +11,8 @@ namespace {
 constexpr std::array<std::string_view, 1> kQwen = {"QWenLMHeadModel"};
 constexpr std::array<std::string_view, 1> kQwen2 = {"Qwen2ForCausalLM"};
 constexpr std::array<std::string_view, 1> kQwen3 = {"Qwen3ForCausalLM"};
+constexpr std::array<std::string_view, 1> kQwen2Moe = {"Qwen2MoeForCausalLM"};
+constexpr std::array<std::string_view, 1> kQwen3Moe = {"Qwen3MoeForCausalLM"};
 
 // Qwen 1 calls the gate w2 and stacks q, k and v.
 constexpr std::array<RoleName, 12> kQwenNames = {{
@@ -34,6 +36,10 @@ TensorSource QwenSource(const ModelSpec& spec, const WeightId& id) {
     source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
   }
   return source;
+}
+
+TensorSource Qwen2MoeSource(const ModelSpec& spec, const WeightId& id) {
+  return SourceWithShared(spec, id, "shared_expert");
 }
 
 // Beyond the trained length, seq_length, dynamic NTK changes the base and log-n scales queries;
@@ -89,6 +95,34 @@ void ReadQwen3(const JsonFields& config, ModelSpec& spec) {
   if (config.Bool("use_sliding_window", false)) ReadWindows(config, spec);
 }
 
+// Gives the sparse layers experts, beside which there is an MLP of `shared` neurons.
+void ReadQwenExperts(const JsonFields& config, int64_t shared, ModelSpec& spec) {
+  for (int64_t i = 0; i < spec.num_layers(); ++i) {
+    if (!IsSparseLayer(config, i)) continue;
+    LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+    layer.moe = {.num_experts = config.Int("num_experts"),
+                 .expert = {.intermediate_size = config.Int("moe_intermediate_size"),
+                            .activation = layer.mlp.activation},
+                 .routing = {.experts_per_token = ReadCount(config, "num_experts_per_tok", 0),
+                             .renormalise = config.Bool("norm_topk_prob", false)},
+                 .shared_gate = shared > 0};
+    layer.mlp.intermediate_size = shared;
+  }
+}
+
+void ReadQwen2Moe(const JsonFields& config, ModelSpec& spec) {
+  ReadQwen2(config, spec);
+  if (!config.Bool("qkv_bias", true)) {
+    ForEachLayer(spec, [](LayerSpec& layer) { layer.attention.qkv_bias = false; });
+  }
+  ReadQwenExperts(config, config.Int("shared_expert_intermediate_size"), spec);
+}
+
+void ReadQwen3Moe(const JsonFields& config, ModelSpec& spec) {
+  ReadQwen3(config, spec);
+  ReadQwenExperts(config, /*shared=*/0, spec);
+}
+
 }  // namespace
 
 Family QwenFamily() {
@@ -96,5 +130,14 @@ Family QwenFamily() {
 }
 Family Qwen2Family() { return {.name = "qwen2", .architectures = kQwen2, .read = ReadQwen2}; }
 Family Qwen3Family() { return {.name = "qwen3", .architectures = kQwen3, .read = ReadQwen3}; }
+Family Qwen2MoeFamily() {
+  return {.name = "qwen2_moe",
+          .architectures = kQwen2Moe,
+          .read = ReadQwen2Moe,
+          .source = Qwen2MoeSource};
+}
+Family Qwen3MoeFamily() {
+  return {.name = "qwen3_moe", .architectures = kQwen3Moe, .read = ReadQwen3Moe};
+}
 
 }  // namespace tandem

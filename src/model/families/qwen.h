@@ -1,4 +1,4 @@
-// Qwen 1, Qwen 1.5 to 2.5 and Qwen 3, all without experts.
+// Qwen 1, Qwen 1.5 to 2.5 and Qwen 3, the last two with and without experts.
 #pragma once
 
 #include "model/family.h"
@@ -8,5 +8,7 @@ namespace tandem {
 Family QwenFamily();
 Family Qwen2Family();
 Family Qwen3Family();
+Family Qwen2MoeFamily();
+Family Qwen3MoeFamily();
 
 }  // namespace tandem

@@ -7,6 +7,7 @@
 #include "ops/cpu/pack.h"
 #include "ops/cpu/pack_groups.h"
 #include "ops/cpu/pieces.h"
+#include "ops/cpu/row_access.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -17,30 +18,6 @@ constexpr int64_t kGatedPanels = 16;
 constexpr int64_t kGatedOutputs = kGatedPanels * kPanelOutputs;
 constexpr int64_t kGatedScratchBytes =
     2 * kMaxLinearRows * kGatedOutputs * static_cast<int64_t>(sizeof(float));
-
-std::byte* RowOf(const Tensor& tensor, int64_t row) {
-  return static_cast<std::byte*>(tensor.data) +
-         row * tensor.dim(1) * static_cast<int64_t>(SizeOf(tensor.dtype));
-}
-
-int64_t RowBytes(const Tensor& tensor) {
-  return tensor.dim(1) * static_cast<int64_t>(SizeOf(tensor.dtype));
-}
-
-// All outputs of the packed rows; the caller sets the destination.
-LinearJob ProductOf(const PackJob& pack, const LinearWeight& weight) {
-  LinearJob job;
-  job.element = pack.element;
-  job.num_rows = pack.num_rows;
-  job.inputs = pack.padded_inputs;
-  job.outputs = weight.rows;
-  job.activations = pack.packed;
-  job.weights = weight.data.data();
-  job.quant = pack.quant;
-  job.scales = weight.scales.As<float>();
-  job.bias = weight.bias.As<float>();
-  return job;
-}
 
 NormJob JobOf(const Norm& norm, DType dtype) {
   NormJob job;
@@ -58,7 +35,9 @@ Function FunctionOf(Activation activation) {
   static_assert(static_cast<int>(Function::kSilu) == static_cast<int>(Activation::kSilu) &&
                 static_cast<int>(Function::kGelu) == static_cast<int>(Activation::kGelu) &&
                 static_cast<int>(Function::kGeluTanh) == static_cast<int>(Activation::kGeluTanh) &&
-                static_cast<int>(Function::kRelu) == static_cast<int>(Activation::kRelu));
+                static_cast<int>(Function::kRelu) == static_cast<int>(Activation::kRelu) &&
+                static_cast<int>(Function::kClampedSwiglu) ==
+                    static_cast<int>(Activation::kClampedSwiglu));
   return static_cast<Function>(activation);
 }
 
@@ -146,6 +125,10 @@ void CpuOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_colu
 }
 
 void CpuOps::Activate(Activation activation, const Tensor& in, const Tensor& out) {
+  ActivateRows(activation, /*limit=*/0.0f, in, out);
+}
+
+void CpuOps::ActivateRows(Activation activation, float limit, const Tensor& in, const Tensor& out) {
   const int64_t width = out.dim(1);
   const bool gated = in.dim(1) != width;
   TANDEM_CHECK(in.dtype == out.dtype && in.dim(1) == (gated ? 2 : 1) * width,
@@ -160,10 +143,13 @@ void CpuOps::Activate(Activation activation, const Tensor& in, const Tensor& out
                    const int64_t row = i / row_pieces;
                    const int64_t first = i % row_pieces * kPiece;
                    const std::byte* from = RowOf(in, row) + first * size;
-                   kernels_.activate(FunctionOf(activation), ElementOf(out.dtype), from,
-                                     gated ? from + width * size : nullptr,
-                                     std::min(kPiece, width - first),
-                                     RowOf(out, row) + first * size);
+                   kernels_.activate({.function = FunctionOf(activation),
+                                      .element = ElementOf(out.dtype),
+                                      .in = from,
+                                      .up = gated ? from + width * size : nullptr,
+                                      .count = std::min(kPiece, width - first),
+                                      .out = RowOf(out, row) + first * size,
+                                      .limit = limit});
                  }
                });
 }
@@ -334,9 +320,13 @@ void CpuOps::GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
       compute(panels + panel, count, piece.thread, up);
       for (int64_t row = 0; row < num_rows; ++row) {
         const int64_t offset = row * kGatedOutputs * size;
-        kernels_.activate(FunctionOf(activation), pack.element, gate + offset, up + offset,
-                          count * kPanelOutputs,
-                          RowOf(activated, row_begin + row) + panel * kPanelOutputs * size);
+        kernels_.activate(
+            {.function = FunctionOf(activation),
+             .element = pack.element,
+             .in = gate + offset,
+             .up = up + offset,
+             .count = count * kPanelOutputs,
+             .out = RowOf(activated, row_begin + row) + panel * kPanelOutputs * size});
       }
     }
   });

@@ -37,6 +37,12 @@ class CpuOps final : public Ops {
   void Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
            const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
            const Tensor& out) override;
+  void Route(const Tensor& scores, const Tensor& correction, const RoutingRule& rule,
+             const ExpertChoice& out) override;
+  // Rows are gathered by expert, and the products of several experts share one pass.
+  void Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,
+               const ExpertScratch& scratch, const Tensor& out) override;
+  void AddGated(const Tensor& sum, const Tensor& gate, const Tensor& x) override;
   void CapLogits(const Tensor& logits, float scale, float cap) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
@@ -51,6 +57,9 @@ class CpuOps final : public Ops {
   bool FusesGate(int64_t num_rows, int64_t width) const;
   void GatedRows(const Tensor& x, int64_t row_begin, int64_t num_rows, const LinearWeight& weight,
                  Activation activation, const Tensor& activated);
+  void ActivateRows(Activation activation, float limit, const Tensor& in, const Tensor& out);
+  void ExpertProducts(const Tensor& x, std::span<const int32_t> ends,
+                      std::span<const LinearWeight> weights, const Tensor& out);
   PackJob PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
                     const LinearWeight& weight);
   void PackForAll(const PackJob& pack);

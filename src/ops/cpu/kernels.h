@@ -158,8 +158,29 @@ struct NormJob {
   void* out = nullptr;  // may be residual
 };
 
+// A sum of rows, each times its weight.
+struct SumJob {
+  Element element = Element::kF32;
+  const void* const* rows = nullptr;  // [num_rows], each [width]
+  const float* weights = nullptr;     // [num_rows]
+  int64_t num_rows = 0;               // at least 1
+  int64_t width = 0;
+  void* out = nullptr;  // [width]
+};
+
 // As ops::Activation.
-enum class Function : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
+enum class Function : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kClampedSwiglu };
+
+// out[i] = function(in[i]), times up[i] unless `up` is null.
+struct ActivateJob {
+  Function function = Function::kSilu;
+  Element element = Element::kF32;
+  const void* in = nullptr;
+  const void* up = nullptr;
+  int64_t count = 0;
+  void* out = nullptr;
+  float limit = 0.0f;  // of kClampedSwiglu, which has an `up`
+};
 
 struct CpuKernels {
   const char* name;
@@ -174,10 +195,10 @@ struct CpuKernels {
   void (*norm)(const NormJob& job);  // of one row
   // sum[i] += x[i]
   void (*add)(Element element, void* sum, const void* x, int64_t count);
+  // out = the sum over i of weights[i] * rows[i], added in this order; out may be a row
+  void (*weighted_sum)(const SumJob& job);
   void (*store_head)(const HeadJob& job);
-  // out[i] = function(in[i]), times up[i] unless `up` is null
-  void (*activate)(Function function, Element element, const void* in, const void* up,
-                   int64_t count, void* out);
+  void (*activate)(const ActivateJob& job);
   // x[i] = x[i] * scale, then cap * tanh(x[i] / cap) unless cap is 0
   void (*cap)(float* x, int64_t count, float scale, float cap);
 

@@ -108,6 +108,8 @@ __device__ float Apply(Activation activation, float x) {
       return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     case Activation::kRelu:
       return fmaxf(x, 0.0f);
+    case Activation::kClampedSwiglu:
+      break;
   }
   return x;
 }

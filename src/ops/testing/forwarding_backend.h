@@ -52,6 +52,17 @@ class ForwardingOps : public Ops {
                const Tensor& out) override {
     inner_.NormMlp(x, in_weight, activation, down_weight, inner, activated, out);
   }
+  void Route(const Tensor& scores, const Tensor& correction, const RoutingRule& rule,
+             const ExpertChoice& out) override {
+    inner_.Route(scores, correction, rule, out);
+  }
+  void Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,
+               const ExpertScratch& scratch, const Tensor& out) override {
+    inner_.Experts(x, choice, weights, scratch, out);
+  }
+  void AddGated(const Tensor& sum, const Tensor& gate, const Tensor& x) override {
+    inner_.AddGated(sum, gate, x);
+  }
   void CapLogits(const Tensor& logits, float scale, float cap) override {
     inner_.CapLogits(logits, scale, cap);
   }

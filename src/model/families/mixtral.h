@@ -1,0 +1,10 @@
+// Mixtral: Mistral with experts.
+#pragma once
+
+#include "model/family.h"
+
+namespace tandem {
+
+Family MixtralFamily();
+
+}  // namespace tandem

@@ -1,0 +1,352 @@
+// Layers of experts: which experts a row chooses, compared with a plain reading of the rule; and
+// the sum of their outputs, compared with products one by one, in every weight format.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "ops/testing/op_test.h"
+
+namespace tandem::ops {
+namespace {
+
+using Function = RoutingRule::Function;
+using GroupValue = RoutingRule::GroupValue;
+
+// Where layers of experts are computed.
+std::vector<BackendCase> WithExperts(std::vector<BackendCase> cases) {
+  std::erase_if(cases, [](const BackendCase& one) { return one.name.starts_with("cuda"); });
+  return cases;
+}
+
+struct Chosen {
+  std::vector<int32_t> experts;
+  std::vector<double> weights;
+};
+
+std::vector<double> Applied(Function function, std::vector<double> values) {
+  if (function == Function::kSigmoid) {
+    for (double& value : values) value = 1.0 / (1.0 + std::exp(-value));
+    return values;
+  }
+  double sum = 0.0;
+  for (double& value : values) sum += value = std::exp(value);
+  for (double& value : values) value /= sum;
+  return values;
+}
+
+// The steps of ops.h with sorts.
+Chosen Choose(const RoutingRule& rule, const std::vector<double>& scores,
+              const std::vector<double>& correction) {
+  const auto count = static_cast<int32_t>(scores.size());
+  const std::vector<double> values = rule.chosen_first ? scores : Applied(rule.function, scores);
+  std::vector<double> ranked = values;
+  for (size_t i = 0; i < correction.size(); ++i) ranked[i] += correction[i];
+  const int32_t size = count / rule.num_groups;
+  std::vector<std::pair<double, int32_t>> groups;
+  for (int32_t g = 0; g < rule.num_groups; ++g) {
+    std::vector<double> group(ranked.begin() + g * size, ranked.begin() + (g + 1) * size);
+    std::ranges::sort(group, std::greater<>());
+    const double second = size > 1 && rule.group_value == GroupValue::kTwoLargest ? group[1] : 0.0;
+    groups.emplace_back(-(group[0] + second), g);
+  }
+  std::ranges::sort(groups);
+  for (size_t i = static_cast<size_t>(rule.chosen_groups); i < groups.size(); ++i) {
+    for (int32_t e = 0; e < size; ++e) {
+      ranked[static_cast<size_t>(groups[i].second * size + e)] =
+          rule.others_count_zero ? 0.0 : -HUGE_VAL;
+    }
+  }
+  std::vector<int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](int32_t e) { return ranked[static_cast<size_t>(e)]; });
+  Chosen chosen;
+  for (int32_t k = 0; k < rule.experts_per_token; ++k) {
+    chosen.experts.push_back(order[static_cast<size_t>(k)]);
+    chosen.weights.push_back(values[static_cast<size_t>(chosen.experts.back())]);
+  }
+  if (rule.chosen_first) chosen.weights = Applied(rule.function, chosen.weights);
+  const double sum = std::accumulate(chosen.weights.begin(), chosen.weights.end(), 0.0);
+  for (double& weight : chosen.weights) weight *= rule.scale / (rule.renormalise ? sum : 1.0);
+  return chosen;
+}
+
+class RouteTest : public OpTest {
+ protected:
+  void ExpectChoices(const RoutingRule& rule, int64_t num_experts, bool corrected) {
+    const int64_t rows = 37;
+    const OwnedTensor scores = Random({rows, num_experts}, DType::kF32, 3, 2.0f);
+    const OwnedTensor correction = Random({num_experts}, DType::kF32, 4, 0.3f);
+    const OwnedTensor experts = Poisoned({rows, rule.experts_per_token}, DType::kI32);
+    const OwnedTensor weights = Poisoned({rows, rule.experts_per_token}, DType::kF32);
+    ops().Route(scores.tensor, corrected ? correction.tensor : Tensor{}, rule,
+                {experts.tensor, weights.tensor});
+    const std::vector<double> all = Doubles(scores.tensor), got = Doubles(weights.tensor);
+    const std::vector<std::byte> bytes = Bytes(experts.tensor);
+    std::vector<int32_t> ids(got.size());
+    std::memcpy(ids.data(), bytes.data(), bytes.size());
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto first = all.begin() + row * num_experts;
+      const Chosen chosen = Choose(rule, {first, first + num_experts},
+                                   corrected ? Doubles(correction.tensor) : std::vector<double>{});
+      for (size_t k = 0; k < chosen.experts.size(); ++k) {
+        const size_t at = static_cast<size_t>(row) * chosen.experts.size() + k;
+        ASSERT_EQ(ids[at], chosen.experts[k]) << "row " << row << ", choice " << k;
+        ASSERT_NEAR(got[at], chosen.weights[k], 1e-5 * rule.scale) << "row " << row;
+      }
+    }
+  }
+};
+
+TEST_P(RouteTest, EveryRuleChoosesAsItSays) {
+  ExpectChoices({.experts_per_token = 2, .renormalise = true}, 8, false);    // Mixtral
+  ExpectChoices({.experts_per_token = 4}, 60, false);                        // Qwen 2
+  ExpectChoices({.chosen_first = true, .experts_per_token = 4}, 32, false);  // gpt-oss
+  ExpectChoices({.function = Function::kSigmoid, .chosen_first = true, .experts_per_token = 1}, 16,
+                false);  // Llama 4
+  ExpectChoices({.experts_per_token = 6, .num_groups = 8, .chosen_groups = 3, .scale = 16.0f}, 160,
+                false);  // DeepSeek V2
+  for (const bool others_count_zero : {false, true}) {
+    ExpectChoices({.function = Function::kSigmoid,
+                   .experts_per_token = 8,
+                   .num_groups = 8,
+                   .chosen_groups = 4,
+                   .group_value = GroupValue::kTwoLargest,
+                   .others_count_zero = others_count_zero,
+                   .renormalise = true,
+                   .scale = 2.5f},
+                  256, true);  // DeepSeek V3
+  }
+}
+
+TEST_P(RouteTest, OfEqualScoresTheFirstExpertsAreChosen) {
+  const OwnedTensor scores = FromFloats({1, 5}, DType::kF32, {1, 2, 2, 2, 1});
+  const OwnedTensor experts = Poisoned({1, 2}, DType::kI32);
+  const OwnedTensor weights = Poisoned({1, 2}, DType::kF32);
+  ops().Route(scores.tensor, {}, {.experts_per_token = 2, .renormalise = true},
+              {experts.tensor, weights.tensor});
+  const std::vector<std::byte> bytes = Bytes(experts.tensor);
+  int32_t ids[2];
+  std::memcpy(ids, bytes.data(), sizeof(ids));
+  EXPECT_EQ(ids[0], 1);
+  EXPECT_EQ(ids[1], 2);
+  EXPECT_EQ(Doubles(weights.tensor), (std::vector<double>{0.5, 0.5}));
+}
+
+// An expert is named by what is NaN, too: no index runs past the experts.
+TEST_P(RouteTest, ScoresThatAreNoNumbersChooseSomeExperts) {
+  const OwnedTensor scores = FromFloats({1, 3}, DType::kF32, {NAN, NAN, NAN});
+  const OwnedTensor experts = Poisoned({1, 2}, DType::kI32);
+  const OwnedTensor weights = Poisoned({1, 2}, DType::kF32);
+  ops().Route(scores.tensor, {}, {.experts_per_token = 2}, {experts.tensor, weights.tensor});
+  const std::vector<std::byte> bytes = Bytes(experts.tensor);
+  int32_t ids[2];
+  std::memcpy(ids, bytes.data(), sizeof(ids));
+  for (const int32_t id : ids) {
+    EXPECT_GE(id, 0);
+    EXPECT_LT(id, 3);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RouteTest, ::testing::ValuesIn(WithExperts(AllBackendCases())),
+                         CaseName);
+
+class ExpertsTest : public OpTest {
+ protected:
+  static constexpr int64_t kHidden = 96, kNeurons = 40, kExperts = 7, kChosen = 3;
+
+  std::vector<WeightFormat> Formats() const {
+    using Scheme = QuantScheme;
+    return {
+        {dtype()},
+        {dtype(), Fp8Scheme(Scheme::Inputs::kDynamic)},
+        {dtype(), Scheme{.element = Scheme::Element::kInt8, .block_rows = 1}},
+        {dtype(), Scheme{.element = Scheme::Element::kInt4, .block_rows = 1, .block_columns = 32}}};
+  }
+  ExpertWeights Make(const WeightFormat& kept, bool scales_inputs = false) {
+    ExpertWeights weights;
+    weights.scales_inputs = scales_inputs;
+    for (uint32_t e = 0; e < kExperts; ++e) {
+      const OwnedTensor gate = Random({kNeurons, kHidden}, dtype(), 10 * e, 0.1f);
+      const OwnedTensor up = Random({kNeurons, kHidden}, dtype(), 10 * e + 1, 0.1f);
+      const OwnedTensor bias = Random({kNeurons}, dtype(), 10 * e + 2);
+      const OwnedTensor down = Random({kHidden, kNeurons}, dtype(), 10 * e + 3, 0.1f);
+      weights.in.push_back(
+          backend().PackLinear({{{gate.tensor}, {up.tensor, bias.tensor}}}, kept).value());
+      weights.down.push_back(backend().PackLinear({{{down.tensor, {}}}}, kept).value());
+    }
+    return weights;
+  }
+  // Experts of each row, which differ, and their weights.
+  struct Choice {
+    Buffer ids;
+    OwnedTensor weights;
+    ExpertChoice choice;
+    std::vector<int32_t> host;
+  };
+  // Expert 5 is never chosen, and expert 0 by most rows.
+  Choice Choices(int64_t rows) {
+    Choice made;
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto other = static_cast<int32_t>(row % 4);
+      for (const int32_t expert : {1 + other, row % 3 == 2 ? 6 : 0, 1 + (other + 1) % 4}) {
+        made.host.push_back(expert);
+      }
+    }
+    made.ids = Ints(made.host);
+    made.weights = Random({rows, kChosen}, DType::kF32, 77);
+    made.choice = {made.ids.View(DType::kI32, {rows, kChosen}), made.weights.tensor};
+    return made;
+  }
+  std::vector<std::byte> Run(const Tensor& x, const ExpertChoice& choice,
+                             const ExpertWeights& weights) {
+    const int64_t slots = x.dim(0) * kChosen;
+    const OwnedTensor order = Poisoned({2 * slots}, DType::kI32);
+    const OwnedTensor inner = Poisoned({slots, 2 * kNeurons}, dtype());
+    const OwnedTensor activated = Poisoned({slots, kNeurons}, dtype());
+    const OwnedTensor outputs = Poisoned({slots, kHidden}, dtype());
+    const OwnedTensor out = Poisoned({x.dim(0), kHidden}, dtype());
+    ops().Experts(x, choice, weights,
+                  {order.tensor, inner.tensor, activated.tensor, outputs.tensor}, out.tensor);
+    return Bytes(out.tensor);
+  }
+  std::vector<double> AsDoubles(std::vector<std::byte> bytes, Shape shape) {
+    std::vector<float> floats(static_cast<size_t>(shape.NumElements()));
+    ConvertElements({bytes.data(), dtype(), shape, {}}, {floats.data(), DType::kF32, shape, {}});
+    return {floats.begin(), floats.end()};
+  }
+};
+
+TEST_P(ExpertsTest, SumsTheOutputsOfTheChosenExperts) {
+  const int64_t rows = 23;
+  const OwnedTensor x = Random({rows, kHidden}, dtype(), 1);
+  const Choice choice = Choices(rows);
+  for (const WeightFormat& kept : Formats()) {
+    for (const bool scales_inputs : {false, true}) {
+      SCOPED_TRACE(DescribeFormat(kept) + (scales_inputs ? ", inputs scaled" : ""));
+      const ExpertWeights weights = Make(kept, scales_inputs);
+      const std::vector<double> factors = Doubles(choice.weights.tensor);
+      const std::vector<double> inputs = Doubles(x.tensor);
+      std::vector<double> expected(static_cast<size_t>(rows * kHidden));
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t k = 0; k < kChosen; ++k) {
+          const auto slot = static_cast<size_t>(row * kChosen + k);
+          const auto expert = static_cast<size_t>(choice.host[slot]);
+          std::vector<float> scaled;
+          for (int64_t i = 0; i < kHidden; ++i) {
+            const double value = inputs[static_cast<size_t>(row * kHidden + i)];
+            scaled.push_back(static_cast<float>(scales_inputs ? value * factors[slot] : value));
+          }
+          const OwnedTensor in = FromFloats({1, kHidden}, dtype(), scaled);
+          const OwnedTensor inner = Poisoned({1, 2 * kNeurons}, dtype());
+          const OwnedTensor activated = Poisoned({1, kNeurons}, dtype());
+          const OwnedTensor out = Poisoned({1, kHidden}, dtype());
+          ops().Mlp(in.tensor, weights.in[expert], weights.activation, weights.down[expert],
+                    inner.tensor, activated.tensor, out.tensor);
+          const std::vector<double> part = Doubles(out.tensor);
+          for (int64_t i = 0; i < kHidden; ++i) {
+            expected[static_cast<size_t>(row * kHidden + i)] +=
+                part[static_cast<size_t>(i)] * (scales_inputs ? 1.0 : factors[slot]);
+          }
+        }
+      }
+      ExpectNear(AsDoubles(Run(x.tensor, choice.choice, weights), x.tensor.shape), expected,
+                 Rounding(dtype()) + 1e-6, 0.1);
+    }
+  }
+}
+
+TEST_P(ExpertsTest, GateAndUpAreClamped) {
+  const int64_t rows = 9;
+  const double limit = 0.75;
+  const OwnedTensor x = Random({rows, kHidden}, dtype(), 1);
+  const Choice choice = Choices(rows);
+  ExpertWeights weights = Make({dtype()});
+  weights.activation = Activation::kClampedSwiglu;
+  weights.limit = static_cast<float>(limit);
+  const std::vector<double> factors = Doubles(choice.weights.tensor);
+  std::vector<double> expected(static_cast<size_t>(rows * kHidden));
+  int clamped = 0;
+  for (int64_t slot = 0; slot < rows * kChosen; ++slot) {
+    const int64_t row = slot / kChosen;
+    const auto expert = static_cast<size_t>(choice.host[static_cast<size_t>(slot)]);
+    const OwnedTensor inner = Poisoned({1, 2 * kNeurons}, dtype());
+    ops().Linear(x.tensor.RowRange(row, 1), weights.in[expert], inner.tensor);
+    const std::vector<double> in = Doubles(inner.tensor);
+    std::vector<float> activated;
+    for (size_t i = 0; i < kNeurons; ++i) {
+      clamped += in[i] > limit ? 1 : 0;
+      const double gate = std::min(in[i], limit);
+      const double up = std::clamp(in[i + kNeurons], -limit, limit);
+      activated.push_back(static_cast<float>(gate / (1.0 + std::exp(-1.702 * gate)) * (up + 1.0)));
+    }
+    const OwnedTensor between = FromFloats({1, kNeurons}, dtype(), activated);
+    const OwnedTensor out = Poisoned({1, kHidden}, dtype());
+    ops().Linear(between.tensor, weights.down[expert], out.tensor);
+    const std::vector<double> part = Doubles(out.tensor);
+    for (size_t i = 0; i < kHidden; ++i) {
+      expected[static_cast<size_t>(row * kHidden) + i] +=
+          part[i] * factors[static_cast<size_t>(slot)];
+    }
+  }
+  EXPECT_GT(clamped, 0);
+  ExpectNear(AsDoubles(Run(x.tensor, choice.choice, weights), x.tensor.shape), expected,
+             2 * Rounding(dtype()) + 1e-5, 0.5);
+}
+
+TEST_P(ExpertsTest, RowDoesNotDependOnTheOthers) {
+  // More rows than a pass of the products has, of all experts and of expert 0 alone.
+  const int64_t most = 900;
+  const OwnedTensor x = Random({most, kHidden}, dtype(), 1);
+  const Choice choice = Choices(most);
+  const auto row_bytes = static_cast<size_t>(kHidden) * SizeOf(dtype());
+  for (const WeightFormat& kept : Formats()) {
+    SCOPED_TRACE(DescribeFormat(kept));
+    const ExpertWeights weights = Make(kept);
+    const std::vector<std::byte> all = Run(x.tensor, choice.choice, weights);
+    const auto expect = [&](int64_t first, int64_t rows) {
+      const ExpertChoice part = {choice.choice.experts.RowRange(first, rows),
+                                 choice.choice.weights.RowRange(first, rows)};
+      const std::vector<std::byte> some = Run(x.tensor.RowRange(first, rows), part, weights);
+      ASSERT_EQ(std::memcmp(some.data(), all.data() + static_cast<size_t>(first) * row_bytes,
+                            some.size()),
+                0)
+          << rows << " rows from " << first;
+    };
+    for (const int64_t rows : {1, 2, 3, 8, 17, 64, 300}) expect(0, rows);
+    for (const int64_t row : {7, 511, 899}) expect(row, 1);
+  }
+}
+
+TEST_P(ExpertsTest, AnExpertThatNoRowChoosesIsNotRead) {
+  const OwnedTensor x = Random({5, kHidden}, dtype(), 1);
+  const Choice choice = Choices(5);
+  ExpertWeights weights = Make({dtype()});
+  const std::vector<std::byte> before = Run(x.tensor, choice.choice, weights);
+  weights.in[5].data = {};
+  weights.down[5].data = {};
+  EXPECT_EQ(Run(x.tensor, choice.choice, weights), before);
+}
+
+TEST_P(ExpertsTest, AGateScalesWhatIsAdded) {
+  const int64_t rows = 4;
+  const OwnedTensor x = Random({rows, kHidden}, dtype(), 1);
+  const OwnedTensor gate = FromFloats({rows, 1}, DType::kF32, {-200.0f, 200.0f, 0.0f, 1.5f});
+  const std::vector<double> factors = {0.0, 1.0, 0.5, 1.0 / (1.0 + std::exp(-1.5))};
+  for (const bool gated : {true, false}) {
+    const OwnedTensor sum = Random({rows, kHidden}, dtype(), 2);
+    std::vector<double> expected = Doubles(sum.tensor);
+    const std::vector<double> added = Doubles(x.tensor);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      expected[i] += added[i] * (gated ? factors[i / kHidden] : 1.0);
+    }
+    ops().AddGated(sum.tensor, gated ? gate.tensor : Tensor{}, x.tensor);
+    ExpectNear(Doubles(sum.tensor), expected, Rounding(dtype()) + 1e-6, 0.1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ExpertsTest, ::testing::ValuesIn(WithExperts(AllBackendCases())),
+                         CaseName);
+
+}  // namespace
+}  // namespace tandem::ops
