@@ -64,6 +64,19 @@ enum class Contents {
   kCounting,
 };
 
+// An AttentionRule but for the scale; slopes and sinks: of as many heads as a shape has, or none.
+struct Rule {
+  int32_t window = 0;
+  int32_t chunk = 0;
+  float soft_cap = 0.0f;
+  std::vector<float> slopes = {};
+  std::vector<float> sinks = {};
+};
+std::ostream& operator<<(std::ostream& out, const Rule& rule) {
+  return out << "window " << rule.window << ", chunk " << rule.chunk << ", cap " << rule.soft_cap
+             << (rule.slopes.empty() ? "" : ", slopes") << (rule.sinks.empty() ? "" : ", sinks");
+}
+
 class PagedAttentionTest : public OpTest {
  protected:
   int64_t Width() const { return (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim; }
@@ -105,14 +118,23 @@ class PagedAttentionTest : public OpTest {
     return static_cast<double>(static_cast<int8_t>(element));
   }
 
-  // From now on scores are subject to it; slopes: of as many heads as a shape has, or none.
-  void UseRule(int32_t window, float soft_cap, std::vector<float> slopes) {
-    rule_ = {.soft_cap = soft_cap, .window = window};
-    slopes_ = std::move(slopes);
+  // From now on scores are subject to it.
+  void UseRule(const Rule& rule) {
+    host_rule_ = rule;
+    rule_ = {.soft_cap = rule.soft_cap, .window = rule.window, .chunk = rule.chunk};
     reference_.clear();
-    if (slopes_.empty()) return;
-    device_slopes_ = FromFloats({std::ssize(slopes_)}, DType::kF32, slopes_);
-    rule_.slopes = device_slopes_.tensor.As<float>();
+    if (!rule.slopes.empty()) {
+      slopes_ = FromFloats({std::ssize(rule.slopes)}, DType::kF32, rule.slopes);
+      rule_.slopes = slopes_.tensor.As<float>();
+    }
+    if (!rule.sinks.empty()) {
+      sinks_ = FromFloats({std::ssize(rule.sinks)}, DType::kF32, rule.sinks);
+      rule_.sinks = sinks_.tensor.As<float>();
+    }
+  }
+  int32_t FirstKey(int32_t position) const {
+    if (rule_.chunk > 0) return position / rule_.chunk * rule_.chunk;
+    return rule_.window == 0 ? 0 : std::max(position - rule_.window + 1, 0);
   }
 
   // A group, and per sequence a table of scattered block ids; its elements are zero. In 8 bits
@@ -169,9 +191,9 @@ class PagedAttentionTest : public OpTest {
   KvGroup kv_;
   Buffer kv_memory_;
   OwnedTensor key_scales_, value_scales_;
+  Rule host_rule_;
   AttentionRule rule_;  // but for the scale
-  std::vector<float> slopes_;
-  OwnedTensor device_slopes_;
+  OwnedTensor slopes_, sinks_;
   std::vector<int32_t> prefixes_;  // of the sequences of each batch; empty: no prefix mask
   std::vector<int32_t> tables_;    // [num_seqs, kMaxBlocks]
   std::vector<double> elements_;
@@ -326,7 +348,7 @@ const std::vector<double>& PagedAttentionTest::ReferenceRow(int32_t seq, int32_t
   const int64_t dim = shape_.head_dim;
   const int32_t group = shape_.num_heads / shape_.num_kv_heads;
   std::vector<double> weights, sums;
-  const int32_t first_key = rule_.window == 0 ? 0 : std::max(position - rule_.window + 1, 0);
+  const int32_t first_key = FirstKey(position);
   for (int32_t head = 0; head < shape_.num_heads; ++head) {
     const double* q = query + head * dim;
     weights.clear();
@@ -337,11 +359,18 @@ const std::vector<double>& PagedAttentionTest::ReferenceRow(int32_t seq, int32_t
       score *= Scale();
       const double cap = rule_.soft_cap;
       if (cap > 0.0) score = cap * std::tanh(score / cap);
-      if (!slopes_.empty()) score += slopes_[static_cast<size_t>(head)] * (key - position);
+      if (rule_.slopes != nullptr) {
+        score += host_rule_.slopes[static_cast<size_t>(head)] * (key - position);
+      }
       weights.push_back(score);
     }
-    const double max = *std::max_element(weights.begin(), weights.end());
+    double max = *std::max_element(weights.begin(), weights.end());
     double sum = 0.0;
+    if (rule_.sinks != nullptr) {
+      const double sink = host_rule_.sinks[static_cast<size_t>(head)];
+      max = std::max(max, sink);
+      sum = std::exp(sink - max);
+    }
     sums.assign(static_cast<size_t>(dim), 0.0);
     for (int32_t key = first_key; key < num_keys; ++key) {
       const double weight = std::exp(weights[static_cast<size_t>(key - first_key)] - max);
@@ -436,9 +465,11 @@ TEST_P(PagedAttentionTest, EachRowSeesExactlyItsWindow) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
     MakeGroup(shape, kSeqs, dtype());
     FillGroup(Contents::kCounting);
-    for (const int32_t window : {1, 100, 128, 513}) {
-      SCOPED_TRACE(::testing::Message() << "window " << window);
-      UseRule(window, 0.0f, {});
+    for (const Rule& rule : {Rule{.window = 1}, Rule{.window = 100}, Rule{.window = 128},
+                             Rule{.window = 513}, Rule{.chunk = 200}, Rule{.chunk = 1024}}) {
+      if (rule.chunk > 0 && !backend().Has(Feature::kChunks)) continue;
+      SCOPED_TRACE(rule);
+      UseRule(rule);
       ExpectMixesMatchReference();
     }
   }
@@ -446,18 +477,17 @@ TEST_P(PagedAttentionTest, EachRowSeesExactlyItsWindow) {
 
 TEST_P(PagedAttentionTest, RulesOfLongContextsMatchReference) {
   if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
-  struct Rule {
-    int32_t window;
-    float soft_cap;
-    std::vector<float> slopes;
-  };
-  const Rule rules[] = {
-      {700, 2.0f, {}}, {0, 3.0f, {}}, {600, 0.0f, {0.5f, 0.001f, 0.03f, 0.1f}}, {90, 1.0f, {}}};
+  const Rule rules[] = {{.window = 700, .soft_cap = 2.0f},
+                        {.soft_cap = 3.0f},
+                        {.window = 600, .slopes = {0.5f, 0.001f, 0.03f, 0.1f}},
+                        {.chunk = 300, .soft_cap = 1.0f},
+                        {.window = 90, .sinks = {4.0f, -1.0f, 0.0f, 90.0f}}};
   MakeGroup({4, 1, 128, 64}, kSeqs, dtype());
   FillGroup(Contents::kRandom);
   for (const Rule& rule : rules) {
-    SCOPED_TRACE(::testing::Message() << "window " << rule.window << ", cap " << rule.soft_cap);
-    UseRule(rule.window, rule.soft_cap, rule.slopes);
+    if (!rule.sinks.empty() && !backend().Has(Feature::kSinks)) continue;
+    SCOPED_TRACE(rule);
+    UseRule(rule);
     ExpectMixesMatchReference();
   }
 }
@@ -789,7 +819,10 @@ TEST_P(PagedAttentionInvarianceTest, RowUnderARuleDoesNotDependOnWhatServesIt) {
   FillGroup(Contents::kRandom);
   for (const int32_t window : {0, 100, 600}) {
     SCOPED_TRACE(::testing::Message() << "window " << window);
-    UseRule(window, 2.0f, {0.25f, 0.001f, 0.0f, 0.0625f});
+    UseRule({.window = window,
+             .soft_cap = 2.0f,
+             .slopes = {0.25f, 0.001f, 0.0f, 0.0625f},
+             .sinks = {1.0f, 0.0f, -3.0f, 2.0f}});
     const std::vector<std::byte> at_once = Attend({{0, kLength, kLength}});
     for (const int32_t context : {31, 701, 1025, kLength}) {
       for (const int32_t rows : {1, 5, 16, 17, 31}) {

@@ -241,7 +241,8 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
         params, head, key_scale, tile, begin, min(begin + item.chunk_keys, head.context), shared,
         [&](int r, const RowOutput<Kind>& output, int half, float max, float sum) {
           if (whole) {
-            StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
+            StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half,
+                              value_scale / head.Divisor<Kind>(params, r, max, sum));
           } else {
             const int64_t slot =
                 SlotOf(params, item.first_slot + item.first_chunk, head.kv_head, r);
@@ -276,9 +277,10 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8&& Kind::kHeadDim == 
   AttendBlock<Kind, kTiles, kOrder>(
       params, head, KeyScale<typename Kind::Element>(params, head.kv_head), where.part,
       head.Skipped<Kind>(params, where.part * kRows), head.context, shared,
-      [&](int r, const RowOutput<Kind>& output, int half, float, float sum) {
+      [&](int r, const RowOutput<Kind>& output, int half, float max, float sum) {
         const float value_scale = ValueScale<typename Kind::Element>(params, head.kv_head);
-        StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
+        StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half,
+                          value_scale / head.Divisor<Kind>(params, r, max, sum));
       });
 }
 

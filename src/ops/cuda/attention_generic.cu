@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int last_key =
       max(context - (params.query_start[seq + 1] - row), PrefixLen(params, seq, context) - 1);
   const int position = context - (params.query_start[seq + 1] - row);
-  const int first_key = params.window == 0 ? 0 : max(position - params.window + 1, 0);
+  const int first_key = params.seen.FirstKey(max(position, 0));
   const ScoreRule rule(params, KeyScale<Stored>(params, head / params.group));
   const float slope = params.slopes == nullptr ? 0.0f : params.slopes[head];
   const int32_t* table = params.block_table + int64_t{seq} * params.max_blocks;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(32 * kWarps)
       pool_row = key_row(key);
       score = 0.0f;
       for (int i = 0; i < dim; ++i) score = fmaf(q[i], ToFloat(pool[pool_row * dim + i]), score);
-      score = rule.Apply(score, key - position, slope);
+      score = rule.Apply(score, key - position, first_key - position, slope);
     }
     float new_max = fmaxf(max, score);
     for (int distance = 16; distance > 0; distance /= 2) {
@@ -84,6 +84,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (int distance = 16; distance > 0; distance /= 2) {
     sum += __shfl_xor_sync(~0u, sum, distance);
   }
+  sum = SumWithSink(params, head, max, sum);
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int element = lane + 32 * i;

@@ -31,12 +31,22 @@ constexpr int kMaxGenericHeadDim = 512;
 __host__ __device__ constexpr int SkipUnit(bool invariant) {
   return invariant ? kInvariantChunkKeys : kTileKeys;
 }
-// How many of a sequence's first keys lie before the windows of all its rows, the first of which is
-// at first_position: whole units of what the kernels divide keys by. window 0: none.
-__host__ __device__ inline int KeysSkipped(int first_position, int window, int unit) {
-  const int first_key = window == 0 ? 0 : first_position - window + 1;
-  return first_key <= 0 ? 0 : first_key / unit * unit;
-}
+// Which keys before its own a row sees, as in AttentionRule: all, those of a window or of a chunk.
+struct SeenKeys {
+  int32_t window = 0;
+  int32_t chunk = 0;
+
+  friend bool operator==(const SeenKeys&, const SeenKeys&) = default;
+  bool all() const { return window == 0 && chunk == 0; }
+  __host__ __device__ int FirstKey(int position) const {
+    if (chunk > 0) return position - position % chunk;
+    return window == 0 || position < window ? 0 : position - window + 1;
+  }
+  // How many keys no row sees from `position` on, in whole units of what kernels divide keys by.
+  __host__ __device__ int Skipped(int position, int unit) const {
+    return FirstKey(position) / unit * unit;
+  }
+};
 
 // Division of numbers from 0 on by one that the host knows: a product and a shift. Exact: with
 // 2^s >= by, ceil(2^(31 + s) / by) is too large by less than 2^s / by, which adds less than 1 / by
@@ -99,8 +109,9 @@ struct AttentionParams {
   float scale = 1.0f;
   // As in AttentionRule. Tile kernels heed it if they are instantiated with a rule.
   float soft_cap = 0.0f;
-  int32_t window = 0;
+  SeenKeys seen;
   const float* slopes = nullptr;      // [query heads]
+  const float* sinks = nullptr;       // [query heads]
   const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
   const float* value_scales = nullptr;
 

@@ -53,7 +53,7 @@ struct HeadView {
   template <typename Kind>
   __device__ int Skipped(const AttentionParams& params, int r) const {
     if constexpr (!Kind::kHasRule) return 0;
-    return KeysSkipped(Position(params, r), params.window, SkipUnit(params.invariant));
+    return params.seen.Skipped(max(Position(params, r), 0), SkipUnit(params.invariant));
   }
   // The row of the pool where position `key` has its key: block_rows and value_rows count likewise.
   __device__ uint32_t KeyRow(const AttentionParams& params, int key) const {
@@ -78,6 +78,12 @@ struct HeadView {
     return params.slopes == nullptr
                ? 0.0f
                : params.slopes[QueryHead(params, r, params.by_group.Quotient(r))];
+  }
+  // What the result of packed row r is divided by: `sum` of the weights relative to `max`.
+  template <typename Kind>
+  __device__ float Divisor(const AttentionParams& params, int r, float max, float sum) const {
+    if constexpr (!Kind::kHasRule) return sum;
+    return SumWithSink(params, QueryHead(params, r, params.by_group.Quotient(r)), max, sum);
   }
   // query: r / group.
   __device__ int QueryHead(const AttentionParams& params, int r, int query) const {
@@ -109,6 +115,7 @@ class RowRules {
         for (int half = 0; half < 2; ++half) {
           const int r = min(first_row + 16 * i + g + 8 * half, head.rows - 1);
           positions_[i][half] = head.Position(params, r);
+          earliest_[i][half] = params.seen.FirstKey(positions_[i][half]) - positions_[i][half];
           slopes_[i][half] = head.Slope(params, r);
         }
       }
@@ -127,7 +134,8 @@ class RowRules {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int later = key + 8 * n + 2 * t + e % 2 - positions_[i][e / 2];
-            scores[i][n][e] = rule_.Apply(scores[i][n][e], later, slopes_[i][e / 2]);
+            scores[i][n][e] =
+                rule_.Apply(scores[i][n][e], later, earliest_[i][e / 2], slopes_[i][e / 2]);
           }
         }
       }
@@ -137,6 +145,7 @@ class RowRules {
  private:
   const ScoreRule rule_;
   int positions_[Kind::kHasRule ? kTiles : 1][2];
+  int earliest_[Kind::kHasRule ? kTiles : 1][2];  // key that is seen, less the row's position
   float slopes_[Kind::kHasRule ? kTiles : 1][2];
 };
 // What RowRules::scale is for rows that are merged.
@@ -237,8 +246,7 @@ struct MergedRow {
     if (threadIdx.x % 32 == 0) *state_to = make_float2(max, sum);
   }
   template <typename T>
-  __device__ void Store(T* to, float value_scale) const {
-    const float factor = value_scale / sum;
+  __device__ void Store(T* to, float factor) const {
     Pack<T, kOwn> result;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) result.at[i] = FromFloat<T>(output.at[i] * factor);
@@ -332,7 +340,8 @@ __device__ inline void MergeChunks(const AttentionParams& params, const HeadView
     const auto row = MergeParts<Kind::kHeadDim, 8>(
         params.partial + (first_slot + r) * Kind::kHeadDim, params.partial_state + first_slot + r,
         int64_t{params.num_kv_heads} * params.slot_rows, item.num_chunks, scale);
-    row.Store(head.Out<typename Kind::Activation>(params, r, Kind::kHeadDim), value_scale);
+    row.Store(head.Out<typename Kind::Activation>(params, r, Kind::kHeadDim),
+              value_scale / head.Divisor<Kind>(params, r, row.max, row.sum));
   }
 }
 

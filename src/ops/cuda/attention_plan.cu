@@ -67,7 +67,9 @@ class Chunks {
   __device__ int Keys(int seq) const {
     const int context = params_.context_len[seq];
     const int rows = params_.query_start[seq + 1] - params_.query_start[seq];
-    return context - KeysSkipped(context - rows, rule_.window, SkipUnit(rule_.chunk_keys > 0));
+    // A sequence whose state contradicts the plan may have more rows than keys.
+    const int position = max(context - rows, 0);
+    return context - rule_.seen.Skipped(position, SkipUnit(rule_.chunk_keys > 0));
   }
   __device__ static int Units(int keys) {
     return static_cast<int>((static_cast<unsigned>(keys) + kUnit - 1) / kUnit);

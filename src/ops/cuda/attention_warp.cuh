@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
         const MergedRow<kDim> row =
             MergeParts<kDim, kWarps>(parts + r * kDim, states + r, kWarpRows, kWarps, scale);
         if (item.num_chunks == 1) {
-          row.Store(head.Out<T>(params, r, kDim), value_scale);
+          row.Store(head.Out<T>(params, r, kDim),
+                    value_scale / head.Divisor<Kind>(params, r, row.max, row.sum));
         } else {
           row.StorePart(params.partial + (slot + r) * kDim, params.partial_state + slot + r);
         }

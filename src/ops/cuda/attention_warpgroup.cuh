@@ -38,7 +38,7 @@ struct GatheredTile {
 
 // The first tile of a sequence's keys that this launch needs, and how many it needs from there on.
 __device__ inline int FirstTile(const AttentionParams& params, int first_position) {
-  return KeysSkipped(first_position, params.window, kTileKeys) / kTileKeys;
+  return params.seen.Skipped(max(first_position, 0), kTileKeys) / kTileKeys;
 }
 __device__ inline int TilesOf(const AttentionParams& params, int seq) {
   const int rows = params.query_start[seq + 1] - params.query_start[seq];
@@ -167,13 +167,13 @@ class WarpgroupState {
 
   // As RowRules::Apply, of the keys of a tile; `key` is the first.
   __device__ void ApplyRule(int key, const ScoreRule& rule, const int (&positions)[2],
-                            const float (&slopes)[2]) {
+                            const int (&earliest)[2], const float (&slopes)[2]) {
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
     for (int i = 0; i < kTileKeys / 2; ++i) {
       const int half = i / 2 % 2;
       const int later = key + i / 4 * 8 + 2 * t + i % 2 - positions[half];
-      scores_[i] = rule.Apply(scores_[i], later, slopes[half]);
+      scores_[i] = rule.Apply(scores_[i], later, earliest[half], slopes[half]);
     }
   }
   // Masks the keys after the last that each row sees; `key` is the first of the tile.
@@ -298,12 +298,14 @@ __device__ inline void AttendWarpgroup(const AttentionParams& params, const Head
   const float key_scale = KeyScale<typename Kind::Element>(params, head.kv_head);
   const ScoreRule rule(params, key_scale);
   [[maybe_unused]] int positions[2];
+  [[maybe_unused]] int earliest[2];
   [[maybe_unused]] float slopes[2];
   if constexpr (Kind::kHasRule) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int r = min(row + 8 * half, head.rows - 1);
       positions[half] = head.Position(params, r);
+      earliest[half] = params.seen.FirstKey(positions[half]) - positions[half];
       slopes[half] = head.Slope(params, r);
     }
   }
@@ -322,7 +324,8 @@ __device__ inline void AttendWarpgroup(const AttentionParams& params, const Head
     if (thread % 32 == 0) Arrive(&empty);
   };
   const auto see = [&](int tile) __attribute__((always_inline)) {
-    if constexpr (Kind::kHasRule) rows.ApplyRule(tile * kTileKeys, rule, positions, slopes);
+    if constexpr (Kind::kHasRule)
+      rows.ApplyRule(tile * kTileKeys, rule, positions, earliest, slopes);
   };
   const auto see_in_part = [&](int tile) __attribute__((always_inline)) {
     see(tile);
@@ -377,7 +380,8 @@ __device__ inline void AttendWarpgroup(const AttentionParams& params, const Head
     sum += __shfl_xor_sync(kAllLanes, sum, 1);
     sum += __shfl_xor_sync(kAllLanes, sum, 2);
     if (row + 8 * half >= head.rows) continue;
-    const float factor = value_scale / sum;
+    const float factor =
+        value_scale / head.Divisor<Kind>(params, row + 8 * half, rows.max[half], sum);
     T* const out = head.Out<T>(params, row + 8 * half, Kind::kHeadDim) + thread % 4 * 2;
 #pragma unroll
     for (int n = 0; n < Kind::kHeadDim / 8; ++n) {

@@ -18,7 +18,6 @@ void CudaOps::NormLinear(const NormedRows& x, const LinearWeight& weight, const 
 
 void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                              int32_t layer, const AttentionRule& rule, const Tensor& out) {
-  TANDEM_CHECK(rule.chunk == 0 && rule.sinks == nullptr, "a rule that a GPU does not compute");
   attention_.Run(qkv, batch, kv, layer, rule, out);
 }
 

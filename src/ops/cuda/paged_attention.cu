@@ -3,6 +3,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "ops/cuda/attention_inputs.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/elements.cuh"
 #include "ops/cuda/paged_attention.cuh"
@@ -60,7 +61,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
   const int64_t max_chunks =
       static_cast<int64_t>(workspace_.bytes()) / (heads * params.slot_rows * row_bytes);
-  CutRule rule{.above_rows = params.above_rows, .short_rows = rows, .window = params.window};
+  CutRule rule{.above_rows = params.above_rows, .short_rows = rows, .seen = params.seen};
   int64_t chunks = max_chunks, items = 0, blocks = 0;  // of one kv head
   if (context_.batch_invariant) {
     rule.chunk_keys = kInvariantChunkKeys;
@@ -119,10 +120,10 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
       HasAttentionTiles(params.head_dim) &&
       (!params.invariant || HasInvariantTiles<T, Stored>(context_, params.head_dim));
   if (!has_tiles) return LaunchGenericAttention<T, Stored>(context_, params);
-  if (params.soft_cap != 0.0f || params.window != 0 || params.slopes != nullptr) {
+  if (params.soft_cap != 0.0f || !params.seen.all() || params.slopes != nullptr ||
+      params.sinks != nullptr) {
     return LaunchTiles<T, Stored, true>(batch, params);
   }
-  constexpr float kLog2E = 1.44269504f;
   params.scale *= kLog2E;
   LaunchTiles<T, Stored, false>(batch, params);
 }
@@ -210,8 +211,9 @@ void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGro
   params.value_rows = static_cast<uint32_t>(plane_rows);
   params.scale = rule.scale;
   params.soft_cap = rule.soft_cap;
-  params.window = rule.window;
+  params.seen = {rule.window, rule.chunk};
   params.slopes = rule.slopes;
+  params.sinks = rule.sinks;
   params.key_scales = kv.key_scales_of(layer);
   params.value_scales = kv.value_scales_of(layer);
   params.invariant = context_.batch_invariant;

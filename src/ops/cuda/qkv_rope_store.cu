@@ -18,6 +18,7 @@ struct RopeJob {
   void* pool = nullptr;  // the layer's first key of block 0
   const float* cos = nullptr;
   const float* sin = nullptr;
+  const float* query_factors = nullptr;  // of each position; null: all are 1
   const int32_t* positions = nullptr;
   const int32_t* second_positions = nullptr;
   const int32_t* mask_position = nullptr;  // null: none
@@ -69,7 +70,11 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   const int rotations = (job.num_heads + job.num_kv_heads) * head_pieces;
   const int still_pieces = pieces - 2 * head_pieces;  // of a head; queries keep them where they are
   const int copied_pieces = still_pieces + pieces;    // of a kv head: of its key, then its value
-  const int work = rotations + job.num_kv_heads * copied_pieces;
+  const float query_factor = job.query_factors == nullptr ? 1.0f : job.query_factors[position];
+  const int copies = job.num_kv_heads * copied_pieces;
+  // What does not turn of a query changes only by its factor.
+  const int scaled = job.query_factors == nullptr ? 0 : job.num_heads * still_pieces;
+  const int work = rotations + copies + scaled;
   for (int i = threadIdx.x; i < work; i += blockDim.x) {
     if (i < rotations) {
       const int head = i / head_pieces;
@@ -90,8 +95,8 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
         Pack<T, kCount> y, z;
 #pragma unroll
         for (int e = 0; e < kCount; ++e) {
-          y.at[e] = FromFloat<T>(low[e]);
-          z.at[e] = FromFloat<T>(high[e]);
+          y.at[e] = FromFloat<T>(low[e] * query_factor);
+          z.at[e] = FromFloat<T>(high[e] * query_factor);
         }
         StorePack<T, kCount>(x, y);
         StorePack<T, kCount>(x + half, z);
@@ -107,6 +112,16 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
         StorePack<Stored, kCount>(key, y);
         StorePack<Stored, kCount>(key + half, z);
       }
+    } else if (i >= rotations + copies) {
+      const int index = i - rotations - copies;
+      T* const x = heads + int64_t{index / still_pieces} * dim +
+                   (index % still_pieces + 2 * head_pieces) * kCount;
+      Pack<T, kCount> values = LoadPack<T, kCount>(x);
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) {
+        values.at[e] = FromFloat<T>(ToFloat(values.at[e]) * query_factor);
+      }
+      StorePack<T, kCount>(x, values);
     } else {
       const int head = (i - rotations) / copied_pieces, piece = (i - rotations) % copied_pieces;
       const bool of_key = piece < still_pieces;
@@ -162,7 +177,6 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
   const bool in_halves = batch.second_positions != nullptr;
   TANDEM_CHECK(in_halves ? 4 * pairs == kv.head_dim : 2 * pairs <= kv.head_dim,
                "the rotary tables are for heads of another size");
-  TANDEM_CHECK(rope.query_factors.empty(), "a GPU does not scale queries by their position");
   if (batch.num_rows == 0) return;
   RopeJob job;
   job.qkv = qkv.data;
@@ -171,6 +185,7 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
                  static_cast<int64_t>(SizeOf(kv.data.dtype));
   job.cos = rope.cos.As<float>();
   job.sin = rope.sin.As<float>();
+  if (!rope.query_factors.empty()) job.query_factors = rope.query_factors.As<float>();
   job.positions = batch.positions;
   job.second_positions = batch.second_positions;
   job.mask_position = batch.mask_position;
