@@ -189,7 +189,7 @@ Result<CalibrationEstimate> CalibrationRun::Estimate() const {
   int64_t widest = 0;  // weights that one search holds as fp32
   double weights = 0.0;
   for (const WeightRow& row : WeightRows()) {
-    if (!row.quantizable) continue;
+    if (!row.quantizable || row.input == InputGroup::kNone) continue;
     int64_t group = 0;
     for (const WeightRow& other : WeightRows()) {
       if (other.quantizable && other.input == row.input) {

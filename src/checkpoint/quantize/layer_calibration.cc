@@ -205,7 +205,7 @@ Result<LayerCalibration> ReadCalibration(const std::filesystem::path& path, cons
   }
   for (const WeightRow& row : WeightRows()) {
     const bool clipped = recipe.input_scales == InputScales::kAwq && row.quantizable &&
-                         row.input != InputGroup::kAttention;
+                         row.input != InputGroup::kAttention && row.input != InputGroup::kNone;
     if (!clipped) continue;
     const int64_t blocks = recipe.scheme.column_blocks(row.columns(spec, layer));
     TANDEM_RETURN_IF_ERROR(read("clip." + std::string(row.hf_name), row.rows(spec, layer) * blocks,
