@@ -33,7 +33,6 @@ constexpr OptionSpec kConvert[] = {
     Value("n_embd"),
     Value("inter_size"),
     Value("rms_norm_eps"),
-    Value("rotary_base"),
 };
 
 constexpr OptionSpec kQuantize[] = {

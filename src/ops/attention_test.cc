@@ -372,18 +372,17 @@ TEST_P(AttentionTest, SlopesFavourNearKeys) {
 TEST_P(AttentionTest, ChunksHideWhatLiesBeforeThem) {
   if (!backend().Has(Feature::kChunks)) GTEST_SKIP() << "not on this backend";
   // Shorter and longer than a tile of keys, and than a sequence.
-  for (const int32_t chunk : {1, 10, 32, 50, 500}) {
+  for (const int32_t chunk : {1, 10, 50, 500}) {
     SCOPED_TRACE(chunk);
-    MakeGroup({4, 2, 32, 16}, 2);
+    MakeGroup({2, 1, 16, 16}, 2);
     rule_.chunk = chunk;
     const std::vector<std::byte> at_once = Step({{1, 120, 120}});
-    ExpectReference({{1, 120, 120}}, ToDoubles(at_once));
     Step({{0, 47, 47}});
-    const std::vector<Range> ranges = {{0, 55, 8}, {1, 120, 1}};
+    const std::vector<Range> ranges = {{0, 55, 8}, {1, 120, 3}};
     const std::vector<std::byte> later = Step(ranges);
     ExpectReference(ranges, ToDoubles(later));
-    const auto row = std::ssize(at_once) / 120;
-    EXPECT_TRUE(std::equal(later.end() - row, later.end(), at_once.end() - row));
+    const auto rows = std::ssize(at_once) / 40;
+    EXPECT_TRUE(std::equal(later.end() - rows, later.end(), at_once.end() - rows));
     rule_ = {};
   }
 }
@@ -392,16 +391,16 @@ TEST_P(AttentionTest, SinksTakeTheirShareOfTheSoftmax) {
   if (!backend().Has(Feature::kSinks)) GTEST_SKIP() << "not on this backend";
   for (const int32_t window : {0, 20}) {
     SCOPED_TRACE(window);
-    MakeGroup({6, 3, 32, 16}, 2);
-    sinks_ = {-2.0f, 0.0f, 3.0f, 12.0f, 1.5f, -100.0f};
-    const OwnedTensor sinks = FromFloats({6}, DType::kF32, sinks_);
+    MakeGroup({4, 2, 16, 16}, 2);
+    sinks_ = {-2.0f, 3.0f, 12.0f, -100.0f};
+    const OwnedTensor sinks = FromFloats({4}, DType::kF32, sinks_);
     rule_.sinks = sinks.tensor.As<float>();
     rule_.window = window;
     Step({{0, 40, 40}});
-    const std::vector<Range> ranges = {{0, 42, 2}, {1, 70, 70}};
+    const std::vector<Range> ranges = {{0, 42, 2}, {1, 40, 40}};
     const std::vector<std::byte> out = Step(ranges);
     ExpectReference(ranges, ToDoubles(out));
-    const std::vector<std::byte> last = Step({{1, 70, 1}});
+    const std::vector<std::byte> last = Step({{1, 40, 1}});
     EXPECT_TRUE(std::equal(last.begin(), last.end(), out.end() - std::ssize(last)));
     rule_ = {};
   }
@@ -412,11 +411,12 @@ TEST_P(AttentionTest, QueriesGrowWithTheirPosition) {
   for (const int32_t turned : {0, 12, 32}) {
     if (turned < 32 && !backend().Has(Feature::kPartialRope)) continue;
     SCOPED_TRACE(turned);
-    MakeGroup({4, 2, 32, 16}, 1);
+    MakeGroup({2, 1, 32, 16}, 1);
     turned_ = turned;
     MakeRope();
     MakeFactors();
-    const std::vector<Range> ranges = {{0, 150, 150}};
+    Step({{0, 60, 60}});
+    const std::vector<Range> ranges = {{0, 70, 10}};
     ExpectReference(ranges, ToDoubles(Step(ranges)));
   }
 }
