@@ -10,7 +10,7 @@ use tokenizers::{
     TokenizerImpl,
 };
 
-use crate::sentencepiece::SentencePiece;
+use crate::sentencepiece::{PieceType, SentencePiece};
 use crate::split::SafePreTokenizer;
 
 /// The crate's pipeline around either model.
@@ -29,6 +29,21 @@ pub enum Segmenter {
         /// The id of the first piece.
         first_id: u32,
     },
+}
+
+impl Segmenter {
+    /// Names of tokens that are special although they may be spelled like ordinary text.
+    pub fn controls(&self) -> Vec<String> {
+        match self {
+            Self::Crate(_) => Vec::new(),
+            Self::SentencePiece { model, .. } => {
+                let controls = model
+                    .pieces()
+                    .filter(|(_, kind)| *kind == PieceType::Control);
+                controls.map(|(name, _)| name.to_owned()).collect()
+            }
+        }
+    }
 }
 
 impl Model for Segmenter {

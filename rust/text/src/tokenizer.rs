@@ -68,7 +68,15 @@ impl TextTokenizer {
         // A token that is named only by an id in config.json or generation_config.json may be any
         // word.
         let specials = ["bos_token", "eos_token", "pad_token", "unk_token"];
-        let specials: HashSet<u32> = specials.into_iter().filter_map(named).collect();
+        let controls = pipeline.get_model().controls();
+        let controls = controls
+            .iter()
+            .filter_map(|name| pipeline.token_to_id(name));
+        let specials: HashSet<u32> = specials
+            .into_iter()
+            .filter_map(named)
+            .chain(controls)
+            .collect();
         let decoder = TokenDecoder::new(pipeline.get_decoder())?;
         let table = token_table(&pipeline, &decoder, &specials)?;
         let (add_bos, add_eos) = match source.frames {

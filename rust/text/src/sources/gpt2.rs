@@ -28,7 +28,7 @@ pub fn read(bytes: &[u8], folder: &ModelFolder, family: &Family) -> Parsed<Sourc
     let mut pipeline = byte_level(model, pattern, is_qwen.then_some(NFC), add_prefix_space)?;
     add_folders_tokens(&mut pipeline, folder, family)?;
     Ok(Source {
-        kind: "byte-level BPE of vocab.json and merges.txt".into(),
+        kind: "byte-level BPE with merges.txt".into(),
         pipeline,
         frames: false,
         adds_bos: false,

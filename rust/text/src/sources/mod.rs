@@ -55,7 +55,8 @@ pub fn open(dir: &Path, folder: &ModelFolder, family: &Family) -> Result<Source>
         let source = catch_unwind(AssertUnwindSafe(|| read(&bytes, folder, family)))
             .unwrap_or_else(|_| Err("it is malformed".into()))
             .map_err(|e| Error::data_loss(format!("{}: {e}", dir.join(name).display())))?;
-        return Ok(source);
+        let kind = format!("{} ({name})", source.kind);
+        return Ok(Source { kind, ..source });
     }
     let names: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
     let message = format!(
@@ -107,7 +108,7 @@ fn tokenizer_json(bytes: &[u8], folder: &ModelFolder, _: &Family) -> Parsed<Sour
         .map_err(|e| e.to_string())?;
     add_tokens(&mut pipeline, folder.added_tokens_decoder(), Known::Stay)?;
     Ok(Source {
-        kind: "tokenizer.json".into(),
+        kind: "Hugging Face".into(),
         pipeline,
         frames: true,
         adds_bos: false,
@@ -119,7 +120,7 @@ fn tekken(bytes: &[u8], folder: &ModelFolder, family: &Family) -> Parsed<Source>
     let mut pipeline = tiktoken::tekken(utf8(bytes)?)?;
     add_folders_tokens(&mut pipeline, folder, family)?;
     Ok(Source {
-        kind: "tekken.json (Mistral's byte-level BPE)".into(),
+        kind: "Mistral's byte-level BPE".into(),
         pipeline,
         frames: false,
         adds_bos: true,

@@ -7,11 +7,11 @@ use tokenizers::decoders::strip::Strip;
 use tokenizers::normalizers::Replace;
 use tokenizers::{AddedToken, DecoderWrapper};
 
-use super::{add, add_folders_tokens, pipeline, Parsed, Source};
+use super::{add, add_folders_tokens, is_word, pipeline, Parsed, Source};
 use crate::families::Family;
 use crate::model::{Pipeline, Segmenter};
 use crate::model_folder::ModelFolder;
-use crate::sentencepiece::{PieceType, SentencePiece, SPACE};
+use crate::sentencepiece::{SentencePiece, SPACE};
 use crate::split::SafePreTokenizer;
 
 pub fn read(bytes: &[u8], folder: &ModelFolder, family: &Family) -> Parsed<Source> {
@@ -26,10 +26,6 @@ pub fn read(bytes: &[u8], folder: &ModelFolder, family: &Family) -> Parsed<Sourc
         model.without_dummy_prefix();
     }
     let kind = format!("SentencePiece {}", model.algorithm_name());
-    let controls = model
-        .pieces()
-        .filter(|(_, kind)| *kind == PieceType::Control);
-    let controls: Vec<_> = controls.map(|(name, _)| name.to_owned()).collect();
     let model = Segmenter::SentencePiece {
         model: Box::new(model),
         first_id,
@@ -38,11 +34,10 @@ pub fn read(bytes: &[u8], folder: &ModelFolder, family: &Family) -> Parsed<Sourc
     if marks_start {
         pipeline.with_pre_tokenizer(Some(SafePreTokenizer::space_at_start()));
     }
-    let controls = controls.into_iter().filter(|name| !super::is_word(name));
-    add(
-        &mut pipeline,
-        controls.map(|name| AddedToken::from(name, true)),
-    )?;
+    let controls = pipeline.get_model().controls().into_iter();
+    let controls = controls.filter(|name| !is_word(name));
+    let controls: Vec<_> = controls.map(|name| AddedToken::from(name, true)).collect();
+    add(&mut pipeline, controls)?;
     add_folders_tokens(&mut pipeline, folder, family)?;
     Ok(Source {
         kind,
