@@ -54,7 +54,10 @@ const CHATGLM3_VOCABULARY: u64 = 65_024;
 static FAMILIES: [Family; 8] = [
     Family {
         name: "ChatGLM-6B",
-        is: |folder| is_chatglm(folder) && folder.config("position_encoding_2d").is_some(),
+        is: |folder| {
+            let is_2d = folder.config("position_encoding_2d").is_some();
+            is_chatglm(folder) && (is_2d || folder.has_file("ice_text.model"))
+        },
         special: &["[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>"],
         after: &["[gMASK]", "<sop>"],
         // In the first revisions ids of images came before those of text.
@@ -183,10 +186,8 @@ fn vocabulary(folder: &ModelFolder) -> u64 {
 
 /// The files of ChatGLM2 and 3 are the same but for the name.
 fn names_chatglm2(folder: &ModelFolder) -> bool {
-    let name = folder
-        .config("_name_or_path")
-        .and_then(|name| name.as_str());
-    name.is_some_and(|name| name.to_lowercase().contains("chatglm2"))
+    let name = folder.repository().map(str::to_lowercase);
+    name.is_some_and(|name| name.contains("chatglm2"))
 }
 
 fn is_baichuan(folder: &ModelFolder) -> bool {

@@ -149,9 +149,30 @@ impl ModelFolder {
         self.tokenizer_config.get("tokenizer_class")?.as_str()
     }
 
-    /// A value of config.json.
+    /// A value of config.json. An engine has the model's values in `pretrained_config`, and checkpoints of
+    /// some families in `tandem_model`.
     pub fn config(&self, key: &str) -> Option<&Value> {
-        self.config.get(key)
+        let engine = self
+            .config
+            .get("pretrained_config")
+            .and_then(Value::as_object);
+        let places = [Some(&self.config), engine].into_iter().flatten();
+        let mut values = places.flat_map(|place| {
+            let model = place.get("tandem_model");
+            [place.get(key), model.and_then(|model| model.get(key))]
+        });
+        values.find_map(|value| value)
+    }
+
+    pub fn has_file(&self, name: &str) -> bool {
+        self.dir.join(name).exists()
+    }
+
+    /// The name of the repository, where a file gives it.
+    pub fn repository(&self) -> Option<&str> {
+        let name = self.config.get("_name_or_path");
+        let name = name.or_else(|| self.tokenizer_config.get("name_or_path"));
+        name?.as_str()
     }
 
     /// A flag of tokenizer_config.json.
