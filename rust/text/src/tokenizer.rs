@@ -78,7 +78,8 @@ impl TextTokenizer {
             .chain(controls)
             .collect();
         let decoder = TokenDecoder::new(pipeline.get_decoder())?;
-        let table = token_table(&pipeline, &decoder, &specials)?;
+        let table = token_table(&pipeline, &decoder, &specials)
+            .map_err(|e| Error::data_loss(format!("{}: {e}", source.kind)))?;
         let (add_bos, add_eos) = match source.frames {
             true => explicit_bos_eos(&folder),
             false if family.before.is_empty() && family.after.is_empty() => (
@@ -224,13 +225,13 @@ fn token_table(
     pipeline: &Pipeline,
     decoder: &TokenDecoder,
     specials: &HashSet<u32>,
-) -> Result<Vec<(Vec<u8>, bool)>> {
+) -> std::result::Result<Vec<(Vec<u8>, bool)>, String> {
     let vocab = pipeline.get_vocab(true);
     let size = vocab.values().max().map_or(0, |max| *max as usize + 1);
     if size == 0 || size > MAX_VOCAB {
-        return Err(Error::data_loss(format!(
-            "the tokenizer has {size} token ids; 1 to {MAX_VOCAB} are possible"
-        )));
+        return Err(format!(
+            "it has {size} token ids; 1 to {MAX_VOCAB} are possible"
+        ));
     }
     let mut table = vec![(Vec::new(), false); size];
     for (token, id) in &vocab {
