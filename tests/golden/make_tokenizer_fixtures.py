@@ -26,6 +26,7 @@ import unicodedata
 import sentencepiece
 import tiktoken
 import transformers
+from sentencepiece import sentencepiece_model_pb2 as pb
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
@@ -103,7 +104,9 @@ def train(corpus=None, **options):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text), model_writer=result, **{**defaults, **options}
     )
-    return result.getvalue()
+    proto = pb.ModelProto.FromString(result.getvalue())
+    proto.normalizer_spec.ClearField("normalization_rule_tsv")  # a path of this run
+    return proto.SerializeToString()
 
 
 def small_rules():
@@ -192,9 +195,11 @@ class Slow:
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
+        self.before, self.after = [], []
 
     def encode(self, text, special=False):
-        return self.tokenizer.encode(text, add_special_tokens=special)
+        ids = self.tokenizer.encode(text, add_special_tokens=special)
+        return self.before + ids + self.after if special else ids
 
     def decode(self, ids):
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -326,8 +331,6 @@ def sentencepiece_folders():
 
 def merge_vocabularies(model):
     """As Chinese LLaMAs were made: pieces of another model appended with one score; here some are unused too."""
-    from sentencepiece import sentencepiece_model_pb2 as pb
-
     proto = pb.ModelProto.FromString(model)
     known = {piece.piece for piece in proto.pieces}
     words = {word for text in make.CORPUS for word in re.findall(r"\w{2,6}", text)}
@@ -626,6 +629,35 @@ def gpt2():
         write(name, None, files)
 
 
+def glm_10b():
+    """GPT-2's tokens, with tokens for the blank that is filled."""
+    vocabulary, merges = byte_level(None)
+    vocabulary.append("<|endoftext|>")
+    added = ["<|startofpiece|>", "<|endofpiece|>", "[CLS]", "[MASK]", "[gMASK]", "[sMASK]"]
+    ids = {name: len(vocabulary) + i for i, name in enumerate(added)}
+    files = {
+        "vocab.json": json.dumps({token: i for i, token in enumerate(vocabulary)}) + "\n",
+        "merges.txt": "#version: 0.2\n" + "\n".join(merges) + "\n",
+        "added_tokens.json": ids,
+        "tokenizer_config.json": {
+            "tokenizer_class": "GLMGPT2Tokenizer",
+            "eos_token": "<|endoftext|>",
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+            "additional_special_tokens": ["<|startofpiece|>", "<|endofpiece|>", "[gMASK]", "[sMASK]"],
+        },
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for file in ["vocab.json", "merges.txt"]:
+            (pathlib.Path(folder) / file).write_text(files[file], encoding="utf-8")
+        reference = Slow(transformers.GPT2Tokenizer.from_pretrained(folder))
+    reference.tokenizer.add_special_tokens({"additional_special_tokens": added})
+    assert reference.tokenizer.get_added_vocab().items() >= ids.items()
+    reference.before = [ids["[CLS]"]]
+    reference.after = [len(vocabulary) - 1, ids["<|startofpiece|>"]]
+    write("glm_10b", reference, files)
+
+
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in LINES)
@@ -640,3 +672,4 @@ if __name__ == "__main__":
     glm4()
     tekken()
     gpt2()
+    glm_10b()

@@ -51,7 +51,7 @@ pub const QWEN_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?
 /// Larger vocabularies are GLM-4's.
 const CHATGLM3_VOCABULARY: u64 = 65_024;
 
-static FAMILIES: [Family; 8] = [
+static FAMILIES: [Family; 9] = [
     Family {
         name: "ChatGLM-6B",
         is: |folder| {
@@ -110,6 +110,14 @@ static FAMILIES: [Family; 8] = [
         before: &["[gMASK]", "sop"],
         chat_template: Some(include_str!("template/families/chatglm3.jinja")),
         stops: &["<|user|>", "<|observation|>"],
+        ..NONE
+    },
+    Family {
+        name: "GLM-10B",
+        is: |folder| folder.has_class("GLMGPT2Tokenizer"),
+        before: &["[CLS]"],
+        after: &["<|endoftext|>", "<|startofpiece|>"],
+        stops: &["<|endofpiece|>"],
         ..NONE
     },
     Family {

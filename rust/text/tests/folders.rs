@@ -169,5 +169,6 @@ fn answers_end_where_the_families_end_them() {
         ["<|endoftext|>", "<|im_end|>", "<|im_start|>"]
     );
     assert_eq!(stops("tekken"), ["</s>"]);
+    assert_eq!(stops("glm_10b"), ["<|endofpiece|>", "<|endoftext|>"]);
     assert_eq!(stops("gpt2"), ["<|endoftext|>"]);
 }
