@@ -21,12 +21,14 @@ namespace {
 namespace fs = std::filesystem;
 
 // Each defines a tokenizer (rust/text/src/sources).
-constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json", "tekken.json",   "tokenizer.model",
-                                                "ice_text.model", "qwen.tiktoken", "vocab.json"};
+constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",  "tekken.json",
+                                                "tokenizer.model", "ice_text.model",
+                                                "qwen.tiktoken",   "vocab.json"};
 // What goes with them.
 constexpr std::string_view kSideFiles[] = {
-    "merges.txt",          "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "chat_template.jinja", "chat_template.json",    "chat_template.j2",        "generation_config.json"};
+    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja",   "chat_template.json",
+    "chat_template.j2",  "generation_config.json"};
 
 Status Failed(const fs::path& path, std::string_view what, int error) {
   return FailedPrecondition(path.string() + ": " + std::string(what) + ": " + std::strerror(error));
@@ -203,9 +205,8 @@ Status OutputFolder::Swap() const {
 }
 
 bool HasTokenizer(const fs::path& folder) {
-  return std::ranges::any_of(kTokenizerFiles, [&folder](std::string_view name) {
-    return NameExists(folder / name);
-  });
+  return std::ranges::any_of(
+      kTokenizerFiles, [&folder](std::string_view name) { return NameExists(folder / name); });
 }
 
 Status CopySideFiles(const fs::path& from, const fs::path& to) {

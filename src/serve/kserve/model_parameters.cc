@@ -159,10 +159,9 @@ Status SetModelType(const ParameterRow& row, const std::string& value,
 
 Status CheckTokenizerType(const ParameterRow& row, const std::string& value, ModelParameters&) {
   if (IsOneOf(value, row.harmless)) return {};
-  return InvalidArgument(
-             fmt::format("Unexpected tokenizer type: {}; it is auto, llama or t5, and "
-                         "the files of tokenizer_dir decide",
-                         Printable(value)))
+  return InvalidArgument(fmt::format("Unexpected tokenizer type: {}; it is auto, llama or t5, and "
+                                     "the files of tokenizer_dir decide",
+                                     Printable(value)))
       .WithField(row.name);
 }
 

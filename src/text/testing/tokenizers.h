@@ -56,8 +56,8 @@ inline void WriteTokenizerWithExtra(const TemporaryFolder& folder) {
   folder.Write("tokenizer.json", json);
 }
 
-// Folders of every kind of tokenizer, which tests/golden/make_tokenizer_fixtures.py makes: names for
-// TestTokenizerDir.
+// Folders of every kind of tokenizer, which tests/golden/make_tokenizer_fixtures.py makes: names
+// for TestTokenizerDir.
 inline std::vector<std::string> TestTokenizerFolders() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(TestTokenizerDir("folders"))) {
