@@ -15,7 +15,7 @@ function(tandem_cargo_library)
     set(target_dir ${CMAKE_SOURCE_DIR}/build/cargo)
   endif()
   set(archive ${CMAKE_CURRENT_BINARY_DIR}/lib${ARG_NAME}.a)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ARG_CRATE}/src/*.rs)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ARG_CRATE}/src/*.rs ${ARG_CRATE}/src/*.jinja)
   add_custom_command(
     OUTPUT ${archive}
     COMMAND ${CMAKE_COMMAND} -DCARGO=${CARGO} -DCRATE=${ARG_CRATE} -DTARGET_DIR=${target_dir}

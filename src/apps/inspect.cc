@@ -1,4 +1,6 @@
 // `tandem inspect PATH`: the contents of a model folder or a file of tensors.
+#include "apps/inspect.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -106,8 +108,15 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
                             DTypeName(*spec.cache_scales),
                             FormatBytes(spec.KvBytesPerToken(*spec.cache_scales))));
   }
+  std::string tokenizer = "none in the folder";
+  if (!source.tokenizer_dir.empty()) {
+    const Result<std::string> description = DescribeTokenizer(source.tokenizer_dir);
+    tokenizer = description.ok() ? *description : description.status().message();
+  }
+  console.Say("tokenizer     " + Printable(tokenizer));
   json = {{"path", path.string()},
           {"kind", KindName(source.kind)},
+          {"tokenizer", tokenizer},
           {"spec", nlohmann::ordered_json::parse(SpecToJson(spec))},
           {"parameters", NumParameters(spec)},
           {"weight_bytes_per_token", StepWeightBytes(spec)},

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/output_folder.h"
 #include "ops/backend.h"
 #include "serve/kserve/models/engine_models.h"
 
@@ -39,7 +40,7 @@ fs::path HubSnapshot(const std::string& id) {
   for (fs::directory_iterator entry(snapshots, error), end; !error && entry != end;
        entry.increment(error)) {
     const fs::file_time_type written = entry->last_write_time(error);
-    if (error || written < time || !NameExists(entry->path() / "tokenizer.json")) continue;
+    if (error || written < time || !HasTokenizer(entry->path())) continue;
     newest = entry->path();
     time = written;
   }
@@ -254,13 +255,13 @@ Status ModelRepository::LoadModel(const std::string& name) {
 std::string ModelRepository::TokenizerOf(const ModelLinks& engine) const {
   for (const std::string& note : engine.notes) LogWarning("{}", note);
   const std::string& named = engine.tokenizer;
-  if (named.empty() || NameExists(fs::path(named) / "tokenizer.json")) return named;
+  if (named.empty() || HasTokenizer(named)) return named;
   if (fs::path snapshot = HubSnapshot(named); !snapshot.empty()) return snapshot;
   LogWarning(
       "{}: tokenizer_dir \"{}\", of it or of its stages, {}: the engine's own tokenizer is taken",
       engine.engine, named,
-      fs::path(named).is_absolute() ? "has no tokenizer.json"
-                                    : "has no tokenizer.json and is not in the hub's local cache");
+      fs::path(named).is_absolute() ? "has no tokenizer"
+                                    : "has no tokenizer and is not in the hub's local cache");
   return {};
 }
 

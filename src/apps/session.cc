@@ -317,7 +317,7 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
            .position = Position::kOptional}),
       BindOption<ModelOptions, &ModelOptions::tokenizer_dir>(
           {.name = "tokenizer_dir",
-           .meaning = "Folder with tokenizer.json, when it is not the target's",
+           .meaning = "Folder of the tokenizer, when it is not the target's",
            .group = kModels}),
       BindChoice<ModelOptions, &ModelOptions::quantize>(
           {.name = "weights",

@@ -4,8 +4,9 @@
 
 #include <string>
 
-#include "base/file.h"
+#include "apps/inspect.h"
 #include "base/log.h"
+#include "checkpoint/output_folder.h"
 #include "text/tokenizer.h"
 
 namespace tandem::apps {
@@ -15,7 +16,7 @@ Result<std::filesystem::path> TokenizerFolder(const Session& session) {
   const std::filesystem::path& named = session.options.models.tokenizer_dir;
   if (!named.empty()) return named;
   if (!session.target.folder.empty()) return session.target.folder;
-  return InvalidArgument("the model has no tokenizer.json beside it: give --tokenizer_dir");
+  return InvalidArgument("the model has no tokenizer beside it: give --tokenizer_dir");
 }
 
 // Drafted ids must mean the same text to both models, and the draft must have a row for every token
@@ -28,7 +29,7 @@ Status CheckDraft(const std::filesystem::path& target, const Session& session) {
   TANDEM_RETURN_IF_ERROR(
       ours->FitsVocabulary(rows).Annotate("the draft's vocabulary is smaller than the target's"));
   std::string differs;
-  if (NameExists(session.draft->folder / "tokenizer.json")) {
+  if (HasTokenizer(session.draft->folder)) {
     TANDEM_ASSIGN_OR_RETURN(const auto drafts, Tokenizer::Load(session.draft->folder));
     TANDEM_RETURN_IF_ERROR(ours->CompatibleWith(*drafts).Annotate(
         "the draft's tokenizer differs from the target's, so it cannot draft for it"));
@@ -48,6 +49,11 @@ Status CheckDraft(const std::filesystem::path& target, const Session& session) {
 }
 
 }  // namespace
+
+Result<std::string> DescribeTokenizer(const std::filesystem::path& folder) {
+  TANDEM_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(folder));
+  return fmt::format("{}, {} tokens", tokenizer->Kind(), tokenizer->VocabSize());
+}
 
 Result<TextModel> OpenTextModel(const Session& session) {
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TokenizerFolder(session));

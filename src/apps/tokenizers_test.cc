@@ -6,6 +6,8 @@
 
 #include <string>
 
+#include "apps/inspect.h"
+#include "checkpoint/output_folder.h"
 #include "text/testing/tokenizers.h"
 
 namespace tandem::apps {
@@ -41,6 +43,36 @@ class OpenTextModelTest : public ::testing::Test {
   TemporaryFolder draft_;
   std::string said_;
 };
+
+TEST(DescribeTokenizer, NamesTheKindTheFileAndTheNumberOfTokens) {
+  const auto describe = [](const char* name) {
+    return *DescribeTokenizer(TestTokenizerDir("folders") / name);
+  };
+  EXPECT_EQ(describe("llama"), "SentencePiece BPE (tokenizer.model), 700 tokens");
+  EXPECT_THAT(describe("chatglm"), HasSubstr("SentencePiece unigram (ice_text.model)"));
+  EXPECT_THAT(describe("qwen"), HasSubstr("tiktoken ranks of Qwen (qwen.tiktoken)"));
+  EXPECT_THAT(describe("glm4"), HasSubstr("tiktoken ranks of GLM-4 (tokenizer.model)"));
+  EXPECT_THAT(describe("tekken"), HasSubstr("Mistral's byte-level BPE (tekken.json)"));
+  EXPECT_THAT(describe("gpt2"), HasSubstr("byte-level BPE with merges.txt (vocab.json)"));
+  EXPECT_THAT(*DescribeTokenizer(TestTokenizerDir("byte_level")),
+              HasSubstr("Hugging Face (tokenizer.json)"));
+  EXPECT_EQ(DescribeTokenizer("/absent").status().code(), Code::kNotFound);
+}
+
+// Whatever counts as a tokenizer elsewhere in the program is one that the text library reads.
+TEST(DescribeTokenizer, ReadsEveryFileThatMakesAFolderHaveATokenizer) {
+  for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model", "ice_text.model",
+                           "qwen.tiktoken", "vocab.json"}) {
+    const TemporaryFolder folder;
+    EXPECT_FALSE(HasTokenizer(folder.path()));
+    EXPECT_EQ(DescribeTokenizer(folder.path()).status().code(), Code::kNotFound);
+    folder.Write(name, "no tokenizer");
+    EXPECT_TRUE(HasTokenizer(folder.path())) << name;
+    const Status status = DescribeTokenizer(folder.path()).status();
+    EXPECT_EQ(status.code(), Code::kDataLoss) << name;
+    EXPECT_THAT(status.message(), HasSubstr(name));
+  }
+}
 
 TEST_F(OpenTextModelTest, ADraftOfTheSameKindIsTakenSilently) {
   Copy("byte_level", draft_);
@@ -89,6 +121,14 @@ TEST_F(OpenTextModelTest, ADraftWithOtherTokensIsRefused) {
   const Status status = Open();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("the draft's tokenizer differs from the target's"));
+}
+
+TEST_F(OpenTextModelTest, ADraftsTokenizerIsReadInWhateverFormItIs) {
+  const auto copy = [](const char* name, const TemporaryFolder& folder) {
+    std::filesystem::copy(TestTokenizerDir("folders") / name, folder.path());
+  };
+  copy("tekken", draft_);
+  EXPECT_THAT(Open().message(), HasSubstr("the draft's tokenizer differs from the target's"));
 }
 
 TEST_F(OpenTextModelTest, ATargetWithoutAFolderNeedsANamedTokenizer) {

@@ -1,6 +1,7 @@
 // Replaces tokenizers and the server in a build without them (preset `engine`).
 #include "apps/bench.h"
 #include "apps/calibration.h"
+#include "apps/inspect.h"
 #include "apps/verbs.h"
 
 namespace tandem::apps {
@@ -10,6 +11,10 @@ std::vector<Command> TextCommands() { return {}; }
 Result<CalibrationTexts> ReadCalibrationTexts(const std::filesystem::path&,
                                               const CalibrationOptions&, const ConfigOptions&) {
   return Unimplemented("this build has no tokenizer to read calibration texts with");
+}
+
+Result<std::string> DescribeTokenizer(const std::filesystem::path&) {
+  return Unimplemented("this build reads no tokenizers");
 }
 
 Result<std::vector<Request>> DictionaryQuestions(const Session&, size_t) {

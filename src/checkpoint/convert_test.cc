@@ -336,6 +336,25 @@ TEST_F(ConvertTest, TokenizerAndDefaultsTravelAlong) {
   EXPECT_FALSE(fs::exists(folder_ / "out" / "README.md"));
 }
 
+TEST_F(ConvertTest, EveryFormOfTokenizerTravelsAlong) {
+  for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model", "ice_text.model",
+                           "qwen.tiktoken", "vocab.json"}) {
+    const fs::path model = folder_ / name;
+    HfFolder{}.Write(model);
+    EXPECT_FALSE(HasTokenizer(model));
+    WriteText(model / name, name);
+    WriteText(model / "merges.txt", "its merges");
+    EXPECT_TRUE(HasTokenizer(model)) << name;
+    ConvertOptions options = Options(1);
+    options.model_dir = model;
+    ASSERT_TRUE(Convert(options).ok());
+    EXPECT_TRUE(HasTokenizer(folder_ / "out")) << name;
+    EXPECT_EQ(*ReadTextFile(folder_ / "out" / name), name);
+    EXPECT_EQ(*ReadTextFile(folder_ / "out" / "merges.txt"), "its merges");
+    fs::remove_all(folder_ / "out");
+  }
+}
+
 TEST_F(ConvertTest, ReplacesAnOlderResultAndKeepsForeignFiles) {
   HfFolder{}.Write(folder_ / "hf");
   ASSERT_TRUE(Convert(Options(4)).ok());

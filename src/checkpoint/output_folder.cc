@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,10 +20,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 11> kSideFiles = {
-    "tokenizer.json",     "tokenizer_config.json",   "tokenizer.model",       "vocab.json",
-    "merges.txt",         "special_tokens_map.json", "added_tokens.json",     "chat_template.jinja",
-    "chat_template.json", "chat_template.j2",        "generation_config.json"};
+// Each defines a tokenizer (rust/text/src/sources).
+constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",  "tekken.json",
+                                                "tokenizer.model", "ice_text.model",
+                                                "qwen.tiktoken",   "vocab.json"};
+// What goes with them.
+constexpr std::string_view kSideFiles[] = {
+    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja",   "chat_template.json",
+    "chat_template.j2",  "generation_config.json"};
 
 Status Failed(const fs::path& path, std::string_view what, int error) {
   return FailedPrecondition(path.string() + ": " + std::string(what) + ": " + std::strerror(error));
@@ -199,10 +204,18 @@ Status OutputFolder::Swap() const {
   return SyncFolder(path_.parent_path());
 }
 
+bool HasTokenizer(const fs::path& folder) {
+  return std::ranges::any_of(
+      kTokenizerFiles, [&folder](std::string_view name) { return NameExists(folder / name); });
+}
+
 Status CopySideFiles(const fs::path& from, const fs::path& to) {
-  for (const std::string_view name : kSideFiles) {
-    if (!NameExists(from / name)) continue;
-    TANDEM_RETURN_IF_ERROR(CopyFile(from / name, to / name));
+  using Names = std::span<const std::string_view>;
+  for (const Names names : {Names(kTokenizerFiles), Names(kSideFiles)}) {
+    for (const std::string_view name : names) {
+      if (!NameExists(from / name)) continue;
+      TANDEM_RETURN_IF_ERROR(CopyFile(from / name, to / name));
+    }
   }
   return {};
 }

@@ -50,6 +50,9 @@ class OutputFolder {
   const std::filesystem::path temporary_;
 };
 
+// Whether a folder holds a tokenizer, in any form that is read.
+bool HasTokenizer(const std::filesystem::path& folder);
+
 // Copies the tokenizer's files and generation_config.json where they exist, so that the folder can
 // be served without others. Existing files of the same name are replaced.
 Status CopySideFiles(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "checkpoint/hf_reader.h"
+#include "checkpoint/output_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "engine_folder/engine_folder.h"
 #include "model/families/families.h"
@@ -37,10 +38,7 @@ Result<ModelSource::Kind> KindOf(const fs::path& folder) {
 
 fs::path TokenizerDir(const fs::path& folder) {
   // Whatever exists there: reading it gives the error.
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (NameExists(folder / name)) return folder;
-  }
-  return {};
+  return HasTokenizer(folder) ? folder : fs::path();
 }
 
 Status OpenWeights(const fs::path& path, std::optional<DType> dtype, const ConfigOptions& config,

@@ -63,7 +63,7 @@ class TextCodec {
       const std::vector<std::string>& words) const = 0;
 };
 
-// Reads tokenizer.json and the files next to it, for a model of `model_vocab` tokens.
+// Reads the tokenizer of a folder and the files next to it, for a model of `model_vocab` tokens.
 // INVALID_ARGUMENT if the model cannot have this tokenizer.
 Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir,
                                                  int64_t model_vocab);

@@ -33,7 +33,8 @@ class ChatTemplate {
 
   // The first of chat_template.j2, chat_template.jinja, and `chat_template` of
   // tokenizer_config.json (a string, or named templates, of which "tool_use" serves requests with
-  // tools). kNotFound when the model has none.
+  // tools). Else the one that is built in for the model's family. kNotFound when the model has
+  // none.
   static Result<std::shared_ptr<const ChatTemplate>> FromModelDir(
       const std::filesystem::path& model_dir);
   // `special_tokens_json`: an object such as {"bos_token": "<s>", "eos_token": "</s>"}.

@@ -44,6 +44,31 @@ TEST(Detokenizer, PiecesEqualTheReferenceDecoding) {
   }
 }
 
+TEST(Detokenizer, LinesOfManyScriptsStreamToTheWholeDecoding) {
+  std::vector<std::string> lines;
+  std::ifstream file(TestTokenizerDir("folders") / "lines.jsonl");
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(lines.size(), 1000u);
+  const std::vector<std::string> folders = TestTokenizerFolders();
+  ASSERT_GE(folders.size(), 20u);
+  for (const std::string& name : folders) {
+    const auto tokenizer = LoadTestTokenizer(name);
+    for (const std::string& line : lines) {
+      const std::vector<int32_t> ids = tokenizer->Encode(line, /*add_special=*/true).value();
+      const std::string whole = Decode(tokenizer, ids);
+      ASSERT_EQ(Stream(Detokenizer(tokenizer), ids), whole) << name;
+      // An answer begins anywhere: after any part of it as a prompt the rest comes out unchanged.
+      const std::span prompt = std::span(ids).first(ids.size() / 2);
+      Detokenizer answer(tokenizer);
+      std::string text;
+      for (const int32_t id : prompt) text += answer.Push(id);
+      Detokenizer past(tokenizer);
+      past.GoPast(prompt);
+      ASSERT_EQ(text + Stream(past, std::span(ids).subspan(prompt.size())), whole) << name;
+    }
+  }
+}
+
 TEST(Detokenizer, RandomTokensStreamToTheWholeDecoding) {
   std::mt19937 random(7);
   for (const char* name : kTestTokenizers) {

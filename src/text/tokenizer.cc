@@ -45,6 +45,7 @@ Tokenizer::Tokenizer(TextTokenizer* handle, Options options)
     : handle_(handle), options_(options), sorted_(std::make_unique<SortedIds>()) {
   TandemTextTokenizerInfo info;
   tandem_text_tokenizer_info(handle, &info);
+  kind_ = rust_bridge::Text(info.kind);
   vocab_size_ = static_cast<int32_t>(info.vocab_size);
   fingerprint_ = info.fingerprint;
   bos_id_ = OptionalId(info.bos_id);

@@ -26,7 +26,9 @@ class Tokenizer {
     size_t max_text_bytes = 16u << 20;
   };
 
-  // Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json,
+  // Reads the first that there is of tokenizer.json, tekken.json, tokenizer.model (SentencePiece or
+  // ranks of tiktoken), ice_text.model, qwen.tiktoken, and vocab.json with merges.txt; and, where
+  // present, tokenizer_config.json, special_tokens_map.json, added_tokens.json,
   // generation_config.json and config.json. Truncation and padding left in tokenizer.json are off.
   static Result<std::shared_ptr<Tokenizer>> Load(const std::filesystem::path& model_dir,
                                                  Options options);
@@ -54,12 +56,14 @@ class Tokenizer {
   // The special token with this text.
   std::optional<int32_t> SpecialId(std::string_view token) const;
 
+  // For people: what the tokenizer is, such as "SentencePiece BPE (tokenizer.model)".
+  const std::string& Kind() const { return kind_; }
   // One more than the largest id. A model's own vocabulary may be larger by padding.
   int32_t VocabSize() const { return vocab_size_; }
   std::optional<int32_t> BosId() const { return bos_id_; }
   std::optional<int32_t> PadId() const { return pad_id_; }
   // Every id that ends a generation: those of generation_config.json (else config.json), then the
-  // tokenizer's own. Empty if no file names one.
+  // tokenizer's own, and those of the built-in chat template. Empty if no file names one.
   std::span<const int32_t> EosIds() const { return eos_ids_; }
 
   // Whether a model of `model_vocab` rows can have this tokenizer: each ordinary token needs a row.
@@ -89,6 +93,7 @@ class Tokenizer {
 
   TextTokenizer* handle_;  // owned
   Options options_;
+  std::string kind_;
   int32_t vocab_size_ = 0;
   uint64_t fingerprint_ = 0;
   std::optional<int32_t> bos_id_;

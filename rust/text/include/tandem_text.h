@@ -50,6 +50,7 @@ typedef struct TandemTextView {
 } TandemTextView;
 
 typedef struct TandemTextTokenizerInfo {
+  TandemTextView kind;      // for people: the file that defines it and what it holds
   size_t vocab_size;        // one more than the largest id
   uint64_t fingerprint;     // equal when every id has the same bytes and specialness
   int64_t bos_id;           // -1: none
@@ -61,7 +62,7 @@ typedef struct TandemTextTokenizerInfo {
 void tandem_text_buffer_free(TandemTextBuffer buffer);
 void tandem_text_ids_free(TandemTextIds ids);
 
-// Reads tokenizer.json and its side files from a model folder.
+// Reads a model folder's tokenizer (rust/text/src/sources) and its side files.
 uint32_t tandem_text_tokenizer_new(TandemTextView model_dir, TextTokenizer** out,
                                    TandemTextBuffer* error);
 void tandem_text_tokenizer_free(TextTokenizer* tokenizer);

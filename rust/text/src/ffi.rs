@@ -35,6 +35,7 @@ pub struct TandemTextView {
 /// The properties of a tokenizer, in one call. Ids are -1 if there is none.
 #[repr(C)]
 pub struct TandemTextTokenizerInfo {
+    kind: TandemTextView,
     vocab_size: usize,
     fingerprint: u64,
     bos_id: i64,
@@ -44,6 +45,13 @@ pub struct TandemTextTokenizerInfo {
 }
 
 impl TandemTextView {
+    fn of(bytes: &[u8]) -> Self {
+        Self {
+            data: bytes.as_ptr(),
+            len: bytes.len(),
+        }
+    }
+
     /// # Safety
     /// `data` must point to `len` readable bytes, or `len` be 0.
     unsafe fn bytes(&self) -> &[u8] {
@@ -172,6 +180,7 @@ pub unsafe extern "C" fn tandem_text_tokenizer_info(
     let tokenizer = &*tokenizer;
     let eos = tokenizer.eos();
     out.write(TandemTextTokenizerInfo {
+        kind: TandemTextView::of(tokenizer.kind().as_bytes()),
         vocab_size: tokenizer.vocab_size(),
         fingerprint: tokenizer.fingerprint(),
         bos_id: tokenizer.bos().map_or(-1, i64::from),
@@ -188,11 +197,7 @@ pub unsafe extern "C" fn tandem_text_tokenizer_token_bytes(
     tokenizer: *const TextTokenizer,
     id: u32,
 ) -> TandemTextView {
-    let bytes = (*tokenizer).token_bytes(id);
-    TandemTextView {
-        data: bytes.as_ptr(),
-        len: bytes.len(),
-    }
+    TandemTextView::of((*tokenizer).token_bytes(id))
 }
 
 /// # Safety
@@ -202,11 +207,7 @@ pub unsafe extern "C" fn tandem_text_tokenizer_first_bytes(
     tokenizer: *const TextTokenizer,
     id: u32,
 ) -> TandemTextView {
-    let bytes = (*tokenizer).first_bytes(id);
-    TandemTextView {
-        data: bytes.as_ptr(),
-        len: bytes.len(),
-    }
+    TandemTextView::of((*tokenizer).first_bytes(id))
 }
 
 /// # Safety
@@ -286,11 +287,7 @@ pub unsafe extern "C" fn tandem_text_template_free(templates: *mut TemplateSet) 
 pub unsafe extern "C" fn tandem_text_template_source(
     templates: *const TemplateSet,
 ) -> TandemTextView {
-    let source = (*templates).source();
-    TandemTextView {
-        data: source.as_ptr(),
-        len: source.len(),
-    }
+    TandemTextView::of((*templates).source().as_bytes())
 }
 
 /// # Safety

@@ -4,9 +4,13 @@
 //! found in a model folder: a chat template runs in a sandbox with bounded steps, memory and time.
 
 mod error;
+mod families;
 mod ffi;
+mod model;
 mod model_folder;
 mod sandbox;
+mod sentencepiece;
+mod sources;
 mod split;
 mod template;
 mod token_bytes;

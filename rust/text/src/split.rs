@@ -101,6 +101,8 @@ enum Step {
     },
     /// Adds ByteLevel's prefix space, before its split.
     PrefixSpace,
+    /// Adds a space at the start of a text, unless a special token is there.
+    SpaceAtStart,
     Other(Box<PreTokenizerWrapper>),
 }
 
@@ -109,6 +111,12 @@ impl SafePreTokenizer {
         let mut steps = Vec::new();
         push_steps(wrapper, &mut steps)?;
         Ok(Self { steps })
+    }
+
+    pub fn space_at_start() -> Self {
+        Self {
+            steps: vec![Step::SpaceAtStart],
+        }
     }
 }
 
@@ -163,6 +171,12 @@ impl PreTokenizer for SafePreTokenizer {
                 })?,
                 Step::PrefixSpace => text.split(|_, mut piece| {
                     if !piece.get().starts_with(' ') {
+                        piece.prepend(" ");
+                    }
+                    Ok(vec![piece])
+                })?,
+                Step::SpaceAtStart => text.split(|_, mut piece| {
+                    if piece.offsets_original().0 == 0 {
                         piece.prepend(" ");
                     }
                     Ok(vec![piece])

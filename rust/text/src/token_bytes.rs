@@ -5,6 +5,7 @@
 //! ByteFallback, Fuse, Strip, Metaspace). Others are refused.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use tokenizers::decoders::wordpiece::cleanup;
 use tokenizers::decoders::DecoderWrapper;
@@ -223,6 +224,17 @@ fn replace_pair(replace: &tokenizers::normalizers::Replace) -> Result<(String, S
 
 /// GPT-2's printable stand-ins for bytes, reversed.
 fn byte_level_alphabet() -> HashMap<char, u8> {
+    byte_level_chars().into_iter().zip(0..=255).collect()
+}
+
+/// Bytes as byte-level models spell them.
+pub fn byte_level_text(bytes: &[u8]) -> String {
+    static CHARS: LazyLock<Vec<char>> = LazyLock::new(byte_level_chars);
+    bytes.iter().map(|byte| CHARS[*byte as usize]).collect()
+}
+
+/// The printable stand-in of each byte.
+fn byte_level_chars() -> Vec<char> {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut next = 256u32;
     (0..=255u8)
@@ -233,7 +245,7 @@ fn byte_level_alphabet() -> HashMap<char, u8> {
                 next += 1;
                 next - 1
             };
-            (char::from_u32(code).expect("below the surrogates"), byte)
+            char::from_u32(code).expect("below the surrogates")
         })
         .collect()
 }

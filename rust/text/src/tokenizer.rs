@@ -1,34 +1,22 @@
-//! A tokenizer.json with its side files: encoding, and a table of the bytes of each token id.
+//! The tokenizer of a model folder: encoding, and a table of the bytes of each token id.
 
 use std::collections::{HashMap, HashSet};
-use std::panic::catch_unwind;
 use std::path::Path;
 
-use tokenizers::{
-    AddedToken, DecoderWrapper, ModelWrapper, NormalizerWrapper, PostProcessorWrapper, Tokenizer,
-    TokenizerBuilder, TokenizerImpl,
-};
-
-use crate::error::{Error, ErrorCode, Result};
-use crate::model_folder::{read_optional, ModelFolder};
-use crate::split::SafePreTokenizer;
+use crate::error::{Error, Result};
+use crate::families::family_of;
+use crate::model::{Pipeline, Segmenter};
+use crate::model_folder::ModelFolder;
+use crate::sources;
 use crate::token_bytes::TokenDecoder;
 
-const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 /// Far above any vocabulary (the largest known has 262,144), far below the ids that a crafted file
 /// could request.
 const MAX_VOCAB: usize = 4 << 20;
 
-type Pipeline = TokenizerImpl<
-    ModelWrapper,
-    NormalizerWrapper,
-    SafePreTokenizer,
-    PostProcessorWrapper,
-    DecoderWrapper,
->;
-
 /// Immutable after `load`; shared by threads.
 pub struct TextTokenizer {
+    kind: String,
     pipeline: Pipeline,
     /// Bytes of all tokens back to back; token `i` is `bytes[ends[i - 1]..ends[i]]`.
     bytes: Vec<u8>,
@@ -39,65 +27,90 @@ pub struct TextTokenizer {
     fingerprint: u64,
     bos: Option<u32>,
     eos: Vec<u32>,
+    /// The one that the tokenizer itself ends a text with.
+    own_eos: Option<u32>,
     pad: Option<u32>,
     add_bos: Option<bool>,
     add_eos: Option<bool>,
+    /// Tokens around a text, and how those before it are spelled: a chat template may have written them.
+    before: Vec<u32>,
+    before_text: String,
+    after: Vec<u32>,
 }
 
 impl TextTokenizer {
-    /// Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json,
-    /// generation_config.json and config.json of one folder.
+    /// Reads the first tokenizer file of one folder that there is (`sources`) and, where present,
+    /// tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and
+    /// config.json.
     pub fn load(dir: &Path) -> Result<Self> {
         let folder = ModelFolder::read(dir)?;
-        let json =
-            read_optional(&dir.join("tokenizer.json"), MAX_TOKENIZER_BYTES)?.ok_or_else(|| {
-                let message = format!(
-                "{} has no tokenizer.json; a SentencePiece or tiktoken file has to be converted \
-                 with transformers first (AutoTokenizer(...).save_pretrained)",
-                dir.display()
-            );
-                Error::new(ErrorCode::NotFound, message)
-            })?;
-        Self::from_json(&json, &folder)
-    }
-
-    fn from_json(json: &str, folder: &ModelFolder) -> Result<Self> {
-        // The crate unwraps on some malformed files.
-        let mut tokenizer = catch_unwind(|| Tokenizer::from_bytes(json.as_bytes()))
-            .map_err(|_| Error::data_loss("tokenizer.json is malformed"))?
-            .map_err(|e| Error::data_loss(format!("tokenizer.json: {e}")))?;
-        add_tokens_of_config(&mut tokenizer, folder)?;
+        let family = family_of(&folder);
+        let source = sources::open(dir, &folder, family)?;
+        let pipeline = source.pipeline;
 
         let named = |key: &str| {
-            let text = folder.special_token(key)?;
-            tokenizer.token_to_id(&text)
+            let own = || (source.named)(&pipeline, key).filter(|_| !folder.denies(key));
+            pipeline.token_to_id(&folder.special_token(key).or_else(own)?)
         };
         let bos = named("bos_token").or_else(|| folder.token_id("bos_token_id"));
         let pad = named("pad_token").or_else(|| folder.token_id("pad_token_id"));
         let mut eos = folder.eos_ids();
-        eos.extend(named("eos_token").filter(|id| !eos.contains(id)));
-
-        let decoder = TokenDecoder::new(tokenizer.get_decoder())?;
+        let own_eos = named("eos_token").or(eos.last().copied());
+        let stops = family
+            .stops
+            .iter()
+            .filter_map(|name| pipeline.token_to_id(name));
+        for id in named("eos_token").into_iter().chain(stops) {
+            if !eos.contains(&id) {
+                eos.push(id);
+            }
+        }
         // A token that is named only by an id in config.json or generation_config.json may be any
         // word.
         let specials = ["bos_token", "eos_token", "pad_token", "unk_token"];
-        let specials: HashSet<u32> = specials.into_iter().filter_map(named).collect();
-        let table = token_table(&tokenizer, &decoder, &specials)?;
-        let first_bytes = first_bytes(&tokenizer, &decoder, &table);
-        let fingerprint = fingerprint(&table);
-        let (add_bos, add_eos) = explicit_bos_eos(folder);
+        let controls = pipeline.get_model().controls();
+        let controls = controls
+            .iter()
+            .filter_map(|name| pipeline.token_to_id(name));
+        let specials: HashSet<u32> = specials
+            .into_iter()
+            .filter_map(named)
+            .chain(controls)
+            .collect();
+        let decoder = TokenDecoder::new(pipeline.get_decoder())?;
+        let table = token_table(&pipeline, &decoder, &specials)
+            .map_err(|e| Error::data_loss(format!("{}: {e}", source.kind)))?;
+        let (add_bos, add_eos) = match source.frames {
+            true => explicit_bos_eos(&folder),
+            false if family.before.is_empty() && family.after.is_empty() => (
+                folder.flag("add_bos_token").or(Some(source.adds_bos)),
+                folder.flag("add_eos_token"),
+            ),
+            false => (None, None),
+        };
+        let ids = |names: &[&str]| -> Vec<u32> {
+            let framed = names.iter().filter(|_| !source.frames);
+            framed
+                .filter_map(|name| pipeline.token_to_id(name))
+                .collect()
+        };
         let mut result = Self {
-            pipeline: with_safe_splits(tokenizer)?,
+            kind: source.kind,
             bytes: Vec::new(),
             ends: Vec::new(),
             special: Vec::new(),
-            first_bytes,
-            fingerprint,
+            first_bytes: first_bytes(&pipeline, &decoder, &table),
+            fingerprint: fingerprint(&table),
             bos,
             eos,
+            own_eos,
             pad,
             add_bos,
             add_eos,
+            before: ids(family.before),
+            before_text: family.before.concat(),
+            after: ids(family.after),
+            pipeline,
         };
         for (bytes, special) in table {
             result.bytes.extend_from_slice(&bytes);
@@ -108,12 +121,22 @@ impl TextTokenizer {
     }
 
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        let mut rest = text;
+        if !self.before.is_empty() {
+            let written = text.strip_prefix(self.before_text.as_str());
+            if add_special || written.is_some() {
+                ids.extend_from_slice(&self.before);
+            }
+            rest = written.unwrap_or(text);
+        }
         let encoding = self
             .pipeline
-            .encode_fast(text, add_special)
+            .encode_fast(rest, add_special)
             .map_err(|e| Error::invalid(format!("the text could not be tokenized: {e}")))?;
-        let mut ids = encoding.get_ids().to_vec();
+        ids.extend_from_slice(encoding.get_ids());
         if add_special {
+            ids.extend_from_slice(&self.after);
             self.apply_explicit_bos_eos(&mut ids);
         }
         Ok(ids)
@@ -129,13 +152,18 @@ impl TextTokenizer {
                 _ => {}
             }
         }
-        if let (Some(wanted), Some(&eos)) = (self.add_eos, self.eos.last()) {
+        if let (Some(wanted), Some(eos)) = (self.add_eos, self.own_eos) {
             match (wanted, ids.last() == Some(&eos)) {
                 (true, false) => ids.push(eos),
                 (false, true) => drop(ids.pop()),
                 _ => {}
             }
         }
+    }
+
+    /// For people: what the tokenizer is and which file it comes from.
+    pub fn kind(&self) -> &str {
+        &self.kind
     }
 
     /// Raw bytes of a token; empty for an id without a token.
@@ -180,30 +208,9 @@ impl TextTokenizer {
     }
 }
 
-/// tokenizer_config.json may know tokens that tokenizer.json does not; transformers adds them.
-fn add_tokens_of_config(tokenizer: &mut Tokenizer, folder: &ModelFolder) -> Result<()> {
-    for (id, content, special) in folder.added_tokens() {
-        if tokenizer.token_to_id(&content).is_none() {
-            tokenizer
-                .add_tokens([AddedToken::from(content.clone(), special)])
-                .map_err(|e| Error::data_loss(format!("tokenizer_config.json: {e}")))?;
-        }
-        let found = tokenizer.token_to_id(&content);
-        if found != Some(id) {
-            return Err(Error::data_loss(format!(
-                "tokenizer_config.json: added_tokens_decoder gives {content:?} the id {id}, \
-                 tokenizer.json gives it {found:?}"
-            )));
-        }
-    }
-    Ok(())
-}
-
 /// Applies only if the Llama classes of transformers would obey the keys.
 fn explicit_bos_eos(folder: &ModelFolder) -> (Option<bool>, Option<bool>) {
-    let config = &folder.tokenizer_config;
-    let class = config.get("tokenizer_class").and_then(|v| v.as_str());
-    let obeys = class.is_some_and(|name| {
+    let obeys = folder.tokenizer_class().is_some_and(|name| {
         ["Llama", "CodeLlama", "Gemma", "Cohere"]
             .iter()
             .any(|family| name.starts_with(family))
@@ -211,42 +218,55 @@ fn explicit_bos_eos(folder: &ModelFolder) -> (Option<bool>, Option<bool>) {
     if !obeys {
         return (None, None);
     }
-    let flag = |key| config.get(key).and_then(|v| v.as_bool());
-    (flag("add_bos_token"), flag("add_eos_token"))
+    (folder.flag("add_bos_token"), folder.flag("add_eos_token"))
 }
 
 fn token_table(
-    tokenizer: &Tokenizer,
+    pipeline: &Pipeline,
     decoder: &TokenDecoder,
     specials: &HashSet<u32>,
-) -> Result<Vec<(Vec<u8>, bool)>> {
-    let vocab = tokenizer.get_vocab(true);
+) -> std::result::Result<Vec<(Vec<u8>, bool)>, String> {
+    let vocab = pipeline.get_vocab(true);
     let size = vocab.values().max().map_or(0, |max| *max as usize + 1);
     if size == 0 || size > MAX_VOCAB {
-        return Err(Error::data_loss(format!(
-            "tokenizer.json: {size} token ids; 1 to {MAX_VOCAB} are possible"
-        )));
+        return Err(format!(
+            "it has {size} token ids; 1 to {MAX_VOCAB} are possible"
+        ));
     }
     let mut table = vec![(Vec::new(), false); size];
     for (token, id) in &vocab {
-        table[*id as usize] = (decoder.bytes(token, false), specials.contains(id));
+        table[*id as usize] = (
+            bytes_of(pipeline, decoder, token, false),
+            specials.contains(id),
+        );
     }
-    for (id, token) in tokenizer.get_added_tokens_decoder() {
+    for (id, token) in pipeline.get_added_tokens_decoder() {
         table[id as usize].1 |= token.special;
     }
     Ok(table)
 }
 
+fn bytes_of(pipeline: &Pipeline, decoder: &TokenDecoder, token: &str, is_first: bool) -> Vec<u8> {
+    let whitespace = match pipeline.get_model() {
+        Segmenter::SentencePiece { model, .. } => model.whitespace_of(token),
+        Segmenter::Crate(_) => None,
+    };
+    match whitespace {
+        Some(text) => text.as_bytes().to_vec(),
+        None => decoder.bytes(token, is_first),
+    }
+}
+
 fn first_bytes(
-    tokenizer: &Tokenizer,
+    pipeline: &Pipeline,
     decoder: &TokenDecoder,
     table: &[(Vec<u8>, bool)],
 ) -> HashMap<u32, Vec<u8>> {
     if !decoder.knows_first {
         return HashMap::new();
     }
-    let vocab = tokenizer.get_vocab(true).into_iter();
-    let first = vocab.map(|(token, id)| (id, decoder.bytes(&token, true)));
+    let vocab = pipeline.get_vocab(true).into_iter();
+    let first = vocab.map(|(token, id)| (id, bytes_of(pipeline, decoder, &token, true)));
     first
         .filter(|(id, bytes)| *bytes != table[*id as usize].0)
         .collect()
@@ -265,26 +285,4 @@ fn fingerprint(table: &[(Vec<u8>, bool)]) -> u64 {
         add(u8::from(*special));
     }
     hash
-}
-
-/// The same pipeline with our splits, and without truncation and padding left in the file by
-/// training: a server must not shorten a prompt silently.
-fn with_safe_splits(tokenizer: Tokenizer) -> Result<Pipeline> {
-    let inner = tokenizer.into_inner();
-    let splits = inner
-        .get_pre_tokenizer()
-        .map(SafePreTokenizer::new)
-        .transpose()
-        .map_err(|e| Error::data_loss(format!("tokenizer.json: pre_tokenizer: {e}")))?;
-    TokenizerBuilder::new()
-        .with_model(inner.get_model().clone())
-        .with_normalizer(inner.get_normalizer().cloned())
-        .with_pre_tokenizer(splits)
-        .with_post_processor(inner.get_post_processor().cloned())
-        .with_decoder(inner.get_decoder().cloned())
-        .with_added_vocabulary(inner.get_added_vocabulary().clone())
-        .with_truncation(None)
-        .with_padding(None)
-        .build()
-        .map_err(|e| Error::new(ErrorCode::Internal, e.to_string()))
 }

@@ -98,7 +98,8 @@ fn thread_time() -> Duration {
 
 #[test]
 fn a_mebibyte_of_one_class_is_quick_on_a_small_stack() {
-    for name in FIXTURES {
+    let sentencepiece = ["folders/llama", "folders/merged", "folders/chatglm"];
+    for name in FIXTURES.into_iter().chain(sentencepiece) {
         let worker = move || {
             let tokenizer = load(name);
             for unit in ["a", "^", " ", "\n", "7", "漢", "👩‍👩‍👧‍👦", "\u{300}", " a", "A1"]
@@ -111,8 +112,9 @@ fn a_mebibyte_of_one_class_is_quick_on_a_small_stack() {
                 assert!(took < Duration::from_secs(30), "{name} {unit:?}: {took:?}");
                 println!("{name} {unit:?} {took:?} {} ids", ids.len());
                 // A word mark or a prefix space may be added in front; nothing may be lost.
+                let changes_text = ["word_piece", "folders/chatglm"];
                 assert!(
-                    name == "word_piece"
+                    changes_text.contains(&name)
                         || decode(&tokenizer, &ids, false)
                             .trim_start()
                             .ends_with(text.trim_start())

@@ -159,10 +159,9 @@ Status SetModelType(const ParameterRow& row, const std::string& value,
 
 Status CheckTokenizerType(const ParameterRow& row, const std::string& value, ModelParameters&) {
   if (IsOneOf(value, row.harmless)) return {};
-  return InvalidArgument(
-             fmt::format("Unexpected tokenizer type: {}; it is auto, llama or t5, and the "
-                         "tokenizer.json in tokenizer_dir decides",
-                         Printable(value)))
+  return InvalidArgument(fmt::format("Unexpected tokenizer type: {}; it is auto, llama or t5, and "
+                                     "the files of tokenizer_dir decide",
+                                     Printable(value)))
       .WithField(row.name);
 }
 
@@ -316,7 +315,7 @@ constexpr ParameterRow kRows[] = {
     {.name = "tokenizer_dir",
      .effect = kHonoured,
      .default_value = "the engine's own tokenizer",
-     .meaning = "Folder with tokenizer.json",
+     .meaning = "Folder of the tokenizer",
      .set = SetText<&ModelParameters::tokenizer_dir>},
     Refused("encoder_model_path", Type::kText, kNoEncoder),
     Ignored("cross_kv_cache_fraction", Type::kFloat, kNoEncoder),
@@ -360,7 +359,7 @@ constexpr ParameterRow kRows[] = {
      .effect = kHonoured,
      .default_value = "the engine's own tokenizer",
      .is_wanted = true,
-     .meaning = "Folder with tokenizer.json",
+     .meaning = "Folder of the tokenizer",
      .set = SetText<&ModelParameters::tokenizer_dir>},
     {.name = "tokenizer_type",
      .kind = Kind::kPreprocessing,
@@ -368,7 +367,7 @@ constexpr ParameterRow kRows[] = {
      .effect = kHonoured,
      .default_value = "auto",
      .harmless = "auto|llama|t5",
-     .meaning = "Checked; tokenizer.json decides",
+     .meaning = "Checked; the files of tokenizer_dir decide",
      .set = CheckTokenizerType},
     {.name = "add_special_tokens",
      .kind = Kind::kPreprocessing,
@@ -386,7 +385,7 @@ constexpr ParameterRow kRows[] = {
      .kind = Kind::kPostprocessing,
      .effect = kHonoured,
      .default_value = "the tokenizer that preprocessing names",
-     .meaning = "Folder with tokenizer.json, when the generator and preprocessing name none",
+     .meaning = "Folder of the tokenizer, when the generator and preprocessing name none",
      .set = SetText<&ModelParameters::tokenizer_dir>},
     {.name = "tokenizer_type",
      .kind = Kind::kPostprocessing,
@@ -394,7 +393,7 @@ constexpr ParameterRow kRows[] = {
      .effect = kHonoured,
      .default_value = "auto",
      .harmless = "auto|llama|t5",
-     .meaning = "Checked; tokenizer.json decides",
+     .meaning = "Checked; the files of tokenizer_dir decide",
      .set = CheckTokenizerType},
     {.name = "skip_special_tokens",
      .kind = Kind::kPostprocessing,

@@ -1,12 +1,14 @@
 // The small tokenizers of tests/data/tokenizers for tests of text, and modified copies of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/testing/source_dir.h"
 #include "text/tokenizer.h"
@@ -52,6 +54,17 @@ inline void WriteTokenizerWithExtra(const TemporaryFolder& folder) {
   json.insert(at, R"({"id":628,"content":"<|extra|>","single_word":false,"lstrip":false,)"
                   R"("rstrip":false,"normalized":false,"special":true},)");
   folder.Write("tokenizer.json", json);
+}
+
+// Folders of every kind of tokenizer, which tests/golden/make_tokenizer_fixtures.py makes: names
+// for TestTokenizerDir.
+inline std::vector<std::string> TestTokenizerFolders() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(TestTokenizerDir("folders"))) {
+    if (entry.is_directory()) names.push_back("folders/" + entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 // One tokenizer for each kind of decoder.

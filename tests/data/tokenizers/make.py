@@ -212,9 +212,10 @@ def write(name, tokenizer, config, generation):
     (folder / "cases.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
-write("byte_level", *byte_level())
-write("byte_level_gpt2", *byte_level_gpt2())
-write("metaspace_bytes", *metaspace_bytes())
-write("metaspace_decoder", *metaspace_decoder())
-write("metaspace_kept", *metaspace_kept())
-write("word_piece", *word_piece())
+if __name__ == "__main__":
+    write("byte_level", *byte_level())
+    write("byte_level_gpt2", *byte_level_gpt2())
+    write("metaspace_bytes", *metaspace_bytes())
+    write("metaspace_decoder", *metaspace_decoder())
+    write("metaspace_kept", *metaspace_kept())
+    write("word_piece", *word_piece())

@@ -16,7 +16,8 @@ use minijinja::{Environment, ErrorKind};
 
 use self::environment::{environment, strftime, without_generation_tags};
 use crate::error::{Error, ErrorCode, Result};
-use crate::model_folder::{read_optional, ModelFolder};
+use crate::families::family_of;
+use crate::model_folder::{read_optional, ModelFolder, SPECIAL_TOKEN_KEYS};
 use crate::sandbox::{self, Allowance, Strays};
 
 /// The largest template in use is about 30 KB.
@@ -27,16 +28,6 @@ const MAX_INPUT_BYTES: usize = 64 << 20;
 const MAX_GATHERED_BYTES: usize = 16_000_000_000;
 /// The name of every template inside its own environment; messages contain it.
 const NAME: &str = "chat_template";
-
-const SPECIAL_TOKEN_KEYS: [&str; 7] = [
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-];
 
 /// One compiled template. Immutable; shared by threads.
 pub struct ChatTemplate {
@@ -183,7 +174,7 @@ impl TemplateSet {
     }
 
     /// The first of chat_template.j2, chat_template.jinja, and `chat_template` of
-    /// tokenizer_config.json (a string, or a list of {name, template}).
+    /// tokenizer_config.json (a string, or a list of {name, template}); else the family's.
     pub fn load(dir: &Path) -> Result<Self> {
         let folder = ModelFolder::read(dir)?;
         let mut tokens = serde_json::Map::new();
@@ -192,7 +183,10 @@ impl TemplateSet {
                 tokens.insert(key.to_owned(), text.into());
             }
         }
-        let sources = template_sources(dir, &folder)?;
+        let mut sources = template_sources(dir, &folder)?;
+        if let (true, Some(template)) = (sources.is_empty(), family_of(&folder).chat_template) {
+            sources.push(("default".to_owned(), template.to_owned()));
+        }
         if sources.is_empty() {
             return Err(Error::new(
                 ErrorCode::NotFound,
