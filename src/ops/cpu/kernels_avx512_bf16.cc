@@ -88,15 +88,9 @@ void PackPairs(const PackJob& job, int64_t block_begin, int64_t block_end) {
 }
 
 void PackActivations(const PackJob& job, int64_t begin, int64_t end) {
-  switch (InputBytes(job.element, job.quant)) {
-    case 1:
-      return PackRounded<1>(job, begin, end);
-    case 2:
-      return PackRounded<2>(job, begin, end);
-    default:
-      if (job.element == Element::kBF16) return PackPairs(job, begin, end);
-      kAvx512Kernels.pack_activations(job, begin, end);
-  }
+  if (RoundsInputs(job.element, job.quant)) return PackRounded(job, begin, end);
+  if (job.element == Element::kBF16) return PackPairs(job, begin, end);
+  kAvx512Kernels.pack_activations(job, begin, end);
 }
 
 void LinearPanels(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
@@ -136,8 +130,10 @@ double MatrixBurst(Element element, int64_t steps) {
 
 // Other packings have the row blocks of AVX-512.
 int64_t NumBlocks(const PackJob& job) {
-  const bool two_bytes = InputBytes(job.element, job.quant) == 2;
-  return two_bytes ? RoundedRowBlocks<2>(job.num_rows).count : RowBlocks(job.num_rows).count;
+  if (!RoundsInputs(job.element, job.quant)) return RowBlocks(job.num_rows).count;
+  return WithRounding(job.quant, [&](auto rounding) {
+    return RoundedRowBlocks<decltype(rounding)>(job.num_rows).count;
+  });
 }
 
 constexpr CpuKernels DotKernels() {
