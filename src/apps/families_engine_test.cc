@@ -38,9 +38,17 @@ EngineOptions Options() {
   return options;
 }
 
+// Of the target's activations, and of the draft's: the same weights in another type agree often,
+// but not always. A GPU computes in 16 bits.
+DType TargetType() { return TestOnCuda() ? DType::kF16 : DType::kF32; }
+constexpr DType kDraftType = DType::kBF16;
+
 class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterface<const char*> {
  protected:
-  // The same weights in another type agree often, but not always.
+  void SetUp() override {
+    if (!HasTestBackend()) GTEST_SKIP() << "no GPU";
+    FolderTest::SetUp();
+  }
   EngineModel Load(DType dtype) {
     const auto reader = HfReader::Open(FixturesFolder() / GetParam(), dtype);
     EXPECT_TRUE(reader.ok()) << reader.status().message();
@@ -50,9 +58,8 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
   }
   std::unique_ptr<Engine> Make(const EngineOptions& options) {
     const bool drafts = options.draft_mode != DraftMode::kOff;
-    auto engine =
-        Engine::Create(options, Load(DType::kF32), drafts ? Load(DType::kBF16) : EngineModel{},
-                       TestBackend(), clock_);
+    auto engine = Engine::Create(options, Load(TargetType()),
+                                 drafts ? Load(kDraftType) : EngineModel{}, TestBackend(), clock_);
     EXPECT_TRUE(engine.ok()) << engine.status().ToString();
     return std::move(engine).value();
   }
@@ -83,10 +90,10 @@ TEST_P(FamiliesEngineTest, DraftsPrefixesChunksAndPreemptionChangeNoToken) {
   for (const bool scarce : {false, true}) {
     SCOPED_TRACE(scarce ? "few blocks" : "enough blocks");
     if (scarce) {
-      const ModelSpec target = Load(DType::kF32).weights->spec;
-      const ModelSpec draft = Load(DType::kBF16).weights->spec;
+      const ModelSpec target = Load(TargetType()).weights->spec;
+      const ModelSpec draft = Load(kDraftType).weights->spec;
       options.kv_cache_bytes =
-          16 * 9 * (target.KvBytesPerToken(DType::kF32) + draft.KvBytesPerToken(DType::kBF16));
+          16 * 9 * (target.KvBytesPerToken(TargetType()) + draft.KvBytesPerToken(kDraftType));
     }
     const auto engine = Make(options);
     for (int round = 0; round < 2; ++round) {

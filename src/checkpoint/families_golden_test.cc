@@ -127,9 +127,33 @@ TEST_P(FamiliesGoldenTest, AgreesWithTheAuthorsCode) {
     // The CPU's result of a row does not depend on how the rows are divided.
     EXPECT_EQ(Run(wide, one.tokens, 1), whole) << "token by token";
     EXPECT_EQ(Run(wide, one.tokens, 13), whole) << "in chunks";
-    const auto narrow = Load(DType::kBF16, length);
-    ASSERT_NE(narrow, nullptr);
-    EXPECT_LE(Difference(Run(narrow, one.tokens, 0), one.logits), 0.2) << "in bf16";
+  }
+}
+
+TEST_P(FamiliesGoldenTest, AgreesIn16Bits) {
+  std::vector<std::unique_ptr<ops::Backend>> backends;
+  backends.push_back(std::move(backend_));
+  for (const bool invariant : {false, true}) {
+    if (ops::NumCudaDevices() == 0) break;
+    auto gpu = ops::MakeCudaBackend({.batch_invariant = invariant});
+    ASSERT_TRUE(gpu.ok()) << gpu.status().message();
+    backends.push_back(std::move(*gpu));
+  }
+  for (auto& backend : backends) {
+    backend_ = std::move(backend);
+    for (const Case& one : CasesOf(*file_)) {
+      SCOPED_TRACE(backend_->Describe() + ", " + one.name);
+      const auto length = static_cast<int64_t>(one.tokens.size());
+      // bf16 has 8 times coarser steps than fp16.
+      for (const auto& [dtype, most] : {std::pair{DType::kF16, 2e-2}, {DType::kBF16, 0.2}}) {
+        const auto narrow = Load(dtype, length);
+        ASSERT_NE(narrow, nullptr);
+        const Logits whole = Run(narrow, one.tokens, 0);
+        EXPECT_LE(Difference(whole, one.logits), most) << DTypeName(dtype);
+        EXPECT_LE(Difference(Run(narrow, one.tokens, 1), one.logits), most)
+            << DTypeName(dtype) << ", token by token";
+      }
+    }
   }
 }
 

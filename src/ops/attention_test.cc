@@ -160,8 +160,8 @@ class AttentionTest : public OpTest {
         double score = 0.0;
         for (int32_t i = 0; i < dim; ++i) score += q[i] * k[i];
         score *= rule_.scale;
-        if (rule_.slopes != nullptr) score += slopes_[head] * (key - position);
         if (rule_.soft_cap > 0) score = rule_.soft_cap * std::tanh(score / rule_.soft_cap);
+        if (rule_.slopes != nullptr) score += slopes_[head] * (key - position);
         const bool hidden = rule_.window > 0 && key <= position - rule_.window;
         scores.push_back(hidden ? -HUGE_VAL : score);
       }

@@ -168,14 +168,14 @@ struct BatchView {
   const int32_t* second_positions = nullptr;
 };
 
-// What attention does with the scores of a row.
+// What attention does with the scores of a row, in this order.
 struct AttentionRule {
   float scale = 1.0f;     // of a query's product with a key
   float soft_cap = 0.0f;  // score = soft_cap * tanh(score / soft_cap); 0: no
-  int32_t window = 0;     // a row sees no keys before its position - window + 1; 0: all
   // ALiBi: what is added to a score for each position that its key is later than the row (mostly
   // none: a negative number of them). [num_heads] fp32 in the backend's memory; null: no.
   const float* slopes = nullptr;
+  int32_t window = 0;  // a row sees no keys before its position - window + 1; 0: all
 };
 
 class Ops {

@@ -105,6 +105,16 @@ class PagedAttentionTest : public OpTest {
     return static_cast<double>(static_cast<int8_t>(element));
   }
 
+  // From now on scores are subject to it; slopes: of as many heads as a shape has, or none.
+  void UseRule(int32_t window, float soft_cap, std::vector<float> slopes) {
+    rule_ = {.soft_cap = soft_cap, .window = window};
+    slopes_ = std::move(slopes);
+    reference_.clear();
+    if (slopes_.empty()) return;
+    device_slopes_ = FromFloats({std::ssize(slopes_)}, DType::kF32, slopes_);
+    rule_.slopes = device_slopes_.tensor.As<float>();
+  }
+
   // A group, and per sequence a table of scattered block ids; its elements are zero. In 8 bits
   // every layer and head has a scale of its own.
   void MakeGroup(const AttentionShape& shape, int32_t num_seqs, DType element) {
@@ -159,6 +169,9 @@ class PagedAttentionTest : public OpTest {
   KvGroup kv_;
   Buffer kv_memory_;
   OwnedTensor key_scales_, value_scales_;
+  AttentionRule rule_;  // but for the scale
+  std::vector<float> slopes_;
+  OwnedTensor device_slopes_;
   std::vector<int32_t> prefixes_;  // of the sequences of each batch; empty: no prefix mask
   std::vector<int32_t> tables_;    // [num_seqs, kMaxBlocks]
   std::vector<double> elements_;
@@ -176,7 +189,9 @@ void PagedAttentionTest::FillGroup(Contents contents) {
   std::uniform_real_distribution<float> uniform(-1.7f, 1.7f);
   std::vector<float> values(count);
   std::vector<std::byte> bytes(narrow ? count : 0);
-  for (size_t i = 0; i < count; ++i) {
+  // A prime, so that repeated elements are in other places of their heads.
+  const size_t num_drawn = std::min<size_t>(count, 65521);
+  for (size_t i = 0; i < num_drawn; ++i) {
     if (narrow && !fp8) {
       bytes[i] = static_cast<std::byte>(static_cast<uint32_t>(rng()) % 255 - 127);
     } else if (fp8) {
@@ -187,6 +202,8 @@ void PagedAttentionTest::FillGroup(Contents contents) {
       values[i] = uniform(rng);
     }
   }
+  for (size_t i = num_drawn; i < values.size(); ++i) values[i] = values[i - num_drawn];
+  for (size_t i = num_drawn; i < bytes.size(); ++i) bytes[i] = bytes[i - num_drawn];
   if (contents == Contents::kCounting) {
     for (int32_t i = 0; i < static_cast<int32_t>(tables_.size()) * shape_.block_tokens; ++i) {
       const int32_t position = i % (kMaxBlocks * shape_.block_tokens);
@@ -294,7 +311,9 @@ std::vector<std::byte> PagedAttentionTest::Attend(const std::vector<Range>& rang
   const int64_t rows = batch.view.num_rows;
   const OwnedTensor qkv = MakeQkv(ranges, slack.rows);
   const OwnedTensor out = Poisoned({rows, int64_t{shape_.num_heads} * shape_.head_dim}, dtype());
-  ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, {Scale()}, out.tensor);
+  AttentionRule rule = rule_;
+  rule.scale = Scale();
+  ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, rule, out.tensor);
   queries_ = Doubles(qkv.tensor);
   results_ = Doubles(out.tensor);
   return Bytes(out.tensor);
@@ -307,20 +326,25 @@ const std::vector<double>& PagedAttentionTest::ReferenceRow(int32_t seq, int32_t
   const int64_t dim = shape_.head_dim;
   const int32_t group = shape_.num_heads / shape_.num_kv_heads;
   std::vector<double> weights, sums;
+  const int32_t first_key = rule_.window == 0 ? 0 : std::max(position - rule_.window + 1, 0);
   for (int32_t head = 0; head < shape_.num_heads; ++head) {
     const double* q = query + head * dim;
     weights.clear();
-    for (int32_t key = 0; key < num_keys; ++key) {
+    for (int32_t key = first_key; key < num_keys; ++key) {
       const double* k = elements_.data() + Offset(seq, key, head / group, false);
       double score = 0.0;
       for (int64_t i = 0; i < dim; ++i) score += q[i] * k[i];
-      weights.push_back(score * Scale());
+      score *= Scale();
+      const double cap = rule_.soft_cap;
+      if (cap > 0.0) score = cap * std::tanh(score / cap);
+      if (!slopes_.empty()) score += slopes_[static_cast<size_t>(head)] * (key - position);
+      weights.push_back(score);
     }
     const double max = *std::max_element(weights.begin(), weights.end());
     double sum = 0.0;
     sums.assign(static_cast<size_t>(dim), 0.0);
-    for (int32_t key = 0; key < num_keys; ++key) {
-      const double weight = std::exp(weights[static_cast<size_t>(key)] - max);
+    for (int32_t key = first_key; key < num_keys; ++key) {
+      const double weight = std::exp(weights[static_cast<size_t>(key - first_key)] - max);
       const double* v = elements_.data() + Offset(seq, key, head / group, true);
       for (int64_t i = 0; i < dim; ++i) sums[static_cast<size_t>(i)] += weight * v[i];
       sum += weight;
@@ -331,18 +355,24 @@ const std::vector<double>& PagedAttentionTest::ReferenceRow(int32_t seq, int32_t
 }
 
 void PagedAttentionTest::ExpectReference(const std::vector<Range>& ranges) {
-  std::vector<double> expected;
+  std::vector<double> expected, actual;
+  const auto width = int64_t{shape_.num_heads} * shape_.head_dim;
   int64_t row = 0;
   for (size_t i = 0; i < ranges.size(); ++i) {
     const Range& range = ranges[i];
     const int32_t prefix = prefixes_.empty() ? 0 : std::min(prefixes_[i], range.context);
     for (int32_t p = range.context - range.rows; p < range.context; ++p, ++row) {
+      // The reference of random contents takes long: every fifth row, and each range's last.
+      const bool compared =
+          contents_ == Contents::kCounting || row % 5 == 0 || p + 1 == range.context;
+      if (!compared) continue;
       const std::vector<double>& of_row =
           ReferenceRow(range.seq, p, std::max(p + 1, prefix), queries_.data() + row * Width());
       expected.insert(expected.end(), of_row.begin(), of_row.end());
+      const auto result = results_.begin() + row * width;
+      actual.insert(actual.end(), result, result + width);
     }
   }
-  const std::vector<double> actual(results_.begin(), results_.begin() + std::ssize(expected));
   if (contents_ == Contents::kCounting) {
     ExpectNear(actual, expected, 1.01 * Rounding(dtype()) + 1e-5, 1e-3);
   } else {
@@ -394,6 +424,40 @@ TEST_P(PagedAttentionTest, EachRowSeesExactlyItsKeys) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
     MakeGroup(shape, kSeqs, dtype());
     FillGroup(Contents::kCounting);
+    ExpectMixesMatchReference();
+  }
+}
+
+// Windows that begin before, at and after the borders of tiles and chunks.
+TEST_P(PagedAttentionTest, EachRowSeesExactlyItsWindow) {
+  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
+  for (const AttentionShape& shape :
+       {AttentionShape{4, 1, 128, 64}, AttentionShape{8, 1, 64, 96}}) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakeGroup(shape, kSeqs, dtype());
+    FillGroup(Contents::kCounting);
+    for (const int32_t window : {1, 100, 128, 513}) {
+      SCOPED_TRACE(::testing::Message() << "window " << window);
+      UseRule(window, 0.0f, {});
+      ExpectMixesMatchReference();
+    }
+  }
+}
+
+TEST_P(PagedAttentionTest, RulesOfLongContextsMatchReference) {
+  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
+  struct Rule {
+    int32_t window;
+    float soft_cap;
+    std::vector<float> slopes;
+  };
+  const Rule rules[] = {
+      {700, 2.0f, {}}, {0, 3.0f, {}}, {600, 0.0f, {0.5f, 0.001f, 0.03f, 0.1f}}, {90, 1.0f, {}}};
+  MakeGroup({4, 1, 128, 64}, kSeqs, dtype());
+  FillGroup(Contents::kRandom);
+  for (const Rule& rule : rules) {
+    SCOPED_TRACE(::testing::Message() << "window " << rule.window << ", cap " << rule.soft_cap);
+    UseRule(rule.window, rule.soft_cap, rule.slopes);
     ExpectMixesMatchReference();
   }
 }
@@ -634,16 +698,17 @@ TEST_P(PagedAttentionTest, PromptsMatchReferenceInWhateverMemoryThereIs) {
   for (const AttentionShape& shape :
        {AttentionShape{6, 2, 64, 64}, AttentionShape{3, 3, 128, 64}}) {
     for (const DType element : AllTypes()) {
+      MakeGroup(shape, kSeqs, element);
+      FillGroup(Contents::kRandom);
       for (const bool masked : {false, true}) {
         SCOPED_TRACE(::testing::Message()
                      << shape.num_heads << " heads of " << shape.head_dim << ", a pool of "
                      << DTypeName(element) << (masked ? ", prefix masks" : ""));
-        MakeGroup(shape, kSeqs, element);
-        FillGroup(Contents::kRandom);
         prefixes_ =
             masked ? std::vector<int32_t>{2400, 0, 1, 128, 65, 2560} : std::vector<int32_t>{};
         Attend(kPrompts);
         ExpectReference(kPrompts);
+        if (backend().device().kind == Device::Kind::kCpu) continue;
         // With bounds that leave room for two kv heads of 128 at a time, for one, and for none.
         ChunkBounds chunks = ChunksOf(kPrompts, 1);
         for (const int64_t keys : {200'000, 350'000, 4'000'000}) {
@@ -712,6 +777,28 @@ TEST_P(PagedAttentionInvarianceTest, RowDoesNotDependOnWhatServesIt) {
           expect_row(out, 3, context - rows);
           expect_row(out, 2 + rows, context - 1);
         }
+      }
+    }
+  }
+}
+
+TEST_P(PagedAttentionInvarianceTest, RowUnderARuleDoesNotDependOnWhatServesIt) {
+  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
+  constexpr int32_t kLength = 1300;
+  MakeGroup({4, 1, 128, 64}, 3, dtype());
+  FillGroup(Contents::kRandom);
+  for (const int32_t window : {0, 100, 600}) {
+    SCOPED_TRACE(::testing::Message() << "window " << window);
+    UseRule(window, 2.0f, {0.25f, 0.001f, 0.0f, 0.0625f});
+    const std::vector<std::byte> at_once = Attend({{0, kLength, kLength}});
+    for (const int32_t context : {31, 701, 1025, kLength}) {
+      for (const int32_t rows : {1, 5, 16, 17, 31}) {
+        const std::vector<std::byte> out = Attend({{1, 1200, 3}, {0, context, rows}, {2, 40, 1}});
+        ASSERT_EQ(
+            std::memcmp(out.data() + 3 * RowBytes(), at_once.data() + (context - rows) * RowBytes(),
+                        static_cast<size_t>(rows * RowBytes())),
+            0)
+            << rows << " rows of " << context;
       }
     }
   }

@@ -23,6 +23,10 @@ using InputScales = QuantizeRecipe::InputScales;
 // Rows by which the search for scales judges them.
 constexpr int64_t kKeptRows = 256;
 constexpr const char* kFingerprintFile = "run.json";
+// Of the files with the hidden states before a layer, and with what was calibrated of a layer; its
+// number follows.
+constexpr const char* kHiddenPrefix = "hidden-";
+constexpr const char* kLayerPrefix = "layer-";
 
 // What decides the bytes of a run.
 std::string Fingerprint(const WeightSource& source, const std::string& identity,
@@ -140,12 +144,15 @@ Status CalibrationRun::TakeFolder(const std::string& fingerprint) {
   if (NameExists(folder_)) {
     const auto found = ReadTextFile(file);
     if (found.ok() && *found == fingerprint) return {};
-    // Only a folder of ours is emptied; without its first file it is one that was being begun.
-    const bool begun =
+    // Only a folder of ours is emptied; without the fingerprint it is one that was being begun or
+    // removed.
+    const bool ours =
         std::ranges::all_of(fs::directory_iterator(folder_, error), [](const auto& entry) {
-          return entry.path().filename().string().starts_with(kFingerprintFile);
+          const std::string name = entry.path().filename().string();
+          return name.starts_with(kFingerprintFile) || name.starts_with(kHiddenPrefix) ||
+                 name.starts_with(kLayerPrefix);
         });
-    if (!found.ok() && !begun) {
+    if (!found.ok() && !ours) {
       return FailedPrecondition(folder_.string() +
                                 ": is in the way of calibration's files; remove it");
     }
@@ -157,10 +164,10 @@ Status CalibrationRun::TakeFolder(const std::string& fingerprint) {
 }
 
 fs::path CalibrationRun::HiddenPath(int64_t layer) const {
-  return folder_ / ("hidden-" + std::to_string(layer));
+  return folder_ / (kHiddenPrefix + std::to_string(layer));
 }
 fs::path CalibrationRun::LayerPath(int64_t layer) const {
-  return folder_ / ("layer-" + std::to_string(layer) + ".safetensors");
+  return folder_ / (kLayerPrefix + std::to_string(layer) + ".safetensors");
 }
 
 int64_t CalibrationRun::LayersDone() const {

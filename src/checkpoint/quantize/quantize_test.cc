@@ -249,6 +249,14 @@ TEST_F(QuantizeTest, ARunThatWasKilledAtItsFirstFileIsBegunAgain) {
   EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
 }
 
+TEST_F(QuantizeTest, ARunThatWasKilledWhileItRemovedItsFilesIsBegunAgain) {
+  fs::create_directories(folder_ / "out.calibration");
+  WriteText(folder_ / "out.calibration" / "layer-0.safetensors", "");
+  WriteText(folder_ / "out.calibration" / "hidden-2.tmp", "");
+  EXPECT_TRUE(Run(Options("fp8")).ok());
+  EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
+}
+
 TEST_F(QuantizeTest, AFolderOfSomeoneElseIsLeftAlone) {
   fs::create_directories(folder_ / "out.calibration");
   WriteText(folder_ / "out.calibration" / "thesis.txt", "mine");

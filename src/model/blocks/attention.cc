@@ -23,8 +23,8 @@ ops::AttentionRule RuleOf(const AttentionSpec& spec, const AttentionWeights& wei
       spec.scale > 0 ? spec.scale : 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
   return {.scale = static_cast<float>(scale),
           .soft_cap = static_cast<float>(spec.soft_cap),
-          .window = static_cast<int32_t>(std::min<int64_t>(spec.window, kMaxPositions)),
-          .slopes = weights.slopes.As<float>()};
+          .slopes = weights.slopes.As<float>(),
+          .window = static_cast<int32_t>(std::min<int64_t>(spec.window, kMaxPositions))};
 }
 
 }  // namespace

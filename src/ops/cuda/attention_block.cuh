@@ -113,9 +113,9 @@ struct MergedTile {
 // The block's rows of one sequence and kv head (those of row tile `tile`) against the keys
 // [begin, keys_end) that they see. The result is stored by `store(row, output, half, max, sum)`.
 template <typename Kind, int kTiles, KeyOrder kOrder, int kStages = 2, typename Store>
-__device__ inline void AttendBlock(const AttentionParams& params, const HeadView& head, float scale,
-                                   int tile, int begin, int keys_end, std::byte* shared,
-                                   const Store& store) {
+__device__ inline void AttendBlock(const AttentionParams& params, const HeadView& head,
+                                   float key_scale, int tile, int begin, int keys_end,
+                                   std::byte* shared, const Store& store) {
   using T = typename Kind::Activation;
   using Plan = BlockPlan<Kind, kTiles, kOrder, kStages>;
   using Queue = typename Plan::Queue;
@@ -129,6 +129,7 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
   // The last keys that all of the warp's rows see, that any does, and that each does.
   const int all_see = head.LastKey(params, warp_row);
   const int one_sees = head.LastKey(params, warp_row + 16 * kTiles - 1);
+  const RowRules<Kind, kTiles> rules(params, head, warp_row, key_scale);
   int last_keys[kTiles][2];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
@@ -183,16 +184,17 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
       const uint32_t offset = step * Kind::kStepBytes;
       float scores[kTiles][4][4];
       Scores<Kind, kTiles>(queries, queue.Keys(i) + offset, scores);
+      rules.Apply(key, scores);
       if (key + kStepKeys - 1 > all_see) MaskScores<kTiles>(key, last_keys, scores);
       uint32_t weights[kTiles][2][4];
-      Softmax<Kind, kTiles>(scale, scores, state, output, weights);
+      Softmax<Kind, kTiles>(rules.scale(), scores, state, output, weights);
       AddValues<Kind, kTiles>(queue.Values(i) + offset, weights, output);
     }
     if (looks_up) queue.SetRow(i + Plan::kStages, later_row);
     if constexpr (kOrder == KeyOrder::kAllMerged) {
       const int next_key = begin + (i + 1) * Queue::kKeys;
       if (next_key % kInvariantChunkKeys == 0 || i + 1 == num_tiles) {
-        total.Add(state, output[0], scale);
+        total.Add(state, output[0], rules.scale());
         state.Reset();
         ResetOutput<Kind>(output);
       }
@@ -233,11 +235,10 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
     const HeadView head(params, item, kv_head);
     const int first_row = tile * kBlockRows;
     if (first_row >= head.rows) continue;
-    const int begin = item.first_chunk * item.chunk_keys;
+    const int begin = head.Skipped<Kind>(params, 0) + item.first_chunk * item.chunk_keys;
     const bool whole = item.num_chunks == 1 && !params.invariant;
     AttendBlock<Kind, 1, KeyOrder::kChunks, kStages>(
-        params, head, params.scale * key_scale, tile, begin,
-        min(begin + item.chunk_keys, head.context), shared,
+        params, head, key_scale, tile, begin, min(begin + item.chunk_keys, head.context), shared,
         [&](int r, const RowOutput<Kind>& output, int half, float max, float sum) {
           if (whole) {
             StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
@@ -250,7 +251,7 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
         });
     if (!whole && FinishesRows(params, index - item.first_chunk, item.num_chunks, kv_head, tile)) {
       MergeChunks<Kind>(params, head, item, first_row, min(first_row + kBlockRows, head.rows),
-                        params.scale * key_scale, value_scale);
+                        MergeScale<Kind>(params, key_scale), value_scale);
     }
   }
 }
@@ -273,8 +274,9 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8&& Kind::kHeadDim == 
   if (where.seq < 0) return;
   const HeadView head(params, where.seq, blockIdx.y);
   AttendBlock<Kind, kTiles, kOrder>(
-      params, head, ScoreScale<typename Kind::Element>(params, head.kv_head), where.part, 0,
-      head.context, shared, [&](int r, const RowOutput<Kind>& output, int half, float, float sum) {
+      params, head, KeyScale<typename Kind::Element>(params, head.kv_head), where.part,
+      head.Skipped<Kind>(params, where.part * kRows), head.context, shared,
+      [&](int r, const RowOutput<Kind>& output, int half, float, float sum) {
         const float value_scale = ValueScale<typename Kind::Element>(params, head.kv_head);
         StoreResult<Kind>(head.Out<T>(params, r, kDim), output, half, value_scale / sum);
       });

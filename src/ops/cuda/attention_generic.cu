@@ -30,7 +30,10 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int context = params.context_len[seq];
   const int last_key =
       max(context - (params.query_start[seq + 1] - row), PrefixLen(params, seq, context) - 1);
-  const float scale = ScoreScale<Stored>(params, head / params.group);
+  const int position = context - (params.query_start[seq + 1] - row);
+  const int first_key = params.window == 0 ? 0 : max(position - params.window + 1, 0);
+  const ScoreRule rule(params, KeyScale<Stored>(params, head / params.group));
+  const float slope = params.slopes == nullptr ? 0.0f : params.slopes[head];
   const int32_t* table = params.block_table + int64_t{seq} * params.max_blocks;
   const auto* pool = static_cast<const Stored*>(params.pool);
   const auto key_row = [&](int key) {
@@ -46,26 +49,27 @@ __global__ void __launch_bounds__(32 * kWarps)
 
   float output[kPieces] = {};
   float max = -INFINITY, sum = 0.0f;
-  for (int first = 0; first <= last_key; first += 32) {
+  for (int first = first_key / 32 * 32; first <= last_key; first += 32) {
     const int key = first + lane;
     float score = -INFINITY;
     int64_t pool_row = 0;
-    if (key <= last_key) {
+    if (key >= first_key && key <= last_key) {
       pool_row = key_row(key);
       score = 0.0f;
       for (int i = 0; i < dim; ++i) score = fmaf(q[i], ToFloat(pool[pool_row * dim + i]), score);
+      score = rule.Apply(score, key - position, slope);
     }
     float new_max = fmaxf(max, score);
     for (int distance = 16; distance > 0; distance /= 2) {
       new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, distance));
     }
-    const float factor = exp2f((max - new_max) * scale);
-    const float weight = exp2f((score - new_max) * scale);
+    const float factor = exp2f(max - new_max);
+    const float weight = exp2f(score - new_max);
     max = new_max;
     sum = fmaf(sum, factor, weight);
     for (int i = 0; i < kPieces; ++i) output[i] *= factor;
-    const int keys = min(32, last_key + 1 - first);
-    for (int j = 0; j < keys; ++j) {
+    const int end = min(32, last_key + 1 - first);
+    for (int j = ::max(first_key - first, 0); j < end; ++j) {
       const float w = __shfl_sync(~0u, weight, j);
       const Stored* value =
           pool + (__shfl_sync(~0u, pool_row, j) + params.value_rows) * int64_t{dim};

@@ -29,10 +29,35 @@ __device__ inline float ValueScale(const AttentionParams& params, int kv_head) {
   }
   return 1.0f;
 }
-// What scores are multiplied with.
-template <typename Stored>
-__device__ inline float ScoreScale(const AttentionParams& params, int kv_head) {
-  return params.scale * KeyScale<Stored>(params, kv_head);
-}
+// The rule of a layer's scores, with what its keys are multiplied by.
+class ScoreRule {
+ public:
+  __device__ ScoreRule(const AttentionParams& params, float key_scale)
+      : scale_(params.scale * key_scale),
+        soft_cap_(params.soft_cap),
+        per_cap_(soft_cap_ == 0.0f ? 0.0f : 1.0f / soft_cap_),
+        window_(params.window) {}
+
+  __device__ float scale() const { return scale_; }
+  // The score of a key that is `later` positions after the row, as the softmax takes it: a power of
+  // 2.
+  __device__ float Apply(float score, int later, float slope) const {
+    score *= scale_;
+    if (soft_cap_ != 0.0f) {
+      // tanh to 1e-7.
+      const float power = exp2f(score * per_cap_ * (2.0f * kLog2E));
+      score = soft_cap_ * (1.0f - __fdividef(2.0f, power + 1.0f));
+    }
+    score = __fmaf_rn(slope, static_cast<float>(later), score);
+    return window_ != 0 && later <= -window_ ? -INFINITY : score * kLog2E;
+  }
+
+ private:
+  static constexpr float kLog2E = 1.44269504f;
+  const float scale_;
+  const float soft_cap_;  // 0: none
+  const float per_cap_;
+  const int window_;
+};
 
 }  // namespace tandem::ops::cuda

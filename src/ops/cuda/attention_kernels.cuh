@@ -84,42 +84,42 @@ void LaunchGathered(const Context& context, const AttentionParams& params, int n
                   static_cast<int>(sizeof(TilesInFlight<Kind>)), kLaunchThreads);
 }
 
-template <typename T, typename Stored, typename Launch>
+template <typename T, typename Stored, bool kHasRule, typename Launch>
 void WithHeadKind(int head_dim, const Launch& launch) {
   if (head_dim == 64) {
-    launch(HeadKind<T, Stored, 64>{});
+    launch(HeadKind<T, Stored, 64, kHasRule>{});
   } else {
     TANDEM_CHECK(head_dim == 128, "no attention tiles for this head size");
-    launch(HeadKind<T, Stored, 128>{});
+    launch(HeadKind<T, Stored, 128, kHasRule>{});
   }
 }
 
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 void LaunchShortAttention(const Context& context, const AttentionParams& params, int blocks) {
-  WithHeadKind<T, Stored>(params.head_dim,
-                          [&](auto kind) { LaunchShort<decltype(kind)>(context, params, blocks); });
+  WithHeadKind<T, Stored, kHasRule>(
+      params.head_dim, [&](auto kind) { LaunchShort<decltype(kind)>(context, params, blocks); });
 }
 
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 void LaunchLongAttention(const Context& context, const AttentionParams& params, int num_rows,
                          int num_seqs) {
-  WithHeadKind<T, Stored>(params.head_dim, [&](auto kind) {
+  WithHeadKind<T, Stored, kHasRule>(params.head_dim, [&](auto kind) {
     LaunchLong<decltype(kind)>(context, params, num_rows, num_seqs);
   });
 }
 
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 void LaunchGatheredAttention(const Context& context, const AttentionParams& params, int num_rows,
                              int num_seqs, int num_heads) {
-  WithHeadKind<T, Stored>(params.head_dim, [&](auto kind) {
+  WithHeadKind<T, Stored, kHasRule>(params.head_dim, [&](auto kind) {
     LaunchGathered<decltype(kind)>(context, params, num_rows, num_seqs, num_heads);
   });
 }
 
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows) {
   int blocks = 0;
-  WithHeadKind<T, Stored>(head_dim, [&](auto kind) {
+  WithHeadKind<T, Stored, kHasRule>(head_dim, [&](auto kind) {
     WithShortKernel<decltype(kind)>(context, slot_rows, [&](auto kernel, int shared_bytes) {
       AllowShared(kernel, shared_bytes);
       CheckCuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kBlockThreads,
@@ -133,7 +133,7 @@ int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows) {
 template <typename T, typename Stored>
 bool HasInvariantTiles(const Context& context, int head_dim) {
   bool fits = false;
-  WithHeadKind<T, Stored>(head_dim, [&](auto kind) {
+  WithHeadKind<T, Stored, false>(head_dim, [&](auto kind) {
     using Kind = decltype(kind);
     constexpr int kBytes = BlockPlan<Kind, 1, KeyOrder::kAllMerged>::kSharedBytes;
     static_assert(WarpAttentionSharedBytes<Kind>() <= kBytes);

@@ -28,6 +28,16 @@ constexpr int64_t TilePairBytes(int head_dim) { return int64_t{2} * kTileKeys * 
 // Largest head of the generic kernel.
 constexpr int kMaxGenericHeadDim = 512;
 
+__host__ __device__ constexpr int SkipUnit(bool invariant) {
+  return invariant ? kInvariantChunkKeys : kTileKeys;
+}
+// How many of a sequence's first keys lie before the windows of all its rows, the first of which is
+// at first_position: whole units of what the kernels divide keys by. window 0: none.
+__host__ __device__ inline int KeysSkipped(int first_position, int window, int unit) {
+  const int first_key = window == 0 ? 0 : first_position - window + 1;
+  return first_key <= 0 ? 0 : first_key / unit * unit;
+}
+
 // Division of numbers from 0 on by one that the host knows: a product and a shift. Exact: with
 // 2^s >= by, ceil(2^(31 + s) / by) is too large by less than 2^s / by, which adds less than 1 / by
 // to the quotient of a number below 2^31.
@@ -84,7 +94,13 @@ struct AttentionParams {
   uint32_t block_rows = 0;  // heads of one token (head_dim elements each) in a block of all layers
   uint32_t value_rows = 0;  // from a key to its value, likewise counted
 
-  float scale = 1.0f;  // of scores, with log2(e) in it; pools in fp8 have their keys' scale too
+  // Of scores; pools in fp8 have their keys' scale too. For tile kernels without a rule log2(e) is
+  // in it.
+  float scale = 1.0f;
+  // As in AttentionRule. Tile kernels heed it if they are instantiated with a rule.
+  float soft_cap = 0.0f;
+  int32_t window = 0;
+  const float* slopes = nullptr;      // [query heads]
   const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
   const float* value_scales = nullptr;
 
@@ -111,22 +127,22 @@ struct AttentionParams {
   int32_t first_head = 0;
 };
 
-// Launches for one pair of element types, each instantiated in a file of its own, for the head
-// sizes of HasAttentionTiles. `blocks` take the short sequences' chunks of one kv head; the long
-// ones are at most num_seqs, with num_rows rows together.
-template <typename T, typename Stored>
+// Launches for one pair of element types, with a rule or without, each instantiated in a file of
+// its own, for the head sizes of HasAttentionTiles. `blocks` take the short sequences' chunks of
+// one kv head; the long ones are at most num_seqs, with num_rows rows together.
+template <typename T, typename Stored, bool kHasRule>
 void LaunchShortAttention(const Context& context, const AttentionParams& params, int blocks);
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 void LaunchLongAttention(const Context& context, const AttentionParams& params, int num_rows,
                          int num_seqs);
 // The same from tiles of their keys and values, which it gathers: params.max_tiles of each of
 // num_heads kv heads. Only where HasWarpgroups.
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 void LaunchGatheredAttention(const Context& context, const AttentionParams& params, int num_rows,
                              int num_seqs, int num_heads);
 // How many blocks of the kernel for short sequences a multiprocessor holds at a time, if the slots
 // for partial results have `slot_rows` rows.
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows);
 // Whether those kernels fit a block's shared memory in the invariant option; without it they always
 // fit.

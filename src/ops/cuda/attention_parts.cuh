@@ -43,7 +43,17 @@ struct HeadView {
   // The last key that packed row r sees, no less than the row before; rows after the last count as
   // the last.
   __device__ int LastKey(const AttentionParams& params, int r) const {
-    return max(context - query_rows + params.by_group.Quotient(min(r, rows - 1)), prefix - 1);
+    return max(Position(params, r), prefix - 1);
+  }
+  // Of packed row r; rows after the last count as the last.
+  __device__ int Position(const AttentionParams& params, int r) const {
+    return context - query_rows + params.by_group.Quotient(min(r, rows - 1));
+  }
+  // How many keys before the windows of all rows from packed row r on are left out.
+  template <typename Kind>
+  __device__ int Skipped(const AttentionParams& params, int r) const {
+    if constexpr (!Kind::kHasRule) return 0;
+    return KeysSkipped(Position(params, r), params.window, SkipUnit(params.invariant));
   }
   // The row of the pool where position `key` has its key: block_rows and value_rows count likewise.
   __device__ uint32_t KeyRow(const AttentionParams& params, int key) const {
@@ -63,6 +73,12 @@ struct HeadView {
     return static_cast<T*>(params.out) + (first_query + query) * params.out_stride +
            int64_t{QueryHead(params, r, query)} * head_dim;
   }
+  // What a score of packed row r loses for each position that its key is earlier.
+  __device__ float Slope(const AttentionParams& params, int r) const {
+    return params.slopes == nullptr
+               ? 0.0f
+               : params.slopes[QueryHead(params, r, params.by_group.Quotient(r))];
+  }
   // query: r / group.
   __device__ int QueryHead(const AttentionParams& params, int r, int query) const {
     return (kv_head - query) * params.group + r;
@@ -74,6 +90,60 @@ struct HeadView {
   int prefix;  // keys that all rows see
   const int32_t* table;
 };
+
+// ---- The rule of scores ----
+
+// The rule for the rows of a warp's tiles, from packed row `first_row` on. Of a Kind without one it
+// is nothing but the scores' factor.
+template <typename Kind, int kTiles>
+class RowRules {
+ public:
+  __device__ RowRules(const AttentionParams& params, const HeadView& head, int first_row,
+                      float key_scale)
+      : rule_(params, key_scale) {
+    if constexpr (Kind::kHasRule) {
+      const int g = static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int r = min(first_row + 16 * i + g + 8 * half, head.rows - 1);
+          positions_[i][half] = head.Position(params, r);
+          slopes_[i][half] = head.Slope(params, r);
+        }
+      }
+    }
+  }
+  // What the softmax multiplies scores by.
+  __device__ float scale() const { return Kind::kHasRule ? 1.0f : rule_.scale(); }
+  // Of the 32 keys from `key` on.
+  __device__ void Apply(int key, float (&scores)[kTiles][4][4]) const {
+    if constexpr (Kind::kHasRule) {
+      const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int later = key + 8 * n + 2 * t + e % 2 - positions_[i][e / 2];
+            scores[i][n][e] = rule_.Apply(scores[i][n][e], later, slopes_[i][e / 2]);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  const ScoreRule rule_;
+  int positions_[Kind::kHasRule ? kTiles : 1][2];
+  float slopes_[Kind::kHasRule ? kTiles : 1][2];
+};
+// What RowRules::scale is for rows that are merged.
+template <typename Kind>
+__device__ inline float MergeScale(const AttentionParams& params, float key_scale) {
+  return Kind::kHasRule ? 1.0f : params.scale * key_scale;
+}
 
 // ---- Division of the work ----
 

@@ -27,8 +27,8 @@ class Chunks {
  public:
   __device__ explicit Chunks(const PlanParams& params) : params_(params), rule_(params.rule) {
     if (rule_.chunk_keys > 0) return;
-    const int keys = CountParts(
-        params.num_seqs, [&](int seq) { return IsShort(seq) ? params.context_len[seq] : 0; });
+    const int keys =
+        CountParts(params.num_seqs, [&](int seq) { return IsShort(seq) ? Keys(seq) : 0; });
     share_ = max((keys + rule_.target_chunks - 1) / rule_.target_chunks, kUnit);
   }
   __device__ Part FindItem(int index) const {
@@ -41,9 +41,10 @@ class Chunks {
     item.first_query = params_.query_start[where.seq];
     item.query_rows = params_.query_start[where.seq + 1] - item.first_query;
     item.context = params_.context_len[where.seq];
-    item.chunk_keys = UnitsOfChunk(item.context) * kUnit;
+    const int keys = Keys(where.seq);
+    item.chunk_keys = UnitsOfChunk(keys) * kUnit;
     item.first_chunk = where.part * rule_.item_chunks;
-    item.num_chunks = Count(item.context);
+    item.num_chunks = Count(keys);
     if (rule_.chunk_keys > 0) {
       item.first_slot = where.before * rule_.item_chunks;
     } else if (item.num_chunks > 1) {
@@ -62,23 +63,29 @@ class Chunks {
     const int rows = params_.query_start[seq + 1] - params_.query_start[seq];
     return rows > rule_.above_rows && rows <= rule_.short_rows;
   }
-  __device__ static int Units(int context) {
-    return static_cast<int>((static_cast<unsigned>(context) + kUnit - 1) / kUnit);
+  // That are cut.
+  __device__ int Keys(int seq) const {
+    const int context = params_.context_len[seq];
+    const int rows = params_.query_start[seq + 1] - params_.query_start[seq];
+    return context - KeysSkipped(context - rows, rule_.window, SkipUnit(rule_.chunk_keys > 0));
+  }
+  __device__ static int Units(int keys) {
+    return static_cast<int>((static_cast<unsigned>(keys) + kUnit - 1) / kUnit);
   }
   // A sequence's chunks are equal, and a multiple of what the warps of a block take at a time, so
   // that no warp has more steps than another.
-  __device__ int UnitsOfChunk(int context) const {
+  __device__ int UnitsOfChunk(int keys) const {
     if (rule_.chunk_keys > 0) return rule_.chunk_keys / kUnit;
-    const int count = max(SmallQuotient(context + share_ / 2, share_), 1);
-    return max(SmallQuotient(Units(context) + count - 1, count), 1);
+    const int count = max(SmallQuotient(keys + share_ / 2, share_), 1);
+    return max(SmallQuotient(Units(keys) + count - 1, count), 1);
   }
-  __device__ int Count(int context) const {
-    const int units = UnitsOfChunk(context);
-    return SmallQuotient(Units(context) + units - 1, units);
+  __device__ int Count(int keys) const {
+    const int units = UnitsOfChunk(keys);
+    return SmallQuotient(Units(keys) + units - 1, units);
   }
   __device__ int Items(int seq) const {
     if (!IsShort(seq)) return 0;
-    const int chunks = Count(params_.context_len[seq]);
+    const int chunks = Count(Keys(seq));
     return SmallQuotient(chunks + rule_.item_chunks - 1, rule_.item_chunks);
   }
   const PlanParams& params_;

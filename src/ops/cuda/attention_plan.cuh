@@ -28,6 +28,7 @@ struct CutRule {
   int32_t max_items = 0;    // there are no more, whatever the lengths are
   int32_t blocks = 0;       // that take the items in turn
   int32_t num_counters = 0;
+  int32_t window = 0;  // keys before the windows of all rows are not cut; 0: none
   friend bool operator==(const CutRule&, const CutRule&) = default;
 };
 

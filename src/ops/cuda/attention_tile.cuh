@@ -15,9 +15,11 @@ namespace tandem::ops::cuda {
 constexpr int kStepKeys = 32;
 constexpr unsigned kAllLanes = ~0u;
 
-// The types and sizes of a kernel. T: activations; Stored: the pool's elements.
-template <typename T, typename Stored, int kDim>
+// The types and sizes of a kernel. T: activations; Stored: the pool's elements; kWithRule: scores
+// are subject to params' rule.
+template <typename T, typename Stored, int kDim, bool kWithRule>
 struct HeadKind {
+  static constexpr bool kHasRule = kWithRule;
   using Activation = T;
   using Element = Stored;
   static constexpr bool kFp8 = std::is_same_v<Stored, Fp8>;

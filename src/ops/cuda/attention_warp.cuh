@@ -74,7 +74,7 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
   state.Reset();
   ResetOutput<Kind>(output);
   if (begin >= end) return;
-  const float scale = params.scale * key_scale;
+  const RowRules<Kind, 1> rules(params, head, 0, key_scale);
   const int all_see = head.LastKey(params, 0);
   const int last_keys[1][2] = {{head.LastKey(params, g), head.LastKey(params, g + 8)}};
   for (int key = begin; key < end; key += stride) {
@@ -86,9 +86,10 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
     CommitCopies();
     float scores[1][4][4];
     Scores<Kind, 1>(queries, keys, scores);
+    rules.Apply(key, scores);
     if (key + kStepKeys - 1 > all_see) MaskScores<1>(key, last_keys, scores);
     uint32_t weights[1][2][4];
-    Softmax<Kind, 1>(scale, scores, state, output, weights);
+    Softmax<Kind, 1>(rules.scale(), scores, state, output, weights);
     const uint32_t values = queue.Pop();
     if (more) queue.Push(value_of(row));
     CommitCopies();
@@ -133,7 +134,8 @@ __device__ inline bool AttendItem(const AttentionParams& params, const Attention
   const uint32_t queries = SharedAddress(shared);
   const uint32_t queue = queries + QueryBytes<Kind>() + warp * WarpQueue<Kind>::kBytes;
   const int chunk = item.first_chunk + (params.invariant ? warp : 0);
-  const int begin = chunk * item.chunk_keys, end = min(begin + item.chunk_keys, head.context);
+  const int begin = head.Skipped<Kind>(params, 0) + chunk * item.chunk_keys;
+  const int end = min(begin + item.chunk_keys, head.context);
   const int first_step = params.invariant ? 0 : warp;
   const int stride = params.invariant ? kStepKeys : kWarps * kStepKeys;
   AttendWarp<Kind>(params, head, key_scale, queries, queue, load_queries,
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
     // Read again, because the loop over keys needs the registers.
     const AttentionItem item = params.items[index];
     const HeadView head(params, item, kv_head);
-    const float scale = params.scale * key_scale;
+    const float scale = MergeScale<Kind>(params, key_scale);
     const int chunk = item.first_chunk + (params.invariant ? warp : 0);
     const int64_t slot = SlotOf(params, item.first_slot + chunk, kv_head, 0);
     if (params.invariant) {

@@ -36,12 +36,18 @@ struct GatheredTile {
   }
 };
 
-// How many tiles of keys a sequence has for this launch.
+// The first tile of a sequence's keys that this launch needs, and how many it needs from there on.
+__device__ inline int FirstTile(const AttentionParams& params, int first_position) {
+  return KeysSkipped(first_position, params.window, kTileKeys) / kTileKeys;
+}
 __device__ inline int TilesOf(const AttentionParams& params, int seq) {
   const int rows = params.query_start[seq + 1] - params.query_start[seq];
-  return rows > params.above_rows ? (params.context_len[seq] + kTileKeys - 1) / kTileKeys : 0;
+  const int context = params.context_len[seq];
+  return rows > params.above_rows
+             ? (context + kTileKeys - 1) / kTileKeys - FirstTile(params, context - rows)
+             : 0;
 }
-// The keys of a tile of one kv head, tiles counted over all sequences.
+// The keys of a tile of one kv head, tiles counted over those of all sequences.
 template <typename Kind>
 __device__ inline std::byte* TilePair(const AttentionParams& params, int tile, int kv_head) {
   const int64_t index = int64_t{kv_head - params.first_head} * params.max_tiles + tile;
@@ -75,6 +81,7 @@ __global__ void __launch_bounds__(kMultiplyThreads)
   if (where.seq < 0) return;
   const HeadView head(params, where.seq, params.first_head + static_cast<int>(blockIdx.y));
   std::byte* const to = TilePair<Kind>(params, static_cast<int>(blockIdx.x), head.kv_head);
+  const int tile = FirstTile(params, head.Position(params, 0)) + where.part;
   constexpr int kWide = Kind::kFp8 ? 2 : 1;  // pieces that one of the pool becomes
   constexpr int kRowsAtOnce = kMultiplyThreads / Kind::kRowPieces;
   const int piece = static_cast<int>(threadIdx.x) % Kind::kRowPieces;
@@ -82,7 +89,7 @@ __global__ void __launch_bounds__(kMultiplyThreads)
 #pragma unroll 4
   for (int row = static_cast<int>(threadIdx.x) / Kind::kRowPieces; row < kTileKeys;
        row += kRowsAtOnce) {
-    const int key = where.part * kTileKeys + row;
+    const int key = tile * kTileKeys + row;
     uint4 bits[2] = {};  // of the key, of the value
     if (key < head.context) {
       const uint64_t pool_row = head.KeyRow(params, key);
@@ -158,7 +165,18 @@ class WarpgroupState {
   __device__ void WaitForScoresOnly() { WaitForEarlierProducts(scores_); }
   __device__ void WaitForValues() { WaitForProducts(output); }
 
-  // Masks the keys that each row does not see; `key` is the first of the tile.
+  // As RowRules::Apply, of the keys of a tile; `key` is the first.
+  __device__ void ApplyRule(int key, const ScoreRule& rule, const int (&positions)[2],
+                            const float (&slopes)[2]) {
+    const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int i = 0; i < kTileKeys / 2; ++i) {
+      const int half = i / 2 % 2;
+      const int later = key + i / 4 * 8 + 2 * t + i % 2 - positions[half];
+      scores_[i] = rule.Apply(scores_[i], later, slopes[half]);
+    }
+  }
+  // Masks the keys after the last that each row sees; `key` is the first of the tile.
   __device__ void Mask(int key, const int (&last_keys)[2]) {
     const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
@@ -166,8 +184,8 @@ class WarpgroupState {
       if (key + i / 4 * 8 + 2 * t + i % 2 > last_keys[i / 2 % 2]) scores_[i] = -INFINITY;
     }
   }
-  // Turns the scores into weights relative to the new maximum. The first tile has a key that every
-  // row sees, so the maximum is a number from then on.
+  // Turns the scores into weights relative to the new maximum. Without a window the first tile has
+  // a key that every row sees, so the maximum is a number from then on.
   __device__ void Weigh() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -179,7 +197,8 @@ class WarpgroupState {
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
       const float new_max = fmaxf(max[half], largest * scale_);
-      factor_[half] = Exp2(max[half] - new_max);
+      const float base = Kind::kHasRule && new_max == -INFINITY ? 0.0f : new_max;
+      factor_[half] = Exp2(max[half] - base);
       max[half] = new_max;
       float of_tile = 0.0f;
 #pragma unroll
@@ -188,7 +207,7 @@ class WarpgroupState {
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
           // Rounded once, with the maximum exactly as it will be compared.
           float& score = scores_[4 * n + e];
-          score = Exp2(__fmaf_rn(score, scale_, -new_max));
+          score = Exp2(__fmaf_rn(score, scale_, -base));
           of_tile += score;
         }
       }
@@ -259,10 +278,11 @@ __device__ inline void StoreQueries(const AttentionParams& params, const HeadVie
   PublishTile();
 }
 
-// A warpgroup's rows from packed row `first_row` on, against `count` tiles.
+// A warpgroup's rows from packed row `first_row` on, against the tiles [begin, end) of the keys.
 template <typename Kind>
 __device__ inline void AttendWarpgroup(const AttentionParams& params, const HeadView& head,
-                                       int first_row, int count, TilesInFlight<Kind>& shared) {
+                                       int first_row, int begin, int end,
+                                       TilesInFlight<Kind>& shared) {
   using T = typename Kind::Activation;
   using Tile = GatheredTile<Kind>;
   constexpr int kStages = TilesInFlight<Kind>::kStages;
@@ -275,7 +295,19 @@ __device__ inline void AttendWarpgroup(const AttentionParams& params, const Head
   const uint64_t queries =
       DescribeTile(shared.queries + warpgroup * kWarpgroupRows * kTileRowBytes);
 
-  WarpgroupState<Kind> rows(ScoreScale<typename Kind::Element>(params, head.kv_head));
+  const float key_scale = KeyScale<typename Kind::Element>(params, head.kv_head);
+  const ScoreRule rule(params, key_scale);
+  [[maybe_unused]] int positions[2];
+  [[maybe_unused]] float slopes[2];
+  if constexpr (Kind::kHasRule) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = min(row + 8 * half, head.rows - 1);
+      positions[half] = head.Position(params, r);
+      slopes[half] = head.Slope(params, r);
+    }
+  }
+  WarpgroupState<Kind> rows(MergeScale<Kind>(params, key_scale));
   int stage = 0;
   uint32_t parity = 0;  // of the stage
   const auto begin_scores = [&] {
@@ -289,19 +321,30 @@ __device__ inline void AttendWarpgroup(const AttentionParams& params, const Head
   const auto release = [&](uint64_t& empty) {
     if (thread % 32 == 0) Arrive(&empty);
   };
+  const auto see = [&](int tile) __attribute__((always_inline)) {
+    if constexpr (Kind::kHasRule) rows.ApplyRule(tile * kTileKeys, rule, positions, slopes);
+  };
+  const auto see_in_part = [&](int tile) __attribute__((always_inline)) {
+    see(tile);
+    rows.Mask(tile * kTileKeys, last_keys);
+  };
 
   begin_scores();
   rows.WaitForScores();
   release(shared.of_keys.empty[0]);
-  if (whole == 0) rows.Mask(0, last_keys);
+  if (whole <= begin) {
+    see_in_part(begin);
+  } else {
+    see(begin);
+  }
   rows.Weigh();
   WaitForPhase(&shared.of_values.full[0], 0);
   rows.TakeWeights();
 
   // Inlined by force: the sums of running products must stay in their registers.
-  const auto run = [&](int begin, int end, const auto& mask) __attribute__((always_inline)) {
+  const auto run = [&](int from, int to, const auto& mask) __attribute__((always_inline)) {
 #pragma unroll 1
-    for (int tile = begin; tile < end; ++tile) {
+    for (int tile = from; tile < to; ++tile) {
       const int before = stage;
       if (++stage == kStages) {
         stage = 0;
@@ -321,9 +364,9 @@ __device__ inline void AttendWarpgroup(const AttentionParams& params, const Head
       rows.TakeWeights();
     }
   };
-  const int masked_from = max(min(whole, count), 1);
-  run(1, masked_from, [](int) {});
-  run(masked_from, count, [&](int tile) { rows.Mask(tile * kTileKeys, last_keys); });
+  const int masked_from = max(min(whole, end), begin + 1);
+  run(begin + 1, masked_from, see);
+  run(masked_from, end, see_in_part);
   begin_values(stage);
   rows.WaitForValues();
 
@@ -369,10 +412,13 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
   const int end = min(head.LastKey(params, first_row + kRowsOfBlock - 1) + 1, head.context);
   // None only if the plan contradicts the state, which the step reports when it has ended.
   if (end <= 0) return;
-  const int count = (end + kTileKeys - 1) / kTileKeys;
+  const int begin_tile = FirstTile(params, head.Position(params, first_row));
+  const int end_tile = (end + kTileKeys - 1) / kTileKeys;
 
   const int tiles_before = CountParts(where.seq, [&](int seq) { return TilesOf(params, seq); });
-  const std::byte* const pairs = TilePair<Kind>(params, tiles_before, kv_head);
+  const int first_tile = FirstTile(params, head.Position(params, 0));
+  const std::byte* const pairs =
+      TilePair<Kind>(params, tiles_before + begin_tile - first_tile, kv_head);
 
   const bool fetches = threadIdx.x >= kMultiplyThreads;
   if (threadIdx.x == kMultiplyThreads) {
@@ -389,14 +435,16 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     // The first tiles are on their way before the queries are there.
     asm volatile("barrier.cta.arrive 1, %0;" ::"n"(kLaunchThreads) : "memory");
-    if (threadIdx.x == kMultiplyThreads) FetchTiles<Kind>(shared, pairs, count);
+    if (threadIdx.x == kMultiplyThreads) {
+      FetchTiles<Kind>(shared, pairs, end_tile - begin_tile);
+    }
     return;
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   StoreQueries<Kind>(params, head, first_row, shared.queries);
   // The barriers are set up and the queries there.
   asm volatile("barrier.cta.sync 1, %0;" ::"n"(kLaunchThreads) : "memory");
-  AttendWarpgroup<Kind>(params, head, first_row, count, shared);
+  AttendWarpgroup<Kind>(params, head, first_row, begin_tile, end_tile, shared);
 #endif
 }
 

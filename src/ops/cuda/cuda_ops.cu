@@ -18,9 +18,7 @@ void CudaOps::NormLinear(const NormedRows& x, const LinearWeight& weight, const 
 
 void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                              int32_t layer, const AttentionRule& rule, const Tensor& out) {
-  TANDEM_CHECK(rule.soft_cap == 0.0f && rule.window == 0 && rule.slopes == nullptr,
-               "a rule that a GPU does not compute");
-  attention_.Run(qkv, batch, kv, layer, rule.scale, out);
+  attention_.Run(qkv, batch, kv, layer, rule, out);
 }
 
 void CudaOps::Sample(std::span<const SampleRow> rows, int64_t vocab, std::span<SampledToken> out) {

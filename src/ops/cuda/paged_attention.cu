@@ -30,20 +30,20 @@ int32_t LongestRange(const BatchView& batch) {
 AttentionRunner::AttentionRunner(const Context& context)
     : context_(context), workspace_(MakeWorkspace(context)), plans_(context) {}
 
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 int64_t AttentionRunner::BlocksPerSm(const AttentionParams& params) {
   constexpr size_t kTypes =
       (std::is_same_v<T, Fp16> ? 2 : 0) + (std::is_same_v<Stored, Fp8> ? 1 : 0);
   const size_t head = params.head_dim == 64 ? 0 : 1;
   const size_t kernel = params.slot_rows <= kWarpRows ? 0 : 1;
-  int& blocks = blocks_per_sm_[kTypes][head][kernel];
+  int& blocks = blocks_per_sm_[kTypes][kHasRule][head][kernel];
   if (blocks == 0) {
-    blocks = ShortBlocksPerSm<T, Stored>(context_, params.head_dim, params.slot_rows);
+    blocks = ShortBlocksPerSm<T, Stored, kHasRule>(context_, params.head_dim, params.slot_rows);
   }
   return blocks;
 }
 
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs,
                                AttentionParams& params) {
   params.slot_rows = rows * params.group;
@@ -52,7 +52,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   const int64_t heads = params.num_kv_heads;
   // Chunks may turn out to be no longer than what decodes.
   const int64_t max_seqs = std::min(num_seqs + batch.chunks.num_seqs, batch.num_seqs);
-  const int64_t resident = BlocksPerSm<T, Stored>(params) * context_.num_sms;
+  const int64_t resident = BlocksPerSm<T, Stored, kHasRule>(params) * context_.num_sms;
   // Unequal sequences are balanced better by more blocks than can run at a time.
   const int64_t wanted = num_seqs == 1 ? resident : 2 * resident;
 
@@ -60,7 +60,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
   const int64_t max_chunks =
       static_cast<int64_t>(workspace_.bytes()) / (heads * params.slot_rows * row_bytes);
-  CutRule rule{.above_rows = params.above_rows, .short_rows = rows};
+  CutRule rule{.above_rows = params.above_rows, .short_rows = rows, .window = params.window};
   int64_t chunks = max_chunks, items = 0, blocks = 0;  // of one kv head
   if (context_.batch_invariant) {
     rule.chunk_keys = kInvariantChunkKeys;
@@ -92,7 +92,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   return static_cast<int>(blocks);
 }
 
-template <typename T, typename Stored>
+template <typename T, typename Stored, bool kHasRule>
 bool AttentionRunner::RunGathered(AttentionParams& params, int32_t num_rows, int32_t num_seqs,
                                   int64_t num_keys) {
   if (!Gathers(context_)) return false;
@@ -106,8 +106,9 @@ bool AttentionRunner::RunGathered(AttentionParams& params, int32_t num_rows, int
   params.tiles = workspace_.As<std::byte>();
   params.max_tiles = static_cast<int32_t>(tiles);
   for (params.first_head = 0; params.first_head < params.num_kv_heads; params.first_head += heads) {
-    LaunchGatheredAttention<T, Stored>(context_, params, num_rows, num_seqs,
-                                       std::min(heads, params.num_kv_heads - params.first_head));
+    LaunchGatheredAttention<T, Stored, kHasRule>(
+        context_, params, num_rows, num_seqs,
+        std::min(heads, params.num_kv_heads - params.first_head));
   }
   return true;
 }
@@ -117,19 +118,26 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
   const bool has_tiles =
       HasAttentionTiles(params.head_dim) &&
       (!params.invariant || HasInvariantTiles<T, Stored>(context_, params.head_dim));
-  if (!has_tiles) {
-    LaunchGenericAttention<T, Stored>(context_, params);
-    return;
+  if (!has_tiles) return LaunchGenericAttention<T, Stored>(context_, params);
+  if (params.soft_cap != 0.0f || params.window != 0 || params.slopes != nullptr) {
+    return LaunchTiles<T, Stored, true>(batch, params);
   }
+  constexpr float kLog2E = 1.44269504f;
+  params.scale *= kLog2E;
+  LaunchTiles<T, Stored, false>(batch, params);
+}
+
+template <typename T, typename Stored, bool kHasRule>
+void AttentionRunner::LaunchTiles(const BatchView& batch, AttentionParams& params) {
   const ChunkBounds& chunks = batch.chunks;
   TANDEM_CHECK(chunks.num_seqs == 0 || chunks.num_keys > 0, "the keys of the chunks are not told");
   const int32_t longest = LongestRange(batch);
   const int32_t longest_decode = chunks.num_seqs > 0 ? chunks.max_decode_len : longest;
   // For the ranges of up to `rows` rows that no launch has taken yet, about num_seqs of them.
   const auto launch_short = [&](int32_t rows, int32_t num_seqs) {
-    const int blocks = PlanShort<T, Stored>(batch, rows, num_seqs, params);
+    const int blocks = PlanShort<T, Stored, kHasRule>(batch, rows, num_seqs, params);
     if (blocks == 0) return false;
-    LaunchShortAttention<T, Stored>(context_, params, blocks);
+    LaunchShortAttention<T, Stored, kHasRule>(context_, params, blocks);
     params.above_rows = rows;
     params.clears_padding = false;
     return true;
@@ -154,12 +162,12 @@ void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
   // Verifications of many drafts stay: their contexts are long for their rows, and only the widest
   // bound of them is known.
   const bool prompts = only_chunks || longest >= kTileKeys;
-  if (prompts && RunGathered<T, Stored>(params, num_rows, num_seqs, num_keys)) return;
-  LaunchLongAttention<T, Stored>(context_, params, num_rows, num_seqs);
+  if (prompts && RunGathered<T, Stored, kHasRule>(params, num_rows, num_seqs, num_keys)) return;
+  LaunchLongAttention<T, Stored, kHasRule>(context_, params, num_rows, num_seqs);
 }
 
 void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
-                          int32_t layer, float scale, const Tensor& out) {
+                          int32_t layer, const AttentionRule& rule, const Tensor& out) {
   const bool fp8 = kv.data.dtype == DType::kF8E4M3;
   TANDEM_CHECK(out.dtype == qkv.dtype && (fp8 || kv.data.dtype == qkv.dtype), "the types differ");
   TANDEM_CHECK(fp8 || (kv.key_scales.empty() && kv.value_scales.empty()),
@@ -169,7 +177,7 @@ void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGro
       num_heads > 0 && num_heads % kv.num_kv_heads == 0 && out.dim(1) == num_heads * kv.head_dim,
       "head counts do not fit");
   TANDEM_CHECK(kv.head_dim <= kMaxGenericHeadDim, "heads of more than 512 elements");
-  TANDEM_CHECK(scale > 0.0f, "the largest score must stay the largest when scaled");
+  TANDEM_CHECK(rule.scale > 0.0f, "the largest score must stay the largest when scaled");
   const int64_t plane_rows = int64_t{kv.num_kv_heads} * kv.block_tokens;
   const int64_t block_rows = 2 * kv.num_layers * plane_rows;
   TANDEM_CHECK(kv.num_blocks * block_rows < int64_t{std::numeric_limits<uint32_t>::max()},
@@ -200,8 +208,10 @@ void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGro
   params.by_block_tokens = Divisor(kv.block_tokens);
   params.block_rows = static_cast<uint32_t>(block_rows);
   params.value_rows = static_cast<uint32_t>(plane_rows);
-  constexpr float kLog2E = 1.44269504f;
-  params.scale = scale * kLog2E;
+  params.scale = rule.scale;
+  params.soft_cap = rule.soft_cap;
+  params.window = rule.window;
+  params.slopes = rule.slopes;
   params.key_scales = kv.key_scales_of(layer);
   params.value_scales = kv.value_scales_of(layer);
   params.invariant = context_.batch_invariant;

@@ -1,6 +1,6 @@
 // QkvRopeStore as one kernel: one block per row; a thread rotates a piece of a head and its partner
-// half a head away (half of half a head, where the halves have positions of their own), or copies a
-// piece of a value.
+// half a head away (half of what turns of it; half of half a head, where the halves have positions
+// of their own), or copies a piece of a value or of what does not turn of a key.
 #include <algorithm>
 #include <type_traits>
 
@@ -28,6 +28,7 @@ struct RopeJob {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
+  int32_t pairs = 0;  // of a part of a head
   int64_t block_elements = 0;
   const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
   const float* value_scales = nullptr;
@@ -51,7 +52,7 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   if (seq < 0) return;  // padding
   const int position = job.positions[row];
   const int block = job.block_table[int64_t{seq} * job.max_blocks + position / job.block_tokens];
-  const int dim = job.head_dim, half = dim / kParts / 2;
+  const int dim = job.head_dim, half = job.pairs;
   const int64_t head_elements = int64_t{job.block_tokens} * dim;
   Stored* keys = static_cast<Stored*>(job.pool) + block * job.block_elements +
                  int64_t{position % job.block_tokens} * dim;
@@ -66,7 +67,9 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   const int half_pieces = half / kCount, pieces = dim / kCount;
   const int head_pieces = kParts * half_pieces;  // of a head, each with its partner
   const int rotations = (job.num_heads + job.num_kv_heads) * head_pieces;
-  const int work = rotations + job.num_kv_heads * pieces;
+  const int still_pieces = pieces - 2 * head_pieces;  // of a head; queries keep them where they are
+  const int copied_pieces = still_pieces + pieces;    // of a kv head: of its key, then its value
+  const int work = rotations + job.num_kv_heads * copied_pieces;
   for (int i = threadIdx.x; i < work; i += blockDim.x) {
     if (i < rotations) {
       const int head = i / head_pieces;
@@ -105,16 +108,18 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
         StorePack<Stored, kCount>(key + half, z);
       }
     } else {
-      const int head = (i - rotations) / pieces, first = (i - rotations) % pieces * kCount;
-      const T* x = heads + int64_t{job.num_heads + job.num_kv_heads + head} * dim + first;
-      const Pack<T, kCount> a = LoadPack<T, kCount>(x);
-      const float factor = StoreFactor<Stored>(job.value_scales, head);
+      const int head = (i - rotations) / copied_pieces, piece = (i - rotations) % copied_pieces;
+      const bool of_key = piece < still_pieces;
+      const int first = (of_key ? piece + 2 * head_pieces : piece - still_pieces) * kCount;
+      const int from = job.num_heads + (of_key ? 0 : job.num_kv_heads) + head;
+      const Pack<T, kCount> a = LoadPack<T, kCount>(heads + int64_t{from} * dim + first);
+      const float factor = StoreFactor<Stored>(of_key ? job.key_scales : job.value_scales, head);
       Pack<Stored, kCount> y;
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
         y.at[e] = FromFloat<Stored>(ToFloat(a.at[e]) * factor);
       }
-      StorePack<Stored, kCount>(values + head * head_elements + first, y);
+      StorePack<Stored, kCount>((of_key ? keys : values) + head * head_elements + first, y);
     }
   }
 }
@@ -128,7 +133,7 @@ void Launch(const Context& context, const RopeJob& job, int64_t rows) {
     LaunchEarly(context, "QkvRopeStore", QkvRopeStoreKernel<T, Stored, kCount, kParts>,
                 dim3(static_cast<unsigned>(rows)), threads, 0, job);
   };
-  if (job.head_dim % (16 * kParts) == 0) {
+  if (job.head_dim % 8 == 0 && job.pairs % 8 == 0) {
     launch.template operator()<8>();
   } else {
     launch.template operator()<1>();
@@ -153,7 +158,9 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
                "keys and values are stored in the activations' type or in fp8");
   TANDEM_CHECK(fp8 || (kv.key_scales.empty() && kv.value_scales.empty()),
                "scales of keys and values are of fp8 alone");
-  TANDEM_CHECK(rope.cos.dim(1) * (batch.second_positions == nullptr ? 2 : 4) == kv.head_dim,
+  const int64_t pairs = rope.cos.empty() ? 0 : rope.cos.dim(1);
+  const bool in_halves = batch.second_positions != nullptr;
+  TANDEM_CHECK(in_halves ? 4 * pairs == kv.head_dim : 2 * pairs <= kv.head_dim,
                "the rotary tables are for heads of another size");
   if (batch.num_rows == 0) return;
   RopeJob job;
@@ -173,6 +180,7 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
   job.num_kv_heads = kv.num_kv_heads;
   job.num_heads = static_cast<int32_t>(qkv.dim(1) / kv.head_dim - 2 * kv.num_kv_heads);
   job.head_dim = kv.head_dim;
+  job.pairs = static_cast<int32_t>(pairs);
   job.block_elements = kv.elements_per_block();
   job.key_scales = kv.key_scales_of(layer);
   job.value_scales = kv.value_scales_of(layer);
