@@ -78,12 +78,16 @@ Status WeightLoader::LoadPlain(const WeightId& id, Buffer& out) {
   return {};
 }
 
-Status WeightLoader::LoadExperts(WeightPack pack, int64_t layer,
-                                 std::vector<ops::LinearWeight>& out) {
-  out.resize(static_cast<size_t>(spec().layer(layer).moe.num_experts));
-  for (size_t expert = 0; expert < out.size(); ++expert) {
-    TANDEM_RETURN_IF_ERROR(LoadPack(pack, layer, out[expert], static_cast<int64_t>(expert)));
+Status WeightLoader::LoadExperts(int64_t layer, ops::ExpertWeights& out) {
+  for (const auto& [pack, weights] : {std::pair(WeightPack::kExpertGateUp, &out.in),
+                                      std::pair(WeightPack::kExpertDown, &out.down)}) {
+    weights->resize(static_cast<size_t>(spec().layer(layer).moe.num_experts));
+    for (size_t expert = 0; expert < weights->size(); ++expert) {
+      TANDEM_RETURN_IF_ERROR(
+          LoadPack(pack, layer, (*weights)[expert], static_cast<int64_t>(expert)));
+    }
   }
+  TANDEM_ASSIGN_OR_RETURN(out.table, backend_.MakeExpertTable(out));
   return {};
 }
 

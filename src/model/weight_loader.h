@@ -35,8 +35,8 @@ class WeightLoader {
   // The weights of a pack (of an expert), one below the other, with one input scale where inputs
   // are static.
   Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out, int64_t expert = 0);
-  // The same of every expert of the layer.
-  Status LoadExperts(WeightPack pack, int64_t layer, std::vector<ops::LinearWeight>& out);
+  // Both products of every expert of the layer, and their table.
+  Status LoadExperts(int64_t layer, ops::ExpertWeights& out);
   // The cache scales of the keys or values (`role`) of `layers`, one layer's heads after another's:
   // [layers, num_kv_heads] fp32.
   Status LoadCacheScales(WeightRole role, const std::vector<int64_t>& layers, Buffer& out);

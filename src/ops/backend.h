@@ -135,6 +135,10 @@ class Backend {
   // so by WidenRow and rounded. Other combinations are CheckFormat's errors.
   virtual Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
                                           const WeightFormat& kept) = 0;
+  // ExpertWeights::table of packed weights, without which Experts does not run: how a device finds
+  // an expert whose number the host does not know. Empty where the host knows it. Packing an expert
+  // anew makes the table void.
+  virtual Result<Buffer> MakeExpertTable(const ExpertWeights& /*weights*/) { return Buffer{}; }
   // UNIMPLEMENTED names a format that the backend does not keep as `kept`.
   virtual Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const = 0;
   // Whether the ops compute it.

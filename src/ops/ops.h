@@ -156,6 +156,7 @@ struct ExpertChoice {
 struct ExpertWeights {
   std::vector<LinearWeight> in;  // of each expert, as Mlp takes it
   std::vector<LinearWeight> down;
+  Buffer table;  // what Backend::MakeExpertTable made of both; in the backend's memory
   Activation activation = Activation::kSilu;
   float limit = 0.0f;          // of kClampedSwiglu
   bool scales_inputs = false;  // a row is multiplied by its weight before the expert, not after

@@ -38,8 +38,7 @@ Status LoadMoe(WeightLoader& loader, int64_t layer, MoeWeights& out) {
   out.experts.activation = spec.expert.activation;
   out.experts.limit = static_cast<float>(spec.limit);
   out.experts.scales_inputs = spec.scales_inputs;
-  TANDEM_RETURN_IF_ERROR(loader.LoadExperts(WeightPack::kExpertGateUp, layer, out.experts.in));
-  TANDEM_RETURN_IF_ERROR(loader.LoadExperts(WeightPack::kExpertDown, layer, out.experts.down));
+  TANDEM_RETURN_IF_ERROR(loader.LoadExperts(layer, out.experts));
   if (!spec.shared_gate) return {};
   return loader.LoadPack(WeightPack::kSharedGate, layer, out.shared_gate);
 }

@@ -148,6 +148,12 @@ class CudaBackend final : public Backend {
     TANDEM_RETURN_IF_ERROR(Failure());
     return packed;
   }
+  Result<Buffer> MakeExpertTable(const ExpertWeights& weights) override {
+    Result<Buffer> table =
+        cuda::MakeExpertTable(context_, [this](size_t bytes) { return Allocate(bytes); }, weights);
+    TANDEM_RETURN_IF_ERROR(Failure());
+    return table;
+  }
   int64_t PackedBytes(int64_t rows, int64_t cols, const WeightFormat& kept) const override {
     return cuda::PackedBytes(rows, cols, kept);
   }

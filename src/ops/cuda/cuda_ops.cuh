@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "ops/cuda/context.cuh"
+#include "ops/cuda/experts.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/paged_attention.cuh"
 #include "ops/cuda/sample.cuh"
@@ -41,6 +42,11 @@ class CudaOps final : public Ops {
   void NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
                const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
                const Tensor& out) override;
+  void Route(const Tensor& scores, const Tensor& correction, const RoutingRule& rule,
+             const ExpertChoice& out) override;
+  void Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,
+               const ExpertScratch& scratch, const Tensor& out) override;
+  void AddGated(const Tensor& sum, const Tensor& gate, const Tensor& x) override;
   void CapLogits(const Tensor& logits, float scale, float cap) override;
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override;
   void CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tokens) override;
@@ -51,10 +57,14 @@ class CudaOps final : public Ops {
   // The second half of an MLP.
   void SwiGluLinear(const Tensor& gate_up, const LinearWeight& weight, const Tensor& activated,
                     const Tensor& out);
+  // Experts of so many rows that the plan has room for them.
+  void PlannedExperts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,
+                      const ExpertScratch& scratch, const Tensor& out);
 
   const Context context_;
   LinearRunner linear_;
   AttentionRunner attention_;
+  const ExpertPlan plan_;
   CudaSampler sampler_;
 };
 

@@ -2,8 +2,8 @@
 
 #include "ops/cuda/add_rms_norm.cuh"
 #include "ops/cuda/linear.cuh"
+#include "ops/cuda/linear_args.cuh"
 #include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/pack.cuh"
 #include "ops/cuda/quantize.cuh"
 
 namespace tandem::ops::cuda {
@@ -23,50 +23,6 @@ constexpr int64_t kMaxBias = int64_t{1} << 19;    // rows whose bias fits
 
 void* Allocate(size_t bytes) {
   return AllocateWorkspace(bytes, "the workspace of matrix products");
-}
-
-LinearArgs ArgsOf(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
-  LinearArgs args;
-  args.x = x.data;
-  args.weight = weight.data.data();
-  args.bias = weight.bias.As<float>();
-  args.out = out.data;
-  args.tokens = static_cast<int>(x.dim(0));
-  args.rows = static_cast<int>(weight.rows);
-  args.cols = static_cast<int>(weight.cols);
-  args.segment = SegmentCols(weight.cols);
-  args.float_out = out.dtype == DType::kF32;
-  if (IsInt4(weight.scheme)) {
-    const Int4Layout layout(weight.rows, weight.cols, weight.scheme);
-    args.group_scales = weight.scales.As<float2>();
-    args.group_zeros = weight.zeros.As<uint32_t>();
-    args.groups = static_cast<int>(layout.groups);
-    args.group_shift = layout.group_shift;
-  } else {
-    args.scales = weight.scales.As<float>();
-    args.pitch = static_cast<int>(PackedPitch(weight.cols, weight.dtype));
-  }
-  return args;
-}
-
-// Calls call.operator()<T, W>() with the types of activations and weights.
-template <typename Call>
-void WithTypes(DType activations, const LinearWeight& weight, const Call& call) {
-  const auto with_activations = [&]<typename T>() {
-    switch (weight.scheme.element) {
-      case QuantScheme::Element::kFp8E4M3:
-        return call.template operator()<T, Fp8>();
-      case QuantScheme::Element::kInt8:
-        return call.template operator()<T, Int8>();
-      case QuantScheme::Element::kInt4:
-        return weight.scheme.block_columns == 32 ? call.template operator()<T, Int4<2>>()
-                                                 : call.template operator()<T, Int4<1>>();
-      default:
-        return call.template operator()<T, T>();
-    }
-  };
-  activations == DType::kBF16 ? with_activations.template operator()<Bf16>()
-                              : with_activations.template operator()<Fp16>();
 }
 
 // Whether the library takes the weight's input rounded to the weight's type.

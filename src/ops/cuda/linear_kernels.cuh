@@ -6,6 +6,57 @@
 
 namespace tandem::ops::cuda {
 
+// Where one product of an expert finds what PackLinear made, in device memory; null: not there.
+struct ExpertParts {
+  const void* weight;
+  const void* scales;
+  const void* zeros;
+  const float* bias;
+  const float* input_factors;
+  const int32_t* input_order;
+};
+// Rows that go through one expert: `count` of them, at most the plan's tile, from place `first` on.
+struct ExpertItem {
+  int32_t expert;
+  int32_t first;
+  int32_t count;
+};
+// One product of many experts: items, whose number only the device knows. All experts are of one
+// shape and format.
+struct ExpertProduct {
+  LinearArgs args;  // x, out: of place 0; without tokens and the members of ExpertParts
+  const ExpertParts* experts = nullptr;
+  const ExpertItem* items = nullptr;
+  const int32_t* num_items = nullptr;
+  int most_items = 0;  // at most so many
+  int tile = 0;        // rows of an item, at most
+};
+
+// A grid of `per_sm` blocks on each SM, or fewer where there are not so many units.
+inline dim3 BlocksOfUnits(const Context& context, int per_sm, int64_t most_units) {
+  const int64_t places = int64_t{per_sm} * (context.num_sms > 0 ? context.num_sms : 1);
+  return dim3(static_cast<unsigned>(most_units < places ? most_units : places));
+}
+
+// The product of an item. By one thread.
+template <typename T, typename W>
+__device__ inline void MakeItemArgs(const ExpertProduct& product, int index, LinearArgs& args) {
+  const ExpertItem item = product.items[index];
+  const ExpertParts parts = product.experts[item.expert];
+  args = product.args;
+  args.x = static_cast<const T*>(args.x) + static_cast<int64_t>(item.first) * args.cols;
+  args.out = static_cast<T*>(args.out) + static_cast<int64_t>(item.first) * args.rows;
+  args.weight = parts.weight;
+  args.bias = parts.bias;
+  if constexpr (kIsInt4<W>) {
+    args.group_scales = static_cast<const float2*>(parts.scales);
+    args.group_zeros = static_cast<const uint32_t*>(parts.zeros);
+  } else {
+    args.scales = static_cast<const float*>(parts.scales);
+  }
+  args.tokens = item.count;
+}
+
 // Largest number of tokens for LaunchStreaming.
 constexpr int kMaxStreamingTokens = 16;
 
@@ -25,6 +76,17 @@ template <typename T, typename W>
 void LaunchStreamingQuantized(const Context& context, const LinearArgs& args);
 template <typename T, typename W>
 void LaunchStreamingQuantizedGated(const Context& context, const LinearArgs& args);
+
+// The same for the items of a plan, with tiles of at most kMaxStreamingTokens rows: blocks take
+// parts of the products in turn. Gated: args.rows is the number of gate rows.
+template <typename T>
+void LaunchStreamingExperts(const Context& context, const ExpertProduct& product);
+template <typename T>
+void LaunchStreamingExpertsGated(const Context& context, const ExpertProduct& product);
+template <typename T, typename W>
+void LaunchStreamingQuantizedExperts(const Context& context, const ExpertProduct& product);
+template <typename T, typename W>
+void LaunchStreamingQuantizedExpertsGated(const Context& context, const ExpertProduct& product);
 
 // For many tokens, only where HasWarpgroups: `arranged` is device memory for kArrangedBytes.
 template <typename T, typename W>
@@ -46,6 +108,10 @@ constexpr int WarpgroupTokens(int64_t cols) {
 // For any number of tokens: tiles in shared memory.
 template <typename T, typename W>
 void LaunchTiled(const Context& context, const LinearArgs& args);
+// The same for the items of a plan with tiles of kTiledTokens rows.
+constexpr int kTiledTokens = 64;
+template <typename T, typename W>
+void LaunchTiledExperts(const Context& context, const ExpertProduct& product);
 // Call once per device before the first LaunchTiled.
 void PrepareTiled();
 

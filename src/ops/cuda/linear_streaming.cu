@@ -58,17 +58,18 @@ using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: as
 // in TileRow.
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const LinearArgs args) {
+// kEarly: this is the kernel's first work; it begins here.
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated,
+          bool kEarly>
+__device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row,
+                                           Partial<kRowTiles, kTokenTiles>& partial) {
   constexpr int kRows = 16 * kRowTiles;
   constexpr int kOutputs = kGated ? kRows / 2 : kRows;
   constexpr int kTokens = 8 * kTokenTiles;
-  __shared__ Partial<kRowTiles, kTokenTiles> partial;
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
   const int quad = static_cast<int>(threadIdx.x) % 4;
-  const int first_row = static_cast<int>(blockIdx.x) * kOutputs;
   const int begin = warp * args.segment;
   const int end = min(begin + args.segment, args.cols);
 
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
   int col = begin + quad * kLaneCols<T>;
   LoadWeights<T>(weights, col, end, ahead);
   // Weights are loaded early; everything else waits for the previous kernel.
-  BeginKernel();
+  if constexpr (kEarly) BeginKernel();
   for (int step = begin; step < end; step += kStride, col += kStride) {
     uint32_t activations[kAhead][kTokenTiles][kLaneWords<T>];
 #pragma unroll
@@ -158,6 +159,30 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const 
   }
 }
 
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const LinearArgs args) {
+  __shared__ Partial<kRowTiles, kTokenTiles> partial;
+  StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated, true>(
+      args, static_cast<int>(blockIdx.x) * (kGated ? 8 : 16) * kRowTiles, partial);
+}
+
+// The blocks take the `parts` of every item in turn.
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
+  __shared__ Partial<kRowTiles, kTokenTiles> partial;
+  __shared__ LinearArgs args;
+  BeginKernel();
+  const int units = *product.num_items * parts;
+  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
+    __syncthreads();  // all have left the last part
+    if (threadIdx.x == 0) MakeItemArgs<T, T>(product, unit / parts, args);
+    __syncthreads();
+    StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated, false>(
+        args, unit % parts * (kGated ? 8 : 16) * kRowTiles, partial);
+  }
+}
+
 // Loads in flight occupy space in the L1 cache. A kernel that does not state how little shared
 // memory it needs runs with the previous kernel's setting: after attention, which takes most of it,
 // products of 16-bit weights took up to 50 % longer.
@@ -177,6 +202,16 @@ void Launch(const Context& context, const LinearArgs& args) {
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
   LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>));
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, 0, args);
+}
+
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
+void LaunchExperts(const Context& context, const ExpertProduct& product) {
+  const auto kernel = StreamingExpertsKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>;
+  const int64_t parts = CeilDiv(product.args.rows, (kGated ? 8 : 16) * kRowTiles);
+  LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>) + sizeof(LinearArgs));
+  LaunchEarly(context, "products of experts with few tokens", kernel,
+              BlocksOfUnits(context, kBlocksPerSm, product.most_items * parts), kThreads, 0,
+              product, static_cast<int>(parts));
 }
 
 }  // namespace
@@ -209,6 +244,33 @@ void LaunchStreamingGated(const Context& context, const LinearArgs& args) {
   }
 }
 
+template <typename T>
+void LaunchStreamingExperts(const Context& context, const ExpertProduct& product) {
+  TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
+  if (!HasWholePieces(product.args)) {
+    LaunchExperts<T, 1, 2, 2, false, false>(context, product);
+  } else if (product.tile > 8) {
+    LaunchExperts<T, 2, 2, 2, true, false>(context, product);
+  } else {
+    LaunchExperts<T, 2, 1, 2, true, false>(context, product);
+  }
+}
+
+template <typename T>
+void LaunchStreamingExpertsGated(const Context& context, const ExpertProduct& product) {
+  TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args),
+               "the streaming kernel does not take this");
+  if (product.tile > 8) {
+    LaunchExperts<T, 2, 2, 2, true, true>(context, product);
+  } else {
+    LaunchExperts<T, 2, 1, 2, true, true>(context, product);
+  }
+}
+
+template void LaunchStreamingExperts<Bf16>(const Context&, const ExpertProduct&);
+template void LaunchStreamingExperts<Fp16>(const Context&, const ExpertProduct&);
+template void LaunchStreamingExpertsGated<Bf16>(const Context&, const ExpertProduct&);
+template void LaunchStreamingExpertsGated<Fp16>(const Context&, const ExpertProduct&);
 template void LaunchStreaming<Bf16>(const Context&, const LinearArgs&);
 template void LaunchStreaming<Fp16>(const Context&, const LinearArgs&);
 template void LaunchStreamingGated<Bf16>(const Context&, const LinearArgs&);

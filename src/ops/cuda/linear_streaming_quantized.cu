@@ -281,12 +281,12 @@ class LaneActivations {
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
 // Another number of warps than kSegments is another order of summation.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-__global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kGated>::kBlocksPerSm)
-    StreamingKernel(const __grid_constant__ LinearArgs args) {
+// kEarly: this is the kernel's first work; it begins here.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated,
+          bool kEarly>
+__device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row, uint4* shared) {
   constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
   using Weights = WarpWeights<W, kRowTiles, kWhole, kGated>;
-  extern __shared__ uint4 shared[];
   // Of each warp.
   auto* const memory = reinterpret_cast<WarpMemory<Weights, kRowTiles, kTokenTiles>*>(shared);
 
@@ -296,7 +296,6 @@ __global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kG
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int group = lane / 4;
   const int quad = lane % 4;
-  const int first_row = static_cast<int>(blockIdx.x) * kOutputs;
   const int begin = warp * args.segment;
   const int end = min(begin + args.segment, args.cols);
   const int num_steps = (max(end - begin, 0) + kStepCols<W> - 1) / kStepCols<W>;
@@ -309,7 +308,7 @@ __global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kG
   const RowResult<T, W> result(args, read_row);
   const RowResult<T, W> up_result(args, kGated ? read_row + args.rows : read_row);
   // Everything else waits for the previous kernel.
-  BeginKernel();
+  if constexpr (kEarly) BeginKernel();
 
   LaneActivations<W, kTokenTiles, kWhole> activations(args, lane, begin, num_steps);
   // Two steps, because one is multiplied faster than L2 answers; one where registers are short.
@@ -370,12 +369,40 @@ __global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kG
 }
 
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+__global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kGated>::kBlocksPerSm)
+    StreamingKernel(const __grid_constant__ LinearArgs args) {
+  extern __shared__ uint4 shared[];
+  StreamRows<T, W, kRowTiles, kTokenTiles, kWhole, kGated, true>(
+      args, static_cast<int>(blockIdx.x) * (kGated ? 8 : 16) * kRowTiles, shared);
+}
+
+// The blocks take the `parts` of every item in turn.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+__global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kGated>::kBlocksPerSm)
+    StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
+  extern __shared__ uint4 shared[];
+  __shared__ LinearArgs args;
+  BeginKernel();
+  const int units = *product.num_items * parts;
+  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
+    __syncthreads();  // all have left the last part
+    if (threadIdx.x == 0) MakeItemArgs<T, W>(product, unit / parts, args);
+    __syncthreads();
+    StreamRows<T, W, kRowTiles, kTokenTiles, kWhole, kGated, false>(
+        args, unit % parts * (kGated ? 8 : 16) * kRowTiles, shared);
+  }
+}
+
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+constexpr int kMemoryBytes =
+    kSegments * static_cast<int>(sizeof(
+                    WarpMemory<WarpWeights<W, kRowTiles, kWhole, kGated>, kRowTiles, kTokenTiles>));
+
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
 void Launch(const Context& context, const LinearArgs& args) {
   const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
-  using Weights = WarpWeights<W, kRowTiles, kWhole, kGated>;
-  constexpr int kBytes =
-      kSegments * static_cast<int>(sizeof(WarpMemory<Weights, kRowTiles, kTokenTiles>));
+  constexpr int kBytes = kMemoryBytes<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
   TakeSharedMemory(kernel, kBytes, "the shared memory of a product");
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, kBytes, args);
 }
@@ -401,7 +428,40 @@ void LaunchWhole(const Context& context, const LinearArgs& args) {
   launch.template operator()<2>();
 }
 
+template <typename T, typename W, int kTokenTiles, bool kWhole, bool kGated, int kRowTiles = 2>
+void LaunchExperts(const Context& context, const ExpertProduct& product) {
+  const auto kernel = StreamingExpertsKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
+  const int64_t parts = CeilDiv(product.args.rows, (kGated ? 8 : 16) * kRowTiles);
+  constexpr int kBytes = kMemoryBytes<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
+  constexpr int kPerSm = WarpWeights<W, kRowTiles, kWhole, kGated>::kBlocksPerSm;
+  TakeSharedMemory(kernel, kBytes, "the shared memory of products of experts");
+  LaunchEarly(context, "products of experts with few tokens", kernel,
+              BlocksOfUnits(context, kPerSm, product.most_items * parts), kThreads, kBytes, product,
+              static_cast<int>(parts));
+}
+
 }  // namespace
+
+template <typename T, typename W>
+void LaunchStreamingQuantizedExperts(const Context& context, const ExpertProduct& product) {
+  TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
+  if (!HasWholeUnits(product.args)) {
+    LaunchExperts<T, W, 2, false, false, 1>(context, product);
+  } else if (product.tile > 8) {
+    LaunchExperts<T, W, 2, true, false>(context, product);
+  } else {
+    LaunchExperts<T, W, 1, true, false>(context, product);
+  }
+}
+
+template <typename T, typename W>
+void LaunchStreamingQuantizedExpertsGated(const Context& context, const ExpertProduct& product) {
+  TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args) &&
+                   (!kIsInt4<W> || product.args.rows % 16 == 0),
+               "the streaming kernel does not take this");
+  product.tile > 8 ? LaunchExperts<T, W, 2, true, true>(context, product)
+                   : LaunchExperts<T, W, 1, true, true>(context, product);
+}
 
 template <typename T, typename W>
 void LaunchStreamingQuantized(const Context& context, const LinearArgs& args) {
@@ -418,9 +478,11 @@ void LaunchStreamingQuantizedGated(const Context& context, const LinearArgs& arg
   LaunchWhole<T, W, true>(context, args);
 }
 
-#define TANDEM_STREAMING(T, W)                                                     \
-  template void LaunchStreamingQuantized<T, W>(const Context&, const LinearArgs&); \
-  template void LaunchStreamingQuantizedGated<T, W>(const Context&, const LinearArgs&)
+#define TANDEM_STREAMING(T, W)                                                               \
+  template void LaunchStreamingQuantized<T, W>(const Context&, const LinearArgs&);           \
+  template void LaunchStreamingQuantizedGated<T, W>(const Context&, const LinearArgs&);      \
+  template void LaunchStreamingQuantizedExperts<T, W>(const Context&, const ExpertProduct&); \
+  template void LaunchStreamingQuantizedExpertsGated<T, W>(const Context&, const ExpertProduct&)
 TANDEM_STREAMING(Bf16, Fp8);
 TANDEM_STREAMING(Fp16, Fp8);
 TANDEM_STREAMING(Bf16, Int8);

@@ -7,8 +7,8 @@
 namespace tandem::ops::cuda {
 namespace {
 
-constexpr int kRows = 128;   // weight rows of a block
-constexpr int kTokens = 64;  // and tokens
+constexpr int kRows = 128;  // weight rows of a block
+constexpr int kTokens = kTiledTokens;
 constexpr int kStages = 4;
 constexpr int kThreads = 256;  // 4 x 2 warps of 32 x 32
 constexpr int kRowTiles = 2;   // of 16 rows, in a warp
@@ -43,8 +43,7 @@ static_assert(kTokens * kOutPitch * sizeof(float) <= kSharedBytes<Int4<1>>,
 
 // The weights of a stage.
 template <typename W>
-__device__ void FillWeights(const LinearArgs& args, Stage<W>& stage, int col) {
-  const int first_row = static_cast<int>(blockIdx.x) * kRows;
+__device__ void FillWeights(const LinearArgs& args, Stage<W>& stage, int first_row, int col) {
   if constexpr (kIsInt4<W>) {
     // The block's tiles one after another.
     static_assert(kRows * Stage<W>::kWeightPieces == kThreads);
@@ -72,9 +71,9 @@ __device__ void FillWeights(const LinearArgs& args, Stage<W>& stage, int col) {
 }
 
 template <typename W, bool kAligned>
-__device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int col) {
-  FillWeights(args, stage, col);
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
+__device__ void FillStage(const LinearArgs& args, Stage<W>& stage, int first_row, int first_token,
+                          int col) {
+  FillWeights(args, stage, first_row, col);
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < kTokens * Stage<W>::kTokenPieces; i += kThreads) {
     const int token = i / Stage<W>::kTokenPieces;
@@ -112,8 +111,8 @@ __device__ void LoadTokens(const Stage<W>& stage, int token, int step, int quad,
 
 // Adds the columns of the stage, which holds unit `unit`, to the warp's 32 x 32 sums.
 template <typename T, typename W>
-__device__ void MultiplyStage(const LinearArgs& args, const Stage<W>& stage, int unit, int row,
-                              int token, int quad, Sums& sums) {
+__device__ void MultiplyStage(const LinearArgs& args, const Stage<W>& stage, int first_row,
+                              int unit, int row, int token, int quad, Sums& sums) {
   if constexpr (kIsInt4<W>) {
     const int group = row % 8;
     uint32_t weights[kRowTiles][2][kLaneWords<W>];
@@ -121,10 +120,9 @@ __device__ void MultiplyStage(const LinearArgs& args, const Stage<W>& stage, int
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
       const int in_block = row / 16 + tile;
-      const int64_t at = static_cast<int64_t>(Int4Tile<false>(
-                             args, static_cast<int>(blockIdx.x) * kRows, in_block)) *
-                             args.groups +
-                         (unit >> args.group_shift) * kUnitScales<W>;
+      const int64_t at =
+          static_cast<int64_t>(Int4Tile<false>(args, first_row, in_block)) * args.groups +
+          (unit >> args.group_shift) * kUnitScales<W>;
 #pragma unroll
       for (int i = 0; i < kUnitScales<W>; ++i) {
         scales[tile][i] = __ldg(&args.group_scales[(at + i) * 8 + group]);
@@ -174,8 +172,8 @@ __device__ void MultiplyStage(const LinearArgs& args, const Stage<W>& stage, int
 }
 
 template <typename T, typename W, bool kAligned>
-__global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args) {
-  extern __shared__ uint4 shared[];
+__device__ __forceinline__ void MultiplyTile(const LinearArgs& args, int first_row, int first_token,
+                                             uint4* shared) {
   auto* const stages = reinterpret_cast<Stage<W>*>(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
@@ -187,7 +185,8 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
   const int segment_units = args.segment / kUnitCols;
 #pragma unroll
   for (int unit = 0; unit < kStages - 1; ++unit) {
-    if (unit < units) FillStage<W, kAligned>(args, stages[unit], unit * kUnitCols);
+    if (unit < units)
+      FillStage<W, kAligned>(args, stages[unit], first_row, first_token, unit * kUnitCols);
     CommitCopies();
   }
   Sums sums = {};
@@ -198,9 +197,12 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
     __syncthreads();
     // Refill the stage that all threads left before the barrier.
     const int next = unit + kStages - 1;
-    if (next < units) FillStage<W, kAligned>(args, stages[next % kStages], next * kUnitCols);
+    if (next < units) {
+      FillStage<W, kAligned>(args, stages[next % kStages], first_row, first_token,
+                             next * kUnitCols);
+    }
     CommitCopies();
-    MultiplyStage<T, W>(args, stages[unit % kStages], unit, row, token, quad, sums);
+    MultiplyStage<T, W>(args, stages[unit % kStages], first_row, unit, row, token, quad, sums);
     if (--left > 0 && unit + 1 < units) continue;
     left = segment_units;
     const bool half = unit + 1 == kSegments / 2 * segment_units;
@@ -237,8 +239,6 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
     }
   }
   __syncthreads();
-  const int first_row = static_cast<int>(blockIdx.x) * kRows;
-  const int first_token = static_cast<int>(blockIdx.y) * kTokens;
   const int num_tokens = min(kTokens, args.tokens - first_token);
   for (int i = static_cast<int>(threadIdx.x); i < num_tokens * kRows; i += kThreads) {
     const int out_row = first_row + i % kRows;
@@ -249,10 +249,32 @@ __global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args
 }
 
 template <typename T, typename W, bool kAligned>
+__global__ void __launch_bounds__(kThreads, 2) TiledKernel(const LinearArgs args) {
+  extern __shared__ uint4 shared[];
+  MultiplyTile<T, W, kAligned>(args, static_cast<int>(blockIdx.x) * kRows,
+                               static_cast<int>(blockIdx.y) * kTokens, shared);
+}
+
+template <typename T, typename W, bool kAligned>
+__global__ void __launch_bounds__(kThreads, 2)
+    TiledExpertsKernel(const __grid_constant__ ExpertProduct product) {
+  extern __shared__ uint4 shared[];
+  __shared__ LinearArgs args;
+  const auto item = static_cast<int>(blockIdx.y);
+  if (item >= *product.num_items) return;
+  if (threadIdx.x == 0) MakeItemArgs<T, W>(product, item, args);
+  __syncthreads();
+  MultiplyTile<T, W, kAligned>(args, static_cast<int>(blockIdx.x) * kRows, 0, shared);
+}
+
+template <typename T, typename W, bool kAligned>
 void Prepare() {
-  CheckCuda(cudaFuncSetAttribute(TiledKernel<T, W, kAligned>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<W>),
-            "shared memory of a product");
+  for (const void* kernel : {reinterpret_cast<const void*>(TiledKernel<T, W, kAligned>),
+                             reinterpret_cast<const void*>(TiledExpertsKernel<T, W, kAligned>)}) {
+    CheckCuda(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<W>),
+        "shared memory of a product");
+  }
 }
 
 template <typename T, typename W>
@@ -289,15 +311,32 @@ void LaunchTiled(const Context& context, const LinearArgs& args) {
   CheckLaunch("a product in tiles");
 }
 
-template void LaunchTiled<Bf16, Bf16>(const Context&, const LinearArgs&);
-template void LaunchTiled<Bf16, Fp8>(const Context&, const LinearArgs&);
-template void LaunchTiled<Bf16, Int8>(const Context&, const LinearArgs&);
-template void LaunchTiled<Bf16, Int4<1>>(const Context&, const LinearArgs&);
-template void LaunchTiled<Bf16, Int4<2>>(const Context&, const LinearArgs&);
-template void LaunchTiled<Fp16, Fp16>(const Context&, const LinearArgs&);
-template void LaunchTiled<Fp16, Fp8>(const Context&, const LinearArgs&);
-template void LaunchTiled<Fp16, Int8>(const Context&, const LinearArgs&);
-template void LaunchTiled<Fp16, Int4<1>>(const Context&, const LinearArgs&);
-template void LaunchTiled<Fp16, Int4<2>>(const Context&, const LinearArgs&);
+template <typename T, typename W>
+void LaunchTiledExperts(const Context& context, const ExpertProduct& product) {
+  TANDEM_CHECK(product.tile <= kTiledTokens, "an item is one tile");
+  const dim3 blocks(static_cast<unsigned>(CeilDiv(product.args.rows, kRows)),
+                    static_cast<unsigned>(product.most_items));
+  if (HasWholePieces(product.args)) {
+    TiledExpertsKernel<T, W, true><<<blocks, kThreads, kSharedBytes<W>, context.stream>>>(product);
+  } else {
+    TiledExpertsKernel<T, W, false><<<blocks, kThreads, kSharedBytes<W>, context.stream>>>(product);
+  }
+  CheckLaunch("products of experts in tiles");
+}
+
+#define TANDEM_TILED(T, W)                                            \
+  template void LaunchTiled<T, W>(const Context&, const LinearArgs&); \
+  template void LaunchTiledExperts<T, W>(const Context&, const ExpertProduct&)
+TANDEM_TILED(Bf16, Bf16);
+TANDEM_TILED(Bf16, Fp8);
+TANDEM_TILED(Bf16, Int8);
+TANDEM_TILED(Bf16, Int4<1>);
+TANDEM_TILED(Bf16, Int4<2>);
+TANDEM_TILED(Fp16, Fp16);
+TANDEM_TILED(Fp16, Fp8);
+TANDEM_TILED(Fp16, Int8);
+TANDEM_TILED(Fp16, Int4<1>);
+TANDEM_TILED(Fp16, Int4<2>);
+#undef TANDEM_TILED
 
 }  // namespace tandem::ops::cuda

@@ -108,22 +108,28 @@ __device__ float Apply(Activation activation, float x) {
       return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
     case Activation::kRelu:
       return fmaxf(x, 0.0f);
-    case Activation::kClampedSwiglu:
+    case Activation::kClampedSwiglu:  // GatedOf
       break;
   }
   return x;
 }
 
+__device__ float GatedOf(Activation activation, float limit, float gate, float up) {
+  if (activation != Activation::kClampedSwiglu) return Apply(activation, gate) * up;
+  gate = fminf(gate, limit);
+  return gate / (1.0f + expf(-1.702f * gate)) * (fminf(fmaxf(up, -limit), limit) + 1.0f);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    ActivateKernel(Activation activation, const T* in, int64_t width, bool gated, int64_t count,
-                   T* out) {
+    ActivateKernel(Activation activation, float limit, const T* in, int64_t width, bool gated,
+                   int64_t count, T* out) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     const T* const row = in + i / width * (gated ? 2 : 1) * width + i % width;
-    float y = Apply(activation, ToFloat(row[0]));
-    if (gated) y *= ToFloat(row[width]);
-    out[i] = FromFloat<T>(y);
+    const float x = ToFloat(row[0]);
+    out[i] = FromFloat<T>(gated ? GatedOf(activation, limit, x, ToFloat(row[width]))
+                                : Apply(activation, x));
   }
 }
 
@@ -156,15 +162,15 @@ void AddNormRows(const Context& context, const NormedRows& x) {
   CheckLaunch("AddNorm");
 }
 
-void ActivateRows(const Context& context, Activation activation, const Tensor& in,
+void ActivateRows(const Context& context, Activation activation, float limit, const Tensor& in,
                   const Tensor& out) {
   const int64_t count = out.NumElements();
   if (count == 0) return;
   WithActivation(out.dtype, [&](auto element) {
     using T = decltype(element);
     ActivateKernel<T><<<BlocksFor(context, count), kThreads, 0, context.stream>>>(
-        activation, static_cast<const T*>(in.data), out.dim(1), in.dim(1) != out.dim(1), count,
-        static_cast<T*>(out.data));
+        activation, limit, static_cast<const T*>(in.data), out.dim(1), in.dim(1) != out.dim(1),
+        count, static_cast<T*>(out.data));
   });
   CheckLaunch("Activate");
 }

@@ -8,7 +8,8 @@
 namespace tandem::ops::cuda {
 
 void AddNormRows(const Context& context, const NormedRows& x);
-void ActivateRows(const Context& context, Activation activation, const Tensor& in,
+// limit: of kClampedSwiglu.
+void ActivateRows(const Context& context, Activation activation, float limit, const Tensor& in,
                   const Tensor& out);
 
 }  // namespace tandem::ops::cuda

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 void CudaOps::Activate(Activation activation, const Tensor& gate_up, const Tensor& out) {
   const int64_t width = out.dim(1);
   if (activation != Activation::kSilu || gate_up.dim(1) == width) {
-    return ActivateRows(context_, activation, gate_up, out);
+    return ActivateRows(context_, activation, 0.0f, gate_up, out);
   }
   TANDEM_CHECK(gate_up.dtype == out.dtype && gate_up.dim(1) == 2 * width,
                "gate_up is not twice out");

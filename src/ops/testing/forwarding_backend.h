@@ -177,6 +177,9 @@ class ForwardingBackend : public Backend {
                                   const WeightFormat& kept) override {
     return inner_.PackLinear(parts, kept);
   }
+  Result<Buffer> MakeExpertTable(const ExpertWeights& weights) override {
+    return inner_.MakeExpertTable(weights);
+  }
   Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const override {
     return inner_.CheckFormat(stored, kept);
   }
