@@ -123,20 +123,27 @@ class LinearQuantizedTest : public OpTest {
     return Bytes(out.tensor);
   }
 
-  // int8 by int8, where the instruction set has products of them.
-  bool Rounds(const Scheme& scheme) const {
+  // What the largest input of a group becomes beside integer weights, where the instruction set has
+  // products of integers; 0: inputs are not rounded.
+  int LargestInput(const Scheme& scheme) const {
     const bool can =
         GetParam().name.starts_with("avx512_bf16") || GetParam().name.starts_with("amx");
-    return can && scheme.element == Element::kInt8 && scheme.inputs != Inputs::kPlain &&
-           !scheme.zero_points;
+    const bool int8 = scheme.element == Element::kInt8;
+    if (!can || (!int8 && scheme.element != Element::kInt4)) return 0;
+    if (int8 && scheme.inputs != Inputs::kPlain && !scheme.zero_points) return 127;
+    if (dtype() != DType::kBF16) return 0;
+    return int8 ? 127 * 256 + 127 : 127 * 16 + 7;
   }
-  // Groups of at most 1,024 inputs, of one length, in whole tiles of 64.
-  static size_t RoundedGroup(size_t cols) {
-    const size_t groups = (cols + 1023) / 1024;
+  // Groups of one length, in whole tiles of 64: of at most 1,024 inputs where one scale and one
+  // byte will do. No other group is longer than 128.
+  static size_t GroupInputs(const Scheme& scheme, size_t cols, int largest) {
+    if (scheme.block_columns > 0) return std::min<size_t>(128, scheme.block_columns);
+    const size_t most = largest == 127 ? 1024 : 128;
+    const size_t groups = (cols + most - 1) / most;
     return ((cols + groups - 1) / groups + 63) / 64 * 64;
   }
-  // A row of x as the kernels round it: by its maximum in each group of inputs.
-  static void RoundInputs(const Scheme& scheme, const LinearPart& part, std::vector<float>& x) {
+  // A row of x as the kernels round it, group by group.
+  void RoundInputs(const Scheme& scheme, const LinearPart& part, std::vector<float>& x) const {
     std::vector<float> sorted(x.size());
     const auto column = [&](size_t i) {
       return scheme.input_order ? static_cast<size_t>(part.input_order.As<int32_t>()[i]) : i;
@@ -145,15 +152,15 @@ class LinearQuantizedTest : public OpTest {
       return scheme.input_factors ? part.input_factors.As<float>()[i] : 1.0f;
     };
     for (size_t i = 0; i < x.size(); ++i) sorted[i] = x[column(i)] * factor(column(i));
-    const size_t width = scheme.block_columns == 0 ? RoundedGroup(x.size())
-                                                   : static_cast<size_t>(scheme.block_columns);
+    const int most = LargestInput(scheme);
+    const size_t width = GroupInputs(scheme, x.size(), most);
     for (size_t begin = 0; begin < x.size(); begin += width) {
       const size_t end = std::min(begin + width, x.size());
       float largest = 0;
       for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(sorted[i]));
       for (size_t i = begin; i < end; ++i) {
-        const float rounded = std::nearbyint(sorted[i] * (127.0f / largest)) * (largest / 127.0f);
-        x[column(i)] = rounded / factor(column(i));
+        const float parts = std::nearbyint(sorted[i] * (static_cast<float>(most) / largest));
+        x[column(i)] = parts * (largest / static_cast<float>(most)) / factor(column(i));
       }
     }
   }
@@ -169,11 +176,11 @@ class LinearQuantizedTest : public OpTest {
     const auto cols = static_cast<size_t>(part.cols());
     // Of bf16, an input times its factor is rounded to bf16.
     const bool factors = part.scheme.input_factors && dtype() == DType::kBF16;
-    const double input_error = factors && !Rounds(part.scheme) ? 0x1p-7 : 0x1p-20;
+    const double input_error = factors && LargestInput(part.scheme) == 0 ? 0x1p-7 : 0x1p-20;
     for (int64_t row = 0; row < x.dim(0); ++row) {
       const auto* first = inputs.data() + row * part.cols();
       std::vector<float> values(first, first + cols);
-      if (Rounds(part.scheme)) RoundInputs(part.scheme, part, values);
+      if (LargestInput(part.scheme) > 0) RoundInputs(part.scheme, part, values);
       for (int64_t output = 0; output < part.rows(); ++output) {
         const float* w = weights.data() + output * part.cols();
         double sum = 0, squares = 0;
@@ -373,15 +380,13 @@ TEST_P(LinearQuantizedTest, RoundedProductsAreTheSameInTilesAndVectors) {
   options.isa = "avx512_bf16";
   options.num_threads = 1;
   const std::unique_ptr<Backend> vectors = MakeCpuBackend(options).value();
-  for (const int64_t block_columns : {0, 64, 128}) {
-    const Scheme scheme{.element = Element::kInt8,
-                        .block_rows = 1,
-                        .block_columns = block_columns,
-                        .inputs = Inputs::kDynamic};
+  for (const Scheme& scheme : Schemes()) {
+    if (LargestInput(scheme) == 0) continue;
+    SCOPED_TRACE(DescribeScheme(scheme));
     const OwnedPart owned = RandomPart(scheme, 100, 2304, 18);
     const LinearWeight tiles = backend().PackLinear({{owned.part}}, {dtype(), scheme}).value();
     const LinearWeight same = vectors->PackLinear({{owned.part}}, {dtype(), scheme}).value();
-    for (const int64_t rows : {3, 16, 45}) {
+    for (const int64_t rows : {3, 7, 16, 45}) {
       const OwnedTensor x = Random({rows, 2304}, dtype(), 19);
       const OwnedTensor out = Poisoned({rows, 100}, DType::kF32);
       vectors->ops().Linear(x.tensor, same, out.tensor);

@@ -29,8 +29,8 @@ constexpr int64_t kTileBytes = 1024;  // of weights: 16 pairs of inputs x 16 out
 // a time, and so do the sums of a chunk of panels. Half the rows with four times the inputs per
 // block took 12 % less time than 512 of each: sums are loaded and stored a quarter as often, and
 // reading the weights twice costs the cores hardly anything.
-constexpr int64_t kAmxLinearRows = 256;
-constexpr int64_t kAmxBlockInputs = 2048;
+constexpr int64_t kAmxLinearRows = 512;
+constexpr int64_t kAmxBlockInputs = 512;
 constexpr int64_t kAmxChunkPanels = 16;
 
 // GCC's tile loads do not declare that they read memory: stored values must be in memory by now.
@@ -46,11 +46,14 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// `first_rows` and `second_rows` of the two row tiles; 0 second rows means a single tile.
-void Configure(int64_t first_rows, int64_t second_rows) {
+constexpr int64_t kTileRowBytes = 64;  // of full tiles
+
+// `first_rows` and `second_rows` of the two row tiles; 0 second rows means a single tile. Rows of
+// activations have `width` bytes, and tiles of weights a row for each four of them.
+void Configure(int64_t first_rows, int64_t second_rows, int64_t width = kTileRowBytes) {
   TileConfig config;
   const auto set = [&](int tile, int64_t rows) TANDEM_INLINE_LAMBDA {
-    config.row_bytes[tile] = 64;
+    config.row_bytes[tile] = static_cast<uint16_t>(tile == 4 || tile == 5 ? width : kTileRowBytes);
     config.rows[tile] = static_cast<uint8_t>(rows);
   };
   set(0, first_rows);
@@ -59,8 +62,8 @@ void Configure(int64_t first_rows, int64_t second_rows) {
   set(3, second_rows > 0 ? second_rows : first_rows);
   set(4, first_rows);
   set(5, second_rows > 0 ? second_rows : first_rows);
-  set(6, kTileRows);
-  set(7, kTileRows);
+  set(6, width / 4);
+  set(7, width / 4);
   asm volatile("" : : "m"(config));
   _tile_loadconfig(&config);
 }
@@ -112,10 +115,13 @@ enum class TileProduct : uint8_t { kBf16, kInt8 };
 
 // A block of inputs for a pair of row tiles (or a single last one) and 2 (or 4) panels.
 struct TileBlock {
-  const char* a0;  // [steps][rows of the tile][64 bytes]
+  const char* a0;  // [rows of the tile][width], a step after the other
   const char* a1;
+  int64_t a0_step;  // bytes from a step to the next
+  int64_t a1_step;
   int64_t rows0;
   int64_t rows1;
+  int64_t width;  // bytes of a row of activations in a step
   const char* w;  // first panel, at the block's first input
   int64_t panel_bytes;
   int64_t steps;
@@ -126,8 +132,6 @@ struct TileBlock {
   const char* next;        // weights to prefetch meanwhile
   int64_t lines_per_step;  // of each panel, for 32 inputs
 };
-
-constexpr int64_t kPairBytes = 64;  // bytes between the rows of a tile in memory
 
 // Tile numbers are immediates.
 #define TANDEM_MULTIPLY_TILES(sums, a, w)  \
@@ -141,6 +145,8 @@ constexpr int64_t kPairBytes = 64;  // bytes between the rows of a tile in memor
 template <TileProduct P>
 void Multiply2x2(const TileBlock& b) {
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
+  const auto width = static_cast<size_t>(b.width);
+  const int64_t w_step = b.width * kPanelOutputs;
   float* first = b.sums;
   float* second = b.sums + b.rows0 * b.stride;
   if (b.accumulate) {
@@ -155,18 +161,18 @@ void Multiply2x2(const TileBlock& b) {
     _tile_zero(3);
   }
   for (int64_t step = 0; step < b.steps; ++step) {
-    const char* w = b.w + step * kTileBytes;
+    const char* w = b.w + step * w_step;
     const char* next = b.next + step * b.lines_per_step * 64;
     for (int64_t line = 0; line < b.lines_per_step; ++line) {
       __builtin_prefetch(next + line * 64, 0, 2);
       __builtin_prefetch(next + b.panel_bytes + line * 64, 0, 2);
     }
-    _tile_loadd(6, w, kPairBytes);
-    _tile_loadd(4, b.a0 + step * b.rows0 * kPairBytes, kPairBytes);
+    _tile_loadd(6, w, kTileRowBytes);
+    _tile_stream_loadd(4, b.a0 + step * b.a0_step, width);
     TANDEM_MULTIPLY_TILES(0, 4, 6);
-    _tile_loadd(7, w + b.panel_bytes, kPairBytes);
+    _tile_loadd(7, w + b.panel_bytes, kTileRowBytes);
     TANDEM_MULTIPLY_TILES(1, 4, 7);
-    _tile_loadd(5, b.a1 + step * b.rows1 * kPairBytes, kPairBytes);
+    _tile_stream_loadd(5, b.a1 + step * b.a1_step, width);
     TANDEM_MULTIPLY_TILES(2, 5, 6);
     TANDEM_MULTIPLY_TILES(3, 5, 7);
   }
@@ -182,6 +188,8 @@ void Multiply1x1(const TileBlock& b, bool second_tile) {
   // Tile numbers are immediates and their row counts are fixed: the second row tile has a separate
   // number.
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
+  const auto width = static_cast<size_t>(b.width);
+  const int64_t w_step = b.width * kPanelOutputs;
   if (second_tile) {
     float* sums = b.sums + b.rows0 * b.stride;
     if (b.accumulate) {
@@ -190,8 +198,8 @@ void Multiply1x1(const TileBlock& b, bool second_tile) {
       _tile_zero(2);
     }
     for (int64_t step = 0; step < b.steps; ++step) {
-      _tile_loadd(5, b.a1 + step * b.rows1 * kPairBytes, kPairBytes);
-      _tile_loadd(6, b.w + step * kTileBytes, kPairBytes);
+      _tile_loadd(5, b.a1 + step * b.a1_step, width);
+      _tile_loadd(6, b.w + step * w_step, kTileRowBytes);
       TANDEM_MULTIPLY_TILES(2, 5, 6);
     }
     _tile_stored(2, sums, stride);
@@ -203,8 +211,8 @@ void Multiply1x1(const TileBlock& b, bool second_tile) {
     _tile_zero(0);
   }
   for (int64_t step = 0; step < b.steps; ++step) {
-    _tile_loadd(4, b.a0 + step * b.rows0 * kPairBytes, kPairBytes);
-    _tile_loadd(6, b.w + step * kTileBytes, kPairBytes);
+    _tile_loadd(4, b.a0 + step * b.a0_step, width);
+    _tile_loadd(6, b.w + step * w_step, kTileRowBytes);
     TANDEM_MULTIPLY_TILES(0, 4, 6);
   }
   _tile_stored(0, b.sums, stride);
@@ -232,6 +240,8 @@ void PrefetchTile(const char* w) {
 template <TileProduct P, bool kFromMemory>
 void Multiply1x4(const TileBlock& b) {
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
+  const auto width = static_cast<size_t>(b.width);
+  const int64_t w_step = b.width * kPanelOutputs;
   if (b.accumulate) {
     _tile_loadd(0, b.sums, stride);
     _tile_loadd(1, b.sums + 16, stride);
@@ -244,20 +254,20 @@ void Multiply1x4(const TileBlock& b) {
     _tile_zero(3);
   }
   for (int64_t step = 0; step < b.steps; ++step) {
-    const char* w = b.w + step * kTileBytes;
+    const char* w = b.w + step * w_step;
     if constexpr (kFromMemory) {
       for (int64_t panel = 0; panel < 4; ++panel) {
         PrefetchTile(w + panel * b.panel_bytes + 2 * kTileBytes);
       }
     }
-    _tile_loadd(4, b.a0 + step * b.rows0 * kPairBytes, kPairBytes);
-    _tile_loadd(6, w, kPairBytes);
+    _tile_loadd(4, b.a0 + step * b.a0_step, width);
+    _tile_loadd(6, w, kTileRowBytes);
     TANDEM_MULTIPLY_TILES(0, 4, 6);
-    _tile_loadd(7, w + b.panel_bytes, kPairBytes);
+    _tile_loadd(7, w + b.panel_bytes, kTileRowBytes);
     TANDEM_MULTIPLY_TILES(1, 4, 7);
-    _tile_loadd(6, w + 2 * b.panel_bytes, kPairBytes);
+    _tile_loadd(6, w + 2 * b.panel_bytes, kTileRowBytes);
     TANDEM_MULTIPLY_TILES(2, 4, 6);
-    _tile_loadd(7, w + 3 * b.panel_bytes, kPairBytes);
+    _tile_loadd(7, w + 3 * b.panel_bytes, kTileRowBytes);
     TANDEM_MULTIPLY_TILES(3, 4, 7);
   }
   _tile_stored(0, b.sums, stride);
@@ -271,6 +281,8 @@ void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratc
   TileBlock b = {};
   b.a0 = static_cast<const char*>(job.activations);
   b.rows0 = job.num_rows;
+  b.width = kTileRowBytes;
+  b.a0_step = job.num_rows * kTileRowBytes;
   b.panel_bytes = job.inputs * 32;
   b.steps = job.inputs / kTileInputs;
   b.sums = scratch;
@@ -303,6 +315,8 @@ void BlockTiles(const LinearJob& job, const RowTiles& tiles, TileBlock b, int64_
     b.rows0 = tiles.Rows(tile);
     b.rows1 = alone ? 0 : tiles.Rows(tile + 1);
     b.a1 = alone ? b.a0 : activations + 2 * tiles.Offset(tile + 1, first_input, job.inputs);
+    b.a0_step = b.rows0 * kTileRowBytes;
+    b.a1_step = b.rows1 * kTileRowBytes;
     const int64_t setting = b.rows0 * 32 + b.rows1;  // at most 16 each
     if (setting != configured) {
       Configure(b.rows0, b.rows1);
@@ -332,6 +346,7 @@ void BlockedTiles(const LinearJob& job, int64_t begin, int64_t end, float* scrat
   const RowTiles tiles(job.num_rows);
   const auto* weights = static_cast<const char*>(job.weights);
   TileBlock b = {};
+  b.width = kTileRowBytes;
   b.panel_bytes = job.inputs * 32;
   b.stride = kPanelOutputs;
   b.panel_sums = job.num_rows * kPanelOutputs;
@@ -417,10 +432,10 @@ double TileBurst(int64_t steps) {
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
-  _tile_loadd(4, values, kPairBytes);
-  _tile_loadd(5, values, kPairBytes);
-  _tile_loadd(6, values, kPairBytes);
-  _tile_loadd(7, values, kPairBytes);
+  _tile_loadd(4, values, kTileRowBytes);
+  _tile_loadd(5, values, kTileRowBytes);
+  _tile_loadd(6, values, kTileRowBytes);
+  _tile_loadd(7, values, kTileRowBytes);
   for (int64_t step = 0; step < steps; ++step) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);

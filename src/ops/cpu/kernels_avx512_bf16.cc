@@ -61,11 +61,6 @@ struct WeightsBf16Pairs {
 #include "ops/cpu/linear_groups_avx512.inc"
 // clang-format on
 
-// Packed as pairs of bf16 (InterleavedPairs).
-bool InPairs(Element element, const QuantLayout& quant) {
-  return element == Element::kBF16 && !quant.round_inputs;
-}
-
 void PackPairs(const PackJob& job, int64_t block_begin, int64_t block_end) {
   const RowBlocks blocks(job.num_rows);
   const bool changed = job.factors != nullptr || job.order != nullptr;
@@ -92,10 +87,10 @@ void PackPairs(const PackJob& job, int64_t block_begin, int64_t block_end) {
   }
 }
 
-void PackActivations(const PackJob& job, int64_t block_begin, int64_t block_end) {
-  if (InPairs(job.element, job.quant)) return PackPairs(job, block_begin, block_end);
-  if (job.quant.round_inputs) return PackRounded(job, block_begin, block_end);
-  kAvx512Kernels.pack_activations(job, block_begin, block_end);
+void PackActivations(const PackJob& job, int64_t begin, int64_t end) {
+  if (RoundsInputs(job.element, job.quant)) return PackRounded(job, begin, end);
+  if (job.element == Element::kBF16) return PackPairs(job, begin, end);
+  kAvx512Kernels.pack_activations(job, begin, end);
 }
 
 void LinearPanels(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
@@ -133,8 +128,13 @@ double MatrixBurst(Element element, int64_t steps) {
   return element == Element::kBF16 ? DotBurst(steps) : kAvx512Kernels.matrix_burst(element, steps);
 }
 
-// All packings have the row blocks of AVX-512.
-int64_t NumBlocks(const PackJob& job) { return RowBlocks(job.num_rows).count; }
+// Other packings have the row blocks of AVX-512.
+int64_t NumBlocks(const PackJob& job) {
+  if (!RoundsInputs(job.element, job.quant)) return RowBlocks(job.num_rows).count;
+  return WithRounding(job.quant, [&](auto rounding) {
+    return RoundedRowBlocks<decltype(rounding)>(job.num_rows).count;
+  });
+}
 
 constexpr CpuKernels DotKernels() {
   CpuKernels kernels = ForwardToAvx512("avx512_bf16");
