@@ -182,8 +182,12 @@ void Multiply2x2(const TileBlock& b) {
   _tile_stored(3, second + b.panel_sums, stride);
 }
 
-// 1 row tile x 1 panel.
-template <TileProduct P>
+void PrefetchTile(const char* w) {
+  for (int64_t i = 0; i < kTileBytes; i += 64) __builtin_prefetch(w + i);
+}
+
+// 1 row tile x 1 panel; weights from memory are prefetched.
+template <TileProduct P, bool kFromMemory = false>
 void Multiply1x1(const TileBlock& b, bool second_tile) {
   // Tile numbers are immediates and their row counts are fixed: the second row tile has a separate
   // number.
@@ -211,6 +215,7 @@ void Multiply1x1(const TileBlock& b, bool second_tile) {
     _tile_zero(0);
   }
   for (int64_t step = 0; step < b.steps; ++step) {
+    if constexpr (kFromMemory) PrefetchTile(b.w + (step + 2) * w_step);
     _tile_loadd(4, b.a0 + step * b.a0_step, width);
     _tile_loadd(6, b.w + step * w_step, kTileRowBytes);
     TANDEM_MULTIPLY_TILES(0, 4, 6);
@@ -229,10 +234,6 @@ void MultiplyTiles(const TileBlock& b, int64_t panels) {
     one.w += b.panel_bytes;
     one.sums += b.panel_sums;
   }
-}
-
-void PrefetchTile(const char* w) {
-  for (int64_t i = 0; i < kTileBytes; i += 64) __builtin_prefetch(w + i);
 }
 
 // 1 row tile x 4 panels: four independent sums hide the tile unit's latency; weights from memory
@@ -276,7 +277,13 @@ void Multiply1x4(const TileBlock& b) {
   _tile_stored(3, b.sums + 48, stride);
 }
 
-// At most 16 rows: each panel is read once, from DRAM.
+// Weights of this many bytes may lie in a cache.
+constexpr int64_t kCachedWeightBytes = int64_t{8} << 20;
+constexpr int64_t kMostSerialRows = 4;
+
+// At most 16 rows: each panel is read once. For few rows and from memory, one panel after another
+// is 6 % faster than four side by side: the prefetches follow one stream, and the unit's latency
+// hides behind it.
 void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
   TileBlock b = {};
   b.a0 = static_cast<const char*>(job.activations);
@@ -286,15 +293,17 @@ void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratc
   b.panel_bytes = job.inputs * 32;
   b.steps = job.inputs / kTileInputs;
   b.sums = scratch;
+  const bool serial =
+      job.num_rows <= kMostSerialRows && job.outputs * job.inputs * 2 > kCachedWeightBytes;
   Configure(b.rows0, 0);
   for (int64_t panel = begin; panel < end;) {
-    const int64_t panels = end - panel >= 4 ? 4 : 1;
+    const int64_t panels = !serial && end - panel >= 4 ? 4 : 1;
     b.w = static_cast<const char*>(job.weights) + panel * b.panel_bytes;
     b.stride = panels * 16;
     if (panels == 4) {
       Multiply1x4<TileProduct::kBf16, true>(b);
     } else {
-      Multiply1x1<TileProduct::kBf16>(b, false);
+      Multiply1x1<TileProduct::kBf16, true>(b, false);
     }
     StoreRows(job, scratch, b.stride, 0, job.num_rows, panel * 16, panels * 16);
     panel += panels;

@@ -20,8 +20,9 @@ struct Piece {
 
 // Below this many operations per thread, waking another thread takes longer than it saves.
 constexpr double kShareOperations = 2e5;
-// On average; more pieces balance the load better but cost more starts.
-constexpr int64_t kPiecesPerThread = 8;
+// A thread takes this part of its share of what is left: pieces get smaller towards the end, where
+// one thread waits for the last piece of another.
+constexpr int64_t kPieceOfShare = 3;
 
 // Calls fn(const Piece&) for pieces that cover [0, count), each a multiple of `grain` long except
 // the last. Runs on the caller's thread only when there are too few `operations` to share.
@@ -32,16 +33,17 @@ void ForEachPiece(ThreadPool& pool, int64_t count, int64_t grain, double operati
     if (count > 0) fn(Piece{0, true, 0, count});
     return;
   }
-  const int64_t pieces = std::min(grains, pool.num_threads() * kPiecesPerThread);
+  const int64_t parts = pool.num_threads() * kPieceOfShare;
   std::atomic<int64_t> next{0};
   pool.Run([&](int thread) {
     bool first = true;
-    for (;;) {
-      const int64_t piece = next.fetch_add(1, std::memory_order_relaxed);
-      if (piece >= pieces) return;
-      fn(Piece{thread, first, grains * piece / pieces * grain,
-               std::min(grains * (piece + 1) / pieces * grain, count)});
+    int64_t begin = next.load(std::memory_order_relaxed);
+    while (begin < grains) {
+      const int64_t end = begin + std::max<int64_t>((grains - begin) / parts, 1);
+      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+      fn(Piece{thread, first, begin * grain, std::min(end * grain, count)});
       first = false;
+      begin = next.load(std::memory_order_relaxed);
     }
   });
 }
