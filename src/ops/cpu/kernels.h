@@ -37,13 +37,13 @@ enum class Quantized : uint8_t { kNone, kFp8, kInt8, kInt4, kFp4 };
 struct QuantLayout {
   Quantized elements = Quantized::kNone;
   bool round_inputs = false;  // inputs are rounded to int8: each row by its maximum in a group
-  int64_t inputs = 0;         // of a group; a multiple of 16, at most 128, or kRoundedGroupInputs
+  int64_t inputs = 0;         // of a group; a multiple of 16, at most 128 or kRoundedGroupInputs
   int64_t group_bytes = 0;    // of a panel
   int64_t scales_at = 0;      // where they are in a group; 0: it has none, each output has one
   int64_t zeros_at = 0;       // 0: the zero is 0, and 8 of int4
 };
-// The longest group of rounded inputs, where weights have one scale per output: half of L1 holds
-// two panels of it. An int32 holds its sum.
+// The longest group of int8 with one scale per output, where kernels multiply integers: most of L1
+// holds two panels of it. An int32 holds its sum.
 constexpr int64_t kRoundedGroupInputs = 1024;
 // Largest number of rows in one pass of Linear: larger batches are split, so that the packed
 // activations stay small.
@@ -189,7 +189,7 @@ struct CpuKernels {
 
   // Rows of one linear_panels call that suit its blocks best; at most kMaxLinearRows.
   int64_t linear_rows = kMaxLinearRows;
-  // Products with int8 weights may have inputs rounded to int8.
+  // Products with weights of integers are computed in integers: inputs may be rounded to int8.
   bool rounds_inputs = false;
 };
 

@@ -94,7 +94,9 @@ QuantLayout LayoutOf(const QuantScheme& scheme, int64_t cols, const CpuKernels& 
   layout.inputs =
       scheme.block_columns > 0
           ? GroupInputs(scheme.block_columns)
-          : EqualGroups(cols, layout.round_inputs ? kRoundedGroupInputs : kMostGroupInputs);
+          : EqualGroups(cols, kernels.rounds_inputs && layout.elements == Quantized::kInt8
+                                  ? kRoundedGroupInputs
+                                  : kMostGroupInputs);
   layout.group_bytes = layout.inputs * kPanelOutputs / scheme.elements_per_byte();
   if (scheme.block_columns > 0) {
     layout.scales_at = layout.group_bytes;
