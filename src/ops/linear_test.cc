@@ -125,6 +125,25 @@ TEST_P(LinearInvarianceTest, RowDoesNotDependOnTheOthers) {
   }
 }
 
+// Too large for the caches, where few rows may read the weights in another order.
+TEST_P(LinearInvarianceTest, RowOfALargeWeightDoesNotDependOnTheOthers) {
+  const int64_t cols = 2048, outputs = 2200, row_bytes = outputs * 4;
+  const OwnedTensor x = Random({20, cols}, dtype(), 8);
+  const OwnedTensor w = Random({outputs, cols}, dtype(), 9);
+  const LinearWeight weight = backend().PackLinear({{{w.tensor}}}, {dtype()}).value();
+  const OwnedTensor out = Poisoned({20, outputs}, DType::kF32);
+  ops().Linear(x.tensor, weight, out.tensor);
+  const std::vector<std::byte> all = Bytes(out.tensor);
+  for (const int64_t rows : {1, 4, 5, 16}) {
+    const OwnedTensor some = Poisoned({rows, outputs}, DType::kF32);
+    ops().Linear(x.tensor.Rows(rows), weight, some.tensor);
+    EXPECT_EQ(
+        std::memcmp(Bytes(some.tensor).data(), all.data(), static_cast<size_t>(rows * row_bytes)),
+        0)
+        << rows << " rows";
+  }
+}
+
 TEST_P(LinearTest, BiasIsAddedBeforeRounding) {
   for (const LinearShape& shape : {LinearShape{9, 70, 37}, LinearShape{70, 80, 48}}) {
     const OwnedTensor x = Random({shape.rows, shape.cols}, dtype(), 5);

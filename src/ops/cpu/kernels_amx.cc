@@ -25,10 +25,9 @@ namespace {
 constexpr int64_t kTileRows = 16;     // rows of activations in a tile
 constexpr int64_t kTileInputs = 32;   // inputs in a tile: 64 bytes per row
 constexpr int64_t kTileBytes = 1024;  // of weights: 16 pairs of inputs x 16 outputs
-// A pass: its rows' part of a block of inputs (1 MB) stays in L2 while all panels are read, two at
-// a time, and so do the sums of a chunk of panels. Half the rows with four times the inputs per
-// block took 12 % less time than 512 of each: sums are loaded and stored a quarter as often, and
-// reading the weights twice costs the cores hardly anything.
+// A pass: its rows' part of a block of inputs (512 KB) stays in L2 while all panels are read, two
+// at a time, and so do the sums of a chunk of panels. A block of two panels (32 KB) stays in L1,
+// past which the rows are loaded: 34 ns for a step of 2 x 2 tiles, where longer blocks took 53.
 constexpr int64_t kAmxLinearRows = 512;
 constexpr int64_t kAmxBlockInputs = 512;
 constexpr int64_t kAmxChunkPanels = 16;
@@ -141,7 +140,8 @@ struct TileBlock {
     _tile_dpbf16ps(sums, a, w);            \
   }
 
-// 2 row tiles x 2 panels: every loaded tile is used twice.
+// 2 row tiles x 2 panels: every loaded tile is used twice. Rows are loaded past L1, where the
+// weights stay for the next ones.
 template <TileProduct P>
 void Multiply2x2(const TileBlock& b) {
   const auto stride = static_cast<size_t>(b.stride) * sizeof(float);
