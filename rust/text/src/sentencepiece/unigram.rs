@@ -15,11 +15,12 @@ struct Best {
 }
 
 impl Best {
-    /// Candidates are compared before they are rounded to 32 bits, as the reference does.
+    /// Sums of 64 bits are rounded before they are compared, as the reference does: many differ by no more.
     fn offer(&mut self, score: f64, start: usize, id: Option<u32>) {
-        if self.from.is_none() || score > f64::from(self.score) {
+        let score = score as f32;
+        if self.from.is_none() || score > self.score {
             *self = Self {
-                score: score as f32,
+                score,
                 from: Some((start, id)),
             };
         }
