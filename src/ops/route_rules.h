@@ -1,5 +1,5 @@
-// RouteRow: which experts one row chooses, and with which weights. The rule in ops.h (RoutingRule)
-// is computed here and nowhere else, for the CPU and the GPU. A pure function.
+// RouteRow: which experts one row chooses, and with which weights, by the rule in ops.h
+// (RoutingRule). A pure function, for the CPU; cuda/route.cu takes the same steps with a warp.
 #pragma once
 
 #include "base/host_device.h"
