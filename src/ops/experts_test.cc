@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "ops/testing/op_test.h"
+#include "ops/testing/random_part.h"
 
 namespace tandem::ops {
 namespace {
@@ -149,11 +150,11 @@ class ExpertsTest : public OpTest {
   static constexpr int64_t kExperts = 7, kChosen = 3;
   // Sizes of which kernels have remainders, and whole ones.
   struct Sizes {
-    int64_t hidden = 96;
-    int64_t neurons = 40;
+    int64_t hidden;
+    int64_t neurons;
   };
-  static constexpr Sizes kAllSizes[] = {{}, {128, 64}};
-  Sizes sizes;
+  static constexpr Sizes kAllSizes[] = {{96, 40}, {128, 64}};
+  Sizes sizes = kAllSizes[0];
 
   std::vector<WeightFormat> Formats() const {
     using Scheme = QuantScheme;
@@ -216,82 +217,128 @@ class ExpertsTest : public OpTest {
     ConvertElements({bytes.data(), dtype(), shape, {}}, {floats.data(), DType::kF32, shape, {}});
     return {floats.begin(), floats.end()};
   }
-  void ExpectSums() {
+  // Compared with the experts' products one by one.
+  void ExpectSum(const ExpertWeights& weights) {
     const int64_t rows = 23;
     const OwnedTensor x = Random({rows, sizes.hidden}, dtype(), 1);
     const Choice choice = Choices(rows);
-    for (const WeightFormat& kept : Formats()) {
-      for (const bool scales_inputs : {false, true}) {
-        SCOPED_TRACE(DescribeFormat(kept) + (scales_inputs ? ", inputs scaled" : ""));
-        const ExpertWeights weights = Make(kept, scales_inputs);
-        const std::vector<double> factors = Doubles(choice.weights.tensor);
-        const std::vector<double> inputs = Doubles(x.tensor);
-        std::vector<double> expected(static_cast<size_t>(rows * sizes.hidden));
-        for (int64_t row = 0; row < rows; ++row) {
-          for (int64_t k = 0; k < kChosen; ++k) {
-            const auto slot = static_cast<size_t>(row * kChosen + k);
-            const auto expert = static_cast<size_t>(choice.host[slot]);
-            std::vector<float> scaled;
-            for (int64_t i = 0; i < sizes.hidden; ++i) {
-              const double value = inputs[static_cast<size_t>(row * sizes.hidden + i)];
-              scaled.push_back(static_cast<float>(scales_inputs ? value * factors[slot] : value));
-            }
-            const OwnedTensor in = FromFloats({1, sizes.hidden}, dtype(), scaled);
-            const OwnedTensor inner = Poisoned({1, 2 * sizes.neurons}, dtype());
-            const OwnedTensor activated = Poisoned({1, sizes.neurons}, dtype());
-            const OwnedTensor out = Poisoned({1, sizes.hidden}, dtype());
-            ops().Mlp(in.tensor, weights.in[expert], weights.activation, weights.down[expert],
-                      inner.tensor, activated.tensor, out.tensor);
-            const std::vector<double> part = Doubles(out.tensor);
-            for (int64_t i = 0; i < sizes.hidden; ++i) {
-              expected[static_cast<size_t>(row * sizes.hidden + i)] +=
-                  part[static_cast<size_t>(i)] * (scales_inputs ? 1.0 : factors[slot]);
-            }
-          }
+    const std::vector<double> factors = Doubles(choice.weights.tensor);
+    const std::vector<double> inputs = Doubles(x.tensor);
+    std::vector<double> expected(static_cast<size_t>(rows * sizes.hidden));
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t k = 0; k < kChosen; ++k) {
+        const auto slot = static_cast<size_t>(row * kChosen + k);
+        const auto expert = static_cast<size_t>(choice.host[slot]);
+        const double before = weights.scales_inputs ? factors[slot] : 1.0;
+        const double after = weights.scales_inputs ? 1.0 : factors[slot];
+        std::vector<float> scaled;
+        for (int64_t i = 0; i < sizes.hidden; ++i) {
+          scaled.push_back(
+              static_cast<float>(inputs[static_cast<size_t>(row * sizes.hidden + i)] * before));
         }
-        ExpectNear(AsDoubles(Run(x.tensor, choice.choice, weights), x.tensor.shape), expected,
-                   Rounding(dtype()) + 1e-6, 0.1);
+        const OwnedTensor in = FromFloats({1, sizes.hidden}, dtype(), scaled);
+        const OwnedTensor inner = Poisoned({1, 2 * sizes.neurons}, dtype());
+        const OwnedTensor activated = Poisoned({1, sizes.neurons}, dtype());
+        const OwnedTensor out = Poisoned({1, sizes.hidden}, dtype());
+        ops().Mlp(in.tensor, weights.in[expert], weights.activation, weights.down[expert],
+                  inner.tensor, activated.tensor, out.tensor);
+        const std::vector<double> part = Doubles(out.tensor);
+        for (int64_t i = 0; i < sizes.hidden; ++i) {
+          expected[static_cast<size_t>(row * sizes.hidden + i)] +=
+              part[static_cast<size_t>(i)] * after;
+        }
       }
     }
+    ExpectNear(AsDoubles(Run(x.tensor, choice.choice, weights), x.tensor.shape), expected,
+               Rounding(dtype()) + 1e-6, 0.1);
   }
-  void ExpectRowsAlone() {
+  // Rows have the same bits with fewer others.
+  void ExpectRowsAlone(const ExpertWeights& weights) {
     // More rows than a pass of the products has, of all experts and of expert 0 alone.
     const int64_t most = 900;
     const OwnedTensor x = Random({most, sizes.hidden}, dtype(), 1);
     const Choice choice = Choices(most);
     const auto row_bytes = static_cast<size_t>(sizes.hidden) * SizeOf(dtype());
-    for (const WeightFormat& kept : Formats()) {
-      SCOPED_TRACE(DescribeFormat(kept));
-      const ExpertWeights weights = Make(kept);
-      const std::vector<std::byte> all = Run(x.tensor, choice.choice, weights);
-      const auto expect = [&](int64_t first, int64_t rows) {
-        const ExpertChoice part = {choice.choice.experts.RowRange(first, rows),
-                                   choice.choice.weights.RowRange(first, rows)};
-        const std::vector<std::byte> some = Run(x.tensor.RowRange(first, rows), part, weights);
-        ASSERT_EQ(std::memcmp(some.data(), all.data() + static_cast<size_t>(first) * row_bytes,
-                              some.size()),
-                  0)
-            << rows << " rows from " << first;
-      };
-      for (const int64_t rows : {1, 2, 3, 8, 17, 64, 300}) expect(0, rows);
-      for (const int64_t row : {7, 511, 899}) expect(row, 1);
-    }
+    const std::vector<std::byte> all = Run(x.tensor, choice.choice, weights);
+    const auto expect = [&](int64_t first, int64_t rows) {
+      const ExpertChoice part = {choice.choice.experts.RowRange(first, rows),
+                                 choice.choice.weights.RowRange(first, rows)};
+      const std::vector<std::byte> some = Run(x.tensor.RowRange(first, rows), part, weights);
+      ASSERT_EQ(std::memcmp(some.data(), all.data() + static_cast<size_t>(first) * row_bytes,
+                            some.size()),
+                0)
+          << rows << " rows from " << first;
+    };
+    for (const int64_t rows : {1, 2, 3, 8, 17, 64, 300}) expect(0, rows);
+    for (const int64_t row : {7, 511, 899}) expect(row, 1);
   }
 };
 
 TEST_P(ExpertsTest, SumsTheOutputsOfTheChosenExperts) {
   for (const Sizes& each : kAllSizes) {
-    SCOPED_TRACE(each.hidden);
     sizes = each;
-    ExpectSums();
+    for (const WeightFormat& kept : Formats()) {
+      for (const bool scales_inputs : {false, true}) {
+        SCOPED_TRACE(DescribeFormat(kept) + (scales_inputs ? ", inputs scaled, " : ", ") +
+                     std::to_string(sizes.hidden));
+        ExpectSum(Make(kept, scales_inputs));
+      }
+    }
   }
 }
 
 TEST_P(ExpertsTest, RowDoesNotDependOnTheOthers) {
   for (const Sizes& each : kAllSizes) {
-    SCOPED_TRACE(each.hidden);
     sizes = each;
-    ExpectRowsAlone();
+    for (const WeightFormat& kept : Formats()) {
+      SCOPED_TRACE(DescribeFormat(kept) + ", " + std::to_string(sizes.hidden));
+      ExpectRowsAlone(Make(kept));
+    }
+  }
+}
+
+// Scales and zero points of groups; and orders and factors of inputs, of each expert its own.
+TEST_P(ExpertsTest, StoredGroupsAreTakenAsTheyAre) {
+  using Element = QuantScheme::Element;
+  sizes = kAllSizes[1];
+  for (const bool arranged : {false, true}) {
+    const QuantScheme scheme{.element = Element::kInt4,
+                             .block_rows = 1,
+                             .block_columns = 64,
+                             .zero_points = true,
+                             .input_factors = arranged,
+                             .input_order = arranged};
+    SCOPED_TRACE(DescribeScheme(scheme));
+    const auto pack = [&](int64_t rows, int64_t cols, uint32_t seed) {
+      const OwnedPart stored = RandomPart(scheme, rows, cols, seed);
+      return backend().PackLinear({{stored.part}}, {dtype(), scheme}).value();
+    };
+    ExpertWeights weights;
+    for (uint32_t e = 0; e < kExperts; ++e) {
+      weights.in.push_back(pack(2 * sizes.neurons, sizes.hidden, 2 * e));
+      weights.down.push_back(pack(sizes.hidden, sizes.neurons, 2 * e + 1));
+    }
+    weights.table = backend().MakeExpertTable(weights).value();
+    ExpectSum(weights);
+    ExpectRowsAlone(weights);
+  }
+}
+
+// Of more slots than a plan on a GPU has room for.
+TEST_P(ExpertsTest, ALongPromptIsComputedInPieces) {
+  const int64_t rows = 22000;
+  const OwnedTensor x = Random({rows, sizes.hidden}, dtype(), 1);
+  const Choice choice = Choices(rows);
+  const ExpertWeights weights = Make({dtype()});
+  const std::vector<std::byte> all = Run(x.tensor, choice.choice, weights);
+  for (const int64_t row : {int64_t{0}, int64_t{10999}, int64_t{11000}, rows - 1}) {
+    const ExpertChoice one = {choice.choice.experts.RowRange(row, 1),
+                              choice.choice.weights.RowRange(row, 1)};
+    const std::vector<std::byte> alone = Run(x.tensor.RowRange(row, 1), one, weights);
+    EXPECT_EQ(std::memcmp(alone.data(), all.data() + static_cast<size_t>(row) * alone.size(),
+                          alone.size()),
+              0)
+        << row;
   }
 }
 

@@ -1,8 +1,7 @@
-// RouteRow: which experts one row chooses, and with which weights. The rule in ops.h (RoutingRule)
-// is computed here and nowhere else, for the CPU and the GPU. A pure function.
+// RouteRow: which experts one row chooses, and with which weights, by the rule in ops.h
+// (RoutingRule). A pure function, for the CPU; cuda/route.cu takes the same steps with a warp.
 #pragma once
 
-#include "base/host_device.h"
 #include "ops/ops.h"
 #include "ops/portable_math.h"
 
@@ -11,14 +10,14 @@ namespace tandem::ops {
 // Below every score.
 constexpr float kNoScore = -__builtin_inff();
 
-TANDEM_HOST_DEVICE inline float Sigmoid(float x) {
+inline float Sigmoid(float x) {
   // PortableExp is finite between -87 and 88.
   if (x < -87.0f) return 0.0f;
   return x > 87.0f ? 1.0f : 1.0f / (1.0f + PortableExp(-x));
 }
 
 // values[i] = exp(values[i]) / the sum of all.
-TANDEM_HOST_DEVICE inline void SoftmaxInPlace(float* values, int32_t count) {
+inline void SoftmaxInPlace(float* values, int32_t count) {
   float largest = kNoScore;
   for (int32_t i = 0; i < count; ++i) largest = values[i] > largest ? values[i] : largest;
   float sum = 0.0f;
@@ -30,14 +29,13 @@ TANDEM_HOST_DEVICE inline void SoftmaxInPlace(float* values, int32_t count) {
   for (int32_t i = 0; i < count; ++i) values[i] /= sum;
 }
 
-TANDEM_HOST_DEVICE inline void ApplyFunction(RoutingRule::Function function, float* values,
-                                             int32_t count) {
+inline void ApplyFunction(RoutingRule::Function function, float* values, int32_t count) {
   if (function == RoutingRule::Function::kSoftmax) return SoftmaxInPlace(values, count);
   for (int32_t i = 0; i < count; ++i) values[i] = Sigmoid(values[i]);
 }
 
 // The index of the largest value, the first of equal ones; 0 if none is above kNoScore.
-TANDEM_HOST_DEVICE inline int32_t LargestOf(const float* values, int32_t count) {
+inline int32_t LargestOf(const float* values, int32_t count) {
   int32_t best = 0;
   float largest = kNoScore;
   for (int32_t i = 0; i < count; ++i) {
@@ -48,8 +46,7 @@ TANDEM_HOST_DEVICE inline int32_t LargestOf(const float* values, int32_t count) 
   return best;
 }
 
-TANDEM_HOST_DEVICE inline float GroupValueOf(const RoutingRule& rule, const float* values,
-                                             int32_t count) {
+inline float GroupValueOf(const RoutingRule& rule, const float* values, int32_t count) {
   float largest = kNoScore, second = kNoScore;
   for (int32_t i = 0; i < count; ++i) {
     if (values[i] > largest) {
@@ -63,8 +60,7 @@ TANDEM_HOST_DEVICE inline float GroupValueOf(const RoutingRule& rule, const floa
 }
 
 // Leaves the values of the best groups.
-TANDEM_HOST_DEVICE inline void KeepBestGroups(const RoutingRule& rule, float* values,
-                                              int32_t count) {
+inline void KeepBestGroups(const RoutingRule& rule, float* values, int32_t count) {
   float groups[kMaxExperts];
   const int32_t size = count / rule.num_groups;
   for (int32_t g = 0; g < rule.num_groups; ++g) {
@@ -83,9 +79,8 @@ TANDEM_HOST_DEVICE inline void KeepBestGroups(const RoutingRule& rule, float* va
 
 // scores: [num_experts], at most kMaxExperts; correction: [num_experts] or null. experts, weights:
 // [rule.experts_per_token].
-TANDEM_HOST_DEVICE inline void RouteRow(const RoutingRule& rule, const float* scores,
-                                        const float* correction, int32_t num_experts,
-                                        int32_t* experts, float* weights) {
+inline void RouteRow(const RoutingRule& rule, const float* scores, const float* correction,
+                     int32_t num_experts, int32_t* experts, float* weights) {
   float values[kMaxExperts];  // what becomes weights
   float choice[kMaxExperts];  // what decides
   for (int32_t i = 0; i < num_experts; ++i) values[i] = scores[i];

@@ -81,10 +81,10 @@ __device__ int SumBefore(int value, int (&warps)[kPlanWarps]) {
 }
 
 // One block. places: where each slot's row goes, by expert and of one expert in the order of the
-// slots; -1 for a slot that names no expert.
+// slots; -1 for a slot that names no expert. sources: the row at each place.
 __global__ void __launch_bounds__(kPlanThreads)
-    PlanKernel(const int32_t* experts, int slots, int num_experts, int tile, int32_t* places,
-               ExpertItem* items, int32_t* num_items) {
+    PlanKernel(const int32_t* experts, int slots, int chosen, int num_experts, int tile,
+               int32_t* places, int32_t* sources, ExpertItem* items, int32_t* num_items) {
   // Of each warp's slots: how many each expert has, and then the next place.
   __shared__ int32_t next[kPlanWarps][kMaxExperts];
   __shared__ int row_sums[kPlanWarps];
@@ -140,6 +140,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     if (expert >= 0 && peers.Rank() == 0) next[warp][expert] += peers.Count();
     __syncwarp();
     if (slot < end) places[slot] = at;
+    if (at >= 0) sources[at] = slot / chosen;
   });
 }
 
@@ -355,10 +356,11 @@ void CudaOps::PlannedExperts(const Tensor& x, const ExpertChoice& choice,
   const auto* const ids = static_cast<const int32_t*>(choice.experts.data);
   const auto* const factors = static_cast<const float*>(choice.weights.data);
   auto* const places = static_cast<int32_t*>(scratch.order.data);
+  auto* const sources = places + slots;
   const int64_t tile = TileFor(rows, slots, num_experts);
   LaunchEarly(context_, "the plan of experts", PlanKernel, dim3(1), kPlanThreads, 0, ids,
-              static_cast<int>(slots), static_cast<int>(num_experts), static_cast<int>(tile),
-              places, plan_.items(), plan_.num_items());
+              static_cast<int>(slots), static_cast<int>(chosen), static_cast<int>(num_experts),
+              static_cast<int>(tile), places, sources, plan_.items(), plan_.num_items());
 
   const auto gather = [&](const Tensor& from, const LinearWeight& weight,
                           const ExpertParts* parts_of, bool in_places, const float* scales,
@@ -388,12 +390,18 @@ void CudaOps::PlannedExperts(const Tensor& x, const ExpertChoice& choice,
                          .tile = static_cast<int>(tile)};
   };
 
-  // The rows by expert, where their outputs will be.
-  const Tensor& gathered = scratch.outputs;
-  gather(x, in, parts, false, weights.scales_inputs ? factors : nullptr, gathered.data);
+  // Streaming kernels find rows that do not change where they are. Others are brought to their
+  // places, where their outputs will be.
+  const bool in_place =
+      tile <= kMaxStreamingTokens && !weights.scales_inputs && !ArrangesInputs(in);
+  const Tensor& rows_in = in_place ? x : scratch.outputs;
+  if (!in_place) {
+    gather(x, in, parts, false, weights.scales_inputs ? factors : nullptr, rows_in.data);
+  }
   const bool is_gated = in.rows == 2 * down.cols;
   const bool is_swiglu = weights.activation == Activation::kSilu && is_gated;
-  ExpertProduct first = product_of(gathered, in, parts, scratch.inner);
+  ExpertProduct first = product_of(rows_in, in, parts, scratch.inner);
+  if (in_place) first.args.sources = sources;
   // Tiles of 4 bits hold gate rows or up rows.
   const bool fused = is_swiglu && tile <= kMaxStreamingTokens && HasWholeUnits(first.args) &&
                      (!IsInt4(in.scheme) || down.cols % kInt4TileRows == 0);

@@ -81,6 +81,9 @@ struct LinearArgs {
   int groups = 0;       // of a row; a whole number of units' groups
   int group_shift = 0;  // the group of unit u is u >> group_shift; or 2 u and 2 u + 1
   bool float_out = false;
+  // Of an item of a plan (ExpertProduct): the rows of x that its tokens are; null: the tokens
+  // themselves.
+  const int32_t* sources = nullptr;
 };
 
 constexpr int kSegments = 8;
@@ -275,6 +278,14 @@ inline bool HasWholePieces(const LinearArgs& args) {
 // As HasWholePieces; and all columns are in whole units.
 inline bool HasWholeUnits(const LinearArgs& args) {
   return args.cols % kUnitCols == 0 && HasWholePieces(args);
+}
+
+// A token's row of x. kPlanned: of an item.
+template <bool kPlanned>
+__device__ inline const uint16_t* TokenRow(const LinearArgs& args, int token) {
+  const bool named = kPlanned && args.sources != nullptr;
+  const int64_t row = named ? args.sources[token] : token;
+  return static_cast<const uint16_t*>(args.x) + row * args.cols;
 }
 
 // Columns col .. col + 7 of a row of 16-bit elements that need not be aligned; zeros after the end.

@@ -24,7 +24,9 @@ struct ExpertItem {
 // One product of many experts: items, whose number only the device knows. All experts are of one
 // shape and format.
 struct ExpertProduct {
-  LinearArgs args;  // x, out: of place 0; without tokens and the members of ExpertParts
+  // x, out: of place 0; without tokens and the members of ExpertParts. sources: of all places, only
+  // for the streaming kernels; x is then not in the order of places.
+  LinearArgs args;
   const ExpertParts* experts = nullptr;
   const ExpertItem* items = nullptr;
   const int32_t* num_items = nullptr;
@@ -44,7 +46,11 @@ __device__ inline void MakeItemArgs(const ExpertProduct& product, int index, Lin
   const ExpertItem item = product.items[index];
   const ExpertParts parts = product.experts[item.expert];
   args = product.args;
-  args.x = static_cast<const T*>(args.x) + static_cast<int64_t>(item.first) * args.cols;
+  if (args.sources == nullptr) {
+    args.x = static_cast<const T*>(args.x) + static_cast<int64_t>(item.first) * args.cols;
+  } else {
+    args.sources += item.first;
+  }
   args.out = static_cast<T*>(args.out) + static_cast<int64_t>(item.first) * args.rows;
   args.weight = parts.weight;
   args.bias = parts.bias;

@@ -58,7 +58,8 @@ using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: as
 // in TileRow.
-// kEarly: this is the kernel's first work; it begins here.
+// kEarly: this is the kernel's first work, and it begins here; else the product is an item of a
+// plan.
 template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated,
           bool kEarly>
 __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row,
@@ -89,8 +90,7 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row
   for (int tile = 0; tile < kTokenTiles; ++tile) {
     const int token = 8 * tile + group;
     has_token[tile] = token < args.tokens;
-    x[tile] = static_cast<const uint16_t*>(args.x) +
-              static_cast<int64_t>(has_token[tile] ? token : 0) * args.cols;
+    x[tile] = TokenRow<!kEarly>(args, has_token[tile] ? token : 0);
   }
 
   float sums[kRowTiles][kTokenTiles][4] = {};

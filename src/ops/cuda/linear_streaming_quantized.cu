@@ -237,7 +237,7 @@ struct WarpMemory {
 // A lane's activations: one row of each tile of tokens, from the next of `num_steps` steps to load
 // on. Tokens past the last are read as the last and never stored. Plain loads: the previous kernel
 // may still have been writing when this one began.
-template <typename W, int kTokenTiles, bool kWhole>
+template <typename W, int kTokenTiles, bool kWhole, bool kPlanned>
 class LaneActivations {
  public:
   struct Step {
@@ -250,8 +250,7 @@ class LaneActivations {
         last_col_(col_ + (num_steps - 1) * kStepCols<W>) {
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
-      rows_[tile] = static_cast<const uint16_t*>(args.x) +
-                    static_cast<int64_t>(min(8 * tile + lane / 4, args.tokens - 1)) * args.cols;
+      rows_[tile] = TokenRow<kPlanned>(args, min(8 * tile + lane / 4, args.tokens - 1));
     }
   }
   // Zeros after the last column; after the last step that one again.
@@ -281,7 +280,8 @@ class LaneActivations {
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
 // Another number of warps than kSegments is another order of summation.
-// kEarly: this is the kernel's first work; it begins here.
+// kEarly: this is the kernel's first work, and it begins here; else the product is an item of a
+// plan.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated,
           bool kEarly>
 __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row, uint4* shared) {
@@ -310,12 +310,13 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row
   // Everything else waits for the previous kernel.
   if constexpr (kEarly) BeginKernel();
 
-  LaneActivations<W, kTokenTiles, kWhole> activations(args, lane, begin, num_steps);
+  using Activations = LaneActivations<W, kTokenTiles, kWhole, !kEarly>;
+  Activations activations(args, lane, begin, num_steps);
   // Two steps, because one is multiplied faster than L2 answers; one where registers are short.
   constexpr int kAhead = kTokenTiles == 1 || kRowTiles == 2 ? 2 : 1;
   // Activations that are not converted stay where they were loaded until they have been multiplied.
   constexpr bool kLoadsLate = kIsInt4<W>;
-  typename LaneActivations<W, kTokenTiles, kWhole>::Step ahead[kAhead];
+  typename Activations::Step ahead[kAhead];
   if (num_steps > 0) {
 #pragma unroll
     for (auto& step : ahead) activations.LoadNext(step);
