@@ -37,14 +37,17 @@ struct GatheredTile {
 };
 
 // The first tile of a sequence's keys that this launch needs, and how many it needs from there on.
+template <typename Kind>
 __device__ inline int FirstTile(const AttentionParams& params, int first_position) {
+  if constexpr (!Kind::kHasRule) return 0;
   return params.seen.Skipped(max(first_position, 0), kTileKeys) / kTileKeys;
 }
+template <typename Kind>
 __device__ inline int TilesOf(const AttentionParams& params, int seq) {
   const int rows = params.query_start[seq + 1] - params.query_start[seq];
   const int context = params.context_len[seq];
   return rows > params.above_rows
-             ? (context + kTileKeys - 1) / kTileKeys - FirstTile(params, context - rows)
+             ? (context + kTileKeys - 1) / kTileKeys - FirstTile<Kind>(params, context - rows)
              : 0;
 }
 // The keys of a tile of one kv head, tiles counted over those of all sequences.
@@ -77,11 +80,11 @@ __global__ void __launch_bounds__(kMultiplyThreads)
   using Tile = GatheredTile<Kind>;
   BeginKernel();
   const Part where = FindPart(params.num_seqs, static_cast<int>(blockIdx.x),
-                              [&](int seq) { return TilesOf(params, seq); });
+                              [&](int seq) { return TilesOf<Kind>(params, seq); });
   if (where.seq < 0) return;
   const HeadView head(params, where.seq, params.first_head + static_cast<int>(blockIdx.y));
   std::byte* const to = TilePair<Kind>(params, static_cast<int>(blockIdx.x), head.kv_head);
-  const int tile = FirstTile(params, head.Position(params, 0)) + where.part;
+  const int tile = FirstTile<Kind>(params, head.Position(params, 0)) + where.part;
   constexpr int kWide = Kind::kFp8 ? 2 : 1;  // pieces that one of the pool becomes
   constexpr int kRowsAtOnce = kMultiplyThreads / Kind::kRowPieces;
   const int piece = static_cast<int>(threadIdx.x) % Kind::kRowPieces;
@@ -416,11 +419,12 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
   const int end = min(head.LastKey(params, first_row + kRowsOfBlock - 1) + 1, head.context);
   // None only if the plan contradicts the state, which the step reports when it has ended.
   if (end <= 0) return;
-  const int begin_tile = FirstTile(params, head.Position(params, first_row));
+  const int begin_tile = FirstTile<Kind>(params, head.Position(params, first_row));
   const int end_tile = (end + kTileKeys - 1) / kTileKeys;
 
-  const int tiles_before = CountParts(where.seq, [&](int seq) { return TilesOf(params, seq); });
-  const int first_tile = FirstTile(params, head.Position(params, 0));
+  const int tiles_before =
+      CountParts(where.seq, [&](int seq) { return TilesOf<Kind>(params, seq); });
+  const int first_tile = FirstTile<Kind>(params, head.Position(params, 0));
   const std::byte* const pairs =
       TilePair<Kind>(params, tiles_before + begin_tile - first_tile, kv_head);
 
