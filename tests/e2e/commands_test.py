@@ -342,7 +342,7 @@ class LimitsTest(unittest.TestCase):
 
     def test_address_space(self):
         error = self.limited(
-            lambda: resource.setrlimit(resource.RLIMIT_AS, (80 << 20, 80 << 20)),
+            lambda: resource.setrlimit(resource.RLIMIT_AS, (128 << 20, 128 << 20)),
             *["run", "--threads", 1, "--input_text", "x"],
         )
         self.assertRegex(error, "free|memory")
