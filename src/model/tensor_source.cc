@@ -64,4 +64,13 @@ RowMap GroupedQkv(const AttentionSpec& attention, WeightRole role) {
   return map;
 }
 
+TensorSource GroupedQkvSource(const ModelSpec& spec, const WeightId& id,
+                              std::span<const RoleName> names) {
+  TensorSource source = NamedSource(spec, id, names);
+  if (RowOf(id.role).pack == WeightPack::kQkv) {
+    source.rows = GroupedQkv(spec.layer(id.layer).attention, id.role);
+  }
+  return source;
+}
+
 }  // namespace tandem

@@ -59,6 +59,9 @@ TensorSource SourceWithShared(const ModelSpec& spec, const WeightId& id, std::st
 RowMap StackedQkv(const AttentionSpec& attention, WeightRole role);
 // The same by groups of heads: for each key-value head its query heads, then its key, its value.
 RowMap GroupedQkv(const AttentionSpec& attention, WeightRole role);
+// NamedSource, where queries, keys and values are in one tensor by groups of heads.
+TensorSource GroupedQkvSource(const ModelSpec& spec, const WeightId& id,
+                              std::span<const RoleName> names);
 
 // The names that most families share: "model.layers.N.", the weight's hf_name and the part's
 // hf_suffix.

@@ -33,12 +33,8 @@ TensorSource Source(const ModelSpec& spec, const WeightId& id) {
   if (is_norm && spec.layer(id.layer).residual == Residual::kParallelNorms) {
     return NamedSource(spec, id, kTwoNorms);
   }
-  TensorSource source = NamedSource(spec, id, kNames);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    // One key-value head is one group; one for each query head are as many groups.
-    source.rows = GroupedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  // One key-value head is one group; one for each query head are as many groups.
+  return GroupedQkvSource(spec, id, kNames);
 }
 
 int64_t First(const JsonFields& config, std::string_view key, std::string_view old, int64_t none) {

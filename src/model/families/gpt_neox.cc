@@ -24,11 +24,7 @@ constexpr std::array<RoleName, 11> kNames = {{
 }};
 
 TensorSource Source(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kNames);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = GroupedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return GroupedQkvSource(spec, id, kNames);
 }
 
 void Read(const JsonFields& config, ModelSpec& spec) {

@@ -25,11 +25,7 @@ constexpr std::array<RoleName, 11> kInternLm2Names = {{
 }};
 
 TensorSource InternLm2Source(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kInternLm2Names);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = GroupedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return GroupedQkvSource(spec, id, kInternLm2Names);
 }
 
 void ReadCommon(const JsonFields& config, bool default_bias, ModelSpec& spec) {
