@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -91,7 +92,7 @@ constexpr std::array<std::string_view, 25> kProductSuffixes = {".weight",
                                                                ".q_scale",
                                                                ".kv_scale"};
 
-// Those of them that only some products have.
+// Those of them that only some layouts read, of some products.
 constexpr std::array<std::string_view, 2> kOptionalSuffixes = {".pre_quant_scale", ".weight_g_idx"};
 
 bool AnyBitSet(const Tensor& tensor) {
@@ -324,8 +325,14 @@ Status HfReader::CheckNames() const {
     if (of_product && !known) {
       return Unimplemented(PlaceOf(name) + " is none that quantized weights are known to have");
     }
-    if (!of_product && std::ranges::find(kOptionalSuffixes, suffix) != kOptionalSuffixes.end()) {
+    if (std::ranges::find(kOptionalSuffixes, suffix) == kOptionalSuffixes.end()) continue;
+    if (!of_product) {
       return InvalidArgument(PlaceOf(name) + " belongs to no weight of this model");
+    }
+    const std::span<const std::string_view> read =
+        layout_ == nullptr ? std::span<const std::string_view>() : layout_->optional_suffixes();
+    if (std::ranges::find(read, suffix) == read.end()) {
+      return Unimplemented(PlaceOf(name) + " is not read of weights in this format");
     }
   }
   return {};

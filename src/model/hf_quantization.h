@@ -35,7 +35,7 @@ struct HfQuantization {
   // they were, which have zero points, factors or an order of their inputs.
   QuantScheme scheme;
   Packing packing = Packing::kNone;
-  // For what cache scales of keys and values are, if there are any; none: for one that is not kept.
+  // The type of cache that stored scales of keys and values are for; none: no supported one.
   std::optional<DType> cache_scales = DType::kF8E4M3;
   bool operator==(const HfQuantization&) const = default;
 };

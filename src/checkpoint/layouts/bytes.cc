@@ -31,6 +31,9 @@ Tensor WithoutOnes(Tensor scales) {
 
 class Bytes final : public Layout {
   std::string_view elements() const override { return kElements; }
+  std::span<const std::string_view> optional_suffixes() const override {
+    return {&kInputFactorsSuffix, 1};
+  }
 
   Result<QuantScheme> Check(const StoredMatrix& matrix,
                             const QuantScheme& described) const override {

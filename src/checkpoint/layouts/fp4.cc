@@ -25,6 +25,9 @@ class NvFp4 final : public Layout {
 
  private:
   std::string_view elements() const override { return names_.elements; }
+  std::span<const std::string_view> optional_suffixes() const override {
+    return {&kInputFactorsSuffix, 1};
+  }
 
   Result<QuantScheme> Check(const StoredMatrix& matrix,
                             const QuantScheme& described) const override {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -71,6 +72,8 @@ class Layout {
   // Whether it reads tensors that stack the experts of a layer. Each of them has its rows in order,
   // also where tensors of plain weights are transposed.
   virtual bool stacks_experts() const { return false; }
+  // Suffixes of tensors that only some layouts read and that change the results: those it reads.
+  virtual std::span<const std::string_view> optional_suffixes() const { return {}; }
   // The scheme of a quantized matrix: `described`, changed to what is stored of it. Checks every
   // tensor that Unpack reads; errors name file and tensor.
   virtual Result<QuantScheme> Check(const StoredMatrix& matrix,

@@ -197,6 +197,13 @@ TEST_F(FaultyLayoutsTest, AreRefusedNamingFileAndTensor) {
          t.erase(up + "weight_g_idx");
        },
        {up + "weight_g_idy", "none that quantized weights"}},
+      // What another layout reads must not be ignored: it changes the results.
+      {"int8_static",
+       [&](Tensors& t) { t[up + "weight_g_idx"] = t.at(up + "weight_scale"); },
+       {up + "weight_g_idx", "not read of weights in this format"}},
+      {"mxfp4_packed",
+       [&](Tensors& t) { t[up + "pre_quant_scale"] = t.at(up + "weight_scale"); },
+       {up + "pre_quant_scale", "not read of weights in this format"}},
       {"modelopt_w4a8", erase("input_scale"), {up + "input_scale", "missing"}},
       {"mxfp4_packed",
        [&](Tensors& t) { t.at(up + "weight_scale").As<uint8_t>()[9] = 0xff; },

@@ -16,6 +16,7 @@ constexpr std::string_view kShape = ".weight_shape";
 
 class Packed final : public Layout {
   std::string_view elements() const override { return kElements; }
+  std::span<const std::string_view> optional_suffixes() const override { return {&kGroups, 1}; }
 
   Result<QuantScheme> Check(const StoredMatrix& matrix,
                             const QuantScheme& described) const override {

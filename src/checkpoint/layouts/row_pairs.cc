@@ -11,6 +11,9 @@ constexpr std::string_view kScales = ".weight_scale";
 
 class RowPairs final : public Layout {
   std::string_view elements() const override { return kElements; }
+  std::span<const std::string_view> optional_suffixes() const override {
+    return {&kInputFactorsSuffix, 1};
+  }
 
   Result<QuantScheme> Check(const StoredMatrix& matrix,
                             const QuantScheme& described) const override {

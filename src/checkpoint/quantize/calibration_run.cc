@@ -23,6 +23,9 @@ using InputScales = QuantizeRecipe::InputScales;
 // Rows by which the search for scales judges them.
 constexpr int64_t kKeptRows = 256;
 constexpr const char* kFingerprintFile = "run.json";
+// To be raised with every change of what a layer's file holds or how it is computed, so that no
+// program goes on with what another began differently.
+constexpr int kCalibration = 1;
 // Of the files with the hidden states before a layer, and with what was calibrated of a layer; its
 // number follows.
 constexpr const char* kHiddenPrefix = "hidden-";
@@ -41,8 +44,9 @@ std::string Fingerprint(const WeightSource& source, const std::string& identity,
   }
   const uint64_t digest = XXH3_64bits_digest(hash);
   XXH3_freeState(hash);
-  return SpecToJson(source.spec()) + "\n" + identity + "\n" + DescribeScheme(recipe.scheme) +
-         " scales " + std::to_string(static_cast<int>(recipe.input_scales)) + " alpha " +
+  return "calibration " + std::to_string(kCalibration) + "\n" + SpecToJson(source.spec()) + "\n" +
+         identity + "\n" + DescribeScheme(recipe.scheme) + " scales " +
+         std::to_string(static_cast<int>(recipe.input_scales)) + " alpha " +
          std::to_string(recipe.smooth_alpha) + "\nsamples " + std::to_string(digest) + "\n" +
          backend.Describe() + "\n";
 }

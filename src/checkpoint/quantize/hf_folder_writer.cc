@@ -50,8 +50,8 @@ Json WeightGroup(const QuantScheme& scheme) {
     inputs = Arguments(/*floats=*/scheme.element != Element::kInt8, 8, dynamic ? "token" : "tensor",
                        dynamic);
   }
-  // The format in the group too: readers guess that of int4 weights with inputs of their own
-  // wrongly.
+  // The format in the group too: readers infer the wrong one for int4 weights with quantized
+  // inputs.
   return {{"targets", {"Linear"}},
           {"format", FormatName(scheme)},
           {"weights", weights},

@@ -15,7 +15,8 @@
 namespace tandem {
 
 struct LayerCalibration {
-  // By which inputs are divided and columns of weights multiplied. [columns]; none: not at all.
+  // Each input is divided by its scale, and its column of the weights multiplied by it. [columns];
+  // empty: all are 1.
   std::map<InputGroup, std::vector<float>> scales;
   std::map<InputGroup, float> largest_input;  // after the scales
   // Shares of the largest magnitudes of the weights' blocks. [rows, blocks]; none: 1.

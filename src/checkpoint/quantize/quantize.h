@@ -48,8 +48,8 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
                                 std::span<const std::vector<int32_t>> samples,
                                 ops::Backend& backend, const QuantizeEvents& events = {});
 
-// The same of any plain weights. `identity` differs where they do. The folder's other files come
-// from options.model_dir: those that there are, and config.json for export_hf.
+// The same of any plain weights. `identity` must change whenever they do. The folder's other files
+// come from options.model_dir: those that there are, and config.json for export_hf.
 Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity,
                                 const QuantizeOptions& options,
                                 std::span<const std::vector<int32_t>> samples,
