@@ -12,6 +12,7 @@
 #include "model/families/glm.h"
 #include "model/families/gpt2.h"
 #include "model/families/gpt_neox.h"
+#include "model/families/gpt_oss.h"
 #include "model/families/gptj.h"
 #include "model/families/internlm.h"
 #include "model/families/llama.h"
@@ -31,15 +32,13 @@ namespace tandem {
 namespace {
 
 const std::array kFamilies = {
-    LlamaFamily(),      MistralFamily(),  QwenFamily(),       Qwen2Family(),
-    Qwen3Family(),      GemmaFamily(),    Gemma2Family(),     Gemma3Family(),
-    Phi3Family(),       InternLmFamily(), InternLm2Family(),  BaichuanFamily(),
-    ChatGlmFamily(),    GlmFamily(),      Glm4Family(),       FalconFamily(),
-    GptJFamily(),       Gpt2Family(),     SantaCoderFamily(), GptBigCodeFamily(),
-    StarCoder2Family(), CohereFamily(),   Olmo2Family(),      BloomFamily(),
-    MptFamily(),        OptFamily(),      GptNeoXFamily(),    StarCoder2Family(),
-    CohereFamily(),     Olmo2Family(),    MixtralFamily(),    Qwen2MoeFamily(),
-    Qwen3MoeFamily(),   Glm4MoeFamily(),
+    LlamaFamily(),      MistralFamily(),  QwenFamily(),    Qwen2Family(),      Qwen3Family(),
+    GemmaFamily(),      Gemma2Family(),   Gemma3Family(),  Phi3Family(),       InternLmFamily(),
+    InternLm2Family(),  BaichuanFamily(), ChatGlmFamily(), GlmFamily(),        Glm4Family(),
+    FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
+    StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
+    OptFamily(),        GptNeoXFamily(),  MixtralFamily(), Qwen2MoeFamily(),   Qwen3MoeFamily(),
+    Glm4MoeFamily(),    GptOssFamily(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {
