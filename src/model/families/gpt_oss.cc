@@ -55,6 +55,8 @@ void Read(const JsonFields& config, ModelSpec& spec) {
   });
   ReadRopes(config, spec);
   ReadWindows(config, spec);
+  if (config.Has("layer_types")) return;
+  for (size_t i = 1; i < spec.layers.size(); i += 2) spec.layers[i].attention.window = 0;
 }
 
 }  // namespace
