@@ -36,7 +36,8 @@ constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
                                      "mpt",          "opt",
                                      "gpt_neox",     "mixtral",
                                      "qwen2_moe",    "qwen3_moe",
-                                     "glm4_moe"};
+                                     "glm4_moe",     "gpt_oss",
+                                     "llama4_text"};
 
 EngineOptions Options() {
   EngineOptions options;
