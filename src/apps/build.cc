@@ -11,6 +11,7 @@
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
+#include "base/log.h"
 
 namespace tandem::apps {
 namespace {
@@ -119,6 +120,14 @@ Status Run(const OptionValues& values, Console& console) {
   build.recorded = Recorded(values);
   TANDEM_ASSIGN_OR_RETURN(const BuildReport report,
                           Build(build, [&](double done) { console.Progress("building", done); }));
+  if (const OptionSpec* row = values.Find("use_weight_only");
+      values.IsSet(*row) && values.Flag(*row) && report.spec.quantization.is_plain()) {
+    LogWarning(
+        "use_weight_only: weights stay in {}, because build takes them as they are; `tandem "
+        "convert "
+        "--use_weight_only` writes a checkpoint in integers",
+        DescribeFormat({report.spec.dtype, {}}));
+  }
   console.Say(fmt::format(
       "{}: {}, {} rank{}, {}; up to {} sequences of {} tokens", build.output_dir.string(),
       DescribeFormat({report.spec.dtype, report.spec.quantization}), report.sharding.num_files(),

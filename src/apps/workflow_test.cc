@@ -73,6 +73,14 @@ TEST_F(WorkflowTest, ConvertCalibratesNoCacheForWeightsThatAreQuantized) {
   EXPECT_THAT(ran.err, HasSubstr("--int8_kv_cache: scales of keys and values are calibrated"));
 }
 
+TEST_F(WorkflowTest, BuildSaysThatItRoundsNothing) {
+  const Ran ran = Call({"build", "--model_dir", *model_, "--output_dir",
+                        (*folder_ / "plain").string(), "--use_weight_only"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("use_weight_only: weights stay in bf"));
+  EXPECT_THAT(ran.err, HasSubstr("tandem convert"));
+}
+
 TEST_F(WorkflowTest, ConvertBuildInspectPlan) {
   const Ran converted = Call({"convert", *model_, "--output_dir", *checkpoint_, "--load_by_shard",
                               "--tp_size", "2", "--json"});
