@@ -440,32 +440,5 @@ TEST_F(ConvertTest, NamesWhatIsWrongWithACheckpoint) {
   ExpectRefused({"rotary_scaling.type", "mrope"});
 }
 
-// As in a container whose output folder is a volume.
-TEST_F(ConvertTest, AResultInsideAMountPointIsWholeOrHasNoConfig) {
-  const fs::path out = folder_ / "volume";
-  fs::create_directories(out / "lost+found");
-  const auto write = [&](const std::string& text, bool commit) {
-    auto output = OutputFolder::Create(out, ".engine", OutputFolder::Placing::kInside);
-    ASSERT_TRUE(output.ok()) << output.status().message();
-    EXPECT_EQ((*output)->temporary().parent_path(), out);
-    EXPECT_EQ((*output)->Beside(".calibration").parent_path(), out);
-    WriteText((*output)->temporary() / "config.json", text);
-    WriteText((*output)->temporary() / "rank0.engine", text);
-    if (!commit) return;
-    EXPECT_TRUE((*output)->Commit().ok());
-  };
-  write("one", true);
-  WriteText(out / "rank1.engine", "of an older result");
-  WriteText(out / "runtime.json", "{}");
-  write("lost", false);
-  EXPECT_EQ(*ReadTextFile(out / "config.json"), "one");
-  write("two", true);
-  EXPECT_EQ(*ReadTextFile(out / "config.json"), "two");
-  EXPECT_EQ(*ReadTextFile(out / "rank0.engine"), "two");
-  EXPECT_FALSE(fs::exists(out / "rank1.engine"));
-  EXPECT_TRUE(fs::exists(out / "runtime.json"));
-  EXPECT_EQ(std::distance(fs::directory_iterator(out), {}), 4);
-}
-
 }  // namespace
 }  // namespace tandem

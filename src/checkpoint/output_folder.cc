@@ -1,17 +1,9 @@
 #include "checkpoint/output_folder.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <span>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "base/file.h"
 
@@ -30,28 +22,12 @@ constexpr std::string_view kSideFiles[] = {
     "added_tokens.json", "chat_template.jinja",   "chat_template.json",
     "chat_template.j2",  "generation_config.json"};
 
-Status Failed(const fs::path& path, std::string_view what, int error) {
-  return FailedPrecondition(path.string() + ": " + std::string(what) + ": " + std::strerror(error));
-}
-
-Status SyncFolder(const fs::path& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Failed(folder, "cannot open", errno);
-  const int synced = ::fsync(fd);
-  const int error = errno;
-  ::close(fd);
-  return synced == 0 ? Status() : Failed(folder, "cannot sync", error);
-}
-
 Status CopyFile(const fs::path& from, const fs::path& to) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(from));
   TANDEM_ASSIGN_OR_RETURN(const auto writer, AtomicFileWriter::Create(to));
   TANDEM_RETURN_IF_ERROR(writer->Append(file->bytes()));
   return writer->Commit();
 }
-
-constexpr const char* kTemporary = ".tmp";
-constexpr const char* kConfig = "config.json";
 
 // "rank0.engine", "rank12.safetensors"
 bool IsRankFile(const std::string& name, const std::string& extension) {
@@ -61,10 +37,9 @@ bool IsRankFile(const std::string& name, const std::string& extension) {
   return digits.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// Swaps two folders in one step; false where the file system cannot.
-bool Exchange(const fs::path& a, const fs::path& b) {
-  constexpr unsigned kRenameExchange = 2;
-  return ::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), kRenameExchange) == 0;
+bool IsSideFile(const std::string& name) {
+  return std::ranges::find(kTokenizerFiles, name) != std::end(kTokenizerFiles) ||
+         std::ranges::find(kSideFiles, name) != std::end(kSideFiles);
 }
 
 // Folders that may be replaced: empty ones and older results of the same kind.
@@ -74,12 +49,15 @@ Status CheckReplaceable(const fs::path& path, const std::string& extension) {
   if (!fs::is_directory(path, error)) {
     return FailedPrecondition(path.string() + ": exists and is not a folder");
   }
-  const bool is_empty = std::ranges::all_of(fs::directory_iterator(path, error), [](const auto& e) {
+  const fs::directory_iterator entries(path, error);
+  if (error) return FailedCall(path, "cannot list", error.value());
+  const bool is_empty = std::ranges::all_of(entries, [](const auto& e) {
     const std::string name = e.path().filename().string();
-    return name == "lost+found" || name.ends_with(kTemporary) || name.ends_with(".calibration");
+    return name == "lost+found" || name.ends_with(kTemporarySuffix) ||
+           name.ends_with(".calibration");
   });
   if (is_empty) return {};
-  if (fs::exists(path / kConfig, error) && fs::exists(path / ("rank0" + extension), error)) {
+  if (fs::exists(path / kConfigFile, error) && fs::exists(path / ("rank0" + extension), error)) {
     return {};
   }
   return FailedPrecondition(path.string() +
@@ -87,47 +65,91 @@ Status CheckReplaceable(const fs::path& path, const std::string& extension) {
                             extension + "); choose a new or empty folder");
 }
 
-fs::path WithoutTrailingSlash(const fs::path& path) {
-  return path.has_filename() ? path : path.parent_path();
+// The folder that a path leads to, even where it does not exist yet.
+Result<fs::path> FollowLinks(const fs::path& path) {
+  std::error_code error;
+  fs::path target = fs::absolute(path, error);
+  constexpr int kMaxLinks = 40;
+  for (int links = 0; links <= kMaxLinks; ++links) {
+    target = fs::weakly_canonical(target, error);
+    if (error) return FailedCall(path, "cannot follow", error.value());
+    if (!target.has_filename()) target = target.parent_path();
+    if (!fs::is_symlink(target, error)) return target;
+    target = target.parent_path() / fs::read_symlink(target, error);
+  }
+  return FailedPrecondition(path.string() + ": too many links");
 }
 
-bool IsMountPoint(const fs::path& path) {
-  struct stat own = {}, parents = {};
-  return ::stat(path.c_str(), &own) == 0 && ::stat(path.parent_path().c_str(), &parents) == 0 &&
-         own.st_dev != parents.st_dev;
+// A mount point inside would be renamed along, and emptied with the old folder.
+bool HoldsMountPoint(const fs::path& path, const NameCalls& calls) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return false;
+  if (calls.is_mount_point(path)) return true;
+  constexpr auto kOptions = fs::directory_options::skip_permission_denied;
+  for (fs::recursive_directory_iterator entry(path, kOptions, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (calls.is_mount_point(entry->path())) return true;
+  }
+  return false;
 }
 
 }  // namespace
 
-OutputFolder::OutputFolder(fs::path path, std::string extension, Placing placing)
+OutputFolder::OutputFolder(fs::path path, std::string extension, const NameCalls& calls)
     : path_(std::move(path)),
       extension_(std::move(extension)),
-      placing_(placing),
-      temporary_(Beside(kTemporary)) {}
+      calls_(calls),
+      is_inside_(HoldsMountPoint(path_, calls_)),
+      inside_(
+          path_, [this](const std::string& name) { return IsOwn(name); }, calls_),
+      temporary_(is_inside_ ? inside_.temporary() : fs::path(path_.string() + kTemporarySuffix)),
+      replaced_(path_.string() + ".old" + kTemporarySuffix) {}
 
 fs::path OutputFolder::Beside(const std::string& suffix) const {
-  if (placing_ == Placing::kSwap) return path_.string() + suffix;
-  return path_ / (path_.filename().string() + suffix);
+  const fs::path inside = inside_.Name(suffix), beside = path_.string() + suffix;
+  if (is_inside_) return NameExists(beside) && !NameExists(inside) ? beside : inside;
+  return NameExists(inside) && !NameExists(beside) ? inside : beside;
+}
+
+// What a result consists of, also half-written.
+bool OutputFolder::IsOwn(const std::string& name) const {
+  const std::string whole =
+      name.ends_with(kTemporarySuffix)
+          ? name.substr(0, name.size() - std::string_view(kTemporarySuffix).size())
+          : name;
+  return IsRankFile(whole, extension_) || whole == kConfigFile || IsSideFile(whole);
 }
 
 Result<std::unique_ptr<OutputFolder>> OutputFolder::Create(const fs::path& path,
                                                            const std::string& extension,
-                                                           std::optional<Placing> placing) {
-  std::error_code error;
-  const fs::path final_path = WithoutTrailingSlash(fs::absolute(path, error).lexically_normal());
+                                                           const NameCalls& calls) {
+  TANDEM_ASSIGN_OR_RETURN(const fs::path final_path, FollowLinks(path));
+  std::unique_ptr<OutputFolder> output(new OutputFolder(final_path, extension, calls));
+  TANDEM_RETURN_IF_ERROR(output->Recover());
   TANDEM_RETURN_IF_ERROR(CheckReplaceable(final_path, extension));
-  const Placing possible = IsMountPoint(final_path) ? Placing::kInside : Placing::kSwap;
-  std::unique_ptr<OutputFolder> output(
-      new OutputFolder(final_path, extension, placing.value_or(possible)));
+  std::error_code error;
+  fs::remove_all(output->inside_.temporary(), error);
   fs::remove_all(output->temporary_, error);
   fs::create_directories(output->temporary_, error);
-  if (error) return Failed(output->temporary_, "cannot create", error.value());
+  if (error) return FailedCall(output->temporary_, "cannot create", error.value());
   return output;
+}
+
+Status OutputFolder::Recover() {
+  std::error_code error;
+  if (!is_inside_ && NameExists(replaced_)) {
+    if (NameExists(path_)) {
+      fs::remove_all(replaced_, error);
+    } else if (const int failed = calls_.rename(replaced_, path_); failed != 0) {
+      return FailedCall(path_, "cannot rename", failed);
+    }
+  }
+  return fs::is_directory(path_, error) ? inside_.Recover() : Status();
 }
 
 OutputFolder::~OutputFolder() {
   std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
+  if (!failed_) fs::remove_all(temporary_, ignored);
 }
 
 int64_t OutputFolder::Bytes() const {
@@ -139,69 +161,77 @@ int64_t OutputFolder::Bytes() const {
   return bytes;
 }
 
-Status OutputFolder::KeepForeignFiles() const {
+// Copies the files that are not of a result; their names.
+Result<std::vector<std::string>> OutputFolder::KeepForeignFiles() const {
   std::error_code error;
-  if (!fs::exists(path_, error)) return {};
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
+  std::vector<std::string> kept;
+  if (!fs::exists(path_, error)) return kept;
+  fs::directory_iterator entries(path_, error);
+  if (error) return FailedCall(path_, "cannot list", error.value());
+  for (const auto& entry : entries) {
     const std::string name = entry.path().filename().string();
-    if (IsRankFile(name, extension_) || name == kConfig || name.ends_with(kTemporary)) continue;
-    const fs::path kept = temporary_ / name;
-    if (fs::exists(kept, error)) continue;
-    if (entry.is_regular_file(error)) {
-      TANDEM_RETURN_IF_ERROR(CopyFile(entry.path(), kept));
+    if (IsOwn(name) || NameExists(temporary_ / name)) continue;
+    kept.push_back(name);
+    if (entry.is_regular_file(error) && !entry.is_symlink(error)) {
+      TANDEM_RETURN_IF_ERROR(CopyFile(entry.path(), temporary_ / name));
     } else {
-      fs::copy(entry.path(), kept, fs::copy_options::recursive | fs::copy_options::copy_symlinks,
-               error);
-      if (error) return Failed(entry.path(), "cannot copy", error.value());
+      fs::copy(entry.path(), temporary_ / name,
+               fs::copy_options::recursive | fs::copy_options::copy_symlinks, error);
+      if (error) return FailedCall(entry.path(), "cannot copy", error.value());
     }
   }
-  return {};
+  return kept;
 }
 
 Status OutputFolder::Commit() {
-  if (placing_ == Placing::kInside) return MoveInside();
-  TANDEM_RETURN_IF_ERROR(KeepForeignFiles());
-  TANDEM_RETURN_IF_ERROR(SyncFolder(temporary_));
-  return Swap();
+  const Status placed = is_inside_ ? inside_.Place() : Swap();
+  if (placed.ok()) return is_inside_ ? placed : SyncFolder(path_.parent_path());
+  failed_ = true;
+  std::error_code error;
+  const std::string place = fs::exists(temporary_, error)
+                                ? temporary_.string()
+                                : path_.string() + ", where the next run completes it";
+  return {placed.code(), placed.message() + "; the new result is in " + place};
 }
 
-// While config.json is away the folder is no result, old or new.
-Status OutputFolder::MoveInside() const {
+Status OutputFolder::Swap() {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> kept, KeepForeignFiles());
   TANDEM_RETURN_IF_ERROR(SyncFolder(temporary_));
-  std::error_code error;
-  fs::remove(path_ / kConfig, error);
-  TANDEM_RETURN_IF_ERROR(SyncFolder(path_));
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    if (IsRankFile(entry.path().filename().string(), extension_)) fs::remove(entry.path(), error);
-  }
-  const auto move = [this](const std::string& name) -> Status {
-    if (::rename((temporary_ / name).c_str(), (path_ / name).c_str()) == 0) return {};
-    return Failed(path_ / name, "cannot rename", errno);
-  };
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(temporary_, error)) {
-    names.push_back(entry.path().filename().string());
-  }
-  for (const std::string& name : names) {
-    if (name != kConfig) TANDEM_RETURN_IF_ERROR(move(name));
-  }
-  TANDEM_RETURN_IF_ERROR(SyncFolder(path_));
-  TANDEM_RETURN_IF_ERROR(move(kConfig));
-  return SyncFolder(path_);
-}
-
-Status OutputFolder::Swap() const {
-  std::error_code error;
-  const bool exists = fs::exists(path_, error);
-  if (!exists || !Exchange(temporary_, path_)) {
-    // No folder there, or no exchange: between these two steps the name is absent, but never a
-    // mixture.
-    if (exists) fs::remove_all(path_, error);
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-      return Failed(path_, "cannot rename", errno);
+  const bool exists = NameExists(path_);
+  if (exists && calls_.exchange(temporary_, path_) == 0) return {};
+  // No folder there, or no exchange: between these two steps the name is absent, but never a
+  // mixture. A folder that cannot be moved (EBUSY of a mount that was not seen, EXDEV of an
+  // overlay) stays and is filled.
+  if (exists && calls_.rename(path_, replaced_) != 0) return CopyInside(kept);
+  if (const int failed = calls_.rename(temporary_, path_); failed != 0) {
+    if (exists && calls_.rename(replaced_, path_) != 0) {
+      return FailedPrecondition(path_.string() + ": cannot rename; the older files are in " +
+                                replaced_.string());
     }
+    return FailedCall(path_, "cannot rename", failed);
   }
-  return SyncFolder(path_.parent_path());
+  TANDEM_RETURN_IF_ERROR(SyncFolder(path_.parent_path()));
+  std::error_code ignored;
+  fs::remove_all(replaced_, ignored);
+  return {};
+}
+
+// `kept`: files of the folder, which stay where they are.
+Status OutputFolder::CopyInside(const std::vector<std::string>& kept) {
+  std::error_code error;
+  fs::create_directories(inside_.temporary(), error);
+  if (error) return FailedCall(inside_.temporary(), "cannot create", error.value());
+  const auto copy = [&]() -> Status {
+    for (const auto& entry : fs::directory_iterator(temporary_, error)) {
+      const std::string name = entry.path().filename().string();
+      if (std::ranges::find(kept, name) != kept.end()) continue;
+      TANDEM_RETURN_IF_ERROR(CopyFile(entry.path(), inside_.temporary() / name));
+    }
+    return error ? FailedCall(temporary_, "cannot list", error.value()) : inside_.Place();
+  };
+  const Status copied = copy();
+  fs::remove_all(inside_.temporary(), error);
+  return copied;
 }
 
 bool HasTokenizer(const fs::path& folder) {

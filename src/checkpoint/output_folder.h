@@ -1,53 +1,62 @@
 // OutputFolder: a folder that appears under its name whole or not at all. Files are written into a
 // temporary folder next to it; Commit syncs that and swaps it in. An older folder of the same kind
-// is replaced in one step (where the file system can exchange names), and files of other kinds in
-// it (a tokenizer, a runtime.json) move to the new one; a folder of another kind is left alone. A
-// folder that is a mount point cannot be swapped: its files are written inside it, where
-// config.json goes first and comes back last. Used by one thread.
+// is replaced in one step (where the file system can exchange names): its weights, config.json and
+// the tokenizer's files go together, files of other kinds in it (a runtime.json) stay; a folder of
+// another kind is left alone. A folder that is a mount point, or holds one, is not swapped: the
+// files are written and moved inside it (InsidePlacing). Nothing old is deleted before the new
+// result is in place. A link is followed. Used by one thread.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
+#include "checkpoint/inside_placing.h"
 
 namespace tandem {
 
 class OutputFolder {
  public:
-  enum class Placing : uint8_t { kSwap, kInside };
-
   // Refuses a `path` that holds anything other than files of this kind of folder; `extension` is
-  // that of its rank files, ".safetensors" or ".engine". Removes the remains of an interrupted run.
-  // `placing`: what the path allows, unless a test says otherwise.
+  // that of its rank files, ".safetensors" or ".engine". Finishes, takes back or removes what an
+  // interrupted run left.
   static Result<std::unique_ptr<OutputFolder>> Create(const std::filesystem::path& path,
                                                       const std::string& extension,
-                                                      std::optional<Placing> placing = {});
+                                                      const NameCalls& calls = NameCalls::System());
+  // Removes the temporary folder, unless Commit failed.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
   // Where to write; valid until Commit.
   const std::filesystem::path& temporary() const { return temporary_; }
-  // A name for files that outlive an interrupted run: next to the folder, or inside a mount point.
+  // A name for files that outlive an interrupted run: next to the folder, or inside a mount point;
+  // where an earlier run put them, if the folder was mounted differently then.
   std::filesystem::path Beside(const std::string& suffix) const;
   // Total size of the files written there so far.
   int64_t Bytes() const;
+  // After an error the older files are untouched and the message says where the new result is.
   Status Commit();
 
  private:
-  OutputFolder(std::filesystem::path path, std::string extension, Placing placing);
-  Status KeepForeignFiles() const;
-  Status Swap() const;
-  Status MoveInside() const;
+  OutputFolder(std::filesystem::path path, std::string extension, const NameCalls& calls);
+  bool IsOwn(const std::string& name) const;
+  Status Recover();
+  Result<std::vector<std::string>> KeepForeignFiles() const;
+  Status Swap();
+  Status CopyInside(const std::vector<std::string>& kept);
 
   const std::filesystem::path path_;
   const std::string extension_;
-  const Placing placing_;
+  const NameCalls calls_;
+  const bool is_inside_;
+  InsidePlacing inside_;
   const std::filesystem::path temporary_;
+  const std::filesystem::path replaced_;  // the old folder, where names cannot be exchanged
+  bool failed_ = false;                   // set by Commit
 };
 
 // Whether a folder holds a tokenizer, in any form that is read.

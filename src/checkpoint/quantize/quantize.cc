@@ -18,12 +18,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names, sizes and times of the folder's files: what a run that goes on compares.
+// What decides the weights; not what a run itself may write into the model's folder.
+bool IsOfModel(const fs::path& file) {
+  const std::string extension = file.extension().string();
+  return extension == ".safetensors" || extension == ".bin" || file.filename() == "config.json" ||
+         file.filename().string().ends_with(".index.json");
+}
+
+// Names, sizes and times of the model's files: what a run that goes on compares.
 std::string IdentityOf(const fs::path& folder) {
   std::vector<std::string> files;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     std::error_code ignored;
+    if (entry.is_directory(ignored) || !IsOfModel(entry.path())) continue;
     const auto size = entry.file_size(ignored);
     const auto time = entry.last_write_time(ignored).time_since_epoch().count();
     files.push_back(entry.path().filename().string() + " " + std::to_string(size) + " " +

@@ -183,6 +183,24 @@ TEST_F(QuantizeTest, ARunThatWasKilledGoesOnAndGivesTheSameBytes) {
   EXPECT_GE(resumed, 1);
 }
 
+TEST_F(QuantizeTest, AKilledRunIntoTheModelsOwnFolderGoesOn) {
+  QuantizeOptions options = Options("int4_awq");
+  options.output_dir = options.model_dir / "out";
+  int64_t done = 0;
+  for (int waits = 120; waits >= 0 && done == 0; waits -= 13) {
+    fs::remove_all(options.output_dir);
+    ops::FailingBackend failing(*backend_);
+    failing.LoseAfter(waits);
+    if (Quantize(options, Samples(), failing).ok()) continue;
+    WriteText(options.model_dir / "notes.txt", std::to_string(waits));
+    const auto report =
+        Quantize(options, Samples(), *backend_,
+                 {.estimate = [&](const CalibrationEstimate& e) { done = e.layers_done; }});
+    ASSERT_TRUE(report.ok()) << report.status().message();
+  }
+  EXPECT_GT(done, 0);
+}
+
 TEST_F(QuantizeTest, AFullDiskLeavesNoResultAndTheNextRunGoesOn) {
   ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
   for (const rlim_t limit : {rlim_t{0}, rlim_t{2000}, rlim_t{20'000}, rlim_t{50'000}}) {
