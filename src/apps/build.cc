@@ -74,8 +74,9 @@ const BoundOptions<BuildOptions>& Rows() {
           {.name = "max_beam_width", .meaning = "Only 1: there is no beam search", .choices = "1"}),
       BindChoice<BuildOptions, [](BuildOptions& o) -> auto& { return o.limits.kv_cache_dtype; }>(
           {.name = "kv_cache_dtype",
-           .meaning = "Type of stored keys and values, unless the server is told another: the "
-                      "model's own, fp8, or int8 (with calibrated scales)",
+           .meaning =
+               "Type of stored keys and values, unless the server is told another; auto: fp8 "
+               "with calibrated scales for it, else the model's own; int8 needs scales",
            .group = kGroup},
           {{"auto", std::nullopt}, {"fp8", DType::kF8E4M3}, {"int8", DType::kI8}}),
       Sets<&BuildOptions::speculative_decoding_mode>(

@@ -60,7 +60,8 @@ Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console&
     TANDEM_ASSIGN_OR_RETURN(
         texts, ReadCalibrationTexts(options.model_dir, CalibrationOptionRows().Read(values),
                                     options.config));
-    LogInfo("calibrating with {} samples of {}", texts.samples.size(), texts.origin);
+    console.Say(
+        fmt::format("calibrating with {} samples of {}", texts.samples.size(), texts.origin));
   }
   const QuantizeEvents events{
       .estimate = [&](const CalibrationEstimate& estimate) { SayEstimate(estimate, console); },

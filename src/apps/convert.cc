@@ -12,6 +12,7 @@
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
+#include "base/log.h"
 #include "engine_folder/source.h"
 
 namespace tandem::apps {
@@ -152,6 +153,25 @@ Status CheckQuantized(const std::filesystem::path& folder, const ConfigOptions& 
   return {};
 }
 
+// What is given, and acts only beside another option.
+void NameIdle(const Rounding& asked) {
+  const Rounding none;
+  const bool smooth = asked.smoothquant >= 0.0;
+  const bool reads = !ReadPrecision(asked).empty();
+  const auto name = [](bool idle, std::string_view option, std::string_view needed) {
+    if (idle) LogWarning("--{} has no effect without --{}", option, needed);
+  };
+  name(asked.weight_only_precision != none.weight_only_precision && !asked.weight_only,
+       "weight_only_precision", "use_weight_only");
+  name(asked.per_group && !asked.weight_only, "per_group", "use_weight_only");
+  name(asked.group_size != none.group_size && !(asked.weight_only && asked.per_group), "group_size",
+       "use_weight_only and --per_group");
+  name(asked.per_token && !smooth, "per_token", "smoothquant");
+  name(asked.per_channel && !smooth, "per_channel", "smoothquant");
+  name(!asked.quant_ckpt_path.empty() && !reads, "quant_ckpt_path",
+       "use_weight_only and a --weight_only_precision that names a tool");
+}
+
 Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
   const bool smooth = asked.smoothquant >= 0.0;
   if (asked.weight_only + smooth + asked.fp8 + asked.fp8_rowwise > 1) {
@@ -193,11 +213,20 @@ Status Run(const OptionValues& values, Console& console) {
   convert.config = ConfigOptionRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckModelFolder(convert.model_dir));
   const Rounding asked = RoundingRows().Read(values);
+  NameIdle(asked);
   TANDEM_ASSIGN_OR_RETURN(const QuantizeRecipe recipe, RecipeFor(asked));
   if (!ReadPrecision(asked).empty()) {
     convert.quantized_dir = asked.quant_ckpt_path;
     const auto& folder = convert.quantized_dir.empty() ? convert.model_dir : convert.quantized_dir;
     TANDEM_RETURN_IF_ERROR(CheckQuantized(folder, convert.config, asked));
+    if (recipe.calibrates()) {
+      return InvalidArgument(fmt::format(
+          "--{}_kv_cache: scales of keys and values are calibrated with plain weights, and those "
+          "of "
+          "{} are quantized; leave it out, or run `tandem quantize --kv_cache_dtype` on the plain "
+          "model",
+          asked.int8_kv_cache ? "int8" : "fp8", folder.string()));
+    }
   }
   if (!recipe.scheme.is_plain() || recipe.calibrates()) {
     return RunQuantize({.model_dir = convert.model_dir,

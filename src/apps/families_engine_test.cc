@@ -10,6 +10,7 @@
 #include "checkpoint/testing/hf_folder.h"
 #include "engine_folder/build.h"
 #include "engine_folder/engine_folder.h"
+#include "model/features.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {
@@ -36,7 +37,8 @@ constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
                                      "mpt",          "opt",
                                      "gpt_neox",     "mixtral",
                                      "qwen2_moe",    "qwen3_moe",
-                                     "glm4_moe"};
+                                     "glm4_moe",     "gpt_oss",
+                                     "llama4_text"};
 
 EngineOptions Options() {
   EngineOptions options;
@@ -58,6 +60,10 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
  protected:
   void SetUp() override {
     if (!HasTestBackend()) GTEST_SKIP() << "no GPU";
+    const auto spec = HfReader::Open(FixturesFolder() / GetParam()).value()->spec();
+    for (const ops::Feature feature : FeaturesOf(spec)) {
+      if (!TestBackend().Has(feature)) GTEST_SKIP() << "the GPU lacks " << Describe(feature);
+    }
     FolderTest::SetUp();
   }
   EngineModel Load(DType dtype) {

@@ -6,6 +6,7 @@
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
+#include "base/log.h"
 #include "engine_folder/source.h"
 
 namespace tandem::apps {
@@ -119,6 +120,10 @@ Status Run(const OptionValues& values, Console& console) {
                           .recipe = {},
                           .sharding = {.tp_size = request.tp_size, .pp_size = request.pp_size},
                           .export_hf = request.export_hf};
+  if (request.export_hf && (request.tp_size > 1 || request.pp_size > 1)) {
+    LogWarning("--tp_size and --pp_size have no effect with --export_format hf: it is not split");
+    options.sharding = {};
+  }
   TANDEM_ASSIGN_OR_RETURN(
       options.recipe, RecipeOf(request.qformat, request.awq_block_size, request.kv_cache_dtype));
   options.recipe.smooth_alpha = request.smoothquant;

@@ -51,6 +51,28 @@ std::string* WorkflowTest::model_ = nullptr;
 std::string* WorkflowTest::checkpoint_ = nullptr;
 std::string* WorkflowTest::engine_ = nullptr;
 
+TEST_F(WorkflowTest, ConvertNamesOptionsThatDoNothing) {
+  const std::string out = (*folder_ / "idle").string();
+  const Ran ran = Call({"convert", *model_, "--output_dir", out, "--per_token", "--per_group",
+                        "--quant_ckpt_path", "elsewhere"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.err, HasSubstr("--per_token has no effect without --smoothquant"));
+  EXPECT_THAT(ran.err, HasSubstr("--per_group has no effect without --use_weight_only"));
+  EXPECT_THAT(ran.err, HasSubstr("--quant_ckpt_path has no effect"));
+}
+
+TEST_F(WorkflowTest, ConvertCalibratesNoCacheForWeightsThatAreQuantized) {
+  const std::string quantized = (*folder_ / "gptq").string();
+  const Ran made = Call({"quantize", *model_, "--output_dir", quantized, "--qformat", "int4_wo",
+                         "--export_format", "hf"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  const Ran ran = Call({"convert", *model_, "--output_dir", (*folder_ / "cache").string(),
+                        "--use_weight_only", "--weight_only_precision", "int4_gptq",
+                        "--quant_ckpt_path", quantized, "--int8_kv_cache"});
+  EXPECT_NE(ran.code, 0);
+  EXPECT_THAT(ran.err, HasSubstr("--int8_kv_cache: scales of keys and values are calibrated"));
+}
+
 TEST_F(WorkflowTest, ConvertBuildInspectPlan) {
   const Ran converted = Call({"convert", *model_, "--output_dir", *checkpoint_, "--load_by_shard",
                               "--tp_size", "2", "--json"});

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "checkpoint/convert.h"
@@ -13,6 +15,7 @@
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
+#include "tensor/safetensors.h"
 
 namespace tandem {
 namespace {
@@ -56,8 +59,11 @@ class ExpertFilesTest : public FolderTest {
 };
 
 TEST_F(ExpertFilesTest, ACheckpointHoldsEveryExpertOnEveryNumberOfRanks) {
-  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"}) {
+  for (const char* name :
+       {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "llama4_text", "gpt_oss"}) {
     for (const int64_t ranks : {1, 2}) {
+      // The columns of its experts have one scale, which ranks cannot share.
+      if (ranks > 1 && name == std::string_view("gpt_oss")) continue;
       SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks));
       const auto report = Convert({.model_dir = FixtureOf(name),
                                    .output_dir = folder_ / "checkpoint",
@@ -106,6 +112,79 @@ TEST_F(ExpertFilesTest, AFolderWithRoundedExpertsReadsAsTheCheckpointOfThem) {
       << "tools must leave the router as it is";
   ASSERT_TRUE(Round("qwen3_moe", "int8_wo", false).ok());
   ExpectTheSame(**folder, *OpenCheckpoint(folder_ / "out").value());
+}
+
+// The fixture's tensors under other names or with other values, beside its config.
+class StackedExpertsTest : public ExpertFilesTest {
+ protected:
+  void Rewrite(const std::string& fixture, const std::string& config) {
+    const auto file = SafetensorsFile::Open(FixtureOf(fixture) / "model.safetensors").value();
+    std::vector<NamedTensor> tensors;
+    for (const auto& [name, tensor] : file->tensors()) Put(name, tensor, *file, tensors);
+    WriteText(folder_ / "config.json", config);
+    ASSERT_TRUE(WriteSafetensors(folder_ / "model.safetensors", tensors).ok());
+  }
+  virtual void Put(const std::string& name, const Tensor& tensor, const SafetensorsFile& file,
+                   std::vector<NamedTensor>& out) = 0;
+  std::vector<Buffer> memory_;
+};
+
+// Experts in MXFP4 as plain ones: [experts, columns, rows].
+class PlainGptOssTest : public StackedExpertsTest {
+ protected:
+  void Put(const std::string& name, const Tensor& tensor, const SafetensorsFile& file,
+           std::vector<NamedTensor>& out) override {
+    if (name.ends_with("_scales")) return;
+    const size_t suffix = name.find("_blocks");
+    if (suffix == std::string::npos) return out.push_back({name, tensor});
+    constexpr float kValues[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+    const std::string base = name.substr(0, suffix);
+    const Tensor scales = file.tensors().at(base + "_scales");
+    const int64_t experts = tensor.dim(0), rows = tensor.dim(1), cols = tensor.dim(2) * 32;
+    memory_.push_back(Buffer::OnHost(static_cast<size_t>(experts * rows * cols) * sizeof(float)));
+    const Tensor plain = memory_.back().View(DType::kF32, {experts, cols, rows});
+    for (int64_t i = 0; i < experts * rows * cols; ++i) {
+      const int64_t expert = i / (rows * cols), row = i / cols % rows, col = i % cols;
+      const int code = tensor.As<uint8_t>()[i / 2] >> (i % 2 * 4) & 0xf;
+      const float value = std::ldexp(kValues[code & 7], scales.As<uint8_t>()[i / 32] - 127);
+      plain.As<float>()[(expert * cols + col) * rows + row] = code < 8 ? value : -value;
+    }
+    out.push_back({base, plain});
+  }
+};
+
+TEST_F(PlainGptOssTest, HasTheLogitsOfItsExpertsInMxfp4) {
+  auto config = nlohmann::json::parse(ReadTextFile(FixtureOf("gpt_oss") / "config.json").value());
+  config.erase("quantization_config");
+  Rewrite("gpt_oss", config.dump());
+  const auto plain = HfReader::Open(folder_), packed = HfReader::Open(FixtureOf("gpt_oss"));
+  ASSERT_TRUE(plain.ok() && packed.ok()) << plain.status().message();
+  EXPECT_TRUE(SchemeOf((*plain)->spec(), WeightRole::kExpertUp, 1).is_plain());
+  EXPECT_EQ(DescribeScheme(SchemeOf((*packed)->spec(), WeightRole::kExpertUp, 1)),
+            "fp4 in groups of 32");
+  const std::vector<float> expected = Logits(**packed), found = Logits(**plain);
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << i;
+}
+
+// Without the prefix of a model that has others beside it.
+class Llama4AloneTest : public StackedExpertsTest {
+ protected:
+  void Put(const std::string& name, const Tensor& tensor, const SafetensorsFile& /*file*/,
+           std::vector<NamedTensor>& out) override {
+    constexpr std::string_view kPrefix = "language_model.";
+    if (name.starts_with(kPrefix)) out.push_back({name.substr(kPrefix.size()), tensor});
+  }
+};
+
+TEST_F(Llama4AloneTest, IsTheSameModel) {
+  const auto beside =
+      nlohmann::json::parse(ReadTextFile(FixtureOf("llama4_text") / "config.json").value());
+  auto config = beside.at("text_config");
+  config["architectures"] = {"Llama4ForCausalLM"};
+  Rewrite("llama4_text", config.dump());
+  const auto alone = HfReader::Open(folder_);
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  ExpectTheSame(**alone, *HfReader::Open(FixtureOf("llama4_text")).value());
 }
 
 TEST(StoredSchemes, ExpertsOfALayerAreStoredAlike) {

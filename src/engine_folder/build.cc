@@ -37,7 +37,12 @@ Result<BuildReport> Build(const BuildOptions& options, const WriteProgress& prog
     return InvalidArgument(options.checkpoint_dir.string() +
                            ": is an engine already; build from a checkpoint");
   }
-  TANDEM_ASSIGN_OR_RETURN(const BuildLimits limits, SettleLimits(options.limits, model.spec()));
+  BuildLimits wanted = options.limits;
+  // A model that was calibrated for a cache in fp8 is served with one, as in TensorRT-LLM.
+  if (!wanted.kv_cache_dtype && model.spec().cache_scales == DType::kF8E4M3) {
+    wanted.kv_cache_dtype = DType::kF8E4M3;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const BuildLimits limits, SettleLimits(wanted, model.spec()));
   TANDEM_ASSIGN_OR_RETURN(const auto output, OutputFolder::Create(options.output_dir, ".engine"));
   const fs::path& folder = output->temporary();
   TANDEM_RETURN_IF_ERROR(CopySideFiles(options.checkpoint_dir, folder));

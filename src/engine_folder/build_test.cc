@@ -107,6 +107,31 @@ TEST_F(BuildTest, LimitsAreSettledWrittenAndReadBack) {
   }
 }
 
+TEST_F(BuildTest, ScalesForFp8MakeTheCacheOfAnEngineFp8) {
+  const std::pair<const char*, std::optional<DType>> cases[] = {{"float", DType::kF8E4M3},
+                                                                {"int", std::nullopt}};
+  for (const auto& [type, expected] : cases) {
+    SCOPED_TRACE(type);
+    const std::string config =
+        R"(, "quantization_config": {"quant_method": "compressed-tensors", "format": "dense",
+             "config_groups": {}, "kv_cache_scheme": {"num_bits": 8, "symmetric": true, "type": ")" +
+        std::string(type) + R"("}})";
+    float scale = 0.5f;
+    HfFolder{.extra_config = config}.Write(folder_ / "scaled", [&](auto& tensors) {
+      for (const char* name : {"0.self_attn.k_scale", "0.self_attn.v_scale", "1.self_attn.k_scale",
+                               "1.self_attn.v_scale"}) {
+        tensors[std::string("model.layers.") + name] = {&scale, DType::kF32, {1}, {}};
+      }
+    });
+    BuildOptions options;
+    options.checkpoint_dir = folder_ / "scaled";
+    options.output_dir = folder_ / (std::string("engine_") + type);
+    ASSERT_TRUE(Build(options).ok());
+    EXPECT_EQ(OpenEngine(options.output_dir)->limits.kv_cache_dtype, expected);
+    fs::remove_all(folder_ / "scaled");
+  }
+}
+
 TEST_F(BuildTest, RefusesLimitsThatCannotBeNamingThem) {
   const ModelSpec spec = *SpecFromHfConfig(HfFolder{}.Config());
   EXPECT_EQ(SettleLimits({}, spec)->max_seq_len, 2048);

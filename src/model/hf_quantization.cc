@@ -303,6 +303,21 @@ constexpr std::array kModeloptAlgos = {
     ModeloptAlgo{"W4A16_NVFP4", kFp4Groups, Packing::kNvFp4},
 };
 
+// What scales of keys and values are for; none: for a cache that is not kept, which is no fault.
+std::optional<DType> ReadModeloptCache(const JsonFields& json) {
+  struct CacheAlgo {
+    std::string_view name;
+    std::optional<DType> scales;
+  };
+  constexpr std::array kAlgos = {CacheAlgo{"FP8", DType::kF8E4M3}, CacheAlgo{"INT8", DType::kI8},
+                                 CacheAlgo{"NVFP4", std::nullopt}};
+  const std::string name = json.Text("kv_cache_quant_algo", "FP8");
+  const auto* const algo = std::ranges::find(kAlgos, name, &CacheAlgo::name);
+  if (algo != kAlgos.end()) return algo->scales;
+  RefuseUnlisted(json, "kv_cache_quant_algo", kAlgos);
+  return std::nullopt;
+}
+
 HfQuantization ReadModeloptAlgo(const JsonFields& json) {
   const auto* const algo =
       std::ranges::find(kModeloptAlgos, json.Text("quant_algo"), &ModeloptAlgo::name);
@@ -311,7 +326,7 @@ HfQuantization ReadModeloptAlgo(const JsonFields& json) {
     return {};
   }
   HfQuantization read{algo->scheme, algo->packing};
-  if (json.Text("kv_cache_quant_algo", "FP8") == "INT8") read.cache_scales = DType::kI8;
+  read.cache_scales = ReadModeloptCache(json);
   const bool groups = read.scheme.block_rows == 1 && read.scheme.block_columns > 0;
   if (groups && json.Int("group_size", 0) != 0) {
     read.scheme.block_columns = ReadGroupSize(json, "group_size");
@@ -322,6 +337,11 @@ HfQuantization ReadModeloptAlgo(const JsonFields& json) {
 // Layers may have algorithms of their own, if it is the same one for all that are quantized.
 HfQuantization ReadModelopt(const JsonFields& config) {
   const JsonFields json = config.Object("quantization").value_or(config);
+  if (!json.Has("quant_algo") && json.Has("kv_cache_quant_algo")) {
+    HfQuantization cache_alone;
+    cache_alone.cache_scales = ReadModeloptCache(json);
+    return cache_alone;
+  }
   if (json.Text("quant_algo") != "MIXED_PRECISION") return ReadModeloptAlgo(json);
   const auto layers = json.Object("quantized_layers");
   if (!layers || layers->Keys().empty()) {

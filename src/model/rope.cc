@@ -47,7 +47,7 @@ double Llama3Frequency(const RopeScaling& scaling, double frequency) {
   const double wavelength = 2.0 * std::numbers::pi / frequency;
   const auto trained = static_cast<double>(scaling.original_max_positions);
   if (wavelength < trained / scaling.high_freq_factor) return frequency;
-  if (wavelength > trained / scaling.low_freq_factor) return frequency / scaling.factor;
+  if (wavelength >= trained / scaling.low_freq_factor) return frequency / scaling.factor;
   const double blend = (trained / wavelength - scaling.low_freq_factor) /
                        (scaling.high_freq_factor - scaling.low_freq_factor);
   return (1.0 - blend) * frequency / scaling.factor + blend * frequency;

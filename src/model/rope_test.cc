@@ -93,6 +93,22 @@ TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
   }
 }
 
+// As Llama 4 has it.
+TEST(Rope, Llama3StretchesAllOrNothingWhereNoWavesAreBetween) {
+  RopeSpec rope = Base(500000.0, 64);
+  rope.scaling = {.kind = RopeScaling::Kind::kLlama3,
+                  .factor = 16.0,
+                  .low_freq_factor = 1.0,
+                  .high_freq_factor = 1.0,
+                  .original_max_positions = 8192};
+  const auto plain = RopeFrequencies(Base(500000.0, 64), 2048);
+  const auto scaled = RopeFrequencies(rope, 2048);
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const bool is_long = 2.0 * M_PI / plain[i] >= 8192.0;
+    EXPECT_DOUBLE_EQ(scaled[i], is_long ? plain[i] / 16.0 : plain[i]) << i;
+  }
+}
+
 TEST(Rope, TablesHoldCosAndSinOfTheAngle) {
   const Buffer cos = Buffer::OnHost(6 * 2 * sizeof(float));
   const Buffer sin = Buffer::OnHost(6 * 2 * sizeof(float));

@@ -74,8 +74,8 @@ Status CheckScaling(const RopeScaling& scaling, int64_t pairs) {
   if (scaling.kind != RopeScaling::Kind::kLlama3) return {};
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.low_freq_factor", scaling.low_freq_factor));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_scaling.high_freq_factor", scaling.high_freq_factor));
-  if (scaling.low_freq_factor < scaling.high_freq_factor) return {};
-  return InvalidArgument("rope_scaling.low_freq_factor must be below high_freq_factor");
+  if (scaling.low_freq_factor <= scaling.high_freq_factor) return {};
+  return InvalidArgument("rope_scaling.low_freq_factor must not be above high_freq_factor");
 }
 
 Status CheckGrowth(const QueryGrowth& growth) {

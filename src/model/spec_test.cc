@@ -216,6 +216,9 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
            "fmt": "e5m2"})",
        "quantization_config.fmt: \"e5m2\""},
+      {R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8",
+           "kv_cache_quant_algo": "BANANA"})",
+       "kv_cache_quant_algo: \"BANANA\" is not supported; supported are FP8, INT8"},
       {R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"})",
        "quantization_config.quantized_layers: is missing"},
       {R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
@@ -259,6 +262,9 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("rope_scaling": {"type": "linear", "factor": 0.5})", "rope_scaling.factor"},
       {R"("rope_scaling": {"type": "dynamic", "factor": 1e300})", "rope_scaling.factor: 1e+300"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", "rope_scaling.low_freq_factor"},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+                           "high_freq_factor": 1})",
+       "low_freq_factor must not be above high_freq_factor"},
       {R"("rope_scaling": "linear")", "rope_scaling: must be an object"},
       {R"("torch_dtype": "float64")", "torch_dtype"},
       {R"("dtype": "int8")", "dtype"},
@@ -433,6 +439,67 @@ TEST(ConfigOptions, SayWhichModelOfAFamilyItIs) {
   EXPECT_NE(chatglm("").status().message().find("give --chatglm_model_version"), std::string::npos);
   EXPECT_EQ(chatglm("chatglm2_6b_32k")->layers[0].attention.rope.scaling.factor, 50.0);
   EXPECT_EQ(chatglm("chatglm3_6b_32k")->layers[0].attention.rope.theta, 500000.0);
+}
+
+TEST(HfConfig, EveryOtherLayerOfGptOssHasAWindow) {
+  const std::string sizes = R"({"architectures": ["GptOssForCausalLM"], "vocab_size": 100,
+      "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 3, "head_dim": 16,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 8)";
+  const auto windows = [&](const std::string& extra) {
+    std::vector<int64_t> windows;
+    for (const LayerSpec& layer : MustParse(sizes + extra + "}").layers) {
+      windows.push_back(layer.attention.window);
+    }
+    return windows;
+  };
+  EXPECT_EQ(windows(R"(, "sliding_window": 24)"), (std::vector<int64_t>{24, 0, 24}));
+  EXPECT_EQ(windows(R"(, "sliding_window": 24, "layer_types": ["full_attention",
+                        "full_attention", "sliding_attention"])"),
+            (std::vector<int64_t>{0, 0, 24}));
+}
+
+// A config of Llama 4 with three layers.
+std::string Llama4(const std::string& extra) {
+  return R"({"architectures": ["Llama4ForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+      "intermediate_size": 32, "intermediate_size_mlp": 96, "num_hidden_layers": 3,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": 7)" +
+         extra + "}";
+}
+
+TEST(HfConfig, Llama4ListsItsLayersOrTakesEveryNth) {
+  const auto described = [](const std::string& extra) {
+    std::string text;
+    for (const LayerSpec& layer : MustParse(Llama4(extra)).layers) {
+      text += layer.moe.num_experts > 0 ? "experts" : std::to_string(layer.mlp.intermediate_size);
+      text += layer.attention.rope.dim > 0 ? " turns; " : "; ";
+    }
+    return text;
+  };
+  EXPECT_EQ(described(""), "experts turns; experts turns; experts turns; ");
+  EXPECT_EQ(described(R"(, "interleave_moe_layer_step": 2, "no_rope_layer_interval": 3)"),
+            "96 turns; experts turns; 96; ");
+  EXPECT_EQ(described(R"(, "moe_layers": [2], "no_rope_layers": [0, 1, 0])"),
+            "96; 96 turns; experts; ");
+  for (const auto& [extra, named] :
+       {std::pair(R"(, "interleave_moe_layer_step": 0)", "interleave_moe_layer_step"),
+        {R"(, "no_rope_layer_interval": 0)", "no_rope_layer_interval"},
+        {R"(, "no_rope_layers": [1])", "no_rope_layers"},
+        {R"(, "num_experts_per_tok": 99)", "experts_per_token"},
+        {R"(, "floor_scale": 1, "no_rope_layers": [0, 1, 0])", "query_growth.length"}}) {
+    const auto spec = SpecFromHfConfig(Llama4(extra));
+    ASSERT_FALSE(spec.ok()) << extra;
+    EXPECT_NE(spec.status().message().find(named), std::string::npos) << spec.status().message();
+  }
+}
+
+TEST(HfConfig, ATextModelBesideOthersIsAnObjectOfTheConfig) {
+  const ModelSpec alone = MustParse(Llama4(R"(, "torch_dtype": "bfloat16")"));
+  EXPECT_EQ(alone.eos_ids, std::vector<int32_t>{7});
+  const std::string beside = R"({"architectures": ["Llama4ForConditionalGeneration"],
+      "torch_dtype": "bfloat16", "vision_config": {}, "text_config": )";
+  EXPECT_EQ(MustParse(beside + Llama4("") + "}"), alone);
+  EXPECT_EQ(SpecFromHfConfig(beside + "3}").status().message(),
+            "text_config: must be an object, found 3");
 }
 
 // A layer of experts with everything that a description may say, beside a plain one.

@@ -6,7 +6,9 @@ namespace tandem {
 namespace {
 
 std::string_view SuffixOf(const WeightId& id) {
-  if (id.role == WeightRole::kRouterCorrection) return {};  // a parameter of the router's own
+  // Parameters of the router and of attention, not modules.
+  const bool parameter = id.role == WeightRole::kRouterCorrection || id.role == WeightRole::kSinks;
+  if (parameter) return {};
   return id.part == WeightPart::kCacheScale ? RowOf(id.role).cache_scale : RowOf(id.part).hf_suffix;
 }
 

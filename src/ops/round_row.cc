@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "base/vector_clones.h"
@@ -87,7 +88,16 @@ void ToElements(Element element, std::span<const float> values, float scale, flo
   RoundToIntegers(values.data(), values.size(), factor, least, most, unit, out);
 }
 
-// Calls block(index, first, count, scale) for each block of the row.
+// A finite value times 0 is 0, any other NaN.
+TANDEM_VECTOR_CLONES
+bool AllFinite(const float* values, size_t count) {
+  float sum = 0.0f;
+  for (size_t i = 0; i < count; ++i) sum += values[i] * 0.0f;
+  return sum == 0.0f;
+}
+
+// Calls block(index, first, count, scale) for each block of the row. The scale is NaN if a value of
+// the block is not finite.
 template <typename Block>
 void ForBlocks(const QuantScheme& scheme, std::span<const float> row, ClipShares clip,
                const Block& block) {
@@ -99,8 +109,12 @@ void ForBlocks(const QuantScheme& scheme, std::span<const float> row, ClipShares
     const size_t count = std::min(width, row.size() - begin);
     const float share = clip.empty() ? 1.0f : clip[index];
     const float scale = LargestMagnitude(&row[begin], count) * share / most;
-    // Zeros, and magnitudes whose scale would be denormal, are zeros by any scale.
-    block(index, begin, count, std::isnormal(scale) ? scale : 1.0f);
+    if (!AllFinite(&row[begin], count)) {
+      block(index, begin, count, std::numeric_limits<float>::quiet_NaN());
+    } else {
+      // Zeros, and magnitudes whose scale would be denormal, are zeros by any scale.
+      block(index, begin, count, std::isnormal(scale) ? scale : 1.0f);
+    }
   }
 }
 
@@ -115,7 +129,11 @@ void RoundRow(const QuantScheme& scheme, std::span<const float> row, ClipShares 
     scales[index] = scale;
     for (size_t first = begin; first < begin + count; first += kPiece) {
       const size_t piece = std::min(kPiece, begin + count - first);
-      ToElements(scheme.element, row.subspan(first, piece), scale, /*unit=*/1.0f, values);
+      if (std::isnan(scale)) {
+        std::fill_n(values, piece, 0.0f);  // the scale says it
+      } else {
+        ToElements(scheme.element, row.subspan(first, piece), scale, /*unit=*/1.0f, values);
+      }
       for (size_t i = 0; i < piece; ++i) {
         const size_t column = first + i;
         if (scheme.element == Element::kFp8E4M3) {

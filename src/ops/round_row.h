@@ -14,7 +14,8 @@ namespace tandem::ops {
 // empty: 1 for all.
 using ClipShares = std::span<const float>;
 
-// elements: the row as the scheme stores it; scales: [blocks].
+// elements: the row as the scheme stores it; scales: [blocks]. A block with a value that is not
+// finite has the scale NaN.
 void RoundRow(const QuantScheme& scheme, std::span<const float> row, ClipShares clip,
               void* elements, float* scales);
 

@@ -40,6 +40,20 @@ TEST(RoundRow, MapsTheLargestOfEachBlockToTheLargestElement) {
   EXPECT_THAT(bytes, ElementsAre(0x5f, 0x18, 0x88, 0x88, 0xca, 0x0f));
 }
 
+TEST(RoundRow, ABlockThatIsNotFiniteHasNaNForItsScale) {
+  for (const Element element : {Element::kInt4, Element::kInt8, Element::kFp8E4M3}) {
+    for (const float odd : {NAN, INFINITY, -INFINITY}) {
+      std::vector<float> row(64, 0.5f);
+      row[35] = odd;
+      std::vector<uint8_t> bytes(64);
+      std::vector<float> scales(2);
+      RoundRow({element, 1, 32}, row, {}, bytes.data(), scales.data());
+      EXPECT_FALSE(std::isnan(scales[0]));
+      EXPECT_TRUE(std::isnan(scales[1]));
+    }
+  }
+}
+
 // Elements and scales mean, to WidenRow, what RoundedRow says; no other element is nearer.
 TEST(RoundRow, GivesTheNearestValues) {
   std::mt19937 words(5);

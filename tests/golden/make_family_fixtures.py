@@ -3,7 +3,7 @@
 
 Each folder of SOURCE holds config.json, model.safetensors (values that bf16 holds exactly), cases.safetensors with
 pN.ids, pN.generated and pN.logits, and perhaps other answers of the same code (README.json says which). Here weights become
-bf16, and a case is the prompt with what was generated after it. With --cut-vocabulary only the tokens that the cases or
+bf16 (those that are quantized stay as they are), and a case is the prompt with what was generated after it. With --cut-vocabulary only the tokens that the cases or
 the config name are kept, under new numbers, so that the folder is smaller. Needs numpy.
 
   make_family_fixtures.py [--cut-vocabulary] SOURCE OUT NAME...
@@ -17,7 +17,7 @@ import sys
 
 import numpy
 
-DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "BF16": "<u2"}
+DTYPES = {"F32": "<f4", "I32": "<i4", "I64": "<i8", "BF16": "<u2", "U8": "u1"}
 
 # Where the code answers in several ways, the one that an engine in fp32 should give.
 ANSWERS = {"falcon_rw": "logits_alibi_fp32", "rw7b": "logits_cos_fp32", "rw40b": "logits_cos_fp32", "qwen1_ntk": "logits_cached"}
@@ -41,7 +41,7 @@ def read(path):
     tensors = {}
     for name, info in header.items():
         if info["dtype"] not in DTYPES:
-            continue  # masks of bytes
+            continue  # masks
         begin, end = info["data_offsets"]
         raw = numpy.frombuffer(data[8 + length + begin : 8 + length + end], dtype=DTYPES[info["dtype"]])
         tensors[name] = raw.reshape(info["shape"])
@@ -58,6 +58,11 @@ def write(path, tensors):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def packed_weight(array):
+    """Bytes are quantized weights and their scales."""
+    return ("U8", array) if array.dtype == numpy.uint8 else ("BF16", to_bf16(array))
 
 
 def to_bf16(array):
@@ -118,7 +123,7 @@ def pack(source, out, cut):
         weights[name] = array
     if cut:
         cut_vocabulary(config, weights, cases)
-    write(out / "model.safetensors", {name: ("BF16", to_bf16(array)) for name, array in weights.items()})
+    write(out / "model.safetensors", {name: packed_weight(array) for name, array in weights.items()})
     (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     packed = {}
     for prompt, (tokens, rows) in cases.items():

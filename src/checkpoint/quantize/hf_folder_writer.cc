@@ -213,6 +213,8 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   Json config = Json::parse(text);  // the source has read it
   config["torch_dtype"] = DTypeName(spec.dtype);
   if (config.contains("dtype")) config["dtype"] = DTypeName(spec.dtype);  // its newer name
+  // A head that differs from the embedding is stored, whatever the source's config says.
+  if (config.value("tie_word_embeddings", false)) config["tie_word_embeddings"] = spec.tied_head;
   if (!spec.quantization.is_plain() || spec.cache_scales) {
     config["quantization_config"] = QuantizationConfig(spec);
   }

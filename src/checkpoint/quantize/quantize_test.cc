@@ -401,6 +401,26 @@ TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   EXPECT_THAT(report.status().message(), HasSubstr("is quantized already (fp8"));
 }
 
+TEST_F(QuantizeTest, RefusesWeightsThatAreNotFinite) {
+  std::vector<std::byte> memory;
+  kFolder.Write(folder_ / "hf", [&](auto& tensors) {
+    Tensor& weight = tensors.at("model.layers.1.mlp.up_proj.weight");
+    const auto* from = static_cast<const std::byte*>(weight.data);
+    memory.assign(from, from + weight.NumBytes());
+    weight.data = memory.data();
+    const Tensor element{memory.data() + 5 * SizeOf(weight.dtype), weight.dtype, {1}, {}};
+    float odd = NAN;
+    ConvertElements({&odd, DType::kF32, {1}, {}}, element);
+  });
+  for (const char* qformat : {"int8_wo", "int4_wo", "fp8", "int8_sq"}) {
+    const auto report = Run(Options(qformat));
+    ASSERT_FALSE(report.ok()) << qformat;
+    EXPECT_THAT(report.status().message(), HasSubstr("layer 1")) << qformat;
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+    fs::remove_all(folder_ / "out.calibration");
+  }
+}
+
 TEST_F(QuantizeTest, RefusesTokensOutsideOfTheVocabulary) {
   const auto report =
       Quantize(Options("fp8"), std::vector<std::vector<int32_t>>{{1, 96}}, *backend_);

@@ -1,6 +1,7 @@
 #include "checkpoint/quantize/quantized_source.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <utility>
 
@@ -129,6 +130,7 @@ Result<Tensor> QuantizedSource::Rounded(const WeightId& id) {
   const std::vector<float>& output_scales = OutputScales(id.role, id.layer);
   const auto input_scales = calibration_.scales.find(RowOf(id.role).input);
   const auto clip = calibration_.clip.find(id.role);
+  std::atomic<bool> is_finite = true;
   pool_.ParallelFor(rows, kGrainRows, [&](int64_t begin, int64_t end) {
     std::vector<float> values(static_cast<size_t>(columns));
     std::vector<std::byte> elements(values.size());
@@ -147,10 +149,18 @@ Result<Tensor> QuantizedSource::Rounded(const WeightId& id) {
       }
       const bool wants_elements = id.part == WeightPart::kWeight;
       const Tensor target = out.RowRange(row, 1);
-      ops::RoundRow(scheme, values, shares, wants_elements ? target.data : elements.data(),
-                    wants_elements ? factors.data() : target.As<float>());
+      float* const scales = wants_elements ? factors.data() : target.As<float>();
+      ops::RoundRow(scheme, values, shares, wants_elements ? target.data : elements.data(), scales);
+      if (std::any_of(scales, scales + blocks, [](float scale) { return std::isnan(scale); })) {
+        is_finite = false;
+      }
     }
   });
+  if (!is_finite) {
+    return DataLoss("layer " + std::to_string(id.layer) + ": " +
+                    std::string(RowOf(id.role).hf_name) +
+                    " holds numbers that are not finite, which no scale rounds");
+  }
   return out;
 }
 

@@ -12,9 +12,11 @@
 #include "model/families/glm.h"
 #include "model/families/gpt2.h"
 #include "model/families/gpt_neox.h"
+#include "model/families/gpt_oss.h"
 #include "model/families/gptj.h"
 #include "model/families/internlm.h"
 #include "model/families/llama.h"
+#include "model/families/llama4.h"
 #include "model/families/mistral.h"
 #include "model/families/mixtral.h"
 #include "model/families/mpt.h"
@@ -31,15 +33,13 @@ namespace tandem {
 namespace {
 
 const std::array kFamilies = {
-    LlamaFamily(),      MistralFamily(),  QwenFamily(),       Qwen2Family(),
-    Qwen3Family(),      GemmaFamily(),    Gemma2Family(),     Gemma3Family(),
-    Phi3Family(),       InternLmFamily(), InternLm2Family(),  BaichuanFamily(),
-    ChatGlmFamily(),    GlmFamily(),      Glm4Family(),       FalconFamily(),
-    GptJFamily(),       Gpt2Family(),     SantaCoderFamily(), GptBigCodeFamily(),
-    StarCoder2Family(), CohereFamily(),   Olmo2Family(),      BloomFamily(),
-    MptFamily(),        OptFamily(),      GptNeoXFamily(),    StarCoder2Family(),
-    CohereFamily(),     Olmo2Family(),    MixtralFamily(),    Qwen2MoeFamily(),
-    Qwen3MoeFamily(),   Glm4MoeFamily(),
+    LlamaFamily(),      MistralFamily(),  QwenFamily(),    Qwen2Family(),      Qwen3Family(),
+    GemmaFamily(),      Gemma2Family(),   Gemma3Family(),  Phi3Family(),       InternLmFamily(),
+    InternLm2Family(),  BaichuanFamily(), ChatGlmFamily(), GlmFamily(),        Glm4Family(),
+    FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
+    StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
+    OptFamily(),        GptNeoXFamily(),  MixtralFamily(), Qwen2MoeFamily(),   Qwen3MoeFamily(),
+    Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {
@@ -121,11 +121,14 @@ Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigO
   spec.family = family->name;
   spec.architecture = family->architectures.front();
   CheckVersions(config, *family);
-  family->read(config, spec);
+  // Beside other modalities the text model is an object of its own.
+  const JsonFields text = config.Object("text_config").value_or(config);
+  family->read(text, spec);
+  if (!text.Has("dtype") && !text.Has("torch_dtype")) spec.dtype = ReadDType(config);
   ReadRotaryOptions(config, spec);
   ReadQuantization(config, spec);
-  spec.bos_ids = ReadIds(config, "bos_token_id", spec.vocab_size);
-  spec.eos_ids = ReadIds(config, "eos_token_id", spec.vocab_size);
+  spec.bos_ids = ReadIds(text, "bos_token_id", spec.vocab_size);
+  spec.eos_ids = ReadIds(text, "eos_token_id", spec.vocab_size);
   TANDEM_RETURN_IF_ERROR(config.status());
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   return spec;

@@ -137,10 +137,6 @@ void ReadRounded(const LinearPart& part, int64_t row, const QuantScheme& scheme,
   out.zeros.clear();
   RoundRow(scheme, values, {}, bytes.data(), out.scales.data());
   CopyElements(scheme, bytes.data(), cols, out);
-  const auto width = static_cast<size_t>(BlockWidth(scheme, cols));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) out.scales[i / width] = std::numeric_limits<float>::quiet_NaN();
-  }
 }
 
 void PackGroups(const QuantizedRow& values, const QuantScheme& scheme, const QuantLayout& layout,
