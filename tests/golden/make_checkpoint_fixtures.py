@@ -120,6 +120,20 @@ def rounded_for_kernels(bits, sm):
     return pack
 
 
+def rounded(bits, sm):
+    """In the order of kernels where the rank's columns allow it."""
+
+    def pack(name, weight):
+        if weight.shape[1] % 64 == 0:
+            return rounded_for_kernels(bits, sm)(name, weight)
+        scales = (np.abs(weight).max(1) / (2 ** (bits - 1) - 1)).astype(np.float32)
+        codes = np.round(weight / scales[:, None]).astype(np.int8)
+        stored = codes if bits == 8 else ((codes[::2] & 15) | (codes[1::2] & 15) << 4).astype(np.uint8).view(np.int8)
+        return {"weight": stored, "weights_scaling_factor": scales}, {}, codes * scales[:, None]
+
+    return pack
+
+
 def gptq(bits, sm):
     def pack(name, weight):
         group = 64
@@ -241,6 +255,8 @@ FORMATS = {
     "w8a16_not_rounded": ("W8A16", plain, {}),
     "w4a16_sm80": ("W4A16", rounded_for_kernels(4, 80), {}),
     "w4a16_sm90": ("W4A16", rounded_for_kernels(4, 90), {}),
+    "w8a16_tp2": ("W8A16", rounded(8, 80), {}),
+    "w4a16_tp2": ("W4A16", rounded(4, 90), {}),
     "gptq_sm80": ("W4A16_GPTQ", gptq(4, 80), GPTQ),
     "gptq_sm90": ("W4A16_GPTQ", gptq(4, 90), GPTQ),
     "gptq_int8": ("W8A16_GPTQ", gptq(8, 80), GPTQ),
@@ -256,7 +272,9 @@ FORMATS = {
     "fp8_rows": ("FP8_ROWWISE", fp8_rows, {}),
 }
 PP = {"awq_pp2_tp2": 2, "fp8_pp3": 3}
-TP = {"awq_pp2_tp2": 2}
+TP = {"awq_pp2_tp2": 2, "w8a16_tp2": 2, "w4a16_tp2": 2}
+# As convert_checkpoint.py does it; each rank's part has scales of its own.
+SPLIT_BEFORE_ROUNDING = ("w8a16_tp2", "w4a16_tp2")
 LAYERS = {"awq_pp2_tp2": 2, "fp8_pp3": 4}
 
 
@@ -273,6 +291,15 @@ def split(name, suffix, value, tp, rank):
         halves = 2 if suffix == "weight" else 1
         parts = np.split(value, [HEADS * HEAD // halves, (HEADS + KV_HEADS) * HEAD // halves])
     return np.concatenate([np.split(part, tp)[rank] for part in parts])
+
+
+def joined(name, parts):
+    """The whole of the ranks' parts of a weight."""
+    if name != QKV:
+        return np.concatenate(parts, axis=1 if name in (DENSE, PROJ) else 0)
+    tp = len(parts)
+    of_ranks = [np.split(part, [HEADS * HEAD // tp, (HEADS + KV_HEADS) * HEAD // tp]) for part in parts]
+    return np.concatenate([part for of_rank in zip(*of_ranks) for part in of_rank])
 
 
 def rms_norm(x, weight):
@@ -332,7 +359,14 @@ def make(name, folder, seed):
             split_up = {}
             for product in (QKV, DENSE, FC, GATE, PROJ):
                 weight = half(ROWS[product], COLUMNS[product], size=COLUMNS[product] ** -0.5).astype(np.float32)
-                tensors, others, layer[product] = pack(product, weight)
+                if name in SPLIT_BEFORE_ROUNDING:
+                    packed = [pack(product, split(product, "", weight, tp, rank)) for rank in range(tp)]
+                    layer[product] = joined(product, [values for _, _, values in packed])
+                    for rank, (tensors, _, _) in enumerate(packed):
+                        files[stage * tp + rank] |= {f"{prefix}{product}.{s}": value for s, value in tensors.items()}
+                    tensors, others = {}, {}
+                else:
+                    tensors, others, layer[product] = pack(product, weight)
                 error = np.linalg.norm(layer[product] - weight) / np.linalg.norm(weight)
                 assert error < 0.25, (name, product, error)
                 stored |= {prefix + other: value for other, value in others.items()}

@@ -72,6 +72,11 @@ Result<Tensor> ToTransposedFloats(const Tensor& stored, const Shape& shape,
   return out;
 }
 
+bool SameBytes(const Tensor& a, const Tensor& b) {
+  return a.dtype == b.dtype && a.shape == b.shape &&
+         std::memcmp(a.data, b.data, static_cast<size_t>(a.NumBytes())) == 0;
+}
+
 Status CheckInputOrder(const Tensor& stored, const std::string& where) {
   std::vector<bool> seen(static_cast<size_t>(stored.NumElements()));
   for (int64_t i = 0; i < stored.NumElements(); ++i) {

@@ -27,4 +27,7 @@ Result<Tensor> ToFloats(const Tensor& stored, const Shape& shape, ScratchBuffers
 Result<Tensor> ToTransposedFloats(const Tensor& stored, const Shape& shape,
                                   ScratchBuffers& scratch);
 
+// Of one type and shape, and equal bit for bit.
+bool SameBytes(const Tensor& a, const Tensor& b);
+
 }  // namespace tandem

@@ -1,6 +1,8 @@
 #include "checkpoint/trtllm/checkpoint.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/file.h"
@@ -14,9 +16,22 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
+using Inputs = QuantScheme::Inputs;
 
 fs::path RankPath(const fs::path& folder, int64_t rank) {
   return folder / ("rank" + std::to_string(rank) + ".safetensors");
+}
+
+// TensorRT-LLM splits weights before it rounds them: where their columns are split, each rank has
+// scales of its own for the same rows, which are those of a group of columns.
+bool HasGroupOfEachRank(std::span<const std::unique_ptr<CheckpointRank>> ranks,
+                        const FusedTensor& weight, const QuantScheme& scheme) {
+  const bool rows_of_integers = scheme.block_columns == 0 && scheme.inputs == Inputs::kPlain &&
+                                (scheme.element == QuantScheme::Element::kInt8 ||
+                                 scheme.element == QuantScheme::Element::kInt4);
+  return rows_of_integers && !std::ranges::all_of(ranks, [&](const auto& rank) {
+           return rank->HasScalesOf(*ranks.front(), weight);
+         });
 }
 
 // What is stored decides: layers may be left as they are, and not every weight has input factors or
@@ -28,17 +43,22 @@ Status SettleSchemes(const std::vector<std::unique_ptr<CheckpointRank>>& files,
   std::vector<SchemeException> schemes;
   for (const WeightId& id : Products(spec)) {
     const FusedTensor weight = FusedTensorOf(plain, id, sharding);
-    const auto& file = files[static_cast<size_t>(weight.stage * sharding.tp_size)];
+    const std::span ranks =
+        std::span(files).subspan(static_cast<size_t>(weight.stage * sharding.tp_size),
+                                 static_cast<size_t>(sharding.tp_size));
     TANDEM_ASSIGN_OR_RETURN(
-        const QuantScheme scheme,
-        file->SchemeOf(weight, spec.quantization, FusedShape(plain, sharding, weight)));
+        QuantScheme scheme,
+        ranks.front()->SchemeOf(weight, spec.quantization, FusedShape(plain, sharding, weight)));
+    if (SplitOf(plain, sharding, id) == Split::kCols && HasGroupOfEachRank(ranks, weight, scheme)) {
+      scheme.block_columns = PartShape(plain, sharding, id)[1];
+    }
     schemes.push_back({id.role, id.layer, scheme});
   }
   const QuantScheme described = spec.quantization;
   const bool any = std::ranges::any_of(
       schemes, [](const SchemeException& weight) { return !weight.scheme.is_plain(); });
   const bool is_rounded_by_reader =
-      described.block_columns == 0 && described.inputs == QuantScheme::Inputs::kPlain;
+      described.block_columns == 0 && described.inputs == Inputs::kPlain;
   if (!any && !is_rounded_by_reader) return {};  // refused, by name, when the weights are checked
   if (!any) {
     LogWarning(
@@ -47,6 +67,23 @@ Status SettleSchemes(const std::vector<std::unique_ptr<CheckpointRank>>& files,
         files.front()->path().parent_path().string(), DescribeScheme(described));
   }
   return SetStoredSchemes(schemes, spec);
+}
+
+// One converter wrote all weights, for one kind of GPU.
+Status SettleKernelOrder(const fs::path& folder, std::span<CheckpointRank* const> ranks) {
+  BitCounts counts = {};
+  for (const CheckpointRank* rank : ranks) rank->CountBitsOfKernels(counts);
+  if (counts == BitCounts{}) return {};
+  const std::optional<KernelOrder> order = KernelOrderOf(counts);
+  if (!order) {
+    return Unimplemented(
+        folder.string() +
+        ": the weights are in the order of TensorRT-LLM's kernels, but their values do not tell "
+        "whether in that of sm_90 or of GPUs before it; convert the original model with `tandem "
+        "convert` instead");
+  }
+  for (CheckpointRank* rank : ranks) rank->SetKernelOrder(*order);
+  return {};
 }
 
 }  // namespace
@@ -67,8 +104,15 @@ Result<std::unique_ptr<ShardedSource>> OpenCheckpoint(const fs::path& folder) {
     TANDEM_RETURN_IF_ERROR(SettleSchemes(ranks, config->sharding, config->spec));
   }
   std::vector<std::unique_ptr<RankFile>> files;
-  for (auto& rank : ranks) files.push_back(std::move(rank));
-  return ShardedSource::Create(std::move(config->spec), config->sharding, std::move(files));
+  std::vector<CheckpointRank*> opened;
+  for (auto& rank : ranks) {
+    opened.push_back(rank.get());
+    files.push_back(std::move(rank));
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto source, ShardedSource::Create(std::move(config->spec),
+                                                             config->sharding, std::move(files)));
+  TANDEM_RETURN_IF_ERROR(SettleKernelOrder(folder, opened));
+  return source;
 }
 
 Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSink& sink,

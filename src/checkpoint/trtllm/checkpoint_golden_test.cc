@@ -3,6 +3,9 @@
 // weights in fp32.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <random>
+
 #include "checkpoint/testing/golden.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
@@ -68,7 +71,7 @@ TEST_P(CheckpointGoldenTest, WrittenAgainItHoldsTheSameWeights) {
 INSTANTIATE_TEST_SUITE_P(Forms, CheckpointGoldenTest, ::testing::ValuesIn(GoldenModels(Folder())),
                          [](const auto& info) { return info.param; });
 
-TEST(CheckpointGolden, CoversEveryForm) { EXPECT_GE(GoldenModels(Folder()).size(), 18u); }
+TEST(CheckpointGolden, CoversEveryForm) { EXPECT_GE(GoldenModels(Folder()).size(), 20u); }
 
 TEST(CheckpointGolden, EachWeightIsDescribedAsItIsStored) {
   const auto describe = [](const char* name) {
@@ -79,12 +82,85 @@ TEST(CheckpointGolden, EachWeightIsDescribedAsItIsStored) {
   EXPECT_EQ(describe("gptq_sm90"), "int4 in groups of 64 with zero points");
   EXPECT_EQ(describe("w4a8_awq"), "int4 in groups of 32 with static input scales");
   EXPECT_EQ(describe("sq_tensor"), "int8 with static input scales");
+  const auto ranks = OpenCheckpoint(Folder() / "w4a16_tp2").value();
+  EXPECT_EQ(DescribeScheme(SchemeOf(ranks->spec(), WeightRole::kGate, 0)), "int4");
+  EXPECT_EQ(DescribeScheme(SchemeOf(ranks->spec(), WeightRole::kDown, 0)), "int4 in groups of 64");
   const auto awq = OpenCheckpoint(Folder() / "awq").value();
   EXPECT_TRUE(SchemeOf(awq->spec(), WeightRole::kDown, 0).input_factors);
   EXPECT_FALSE(SchemeOf(awq->spec(), WeightRole::kGate, 0).input_factors);
   const auto rows = OpenCheckpoint(Folder() / "fp8_rows").value();
   EXPECT_TRUE(SchemeOf(rows->spec(), WeightRole::kQuery, 0).is_plain());
   EXPECT_EQ(DescribeScheme(SchemeOf(rows->spec(), WeightRole::kUp, 0)), "fp8");
+}
+
+// Fills what begins at the tensor's data in a rank's file.
+void Overwrite(const fs::path& path, const std::string& name, const std::vector<uint8_t>& bytes) {
+  const auto file = SafetensorsFile::Open(path).value();
+  const Tensor& tensor = file->tensors().at(name);
+  ASSERT_LE(static_cast<int64_t>(bytes.size()), tensor.NumBytes());
+  const auto size = fs::file_size(path);
+  int64_t end = 0;  // of all data, which the file ends with
+  const auto begin_of = [](const Tensor& t) { return static_cast<const std::byte*>(t.data); };
+  for (const auto& [other, t] : file->tensors()) {
+    end = std::max(end, begin_of(t) + t.NumBytes() - begin_of(tensor));
+  }
+  std::fstream out(path, std::ios::binary | std::ios::in | std::ios::out);
+  out.seekp(static_cast<std::streamoff>(size) - end);
+  out.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
+}
+
+constexpr WeightId kDownScale = {WeightRole::kDown, 0, WeightPart::kScale};
+
+TEST_F(FolderTest, ScalesOfAnyRankAreChecked) {
+  fs::copy(Folder() / "w8a16_tp2", folder_, fs::copy_options::recursive);
+  Overwrite(folder_ / "rank1.safetensors", "transformer.layers.0.mlp.proj.per_channel_scale",
+            {0x00, 0x7e});
+  const auto source = OpenCheckpoint(folder_);
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const auto scales = (*source)->Get(kDownScale);
+  ASSERT_FALSE(scales.ok());
+  EXPECT_NE(scales.status().message().find("rank1.safetensors"), std::string::npos);
+  EXPECT_NE(scales.status().message().find("nan"), std::string::npos);
+}
+
+TEST_F(FolderTest, WhatRanksRepeatIsTheSameOnAll) {
+  fs::copy(Folder() / "w8a16_tp2", folder_, fs::copy_options::recursive);
+  Overwrite(folder_ / "rank1.safetensors", "transformer.layers.0.input_layernorm.weight",
+            {0x00, 0x3c, 0x00, 0x3d});
+  const auto source = OpenCheckpoint(folder_);
+  ASSERT_TRUE(source.ok()) << source.status().message();
+  const auto norm = (*source)->Get({WeightRole::kInputNorm, 0});
+  ASSERT_FALSE(norm.ok());
+  EXPECT_NE(norm.status().message().find("input_layernorm.weight\" differs"), std::string::npos)
+      << norm.status().message();
+}
+
+// Flat or of few levels: neither reading is likely.
+TEST_F(FolderTest, KernelsOrderIsNotGuessed) {
+  for (const std::vector<uint8_t>& levels :
+       {std::vector<uint8_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+        std::vector<uint8_t>{0, 7, 9}, std::vector<uint8_t>{1, 8, 15}}) {
+    fs::copy(Folder() / "w4a16_sm90", folder_,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    const fs::path path = folder_ / "rank0.safetensors";
+    std::mt19937 random(3);
+    std::map<std::string, size_t> sizes;
+    const auto file = SafetensorsFile::Open(path).value();
+    for (const auto& [name, tensor] : file->tensors()) {
+      if (tensor.dtype == DType::kI8) sizes[name] = static_cast<size_t>(tensor.NumBytes());
+    }
+    for (const auto& [name, size] : sizes) {
+      std::vector<uint8_t> bytes(size);
+      for (uint8_t& byte : bytes) {
+        byte = static_cast<uint8_t>(levels[random() % levels.size()] |
+                                    levels[random() % levels.size()] << 4);
+      }
+      Overwrite(path, name, bytes);
+    }
+    const auto source = OpenCheckpoint(folder_);
+    ASSERT_FALSE(source.ok()) << levels.size();
+    EXPECT_NE(source.status().message().find("sm_90"), std::string::npos);
+  }
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 
 #include "checkpoint/stored/stored_tensor.h"
 #include "checkpoint/trtllm/int4_pairs.h"
-#include "checkpoint/trtllm/kernel_order.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -122,6 +121,20 @@ Result<QuantScheme> CheckpointRank::SchemeOf(const FusedTensor& weight,
   return scheme;
 }
 
+bool CheckpointRank::HasScalesOf(const CheckpointRank& other, const FusedTensor& weight) const {
+  const std::string base = BaseOf(weight);
+  return std::ranges::all_of(std::array{kScales, kRowScales}, [&](const char* suffix) {
+    const Tensor* ours = FindOrNull(base + suffix);
+    const Tensor* theirs = other.FindOrNull(base + suffix);
+    if (ours == nullptr || theirs == nullptr) return ours == theirs;
+    return SameBytes(*ours, *theirs);
+  });
+}
+
+void CheckpointRank::CountBitsOfKernels(BitCounts& counts) const {
+  for (const KernelMatrix& matrix : of_kernels_) CountBits(matrix, counts);
+}
+
 // What the converters prepared for kernels has scales by row, or elements under a floating-point
 // type.
 CheckpointRank::Form CheckpointRank::FormOf(const RankTensor& tensor) const {
@@ -135,7 +148,7 @@ CheckpointRank::Form CheckpointRank::FormOf(const RankTensor& tensor) const {
   return scheme.element == Element::kInt4 ? Form::kPairsOfRows : Form::kAsInMemory;
 }
 
-Status CheckpointRank::CheckElements(const RankTensor& tensor) const {
+Status CheckpointRank::CheckElements(const RankTensor& tensor) {
   TANDEM_ASSIGN_OR_RETURN(const Stored stored, Find({tensor.fused.name}));
   const std::string where = PlaceOf(stored.name);
   Tensor found = stored.tensor;
@@ -166,8 +179,10 @@ Status CheckpointRank::CheckElements(const RankTensor& tensor) const {
   }
   const DType dtype = found.dtype == DType::kU8 ? DType::kI8 : found.dtype;
   found.dtype = dtype;
-  return CheckStored(found, WeightPart::kWeight, {matrix.columns, matrix.rows / per_value}, dtype,
-                     where);
+  TANDEM_RETURN_IF_ERROR(CheckStored(found, WeightPart::kWeight,
+                                     {matrix.columns, matrix.rows / per_value}, dtype, where));
+  of_kernels_.push_back(matrix);
+  return {};
 }
 
 // Checked for its shape and type.
@@ -199,7 +214,12 @@ Result<CheckpointRank::Stored> CheckpointRank::FindPart(const RankTensor& tensor
     }
   }
   const bool blocks = part == WeightPart::kScale || part == WeightPart::kZero;
+  // A rank's one group of columns, where the ranks' scales differ, is stored as a vector of rows.
+  const bool one_group = blocks && shape.rank() == 2 && shape[1] == 1;
   if (blocks && shape.rank() == 2 && FormOf(tensor) == Form::kKernels) shape = {shape[1], shape[0]};
+  if (one_group && AsVector(stored.tensor).shape == Shape{tensor.shape[0]}) {
+    stored.tensor.shape = shape;
+  }
   if (part == WeightPart::kZero && IsFloat(stored.tensor.dtype)) dtype = DType::kF32;
   TANDEM_RETURN_IF_ERROR(CheckStored(stored.tensor, part, shape, dtype, PlaceOf(stored.name)));
   return stored;
@@ -321,7 +341,7 @@ Result<Tensor> CheckpointRank::ReadRows(const RankTensor& tensor, int64_t first,
   if (form == Form::kPairsOfRows) {
     UnpairRows(stored.tensor, first, out);
   } else {
-    FromKernelOrder(KernelMatrixOf(tensor, stored.tensor), first, out);
+    FromKernelOrder(KernelMatrixOf(tensor, stored.tensor), kernel_order_, first, out);
   }
   return out;
 }

@@ -6,7 +6,9 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "checkpoint/trtllm/kernel_order.h"
 #include "checkpoint/trtllm/rank_file.h"
 #include "tensor/safetensors.h"
 
@@ -20,6 +22,13 @@ class CheckpointRank final : public RankFile {
   // `plain` would be the shape if it were not quantized.
   Result<QuantScheme> SchemeOf(const FusedTensor& weight, const QuantScheme& described,
                                const Shape& plain) const;
+  // Whether the other rank has the same scales for a weight, bit for bit.
+  bool HasScalesOf(const CheckpointRank& other, const FusedTensor& weight) const;
+
+  // Adds the elements of the checked weights that are in the order of kernels.
+  void CountBitsOfKernels(BitCounts& counts) const;
+  // To be called before such a weight is read.
+  void SetKernelOrder(KernelOrder order) { kernel_order_ = order; }
 
   const std::filesystem::path& path() const override { return file_->path(); }
   Status Check(const RankTensor& tensor) override;
@@ -42,7 +51,7 @@ class CheckpointRank final : public RankFile {
   // One positive number.
   Result<float> ReadNumber(const std::string& name) const;
   Form FormOf(const RankTensor& tensor) const;
-  Status CheckElements(const RankTensor& tensor) const;
+  Status CheckElements(const RankTensor& tensor);
   Result<Stored> FindPart(const RankTensor& tensor) const;
   Result<Tensor> ReadScales(const RankTensor& tensor, const Stored& stored,
                             ScratchBuffers& scratch) const;
@@ -54,6 +63,8 @@ class CheckpointRank final : public RankFile {
 
   std::shared_ptr<const SafetensorsFile> file_;
   std::set<std::string> known_;  // names that were checked
+  std::vector<KernelMatrix> of_kernels_;
+  KernelOrder kernel_order_ = KernelOrder::kInterleaved;
 };
 
 }  // namespace tandem

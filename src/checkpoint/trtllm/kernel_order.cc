@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 namespace tandem {
@@ -31,18 +32,18 @@ uint32_t WordAt(const KernelMatrix& matrix, int64_t index) {
   return word;
 }
 
-bool IsInterleaved(const KernelMatrix& matrix) {
-  const int64_t words = std::min(matrix.rows * WordsOfRow(matrix), int64_t{1} << 16);
-  const uint32_t mask = (1u << matrix.bits) - 1;
-  const uint32_t quarter = 1u << (matrix.bits - 2);
-  int64_t near_middle = 0;
-  for (int64_t i = 0; i < words; ++i) {
-    for (int64_t place = 0; place < PerWord(matrix); ++place) {
-      const uint32_t element = (WordAt(matrix, i) >> (place * matrix.bits)) & mask;
-      near_middle += element > quarter && element < 3 * quarter ? 1 : 0;
-    }
+// Whether elements whose middle is zero have one peak, there. A flat spread has none, and few
+// levels (of ternary weights, say) have several.
+bool PeaksInTheMiddle(const BitCounts& counts) {
+  const double all = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  const auto share = [&](size_t eighth) { return static_cast<double>(counts[eighth]) / all; };
+  constexpr double kLeastInMiddle = 0.6;  // of a flat spread, a half
+  constexpr double kMostAgainst = 0.05;   // of clipped weights, at the ends
+  for (size_t i = 0; i < 3; ++i) {
+    if (share(i) > share(i + 1) + kMostAgainst) return false;
+    if (share(7 - i) > share(6 - i) + kMostAgainst) return false;
   }
-  return 2 * near_middle >= words * PerWord(matrix);
+  return share(2) + share(3) + share(4) + share(5) >= kLeastInMiddle;
 }
 
 // Elements from 0 of a row whose tiles lie between those of its neighbours.
@@ -86,13 +87,31 @@ bool FitsKernels(const KernelMatrix& matrix) {
   return matrix.columns % kTileColumns == 0 && matrix.rows % Together(matrix) == 0;
 }
 
-void FromKernelOrder(const KernelMatrix& matrix, int64_t first, const Tensor& out) {
-  const bool interleaved = IsInterleaved(matrix);
+void CountBits(const KernelMatrix& matrix, BitCounts& counts) {
+  const int64_t words = std::min(matrix.rows * WordsOfRow(matrix), int64_t{1} << 14);
+  for (int64_t i = 0; i < words; ++i) {
+    const uint32_t word = WordAt(matrix, i);
+    for (int64_t place = 0; place < PerWord(matrix); ++place) {
+      ++counts[(word >> ((place + 1) * matrix.bits - 3)) & 7u];
+    }
+  }
+}
+
+std::optional<KernelOrder> KernelOrderOf(const BitCounts& counts) {
+  BitCounts as_signed = counts;
+  std::ranges::rotate(as_signed, as_signed.begin() + 4);
+  const bool interleaved = PeaksInTheMiddle(counts);
+  if (interleaved == PeaksInTheMiddle(as_signed)) return std::nullopt;
+  return interleaved ? KernelOrder::kInterleaved : KernelOrder::kSigned;
+}
+
+void FromKernelOrder(const KernelMatrix& matrix, KernelOrder order, int64_t first,
+                     const Tensor& out) {
   std::vector<uint8_t> elements(static_cast<size_t>(matrix.columns));
   auto* to = static_cast<uint8_t*>(out.data);
   for (int64_t row = first; row < first + out.dim(0); ++row) {
-    interleaved ? UnpackInterleaved(matrix, row, elements.data())
-                : UnpackSigned(matrix, row, elements.data());
+    order == KernelOrder::kInterleaved ? UnpackInterleaved(matrix, row, elements.data())
+                                       : UnpackSigned(matrix, row, elements.data());
     for (size_t i = 0; i < elements.size(); ++i) {
       if (matrix.bits == 8) {
         *to++ = elements[i] ^ 0x80u;

@@ -3,9 +3,10 @@
 // functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 
-#include "base/status.h"
 #include "tensor/tensor.h"
 
 namespace tandem {
@@ -22,9 +23,22 @@ struct KernelMatrix {
 // together.
 bool FitsKernels(const KernelMatrix& matrix);
 
-// Rows `first` .. of the matrix as they are in memory (QuantScheme): `out` has their shape. GPUs
-// before sm_90 have elements that begin at 0, interleaved, and sm_90 signed ones in order: as most
-// weights are small, the more frequent bits tell which it is.
-void FromKernelOrder(const KernelMatrix& matrix, int64_t first, const Tensor& out);
+enum class KernelOrder : uint8_t {
+  kInterleaved,  // GPUs before sm_90: elements that begin at 0, columns and rows interleaved
+  kSigned,       // sm_90: signed elements in order
+};
+
+// How many elements have bits in each eighth of the unsigned range. Pooled over the matrices of a
+// checkpoint, which all have one order.
+using BitCounts = std::array<int64_t, 8>;
+// Adds those of the matrix; of a large one, of a sample.
+void CountBits(const KernelMatrix& matrix, BitCounts& counts);
+// As most weights are small, the right reading has one peak, at zero. None where neither reading,
+// or both, would.
+std::optional<KernelOrder> KernelOrderOf(const BitCounts& counts);
+
+// Rows `first` .. of the matrix as they are in memory (QuantScheme): `out` has their shape.
+void FromKernelOrder(const KernelMatrix& matrix, KernelOrder order, int64_t first,
+                     const Tensor& out);
 
 }  // namespace tandem

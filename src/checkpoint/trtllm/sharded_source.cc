@@ -100,11 +100,24 @@ Result<Tensor> ShardedSource::Merge(const WeightId& id, Split split) {
   return whole;
 }
 
+Status ShardedSource::DiffersFrom(const WeightId& id, int64_t rank) const {
+  const FusedTensor fused = FusedTensorOf(spec_, id, sharding_);
+  return Unimplemented(FileOf(fused, rank).PlaceOf(fused.name) + " differs from that of " +
+                       FileOf(fused, 0).path().filename().string() + ": ranks with " +
+                       (IsScale(id.part) ? "scales" : "values") +
+                       " of their own are not supported here; convert the original model with "
+                       "`tandem convert`, or for one rank");
+}
+
 Result<Tensor> ShardedSource::Get(const WeightId& id) {
   const WeightId held = StoredId(spec_, id);
   const Split split = SplitOf(spec_, sharding_, held);
   if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(held, split);
   TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(held, /*rank=*/0));
+  for (int64_t rank = 1; rank < sharding_.tp_size; ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor copy, Share(held, rank));
+    if (!SameBytes(share, copy)) return DiffersFrom(held, rank);
+  }
   // At tp_size 1 the vocabulary cannot be padded, so the part is the whole.
   return AsDType(share, WeightDType(spec_, held), scratch_);
 }

@@ -31,6 +31,8 @@ class ShardedSource final : public WeightSource {
   // The rows of a role inside its fused tensor on a rank.
   Result<Tensor> Share(const WeightId& id, int64_t rank);
   Result<Tensor> Merge(const WeightId& id, Split split);
+  // That every rank should have the same values and this one has others than the first.
+  Status DiffersFrom(const WeightId& id, int64_t rank) const;
 
   ModelSpec spec_;
   Sharding sharding_;
