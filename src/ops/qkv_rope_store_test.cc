@@ -1,0 +1,185 @@
+// QkvRopeStore over pools with given contents: padding, heads that turn in halves, elements of 8
+// bits.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/testing/paged_pool.h"
+
+namespace tandem::ops {
+namespace {
+
+class QkvRopeStoreTest : public PagedPoolTest {
+ protected:
+  // Tables of turns by 0.1 * (position + 1) * (i + 1), for heads that are turned in `parts`.
+  void MakeTables(int32_t positions, int32_t parts = 1) {
+    const int32_t half = shape_.head_dim / parts / 2;
+    std::vector<float> cos, sin;
+    for (int32_t position = 0; position < positions; ++position) {
+      for (int32_t i = 0; i < half; ++i) {
+        cos.push_back(static_cast<float>(std::cos(Angle(position, i))));
+        sin.push_back(static_cast<float>(std::sin(Angle(position, i))));
+      }
+    }
+    cos_ = FromFloats({positions, half}, DType::kF32, cos);
+    sin_ = FromFloats({positions, half}, DType::kF32, sin);
+  }
+  static double Angle(int32_t position, int32_t i) { return 0.1 * (position + 1) * (i + 1); }
+  void Store(const Tensor& qkv, const OwnedBatch& batch) {
+    ops().QkvRopeStore(qkv, {cos_.tensor, sin_.tensor}, batch.view, kv_, kLayer);
+  }
+
+  OwnedTensor cos_, sin_;
+};
+
+TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
+  const AttentionShape shape{4, 2, 64, 16};
+  const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
+  MakeGroup(shape, 2, dtype());
+  MakeTables(16);
+  const OwnedTensor exact = Random({5, Width()}, dtype(), 5);
+  Store(exact.tensor, MakeBatch(ranges, {}));
+  const std::vector<std::byte> stored = Bytes(kv_.data);
+
+  MakeGroup(shape, 2, dtype());
+  const OwnedTensor padded = Random({8, Width()}, dtype(), 5);
+  const std::vector<std::byte> before = Bytes(padded.tensor);
+  Store(padded.tensor, MakeBatch(ranges, {.rows = 3, .seqs = 2}));
+  EXPECT_EQ(Bytes(kv_.data), stored);
+  EXPECT_EQ(Bytes(padded.tensor.Rows(5)), Bytes(exact.tensor));
+  const std::vector<std::byte> after = Bytes(padded.tensor);
+  EXPECT_TRUE(std::equal(after.begin() + std::ssize(after) / 8 * 5, after.end(),
+                         before.begin() + std::ssize(before) / 8 * 5));
+}
+
+TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
+  for (const AttentionShape& shape :
+       {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 20, 5}, AttentionShape{2, 2, 128, 8}}) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakeGroup(shape, 2, dtype());
+    const std::vector<int32_t> masks = {4, 9};
+    const std::vector<Range> ranges = {{0, 8, 7}, {1, 3, 3}};
+    const std::vector<int32_t> positions = {1, 2, 3, 4, 5, 6, 7, 0, 1, 2};
+    const std::vector<int32_t> second = {0, 0, 0, 0, 1, 2, 3, 15, 0, 7};
+    const Buffer mask_buffer = Ints(masks), second_buffer = Ints(second);
+    for (const auto& [parts, masked] : {std::pair(1, true), {2, false}, {2, true}}) {
+      MakeTables(16, parts);
+      OwnedBatch batch = MakeBatch(ranges, {});
+      if (masked) batch.view.mask_position = mask_buffer.As<int32_t>();
+      if (parts == 2) batch.view.second_positions = second_buffer.As<int32_t>();
+      const OwnedTensor qkv = Random({std::ssize(positions), Width()}, dtype(), 8);
+      const std::vector<double> in = Doubles(qkv.tensor);
+      Store(qkv.tensor, batch);
+      const std::vector<double> out = Doubles(qkv.tensor), stored = Doubles(kv_.data);
+      std::vector<double> actual, expected;
+      const int32_t part_dim = shape.head_dim / parts, half = part_dim / 2;
+      for (int32_t row = 0; row < std::ssize(positions); ++row) {
+        const int32_t seq = row < ranges[0].rows ? 0 : 1;
+        const int32_t position = positions[static_cast<size_t>(row)];
+        const int32_t turns[] = {
+            masked ? std::min(position, masks[static_cast<size_t>(seq)]) : position,
+            second[static_cast<size_t>(row)]};
+        for (int32_t head = 0; head < shape.num_heads + shape.num_kv_heads; ++head) {
+          const int64_t at = row * Width() + head * shape.head_dim;
+          const int32_t kv_head = head - shape.num_heads;
+          const double* turned =
+              kv_head < 0 ? out.data() + at : stored.data() + Offset(seq, position, kv_head, false);
+          for (int32_t i = 0; i < shape.head_dim; ++i) {
+            const int32_t part = i / part_dim, pair = i % half;
+            const double* x = in.data() + at + part * part_dim + pair;
+            const double angle = Angle(turns[part], pair);
+            const double c = std::cos(angle), s = std::sin(angle);
+            actual.push_back(turned[i]);
+            expected.push_back(i % part_dim < half ? x[0] * c - x[half] * s
+                                                   : x[half] * c + x[0] * s);
+          }
+        }
+      }
+      ExpectNear(actual, expected, Rounding(dtype()) + 1e-6, 1.0);
+    }
+  }
+}
+
+TEST_P(QkvRopeStoreTest, APoolOf8BitsHoldsRoundedAndSaturatedValues) {
+  for (const AttentionShape& shape : {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 6, 5}}) {
+    for (const DType element : TypesOf8Bits()) {
+      SCOPED_TRACE(DTypeName(element));
+      const bool fp8 = element == DType::kF8E4M3;
+      const double largest = fp8 ? 448.0 : 127.0;
+      MakeGroup(shape, 1, element);
+      MakeTables(16);
+      constexpr int32_t kRows = 7;
+      // Some lie beyond what a value can be, the largest element times its scale.
+      const OwnedTensor qkv = Random({kRows, Width()}, dtype(), 6, fp8 ? 12.0f : 4.0f);
+      const std::vector<double> in = Doubles(qkv.tensor);
+      Store(qkv.tensor, MakeBatch({{0, kRows, kRows}}, {}));
+      const std::vector<std::byte> stored = Bytes(kv_.data);
+      int saturated = 0;
+      const auto expect = [&](int64_t at, double expected) {
+        const double bounded = std::clamp(expected, -largest, largest);
+        saturated += bounded != expected;
+        // Half of the last of three mantissa bits, or of a step of 2^-9 (or of 1); plus the error
+        // of fp32.
+        const double half_step = fp8 ? std::max(std::abs(bounded) * 0x1p-4, 0x1p-10) : 0.5;
+        ASSERT_NEAR(ElementValue(stored[static_cast<size_t>(at)]), bounded, half_step + 1e-4);
+      };
+      const int32_t half = shape.head_dim / 2;
+      for (int32_t row = 0; row < kRows; ++row) {
+        for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+          const double* k = in.data() + row * Width() + (shape.num_heads + head) * shape.head_dim;
+          const double* v = k + shape.num_kv_heads * shape.head_dim;
+          const int64_t key = Offset(0, row, head, false), value = Offset(0, row, head, true);
+          for (int32_t i = 0; i < half; ++i) {
+            const double c = std::cos(Angle(row, i)), s = std::sin(Angle(row, i));
+            expect(key + i, (k[i] * c - k[i + half] * s) / KeyScale(kLayer, head));
+            expect(key + i + half, (k[i + half] * c + k[i] * s) / KeyScale(kLayer, head));
+          }
+          for (int32_t i = 0; i < shape.head_dim; ++i) {
+            expect(value + i, v[i] / ValueScale(kLayer, head));
+          }
+        }
+      }
+      EXPECT_GT(saturated, 0);
+    }
+  }
+}
+
+// Every number of e4m3, the ties between them, and numbers beyond; with a scale of 1 nothing else
+// is rounded.
+TEST_P(QkvRopeStoreTest, ValuesAreRoundedToTheNearestElementTiesToEven) {
+  std::vector<float> values = {500.0f, -6e4f, 127.49f, -127.6f, 0.5f, 1.5f, -2.5f, 0.0f};
+  for (int byte = 0; byte < 0x7e; ++byte) {
+    const double low = Fp8Value(static_cast<std::byte>(byte));
+    const double high = Fp8Value(static_cast<std::byte>(byte + 1));
+    for (const double share : {0.0, 0.25, 0.5, 0.75}) {
+      values.push_back(
+          static_cast<float>((byte % 3 == 0 ? -1.0 : 1.0) * (low + share * (high - low))));
+    }
+  }
+  values.resize(512, 0.0f);
+  for (const DType element : TypesOf8Bits()) {
+    SCOPED_TRACE(DTypeName(element));
+    MakeGroup({1, 1, 512, 16}, 1, element);
+    kv_.key_scales = kv_.value_scales = {};
+    MakeTables(16);
+    std::vector<float> row(1024, 0.0f);
+    row.insert(row.end(), values.begin(), values.end());
+    const OwnedTensor qkv = FromFloats({1, 1536}, dtype(), row);
+    const std::vector<double> in = Doubles(qkv.tensor);
+    Store(qkv.tensor, MakeBatch({{0, 1, 1}}, {}));
+    const std::vector<std::byte> stored = Bytes(kv_.data);
+    const int64_t at = Offset(0, 0, 0, true);
+    for (size_t i = 0; i < 512; ++i) {
+      const double value = in[1024 + i];
+      const double expected = element == DType::kF8E4M3
+                                  ? RoundToFp8(value)
+                                  : std::clamp(std::nearbyint(value), -127.0, 127.0);
+      ASSERT_EQ(ElementValue(stored[static_cast<size_t>(at) + i]), expected) << value;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, QkvRopeStoreTest, ::testing::ValuesIn(AllBackendCases()),
+                         CaseName);
+
+}  // namespace
+}  // namespace tandem::ops
