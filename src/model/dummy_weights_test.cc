@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <set>
 
 #include "model/testing/decoder_driver.h"
@@ -46,21 +47,29 @@ std::unique_ptr<DummySource> Make(ModelSpec spec, DummyOptions options = {}) {
   return std::move(*source);
 }
 
+// Greedy decoding of a prompt gives what the map says; `check` sees the loaded weights.
+void ExpectGreedyFollowsTheMap(
+    DummySource& source, int steps,
+    const std::function<void(const Weights&, ops::Backend&)>& check = [](const auto&, auto&) {}) {
+  auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "auto"});
+  ASSERT_TRUE(backend.ok());
+  const auto weights = LoadWeights(source, **backend, 128);
+  ASSERT_TRUE(weights.ok()) << weights.status().message();
+  check(**weights, **backend);
+  DecoderTestDriver driver(*weights, **backend, 100);
+  std::vector<int32_t> tokens = {17, 999, 0, 512, 5};
+  for (int step = 0; step < steps; ++step) {
+    const int32_t next = ArgMax(driver.Feed(tokens).back());
+    ASSERT_EQ(next, source.map().Expected(tokens.back())) << "step " << step;
+    tokens = {next};
+  }
+}
+
 class DummyWeightsTest : public ::testing::TestWithParam<DType> {};
 
 TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMap) {
   const auto source = Make(SmallSpec(GetParam()), {.seed = 3});
-  auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "auto"});
-  ASSERT_TRUE(backend.ok());
-  const auto weights = LoadWeights(*source, **backend, 128);
-  ASSERT_TRUE(weights.ok()) << weights.status().message();
-  DecoderTestDriver driver(*weights, **backend, 100);
-  std::vector<int32_t> tokens = {17, 999, 0, 512, 5};
-  for (int step = 0; step < 40; ++step) {
-    const int32_t next = ArgMax(driver.Feed(tokens).back());
-    ASSERT_EQ(next, source->map().Expected(tokens.back())) << "step " << step;
-    tokens = {next};
-  }
+  ExpectGreedyFollowsTheMap(*source, 40);
 }
 
 // Whatever a layer does with the residual stream, its blocks add next to nothing to it.
@@ -81,17 +90,7 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapInEveryFormOfLayer) {
         layer.mlp.activation = ops::Activation::kGelu;
       }
       const auto source = Make(std::move(spec), {.seed = 3});
-      auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "auto"});
-      ASSERT_TRUE(backend.ok());
-      const auto weights = LoadWeights(*source, **backend, 128);
-      ASSERT_TRUE(weights.ok()) << weights.status().message();
-      DecoderTestDriver driver(*weights, **backend, 100);
-      std::vector<int32_t> tokens = {17, 999, 0, 512, 5};
-      for (int step = 0; step < 20; ++step) {
-        const int32_t next = ArgMax(driver.Feed(tokens).back());
-        ASSERT_EQ(next, source->map().Expected(tokens.back())) << "step " << step;
-        tokens = {next};
-      }
+      ExpectGreedyFollowsTheMap(*source, 20);
     }
   }
 }
@@ -113,19 +112,10 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapWithExperts) {
   const Tensor other = source->Get({WeightRole::kExpertUp, 0, WeightPart::kWeight, 2}).value();
   EXPECT_NE(std::memcmp(one.data, other.data, static_cast<size_t>(one.NumBytes())), 0);
   source->Release();
-  auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false, .isa = "auto"});
-  ASSERT_TRUE(backend.ok());
-  const auto weights = LoadWeights(*source, **backend, 128);
-  ASSERT_TRUE(weights.ok()) << weights.status().message();
-  EXPECT_EQ(WeightBytes((*weights)->spec, **backend, 128), (*weights)->bytes);
-  EXPECT_LT((*weights)->step_bytes, (*weights)->bytes);
-  DecoderTestDriver driver(*weights, **backend, 100);
-  std::vector<int32_t> tokens = {17, 999, 0, 512, 5};
-  for (int step = 0; step < 20; ++step) {
-    const int32_t next = ArgMax(driver.Feed(tokens).back());
-    ASSERT_EQ(next, source->map().Expected(tokens.back())) << "step " << step;
-    tokens = {next};
-  }
+  ExpectGreedyFollowsTheMap(*source, 20, [](const Weights& weights, ops::Backend& backend) {
+    EXPECT_EQ(WeightBytes(weights.spec, backend, 128), weights.bytes);
+    EXPECT_LT(weights.step_bytes, weights.bytes);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, DummyWeightsTest,
