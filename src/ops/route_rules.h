@@ -2,6 +2,7 @@
 // (RoutingRule). A pure function, for the CPU; cuda/route.cu takes the same steps with a warp.
 #pragma once
 
+#include "base/host_device.h"
 #include "ops/ops.h"
 #include "ops/portable_math.h"
 
@@ -46,7 +47,9 @@ inline int32_t LargestOf(const float* values, int32_t count) {
   return best;
 }
 
-inline float GroupValueOf(const RoutingRule& rule, const float* values, int32_t count) {
+// Also a step of cuda/route.cu.
+TANDEM_HOST_DEVICE inline float GroupValueOf(const RoutingRule& rule, const float* values,
+                                             int32_t count) {
   float largest = kNoScore, second = kNoScore;
   for (int32_t i = 0; i < count; ++i) {
     if (values[i] > largest) {

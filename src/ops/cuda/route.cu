@@ -4,13 +4,13 @@
 
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
+#include "ops/route_rules.h"
 
 namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kWarps = 2;
 constexpr int kThreads = 32 * kWarps;
-constexpr float kNone = -__builtin_inff();  // below every score
 
 __device__ float WarpLargest(float value) {
 #pragma unroll
@@ -48,9 +48,9 @@ __device__ float SumOf(const Values& values) {
   return WarpSum(sum);
 }
 
-// The index of the largest value, the first of equal ones; 0 if none is above kNone.
+// The index of the largest value, the first of equal ones; 0 if none is above kNoScore.
 __device__ int LargestOf(const Values& values) {
-  float largest = kNone;
+  float largest = kNoScore;
   int best = 0;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < values.count; i += 32) {
     if (!(values.at[i] > largest)) continue;
@@ -73,7 +73,7 @@ __device__ void ApplyFunction(RoutingRule::Function function, const Values& valu
   if (function == RoutingRule::Function::kSigmoid) {
     return ChangeEach(values, [](int, float x) { return 1.0f / (1.0f + expf(-x)); });
   }
-  float largest = kNone;
+  float largest = kNoScore;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < values.count; i += 32) {
     largest = fmaxf(largest, values.at[i]);
   }
@@ -81,19 +81,6 @@ __device__ void ApplyFunction(RoutingRule::Function function, const Values& valu
   ChangeEach(values, [&](int, float x) { return expf(x - largest); });
   const float sum = SumOf(values);
   ChangeEach(values, [&](int, float x) { return x / sum; });
-}
-
-__device__ float GroupValueOf(const RoutingRule& rule, const float* values, int count) {
-  float largest = kNone, second = kNone;
-  for (int i = 0; i < count; ++i) {
-    if (values[i] > largest) {
-      second = largest;
-      largest = values[i];
-    } else if (values[i] > second) {
-      second = values[i];
-    }
-  }
-  return rule.group_value == RoutingRule::GroupValue::kLargest ? largest : largest + second;
 }
 
 // Leaves the values of the best groups. groups, kept: [num_groups] scratch.
@@ -110,12 +97,12 @@ __device__ void KeepBestGroups(const RoutingRule& rule, const Values& values, fl
     const int best = LargestOf(all);
     __syncwarp();  // all have read the groups
     if (lane == 0) {
-      groups[best] = kNone;
+      groups[best] = kNoScore;
       kept[best] = 1.0f;
     }
     __syncwarp();
   }
-  const float lost = rule.others_count_zero ? 0.0f : kNone;
+  const float lost = rule.others_count_zero ? 0.0f : kNoScore;
   ChangeEach(values, [&](int i, float x) { return kept[i / size] != 0.0f ? x : lost; });
 }
 
@@ -155,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
     if (lane == 0) {
       experts[k] = best;
       chosen.at[k] = values.at[best];
-      choice.at[best] = kNone;
+      choice.at[best] = kNoScore;
     }
     __syncwarp();
   }
