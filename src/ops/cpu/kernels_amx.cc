@@ -281,9 +281,9 @@ void Multiply1x4(const TileBlock& b) {
 constexpr int64_t kCachedWeightBytes = int64_t{8} << 20;
 constexpr int64_t kMostSerialRows = 4;
 
-// At most 16 rows: each panel is read once. For few rows and from memory, one panel after another
-// is 6 % faster than four side by side: the prefetches follow one stream, and the unit's latency
-// hides behind it.
+// At most 16 rows: each panel is read once. For few rows and weights in memory, one panel after
+// another is 6 % faster than four side by side: the prefetches follow one stream, and waiting for
+// memory takes longer than the tile unit's latency.
 void StreamTiles(const LinearJob& job, int64_t begin, int64_t end, float* scratch) {
   TileBlock b = {};
   b.a0 = static_cast<const char*>(job.activations);

@@ -14,7 +14,7 @@ namespace tandem::ops::cpu {
 bool CanPack(const QuantScheme& scheme);
 bool CanRound(const QuantScheme& scheme);
 
-// The kernels' layout for weights of this scheme and so many columns; no elements if it is plain.
+// The kernels' layout for weights of this scheme and width; no elements if the scheme is plain.
 QuantLayout LayoutOf(const QuantScheme& scheme, int64_t cols, const CpuKernels& kernels);
 
 // Elements of a row as QuantScheme numbers them, one a byte, with the scale and the zero point of

@@ -57,7 +57,7 @@ class CudaOps final : public Ops {
   // The second half of an MLP.
   void SwiGluLinear(const Tensor& gate_up, const LinearWeight& weight, const Tensor& activated,
                     const Tensor& out);
-  // Experts of so many rows that the plan has room for them.
+  // Experts, for no more rows than the plan has room for.
   void PlannedExperts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,
                       const ExpertScratch& scratch, const Tensor& out);
 

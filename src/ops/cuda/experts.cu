@@ -21,7 +21,7 @@ constexpr int kPlanWarps = kPlanThreads / 32;
 // Of a thread.
 constexpr int kPlanExperts = kMaxExperts / kPlanThreads;
 
-// Items of `slots` rows of experts at most: each expert has one that is not full.
+// The most items that `slots` rows make: each expert has at most one that is not full.
 constexpr int64_t MostItems(int64_t slots, int64_t num_experts, int64_t tile) {
   const int64_t used = std::min(slots, num_experts);
   return used + (slots - used) / tile;
@@ -232,7 +232,7 @@ dim3 BlocksFor(const Context& context, int64_t count) {
   return BlocksOfUnits(context, 32, CeilDiv(count, kThreads));
 }
 
-// Whether rows of so many columns can be read in pieces of 8.
+// Whether rows of `cols` columns can be read in pieces of 8.
 template <typename... Data>
 bool HasPieces(int64_t cols, const Data*... data) {
   return cols % 8 == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);

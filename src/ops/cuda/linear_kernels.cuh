@@ -30,11 +30,11 @@ struct ExpertProduct {
   const ExpertParts* experts = nullptr;
   const ExpertItem* items = nullptr;
   const int32_t* num_items = nullptr;
-  int most_items = 0;  // at most so many
+  int most_items = 0;  // upper bound of *num_items
   int tile = 0;        // rows of an item, at most
 };
 
-// A grid of `per_sm` blocks on each SM, or fewer where there are not so many units.
+// A grid of `per_sm` blocks on each SM, but no more blocks than units.
 inline dim3 BlocksOfUnits(const Context& context, int per_sm, int64_t most_units) {
   const int64_t places = int64_t{per_sm} * (context.num_sms > 0 ? context.num_sms : 1);
   return dim3(static_cast<unsigned>(most_units < places ? most_units : places));
