@@ -82,7 +82,7 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
   }
   // Prompts that share a beginning, short and long ones, greedy and drawn.
   std::vector<Request> Requests() {
-    const int64_t vocab = Load(DType::kF32).weights->spec.vocab_size;
+    const int64_t vocab = HfReader::Open(FixturesFolder() / GetParam()).value()->spec().vocab_size;
     std::vector<Request> requests;
     for (int32_t i = 0; i < 6; ++i) {
       Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, vocab), 40);
