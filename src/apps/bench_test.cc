@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "apps/bench.h"
 #include "apps/load.h"
+#include "model/decoder/weights.h"
 
 namespace tandem::apps {
 namespace {
