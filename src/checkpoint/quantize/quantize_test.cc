@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "base/testing/file_size_limit.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
@@ -232,7 +233,7 @@ TEST_F(QuantizeTest, AKilledProcessLeavesNoResultAndTheNextRunGoesOn) {
       if (!report.ok()) std::fprintf(stderr, "%s\n", report.status().message().c_str());
       ::_exit(report.ok() ? 0 : 1);
     }
-    ::usleep(static_cast<useconds_t>(20'000 + 7919 * round % 150'000));
+    ::usleep(static_cast<useconds_t>(5'000 + 7919 * round % 150'000));
     ::kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -258,6 +259,22 @@ TEST_F(QuantizeTest, FilesOfAnotherRunAreNotTakenOver) {
   ASSERT_TRUE(Quantize(Options("int4_awq", "expected"), samples, *backend_).ok());
   ASSERT_TRUE(Quantize(Options("int4_awq"), samples, *backend_).ok());
   EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "expected"));
+}
+
+TEST_F(QuantizeTest, ASecondRunIntoTheSameFolderIsRefusedAndTheFirstGoesOn) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  Status second, convert;
+  const QuantizeEvents events{.calibrating = [&](double) {
+    if (!second.ok()) return;
+    second = Run(Options("fp8")).status();
+    convert = Convert({.model_dir = folder_ / "hf", .output_dir = folder_ / "out"}).status();
+  }};
+  ASSERT_TRUE(Quantize(Options("int4_awq"), Samples(), *backend_, events).ok());
+  for (const Status& status : {second, convert}) {
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.message(), HasSubstr((folder_ / "out").string() + ": another run"));
+  }
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
 }
 
 TEST_F(QuantizeTest, ARunThatWasKilledAtItsFirstFileIsBegunAgain) {
