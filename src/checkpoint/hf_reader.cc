@@ -172,7 +172,7 @@ Status HfReader::OpenShards() {
 
 Status HfReader::OpenSingleFile(const fs::path& path) {
   TANDEM_ASSIGN_OR_RETURN(auto file, OpenTensorFile(path));
-  for (const auto& [name, tensor] : file->tensors()) tensors_[name] = {tensor, file.get()};
+  for (const auto& [name, tensor] : file->tensors()) tensors_[name] = {tensor, file.get(), name};
   shards_.push_back(std::move(file));
   return {};
 }
@@ -216,7 +216,7 @@ Status HfReader::OpenIndex(const char* index_name) {
       return NotFound(file->path().string() + ": tensor \"" + name + "\" is missing, though " +
                       index_name + " puts it there");
     }
-    tensors_[name] = {found->second, file};
+    tensors_[name] = {found->second, file, name};
   }
   return {};
 }
@@ -422,8 +422,26 @@ bool HfReader::IsUnpacked(const WeightId& id) const {
   return of_quantized && !SchemeOf(spec_, id.role, id.layer).is_plain();
 }
 
+Status HfReader::Verify(Stored& stored) {
+  if (!stored.verified) TANDEM_RETURN_IF_ERROR(stored.file->Verify(stored.name));
+  stored.verified = true;
+  return {};
+}
+
+Status HfReader::VerifyPacked(const std::string& name) {
+  for (auto stored = tensors_.lower_bound(name);
+       stored != tensors_.end() && stored->first.starts_with(name); ++stored) {
+    const std::string_view suffix = std::string_view(stored->first).substr(name.size());
+    if (suffix.starts_with('.') || suffix.starts_with('_')) {
+      TANDEM_RETURN_IF_ERROR(Verify(stored->second));
+    }
+  }
+  return {};
+}
+
 Result<Tensor> HfReader::GetUnpacked(const WeightId& id) {
   const StoredMatrix matrix = MatrixOf(id);
+  TANDEM_RETURN_IF_ERROR(VerifyPacked(matrix.name()));
   const QuantScheme scheme = SchemeOf(spec_, id.role, id.layer);
   TANDEM_ASSIGN_OR_RETURN(const Tensor all, layout_->Unpack(matrix, scheme, id.part, scratch_));
   TensorSource source = SourceOf(*family_, spec_, id);
@@ -441,6 +459,7 @@ Result<Tensor> HfReader::Get(const WeightId& id) {
   const TensorSource source = SourceOf(*family_, spec_, held);
   const Shape shape = WeightShape(spec_, held);
   TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, held));
+  TANDEM_RETURN_IF_ERROR(Verify(tensors_.at(source.name)));
   if (IsScale(id.part)) {
     const Shape all = StoredShape(source, shape, stored.shape);
     TANDEM_ASSIGN_OR_RETURN(stored, ToFloats(stored, all, scratch_));

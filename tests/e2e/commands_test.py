@@ -167,6 +167,23 @@ class WorkflowTest(unittest.TestCase):
         self.assertEqual(done.returncode, 4, done.stderr)
         self.assertIn("rank0.engine", done.stderr)
 
+    def test_a_damaged_checkpoint_or_exported_folder_is_refused_naming_the_tensor(self):
+        checkpoint, exported, engine = (self.work / name for name in ("ckpt-flipped", "exported-flipped", "engine-flipped"))
+        tandem("convert", "--model_dir", PAIR / "draft", "--output_dir", checkpoint)
+        tandem("quantize", PAIR / "draft", "--qformat", "int8_wo", "--export_format", "hf", "--output_dir", exported)
+        for folder, file in ((checkpoint, "rank0.safetensors"), (exported, "model.safetensors")):
+            done = tandem("inspect", folder, "--check")
+            self.assertIn("each is a finite number, and all are as they were written", done.stdout)
+            data = bytearray((folder / file).read_bytes())
+            data[len(data) // 2] ^= 0x10
+            (folder / file).write_bytes(data)
+            for words in (["inspect", folder, "--check"], ["build", folder, "--output_dir", engine]):
+                done = tandem(*words, check=False)
+                self.assertEqual(done.returncode, 4, done.stderr)
+                self.assertRegex(done.stderr, file + r': tensor ".*" is damaged: its checksum differs')
+        self.assertFalse(engine.exists())
+        self.assertIn("; the files have no checksums", tandem("inspect", PAIR / "draft", "--check").stdout)
+
 
 class BadModelTest(unittest.TestCase):
     def setUp(self):

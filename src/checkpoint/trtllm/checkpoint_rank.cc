@@ -300,11 +300,19 @@ Result<Tensor> CheckpointRank::ReadZeros(const RankTensor& tensor, const Stored&
   return out;
 }
 
+Status CheckpointRank::Verify(const std::string& name) {
+  if (verified_.contains(name)) return {};
+  TANDEM_RETURN_IF_ERROR(file_->Verify(name));
+  verified_.insert(name);
+  return {};
+}
+
 Result<Tensor> CheckpointRank::Read(const RankTensor& tensor, ScratchBuffers& scratch) {
   if (tensor.fused.part == WeightPart::kWeight) {
     return ReadRows(tensor, 0, tensor.shape[0], scratch);
   }
   TANDEM_ASSIGN_OR_RETURN(const Stored stored, FindPart(tensor));
+  TANDEM_RETURN_IF_ERROR(Verify(stored.name));
   switch (tensor.fused.part) {
     case WeightPart::kScale:
       return ReadScales(tensor, stored, scratch);
@@ -330,6 +338,7 @@ Result<Tensor> CheckpointRank::Read(const RankTensor& tensor, ScratchBuffers& sc
 Result<Tensor> CheckpointRank::ReadRows(const RankTensor& tensor, int64_t first, int64_t count,
                                         ScratchBuffers& scratch) {
   TANDEM_ASSIGN_OR_RETURN(const Stored stored, Find({tensor.fused.name}));
+  TANDEM_RETURN_IF_ERROR(Verify(stored.name));
   const Form form = tensor.fused.part == WeightPart::kWeight ? FormOf(tensor) : Form::kAsInMemory;
   if (form == Form::kAsInMemory) {
     Tensor view = stored.tensor;
