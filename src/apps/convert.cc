@@ -9,6 +9,7 @@
 #include "apps/calibration.h"
 #include "apps/config_rows.h"
 #include "apps/devices.h"
+#include "apps/interrupt.h"
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
@@ -238,9 +239,9 @@ Status Run(const OptionValues& values, Console& console) {
                                      convert.embedding_sharding_dim, convert.pp_size}},
                        values, console);
   }
-  TANDEM_ASSIGN_OR_RETURN(const ConvertReport report, Convert(convert, [&](double done) {
-                            console.Progress("converting", done);
-                          }));
+  const Interrupt interrupt;
+  TANDEM_ASSIGN_OR_RETURN(const ConvertReport report,
+                          Convert(convert, Told("converting", interrupt, console)));
   const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
   console.Say(fmt::format("{}: {}, {} rank{}, {}", convert.output_dir.string(), format,
                           report.sharding.num_files(), report.sharding.num_files() == 1 ? "" : "s",

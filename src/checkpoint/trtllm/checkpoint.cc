@@ -137,7 +137,7 @@ Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSi
       TANDEM_RETURN_IF_ERROR(sink.write(info, tensor));
       scratch.Clear();
       source.Release();
-      if (progress) progress(++done / total);
+      if (progress) TANDEM_RETURN_IF_ERROR(progress(++done / total));
     }
     TANDEM_RETURN_IF_ERROR(sink.end_file());
   }
