@@ -219,6 +219,8 @@ Result<CheckpointRank::Stored> CheckpointRank::FindPart(const RankTensor& tensor
   if (blocks && shape.rank() == 2 && FormOf(tensor) == Form::kKernels) shape = {shape[1], shape[0]};
   if (one_group && AsVector(stored.tensor).shape == Shape{tensor.shape[0]}) {
     stored.tensor.shape = shape;
+  } else if (one_group && stored.tensor.NumElements() == 1) {
+    shape = {tensor.shape[0]};  // for which there may be one scale
   }
   if (part == WeightPart::kZero && IsFloat(stored.tensor.dtype)) dtype = DType::kF32;
   TANDEM_RETURN_IF_ERROR(CheckStored(stored.tensor, part, shape, dtype, PlaceOf(stored.name)));
