@@ -135,7 +135,7 @@ std::string ReadPrecision(const Rounding& asked) {
 // The folder holds what --weight_only_precision says of it.
 Status CheckQuantized(const std::filesystem::path& folder, const ConfigOptions& config,
                       const Rounding& asked) {
-  TANDEM_RETURN_IF_ERROR(CheckModelFolder(folder));
+  TANDEM_RETURN_IF_ERROR(CheckHuggingFaceFolder(folder));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(folder, std::nullopt, config));
   const QuantScheme& scheme = reader->spec().quantization;
   const std::string precision = ReadPrecision(asked);
@@ -212,7 +212,7 @@ Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
   ConvertOptions convert = Rows().Read(values);
   convert.config = ConfigOptionRows().Read(values);
-  TANDEM_RETURN_IF_ERROR(CheckModelFolder(convert.model_dir));
+  TANDEM_RETURN_IF_ERROR(CheckHuggingFaceFolder(convert.model_dir));
   const Rounding asked = RoundingRows().Read(values);
   NameIdle(asked);
   TANDEM_ASSIGN_OR_RETURN(const QuantizeRecipe recipe, RecipeFor(asked));

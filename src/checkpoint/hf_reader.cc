@@ -92,6 +92,25 @@ constexpr std::array<std::string_view, 25> kProductSuffixes = {".weight",
                                                                ".q_scale",
                                                                ".kv_scale"};
 
+// Of these, a tensor that only a quantized weight has tells who made it.
+struct PackedSuffix {
+  std::string_view suffix;
+  std::string_view tool;
+};
+constexpr std::array kPackedSuffixes = {
+    PackedSuffix{".qweight", "GPTQ or AutoAWQ"},
+    PackedSuffix{".weight_packed", "compressed-tensors"},
+    PackedSuffix{".weight_scale", "a tool with scales beside bytes"},
+    PackedSuffix{".weight_scale_inv", "a tool with scales of blocks"},
+    PackedSuffix{".weight.absmax", "bitsandbytes"},
+    PackedSuffix{".SCB", "bitsandbytes"},
+    PackedSuffix{".W_q", "HQQ"},
+    PackedSuffix{".q_weight", "ExLlamaV2"},
+    PackedSuffix{".trellis", "ExLlamaV3"},
+    PackedSuffix{".codes", "AQLM"},
+    PackedSuffix{"_blocks", "a tool that writes MXFP4"},
+};
+
 // Those of them that only some layouts read, of some products.
 constexpr std::array<std::string_view, 2> kOptionalSuffixes = {".pre_quant_scale", ".weight_g_idx"};
 
@@ -412,9 +431,24 @@ Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) co
 Status HfReader::CheckAll() const {
   for (const WeightId& id : StoredWeights(spec_)) {
     if (IsUnpacked(id)) continue;  // SettleSchemes has checked it
-    TANDEM_RETURN_IF_ERROR(Find(SourceOf(*family_, spec_, id), id).status());
+    const TensorSource source = SourceOf(*family_, spec_, id);
+    const Status found = Find(source, id).status();
+    if (found.ok()) continue;
+    return {found.code(), found.message() + HintOfPacked(source.name)};
   }
   return {};
+}
+
+std::string HfReader::HintOfPacked(const std::string& weight) const {
+  const std::string name = weight.substr(0, weight.rfind(kWeightSuffix));
+  const auto* const packed = std::ranges::find_if(kPackedSuffixes, [&](const PackedSuffix& row) {
+    return FindStored(name + std::string(row.suffix)) != nullptr;
+  });
+  if (layout_ != nullptr || packed == kPackedSuffixes.end()) return "";
+  return "; " + QuotedTensorName(name + std::string(packed->suffix)) +
+         " is there, of a weight that " + std::string(packed->tool) +
+         " quantized, but config.json has no quantization_config: copy it, or the file that "
+         "describes the quantization, from where the weights are from";
 }
 
 bool HfReader::IsUnpacked(const WeightId& id) const {

@@ -54,6 +54,9 @@ class HfReader final : public WeightSource, private StoredTensors {
   void SettleCacheScales();
   Status SettleDType();
   Status CheckAll() const;
+  // For the message about a weight that is not stored as the plain one that it should be: how to
+  // read it, if it is quantized.
+  std::string HintOfPacked(const std::string& weight) const;
   // Compares the checksum of a stored tensor before its bytes are first used.
   static Status Verify(Stored& stored);
   // Those of all tensors that a matrix NAME + ".weight" is packed in: NAME with any suffix.

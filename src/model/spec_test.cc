@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <sstream>
+
 #include "model/families/families.h"
 
 namespace tandem {
@@ -208,7 +211,19 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
   const Case cases[] = {
       {R"("sliding_window": 4096)", "sliding_window: 4096"},
       {R"("quantization_config": {"quant_method": "hqq"})",
-       "quantization_config.quant_method: \"hqq\" is not supported; supported are awq, compressed"},
+       "quantization_config.quant_method: \"hqq\" is not supported; take the model as it was "
+       "before"},
+      {R"("quantization_config": {"quant_method": "exl2", "bits": 4.0})",
+       "--weights int8, int4 or"},
+      {R"("quantization_config": {"quant_method": "aqlm"})", "`tandem quantize`"},
+      {R"("quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true})",
+       "quant_method: \"bitsandbytes\" is not supported; take the model as it was before"},
+      {R"("quantization_config": {"load_in_8bit": true})",
+       "quantization_config.load_in_8bit: true is not supported; take the model as it was before"},
+      {R"("quantization_config": {"quant_method": "gptq_marlin", "bits": 4})",
+       "quant_method: \"gptq_marlin\" is not supported; its weights are in the order of a kernel"},
+      {R"("quantization_config": {"quant_method": "mine"})",
+       "quant_method: \"mine\" is not supported; supported are awq, compressed-tensors"},
       {R"("quantization_config": {"quant_method": "fp8"})", "activation_scheme: is missing"},
       {R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
            "weight_block_size": [128]})",
@@ -233,7 +248,8 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
        "quantization_config.group_size: 0"},
       {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
            "checkpoint_format": "marlin"})",
-       "checkpoint_format: \"marlin\" is not supported; supported are gptq, gptq_v2"},
+       "checkpoint_format: \"marlin\" is not supported; its weights are in the order of a kernel: "
+       "take"},
       {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
            "dynamic": {"+:.*down.*": {"bits": 8}}})",
        "quantization_config.dynamic.+:.*down.*: settings by module are not supported"},
@@ -314,6 +330,12 @@ TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
     EXPECT_EQ(spec.status().code(), Code::kUnimplemented);
     EXPECT_NE(spec.status().message().find(name), std::string::npos);
     EXPECT_NE(spec.status().message().find("LlamaForCausalLM"), std::string::npos);
+    // Each once, though some families share a name.
+    const std::string list = spec.status().message().substr(spec.status().message().rfind(": "));
+    std::set<std::string> names;
+    std::istringstream words(list.substr(2));
+    for (std::string word; words >> word;) EXPECT_TRUE(names.insert(word).second) << word;
+    EXPECT_GE(names.size(), 30u);
   }
 }
 

@@ -43,14 +43,18 @@ std::string IdentityOf(const fs::path& folder) {
   return identity;
 }
 
+constexpr std::string_view kWithoutCalibration =
+    "These need no calibration: --qformat int8_wo and int4_wo; `tandem convert` with "
+    "--use_weight_only (and --weight_only_precision int4 --per_group) or --use_fp8_rowwise; and "
+    "--weights int8, int4 or fp8 of `serve` and `run`, which round while they load";
+
 // What calibrates runs a Llama's layers, and folds scales into its norms.
 Status CheckFamily(const ModelSpec& spec, const QuantizeOptions& options) {
   const Family* const family = FamilyOf(spec);
   if (options.recipe.calibrates() && !FeaturesOf(spec).empty()) {
-    return Unimplemented(spec.architecture + " has " +
-                         std::string(ops::Describe(FeaturesOf(spec).front())) +
-                         ", for which nothing is calibrated yet; int8_wo and int4_wo need no "
-                         "calibration");
+    return Unimplemented(
+        spec.architecture + " has " + std::string(ops::Describe(FeaturesOf(spec).front())) +
+        ", for which nothing is calibrated yet. " + std::string(kWithoutCalibration));
   }
   if (options.export_hf && (family == nullptr || family->source != StandardSource)) {
     return Unimplemented("a Hugging Face folder of " + spec.architecture +
@@ -96,7 +100,8 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
   if (!reader->spec().quantization.is_plain() || !reader->spec().exceptions.empty()) {
     return InvalidArgument(options.model_dir.string() + ": is quantized already (" +
                            DescribeScheme(reader->spec().quantization) +
-                           "); quantize the model that it was made from");
+                           "), and served and built as it is; to quantize it otherwise, name the "
+                           "model that it was made from");
   }
   return Quantize(*reader, IdentityOf(options.model_dir), options, samples, backend, events);
 }

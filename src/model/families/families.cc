@@ -85,12 +85,16 @@ void CheckVersions(const JsonFields& config, const Family& family) {
 std::span<const Family> Families() { return kFamilies; }
 
 Result<const Family*> FindFamily(std::string_view architecture) {
-  std::string supported;
+  std::vector<std::string_view> names;  // once each: some families share one
   for (const Family& family : kFamilies) {
     for (const std::string_view name : family.architectures) {
       if (name == architecture) return &family;
-      supported += (supported.empty() ? "" : ", ") + std::string(name);
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
+  }
+  std::string supported;
+  for (const std::string_view name : names) {
+    supported += (supported.empty() ? "" : ", ") + std::string(name);
   }
   return Unimplemented("architecture \"" + std::string(architecture.substr(0, 100)) +
                        "\" is not supported; supported are: " + supported);
