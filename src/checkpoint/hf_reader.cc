@@ -128,6 +128,21 @@ TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightI
   return source;
 }
 
+// Why a quantizable weight cannot be read that has no plain tensor.
+Status NeitherPackedNorPlain(const StoredMatrix& matrix, const tandem::Layout& layout) {
+  const std::string_view packed = layout.elements();
+  const std::string where = matrix.PlaceOf(packed);
+  if (const Tensor* stored = matrix.Find(packed)) {
+    return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(stored->dtype)) +
+                         "; packed weights are of integers");
+  }
+  const bool is_other = packed != kWeightSuffix;
+  return NotFound(
+      where + " is missing" +
+      (is_other ? ", and so is " + QuotedTensorName(matrix.name() + std::string(kWeightSuffix))
+                : ""));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder, std::optional<DType> dtype,
@@ -311,7 +326,7 @@ Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
   if (!IsPacked(matrix)) {
     const bool is_left = matrix.Find(kWeightSuffix) != nullptr || !RowOf(role).quantizable;
     if (is_left) return QuantScheme{};
-    return matrix.Get(layout_->elements()).status();
+    return NeitherPackedNorPlain(matrix, *layout_);
   }
   const std::string place = matrix.PlaceOf(layout_->elements());
   const TensorSource source = SourceOf(*family_, spec_, id);

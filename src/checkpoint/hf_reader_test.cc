@@ -169,6 +169,25 @@ TEST_F(HfReaderTest, TellsWeightsThatAreQuantizedThoughTheConfigDoesNotSaySo) {
   ExpectRefused({"q_proj.weight_scale\"", "config.json has no quantization_config"});
 }
 
+TEST_F(HfReaderTest, NamesAPackedWeightThatIsMissingOrNotOfIntegers) {
+  const std::string name = "model.layers.1.mlp.up_proj";
+  for (const bool is_there : {false, true}) {
+    HfFolder{}.Write(folder_, [&](Tensors& tensors) {
+      if (is_there) tensors[name + ".qweight"] = tensors.at(name + ".weight");
+      tensors.erase(name + ".weight");
+    });
+    WriteText(folder_ / "config.json", HfFolder{.extra_config = R"(, "quantization_config": {
+        "quant_method": "gptq", "bits": 4, "group_size": 64})"}
+                                           .Config());
+    if (is_there) {
+      ExpectRefused({"tensor \"" + name + ".qweight\": is stored as BF16"});
+    } else {
+      ExpectRefused(
+          {"tensor \"" + name + ".qweight\" is missing, and so is tensor \"" + name + ".weight\""});
+    }
+  }
+}
+
 TEST_F(HfReaderTest, NamesAMissingTensor) {
   HfFolder{}.Write(folder_,
                    [](Tensors& tensors) { tensors.erase("model.layers.1.mlp.up_proj.weight"); });

@@ -294,16 +294,16 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("num_hidden_layers": 0)", "num_hidden_layers: 0"},
       {R"("num_hidden_layers": 99999999999)", "num_hidden_layers: 99999999999"},
       {R"("num_hidden_layers": 1e300)", "num_hidden_layers"},
-      {R"("num_attention_heads": 0)", "num_heads"},
-      {R"("num_key_value_heads": 3)", "num_kv_heads"},
+      {R"("num_attention_heads": 0)", "num_attention_heads is 0"},
+      {R"("num_key_value_heads": 3)", "num_key_value_heads (3)"},
       {R"("head_dim": 15)", "head_dim"},
       {R"("head_dim": [])", "head_dim: must be a whole number, found a list"},
-      {R"("rms_norm_eps": 0)", "norm_epsilon"},
+      {R"("rms_norm_eps": 0)", "rms_norm_eps is 0"},
       {R"("rope_theta": -1)", "rope_theta"},
       {R"("tie_word_embeddings": "yes")", "tie_word_embeddings: must be true or false"},
       {R"("eos_token_id": "</s>")", "eos_token_id"},
       {R"("eos_token_id": [2, "x"])", "eos_token_id"},
-      {R"("max_position_embeddings": 0)", "max_positions"},
+      {R"("max_position_embeddings": 0)", "max_position_embeddings is 0"},
   };
   for (const Case& c : cases) {
     const auto spec = SpecFromHfConfig(Small(c.extra));
@@ -311,6 +311,22 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
     EXPECT_NE(spec.status().message().find(c.named), std::string::npos)
         << c.extra << ": " << spec.status().message();
   }
+}
+
+// Families spell the same sizes differently.
+TEST(HfConfig, NamesASizeAsTheConfigSpellsIt) {
+  const auto error = [](const std::string& architecture, const std::string& keys) {
+    return SpecFromHfConfig(R"({"architectures": [")" + architecture +
+                            R"("], "vocab_size": 100, )" + keys + "}")
+        .status()
+        .message();
+  };
+  EXPECT_EQ(error("GPT2LMHeadModel", R"("n_embd": 64, "n_layer": 2, "n_head": -2,
+                  "n_positions": 64, "activation_function": "gelu_new")"),
+            "n_head is -2; it must be between 1 and 4096");
+  EXPECT_EQ(error("LlamaForCausalLM", R"("hidden_size": 64, "intermediate_size": 128,
+                  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 3)"),
+            "num_attention_heads (4) must be a multiple of num_key_value_heads (3)");
 }
 
 TEST(HfConfig, RefusesInvalidConfigs) {
@@ -506,8 +522,8 @@ TEST(HfConfig, Llama4ListsItsLayersOrTakesEveryNth) {
        {std::pair(R"(, "interleave_moe_layer_step": 0)", "interleave_moe_layer_step"),
         {R"(, "no_rope_layer_interval": 0)", "no_rope_layer_interval"},
         {R"(, "no_rope_layers": [1])", "no_rope_layers"},
-        {R"(, "num_experts_per_tok": 99)", "experts_per_token"},
-        {R"(, "floor_scale": 1, "no_rope_layers": [0, 1, 0])", "query_growth.length"}}) {
+        {R"(, "num_experts_per_tok": 99)", "num_experts_per_tok is 99"},
+        {R"(, "floor_scale": 1, "no_rope_layers": [0, 1, 0])", "floor_scale is 1"}}) {
     const auto spec = SpecFromHfConfig(Llama4(extra));
     ASSERT_FALSE(spec.ok()) << extra;
     EXPECT_NE(spec.status().message().find(named), std::string::npos) << spec.status().message();

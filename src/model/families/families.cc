@@ -7,6 +7,7 @@
 #include "model/families/baichuan.h"
 #include "model/families/bloom.h"
 #include "model/families/cohere.h"
+#include "model/families/config_words.h"
 #include "model/families/falcon.h"
 #include "model/families/gemma.h"
 #include "model/families/glm.h"
@@ -134,7 +135,7 @@ Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigO
   spec.bos_ids = ReadIds(text, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(text, "eos_token_id", spec.vocab_size);
   TANDEM_RETURN_IF_ERROR(config.status());
-  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  TANDEM_RETURN_IF_ERROR(InWordsOf(text, ValidateSpec(spec)));
   return spec;
 }
 
