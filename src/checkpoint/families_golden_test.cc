@@ -26,14 +26,7 @@ fs::path FixturesFolder() {
   return other != nullptr ? fs::path(other) : SourceDir() / "tests/data/families";
 }
 
-std::vector<std::string> FamilyFixtures() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(FixturesFolder())) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::ranges::sort(names);
-  return names;
-}
+std::vector<std::string> FamilyFixtures() { return FamilyModels(FixturesFolder()); }
 
 using Logits = std::vector<std::vector<float>>;
 
