@@ -10,8 +10,6 @@
 #include "checkpoint/output_folder.h"
 #include "checkpoint/quantize/hf_folder_writer.h"
 #include "checkpoint/quantize/quantized_source.h"
-#include "model/families/families.h"
-#include "model/features.h"
 
 namespace tandem {
 namespace {
@@ -43,22 +41,6 @@ std::string IdentityOf(const fs::path& folder) {
   return identity;
 }
 
-// What calibrates runs a Llama's layers, and folds scales into its norms.
-Status CheckFamily(const ModelSpec& spec, const QuantizeOptions& options) {
-  const Family* const family = FamilyOf(spec);
-  if (options.recipe.calibrates() && !FeaturesOf(spec).empty()) {
-    return Unimplemented(spec.architecture + " has " +
-                         std::string(ops::Describe(FeaturesOf(spec).front())) +
-                         ", for which nothing is calibrated yet; int8_wo and int4_wo need no "
-                         "calibration");
-  }
-  if (options.export_hf && (family == nullptr || family->source != StandardSource)) {
-    return Unimplemented("a Hugging Face folder of " + spec.architecture +
-                         " is not written yet; --export_format tensorrt_llm is");
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<QuantizeReport> Quantize(const QuantizeOptions& options,
@@ -69,7 +51,7 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
   if (!reader->spec().quantization.is_plain() || !reader->spec().exceptions.empty()) {
     return InvalidArgument(options.model_dir.string() + ": is quantized already (" +
                            DescribeScheme(reader->spec().quantization) +
-                           "); quantize the model that it was made from");
+                           "); serve it as it is, or quantize the model that it was made from");
   }
   return Quantize(*reader, IdentityOf(options.model_dir), options, samples, backend, events);
 }
@@ -85,7 +67,7 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
   const QuantizeRecipe& recipe = options.recipe;
   QuantizedSource checked(plain, recipe, nullptr, pool);
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
-  TANDEM_RETURN_IF_ERROR(CheckFamily(checked.spec(), options));
+  if (options.export_hf) TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
