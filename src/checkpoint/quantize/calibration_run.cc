@@ -240,12 +240,11 @@ Result<CalibrationEstimate> CalibrationRun::Estimate() const {
     estimate.seconds += sizes.of_a_row * product * static_cast<double>(rows_.total);
     estimate.seconds += sizes.weights * search;
   }
-  // The search begins when the pass has ended.
-  estimate.memory_bytes = LayerPass::WorkBytes(spec, rows_);
+  estimate.memory_bytes =
+      LayerPass::WorkBytes(spec, rows_) + LayerPass::StatisticsBytes(spec, rows_, kKeptRows);
   if (recipe_.input_scales != InputScales::kNone) {
-    estimate.memory_bytes = std::max(estimate.memory_bytes, widest * (int64_t{sizeof(float)} + 2));
+    estimate.memory_bytes += widest * (int64_t{sizeof(float)} + 2);
   }
-  estimate.memory_bytes += LayerPass::StatisticsBytes(spec, rows_, kKeptRows);
   return estimate;
 }
 

@@ -1,6 +1,7 @@
 #include "checkpoint/quantize/layer_inputs.h"
 
 #include <algorithm>
+#include <string>
 
 namespace tandem {
 namespace {
@@ -82,6 +83,18 @@ std::vector<LayerInput> InputsOf(const ModelSpec& spec, int64_t layer) {
     if (takes) input.absorber = before;
   }
   return inputs;
+}
+
+Status CheckCalibrated(const ModelSpec& spec) {
+  for (const WeightId& id : StoredWeights(spec)) {
+    const WeightRow& row = RowOf(id.role);
+    if (!row.quantizable || row.input != InputGroup::kNone) continue;
+    return Unimplemented(spec.architecture + " has the product \"" + std::string(row.hf_name) +
+                         "\", for which nothing is calibrated yet; `tandem convert` with "
+                         "--use_weight_only or --use_fp8_rowwise, and `tandem serve` with "
+                         "--weights, quantize it without calibration");
+  }
+  return {};
 }
 
 int64_t AbsorberRow(const ModelSpec& spec, InputGroup group, int64_t layer, int64_t column) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/status.h"
 #include "model/weight_roles.h"
 
 namespace tandem {
@@ -35,6 +36,9 @@ struct LayerInput {
 // Every input of the layer's quantizable products, in the order of a forward pass. Those of a layer
 // whose attention and MLP read one norm are one.
 std::vector<LayerInput> InputsOf(const ModelSpec& spec, int64_t layer);
+// UNIMPLEMENTED names a quantizable product that is in no InputsOf, and what quantizes without
+// calibration.
+Status CheckCalibrated(const ModelSpec& spec);
 // The input that a weight reads; of kNone for what is no product of a layer.
 InputId InputOf(const ModelSpec& spec, const WeightId& id);
 // The absorber's row (or element, of a norm) that gives column `column` of an input. Query heads

@@ -3,23 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/families/families.h"
+
 namespace tandem {
 namespace {
 
 using testing::ElementsAre;
 
+// One layer; three query heads for each of two key-value heads of 16.
 ModelSpec Spec() {
-  ModelSpec spec;
-  spec.dtype = DType::kBF16;
-  spec.vocab_size = 99;
-  spec.hidden_size = 48;
-  LayerSpec layer;
-  layer.attention.num_heads = 6;
-  layer.attention.num_kv_heads = 2;
-  layer.attention.head_dim = 16;
-  layer.mlp.intermediate_size = 72;
-  spec.layers.assign(1, layer);
-  return spec;
+  return SpecFromHfConfig(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 99,
+      "hidden_size": 48, "intermediate_size": 72, "num_hidden_layers": 1, "head_dim": 16,
+      "num_attention_heads": 6, "num_key_value_heads": 2})")
+      .value();
 }
 
 const LayerInput& Find(const std::vector<LayerInput>& inputs, const InputId& id) {
