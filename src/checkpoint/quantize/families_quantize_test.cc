@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/quantize/hf_folder_writer.h"
+#include "checkpoint/quantize/layer_inputs.h"
 #include "checkpoint/quantize/quantize.h"
 #include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
@@ -38,6 +39,7 @@ class FamiliesQuantizeTest : public FolderTest, public ::testing::WithParamInter
   bool IsQuantized() const {
     return !plain_->spec().quantization.is_plain() || !plain_->spec().exceptions.empty();
   }
+  bool IsCalibrated() const { return !IsQuantized() && CheckCalibrated(plain_->spec()).ok(); }
   bool HasHfFolder() const { return CheckHfFolder(plain_->spec()).ok(); }
 
   QuantizeOptions Options(const std::string& qformat, const std::string& name) const {
@@ -107,10 +109,11 @@ constexpr Format kFormats[] = {{"fp8", 0.15, 0.22},
                                {"w4a8_awq", 0.57, 0.58}};
 
 TEST_P(FamiliesQuantizeTest, EveryFormatIsNearThePlainModel) {
-  if (IsQuantized()) {
+  if (!IsCalibrated()) {
     const auto report = Quantize(Options("fp8", "fp8"), samples_, *backend_);
     ASSERT_FALSE(report.ok());
-    EXPECT_THAT(report.status().message(), HasSubstr("is quantized already"));
+    EXPECT_THAT(report.status().message(),
+                HasSubstr(IsQuantized() ? "is quantized already" : "--use_fp8_rowwise"));
     return;
   }
   for (const Format& format : kFormats) {
@@ -135,7 +138,7 @@ TEST_P(FamiliesQuantizeTest, EveryFormatIsNearThePlainModel) {
 }
 
 TEST_P(FamiliesQuantizeTest, ScalesAndClippingAreBetterThanRoundingAlone) {
-  if (IsQuantized()) return;
+  if (!IsCalibrated()) return;
   QuantizeOptions options = Options("int4_awq", "awq");
   const auto awq = Made(options);
   options.recipe.input_scales = QuantizeRecipe::InputScales::kNone;
@@ -148,7 +151,7 @@ TEST_P(FamiliesQuantizeTest, ScalesAndClippingAreBetterThanRoundingAlone) {
 // Wide moves and fine rounding: what the scales take out of inputs, what is before them and what
 // reads them beside the quantized products must take over.
 TEST_P(FamiliesQuantizeTest, ScalesThatMoveALotChangeNothingElse) {
-  if (IsQuantized()) return;
+  if (!IsCalibrated()) return;
   QuantizeOptions options = Options("int8_wo", "out");
   options.recipe.input_scales = QuantizeRecipe::InputScales::kSmoothQuant;
   options.recipe.smooth_alpha = 0.7;
@@ -158,7 +161,7 @@ TEST_P(FamiliesQuantizeTest, ScalesThatMoveALotChangeNothingElse) {
 }
 
 TEST_P(FamiliesQuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
-  if (IsQuantized()) return;
+  if (!IsCalibrated()) return;
   for (const char* qformat : {"full_prec", "fp8", "int8_sq", "int8_wo", "int4_awq", "w4a8_awq"}) {
     SCOPED_TRACE(qformat);
     QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
@@ -184,7 +187,7 @@ TEST_P(FamiliesQuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
 
 // Nothing is quantized: the tensors are those of the model's own folder.
 TEST_P(FamiliesQuantizeTest, AnExportedFolderHasTheNamesAndRowsOfTheFamily) {
-  if (IsQuantized() || !HasHfFolder()) return;
+  if (!IsCalibrated() || !HasHfFolder()) return;
   QuantizeOptions options = Options("full_prec", "out");
   options.recipe.cache_scales.reset();
   options.dtype = "bfloat16";

@@ -228,6 +228,17 @@ Status AppendOutput(WeightSource& source, const Output& output, SafetensorsWrite
   return writer.Append(tensor);
 }
 
+// The Python files that a config's auto_map names, and those that they import: all that there are.
+Status CopyCode(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(from, error)) {
+    if (entry.path().extension() != ".py" || !entry.is_regular_file(error)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string code, ReadTextFile(entry.path()));
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(to / entry.path().filename(), code));
+  }
+  return {};
+}
+
 int64_t BytesOf(const TensorInfo& info) {
   return info.shape.NumElements() * static_cast<int64_t>(SizeOf(info.dtype));
 }
@@ -293,6 +304,7 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model_dir / "config.json"));
   Json config = Json::parse(text);  // the source has read it
+  if (config.contains("auto_map")) TANDEM_RETURN_IF_ERROR(CopyCode(model_dir, folder));
   // Beside other modalities the text model is an object of its own.
   Json& model = config.contains("text_config") ? config["text_config"] : config;
   model["torch_dtype"] = DTypeName(spec.dtype);

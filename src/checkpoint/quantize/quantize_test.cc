@@ -408,6 +408,18 @@ TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
   EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().dtype, DType::kF32);
 }
 
+// Without it transformers cannot load the models of Baichuan, ChatGLM, InternLM and Qwen 1.
+TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
+  const HfFolder with_code = {.extra_config =
+                                  R"(, "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"})"};
+  with_code.Write(folder_ / "hf");
+  WriteText(folder_ / "hf" / "modeling_own.py", "class Own: pass\n");
+  QuantizeOptions options = Options("int8_wo");
+  options.export_hf = true;
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
+}
+
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
   first.export_hf = true;
