@@ -68,13 +68,11 @@ TensorSource SourceOf(const ModelSpec& spec, const WeightId& id) {
 // The products that are stored as they are: the head and the routers of experts.
 Json PlainProducts(const ModelSpec& spec) {
   std::vector<std::string> names = {"lm_head"};
-  const auto add = [&](const WeightId& id) {
+  for (const WeightId& id : Products(spec)) {
+    if (!SchemeOf(spec, id.role, id.layer).is_plain()) continue;
     const std::string tensor = SourceOf(spec, id).name;
     std::string name = tensor.substr(0, tensor.rfind('.'));
     if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
-  };
-  for (const WeightId& id : Products(spec)) {
-    if (SchemeOf(spec, id.role, id.layer).is_plain()) add(id);
   }
   return names;
 }
