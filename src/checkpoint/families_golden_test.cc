@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/golden.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "model/families/families.h"
 #include "model/features.h"
 #include "model/testing/decoder_driver.h"
@@ -19,35 +19,7 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-
-// TANDEM_TEST_FAMILIES names another folder of such models.
-fs::path FixturesFolder() {
-  const char* other = std::getenv("TANDEM_TEST_FAMILIES");
-  return other != nullptr ? fs::path(other) : SourceDir() / "tests/data/families";
-}
-
-std::vector<std::string> FamilyFixtures() { return FamilyModels(FixturesFolder()); }
-
 using Logits = std::vector<std::vector<float>>;
-
-// A prompt and what followed, with the logits after the prompt and after each token but the last.
-struct Case {
-  std::string name;
-  std::vector<int32_t> tokens;
-  Tensor logits;  // [rows, vocab]: of the last rows
-};
-
-std::vector<Case> CasesOf(const SafetensorsFile& file) {
-  std::vector<Case> cases;
-  for (const auto& [name, tensor] : file.tensors()) {
-    const size_t dot = name.find(".tokens");
-    if (dot == std::string::npos) continue;
-    Case one{name.substr(0, dot), {}, file.tensors().at(name.substr(0, dot) + ".logits")};
-    one.tokens.assign(tensor.As<int32_t>(), tensor.As<int32_t>() + tensor.NumElements());
-    cases.push_back(std::move(one));
-  }
-  return cases;
-}
 
 // The largest difference of the last rows, over the deviation of the expected logits.
 double Difference(const Logits& ours, const Tensor& expected) {
@@ -108,9 +80,9 @@ class FamiliesGoldenTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(FamiliesGoldenTest, AgreesWithTheAuthorsCode) {
-  const std::vector<Case> cases = CasesOf(*file_);
+  const std::vector<FamilyCase> cases = CasesOf(*file_);
   ASSERT_GE(cases.size(), 3u);
-  for (const Case& one : cases) {
+  for (const FamilyCase& one : cases) {
     SCOPED_TRACE(one.name);
     const auto length = static_cast<int64_t>(one.tokens.size());
     // Served exactly as long as it is: dynamic scaling and longrope depend on it.
@@ -138,7 +110,7 @@ TEST_P(FamiliesGoldenTest, AgreesIn16Bits) {
     backend_ = std::move(backend);
     const auto lacks = [&](ops::Feature feature) { return !backend_->Has(feature); };
     if (std::ranges::any_of(FeaturesOf(spec), lacks)) continue;
-    for (const Case& one : CasesOf(*file_)) {
+    for (const FamilyCase& one : CasesOf(*file_)) {
       SCOPED_TRACE(backend_->Describe() + ", " + one.name);
       const auto length = static_cast<int64_t>(one.tokens.size());
       // bf16 has 8 times coarser steps than fp16.

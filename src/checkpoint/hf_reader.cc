@@ -120,14 +120,6 @@ bool AnyBitSet(const Tensor& tensor) {
                      [](std::byte byte) { return byte != std::byte{0}; });
 }
 
-// Where the folder keeps a weight. What has no rows of its own, as an input scale, is one for all
-// rows of a fused tensor.
-TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = family.source(spec, id);
-  if (!RowOf(id.part).follows_rows()) source.rows = {};
-  return source;
-}
-
 // Why a quantizable weight cannot be read that has no plain tensor.
 Status NeitherPackedNorPlain(const StoredMatrix& matrix, const tandem::Layout& layout) {
   const std::string_view packed = layout.elements();
@@ -351,7 +343,15 @@ Status HfReader::CheckNames() const {
   std::vector<std::string> names;
   for (const WeightId& id : Products(spec_)) names.push_back(SourceOf(*family_, spec_, id).name);
   for (std::string_view name : names) products.insert(name.substr(0, name.rfind(kWeightSuffix)));
+  // Weights of their own whose names begin with a product's: the correction of a router's scores.
+  std::set<std::string> others;
+  for (const WeightId& id : StoredWeights(spec_)) {
+    if (RowOf(id.role).pack == WeightPack::kNone) {
+      others.insert(SourceOf(*family_, spec_, id).name);
+    }
+  }
   for (const auto& [name, stored] : tensors_) {
+    if (others.contains(name)) continue;
     const size_t dot = std::min(name.rfind('.'), name.size());
     const std::string_view suffix = std::string_view(name).substr(dot);
     const bool known = std::ranges::find(kProductSuffixes, suffix) != kProductSuffixes.end();

@@ -198,7 +198,8 @@ constexpr std::array kRows = {
               .columns = Hidden,
               .present = HasExperts,
               .bias = RouterBias,
-              .pack = WeightPack::kRouter},
+              .pack = WeightPack::kRouter,
+              .input = InputGroup::kMlp},
     WeightRow{.role = WeightRole::kRouterCorrection,
               .hf_name = "mlp.gate.e_score_correction_bias",
               .trtllm_name = "mlp.router_correction",
@@ -215,6 +216,8 @@ constexpr std::array kRows = {
               .present = HasGatedExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertGateUp,
+              .input = InputGroup::kMlp,
+              .absorber = WeightRole::kPostNorm,
               .shard = ShardRule::kNeuronRows,
               .quantizable = true},
     WeightRow{.role = WeightRole::kExpertUp,
@@ -226,6 +229,8 @@ constexpr std::array kRows = {
               .present = HasExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertGateUp,
+              .input = InputGroup::kMlp,
+              .absorber = WeightRole::kPostNorm,
               .shard = ShardRule::kNeuronRows,
               .quantizable = true},
     WeightRow{.role = WeightRole::kExpertDown,
@@ -237,6 +242,8 @@ constexpr std::array kRows = {
               .present = HasExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertDown,
+              .input = InputGroup::kExpertOut,
+              .absorber = WeightRole::kExpertUp,
               .shard = ShardRule::kNeuronColumns,
               .quantizable = true,
               .dummy = DummyValues::kToResidual},
@@ -246,7 +253,8 @@ constexpr std::array kRows = {
               .rows = One,
               .columns = Hidden,
               .present = HasSharedGate,
-              .pack = WeightPack::kSharedGate},
+              .pack = WeightPack::kSharedGate,
+              .input = InputGroup::kMlp},
     WeightRow{.role = WeightRole::kGate,
               .hf_name = "mlp.gate_proj",
               .trtllm_name = "mlp.fc",
@@ -447,20 +455,6 @@ std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t 
     if (row.pack == pack && IsPresent(spec, row, layer)) roles.push_back(row.role);
   }
   return roles;
-}
-
-std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
-  const WeightRow& row = RowOf(role);
-  if (!row.absorber || !IsPresent(spec, RowOf(*row.absorber), layer)) return std::nullopt;
-  return row.absorber;
-}
-
-int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64_t column) {
-  if (role != WeightRole::kAttentionOut) return column;
-  const AttentionSpec& attention = spec.layer(layer).attention;
-  const int64_t queries_per_head = attention.num_heads / attention.num_kv_heads;
-  const int64_t head = column / attention.head_dim / queries_per_head;
-  return head * attention.head_dim + column % attention.head_dim;
 }
 
 namespace {

@@ -57,7 +57,7 @@ class CalibrationRun {
   std::filesystem::path LayerPath(int64_t layer) const;
   int64_t LayersDone() const;
   Status TakeFolder(const std::string& fingerprint);
-  Status EmbedSamples();
+  Status EmbedSamples(LayerPass& pass);
   Status RunLayer(LayerPass& pass, int64_t layer, const Progress& progress);
   int64_t RowBytes() const;
 

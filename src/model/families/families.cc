@@ -106,6 +106,12 @@ const Family* FamilyOf(const ModelSpec& spec) {
   return found == kFamilies.end() ? nullptr : &*found;
 }
 
+TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
+  TensorSource source = family.source(spec, id);
+  if (!RowOf(id.part).follows_rows()) source.rows = {};
+  return source;
+}
+
 Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigOptions& options) {
   TANDEM_ASSIGN_OR_RETURN(JsonFields config, JsonFields::Parse(config_json));
   if (options != ConfigOptions{}) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ops/noise.h"
-#include "ops/testing/forwarding_backend.h"
+#include "ops/forwarding_backend.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {
