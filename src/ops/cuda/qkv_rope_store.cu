@@ -177,6 +177,7 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
   const bool in_halves = batch.second_positions != nullptr;
   TANDEM_CHECK(in_halves ? 4 * pairs == kv.head_dim : 2 * pairs <= kv.head_dim,
                "the rotary tables are for heads of another size");
+  TANDEM_CHECK(kv.latent_dim == 0, "latents are stored by LatentRopeStore");
   if (batch.num_rows == 0) return;
   RopeJob job;
   job.qkv = qkv.data;
