@@ -14,19 +14,6 @@ class LatentTest : public PagedPoolTest {
   }
   // In int8 latents would need scales.
   std::vector<DType> CacheTypes() { return {dtype(), DType::kF8E4M3}; }
-  // Of positions 0, 1, ..: turns by 0.1 * (position + 1) * (pair + 1).
-  static double Angle(int32_t position, int32_t pair) { return 0.1 * (position + 1) * (pair + 1); }
-  void MakeTables(int32_t positions, int32_t pairs) {
-    std::vector<float> cos, sin;
-    for (int32_t position = 0; position < positions; ++position) {
-      for (int32_t pair = 0; pair < pairs; ++pair) {
-        cos.push_back(static_cast<float>(std::cos(Angle(position, pair))));
-        sin.push_back(static_cast<float>(std::sin(Angle(position, pair))));
-      }
-    }
-    cos_ = FromFloats({positions, pairs}, DType::kF32, cos);
-    sin_ = FromFloats({positions, pairs}, DType::kF32, sin);
-  }
   // Element `i` of x, whose last `turned` of `width` elements turn at the position.
   static double Turned(const double* x, int32_t width, int32_t turned, int32_t i,
                        int32_t position) {
@@ -49,8 +36,6 @@ class LatentTest : public PagedPoolTest {
     const LinearPart part{.weight = weight.tensor};
     return backend().PackLinear({&part, 1}, {dtype(), {}}).value();
   }
-
-  OwnedTensor cos_, sin_;
 };
 
 TEST_P(LatentTest, HeadsAreMultipliedEachByItsOwnWeights) {

@@ -113,6 +113,20 @@ class PagedPoolTest : public OpTest {
            position % shape_.block_tokens * shape_.head_dim;
   }
 
+  // Rotary tables of turns by Angle for the positions before `positions`.
+  static double Angle(int32_t position, int32_t pair) { return 0.1 * (position + 1) * (pair + 1); }
+  void MakeTables(int32_t positions, int32_t pairs) {
+    std::vector<float> cos, sin;
+    for (int32_t position = 0; position < positions; ++position) {
+      for (int32_t pair = 0; pair < pairs; ++pair) {
+        cos.push_back(static_cast<float>(std::cos(Angle(position, pair))));
+        sin.push_back(static_cast<float>(std::sin(Angle(position, pair))));
+      }
+    }
+    cos_ = FromFloats({positions, pairs}, DType::kF32, cos);
+    sin_ = FromFloats({positions, pairs}, DType::kF32, sin);
+  }
+
   // The types of 8 bits in which the backend keeps keys and values.
   std::vector<DType> TypesOf8Bits() {
     std::vector<DType> types = {DType::kF8E4M3, DType::kI8};
@@ -205,6 +219,7 @@ class PagedPoolTest : public OpTest {
   Rule host_rule_;
   AttentionRule rule_;  // but for the scale
   OwnedTensor slopes_, sinks_;
+  OwnedTensor cos_, sin_;
   std::vector<int32_t> prefixes_;  // of the sequences of each batch; empty: no prefix mask
   std::vector<int32_t> tables_;    // [num_seqs, kMaxBlocks]
   std::vector<double> elements_;
