@@ -7,6 +7,14 @@ void Ops::NormLinear(const NormedRows& x, const LinearWeight& weight, const Tens
   Linear(x.rows, weight, out);
 }
 
+void Ops::NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                           const BatchView& batch, const KvGroup& kv, int32_t layer) {
+  const auto& [queries, keys] = norms;
+  NormHeads(qkv, 0, queries.count, queries.width, queries.norm);
+  NormHeads(qkv, queries.count, keys.count, keys.width, keys.norm);
+  QkvRopeStore(qkv, rope, batch, kv, layer);
+}
+
 void Ops::Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
               const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
               const Tensor& out) {

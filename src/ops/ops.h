@@ -108,6 +108,17 @@ struct Norm {
   Tensor bias = {};            // the same; empty: zeros
 };
 
+// The norms of the heads of queries and of keys, each `width` columns of qkv by itself.
+struct HeadNorms {
+  struct Columns {
+    int64_t count = 0;  // of all heads
+    int64_t width = 0;
+    Norm norm;  // as NormHeads takes it
+  };
+  Columns queries;
+  Columns keys;  // behind them
+};
+
 // The rows of a residual stream as the next product takes them: what AddNorm makes of it.
 struct NormedRows {
   Tensor residual;  // [num_rows, hidden], changed as by AddNorm
@@ -308,6 +319,10 @@ class Ops {
   // `layer` of the group.
   virtual void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                             const KvGroup& kv, int32_t layer) = 0;
+
+  // The same of normed heads. Composed of NormHeads and QkvRopeStore unless a backend fuses it.
+  virtual void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                                const BatchView& batch, const KvGroup& kv, int32_t layer);
 
   // Attention of the q part of qkv (of a group of latents: of queries alone, [num_rows, num_heads *
   // head_dim]) over layer `layer` of the group, causal but for prefix masks; rows after the last

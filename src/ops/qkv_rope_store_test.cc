@@ -39,6 +39,52 @@ TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
                          before.begin() + std::ssize(before) / 8 * 5));
 }
 
+// As normed first and then stored, for heads that a GPU norms where it turns them and others.
+TEST_P(QkvRopeStoreTest, NormedHeadsAreNormedAndThenTurned) {
+  if (!backend().Has(Feature::kHeadNorms)) GTEST_SKIP() << "not on this backend";
+  const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
+  for (const int32_t head_dim : {20, 64, 96, 128, 256}) {
+    for (const bool together : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "heads of " << head_dim << ", together " << together);
+      const AttentionShape shape{4, 2, head_dim, 16};
+      const auto columns = [&](int64_t heads, const OwnedTensor& weight) {
+        return HeadNorms::Columns{
+            .count = heads * head_dim,
+            .width = weight.tensor.NumElements(),
+            .norm = {.epsilon = 1e-5f, .weight_offset = 1.0f, .weight = weight.tensor}};
+      };
+      const auto weight_of = [&](int64_t heads, uint64_t seed) {
+        return Random({together ? heads * head_dim : head_dim}, dtype(), seed);
+      };
+      const OwnedTensor query_weight = weight_of(4, 7), key_weight = weight_of(2, 8);
+      const HeadNorms norms = {columns(4, query_weight), columns(2, key_weight)};
+      const auto stored = [&](const auto& store) {
+        MakeGroup(shape, 2, dtype());
+        MakeTables(16);
+        const OwnedTensor qkv = Random({5, Width()}, dtype(), 5);
+        store(qkv.tensor, MakeBatch(ranges, {}));
+        // What is left of keys in qkv is not said.
+        std::vector<double> values = Doubles(kv_.data);
+        for (int64_t row = 0; row < 5; ++row) {
+          const std::vector<double> of_row = Doubles(qkv.tensor.RowRange(row, 1));
+          values.insert(values.end(), of_row.begin(), of_row.begin() + norms.queries.count);
+        }
+        return values;
+      };
+      const std::vector<double> apart = stored([&](const Tensor& qkv, const OwnedBatch& batch) {
+        ops().NormHeads(qkv, 0, norms.queries.count, norms.queries.width, norms.queries.norm);
+        ops().NormHeads(qkv, norms.queries.count, norms.keys.count, norms.keys.width,
+                        norms.keys.norm);
+        Store(qkv, batch);
+      });
+      const std::vector<double> at_once = stored([&](const Tensor& qkv, const OwnedBatch& batch) {
+        ops().NormQkvRopeStore(qkv, norms, {cos_.tensor, sin_.tensor}, batch.view, kv_, kLayer);
+      });
+      ExpectNear(at_once, apart, 2 * Rounding(dtype()) + 1e-5, 1.0);
+    }
+  }
+}
+
 TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
   for (const AttentionShape& shape :
        {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 20, 5}, AttentionShape{2, 2, 128, 8}}) {

@@ -112,14 +112,20 @@ void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const Attenti
   const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
   const Tensor attention = attention_.View(batch.num_rows, spec.attended_columns());
   RunLinear(ops, x, weights.qkv, qkv);
-  if (spec.head_norm != HeadNorm::kNone) {
-    const bool together = spec.head_norm == HeadNorm::kAllHeads;
-    ops.NormHeads(qkv, 0, spec.query_rows(), together ? spec.query_rows() : spec.head_dim,
-                  NormOf(norm, weights.query_norm, qkv.dtype));
-    ops.NormHeads(qkv, spec.query_rows(), spec.kv_rows(), together ? spec.kv_rows() : spec.head_dim,
-                  NormOf(norm, weights.key_norm, qkv.dtype));
+  if (spec.head_norm == HeadNorm::kNone) {
+    ops.QkvRopeStore(qkv, rope, batch, kv, layer);
+  } else {
+    const auto columns = [&](int64_t count, const NormWeights& norm_weights) {
+      const bool together = spec.head_norm == HeadNorm::kAllHeads;
+      return ops::HeadNorms::Columns{.count = count,
+                                     .width = together ? count : spec.head_dim,
+                                     .norm = NormOf(norm, norm_weights, qkv.dtype)};
+    };
+    ops.NormQkvRopeStore(
+        qkv,
+        {columns(spec.query_rows(), weights.query_norm), columns(spec.kv_rows(), weights.key_norm)},
+        rope, batch, kv, layer);
   }
-  ops.QkvRopeStore(qkv, rope, batch, kv, layer);
   ops.PagedAttention(qkv, batch, kv, layer, RuleOf(spec, weights), attention);
   ops.Linear(attention, weights.out, out);
 }

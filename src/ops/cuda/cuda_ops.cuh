@@ -31,6 +31,8 @@ class CudaOps final : public Ops {
   void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                     const KvGroup& kv, int32_t layer) override;
+  void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                        const BatchView& batch, const KvGroup& kv, int32_t layer) override;
   void BeginPass(const BatchView& batch) override { attention_.BeginPass(batch); }
   void EndPass() override { attention_.EndPass(); }
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,

@@ -1,9 +1,10 @@
 // The row functions that a Llama's layers do not have: norms in every form, sums, activations and
-// capped logits. A warp has a row, or a head of it: plain code, for families whose other ops take
-// the time.
+// capped logits: plain code, for families whose other ops take the time.
 #include <algorithm>
 
+#include "ops/cuda/block_reduce.cuh"
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/elements.cuh"
 #include "ops/cuda/row_ops.cuh"
 
@@ -37,25 +38,25 @@ NormArguments<T> ArgumentsOf(const Norm& norm) {
           norm.epsilon, norm.weight_offset, norm.kind == Norm::Kind::kLayer};
 }
 
-// out = norm(x), by a warp; out may be x.
-template <typename T>
-__device__ void NormRow(const T* x, int64_t width, const NormArguments<T>& norm,
-                        int64_t weight_begin, T* out) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+// out = norm(x), by `lanes` threads, of which this is the lane-th; out may be x. sum(value): over
+// all of them.
+template <typename T, typename Sum>
+__device__ void NormRow(int lane, int lanes, const Sum& sum, const T* x, int64_t width,
+                        const NormArguments<T>& norm, int64_t weight_begin, T* out) {
   const auto count = static_cast<float>(width);
   float mean = 0.0f;
   if (norm.subtract_mean) {
-    float sum = 0.0f;
-    for (int64_t i = lane; i < width; i += 32) sum += ToFloat(x[i]);
-    mean = WarpSum(sum) / count;
+    float own = 0.0f;
+    for (int64_t i = lane; i < width; i += lanes) own += ToFloat(x[i]);
+    mean = sum(own) / count;
   }
   float squares = 0.0f;
-  for (int64_t i = lane; i < width; i += 32) {
+  for (int64_t i = lane; i < width; i += lanes) {
     const float around = ToFloat(x[i]) - mean;
     squares = fmaf(around, around, squares);
   }
-  const float inverse = 1.0f / sqrtf(WarpSum(squares) / count + norm.epsilon);
-  for (int64_t i = lane; i < width; i += 32) {
+  const float inverse = 1.0f / sqrtf(sum(squares) / count + norm.epsilon);
+  for (int64_t i = lane; i < width; i += lanes) {
     float y = (ToFloat(x[i]) - mean) * inverse;
     if (norm.weight != nullptr) y *= ToFloat(norm.weight[weight_begin + i]) + norm.weight_offset;
     if (norm.bias != nullptr) y += ToFloat(norm.bias[weight_begin + i]);
@@ -63,35 +64,46 @@ __device__ void NormRow(const T* x, int64_t width, const NormArguments<T>& norm,
   }
 }
 
+// A block has a row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    AddNormRowsKernel(T* residual, const T* delta, float residual_scale, int64_t rows,
-                      int64_t hidden, const NormArguments<T> norm, T* out) {
-  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (row >= rows) return;
+    AddNormRowsKernel(T* residual, const T* delta, float residual_scale, int64_t hidden,
+                      const NormArguments<T> norm, T* out) {
+  BeginKernel();
+  const int64_t row = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x);
   residual += row * hidden;
   if (delta != nullptr) {
-    for (int64_t i = static_cast<int64_t>(threadIdx.x) % 32; i < hidden; i += 32) {
+    for (int64_t i = thread; i < hidden; i += kThreads) {
       residual[i] =
           FromFloat<T>(ToFloat(residual[i]) * residual_scale + ToFloat(delta[row * hidden + i]));
     }
   }
-  NormRow(residual, hidden, norm, 0, out + row * hidden);
+  const auto sum = [](float value) {
+    value = BlockSum(value);
+    __syncthreads();  // all have the sum
+    return value;
+  };
+  NormRow(thread, kThreads, sum, residual, hidden, norm, 0, out + row * hidden);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     NormHeadsKernel(T* qkv, int64_t rows, int64_t row_stride, int64_t parts, int64_t width,
                     bool shared, const NormArguments<T> norm) {
+  BeginKernel();
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (index >= rows * parts) return;
   const int64_t part = index % parts;
   T* const x = qkv + index / parts * row_stride + part * width;
-  NormRow(x, width, norm, shared ? 0 : part * width, x);
+  NormRow(
+      static_cast<int>(threadIdx.x) % 32, 32, [](float value) { return WarpSum(value); }, x, width,
+      norm, shared ? 0 : part * width, x);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) AddKernel(T* sum, const T* x, int64_t count) {
+  BeginKernel();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     sum[i] = FromFloat<T>(ToFloat(sum[i]) + ToFloat(x[i]));
@@ -124,6 +136,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ActivateKernel(Activation activation, float limit, const T* in, int64_t width, bool gated,
                    int64_t count, T* out) {
+  BeginKernel();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     const T* const row = in + i / width * (gated ? 2 : 1) * width + i % width;
@@ -135,6 +148,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     CapKernel(float* x, int64_t count, float scale, float cap) {
+  BeginKernel();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     const float y = x[i] * scale;
@@ -155,11 +169,11 @@ void AddNormRows(const Context& context, const NormedRows& x) {
   if (rows == 0) return;
   WithActivation(x.rows.dtype, [&](auto element) {
     using T = decltype(element);
-    AddNormRowsKernel<T><<<BlocksOfWarps(rows), kThreads, 0, context.stream>>>(
-        static_cast<T*>(x.residual.data), static_cast<const T*>(x.delta.data), x.residual_scale,
-        rows, x.residual.dim(1), ArgumentsOf<T>(x.norm), static_cast<T*>(x.rows.data));
+    LaunchEarly(context, "AddNorm", AddNormRowsKernel<T>, dim3(static_cast<unsigned>(rows)),
+                kThreads, 0, static_cast<T*>(x.residual.data), static_cast<const T*>(x.delta.data),
+                x.residual_scale, x.residual.dim(1), ArgumentsOf<T>(x.norm),
+                static_cast<T*>(x.rows.data));
   });
-  CheckLaunch("AddNorm");
 }
 
 void ActivateRows(const Context& context, Activation activation, float limit, const Tensor& in,
@@ -168,11 +182,10 @@ void ActivateRows(const Context& context, Activation activation, float limit, co
   if (count == 0) return;
   WithActivation(out.dtype, [&](auto element) {
     using T = decltype(element);
-    ActivateKernel<T><<<BlocksFor(context, count), kThreads, 0, context.stream>>>(
-        activation, limit, static_cast<const T*>(in.data), out.dim(1), in.dim(1) != out.dim(1),
-        count, static_cast<T*>(out.data));
+    LaunchEarly(context, "Activate", ActivateKernel<T>, dim3(BlocksFor(context, count)), kThreads,
+                0, activation, limit, static_cast<const T*>(in.data), out.dim(1),
+                in.dim(1) != out.dim(1), count, static_cast<T*>(out.data));
   });
-  CheckLaunch("Activate");
 }
 
 void CudaOps::Add(const Tensor& residual, const Tensor& delta) {
@@ -182,10 +195,9 @@ void CudaOps::Add(const Tensor& residual, const Tensor& delta) {
   if (count == 0) return;
   WithActivation(residual.dtype, [&](auto element) {
     using T = decltype(element);
-    AddKernel<T><<<BlocksFor(context_, count), kThreads, 0, context_.stream>>>(
-        static_cast<T*>(residual.data), static_cast<const T*>(delta.data), count);
+    LaunchEarly(context_, "Add", AddKernel<T>, dim3(BlocksFor(context_, count)), kThreads, 0,
+                static_cast<T*>(residual.data), static_cast<const T*>(delta.data), count);
   });
-  CheckLaunch("Add");
 }
 
 void CudaOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
@@ -196,20 +208,18 @@ void CudaOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_col
   if (rows == 0) return;
   WithActivation(qkv.dtype, [&](auto element) {
     using T = decltype(element);
-    NormHeadsKernel<T><<<BlocksOfWarps(rows * parts), kThreads, 0, context_.stream>>>(
-        static_cast<T*>(qkv.data) + first_column, rows, qkv.dim(1), parts, width,
-        norm.weight.NumElements() == width, ArgumentsOf<T>(norm));
+    LaunchEarly(context_, "NormHeads", NormHeadsKernel<T>, dim3(BlocksOfWarps(rows * parts)),
+                kThreads, 0, static_cast<T*>(qkv.data) + first_column, rows, qkv.dim(1), parts,
+                width, norm.weight.NumElements() == width, ArgumentsOf<T>(norm));
   });
-  CheckLaunch("NormHeads");
 }
 
 void CudaOps::CapLogits(const Tensor& logits, float scale, float cap) {
   TANDEM_CHECK(logits.dtype == DType::kF32, "logits are fp32");
   const int64_t count = logits.NumElements();
   if (count == 0) return;
-  CapKernel<<<BlocksFor(context_, count), kThreads, 0, context_.stream>>>(logits.As<float>(), count,
-                                                                          scale, cap);
-  CheckLaunch("CapLogits");
+  LaunchEarly(context_, "CapLogits", CapKernel, dim3(BlocksFor(context_, count)), kThreads, 0,
+              logits.As<float>(), count, scale, cap);
 }
 
 }  // namespace tandem::ops::cuda

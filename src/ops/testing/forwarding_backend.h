@@ -35,6 +35,10 @@ class ForwardingOps : public Ops {
                     const KvGroup& kv, int32_t layer) override {
     inner_.QkvRopeStore(qkv, rope, batch, kv, layer);
   }
+  void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                        const BatchView& batch, const KvGroup& kv, int32_t layer) override {
+    inner_.NormQkvRopeStore(qkv, norms, rope, batch, kv, layer);
+  }
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
                       const AttentionRule& rule, const Tensor& out) override {
     inner_.PagedAttention(qkv, batch, kv, layer, rule, out);
