@@ -38,7 +38,8 @@ constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
                                      "gpt_neox",     "mixtral",
                                      "qwen2_moe",    "qwen3_moe",
                                      "glm4_moe",     "gpt_oss",
-                                     "llama4_text"};
+                                     "llama4_text",  "deepseek_v2_lite",
+                                     "deepseek_v3"};
 
 EngineOptions Options() {
   EngineOptions options;

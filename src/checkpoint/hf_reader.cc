@@ -183,7 +183,7 @@ Status HfReader::ReadQuantization(const std::string& config) {
     if (!fields->status().ok()) return fields->status().Annotate(path.string());
   }
   spec_.quantization = quantization.scheme;
-  spec_.cache_scales = quantization.cache_scales;
+  if (!spec_.has_latents()) spec_.cache_scales = quantization.cache_scales;
   layout_ = FindLayout(quantization.packing);
   return {};
 }
@@ -340,6 +340,8 @@ Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
 // A tensor that is not known, or belongs to no product, could change the results.
 Status HfReader::CheckNames() const {
   std::set<std::string_view> products;
+  std::set<std::string> weights;  // also those whose names begin with a product's
+  for (const WeightId& id : StoredWeights(spec_)) weights.insert(SourceOf(*family_, spec_, id).name);
   std::vector<std::string> names;
   for (const WeightId& id : Products(spec_)) names.push_back(SourceOf(*family_, spec_, id).name);
   for (std::string_view name : names) products.insert(name.substr(0, name.rfind(kWeightSuffix)));
@@ -356,7 +358,7 @@ Status HfReader::CheckNames() const {
     const std::string_view suffix = std::string_view(name).substr(dot);
     const bool known = std::ranges::find(kProductSuffixes, suffix) != kProductSuffixes.end();
     const bool of_product = products.contains(std::string_view(name).substr(0, dot));
-    if (of_product && !known) {
+    if (of_product && !known && !weights.contains(name)) {
       return Unimplemented(PlaceOf(name) + " is none that quantized weights are known to have");
     }
     if (std::ranges::find(kOptionalSuffixes, suffix) == kOptionalSuffixes.end()) continue;

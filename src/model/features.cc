@@ -18,7 +18,8 @@ std::vector<ops::Feature> FeaturesOf(const ModelSpec& spec) {
     const AttentionSpec& attention = layer.attention;
     add(layer.residual != Residual::kPreNorm, kResidual);
     add(attention.head_norm != HeadNorm::kNone, kHeadNorms);
-    add(attention.rope.dim != attention.head_dim, kPartialRope);
+    add(attention.has_latents(), kLatents);
+    add(attention.rope.dim != attention.head_dim && !attention.has_latents(), kPartialRope);
     add(attention.soft_cap != 0.0 || attention.window != 0 || attention.alibi_scale != 0.0,
         kAttentionRule);
     add(attention.chunk != 0, kChunks);

@@ -21,10 +21,16 @@ enum class WeightRole : uint8_t {
   kEmbedding,
   kPositions,  // learned, added to the embedding
   kEmbeddingNorm,
-  kInputNorm,  // before attention or, in a post-norm layer, after it
+  kInputNorm,      // before attention or, in a post-norm layer, after it
+  kQueryDown,      // to the latent of LatentSpec::query_rank
+  kQueryDownNorm,  // of that latent
   kQuery,
   kKey,
   kValue,
+  kLatent,       // of keys and values, then what turns of the key
+  kLatentNorm,   // of the latent
+  kLatentKey,    // from a latent to what does not turn of each head's key
+  kLatentValue,  // from a latent to each head's value
   kQueryNorm,
   kKeyNorm,
   kSinks,  // scores of AttentionSpec::sinks
@@ -58,7 +64,11 @@ struct WeightId {
 // Products that share their inputs are stacked by rows and computed as one.
 enum class WeightPack : uint8_t {
   kNone,
+  kQueryDown,
   kQkv,
+  kLatent,
+  kLatentKey,
+  kLatentValue,
   kAttentionOut,
   kRouter,
   kExpertGateUp,
@@ -98,6 +108,10 @@ enum class DummyValues : uint8_t {
   kToResidual,  // random, so small that the sum added to the residual is only noise
 };
 
+// Whether a weight is a product of each head by itself (Ops::HeadLinear), with the head's rows or
+// their transpose. Backends keep those plain, however they are stored.
+enum class HeadProducts : uint8_t { kNone, kRows, kTransposed };
+
 struct WeightRow {
   using Size = int64_t (*)(const ModelSpec& spec, int64_t layer);
   using Test = bool (*)(const ModelSpec& spec, int64_t layer);
@@ -121,6 +135,7 @@ struct WeightRow {
   std::optional<WeightRole> absorber = std::nullopt;
   ShardRule shard = ShardRule::kWhole;
   bool quantizable = false;
+  HeadProducts by_head = HeadProducts::kNone;
   // Where the cache keeps its outputs: the suffix of their scale in a Hugging Face folder.
   std::string_view cache_scale = {};
   bool keeps_f32 = false;  // has this type whatever the model's is

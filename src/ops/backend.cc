@@ -96,6 +96,8 @@ std::string_view Describe(Feature feature) {
       return "scaled or capped logits";
     case Feature::kExperts:
       return "layers of experts";
+    case Feature::kLatents:
+      return "multi-head latent attention";
   }
   return "";
 }

@@ -68,6 +68,7 @@ enum class Feature : uint8_t {
   kResidual,       // blocks beside each other, and norms after them
   kLogits,         // scaled and capped logits
   kExperts,        // layers of experts
+  kLatents,        // multi-head latent attention
 };
 std::string_view Describe(Feature feature);
 

@@ -44,6 +44,15 @@ class ForwardingOps : public Ops {
                       const AttentionRule& rule, const Tensor& out) override {
     inner_.PagedAttention(qkv, batch, kv, layer, rule, out);
   }
+  void HeadLinear(const HeadColumns& x, const LinearWeight& weight,
+                  const HeadColumns& out) override {
+    inner_.HeadLinear(x, weight, out);
+  }
+  void LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeTable& rope,
+                       const BatchView& batch, const KvGroup& kv, int32_t layer,
+                       const Tensor& queries) override {
+    inner_.LatentRopeStore(q, latents, rope, batch, kv, layer, queries);
+  }
   void Activate(Activation activation, const Tensor& in, const Tensor& out) override {
     inner_.Activate(activation, in, out);
   }

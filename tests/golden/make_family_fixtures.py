@@ -140,4 +140,5 @@ def main():
         pack(pathlib.Path(source) / name, pathlib.Path(out) / name, cut)
 
 
-main()
+if __name__ == "__main__":
+    main()

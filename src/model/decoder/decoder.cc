@@ -11,7 +11,8 @@ bool FitsPool(const ModelSpec& spec, const ops::KvPool& pool) {
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     const AttentionSpec& attention = spec.layers[layer].attention;
     const ops::KvGroup& group = pool.groups[static_cast<size_t>(pool.layers[layer].group)];
-    if (group.num_kv_heads != attention.num_kv_heads || group.head_dim != attention.head_dim) {
+    if (group.num_kv_heads != attention.num_kv_heads || group.head_dim != attention.head_dim ||
+        group.latent_dim != attention.latent.rank) {
       return false;
     }
   }

@@ -8,6 +8,7 @@
 #include "model/families/bloom.h"
 #include "model/families/cohere.h"
 #include "model/families/config_words.h"
+#include "model/families/deepseek.h"
 #include "model/families/falcon.h"
 #include "model/families/gemma.h"
 #include "model/families/glm.h"
@@ -40,7 +41,7 @@ const std::array kFamilies = {
     FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
     StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
     OptFamily(),        GptNeoXFamily(),  MixtralFamily(), Qwen2MoeFamily(),   Qwen3MoeFamily(),
-    Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),
+    Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),  DeepSeekV2Family(), DeepSeekV3Family(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {

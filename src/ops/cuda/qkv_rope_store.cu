@@ -234,6 +234,7 @@ RopeJob JobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch, 
   const bool in_halves = batch.second_positions != nullptr;
   TANDEM_CHECK(in_halves ? 4 * pairs == kv.head_dim : 2 * pairs <= kv.head_dim,
                "the rotary tables are for heads of another size");
+  TANDEM_CHECK(kv.latent_dim == 0, "latents are stored by LatentRopeStore");
   RopeJob job;
   job.qkv = qkv.data;
   job.pool = static_cast<std::byte*>(kv.data.data) +
