@@ -56,6 +56,9 @@ struct RopeTable {
   // What the queries of each position are multiplied with after they have turned, [max_positions]
   // fp32; empty: nothing.
   Tensor query_factors = {};
+  // The halves of a head turn by positions of their own: the first by BatchView::turns, the second
+  // by its second positions.
+  bool halves = false;
 };
 
 // The paged keys and values of the layers of a model that are alike in shape. Block first, so that
@@ -221,11 +224,10 @@ struct BatchView {
   // A prefix mask: a row sees the keys before max(position + 1, prefix_len[s]), as far as the
   // context goes. [num_seqs]; null: causal attention.
   const int32_t* prefix_len = nullptr;
-  // Rows after mask_position[s] are turned as if they stood there. [num_seqs]; null: every row by
-  // its own position.
-  const int32_t* mask_position = nullptr;
-  // The first half of a head is turned by the row's position (or the mask's), the second half by
-  // its second position. [num_rows]; null: a head is turned as a whole.
+  // Where rows stand: the rows of the rotary tables, or of learned positions, that are theirs.
+  // [num_rows]; null: their positions.
+  const int32_t* turns = nullptr;
+  // The same a second time, of models whose rows stand in two orders. [num_rows]; null: in one.
   const int32_t* second_positions = nullptr;
 };
 

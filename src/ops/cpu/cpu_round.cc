@@ -20,7 +20,7 @@ class Layout {
     logits_ += rules::LogitsOf(range);
     pass_.ranges[seq] = range;
     pass_.query_start[seq] = range.first_row;
-    pass_.context_len[seq] = rules::ContextLen(range);
+    rules::FillSeq(round_.slots, pass_, range, seq);
     for (int32_t i = 0; i < range.num_rows; ++i) {
       rules::FillRow(round_.slots, pass_, range, seq, i);
     }

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kBlockThreads) RangesKernel(Round round, PassB
     rules::Place(first_row, first_logits, bounds, range, &broken);
     pass.ranges[seq] = range;
     pass.query_start[seq] = rules::Smaller(first_row, bounds.num_rows);
-    pass.context_len[seq] = rules::ContextLen(range);
+    rules::FillSeq(round.slots, pass, range, seq);
     if (kLay == Lay::kNextDraft && range.num_rows > 0) {
       rules::FillRow(round.slots, pass, range, seq, 0);
       rules::FillLogitsRow(pass, range, 0);
