@@ -64,6 +64,7 @@ enum class Feature : uint8_t {
   kChunks,         // attention within chunks
   kSinks,          // attention sinks
   kQueryFactors,   // queries that are scaled by their position
+  kPrefixMask,     // prompts whose tokens see each other both ways
   kActivation,     // MLPs without a gate or with another function than SiLU
   kResidual,       // blocks beside each other, and norms after them
   kLogits,         // scaled and capped logits

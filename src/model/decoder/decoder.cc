@@ -91,12 +91,15 @@ void Decoder::Embed(const ops::BatchView& batch) {
   const Tensor residual = workspace_.residual.View(batch.num_rows);
   ops.Embed(weights_->embedding.View(spec().dtype, {spec().vocab_size, spec().hidden_size}),
             batch.tokens, residual);
-  if (spec().position_rows > 0) {
-    const Tensor positions = workspace_.delta.View(batch.num_rows);
-    ops.Embed(weights_->positions.View(spec().dtype, {spec().position_rows, spec().hidden_size}),
-              batch.positions, positions);
-    ops.Add(residual, positions);
-  }
+  const auto add_positions = [&](const Buffer& learned, int64_t rows, const int32_t* positions) {
+    if (rows == 0) return;
+    const Tensor added = workspace_.delta.View(batch.num_rows);
+    ops.Embed(learned.View(spec().dtype, {rows, spec().hidden_size}), positions, added);
+    ops.Add(residual, added);
+  };
+  add_positions(weights_->positions, spec().position_rows,
+                batch.turns != nullptr ? batch.turns : batch.positions);
+  add_positions(weights_->second_positions, spec().second_position_rows, batch.second_positions);
   if (spec().embedding_norm) {
     NormInPlace(ops, spec().norm, weights_->embedding_norm, residual);
   }
