@@ -15,6 +15,9 @@
 namespace tandem {
 namespace {
 
+constexpr auto kTarget = static_cast<size_t>(ModelIndex::kTarget);
+constexpr auto kDraft = static_cast<size_t>(ModelIndex::kDraft);
+
 // Weights may have been loaded for fewer positions than the model has.
 int64_t MaxPositions(const Weights& weights) {
   return std::min(weights.spec.max_positions, weights.max_positions);
@@ -26,6 +29,10 @@ ModelMemory MemoryOf(const EngineModel& model) {
   return {.spec = &model.weights->spec,
           .weight_bytes = model.weights->bytes,
           .max_positions = MaxPositions(*model.weights)};
+}
+
+PromptRules RulesOf(const EngineModel& model) {
+  return PromptRulesOf(model.weights->spec, model.weights->max_positions);
 }
 
 // Says what the memory was refused for, and which options make it smaller. Other errors are
@@ -85,6 +92,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   parts.options = plan.options;
   parts.limits = plan.limits;
   parts.vocab_size = target.weights->spec.vocab_size;
+  parts.prompt_rules[kTarget] = RulesOf(target);
+  if (parts.limits.draft_model) parts.prompt_rules[kDraft] = RulesOf(draft);
   parts.kv = {memory.num_blocks, plan.options.block_tokens, plan.options.enable_prefix_reuse};
   parts.memory_plan = memory.lines;
   const EngineOptions& options = parts.options;
@@ -103,7 +112,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
     TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
                             MakePool(*draft.weights, memory, options, backend, models.memory));
   }
-  const ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
+  ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
+  config.row_forms = plan.row_forms;
   Result<std::unique_ptr<RoundExecutor>> executor =
       RoundExecutor::Create(config, backend, std::move(models), clock);
   if (!executor.ok()) {

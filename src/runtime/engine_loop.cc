@@ -180,6 +180,7 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
   init.prompt_tokens = sequence.prompt_tokens();
   init.max_length = sequence.max_length;
   init.computed = sequence.computed;
+  init.layouts = sequence.open->layouts;
   init.SetLists(sequence.request());
   // This plan may verify them already.
   init.SetSent(sequence.request(), sequence.output_tokens() == 0 ? sequence.sent_drafts : 0);

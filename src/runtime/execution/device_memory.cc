@@ -65,10 +65,11 @@ void DeviceMemory::LaySlots(Layout& layout, int64_t vocab) {
   patch_ = layout.Take<std::byte>(static_cast<int64_t>(patch_bytes_));
 }
 
-void DeviceMemory::LayPass(Layout& layout, ops::PassArrays& pass, int64_t vocab,
+void DeviceMemory::LayPass(Layout& layout, ops::PassArrays& pass, ModelIndex model, int64_t vocab,
                            int64_t max_logits) const {
   const int64_t rows = config_.max_num_tokens;
   const int64_t seqs = config_.max_batch_size;
+  pass.model = static_cast<int32_t>(model);
   pass.vocab = vocab;
   pass.tokens = layout.Take<int32_t>(rows);
   pass.positions = layout.Take<int32_t>(rows);
@@ -77,6 +78,10 @@ void DeviceMemory::LayPass(Layout& layout, ops::PassArrays& pass, int64_t vocab,
   pass.context_len = layout.Take<int32_t>(seqs);
   pass.block_table = layout.Take<int32_t>(seqs * round_.slots.max_blocks);
   pass.logits_rows = layout.Take<int32_t>(max_logits);
+  const RowForm& form = config_.row_forms[static_cast<size_t>(model)];
+  if (form.prefixes) pass.prefix_len = layout.Take<int32_t>(seqs);
+  if (form.turns) pass.turns = layout.Take<int32_t>(rows);
+  if (form.second_positions) pass.second_positions = layout.Take<int32_t>(rows);
   pass.ranges = layout.Take<ops::RowRange>(seqs);
   pass.samples = layout.Take<ops::SampleRow>(max_logits);
 }
@@ -85,11 +90,11 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
   const int64_t slots = config_.max_batch_size;
   const int64_t logits = config_.max_logits_rows;
   LaySlots(layout, target_vocab);
-  LayPass(layout, round_.target, target_vocab, logits);
+  LayPass(layout, round_.target, ModelIndex::kTarget, target_vocab, logits);
   round_.draw_vocab = target_vocab;
   if (draft_vocab > 0) {
     round_.draw_vocab = std::min(draft_vocab, target_vocab);
-    LayPass(layout, round_.draft, round_.draw_vocab, slots);
+    LayPass(layout, round_.draft, ModelIndex::kDraft, round_.draw_vocab, slots);
     round_.draft.drawn = layout.Take<SampledToken>(slots);
   }
   round_.lookup_ngram = config_.lookup_ngram;

@@ -82,7 +82,8 @@ class DeviceMemory {
   DeviceMemory(const ExecutorConfig& config, ops::Backend* backend)
       : config_(config), backend_(backend) {}
   void LaySlots(Layout& layout, int64_t vocab);
-  void LayPass(Layout& layout, ops::PassArrays& pass, int64_t vocab, int64_t max_logits) const;
+  void LayPass(Layout& layout, ops::PassArrays& pass, ModelIndex model, int64_t vocab,
+               int64_t max_logits) const;
   void LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vocab);
   Status AllocatePinned();
 

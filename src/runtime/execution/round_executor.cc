@@ -27,7 +27,10 @@ ops::BatchView ViewOf(const ops::PassArrays& pass, const ops::PassBounds& bounds
           .context_len = pass.context_len,
           .block_table = pass.block_table,
           .max_blocks = max_blocks,
-          .logits_rows = pass.logits_rows};
+          .logits_rows = pass.logits_rows,
+          .prefix_len = pass.prefix_len,
+          .turns = pass.turns,
+          .second_positions = pass.second_positions};
 }
 
 StepFault FaultOf(int32_t fault) {

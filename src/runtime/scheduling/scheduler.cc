@@ -317,7 +317,9 @@ int32_t Scheduler::PlanDraftTokens(const Sequence& sequence, int32_t& num_drafts
     num_drafts = 0;
     // With drafts in flight the lag is not exact, but a catch-up needs an exact one.
     const bool exact = sequence.KnownLow() == sequence.KnownHigh();
-    tokens = exact ? budget_.draft_rows : 0;
+    const int32_t start = sequence.KnownHigh() - lag;
+    const bool whole = budget_.draft_rows >= sequence.LeastRows(ModelIndex::kDraft, start);
+    tokens = exact && whole ? budget_.draft_rows : 0;
   }
   budget_.draft_rows -= tokens;
   return tokens;
@@ -348,10 +350,11 @@ void Scheduler::PlanPrefills(StepPlan& plan) {
   }
 }
 
-// Whether a range of this length must be computed in one step. A re-prefill after a pause may be
-// longer than the longest prompt allowed.
-bool Scheduler::NotChunked(int32_t tokens) const {
-  return !limits_.chunked_prefill && tokens <= limits_.max_num_tokens;
+// How many of the `remaining` tokens from `start` on one step must compute. A re-prefill after a
+// pause may be longer than the longest prompt allowed.
+int32_t Scheduler::LeastRows(const Sequence& sequence, int32_t start, int32_t remaining) const {
+  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
+  return whole ? remaining : sequence.LeastRows(ModelIndex::kTarget, start);
 }
 
 void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
@@ -364,11 +367,11 @@ void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
   int32_t chunk = std::min(remaining, budget_.rows);
   const bool keeps_context = sequence.KeepsContext();
   if (keeps_context) chunk = std::min(chunk, budget_.spare_logits + 1);
-  const bool whole = !keeps_context && NotChunked(remaining);
-  if (whole && chunk < remaining) return;
+  const int32_t least = keeps_context ? 0 : LeastRows(sequence, start, remaining);
+  if (chunk < least) return;
   if (!Reserve(sequence, start + chunk)) {
     const int32_t fitting = Capacity(sequence) + kv_.AvailableBlocks() * kv_.block_tokens() - start;
-    if (!whole && fitting > 0) chunk = std::min(chunk, fitting);
+    if (fitting >= std::max(least, 1)) chunk = std::min(chunk, fitting);
     if (!ReserveByPausing(sequence, start + chunk, plan)) return;
   }
   const bool samples = chunk == remaining && !has_sent;
@@ -452,8 +455,8 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   // those, which a draft's verification may lack, nor if its source is a block that the sequence
   // needs.
   const bool verifies = sequence.SentDrafts() > 0 && known - match.computed[0] == 1;
-  if (budget_.rows == 0 || verifies || !Fits(match, known, length)) DropPartial(match);
-  if (!Fits(match, known, length)) {
+  if (budget_.rows == 0 || verifies || !Fits(sequence, match, length)) DropPartial(match);
+  if (!Fits(sequence, match, length)) {
     kv_.Release(match.blocks);
     return false;
   }
@@ -473,12 +476,13 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   return true;
 }
 
-// Whether there are blocks for `length` tokens and, if a prompt may not be chunked, rows for the
-// part of `known` after the match.
-bool Scheduler::Fits(const PrefixMatch& match, int32_t known, int32_t length) const {
+// Whether there are blocks for `length` tokens and rows for those of the known ones after the match
+// that one step must compute.
+bool Scheduler::Fits(const Sequence& sequence, const PrefixMatch& match, int32_t length) const {
   const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
-  const int32_t remaining = known - match.computed[0];
-  return needed <= kv_.AvailableBlocks() && (!NotChunked(remaining) || remaining <= budget_.rows);
+  const int32_t start = match.computed[0];
+  const int32_t remaining = static_cast<int32_t>(sequence.tokens.size()) - start;
+  return needed <= kv_.AvailableBlocks() && LeastRows(sequence, start, remaining) <= budget_.rows;
 }
 
 void Scheduler::DropPartial(PrefixMatch& match) {
