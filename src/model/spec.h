@@ -3,6 +3,7 @@
 // from a config, and it round-trips through JSON for the engine folder.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -116,6 +117,10 @@ struct AttentionSpec {
   bool sinks = false;  // each head has a score that takes its share of the softmax without a value
   QueryGrowth growth = {};
 
+  // Keys that a row sees at most, itself among them, by window and chunk; 0: all before it.
+  int64_t reach() const {
+    return window == 0 || chunk == 0 ? window + chunk : std::min(window, chunk);
+  }
   // Rows of the weights of q, of k (or v), and of all three.
   int64_t query_rows() const { return num_heads * head_dim; }
   int64_t kv_rows() const { return num_kv_heads * head_dim; }

@@ -71,6 +71,7 @@ struct KvGroup {
   int32_t num_kv_heads = 0;
   int32_t block_tokens = 0;
   int32_t head_dim = 0;
+  bool windowed = false;  // its blocks are those of BatchView::window_table
   // Of 8 bits alone: a stored element times the scale of its layer and head is the key or value.
   // [num_layers, num_kv_heads] fp32 each; empty: all are 1.
   Tensor key_scales;
@@ -180,12 +181,15 @@ struct KvPlace {
 };
 
 // The paged keys and values of one model. Block ids are shared: a block of a sequence is the block
-// of that id in every group.
+// of that id in every group that is not windowed. Windowed groups have fewer blocks, which are
+// given only to the blocks that rows still see.
 struct KvPool {
-  std::vector<KvGroup> groups;  // of as many blocks, of as many tokens each
+  std::vector<KvGroup> groups;  // of as many tokens a block
   std::vector<KvPlace> layers;  // the model's layers in their order
+  // The block of windowed groups that belongs to each block, in the backend's memory; null: no
+  // group is windowed.
+  int32_t* window_of = nullptr;
 
-  int64_t num_blocks() const { return groups.front().num_blocks; }
   int32_t block_tokens() const { return groups.front().block_tokens; }
 };
 
@@ -219,6 +223,8 @@ struct BatchView {
   const int32_t* query_start = nullptr;  // [num_seqs + 1]
   const int32_t* context_len = nullptr;  // [num_seqs] tokens in the cache after this batch
   const int32_t* block_table = nullptr;  // [num_seqs, max_blocks] block ids
+  // The same of windowed groups; entries before a row's window may name blocks of others.
+  const int32_t* window_table = nullptr;
   int32_t max_blocks = 0;
   const int32_t* logits_rows = nullptr;  // [num_logits] rows whose logits are wanted
   // A prefix mask: a row sees the keys before max(position + 1, prefix_len[s]), as far as the

@@ -58,6 +58,10 @@ TANDEM_HOST_DEVICE inline void StartRecords(const SlotArrays& slots, const SlotP
 
 // ---- The start of a round ----
 
+TANDEM_HOST_DEVICE inline bool HasWindows(const SlotArrays& slots, const PassArrays& pass) {
+  return slots.window_of != nullptr && pass.window_table != nullptr;
+}
+
 // Room for the item's new blocks: their place in the slot's table, null if there is none.
 TANDEM_HOST_DEVICE inline int32_t* AppendBlocks(const SlotArrays& slots, const RoundItem& item) {
   SlotRecord& record = slots.records[item.slot];

@@ -222,6 +222,7 @@ void EngineLoop::CommitSequence(Sequence& sequence, const SequencePlan& planned,
   const int32_t shown = CommitTokens(sequence, result, tokens, now);
   if (result.first_kept >= 0) TakeLogits(sequence, planned, result, shown);
   PublishBlocks(sequence, kv_);
+  TrimWindows(sequence, kv_);
   if (!planned.sent) speculation_.ObserveDrafts(result.proposed, result.accepted);
   totals_.output_tokens += shown;
   totals_.draft_rounds += sequence.usage.draft_rounds - before.draft_rounds;

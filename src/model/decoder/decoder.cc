@@ -117,7 +117,9 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const Tensor pending = layer == 0 ? Tensor{} : delta;
   const ops::KvPlace place = pool.layers[static_cast<size_t>(layer)];
   const ops::KvGroup& kv = pool.groups[static_cast<size_t>(place.group)];
-  const AttentionContext context = {batch, kv, place.index, weights_->rope(layer), norm};
+  ops::BatchView view = batch;
+  if (kv.windowed) view.block_table = batch.window_table;
+  const AttentionContext context = {view, kv, place.index, weights_->rope(layer), norm};
   const auto attend = [&](const BlockInput& x, const Tensor& out) {
     workspace_.attention.Run(ops, layer_spec.attention, weights.attention, context, x, out);
   };

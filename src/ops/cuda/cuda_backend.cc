@@ -117,7 +117,9 @@ class CudaBackend final : public Backend {
               "a graph");
   }
 
-  bool Has(Feature feature) const override { return feature != Feature::kPrefixMask; }
+  bool Has(Feature feature) const override {
+    return feature != Feature::kPrefixMask && feature != Feature::kWindowTables;
+  }
   Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
     if (vocab > cuda::CudaSampler::kMaxVocab) {
       return InvalidArgument(fmt::format("vocab_size is {}; on a GPU it is at most {}", vocab,

@@ -81,6 +81,7 @@ void DeviceMemory::LayPass(Layout& layout, ops::PassArrays& pass, ModelIndex mod
   const RowForm& form = config_.row_forms[static_cast<size_t>(model)];
   if (form.prefixes) pass.prefix_len = layout.Take<int32_t>(seqs);
   if (form.turns) pass.turns = layout.Take<int32_t>(rows);
+  if (form.windows) pass.window_table = layout.Take<int32_t>(seqs * round_.slots.max_blocks);
   if (form.second_positions) pass.second_positions = layout.Take<int32_t>(rows);
   pass.ranges = layout.Take<ops::RowRange>(seqs);
   pass.samples = layout.Take<ops::SampleRow>(max_logits);
@@ -110,7 +111,9 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
   round_.sent_samples = layout.Take<ops::SampleRow>(config_.MaxSentRows());
   round_.sent_drawn = layout.Take<SampledToken>(config_.MaxSentRows());
 
-  plan_bytes_ = BlocksAt(slots) + BytesOf<int32_t>(slots * round_.slots.max_blocks);
+  const bool windows = config_.row_forms[static_cast<size_t>(ModelIndex::kTarget)].windows;
+  const int64_t mappings = windows ? config_.MaxMappings(config_.block_tokens) : 0;
+  plan_bytes_ = BlocksAt(slots) + BytesOf<int32_t>(slots * round_.slots.max_blocks + 2 * mappings);
   plan_ = layout.Take<std::byte>(static_cast<int64_t>(plan_bytes_));
   round_.mask_words = (target_vocab + 31) / 32;
   masks_bytes_ = BitsAt(slots) + BytesOf<uint32_t>(logits * round_.mask_words);
@@ -129,7 +132,7 @@ int64_t DeviceMemory::Bytes(const ExecutorConfig& config, int64_t target_vocab,
 
 Result<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(const ExecutorConfig& config,
                                                            int64_t target_vocab,
-                                                           int64_t draft_vocab,
+                                                           int64_t draft_vocab, int32_t* window_of,
                                                            ops::Backend& backend) {
   std::unique_ptr<DeviceMemory> made(new DeviceMemory(config, &backend));
   const int64_t bytes = Bytes(config, target_vocab, draft_vocab);
@@ -138,6 +141,7 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(const ExecutorConfig&
   made->LayOut(layout, target_vocab, draft_vocab);
   ops::Round& round = made->round_;
   const int64_t slots = config.max_batch_size;
+  round.slots.window_of = window_of;
   round.slots.records = At<ops::SlotRecord>(made->drafts_, 0);
   round.slots.drafts = At<int32_t>(made->drafts_, DraftsAt(slots));
   round.header = At<ops::RoundHeader>(made->plan_, 0);

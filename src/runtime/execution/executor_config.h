@@ -19,6 +19,7 @@ struct RowForm {
   bool turns = false;             // BatchView::turns
   bool second_positions = false;  // BatchView::second_positions
   bool prefixes = false;          // BatchView::prefix_len
+  bool windows = false;           // BatchView::window_table
 };
 
 struct ExecutorConfig : StepLimits {

@@ -40,6 +40,7 @@ StepPlan::StepPlan(int32_t max_batch_size, int32_t max_num_tokens, int32_t block
   batch.copies.reserve(slots);
   // The sequence's own rows, a partial block at either end, and a length that is not known yet.
   batch.blocks.reserve(static_cast<size_t>(max_num_tokens / block_tokens) + 3 * slots);
+  batch.mappings.reserve(batch.blocks.capacity());
   sequences.reserve(slots);
   vacated_slots.reserve(slots);
   started.reserve(slots);
@@ -103,6 +104,7 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   PlanPrefills(plan);
   // In a step that had to pause for blocks, those it freed are meant for the running sequences.
   if (plan.vacated_slots.size() == vacated || active_.empty()) StartWaiting(plan);
+  if (!plan.batch.empty()) kv_.MoveMappings(plan.batch.mappings);
 }
 
 // ---- Slots ----
@@ -457,14 +459,19 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   const bool verifies = sequence.SentDrafts() > 0 && known - match.computed[0] == 1;
   if (budget_.rows == 0 || verifies || !Fits(sequence, match, length)) DropPartial(match);
   if (!Fits(sequence, match, length)) {
+    kv_.ReleaseWindows(std::span(match.blocks)
+                           .subspan(static_cast<size_t>(match.first_window), match.windows.size()),
+                       match.windows);
     kv_.Release(match.blocks);
     return false;
   }
   Start(sequence, match);
   TANDEM_CHECK(Reserve(sequence, optimistic ? match.computed[0] : length), "blocks were counted");
   if (match.partial_source >= 0) {
+    const BlockId to = sequence.blocks[match.blocks.size()];
+    TakeWindows(sequence, static_cast<int32_t>(match.blocks.size()) + 1);
     plan.batch.copies.push_back(
-        {match.partial_source, sequence.blocks[match.blocks.size()], match.partial_tokens});
+        {match.partial_source, to, match.partial_tokens, match.source_window, kv_.WindowOf(to)});
   }
   plan.started.push_back(&sequence);
   if (budget_.rows == 0) return true;
@@ -487,8 +494,10 @@ bool Scheduler::Fits(const Sequence& sequence, const PrefixMatch& match, int32_t
 
 void Scheduler::DropPartial(PrefixMatch& match) {
   if (match.partial_source < 0) return;
-  kv_.Release(std::span(&match.partial_source, 1));
-  match.partial_source = -1;
+  const std::span source(&match.partial_source, 1);
+  if (match.source_window >= 0) kv_.ReleaseWindows(source, std::span(&match.source_window, 1));
+  kv_.Release(source);
+  match.partial_source = match.source_window = -1;
   match.computed[0] -= match.partial_tokens;
   match.computed[1] = std::min(match.computed[0], match.computed[1]);
 }
@@ -505,9 +514,12 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.started_with = static_cast<int32_t>(sequence.tokens.size());
   sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
   sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
+  sequence.windows.assign(match.windows.begin(), match.windows.end());
+  sequence.first_window = match.first_window;
   sequence.usage.kv_blocks_reused += static_cast<int32_t>(match.blocks.size());
   sequence.blocks_told = 0;
   sequence.copy_source = match.partial_source;
+  sequence.copy_source_window = match.source_window;
   sequence.computed = match.computed;
   sequence.published = match.computed;
   sequence.context_logits.clear();  // of a prompt that is computed again
@@ -519,6 +531,14 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
 }
 
 // ---- Blocks ----
+
+// Window blocks for the sequence's first `num_blocks` blocks, as far as it has none.
+void Scheduler::TakeWindows(Sequence& sequence, int32_t num_blocks) {
+  const auto end = static_cast<size_t>(sequence.first_window) + sequence.windows.size();
+  if (!kv_.has_windows() || static_cast<size_t>(num_blocks) <= end) return;
+  kv_.TakeWindows(std::span(sequence.blocks).first(static_cast<size_t>(num_blocks)).subspan(end),
+                  sequence.windows);
+}
 
 int32_t Scheduler::BlocksFor(int32_t tokens) const {
   return (tokens + kv_.block_tokens() - 1) / kv_.block_tokens();
@@ -571,6 +591,7 @@ bool Scheduler::Pause(Sequence& sequence, StepPlan& plan) {
 
 int32_t Scheduler::Release(Sequence& sequence) {
   TANDEM_CHECK(!sequence.InFlightAny(), "a step in flight names the sequence");
+  ReleaseWindows(sequence, sequence.windows.size(), kv_);
   kv_.Release(sequence.blocks);
   sequence.blocks.clear();
   ReleaseCopySource(sequence, kv_);
@@ -598,6 +619,9 @@ int32_t Scheduler::FinishPause(Sequence& sequence) {
 }
 
 void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan& plan) {
+  const int32_t end =
+      sequence.KnownHigh() - sequence.Remaining() + work.target_tokens + work.num_drafts;
+  TakeWindows(sequence, std::min(BlocksFor(end), static_cast<int32_t>(sequence.blocks.size())));
   SequencePlan item;
   item.slot = sequence.slot;
   item.target_tokens = work.target_tokens;

@@ -53,10 +53,14 @@ struct Sequence {
   Phase phase = Phase::kWaiting;
   int32_t slot = -1;
   std::vector<BlockId> blocks;
+  // Of the blocks from first_window on, those that later tokens see; trimmed by Commit.
+  std::vector<WindowBlockId> windows;
+  int32_t first_window = 0;
   int32_t blocks_told = 0;   // of those, the number that plans have named to the executor
   BlockId copy_source = -1;  // referenced until the step that copies from it has ended
-  uint64_t started = 0;      // order of taking a slot; 0: it has held none
-  int32_t started_with = 0;  // tokens known at that time
+  WindowBlockId copy_source_window = -1;  // likewise
+  uint64_t started = 0;                   // order of taking a slot; 0: it has held none
+  int32_t started_with = 0;               // tokens known at that time
   bool ever_started = false;
 
   // The effect of launched steps. Set by the scheduler, cleared when the step's results are
