@@ -3,6 +3,7 @@
 // into an engine folder it stays the same model.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "checkpoint/hf_reader.h"
@@ -39,7 +40,7 @@ constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
                                      "qwen2_moe",    "qwen3_moe",
                                      "glm4_moe",     "gpt_oss",
                                      "llama4_text",  "chatglm6b",
- "glm10b"};
+                                     "glm10b"};
 
 EngineOptions Options() {
   EngineOptions options;
@@ -88,8 +89,12 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
     const ModelSpec spec = HfReader::Open(FixturesFolder() / GetParam()).value()->spec();
     std::vector<Request> requests;
     for (int32_t i = 0; i < 6; ++i) {
-      std::vector<int32_t> prompt = CountingPrompt(2 + 14 * i, i, spec.vocab_size);
-      if (spec.prefix.start_id >= 0) {
+      const bool has_prefix = spec.prefix.start_id >= 0;
+      const int64_t first_special =
+          has_prefix ? std::min(spec.prefix.start_id, std::ranges::min(spec.prefix.mask_ids))
+                     : spec.vocab_size;
+      std::vector<int32_t> prompt = CountingPrompt(2 + 14 * i, i, first_special);
+      if (has_prefix) {
         prompt.push_back(spec.prefix.mask_ids.front());
         prompt.push_back(spec.prefix.start_id);
       }
