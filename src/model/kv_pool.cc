@@ -34,12 +34,10 @@ std::vector<KvGroupSpec> KvGroupsOf(const ModelSpec& spec) {
 }
 
 int64_t KvBytesPerToken(const ModelSpec& spec, DType stored, bool windowed) {
-  int64_t elements = 0;
-  for (const KvGroupSpec& group : KvGroupsOf(spec)) {
-    if (group.windowed != windowed) continue;
-    elements += 2 * static_cast<int64_t>(group.layers.size()) * group.num_kv_heads * group.head_dim;
-  }
-  return elements * static_cast<int64_t>(SizeOf(stored));
+  ModelSpec part = spec;
+  std::erase_if(part.layers,
+                [&](const LayerSpec& layer) { return (layer.attention.reach() > 0) != windowed; });
+  return part.KvBytesPerToken(stored);
 }
 
 int64_t LongestWindow(const ModelSpec& spec) {

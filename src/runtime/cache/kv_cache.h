@@ -110,8 +110,8 @@ class KvCache {
   // private, and the tree's own one cannot be evicted while descendants of it are in use. May be
   // called again with more tokens or larger `computed`; `published` is then the argument of the
   // previous call, and only the new part costs time. The caller holds a reference to each of
-  // `blocks`. Changes no reference count. Where the tree's block has lost its window block, it
-  // shares the private one's.
+  // `blocks`. Changes no reference count. Where the tree's block has lost its window block
+  // and no sequence reads it, it takes over the private one's.
   void Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
                const ComputedLengths& computed, const ComputedLengths& published = {0, 0},
                std::string_view key = {});

@@ -514,6 +514,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.started_with = static_cast<int32_t>(sequence.tokens.size());
   sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
   sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
+  if (kv_.has_windows()) sequence.windows.reserve(sequence.blocks.capacity());
   sequence.windows.assign(match.windows.begin(), match.windows.end());
   sequence.first_window = match.first_window;
   sequence.usage.kv_blocks_reused += static_cast<int32_t>(match.blocks.size());
