@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <fstream>
 #include <random>
 
@@ -152,14 +153,30 @@ void Limits::Measure(const Session& session) {
   matrix_peak = std::max(matrix_peak, session.backend->MeasureMatrixPeak(dtype));
 }
 
+double StepBytes(const Weights& weights, int32_t rows) {
+  auto bytes = static_cast<double>(weights.step_bytes);
+  for (int64_t i = 0; i < weights.spec.num_layers(); ++i) {
+    const MoeSpec& moe = weights.spec.layer(i).moe;
+    if (moe.num_experts == 0) continue;
+    const auto& experts = weights.layers[static_cast<size_t>(i)].moe.experts;
+    int64_t one = 0;
+    for (const ops::LinearWeight* weight : {&experts.in.front(), &experts.down.front()}) {
+      one += weight->weight_bytes() + weight->factor_bytes();
+    }
+    const double all = moe.num_experts, chosen = moe.routing.experts_per_token;
+    const double distinct = all * (1.0 - std::pow(1.0 - chosen / all, rows));
+    bytes += (distinct - chosen) * static_cast<double>(one);
+  }
+  return bytes;
+}
+
 double Limits::StepSeconds(const Session& session, int32_t batch, int64_t context) const {
   const ModelSpec& spec = session.target.spec;
   const DType kv = session.options.engine.kv_cache_dtype.value_or(spec.dtype);
-  const int64_t cache = batch * context * spec.KvBytesPerToken(kv);
-  const double bytes =
-      static_cast<double>(session.target_weights.weights->step_bytes + cache) / read_bandwidth;
-  const double operations = 2.0 * static_cast<double>(NumParameters(spec)) * batch / matrix_peak;
-  return std::max(bytes, operations);
+  const auto cache = static_cast<double>(batch * context * spec.KvBytesPerToken(kv));
+  const double bytes = StepBytes(*session.target_weights.weights, batch) + cache;
+  const double operations = 2.0 * static_cast<double>(NumActiveParameters(spec)) * batch;
+  return std::max(bytes / read_bandwidth, operations / matrix_peak);
 }
 
 // Two operations per weight and row, and the attention products; the head serves one row.
@@ -168,7 +185,7 @@ double Limits::PromptSeconds(const Session& session, int64_t tokens) const {
   const auto n = static_cast<double>(tokens);
   const double head = static_cast<double>(spec.vocab_size * spec.hidden_size);
   const double embedding = spec.tied_head ? 0.0 : head;
-  const double layers = static_cast<double>(NumParameters(spec)) - head - embedding;
+  const double layers = static_cast<double>(NumActiveParameters(spec)) - head - embedding;
   const double attention =
       2.0 * n * n *
       static_cast<double>(spec.num_layers() * spec.layers.front().attention.query_rows());

@@ -44,6 +44,10 @@ struct BenchOptions {
   std::string api_key;
 };
 
+// Bytes of weights that a decode step of `rows` rows reads, on average: rows choose their experts
+// independently of each other, and each expert is read once.
+double StepBytes(const Weights& weights, int32_t rows);
+
 // The machine's limits: the best of all measurements so far.
 struct Limits {
   double read_bandwidth = 0;  // bytes per second

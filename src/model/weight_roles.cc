@@ -477,15 +477,35 @@ int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64
   return head * attention.head_dim + column % attention.head_dim;
 }
 
-int64_t NumParameters(const ModelSpec& spec) {
+namespace {
+
+// Whether a row of x may be multiplied with it: of experts, those of as many as a row chooses.
+bool IsOfChosen(const ModelSpec& spec, const WeightId& id) {
+  return !RowOf(id.role).per_expert ||
+         id.expert < spec.layer(id.layer).moe.routing.experts_per_token;
+}
+
+template <typename Counts>
+int64_t CountParameters(const ModelSpec& spec, const Counts& counts) {
   int64_t count = 0;
   for (const WeightId& id : StoredWeights(spec)) {
     if (id.part != WeightPart::kWeight && id.part != WeightPart::kBias) continue;
+    if (!counts(id)) continue;
     const QuantScheme scheme = SchemeOf(spec, id.role, id.layer);
     count += WeightShape(spec, id).NumElements() *
              (id.part == WeightPart::kWeight ? scheme.elements_per_byte() : 1);
   }
   return count;
+}
+
+}  // namespace
+
+int64_t NumParameters(const ModelSpec& spec) {
+  return CountParameters(spec, [](const WeightId&) { return true; });
+}
+
+int64_t NumActiveParameters(const ModelSpec& spec) {
+  return CountParameters(spec, [&](const WeightId& id) { return IsOfChosen(spec, id); });
 }
 
 int64_t StepWeightBytes(const ModelSpec& spec) {
@@ -494,11 +514,7 @@ int64_t StepWeightBytes(const ModelSpec& spec) {
     // A tied embedding is read as the head. Input scales travel with the call, and those of the
     // cache are no product's.
     if (id.role == WeightRole::kEmbedding && !spec.tied_head) continue;
-    if (!RowOf(id.part).follows_rows()) continue;
-    if (RowOf(id.role).per_expert &&
-        id.expert >= spec.layer(id.layer).moe.routing.experts_per_token) {
-      continue;
-    }
+    if (!RowOf(id.part).follows_rows() || !IsOfChosen(spec, id)) continue;
     bytes +=
         WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
   }

@@ -163,6 +163,8 @@ int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64
 
 // Number of elements of weights and biases.
 int64_t NumParameters(const ModelSpec& spec);
+// Those that one row is multiplied with: of experts, as many as it chooses.
+int64_t NumActiveParameters(const ModelSpec& spec);
 // Bytes read in one decode step of one row of a model stored as it is, without the embedding
 // look-up: of experts, those of as many as a row chooses.
 int64_t StepWeightBytes(const ModelSpec& spec);

@@ -77,6 +77,7 @@ TEST(WeightRoles, EveryExpertHasItsWeightsAndAStepReadsThoseThatARowChooses) {
   EXPECT_EQ(WeightDType(spec, {WeightRole::kRouterCorrection, 1}), DType::kF32);
   const int64_t mlp = 3 * 72 * 48, expert = 3 * 20 * 48, router = 5 * 48;
   EXPECT_EQ(NumParameters(spec), dense_parameters - mlp + 5 * expert + router + 5);
+  EXPECT_EQ(NumActiveParameters(spec), dense_parameters - mlp + 2 * expert + router + 5);
   EXPECT_EQ(StepWeightBytes(spec), dense_bytes + 2 * (2 * expert + router - mlp) + 4 * 5);
   // A router is no product that is quantized.
   spec.quantization = Fp8Scheme(QuantScheme::Inputs::kDynamic);

@@ -199,15 +199,31 @@ __global__ void __launch_bounds__(kThreads)
        i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / pieces, col = i % pieces * kCount;
     float sums[kCount] = {};
-#pragma unroll 4
-    for (int k = 0; k < chosen; ++k) {
-      const int64_t slot = row * chosen + k;
-      const int64_t place = places[slot];
-      if (place < 0) continue;
-      const float weight = weights == nullptr ? 1.0f : weights[slot];
-      const Pack<T, kCount> piece = LoadPack<T, kCount>(outputs + place * cols + col);
+    // Loads of several outputs at a time, or each would wait for the one before.
+    constexpr int kAtOnce = 8;
+    for (int first = 0; first < chosen; first += kAtOnce) {
+      int64_t at[kAtOnce];
+      float factor[kAtOnce];
+      Pack<T, kCount> pieces[kAtOnce];
 #pragma unroll
-      for (int e = 0; e < kCount; ++e) sums[e] = fmaf(ToFloat(piece.at[e]), weight, sums[e]);
+      for (int k = 0; k < kAtOnce; ++k) {
+        const bool real = first + k < chosen;
+        const int64_t slot = row * chosen + first + k;
+        at[k] = real ? places[slot] : -1;
+        factor[k] = real && weights != nullptr ? weights[slot] : 1.0f;
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (at[k] >= 0) pieces[k] = LoadPack<T, kCount>(outputs + at[k] * cols + col);
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (at[k] < 0) continue;
+#pragma unroll
+        for (int e = 0; e < kCount; ++e) {
+          sums[e] = fmaf(ToFloat(pieces[k].at[e]), factor[k], sums[e]);
+        }
+      }
     }
     Pack<T, kCount> result;
 #pragma unroll

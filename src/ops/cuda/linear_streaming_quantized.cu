@@ -18,50 +18,71 @@ namespace {
 
 constexpr int kThreads = 32 * kSegments;
 
+// What a warp multiplies in one step.
+template <typename W, int kRowTiles>
+struct WeightStep {
+  uint4 pieces[2 * kRowTiles][32];
+};
+template <int kScales, int kRowTiles>
+struct WeightStep<Int4<kScales>, kRowTiles> {
+  static constexpr int kScalePieces = 4 * kScales;  // of a tile
+  static constexpr int kZeroPieces = 2 * kScales;
+  static constexpr int kFactorPieces = kScalePieces + kZeroPieces;
+
+  uint4 pieces[kRowTiles][32];
+  uint4 factors[kRowTiles][kFactorPieces];
+};
+
 // What a policy for W does: how a warp's weights come to its part of shared memory, a step after
-// another, and are multiplied. Begin starts the copies; then for each step come Wait, Multiply and
-// Next. kWhole: no step passes the last column.
-template <typename W, int kRowTiles, bool kWhole, bool kGated>
+// another, and are multiplied. Aim says where the next steps to copy are; Begin and then Next, for
+// each step after Wait and Multiply, copy one more. kWhole: no step passes the last column.
+// kRingSteps: on the way at a time.
+template <typename W, int kRowTiles, int kRingSteps, bool kWhole, bool kGated>
 class WarpWeights;
 
+// The steps of a ring that takes a warp's share of what is on the way in a block.
+template <typename W, int kRowTiles>
+constexpr int kDeepRing = StreamingBlockBytes(16 * kRowTiles) / kSegments /
+                          static_cast<int>(sizeof(WeightStep<W, kRowTiles>));
+
 // Bytes, row by row: a lane copies its two rows of each tile itself.
-template <typename W, int kRowTiles, bool kWhole, bool kGated>
+template <typename W, int kRowTiles, int kRingSteps, bool kWhole, bool kGated>
   requires kIsByte<W>
-class WarpWeights<W, kRowTiles, kWhole, kGated> {
-  using Step = uint4[2 * kRowTiles][32];
-  static constexpr int kSteps =
-      StreamingBlockBytes(16 * kRowTiles) / kSegments / static_cast<int>(sizeof(Step));
+class WarpWeights<W, kRowTiles, kRingSteps, kWhole, kGated> {
+  using Step = WeightStep<W, kRowTiles>;
 
  public:
   static constexpr int kBlocksPerSm = kWhole ? StreamingBlocksPerSm(16 * kRowTiles) : 2;
   struct Ring {
-    Step steps[kSteps];
+    Step steps[kRingSteps];
   };
-  __device__ WarpWeights(const LinearArgs& args, Ring& ring, int first_row, int lane, int begin,
-                         int num_steps)
-      : ring_(ring),
-        lane_(lane),
-        num_steps_(num_steps),
-        left_(args.cols - begin - lane % 4 * kLaneCols<W>) {
+  __device__ WarpWeights(Ring& ring, int lane) : ring_(ring), lane_(lane) {}
+
+  // The rows from first_row on, from column `begin` on.
+  __device__ void Aim(const LinearArgs& args, int first_row, int begin) {
+    left_ = args.cols - begin - lane_ % 4 * kLaneCols<W>;
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = TileRow<kGated>(args, first_row, tile, half, lane / 4);
+        const int row = TileRow<kGated>(args, first_row, tile, half, lane_ / 4);
         next_[tile][half] = static_cast<const W*>(args.weight) +
                             static_cast<int64_t>(row) * args.pitch + begin +
-                            lane % 4 * kLaneCols<W>;
+                            lane_ % 4 * kLaneCols<W>;
       }
     }
   }
-  __device__ void Begin() {
+  // more(step): aims where a step comes from, and says whether there is one.
+  template <typename More>
+  __device__ void Begin(const More& more) {
+    place_ = 0;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (step < num_steps_) CopyNext(ring_.steps[step]);
+    for (int step = 0; step < kRingSteps; ++step) {
+      if (more(step)) CopyNext(ring_.steps[step]);
       CommitCopies();
     }
   }
-  __device__ void Wait() const { WaitForCopies<kSteps - 1>(); }
+  __device__ void Wait() const { WaitForCopies<kRingSteps - 1>(); }
   template <typename T, int kTokenTiles>
   __device__ void Multiply(const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
                            float (&sums)[kRowTiles][kTokenTiles][4]) const {
@@ -70,18 +91,18 @@ class WarpWeights<W, kRowTiles, kWhole, kGated> {
     for (int tile = 0; tile < kRowTiles; ++tile) {
       uint32_t low[kLaneWords<W>];
       uint32_t high[kLaneWords<W>];
-      UnpackWeights<W>(step[2 * tile][lane_], low);
-      UnpackWeights<W>(step[2 * tile + 1][lane_], high);
+      UnpackWeights<W>(step.pieces[2 * tile][lane_], low);
+      UnpackWeights<W>(step.pieces[2 * tile + 1][lane_], high);
 #pragma unroll
       for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
         MultiplyStep<T, W>(sums[tile][tokens], low, high, x[tokens]);
       }
     }
   }
-  __device__ void Next(int step) {
-    if (step + kSteps < num_steps_) CopyNext(ring_.steps[place_]);
+  __device__ void Next(bool more) {
+    if (more) CopyNext(ring_.steps[place_]);
     CommitCopies();
-    if (++place_ == kSteps) place_ = 0;
+    if (++place_ == kRingSteps) place_ = 0;
   }
 
  private:
@@ -91,7 +112,7 @@ class WarpWeights<W, kRowTiles, kWhole, kGated> {
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        CopyPiece(SharedAddress(&step[2 * tile + half][lane_]), next_[tile][half],
+        CopyPiece(SharedAddress(&step.pieces[2 * tile + half][lane_]), next_[tile][half],
                   kWhole || left_ > 0);
         next_[tile][half] += kStepCols<W>;
       }
@@ -101,69 +122,65 @@ class WarpWeights<W, kRowTiles, kWhole, kGated> {
 
   Ring& ring_;
   const int lane_;
-  const int num_steps_;
-  int place_ = 0;  // of the step in the ring
-  int left_;       // columns
+  int place_;  // of the step in the ring
+  int left_;   // columns
   const W* next_[kRowTiles][2];
 };
 
 // Tiles of 4 bits, with their scales and zero points: these are few, and each is copied by one lane
 // for all.
-template <int kScales, int kRowTiles, bool kWhole, bool kGated>
-class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
+template <int kScales, int kRowTiles, int kRingSteps, bool kWhole, bool kGated>
+class WarpWeights<Int4<kScales>, kRowTiles, kRingSteps, kWhole, kGated> {
   using W = Int4<kScales>;
-  static constexpr int kScalePieces = 4 * kScales;  // of a tile
-  static constexpr int kZeroPieces = 2 * kScales;
-  static constexpr int kFactorPieces = kScalePieces + kZeroPieces;
+  using Step = WeightStep<W, kRowTiles>;
+  static constexpr int kFactorPieces = Step::kFactorPieces;
   static_assert(kRowTiles * kFactorPieces <= 32, "a lane copies one");
   static_assert(!kGated || kRowTiles % 2 == 0, "tiles of gate and up rows take turns");
-
-  struct Step {
-    uint4 pieces[kRowTiles][32];
-    uint4 factors[kRowTiles][kFactorPieces];
-  };
-  static constexpr int kSteps =
-      StreamingBlockBytes(16 * kRowTiles) / kSegments / static_cast<int>(sizeof(Step));
 
  public:
   static constexpr int kBlocksPerSm = kRowTiles == 1 ? 3 : 2;
   struct Ring {
-    Step steps[kSteps];
+    Step steps[kRingSteps];
   };
 
-  __device__ WarpWeights(const LinearArgs& args, Ring& ring, int first_row, int lane, int begin,
-                         int num_steps)
-      : args_(args), ring_(ring), lane_(lane), num_steps_(num_steps), unit_(begin / kUnitCols) {
+  __device__ WarpWeights(Ring& ring, int lane) : ring_(ring), lane_(lane) {}
+
+  __device__ void Aim(const LinearArgs& args, int first_row, int begin) {
+    unit_ = begin / kUnitCols;
+    group_shift_ = args.group_shift;
+    has_zeros_ = args.group_zeros != nullptr;
     const auto tile_of = [&](int tile) {
       return static_cast<int64_t>(Int4Tile<kGated>(args, first_row, tile));
     };
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
       pieces_[tile] =
-          static_cast<const uint4*>(args.weight) + tile_of(tile) * UnitsOf(args) * 32 + lane;
+          static_cast<const uint4*>(args.weight) + tile_of(tile) * UnitsOf(args) * 32 + lane_;
     }
-    const int64_t group = tile_of(min(lane / kFactorPieces, kRowTiles - 1)) * args.groups;
-    const int factor = lane % kFactorPieces;
-    const bool is_zero = factor >= kScalePieces;
+    const int64_t group = tile_of(min(lane_ / kFactorPieces, kRowTiles - 1)) * args.groups;
+    const int factor = lane_ % kFactorPieces;
+    const bool is_zero = factor >= Step::kScalePieces;
     factors_ = is_zero ? reinterpret_cast<const uint4*>(args.group_zeros) + group * 2 +
-                             (factor - kScalePieces)
+                             (factor - Step::kScalePieces)
                        : reinterpret_cast<const uint4*>(args.group_scales) + group * 4 + factor;
-    factor_stride_ = is_zero ? kZeroPieces : kScalePieces;
-    copies_factor_ = lane < kRowTiles * kFactorPieces && (!is_zero || args.group_zeros != nullptr);
+    factor_stride_ = is_zero ? Step::kZeroPieces : Step::kScalePieces;
+    copies_factor_ = lane_ < kRowTiles * kFactorPieces && (!is_zero || has_zeros_);
     // Or the compiler would compute each of them again for every step.
 #pragma unroll
     for (auto& pieces : pieces_) asm volatile("" : "+l"(pieces));
     asm volatile("" : "+l"(factors_), "+r"(copies_factor_));
   }
-  __device__ void Begin() {
+  template <typename More>
+  __device__ void Begin(const More& more) {
+    place_ = 0;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (step < num_steps_) CopyNext(ring_.steps[step]);
+    for (int step = 0; step < kRingSteps; ++step) {
+      if (more(step)) CopyNext(ring_.steps[step]);
       CommitCopies();
     }
   }
   __device__ void Wait() const {
-    WaitForCopies<kSteps - 1>();
+    WaitForCopies<kRingSteps - 1>();
     __syncwarp();  // other lanes copied factors
   }
   template <typename T, int kTokenTiles>
@@ -182,10 +199,7 @@ class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
       uint32_t high[kLaneWords<W>];
       UnpackTile<T, W>(
           step.pieces[tile][lane_],
-          [&](int i) {
-            return args_.group_zeros == nullptr ? kMiddleZeros<T> : zeros[8 * i + row];
-          },
-          low, high);
+          [&](int i) { return has_zeros_ ? zeros[8 * i + row] : kMiddleZeros<T>; }, low, high);
 #pragma unroll
       for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
         MultiplyUnit<T, W>(sums[tile][tokens], low, high, x[tokens],
@@ -193,11 +207,11 @@ class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
       }
     }
   }
-  __device__ void Next(int step) {
+  __device__ void Next(bool more) {
     __syncwarp();  // all have read the step
-    if (step + kSteps < num_steps_) CopyNext(ring_.steps[place_]);
+    if (more) CopyNext(ring_.steps[place_]);
     CommitCopies();
-    if (++place_ == kSteps) place_ = 0;
+    if (++place_ == kRingSteps) place_ = 0;
   }
 
  private:
@@ -208,50 +222,43 @@ class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kGated> {
     }
     // The units of a group find its factors in the L1 cache.
     CopyCachedPiece(SharedAddress(&step.factors[0][0] + lane_),
-                    factors_ + (unit_ >> args_.group_shift) * factor_stride_, copies_factor_ != 0);
+                    factors_ + (unit_ >> group_shift_) * factor_stride_, copies_factor_ != 0);
     ++unit_;
   }
 
-  const LinearArgs& args_;
   Ring& ring_;
   const int lane_;
-  const int num_steps_;
-  int unit_;       // the next to copy
-  int place_ = 0;  // of the step in the ring
+  int unit_;   // the next to copy
+  int place_;  // of the step in the ring
+  int group_shift_;
+  bool has_zeros_;
   const uint4* pieces_[kRowTiles];
   const uint4* factors_;
   int factor_stride_;  // from one group to the next; of 32 columns: two groups
   int copies_factor_;  // whether this lane copies one
 };
 
-// A warp's part of a block's shared memory: first its ring of steps, then its sums. The pitch keeps
-// the lanes' stores of sums in different banks.
-template <typename Weights, int kRowTiles, int kTokenTiles>
-struct WarpMemory {
-  union {
-    typename Weights::Ring ring;
-    float sums[8 * kTokenTiles][16 * kRowTiles + 4];
-  };
-};
+// A warp's sums for the rows of a block. The pitch keeps the lanes' stores in different banks.
+template <int kRowTiles, int kTokenTiles>
+using WarpSums = float[8 * kTokenTiles][16 * kRowTiles + 4];
 
 // A lane's activations: one row of each tile of tokens, from the next of `num_steps` steps to load
-// on. Tokens past the last are read as the last and never stored. Plain loads: the previous kernel
-// may still have been writing when this one began.
-template <typename W, int kTokenTiles, bool kWhole, bool kPlanned>
+// on. Plain loads: the previous kernel may still have been writing when this one began.
+template <typename W, int kTokenTiles, bool kWhole>
 class LaneActivations {
  public:
   struct Step {
     uint32_t words[kTokenTiles][kLaneWords<W>];
   };
 
-  __device__ LaneActivations(const LinearArgs& args, int lane, int begin, int num_steps)
-      : cols_(args.cols),
-        col_(begin + PieceCol<W>(lane % 4, 0)),
-        last_col_(col_ + (num_steps - 1) * kStepCols<W>) {
+  // row_of(tile): the lane's row of x.
+  template <typename RowOf>
+  __device__ void Aim(int cols, int lane, int begin, int num_steps, const RowOf& row_of) {
+    cols_ = cols;
+    col_ = begin + PieceCol<W>(lane % 4, 0);
+    last_col_ = col_ + (num_steps - 1) * kStepCols<W>;
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-      rows_[tile] = TokenRow<kPlanned>(args, min(8 * tile + lane / 4, args.tokens - 1));
-    }
+    for (int tile = 0; tile < kTokenTiles; ++tile) rows_[tile] = row_of(tile);
   }
   // Zeros after the last column; after the last step that one again.
   __device__ void LoadNext(Step& step) {
@@ -278,50 +285,42 @@ class LaneActivations {
   const uint16_t* rows_[kTokenTiles];
 };
 
-// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
-// Another number of warps than kSegments is another order of summation.
-// kEarly: this is the kernel's first work, and it begins here; else the product is an item of a
-// plan.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated,
-          bool kEarly>
-__device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row, uint4* shared) {
-  constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
-  using Weights = WarpWeights<W, kRowTiles, kWhole, kGated>;
-  // Of each warp.
-  auto* const memory = reinterpret_cast<WarpMemory<Weights, kRowTiles, kTokenTiles>*>(shared);
+// Where a thread is in its block, and the columns of its warp, a segment. Another number of warps
+// than kSegments is another order of summation.
+template <typename W>
+struct LanePlace {
+  __device__ explicit LanePlace(const LinearArgs& args)
+      : thread(static_cast<int>(threadIdx.x)),
+        // Known to be the same for all lanes of the warp.
+        warp(static_cast<int>(__shfl_sync(~0U, threadIdx.x / 32, 0))),
+        lane(thread % 32),
+        begin(warp * args.segment) {
+    const int cols = max(min(begin + args.segment, args.cols) - begin, 0);
+    num_steps = (cols + kStepCols<W> - 1) / kStepCols<W>;
+  }
 
-  const int thread = static_cast<int>(threadIdx.x);
-  // Known to be the same for all lanes of the warp.
-  const int warp = static_cast<int>(__shfl_sync(~0U, threadIdx.x / 32, 0));
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int group = lane / 4;
-  const int quad = lane % 4;
-  const int begin = warp * args.segment;
-  const int end = min(begin + args.segment, args.cols);
-  const int num_steps = (max(end - begin, 0) + kStepCols<W> - 1) / kStepCols<W>;
+  int thread;
+  int warp;
+  int lane;
+  int begin;
+  int num_steps;
+};
 
-  Weights weights(args, memory[warp].ring, first_row, lane, begin, num_steps);
-  weights.Begin();
-  // A thread stores results of one row (and of its up row).
-  const int out_row = first_row + thread % kOutputs;
-  const int read_row = min(out_row, args.rows - 1);
-  const RowResult<T, W> result(args, read_row);
-  const RowResult<T, W> up_result(args, kGated ? read_row + args.rows : read_row);
-  // Everything else waits for the previous kernel.
-  if constexpr (kEarly) BeginKernel();
+// Two steps of activations ahead, because one is multiplied faster than L2 answers; one where
+// registers are short.
+template <int kRowTiles, int kTokenTiles>
+constexpr int kStepsAhead = kTokenTiles == 1 || kRowTiles == 2 ? 2 : 1;
 
-  using Activations = LaneActivations<W, kTokenTiles, kWhole, !kEarly>;
-  Activations activations(args, lane, begin, num_steps);
-  // Two steps, because one is multiplied faster than L2 answers; one where registers are short.
-  constexpr int kAhead = kTokenTiles == 1 || kRowTiles == 2 ? 2 : 1;
+// A warp's sums: its steps of weights times activations, whose first steps are in `ahead`. more():
+// whether there is another step to copy, after it has been aimed at.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, typename Weights,
+          typename Activations, int kAhead, typename More>
+__device__ __forceinline__ void SumSteps(int num_steps, Weights& weights, Activations& activations,
+                                         typename Activations::Step (&ahead)[kAhead],
+                                         const More& more,
+                                         float (&sums)[kRowTiles][kTokenTiles][4]) {
   // Activations that are not converted stay where they were loaded until they have been multiplied.
   constexpr bool kLoadsLate = kIsInt4<W>;
-  typename Activations::Step ahead[kAhead];
-  if (num_steps > 0) {
-#pragma unroll
-    for (auto& step : ahead) activations.LoadNext(step);
-  }
-  float sums[kRowTiles][kTokenTiles][4] = {};
 #pragma unroll 1
   for (int first = 0; first < num_steps; first += kAhead) {
 #pragma unroll
@@ -334,76 +333,219 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row
       weights.Wait();
       weights.template Multiply<T>(x.words, sums);
       if constexpr (kLoadsLate) activations.LoadNext(ahead[i]);
-      weights.Next(first + i);
+      weights.Next(more(first + i));
     }
   }
+}
 
-  __syncwarp();
+template <int kRowTiles, int kTokenTiles>
+__device__ __forceinline__ void KeepSums(int lane, const float (&sums)[kRowTiles][kTokenTiles][4],
+                                         WarpSums<kRowTiles, kTokenTiles>& kept) {
+  const int group = lane / 4;
+  const int quad = lane % 4;
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
     for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        memory[warp].sums[8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
+        kept[8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
             sums[tile][tokens][i];
       }
     }
   }
-  __syncthreads();
-  if (out_row >= args.rows) return;
-  for (int token = thread / kOutputs; token < args.tokens; token += kThreads / kOutputs) {
-    const int at = thread % kOutputs;
-    const auto sum_at = [&](int place) {
-      return AddSegments([&](int segment) { return memory[segment].sums[token][place]; });
-    };
-    if constexpr (kGated) {
-      constexpr int kSpan = kIsInt4<W> ? 16 : 8;
-      const int place = GatePlace<kSpan>(at);
-      const float gate = Rounded<T>(result.Of(sum_at(place)));
-      const float up = Rounded<T>(up_result.Of(sum_at(place + kSpan)));
-      Store<T>(args, token, out_row, SwiGluOf(gate, up));
-    } else {
-      Store<T>(args, token, out_row, result.Of(sum_at(at)));
-    }
-  }
 }
 
+// The results of a block's rows: a thread stores those of one row (and of its up row).
+template <typename T, typename W, int kRowTiles, bool kGated>
+class BlockResults {
+ public:
+  __device__ BlockResults(const LinearArgs& args, int first_row, int thread)
+      : row_(first_row + thread % kOutputs),
+        result_(args, min(row_, args.rows - 1)),
+        up_result_(args, min(row_, args.rows - 1) + (kGated ? args.rows : 0)) {}
+
+  // sums_of(segment): of its warp.
+  template <typename SumsOf>
+  __device__ void Store(const LinearArgs& args, int thread, const SumsOf& sums_of) const {
+    if (row_ >= args.rows) return;
+    for (int token = thread / kOutputs; token < args.tokens; token += kThreads / kOutputs) {
+      const int at = thread % kOutputs;
+      const auto sum_at = [&](int place) {
+        return AddSegments([&](int segment) { return sums_of(segment)[token][place]; });
+      };
+      if constexpr (kGated) {
+        constexpr int kSpan = kIsInt4<W> ? 16 : 8;
+        const int place = GatePlace<kSpan>(at);
+        const float gate = Rounded<T>(result_.Of(sum_at(place)));
+        const float up = Rounded<T>(up_result_.Of(sum_at(place + kSpan)));
+        cuda::Store<T>(args, token, row_, SwiGluOf(gate, up));
+      } else {
+        cuda::Store<T>(args, token, row_, result_.Of(sum_at(at)));
+      }
+    }
+  }
+
+ private:
+  static constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
+  int row_;
+  RowResult<T, W> result_;
+  RowResult<T, W> up_result_;
+};
+
+// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-__global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kGated>::kBlocksPerSm)
+struct OneProduct {
+  using Weights = WarpWeights<W, kRowTiles, kDeepRing<W, kRowTiles>, kWhole, kGated>;
+  static constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
+  // Of a warp: first its ring of steps, then its sums.
+  union Memory {
+    typename Weights::Ring ring;
+    WarpSums<kRowTiles, kTokenTiles> sums;
+  };
+};
+
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+__global__ void __launch_bounds__(
+    kThreads, OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kGated>::Weights::kBlocksPerSm)
     StreamingKernel(const __grid_constant__ LinearArgs args) {
+  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
   extern __shared__ uint4 shared[];
-  StreamRows<T, W, kRowTiles, kTokenTiles, kWhole, kGated, true>(
-      args, static_cast<int>(blockIdx.x) * (kGated ? 8 : 16) * kRowTiles, shared);
+  auto* const memory = reinterpret_cast<typename Product::Memory*>(shared);  // of each warp
+
+  const LanePlace<W> at(args);
+  const int first_row = static_cast<int>(blockIdx.x) * Product::kOutputs;
+  typename Product::Weights weights(memory[at.warp].ring, at.lane);
+  weights.Aim(args, first_row, at.begin);
+  weights.Begin([&](int step) { return step < at.num_steps; });
+  const BlockResults<T, W, kRowTiles, kGated> results(args, first_row, at.thread);
+  // Everything else waits for the previous kernel.
+  BeginKernel();
+
+  using Activations = LaneActivations<W, kTokenTiles, kWhole>;
+  Activations activations;
+  // Tokens past the last are read as the last and never stored.
+  activations.Aim(args.cols, at.lane, at.begin, at.num_steps, [&](int tile) {
+    return TokenRow<false>(args, min(8 * tile + at.lane / 4, args.tokens - 1));
+  });
+  typename Activations::Step ahead[kStepsAhead<kRowTiles, kTokenTiles>];
+  if (at.num_steps > 0) {
+#pragma unroll
+    for (auto& step : ahead) activations.LoadNext(step);
+  }
+  float sums[kRowTiles][kTokenTiles][4] = {};
+  constexpr int kRingSteps = kDeepRing<W, kRowTiles>;
+  SumSteps<T, W>(
+      at.num_steps, weights, activations, ahead,
+      [&](int step) { return step + kRingSteps < at.num_steps; }, sums);
+
+  __syncwarp();
+  KeepSums<kRowTiles, kTokenTiles>(at.lane, sums, memory[at.warp].sums);
+  __syncthreads();
+  results.Store(args, at.thread, [&](int segment) -> const auto& { return memory[segment].sums; });
 }
+
+// The products of a plan. Weights flow through the ring without a pause from one part of a product
+// to the next.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+struct PlannedProducts {
+  static constexpr int kRingSteps = kDeepRing<W, kRowTiles> * 2 / 3;
+  using Weights = WarpWeights<W, kRowTiles, kRingSteps, kWhole, kGated>;
+  static constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
+  // Of a warp. The sums of two parts take turns, so that a barrier for each part suffices.
+  struct Memory {
+    typename Weights::Ring ring;
+    WarpSums<kRowTiles, kTokenTiles> sums[2];
+  };
+};
+constexpr int kTableParts = 32;
 
 // The blocks take the `parts` of every item in turn.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-__global__ void __launch_bounds__(kThreads, WarpWeights<W, kRowTiles, kWhole, kGated>::kBlocksPerSm)
+__global__ void __launch_bounds__(
+    kThreads, PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kGated>::Weights::kBlocksPerSm)
     StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
+  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
   extern __shared__ uint4 shared[];
-  __shared__ LinearArgs args;
+  __shared__ LinearArgs table[kTableParts];  // of this block's next parts
+  __shared__ int first_rows[kTableParts];
+  auto* const memory = reinterpret_cast<typename Product::Memory*>(shared);  // of each warp
+
+  const LanePlace<W> at(product.args);
+  typename Product::Weights weights(memory[at.warp].ring, at.lane);
+  using Activations = LaneActivations<W, kTokenTiles, kWhole>;
+  Activations activations;
+  typename Activations::Step ahead[kStepsAhead<kRowTiles, kTokenTiles>];
+  const auto token_of = [&](int tile, int tokens) {
+    return min(8 * tile + at.lane / 4, tokens - 1);
+  };
   BeginKernel();
-  const int units = *product.num_items * parts;
-  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-    __syncthreads();  // all have left the last part
-    if (threadIdx.x == 0) MakeItemArgs<T, W>(product, unit / parts, args);
+  const int stride = static_cast<int>(gridDim.x);
+  const int all = *product.num_items * parts;
+  for (int base = static_cast<int>(blockIdx.x); base < all; base += stride * kTableParts) {
+    const int count = min((all - base + stride - 1) / stride, kTableParts);
+    __syncthreads();  // all have left the last table
+    if (at.thread < count) {
+      const int part = base + at.thread * stride;
+      MakeItemArgs<T, W>(product, part / parts, table[at.thread]);
+      first_rows[at.thread] = part % parts * Product::kOutputs;
+    }
     __syncthreads();
-    StreamRows<T, W, kRowTiles, kTokenTiles, kWhole, kGated, false>(
-        args, unit % parts * (kGated ? 8 : 16) * kRowTiles, shared);
+
+    int to_copy = 0, steps_left = 0;  // the part whose steps are copied next
+    const auto more = [&](int) {
+      if (steps_left == 0) {
+        if (to_copy == count || at.num_steps == 0) return false;
+        weights.Aim(table[to_copy], first_rows[to_copy], at.begin);
+        ++to_copy;
+        steps_left = at.num_steps;
+      }
+      --steps_left;
+      return true;
+    };
+    weights.Begin(more);
+    const auto aim = [&](int part, const int(&rows)[kTokenTiles]) {
+      const LinearArgs& args = table[part];
+      activations.Aim(args.cols, at.lane, at.begin, at.num_steps, [&](int tile) {
+        return static_cast<const uint16_t*>(args.x) + static_cast<int64_t>(rows[tile]) * args.cols;
+      });
+      if (at.num_steps == 0) return;
+#pragma unroll
+      for (auto& step : ahead) activations.LoadNext(step);
+    };
+    const auto find_rows = [&](int part, int(&rows)[kTokenTiles]) {
+      const LinearArgs& args = table[part];
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile) {
+        const int token = token_of(tile, args.tokens);
+        rows[tile] = args.sources == nullptr ? token : args.sources[token];
+      }
+    };
+    int rows[kTokenTiles];
+    find_rows(0, rows);
+    aim(0, rows);
+    for (int part = 0; part < count; ++part) {
+      const LinearArgs& args = table[part];
+      const bool is_last = part + 1 == count;
+      if (!is_last) find_rows(part + 1, rows);
+      const BlockResults<T, W, kRowTiles, kGated> results(args, first_rows[part], at.thread);
+      float sums[kRowTiles][kTokenTiles][4] = {};
+      SumSteps<T, W>(at.num_steps, weights, activations, ahead, more, sums);
+      if (!is_last) aim(part + 1, rows);
+      KeepSums<kRowTiles, kTokenTiles>(at.lane, sums, memory[at.warp].sums[part % 2]);
+      __syncthreads();
+      results.Store(args, at.thread,
+                    [&](int segment) -> const auto& { return memory[segment].sums[part % 2]; });
+    }
   }
 }
-
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-constexpr int kMemoryBytes =
-    kSegments * static_cast<int>(sizeof(
-                    WarpMemory<WarpWeights<W, kRowTiles, kWhole, kGated>, kRowTiles, kTokenTiles>));
 
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
 void Launch(const Context& context, const LinearArgs& args) {
   const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
-  constexpr int kBytes = kMemoryBytes<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
+  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
+  constexpr int kBytes = kSegments * static_cast<int>(sizeof(typename Product::Memory));
   TakeSharedMemory(kernel, kBytes, "the shared memory of a product");
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, kBytes, args);
 }
@@ -429,16 +571,32 @@ void LaunchWhole(const Context& context, const LinearArgs& args) {
   launch.template operator()<2>();
 }
 
-template <typename T, typename W, int kTokenTiles, bool kWhole, bool kGated, int kRowTiles = 2>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
 void LaunchExperts(const Context& context, const ExpertProduct& product) {
   const auto kernel = StreamingExpertsKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
   const int64_t parts = CeilDiv(product.args.rows, (kGated ? 8 : 16) * kRowTiles);
-  constexpr int kBytes = kMemoryBytes<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
-  constexpr int kPerSm = WarpWeights<W, kRowTiles, kWhole, kGated>::kBlocksPerSm;
+  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
+  constexpr int kBytes = kSegments * static_cast<int>(sizeof(typename Product::Memory));
+  constexpr int kPerSm = Product::Weights::kBlocksPerSm;
   TakeSharedMemory(kernel, kBytes, "the shared memory of products of experts");
   LaunchEarly(context, "products of experts with few tokens", kernel,
               BlocksOfUnits(context, kPerSm, product.most_items * parts), kThreads, kBytes, product,
               static_cast<int>(parts));
+}
+
+template <typename T, typename W, bool kGated>
+void LaunchWholeExperts(const Context& context, const ExpertProduct& product) {
+  if (product.tile > 8) return LaunchExperts<T, W, 2, 2, true, kGated>(context, product);
+  if constexpr (kUnitScales<W> < 2) {
+    const StreamingExperts experts{.rows = int64_t{product.args.rows} * (kGated ? 2 : 1),
+                                   .segment = product.args.segment,
+                                   .most_items = product.most_items,
+                                   .num_sms = context.num_sms};
+    if (StreamingExpertRows(experts, kIsInt4<W>) == 64) {
+      return LaunchExperts<T, W, 4, 1, true, kGated>(context, product);
+    }
+  }
+  LaunchExperts<T, W, 2, 1, true, kGated>(context, product);
 }
 
 }  // namespace
@@ -446,13 +604,8 @@ void LaunchExperts(const Context& context, const ExpertProduct& product) {
 template <typename T, typename W>
 void LaunchStreamingQuantizedExperts(const Context& context, const ExpertProduct& product) {
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  if (!HasWholeUnits(product.args)) {
-    LaunchExperts<T, W, 2, false, false, 1>(context, product);
-  } else if (product.tile > 8) {
-    LaunchExperts<T, W, 2, true, false>(context, product);
-  } else {
-    LaunchExperts<T, W, 1, true, false>(context, product);
-  }
+  HasWholeUnits(product.args) ? LaunchWholeExperts<T, W, false>(context, product)
+                              : LaunchExperts<T, W, 1, 2, false, false>(context, product);
 }
 
 template <typename T, typename W>
@@ -460,8 +613,7 @@ void LaunchStreamingQuantizedExpertsGated(const Context& context, const ExpertPr
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args) &&
                    (!kIsInt4<W> || product.args.rows % 16 == 0),
                "the streaming kernel does not take this");
-  product.tile > 8 ? LaunchExperts<T, W, 2, true, true>(context, product)
-                   : LaunchExperts<T, W, 1, true, true>(context, product);
+  LaunchWholeExperts<T, W, true>(context, product);
 }
 
 template <typename T, typename W>

@@ -1,5 +1,5 @@
 // Route: a warp chooses the experts of a row. The steps are those of route_rules.h; the lanes share
-// the experts, whose scores lie in shared memory.
+// the experts, whose scores lie in shared memory, and in registers for the choice.
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.cuh"
@@ -110,11 +110,37 @@ __device__ void KeepBestGroups(const RoutingRule& rule, const Values& values, fl
 // are kept.
 constexpr int kArrays = 4;
 
+// A float as a number without sign that is larger where the float is. Zeros are equal.
+__device__ uint32_t OrderOf(float value) {
+  const uint32_t bits = __float_as_uint(value + 0.0f);
+  return bits ^ ((bits >> 31) != 0 ? ~0U : 1U << 31);
+}
+
+// As LargestOf, of values in registers: lane i has those of indices i, i + 32, ...
+template <int kPerLane>
+__device__ int LargestInLanes(const float (&values)[kPerLane]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float largest = kNoScore;
+  uint32_t best = 0;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (!(values[i] > largest)) continue;
+    best = static_cast<uint32_t>(32 * i + lane);
+    largest = values[i];
+  }
+  const uint32_t order = OrderOf(largest);
+  const bool is_largest = order == __reduce_max_sync(~0U, order);
+  return static_cast<int>(__reduce_min_sync(~0U, is_largest ? best : ~0U));
+}
+
+// kPerLane: experts of a lane, at most.
+template <int kPerLane>
 __global__ void __launch_bounds__(kThreads)
     RouteKernel(const float* scores, const float* correction, const RoutingRule rule, int rows,
                 int num_experts, int32_t* experts, float* weights) {
   extern __shared__ float shared[];
   __shared__ float chosen_values[kWarps][kMaxExpertsPerToken];
+  __shared__ int32_t chosen_experts[kWarps][kMaxExpertsPerToken];
   BeginKernel();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -128,7 +154,16 @@ __global__ void __launch_bounds__(kThreads)
   experts += static_cast<int64_t>(row) * rule.experts_per_token;
   weights += static_cast<int64_t>(row) * rule.experts_per_token;
 
-  ChangeEach(values, [&](int i, float) { return scores[i]; });
+  float own[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    own[i] = 32 * i + lane < num_experts ? scores[32 * i + lane] : kNoScore;
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (32 * i + lane < num_experts) values.at[32 * i + lane] = own[i];
+  }
+  __syncwarp();
   if (!rule.chosen_first) ApplyFunction(rule.function, values);
   ChangeEach(choice, [&](int i, float) {
     return correction == nullptr ? values.at[i] : values.at[i] + correction[i];
@@ -136,16 +171,23 @@ __global__ void __launch_bounds__(kThreads)
   if (rule.chosen_groups < rule.num_groups) {
     KeepBestGroups(rule, choice, memory + 2 * num_experts, memory + 3 * num_experts);
   }
-  for (int k = 0; k < rule.experts_per_token; ++k) {
-    const int best = LargestOf(choice);
-    __syncwarp();  // all have read the choice
-    if (lane == 0) {
-      experts[k] = best;
-      chosen.at[k] = values.at[best];
-      choice.at[best] = kNoScore;
-    }
-    __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    own[i] = 32 * i + lane < num_experts ? choice.at[32 * i + lane] : kNoScore;
   }
+  for (int k = 0; k < rule.experts_per_token; ++k) {
+    const int best = LargestInLanes(own);
+    if (lane == 0) chosen_experts[warp][k] = best;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (32 * i + lane == best) own[i] = kNoScore;
+    }
+  }
+  __syncwarp();
+  ChangeEach(chosen, [&](int k, float) {
+    experts[k] = chosen_experts[warp][k];
+    return values.at[chosen_experts[warp][k]];
+  });
   if (rule.chosen_first) ApplyFunction(rule.function, chosen);
   const float sum = SumOf(chosen);
   const float factor = rule.renormalise ? rule.scale / (sum + 1e-20f) : rule.scale;
@@ -164,11 +206,16 @@ void CudaOps::Route(const Tensor& scores, const Tensor& correction, const Routin
                "the choice has another shape");
   if (rows == 0) return;
   const int64_t bytes = kWarps * kArrays * num_experts * static_cast<int64_t>(sizeof(float));
-  LaunchEarly(context_, "Route", RouteKernel, dim3(static_cast<unsigned>(CeilDiv(rows, kWarps))),
-              kThreads, static_cast<int>(bytes), static_cast<const float*>(scores.data),
-              static_cast<const float*>(correction.data), rule, static_cast<int>(rows),
-              static_cast<int>(num_experts), static_cast<int32_t*>(out.experts.data),
-              static_cast<float*>(out.weights.data));
+  const auto launch = [&]<int kPerLane>() {
+    LaunchEarly(context_, "Route", RouteKernel<kPerLane>,
+                dim3(static_cast<unsigned>(CeilDiv(rows, kWarps))), kThreads,
+                static_cast<int>(bytes), static_cast<const float*>(scores.data),
+                static_cast<const float*>(correction.data), rule, static_cast<int>(rows),
+                static_cast<int>(num_experts), static_cast<int32_t*>(out.experts.data),
+                static_cast<float*>(out.weights.data));
+  };
+  num_experts <= 128 ? launch.template operator()<4>()
+                     : launch.template operator()<kMaxExperts / 32>();
 }
 
 }  // namespace tandem::ops::cuda

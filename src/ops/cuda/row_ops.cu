@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/elements.cuh"
 #include "ops/cuda/row_ops.cuh"
 
@@ -67,6 +68,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     AddNormRowsKernel(T* residual, const T* delta, float residual_scale, int64_t rows,
                       int64_t hidden, const NormArguments<T> norm, T* out) {
+  BeginKernel();
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (row >= rows) return;
   residual += row * hidden;
@@ -83,6 +85,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     NormHeadsKernel(T* qkv, int64_t rows, int64_t row_stride, int64_t parts, int64_t width,
                     bool shared, const NormArguments<T> norm) {
+  BeginKernel();
   const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (index >= rows * parts) return;
   const int64_t part = index % parts;
@@ -92,6 +95,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) AddKernel(T* sum, const T* x, int64_t count) {
+  BeginKernel();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     sum[i] = FromFloat<T>(ToFloat(sum[i]) + ToFloat(x[i]));
@@ -124,6 +128,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     ActivateKernel(Activation activation, float limit, const T* in, int64_t width, bool gated,
                    int64_t count, T* out) {
+  BeginKernel();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     const T* const row = in + i / width * (gated ? 2 : 1) * width + i % width;
@@ -135,6 +140,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     CapKernel(float* x, int64_t count, float scale, float cap) {
+  BeginKernel();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
        i += int64_t{gridDim.x} * kThreads) {
     const float y = x[i] * scale;
@@ -155,11 +161,11 @@ void AddNormRows(const Context& context, const NormedRows& x) {
   if (rows == 0) return;
   WithActivation(x.rows.dtype, [&](auto element) {
     using T = decltype(element);
-    AddNormRowsKernel<T><<<BlocksOfWarps(rows), kThreads, 0, context.stream>>>(
-        static_cast<T*>(x.residual.data), static_cast<const T*>(x.delta.data), x.residual_scale,
-        rows, x.residual.dim(1), ArgumentsOf<T>(x.norm), static_cast<T*>(x.rows.data));
+    LaunchEarly(context, "AddNorm", AddNormRowsKernel<T>, dim3(BlocksOfWarps(rows)), kThreads, 0,
+                static_cast<T*>(x.residual.data), static_cast<const T*>(x.delta.data),
+                x.residual_scale, rows, x.residual.dim(1), ArgumentsOf<T>(x.norm),
+                static_cast<T*>(x.rows.data));
   });
-  CheckLaunch("AddNorm");
 }
 
 void ActivateRows(const Context& context, Activation activation, float limit, const Tensor& in,
@@ -168,11 +174,10 @@ void ActivateRows(const Context& context, Activation activation, float limit, co
   if (count == 0) return;
   WithActivation(out.dtype, [&](auto element) {
     using T = decltype(element);
-    ActivateKernel<T><<<BlocksFor(context, count), kThreads, 0, context.stream>>>(
-        activation, limit, static_cast<const T*>(in.data), out.dim(1), in.dim(1) != out.dim(1),
-        count, static_cast<T*>(out.data));
+    LaunchEarly(context, "Activate", ActivateKernel<T>, dim3(BlocksFor(context, count)), kThreads,
+                0, activation, limit, static_cast<const T*>(in.data), out.dim(1),
+                in.dim(1) != out.dim(1), count, static_cast<T*>(out.data));
   });
-  CheckLaunch("Activate");
 }
 
 void CudaOps::Add(const Tensor& residual, const Tensor& delta) {
@@ -182,10 +187,9 @@ void CudaOps::Add(const Tensor& residual, const Tensor& delta) {
   if (count == 0) return;
   WithActivation(residual.dtype, [&](auto element) {
     using T = decltype(element);
-    AddKernel<T><<<BlocksFor(context_, count), kThreads, 0, context_.stream>>>(
-        static_cast<T*>(residual.data), static_cast<const T*>(delta.data), count);
+    LaunchEarly(context_, "Add", AddKernel<T>, dim3(BlocksFor(context_, count)), kThreads, 0,
+                static_cast<T*>(residual.data), static_cast<const T*>(delta.data), count);
   });
-  CheckLaunch("Add");
 }
 
 void CudaOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
@@ -196,20 +200,18 @@ void CudaOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_col
   if (rows == 0) return;
   WithActivation(qkv.dtype, [&](auto element) {
     using T = decltype(element);
-    NormHeadsKernel<T><<<BlocksOfWarps(rows * parts), kThreads, 0, context_.stream>>>(
-        static_cast<T*>(qkv.data) + first_column, rows, qkv.dim(1), parts, width,
-        norm.weight.NumElements() == width, ArgumentsOf<T>(norm));
+    LaunchEarly(context_, "NormHeads", NormHeadsKernel<T>, dim3(BlocksOfWarps(rows * parts)),
+                kThreads, 0, static_cast<T*>(qkv.data) + first_column, rows, qkv.dim(1), parts,
+                width, norm.weight.NumElements() == width, ArgumentsOf<T>(norm));
   });
-  CheckLaunch("NormHeads");
 }
 
 void CudaOps::CapLogits(const Tensor& logits, float scale, float cap) {
   TANDEM_CHECK(logits.dtype == DType::kF32, "logits are fp32");
   const int64_t count = logits.NumElements();
   if (count == 0) return;
-  CapKernel<<<BlocksFor(context_, count), kThreads, 0, context_.stream>>>(logits.As<float>(), count,
-                                                                          scale, cap);
-  CheckLaunch("CapLogits");
+  LaunchEarly(context_, "CapLogits", CapKernel, dim3(BlocksFor(context_, count)), kThreads, 0,
+              logits.As<float>(), count, scale, cap);
 }
 
 }  // namespace tandem::ops::cuda

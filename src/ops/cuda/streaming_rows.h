@@ -35,4 +35,21 @@ constexpr int StreamingInt4Rows(const StreamingProduct& product) {
   return StreamingRows({.rows = product.rows, .tokens = 16, .num_sms = product.num_sms});
 }
 
+// Products of the experts of a plan with up to 8 tokens each.
+struct StreamingExperts {
+  int64_t rows;     // of an expert's weight
+  int64_t segment;  // columns of a warp
+  int64_t most_items;
+  int num_sms;
+};
+
+// The number of weight rows that a block takes at a time: 32 or 64. Twice the rows share the
+// activations and the sums of a part, which counts where a part has few columns (fp8, H200: 7 % of
+// `down` of 768 columns, -8 % of 14,336) or few bytes (4 bits: 4 to 22 %).
+constexpr int StreamingExpertRows(const StreamingExperts& experts, bool int4) {
+  const int64_t blocks = (experts.rows + 63) / 64 * experts.most_items;
+  if (blocks < experts.num_sms) return 32;
+  return int4 || experts.segment <= 128 ? 64 : 32;
+}
+
 }  // namespace tandem::ops::cuda

@@ -56,6 +56,19 @@ TEST(StreamingRowsTest, WeightsOf4BitsTakeTheBlocksOfMoreTokens) {
   }
 }
 
+TEST(StreamingRowsTest, ExpertsTakeLargeBlocksWhereThereAreEnoughOfThem) {
+  const auto rows = [](int64_t rows, int64_t segment, int64_t items, bool int4) {
+    return StreamingExpertRows(
+        {.rows = rows, .segment = segment, .most_items = items, .num_sms = kSms}, int4);
+  };
+  EXPECT_EQ(rows(2048, 128, 8, false), 64);   // `down` of 128 experts of 768 columns
+  EXPECT_EQ(rows(1536, 256, 8, false), 32);   // gate and up of them
+  EXPECT_EQ(rows(4096, 1792, 8, false), 32);  // `down` of 8 experts of 14,336 columns
+  EXPECT_EQ(rows(4096, 1792, 8, true), 64);
+  EXPECT_EQ(rows(4096, 1792, 2, true), 32);  // two of them leave SMs without work
+  EXPECT_EQ(rows(2048, 128, 1, false), 32);
+}
+
 // Every block is on the way from the start.
 TEST(StreamingRowsTest, ALayerWithoutGatesRunsInOneWave) {
   for (const auto& model : {k1B, k8B}) {
