@@ -12,6 +12,7 @@
 #include "checkpoint/testing/family_fixtures.h"
 #include "model/families/families.h"
 #include "model/features.h"
+#include "model/prompt_rules.h"
 #include "model/testing/decoder_driver.h"
 #include "tensor/safetensors.h"
 
@@ -60,16 +61,23 @@ class FamiliesGoldenTest : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     return weights.ok() ? *weights : nullptr;
   }
-  // The tokens go through in ranges of `step`; 0: at once.
-  Logits Run(const std::shared_ptr<const Weights>& weights, const std::vector<int32_t>& tokens,
-             size_t step) {
+  // The tokens go through in ranges of `step`; 0: at once. Those of a prefix, which see each other,
+  // are in the first range.
+  Logits Run(const std::shared_ptr<const Weights>& weights, const FamilyCase& one, size_t step) {
+    const std::vector<int32_t>& tokens = one.tokens;
     DecoderTestDriver driver(weights, *backend_, static_cast<int32_t>(tokens.size()));
+    const auto layout =
+        LayOutPrompt(PromptRulesOf(weights->spec, weights->max_positions), one.Prompt());
+    EXPECT_TRUE(layout.ok()) << layout.status().message();
+    driver.SetLayout(*layout);
     if (step == 0) return driver.Feed(tokens);
     Logits all;
-    for (size_t at = 0; at < tokens.size(); at += step) {
-      const size_t count = std::min(step, tokens.size() - at);
+    for (size_t at = 0; at < tokens.size();) {
+      const size_t least = at == 0 ? static_cast<size_t>(layout->prefix_len) : 0;
+      const size_t count = std::min(std::max(step, least), tokens.size() - at);
       const Logits part = driver.Feed(std::span(tokens).subspan(at, count));
       all.insert(all.end(), part.begin(), part.end());
+      at += count;
     }
     return all;
   }
@@ -88,11 +96,11 @@ TEST_P(FamiliesGoldenTest, AgreesWithTheAuthorsCode) {
     // Served exactly as long as it is: dynamic scaling and longrope depend on it.
     const auto wide = Load(DType::kF32, length);
     ASSERT_NE(wide, nullptr);
-    const Logits whole = Run(wide, one.tokens, 0);
+    const Logits whole = Run(wide, one, 0);
     EXPECT_LE(Difference(whole, one.logits), 1e-3) << "in one pass";
     // The CPU's result of a row does not depend on how the rows are divided.
-    EXPECT_EQ(Run(wide, one.tokens, 1), whole) << "token by token";
-    EXPECT_EQ(Run(wide, one.tokens, 13), whole) << "in chunks";
+    EXPECT_EQ(Run(wide, one, 1), whole) << "token by token";
+    EXPECT_EQ(Run(wide, one, 13), whole) << "in chunks";
   }
 }
 
@@ -117,9 +125,9 @@ TEST_P(FamiliesGoldenTest, AgreesIn16Bits) {
       for (const auto& [dtype, most] : {std::pair{DType::kF16, 2e-2}, {DType::kBF16, 0.2}}) {
         const auto narrow = Load(dtype, length);
         ASSERT_NE(narrow, nullptr);
-        const Logits whole = Run(narrow, one.tokens, 0);
+        const Logits whole = Run(narrow, one, 0);
         EXPECT_LE(Difference(whole, one.logits), most) << DTypeName(dtype);
-        EXPECT_LE(Difference(Run(narrow, one.tokens, 1), one.logits), most)
+        EXPECT_LE(Difference(Run(narrow, one, 1), one.logits), most)
             << DTypeName(dtype) << ", token by token";
       }
     }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/stored/stored_schemes.h"
 #include "checkpoint/stored/stored_tensor.h"
@@ -137,6 +138,11 @@ Status NeitherPackedNorPlain(const StoredMatrix& matrix, const tandem::Layout& l
 
 }  // namespace
 
+std::string AddedTokens(const fs::path& folder) {
+  auto text = ReadTextFile(folder / "added_tokens.json");
+  return text.ok() ? *std::move(text) : "";
+}
+
 Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder, std::optional<DType> dtype,
                                                  const ConfigOptions& options) {
   std::unique_ptr<HfReader> reader(new HfReader());
@@ -155,7 +161,7 @@ Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder, std::op
 Status HfReader::ReadConfig(std::optional<DType> dtype, const ConfigOptions& options) {
   const fs::path path = folder_ / "config.json";
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  auto spec = SpecFromHfConfig(text, options);
+  auto spec = SpecFromHfConfig(text, options, AddedTokens(folder_));
   if (!spec.ok()) return spec.status().Annotate(path.string());
   spec_ = *std::move(spec);
   TANDEM_ASSIGN_OR_RETURN(const JsonFields config, JsonFields::Parse(text));

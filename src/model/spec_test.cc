@@ -1,5 +1,6 @@
 #include "model/spec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -529,6 +530,68 @@ TEST(HfConfig, Llama4ListsItsLayersOrTakesEveryNth) {
     ASSERT_FALSE(spec.ok()) << extra;
     EXPECT_NE(spec.status().message().find(named), std::string::npos) << spec.status().message();
   }
+}
+
+// The first 40B has no flag of its architecture.
+TEST(HfConfig, FalconWithKeyValueHeadsIsOfTheNewArchitecture) {
+  const auto layer = [](const std::string& extra) {
+    return MustParse(R"({"architectures": ["RWForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+        "n_layer": 2, "n_head": 4, "parallel_attn": true)" +
+                     extra + "}")
+        .layers[0];
+  };
+  EXPECT_EQ(layer(R"(, "n_head_kv": 2)").attention.num_kv_heads, 2);
+  EXPECT_EQ(layer(R"(, "n_head_kv": 2)").residual, Residual::kParallelNorms);
+  EXPECT_EQ(layer("").attention.num_kv_heads, 1);
+  EXPECT_EQ(layer("").residual, Residual::kParallel);
+}
+
+TEST(HfConfig, TellsChatGlm6bFromItsSuccessors) {
+  const std::string config = R"({"architectures": ["ChatGLMModel"], "vocab_size": 200,
+      "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "position_encoding_2d": true,
+      "bos_token_id": 104, "mask_token_id": 100, "gmask_token_id": 101)";
+  const ModelSpec spec = MustParse(config + "}");
+  EXPECT_EQ(spec.family, "chatglm6b");
+  EXPECT_EQ(spec.prefix, (PrefixSpec{.start_id = 104, .mask_ids = {101, 100}}));
+  EXPECT_EQ(spec.layers[1].attention.rope.dim, 8);
+  EXPECT_TRUE(spec.HasSecondPositions());
+  EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
+  // The first revision leaves out the ids of the masks, which its vocabulary of 150,528 has.
+  EXPECT_EQ(SpecFromHfConfig(R"({"architectures": ["ChatGLMModel"], "vocab_size": 200,
+                "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4,
+                "position_encoding_2d": true, "bos_token_id": 104})")
+                .status()
+                .message(),
+            "gmask_token_id: 150001 is outside the vocabulary of 200");
+}
+
+TEST(HfConfig, TheTokenizersFilesNameTheMasksOfGlm10b) {
+  const std::string config = R"({"architectures": ["GLMModel"], "vocab_size": 200,
+      "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "max_sequence_length": 32,
+      "block_position_encoding": true)";
+  const std::string added = R"({"[gMASK]": 110, "[MASK]": 111, "<|startofpiece|>": 112})";
+  const auto spec = SpecFromHfConfig(config + "}", {}, added);
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  EXPECT_EQ(spec->prefix, (PrefixSpec{.start_id = 112, .mask_ids = {111, 110}}));
+  EXPECT_EQ(spec->second_position_rows, 33);
+  const auto named = SpecFromHfConfig(config + R"(, "sop_token_id": 1, "smask_token_id": 2})");
+  EXPECT_EQ(named->prefix, (PrefixSpec{.start_id = 1, .mask_ids = {2}}));
+  for (const char* damaged : {"", "{", "[]", R"({"[MASK]": 111})"}) {
+    EXPECT_THAT(SpecFromHfConfig(config + "}", {}, damaged).status().message(),
+                ::testing::StartsWith("sop_token_id: is missing: no added_tokens.json"));
+  }
+  EXPECT_EQ(SpecFromHfConfig(config + "}", {}, R"({"<|startofpiece|>": 200})").status().message(),
+            "added_tokens.<|startofpiece|>: 200 is outside the vocabulary of 200");
+}
+
+TEST(Spec, RefusesAPrefixWithoutItsTokens) {
+  ModelSpec spec = MustParse(Small(""));
+  spec.prefix.start_id = 1;
+  EXPECT_EQ(ValidateSpec(spec).message(), "prefix.mask_ids is empty");
+  spec.prefix = {};
+  spec.second_position_rows = kMaxPositions;
+  EXPECT_EQ(ValidateSpec(spec).message(),
+            "prefix: second positions are of models with prefix masks alone");
 }
 
 TEST(HfConfig, ATextModelBesideOthersIsAnObjectOfTheConfig) {

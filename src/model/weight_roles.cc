@@ -50,7 +50,13 @@ int64_t KeyNormRows(const ModelSpec& spec, int64_t layer) {
 bool HasLatents(const ModelSpec& spec, int64_t layer) { return LatentRank(spec, layer) > 0; }
 bool HasKeys(const ModelSpec& spec, int64_t layer) { return !HasLatents(spec, layer); }
 bool HasQueryDown(const ModelSpec& spec, int64_t layer) { return QueryRank(spec, layer) > 0; }
+int64_t SecondPositions(const ModelSpec& spec, int64_t /*layer*/) {
+  return spec.second_position_rows;
+}
 bool HasPositions(const ModelSpec& spec, int64_t /*layer*/) { return spec.position_rows > 0; }
+bool HasSecondPositions(const ModelSpec& spec, int64_t /*layer*/) {
+  return spec.second_position_rows > 0;
+}
 bool HasEmbeddingNorm(const ModelSpec& spec, int64_t /*layer*/) { return spec.embedding_norm; }
 bool HasHeadNorms(const ModelSpec& spec, int64_t layer) {
   const HeadNorm norm = spec.layer(layer).attention.head_norm;
@@ -117,6 +123,14 @@ constexpr std::array kRows = {
               .rows = Positions,
               .columns = Hidden,
               .present = HasPositions,
+              .dummy = DummyValues::kZeros},
+    WeightRow{.role = WeightRole::kSecondPositions,
+              .per_layer = false,
+              .hf_name = "model.embed_second_positions",
+              .trtllm_name = "transformer.second_position_embedding",
+              .rows = SecondPositions,
+              .columns = Hidden,
+              .present = HasSecondPositions,
               .dummy = DummyValues::kZeros},
     WeightRow{.role = WeightRole::kEmbeddingNorm,
               .per_layer = false,

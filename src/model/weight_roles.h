@@ -20,6 +20,7 @@ namespace tandem {
 enum class WeightRole : uint8_t {
   kEmbedding,
   kPositions,  // learned, added to the embedding
+  kSecondPositions,
   kEmbeddingNorm,
   kInputNorm,      // before attention or, in a post-norm layer, after it
   kQueryDown,      // to the latent of LatentSpec::query_rank

@@ -86,13 +86,17 @@ std::vector<LayerInput> InputsOf(const ModelSpec& spec, int64_t layer) {
 }
 
 Status CheckCalibrated(const ModelSpec& spec) {
+  const auto refused = [&](const std::string& what) {
+    return Unimplemented(spec.architecture + " has " + what +
+                         ", for which nothing is calibrated yet; `tandem convert` with "
+                         "--use_weight_only or --use_fp8_rowwise, and `tandem serve` with "
+                         "--weights, quantize it without calibration");
+  };
+  if (spec.prefix.start_id >= 0) return refused("prompts whose tokens see each other both ways");
   for (const WeightId& id : StoredWeights(spec)) {
     const WeightRow& row = RowOf(id.role);
     if (!row.quantizable || row.input != InputGroup::kNone) continue;
-    return Unimplemented(spec.architecture + " has the product \"" + std::string(row.hf_name) +
-                         "\", for which nothing is calibrated yet; `tandem convert` with "
-                         "--use_weight_only or --use_fp8_rowwise, and `tandem serve` with "
-                         "--weights, quantize it without calibration");
+    return refused("the product \"" + std::string(row.hf_name) + "\"");
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ struct FamilyCase {
   std::string name;
   std::vector<int32_t> tokens;
   Tensor logits;  // [rows, vocab]: of the last rows
+
+  std::span<const int32_t> Prompt() const {
+    return std::span(tokens).first(tokens.size() - static_cast<size_t>(logits.dim(0)) + 1);
+  }
 };
 
 inline std::vector<FamilyCase> CasesOf(const SafetensorsFile& file) {

@@ -67,6 +67,9 @@ Status LoadEmbedding(WeightSource& source, WeightLoader& loader, Weights& out) {
   if (spec.position_rows > 0) {
     TANDEM_RETURN_IF_ERROR(loader.LoadPlain({WeightRole::kPositions}, out.positions));
   }
+  if (spec.second_position_rows > 0) {
+    TANDEM_RETURN_IF_ERROR(loader.LoadPlain({WeightRole::kSecondPositions}, out.second_positions));
+  }
   if (spec.embedding_norm) {
     TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kEmbeddingNorm, 0, out.embedding_norm));
   }
@@ -88,7 +91,7 @@ Status LoadTable(WeightLoader& loader, const TableSpec& table, int64_t max_posit
     TANDEM_RETURN_IF_ERROR(loader.LoadFloats(factors, out.query_factors));
   }
   if (rope.dim == 0) return {};
-  const Shape shape{max_positions, rope.dim / 2};
+  const Shape shape{NumRopeSteps(rope, max_positions) * max_positions, rope.dim / 2};
   const auto bytes = static_cast<size_t>(shape.NumElements()) * sizeof(float);
   const Buffer cos = Buffer::OnHost(bytes);
   const Buffer sin = Buffer::OnHost(bytes);
@@ -127,8 +130,10 @@ Status LoadCacheScales(WeightLoader& loader, Weights& out) {
 
 ops::RopeTable Weights::rope(int64_t layer) const {
   const RopeBuffers& buffers = ropes[layers[static_cast<size_t>(layer)].rope];
-  const Shape shape{max_positions, spec.layer(layer).attention.rope.dim / 2};
+  const RopeSpec& rope = spec.layer(layer).attention.rope;
+  const Shape shape{NumRopeSteps(rope, max_positions) * max_positions, rope.dim / 2};
   ops::RopeTable table;
+  table.halves = rope.halves;
   if (shape.NumElements() > 0) {
     table.cos = buffers.cos.View(DType::kF32, shape);
     table.sin = buffers.sin.View(DType::kF32, shape);
@@ -218,7 +223,8 @@ int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t 
   int64_t tables = 0;
   for (const TableSpec& table : TablesOf(spec)) {
     const bool grows = table.growth.kind != QueryGrowth::Kind::kNone;
-    tables += int64_t{sizeof(float)} * max_positions * (table.rope.dim + (grows ? 1 : 0));
+    const int64_t turns = NumRopeSteps(table.rope, max_positions) * table.rope.dim;
+    tables += int64_t{sizeof(float)} * max_positions * (turns + (grows ? 1 : 0));
   }
   for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
     tables += AttentionTableBytes(spec, layer);

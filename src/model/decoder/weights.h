@@ -32,8 +32,8 @@ struct LayerWeights {
   size_t rope = 0;  // index into the tables of positions
 };
 
-// As ops::RopeTable: cos and sin, [max_positions, rope.dim / 2] fp32 each, and the factors of
-// queries, [max_positions] fp32; each may be empty.
+// As ops::RopeTable: cos and sin, [NumRopeSteps * max_positions, rope.dim / 2] fp32 each, and the
+// factors of queries, [max_positions] fp32; each may be empty.
 struct RopeBuffers {
   Buffer cos;
   Buffer sin;
@@ -42,8 +42,9 @@ struct RopeBuffers {
 
 struct Weights {
   ModelSpec spec;
-  Buffer embedding;  // [vocab, hidden], times the spec's embedding_scale
-  Buffer positions;  // [position_rows, hidden]; empty without
+  Buffer embedding;         // [vocab, hidden], times the spec's embedding_scale
+  Buffer positions;         // [position_rows, hidden]; empty without
+  Buffer second_positions;  // [second_position_rows, hidden]; empty without
   NormWeights embedding_norm;
   std::vector<LayerWeights> layers;
   NormWeights final_norm;

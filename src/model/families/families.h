@@ -21,8 +21,10 @@ const Family* FamilyOf(const ModelSpec& spec);
 // one for all rows of a fused tensor.
 TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id);
 // The spec of a Hugging Face config.json, by the family that its "architectures" name. An option
-// that the family does not have is INVALID_ARGUMENT.
+// that the family does not have is INVALID_ARGUMENT. added_tokens: the text of added_tokens.json,
+// which names the tokens that some configs leave out; empty without.
 Result<ModelSpec> SpecFromHfConfig(const std::string& config_json,
-                                   const ConfigOptions& options = {});
+                                   const ConfigOptions& options = {},
+                                   const std::string& added_tokens = {});
 
 }  // namespace tandem
