@@ -267,8 +267,7 @@ Status CalibrationRun::EmbedSamples(LayerPass& pass) {
   return file->Commit();
 }
 
-Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer,
-                                const LayerPass::Progress& progress) {
+Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& progress) {
   TANDEM_ASSIGN_OR_RETURN(const auto hidden, MappedFile::Open(HiddenPath(layer)));
   const auto row_bytes = static_cast<size_t>(RowBytes());
   if (hidden->bytes().size() != row_bytes * static_cast<size_t>(rows_.total)) {
@@ -276,11 +275,13 @@ Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer,
                     ": has another size than the samples; remove the folder and start again");
   }
   TANDEM_ASSIGN_OR_RETURN(const auto next, AtomicFileWriter::Create(HiddenPath(layer + 1)));
+  Status stopped;
   TANDEM_ASSIGN_OR_RETURN(
       const LayerStatistics statistics,
       pass.Run(
           source_, layer,
           [&](int64_t first, int64_t count, void* out) -> Status {
+            TANDEM_RETURN_IF_ERROR(stopped);
             std::memcpy(out, hidden->bytes().data() + static_cast<size_t>(first) * row_bytes,
                         static_cast<size_t>(count) * row_bytes);
             return {};
@@ -289,7 +290,8 @@ Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer,
             return next->Append(std::span(static_cast<const std::byte*>(rows),
                                           static_cast<size_t>(count) * row_bytes));
           },
-          progress));
+          [&](double of_layer) { stopped = progress(of_layer); }));
+  TANDEM_RETURN_IF_ERROR(stopped);
   TANDEM_ASSIGN_OR_RETURN(const LayerCalibration calibration,
                           Calibrate(source_, layer, statistics, recipe_, backend_, pool_));
   // In this order: a layer that is done is followed by its hidden states.
@@ -308,7 +310,7 @@ Status CalibrationRun::Run(const Progress& progress) {
   if (first == 0) TANDEM_RETURN_IF_ERROR(EmbedSamples(pass));
   for (int64_t layer = first; layer < layers; ++layer) {
     TANDEM_RETURN_IF_ERROR(RunLayer(pass, layer, [&](double of_layer) {
-      progress((static_cast<double>(layer) + of_layer) / static_cast<double>(layers));
+      return progress((static_cast<double>(layer) + of_layer) / static_cast<double>(layers));
     }));
   }
   return {};
@@ -316,6 +318,11 @@ Status CalibrationRun::Run(const Progress& progress) {
 
 Result<LayerCalibration> CalibrationRun::Get(int64_t layer) const {
   return ReadCalibration(LayerPath(layer), source_.spec(), layer, recipe_);
+}
+
+std::string CalibrationRun::DescribeKept() const {
+  return std::to_string(LayersDone()) + " of " + std::to_string(source_.spec().num_layers()) +
+         " layers are calibrated and kept in " + folder_.string();
 }
 
 void CalibrationRun::Remove() {

@@ -290,7 +290,8 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
       TANDEM_RETURN_IF_ERROR(AppendOutput(source, output, *writer));
       source.Release();
       written += BytesOf(output.info);
-      if (progress) progress(static_cast<double>(written) / static_cast<double>(total));
+      if (!progress) continue;
+      TANDEM_RETURN_IF_ERROR(progress(static_cast<double>(written) / static_cast<double>(total)));
     }
     TANDEM_RETURN_IF_ERROR(writer->Commit());
   }

@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 namespace tandem {
 namespace {
+
+constexpr std::string_view kWithoutCalibration =
+    "These need no calibration: --qformat int8_wo and int4_wo; `tandem convert` with "
+    "--use_weight_only (and --weight_only_precision int4 --per_group) or --use_fp8_rowwise; and "
+    "--weights int8, int4 or fp8 of `serve` and `run`, which round while they load";
 
 // Whether an MLP's inner values are divided by what its up rows are divided by.
 bool ScalesWithUp(const MlpSpec& mlp) {
@@ -90,9 +96,8 @@ Status CheckCalibrated(const ModelSpec& spec) {
     const WeightRow& row = RowOf(id.role);
     if (!row.quantizable || row.input != InputGroup::kNone) continue;
     return Unimplemented(spec.architecture + " has the product \"" + std::string(row.hf_name) +
-                         "\", for which nothing is calibrated yet; `tandem convert` with "
-                         "--use_weight_only or --use_fp8_rowwise, and `tandem serve` with "
-                         "--weights, quantize it without calibration");
+                         "\", for which nothing is calibrated yet. " +
+                         std::string(kWithoutCalibration));
   }
   return {};
 }

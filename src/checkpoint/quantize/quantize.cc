@@ -41,6 +41,33 @@ std::string IdentityOf(const fs::path& folder) {
   return identity;
 }
 
+// Of an error that leaves calibration as it was, so that the next run goes on: a signal, a full
+// disk, a device that was lost.
+Status WithKept(const Status& error, const CalibrationRun* run) {
+  const Code code = error.code();
+  const bool goes_on = code == Code::kCancelled || code == Code::kFailedPrecondition ||
+                       code == Code::kResourceExhausted || code == Code::kUnavailable;
+  if (run == nullptr || !goes_on) return error;
+  return {code, error.message() + "; " + run->DescribeKept() +
+                    ", and the same command goes on from there"};
+}
+
+Status Calibrate(CalibrationRun& run, const QuantizeEvents& events) {
+  if (events.estimate) {
+    TANDEM_ASSIGN_OR_RETURN(const CalibrationEstimate estimate, run.Estimate());
+    events.estimate(estimate);
+  }
+  return run.Run(
+      [&](double done) { return events.calibrating ? events.calibrating(done) : Status(); });
+}
+
+Status WriteResult(WeightSource& source, const QuantizeOptions& options, const fs::path& folder,
+                   const WriteProgress& progress) {
+  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, folder));
+  return options.export_hf ? WriteHfFolder(source, options.model_dir, folder, progress)
+                           : WriteCheckpoint(source, options.sharding, folder, progress);
+}
+
 }  // namespace
 
 Result<QuantizeReport> Quantize(const QuantizeOptions& options,
@@ -51,7 +78,8 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
   if (!reader->spec().quantization.is_plain() || !reader->spec().exceptions.empty()) {
     return InvalidArgument(options.model_dir.string() + ": is quantized already (" +
                            DescribeScheme(reader->spec().quantization) +
-                           "); serve it as it is, or quantize the model that it was made from");
+                           "), and served and built as it is; to quantize it otherwise, name the "
+                           "model that it was made from");
   }
   return Quantize(*reader, IdentityOf(options.model_dir), options, samples, backend, events);
 }
@@ -75,25 +103,15 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
   if (recipe.calibrates()) {
     TANDEM_ASSIGN_OR_RETURN(run, CalibrationRun::Open(output->Beside(".calibration"), plain,
                                                       identity, recipe, samples, backend, pool));
-    if (events.estimate) {
-      TANDEM_ASSIGN_OR_RETURN(const CalibrationEstimate estimate, run->Estimate());
-      events.estimate(estimate);
-    }
-    TANDEM_RETURN_IF_ERROR(run->Run([&](double done) {
-      if (events.calibrating) events.calibrating(done);
-    }));
+    const Status calibrated = Calibrate(*run, events);
+    if (!calibrated.ok()) return WithKept(calibrated, run.get());
     calibration = [&run](int64_t layer) { return run->Get(layer); };
   }
   QuantizedSource source(plain, recipe, std::move(calibration), pool);
-  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
-  if (options.export_hf) {
-    TANDEM_RETURN_IF_ERROR(
-        WriteHfFolder(source, options.model_dir, output->temporary(), events.writing));
-  } else {
-    TANDEM_RETURN_IF_ERROR(WriteCheckpoint(source, sharding, output->temporary(), events.writing));
-  }
+  Status written = WriteResult(source, options, output->temporary(), events.writing);
   QuantizeReport report{source.spec(), sharding, output->Bytes()};
-  TANDEM_RETURN_IF_ERROR(output->Commit());
+  if (written.ok()) written = output->Commit();
+  if (!written.ok()) return WithKept(written, run.get());
   if (run) run->Remove();
   return report;
 }

@@ -106,6 +106,7 @@ class QuantizeLargeTest : public FolderTest {
              [&](double) {
                seconds =
                    std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+               return Status();
              }});
     ASSERT_TRUE(report.ok()) << report.status().message();
     const int64_t taken = peak.Bytes() - before;

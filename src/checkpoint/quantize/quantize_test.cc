@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "base/testing/file_size_limit.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
@@ -183,6 +184,32 @@ TEST_F(QuantizeTest, ARunThatWasKilledGoesOnAndGivesTheSameBytes) {
   EXPECT_GE(resumed, 1);
 }
 
+TEST_F(QuantizeTest, ARunThatWasStoppedSaysWhatIsKeptAndTheNextOneGoesOn) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  const auto stop_at = [](double share) {
+    return [=](double done) { return done < share ? Status() : Cancelled("stopped"); };
+  };
+  const std::string kept = " of 2 layers are calibrated and kept in " +
+                           (folder_ / "out.calibration").string() +
+                           ", and the same command goes on from there";
+  const struct {
+    QuantizeEvents events;
+    const char* layers;
+  } kRuns[] = {{{.calibrating = stop_at(0.0)}, "0"},
+               {{.calibrating = stop_at(0.6)}, "1"},
+               {{.writing = stop_at(0.5)}, "2"}};
+  for (const auto& [events, layers] : kRuns) {
+    const auto stopped = Quantize(Options("int4_awq"), Samples(), *backend_, events);
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.status().code(), Code::kCancelled);
+    EXPECT_EQ(stopped.status().message(), std::string("stopped; ") + layers + kept);
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+    EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
+  }
+  ASSERT_TRUE(Run(Options("int4_awq")).ok());
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+}
+
 TEST_F(QuantizeTest, AKilledRunIntoTheModelsOwnFolderGoesOn) {
   QuantizeOptions options = Options("int4_awq");
   options.output_dir = options.model_dir / "out";
@@ -209,6 +236,10 @@ TEST_F(QuantizeTest, AFullDiskLeavesNoResultAndTheNextRunGoesOn) {
       const auto report = Run(Options("int4_awq"));
       ASSERT_FALSE(report.ok()) << limit;
       EXPECT_THAT(report.status().message(), HasSubstr("cannot write"));
+      // The first file, which says what is calibrated, has more than the smallest limits.
+      if (limit >= 20'000) {
+        EXPECT_THAT(report.status().message(), HasSubstr("the same command goes on from there"));
+      }
     }
     EXPECT_FALSE(fs::exists(folder_ / "out"));
     EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
@@ -232,7 +263,7 @@ TEST_F(QuantizeTest, AKilledProcessLeavesNoResultAndTheNextRunGoesOn) {
       if (!report.ok()) std::fprintf(stderr, "%s\n", report.status().message().c_str());
       ::_exit(report.ok() ? 0 : 1);
     }
-    ::usleep(static_cast<useconds_t>(20'000 + 7919 * round % 150'000));
+    ::usleep(static_cast<useconds_t>(5'000 + 7919 * round % 150'000));
     ::kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -258,6 +289,23 @@ TEST_F(QuantizeTest, FilesOfAnotherRunAreNotTakenOver) {
   ASSERT_TRUE(Quantize(Options("int4_awq", "expected"), samples, *backend_).ok());
   ASSERT_TRUE(Quantize(Options("int4_awq"), samples, *backend_).ok());
   EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "expected"));
+}
+
+TEST_F(QuantizeTest, ASecondRunIntoTheSameFolderIsRefusedAndTheFirstGoesOn) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  Status second, convert;
+  const QuantizeEvents events{.calibrating = [&](double) {
+    if (!second.ok()) return Status();
+    second = Run(Options("fp8")).status();
+    convert = Convert({.model_dir = folder_ / "hf", .output_dir = folder_ / "out"}).status();
+    return Status();
+  }};
+  ASSERT_TRUE(Quantize(Options("int4_awq"), Samples(), *backend_, events).ok());
+  for (const Status& status : {second, convert}) {
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.message(), HasSubstr((folder_ / "out").string() + ": another run"));
+  }
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
 }
 
 TEST_F(QuantizeTest, ARunThatWasKilledAtItsFirstFileIsBegunAgain) {
@@ -292,7 +340,11 @@ TEST_F(QuantizeTest, StatesWhatItWillTakeBeforeItBegins) {
                                     EXPECT_FALSE(began);
                                     seen = estimate;
                                   },
-                              .calibrating = [&](double) { began = true; }};
+                              .calibrating =
+                                  [&](double) {
+                                    began = true;
+                                    return Status();
+                                  }};
   ASSERT_TRUE(Quantize(Options("fp8"), Samples(), *backend_, events).ok());
   EXPECT_EQ(seen.rows, 40 + 1 + 77 + 120 + 30);
   EXPECT_EQ(seen.spill_bytes, 2 * seen.rows * 64 * 2);

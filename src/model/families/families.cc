@@ -7,6 +7,7 @@
 #include "model/families/baichuan.h"
 #include "model/families/bloom.h"
 #include "model/families/cohere.h"
+#include "model/families/config_words.h"
 #include "model/families/falcon.h"
 #include "model/families/gemma.h"
 #include "model/families/glm.h"
@@ -85,12 +86,16 @@ void CheckVersions(const JsonFields& config, const Family& family) {
 std::span<const Family> Families() { return kFamilies; }
 
 Result<const Family*> FindFamily(std::string_view architecture) {
-  std::string supported;
+  std::vector<std::string_view> names;  // once each: some families share one
   for (const Family& family : kFamilies) {
     for (const std::string_view name : family.architectures) {
       if (name == architecture) return &family;
-      supported += (supported.empty() ? "" : ", ") + std::string(name);
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
+  }
+  std::string supported;
+  for (const std::string_view name : names) {
+    supported += (supported.empty() ? "" : ", ") + std::string(name);
   }
   return Unimplemented("architecture \"" + std::string(architecture.substr(0, 100)) +
                        "\" is not supported; supported are: " + supported);
@@ -136,7 +141,7 @@ Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigO
   spec.bos_ids = ReadIds(text, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(text, "eos_token_id", spec.vocab_size);
   TANDEM_RETURN_IF_ERROR(config.status());
-  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  TANDEM_RETURN_IF_ERROR(InWordsOf(text, ValidateSpec(spec)));
   return spec;
 }
 
