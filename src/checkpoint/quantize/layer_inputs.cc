@@ -2,9 +2,15 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 namespace tandem {
 namespace {
+
+constexpr std::string_view kWithoutCalibration =
+    "These need no calibration: --qformat int8_wo and int4_wo; `tandem convert` with "
+    "--use_weight_only (and --weight_only_precision int4 --per_group) or --use_fp8_rowwise; and "
+    "--weights int8, int4 or fp8 of `serve` and `run`, which round while they load";
 
 // Whether an MLP's inner values are divided by what its up rows are divided by.
 bool ScalesWithUp(const MlpSpec& mlp) {
@@ -88,9 +94,8 @@ std::vector<LayerInput> InputsOf(const ModelSpec& spec, int64_t layer) {
 Status CheckCalibrated(const ModelSpec& spec) {
   const auto refused = [&](const std::string& what) {
     return Unimplemented(spec.architecture + " has " + what +
-                         ", for which nothing is calibrated yet; `tandem convert` with "
-                         "--use_weight_only or --use_fp8_rowwise, and `tandem serve` with "
-                         "--weights, quantize it without calibration");
+                         ", for which nothing is calibrated yet. " +
+                         std::string(kWithoutCalibration));
   };
   if (spec.prefix.start_id >= 0) return refused("prompts whose tokens see each other both ways");
   for (const WeightId& id : StoredWeights(spec)) {
