@@ -347,7 +347,8 @@ Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
 Status HfReader::CheckNames() const {
   std::set<std::string_view> products;
   std::set<std::string> weights;  // also those whose names begin with a product's
-  for (const WeightId& id : StoredWeights(spec_)) weights.insert(SourceOf(*family_, spec_, id).name);
+  for (const WeightId& id : StoredWeights(spec_))
+    weights.insert(SourceOf(*family_, spec_, id).name);
   std::vector<std::string> names;
   for (const WeightId& id : Products(spec_)) names.push_back(SourceOf(*family_, spec_, id).name);
   for (std::string_view name : names) products.insert(name.substr(0, name.rfind(kWeightSuffix)));

@@ -80,9 +80,9 @@ enum class WeightPack : uint8_t {
   kHead,
 };
 
-// The input of a layer's product. `tandem quantize` calibrates each group once: one scale serves all
-// its products, also where they are not packed (the experts of a layer). kExpertOut is an input of
-// each expert's own.
+// The input of a layer's product. `tandem quantize` calibrates each group once: one scale serves
+// all its products, also where they are not packed (the experts of a layer). kExpertOut is an input
+// of each expert's own.
 enum class InputGroup : uint8_t { kNone, kAttention, kAttentionOut, kMlp, kMlpOut, kExpertOut };
 
 // How a weight is split over tensor-parallel ranks, and along which side.

@@ -2,13 +2,14 @@
 // authors' own code (tests/golden/make_family_fixtures.py). Test code, pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "checkpoint/testing/golden.h"
+#include "base/testing/source_dir.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -19,7 +20,14 @@ inline std::filesystem::path FixturesFolder() {
   return other != nullptr ? std::filesystem::path(other) : SourceDir() / "tests/data/families";
 }
 
-inline std::vector<std::string> FamilyFixtures() { return FamilyModels(FixturesFolder()); }
+inline std::vector<std::string> FamilyFixtures() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(FixturesFolder())) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
 
 // A prompt and what followed, with the logits after the prompt and after each token but the last.
 struct FamilyCase {
