@@ -28,7 +28,8 @@ std::vector<KvGroupSpec> KvGroupsOf(const ModelSpec& spec) {
       group = groups.insert(group, {.num_kv_heads = attention.num_kv_heads,
                                     .head_dim = attention.head_dim,
                                     .latent_dim = attention.latent.rank,
-                                    .windowed = attention.reach() > 0});
+                                    .windowed = attention.reach() > 0,
+                                    .layers = {}});
     }
     group->layers.push_back(layer);
   }
