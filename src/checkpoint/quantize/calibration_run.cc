@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "checkpoint/quantize/input_scales.h"
 #include "model/decoder/weights.h"
+#include "model/prompt_rules.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -52,13 +53,27 @@ std::string Fingerprint(const WeightSource& source, const std::string& identity,
          backend.Describe() + "\n";
 }
 
-CalibrationRows RowsOf(std::span<const std::vector<int32_t>> samples) {
+Result<CalibrationRows> RowsOf(const ModelSpec& spec,
+                               std::span<const std::vector<int32_t>> samples) {
+  if (samples.empty()) return InvalidArgument("there is no sample to calibrate with");
   CalibrationRows rows;
   for (const std::vector<int32_t>& sample : samples) {
     const auto length = static_cast<int32_t>(sample.size());
+    if (length > spec.max_positions) {
+      return InvalidArgument("a calibration sample has " + std::to_string(length) +
+                             " tokens, and the model's longest context is " +
+                             std::to_string(spec.max_positions) +
+                             "; --calib_max_seq_length cuts samples");
+    }
     rows.lengths.push_back(length);
     rows.total += length;
     rows.longest = std::max(rows.longest, length);
+  }
+  const PromptRules rules = PromptRulesOf(spec, rows.longest);
+  for (const std::vector<int32_t>& sample : samples) {
+    const auto layout = LayOutPrompt(rules, sample);
+    if (!layout.ok()) return layout.status().Annotate("a calibration sample");
+    rows.layouts.push_back(*layout);
   }
   return rows;
 }
@@ -150,31 +165,24 @@ Result<double> SecondsOfSearch(const QuantScheme& scheme, DType dtype, ops::Back
 }  // namespace
 
 CalibrationRun::CalibrationRun(fs::path folder, WeightSource& source, const QuantizeRecipe& recipe,
-                               std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
-                               ThreadPool& pool)
+                               std::span<const std::vector<int32_t>> samples, CalibrationRows rows,
+                               ops::Backend& backend, ThreadPool& pool)
     : folder_(std::move(folder)),
       source_(source),
       recipe_(recipe),
       samples_(samples.begin(), samples.end()),
       backend_(backend),
       pool_(pool),
-      rows_(RowsOf(samples)) {}
+      rows_(std::move(rows)) {}
 
 Result<std::unique_ptr<CalibrationRun>> CalibrationRun::Open(
     const fs::path& folder, WeightSource& source, const std::string& identity,
     const QuantizeRecipe& recipe, std::span<const std::vector<int32_t>> samples,
     ops::Backend& backend, ThreadPool& pool) {
-  if (samples.empty()) return InvalidArgument("there is no sample to calibrate with");
   TANDEM_RETURN_IF_ERROR(CheckLoadable(source.spec(), backend, {.layers = QuantScheme{}}));
-  for (const std::vector<int32_t>& sample : samples) {
-    if (std::ssize(sample) <= source.spec().max_positions) continue;
-    return InvalidArgument("a calibration sample has " + std::to_string(sample.size()) +
-                           " tokens, and the model's longest context is " +
-                           std::to_string(source.spec().max_positions) +
-                           "; --calib_max_seq_length cuts samples");
-  }
+  TANDEM_ASSIGN_OR_RETURN(CalibrationRows rows, RowsOf(source.spec(), samples));
   std::unique_ptr<CalibrationRun> run(
-      new CalibrationRun(folder, source, recipe, samples, backend, pool));
+      new CalibrationRun(folder, source, recipe, samples, std::move(rows), backend, pool));
   TANDEM_RETURN_IF_ERROR(run->TakeFolder(Fingerprint(source, identity, recipe, samples, backend)));
   return run;
 }

@@ -51,8 +51,8 @@ class CalibrationRun {
 
  private:
   CalibrationRun(std::filesystem::path folder, WeightSource& source, const QuantizeRecipe& recipe,
-                 std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
-                 ThreadPool& pool);
+                 std::span<const std::vector<int32_t>> samples, CalibrationRows rows,
+                 ops::Backend& backend, ThreadPool& pool);
   std::filesystem::path HiddenPath(int64_t layer) const;
   std::filesystem::path LayerPath(int64_t layer) const;
   int64_t LayersDone() const;
@@ -67,7 +67,7 @@ class CalibrationRun {
   const std::vector<std::vector<int32_t>> samples_;
   ops::Backend& backend_;
   ThreadPool& pool_;
-  CalibrationRows rows_;
+  const CalibrationRows rows_;
 };
 
 }  // namespace tandem

@@ -92,16 +92,12 @@ std::vector<LayerInput> InputsOf(const ModelSpec& spec, int64_t layer) {
 }
 
 Status CheckCalibrated(const ModelSpec& spec) {
-  const auto refused = [&](const std::string& what) {
-    return Unimplemented(spec.architecture + " has " + what +
-                         ", for which nothing is calibrated yet. " +
-                         std::string(kWithoutCalibration));
-  };
-  if (spec.prefix.start_id >= 0) return refused("prompts whose tokens see each other both ways");
   for (const WeightId& id : StoredWeights(spec)) {
     const WeightRow& row = RowOf(id.role);
     if (!row.quantizable || row.input != InputGroup::kNone) continue;
-    return refused("the product \"" + std::string(row.hf_name) + "\"");
+    return Unimplemented(spec.architecture + " has the product \"" + std::string(row.hf_name) +
+                         "\", for which nothing is calibrated yet. " +
+                         std::string(kWithoutCalibration));
   }
   return {};
 }

@@ -8,6 +8,7 @@
 
 #include "model/decoder/decoder.h"
 #include "ops/forwarding_backend.h"
+#include "ops/round_rules.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -230,9 +231,10 @@ class Gatherer final : public Observer {
 // A batch in the backend's memory: samples from their first to their last token.
 class DeviceBatch {
  public:
-  static Result<DeviceBatch> Make(const CalibrationRows& rows, const SampleBatch& samples,
-                                  ops::Backend& backend) {
+  static Result<DeviceBatch> Make(const ModelSpec& spec, const CalibrationRows& rows,
+                                  const SampleBatch& samples, ops::Backend& backend) {
     std::vector<int32_t> positions, row_seq, query_start = {0}, context_len, tables;
+    std::vector<int32_t> turns, second_positions, prefix_len;
     int32_t max_blocks = 0, block = 0;
     for (size_t i = 0; i < samples.count; ++i) {
       max_blocks =
@@ -240,7 +242,11 @@ class DeviceBatch {
     }
     for (size_t i = 0; i < samples.count; ++i) {
       const int32_t length = rows.lengths[samples.first + i];
+      const ops::PromptLayout& layout = rows.layouts[samples.first + i];
+      prefix_len.push_back(layout.prefix_len);
       for (int32_t position = 0; position < length; ++position) {
+        turns.push_back(ops::rules::TurnOf(layout, position));
+        second_positions.push_back(ops::rules::SecondPositionOf(layout, position));
         positions.push_back(position);
         row_seq.push_back(static_cast<int32_t>(i));
       }
@@ -260,12 +266,19 @@ class DeviceBatch {
     view.num_seqs = static_cast<int32_t>(samples.count);
     view.max_query_len = rows.longest;
     view.max_blocks = max_blocks;
+    if (!spec.HasSecondPositions()) second_positions.clear();
+    if (spec.prefix.start_id < 0) prefix_len.clear();
+    if (turns == positions) turns.clear();
     for (const auto& [values, out] : {std::pair(&tokens, &view.tokens),
                                       {&positions, &view.positions},
                                       {&row_seq, &view.row_seq},
                                       {&query_start, &view.query_start},
                                       {&context_len, &view.context_len},
+                                      {&turns, &view.turns},
+                                      {&second_positions, &view.second_positions},
+                                      {&prefix_len, &view.prefix_len},
                                       {&tables, &view.block_table}}) {
+      if (values->empty()) continue;
       const size_t bytes = values->size() * sizeof(int32_t);
       TANDEM_ASSIGN_OR_RETURN(Buffer buffer, backend.Allocate(bytes));
       backend.CopyToDevice(buffer.data(), values->data(), bytes);
@@ -385,7 +398,8 @@ Status LayerPass::Embed(WeightSource& source, std::span<const std::vector<int32_
     TANDEM_ASSIGN_OR_RETURN(const auto weights, LoadEmbeddingAlone(rows, backend_));
     TANDEM_ASSIGN_OR_RETURN(const auto decoder,
                             Decoder::Create(weights, backend_, batch.rows, /*max_logits_rows=*/1));
-    TANDEM_ASSIGN_OR_RETURN(const DeviceBatch on_device, DeviceBatch::Make(rows_, batch, backend_));
+    TANDEM_ASSIGN_OR_RETURN(const DeviceBatch on_device,
+                            DeviceBatch::Make(source.spec(), rows_, batch, backend_));
     decoder->Embed(on_device.view());
     TANDEM_RETURN_IF_ERROR(TakeStream(decoder->Stream(batch.rows), backend_, host));
     TANDEM_RETURN_IF_ERROR(write(batch.first_row, batch.rows, host.data()));
@@ -413,7 +427,8 @@ Result<LayerStatistics> LayerPass::Run(WeightSource& source, int64_t layer, cons
     host.resize(static_cast<size_t>(stream.NumBytes()));
     TANDEM_RETURN_IF_ERROR(read(batch.first_row, batch.rows, host.data()));
     backend_.CopyToDevice(stream.data, host.data(), host.size());
-    TANDEM_ASSIGN_OR_RETURN(const DeviceBatch on_device, DeviceBatch::Make(rows_, batch, backend_));
+    TANDEM_ASSIGN_OR_RETURN(const DeviceBatch on_device,
+                            DeviceBatch::Make(spec, rows_, batch, backend_));
     gatherer.BeginBatch(batch.first_row);
     decoder->RunLayers(on_device.view(), cache.pool);
     TANDEM_RETURN_IF_ERROR(TakeStream(stream, backend_, host));

@@ -11,12 +11,14 @@
 #include "checkpoint/quantize/input_statistics.h"
 #include "model/weight_source.h"
 #include "ops/backend.h"
+#include "ops/round.h"
 
 namespace tandem {
 
-// The samples: lengths in tokens, of rows that follow each other.
+// The samples: lengths in tokens, of rows that follow each other, and how each is laid out.
 struct CalibrationRows {
   std::vector<int32_t> lengths;
+  std::vector<ops::PromptLayout> layouts;
   int64_t total = 0;
   int32_t longest = 0;
 };
