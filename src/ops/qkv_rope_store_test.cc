@@ -11,8 +11,8 @@ namespace {
 class QkvRopeStoreTest : public PagedPoolTest {
  protected:
   // For heads that are turned in `parts`.
-  void MakeTablesOf(int32_t positions, int32_t parts = 1) {
-    MakeTables(positions, shape_.head_dim / parts / 2);
+  void MakeTables(int32_t positions, int32_t parts = 1) {
+    MakeTurns(positions, shape_.head_dim / parts / 2);
   }
   void Store(const Tensor& qkv, const OwnedBatch& batch) {
     ops().QkvRopeStore(qkv, {cos_.tensor, sin_.tensor}, batch.view, kv_, kLayer);
@@ -23,7 +23,7 @@ TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
   const AttentionShape shape{4, 2, 64, 16};
   const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
   MakeGroup(shape, 2, dtype());
-  MakeTablesOf(16);
+  MakeTables(16);
   const OwnedTensor exact = Random({5, Width()}, dtype(), 5);
   Store(exact.tensor, MakeBatch(ranges, {}));
   const std::vector<std::byte> stored = Bytes(kv_.data);
@@ -96,7 +96,7 @@ TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
     const std::vector<int32_t> second = {0, 0, 0, 0, 1, 2, 3, 15, 0, 7};
     const Buffer mask_buffer = Ints(masks), second_buffer = Ints(second);
     for (const auto& [parts, masked] : {std::pair(1, true), {2, false}, {2, true}}) {
-      MakeTablesOf(16, parts);
+      MakeTables(16, parts);
       OwnedBatch batch = MakeBatch(ranges, {});
       if (masked) batch.view.mask_position = mask_buffer.As<int32_t>();
       if (parts == 2) batch.view.second_positions = second_buffer.As<int32_t>();
@@ -140,7 +140,7 @@ TEST_P(QkvRopeStoreTest, APoolOf8BitsHoldsRoundedAndSaturatedValues) {
       const bool fp8 = element == DType::kF8E4M3;
       const double largest = fp8 ? 448.0 : 127.0;
       MakeGroup(shape, 1, element);
-      MakeTablesOf(16);
+      MakeTables(16);
       constexpr int32_t kRows = 7;
       // Some lie beyond what a value can be, the largest element times its scale.
       const OwnedTensor qkv = Random({kRows, Width()}, dtype(), 6, fp8 ? 12.0f : 4.0f);
@@ -194,7 +194,7 @@ TEST_P(QkvRopeStoreTest, ValuesAreRoundedToTheNearestElementTiesToEven) {
     SCOPED_TRACE(DTypeName(element));
     MakeGroup({1, 1, 512, 16}, 1, element);
     kv_.key_scales = kv_.value_scales = {};
-    MakeTablesOf(16);
+    MakeTables(16);
     std::vector<float> row(1024, 0.0f);
     row.insert(row.end(), values.begin(), values.end());
     const OwnedTensor qkv = FromFloats({1, 1536}, dtype(), row);
