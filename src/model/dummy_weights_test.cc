@@ -74,8 +74,8 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMap) {
 
 // Whatever a layer does with the residual stream, its blocks add next to nothing to it.
 TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapInEveryFormOfLayer) {
-  for (const Residual residual :
-       {Residual::kSandwich, Residual::kPostNorm, Residual::kParallel, Residual::kParallelNorms}) {
+  for (const Residual residual : {Residual::kSandwich, Residual::kPostNorm, Residual::kParallel,
+                                  Residual::kParallelNorms, Residual::kNormed}) {
     for (const double offset : {0.0, 1.0}) {
       SCOPED_TRACE(::testing::Message() << static_cast<int>(residual) << ", offset " << offset);
       ModelSpec spec = SmallSpec(GetParam());
@@ -86,6 +86,7 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapInEveryFormOfLayer) {
       spec.position_rows = spec.max_positions;
       for (LayerSpec& layer : spec.layers) {
         layer.residual = residual;
+        layer.alpha = 7.5;
         layer.mlp.gated = offset == 0.0;
         layer.mlp.activation = ops::Activation::kGelu;
       }

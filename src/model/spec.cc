@@ -141,6 +141,10 @@ Status CheckLayer(const LayerSpec& layer) {
                            std::to_string(attention.num_kv_heads) + ")");
   }
   const RopeSpec& rope = attention.rope;
+  if (rope.halves && (rope.interleaved || 2 * rope.dim != attention.head_dim)) {
+    return InvalidArgument("the halves of a head turn by " + std::to_string(rope.dim) +
+                           " elements; a head has " + std::to_string(attention.head_dim));
+  }
   if (rope.dim % 2 != 0 || rope.dim < 0 || rope.dim > attention.head_dim) {
     return InvalidArgument(std::to_string(rope.dim) + " of a head's " +
                            std::to_string(attention.head_dim) +
@@ -175,6 +179,17 @@ Status CheckIds(const char* field, const std::vector<int32_t>& ids, int64_t voca
   return {};
 }
 
+Status CheckPrefix(const ModelSpec& spec) {
+  const PrefixSpec& prefix = spec.prefix;
+  if (prefix.start_id < 0) {
+    if (!spec.HasSecondPositions()) return {};
+    return InvalidArgument("prefix: second positions are of models with prefix masks alone");
+  }
+  if (prefix.mask_ids.empty()) return InvalidArgument("prefix.mask_ids is empty");
+  TANDEM_RETURN_IF_ERROR(CheckIds("prefix.start_id", {prefix.start_id}, spec.vocab_size));
+  return CheckIds("prefix.mask_ids", prefix.mask_ids, spec.vocab_size);
+}
+
 Status CheckSchemes(const ModelSpec& spec) {
   TANDEM_RETURN_IF_ERROR(CheckScheme(spec.quantization));
   for (const SchemeException& exception : spec.exceptions) {
@@ -201,14 +216,17 @@ Status CheckSchemes(const ModelSpec& spec) {
 
 }  // namespace
 
+bool ModelSpec::HasSecondPositions() const {
+  return second_position_rows > 0 || std::ranges::any_of(layers, [](const LayerSpec& layer) {
+           return layer.attention.rope.halves;
+         });
+}
+
 int64_t ModelSpec::DefaultPositions() const {
   int64_t positions = max_positions;
   for (const LayerSpec& layer : layers) {
     const RopeScaling& scaling = layer.attention.rope.scaling;
-    if (scaling.kind != RopeScaling::Kind::kDynamic &&
-        scaling.kind != RopeScaling::Kind::kNtkSteps) {
-      continue;
-    }
+    if (scaling.kind != RopeScaling::Kind::kDynamic) continue;
     positions = std::min(positions, scaling.original_max_positions);
   }
   return positions;
@@ -250,14 +268,16 @@ Status ValidateSpec(const ModelSpec& spec) {
     return InvalidArgument("logit_cap is " + std::to_string(spec.logit_cap) +
                            "; it cannot be negative");
   }
-  if (spec.position_rows != 0) {
-    TANDEM_RETURN_IF_ERROR(CheckRange("position_rows", spec.position_rows, kMaxPositions));
-    if (spec.max_positions > spec.position_rows) {
+  for (const auto& [field, rows] : {std::pair("position_rows", spec.position_rows),
+                                    std::pair("second_position_rows", spec.second_position_rows)}) {
+    if (rows == 0) continue;
+    TANDEM_RETURN_IF_ERROR(CheckRange(field, rows, kMaxPositions));
+    if (spec.max_positions > rows) {
       return InvalidArgument("max_positions is " + std::to_string(spec.max_positions) +
-                             ", but only " + std::to_string(spec.position_rows) +
-                             " positions were learned");
+                             ", but only " + std::to_string(rows) + " positions were learned");
     }
   }
+  TANDEM_RETURN_IF_ERROR(CheckPrefix(spec));
   TANDEM_RETURN_IF_ERROR(CheckIds("bos_ids", spec.bos_ids, spec.vocab_size));
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
 }

@@ -3,6 +3,7 @@
 // from a config, and it round-trips through JSON for the engine folder.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -48,7 +49,21 @@ struct RopeSpec {
   bool interleaved = false;
   double theta = 10000.0;
   RopeScaling scaling = {};
+  // Each half of a head turns on its own, with `dim` elements each: the first by where the token
+  // stands, the second by its second position.
+  bool halves = false;
+  bool fp16_frequencies = false;  // rounded to fp16
   bool operator==(const RopeSpec&) const = default;
+};
+
+// A prefix mask (GLM): the tokens before the first `start_id` of the prompt see each other both
+// ways, and all others see them. Those from there on, which see what is before them, stand where
+// the prompt has the first of the mask_ids that it holds, in this order; their second positions
+// count 1, 2, .... The others' second position is 0.
+struct PrefixSpec {
+  int32_t start_id = -1;  // -1: attention is causal
+  std::vector<int32_t> mask_ids = {};
+  bool operator==(const PrefixSpec&) const = default;
 };
 
 // A factor of queries that grows with their position p, because the softmax over a longer context
@@ -117,6 +132,10 @@ struct AttentionSpec {
   bool sinks = false;  // each head has a score that takes its share of the softmax without a value
   QueryGrowth growth = {};
 
+  // Keys that a row sees at most, itself among them, by window and chunk; 0: all before it.
+  int64_t reach() const {
+    return window == 0 || chunk == 0 ? window + chunk : std::min(window, chunk);
+  }
   bool has_latents() const { return latent.rank > 0; }
   // Elements of a head of q as its weights give it.
   int64_t query_dim() const { return has_latents() ? latent.key_dim + rope.dim : head_dim; }
@@ -196,7 +215,9 @@ struct ModelSpec {
   int64_t max_positions = 0;  // the longest useful context, after scaling of positions
   NormSpec norm;
   std::vector<LayerSpec> layers;
-  int64_t position_rows = 0;     // learned positions, added to the embedding; 0: none
+  int64_t position_rows = 0;         // learned positions, added to the embedding; 0: none
+  int64_t second_position_rows = 0;  // the same for second positions
+  PrefixSpec prefix;
   double embedding_scale = 1.0;  // of the embedding, rounded to `dtype` before
   bool embedding_norm = false;   // the embedding is normed before the first layer
   bool tied_head = false;
@@ -215,6 +236,7 @@ struct ModelSpec {
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   bool has_latents() const;  // in any layer
+  bool HasSecondPositions() const;
   bool has_experts(int64_t index) const { return layer(index).moe.num_experts > 0; }
   const LayerSpec& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
   // The context served unless another is asked for: max_positions, or the trained context if the

@@ -66,6 +66,8 @@ RopeSpec RopeFromJson(const JsonFields& json) {
   RopeScaling& scaling = rope.scaling;
   rope.dim = json.Int("dim");
   rope.interleaved = json.Bool("interleaved", false);
+  rope.halves = json.Bool("halves", false);
+  rope.fp16_frequencies = json.Bool("fp16_frequencies", false);
   rope.theta = json.Number("theta");
   scaling.kind = NamedValue<RopeScaling::Kind>(json, "scaling", kScalingNames);
   scaling.factor = json.Number("factor", scaling.factor);
@@ -85,6 +87,8 @@ nlohmann::ordered_json RopeToJson(const RopeSpec& rope) {
   const RopeScaling& scaling = rope.scaling;
   return {{"dim", rope.dim},
           {"interleaved", rope.interleaved},
+          {"halves", rope.halves},
+          {"fp16_frequencies", rope.fp16_frequencies},
           {"theta", rope.theta},
           {"scaling", NameOf(kScalingNames, scaling.kind)},
           {"factor", scaling.factor},
@@ -341,6 +345,8 @@ std::string SpecToJson(const ModelSpec& spec) {
         {"bias", spec.norm.bias}}},
       {"layers", LayersToJson(spec.layers)},
       {"position_rows", spec.position_rows},
+      {"second_position_rows", spec.second_position_rows},
+      {"prefix", {{"start_id", spec.prefix.start_id}, {"mask_ids", spec.prefix.mask_ids}}},
       {"embedding_scale", spec.embedding_scale},
       {"embedding_norm", spec.embedding_norm},
       {"tied_head", spec.tied_head},
@@ -386,6 +392,11 @@ ModelSpec ReadSpec(const JsonFields& json) {
   }
   spec.layers = LayersFromJson(json);
   spec.position_rows = json.Int("position_rows", 0);
+  spec.second_position_rows = json.Int("second_position_rows", 0);
+  if (const auto prefix = json.Object("prefix")) {
+    spec.prefix.start_id = ToIds({prefix->Int("start_id", -1)}).front();
+    spec.prefix.mask_ids = ToIds(prefix->Ints("mask_ids"));
+  }
   spec.embedding_scale = json.Number("embedding_scale", 1.0);
   spec.embedding_norm = json.Bool("embedding_norm", false);
   spec.tied_head = json.Bool("tied_head", false);

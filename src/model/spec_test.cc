@@ -1,8 +1,11 @@
 #include "model/spec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <sstream>
 
 #include "model/families/families.h"
 
@@ -210,7 +213,19 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
   const Case cases[] = {
       {R"("sliding_window": 4096)", "sliding_window: 4096"},
       {R"("quantization_config": {"quant_method": "hqq"})",
-       "quantization_config.quant_method: \"hqq\" is not supported; supported are awq, compressed"},
+       "quantization_config.quant_method: \"hqq\" is not supported; take the model as it was "
+       "before"},
+      {R"("quantization_config": {"quant_method": "exl2", "bits": 4.0})",
+       "--weights int8, int4 or"},
+      {R"("quantization_config": {"quant_method": "aqlm"})", "`tandem quantize`"},
+      {R"("quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true})",
+       "quant_method: \"bitsandbytes\" is not supported; take the model as it was before"},
+      {R"("quantization_config": {"load_in_8bit": true})",
+       "quantization_config.load_in_8bit: true is not supported; take the model as it was before"},
+      {R"("quantization_config": {"quant_method": "gptq_marlin", "bits": 4})",
+       "quant_method: \"gptq_marlin\" is not supported; its weights are in the order of a kernel"},
+      {R"("quantization_config": {"quant_method": "mine"})",
+       "quant_method: \"mine\" is not supported; supported are awq, compressed-tensors"},
       {R"("quantization_config": {"quant_method": "fp8"})", "activation_scheme: is missing"},
       {R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
            "weight_block_size": [128]})",
@@ -235,7 +250,8 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
        "quantization_config.group_size: 0"},
       {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
            "checkpoint_format": "marlin"})",
-       "checkpoint_format: \"marlin\" is not supported; supported are gptq, gptq_v2"},
+       "checkpoint_format: \"marlin\" is not supported; its weights are in the order of a kernel: "
+       "take"},
       {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
            "dynamic": {"+:.*down.*": {"bits": 8}}})",
        "quantization_config.dynamic.+:.*down.*: settings by module are not supported"},
@@ -280,16 +296,16 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("num_hidden_layers": 0)", "num_hidden_layers: 0"},
       {R"("num_hidden_layers": 99999999999)", "num_hidden_layers: 99999999999"},
       {R"("num_hidden_layers": 1e300)", "num_hidden_layers"},
-      {R"("num_attention_heads": 0)", "num_heads"},
-      {R"("num_key_value_heads": 3)", "num_kv_heads"},
+      {R"("num_attention_heads": 0)", "num_attention_heads is 0"},
+      {R"("num_key_value_heads": 3)", "num_key_value_heads (3)"},
       {R"("head_dim": 15)", "head_dim"},
       {R"("head_dim": [])", "head_dim: must be a whole number, found a list"},
-      {R"("rms_norm_eps": 0)", "norm_epsilon"},
+      {R"("rms_norm_eps": 0)", "rms_norm_eps is 0"},
       {R"("rope_theta": -1)", "rope_theta"},
       {R"("tie_word_embeddings": "yes")", "tie_word_embeddings: must be true or false"},
       {R"("eos_token_id": "</s>")", "eos_token_id"},
       {R"("eos_token_id": [2, "x"])", "eos_token_id"},
-      {R"("max_position_embeddings": 0)", "max_positions"},
+      {R"("max_position_embeddings": 0)", "max_position_embeddings is 0"},
   };
   for (const Case& c : cases) {
     const auto spec = SpecFromHfConfig(Small(c.extra));
@@ -297,6 +313,22 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
     EXPECT_NE(spec.status().message().find(c.named), std::string::npos)
         << c.extra << ": " << spec.status().message();
   }
+}
+
+// Families spell the same sizes differently.
+TEST(HfConfig, NamesASizeAsTheConfigSpellsIt) {
+  const auto error = [](const std::string& architecture, const std::string& keys) {
+    return SpecFromHfConfig(R"({"architectures": [")" + architecture +
+                            R"("], "vocab_size": 100, )" + keys + "}")
+        .status()
+        .message();
+  };
+  EXPECT_EQ(error("GPT2LMHeadModel", R"("n_embd": 64, "n_layer": 2, "n_head": -2,
+                  "n_positions": 64, "activation_function": "gelu_new")"),
+            "n_head is -2; it must be between 1 and 4096");
+  EXPECT_EQ(error("LlamaForCausalLM", R"("hidden_size": 64, "intermediate_size": 128,
+                  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 3)"),
+            "num_attention_heads (4) must be a multiple of num_key_value_heads (3)");
 }
 
 TEST(HfConfig, RefusesInvalidConfigs) {
@@ -316,6 +348,12 @@ TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
     EXPECT_EQ(spec.status().code(), Code::kUnimplemented);
     EXPECT_NE(spec.status().message().find(name), std::string::npos);
     EXPECT_NE(spec.status().message().find("LlamaForCausalLM"), std::string::npos);
+    // Each once, though some families share a name.
+    const std::string list = spec.status().message().substr(spec.status().message().rfind(": "));
+    std::set<std::string> names;
+    std::istringstream words(list.substr(2));
+    for (std::string word; words >> word;) EXPECT_TRUE(names.insert(word).second) << word;
+    EXPECT_GE(names.size(), 30u);
   }
 }
 
@@ -486,12 +524,74 @@ TEST(HfConfig, Llama4ListsItsLayersOrTakesEveryNth) {
        {std::pair(R"(, "interleave_moe_layer_step": 0)", "interleave_moe_layer_step"),
         {R"(, "no_rope_layer_interval": 0)", "no_rope_layer_interval"},
         {R"(, "no_rope_layers": [1])", "no_rope_layers"},
-        {R"(, "num_experts_per_tok": 99)", "experts_per_token"},
-        {R"(, "floor_scale": 1, "no_rope_layers": [0, 1, 0])", "query_growth.length"}}) {
+        {R"(, "num_experts_per_tok": 99)", "num_experts_per_tok is 99"},
+        {R"(, "floor_scale": 1, "no_rope_layers": [0, 1, 0])", "floor_scale is 1"}}) {
     const auto spec = SpecFromHfConfig(Llama4(extra));
     ASSERT_FALSE(spec.ok()) << extra;
     EXPECT_NE(spec.status().message().find(named), std::string::npos) << spec.status().message();
   }
+}
+
+// The first 40B has no flag of its architecture.
+TEST(HfConfig, FalconWithKeyValueHeadsIsOfTheNewArchitecture) {
+  const auto layer = [](const std::string& extra) {
+    return MustParse(R"({"architectures": ["RWForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+        "n_layer": 2, "n_head": 4, "parallel_attn": true)" +
+                     extra + "}")
+        .layers[0];
+  };
+  EXPECT_EQ(layer(R"(, "n_head_kv": 2)").attention.num_kv_heads, 2);
+  EXPECT_EQ(layer(R"(, "n_head_kv": 2)").residual, Residual::kParallelNorms);
+  EXPECT_EQ(layer("").attention.num_kv_heads, 1);
+  EXPECT_EQ(layer("").residual, Residual::kParallel);
+}
+
+TEST(HfConfig, TellsChatGlm6bFromItsSuccessors) {
+  const std::string config = R"({"architectures": ["ChatGLMModel"], "vocab_size": 200,
+      "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "position_encoding_2d": true,
+      "bos_token_id": 104, "mask_token_id": 100, "gmask_token_id": 101)";
+  const ModelSpec spec = MustParse(config + "}");
+  EXPECT_EQ(spec.family, "chatglm6b");
+  EXPECT_EQ(spec.prefix, (PrefixSpec{.start_id = 104, .mask_ids = {101, 100}}));
+  EXPECT_EQ(spec.layers[1].attention.rope.dim, 8);
+  EXPECT_TRUE(spec.HasSecondPositions());
+  EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
+  // The first revision leaves out the ids of the masks, which its vocabulary of 150,528 has.
+  EXPECT_EQ(SpecFromHfConfig(R"({"architectures": ["ChatGLMModel"], "vocab_size": 200,
+                "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4,
+                "position_encoding_2d": true, "bos_token_id": 104})")
+                .status()
+                .message(),
+            "gmask_token_id: 150001 is outside the vocabulary of 200");
+}
+
+TEST(HfConfig, TheTokenizersFilesNameTheMasksOfGlm10b) {
+  const std::string config = R"({"architectures": ["GLMModel"], "vocab_size": 200,
+      "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "max_sequence_length": 32,
+      "block_position_encoding": true)";
+  const std::string added = R"({"[gMASK]": 110, "[MASK]": 111, "<|startofpiece|>": 112})";
+  const auto spec = SpecFromHfConfig(config + "}", {}, added);
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  EXPECT_EQ(spec->prefix, (PrefixSpec{.start_id = 112, .mask_ids = {111, 110}}));
+  EXPECT_EQ(spec->second_position_rows, 33);
+  const auto named = SpecFromHfConfig(config + R"(, "sop_token_id": 1, "smask_token_id": 2})");
+  EXPECT_EQ(named->prefix, (PrefixSpec{.start_id = 1, .mask_ids = {2}}));
+  for (const char* damaged : {"", "{", "[]", R"({"[MASK]": 111})"}) {
+    EXPECT_THAT(SpecFromHfConfig(config + "}", {}, damaged).status().message(),
+                ::testing::StartsWith("sop_token_id: is missing: no added_tokens.json"));
+  }
+  EXPECT_EQ(SpecFromHfConfig(config + "}", {}, R"({"<|startofpiece|>": 200})").status().message(),
+            "added_tokens.<|startofpiece|>: 200 is outside the vocabulary of 200");
+}
+
+TEST(Spec, RefusesAPrefixWithoutItsTokens) {
+  ModelSpec spec = MustParse(Small(""));
+  spec.prefix.start_id = 1;
+  EXPECT_EQ(ValidateSpec(spec).message(), "prefix.mask_ids is empty");
+  spec.prefix = {};
+  spec.second_position_rows = kMaxPositions;
+  EXPECT_EQ(ValidateSpec(spec).message(),
+            "prefix: second positions are of models with prefix masks alone");
 }
 
 TEST(HfConfig, ATextModelBesideOthersIsAnObjectOfTheConfig) {

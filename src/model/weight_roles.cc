@@ -50,7 +50,13 @@ int64_t KeyNormRows(const ModelSpec& spec, int64_t layer) {
 bool HasLatents(const ModelSpec& spec, int64_t layer) { return LatentRank(spec, layer) > 0; }
 bool HasKeys(const ModelSpec& spec, int64_t layer) { return !HasLatents(spec, layer); }
 bool HasQueryDown(const ModelSpec& spec, int64_t layer) { return QueryRank(spec, layer) > 0; }
+int64_t SecondPositions(const ModelSpec& spec, int64_t /*layer*/) {
+  return spec.second_position_rows;
+}
 bool HasPositions(const ModelSpec& spec, int64_t /*layer*/) { return spec.position_rows > 0; }
+bool HasSecondPositions(const ModelSpec& spec, int64_t /*layer*/) {
+  return spec.second_position_rows > 0;
+}
 bool HasEmbeddingNorm(const ModelSpec& spec, int64_t /*layer*/) { return spec.embedding_norm; }
 bool HasHeadNorms(const ModelSpec& spec, int64_t layer) {
   const HeadNorm norm = spec.layer(layer).attention.head_norm;
@@ -117,6 +123,14 @@ constexpr std::array kRows = {
               .rows = Positions,
               .columns = Hidden,
               .present = HasPositions,
+              .dummy = DummyValues::kZeros},
+    WeightRow{.role = WeightRole::kSecondPositions,
+              .per_layer = false,
+              .hf_name = "model.embed_second_positions",
+              .trtllm_name = "transformer.second_position_embedding",
+              .rows = SecondPositions,
+              .columns = Hidden,
+              .present = HasSecondPositions,
               .dummy = DummyValues::kZeros},
     WeightRow{.role = WeightRole::kEmbeddingNorm,
               .per_layer = false,
@@ -272,7 +286,8 @@ constexpr std::array kRows = {
               .columns = Hidden,
               .present = HasExperts,
               .bias = RouterBias,
-              .pack = WeightPack::kRouter},
+              .pack = WeightPack::kRouter,
+              .input = InputGroup::kMlp},
     WeightRow{.role = WeightRole::kRouterCorrection,
               .hf_name = "mlp.gate.e_score_correction_bias",
               .trtllm_name = "mlp.router_correction",
@@ -289,6 +304,8 @@ constexpr std::array kRows = {
               .present = HasGatedExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertGateUp,
+              .input = InputGroup::kMlp,
+              .absorber = WeightRole::kPostNorm,
               .shard = ShardRule::kNeuronRows,
               .quantizable = true},
     WeightRow{.role = WeightRole::kExpertUp,
@@ -300,6 +317,8 @@ constexpr std::array kRows = {
               .present = HasExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertGateUp,
+              .input = InputGroup::kMlp,
+              .absorber = WeightRole::kPostNorm,
               .shard = ShardRule::kNeuronRows,
               .quantizable = true},
     WeightRow{.role = WeightRole::kExpertDown,
@@ -311,6 +330,8 @@ constexpr std::array kRows = {
               .present = HasExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertDown,
+              .input = InputGroup::kExpertOut,
+              .absorber = WeightRole::kExpertUp,
               .shard = ShardRule::kNeuronColumns,
               .quantizable = true,
               .dummy = DummyValues::kToResidual},
@@ -320,7 +341,8 @@ constexpr std::array kRows = {
               .rows = One,
               .columns = Hidden,
               .present = HasSharedGate,
-              .pack = WeightPack::kSharedGate},
+              .pack = WeightPack::kSharedGate,
+              .input = InputGroup::kMlp},
     WeightRow{.role = WeightRole::kGate,
               .hf_name = "mlp.gate_proj",
               .trtllm_name = "mlp.fc",
@@ -521,20 +543,6 @@ std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t 
     if (row.pack == pack && IsPresent(spec, row, layer)) roles.push_back(row.role);
   }
   return roles;
-}
-
-std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
-  const WeightRow& row = RowOf(role);
-  if (!row.absorber || !IsPresent(spec, RowOf(*row.absorber), layer)) return std::nullopt;
-  return row.absorber;
-}
-
-int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64_t column) {
-  if (role != WeightRole::kAttentionOut) return column;
-  const AttentionSpec& attention = spec.layer(layer).attention;
-  const int64_t queries_per_head = attention.num_heads / attention.num_kv_heads;
-  const int64_t head = column / attention.head_dim / queries_per_head;
-  return head * attention.head_dim + column % attention.head_dim;
 }
 
 namespace {

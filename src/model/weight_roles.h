@@ -20,6 +20,7 @@ namespace tandem {
 enum class WeightRole : uint8_t {
   kEmbedding,
   kPositions,  // learned, added to the embedding
+  kSecondPositions,
   kEmbeddingNorm,
   kInputNorm,      // before attention or, in a post-norm layer, after it
   kQueryDown,      // to the latent of LatentSpec::query_rank
@@ -79,9 +80,10 @@ enum class WeightPack : uint8_t {
   kHead,
 };
 
-// The input of a product that may be quantized. `tandem quantize` calibrates each group once: one
-// scale serves all its products, also where they are not packed (the experts of a layer).
-enum class InputGroup : uint8_t { kNone, kAttention, kAttentionOut, kMlp, kMlpOut };
+// The input of a layer's product. `tandem quantize` calibrates each group once: one scale serves
+// all its products, also where they are not packed (the experts of a layer). kExpertOut is an input
+// of each expert's own.
+enum class InputGroup : uint8_t { kNone, kAttention, kAttentionOut, kMlp, kMlpOut, kExpertOut };
 
 // How a weight is split over tensor-parallel ranks, and along which side.
 enum class ShardRule : uint8_t {
@@ -129,7 +131,8 @@ struct WeightRow {
   WeightPack pack = WeightPack::kNone;  // kNone: stored as it is
   InputGroup input = InputGroup::kNone;
   // The weight before this one (a norm or a product) that can take over a scale of each of this
-  // one's inputs: where SmoothQuant and AWQ put the scales by which they move the range of inputs.
+  // one's inputs, unless what lies between them forbids it (quantize/layer_inputs.h): where
+  // SmoothQuant and AWQ put the scales by which they move the range of inputs.
   std::optional<WeightRole> absorber = std::nullopt;
   ShardRule shard = ShardRule::kWhole;
   bool quantizable = false;
@@ -168,12 +171,6 @@ QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 // The roles that are packed into one product, in order; empty if the layer has none. With a tied
 // head the embedding is packed.
 std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t layer);
-// The weight into which `tandem quantize` folds a scale of each of this one's inputs (AWQ,
-// SmoothQuant), if the layer has it.
-std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer);
-// The absorber's row (or element, of a norm) that gives input `column`. Query heads that read one
-// key-value head have inputs of the same row, which must have one scale.
-int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64_t column);
 
 // Number of elements of weights and biases.
 int64_t NumParameters(const ModelSpec& spec);

@@ -91,7 +91,7 @@ TEST_P(LatentTest, LatentsAreStoredWithTheirTurnedKeyAndQueriesTurn) {
                    << "latents of " << c.latent_dim << " in " << DTypeName(element));
       const int32_t dim = c.latent_dim + c.turned;
       MakeGroup({c.num_heads, 1, dim, 16, c.latent_dim}, 2, element);
-      MakeTurns(32, c.turned / 2);
+      MakeTables(32, c.turned / 2);
       const std::vector<Range> ranges = {{0, 19, 5}, {1, 3, 3}};
       constexpr int32_t kRows = 8, kPadding = 2;
       const OwnedTensor q = Random({kRows + kPadding, c.num_heads * c.q_dim}, dtype(), 6);

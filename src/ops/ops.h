@@ -56,6 +56,9 @@ struct RopeTable {
   // What the queries of each position are multiplied with after they have turned, [max_positions]
   // fp32; empty: nothing.
   Tensor query_factors = {};
+  // The halves of a head turn by positions of their own: the first by BatchView::turns, the second
+  // by its second positions.
+  bool halves = false;
 };
 
 // The paged keys and values of the layers of a model that are alike in shape. Block first, so that
@@ -71,6 +74,7 @@ struct KvGroup {
   // Of multi-head latent attention: the first elements of a key, which are the value too. 0: values
   // are stored after the keys.
   int32_t latent_dim = 0;
+  bool windowed = false;  // its blocks are those of BatchView::window_table
   // Of 8 bits alone: a stored element times the scale of its layer and head is the key or value.
   // [num_layers, num_kv_heads] fp32 each; empty: all are 1.
   Tensor key_scales;
@@ -197,12 +201,15 @@ struct KvPlace {
 };
 
 // The paged keys and values of one model. Block ids are shared: a block of a sequence is the block
-// of that id in every group.
+// of that id in every group that is not windowed. Windowed groups have fewer blocks, which are
+// given only to the blocks that rows still see.
 struct KvPool {
-  std::vector<KvGroup> groups;  // of as many blocks, of as many tokens each
+  std::vector<KvGroup> groups;  // of as many tokens a block
   std::vector<KvPlace> layers;  // the model's layers in their order
+  // The block of windowed groups that belongs to each block, in the backend's memory; null: no
+  // group is windowed.
+  int32_t* window_of = nullptr;
 
-  int64_t num_blocks() const { return groups.front().num_blocks; }
   int32_t block_tokens() const { return groups.front().block_tokens; }
 };
 
@@ -236,16 +243,17 @@ struct BatchView {
   const int32_t* query_start = nullptr;  // [num_seqs + 1]
   const int32_t* context_len = nullptr;  // [num_seqs] tokens in the cache after this batch
   const int32_t* block_table = nullptr;  // [num_seqs, max_blocks] block ids
+  // The same of windowed groups; entries before a row's window may name blocks of others.
+  const int32_t* window_table = nullptr;
   int32_t max_blocks = 0;
   const int32_t* logits_rows = nullptr;  // [num_logits] rows whose logits are wanted
   // A prefix mask: a row sees the keys before max(position + 1, prefix_len[s]), as far as the
   // context goes. [num_seqs]; null: causal attention.
   const int32_t* prefix_len = nullptr;
-  // Rows after mask_position[s] are turned as if they stood there. [num_seqs]; null: every row by
-  // its own position.
-  const int32_t* mask_position = nullptr;
-  // The first half of a head is turned by the row's position (or the mask's), the second half by
-  // its second position. [num_rows]; null: a head is turned as a whole.
+  // Where rows stand: the rows of the rotary tables, or of learned positions, that are theirs.
+  // [num_rows]; null: their positions.
+  const int32_t* turns = nullptr;
+  // The same a second time, of models whose rows stand in two orders. [num_rows]; null: in one.
   const int32_t* second_positions = nullptr;
 };
 

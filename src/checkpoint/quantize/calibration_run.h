@@ -39,11 +39,13 @@ class CalibrationRun {
 
   // Measures samples of the work for the time, which takes a part of a second.
   Result<CalibrationEstimate> Estimate() const;
-  // Called with the share done in [0, 1].
-  using Progress = std::function<void(double)>;
+  // Called with the share done in [0, 1]. An error ends the run with it.
+  using Progress = std::function<Status(double)>;
   Status Run(const Progress& progress);
   // Of a layer that Run has calibrated.
   Result<LayerCalibration> Get(int64_t layer) const;
+  // Which part is done and where it is kept, for people.
+  std::string DescribeKept() const;
   // Deletes the work folder.
   void Remove();
 
@@ -55,8 +57,8 @@ class CalibrationRun {
   std::filesystem::path LayerPath(int64_t layer) const;
   int64_t LayersDone() const;
   Status TakeFolder(const std::string& fingerprint);
-  Status EmbedSamples();
-  Status RunLayer(LayerPass& pass, int64_t layer, const LayerPass::Progress& progress);
+  Status EmbedSamples(LayerPass& pass);
+  Status RunLayer(LayerPass& pass, int64_t layer, const Progress& progress);
   int64_t RowBytes() const;
 
   const std::filesystem::path folder_;

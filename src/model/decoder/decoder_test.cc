@@ -9,7 +9,7 @@
 #include "model/testing/decoder_driver.h"
 #include "model/testing/reference_decoder.h"
 #include "model/weight_loader.h"
-#include "ops/testing/forwarding_backend.h"
+#include "ops/forwarding_backend.h"
 
 namespace tandem {
 namespace {

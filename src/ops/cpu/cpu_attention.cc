@@ -92,8 +92,8 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
   CheckGroup(kv, qkv.dtype);
   TANDEM_CHECK(kv.latent_dim == 0, "latents are stored by LatentRopeStore");
   const int64_t head_dim = kv.head_dim;
-  const int64_t parts =
-      batch.second_positions == nullptr ? 1 : 2;  // of a head, turned on their own
+  const int64_t parts = rope.halves ? 2 : 1;  // of a head, turned on their own
+  TANDEM_CHECK(parts == 1 || batch.second_positions != nullptr, "halves need second positions");
   const int64_t part_dim = head_dim / parts;
   const int64_t pairs = rope.cos.empty() ? 0 : rope.cos.dim(1);
   TANDEM_CHECK(2 * pairs == part_dim || (parts == 1 && 2 * pairs < head_dim),
@@ -104,9 +104,8 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
     const int32_t seq = batch.row_seq[row];
     const int32_t position = batch.positions[row];
     // By what the parts of a head are turned.
-    const int32_t turns[2] = {
-        batch.mask_position == nullptr ? position : std::min(position, batch.mask_position[seq]),
-        parts == 1 ? 0 : batch.second_positions[row]};
+    const int32_t turns[2] = {batch.turns == nullptr ? position : batch.turns[row],
+                              parts == 1 ? 0 : batch.second_positions[row]};
     const int64_t token =
         TokenOffset(kv, batch.block_table + int64_t{seq} * batch.max_blocks, position);
     const auto head = [&](int64_t index) { return row * qkv.dim(1) + index * head_dim; };

@@ -115,7 +115,7 @@ class PagedPoolTest : public OpTest {
 
   // Rotary tables of turns by Angle for the positions before `positions`.
   static double Angle(int32_t position, int32_t pair) { return 0.1 * (position + 1) * (pair + 1); }
-  void MakeTurns(int32_t positions, int32_t pairs) {
+  void MakeTables(int32_t positions, int32_t pairs) {
     std::vector<float> cos, sin;
     for (int32_t position = 0; position < positions; ++position) {
       for (int32_t pair = 0; pair < pairs; ++pair) {

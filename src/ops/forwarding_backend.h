@@ -1,5 +1,6 @@
 // ForwardingBackend, ForwardingOps and ForwardingRoundOps: forward every call to another backend's
-// object, so that a test can override single calls. That object outlives them.
+// object, so that single calls can be overridden: to observe them, or by a test. That object
+// outlives them.
 #pragma once
 
 #include <functional>
