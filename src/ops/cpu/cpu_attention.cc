@@ -157,9 +157,9 @@ void CpuOps::LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeT
   TANDEM_CHECK(latents.dim(1) == kv.head_dim && queries.dim(1) == num_heads * kv.head_dim &&
                    q.dim(1) % num_heads == 0 && q.dim(1) >= num_heads * turned,
                "the rows are for heads of another size");
-  TANDEM_CHECK(batch.mask_position == nullptr && batch.second_positions == nullptr &&
-                   rope.query_factors.empty(),
-               "rows of latents turn by their own positions");
+  TANDEM_CHECK(
+      batch.turns == nullptr && batch.second_positions == nullptr && rope.query_factors.empty(),
+      "rows of latents turn by their own positions");
   const auto store_row = [&](int64_t row) {
     if (batch.row_seq[row] < 0) return;  // after the last
     const int32_t position = batch.positions[row];

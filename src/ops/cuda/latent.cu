@@ -188,9 +188,9 @@ void CudaOps::LatentRopeStore(const Tensor& q, const Tensor& latents, const Rope
   TANDEM_CHECK(latents.dim(1) == kv.head_dim && queries.dim(1) == num_heads * kv.head_dim &&
                    q.dim(1) % num_heads == 0 && q.dim(1) >= num_heads * 2 * pairs,
                "the rows are for heads of another size");
-  TANDEM_CHECK(batch.mask_position == nullptr && batch.second_positions == nullptr &&
-                   rope.query_factors.empty(),
-               "rows of latents turn by their own positions");
+  TANDEM_CHECK(
+      batch.turns == nullptr && batch.second_positions == nullptr && rope.query_factors.empty(),
+      "rows of latents turn by their own positions");
   if (batch.num_rows == 0) return;
   LatentStore job;
   job.q = q.data;
