@@ -85,6 +85,9 @@ TEST_P(LatentTest, LatentsAreStoredWithTheirTurnedKeyAndQueriesTurn) {
   struct Case {
     int32_t num_heads, latent_dim, turned, q_dim;
   };
+  // Where rows stand: their positions, or elsewhere in the tables.
+  const std::vector<int32_t> elsewhere = {30, 31, 2, 2, 0, 7, 8, 9, 0, 0};
+  const Buffer elsewhere_buffer = Ints(elsewhere);
   for (const Case& c : {Case{3, 32, 8, 24}, Case{16, 512, 64, 192}, Case{2, 20, 6, 17}}) {
     for (const DType element : CacheTypes()) {
       SCOPED_TRACE(::testing::Message()
@@ -100,25 +103,28 @@ TEST_P(LatentTest, LatentsAreStoredWithTheirTurnedKeyAndQueriesTurn) {
       const std::vector<double> in = Doubles(q.tensor), keys = Doubles(latents.tensor);
       std::vector<double> expected = Doubles(queries.tensor);
       const std::vector<std::byte> before = Bytes(kv_.data);
-      ops().LatentRopeStore(q.tensor, latents.tensor, {cos_.tensor, sin_.tensor},
-                            MakeBatch(ranges, {.rows = kPadding}).view, kv_, kLayer,
-                            queries.tensor);
+      const bool moved = c.num_heads == 2;
+      OwnedBatch batch = MakeBatch(ranges, {.rows = kPadding});
+      if (moved) batch.view.turns = elsewhere_buffer.As<int32_t>();
+      ops().LatentRopeStore(q.tensor, latents.tensor, {cos_.tensor, sin_.tensor}, batch.view, kv_,
+                            kLayer, queries.tensor);
       std::vector<double> stored, wanted;
       std::vector<std::byte> after = Bytes(kv_.data);
       const auto size = static_cast<int64_t>(SizeOf(element));
       for (int32_t row = 0; row < kRows; ++row) {
         const Range& range = ranges[row < 5 ? 0 : 1];
         const int32_t position = range.context - range.rows + (row < 5 ? row : row - 5);
+        const int32_t turn = moved ? elsewhere[static_cast<size_t>(row)] : position;
         for (int32_t head = 0; head < c.num_heads; ++head) {
           const double* x = in.data() + (row * c.num_heads + head) * c.q_dim;
           for (int32_t i = 0; i < c.turned; ++i) {
             expected[static_cast<size_t>((row * c.num_heads + head) * dim + c.latent_dim + i)] =
-                Turned(x, c.q_dim, c.turned, c.q_dim - c.turned + i, position);
+                Turned(x, c.q_dim, c.turned, c.q_dim - c.turned + i, turn);
           }
         }
         const int64_t at = Offset(range.seq, position, 0, false);
         for (int32_t i = 0; i < dim; ++i) {
-          const double value = Turned(keys.data() + row * dim, dim, c.turned, i, position);
+          const double value = Turned(keys.data() + row * dim, dim, c.turned, i, turn);
           if (kv_.has_8_bits()) {
             stored.push_back(ElementValue(after[static_cast<size_t>(at + i)]));
           } else {

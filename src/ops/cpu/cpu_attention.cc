@@ -157,12 +157,12 @@ void CpuOps::LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeT
   TANDEM_CHECK(latents.dim(1) == kv.head_dim && queries.dim(1) == num_heads * kv.head_dim &&
                    q.dim(1) % num_heads == 0 && q.dim(1) >= num_heads * turned,
                "the rows are for heads of another size");
-  TANDEM_CHECK(batch.turns == nullptr && !rope.halves && rope.query_factors.empty(),
-               "rows of latents turn by their own positions");
+  TANDEM_CHECK(!rope.halves && rope.query_factors.empty(), "rows of latents turn once");
   const auto store_row = [&](int64_t row) {
     if (batch.row_seq[row] < 0) return;  // after the last
     const int32_t position = batch.positions[row];
-    TANDEM_CHECK(pairs == 0 || position < rope.cos.dim(0), "a position beyond the rotary tables");
+    const int64_t turn = batch.turns == nullptr ? position : batch.turns[row];
+    TANDEM_CHECK(pairs == 0 || turn < rope.cos.dim(0), "a position beyond the rotary tables");
     HeadJob job{.element = ElementOf(q.dtype)};
     const auto store = [&](const Tensor& from, int64_t first, const Tensor& to, int64_t element) {
       job.in = At(from, first);
@@ -171,8 +171,8 @@ void CpuOps::LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeT
       kernels_.store_head(job);
     };
     job.head_dim = job.turned = turned;
-    job.cos = rope.cos.As<float>() + position * pairs;
-    job.sin = rope.sin.As<float>() + position * pairs;
+    job.cos = rope.cos.As<float>() + turn * pairs;
+    job.sin = rope.sin.As<float>() + turn * pairs;
     for (int64_t end = 1; end <= num_heads && turned > 0; ++end) {
       store(q, row * q.dim(1) + end * (q.dim(1) / num_heads) - turned, queries,
             row * queries.dim(1) + end * kv.head_dim - turned);

@@ -89,6 +89,7 @@ struct LatentStore {
   const float* cos = nullptr;
   const float* sin = nullptr;
   const int32_t* positions = nullptr;
+  const int32_t* turns = nullptr;  // null: the positions
   const int32_t* row_seq = nullptr;
   const int32_t* block_table = nullptr;
   int32_t max_blocks = 0;
@@ -114,14 +115,14 @@ __global__ void __launch_bounds__(kStoreThreads)
                 int64_t{position % job.block_tokens} * job.head_dim;
   const T* latent = static_cast<const T*>(job.latents) + row * job.head_dim;
   const int turned = 2 * job.pairs;
+  const int64_t turn = int64_t{job.turns == nullptr ? position : job.turns[row]} * job.pairs;
   for (int i = threadIdx.x; i < (job.num_heads + 1) * job.pairs; i += kStoreThreads) {
     const int head = i / job.pairs, pair = i % job.pairs;
     const bool of_key = head == job.num_heads;
     const T* x = of_key ? latent + job.latent_dim
                         : static_cast<const T*>(job.q) +
                               (row * job.num_heads + head + 1) * job.q_dim - turned;
-    const float c = job.cos[int64_t{position} * job.pairs + pair];
-    const float s = job.sin[int64_t{position} * job.pairs + pair];
+    const float c = job.cos[turn + pair], s = job.sin[turn + pair];
     const float a = ToFloat(x[pair]), b = ToFloat(x[pair + job.pairs]);
     const float low = fmaf(-b, s, a * c), high = fmaf(a, s, b * c);
     if (of_key) {
@@ -188,8 +189,7 @@ void CudaOps::LatentRopeStore(const Tensor& q, const Tensor& latents, const Rope
   TANDEM_CHECK(latents.dim(1) == kv.head_dim && queries.dim(1) == num_heads * kv.head_dim &&
                    q.dim(1) % num_heads == 0 && q.dim(1) >= num_heads * 2 * pairs,
                "the rows are for heads of another size");
-  TANDEM_CHECK(batch.turns == nullptr && !rope.halves && rope.query_factors.empty(),
-               "rows of latents turn by their own positions");
+  TANDEM_CHECK(!rope.halves && rope.query_factors.empty(), "rows of latents turn once");
   if (batch.num_rows == 0) return;
   LatentStore job;
   job.q = q.data;
@@ -200,6 +200,7 @@ void CudaOps::LatentRopeStore(const Tensor& q, const Tensor& latents, const Rope
   job.cos = rope.cos.As<float>();
   job.sin = rope.sin.As<float>();
   job.positions = batch.positions;
+  job.turns = batch.turns;
   job.row_seq = batch.row_seq;
   job.block_table = batch.block_table;
   job.max_blocks = batch.max_blocks;
