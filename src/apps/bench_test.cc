@@ -21,14 +21,19 @@ LoadRecord Record(int tokens, Nanos first, Nanos end) {
 TEST(BenchLimits, AStepReadsEveryExpertThatSomeRowChoosesOnce) {
   Weights weights;
   LayerSpec layer;
-  layer.moe = {.num_experts = 4, .routing = {.experts_per_token = 1}};
+  layer.moe.num_experts = 4;
+  layer.moe.routing.experts_per_token = 1;
   weights.spec.layers = {layer};
   weights.step_bytes = 1000;
+  ops::LinearWeight in;
+  in.dtype = DType::kBF16;
+  in.rows = 20;
+  in.cols = 5;
   ops::ExpertWeights& experts = weights.layers.emplace_back().moe.experts;
-  experts.in.resize(4);
-  experts.down.resize(4);
-  for (auto& in : experts.in) in = {.dtype = DType::kBF16, .rows = 20, .cols = 5};
-  for (auto& down : experts.down) down = {.dtype = DType::kBF16, .rows = 5, .cols = 10};
+  experts.in.push_back(std::move(in));  // all are alike
+  experts.down.emplace_back().dtype = DType::kBF16;
+  experts.down.front().rows = 5;
+  experts.down.front().cols = 10;
   EXPECT_DOUBLE_EQ(StepBytes(weights, 1), 1000);
   EXPECT_DOUBLE_EQ(StepBytes(weights, 2), 1000 + 0.75 * 300);  // the same one in one of four cases
   EXPECT_NEAR(StepBytes(weights, 100), 1000 + 3 * 300, 1e-6);
