@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <random>
@@ -121,6 +122,15 @@ Status Run(const OptionValues& values, Console& console) {
   return options.run(options, values, console);
 }
 
+// A model with a prefix mask takes prompts that end with a mask and the token after it.
+void EndWithMask(const PrefixSpec& prefix, std::vector<int32_t>& prompt) {
+  if (prefix.start_id < 0) return;
+  std::ranges::replace(prompt, prefix.start_id, 0);
+  prompt.resize(std::max<size_t>(prompt.size(), 2));
+  prompt[prompt.size() - 2] = prefix.mask_ids.front();
+  prompt.back() = prefix.start_id;
+}
+
 }  // namespace
 
 Result<std::vector<Request>> BenchRequests(const Session& session, size_t count, int32_t input_len,
@@ -137,6 +147,7 @@ Result<std::vector<Request>> BenchRequests(const Session& session, size_t count,
   for (Request& request : requests) {
     request.prompt.resize(static_cast<size_t>(input_len));
     for (int32_t& id : request.prompt) id = token(random);
+    EndWithMask(session.target.spec.prefix, request.prompt);
     request.max_tokens = output_len;
     request.ignore_eos = true;
     request.sampling.temperature = 0;
@@ -188,7 +199,7 @@ double Limits::PromptSeconds(const Session& session, int64_t tokens) const {
   const double layers = static_cast<double>(NumActiveParameters(spec)) - head - embedding;
   const double attention =
       2.0 * n * n *
-      static_cast<double>(spec.num_layers() * spec.layers.front().attention.query_rows());
+      static_cast<double>(spec.num_layers() * spec.layers.front().attention.attended_columns());
   return (2.0 * (layers * n + head) + attention) / matrix_peak;
 }
 

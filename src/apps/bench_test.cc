@@ -1,6 +1,7 @@
+#include "apps/bench.h"
+
 #include <gtest/gtest.h>
 
-#include "apps/bench.h"
 #include "apps/load.h"
 #include "model/decoder/weights.h"
 

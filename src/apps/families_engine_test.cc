@@ -3,6 +3,7 @@
 // into an engine folder it stays the same model.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "checkpoint/hf_reader.h"
@@ -38,7 +39,9 @@ constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
                                      "gpt_neox",     "mixtral",
                                      "qwen2_moe",    "qwen3_moe",
                                      "glm4_moe",     "gpt_oss",
-                                     "llama4_text"};
+                                     "llama4_text",  "deepseek_v2_lite",
+                                     "deepseek_v3",  "chatglm6b",
+                                     "glm10b"};
 
 EngineOptions Options() {
   EngineOptions options;
@@ -73,7 +76,9 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     return {*weights, GetParam()};
   }
-  std::unique_ptr<Engine> Make(const EngineOptions& options) {
+  std::unique_ptr<Engine> Make(EngineOptions options) {
+    // The tokens of a prefix are computed in one step.
+    if (Load(kDraftType).weights->spec.prefix.start_id >= 0) options.max_num_tokens = 128;
     const bool drafts = options.draft_mode != DraftMode::kOff;
     auto engine = Engine::Create(options, Load(TargetType()),
                                  drafts ? Load(kDraftType) : EngineModel{}, TestBackend(), clock_);
@@ -82,10 +87,19 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
   }
   // Prompts that share a beginning, short and long ones, greedy and drawn.
   std::vector<Request> Requests() {
-    const int64_t vocab = HfReader::Open(FixturesFolder() / GetParam()).value()->spec().vocab_size;
+    const ModelSpec spec = HfReader::Open(FixturesFolder() / GetParam()).value()->spec();
     std::vector<Request> requests;
     for (int32_t i = 0; i < 6; ++i) {
-      Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, vocab), 40);
+      const bool has_prefix = spec.prefix.start_id >= 0;
+      const int64_t first_special =
+          has_prefix ? std::min(spec.prefix.start_id, std::ranges::min(spec.prefix.mask_ids))
+                     : spec.vocab_size;
+      std::vector<int32_t> prompt = CountingPrompt(2 + 14 * i, i, first_special);
+      if (has_prefix) {
+        prompt.push_back(spec.prefix.mask_ids.front());
+        prompt.push_back(spec.prefix.start_id);
+      }
+      Request request = SimpleRequest(std::move(prompt), 40);
       request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
       requests.push_back(std::move(request));
     }

@@ -90,8 +90,14 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
                           spec.num_layers()));
   const AttentionSpec& attention = spec.layers.front().attention;
   const MlpSpec& mlp = spec.layers.front().mlp;
-  console.Say(fmt::format("attention     {} heads of {}, {} for keys and values",
-                          attention.num_heads, attention.head_dim, attention.num_kv_heads));
+  if (const LatentSpec& latent = attention.latent; attention.has_latents()) {
+    console.Say(fmt::format("attention     {} heads of {}, over latents of {} with {} that turn",
+                            attention.num_heads, attention.query_dim(), latent.rank,
+                            attention.rope.dim));
+  } else {
+    console.Say(fmt::format("attention     {} heads of {}, {} for keys and values",
+                            attention.num_heads, attention.head_dim, attention.num_kv_heads));
+  }
   console.Say(fmt::format("sizes         hidden {}, MLP {}, vocabulary {}, {} positions",
                           spec.hidden_size, mlp.intermediate_size, spec.vocab_size,
                           spec.max_positions));

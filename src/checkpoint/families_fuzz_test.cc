@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/golden.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "model/testing/decoder_driver.h"
 
@@ -26,8 +26,6 @@ int Faults() {
   const char* const asked = std::getenv("TANDEM_TEST_FAULTS");
   return asked == nullptr ? 20 : std::atoi(asked);
 }
-
-fs::path FixturesFolder() { return SourceDir() / "tests/data/families"; }
 
 // Every value of a config, at any depth: the path of each.
 void CollectPaths(const Json& json, const Json::json_pointer& at,
@@ -198,7 +196,7 @@ TEST_P(FamiliesFuzzTest, AFaultOfATensorIsNamed) {
   EXPECT_GE(2 * refused, Faults());
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, FamiliesFuzzTest, ::testing::ValuesIn(FamilyModels()),
+INSTANTIATE_TEST_SUITE_P(Tiny, FamiliesFuzzTest, ::testing::ValuesIn(FamilyFixtures()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

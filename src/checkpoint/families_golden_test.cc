@@ -9,9 +9,10 @@
 #include <filesystem>
 
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/golden.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "model/families/families.h"
 #include "model/features.h"
+#include "model/prompt_rules.h"
 #include "model/testing/decoder_driver.h"
 #include "tensor/safetensors.h"
 
@@ -19,35 +20,7 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-
-// TANDEM_TEST_FAMILIES names another folder of such models.
-fs::path FixturesFolder() {
-  const char* other = std::getenv("TANDEM_TEST_FAMILIES");
-  return other != nullptr ? fs::path(other) : SourceDir() / "tests/data/families";
-}
-
-std::vector<std::string> FamilyFixtures() { return FamilyModels(FixturesFolder()); }
-
 using Logits = std::vector<std::vector<float>>;
-
-// A prompt and what followed, with the logits after the prompt and after each token but the last.
-struct Case {
-  std::string name;
-  std::vector<int32_t> tokens;
-  Tensor logits;  // [rows, vocab]: of the last rows
-};
-
-std::vector<Case> CasesOf(const SafetensorsFile& file) {
-  std::vector<Case> cases;
-  for (const auto& [name, tensor] : file.tensors()) {
-    const size_t dot = name.find(".tokens");
-    if (dot == std::string::npos) continue;
-    Case one{name.substr(0, dot), {}, file.tensors().at(name.substr(0, dot) + ".logits")};
-    one.tokens.assign(tensor.As<int32_t>(), tensor.As<int32_t>() + tensor.NumElements());
-    cases.push_back(std::move(one));
-  }
-  return cases;
-}
 
 // The largest difference of the last rows, over the deviation of the expected logits.
 double Difference(const Logits& ours, const Tensor& expected) {
@@ -88,16 +61,23 @@ class FamiliesGoldenTest : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     return weights.ok() ? *weights : nullptr;
   }
-  // The tokens go through in ranges of `step`; 0: at once.
-  Logits Run(const std::shared_ptr<const Weights>& weights, const std::vector<int32_t>& tokens,
-             size_t step) {
+  // The tokens go through in ranges of `step`; 0: at once. Those of a prefix, which see each other,
+  // are in the first range.
+  Logits Run(const std::shared_ptr<const Weights>& weights, const FamilyCase& one, size_t step) {
+    const std::vector<int32_t>& tokens = one.tokens;
     DecoderTestDriver driver(weights, *backend_, static_cast<int32_t>(tokens.size()));
+    const auto layout =
+        LayOutPrompt(PromptRulesOf(weights->spec, weights->max_positions), one.Prompt());
+    EXPECT_TRUE(layout.ok()) << layout.status().message();
+    driver.SetLayout(*layout);
     if (step == 0) return driver.Feed(tokens);
     Logits all;
-    for (size_t at = 0; at < tokens.size(); at += step) {
-      const size_t count = std::min(step, tokens.size() - at);
+    for (size_t at = 0; at < tokens.size();) {
+      const size_t least = at == 0 ? static_cast<size_t>(layout->prefix_len) : 0;
+      const size_t count = std::min(std::max(step, least), tokens.size() - at);
       const Logits part = driver.Feed(std::span(tokens).subspan(at, count));
       all.insert(all.end(), part.begin(), part.end());
+      at += count;
     }
     return all;
   }
@@ -108,19 +88,19 @@ class FamiliesGoldenTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(FamiliesGoldenTest, AgreesWithTheAuthorsCode) {
-  const std::vector<Case> cases = CasesOf(*file_);
+  const std::vector<FamilyCase> cases = CasesOf(*file_);
   ASSERT_GE(cases.size(), 3u);
-  for (const Case& one : cases) {
+  for (const FamilyCase& one : cases) {
     SCOPED_TRACE(one.name);
     const auto length = static_cast<int64_t>(one.tokens.size());
     // Served exactly as long as it is: dynamic scaling and longrope depend on it.
     const auto wide = Load(DType::kF32, length);
     ASSERT_NE(wide, nullptr);
-    const Logits whole = Run(wide, one.tokens, 0);
+    const Logits whole = Run(wide, one, 0);
     EXPECT_LE(Difference(whole, one.logits), 1e-3) << "in one pass";
     // The CPU's result of a row does not depend on how the rows are divided.
-    EXPECT_EQ(Run(wide, one.tokens, 1), whole) << "token by token";
-    EXPECT_EQ(Run(wide, one.tokens, 13), whole) << "in chunks";
+    EXPECT_EQ(Run(wide, one, 1), whole) << "token by token";
+    EXPECT_EQ(Run(wide, one, 13), whole) << "in chunks";
   }
 }
 
@@ -138,16 +118,16 @@ TEST_P(FamiliesGoldenTest, AgreesIn16Bits) {
     backend_ = std::move(backend);
     const auto lacks = [&](ops::Feature feature) { return !backend_->Has(feature); };
     if (std::ranges::any_of(FeaturesOf(spec), lacks)) continue;
-    for (const Case& one : CasesOf(*file_)) {
+    for (const FamilyCase& one : CasesOf(*file_)) {
       SCOPED_TRACE(backend_->Describe() + ", " + one.name);
       const auto length = static_cast<int64_t>(one.tokens.size());
       // bf16 has 8 times coarser steps than fp16.
       for (const auto& [dtype, most] : {std::pair{DType::kF16, 2e-2}, {DType::kBF16, 0.2}}) {
         const auto narrow = Load(dtype, length);
         ASSERT_NE(narrow, nullptr);
-        const Logits whole = Run(narrow, one.tokens, 0);
+        const Logits whole = Run(narrow, one, 0);
         EXPECT_LE(Difference(whole, one.logits), most) << DTypeName(dtype);
-        EXPECT_LE(Difference(Run(narrow, one.tokens, 1), one.logits), most)
+        EXPECT_LE(Difference(Run(narrow, one, 1), one.logits), most)
             << DTypeName(dtype) << ", token by token";
       }
     }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/stored/stored_schemes.h"
 #include "checkpoint/stored/stored_tensor.h"
@@ -120,14 +121,6 @@ bool AnyBitSet(const Tensor& tensor) {
                      [](std::byte byte) { return byte != std::byte{0}; });
 }
 
-// Where the folder keeps a weight. What has no rows of its own, as an input scale, is one for all
-// rows of a fused tensor.
-TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = family.source(spec, id);
-  if (!RowOf(id.part).follows_rows()) source.rows = {};
-  return source;
-}
-
 // Why a quantizable weight cannot be read that has no plain tensor.
 Status NeitherPackedNorPlain(const StoredMatrix& matrix, const tandem::Layout& layout) {
   const std::string_view packed = layout.elements();
@@ -144,6 +137,11 @@ Status NeitherPackedNorPlain(const StoredMatrix& matrix, const tandem::Layout& l
 }
 
 }  // namespace
+
+std::string AddedTokens(const fs::path& folder) {
+  auto text = ReadTextFile(folder / "added_tokens.json");
+  return text.ok() ? *std::move(text) : "";
+}
 
 Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder, std::optional<DType> dtype,
                                                  const ConfigOptions& options) {
@@ -163,7 +161,7 @@ Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder, std::op
 Status HfReader::ReadConfig(std::optional<DType> dtype, const ConfigOptions& options) {
   const fs::path path = folder_ / "config.json";
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  auto spec = SpecFromHfConfig(text, options);
+  auto spec = SpecFromHfConfig(text, options, AddedTokens(folder_));
   if (!spec.ok()) return spec.status().Annotate(path.string());
   spec_ = *std::move(spec);
   TANDEM_ASSIGN_OR_RETURN(const JsonFields config, JsonFields::Parse(text));
@@ -191,7 +189,7 @@ Status HfReader::ReadQuantization(const std::string& config) {
     if (!fields->status().ok()) return fields->status().Annotate(path.string());
   }
   spec_.quantization = quantization.scheme;
-  spec_.cache_scales = quantization.cache_scales;
+  if (!spec_.has_latents()) spec_.cache_scales = quantization.cache_scales;
   layout_ = FindLayout(quantization.packing);
   return {};
 }
@@ -348,15 +346,26 @@ Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
 // A tensor that is not known, or belongs to no product, could change the results.
 Status HfReader::CheckNames() const {
   std::set<std::string_view> products;
+  std::set<std::string> weights;  // also those whose names begin with a product's
+  for (const WeightId& id : StoredWeights(spec_))
+    weights.insert(SourceOf(*family_, spec_, id).name);
   std::vector<std::string> names;
   for (const WeightId& id : Products(spec_)) names.push_back(SourceOf(*family_, spec_, id).name);
   for (std::string_view name : names) products.insert(name.substr(0, name.rfind(kWeightSuffix)));
+  // Weights of their own whose names begin with a product's: the correction of a router's scores.
+  std::set<std::string> others;
+  for (const WeightId& id : StoredWeights(spec_)) {
+    if (RowOf(id.role).pack == WeightPack::kNone) {
+      others.insert(SourceOf(*family_, spec_, id).name);
+    }
+  }
   for (const auto& [name, stored] : tensors_) {
+    if (others.contains(name)) continue;
     const size_t dot = std::min(name.rfind('.'), name.size());
     const std::string_view suffix = std::string_view(name).substr(dot);
     const bool known = std::ranges::find(kProductSuffixes, suffix) != kProductSuffixes.end();
     const bool of_product = products.contains(std::string_view(name).substr(0, dot));
-    if (of_product && !known) {
+    if (of_product && !known && !weights.contains(name)) {
       return Unimplemented(PlaceOf(name) + " is none that quantized weights are known to have");
     }
     if (std::ranges::find(kOptionalSuffixes, suffix) == kOptionalSuffixes.end()) continue;

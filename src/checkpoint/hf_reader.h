@@ -22,6 +22,9 @@
 
 namespace tandem {
 
+// The text of the folder's added_tokens.json, as SpecFromHfConfig takes it; empty if there is none.
+std::string AddedTokens(const std::filesystem::path& folder);
+
 class HfReader final : public WeightSource, private StoredTensors {
  public:
   // `dtype`: compute in this type instead of the config's. `options` go over the config's keys.

@@ -129,7 +129,7 @@ Result<ModelSource> OpenDummy(const fs::path& path, const DummyOptions& options,
   std::error_code error;
   const fs::path file = fs::is_directory(path, error) ? path / "config.json" : path;
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file));
-  Result<ModelSpec> spec = SpecFromHfConfig(text, config);
+  Result<ModelSpec> spec = SpecFromHfConfig(text, config, AddedTokens(file.parent_path()));
   if (!spec.ok()) return spec.status().Annotate(file.string());
   auto source = DummySource::FromSpec(*std::move(spec), options);
   if (!source.ok()) return source.status().Annotate(file.string());

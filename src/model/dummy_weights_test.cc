@@ -74,8 +74,8 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMap) {
 
 // Whatever a layer does with the residual stream, its blocks add next to nothing to it.
 TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapInEveryFormOfLayer) {
-  for (const Residual residual :
-       {Residual::kSandwich, Residual::kPostNorm, Residual::kParallel, Residual::kParallelNorms}) {
+  for (const Residual residual : {Residual::kSandwich, Residual::kPostNorm, Residual::kParallel,
+                                  Residual::kParallelNorms, Residual::kNormed}) {
     for (const double offset : {0.0, 1.0}) {
       SCOPED_TRACE(::testing::Message() << static_cast<int>(residual) << ", offset " << offset);
       ModelSpec spec = SmallSpec(GetParam());
@@ -86,6 +86,7 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapInEveryFormOfLayer) {
       spec.position_rows = spec.max_positions;
       for (LayerSpec& layer : spec.layers) {
         layer.residual = residual;
+        layer.alpha = 7.5;
         layer.mlp.gated = offset == 0.0;
         layer.mlp.activation = ops::Activation::kGelu;
       }
@@ -116,6 +117,25 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapWithExperts) {
     EXPECT_EQ(WeightBytes(weights.spec, backend, 128), weights.bytes);
     EXPECT_LT(weights.step_bytes, weights.bytes);
   });
+}
+
+TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapOverLatents) {
+  for (const int64_t query_rank : {0, 40}) {
+    SCOPED_TRACE(query_rank);
+    ModelSpec spec = SmallSpec(GetParam());
+    for (LayerSpec& layer : spec.layers) {
+      AttentionSpec& attention = layer.attention;
+      attention.latent = {.rank = 48, .query_rank = query_rank, .key_dim = 24, .value_dim = 20};
+      attention.num_kv_heads = 1;
+      attention.head_dim = 48 + attention.rope.dim;
+      attention.scale = 0.15;
+    }
+    const auto source = Make(std::move(spec), {.seed = 3});
+    ExpectGreedyFollowsTheMap(*source, 20, [](const Weights& weights, ops::Backend& backend) {
+      EXPECT_EQ(WeightBytes(weights.spec, backend, 128), weights.bytes);
+      EXPECT_LT(weights.step_bytes, weights.bytes);
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, DummyWeightsTest,

@@ -450,7 +450,8 @@ void ReadQuantization(const JsonFields& config, ModelSpec& spec) {
   const HfQuantization read = ReadHfQuantization(config);
   spec.quantization = read.scheme;
   const auto json = config.Object("quantization_config");
-  if (json && json->Has("kv_cache_scheme")) spec.cache_scales = read.cache_scales;
+  const bool scaled = json && json->Has("kv_cache_scheme") && !spec.has_latents();
+  if (scaled) spec.cache_scales = read.cache_scales;
 }
 
 std::span<const QuantizationFile> QuantizationFiles() { return kFiles; }

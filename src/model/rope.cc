@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "tensor/dtype.h"
+
 namespace tandem {
 namespace {
 
@@ -20,22 +22,20 @@ double DynamicTheta(const RopeSpec& rope, int64_t max_positions) {
   return rope.theta * std::pow(stretch, dim / (dim - 2.0));
 }
 
-// theta * alpha^(d / (d - 2)), where alpha is 1, 3, 7, ... for up to M, 2 M, 4 M, ... positions.
-double NtkStepsTheta(const RopeSpec& rope, int64_t max_positions) {
-  const auto trained = static_cast<double>(rope.scaling.original_max_positions);
-  const auto served = static_cast<double>(max_positions);
-  if (served <= trained || rope.dim <= 2) return rope.theta;
+// theta * alpha^(d / (d - 2)), where alpha is 1, 3, 7, ... for the steps 0, 1, 2, ....
+double NtkStepsTheta(const RopeSpec& rope, int64_t step) {
+  if (rope.dim <= 2) return rope.theta;
   const auto dim = static_cast<double>(rope.dim);
-  const double alpha = std::exp2(std::ceil(std::log2(served / trained) + 1.0)) - 1.0;
+  const double alpha = std::exp2(static_cast<double>(step + 1)) - 1.0;
   return rope.theta * std::pow(alpha, dim / (dim - 2.0));
 }
 
-double ThetaOf(const RopeSpec& rope, int64_t max_positions) {
+double ThetaOf(const RopeSpec& rope, int64_t max_positions, int64_t step) {
   switch (rope.scaling.kind) {
     case RopeScaling::Kind::kDynamic:
       return DynamicTheta(rope, max_positions);
     case RopeScaling::Kind::kNtkSteps:
-      return NtkStepsTheta(rope, max_positions);
+      return NtkStepsTheta(rope, step);
     default:
       return rope.theta;
   }
@@ -79,9 +79,20 @@ double YarnFrequency(const RopeSpec& rope, int64_t pair, double frequency) {
 
 }  // namespace
 
-std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions) {
+int64_t NtkStep(int64_t trained, int64_t length) {
+  int64_t step = 0;
+  while (trained << step < length) ++step;
+  return step;
+}
+
+int64_t NumRopeSteps(const RopeSpec& rope, int64_t max_positions) {
+  if (rope.scaling.kind != RopeScaling::Kind::kNtkSteps) return 1;
+  return NtkStep(rope.scaling.original_max_positions, max_positions) + 1;
+}
+
+std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions, int64_t step) {
   const RopeScaling& scaling = rope.scaling;
-  const double theta = ThetaOf(rope, max_positions);
+  const double theta = ThetaOf(rope, max_positions, step);
   const std::vector<double>& divisors =
       max_positions > scaling.original_max_positions ? scaling.long_factors : scaling.short_factors;
   std::vector<double> frequencies;
@@ -94,6 +105,7 @@ std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions)
     }
     if (scaling.kind == RopeScaling::Kind::kLinear) frequency /= scaling.factor;
     if (scaling.kind == RopeScaling::Kind::kLlama3) frequency = Llama3Frequency(scaling, frequency);
+    if (rope.fp16_frequencies) frequency = ToFloat(ToFloat16(static_cast<float>(frequency)));
     frequencies.push_back(frequency);
   }
   return frequencies;
@@ -127,17 +139,20 @@ std::vector<float> AlibiSlopes(int64_t num_heads, double scale) {
 
 void FillRopeTables(const RopeSpec& rope, int64_t max_positions, const Tensor& cos,
                     const Tensor& sin) {
-  const std::vector<double> frequencies = RopeFrequencies(rope, max_positions);
+  const int64_t steps = NumRopeSteps(rope, max_positions);
   const double factor = rope.scaling.attention_factor;
-  const Shape shape{max_positions, static_cast<int64_t>(frequencies.size())};
+  const Shape shape{steps * max_positions, rope.dim / 2};
   TANDEM_CHECK(cos.shape == shape && sin.shape == shape, shape.ToString());
   auto* cos_out = cos.As<float>();
   auto* sin_out = sin.As<float>();
-  for (int64_t position = 0; position < max_positions; ++position) {
-    for (const double frequency : frequencies) {
-      const double angle = static_cast<double>(position) * frequency;
-      *cos_out++ = static_cast<float>(std::cos(angle) * factor);
-      *sin_out++ = static_cast<float>(std::sin(angle) * factor);
+  for (int64_t step = 0; step < steps; ++step) {
+    const std::vector<double> frequencies = RopeFrequencies(rope, max_positions, step);
+    for (int64_t position = 0; position < max_positions; ++position) {
+      for (const double frequency : frequencies) {
+        const double angle = static_cast<double>(position) * frequency;
+        *cos_out++ = static_cast<float>(std::cos(angle) * factor);
+        *sin_out++ = static_cast<float>(std::sin(angle) * factor);
+      }
     }
   }
 }

@@ -13,10 +13,16 @@ namespace tandem {
 // longest context served. It matters only to dynamic scaling and longrope, whose base or factors
 // are fixed for that length, because cached keys keep their angle; up to the original context they
 // are those of short contexts.
-std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions);
+//
+// kNtkSteps has a base for each step: 0 for prompts of up to the trained length, 1 for up to twice
+// that, 2 for up to four times that, ....
+std::vector<double> RopeFrequencies(const RopeSpec& rope, int64_t max_positions, int64_t step = 0);
+int64_t NtkStep(int64_t trained, int64_t length);
+// Steps that prompts of up to max_positions tokens need; 1 for all other scalings.
+int64_t NumRopeSteps(const RopeSpec& rope, int64_t max_positions);
 
-// Fills cos and sin, [max_positions, rope.dim / 2] fp32 each; yarn and longrope multiply both by
-// their attention factor.
+// Fills cos and sin, [steps * max_positions, rope.dim / 2] fp32 each, step after step; yarn and
+// longrope multiply both by their attention factor.
 void FillRopeTables(const RopeSpec& rope, int64_t max_positions, const Tensor& cos,
                     const Tensor& sin);
 

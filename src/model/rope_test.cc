@@ -53,10 +53,12 @@ TEST(Rope, DynamicTakesEffectOverTheContextThatAConfigGives) {
 TEST(Rope, NtkStepsChangeTheBaseWhereTheLengthDoubles) {
   RopeSpec rope = Base(10000.0, 16);
   rope.scaling = {.kind = RopeScaling::Kind::kNtkSteps, .original_max_positions = 100};
-  for (const auto& [served, alpha] :
+  for (const auto& [length, alpha] :
        {std::pair{1, 1.0}, {100, 1.0}, {101, 3.0}, {200, 3.0}, {201, 7.0}, {800, 15.0}}) {
     const double base = 10000.0 * std::pow(alpha, 16.0 / 14.0);
-    EXPECT_NEAR(RopeFrequencies(rope, served)[1], std::pow(base, -0.125), 1e-12) << served;
+    const int64_t step = NtkStep(100, length);
+    EXPECT_NEAR(RopeFrequencies(rope, 800, step)[1], std::pow(base, -0.125), 1e-12) << length;
+    EXPECT_EQ(NumRopeSteps(rope, length), step + 1);
   }
 }
 

@@ -70,6 +70,34 @@ Status CheckGrowth(const QueryGrowth& growth) {
                          "; it cannot be negative");
 }
 
+Status CheckLatents(const AttentionSpec& attention) {
+  const LatentSpec& latent = attention.latent;
+  if (!attention.has_latents()) {
+    if (latent.rank == 0) return {};
+    return InvalidArgument("kv_lora_rank is " + std::to_string(latent.rank) +
+                           "; it cannot be negative");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckRange("kv_lora_rank", latent.rank, kMaxHeadDim));
+  TANDEM_RETURN_IF_ERROR(CheckRange("qk_nope_head_dim", latent.key_dim, kMaxHeadDim));
+  TANDEM_RETURN_IF_ERROR(CheckRange("v_head_dim", latent.value_dim, kMaxHeadDim));
+  if (latent.query_rank != 0) {
+    TANDEM_RETURN_IF_ERROR(CheckRange("q_lora_rank", latent.query_rank, kMaxWidth));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckPositive("latent norm_epsilon", latent.norm_epsilon));
+  TANDEM_RETURN_IF_ERROR(CheckPositive("attention scale", attention.scale));
+  if (attention.num_kv_heads != 1 || attention.head_dim != latent.rank + attention.rope.dim) {
+    return InvalidArgument("the cache of latents has " + std::to_string(attention.num_kv_heads) +
+                           " heads of " + std::to_string(attention.head_dim) +
+                           " elements; it must be one of kv_lora_rank (" +
+                           std::to_string(latent.rank) + ") and qk_rope_head_dim, all of which " +
+                           "turns (rotary_dim " + std::to_string(attention.rope.dim) + ")");
+  }
+  const bool plain = attention.head_norm == HeadNorm::kNone && attention.alibi_scale == 0.0 &&
+                     attention.growth.kind == QueryGrowth::Kind::kNone;
+  if (plain) return {};
+  return InvalidArgument("attention over latents has no norms of heads, no alibi and no growth");
+}
+
 Status CheckMoe(const MoeSpec& moe) {
   const ops::RoutingRule& rule = moe.routing;
   TANDEM_RETURN_IF_ERROR(CheckRange("num_experts", moe.num_experts, ops::kMaxExperts));
@@ -113,6 +141,10 @@ Status CheckLayer(const LayerSpec& layer) {
                            std::to_string(attention.num_kv_heads) + ")");
   }
   const RopeSpec& rope = attention.rope;
+  if (rope.halves && (rope.interleaved || 2 * rope.dim != attention.head_dim)) {
+    return InvalidArgument("the halves of a head turn by " + std::to_string(rope.dim) +
+                           " elements; a head has " + std::to_string(attention.head_dim));
+  }
   if (rope.dim % 2 != 0 || rope.dim < 0 || rope.dim > attention.head_dim) {
     return InvalidArgument(std::to_string(rope.dim) + " of a head's " +
                            std::to_string(attention.head_dim) +
@@ -131,6 +163,7 @@ Status CheckLayer(const LayerSpec& layer) {
   if (attention.window > 0 && attention.chunk > 0) {
     return InvalidArgument("sliding_window and attention_chunk_size are both given");
   }
+  TANDEM_RETURN_IF_ERROR(CheckLatents(attention));
   TANDEM_RETURN_IF_ERROR(CheckGrowth(attention.growth));
   TANDEM_RETURN_IF_ERROR(CheckPositive("residual alpha", layer.alpha));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", rope.theta));
@@ -144,6 +177,17 @@ Status CheckIds(const char* field, const std::vector<int32_t>& ids, int64_t voca
                            ", outside the vocabulary of " + std::to_string(vocab));
   }
   return {};
+}
+
+Status CheckPrefix(const ModelSpec& spec) {
+  const PrefixSpec& prefix = spec.prefix;
+  if (prefix.start_id < 0) {
+    if (!spec.HasSecondPositions()) return {};
+    return InvalidArgument("prefix: second positions are of models with prefix masks alone");
+  }
+  if (prefix.mask_ids.empty()) return InvalidArgument("prefix.mask_ids is empty");
+  TANDEM_RETURN_IF_ERROR(CheckIds("prefix.start_id", {prefix.start_id}, spec.vocab_size));
+  return CheckIds("prefix.mask_ids", prefix.mask_ids, spec.vocab_size);
 }
 
 Status CheckSchemes(const ModelSpec& spec) {
@@ -172,14 +216,17 @@ Status CheckSchemes(const ModelSpec& spec) {
 
 }  // namespace
 
+bool ModelSpec::HasSecondPositions() const {
+  return second_position_rows > 0 || std::ranges::any_of(layers, [](const LayerSpec& layer) {
+           return layer.attention.rope.halves;
+         });
+}
+
 int64_t ModelSpec::DefaultPositions() const {
   int64_t positions = max_positions;
   for (const LayerSpec& layer : layers) {
     const RopeScaling& scaling = layer.attention.rope.scaling;
-    if (scaling.kind != RopeScaling::Kind::kDynamic &&
-        scaling.kind != RopeScaling::Kind::kNtkSteps) {
-      continue;
-    }
+    if (scaling.kind != RopeScaling::Kind::kDynamic) continue;
     positions = std::min(positions, scaling.original_max_positions);
   }
   return positions;
@@ -187,7 +234,7 @@ int64_t ModelSpec::DefaultPositions() const {
 
 int64_t ModelSpec::KvBytesPerToken(DType kv_dtype) const {
   int64_t elements = 0;
-  for (const LayerSpec& layer : layers) elements += 2 * layer.attention.kv_rows();
+  for (const LayerSpec& layer : layers) elements += layer.attention.cached_elements();
   return elements * static_cast<int64_t>(SizeOf(kv_dtype));
 }
 
@@ -206,6 +253,9 @@ Status ValidateSpec(const ModelSpec& spec) {
                            "; it must be float32, float16 or bfloat16");
   }
   TANDEM_RETURN_IF_ERROR(CheckSchemes(spec));
+  if (spec.cache_scales && spec.has_latents()) {
+    return InvalidArgument("cache_scales: latents have no scales");
+  }
   if (spec.cache_scales && *spec.cache_scales != DType::kF8E4M3 &&
       *spec.cache_scales != DType::kI8) {
     return InvalidArgument("cache_scales are for a cache in " +
@@ -218,20 +268,31 @@ Status ValidateSpec(const ModelSpec& spec) {
     return InvalidArgument("logit_cap is " + std::to_string(spec.logit_cap) +
                            "; it cannot be negative");
   }
-  if (spec.position_rows != 0) {
-    TANDEM_RETURN_IF_ERROR(CheckRange("position_rows", spec.position_rows, kMaxPositions));
-    if (spec.max_positions > spec.position_rows) {
+  for (const auto& [field, rows] : {std::pair("position_rows", spec.position_rows),
+                                    std::pair("second_position_rows", spec.second_position_rows)}) {
+    if (rows == 0) continue;
+    TANDEM_RETURN_IF_ERROR(CheckRange(field, rows, kMaxPositions));
+    if (spec.max_positions > rows) {
       return InvalidArgument("max_positions is " + std::to_string(spec.max_positions) +
-                             ", but only " + std::to_string(spec.position_rows) +
-                             " positions were learned");
+                             ", but only " + std::to_string(rows) + " positions were learned");
     }
   }
+  TANDEM_RETURN_IF_ERROR(CheckPrefix(spec));
   TANDEM_RETURN_IF_ERROR(CheckIds("bos_ids", spec.bos_ids, spec.vocab_size));
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
 }
 
+bool ModelSpec::has_latents() const {
+  return std::ranges::any_of(layers,
+                             [](const LayerSpec& layer) { return layer.attention.has_latents(); });
+}
+
 Status CheckCacheScales(const ModelSpec& spec, DType cache) {
   if (cache != DType::kI8 || spec.cache_scales == DType::kI8) return {};
+  if (spec.has_latents()) {
+    return Unimplemented("kv_cache_dtype int8: latents (" + spec.architecture +
+                         ") have no scales; use fp8, which needs none");
+  }
   return FailedPrecondition(
       "kv_cache_dtype int8: the model has no scales of keys and values for int8; make a checkpoint "
       "that has them with tandem quantize --kv_cache_dtype int8, or use fp8, which needs none");

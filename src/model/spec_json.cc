@@ -66,6 +66,8 @@ RopeSpec RopeFromJson(const JsonFields& json) {
   RopeScaling& scaling = rope.scaling;
   rope.dim = json.Int("dim");
   rope.interleaved = json.Bool("interleaved", false);
+  rope.halves = json.Bool("halves", false);
+  rope.fp16_frequencies = json.Bool("fp16_frequencies", false);
   rope.theta = json.Number("theta");
   scaling.kind = NamedValue<RopeScaling::Kind>(json, "scaling", kScalingNames);
   scaling.factor = json.Number("factor", scaling.factor);
@@ -85,6 +87,8 @@ nlohmann::ordered_json RopeToJson(const RopeSpec& rope) {
   const RopeScaling& scaling = rope.scaling;
   return {{"dim", rope.dim},
           {"interleaved", rope.interleaved},
+          {"halves", rope.halves},
+          {"fp16_frequencies", rope.fp16_frequencies},
           {"theta", rope.theta},
           {"scaling", NameOf(kScalingNames, scaling.kind)},
           {"factor", scaling.factor},
@@ -109,6 +113,22 @@ nlohmann::ordered_json GrowthToJson(const QueryGrowth& growth) {
   return {{"kind", NameOf(kGrowthNames, growth.kind)},
           {"length", growth.length},
           {"factor", growth.factor}};
+}
+
+LatentSpec LatentFromJson(const JsonFields& json) {
+  return {.rank = json.Int("rank"),
+          .query_rank = json.Int("query_rank"),
+          .key_dim = json.Int("key_dim"),
+          .value_dim = json.Int("value_dim"),
+          .norm_epsilon = json.Number("norm_epsilon")};
+}
+
+nlohmann::ordered_json LatentToJson(const LatentSpec& latent) {
+  return {{"rank", latent.rank},
+          {"query_rank", latent.query_rank},
+          {"key_dim", latent.key_dim},
+          {"value_dim", latent.value_dim},
+          {"norm_epsilon", latent.norm_epsilon}};
 }
 
 MlpSpec MlpFromJson(const JsonFields& json) {
@@ -185,6 +205,9 @@ LayerSpec LayerFromJson(const JsonFields& json) {
     layer.attention.num_heads = attention->Int("num_heads");
     layer.attention.num_kv_heads = attention->Int("num_kv_heads");
     layer.attention.head_dim = attention->Int("head_dim");
+    if (const auto latent = attention->Object("latent")) {
+      layer.attention.latent = LatentFromJson(*latent);
+    }
     layer.attention.qkv_bias = attention->Bool("qkv_bias", false);
     layer.attention.out_bias = attention->Bool("out_bias", false);
     layer.attention.head_norm = NamedValue<HeadNorm>(*attention, "head_norm", kHeadNormNames);
@@ -213,6 +236,8 @@ nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
            {{"num_heads", layer.attention.num_heads},
             {"num_kv_heads", layer.attention.num_kv_heads},
             {"head_dim", layer.attention.head_dim},
+            {"latent", layer.attention.has_latents() ? LatentToJson(layer.attention.latent)
+                                                     : nlohmann::ordered_json()},
             {"qkv_bias", layer.attention.qkv_bias},
             {"out_bias", layer.attention.out_bias},
             {"head_norm", NameOf(kHeadNormNames, layer.attention.head_norm)},
@@ -320,6 +345,8 @@ std::string SpecToJson(const ModelSpec& spec) {
         {"bias", spec.norm.bias}}},
       {"layers", LayersToJson(spec.layers)},
       {"position_rows", spec.position_rows},
+      {"second_position_rows", spec.second_position_rows},
+      {"prefix", {{"start_id", spec.prefix.start_id}, {"mask_ids", spec.prefix.mask_ids}}},
       {"embedding_scale", spec.embedding_scale},
       {"embedding_norm", spec.embedding_norm},
       {"tied_head", spec.tied_head},
@@ -365,6 +392,11 @@ ModelSpec ReadSpec(const JsonFields& json) {
   }
   spec.layers = LayersFromJson(json);
   spec.position_rows = json.Int("position_rows", 0);
+  spec.second_position_rows = json.Int("second_position_rows", 0);
+  if (const auto prefix = json.Object("prefix")) {
+    spec.prefix.start_id = ToIds({prefix->Int("start_id", -1)}).front();
+    spec.prefix.mask_ids = ToIds(prefix->Ints("mask_ids"));
+  }
   spec.embedding_scale = json.Number("embedding_scale", 1.0);
   spec.embedding_norm = json.Bool("embedding_norm", false);
   spec.tied_head = json.Bool("tied_head", false);

@@ -1,7 +1,9 @@
 #include "model/spec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 #include <sstream>
 
@@ -340,7 +342,7 @@ TEST(HfConfig, RefusesInvalidConfigs) {
 }
 
 TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
-  for (const char* name : {"MambaForCausalLM", "DeepseekV3ForCausalLM", "BertModel"}) {
+  for (const char* name : {"MambaForCausalLM", "DeepseekV32ForCausalLM", "BertModel"}) {
     const auto spec = SpecFromHfConfig(std::string("{\"architectures\": [\"") + name + "\"]}");
     ASSERT_FALSE(spec.ok());
     EXPECT_EQ(spec.status().code(), Code::kUnimplemented);
@@ -530,6 +532,68 @@ TEST(HfConfig, Llama4ListsItsLayersOrTakesEveryNth) {
   }
 }
 
+// The first 40B has no flag of its architecture.
+TEST(HfConfig, FalconWithKeyValueHeadsIsOfTheNewArchitecture) {
+  const auto layer = [](const std::string& extra) {
+    return MustParse(R"({"architectures": ["RWForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+        "n_layer": 2, "n_head": 4, "parallel_attn": true)" +
+                     extra + "}")
+        .layers[0];
+  };
+  EXPECT_EQ(layer(R"(, "n_head_kv": 2)").attention.num_kv_heads, 2);
+  EXPECT_EQ(layer(R"(, "n_head_kv": 2)").residual, Residual::kParallelNorms);
+  EXPECT_EQ(layer("").attention.num_kv_heads, 1);
+  EXPECT_EQ(layer("").residual, Residual::kParallel);
+}
+
+TEST(HfConfig, TellsChatGlm6bFromItsSuccessors) {
+  const std::string config = R"({"architectures": ["ChatGLMModel"], "vocab_size": 200,
+      "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "position_encoding_2d": true,
+      "bos_token_id": 104, "mask_token_id": 100, "gmask_token_id": 101)";
+  const ModelSpec spec = MustParse(config + "}");
+  EXPECT_EQ(spec.family, "chatglm6b");
+  EXPECT_EQ(spec.prefix, (PrefixSpec{.start_id = 104, .mask_ids = {101, 100}}));
+  EXPECT_EQ(spec.layers[1].attention.rope.dim, 8);
+  EXPECT_TRUE(spec.HasSecondPositions());
+  EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
+  // The first revision leaves out the ids of the masks, which its vocabulary of 150,528 has.
+  EXPECT_EQ(SpecFromHfConfig(R"({"architectures": ["ChatGLMModel"], "vocab_size": 200,
+                "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4,
+                "position_encoding_2d": true, "bos_token_id": 104})")
+                .status()
+                .message(),
+            "gmask_token_id: 150001 is outside the vocabulary of 200");
+}
+
+TEST(HfConfig, TheTokenizersFilesNameTheMasksOfGlm10b) {
+  const std::string config = R"({"architectures": ["GLMModel"], "vocab_size": 200,
+      "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "max_sequence_length": 32,
+      "block_position_encoding": true)";
+  const std::string added = R"({"[gMASK]": 110, "[MASK]": 111, "<|startofpiece|>": 112})";
+  const auto spec = SpecFromHfConfig(config + "}", {}, added);
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  EXPECT_EQ(spec->prefix, (PrefixSpec{.start_id = 112, .mask_ids = {111, 110}}));
+  EXPECT_EQ(spec->second_position_rows, 33);
+  const auto named = SpecFromHfConfig(config + R"(, "sop_token_id": 1, "smask_token_id": 2})");
+  EXPECT_EQ(named->prefix, (PrefixSpec{.start_id = 1, .mask_ids = {2}}));
+  for (const char* damaged : {"", "{", "[]", R"({"[MASK]": 111})"}) {
+    EXPECT_THAT(SpecFromHfConfig(config + "}", {}, damaged).status().message(),
+                ::testing::StartsWith("sop_token_id: is missing: no added_tokens.json"));
+  }
+  EXPECT_EQ(SpecFromHfConfig(config + "}", {}, R"({"<|startofpiece|>": 200})").status().message(),
+            "added_tokens.<|startofpiece|>: 200 is outside the vocabulary of 200");
+}
+
+TEST(Spec, RefusesAPrefixWithoutItsTokens) {
+  ModelSpec spec = MustParse(Small(""));
+  spec.prefix.start_id = 1;
+  EXPECT_EQ(ValidateSpec(spec).message(), "prefix.mask_ids is empty");
+  spec.prefix = {};
+  spec.second_position_rows = kMaxPositions;
+  EXPECT_EQ(ValidateSpec(spec).message(),
+            "prefix: second positions are of models with prefix masks alone");
+}
+
 TEST(HfConfig, ATextModelBesideOthersIsAnObjectOfTheConfig) {
   const ModelSpec alone = MustParse(Llama4(R"(, "torch_dtype": "bfloat16")"));
   EXPECT_EQ(alone.eos_ids, std::vector<int32_t>{7});
@@ -630,6 +694,99 @@ TEST(HfConfig, ReadsWhichLayersHaveExpertsAndTheirRule) {
   EXPECT_TRUE(spec.layers[1].moe.correction);
   EXPECT_EQ(spec.layers[1].moe.routing.chosen_groups, 2);
   EXPECT_EQ(spec.layers[1].moe.routing.scale, 2.5f);
+}
+
+// DeepSeek-V3, with `extra` keys; a repeated one counts.
+std::string DeepSeek(const std::string& extra = "") {
+  return R"({"architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 129280,
+             "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+             "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
+             "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+             "v_head_dim": 128, "first_k_dense_replace": 3, "moe_intermediate_size": 2048,
+             "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+             "n_group": 8, "topk_group": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+             "norm_topk_prob": true, "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 1,
+             "max_position_embeddings": 163840, "rope_theta": 10000, "torch_dtype": "bfloat16",
+             "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                              "original_max_position_embeddings": 4096})" +
+         (extra.empty() ? "" : ", " + extra) + "}";
+}
+
+TEST(HfConfig, DeepSeekKeepsOneLatentOfATokenAndNoValues) {
+  const ModelSpec spec = MustParse(DeepSeek());
+  EXPECT_EQ(spec.KvBytesPerToken(DType::kBF16), int64_t{576} * 2 * 61);
+  EXPECT_EQ(spec.KvBytesPerToken(DType::kF8E4M3), int64_t{576} * 61);
+  const AttentionSpec& attention = spec.layers.front().attention;
+  EXPECT_EQ(attention.latent, (LatentSpec{512, 1536, 128, 128, 1e-6}));
+  EXPECT_EQ(attention.head_dim, 576);
+  const double larger = 0.1 * std::log(40.0) + 1.0;
+  EXPECT_DOUBLE_EQ(attention.scale, larger * larger / std::sqrt(192.0));
+  EXPECT_EQ(attention.rope.scaling.attention_factor, 1.0) << "both factors are alike";
+  EXPECT_TRUE(attention.rope.interleaved);
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kQuery}), (Shape{128 * 192, 1536}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kLatent}), (Shape{576, 7168}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kLatentKey}), (Shape{128 * 128, 512}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kAttentionOut}), (Shape{7168, 128 * 128}));
+  EXPECT_TRUE(WeightParts(spec, WeightRole::kKey, 0).empty());
+  // 671 billion with 37 at work, and less than a fiftieth of that of multi-head attention.
+  EXPECT_NEAR(static_cast<double>(NumParameters(spec)), 671e9, 1e9);
+  EXPECT_NEAR(static_cast<double>(StepWeightBytes(spec)), 2 * 37e9, 2e9);
+
+  const TensorSource value =
+      FamilyOf(spec)->source(spec, {WeightRole::kLatentValue, 7, WeightPart::kScale});
+  EXPECT_EQ(value.name, "model.layers.7.self_attn.kv_b_proj.weight_scale");
+  EXPECT_EQ(value.rows.StoredRow(0), 128);
+  EXPECT_EQ(value.rows.StoredRow(128), 256 + 128);
+  EXPECT_EQ(FamilyOf(spec)->source(spec, {WeightRole::kUp, 7}).name,
+            "model.layers.7.mlp.shared_experts.up_proj.weight");
+  EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
+
+  const ModelSpec lite =
+      MustParse(DeepSeek(R"("architectures": ["DeepseekV2ForCausalLM"], "q_lora_rank": null,
+                  "scoring_func": "softmax", "topk_method": "greedy", "rope_scaling": null)"));
+  EXPECT_EQ(WeightShape(lite, {WeightRole::kQuery}), (Shape{128 * 192, 7168}));
+  EXPECT_TRUE(WeightParts(lite, WeightRole::kQueryDown, 0).empty());
+  EXPECT_EQ(FamilyOf(lite)->source(lite, {WeightRole::kQuery, 0}).name,
+            "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_DOUBLE_EQ(lite.layers[0].attention.scale, 1.0 / std::sqrt(192.0));
+}
+
+TEST(HfConfig, RefusesLatentsThatCannotBeNamingTheKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("kv_lora_rank": 0)", "kv_lora_rank: 0 elements"},
+      {R"("kv_lora_rank": null)", "kv_lora_rank: is missing"},
+      {R"("kv_lora_rank": 1000)", "head_dim is 1064"},
+      {R"("kv_lora_rank": 9223372036854775807)", "kv_lora_rank: 9223372036854775807 elements"},
+      {R"("q_lora_rank": -4)", "q_lora_rank: -4 elements"},
+      {R"("qk_nope_head_dim": "many")", "qk_nope_head_dim"},
+      {R"("qk_rope_head_dim": 63)", "rotary_dim"},
+      {R"("v_head_dim": 4096)", "v_head_dim: 4096 elements"},
+      {R"("scoring_func": "tanh")", "scoring_func: \"tanh\""},
+      {R"("topk_method": "greedy")", "topk_method: \"greedy\""},
+      {R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale_all_dim": "x",
+                           "original_max_position_embeddings": 4096})",
+       "rope_scaling.mscale_all_dim"},
+      {R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1, "mscale_all_dim": -1e300,
+                           "original_max_position_embeddings": 4096})",
+       "scale"}};
+  for (const auto& [extra, part] : cases) {
+    const auto spec = SpecFromHfConfig(DeepSeek(extra));
+    ASSERT_FALSE(spec.ok()) << extra;
+    EXPECT_NE(spec.status().message().find(part), std::string::npos) << spec.status().message();
+  }
+  const auto turned = SpecFromHfConfig(DeepSeek(), {.rotary_dim = 32});
+  EXPECT_NE(turned.status().message().find("rotary_dim 32"), std::string::npos)
+      << turned.status().message();
+}
+
+TEST(Spec, ACacheOfLatentsIsOfTheModelsTypeOrFp8) {
+  ModelSpec spec = MustParse(DeepSeek());
+  EXPECT_TRUE(CheckCacheScales(spec, DType::kF8E4M3).ok());
+  const Status refused = CheckCacheScales(spec, DType::kI8);
+  EXPECT_NE(refused.message().find("kv_cache_dtype int8: latents"), std::string::npos)
+      << refused.message();
+  spec.cache_scales = DType::kF8E4M3;
+  EXPECT_EQ(ValidateSpec(spec).message(), "cache_scales: latents have no scales");
 }
 
 TEST(Spec, NamesTheLayerThatIsWrong) {

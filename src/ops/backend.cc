@@ -88,6 +88,8 @@ std::string_view Describe(Feature feature) {
       return "attention sinks";
     case Feature::kQueryFactors:
       return "queries scaled by their position";
+    case Feature::kPrefixMask:
+      return "prompts whose tokens see each other both ways";
     case Feature::kActivation:
       return "MLPs other than SwiGLU";
     case Feature::kResidual:
@@ -96,6 +98,10 @@ std::string_view Describe(Feature feature) {
       return "scaled or capped logits";
     case Feature::kExperts:
       return "layers of experts";
+    case Feature::kLatents:
+      return "multi-head latent attention";
+    case Feature::kWindowTables:
+      return "blocks of their own for layers with a window";
   }
   return "";
 }

@@ -64,10 +64,13 @@ enum class Feature : uint8_t {
   kChunks,         // attention within chunks
   kSinks,          // attention sinks
   kQueryFactors,   // queries that are scaled by their position
+  kPrefixMask,     // prompts whose tokens see each other both ways
   kActivation,     // MLPs without a gate or with another function than SiLU
   kResidual,       // blocks beside each other, and norms after them
   kLogits,         // scaled and capped logits
   kExperts,        // layers of experts
+  kLatents,        // multi-head latent attention
+  kWindowTables,   // windowed groups of keys and values; without it all groups have all blocks
 };
 std::string_view Describe(Feature feature);
 

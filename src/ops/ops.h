@@ -56,10 +56,13 @@ struct RopeTable {
   // What the queries of each position are multiplied with after they have turned, [max_positions]
   // fp32; empty: nothing.
   Tensor query_factors = {};
+  // The halves of a head turn by positions of their own: the first by BatchView::turns, the second
+  // by its second positions.
+  bool halves = false;
 };
 
 // The paged keys and values of the layers of a model that are alike in shape. Block first, so that
-// one block of all its layers is one piece of memory: [num_blocks, num_layers, 2 (k, v),
+// one block of all its layers is one piece of memory: [num_blocks, num_layers, planes (k, v),
 // num_kv_heads, block_tokens, head_dim].
 struct KvGroup {
   Tensor data;  // rank 1: the elements in the order above, of the activations' type, fp8 or int8
@@ -68,15 +71,25 @@ struct KvGroup {
   int32_t num_kv_heads = 0;
   int32_t block_tokens = 0;
   int32_t head_dim = 0;
+  // Of multi-head latent attention: the first elements of a key, which are the value too. 0: values
+  // are stored after the keys.
+  int32_t latent_dim = 0;
+  bool windowed = false;  // its blocks are those of BatchView::window_table
   // Of 8 bits alone: a stored element times the scale of its layer and head is the key or value.
   // [num_layers, num_kv_heads] fp32 each; empty: all are 1.
   Tensor key_scales;
   Tensor value_scales;
 
   bool has_8_bits() const { return SizeOf(data.dtype) == 1; }
+  int32_t planes() const { return latent_dim == 0 ? 2 : 1; }
+  int32_t value_dim() const { return latent_dim == 0 ? head_dim : latent_dim; }
+  // Of rows as PagedAttention takes them, which are `columns` wide.
+  int64_t query_heads(int64_t columns) const {
+    return columns / head_dim - (latent_dim == 0 ? 2 * num_kv_heads : 0);
+  }
   int64_t elements_per_head() const { return int64_t{block_tokens} * head_dim; }
   int64_t elements_per_block() const {
-    return int64_t{num_layers} * 2 * num_kv_heads * elements_per_head();
+    return int64_t{num_layers} * planes() * num_kv_heads * elements_per_head();
   }
   // Those of one layer, a scale a head; null: all are 1.
   const float* key_scales_of(int32_t layer) const { return ScalesOf(key_scales, layer); }
@@ -188,12 +201,15 @@ struct KvPlace {
 };
 
 // The paged keys and values of one model. Block ids are shared: a block of a sequence is the block
-// of that id in every group.
+// of that id in every group that is not windowed. Windowed groups have fewer blocks, which are
+// given only to the blocks that rows still see.
 struct KvPool {
-  std::vector<KvGroup> groups;  // of as many blocks, of as many tokens each
+  std::vector<KvGroup> groups;  // of as many tokens a block
   std::vector<KvPlace> layers;  // the model's layers in their order
+  // The block of windowed groups that belongs to each block, in the backend's memory; null: no
+  // group is windowed.
+  int32_t* window_of = nullptr;
 
-  int64_t num_blocks() const { return groups.front().num_blocks; }
   int32_t block_tokens() const { return groups.front().block_tokens; }
 };
 
@@ -227,18 +243,32 @@ struct BatchView {
   const int32_t* query_start = nullptr;  // [num_seqs + 1]
   const int32_t* context_len = nullptr;  // [num_seqs] tokens in the cache after this batch
   const int32_t* block_table = nullptr;  // [num_seqs, max_blocks] block ids
+  // The same of windowed groups; entries before a row's window may name blocks of others.
+  const int32_t* window_table = nullptr;
   int32_t max_blocks = 0;
   const int32_t* logits_rows = nullptr;  // [num_logits] rows whose logits are wanted
   // A prefix mask: a row sees the keys before max(position + 1, prefix_len[s]), as far as the
   // context goes. [num_seqs]; null: causal attention.
   const int32_t* prefix_len = nullptr;
-  // Rows after mask_position[s] are turned as if they stood there. [num_seqs]; null: every row by
-  // its own position.
-  const int32_t* mask_position = nullptr;
-  // The first half of a head is turned by the row's position (or the mask's), the second half by
-  // its second position. [num_rows]; null: a head is turned as a whole.
+  // Where rows stand: the rows of the rotary tables, or of learned positions, that are theirs.
+  // [num_rows]; null: their positions.
+  const int32_t* turns = nullptr;
+  // The same a second time, of models whose rows stand in two orders. [num_rows]; null: in one.
   const int32_t* second_positions = nullptr;
 };
+
+// Parts of one width of every row, one after another: head h begins at column first + h * stride.
+struct HeadColumns {
+  Tensor rows;
+  int64_t first = 0;
+  int64_t stride = 0;
+  int64_t width = 0;
+};
+// HeadLinear's weights of a head begin at a multiple of this many rows; those between are unused.
+constexpr int64_t kHeadRowsMultiple = 16;
+constexpr int64_t PaddedHeadRows(int64_t rows) {
+  return (rows + kHeadRowsMultiple - 1) / kHeadRowsMultiple * kHeadRowsMultiple;
+}
 
 // What attention does with the scores of a row, in this order.
 struct AttentionRule {
@@ -302,10 +332,25 @@ class Ops {
   virtual void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
                                 const BatchView& batch, const KvGroup& kv, int32_t layer);
 
-  // Attention of the q part of qkv over layer `layer` of the group, causal but for prefix masks;
-  // rows after the last become zeros. out: [num_rows, num_heads * head_dim]
+  // Attention of the q part of qkv (of a group of latents: of queries alone, [num_rows, num_heads *
+  // head_dim]) over layer `layer` of the group, causal but for prefix masks; rows after the last
+  // become zeros. out: [num_rows, num_heads * value_dim()]
   virtual void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                               int32_t layer, const AttentionRule& rule, const Tensor& out) = 0;
+
+  // The next two are only for backends that have Feature::kLatents; without it they are a CHECK.
+
+  // out = x W^T of each head by itself: the first out.width of every PaddedHeadRows(out.width) rows
+  // of the weight, which is plain and without a bias. All of one activation dtype.
+  virtual void HeadLinear(const HeadColumns& x, const LinearWeight& weight, const HeadColumns& out);
+
+  // Turns the last 2 * pairs elements of each head of q ([num_rows, num_heads * any width]) into
+  // the last ones of each head of `queries` ([num_rows, num_heads * kv.head_dim]), whose first
+  // latent_dim elements stay, and stores `latents` ([num_rows, kv.head_dim], whose last elements
+  // turn likewise) into layer `layer` of the group.
+  virtual void LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeTable& rope,
+                               const BatchView& batch, const KvGroup& kv, int32_t layer,
+                               const Tensor& queries);
 
   // out = activation(in), [num_rows, intermediate] both; or, of in [num_rows, 2 * intermediate] =
   // (gate, up), out = activation(gate) * up.

@@ -10,32 +10,24 @@ namespace {
 
 class QkvRopeStoreTest : public PagedPoolTest {
  protected:
-  // Tables of turns by 0.1 * (position + 1) * (i + 1), for heads that are turned in `parts`.
-  void MakeTables(int32_t positions, int32_t parts = 1) {
-    const int32_t half = shape_.head_dim / parts / 2;
-    std::vector<float> cos, sin;
-    for (int32_t position = 0; position < positions; ++position) {
-      for (int32_t i = 0; i < half; ++i) {
-        cos.push_back(static_cast<float>(std::cos(Angle(position, i))));
-        sin.push_back(static_cast<float>(std::sin(Angle(position, i))));
-      }
-    }
-    cos_ = FromFloats({positions, half}, DType::kF32, cos);
-    sin_ = FromFloats({positions, half}, DType::kF32, sin);
+  // For heads that are turned in `parts`.
+  void MakeTablesOf(int32_t positions, int32_t parts = 1) {
+    halves_ = parts == 2;
+    MakeTables(positions, shape_.head_dim / parts / 2);
   }
-  static double Angle(int32_t position, int32_t i) { return 0.1 * (position + 1) * (i + 1); }
   void Store(const Tensor& qkv, const OwnedBatch& batch) {
-    ops().QkvRopeStore(qkv, {cos_.tensor, sin_.tensor}, batch.view, kv_, kLayer);
+    const RopeTable rope = {.cos = cos_.tensor, .sin = sin_.tensor, .halves = halves_};
+    ops().QkvRopeStore(qkv, rope, batch.view, kv_, kLayer);
   }
 
-  OwnedTensor cos_, sin_;
+  bool halves_ = false;
 };
 
 TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
   const AttentionShape shape{4, 2, 64, 16};
   const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
   MakeGroup(shape, 2, dtype());
-  MakeTables(16);
+  MakeTablesOf(16);
   const OwnedTensor exact = Random({5, Width()}, dtype(), 5);
   Store(exact.tensor, MakeBatch(ranges, {}));
   const std::vector<std::byte> stored = Bytes(kv_.data);
@@ -72,7 +64,7 @@ TEST_P(QkvRopeStoreTest, NormedHeadsAreNormedAndThenTurned) {
       const HeadNorms norms = {columns(4, query_weight), columns(2, key_weight)};
       const auto stored = [&](const auto& store) {
         MakeGroup(shape, 2, dtype());
-        MakeTables(16);
+        MakeTablesOf(16);
         const OwnedTensor qkv = Random({5, Width()}, dtype(), 5);
         store(qkv.tensor, MakeBatch(ranges, {}));
         // What is left of keys in qkv is not said.
@@ -102,15 +94,15 @@ TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
        {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 20, 5}, AttentionShape{2, 2, 128, 8}}) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
     MakeGroup(shape, 2, dtype());
-    const std::vector<int32_t> masks = {4, 9};
     const std::vector<Range> ranges = {{0, 8, 7}, {1, 3, 3}};
     const std::vector<int32_t> positions = {1, 2, 3, 4, 5, 6, 7, 0, 1, 2};
     const std::vector<int32_t> second = {0, 0, 0, 0, 1, 2, 3, 15, 0, 7};
-    const Buffer mask_buffer = Ints(masks), second_buffer = Ints(second);
+    const std::vector<int32_t> first = {1, 2, 3, 4, 4, 4, 4, 0, 1, 2};
+    const Buffer turns_buffer = Ints(first), second_buffer = Ints(second);
     for (const auto& [parts, masked] : {std::pair(1, true), {2, false}, {2, true}}) {
-      MakeTables(16, parts);
+      MakeTablesOf(16, parts);
       OwnedBatch batch = MakeBatch(ranges, {});
-      if (masked) batch.view.mask_position = mask_buffer.As<int32_t>();
+      if (masked) batch.view.turns = turns_buffer.As<int32_t>();
       if (parts == 2) batch.view.second_positions = second_buffer.As<int32_t>();
       const OwnedTensor qkv = Random({std::ssize(positions), Width()}, dtype(), 8);
       const std::vector<double> in = Doubles(qkv.tensor);
@@ -121,9 +113,8 @@ TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
       for (int32_t row = 0; row < std::ssize(positions); ++row) {
         const int32_t seq = row < ranges[0].rows ? 0 : 1;
         const int32_t position = positions[static_cast<size_t>(row)];
-        const int32_t turns[] = {
-            masked ? std::min(position, masks[static_cast<size_t>(seq)]) : position,
-            second[static_cast<size_t>(row)]};
+        const int32_t turns[] = {masked ? first[static_cast<size_t>(row)] : position,
+                                 second[static_cast<size_t>(row)]};
         for (int32_t head = 0; head < shape.num_heads + shape.num_kv_heads; ++head) {
           const int64_t at = row * Width() + head * shape.head_dim;
           const int32_t kv_head = head - shape.num_heads;
@@ -152,7 +143,7 @@ TEST_P(QkvRopeStoreTest, APoolOf8BitsHoldsRoundedAndSaturatedValues) {
       const bool fp8 = element == DType::kF8E4M3;
       const double largest = fp8 ? 448.0 : 127.0;
       MakeGroup(shape, 1, element);
-      MakeTables(16);
+      MakeTablesOf(16);
       constexpr int32_t kRows = 7;
       // Some lie beyond what a value can be, the largest element times its scale.
       const OwnedTensor qkv = Random({kRows, Width()}, dtype(), 6, fp8 ? 12.0f : 4.0f);
@@ -206,7 +197,7 @@ TEST_P(QkvRopeStoreTest, ValuesAreRoundedToTheNearestElementTiesToEven) {
     SCOPED_TRACE(DTypeName(element));
     MakeGroup({1, 1, 512, 16}, 1, element);
     kv_.key_scales = kv_.value_scales = {};
-    MakeTables(16);
+    MakeTablesOf(16);
     std::vector<float> row(1024, 0.0f);
     row.insert(row.end(), values.begin(), values.end());
     const OwnedTensor qkv = FromFloats({1, 1536}, dtype(), row);

@@ -22,12 +22,25 @@ namespace tandem::ops {
 // Why a sequence cannot go on.
 enum RoundFault : int32_t { kFaultNone = 0, kFaultNoTokenAllowed = 1, kFaultBadLogits = 2 };
 
+// How the tokens of one prompt see each other and where they stand, for one model. The initial
+// values: each sees what is before it and stands where it is.
+struct PromptLayout {
+  // Of a prefix mask: all tokens see the first prefix_len ones; those after them stand at
+  // mask_position and are counted by their second positions.
+  int32_t prefix_len = 0;
+  int32_t mask_position = 0;
+  // Row of the rotary tables for position 0, where prompts of different lengths turn differently.
+  int32_t first_turn = 0;
+  bool operator==(const PromptLayout&) const = default;
+};
+
 // A slot's progress. Index 0 of `computed` is the target's length, 1 the draft's.
 struct SlotRecord {
   // Constant while the sequence holds its slot.
   int32_t prompt_tokens = 0;
   int32_t max_length = 0;
   int32_t counted = 0;  // 1 if the slot counts tokens
+  PromptLayout layouts[2];
   // Advanced by the rounds.
   int32_t known = 0;  // tokens: prompt, then output
   int32_t computed[2] = {0, 0};
@@ -50,6 +63,7 @@ struct SlotArrays {
   SlotRecord* records = nullptr;           // [max_slots]
   int32_t* tokens = nullptr;               // [max_slots, max_seq_len]
   int32_t* blocks = nullptr;               // [max_slots, max_blocks]
+  int32_t* window_of = nullptr;            // as KvPool::window_of, of the target; null: none
   int32_t* drafts = nullptr;               // [max_slots, max_draft_len]
   int32_t* counts = nullptr;               // [max_slots, vocab]
   SlotSampling* sampling = nullptr;        // [max_slots]
@@ -104,6 +118,10 @@ struct ItemMasks {
 
 struct RoundHeader {
   int32_t num_items = 0;
+  // Changes of SlotArrays::window_of: pairs of a block and its window block, in Round::new_blocks
+  // from first_mapping on; later ones hold.
+  int32_t num_mappings = 0;
+  int32_t first_mapping = 0;
 };
 
 // Rows of one sequence in a pass: consecutive positions from `start` on, known tokens and then
@@ -124,17 +142,23 @@ struct RowRange {
 // The rows of one model's pass: the arrays of a BatchView, the ranges that the rows come from, and
 // the draws from their logits.
 struct PassArrays {
-  int64_t vocab = 0;               // a token outside the model's vocabulary is replaced by token 0
-  int32_t* tokens = nullptr;       // [max_rows]
-  int32_t* positions = nullptr;    // [max_rows]
-  int32_t* row_seq = nullptr;      // [max_rows]
-  int32_t* query_start = nullptr;  // [max_seqs + 1]
-  int32_t* context_len = nullptr;  // [max_seqs]
-  int32_t* block_table = nullptr;  // [max_seqs, max_blocks]
-  int32_t* logits_rows = nullptr;  // [max_logits]
-  RowRange* ranges = nullptr;      // [max_seqs]
-  SampleRow* samples = nullptr;    // [max_logits]
-  SampledToken* drawn = nullptr;   // [max_logits]
+  int32_t model = 0;                // index into SlotRecord::layouts
+  int64_t vocab = 0;                // a token outside the model's vocabulary is replaced by token 0
+  int32_t* tokens = nullptr;        // [max_rows]
+  int32_t* positions = nullptr;     // [max_rows]
+  int32_t* row_seq = nullptr;       // [max_rows]
+  int32_t* query_start = nullptr;   // [max_seqs + 1]
+  int32_t* context_len = nullptr;   // [max_seqs]
+  int32_t* block_table = nullptr;   // [max_seqs, max_blocks]
+  int32_t* window_table = nullptr;  // the same, of window blocks; null: none
+  int32_t* logits_rows = nullptr;   // [max_logits]
+  // Of models whose prompts have layouts; else null.
+  int32_t* prefix_len = nullptr;        // [max_seqs]
+  int32_t* turns = nullptr;             // [max_rows]
+  int32_t* second_positions = nullptr;  // [max_rows]
+  RowRange* ranges = nullptr;           // [max_seqs]
+  SampleRow* samples = nullptr;         // [max_logits]
+  SampledToken* drawn = nullptr;        // [max_logits]
 };
 
 // The result of a sequence's step, at the sequence's place in the plan; its tokens are the target
@@ -210,7 +234,8 @@ class RoundOps {
   virtual void StartSlot(const SlotArrays& slots, const SlotPatch* patch) = 0;
   virtual void EndSlot(const SlotArrays& slots, int32_t slot) = 0;
 
-  // Appends the plan's new blocks, forgets the drafts of the round before and takes those sent.
+  // Appends the plan's new blocks, maps window blocks, forgets the drafts of the round before and
+  // takes those sent.
   virtual void ApplyPlan(const Round& round, int32_t max_items) = 0;
   // Fills sent_samples: rows [0, num_rows) of `logits`, [num_rows, vocab] in pinned host memory,
   // were sent with the drafts of items.

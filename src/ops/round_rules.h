@@ -58,6 +58,10 @@ TANDEM_HOST_DEVICE inline void StartRecords(const SlotArrays& slots, const SlotP
 
 // ---- The start of a round ----
 
+TANDEM_HOST_DEVICE inline bool HasWindows(const SlotArrays& slots, const PassArrays& pass) {
+  return slots.window_of != nullptr && pass.window_table != nullptr;
+}
+
 // Room for the item's new blocks: their place in the slot's table, null if there is none.
 TANDEM_HOST_DEVICE inline int32_t* AppendBlocks(const SlotArrays& slots, const RoundItem& item) {
   SlotRecord& record = slots.records[item.slot];
@@ -217,6 +221,23 @@ TANDEM_HOST_DEVICE inline int32_t ContextLen(const RowRange& range) {
   return range.num_rows > 0 ? range.start + range.num_rows : 0;
 }
 
+// Of the token at `position`.
+TANDEM_HOST_DEVICE inline bool IsAfterPrefix(const PromptLayout& layout, int32_t position) {
+  return layout.prefix_len > 0 && position >= layout.prefix_len;
+}
+TANDEM_HOST_DEVICE inline int32_t TurnOf(const PromptLayout& layout, int32_t position) {
+  return layout.first_turn + (IsAfterPrefix(layout, position) ? layout.mask_position : position);
+}
+TANDEM_HOST_DEVICE inline int32_t SecondPositionOf(const PromptLayout& layout, int32_t position) {
+  return IsAfterPrefix(layout, position) ? position - layout.prefix_len + 1 : 0;
+}
+
+TANDEM_HOST_DEVICE inline void FillSeq(const SlotArrays& slots, const PassArrays& pass,
+                                       const RowRange& range, int32_t seq) {
+  pass.context_len[seq] = ContextLen(range);
+  if (pass.prefix_len == nullptr) return;
+  pass.prefix_len[seq] = slots.records[range.slot].layouts[pass.model].prefix_len;
+}
 TANDEM_HOST_DEVICE inline void FillRow(const SlotArrays& slots, const PassArrays& pass,
                                        const RowRange& range, int32_t seq, int32_t i) {
   const int32_t position = range.start + i;
@@ -227,6 +248,11 @@ TANDEM_HOST_DEVICE inline void FillRow(const SlotArrays& slots, const PassArrays
   pass.tokens[row] = token < pass.vocab ? token : 0;
   pass.positions[row] = position;
   pass.row_seq[row] = seq;
+  const PromptLayout& layout = slots.records[range.slot].layouts[pass.model];
+  if (pass.turns != nullptr) pass.turns[row] = TurnOf(layout, position);
+  if (pass.second_positions != nullptr) {
+    pass.second_positions[row] = SecondPositionOf(layout, position);
+  }
 }
 // Row i of LogitsOf(range).
 TANDEM_HOST_DEVICE inline void FillLogitsRow(const PassArrays& pass, const RowRange& range,
@@ -238,10 +264,13 @@ TANDEM_HOST_DEVICE inline void ClearRow(const PassArrays& pass, int32_t row) {
   pass.tokens[row] = 0;
   pass.positions[row] = 0;
   pass.row_seq[row] = -1;
+  if (pass.turns != nullptr) pass.turns[row] = 0;
+  if (pass.second_positions != nullptr) pass.second_positions[row] = 0;
 }
 TANDEM_HOST_DEVICE inline void ClearSeq(const PassArrays& pass, int32_t seq) {
   pass.ranges[seq] = RowRange{};
   pass.context_len[seq] = 0;
+  if (pass.prefix_len != nullptr) pass.prefix_len[seq] = 0;
 }
 
 // ---- Draws ----

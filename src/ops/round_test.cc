@@ -89,6 +89,72 @@ TEST_P(RoundTest, ReportsWhatDoesNotFit) {
   EXPECT_EQ(broken(3, 3, kMaxBlocks + 1, 4), kBrokenBlocks);
   EXPECT_EQ(broken(3, 3, 1, 2), kBrokenRows);
 }
+
+TEST_P(RoundTest, RowsStandWhereTheirPromptsLayoutSays) {
+  Make(2);
+  PassArrays& target = round_.target;
+  target.prefix_len = arena_->Take<int32_t>(2);
+  target.turns = arena_->Take<int32_t>(max_rows_);
+  target.second_positions = arena_->Take<int32_t>(max_rows_);
+  Slot slot;
+  slot.tokens = {5, 6, 7, 8, 9, 10};
+  slot.max_length = 20;
+  slot.computed = {1, 0};
+  slot.layout = {.prefix_len = 4, .mask_position = 2};
+  Start(0, slot);
+  slot.layout = {.first_turn = 100};
+  Start(1, slot);
+  for (int32_t index = 0; index < 2; ++index) {
+    AddItem({.slot = index, .target_tokens = 5, .samples = 1}, 2);
+  }
+  Apply();
+  ops().LayTargetRows(round_, {.num_rows = 12, .num_seqs = 2, .num_logits = 2});
+  arena_->Pull();
+  const auto values = [&](const int32_t* array, int32_t count) {
+    const int32_t* host = arena_->Host(array);
+    return std::vector<int32_t>(host, host + count);
+  };
+  EXPECT_EQ(values(target.prefix_len, 2), (std::vector<int32_t>{4, 0}));
+  EXPECT_EQ(values(target.turns, 12),
+            (std::vector<int32_t>{1, 2, 3, 2, 2, 101, 102, 103, 104, 105, 0, 0}));
+  EXPECT_EQ(values(target.second_positions, 12),
+            (std::vector<int32_t>{0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 0}));
+}
+
+TEST_P(RoundTest, WindowTablesFollowTheMappings) {
+  Make(2);
+  round_.slots.window_of = arena_->Take<int32_t>(10000);
+  round_.target.window_table = arena_->Take<int32_t>(2 * kMaxBlocks);
+  Slot slot;
+  slot.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  slot.max_length = 20;
+  for (int32_t index = 0; index < 2; ++index) Start(index, slot);
+  for (int32_t index = 0; index < 2; ++index) {
+    AddItem({.slot = index, .target_tokens = 4}, 3);
+  }
+  // Some have none yet, and of two for a block the later holds.
+  mappings_ = {blocks_[0], 7, blocks_[1], 8, blocks_[4], 3, blocks_[1], 9};
+  Apply();
+  ops().LayTargetRows(round_, {.num_rows = 8, .num_seqs = 2, .num_logits = 0});
+  arena_->Pull();
+  const int32_t* windows = arena_->Host(round_.target.window_table);
+  EXPECT_EQ(windows[0], 7);
+  EXPECT_EQ(windows[1], 9);
+  EXPECT_EQ(windows[kMaxBlocks + 1], 3);
+  // The next step changes one of them.
+  plan_.clear();
+  const int32_t moved = blocks_[4];
+  blocks_.clear();
+  mappings_ = {moved, 5};
+  for (int32_t index = 0; index < 2; ++index) AddItem({.slot = index, .target_tokens = 4}, 0);
+  Apply();
+  ops().LayTargetRows(round_, {.num_rows = 8, .num_seqs = 2, .num_logits = 0});
+  arena_->Pull();
+  EXPECT_EQ(windows[0], 7);
+  EXPECT_EQ(windows[kMaxBlocks + 1], 5);
+  EXPECT_EQ(arena_->Host(round_.status)->broken, 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, RoundTest, testing::ValuesIn(RoundCases()), CaseName);
 
 }  // namespace

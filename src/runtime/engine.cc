@@ -92,6 +92,7 @@ struct Engine::Impl {
       : options(parts.options),
         limits(LimitsOf(parts)),
         has_draft(parts.limits.draft_model),
+        prompt_rules(parts.prompt_rules),
         memory_plan(std::move(parts.memory_plan)),
         memory(parts.memory),
         clock(clock),
@@ -122,6 +123,7 @@ struct Engine::Impl {
   const EngineOptions options;
   const EngineLimits limits;
   const bool has_draft;
+  const std::array<PromptRules, kNumModels> prompt_rules;
   const std::vector<MemoryLine> memory_plan;
   const MemoryUse memory;
   const Clock& clock;
@@ -168,8 +170,10 @@ std::unique_ptr<Engine> Engine::FromParts(EngineParts parts, const Clock& clock)
 
 Result<RequestId> Engine::Submit(Request request) {
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request, impl_->limits));
+  TANDEM_ASSIGN_OR_RETURN(const PromptLayouts layouts, LayOut(impl_->prompt_rules, request));
   TANDEM_RETURN_IF_ERROR(impl_->inbox.HasRoom(request.num_choices));
   auto open = std::make_shared<OpenRequest>();
+  open->layouts = layouts;
   open->id = ++impl_->last_id;
   // A drawn seed is reported as a JSON number: every reader of one keeps 53 bits.
   open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id) >> 11);

@@ -15,6 +15,9 @@
 namespace tandem {
 namespace {
 
+constexpr auto kTarget = static_cast<size_t>(ModelIndex::kTarget);
+constexpr auto kDraft = static_cast<size_t>(ModelIndex::kDraft);
+
 // Weights may have been loaded for fewer positions than the model has.
 int64_t MaxPositions(const Weights& weights) {
   return std::min(weights.spec.max_positions, weights.max_positions);
@@ -28,6 +31,10 @@ ModelMemory MemoryOf(const EngineModel& model) {
           .max_positions = MaxPositions(*model.weights)};
 }
 
+PromptRules RulesOf(const EngineModel& model) {
+  return PromptRulesOf(model.weights->spec, model.weights->max_positions);
+}
+
 // Says what the memory was refused for, and which options make it smaller. Other errors are
 // unchanged.
 Status Explain(const Status& status, std::string_view what, std::string_view smaller) {
@@ -36,11 +43,12 @@ Status Explain(const Status& status, std::string_view what, std::string_view sma
 }
 
 Result<ops::KvPool> MakePool(const Weights& weights, const MemoryPlan& plan,
-                             const EngineOptions& options, ops::Backend& backend,
-                             std::vector<Buffer>& buffers) {
+                             int32_t num_window_blocks, const EngineOptions& options,
+                             ops::Backend& backend, std::vector<Buffer>& buffers) {
   const DType stored = KvTypeOf(options, weights.spec);
-  Result<OwnedKvPool> owned = MakeKvPool(weights.spec, stored, plan.num_blocks,
-                                         options.block_tokens, backend, weights.kv_scales);
+  Result<OwnedKvPool> owned =
+      MakeKvPool(weights.spec, stored, plan.num_blocks, options.block_tokens, backend,
+                 weights.kv_scales, num_window_blocks);
   if (!owned.ok()) {
     return Explain(owned.status(), "the key-value cache",
                    "--kv_cache_bytes or --kv_cache_free_gpu_mem_fraction");
@@ -85,7 +93,13 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   parts.options = plan.options;
   parts.limits = plan.limits;
   parts.vocab_size = target.weights->spec.vocab_size;
-  parts.kv = {memory.num_blocks, plan.options.block_tokens, plan.options.enable_prefix_reuse};
+  parts.prompt_rules[kTarget] = RulesOf(target);
+  if (parts.limits.draft_model) parts.prompt_rules[kDraft] = RulesOf(draft);
+  parts.kv = {.num_blocks = memory.num_blocks,
+              .block_tokens = plan.options.block_tokens,
+              .enable_reuse = plan.options.enable_prefix_reuse,
+              .window_tokens = memory.window_tokens,
+              .num_window_blocks = memory.num_window_blocks};
   parts.memory_plan = memory.lines;
   const EngineOptions& options = parts.options;
   const int32_t rows = options.max_num_tokens;
@@ -95,15 +109,17 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   parts.heartbeat = std::make_unique<Heartbeat>(clock);
   TANDEM_ASSIGN_OR_RETURN(models.target,
                           MakePass(target, backend, rows, logits_rows, *parts.heartbeat));
-  TANDEM_ASSIGN_OR_RETURN(models.target_pool,
-                          MakePool(*target.weights, memory, options, backend, models.memory));
+  TANDEM_ASSIGN_OR_RETURN(
+      models.target_pool,
+      MakePool(*target.weights, memory, memory.num_window_blocks, options, backend, models.memory));
   if (parts.limits.draft_model) {
     TANDEM_ASSIGN_OR_RETURN(
         models.draft, MakePass(draft, backend, rows, options.max_batch_size, *parts.heartbeat));
     TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
-                            MakePool(*draft.weights, memory, options, backend, models.memory));
+                            MakePool(*draft.weights, memory, 0, options, backend, models.memory));
   }
-  const ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
+  ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
+  config.row_forms = plan.row_forms;
   Result<std::unique_ptr<RoundExecutor>> executor =
       RoundExecutor::Create(config, backend, std::move(models), clock);
   if (!executor.ok()) {
@@ -115,6 +131,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
   if (adaptive || !config.on_host) {
     const RehearsalScope scope = {.num_blocks = memory.num_blocks,
+                                  .num_window_blocks = memory.num_window_blocks,
                                   .vocab = parts.vocab_size,
                                   .draft_model = parts.limits.draft_model,
                                   .draft_max_positions = parts.limits.draft_max_positions};

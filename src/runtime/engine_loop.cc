@@ -180,6 +180,7 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
   init.prompt_tokens = sequence.prompt_tokens();
   init.max_length = sequence.max_length;
   init.computed = sequence.computed;
+  init.layouts = sequence.open->layouts;
   init.SetLists(sequence.request());
   // This plan may verify them already.
   init.SetSent(sequence.request(), sequence.output_tokens() == 0 ? sequence.sent_drafts : 0);
@@ -221,6 +222,7 @@ void EngineLoop::CommitSequence(Sequence& sequence, const SequencePlan& planned,
   const int32_t shown = CommitTokens(sequence, result, tokens, now);
   if (result.first_kept >= 0) TakeLogits(sequence, planned, result, shown);
   PublishBlocks(sequence, kv_);
+  TrimWindows(sequence, kv_);
   if (!planned.sent) speculation_.ObserveDrafts(result.proposed, result.accepted);
   totals_.output_tokens += shown;
   totals_.draft_rounds += sequence.usage.draft_rounds - before.draft_rounds;

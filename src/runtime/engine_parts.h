@@ -2,6 +2,7 @@
 // Engine::Create makes them for real models; a test brings its own executor.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "runtime/execution/executor.h"
 #include "runtime/execution/executor_config.h"
 #include "runtime/memory_planner.h"
+#include "runtime/request/prompt_layouts.h"
 #include "runtime/scheduling/scheduler.h"
 #include "runtime/speculation/cost_table.h"
 
@@ -24,6 +26,7 @@ struct EngineParts {
   SchedulerLimits limits;
   KvCacheOptions kv;
   int64_t vocab_size = 0;
+  std::array<PromptRules, kNumModels> prompt_rules;
   CostTable costs;                       // measured at start, or empty
   std::unique_ptr<Heartbeat> heartbeat;  // the executor may hold a pointer; null: the loop's own
   std::unique_ptr<Executor> executor;

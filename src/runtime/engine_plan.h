@@ -3,6 +3,8 @@
 // this.
 #pragma once
 
+#include <array>
+
 #include "ops/backend.h"
 #include "runtime/engine_options.h"
 #include "runtime/execution/executor_config.h"
@@ -15,6 +17,7 @@ struct EnginePlan {
   EngineOptions options;  // effective: every value is planned
   SchedulerLimits limits;
   MemoryPlan memory;
+  std::array<RowForm, kNumModels> row_forms = {};  // of the models' passes
 };
 
 // The models by spec, bytes of weights and positions; their workspaces are computed here. A draft

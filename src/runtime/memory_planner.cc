@@ -15,10 +15,35 @@ namespace {
 // Fewest blocks of the cache when max_seq_len is not given, unless the longest sequence has fewer.
 constexpr int64_t kMinBlocks = 2;
 
-int64_t BlockBytes(const ModelMemory& model, const EngineOptions& options) {
+int64_t BlockBytes(const ModelMemory& model, const EngineOptions& options, bool windowed) {
   if (model.spec == nullptr) return 0;
-  return model.spec->KvBytesPerToken(KvTypeOf(options, *model.spec)) * options.block_tokens;
+  const DType stored = KvTypeOf(options, *model.spec);
+  return KvBytesPerToken(*model.spec, stored, windowed) * options.block_tokens;
 }
+int64_t BlockBytes(const ModelMemory& model, const EngineOptions& options) {
+  return BlockBytes(model, options, false) + BlockBytes(model, options, true);
+}
+
+// What the blocks of both models take, of which there are equally many except in the target's
+// windowed layers.
+struct CacheSizes {
+  int64_t target_block = 0;  // bytes, without the windowed layers
+  int64_t draft_block = 0;
+  int64_t window_block = 0;                                    // 0: no layer has blocks of its own
+  int64_t most_windows = std::numeric_limits<int64_t>::max();  // blocks of those layers
+  int64_t most_blocks = 0;                                     // that slots can fill
+
+  int64_t TargetBytes(int64_t blocks) const {
+    return blocks * target_block + std::min(blocks, most_windows) * window_block;
+  }
+  int64_t Bytes(int64_t blocks) const { return TargetBytes(blocks) + blocks * draft_block; }
+  int64_t BlocksIn(int64_t bytes) const {
+    const int64_t block = target_block + draft_block;
+    const int64_t alike = bytes / (block + window_block);
+    if (alike < most_windows) return alike;
+    return block > 0 ? (bytes - most_windows * window_block) / block : std::max(alike, most_blocks);
+  }
+};
 
 // Why a draft's keys and values are not kept as asked.
 std::string DraftNote(const EngineOptions& options, const ModelMemory& draft) {
@@ -36,6 +61,15 @@ int64_t MostBlocks(const ModelMemory& target, const ModelMemory& draft, int32_t 
 }
 
 int64_t CeilDivide(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+// Window blocks that can be in use at once: of every slot those that its window reaches, one where
+// a window and a block begin apart, one that a new sequence copies from and one for rounding, and
+// those of the rows in flight.
+int64_t WindowBlocksInUse(const EngineOptions& options, int64_t window_tokens) {
+  const int64_t of_slot = CeilDivide(window_tokens, options.block_tokens) + 3;
+  const int64_t rows = int64_t{options.max_num_tokens} * (options.steps_in_flight + 1);
+  return options.max_batch_size * of_slot + CeilDivide(rows, options.block_tokens);
+}
 
 Result<int32_t> LongestSequence(const EngineOptions& options, const ModelMemory& target) {
   if (options.max_seq_len > target.max_positions) {
@@ -72,28 +106,36 @@ DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec) {
 }
 
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
-                              const ModelMemory& draft, int64_t sampling_bytes,
-                              int64_t free_bytes) {
+                              const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,
+                              bool windows) {
   MemoryPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.max_seq_len, LongestSequence(options, target));
-  const int64_t target_block = BlockBytes(target, options);
-  const int64_t draft_block = BlockBytes(draft, options);
-  const int64_t block_bytes = target_block + draft_block;
   const int64_t work_bytes = target.workspace_bytes + draft.workspace_bytes + sampling_bytes;
   const int64_t sequence_blocks = CeilDivide(plan.max_seq_len, options.block_tokens);
-  const int64_t most_blocks = sequence_blocks * options.max_batch_size;
+  CacheSizes sizes = {.target_block = BlockBytes(target, options),
+                      .draft_block = BlockBytes(draft, options),
+                      .most_blocks = sequence_blocks * options.max_batch_size};
+  if (windows) {
+    sizes.target_block = BlockBytes(target, options, false);
+    sizes.window_block = BlockBytes(target, options, true);
+    sizes.most_windows = WindowBlocksInUse(options, LongestWindow(*target.spec));
+  }
 
   int64_t kv_bytes = options.kv_cache_bytes;
   if (kv_bytes == 0) {
     const auto share = static_cast<double>(std::max<int64_t>(free_bytes - work_bytes, 0));
     kv_bytes = std::min(static_cast<int64_t>(share * options.kv_cache_free_fraction),
-                        most_blocks * block_bytes);
+                        sizes.Bytes(sizes.most_blocks));
   }
   const int64_t token_blocks = CeilDivide(options.kv_cache_tokens, options.block_tokens);
-  const bool limited_by_tokens = token_blocks > 0 && token_blocks < kv_bytes / block_bytes;
-  if (limited_by_tokens) kv_bytes = token_blocks * block_bytes;
+  int64_t asked_blocks = sizes.BlocksIn(kv_bytes);
+  const bool limited_by_tokens = token_blocks > 0 && token_blocks < asked_blocks;
+  if (limited_by_tokens) {
+    asked_blocks = token_blocks;
+    kv_bytes = sizes.Bytes(token_blocks);
+  }
   const int64_t limit = MostBlocks(target, draft, options.block_tokens);
-  const int64_t blocks = std::min(kv_bytes / block_bytes, limit);
+  const int64_t blocks = std::min(asked_blocks, limit);
   // A requested max_seq_len has to fit; otherwise the cache limits it.
   const int64_t needed_blocks =
       options.max_seq_len > 0 ? sequence_blocks : std::min(kMinBlocks, sequence_blocks);
@@ -108,7 +150,7 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
         "the key-value cache has {}; one sequence of {} tokens needs {}: raise {} or lower "
         "max_seq_len ({} are free, workspaces take {} of them)",
         FormatBytes(kv_bytes), needed_blocks * options.block_tokens,
-        FormatBytes(needed_blocks * block_bytes),
+        FormatBytes(sizes.Bytes(needed_blocks)),
         limited_by_tokens ? "max_tokens_in_paged_kv_cache" : "kv_cache_bytes",
         FormatBytes(free_bytes), FormatBytes(work_bytes)));
   }
@@ -121,14 +163,18 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
         options.max_num_tokens));
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
+  if (blocks > sizes.most_windows) {
+    plan.num_window_blocks = static_cast<int32_t>(sizes.most_windows);
+    plan.window_tokens = static_cast<int32_t>(LongestWindow(*target.spec));
+  }
   plan.max_seq_len =
       static_cast<int32_t>(std::min<int64_t>(plan.max_seq_len, blocks * options.block_tokens));
-  plan.kv_cache_bytes = blocks * block_bytes;
-  const std::string note = kv_bytes / block_bytes > limit
+  plan.kv_cache_bytes = sizes.Bytes(blocks);
+  const std::string note = asked_blocks > limit
                                ? fmt::format("the cache of this model has at most {} blocks", limit)
                                : std::string();
-  plan.lines = Lines(target, draft, sampling_bytes, blocks * target_block, blocks * draft_block,
-                     note, DraftNote(options, draft));
+  plan.lines = Lines(target, draft, sampling_bytes, sizes.TargetBytes(blocks),
+                     blocks * sizes.draft_block, note, DraftNote(options, draft));
   return plan;
 }
 

@@ -29,8 +29,12 @@ struct ModelMemory {
 
 struct MemoryPlan {
   int32_t num_blocks = 0;
+  // Blocks of the target's windowed layers, where those need fewer than num_blocks, and the tokens
+  // that such a layer sees; 0: all layers have num_blocks.
+  int32_t num_window_blocks = 0;
+  int32_t window_tokens = 0;
   int32_t max_seq_len = 0;
-  int64_t kv_cache_bytes = 0;  // of num_blocks in both models
+  int64_t kv_cache_bytes = 0;  // of all blocks in both models
   std::vector<MemoryLine> lines;
 };
 
@@ -39,9 +43,12 @@ struct MemoryPlan {
 DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec);
 
 // `free_bytes`: free memory once the weights are loaded. `sampling_bytes`: the executor's arrays.
+// windows: windowed layers of the target may have fewer blocks than the others. They then have as
+// many as all slots and a step can need, so that only the others ever limit a sequence.
 // A pool never has more blocks than MaxKvBlocks, whatever memory there is.
 // FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
-                              const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes);
+                              const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,
+                              bool windows = false);
 
 }  // namespace tandem

@@ -25,6 +25,7 @@ ANSWERS = {"falcon_rw": "logits_alibi_fp32", "rw7b": "logits_cos_fp32", "rw40b":
 ONE_ROW = ("internlm_dynamic", "internlm2_dynamic")
 # Keys that a person gives as options, because the config does not tell.
 OPTIONS = {
+    "glm10b": {"sop_token_id": 305, "mask_token_id": 306, "gmask_token_id": 307},
     "baichuan7b": {"baichuan_model_version": "v1_7b"},
     "baichuan13b": {"baichuan_model_version": "v1_13b"},
     "baichuan2_7b": {"baichuan_model_version": "v2_7b"},
@@ -140,4 +141,5 @@ def main():
         pack(pathlib.Path(source) / name, pathlib.Path(out) / name, cut)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -51,13 +51,13 @@ class CalibrationRun {
 
  private:
   CalibrationRun(std::filesystem::path folder, WeightSource& source, const QuantizeRecipe& recipe,
-                 std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
-                 ThreadPool& pool);
+                 std::span<const std::vector<int32_t>> samples, CalibrationRows rows,
+                 ops::Backend& backend, ThreadPool& pool);
   std::filesystem::path HiddenPath(int64_t layer) const;
   std::filesystem::path LayerPath(int64_t layer) const;
   int64_t LayersDone() const;
   Status TakeFolder(const std::string& fingerprint);
-  Status EmbedSamples();
+  Status EmbedSamples(LayerPass& pass);
   Status RunLayer(LayerPass& pass, int64_t layer, const Progress& progress);
   int64_t RowBytes() const;
 
@@ -67,7 +67,7 @@ class CalibrationRun {
   const std::vector<std::vector<int32_t>> samples_;
   ops::Backend& backend_;
   ThreadPool& pool_;
-  CalibrationRows rows_;
+  const CalibrationRows rows_;
 };
 
 }  // namespace tandem

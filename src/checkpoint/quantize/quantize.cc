@@ -10,8 +10,6 @@
 #include "checkpoint/output_folder.h"
 #include "checkpoint/quantize/hf_folder_writer.h"
 #include "checkpoint/quantize/quantized_source.h"
-#include "model/families/families.h"
-#include "model/features.h"
 
 namespace tandem {
 namespace {
@@ -41,26 +39,6 @@ std::string IdentityOf(const fs::path& folder) {
   std::string identity = folder.string();
   for (const std::string& file : files) identity += "\n" + file;
   return identity;
-}
-
-constexpr std::string_view kWithoutCalibration =
-    "These need no calibration: --qformat int8_wo and int4_wo; `tandem convert` with "
-    "--use_weight_only (and --weight_only_precision int4 --per_group) or --use_fp8_rowwise; and "
-    "--weights int8, int4 or fp8 of `serve` and `run`, which round while they load";
-
-// What calibrates runs a Llama's layers, and folds scales into its norms.
-Status CheckFamily(const ModelSpec& spec, const QuantizeOptions& options) {
-  const Family* const family = FamilyOf(spec);
-  if (options.recipe.calibrates() && !FeaturesOf(spec).empty()) {
-    return Unimplemented(
-        spec.architecture + " has " + std::string(ops::Describe(FeaturesOf(spec).front())) +
-        ", for which nothing is calibrated yet. " + std::string(kWithoutCalibration));
-  }
-  if (options.export_hf && (family == nullptr || family->source != StandardSource)) {
-    return Unimplemented("a Hugging Face folder of " + spec.architecture +
-                         " is not written yet; --export_format tensorrt_llm is");
-  }
-  return {};
 }
 
 // Of an error that leaves calibration as it was, so that the next run goes on: a signal, a full
@@ -117,7 +95,8 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
   const QuantizeRecipe& recipe = options.recipe;
   QuantizedSource checked(plain, recipe, nullptr, pool);
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
-  TANDEM_RETURN_IF_ERROR(CheckFamily(checked.spec(), options));
+  if (recipe.calibrates()) TANDEM_RETURN_IF_ERROR(CheckCalibrated(checked.spec()));
+  if (options.export_hf) TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));

@@ -127,6 +127,14 @@ TEST_F(QuantizeLargeTest, TakesTheMemoryThatItSays) {
               .value());
 }
 
+TEST_F(QuantizeLargeTest, TakesTheMemoryThatItSaysOfExperts) {
+  Measure(SpecFromHfConfig(R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 1000,
+      "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+      "num_attention_heads": 8, "num_key_value_heads": 2, "num_local_experts": 16,
+      "num_experts_per_tok": 2, "max_position_embeddings": 512, "torch_dtype": "bfloat16"})")
+              .value());
+}
+
 // Slow, and takes 8 GiB: the test quantize_70b runs it. One of the layers, which all take the
 // same.
 TEST_F(QuantizeLargeTest, DISABLED_TakesTheMemoryThatItSaysOf70B) {

@@ -460,6 +460,18 @@ TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
   EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().dtype, DType::kF32);
 }
 
+// Without it transformers cannot load the models of Baichuan, ChatGLM, InternLM and Qwen 1.
+TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
+  const HfFolder with_code = {.extra_config =
+                                  R"(, "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"})"};
+  with_code.Write(folder_ / "hf");
+  WriteText(folder_ / "hf" / "modeling_own.py", "class Own: pass\n");
+  QuantizeOptions options = Options("int8_wo");
+  options.export_hf = true;
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
+}
+
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
   first.export_hf = true;
@@ -524,12 +536,14 @@ TEST(InputScales, SmoothQuantDividesTheRangeByItsFormula) {
   const InputStatistics inputs = Statistics({{16, 1, 4, 1}, {-4, 1, 1, 1}});
   const GroupWeights weights{2, 4, DType::kF32, {1, 0.5f, 1, 4, -4, 0.25f, 1, 4}};
   const int64_t alone[] = {0, 1, 2, 3};
-  const std::vector<float> scales = SmoothQuantScales(inputs, weights, alone, 0.5);
+  std::vector<float> largest;
+  RaiseToLargest(weights, largest);
+  const std::vector<float> scales = SmoothQuantScales(inputs, largest, alone, 0.5);
   EXPECT_FLOAT_EQ(scales[0], 2.0f);  // sqrt(16 / 4)
   EXPECT_FLOAT_EQ(scales[1], std::sqrt(1 / 0.5f));
   EXPECT_FLOAT_EQ(scales[3], 0.5f);  // sqrt(1 / 4)
   const int64_t by_two[] = {0, 0, 1, 1};
-  const std::vector<float> shared = SmoothQuantScales(inputs, weights, by_two, 0.5);
+  const std::vector<float> shared = SmoothQuantScales(inputs, largest, by_two, 0.5);
   EXPECT_FLOAT_EQ(shared[0], 2.0f);
   EXPECT_EQ(shared[0], shared[1]);
   EXPECT_EQ(shared[2], shared[3]);
@@ -549,8 +563,11 @@ TEST(InputScales, AwqProtectsTheWeightsOfLargeInputs) {
   for (size_t i = 0; i < alone.size(); ++i) alone[i] = static_cast<int64_t>(i);
   const auto backend = ops::MakeCpuBackend({.num_threads = 1}).value();
   ThreadPool pool(2, /*pin=*/false);
-  const auto scales =
-      AwqScales(Statistics(rows), weights, alone, {Element::kInt4, 1, 128}, *backend, pool);
+  const InputStatistics inputs = Statistics(rows);
+  const QuantScheme scheme = {Element::kInt4, 1, 128};
+  AwqSearch search(inputs, alone, /*powers_of_two=*/false, scheme, *backend, pool);
+  ASSERT_TRUE(search.Add(weights).ok());
+  const auto scales = search.Best();
   ASSERT_TRUE(scales.ok()) << scales.status().message();
   EXPECT_GT((*scales)[5], 2.0f * (*scales)[6]);
 }

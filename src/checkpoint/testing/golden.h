@@ -31,17 +31,6 @@ inline std::vector<std::string> GoldenModels(const std::filesystem::path& folder
   return names;
 }
 
-// The tiny models of tests/data/families, one folder each.
-inline std::vector<std::string> FamilyModels(
-    const std::filesystem::path& folder = SourceDir() / "tests/data/families") {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // A model's prompts by name.
 inline std::map<std::string, std::vector<int32_t>> GoldenPrompts(
     const std::filesystem::path& model) {

@@ -57,6 +57,7 @@ std::string InputMultiplierOf(const FusedTensor& fused) {
       return layer + "post_layernorm.scale_to_int";
     case InputGroup::kMlpOut:
       return layer + "mlp.quantization_scaling_factor";
+    case InputGroup::kExpertOut:
     case InputGroup::kNone:
       break;
   }

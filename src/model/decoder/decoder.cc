@@ -11,7 +11,8 @@ bool FitsPool(const ModelSpec& spec, const ops::KvPool& pool) {
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     const AttentionSpec& attention = spec.layers[layer].attention;
     const ops::KvGroup& group = pool.groups[static_cast<size_t>(pool.layers[layer].group)];
-    if (group.num_kv_heads != attention.num_kv_heads || group.head_dim != attention.head_dim) {
+    if (group.num_kv_heads != attention.num_kv_heads || group.head_dim != attention.head_dim ||
+        group.latent_dim != attention.latent.rank) {
       return false;
     }
   }
@@ -91,12 +92,15 @@ void Decoder::Embed(const ops::BatchView& batch) {
   const Tensor residual = workspace_.residual.View(batch.num_rows);
   ops.Embed(weights_->embedding.View(spec().dtype, {spec().vocab_size, spec().hidden_size}),
             batch.tokens, residual);
-  if (spec().position_rows > 0) {
-    const Tensor positions = workspace_.delta.View(batch.num_rows);
-    ops.Embed(weights_->positions.View(spec().dtype, {spec().position_rows, spec().hidden_size}),
-              batch.positions, positions);
-    ops.Add(residual, positions);
-  }
+  const auto add_positions = [&](const Buffer& learned, int64_t rows, const int32_t* positions) {
+    if (rows == 0) return;
+    const Tensor added = workspace_.delta.View(batch.num_rows);
+    ops.Embed(learned.View(spec().dtype, {rows, spec().hidden_size}), positions, added);
+    ops.Add(residual, added);
+  };
+  add_positions(weights_->positions, spec().position_rows,
+                batch.turns != nullptr ? batch.turns : batch.positions);
+  add_positions(weights_->second_positions, spec().second_position_rows, batch.second_positions);
   if (spec().embedding_norm) {
     NormInPlace(ops, spec().norm, weights_->embedding_norm, residual);
   }
@@ -114,7 +118,9 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const Tensor pending = layer == 0 ? Tensor{} : delta;
   const ops::KvPlace place = pool.layers[static_cast<size_t>(layer)];
   const ops::KvGroup& kv = pool.groups[static_cast<size_t>(place.group)];
-  const AttentionContext context = {batch, kv, place.index, weights_->rope(layer), norm};
+  ops::BatchView view = batch;
+  if (kv.windowed) view.block_table = batch.window_table;
+  const AttentionContext context = {view, kv, place.index, weights_->rope(layer), norm};
   const auto attend = [&](const BlockInput& x, const Tensor& out) {
     workspace_.attention.Run(ops, layer_spec.attention, weights.attention, context, x, out);
   };
@@ -175,6 +181,25 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
       return;
     }
   }
+}
+
+void Decoder::CompleteStream(const ops::BatchView& batch) {
+  const Tensor residual = workspace_.residual.View(batch.num_rows);
+  const Tensor delta = workspace_.delta.View(batch.num_rows);
+  const LayerSpec& last = spec().layers.back();
+  if (last.residual != Residual::kNormed) return backend_.ops().Add(residual, delta);
+  // As the norm of a next layer would, whose rows nobody reads.
+  ops::NormedRows x = Normed(spec().norm, weights_->layers.back().input_norm, residual, delta,
+                             workspace_.normed.View(batch.num_rows));
+  x.residual_scale = static_cast<float>(last.alpha);
+  backend_.ops().AddNorm(x);
+}
+
+void Decoder::RunLayers(const ops::BatchView& batch, const ops::KvPool& pool) {
+  backend_.ops().BeginPass(batch);
+  for (int32_t layer = 0; layer < spec().num_layers(); ++layer) RunLayer(layer, batch, pool);
+  backend_.ops().EndPass();
+  CompleteStream(batch);
 }
 
 Tensor Decoder::RunHead(const ops::BatchView& batch) {

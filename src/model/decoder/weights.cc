@@ -67,6 +67,9 @@ Status LoadEmbedding(WeightSource& source, WeightLoader& loader, Weights& out) {
   if (spec.position_rows > 0) {
     TANDEM_RETURN_IF_ERROR(loader.LoadPlain({WeightRole::kPositions}, out.positions));
   }
+  if (spec.second_position_rows > 0) {
+    TANDEM_RETURN_IF_ERROR(loader.LoadPlain({WeightRole::kSecondPositions}, out.second_positions));
+  }
   if (spec.embedding_norm) {
     TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kEmbeddingNorm, 0, out.embedding_norm));
   }
@@ -88,7 +91,7 @@ Status LoadTable(WeightLoader& loader, const TableSpec& table, int64_t max_posit
     TANDEM_RETURN_IF_ERROR(loader.LoadFloats(factors, out.query_factors));
   }
   if (rope.dim == 0) return {};
-  const Shape shape{max_positions, rope.dim / 2};
+  const Shape shape{NumRopeSteps(rope, max_positions) * max_positions, rope.dim / 2};
   const auto bytes = static_cast<size_t>(shape.NumElements()) * sizeof(float);
   const Buffer cos = Buffer::OnHost(bytes);
   const Buffer sin = Buffer::OnHost(bytes);
@@ -101,12 +104,12 @@ Status LoadTable(WeightLoader& loader, const TableSpec& table, int64_t max_posit
 }
 
 Status LoadRopes(WeightLoader& loader, int64_t max_positions, Weights& out) {
-  const std::vector<TableSpec> tables = TablesOf(loader.spec());
+  const std::vector<TableSpec> tables = TablesOf(out.spec);
   for (const TableSpec& table : tables) {
     TANDEM_RETURN_IF_ERROR(LoadTable(loader, table, max_positions, out.ropes.emplace_back()));
   }
   for (size_t i = 0; i < out.layers.size(); ++i) {
-    const TableSpec table = TableOf(loader.spec().layers[i]);
+    const TableSpec table = TableOf(out.spec.layers[i]);
     out.layers[i].rope = static_cast<size_t>(std::ranges::find(tables, table) - tables.begin());
   }
   out.max_positions = max_positions;
@@ -127,8 +130,10 @@ Status LoadCacheScales(WeightLoader& loader, Weights& out) {
 
 ops::RopeTable Weights::rope(int64_t layer) const {
   const RopeBuffers& buffers = ropes[layers[static_cast<size_t>(layer)].rope];
-  const Shape shape{max_positions, spec.layer(layer).attention.rope.dim / 2};
+  const RopeSpec& rope = spec.layer(layer).attention.rope;
+  const Shape shape{NumRopeSteps(rope, max_positions) * max_positions, rope.dim / 2};
   ops::RopeTable table;
+  table.halves = rope.halves;
   if (shape.NumElements() > 0) {
     table.cos = buffers.cos.View(DType::kF32, shape);
     table.sin = buffers.sin.View(DType::kF32, shape);
@@ -170,6 +175,37 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& stored, ops::Ba
   return std::shared_ptr<const Weights>(std::move(weights));
 }
 
+ModelSpec OneLayer(const ModelSpec& spec, int64_t layer) {
+  ModelSpec one = spec;
+  one.layers = {spec.layer(layer)};
+  one.exceptions.clear();
+  return one;
+}
+
+Result<std::shared_ptr<const Weights>> LoadEmbeddingAlone(WeightSource& source,
+                                                          ops::Backend& backend) {
+  auto weights = std::make_shared<Weights>();
+  weights->spec = source.spec();
+  weights->spec.layers.clear();
+  WeightLoader loader(source, backend, {});
+  TANDEM_RETURN_IF_ERROR(LoadEmbedding(source, loader, *weights));
+  weights->bytes = loader.bytes();
+  return std::shared_ptr<const Weights>(std::move(weights));
+}
+
+Result<std::shared_ptr<const Weights>> LoadLayerAlone(WeightSource& stored, ops::Backend& backend,
+                                                      int64_t layer, int64_t max_positions) {
+  auto weights = std::make_shared<Weights>();
+  weights->spec = OneLayer(stored.spec(), layer);
+  weights->spec.quantization = {};
+  ArrangedSource source(stored);
+  WeightLoader loader(source, backend, {.layers = QuantScheme{}});
+  TANDEM_RETURN_IF_ERROR(LoadLayer(loader, layer, weights->layers.emplace_back()));
+  TANDEM_RETURN_IF_ERROR(LoadRopes(loader, max_positions, *weights));
+  weights->bytes = loader.bytes();
+  return std::shared_ptr<const Weights>(std::move(weights));
+}
+
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFormat& asked) {
   TANDEM_RETURN_IF_ERROR(CheckComputable(spec, backend));
   for (const WeightId& id : StoredWeights(spec)) {
@@ -187,7 +223,8 @@ int64_t WeightBytes(const ModelSpec& spec, const ops::Backend& backend, int64_t 
   int64_t tables = 0;
   for (const TableSpec& table : TablesOf(spec)) {
     const bool grows = table.growth.kind != QueryGrowth::Kind::kNone;
-    tables += int64_t{sizeof(float)} * max_positions * (table.rope.dim + (grows ? 1 : 0));
+    const int64_t turns = NumRopeSteps(table.rope, max_positions) * table.rope.dim;
+    tables += int64_t{sizeof(float)} * max_positions * (turns + (grows ? 1 : 0));
   }
   for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
     tables += AttentionTableBytes(spec, layer);

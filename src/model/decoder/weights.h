@@ -32,8 +32,8 @@ struct LayerWeights {
   size_t rope = 0;  // index into the tables of positions
 };
 
-// As ops::RopeTable: cos and sin, [max_positions, rope.dim / 2] fp32 each, and the factors of
-// queries, [max_positions] fp32; each may be empty.
+// As ops::RopeTable: cos and sin, [NumRopeSteps * max_positions, rope.dim / 2] fp32 each, and the
+// factors of queries, [max_positions] fp32; each may be empty.
 struct RopeBuffers {
   Buffer cos;
   Buffer sin;
@@ -42,8 +42,9 @@ struct RopeBuffers {
 
 struct Weights {
   ModelSpec spec;
-  Buffer embedding;  // [vocab, hidden], times the spec's embedding_scale
-  Buffer positions;  // [position_rows, hidden]; empty without
+  Buffer embedding;         // [vocab, hidden], times the spec's embedding_scale
+  Buffer positions;         // [position_rows, hidden]; empty without
+  Buffer second_positions;  // [second_position_rows, hidden]; empty without
   NormWeights embedding_norm;
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
@@ -64,6 +65,15 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {},
                                                    const AskedFormat& asked = {});
+// Parts of a model for a decoder that runs it a part at a time (Decoder::Embed, RunLayers), as its
+// products are stored widened: the embedding with all that is added to it, in a model of no layers;
+// one layer, in a model of that layer alone. Everything else is empty.
+Result<std::shared_ptr<const Weights>> LoadEmbeddingAlone(WeightSource& source,
+                                                          ops::Backend& backend);
+Result<std::shared_ptr<const Weights>> LoadLayerAlone(WeightSource& source, ops::Backend& backend,
+                                                      int64_t layer, int64_t max_positions);
+// A model of one layer of another one, and of its positions.
+ModelSpec OneLayer(const ModelSpec& spec, int64_t layer);
 // Errors that LoadWeights would return without reading a weight: an inconsistent spec, or a type
 // that the backend cannot store.
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFormat& asked = {});

@@ -8,6 +8,7 @@
 #include "model/families/bloom.h"
 #include "model/families/cohere.h"
 #include "model/families/config_words.h"
+#include "model/families/deepseek.h"
 #include "model/families/falcon.h"
 #include "model/families/gemma.h"
 #include "model/families/glm.h"
@@ -24,6 +25,7 @@
 #include "model/families/olmo2.h"
 #include "model/families/opt.h"
 #include "model/families/phi3.h"
+#include "model/families/prefix_glm.h"
 #include "model/families/qwen.h"
 #include "model/families/starcoder2.h"
 #include "model/hf_config.h"
@@ -40,14 +42,17 @@ const std::array kFamilies = {
     FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
     StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
     OptFamily(),        GptNeoXFamily(),  MixtralFamily(), Qwen2MoeFamily(),   Qwen3MoeFamily(),
-    Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),
+    Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),  DeepSeekV2Family(), DeepSeekV3Family(),
+    ChatGlm6bFamily(),  Glm10bFamily(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {
     "baichuan_model_version", "chatglm_model_version", "gpt_model_version"};
 
-// A config, which was parsed before, with the options as its keys.
-std::string WithOptions(const std::string& config_json, const ConfigOptions& options) {
+// A config, which was parsed before, with the options and the added tokens as its keys. A damaged
+// list of tokens counts as none: the tokenizer refuses it.
+std::string WithKeys(const std::string& config_json, const ConfigOptions& options,
+                     const std::string& added_tokens) {
   nlohmann::json config = nlohmann::json::parse(config_json);
   const auto set = [&](std::string_view key, const auto& value) {
     if (value != std::remove_cvref_t<decltype(value)>{}) config[std::string(key)] = value;
@@ -59,6 +64,8 @@ std::string WithOptions(const std::string& config_json, const ConfigOptions& opt
   set(kVersionOptions[0], options.baichuan_model_version);
   set(kVersionOptions[1], options.chatglm_model_version);
   set(kVersionOptions[2], options.gpt_model_version);
+  const nlohmann::json tokens = nlohmann::json::parse(added_tokens, nullptr, false);
+  if (tokens.is_object()) config["added_tokens"] = tokens;
   return config.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
@@ -106,10 +113,18 @@ const Family* FamilyOf(const ModelSpec& spec) {
   return found == kFamilies.end() ? nullptr : &*found;
 }
 
-Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigOptions& options) {
+TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
+  TensorSource source = family.source(spec, id);
+  if (!RowOf(id.part).follows_rows()) source.rows = {};
+  return source;
+}
+
+Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigOptions& options,
+                                   const std::string& added_tokens) {
   TANDEM_ASSIGN_OR_RETURN(JsonFields config, JsonFields::Parse(config_json));
-  if (options != ConfigOptions{}) {
-    TANDEM_ASSIGN_OR_RETURN(config, JsonFields::Parse(WithOptions(config_json, options)));
+  if (options != ConfigOptions{} || !added_tokens.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(config,
+                            JsonFields::Parse(WithKeys(config_json, options, added_tokens)));
   }
   const std::vector<std::string> architectures = config.Texts("architectures");
   TANDEM_RETURN_IF_ERROR(config.status());

@@ -93,9 +93,6 @@ void ReadRatio(const JsonFields& config, const ModelSpec& spec, RopeSpec& rope) 
 }
 
 void ReadChatGlm(const JsonFields& config, ModelSpec& spec) {
-  if (config.Bool("position_encoding_2d", false)) {
-    return Refuse(config, "position_encoding_2d", " yet: this is ChatGLM-6B");
-  }
   ReadSizes(config,
             {.vocab = "padded_vocab_size",
              .layers = "num_layers",

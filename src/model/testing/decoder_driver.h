@@ -13,6 +13,7 @@
 
 #include "model/decoder/decoder.h"
 #include "model/kv_pool.h"
+#include "ops/round_rules.h"
 
 namespace tandem {
 
@@ -32,13 +33,18 @@ class DecoderTestDriver {
     for (int32_t i = 0; i < max_blocks_; ++i) block_table_.push_back(max_blocks_ - i);
   }
 
+  // How the prompt is laid out: before the first Feed.
+  void SetLayout(const ops::PromptLayout& layout) { layout_ = layout; }
+
   // Computes the next tokens of the sequence: the logits after each of them, [tokens][vocab].
   std::vector<std::vector<float>> Feed(std::span<const int32_t> tokens) {
     const auto rows = static_cast<int32_t>(tokens.size());
     std::vector<int32_t> positions;
-    std::vector<int32_t> all_rows;
+    std::vector<int32_t> all_rows, turns, second_positions;
     for (int32_t i = 0; i < rows; ++i) {
       positions.push_back(length_ + i);
+      turns.push_back(ops::rules::TurnOf(layout_, length_ + i));
+      second_positions.push_back(ops::rules::SecondPositionOf(layout_, length_ + i));
       all_rows.push_back(i);
     }
     length_ += rows;
@@ -55,6 +61,9 @@ class DecoderTestDriver {
     batch.context_len = ToDevice({length_});
     batch.block_table = ToDevice(block_table_);
     batch.logits_rows = ToDevice(all_rows);
+    if (layout_ != ops::PromptLayout{}) batch.turns = ToDevice(turns);
+    if (spec_.HasSecondPositions()) batch.second_positions = ToDevice(second_positions);
+    if (layout_.prefix_len > 0) batch.prefix_len = ToDevice({layout_.prefix_len});
     const Tensor logits = decoder_->Forward(batch, cache_.pool);
     std::vector<std::vector<float>> out(tokens.size());
     const auto vocab = static_cast<size_t>(spec_.vocab_size);
@@ -88,6 +97,7 @@ class DecoderTestDriver {
   std::vector<int32_t> block_table_;
   std::vector<Buffer> buffers_;  // of the current batch
   int32_t length_ = 0;
+  ops::PromptLayout layout_;
 };
 
 inline int32_t ArgMax(const std::vector<float>& logits) {

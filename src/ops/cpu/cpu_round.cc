@@ -20,7 +20,7 @@ class Layout {
     logits_ += rules::LogitsOf(range);
     pass_.ranges[seq] = range;
     pass_.query_start[seq] = range.first_row;
-    pass_.context_len[seq] = rules::ContextLen(range);
+    rules::FillSeq(round_.slots, pass_, range, seq);
     for (int32_t i = 0; i < range.num_rows; ++i) {
       rules::FillRow(round_.slots, pass_, range, seq, i);
     }
@@ -28,8 +28,13 @@ class Layout {
   }
   void PutTable(int32_t seq) {
     const int32_t slot = pass_.ranges[seq].slot;
-    std::copy_n(rules::BlocksOf(round_.slots, slot), round_.slots.records[slot].num_blocks,
-                pass_.block_table + int64_t{seq} * round_.slots.max_blocks);
+    const int32_t* const blocks = rules::BlocksOf(round_.slots, slot);
+    const int64_t first = int64_t{seq} * round_.slots.max_blocks;
+    const int32_t count = round_.slots.records[slot].num_blocks;
+    std::copy_n(blocks, count, pass_.block_table + first);
+    if (!rules::HasWindows(round_.slots, pass_)) return;
+    std::transform(blocks, blocks + count, pass_.window_table + first,
+                   [&](int32_t block) { return round_.slots.window_of[block]; });
   }
   // Makes the entries that no range took inert.
   void Finish(int32_t num_seqs) {
@@ -76,6 +81,10 @@ void CpuRoundOps::EndSlot(const SlotArrays& slots, int32_t slot) {
 }
 
 void CpuRoundOps::ApplyPlan(const Round& round, int32_t /*max_items*/) {
+  for (int32_t i = 0; i < round.header->num_mappings; ++i) {
+    const int32_t* pair = round.new_blocks + round.header->first_mapping + 2 * i;
+    round.slots.window_of[pair[0]] = pair[1];
+  }
   for (int32_t i = 0; i < round.header->num_items; ++i) {
     const RoundItem& item = round.items[i];
     int32_t* place = rules::AppendBlocks(round.slots, item);

@@ -27,8 +27,9 @@ struct RopeJob {
   const float* sin = nullptr;
   const float* query_factors = nullptr;  // of each position; null: all are 1
   const int32_t* positions = nullptr;
-  const int32_t* second_positions = nullptr;
-  const int32_t* mask_position = nullptr;  // null: none
+  const int32_t* second_positions = nullptr;  // of halves
+  bool halves = false;
+  const int32_t* turns = nullptr;  // null: positions
   const int32_t* row_seq = nullptr;
   const int32_t* block_table = nullptr;
   int32_t max_blocks = 0;
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   Stored* values = keys + job.num_kv_heads * head_elements;
   T* heads = static_cast<T*>(job.qkv) + row * int64_t{job.num_heads + 2 * job.num_kv_heads} * dim;
   int64_t turns[kParts] = {position};  // where the parts' angles begin in the tables
-  if (job.mask_position != nullptr) turns[0] = min(position, job.mask_position[seq]);
+  if (job.turns != nullptr) turns[0] = job.turns[row];
   if constexpr (kParts == 2) turns[1] = job.second_positions[row];
 #pragma unroll
   for (int64_t& turn : turns) turn *= half;
@@ -210,8 +211,8 @@ void LaunchParts(const Context& context, const RopeJob& job, int64_t rows) {
 template <typename T, typename Stored>
 void LaunchRope(const Context& context, const RopeJob& job, int64_t rows, bool normed) {
   if (normed) return LaunchKernel<T, Stored, kPieceColumns, 1, true>(context, job, rows);
-  job.second_positions == nullptr ? LaunchParts<T, Stored, 1>(context, job, rows)
-                                  : LaunchParts<T, Stored, 2>(context, job, rows);
+  !job.halves ? LaunchParts<T, Stored, 1>(context, job, rows)
+              : LaunchParts<T, Stored, 2>(context, job, rows);
 }
 
 void LaunchRope(const Context& context, const RopeJob& job, DType activations, DType stored,
@@ -231,9 +232,10 @@ RopeJob JobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch, 
   TANDEM_CHECK(fp8 || (kv.key_scales.empty() && kv.value_scales.empty()),
                "scales of keys and values are of fp8 alone");
   const int64_t pairs = rope.cos.empty() ? 0 : rope.cos.dim(1);
-  const bool in_halves = batch.second_positions != nullptr;
+  const bool in_halves = rope.halves;
   TANDEM_CHECK(in_halves ? 4 * pairs == kv.head_dim : 2 * pairs <= kv.head_dim,
                "the rotary tables are for heads of another size");
+  TANDEM_CHECK(kv.latent_dim == 0, "latents are stored by LatentRopeStore");
   RopeJob job;
   job.qkv = qkv.data;
   job.pool = static_cast<std::byte*>(kv.data.data) +
@@ -244,7 +246,8 @@ RopeJob JobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch, 
   if (!rope.query_factors.empty()) job.query_factors = rope.query_factors.As<float>();
   job.positions = batch.positions;
   job.second_positions = batch.second_positions;
-  job.mask_position = batch.mask_position;
+  job.halves = rope.halves;
+  job.turns = batch.turns;
   job.row_seq = batch.row_seq;
   job.block_table = batch.block_table;
   job.max_blocks = batch.max_blocks;
@@ -280,9 +283,8 @@ void CudaOps::NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const 
   if (batch.num_rows == 0) return;
   RopeJob job = JobOf(qkv, rope, batch, kv, layer);
   const int lanes = job.pairs / kPieceColumns;  // of a head
-  const bool fits = HasPieces(job) && 2 * job.pairs == job.head_dim &&
-                    job.second_positions == nullptr && lanes <= 32 && (lanes & (lanes - 1)) == 0 &&
-                    IsOfEachHead(norms.queries, job.head_dim) &&
+  const bool fits = HasPieces(job) && 2 * job.pairs == job.head_dim && !job.halves && lanes <= 32 &&
+                    (lanes & (lanes - 1)) == 0 && IsOfEachHead(norms.queries, job.head_dim) &&
                     IsOfEachHead(norms.keys, job.head_dim);
   if (!fits) return Ops::NormQkvRopeStore(qkv, norms, rope, batch, kv, layer);
   job.query_norm = JobOf(norms.queries.norm);

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kBlockThreads) RangesKernel(Round round, PassB
     rules::Place(first_row, first_logits, bounds, range, &broken);
     pass.ranges[seq] = range;
     pass.query_start[seq] = rules::Smaller(first_row, bounds.num_rows);
-    pass.context_len[seq] = rules::ContextLen(range);
+    rules::FillSeq(round.slots, pass, range, seq);
     if (kLay == Lay::kNextDraft && range.num_rows > 0) {
       rules::FillRow(round.slots, pass, range, seq, 0);
       rules::FillLogitsRow(pass, range, 0);
@@ -142,6 +142,11 @@ __global__ void __launch_bounds__(kFillThreads) FillKernel(Round round) {
   const int32_t* blocks = rules::BlocksOf(round.slots, range.slot);
   int32_t* table = pass.block_table + int64_t{seq} * round.slots.max_blocks;
   for (int32_t i = thread; i < num_blocks; i += kFillThreads) table[i] = blocks[i];
+  if (!rules::HasWindows(round.slots, pass)) return;
+  int32_t* windows = pass.window_table + int64_t{seq} * round.slots.max_blocks;
+  for (int32_t i = thread; i < num_blocks; i += kFillThreads) {
+    windows[i] = round.slots.window_of[blocks[i]];
+  }
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
@@ -168,6 +173,14 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 __global__ void EndSlotKernel(SlotArrays slots, int32_t slot) {
   slots.records[slot] = SlotRecord{};
+}
+
+// One thread: a block may be mapped twice, and the later mapping holds.
+__global__ void MapWindowsKernel(Round round) {
+  const int32_t* pairs = round.new_blocks + round.header->first_mapping;
+  for (int32_t i = 0; i < round.header->num_mappings; ++i) {
+    round.slots.window_of[pairs[2 * i]] = pairs[2 * i + 1];
+  }
 }
 
 // One warp per item.
@@ -338,6 +351,10 @@ void CudaRoundOps::EndSlot(const SlotArrays& slots, int32_t slot) {
 
 void CudaRoundOps::ApplyPlan(const Round& round, int32_t max_items) {
   if (max_items == 0) return;
+  if (round.slots.window_of != nullptr) {
+    MapWindowsKernel<<<1, 1, 0, context_.stream>>>(round);
+    CheckLaunch("MapWindows");
+  }
   ApplyPlanKernel<<<BlocksOver(max_items, kItemThreads / kWarp), kItemThreads, 0,
                     context_.stream>>>(round);
   CheckLaunch("ApplyPlan");

@@ -69,6 +69,7 @@ struct Slot {
   std::vector<int32_t> sent;  // drafts of the client
   std::vector<int32_t> drafts;
   int32_t reach = 0;
+  PromptLayout layout;  // of the target
 
   int32_t known() const { return static_cast<int32_t>(tokens.size()); }
   bool IsEnd(int32_t token) const {
@@ -169,6 +170,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
     patch.record.computed[0] = slot.computed[0];
     patch.record.computed[1] = slot.computed[1];
     patch.record.ended = 0;
+    patch.record.layouts[0] = slot.layout;
     patch.sampling.params.num_top_logprobs = 5;
     patch.sampling.params.seed = static_cast<uint64_t>(index);
     patch.sampling.end_ids = patch.lists;
@@ -199,12 +201,16 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
     plan_.push_back(item);
   }
   void Apply() {
-    arena_->Host(header_)->num_items = static_cast<int32_t>(plan_.size());
+    RoundHeader& header = *arena_->Host(header_);
+    header.num_items = static_cast<int32_t>(plan_.size());
+    header.num_mappings = static_cast<int32_t>(mappings_.size() / 2);
+    header.first_mapping = static_cast<int32_t>(blocks_.size());
     std::copy(plan_.begin(), plan_.end(), arena_->Host(items_));
-    std::copy(blocks_.begin(), blocks_.end(), arena_->Host(new_blocks_));
+    std::copy(mappings_.begin(), mappings_.end(),
+              std::copy(blocks_.begin(), blocks_.end(), arena_->Host(new_blocks_)));
     arena_->Push(header_, 1);
     arena_->Push(items_, num_slots());
-    arena_->Push(new_blocks_, static_cast<int64_t>(blocks_.size()));
+    arena_->Push(new_blocks_, static_cast<int64_t>(blocks_.size() + mappings_.size()));
     ops().ApplyPlan(round_, static_cast<int32_t>(plan_.size()));
     for (const RoundItem& item : plan_) {
       Slot& slot = At(item.slot);
@@ -235,6 +241,7 @@ class RoundTest : public testing::TestWithParam<BackendCase> {
   std::vector<Slot> slots_;
   std::vector<RoundItem> plan_;
   std::vector<int32_t> blocks_;
+  std::vector<int32_t> mappings_;  // a block and its window block each
 };
 
 // One case per kind of backend: a round computes nothing that an instruction set would change.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -33,10 +34,21 @@ struct Block {
   // Neighbours in the eviction list; meaningful while in the tree and not active.
   BlockId older = kNone;
   BlockId newer = kNone;
+  // Owned: windows[window].block is this block. Meaningful whether in the tree or not.
+  WindowBlockId window = kNone;
+  int32_t window_holders = 0;  // sequences that have a window block for this block, owned or not
 
   // In use, or an ancestor of a block in use. An ancestor of a block in use can still be inactive:
   // the sequence below kept its own copy of this content (see Publish).
   bool active() const { return references > 0 || active_children > 0; }
+};
+
+struct WindowBlock {
+  int32_t references = 0;
+  BlockId block = kNone;  // its owner; kNone: none, or it was evicted
+  // Neighbours among those that no sequence holds and whose owner is in the tree.
+  WindowBlockId older = kNone;
+  WindowBlockId newer = kNone;
 };
 
 }  // namespace
@@ -53,6 +65,12 @@ struct KvCache::Impl {
         blocks(Index(cache_options.num_blocks)),
         index(cache_options.num_blocks, cache_options.block_tokens) {
     free.reserve(blocks.size());
+    windows.resize(Index(options.num_window_blocks));
+    free_windows.reserve(windows.size());
+    for (WindowBlockId window = options.num_window_blocks - 1; window >= 0; --window) {
+      free_windows.push_back(window);
+    }
+    mappings.reserve(windows.size());
     for (BlockId block = options.num_blocks - 1; block >= 0; --block) free.push_back(block);
   }
 
@@ -86,6 +104,17 @@ struct KvCache::Impl {
   void PushNewest(BlockId block);
   void Unlink(BlockId block);
 
+  // How far a prefix that the tree holds can be used: as far as the windows reach.
+  Found Usable(std::span<const int32_t> tokens, std::string_view key) const;
+  bool HasWindow(BlockId block) const { return At(block).window != kNone; }
+  int32_t FirstWindowBlock(int32_t position) const {
+    return std::max(position - options.window_tokens + 1, 0) / options.block_tokens;
+  }
+  WindowBlockId ReferenceWindow(BlockId block);
+  void UnlinkWindow(WindowBlockId window);
+  void Own(BlockId block, WindowBlockId window);
+  void FreeWindow(WindowBlockId window);
+
   void InsertIntoTree(BlockId block, BlockId parent, std::span<const int32_t> tokens);
   void EvictOldest();
 
@@ -112,6 +141,12 @@ struct KvCache::Impl {
   int64_t lookup_tokens = 0;
   int64_t hit_tokens = 0;
   int64_t evictions = 0;
+  std::vector<WindowBlock> windows;
+  std::vector<WindowBlockId> free_windows;
+  WindowBlockId oldest_window = kNone;
+  WindowBlockId newest_window = kNone;
+  int32_t num_referenced_windows = 0;
+  std::vector<WindowMapping> mappings;  // made since they were last moved
 };
 
 // Calls visit(block) for each whole block of the longest prefix that leaves a token to compute.
@@ -226,6 +261,8 @@ void KvCache::Impl::Unreference(BlockId block) {
   if (--node.references > 0) return;
   --num_referenced;
   if (!node.in_tree) {
+    TANDEM_CHECK(node.window == kNone && node.window_holders == 0,
+                 "a free block has a window block");
     free.push_back(block);
   } else if (!node.active()) {
     BecameInactive(block);
@@ -250,6 +287,15 @@ void KvCache::Impl::InsertIntoTree(BlockId block, BlockId parent, std::span<cons
 void KvCache::Impl::EvictOldest() {
   const BlockId block = oldest;
   Block& node = At(block);
+  if (node.window != kNone) {
+    WindowBlock& window = windows[Index(node.window)];
+    if (window.references > 0) {
+      window.block = kNone;  // of a sequence that has its own copy of the block
+    } else {
+      UnlinkWindow(node.window);
+      FreeWindow(node.window);
+    }
+  }
   TANDEM_CHECK(node.children == 0 && node.references == 0,
                "evicting block " + std::to_string(block) + " with " +
                    std::to_string(node.children) + " children and " +
@@ -260,6 +306,114 @@ void KvCache::Impl::EvictOldest() {
   node = Block{};
   free.push_back(block);
   ++evictions;
+}
+
+// ---- Windows ----
+
+// The longest prefix of whole blocks so that those which the next token sees have their window
+// blocks; the part of a block after it only if it is the tree's longest one and has its own.
+KvCache::Impl::Found KvCache::Impl::Usable(std::span<const int32_t> tokens,
+                                           std::string_view key) const {
+  int32_t visited = 0;
+  int32_t first_held = 0;  // all visited blocks from here on have theirs
+  int32_t usable = 0;
+  Found found = Walk(tokens, key, [&](BlockId block) {
+    ++visited;
+    if (!HasWindow(block)) first_held = visited;
+    if (first_held <= FirstWindowBlock(visited * options.block_tokens)) usable = visited;
+  });
+  if (usable < found.whole || (found.next.tokens > 0 && !HasWindow(found.next.block))) {
+    found.next = {};
+  }
+  found.whole = usable;
+  return found;
+}
+
+WindowBlockId KvCache::Impl::ReferenceWindow(BlockId block) {
+  const WindowBlockId window = At(block).window;
+  ++At(block).window_holders;
+  if (windows[Index(window)].references++ == 0) {
+    ++num_referenced_windows;
+    UnlinkWindow(window);
+  }
+  return window;
+}
+
+void KvCache::Impl::UnlinkWindow(WindowBlockId window) {
+  WindowBlock& node = windows[Index(window)];
+  (node.older != kNone ? windows[Index(node.older)].newer : oldest_window) = node.newer;
+  (node.newer != kNone ? windows[Index(node.newer)].older : newest_window) = node.older;
+  node.older = node.newer = kNone;
+}
+
+void KvCache::Impl::Own(BlockId block, WindowBlockId window) {
+  At(block).window = window;
+  windows[Index(window)].block = block;
+  mappings.push_back({block, window});
+}
+
+void KvCache::Impl::FreeWindow(WindowBlockId window) {
+  const BlockId block = windows[Index(window)].block;
+  if (block != kNone) At(block).window = kNone;
+  windows[Index(window)] = {};
+  free_windows.push_back(window);
+}
+
+bool KvCache::has_windows() const { return impl_->options.window_tokens > 0; }
+
+int32_t KvCache::FirstWindowBlock(int32_t position) const {
+  return impl_->FirstWindowBlock(position);
+}
+
+WindowBlockId KvCache::WindowOf(BlockId block) const { return impl_->At(block).window; }
+
+void KvCache::TakeWindows(std::span<const BlockId> blocks, std::vector<WindowBlockId>& windows) {
+  Impl& impl = *impl_;
+  for (const BlockId block : blocks) {
+    TANDEM_CHECK(!impl.HasWindow(block),
+                 "block " + std::to_string(block) + " has a window block already");
+    if (impl.free_windows.empty()) {
+      const WindowBlockId oldest = impl.oldest_window;
+      TANDEM_CHECK(oldest != kNone, std::to_string(impl.options.num_window_blocks) +
+                                        " window blocks are fewer than sequences need");
+      impl.UnlinkWindow(oldest);
+      impl.FreeWindow(oldest);
+    }
+    const WindowBlockId window = impl.free_windows.back();
+    impl.free_windows.pop_back();
+    impl.Own(block, window);
+    impl.windows[Index(window)].references = 1;
+    ++impl.At(block).window_holders;
+    ++impl.num_referenced_windows;
+    windows.push_back(window);
+  }
+}
+
+void KvCache::ReleaseWindows(std::span<const BlockId> blocks,
+                             std::span<const WindowBlockId> windows) {
+  Impl& impl = *impl_;
+  TANDEM_CHECK(blocks.size() == windows.size(), "a window block each");
+  for (const BlockId block : blocks) --impl.At(block).window_holders;
+  for (const WindowBlockId window : windows) {
+    WindowBlock& node = impl.windows[Index(window)];
+    TANDEM_CHECK(node.references > 0,
+                 "window block " + std::to_string(window) + " is released too often");
+    if (--node.references > 0) continue;
+    --impl.num_referenced_windows;
+    if (node.block == kNone || !impl.At(node.block).in_tree) {
+      impl.FreeWindow(window);
+      continue;
+    }
+    node.older = impl.newest_window;
+    if (node.older != kNone) impl.windows[Index(node.older)].newer = window;
+    impl.newest_window = window;
+    if (impl.oldest_window == kNone) impl.oldest_window = window;
+  }
+}
+
+void KvCache::MoveMappings(std::vector<WindowMapping>& mappings) {
+  mappings.insert(mappings.end(), impl_->mappings.begin(), impl_->mappings.end());
+  impl_->mappings.clear();
 }
 
 KvCache::KvCache(const KvCacheOptions& options) {
@@ -289,20 +443,32 @@ PrefixMatch KvCache::Match(std::span<const int32_t> tokens, std::string_view key
     draft_follows = draft_follows && draft_usable == usable;
     impl.Reference(block);
   };
-  const Impl::Found found = impl.Walk(tokens, key, [&](BlockId block) {
+  std::optional<Impl::Found> usable;
+  if (has_windows()) usable = impl.Usable(tokens, key);
+  Impl::Found found = impl.Walk(tokens, key, [&](BlockId block) {
+    if (usable && std::ssize(match.blocks) == usable->whole) return;
     match.blocks.push_back(block);
     extend(block, block_tokens());
   });
+  if (usable) found = *usable;
   if (found.next.tokens > 0) {
     match.partial_source = found.next.block;
     match.partial_tokens = found.next.tokens;
     extend(found.next.block, found.next.tokens);
   }
+  if (usable) {
+    match.first_window = std::min(FirstWindowBlock(found.whole * block_tokens()), found.whole);
+    for (const BlockId block : std::span(match.blocks).subspan(Index(match.first_window))) {
+      match.windows.push_back(impl.ReferenceWindow(block));
+    }
+    if (match.partial_source >= 0) match.source_window = impl.ReferenceWindow(match.partial_source);
+  }
   return match;
 }
 
 int32_t KvCache::PeekMatch(std::span<const int32_t> tokens, std::string_view key) const {
-  const Impl::Found found = impl_->Walk(tokens, key, [](BlockId) {});
+  const Impl::Found found =
+      has_windows() ? impl_->Usable(tokens, key) : impl_->Walk(tokens, key, [](BlockId) {});
   return found.whole * block_tokens() + found.next.tokens;
 }
 
@@ -351,6 +517,14 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
       const auto content = tokens.subspan(Index(i * size), Index(size));
       const BlockId other = impl.index.Find(parent, content);
       if (other != kNone) {  // private: the blocks after it can still be children of the other one
+        const WindowBlockId window = impl.At(block).window;
+        const bool is_new = i >= published[kTarget] / size;
+        // Whoever has a window block for the other one reads it there.
+        const bool unread = impl.At(other).window_holders == 0;
+        if (is_new && unread && window != kNone && !impl.HasWindow(other)) {
+          impl.At(block).window = kNone;
+          impl.Own(other, window);
+        }
         parent = other;
         continue;
       }
@@ -377,6 +551,8 @@ KvCacheStats KvCache::Stats() const {
   stats.lookup_tokens = impl.lookup_tokens;
   stats.hit_tokens = impl.hit_tokens;
   stats.evictions = impl.evictions;
+  stats.total_window_blocks = impl.options.num_window_blocks;
+  stats.referenced_window_blocks = impl.num_referenced_windows;
   return stats;
 }
 
@@ -426,6 +602,28 @@ void KvCache::CheckIntegrity() const {
   }
   for (const BlockId block : impl.free)
     equal(impl.At(block).references, 0, "references of a free block");
+
+  int32_t referenced_windows = 0;
+  int32_t cached_windows = 0;
+  for (size_t i = 0; i < impl.windows.size(); ++i) {
+    const WindowBlock& window = impl.windows[i];
+    referenced_windows += window.references > 0 ? 1 : 0;
+    if (window.block == kNone) continue;
+    cached_windows += window.references == 0 ? 1 : 0;
+    TANDEM_CHECK(Index(impl.At(window.block).window) == i, "a window block has another owner");
+    TANDEM_CHECK(window.references > 0 || impl.At(window.block).in_tree,
+                 "nobody finds a window block");
+  }
+  equal(referenced_windows, impl.num_referenced_windows, "referenced window blocks");
+  equal(std::ssize(impl.windows) - referenced_windows - cached_windows,
+        std::ssize(impl.free_windows), "free window blocks");
+  int32_t listed_windows = 0;
+  for (WindowBlockId window = impl.oldest_window;
+       window != kNone && listed_windows <= cached_windows;
+       window = impl.windows[Index(window)].newer) {
+    ++listed_windows;
+  }
+  equal(listed_windows, cached_windows, "length of the list of cached window blocks");
 
   std::vector<int32_t> age(impl.blocks.size(), -1);  // place in the eviction list, oldest first
   int32_t listed = 0;

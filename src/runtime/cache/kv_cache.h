@@ -9,6 +9,11 @@
 // Blocks are found by their tokens and a key. The key names everything else that decides their
 // content or who may share it (an adapter, a tenant, a RoPE variant, a prefix mask). Prompts under
 // different keys share nothing; the empty key is the default.
+//
+// Layers with a sliding window may have a pool of their own with fewer blocks, window blocks: a
+// sequence holds one only for those of its blocks that later tokens still see. A block of the tree
+// keeps its window block until another needs it, and a prefix is found as far as the blocks that
+// the tokens after it see have theirs.
 #pragma once
 
 #include <array>
@@ -24,12 +29,24 @@
 namespace tandem {
 
 using BlockId = int32_t;
+using WindowBlockId = int32_t;
 using ComputedLengths = std::array<int32_t, kNumModels>;
 
 struct KvCacheOptions {
   int32_t num_blocks = 0;
   int32_t block_tokens = 32;
   bool enable_reuse = true;
+  // A token sees no more than this many tokens, itself among them, in the layers that have window
+  // blocks; 0: no layers have them.
+  int32_t window_tokens = 0;
+  int32_t num_window_blocks = 0;
+};
+
+// The window block that holds what a block's windowed layers keep.
+struct WindowMapping {
+  BlockId block = 0;
+  WindowBlockId window = 0;
+  bool operator==(const WindowMapping&) const = default;
 };
 
 // The part of a prompt that the prefix tree holds. The blocks are already referenced for the
@@ -43,6 +60,11 @@ struct PrefixMatch {
   // referenced too: release it once the copy has run.
   BlockId partial_source = -1;
   int32_t partial_tokens = 0;
+  // Window blocks of the last ones of `blocks`, from blocks[first_window] on, and of the partial
+  // source; referenced too. None without windows.
+  std::vector<WindowBlockId> windows;
+  int32_t first_window = 0;
+  WindowBlockId source_window = -1;
 };
 
 struct KvCacheStats {
@@ -54,6 +76,8 @@ struct KvCacheStats {
   int64_t lookup_tokens = 0;  // prompt tokens looked up
   int64_t hit_tokens = 0;     // of those, found
   int64_t evictions = 0;
+  int32_t total_window_blocks = 0;
+  int32_t referenced_window_blocks = 0;
 };
 
 class KvCache {
@@ -86,13 +110,29 @@ class KvCache {
   // private, and the tree's own one cannot be evicted while descendants of it are in use. May be
   // called again with more tokens or larger `computed`; `published` is then the argument of the
   // previous call, and only the new part costs time. The caller holds a reference to each of
-  // `blocks`. Changes no reference count.
+  // `blocks`. Changes no reference count. Where the tree's block has lost its window block
+  // and no sequence reads it, it takes over the private one's.
   void Publish(std::span<const int32_t> tokens, std::span<const BlockId> blocks,
                const ComputedLengths& computed, const ComputedLengths& published = {0, 0},
                std::string_view key = {});
 
   // Releases the references; a block that is in the tree becomes cached, any other becomes free.
   void Release(std::span<const BlockId> blocks);
+
+  // Whether there are window blocks; the functions below change nothing without them.
+  bool has_windows() const;
+  // The first block of which a token at `position` sees anything in windowed layers.
+  int32_t FirstWindowBlock(int32_t position) const;
+  // Gives each of `blocks`, which have none, a window block and appends these to `windows`,
+  // evicting those least recently used. There must be enough: a CHECK.
+  void TakeWindows(std::span<const BlockId> blocks, std::vector<WindowBlockId>& windows);
+  // Releases the references to the window blocks of `blocks`; those of blocks in the tree stay
+  // there, others become free.
+  void ReleaseWindows(std::span<const BlockId> blocks, std::span<const WindowBlockId> windows);
+  // The block's window block; -1: none.
+  WindowBlockId WindowOf(BlockId block) const;
+  // Moves the mappings made since the last call to the end of `mappings`, in their order.
+  void MoveMappings(std::vector<WindowMapping>& mappings);
 
   KvCacheStats Stats() const;
   // Aborts with both values when the counts are inconsistent.

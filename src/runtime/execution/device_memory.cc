@@ -65,10 +65,11 @@ void DeviceMemory::LaySlots(Layout& layout, int64_t vocab) {
   patch_ = layout.Take<std::byte>(static_cast<int64_t>(patch_bytes_));
 }
 
-void DeviceMemory::LayPass(Layout& layout, ops::PassArrays& pass, int64_t vocab,
+void DeviceMemory::LayPass(Layout& layout, ops::PassArrays& pass, ModelIndex model, int64_t vocab,
                            int64_t max_logits) const {
   const int64_t rows = config_.max_num_tokens;
   const int64_t seqs = config_.max_batch_size;
+  pass.model = static_cast<int32_t>(model);
   pass.vocab = vocab;
   pass.tokens = layout.Take<int32_t>(rows);
   pass.positions = layout.Take<int32_t>(rows);
@@ -77,6 +78,11 @@ void DeviceMemory::LayPass(Layout& layout, ops::PassArrays& pass, int64_t vocab,
   pass.context_len = layout.Take<int32_t>(seqs);
   pass.block_table = layout.Take<int32_t>(seqs * round_.slots.max_blocks);
   pass.logits_rows = layout.Take<int32_t>(max_logits);
+  const RowForm& form = config_.row_forms[static_cast<size_t>(model)];
+  if (form.prefixes) pass.prefix_len = layout.Take<int32_t>(seqs);
+  if (form.turns) pass.turns = layout.Take<int32_t>(rows);
+  if (form.windows) pass.window_table = layout.Take<int32_t>(seqs * round_.slots.max_blocks);
+  if (form.second_positions) pass.second_positions = layout.Take<int32_t>(rows);
   pass.ranges = layout.Take<ops::RowRange>(seqs);
   pass.samples = layout.Take<ops::SampleRow>(max_logits);
 }
@@ -85,11 +91,11 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
   const int64_t slots = config_.max_batch_size;
   const int64_t logits = config_.max_logits_rows;
   LaySlots(layout, target_vocab);
-  LayPass(layout, round_.target, target_vocab, logits);
+  LayPass(layout, round_.target, ModelIndex::kTarget, target_vocab, logits);
   round_.draw_vocab = target_vocab;
   if (draft_vocab > 0) {
     round_.draw_vocab = std::min(draft_vocab, target_vocab);
-    LayPass(layout, round_.draft, round_.draw_vocab, slots);
+    LayPass(layout, round_.draft, ModelIndex::kDraft, round_.draw_vocab, slots);
     round_.draft.drawn = layout.Take<SampledToken>(slots);
   }
   round_.lookup_ngram = config_.lookup_ngram;
@@ -105,7 +111,9 @@ void DeviceMemory::LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vo
   round_.sent_samples = layout.Take<ops::SampleRow>(config_.MaxSentRows());
   round_.sent_drawn = layout.Take<SampledToken>(config_.MaxSentRows());
 
-  plan_bytes_ = BlocksAt(slots) + BytesOf<int32_t>(slots * round_.slots.max_blocks);
+  const bool windows = config_.row_forms[static_cast<size_t>(ModelIndex::kTarget)].windows;
+  const int64_t mappings = windows ? config_.MaxMappings(config_.block_tokens) : 0;
+  plan_bytes_ = BlocksAt(slots) + BytesOf<int32_t>(slots * round_.slots.max_blocks + 2 * mappings);
   plan_ = layout.Take<std::byte>(static_cast<int64_t>(plan_bytes_));
   round_.mask_words = (target_vocab + 31) / 32;
   masks_bytes_ = BitsAt(slots) + BytesOf<uint32_t>(logits * round_.mask_words);
@@ -124,7 +132,7 @@ int64_t DeviceMemory::Bytes(const ExecutorConfig& config, int64_t target_vocab,
 
 Result<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(const ExecutorConfig& config,
                                                            int64_t target_vocab,
-                                                           int64_t draft_vocab,
+                                                           int64_t draft_vocab, int32_t* window_of,
                                                            ops::Backend& backend) {
   std::unique_ptr<DeviceMemory> made(new DeviceMemory(config, &backend));
   const int64_t bytes = Bytes(config, target_vocab, draft_vocab);
@@ -133,6 +141,7 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(const ExecutorConfig&
   made->LayOut(layout, target_vocab, draft_vocab);
   ops::Round& round = made->round_;
   const int64_t slots = config.max_batch_size;
+  round.slots.window_of = window_of;
   round.slots.records = At<ops::SlotRecord>(made->drafts_, 0);
   round.slots.drafts = At<int32_t>(made->drafts_, DraftsAt(slots));
   round.header = At<ops::RoundHeader>(made->plan_, 0);

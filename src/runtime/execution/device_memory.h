@@ -19,10 +19,10 @@ namespace tandem {
 
 class DeviceMemory {
  public:
-  // draft_vocab: 0 without a draft model.
+  // draft_vocab: 0 without a draft model. window_of: the target pool's, or null.
   static Result<std::unique_ptr<DeviceMemory>> Create(const ExecutorConfig& config,
                                                       int64_t target_vocab, int64_t draft_vocab,
-                                                      ops::Backend& backend);
+                                                      int32_t* window_of, ops::Backend& backend);
   // Bytes of the backend's memory that Create takes, for the memory plan.
   static int64_t Bytes(const ExecutorConfig& config, int64_t target_vocab, int64_t draft_vocab);
 
@@ -35,7 +35,8 @@ class DeviceMemory {
   int32_t* Lists(int32_t slot) const { return lists_ + int64_t{slot} * kMaxListValues; }
 
   // A plan travels in one copy, from its pinned twin to the device; unused block entries at the end
-  // are left out.
+  // are left out. The mappings of window blocks, a block and its window block each, are the last of
+  // them.
   struct HostPlan {
     ops::RoundHeader* header = nullptr;
     ops::RoundItem* items = nullptr;
@@ -82,7 +83,8 @@ class DeviceMemory {
   DeviceMemory(const ExecutorConfig& config, ops::Backend* backend)
       : config_(config), backend_(backend) {}
   void LaySlots(Layout& layout, int64_t vocab);
-  void LayPass(Layout& layout, ops::PassArrays& pass, int64_t vocab, int64_t max_logits) const;
+  void LayPass(Layout& layout, ops::PassArrays& pass, ModelIndex model, int64_t vocab,
+               int64_t max_logits) const;
   void LayOut(Layout& layout, int64_t target_vocab, int64_t draft_vocab);
   Status AllocatePinned();
 

@@ -58,6 +58,7 @@ Status DeviceSlots::Add(uint64_t step, int32_t slot, const SlotInit& init) {
   patch.record.computed[0] = init.computed[0];
   patch.record.computed[1] = init.computed[1];
   patch.record.ended = 0;
+  std::ranges::copy(init.layouts, patch.record.layouts);
   patch.sampling.params = init.sampling;
   patch.lists = memory_.Lists(slot);
   PlaceLists(patch.lists, init, patch.sampling);

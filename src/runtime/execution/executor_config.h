@@ -1,16 +1,26 @@
 // The settings and parts an executor is made with. Plain values.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "ops/ops.h"
+#include "runtime/cache/model_index.h"
 #include "runtime/execution/forward_pass.h"
 #include "runtime/scheduling/batch_plan.h"
 #include "tensor/buffer.h"
 
 namespace tandem {
+
+// Which arrays of a pass a model needs beside those of every model.
+struct RowForm {
+  bool turns = false;             // BatchView::turns
+  bool second_positions = false;  // BatchView::second_positions
+  bool prefixes = false;          // BatchView::prefix_len
+  bool windows = false;           // BatchView::window_table
+};
 
 struct ExecutorConfig : StepLimits {
   int32_t max_seq_len = 0;
@@ -21,6 +31,7 @@ struct ExecutorConfig : StepLimits {
   // The host reads the state of the sequences in place: the backend's memory is the host's, and its
   // work is done when a call returns.
   bool on_host = false;
+  std::array<RowForm, kNumModels> row_forms = {};
 
   int32_t MaxBlocks() const { return (max_seq_len + block_tokens - 1) / block_tokens; }
 };

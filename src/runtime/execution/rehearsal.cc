@@ -197,6 +197,15 @@ class Rehearsal {
     others_ += clock_.Now() - start;
   }
 
+  // Sequences share window blocks where there are too few: nobody reads what they hold.
+  void AddBlock(BlockId block) {
+    plan_.blocks.push_back(block);
+    if (scope_.num_window_blocks == 0) return;
+    const auto mapped = static_cast<int32_t>(plan_.mappings.size());
+    if (mapped == config_.MaxMappings(config_.block_tokens)) return;
+    plan_.mappings.push_back({block, block % scope_.num_window_blocks});
+  }
+
   Status Run(const MadeUpStep& step) {
     const int32_t context = ContextOf(step);
     const int32_t length = context + step.drafts + 1;
@@ -217,7 +226,7 @@ class Rehearsal {
       planned.first_new_block = slot * blocks;
       planned.num_new_blocks = blocks;
       plan_.sequences.push_back(planned);
-      for (int32_t i = 0; i < blocks; ++i) plan_.blocks.push_back(planned.first_new_block + i);
+      for (int32_t i = 0; i < blocks; ++i) AddBlock(planned.first_new_block + i);
       drafts_left -= planned.num_drafts;
     }
     executor_.Propose(plan_);

@@ -18,7 +18,8 @@ namespace tandem {
 
 // What steps may use, besides the executor's own limits.
 struct RehearsalScope {
-  int32_t num_blocks = 0;  // of each pool
+  int32_t num_blocks = 0;         // of each pool
+  int32_t num_window_blocks = 0;  // of the target's windowed groups; 0: there are none
   int64_t vocab = 0;
   bool draft_model = false;
   int32_t draft_max_positions = 0;

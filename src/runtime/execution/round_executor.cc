@@ -26,8 +26,12 @@ ops::BatchView ViewOf(const ops::PassArrays& pass, const ops::PassBounds& bounds
           .query_start = pass.query_start,
           .context_len = pass.context_len,
           .block_table = pass.block_table,
+          .window_table = pass.window_table,
           .max_blocks = max_blocks,
-          .logits_rows = pass.logits_rows};
+          .logits_rows = pass.logits_rows,
+          .prefix_len = pass.prefix_len,
+          .turns = pass.turns,
+          .second_positions = pass.second_positions};
 }
 
 StepFault FaultOf(int32_t fault) {
@@ -89,6 +93,9 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       steps_(static_cast<size_t>(config.max_launched)) {
   TANDEM_CHECK(RunMarkOf(0) + config.max_launched <= ops::Backend::kNumMarks,
                "more steps at once than marks");
+  for (const ops::KvGroup& group : models_.target_pool.groups) {
+    (group.windowed ? window_groups_ : whole_groups_).groups.push_back(group);
+  }
   for (Step& step : steps_) step.times.passes.reserve(max_passes());
   backend_.ops().ReserveSampling(std::max(config.max_logits_rows, config.max_batch_size),
                                  models_.target->vocab_size());
@@ -99,9 +106,9 @@ Result<std::unique_ptr<RoundExecutor>> RoundExecutor::Create(const ExecutorConfi
                                                              ExecutorModels models,
                                                              const Clock& clock) {
   const int64_t draft_vocab = models.draft == nullptr ? 0 : models.draft->vocab_size();
-  TANDEM_ASSIGN_OR_RETURN(
-      std::unique_ptr<DeviceMemory> memory,
-      DeviceMemory::Create(config, models.target->vocab_size(), draft_vocab, backend));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> memory,
+                          DeviceMemory::Create(config, models.target->vocab_size(), draft_vocab,
+                                               models.target_pool.window_of, backend));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceSlots> slots,
                           DeviceSlots::Create(*memory, backend, config.max_launched));
   return std::unique_ptr<RoundExecutor>(new RoundExecutor(config, backend, std::move(models), clock,
@@ -141,7 +148,8 @@ void RoundExecutor::Propose(const BatchPlan& plan) {
   backend_.Mark(BeginMarkOf(sampled_));
   SendPlan(plan);
   for (const BlockCopy& copy : plan.copies) {
-    backend_.ops().CopyBlock(models_.target_pool, copy.from, copy.to, copy.tokens);
+    backend_.ops().CopyBlock(whole_groups_, copy.from, copy.to, copy.tokens);
+    backend_.ops().CopyBlock(window_groups_, copy.from_window, copy.to_window, copy.tokens);
     if (models_.draft) {
       backend_.ops().CopyBlock(models_.draft_pool, copy.from, copy.to, copy.tokens);
     }
@@ -186,8 +194,16 @@ void RoundExecutor::SendPlan(const BatchPlan& plan) {
   }
   TANDEM_CHECK(shape_.kept == 0 || (config_.takes_logits && shape_.kept <= config_.max_logits_rows),
                "more logits for clients than there is room for");
-  std::copy(plan.blocks.begin(), plan.blocks.end(), host.blocks);
-  memory_->EnqueuePlan(sampled_, plan.blocks.size());
+  int32_t* const mappings = std::ranges::copy(plan.blocks, host.blocks).out;
+  host.header->first_mapping = static_cast<int32_t>(plan.blocks.size());
+  host.header->num_mappings = static_cast<int32_t>(plan.mappings.size());
+  TANDEM_CHECK(host.header->num_mappings <= config_.MaxMappings(config_.block_tokens),
+               "more window blocks than a step maps");
+  for (size_t i = 0; i < plan.mappings.size(); ++i) {
+    mappings[2 * i] = plan.mappings[i].block;
+    mappings[2 * i + 1] = plan.mappings[i].window;
+  }
+  memory_->EnqueuePlan(sampled_, plan.blocks.size() + 2 * plan.mappings.size());
   backend_.round().ApplyPlan(memory_->round(), shape_.items);
 }
 

@@ -142,6 +142,9 @@ class RoundExecutor final : public Executor {
   const ExecutorConfig config_;
   ops::Backend& backend_;
   ExecutorModels models_;
+  // The groups of the target's pool by which blocks they have, for copies.
+  ops::KvPool whole_groups_;
+  ops::KvPool window_groups_;
   const Clock& clock_;
   const std::unique_ptr<DeviceMemory> memory_;
   const std::unique_ptr<DeviceSlots> device_slots_;

@@ -8,6 +8,7 @@
 
 #include "base/sampling.h"
 #include "runtime/cache/kv_cache.h"
+#include "runtime/request/prompt_layouts.h"
 #include "runtime/request/request.h"
 
 namespace tandem {
@@ -17,8 +18,9 @@ struct SlotInit {
   int32_t prompt_tokens = 0;
   int32_t max_length = 0;          // of prompt + output: a slot that reaches it has ended
   ComputedLengths computed{0, 0};  // from the prefix tree
-  SamplingParams sampling;         // with the seed and choice of this sequence
-  std::vector<int32_t> tokens;     // the prompt; after a preemption also the output so far
+  PromptLayouts layouts = {};
+  SamplingParams sampling;      // with the seed and choice of this sequence
+  std::vector<int32_t> tokens;  // the prompt; after a preemption also the output so far
 
   // The lists of the request, one after the other: end ids; tokens with a bias, then the bits of
   // the biases; the tokens of the banned sequences, then where each of these sequences ends.

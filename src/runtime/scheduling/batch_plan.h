@@ -53,6 +53,11 @@ struct StepLimits {
   int32_t max_sent_drafts = 0;  // drafts of a request that one step verifies
   int32_t max_launched = 1;     // steps that may be launched before the first one's results arrive
 
+  // Window blocks that change their owner between two plans: new ones, and those that the tree
+  // takes over.
+  int32_t MaxMappings(int32_t block_tokens) const {
+    return (1 + max_launched) * (max_num_tokens / block_tokens + 3 * max_batch_size);
+  }
   int32_t MaxDrafts() const { return std::max(max_draft_len, max_sent_drafts); }
   // A step's drafts from clients, with a row more for each request.
   int32_t MaxSentRows() const { return max_sent_drafts > 0 ? max_sent_drafts + 1 : 0; }
@@ -63,6 +68,9 @@ struct BlockCopy {
   BlockId from = 0;
   BlockId to = 0;
   int32_t tokens = 0;
+  // Their window blocks; -1: there are none.
+  WindowBlockId from_window = -1;
+  WindowBlockId to_window = -1;
 };
 
 // Reused from step to step: Clear keeps the memory.
@@ -71,6 +79,7 @@ struct BatchPlan {
   std::vector<SequencePlan> sequences;
   std::vector<BlockId> blocks;  // the new blocks of all sequences, back to back
   std::vector<BlockCopy> copies;
+  std::vector<WindowMapping> mappings;  // made since the plan before; of two for a block the later
 
   bool empty() const { return sequences.empty(); }
   std::span<const BlockId> NewBlocks(const SequencePlan& s) const {
@@ -90,6 +99,7 @@ struct BatchPlan {
     sequences.clear();
     blocks.clear();
     copies.clear();
+    mappings.clear();
   }
 };
 

@@ -81,8 +81,28 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
 }
 
 void ReleaseCopySource(Sequence& sequence, KvCache& kv) {
-  if (sequence.copy_source >= 0) kv.Release(std::span(&sequence.copy_source, 1));
-  sequence.copy_source = -1;
+  const std::span source(&sequence.copy_source, 1);
+  if (sequence.copy_source_window >= 0) {
+    kv.ReleaseWindows(source, std::span(&sequence.copy_source_window, 1));
+  }
+  if (sequence.copy_source >= 0) kv.Release(source);
+  sequence.copy_source = sequence.copy_source_window = -1;
+}
+
+void ReleaseWindows(Sequence& sequence, size_t count, KvCache& kv) {
+  const auto first = static_cast<size_t>(sequence.first_window);
+  kv.ReleaseWindows(std::span(sequence.blocks).subspan(first, count),
+                    std::span(sequence.windows).first(count));
+  sequence.windows.erase(sequence.windows.begin(),
+                         sequence.windows.begin() + static_cast<ptrdiff_t>(count));
+  sequence.first_window += static_cast<int32_t>(count);
+}
+
+void TrimWindows(Sequence& sequence, KvCache& kv) {
+  if (!kv.has_windows()) return;
+  const int32_t passed = kv.FirstWindowBlock(sequence.computed[0]) - sequence.first_window;
+  const int32_t count = std::clamp(passed, 0, static_cast<int32_t>(sequence.windows.size()));
+  ReleaseWindows(sequence, static_cast<size_t>(count), kv);
 }
 
 void PublishBlocks(Sequence& sequence, KvCache& kv) {

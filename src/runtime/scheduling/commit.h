@@ -22,6 +22,10 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
 void ReleaseCopySource(Sequence& sequence, KvCache& kv);
 
 // Puts blocks that became full into the prefix tree, each with the computed lengths of both models.
+// Releases the first `count` window blocks of the sequence.
+void ReleaseWindows(Sequence& sequence, size_t count, KvCache& kv);
+// Releases the window blocks before those that tokens after the computed ones see.
+void TrimWindows(Sequence& sequence, KvCache& kv);
 void PublishBlocks(Sequence& sequence, KvCache& kv);
 
 }  // namespace tandem

@@ -40,6 +40,7 @@ StepPlan::StepPlan(int32_t max_batch_size, int32_t max_num_tokens, int32_t block
   batch.copies.reserve(slots);
   // The sequence's own rows, a partial block at either end, and a length that is not known yet.
   batch.blocks.reserve(static_cast<size_t>(max_num_tokens / block_tokens) + 3 * slots);
+  batch.mappings.reserve(batch.blocks.capacity());
   sequences.reserve(slots);
   vacated_slots.reserve(slots);
   started.reserve(slots);
@@ -103,6 +104,7 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   PlanPrefills(plan);
   // In a step that had to pause for blocks, those it freed are meant for the running sequences.
   if (plan.vacated_slots.size() == vacated || active_.empty()) StartWaiting(plan);
+  if (!plan.batch.empty()) kv_.MoveMappings(plan.batch.mappings);
 }
 
 // ---- Slots ----
@@ -317,7 +319,9 @@ int32_t Scheduler::PlanDraftTokens(const Sequence& sequence, int32_t& num_drafts
     num_drafts = 0;
     // With drafts in flight the lag is not exact, but a catch-up needs an exact one.
     const bool exact = sequence.KnownLow() == sequence.KnownHigh();
-    tokens = exact ? budget_.draft_rows : 0;
+    const int32_t start = sequence.KnownHigh() - lag;
+    const bool whole = budget_.draft_rows >= sequence.LeastRows(ModelIndex::kDraft, start);
+    tokens = exact && whole ? budget_.draft_rows : 0;
   }
   budget_.draft_rows -= tokens;
   return tokens;
@@ -348,10 +352,11 @@ void Scheduler::PlanPrefills(StepPlan& plan) {
   }
 }
 
-// Whether a range of this length must be computed in one step. A re-prefill after a pause may be
-// longer than the longest prompt allowed.
-bool Scheduler::NotChunked(int32_t tokens) const {
-  return !limits_.chunked_prefill && tokens <= limits_.max_num_tokens;
+// How many of the `remaining` tokens from `start` on one step must compute. A re-prefill after a
+// pause may be longer than the longest prompt allowed.
+int32_t Scheduler::LeastRows(const Sequence& sequence, int32_t start, int32_t remaining) const {
+  const bool whole = !limits_.chunked_prefill && remaining <= limits_.max_num_tokens;
+  return whole ? remaining : sequence.LeastRows(ModelIndex::kTarget, start);
 }
 
 void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
@@ -364,11 +369,11 @@ void Scheduler::PlanPrefill(Sequence& sequence, StepPlan& plan) {
   int32_t chunk = std::min(remaining, budget_.rows);
   const bool keeps_context = sequence.KeepsContext();
   if (keeps_context) chunk = std::min(chunk, budget_.spare_logits + 1);
-  const bool whole = !keeps_context && NotChunked(remaining);
-  if (whole && chunk < remaining) return;
+  const int32_t least = keeps_context ? 0 : LeastRows(sequence, start, remaining);
+  if (chunk < least) return;
   if (!Reserve(sequence, start + chunk)) {
     const int32_t fitting = Capacity(sequence) + kv_.AvailableBlocks() * kv_.block_tokens() - start;
-    if (!whole && fitting > 0) chunk = std::min(chunk, fitting);
+    if (fitting >= std::max(least, 1)) chunk = std::min(chunk, fitting);
     if (!ReserveByPausing(sequence, start + chunk, plan)) return;
   }
   const bool samples = chunk == remaining && !has_sent;
@@ -452,16 +457,21 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   // those, which a draft's verification may lack, nor if its source is a block that the sequence
   // needs.
   const bool verifies = sequence.SentDrafts() > 0 && known - match.computed[0] == 1;
-  if (budget_.rows == 0 || verifies || !Fits(match, known, length)) DropPartial(match);
-  if (!Fits(match, known, length)) {
+  if (budget_.rows == 0 || verifies || !Fits(sequence, match, length)) DropPartial(match);
+  if (!Fits(sequence, match, length)) {
+    kv_.ReleaseWindows(std::span(match.blocks)
+                           .subspan(static_cast<size_t>(match.first_window), match.windows.size()),
+                       match.windows);
     kv_.Release(match.blocks);
     return false;
   }
   Start(sequence, match);
   TANDEM_CHECK(Reserve(sequence, optimistic ? match.computed[0] : length), "blocks were counted");
   if (match.partial_source >= 0) {
+    const BlockId to = sequence.blocks[match.blocks.size()];
+    TakeWindows(sequence, static_cast<int32_t>(match.blocks.size()) + 1);
     plan.batch.copies.push_back(
-        {match.partial_source, sequence.blocks[match.blocks.size()], match.partial_tokens});
+        {match.partial_source, to, match.partial_tokens, match.source_window, kv_.WindowOf(to)});
   }
   plan.started.push_back(&sequence);
   if (budget_.rows == 0) return true;
@@ -473,18 +483,21 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   return true;
 }
 
-// Whether there are blocks for `length` tokens and, if a prompt may not be chunked, rows for the
-// part of `known` after the match.
-bool Scheduler::Fits(const PrefixMatch& match, int32_t known, int32_t length) const {
+// Whether there are blocks for `length` tokens and rows for those of the known ones after the match
+// that one step must compute.
+bool Scheduler::Fits(const Sequence& sequence, const PrefixMatch& match, int32_t length) const {
   const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
-  const int32_t remaining = known - match.computed[0];
-  return needed <= kv_.AvailableBlocks() && (!NotChunked(remaining) || remaining <= budget_.rows);
+  const int32_t start = match.computed[0];
+  const int32_t remaining = static_cast<int32_t>(sequence.tokens.size()) - start;
+  return needed <= kv_.AvailableBlocks() && LeastRows(sequence, start, remaining) <= budget_.rows;
 }
 
 void Scheduler::DropPartial(PrefixMatch& match) {
   if (match.partial_source < 0) return;
-  kv_.Release(std::span(&match.partial_source, 1));
-  match.partial_source = -1;
+  const std::span source(&match.partial_source, 1);
+  if (match.source_window >= 0) kv_.ReleaseWindows(source, std::span(&match.source_window, 1));
+  kv_.Release(source);
+  match.partial_source = match.source_window = -1;
   match.computed[0] -= match.partial_tokens;
   match.computed[1] = std::min(match.computed[0], match.computed[1]);
 }
@@ -501,9 +514,13 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.started_with = static_cast<int32_t>(sequence.tokens.size());
   sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
   sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
+  if (kv_.has_windows()) sequence.windows.reserve(sequence.blocks.capacity());
+  sequence.windows.assign(match.windows.begin(), match.windows.end());
+  sequence.first_window = match.first_window;
   sequence.usage.kv_blocks_reused += static_cast<int32_t>(match.blocks.size());
   sequence.blocks_told = 0;
   sequence.copy_source = match.partial_source;
+  sequence.copy_source_window = match.source_window;
   sequence.computed = match.computed;
   sequence.published = match.computed;
   sequence.context_logits.clear();  // of a prompt that is computed again
@@ -515,6 +532,14 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
 }
 
 // ---- Blocks ----
+
+// Window blocks for the sequence's first `num_blocks` blocks, as far as it has none.
+void Scheduler::TakeWindows(Sequence& sequence, int32_t num_blocks) {
+  const auto end = static_cast<size_t>(sequence.first_window) + sequence.windows.size();
+  if (!kv_.has_windows() || static_cast<size_t>(num_blocks) <= end) return;
+  kv_.TakeWindows(std::span(sequence.blocks).first(static_cast<size_t>(num_blocks)).subspan(end),
+                  sequence.windows);
+}
 
 int32_t Scheduler::BlocksFor(int32_t tokens) const {
   return (tokens + kv_.block_tokens() - 1) / kv_.block_tokens();
@@ -567,6 +592,7 @@ bool Scheduler::Pause(Sequence& sequence, StepPlan& plan) {
 
 int32_t Scheduler::Release(Sequence& sequence) {
   TANDEM_CHECK(!sequence.InFlightAny(), "a step in flight names the sequence");
+  ReleaseWindows(sequence, sequence.windows.size(), kv_);
   kv_.Release(sequence.blocks);
   sequence.blocks.clear();
   ReleaseCopySource(sequence, kv_);
@@ -594,6 +620,9 @@ int32_t Scheduler::FinishPause(Sequence& sequence) {
 }
 
 void Scheduler::Add(Sequence& sequence, const Sequence::InFlight& work, StepPlan& plan) {
+  const int32_t end =
+      sequence.KnownHigh() - sequence.Remaining() + work.target_tokens + work.num_drafts;
+  TakeWindows(sequence, std::min(BlocksFor(end), static_cast<int32_t>(sequence.blocks.size())));
   SequencePlan item;
   item.slot = sequence.slot;
   item.target_tokens = work.target_tokens;

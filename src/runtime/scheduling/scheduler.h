@@ -121,8 +121,9 @@ class Scheduler {
   void PlanPrefill(Sequence& sequence, StepPlan& plan);
   void StartWaiting(StepPlan& plan);
   bool TryStart(Sequence& sequence, StepPlan& plan);
-  bool Fits(const PrefixMatch& match, int32_t known, int32_t length) const;
+  bool Fits(const Sequence& sequence, const PrefixMatch& match, int32_t length) const;
   void DropPartial(PrefixMatch& match);
+  void TakeWindows(Sequence& sequence, int32_t num_blocks);
   void Start(Sequence& sequence, const PrefixMatch& match);
   bool AnotherComputesNextBlock(const Sequence& sequence) const;
   void InsertWaiting(Sequence& sequence);
@@ -137,7 +138,7 @@ class Scheduler {
   bool PauseLast(const Sequence& needy, StepPlan& plan);
   bool Pause(Sequence& sequence, StepPlan& plan);
   int32_t PrefillBacklog() const;
-  bool NotChunked(int32_t tokens) const;
+  int32_t LeastRows(const Sequence& sequence, int32_t start, int32_t remaining) const;
   bool MayReuse(const Sequence& sequence) const;
 
   const SchedulerLimits limits_;

@@ -185,6 +185,33 @@ TEST_F(SchedulerTest, WithoutChunksAPromptWaitsForAStepThatHoldsIt) {
   EXPECT_EQ(PlanOf(b)->target_tokens, 20);
 }
 
+// As after a pause, when the output makes the whole longer than a step.
+TEST_F(SchedulerTest, APrefixIsComputedInOneStep) {
+  limits_.chunked_prefill = false;
+  Make(64);
+  const int32_t most = limits_.max_num_tokens;
+  Sequence& other = Add(4, 20);
+  Step();
+  Sequence& a = Add(most + 10, 20);
+  a.open->layouts[0].prefix_len = most - 2;
+  Plan();
+  EXPECT_EQ(PlanOf(other)->target_tokens, 1);
+  EXPECT_EQ(PlanOf(a)->target_tokens, most - 1);
+  Land();
+  Plan();
+  EXPECT_EQ(PlanOf(a)->target_tokens, 11);
+  Land();
+  // It waits for a step that has room for all of it.
+  Sequence& b = Add(most + 10, 20);
+  b.open->layouts[0].prefix_len = most;
+  Step();
+  EXPECT_EQ(PlanOf(b), nullptr);
+  scheduler_->Release(other);
+  scheduler_->Release(a);
+  Plan();
+  EXPECT_EQ(PlanOf(b)->target_tokens, most);
+}
+
 TEST_F(SchedulerTest, AChoiceWaitsForTheBlocksThatAnotherComputes) {
   Sequence& a = Add(20, 5, 0.5, 100);
   Sequence& b = Add(20, 5, 0.5, 100);

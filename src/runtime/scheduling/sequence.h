@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/request/prompt_layouts.h"
 #include "runtime/request/request.h"
 #include "runtime/scheduling/batch_plan.h"
 #include "runtime/speculation/acceptance.h"
@@ -18,6 +19,7 @@ struct OpenRequest {
   // Constant after Submit.
   RequestId id = 0;
   Request request;
+  PromptLayouts layouts = {};
   uint64_t seed = 0;
   Nanos submitted{0};
   // Engine thread only.
@@ -51,10 +53,14 @@ struct Sequence {
   Phase phase = Phase::kWaiting;
   int32_t slot = -1;
   std::vector<BlockId> blocks;
+  // Of the blocks from first_window on, those that later tokens see; trimmed by Commit.
+  std::vector<WindowBlockId> windows;
+  int32_t first_window = 0;
   int32_t blocks_told = 0;   // of those, the number that plans have named to the executor
   BlockId copy_source = -1;  // referenced until the step that copies from it has ended
-  uint64_t started = 0;      // order of taking a slot; 0: it has held none
-  int32_t started_with = 0;  // tokens known at that time
+  WindowBlockId copy_source_window = -1;  // likewise
+  uint64_t started = 0;                   // order of taking a slot; 0: it has held none
+  int32_t started_with = 0;               // tokens known at that time
   bool ever_started = false;
 
   // The effect of launched steps. Set by the scheduler, cleared when the step's results are
@@ -86,6 +92,12 @@ struct Sequence {
   const Request& request() const { return open->request; }
   int32_t prompt_tokens() const { return static_cast<int32_t>(request().prompt.size()); }
   int32_t output_tokens() const { return static_cast<int32_t>(tokens.size()) - prompt_tokens(); }
+
+  // Of the tokens from `start` on, how many a step of the model computes at least: those of a
+  // prefix see each other.
+  int32_t LeastRows(ModelIndex model, int32_t start) const {
+    return std::max(open->layouts[static_cast<size_t>(model)].prefix_len - start, 0);
+  }
 
   // No token has been drawn or is being drawn: the next one follows the prompt.
   bool DrawsFirst() const { return KnownLow() == prompt_tokens(); }

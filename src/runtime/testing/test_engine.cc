@@ -256,6 +256,7 @@ std::vector<std::vector<Output>> RunRequests(Engine& engine, const std::vector<R
   }
   engine.CheckIntegrity();
   EXPECT_EQ(engine.Stats().kv.referenced_blocks, 0);
+  EXPECT_EQ(engine.Stats().kv.referenced_window_blocks, 0);
   std::vector<std::vector<Output>> results;
   for (size_t i = 0; i < requests.size(); ++i) {
     std::vector<Output>& choices = results.emplace_back();

@@ -1,0 +1,67 @@
+#include "model/prompt_rules.h"
+
+#include <algorithm>
+
+#include "model/rope.h"
+
+namespace tandem {
+namespace {
+
+// Where the rows after the prefix stand: at the first of the mask tokens that the prompt holds.
+Result<int32_t> MaskPosition(const PrefixSpec& prefix, std::span<const int32_t> prompt) {
+  std::string ids;
+  for (const int32_t id : prefix.mask_ids) {
+    const auto found = std::ranges::find(prompt, id);
+    if (found != prompt.end()) return static_cast<int32_t>(found - prompt.begin());
+    ids += (ids.empty() ? "" : ", ") + std::to_string(id);
+  }
+  return InvalidArgument("prompt: holds none of the tokens " + ids +
+                         ", of which one stands where the model's output belongs");
+}
+
+}  // namespace
+
+PromptRules PromptRulesOf(const ModelSpec& spec, int64_t table_rows) {
+  PromptRules rules{.prefix = spec.prefix, .table_rows = table_rows};
+  for (const LayerSpec& layer : spec.layers) {
+    const RopeScaling& scaling = layer.attention.rope.scaling;
+    if (scaling.kind == RopeScaling::Kind::kNtkSteps) {
+      rules.trained = scaling.original_max_positions;
+    }
+  }
+  return rules;
+}
+
+Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const int32_t> prompt) {
+  ops::PromptLayout layout;
+  if (rules.trained > 0) {
+    const int64_t step = NtkStep(rules.trained, static_cast<int64_t>(prompt.size()));
+    layout.first_turn = static_cast<int32_t>(step * rules.table_rows);
+  }
+  if (rules.prefix.start_id < 0) return layout;
+  const auto start = std::ranges::find(prompt, rules.prefix.start_id);
+  if (start == prompt.end()) {
+    return InvalidArgument("prompt: does not hold the token " +
+                           std::to_string(rules.prefix.start_id) +
+                           ", with which the model's output begins");
+  }
+  layout.prefix_len = static_cast<int32_t>(start - prompt.begin());
+  if (layout.prefix_len == 0) {
+    return InvalidArgument("prompt: has nothing before the token " +
+                           std::to_string(rules.prefix.start_id));
+  }
+  TANDEM_ASSIGN_OR_RETURN(layout.mask_position,
+                          MaskPosition(rules.prefix, prompt.first(start - prompt.begin())));
+  return layout;
+}
+
+void AddToCacheKey(const ops::PromptLayout& layout, std::span<const int32_t> prompt,
+                   std::string& key) {
+  if (layout == ops::PromptLayout{}) return;
+  key += '\0' + std::to_string(layout.first_turn) + ',' + std::to_string(layout.mask_position);
+  // Every token of the prefix depends on all of it.
+  const auto prefix = std::as_bytes(prompt.first(static_cast<size_t>(layout.prefix_len)));
+  key.append(reinterpret_cast<const char*>(prefix.data()), prefix.size());
+}
+
+}  // namespace tandem

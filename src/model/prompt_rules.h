@@ -1,0 +1,33 @@
+// What the prompts of a model decide besides their tokens: which tokens see each other, where they
+// stand, and by which of several rotary tables they turn. Plain values and pure functions; any
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "model/spec.h"
+#include "ops/round.h"
+
+namespace tandem {
+
+// The initial value: prompts decide nothing.
+struct PromptRules {
+  PrefixSpec prefix;
+  int64_t trained = 0;     // of kNtkSteps, the length up to which the base stays; 0: it always does
+  int64_t table_rows = 0;  // positions of each rotary table
+};
+// `table_rows`: Weights::max_positions.
+PromptRules PromptRulesOf(const ModelSpec& spec, int64_t table_rows);
+
+// INVALID_ARGUMENT: a prompt without the tokens that such a model's prompts have.
+Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const int32_t> prompt);
+
+// Adds to the key under which the prompt's keys and values are found what decides them beside the
+// tokens before them: two prompts with equal keys and equal beginnings have them in common.
+void AddToCacheKey(const ops::PromptLayout& layout, std::span<const int32_t> prompt,
+                   std::string& key);
+
+}  // namespace tandem

@@ -1,0 +1,77 @@
+#include "model/prompt_rules.h"
+
+#include <gtest/gtest.h>
+
+#include "ops/round_rules.h"
+
+namespace tandem {
+namespace {
+
+using ops::rules::SecondPositionOf;
+using ops::rules::TurnOf;
+
+PromptRules Glm() { return {.prefix = {.start_id = 9, .mask_ids = {7, 8}}, .table_rows = 100}; }
+
+TEST(PromptRules, CausalPromptsStandWhereTheyAre) {
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const auto layout = LayOutPrompt({}, prompt);
+  EXPECT_EQ(*layout, ops::PromptLayout{});
+  EXPECT_EQ(TurnOf(*layout, 5), 5);
+  EXPECT_EQ(SecondPositionOf(*layout, 5), 0);
+  std::string key = "tenant";
+  AddToCacheKey(*layout, prompt, key);
+  EXPECT_EQ(key, "tenant");
+}
+
+TEST(PromptRules, TheOutputStandsAtTheMask) {
+  // In the middle, though the other one comes before it.
+  const auto layout = LayOutPrompt(Glm(), std::vector<int32_t>{8, 1, 7, 2, 9, 7});
+  ASSERT_TRUE(layout.ok()) << layout.status().message();
+  EXPECT_EQ(*layout, (ops::PromptLayout{.prefix_len = 4, .mask_position = 2}));
+  const int32_t turns[] = {0, 1, 2, 3, 2, 2, 2}, seconds[] = {0, 0, 0, 0, 1, 2, 3};
+  for (int32_t position = 0; position < 7; ++position) {
+    EXPECT_EQ(TurnOf(*layout, position), turns[position]) << position;
+    EXPECT_EQ(SecondPositionOf(*layout, position), seconds[position]) << position;
+  }
+}
+
+TEST(PromptRules, NamesTheTokenThatAPromptLacks) {
+  const auto refusal = [](const std::vector<int32_t>& prompt) {
+    return LayOutPrompt(Glm(), prompt).status().message();
+  };
+  EXPECT_EQ(refusal({1, 7}),
+            "prompt: does not hold the token 9, with which the model's output begins");
+  EXPECT_EQ(refusal({9}), "prompt: has nothing before the token 9");
+  EXPECT_EQ(refusal({1, 9, 7}),
+            "prompt: holds none of the tokens 7, 8, of which one stands where the model's output "
+            "belongs");
+}
+
+// What one token of a prefix is depends on all of them.
+TEST(PromptRules, DifferentPrefixesShareNothing) {
+  const auto key = [](const std::vector<int32_t>& prompt) {
+    std::string key = "tenant";
+    AddToCacheKey(*LayOutPrompt(Glm(), prompt), prompt, key);
+    return key;
+  };
+  const std::string one = key({1, 2, 7, 9});
+  EXPECT_TRUE(one.starts_with("tenant"));
+  EXPECT_NE(one, key({1, 3, 7, 9}));
+  EXPECT_NE(one, key({1, 2, 3, 7, 9}));
+  EXPECT_EQ(one, key({1, 2, 7, 9, 5}));  // what follows sees it, and is not seen
+}
+
+TEST(PromptRules, LongerPromptsTurnByLaterTables) {
+  const PromptRules qwen = {.prefix = {}, .trained = 4, .table_rows = 100};
+  const auto first_turn = [&](size_t length) {
+    return LayOutPrompt(qwen, std::vector<int32_t>(length, 1))->first_turn;
+  };
+  EXPECT_EQ(first_turn(4), 0);
+  EXPECT_EQ(first_turn(5), 100);
+  EXPECT_EQ(first_turn(8), 100);
+  EXPECT_EQ(first_turn(9), 200);
+  EXPECT_EQ(TurnOf(*LayOutPrompt(qwen, std::vector<int32_t>(5, 1)), 3), 103);
+}
+
+}  // namespace
+}  // namespace tandem
