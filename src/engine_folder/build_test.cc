@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/checksum.h"
 #include "base/little_endian.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
