@@ -199,7 +199,7 @@ double Limits::PromptSeconds(const Session& session, int64_t tokens) const {
   const double layers = static_cast<double>(NumActiveParameters(spec)) - head - embedding;
   const double attention =
       2.0 * n * n *
-      static_cast<double>(spec.num_layers() * spec.layers.front().attention.query_rows());
+      static_cast<double>(spec.num_layers() * spec.layers.front().attention.attended_columns());
   return (2.0 * (layers * n + head) + attention) / matrix_peak;
 }
 

@@ -10,6 +10,7 @@
 
 #include "apps/bench.h"
 #include "base/file.h"
+#include "model/decoder/weights.h"
 #include "model/families/families.h"
 #include "model/kv_pool.h"
 #include "runtime/option_rows.h"
@@ -27,14 +28,23 @@ struct LayerShape {
   int64_t cols;
 };
 
-std::array<LayerShape, 5> Layers(const ModelSpec& spec) {
+std::vector<LayerShape> Layers(const ModelSpec& spec) {
   const AttentionSpec& attention = spec.layers.front().attention;
+  const LatentSpec& latent = attention.latent;
   const MlpSpec& mlp = spec.layers.front().mlp;
-  return {{{"qkv", attention.qkv_rows(), spec.hidden_size},
-           {"out", spec.hidden_size, attention.query_rows()},
-           {"gate_up", (mlp.gated ? 2 : 1) * mlp.intermediate_size, spec.hidden_size},
-           {"down", spec.hidden_size, mlp.intermediate_size},
-           {"head", spec.vocab_size, spec.hidden_size}}};
+  std::vector<LayerShape> layers;
+  if (latent.query_rank > 0) layers.push_back({"q_a", latent.query_rank, spec.hidden_size});
+  layers.push_back({attention.has_latents() ? "q" : "qkv", attention.qkv_rows(),
+                    latent.query_rank > 0 ? latent.query_rank : spec.hidden_size});
+  if (attention.has_latents()) layers.push_back({"kv_a", attention.kv_rows(), spec.hidden_size});
+  for (const LayerShape& layer :
+       {LayerShape{"out", spec.hidden_size, attention.out_columns()},
+        {"gate_up", (mlp.gated ? 2 : 1) * mlp.intermediate_size, spec.hidden_size},
+        {"down", spec.hidden_size, mlp.intermediate_size},
+        {"head", spec.vocab_size, spec.hidden_size}}) {
+    layers.push_back(layer);
+  }
+  return layers;
 }
 
 // Random signs and mantissas, all values in +-[1, 2).
@@ -145,7 +155,10 @@ class OpsBench {
     for (const int32_t prompt : {512, 2048, 8192}) {
       TANDEM_RETURN_IF_ERROR(Attention(1, prompt, prompt));
     }
-    for (const int64_t rows : {1, 16, 64, 512}) TANDEM_RETURN_IF_ERROR(RowOps(rows));
+    for (const int64_t rows : {1, 16, 64, 512}) {
+      TANDEM_RETURN_IF_ERROR(HeadProducts(rows));
+      TANDEM_RETURN_IF_ERROR(RowOps(rows));
+    }
     for (const int64_t rows : {1, 16, 64, 256}) TANDEM_RETURN_IF_ERROR(Sampling(rows));
     SaySteps();
     return {};
@@ -306,8 +319,8 @@ class OpsBench {
     batch.max_blocks = blocks;
 
     const AttentionSpec& attention = spec_.layers.front().attention;
-    const int64_t width = attention.query_rows();
-    const int64_t qkv_rows = attention.qkv_rows();
+    const int64_t width = attention.attended_columns();
+    const int64_t qkv_rows = attention.attending_columns();
     TANDEM_ASSIGN_OR_RETURN(const Buffer qkv, timer_.Random(num_rows * qkv_rows, spec_.dtype));
     TANDEM_ASSIGN_OR_RETURN(const Buffer out, timer_.Random(num_rows * width, spec_.dtype));
     // As the layers of a step.
@@ -328,20 +341,60 @@ class OpsBench {
     std::string shape = fmt::format("{} x {} of {} tokens", sequences, rows, context);
     if (chunks > 0) shape += fmt::format(" + {} x {}", chunks, kChunkRows);
     Add({"attention", shape, seconds, static_cast<double>(block_bytes) * blocks * sequences,
-         4.0 * static_cast<double>(width) * keys, in_step ? spec_.num_layers() : 0, sequences});
+         2.0 * static_cast<double>(width + attention.num_heads * attention.head_dim) * keys,
+         in_step ? spec_.num_layers() : 0, sequences});
     if (!in_step) return {};
-    TANDEM_ASSIGN_OR_RETURN(const Buffer angles,
-                            timer_.Random(context * attention.head_dim / 2, DType::kF32));
-    const Tensor table_of_angles = angles.View(DType::kF32, {context, attention.head_dim / 2});
+    const int64_t pairs = (attention.has_latents() ? attention.rope.dim : attention.head_dim) / 2;
+    TANDEM_ASSIGN_OR_RETURN(const Buffer angles, timer_.Random(context * pairs, DType::kF32));
+    const Tensor table_of_angles = angles.View(DType::kF32, {context, pairs});
     const ops::RopeTable rope = {.cos = table_of_angles, .sin = table_of_angles};
     batch.block_table = table_buffer.As<int32_t>();
+    const Tensor rows_in = qkv.View(spec_.dtype, {num_rows, qkv_rows});
     const double rope_seconds = timer_.MedianSeconds(1, [&](int64_t) {
-      timer_.backend().ops().QkvRopeStore(qkv.View(spec_.dtype, {num_rows, qkv_rows}), rope, batch,
-                                          kv, 0);
+      if (attention.has_latents()) {
+        // Queries that are as wide as the cache's keys turn in place.
+        ops.LatentRopeStore(rows_in, qkv.View(spec_.dtype, {num_rows, attention.head_dim}), rope,
+                            batch, kv, 0, rows_in);
+      } else {
+        ops.QkvRopeStore(rows_in, rope, batch, kv, 0);
+      }
     });
     Add({"rope+store", shape, rope_seconds,
          2.0 * static_cast<double>(num_rows * qkv_rows) * static_cast<double>(SizeOf(spec_.dtype)),
          0, spec_.num_layers(), sequences});
+    return {};
+  }
+
+  // The products of each head of a layer with latents: its key weights with queries, its value
+  // weights with what attention gives.
+  Status HeadProducts(int64_t rows) {
+    const AttentionSpec& attention = spec_.layers.front().attention;
+    if (!attention.has_latents()) return {};
+    const LatentSpec& latent = attention.latent;
+    const int64_t heads = attention.num_heads;
+    for (const auto& [name, inputs, outputs] :
+         {std::tuple("head keys", latent.key_dim, latent.rank),
+          {"head values", latent.rank, latent.value_dim}}) {
+      const Shape shape{heads * ops::PaddedHeadRows(outputs), inputs};
+      TANDEM_ASSIGN_OR_RETURN(const Buffer values, timer_.Random(shape.NumElements(), spec_.dtype));
+      const ops::LinearPart part{.weight = values.View(spec_.dtype, shape)};
+      std::vector<ops::LinearWeight> weights(static_cast<size_t>(std::max<int64_t>(
+          2, kBeyondCaches / (shape.NumElements() * static_cast<int64_t>(SizeOf(spec_.dtype))))));
+      for (ops::LinearWeight& weight : weights) {
+        TANDEM_ASSIGN_OR_RETURN(weight, timer_.backend().PackLinear({&part, 1}, {spec_.dtype, {}}));
+      }
+      TANDEM_ASSIGN_OR_RETURN(const Buffer x, timer_.Random(rows * heads * inputs, spec_.dtype));
+      TANDEM_ASSIGN_OR_RETURN(const Buffer y, timer_.Random(rows * heads * outputs, spec_.dtype));
+      const ops::HeadColumns in{x.View(spec_.dtype, {rows, heads * inputs}), 0, inputs, inputs};
+      const ops::HeadColumns out{y.View(spec_.dtype, {rows, heads * outputs}), 0, outputs, outputs};
+      const double seconds =
+          timer_.MedianSeconds(static_cast<int64_t>(weights.size()), [&](int64_t i) {
+            timer_.backend().ops().HeadLinear(in, weights[static_cast<size_t>(i)], out);
+          });
+      Add({name, fmt::format("{} x {} x {}, {} rows", heads, outputs, inputs, rows), seconds,
+           static_cast<double>(weights.front().weight_bytes()),
+           2.0 * static_cast<double>(heads * inputs * outputs * rows), spec_.num_layers(), rows});
+    }
     return {};
   }
 
@@ -447,6 +500,7 @@ Status BenchOps(const BenchOptions&, const OptionValues& values, Console& consol
   const QuantScheme scheme = models.quantize.value_or(QuantScheme{});
   const DType kv = EngineOptionsFrom(values).kv_cache_dtype.value_or(spec.dtype);
   TANDEM_RETURN_IF_ERROR(backend->CheckKvType(kv));
+  TANDEM_RETURN_IF_ERROR(CheckLoadable(spec, *backend));
   OpsBench bench(*backend, spec, scheme, kv, console);
   TANDEM_RETURN_IF_ERROR(bench.Run());
   nlohmann::ordered_json json = bench.Json();

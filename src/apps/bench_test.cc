@@ -1,6 +1,9 @@
+#include "apps/bench.h"
+
 #include <gtest/gtest.h>
 
 #include "apps/load.h"
+#include "model/decoder/weights.h"
 
 namespace tandem::apps {
 namespace {

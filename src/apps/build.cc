@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/config_rows.h"
+#include "apps/interrupt.h"
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
@@ -118,8 +119,9 @@ Status Run(const OptionValues& values, Console& console) {
   }
   build.config = ConfigOptionRows().Read(values);
   build.recorded = Recorded(values);
+  const Interrupt interrupt;
   TANDEM_ASSIGN_OR_RETURN(const BuildReport report,
-                          Build(build, [&](double done) { console.Progress("building", done); }));
+                          Build(build, Told("building", interrupt, console)));
   if (const OptionSpec* row = values.Find("use_weight_only");
       values.IsSet(*row) && values.Flag(*row) && report.spec.quantization.is_plain()) {
     LogWarning(

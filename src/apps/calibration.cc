@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/devices.h"
+#include "apps/interrupt.h"
 #include "base/log.h"
 #include "engine_folder/source.h"
 
@@ -63,10 +64,11 @@ Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console&
     console.Say(
         fmt::format("calibrating with {} samples of {}", texts.samples.size(), texts.origin));
   }
+  const Interrupt interrupt;
   const QuantizeEvents events{
       .estimate = [&](const CalibrationEstimate& estimate) { SayEstimate(estimate, console); },
-      .calibrating = [&](double done) { console.Progress("calibrating", done); },
-      .writing = [&](double done) { console.Progress("writing", done); }};
+      .calibrating = Told("calibrating", interrupt, console),
+      .writing = Told("writing", interrupt, console)};
   TANDEM_ASSIGN_OR_RETURN(const QuantizeReport report,
                           Quantize(options, texts.samples, *backend, events));
   const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});

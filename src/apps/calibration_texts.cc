@@ -84,17 +84,18 @@ Result<CalibrationTexts> ReadCalibrationTexts(const fs::path& model_dir,
     return codec.status().Annotate("the tokenizer, which calibration reads its texts with");
   }
   CalibrationTexts texts;
+  const int64_t longest = std::min(options.longest, reader->spec().max_positions);
   const std::string& dataset = options.dataset;
   std::error_code error;
   if (fs::is_regular_file(dataset, error)) {
     texts.origin = dataset;
-    TANDEM_RETURN_IF_ERROR(ReadFile(dataset, options.size, options.longest, **codec, texts));
+    TANDEM_RETURN_IF_ERROR(ReadFile(dataset, options.size, longest, **codec, texts));
   } else if (dataset.starts_with('/') || dataset.ends_with(".txt") || dataset.ends_with(".jsonl")) {
     return NotFound(dataset + ": there is no such file to calibrate with");
   } else {
     texts.origin = "the embedded dictionary";
     if (!dataset.empty()) texts.origin += ", as " + dataset + " is no file on this machine";
-    TANDEM_RETURN_IF_ERROR(ReadDictionary(options.size, options.longest, **codec, texts));
+    TANDEM_RETURN_IF_ERROR(ReadDictionary(options.size, longest, **codec, texts));
   }
   if (!texts.samples.empty()) return texts;
   return InvalidArgument(dataset + ": holds no text to calibrate with");

@@ -10,7 +10,9 @@
 
 #include "apps/json_text.h"
 #include "base/bound_options.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/options.h"
 #include "base/status.h"
 
@@ -20,7 +22,9 @@ namespace tandem::apps {
 // decided in one place. Results go to stdout; progress to stderr.
 class Console {
  public:
-  explicit Console(bool json);
+  // `clock` outlives the console.
+  explicit Console(bool json, LogFormat log_format = LogFormat::kText,
+                   const Clock& clock = kSteadyClock);
 
   bool json() const { return json_; }
   // A line for people; silent under --json.
@@ -35,18 +39,35 @@ class Console {
   }
   // Text between values, when the one value of --json is an array that is written as it grows.
   void ResultPart(std::string_view text) const;
-  // The first write to stdout that failed: a full disk, a closed pipe. Nothing is written after it.
+  // The first write to stdout that failed: a full disk, or CANCELLED with the field "stdout" where
+  // its reader went away. Nothing is written after it.
   const Status& status() const { return status_; }
   // Columns of the terminal that stdout is, within reason; 80 elsewhere.
   static size_t Width();
-  // "loading target 42 %", redrawn on a terminal; nothing where stderr is a file or a pipe.
+  // "loading target 42 %": redrawn on a terminal. Where stderr is a file or a pipe, a line now and
+  // then, if it takes long: each 10 %, but at most every 10 seconds and at least every minute; none
+  // among log lines in JSON. Safe on any thread.
   void Progress(std::string_view what, double done) const;
 
  private:
   void Write(std::string_view text) const;
 
+  // What Progress last told without a terminal.
+  struct Told {
+    std::string what;
+    double done = 0.0;
+    Nanos time{};
+    bool any = false;  // a line of this work was written
+  };
+  bool IsDue(std::string_view what, double done) const;
+
+  static inline const SteadyClock kSteadyClock;
   const bool json_;
   const bool terminal_;
+  const bool lines_;  // of progress, among those of the log
+  const Clock& clock_;
+  mutable Mutex mutex_;
+  mutable Told told_ TANDEM_GUARDED_BY(mutex_);
   mutable Status status_;
 };
 

@@ -2,7 +2,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -79,7 +81,7 @@ Status RunVerb(const Command& command, Words words, Call& call) {
     }
   }
   ConfigureLog(common.log_level, common.log_format);
-  Console console(call.json);
+  Console console(call.json, common.log_format);
   TANDEM_RETURN_IF_ERROR(command.run(values, console));
   return console.status();
 }
@@ -106,6 +108,13 @@ Status RunProgram(Words words, Call& call) {
     return console.status();
   }
   return RunVerb(*command, words, call);
+}
+
+// main() ignores the signal that other programs end by.
+[[noreturn]] void EndByBrokenPipe() {
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
+  std::_Exit(128 + SIGPIPE);  // where it is blocked
 }
 
 // Resources are cleaned up on the way here.
@@ -146,6 +155,8 @@ int Main(int argc, const char* const* argv) {
   // Until the options have been read.
   call.json = std::ranges::find(words, "--json") != words.end();
   const Status status = RunGuarded(words, call);
+  // As every tool in a pipe whose reader has seen enough.
+  if (status.code() == Code::kCancelled && status.field() == "stdout") EndByBrokenPipe();
   if (!status.ok()) Report(call, status);
   return ExitCode(status.code());
 }

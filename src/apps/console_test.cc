@@ -2,7 +2,9 @@
 #include <pty.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -39,10 +41,54 @@ void ShowProgress() {
   for (const double done : {0.1, 0.5, 1.0}) console.Progress("loading", done);
 }
 
-TEST(ConsoleTest, ProgressStaysOutOfPipesAndFiles) {
+TEST(ConsoleTest, ShortWorkStaysOutOfPipesAndFiles) {
   ::testing::internal::CaptureStderr();
   ShowProgress();
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+// What a console prints in a pipe of work that takes `seconds`, reported each second.
+std::string ProgressOf(int seconds, bool json = false, LogFormat format = LogFormat::kText) {
+  FakeClock clock;
+  const Console console(json, format, clock);
+  ::testing::internal::CaptureStderr();
+  for (int second = 0; second <= seconds; ++second) {
+    console.Progress("calibrating", second / static_cast<double>(seconds));
+    clock.Advance(std::chrono::seconds(1));
+  }
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(ConsoleTest, LongWorkIsToldInPipesAndFilesNowAndThen) {
+  EXPECT_EQ(ProgressOf(9), "");
+  // At most every ten seconds.
+  EXPECT_EQ(ProgressOf(20), "tandem: calibrating  50 %\ntandem: calibrating 100 %\n");
+  // Each tenth.
+  const std::string tenths = ProgressOf(300);
+  EXPECT_EQ(std::ranges::count(tenths, '\n'), 10) << tenths;
+  EXPECT_TRUE(tenths.starts_with("tandem: calibrating  10 %\n")) << tenths;
+  // At least every minute.
+  const std::string minutes = ProgressOf(6000);
+  EXPECT_EQ(std::ranges::count(minutes, '\n'), 100);
+  EXPECT_TRUE(minutes.starts_with("tandem: calibrating   1 %\n")) << minutes.substr(0, 100);
+  EXPECT_EQ(ProgressOf(300, /*json=*/true), "");
+  EXPECT_EQ(ProgressOf(300, /*json=*/false, LogFormat::kJson), "");
+}
+
+// One work after the other: each begins anew.
+TEST(ConsoleTest, TheNextWorkIsToldOnItsOwn) {
+  FakeClock clock;
+  const Console console(/*json=*/false, LogFormat::kText, clock);
+  ::testing::internal::CaptureStderr();
+  for (const char* what : {"calibrating", "writing"}) {
+    for (const double done : {0.5, 0.7, 1.0}) {
+      console.Progress(what, done);
+      clock.Advance(std::chrono::seconds(20));
+    }
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "tandem: calibrating  70 %\ntandem: calibrating 100 %\n"
+            "tandem: writing  70 %\ntandem: writing 100 %\n");
 }
 
 TEST(ConsoleTest, ProgressIsRedrawnOnATerminal) {
@@ -83,6 +129,25 @@ TEST(ConsoleTest, TheFirstFailedWriteIsKeptAndEndsTheWriting) {
   EXPECT_EQ(console.status().message(), "stdout: cannot write: No space left on device");
   std::clearerr(stdout);
   EXPECT_EQ(Stdout([&] { console.Say("another"); }), "");
+}
+
+TEST(ConsoleTest, AReaderThatWentAwayIsAnErrorOfItsOwn) {
+  std::fflush(stdout);
+  const int kept = ::dup(STDOUT_FILENO);
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  const auto handler = std::signal(SIGPIPE, SIG_IGN);
+  ::close(ends[0]);
+  ::dup2(ends[1], STDOUT_FILENO);
+  ::close(ends[1]);
+  const Console console(/*json=*/false);
+  console.Say("a line");
+  ::dup2(kept, STDOUT_FILENO);
+  ::close(kept);
+  std::signal(SIGPIPE, handler);
+  EXPECT_EQ(console.status().code(), Code::kCancelled);
+  EXPECT_EQ(console.status().field(), "stdout");
+  std::clearerr(stdout);
 }
 
 }  // namespace

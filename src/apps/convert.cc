@@ -9,6 +9,7 @@
 #include "apps/calibration.h"
 #include "apps/config_rows.h"
 #include "apps/devices.h"
+#include "apps/interrupt.h"
 #include "apps/legacy_options.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
@@ -134,7 +135,7 @@ std::string ReadPrecision(const Rounding& asked) {
 // The folder holds what --weight_only_precision says of it.
 Status CheckQuantized(const std::filesystem::path& folder, const ConfigOptions& config,
                       const Rounding& asked) {
-  TANDEM_RETURN_IF_ERROR(CheckModelFolder(folder));
+  TANDEM_RETURN_IF_ERROR(CheckHuggingFaceFolder(folder));
   TANDEM_ASSIGN_OR_RETURN(const auto reader, HfReader::Open(folder, std::nullopt, config));
   const QuantScheme& scheme = reader->spec().quantization;
   const std::string precision = ReadPrecision(asked);
@@ -211,7 +212,7 @@ Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
   ConvertOptions convert = Rows().Read(values);
   convert.config = ConfigOptionRows().Read(values);
-  TANDEM_RETURN_IF_ERROR(CheckModelFolder(convert.model_dir));
+  TANDEM_RETURN_IF_ERROR(CheckHuggingFaceFolder(convert.model_dir));
   const Rounding asked = RoundingRows().Read(values);
   NameIdle(asked);
   TANDEM_ASSIGN_OR_RETURN(const QuantizeRecipe recipe, RecipeFor(asked));
@@ -238,9 +239,9 @@ Status Run(const OptionValues& values, Console& console) {
                                      convert.embedding_sharding_dim, convert.pp_size}},
                        values, console);
   }
-  TANDEM_ASSIGN_OR_RETURN(const ConvertReport report, Convert(convert, [&](double done) {
-                            console.Progress("converting", done);
-                          }));
+  const Interrupt interrupt;
+  TANDEM_ASSIGN_OR_RETURN(const ConvertReport report,
+                          Convert(convert, Told("converting", interrupt, console)));
   const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
   console.Say(fmt::format("{}: {}, {} rank{}, {}", convert.output_dir.string(), format,
                           report.sharding.num_files(), report.sharding.num_files() == 1 ? "" : "s",

@@ -39,7 +39,8 @@ constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
                                      "gpt_neox",     "mixtral",
                                      "qwen2_moe",    "qwen3_moe",
                                      "glm4_moe",     "gpt_oss",
-                                     "llama4_text",  "chatglm6b",
+                                     "llama4_text",  "deepseek_v2_lite",
+                                     "deepseek_v3",  "chatglm6b",
                                      "glm10b"};
 
 EngineOptions Options() {

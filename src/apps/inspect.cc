@@ -90,8 +90,14 @@ Status InspectFolder(const std::filesystem::path& path, Console& console,
                           spec.num_layers()));
   const AttentionSpec& attention = spec.layers.front().attention;
   const MlpSpec& mlp = spec.layers.front().mlp;
-  console.Say(fmt::format("attention     {} heads of {}, {} for keys and values",
-                          attention.num_heads, attention.head_dim, attention.num_kv_heads));
+  if (const LatentSpec& latent = attention.latent; attention.has_latents()) {
+    console.Say(fmt::format("attention     {} heads of {}, over latents of {} with {} that turn",
+                            attention.num_heads, attention.query_dim(), latent.rank,
+                            attention.rope.dim));
+  } else {
+    console.Say(fmt::format("attention     {} heads of {}, {} for keys and values",
+                            attention.num_heads, attention.head_dim, attention.num_kv_heads));
+  }
   console.Say(fmt::format("sizes         hidden {}, MLP {}, vocabulary {}, {} positions",
                           spec.hidden_size, mlp.intermediate_size, spec.vocab_size,
                           spec.max_positions));
@@ -163,37 +169,47 @@ bool IsFileOfTensors(const std::filesystem::path& path) {
   return IsTensorFileName(path) && !std::filesystem::is_directory(path, error);
 }
 
+struct WeightCheck {
+  std::vector<BadWeight> bad;
+  bool by_checksums = true;  // every file has them
+};
+
 // Sorted by the names that the file gives its tensors.
-Status AddNonFinite(const std::filesystem::path& path, std::vector<BadWeight>& bad) {
+Status CheckFile(const std::filesystem::path& path, WeightCheck& check) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, OpenTensorFile(path));
+  check.by_checksums = check.by_checksums && file->has_checksums();
   for (const auto& [name, tensor] : file->tensors()) {
-    if (const int64_t count = CountNonFinite(tensor); count > 0) bad.push_back({name, count});
+    TANDEM_RETURN_IF_ERROR(file->Verify(name));
+    if (const int64_t count = CountNonFinite(tensor); count > 0) check.bad.push_back({name, count});
   }
   return {};
 }
 
-Result<std::vector<BadWeight>> FindNonFiniteIn(const std::filesystem::path& path) {
-  std::vector<BadWeight> bad;
+Result<WeightCheck> ReadWeights(const std::filesystem::path& path) {
+  WeightCheck check;
   if (IsFileOfTensors(path)) {
-    TANDEM_RETURN_IF_ERROR(AddNonFinite(path, bad));
-    return bad;
+    TANDEM_RETURN_IF_ERROR(CheckFile(path, check));
+    return check;
   }
   TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
   if (source.kind == ModelSource::Kind::kEngine) {
-    TANDEM_ASSIGN_OR_RETURN(bad, FindNonFinite(*source.weights));
+    TANDEM_ASSIGN_OR_RETURN(check.bad, FindNonFinite(*source.weights));
     TANDEM_RETURN_IF_ERROR(source.weights->Finish());
-    return bad;
+    return check;
   }
   TANDEM_ASSIGN_OR_RETURN(const auto files, TensorFilesIn(path));
-  for (const std::filesystem::path& file : files) TANDEM_RETURN_IF_ERROR(AddNonFinite(file, bad));
-  return bad;
+  for (const std::filesystem::path& file : files) TANDEM_RETURN_IF_ERROR(CheckFile(file, check));
+  return check;
 }
 
 Status CheckWeights(const std::filesystem::path& path, const Console& console) {
   constexpr size_t kNamed = 8;
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<BadWeight> bad, FindNonFiniteIn(path));
+  TANDEM_ASSIGN_OR_RETURN(const WeightCheck check, ReadWeights(path));
+  const std::vector<BadWeight>& bad = check.bad;
   if (bad.empty()) {
-    console.Say("weights       read and checked: each is a finite number");
+    console.Say(fmt::format("weights       read and checked: each is a finite number{}",
+                            check.by_checksums ? ", and all are as they were written"
+                                               : "; the files have no checksums"));
     return {};
   }
   std::string names;

@@ -98,21 +98,42 @@ constexpr OptionSpec kRefused[] = {
      .meaning = "Only 1: sequences are not split over ranks",
      .group = "Quantization",
      .choices = "1"},
-    {.name = "quantize_lm_head",
-     .type = OptionType::kFlag,
-     .meaning = "Only false: the head stays as it is",
-     .group = "Quantization",
-     .choices = "false"},
-    {.name = "auto_quantize_bits",
-     .meaning = "Not supported: all layers have one format",
-     .group = "Quantization",
-     .choices = "none"},
 };
+
+constexpr OptionSpec kQuantizeHead = {
+    .name = "quantize_lm_head",
+    .type = OptionType::kFlag,
+    .default_value = "false",
+    .meaning =
+        "Refused: the head is written in --dtype; --head_weights of `serve` and `run` rounds "
+        "it",
+    .group = "Quantization"};
+constexpr OptionSpec kAutoQuantize = {.name = "auto_quantize_bits",
+                                      .default_value = "none",
+                                      .meaning = "Refused unless none: all layers have one format",
+                                      .group = "Quantization"};
+constexpr OptionSpec kNotMade[] = {kQuantizeHead, kAutoQuantize};
+
+// What quantize.py makes, and this program does not.
+Status CheckMade(const OptionValues& values) {
+  if (values.Flag(kQuantizeHead)) {
+    return Unimplemented(
+        "--quantize_lm_head: the head is written in --dtype. Leave this out; --head_weights int8 "
+        "of `serve` and `run` rounds the head while it is loaded");
+  }
+  if (values.Text(kAutoQuantize) != "none") {
+    return Unimplemented(
+        "--auto_quantize_bits: all layers have one format. Leave this out and name it with "
+        "--qformat: int4_awq is the smallest");
+  }
+  return {};
+}
 
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyQuantizeRows());
   const Request request = Rows().Read(values);
-  TANDEM_RETURN_IF_ERROR(CheckModelFolder(request.model_dir));
+  TANDEM_RETURN_IF_ERROR(CheckMade(values));
+  TANDEM_RETURN_IF_ERROR(CheckHuggingFaceFolder(request.model_dir));
   QuantizeOptions options{.model_dir = request.model_dir,
                           .output_dir = request.output_dir,
                           .config = ConfigOptionRows().Read(values),
@@ -127,6 +148,12 @@ Status Run(const OptionValues& values, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(
       options.recipe, RecipeOf(request.qformat, request.awq_block_size, request.kv_cache_dtype));
   options.recipe.smooth_alpha = request.smoothquant;
+  if (!values.IsSet(Rows().RowOf<&Request::qformat>())) {
+    LogWarning(
+        "--qformat is not given: full_prec leaves the weights as they are. To quantize them, name "
+        "one of {}",
+        QuantFormatNames());
+  }
   return RunQuantize(std::move(options), values, console);
 }
 
@@ -139,7 +166,7 @@ Command QuantizeCommand() {
               "  tandem quantize --model_dir MODEL --qformat int4_awq --output_dir CKPT\n"
               "  tandem quantize --model_dir MODEL --qformat fp8 --kv_cache_dtype fp8 \\\n"
               "    --tp_size 2 --output_dir CKPT\n",
-          .options = Join({Rows().specs(), kRefused, ConfigOptionRows().specs(),
+          .options = Join({Rows().specs(), kRefused, kNotMade, ConfigOptionRows().specs(),
                            CalibrationOptionRows().specs(), LegacyQuantizeRows(),
                            BackendOptionRows().specs()}),
           .run = Run};

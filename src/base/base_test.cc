@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "base/bounded_queue.h"
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/free_memory.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -129,6 +131,39 @@ TEST_F(FileTest, WritesWholeFilesOrNone) {
   ASSERT_TRUE(WriteFileAtomically(path, "whole").ok());
   EXPECT_EQ(*ReadTextFile(path), "whole");
   EXPECT_EQ(ReadTextFile(path, 4).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(FileTest, OverwritesWhatWasAppended) {
+  const auto path = folder_ / "out";
+  const auto writer = AtomicFileWriter::Create(path).value();
+  ASSERT_TRUE(writer->Append("head: ?? body").ok());
+  ASSERT_TRUE(writer->Overwrite(6, "42").ok());
+  ASSERT_TRUE(writer->Append(", end").ok());
+  ASSERT_TRUE(writer->Commit().ok());
+  EXPECT_EQ(*ReadTextFile(path), "head: 42 body, end");
+}
+
+TEST_F(FileTest, ALockHasOneOwnerAtATimeAndLeavesNoFile) {
+  const auto path = folder_ / "lock";
+  auto first = FileLock::Take(path).value();
+  const Status refused = FileLock::Take(path).status();
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_NE(refused.message().find(path.string()), std::string::npos);
+  first.reset();
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  EXPECT_TRUE(FileLock::Take(path).ok());
+  EXPECT_EQ(FileLock::Take(folder_ / "absent" / "lock").status().code(), Code::kFailedPrecondition);
+}
+
+TEST(ChecksumTest, IsXxh3InHexDigits) {
+  EXPECT_EQ(Checksum({}), "99aa06d3014798d86001c324468d497f");  // the hash's own test vector
+  const std::string text = "tandem";
+  std::string other = text;
+  other.back() ^= 1;
+  const auto of = [](const std::string& s) { return Checksum(std::as_bytes(std::span(s))); };
+  EXPECT_EQ(of(text), of("tandem"));
+  EXPECT_NE(of(text), of(other));
+  EXPECT_EQ(of(text).size(), kChecksumDigits);
 }
 
 TEST_F(FileTest, NamesTheFileThatIsMissing) {

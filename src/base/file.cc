@@ -131,6 +131,19 @@ Status AtomicFileWriter::Append(std::string_view text) {
   return Append(std::as_bytes(std::span(text.data(), text.size())));
 }
 
+Status AtomicFileWriter::Overwrite(uint64_t offset, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::pwrite(fd_, text.data(), text.size(), static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return ErrnoStatus(temporary_, "cannot write");
+    }
+    text.remove_prefix(static_cast<size_t>(written));
+    offset += static_cast<uint64_t>(written);
+  }
+  return {};
+}
+
 Status AtomicFileWriter::Commit() {
   TANDEM_CHECK(fd_ >= 0, "committed twice");
   if (::fsync(fd_) != 0) return ErrnoStatus(temporary_, "cannot sync");

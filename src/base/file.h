@@ -60,6 +60,8 @@ class AtomicFileWriter {
 
   Status Append(std::span<const std::byte> bytes);
   Status Append(std::string_view text);
+  // Replaces bytes that were appended before, from `offset` on.
+  Status Overwrite(uint64_t offset, std::string_view text);
   Status Commit();
 
  private:

@@ -190,6 +190,83 @@ TEST_F(ConvertTest, AFusedWeightHasTheLargestInputScaleOfItsParts) {
   }
 }
 
+// Writes a file of tensors again, with one of them changed or replaced.
+void ChangeTensor(const fs::path& path, const std::string& name,
+                  const std::function<void(Tensor&)>& change) {
+  const auto file = SafetensorsFile::Open(path).value();
+  std::vector<Buffer> memory;
+  std::vector<NamedTensor> tensors;
+  for (const auto& [other, tensor] : file->tensors()) {
+    const auto bytes = static_cast<size_t>(tensor.NumBytes());
+    memory.push_back(Buffer::OnHost(bytes));
+    std::memcpy(memory.back().data(), tensor.data, bytes);
+    tensors.push_back({other, memory.back().View(tensor.dtype, tensor.shape)});
+    if (other == name) change(tensors.back().tensor);
+  }
+  ASSERT_TRUE(WriteSafetensors(path, tensors).ok());
+}
+
+// More ranks than key-value heads.
+TEST_F(ConvertTest, HeadsThatRanksRepeatMustBeTheSame) {
+  HfFolder{}.Write(folder_ / "hf");
+  ASSERT_TRUE(Convert(Options(8)).ok());  // of 4 heads
+  const std::string name = "transformer.layers.1.attention.qkv.weight";
+  const auto source = OpenCheckpoint(folder_ / "out").value();
+  EXPECT_TRUE(source->Get({WeightRole::kKey, 1}).ok());
+  ChangeTensor(folder_ / "out" / "rank5.safetensors", name, [](Tensor& qkv) {
+    const int64_t rows_of_a_head = qkv.dim(0) / 3;
+    *qkv.RowRange(rows_of_a_head, 1).As<uint16_t>() ^= 1;  // of keys, after those of queries
+  });
+  const auto changed = OpenCheckpoint(folder_ / "out").value();
+  EXPECT_TRUE(changed->Get({WeightRole::kQuery, 1}).ok());
+  EXPECT_TRUE(changed->Get({WeightRole::kValue, 1}).ok());
+  const auto keys = changed->Get({WeightRole::kKey, 1});
+  ASSERT_FALSE(keys.ok());
+  EXPECT_THAT(keys.status().message(), HasSubstr("rank5.safetensors: tensor \"" + name +
+                                                 "\" differs from that of rank4.safetensors"));
+}
+
+// Of weights that are split by columns: a weight is its element times its rank's scale.
+TEST_F(ConvertTest, RanksMayHaveFp8ScalesOfTheirOwn) {
+  const std::string down = "transformer.layers.1.mlp.proj.";
+  for (const bool one_scale : {false, true}) {
+    for (const char* scheme : {kStaticFp8, kDynamicFp8}) {
+      HfFolder{.extra_config = scheme}.Write(folder_ / "hf");
+      ASSERT_TRUE(Convert(Options(2)).ok());
+      const WeightId scale_id{WeightRole::kDown, 1, WeightPart::kScale};
+      const auto hf = HfReader::Open(folder_ / "hf").value();
+      const Tensor before = hf->Get(scale_id).value();
+      const fs::path rank1 = folder_ / "out" / "rank1.safetensors";
+      ChangeTensor(rank1, down + "weights_scaling_factor", [&](Tensor& scales) {
+        for (int64_t i = 0; i < scales.NumElements(); ++i) scales.As<float>()[i] *= 2;
+        if (one_scale) scales.shape = {1};
+      });
+      if (scheme == kStaticFp8) {
+        ChangeTensor(rank1, down + "activation_scaling_factor",
+                     [](Tensor& scale) { *scale.As<float>() *= 4; });
+      }
+      const auto source = OpenCheckpoint(folder_ / "out");
+      ASSERT_TRUE(source.ok()) << source.status().message();
+      EXPECT_EQ(SchemeOf((*source)->spec(), WeightRole::kDown, 1).block_columns, 64);
+      EXPECT_EQ(SchemeOf((*source)->spec(), WeightRole::kDown, 0).block_columns, 0);
+      const auto scales = (*source)->Get(scale_id);
+      ASSERT_TRUE(scales.ok()) << scales.status().message();
+      ASSERT_EQ(scales->shape, (Shape{64, 2}));
+      for (int64_t row = 0; row < 64; ++row) {
+        EXPECT_EQ(scales->As<float>()[2 * row], before.As<float>()[row]);
+        EXPECT_EQ(scales->As<float>()[2 * row + 1], 2 * before.As<float>()[row]);
+      }
+      if (scheme == kStaticFp8) {
+        // The largest: it clamps no rank's inputs.
+        const WeightId inputs{WeightRole::kDown, 1, WeightPart::kInputScale};
+        EXPECT_EQ(*(*source)->Get(inputs)->As<float>(), 4 * *hf->Get(inputs)->As<float>());
+      }
+      const auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
+      EXPECT_TRUE(LoadWeights(**source, *backend, 8).ok());
+    }
+  }
+}
+
 TEST_F(ConvertTest, CacheScalesGoWithTheirHeads) {
   std::vector<float> numbers;
   for (int i = 0; i < 16; ++i) numbers.push_back(0.25f + 0.5f * static_cast<float>(i));

@@ -59,11 +59,13 @@ class ExpertFilesTest : public FolderTest {
 };
 
 TEST_F(ExpertFilesTest, ACheckpointHoldsEveryExpertOnEveryNumberOfRanks) {
-  for (const char* name :
-       {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "llama4_text", "gpt_oss"}) {
+  for (const char* name : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "llama4_text",
+                           "gpt_oss", "deepseek_v2_lite", "deepseek_v3"}) {
     for (const int64_t ranks : {1, 2}) {
       // The columns of its experts have one scale, which ranks cannot share.
       if (ranks > 1 && name == std::string_view("gpt_oss")) continue;
+      // It has three heads.
+      if (ranks > 1 && name == std::string_view("deepseek_v3")) continue;
       SCOPED_TRACE(std::string(name) + " on " + std::to_string(ranks));
       const auto report = Convert({.model_dir = FixtureOf(name),
                                    .output_dir = folder_ / "checkpoint",
@@ -78,7 +80,7 @@ TEST_F(ExpertFilesTest, ACheckpointHoldsEveryExpertOnEveryNumberOfRanks) {
 }
 
 TEST_F(ExpertFilesTest, EveryExpertIsRoundedAndTheRouterIsNot) {
-  for (const char* name : {"mixtral", "qwen2_moe", "glm4_moe"}) {
+  for (const char* name : {"mixtral", "qwen2_moe", "glm4_moe", "deepseek_v3"}) {
     SCOPED_TRACE(name);
     const auto report = Round(name, "int8_wo", false);
     ASSERT_TRUE(report.ok()) << report.status().message();

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/golden.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "model/families/families.h"
 #include "model/features.h"
 #include "model/prompt_rules.h"
@@ -20,46 +20,7 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-
-// TANDEM_TEST_FAMILIES names another folder of such models.
-fs::path FixturesFolder() {
-  const char* other = std::getenv("TANDEM_TEST_FAMILIES");
-  return other != nullptr ? fs::path(other) : SourceDir() / "tests/data/families";
-}
-
-std::vector<std::string> FamilyFixtures() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(FixturesFolder())) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
 using Logits = std::vector<std::vector<float>>;
-
-// A prompt and what followed, with the logits after the prompt and after each token but the last.
-struct Case {
-  std::string name;
-  std::vector<int32_t> tokens;
-  Tensor logits;  // [rows, vocab]: of the last rows
-
-  std::span<const int32_t> Prompt() const {
-    return std::span(tokens).first(tokens.size() - static_cast<size_t>(logits.dim(0)) + 1);
-  }
-};
-
-std::vector<Case> CasesOf(const SafetensorsFile& file) {
-  std::vector<Case> cases;
-  for (const auto& [name, tensor] : file.tensors()) {
-    const size_t dot = name.find(".tokens");
-    if (dot == std::string::npos) continue;
-    Case one{name.substr(0, dot), {}, file.tensors().at(name.substr(0, dot) + ".logits")};
-    one.tokens.assign(tensor.As<int32_t>(), tensor.As<int32_t>() + tensor.NumElements());
-    cases.push_back(std::move(one));
-  }
-  return cases;
-}
 
 // The largest difference of the last rows, over the deviation of the expected logits.
 double Difference(const Logits& ours, const Tensor& expected) {
@@ -102,7 +63,7 @@ class FamiliesGoldenTest : public ::testing::TestWithParam<std::string> {
   }
   // The tokens go through in ranges of `step`; 0: at once. Those of a prefix, which see each other,
   // are in the first range.
-  Logits Run(const std::shared_ptr<const Weights>& weights, const Case& one, size_t step) {
+  Logits Run(const std::shared_ptr<const Weights>& weights, const FamilyCase& one, size_t step) {
     const std::vector<int32_t>& tokens = one.tokens;
     DecoderTestDriver driver(weights, *backend_, static_cast<int32_t>(tokens.size()));
     const auto layout =
@@ -127,9 +88,9 @@ class FamiliesGoldenTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(FamiliesGoldenTest, AgreesWithTheAuthorsCode) {
-  const std::vector<Case> cases = CasesOf(*file_);
+  const std::vector<FamilyCase> cases = CasesOf(*file_);
   ASSERT_GE(cases.size(), 3u);
-  for (const Case& one : cases) {
+  for (const FamilyCase& one : cases) {
     SCOPED_TRACE(one.name);
     const auto length = static_cast<int64_t>(one.tokens.size());
     // Served exactly as long as it is: dynamic scaling and longrope depend on it.
@@ -157,7 +118,7 @@ TEST_P(FamiliesGoldenTest, AgreesIn16Bits) {
     backend_ = std::move(backend);
     const auto lacks = [&](ops::Feature feature) { return !backend_->Has(feature); };
     if (std::ranges::any_of(FeaturesOf(spec), lacks)) continue;
-    for (const Case& one : CasesOf(*file_)) {
+    for (const FamilyCase& one : CasesOf(*file_)) {
       SCOPED_TRACE(backend_->Describe() + ", " + one.name);
       const auto length = static_cast<int64_t>(one.tokens.size());
       // bf16 has 8 times coarser steps than fp16.

@@ -93,6 +93,25 @@ constexpr std::array<std::string_view, 25> kProductSuffixes = {".weight",
                                                                ".q_scale",
                                                                ".kv_scale"};
 
+// Of these, a tensor that only a quantized weight has tells who made it.
+struct PackedSuffix {
+  std::string_view suffix;
+  std::string_view tool;
+};
+constexpr std::array kPackedSuffixes = {
+    PackedSuffix{".qweight", "GPTQ or AutoAWQ"},
+    PackedSuffix{".weight_packed", "compressed-tensors"},
+    PackedSuffix{".weight_scale", "a tool with scales beside bytes"},
+    PackedSuffix{".weight_scale_inv", "a tool with scales of blocks"},
+    PackedSuffix{".weight.absmax", "bitsandbytes"},
+    PackedSuffix{".SCB", "bitsandbytes"},
+    PackedSuffix{".W_q", "HQQ"},
+    PackedSuffix{".q_weight", "ExLlamaV2"},
+    PackedSuffix{".trellis", "ExLlamaV3"},
+    PackedSuffix{".codes", "AQLM"},
+    PackedSuffix{"_blocks", "a tool that writes MXFP4"},
+};
+
 // Those of them that only some layouts read, of some products.
 constexpr std::array<std::string_view, 2> kOptionalSuffixes = {".pre_quant_scale", ".weight_g_idx"};
 
@@ -102,12 +121,19 @@ bool AnyBitSet(const Tensor& tensor) {
                      [](std::byte byte) { return byte != std::byte{0}; });
 }
 
-// Where the folder keeps a weight. What has no rows of its own, as an input scale, is one for all
-// rows of a fused tensor.
-TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = family.source(spec, id);
-  if (!RowOf(id.part).follows_rows()) source.rows = {};
-  return source;
+// Why a quantizable weight cannot be read that has no plain tensor.
+Status NeitherPackedNorPlain(const StoredMatrix& matrix, const tandem::Layout& layout) {
+  const std::string_view packed = layout.elements();
+  const std::string where = matrix.PlaceOf(packed);
+  if (const Tensor* stored = matrix.Find(packed)) {
+    return Unimplemented(where + ": is stored as " + std::string(SafetensorsName(stored->dtype)) +
+                         "; packed weights are of integers");
+  }
+  const bool is_other = packed != kWeightSuffix;
+  return NotFound(
+      where + " is missing" +
+      (is_other ? ", and so is " + QuotedTensorName(matrix.name() + std::string(kWeightSuffix))
+                : ""));
 }
 
 }  // namespace
@@ -163,7 +189,7 @@ Status HfReader::ReadQuantization(const std::string& config) {
     if (!fields->status().ok()) return fields->status().Annotate(path.string());
   }
   spec_.quantization = quantization.scheme;
-  spec_.cache_scales = quantization.cache_scales;
+  if (!spec_.has_latents()) spec_.cache_scales = quantization.cache_scales;
   layout_ = FindLayout(quantization.packing);
   return {};
 }
@@ -178,7 +204,7 @@ Status HfReader::OpenShards() {
 
 Status HfReader::OpenSingleFile(const fs::path& path) {
   TANDEM_ASSIGN_OR_RETURN(auto file, OpenTensorFile(path));
-  for (const auto& [name, tensor] : file->tensors()) tensors_[name] = {tensor, file.get()};
+  for (const auto& [name, tensor] : file->tensors()) tensors_[name] = {tensor, file.get(), name};
   shards_.push_back(std::move(file));
   return {};
 }
@@ -222,7 +248,7 @@ Status HfReader::OpenIndex(const char* index_name) {
       return NotFound(file->path().string() + ": tensor \"" + name + "\" is missing, though " +
                       index_name + " puts it there");
     }
-    tensors_[name] = {found->second, file};
+    tensors_[name] = {found->second, file, name};
   }
   return {};
 }
@@ -298,7 +324,7 @@ Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
   if (!IsPacked(matrix)) {
     const bool is_left = matrix.Find(kWeightSuffix) != nullptr || !RowOf(role).quantizable;
     if (is_left) return QuantScheme{};
-    return matrix.Get(layout_->elements()).status();
+    return NeitherPackedNorPlain(matrix, *layout_);
   }
   const std::string place = matrix.PlaceOf(layout_->elements());
   const TensorSource source = SourceOf(*family_, spec_, id);
@@ -320,15 +346,26 @@ Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
 // A tensor that is not known, or belongs to no product, could change the results.
 Status HfReader::CheckNames() const {
   std::set<std::string_view> products;
+  std::set<std::string> weights;  // also those whose names begin with a product's
+  for (const WeightId& id : StoredWeights(spec_))
+    weights.insert(SourceOf(*family_, spec_, id).name);
   std::vector<std::string> names;
   for (const WeightId& id : Products(spec_)) names.push_back(SourceOf(*family_, spec_, id).name);
   for (std::string_view name : names) products.insert(name.substr(0, name.rfind(kWeightSuffix)));
+  // Weights of their own whose names begin with a product's: the correction of a router's scores.
+  std::set<std::string> others;
+  for (const WeightId& id : StoredWeights(spec_)) {
+    if (RowOf(id.role).pack == WeightPack::kNone) {
+      others.insert(SourceOf(*family_, spec_, id).name);
+    }
+  }
   for (const auto& [name, stored] : tensors_) {
+    if (others.contains(name)) continue;
     const size_t dot = std::min(name.rfind('.'), name.size());
     const std::string_view suffix = std::string_view(name).substr(dot);
     const bool known = std::ranges::find(kProductSuffixes, suffix) != kProductSuffixes.end();
     const bool of_product = products.contains(std::string_view(name).substr(0, dot));
-    if (of_product && !known) {
+    if (of_product && !known && !weights.contains(name)) {
       return Unimplemented(PlaceOf(name) + " is none that quantized weights are known to have");
     }
     if (std::ranges::find(kOptionalSuffixes, suffix) == kOptionalSuffixes.end()) continue;
@@ -418,9 +455,24 @@ Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) co
 Status HfReader::CheckAll() const {
   for (const WeightId& id : StoredWeights(spec_)) {
     if (IsUnpacked(id)) continue;  // SettleSchemes has checked it
-    TANDEM_RETURN_IF_ERROR(Find(SourceOf(*family_, spec_, id), id).status());
+    const TensorSource source = SourceOf(*family_, spec_, id);
+    const Status found = Find(source, id).status();
+    if (found.ok()) continue;
+    return {found.code(), found.message() + HintOfPacked(source.name)};
   }
   return {};
+}
+
+std::string HfReader::HintOfPacked(const std::string& weight) const {
+  const std::string name = weight.substr(0, weight.rfind(kWeightSuffix));
+  const auto* const packed = std::ranges::find_if(kPackedSuffixes, [&](const PackedSuffix& row) {
+    return FindStored(name + std::string(row.suffix)) != nullptr;
+  });
+  if (layout_ != nullptr || packed == kPackedSuffixes.end()) return "";
+  return "; " + QuotedTensorName(name + std::string(packed->suffix)) +
+         " is there, of a weight that " + std::string(packed->tool) +
+         " quantized, but config.json has no quantization_config: copy it, or the file that "
+         "describes the quantization, from where the weights are from";
 }
 
 bool HfReader::IsUnpacked(const WeightId& id) const {
@@ -428,8 +480,26 @@ bool HfReader::IsUnpacked(const WeightId& id) const {
   return of_quantized && !SchemeOf(spec_, id.role, id.layer).is_plain();
 }
 
+Status HfReader::Verify(Stored& stored) {
+  if (!stored.verified) TANDEM_RETURN_IF_ERROR(stored.file->Verify(stored.name));
+  stored.verified = true;
+  return {};
+}
+
+Status HfReader::VerifyPacked(const std::string& name) {
+  for (auto stored = tensors_.lower_bound(name);
+       stored != tensors_.end() && stored->first.starts_with(name); ++stored) {
+    const std::string_view suffix = std::string_view(stored->first).substr(name.size());
+    if (suffix.starts_with('.') || suffix.starts_with('_')) {
+      TANDEM_RETURN_IF_ERROR(Verify(stored->second));
+    }
+  }
+  return {};
+}
+
 Result<Tensor> HfReader::GetUnpacked(const WeightId& id) {
   const StoredMatrix matrix = MatrixOf(id);
+  TANDEM_RETURN_IF_ERROR(VerifyPacked(matrix.name()));
   const QuantScheme scheme = SchemeOf(spec_, id.role, id.layer);
   TANDEM_ASSIGN_OR_RETURN(const Tensor all, layout_->Unpack(matrix, scheme, id.part, scratch_));
   TensorSource source = SourceOf(*family_, spec_, id);
@@ -447,6 +517,7 @@ Result<Tensor> HfReader::Get(const WeightId& id) {
   const TensorSource source = SourceOf(*family_, spec_, held);
   const Shape shape = WeightShape(spec_, held);
   TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, held));
+  TANDEM_RETURN_IF_ERROR(Verify(tensors_.at(source.name)));
   if (IsScale(id.part)) {
     const Shape all = StoredShape(source, shape, stored.shape);
     TANDEM_ASSIGN_OR_RETURN(stored, ToFloats(stored, all, scratch_));

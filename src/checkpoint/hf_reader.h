@@ -40,6 +40,8 @@ class HfReader final : public WeightSource, private StoredTensors {
   struct Stored {
     Tensor tensor;
     const TensorFile* file = nullptr;
+    std::string name = {};  // in the file
+    bool verified = false;
   };
   HfReader() = default;
   Status ReadConfig(std::optional<DType> dtype, const ConfigOptions& options);
@@ -55,6 +57,13 @@ class HfReader final : public WeightSource, private StoredTensors {
   void SettleCacheScales();
   Status SettleDType();
   Status CheckAll() const;
+  // For the message about a weight that is not stored as the plain one that it should be: how to
+  // read it, if it is quantized.
+  std::string HintOfPacked(const std::string& weight) const;
+  // Compares the checksum of a stored tensor before its bytes are first used.
+  static Status Verify(Stored& stored);
+  // Those of all tensors that a matrix NAME + ".weight" is packed in: NAME with any suffix.
+  Status VerifyPacked(const std::string& name);
   // The stored tensor that holds a weight, checked for its shape and type.
   Result<Tensor> Find(const TensorSource& source, const WeightId& id) const;
   const Tensor* FindWeight(WeightRole role) const;

@@ -142,6 +142,52 @@ TEST_F(HfReaderTest, NamesAMissingHeadThatIsNotTied) {
   ExpectRefused({"model.safetensors", "tensor \"lm_head.weight\" is missing"});
 }
 
+// config.json was taken from elsewhere.
+TEST_F(HfReaderTest, TellsWeightsThatAreQuantizedThoughTheConfigDoesNotSaySo) {
+  const struct {
+    const char* suffix;
+    const char* tool;
+  } kTools[] = {{".qweight", "GPTQ or AutoAWQ"},
+                {".weight_packed", "compressed-tensors"},
+                {".weight.absmax", "bitsandbytes"},
+                {".W_q", "HQQ"}};
+  for (const auto& [suffix, tool] : kTools) {
+    const std::string name = "model.layers.1.mlp.up_proj";
+    HfFolder{}.Write(folder_, [&, suffix = suffix](Tensors& tensors) {
+      tensors[name + suffix] = tensors.at(name + ".weight");
+      tensors.erase(name + ".weight");
+    });
+    ExpectRefused({"model.safetensors: tensor \"" + name + ".weight\" is missing",
+                   "tensor \"" + name + suffix + "\" is there",
+                   std::string("a weight that ") + tool + " quantized",
+                   "config.json has no quantization_config"});
+  }
+  HfFolder{.extra_config = R"(, "quantization_config": {"quant_method": "fp8",
+                             "activation_scheme": "dynamic"})"}
+      .Write(folder_);
+  WriteText(folder_ / "config.json", HfFolder{}.Config());
+  ExpectRefused({"q_proj.weight_scale\"", "config.json has no quantization_config"});
+}
+
+TEST_F(HfReaderTest, NamesAPackedWeightThatIsMissingOrNotOfIntegers) {
+  const std::string name = "model.layers.1.mlp.up_proj";
+  for (const bool is_there : {false, true}) {
+    HfFolder{}.Write(folder_, [&](Tensors& tensors) {
+      if (is_there) tensors[name + ".qweight"] = tensors.at(name + ".weight");
+      tensors.erase(name + ".weight");
+    });
+    WriteText(folder_ / "config.json", HfFolder{.extra_config = R"(, "quantization_config": {
+        "quant_method": "gptq", "bits": 4, "group_size": 64})"}
+                                           .Config());
+    if (is_there) {
+      ExpectRefused({"tensor \"" + name + ".qweight\": is stored as BF16"});
+    } else {
+      ExpectRefused(
+          {"tensor \"" + name + ".qweight\" is missing, and so is tensor \"" + name + ".weight\""});
+    }
+  }
+}
+
 TEST_F(HfReaderTest, NamesAMissingTensor) {
   HfFolder{}.Write(folder_,
                    [](Tensors& tensors) { tensors.erase("model.layers.1.mlp.up_proj.weight"); });

@@ -125,6 +125,7 @@ Result<std::unique_ptr<OutputFolder>> OutputFolder::Create(const fs::path& path,
                                                            const NameCalls& calls) {
   TANDEM_ASSIGN_OR_RETURN(const fs::path final_path, FollowLinks(path));
   std::unique_ptr<OutputFolder> output(new OutputFolder(final_path, extension, calls));
+  TANDEM_RETURN_IF_ERROR(output->Lock());
   TANDEM_RETURN_IF_ERROR(output->Recover());
   TANDEM_RETURN_IF_ERROR(CheckReplaceable(final_path, extension));
   std::error_code error;
@@ -133,6 +134,23 @@ Result<std::unique_ptr<OutputFolder>> OutputFolder::Create(const fs::path& path,
   fs::create_directories(output->temporary_, error);
   if (error) return FailedCall(output->temporary_, "cannot create", error.value());
   return output;
+}
+
+// The lock's name is beside the temporary files: the folder itself is exchanged for another.
+Status OutputFolder::Lock() {
+  const std::string suffix = std::string(".lock") + kTemporarySuffix;
+  const fs::path name = is_inside_ ? inside_.Name(suffix) : fs::path(path_.string() + suffix);
+  std::error_code error;
+  fs::create_directories(name.parent_path(), error);
+  if (error) return FailedCall(name.parent_path(), "cannot create", error.value());
+  auto lock = FileLock::Take(name);
+  if (lock.status().code() == Code::kUnavailable) {
+    return Unavailable(path_.string() + ": another run is writing this folder (" + name.string() +
+                       " is locked); wait until it has ended, or choose another folder");
+  }
+  if (!lock.ok()) return lock.status();
+  lock_ = *std::move(lock);
+  return {};
 }
 
 Status OutputFolder::Recover() {
@@ -149,7 +167,7 @@ Status OutputFolder::Recover() {
 
 OutputFolder::~OutputFolder() {
   std::error_code ignored;
-  if (!failed_) fs::remove_all(temporary_, ignored);
+  if (lock_ && !failed_) fs::remove_all(temporary_, ignored);
 }
 
 int64_t OutputFolder::Bytes() const {

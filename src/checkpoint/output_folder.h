@@ -4,7 +4,8 @@
 // the tokenizer's files go together, files of other kinds in it (a runtime.json) stay; a folder of
 // another kind is left alone. A folder that is a mount point, or holds one, is not swapped: the
 // files are written and moved inside it (InsidePlacing). Nothing old is deleted before the new
-// result is in place. A link is followed. Used by one thread.
+// result is in place. A link is followed. One run at a time writes a folder: another one is
+// refused. Used by one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "base/status.h"
 #include "checkpoint/inside_placing.h"
 
@@ -21,8 +23,8 @@ namespace tandem {
 class OutputFolder {
  public:
   // Refuses a `path` that holds anything other than files of this kind of folder; `extension` is
-  // that of its rank files, ".safetensors" or ".engine". Finishes, takes back or removes what an
-  // interrupted run left.
+  // that of its rank files, ".safetensors" or ".engine". UNAVAILABLE while another run writes it.
+  // Finishes, takes back or removes what an interrupted run left.
   static Result<std::unique_ptr<OutputFolder>> Create(const std::filesystem::path& path,
                                                       const std::string& extension,
                                                       const NameCalls& calls = NameCalls::System());
@@ -44,6 +46,7 @@ class OutputFolder {
  private:
   OutputFolder(std::filesystem::path path, std::string extension, const NameCalls& calls);
   bool IsOwn(const std::string& name) const;
+  Status Lock();
   Status Recover();
   Result<std::vector<std::string>> KeepForeignFiles() const;
   Status Swap();
@@ -55,6 +58,7 @@ class OutputFolder {
   const bool is_inside_;
   InsidePlacing inside_;
   const std::filesystem::path temporary_;
+  std::unique_ptr<FileLock> lock_;
   const std::filesystem::path replaced_;  // the old folder, where names cannot be exchanged
   bool failed_ = false;                   // set by Commit
 };

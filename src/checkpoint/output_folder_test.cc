@@ -142,6 +142,44 @@ TEST_F(OutputFolderTest, AFolderIsReplacedWhereNamesCannotBeExchanged) {
   EXPECT_EQ(FilesOf(folder_), (Files{{"out", ""}}));
 }
 
+// A second run would delete the first one's files.
+TEST_F(OutputFolderTest, OneRunAtATimeWritesAFolder) {
+  fs::create_directories(out_);
+  const fs::path link = folder_ / "link";
+  fs::create_directory_symlink("out", link);
+  for (const NameCalls& calls : {NameCalls::System(), Mounted()}) {
+    auto first = OutputFolder::Create(out_, kExtension, calls).value();
+    WriteFiles(first->temporary(), new_);
+    for (const fs::path& path : {out_, link}) {
+      const auto second = OutputFolder::Create(path, kExtension, calls);
+      ASSERT_FALSE(second.ok());
+      EXPECT_EQ(second.status().code(), Code::kUnavailable);
+      EXPECT_THAT(second.status().message(), HasSubstr(out_.string() + ": another run"));
+    }
+    EXPECT_EQ(FilesOf(first->temporary()), new_);
+    ASSERT_TRUE(first->Commit().ok());
+    EXPECT_FALSE(OutputFolder::Create(out_, kExtension, calls).ok());  // it still tidies up
+    first.reset();
+    EXPECT_EQ(FilesOf(out_), new_);
+    EXPECT_TRUE(OutputFolder::Create(out_, kExtension, calls).ok());
+  }
+}
+
+TEST_F(OutputFolderTest, TheLockOfAKilledRunIsTakenOver) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto output = OutputFolder::Create(out_, kExtension);
+    ::_exit(output.ok() ? 0 : 1);  // as SIGKILL: nothing is destroyed
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_THAT(FilesOf(folder_), Contains(Key("out.lock.tmp")));
+  ASSERT_TRUE(Write(out_, new_).ok());
+  EXPECT_EQ(FilesOf(folder_), (Files{{"out", ""}}));
+}
+
 // The names that a Commit moves are made to fail one after another.
 class FailingMoves : public OutputFolderTest, public testing::WithParamInterface<int> {
  protected:

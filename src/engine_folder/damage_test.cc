@@ -1,12 +1,15 @@
 // Every kind of folder that is read, with bits flipped and files cut short: refused with the file's
-// name, or read with nothing but the bits of elements changed. TANDEM_TEST_DAMAGES sets how many of
+// name, or read with nothing but the bits of elements changed; what this program wrote, with none
+// changed. TANDEM_TEST_DAMAGES sets how many of
 // each; the slow test makes 200.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
+#include "base/checksum.h"
 #include "base/testing/source_dir.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/quantize/quantize.h"
 #include "checkpoint/testing/golden.h"
 #include "checkpoint/testing/quantized_folder.h"
 #include "checkpoint/testing/torch_folder.h"
@@ -26,9 +29,32 @@ int Damages() {
 struct Kind {
   std::string name;
   std::function<void(const fs::path& folder)> write;
+  bool has_checksums = true;  // of every tensor
 };
 
 fs::path Checkpoints() { return SourceDir() / "tests/data/checkpoints"; }
+
+// The files of a folder, into the one that it is in.
+void MoveUp(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    fs::rename(entry.path(), folder.parent_path() / entry.path().filename());
+  }
+  fs::remove(folder);
+}
+
+void Quantized(const std::string& qformat, bool export_hf, const fs::path& folder) {
+  HfFolder{}.Write(folder / "hf");
+  const auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
+  const auto report = Quantize({.model_dir = folder / "hf",
+                                .output_dir = folder / "out",
+                                .recipe = RecipeOf(qformat, 64, "none").value(),
+                                .export_hf = export_hf,
+                                .num_threads = 1},
+                               {}, *backend);
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  MoveUp(folder / "out");
+  fs::remove_all(folder / "hf");
+}
 
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds = {
@@ -38,7 +64,19 @@ std::vector<Kind> Kinds() {
        [](const fs::path& folder) {
          HfFolder{.extra_config = "", .num_shards = 2}.Write(folder);
          SaveWithTorch(folder);
+       },
+       false},
+      {"convert",
+       [](const fs::path& folder) {
+         HfFolder{}.Write(folder / "hf");
+         ASSERT_TRUE(Convert({.model_dir = folder / "hf", .output_dir = folder / "out"}).ok());
+         MoveUp(folder / "out");
+         fs::remove_all(folder / "hf");
        }},
+      {"quantize",
+       [](const fs::path& folder) { Quantized("int4_wo", /*export_hf=*/false, folder); }},
+      {"quantize_hf",
+       [](const fs::path& folder) { Quantized("int4_wo", /*export_hf=*/true, folder); }},
       {"engine",
        [](const fs::path& folder) {
          const fs::path awq = Checkpoints() / "awq_pp2_tp2";
@@ -49,28 +87,24 @@ std::vector<Kind> Kinds() {
          HfFolder{}.Write(folder / "hf");
          ASSERT_TRUE(Build({.checkpoint_dir = folder / "hf", .output_dir = folder / "e"}).ok());
          fs::remove_all(folder / "hf");
-         for (const char* file : {"config.json", "rank0.engine"}) {
-           fs::rename(folder / "e" / file, folder / file);
-         }
-         fs::remove_all(folder / "e");
+         MoveUp(folder / "e");
        }},
   };
   for (const quantized::Format& format : quantized::Formats()) {
     kinds.push_back({format.name, [format](const fs::path& folder) {
                        quantized::WriteBoth(folder, format);
-                       for (const auto& entry : fs::directory_iterator(folder / "quantized")) {
-                         fs::rename(entry.path(), folder / entry.path().filename());
-                       }
-                       fs::remove_all(folder / "quantized");
+                       MoveUp(folder / "quantized");
                        fs::remove_all(folder / "plain");
                      }});
   }
   for (const std::string& name : GoldenModels(Checkpoints())) {
-    kinds.push_back({"checkpoint_" + name, [name](const fs::path& folder) {
+    kinds.push_back({"checkpoint_" + name,
+                     [name](const fs::path& folder) {
                        fs::copy(Checkpoints() / name, folder);
                        fs::remove(folder / "golden.safetensors");
                        fs::remove(folder / "golden.json");
-                     }});
+                     },
+                     false});
   }
   return kinds;
 }
@@ -96,24 +130,30 @@ class DamageTest : public FolderTest, public ::testing::WithParamInterface<Kind>
     std::ranges::sort(files_);
     const auto whole = Read();
     ASSERT_TRUE(whole.ok()) << whole.status().message();
-    spec_ = *whole;
+    whole_ = *whole;
   }
 
   // What the folder holds, once every weight was read.
-  Result<ModelSpec> Read() const {
+  struct Contents {
+    ModelSpec spec;
+    std::string checksums;  // of the weights
+    bool operator==(const Contents&) const = default;
+  };
+  Result<Contents> Read() const {
+    Contents contents;
     TANDEM_ASSIGN_OR_RETURN(const ModelSource model, OpenModel(folder_));
     for (const WeightId& id : StoredWeights(model.spec())) {
       TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, model.weights->Get(id));
       EXPECT_EQ(tensor.shape, WeightShape(model.spec(), id));
       EXPECT_EQ(tensor.dtype, WeightDType(model.spec(), id));
       // All of it is in memory that may be read.
-      const auto* bytes = static_cast<const volatile std::byte*>(tensor.data);
-      for (int64_t i = 0; i < tensor.NumBytes(); i += 64) (void)bytes[i];
-      if (tensor.NumBytes() > 0) (void)bytes[tensor.NumBytes() - 1];
+      contents.checksums += Checksum(
+          {static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.NumBytes())});
       model.weights->Release();
     }
     TANDEM_RETURN_IF_ERROR(model.weights->Finish());
-    return model.spec();
+    contents.spec = model.spec();
+    return contents;
   }
 
   void ExpectRefusedOrHarmless(const fs::path& damaged, const std::string& how) const {
@@ -124,13 +164,15 @@ class DamageTest : public FolderTest, public ::testing::WithParamInterface<Kind>
       return;
     }
     // A config may say something else that is just as possible; weights may not.
-    if (damaged.extension() != ".json") {
-      EXPECT_EQ(Described(*read), Described(spec_)) << how;
+    if (damaged.extension() == ".json") return;
+    EXPECT_EQ(Described(read->spec), Described(whole_.spec)) << how;
+    if (GetParam().has_checksums) {
+      EXPECT_EQ(*read, whole_) << how;
     }
   }
 
   std::vector<fs::path> files_;
-  ModelSpec spec_;
+  Contents whole_;
 };
 
 TEST_P(DamageTest, FlippedBitsAreRefusedOrThoseOfElements) {
@@ -159,7 +201,7 @@ TEST_P(DamageTest, TruncatedFilesAreRefused) {
     WriteText(path, good.substr(0, random() % good.size()));
     const auto read = Read();
     // The last byte of a config is a line's end.
-    const bool as_good = read.ok() && *read == spec_;
+    const bool as_good = read.ok() && *read == whole_;
     EXPECT_TRUE(!read.ok() || (as_good && path.extension() == ".json")) << path;
     if (!read.ok()) {
       EXPECT_NE(read.status().message().find(folder_.string() + "/"), std::string::npos)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/little_endian.h"
 #include "checkpoint/stored/stored_tensor.h"
 #include "engine_folder/engine_layout.h"

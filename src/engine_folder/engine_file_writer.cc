@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/little_endian.h"
 #include "engine_folder/engine_file.h"
 #include "engine_folder/engine_layout.h"

@@ -1,10 +1,7 @@
-// The fixed parts of an engine file, shared by its writer and reader. Pure values and functions.
+// The fixed parts of an engine file, shared by its writer and reader.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
-#include <string>
 #include <string_view>
 
 namespace tandem::engine_layout {
@@ -16,9 +13,5 @@ constexpr uint64_t kHeadBytes = 64;                 // magic, format, zeros
 constexpr uint64_t kTrailerBytes =
     64;  // table offset, table bytes, table checksum, zeros, end magic
 constexpr uint64_t kAlignment = 64;
-constexpr size_t kChecksumDigits = 32;
-
-// xxh3-128 of the bytes, as 32 hex digits.
-std::string Checksum(std::span<const std::byte> bytes);
 
 }  // namespace tandem::engine_layout

@@ -83,14 +83,7 @@ Status Absent(const fs::path& path) {
                        : ""));
 }
 
-}  // namespace
-
-std::string_view KindName(ModelSource::Kind kind) {
-  constexpr std::array<std::string_view, 4> kNames = {"Hugging Face folder", "checkpoint", "engine",
-                                                      "dummy"};
-  return kNames[static_cast<size_t>(kind)];
-}
-
+// That there is a folder; what to do with a name on the Hugging Face Hub.
 Status CheckModelFolder(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) {
@@ -101,6 +94,23 @@ Status CheckModelFolder(const fs::path& path) {
                            ": is a file; a model is a folder (Hugging Face, checkpoint or engine)");
   }
   return {};
+}
+
+}  // namespace
+
+std::string_view KindName(ModelSource::Kind kind) {
+  constexpr std::array<std::string_view, 4> kNames = {"Hugging Face folder", "checkpoint", "engine",
+                                                      "dummy"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Status CheckHuggingFaceFolder(const fs::path& path) {
+  TANDEM_RETURN_IF_ERROR(CheckModelFolder(path));
+  TANDEM_ASSIGN_OR_RETURN(const ModelSource::Kind kind, KindOf(path));
+  if (kind == ModelSource::Kind::kHuggingFace) return {};
+  return InvalidArgument(path.string() + ": is " +
+                         (kind == ModelSource::Kind::kEngine ? "an engine" : "a checkpoint") +
+                         "; name the Hugging Face folder that it was made from");
 }
 
 Result<ModelSource> OpenModel(const fs::path& path, std::optional<DType> dtype,

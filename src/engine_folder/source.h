@@ -32,8 +32,9 @@ struct ModelSource {
 // "Hugging Face folder", "checkpoint", "engine", "dummy"
 std::string_view KindName(ModelSource::Kind kind);
 
-// An error if no folder is there; it says what to do with a name on the Hugging Face Hub.
-Status CheckModelFolder(const std::filesystem::path& path);
+// An error unless a Hugging Face folder is there; it says what to do with a name on the Hugging
+// Face Hub, a checkpoint or an engine.
+Status CheckHuggingFaceFolder(const std::filesystem::path& path);
 // The error lists the forms that were looked for when the path is none of them. `dtype` makes a
 // Hugging Face folder compute in another type than its own, and `config` goes over the keys of its
 // config.json; checkpoints and engines have been told before.

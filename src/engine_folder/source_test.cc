@@ -47,6 +47,12 @@ TEST_F(SourceTest, RecognisesFolderCheckpointAndEngine) {
     EXPECT_EQ(model->limits.has_value(), kind == ModelSource::Kind::kEngine);
     EXPECT_TRUE(model->weights->Get({WeightRole::kQuery, 0}).ok());
   }
+  EXPECT_TRUE(CheckHuggingFaceFolder(folder_ / "hf").ok());
+  EXPECT_EQ(CheckHuggingFaceFolder(folder_ / "checkpoint").message(),
+            (folder_ / "checkpoint").string() +
+                ": is a checkpoint; name the Hugging Face folder that it was made from");
+  EXPECT_NE(CheckHuggingFaceFolder(folder_ / "engine").message().find("is an engine"),
+            std::string::npos);
 }
 
 TEST_F(SourceTest, ANameOnAHubIsNotDownloaded) {

@@ -1,8 +1,8 @@
 // ArrangedSource: the weights of a model as its ops want them, made while they are read. Of each
-// head whose pairs are neighbours (RopeSpec::interleaved) the rows of queries and keys, and their
-// norms, come with the first elements of all pairs before the second ones; a head whose rows are to
-// be normed (ModelSpec::head_normed) is. Everything else comes as the source has it. Owned by who
-// loads, and so is the source, which outlives it.
+// head whose pairs are neighbours (RopeSpec::interleaved) the rows of queries and keys (or
+// latents), and their norms, come with the first elements of all pairs before the second ones; a
+// head whose rows are to be normed (ModelSpec::head_normed) is. Everything else comes as the source
+// has it. Owned by who loads, and so is the source, which outlives it.
 #pragma once
 
 #include <vector>
@@ -27,7 +27,8 @@ class ArrangedSource final : public WeightSource {
   std::vector<Buffer> copies_;
 };
 
-// UNIMPLEMENTED names a weight that cannot be arranged: scales of blocks that have several rows.
+// UNIMPLEMENTED names a weight that cannot be arranged: rows that would leave their block of
+// scales.
 Status CheckArrangeable(const ModelSpec& spec);
 
 }  // namespace tandem

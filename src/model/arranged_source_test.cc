@@ -49,6 +49,50 @@ TEST(ArrangedSource, PairsThatAreNeighboursComeHalfByHalf) {
   EXPECT_EQ(std::memcmp(values.data, stored.data, static_cast<size_t>(stored.NumBytes())), 0);
 }
 
+ModelSpec LatentSpecOf(int64_t key_dim, int64_t rank) {
+  ModelSpec spec = Spec();
+  for (LayerSpec& layer : spec.layers) {
+    AttentionSpec& attention = layer.attention;
+    attention.rope.dim = 4;
+    attention.num_kv_heads = 1;
+    attention.head_dim = rank + 4;
+    attention.latent = {.rank = rank, .key_dim = key_dim, .value_dim = 6};
+    attention.scale = 0.5;
+  }
+  return spec;
+}
+
+TEST(ArrangedSource, WhatTurnsBesideLatentsComesLastAndHalfByHalf) {
+  const auto source = DummySource::FromSpec(LatentSpecOf(8, 20), {.seed = 1}).value();
+  ArrangedSource arranged(*source);
+  const int64_t turned[] = {0, 2, 1, 3};
+  for (const auto& [role, head] : {std::pair(WeightRole::kQuery, 12), {WeightRole::kLatent, 24}}) {
+    const Tensor rows = arranged.Get({role, 1}).value();
+    const Tensor stored = source->Get({role, 1}).value();
+    for (int64_t row = 0; row < rows.dim(0); ++row) {
+      const int64_t index = row % head, first = head - 4;
+      const int64_t expected = index < first ? row : row - index + first + turned[index - first];
+      EXPECT_EQ(std::memcmp(rows.As<float>() + row * 16, stored.As<float>() + expected * 16,
+                            16 * sizeof(float)),
+                0)
+          << row;
+    }
+  }
+}
+
+TEST(ArrangedSource, RowsThatStayInTheirBlockOfScalesAreArranged) {
+  // As DeepSeek-V3: 64 of 192 rows of a head and of 576 turn, in blocks of 128.
+  ModelSpec spec = LatentSpecOf(8, 20);
+  const auto blocks_of = [&](int64_t rows) {
+    spec.quantization = {
+        .element = QuantScheme::Element::kFp8E4M3, .block_rows = rows, .block_columns = 8};
+    return CheckArrangeable(spec);
+  };
+  EXPECT_TRUE(blocks_of(4).ok());
+  EXPECT_TRUE(blocks_of(1).ok());
+  EXPECT_EQ(blocks_of(5).code(), Code::kUnimplemented);
+}
+
 TEST(ArrangedSource, RowsOfANormedHeadHaveLengthOne) {
   const auto source = DummySource::FromSpec(Spec(), {.seed = 1}).value();
   ArrangedSource arranged(*source);

@@ -119,7 +119,7 @@ int32_t DummyMap::Expected(int32_t token) const {
 // and 2; over all layers that stays near 1/32.
 double DummySource::LayerNormScale() const {
   const auto fan_in = static_cast<double>(spec_.hidden_size) *
-                      static_cast<double>(spec_.layers.front().attention.query_rows());
+                      static_cast<double>(spec_.layers.front().attention.out_columns());
   const double gain = kWeightDeviation * kWeightDeviation * std::sqrt(fan_in) *
                       std::sqrt(static_cast<double>(spec_.num_layers()));
   return std::exp2(std::floor(std::log2(1.0 / (32.0 * gain))));
@@ -194,7 +194,8 @@ void DummySource::FillConstant(const Tensor& out, float value) {
 // Only the layers' products are large and random; everything else is made on the host.
 bool DummySource::MadeOnBackend(const WeightId& id) const {
   return options_.backend != nullptr && id.part == WeightPart::kWeight &&
-         RowOf(id.role).quantizable && options_.backend->device().kind != Device::Kind::kCpu;
+         RowOf(id.role).quantizable && RowOf(id.role).by_head == HeadProducts::kNone &&
+         options_.backend->device().kind != Device::Kind::kCpu;
 }
 
 Result<Tensor> DummySource::Get(const WeightId& id) {

@@ -119,6 +119,25 @@ TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapWithExperts) {
   });
 }
 
+TEST_P(DummyWeightsTest, GreedyDecodingFollowsTheMapOverLatents) {
+  for (const int64_t query_rank : {0, 40}) {
+    SCOPED_TRACE(query_rank);
+    ModelSpec spec = SmallSpec(GetParam());
+    for (LayerSpec& layer : spec.layers) {
+      AttentionSpec& attention = layer.attention;
+      attention.latent = {.rank = 48, .query_rank = query_rank, .key_dim = 24, .value_dim = 20};
+      attention.num_kv_heads = 1;
+      attention.head_dim = 48 + attention.rope.dim;
+      attention.scale = 0.15;
+    }
+    const auto source = Make(std::move(spec), {.seed = 3});
+    ExpectGreedyFollowsTheMap(*source, 20, [](const Weights& weights, ops::Backend& backend) {
+      EXPECT_EQ(WeightBytes(weights.spec, backend, 128), weights.bytes);
+      EXPECT_LT(weights.step_bytes, weights.bytes);
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, DummyWeightsTest,
                          ::testing::Values(DType::kF32, DType::kBF16, DType::kF16));
 

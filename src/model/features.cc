@@ -19,8 +19,9 @@ std::vector<ops::Feature> FeaturesOf(const ModelSpec& spec) {
     const AttentionSpec& attention = layer.attention;
     add(layer.residual != Residual::kPreNorm, kResidual);
     add(attention.head_norm != HeadNorm::kNone, kHeadNorms);
+    add(attention.has_latents(), kLatents);
     const int64_t parts = attention.rope.halves ? 2 : 1;
-    add(parts * attention.rope.dim != attention.head_dim, kPartialRope);
+    add(parts * attention.rope.dim != attention.head_dim && !attention.has_latents(), kPartialRope);
     add(attention.soft_cap != 0.0 || attention.window != 0 || attention.alibi_scale != 0.0,
         kAttentionRule);
     add(attention.chunk != 0, kChunks);

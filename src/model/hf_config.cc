@@ -23,11 +23,6 @@ int64_t Stretched(const JsonFields& rope, std::string_view key, double factor,
   return max_positions;
 }
 
-// How much yarn makes scores larger (arXiv 2309.00071, section 3.4), with DeepSeek's factor.
-double YarnScale(double factor, double scale) {
-  return factor <= 1.0 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
-}
-
 void ReadYarn(const JsonFields& rope, int64_t original_positions, RopeScaling& scaling) {
   scaling.kind = RopeScaling::Kind::kYarn;
   scaling.factor = rope.Number("factor");
@@ -56,6 +51,14 @@ void ReadLongRope(const JsonFields& rope, int64_t original_positions, int64_t ma
 }
 
 }  // namespace
+
+double YarnScale(double factor, double scale) {
+  return factor <= 1.0 ? 1.0 : 0.1 * scale * std::log(factor) + 1.0;
+}
+
+std::optional<JsonFields> RopeObject(const JsonFields& config) {
+  return config.Object(config.Has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+}
 
 void Refuse(const JsonFields& config, std::string_view key, std::string_view why) {
   config.Fail(key, config.Shown(key) + " is not supported" + std::string(why));
@@ -86,8 +89,7 @@ RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_posit
   RopeSpec spec;
   spec.theta = config.Number("rope_theta", spec.theta);
   spec.dim = RotaryDim(config, head_dim);
-  const auto rope = config.Has("rope_parameters") ? config.Object("rope_parameters")
-                                                  : config.Object("rope_scaling");
+  const auto rope = RopeObject(config);
   if (!rope) return spec;
   for (const char* per_layer : {"full_attention", "sliding_attention"}) {
     if (rope->Has(per_layer)) rope->Fail(per_layer, "parameters by layer type are not supported");

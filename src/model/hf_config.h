@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -28,6 +29,12 @@ RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_posit
 
 // The same for every layer of the spec.
 void ReadRopes(const JsonFields& config, ModelSpec& spec);
+
+// The object that describes the rotation beyond its base, or nothing.
+std::optional<JsonFields> RopeObject(const JsonFields& config);
+// How much yarn makes queries and keys larger each (arXiv 2309.00071, section 3.4), with DeepSeek's
+// factor `scale`.
+double YarnScale(double factor, double scale);
 
 // The keys rotary_base, rotary_dim, rotary_scaling_type and rotary_scaling_factor (ConfigOptions),
 // which go over what a family has read.

@@ -27,6 +27,16 @@ void RefuseUnlisted(const JsonFields& json, std::string_view key, const Table& t
   Refuse(json, key, "; supported are " + Names(table));
 }
 
+constexpr std::string_view kTakeOtherOrder =
+    "; its weights are in the order of a kernel: take the model in the format gptq or awq";
+
+// How a tool lays weights out.
+template <typename Table>
+void RefuseFormat(const JsonFields& json, std::string_view key, const Table& table) {
+  if (json.Text(key).starts_with("marlin")) return Refuse(json, key, kTakeOtherOrder);
+  RefuseUnlisted(json, key, table);
+}
+
 // Columns that share a scale: the key's number, or 0 for all.
 int64_t ReadGroupSize(const JsonFields& json, std::string_view key) {
   const int64_t size = json.Int(key);
@@ -72,12 +82,12 @@ HfQuantization ReadGptq(const JsonFields& json) {
   const auto* const format =
       std::ranges::find(kFormats, json.Text(key, kFormats[0].name), &Format::name);
   if (format == kFormats.end()) {
-    RefuseUnlisted(json, key, kFormats);
+    RefuseFormat(json, key, kFormats);
   } else {
     read.packing = format->packing;
   }
   if (json.Bool("is_marlin_format", false)) {
-    Refuse(json, "is_marlin_format", "; save the model in the format gptq");
+    Refuse(json, "is_marlin_format", kTakeOtherOrder);
   }
   if (json.Text("pack_dtype", "int32") != "int32") {
     Refuse(json, "pack_dtype", "; it must be int32");
@@ -108,7 +118,7 @@ HfQuantization ReadAwq(const JsonFields& json) {
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   const auto* const version = std::ranges::find(kVersions, name, &Version::name);
   if (version == kVersions.end()) {
-    RefuseUnlisted(json, "version", kVersions);
+    RefuseFormat(json, "version", kVersions);
   } else {
     read.packing = version->packing;
   }
@@ -234,7 +244,7 @@ HfQuantization ReadCompressedTensors(const JsonFields& json) {
     const auto* const format =
         std::ranges::find(kCompressedFormats, where.Text("format"), &CompressedFormat::name);
     if (format == kCompressedFormats.end()) {
-      RefuseUnlisted(where, "format", kCompressedFormats);
+      RefuseFormat(where, "format", kCompressedFormats);
       return {};
     }
     const HfQuantization read = ReadGroup(*group, *format);
@@ -318,9 +328,11 @@ std::optional<DType> ReadModeloptCache(const JsonFields& json) {
   return std::nullopt;
 }
 
+// The tool itself writes "fp8_pb_wo" in small letters.
 HfQuantization ReadModeloptAlgo(const JsonFields& json) {
-  const auto* const algo =
-      std::ranges::find(kModeloptAlgos, json.Text("quant_algo"), &ModeloptAlgo::name);
+  std::string name = json.Text("quant_algo");
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
+  const auto* const algo = std::ranges::find(kModeloptAlgos, name, &ModeloptAlgo::name);
   if (algo == kModeloptAlgos.end()) {
     RefuseUnlisted(json, "quant_algo", kModeloptAlgos);
     return {};
@@ -386,6 +398,26 @@ constexpr std::array kMethods = {
     Method{"mxfp4", ReadMxfp4},
 };
 
+// Methods that are not read, as folders name them, and others whose weights are in the order of a
+// kernel: what to do instead.
+constexpr std::array<std::string_view, 13> kOtherMethods = {
+    "aqlm",     "auto-round", "bitnet", "bitsandbytes", "eetq",    "exl2", "exl3",
+    "fp_quant", "hqq",        "quanto", "quip",         "torchao", "vptq"};
+constexpr std::array<std::string_view, 3> kMarlinMethods = {"awq_marlin", "gptq_marlin", "marlin"};
+constexpr std::string_view kTakeOriginal =
+    "; take the model as it was before, and round it while it is loaded (--weights int8, int4 or "
+    "fp8) or with `tandem quantize`";
+
+void RefuseMethod(const JsonFields& json, std::string_view key, const std::string& method) {
+  if (std::ranges::find(kMarlinMethods, method) != kMarlinMethods.end()) {
+    Refuse(json, key, kTakeOtherOrder);
+  } else if (std::ranges::find(kOtherMethods, method) != kOtherMethods.end()) {
+    Refuse(json, key, kTakeOriginal);
+  } else {
+    RefuseUnlisted(json, key, kMethods);
+  }
+}
+
 constexpr std::array kFiles = {
     QuantizationFile{"quantize_config.json", ReadGptq},
     QuantizationFile{"quant_config.json", ReadAwq},
@@ -397,9 +429,16 @@ constexpr std::array kFiles = {
 HfQuantization ReadHfQuantization(const JsonFields& config) {
   const auto json = config.Object("quantization_config");
   if (!json) return {};
-  const auto* const method = std::ranges::find(kMethods, json->Text("quant_method"), &Method::name);
+  // Of before the key quant_method existed.
+  for (const char* key : {"load_in_8bit", "load_in_4bit"}) {
+    if (json->Has("quant_method") || !json->Has(key)) continue;
+    RefuseMethod(*json, key, "bitsandbytes");
+    return {};
+  }
+  const std::string name = json->Text("quant_method");
+  const auto* const method = std::ranges::find(kMethods, name, &Method::name);
   if (method == kMethods.end()) {
-    RefuseUnlisted(*json, "quant_method", kMethods);
+    RefuseMethod(*json, "quant_method", name);
     return {};
   }
   HfQuantization read = method->read(*json);
@@ -411,7 +450,8 @@ void ReadQuantization(const JsonFields& config, ModelSpec& spec) {
   const HfQuantization read = ReadHfQuantization(config);
   spec.quantization = read.scheme;
   const auto json = config.Object("quantization_config");
-  if (json && json->Has("kv_cache_scheme")) spec.cache_scales = read.cache_scales;
+  const bool scaled = json && json->Has("kv_cache_scheme") && !spec.has_latents();
+  if (scaled) spec.cache_scales = read.cache_scales;
 }
 
 std::span<const QuantizationFile> QuantizationFiles() { return kFiles; }

@@ -22,11 +22,14 @@ std::vector<KvGroupSpec> KvGroupsOf(const ModelSpec& spec) {
     const AttentionSpec& attention = spec.layer(layer).attention;
     auto group = std::ranges::find_if(groups, [&](const KvGroupSpec& other) {
       return other.num_kv_heads == attention.num_kv_heads && other.head_dim == attention.head_dim &&
-             other.windowed == (attention.reach() > 0);
+             other.latent_dim == attention.latent.rank && other.windowed == (attention.reach() > 0);
     });
     if (group == groups.end()) {
-      group = groups.insert(
-          group, {attention.num_kv_heads, attention.head_dim, attention.reach() > 0, {}});
+      group = groups.insert(group, {.num_kv_heads = attention.num_kv_heads,
+                                    .head_dim = attention.head_dim,
+                                    .latent_dim = attention.latent.rank,
+                                    .windowed = attention.reach() > 0,
+                                    .layers = {}});
     }
     group->layers.push_back(layer);
   }
@@ -50,8 +53,9 @@ int64_t MaxKvBlocks(const ModelSpec& spec, int32_t block_tokens) {
   constexpr int64_t kMaxRows = (int64_t{1} << 32) - 2;
   int64_t blocks = std::numeric_limits<int32_t>::max();
   for (const KvGroupSpec& group : KvGroupsOf(spec)) {
+    const int64_t planes = group.latent_dim == 0 ? 2 : 1;
     const int64_t block_rows =
-        2 * static_cast<int64_t>(group.layers.size()) * group.num_kv_heads * block_tokens;
+        planes * static_cast<int64_t>(group.layers.size()) * group.num_kv_heads * block_tokens;
     blocks = std::min(blocks, kMaxRows / block_rows);
   }
   return blocks;
@@ -74,6 +78,7 @@ Result<OwnedKvPool> MakeKvPool(const ModelSpec& spec, DType stored, int64_t num_
     group.num_kv_heads = static_cast<int32_t>(group_spec.num_kv_heads);
     group.block_tokens = block_tokens;
     group.head_dim = static_cast<int32_t>(group_spec.head_dim);
+    group.latent_dim = static_cast<int32_t>(group_spec.latent_dim);
     for (int32_t i = 0; i < group.num_layers; ++i) {
       pool.layers[static_cast<size_t>(group_spec.layers[static_cast<size_t>(i)])] = {index, i};
     }

@@ -19,6 +19,7 @@ namespace tandem {
 struct KvGroupSpec {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
+  int64_t latent_dim = 0;  // as KvGroup
   bool windowed = false;
   std::vector<int64_t> layers;  // in their order: the i-th is layer i of the group
 };

@@ -70,6 +70,34 @@ Status CheckGrowth(const QueryGrowth& growth) {
                          "; it cannot be negative");
 }
 
+Status CheckLatents(const AttentionSpec& attention) {
+  const LatentSpec& latent = attention.latent;
+  if (!attention.has_latents()) {
+    if (latent.rank == 0) return {};
+    return InvalidArgument("kv_lora_rank is " + std::to_string(latent.rank) +
+                           "; it cannot be negative");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckRange("kv_lora_rank", latent.rank, kMaxHeadDim));
+  TANDEM_RETURN_IF_ERROR(CheckRange("qk_nope_head_dim", latent.key_dim, kMaxHeadDim));
+  TANDEM_RETURN_IF_ERROR(CheckRange("v_head_dim", latent.value_dim, kMaxHeadDim));
+  if (latent.query_rank != 0) {
+    TANDEM_RETURN_IF_ERROR(CheckRange("q_lora_rank", latent.query_rank, kMaxWidth));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckPositive("latent norm_epsilon", latent.norm_epsilon));
+  TANDEM_RETURN_IF_ERROR(CheckPositive("attention scale", attention.scale));
+  if (attention.num_kv_heads != 1 || attention.head_dim != latent.rank + attention.rope.dim) {
+    return InvalidArgument("the cache of latents has " + std::to_string(attention.num_kv_heads) +
+                           " heads of " + std::to_string(attention.head_dim) +
+                           " elements; it must be one of kv_lora_rank (" +
+                           std::to_string(latent.rank) + ") and qk_rope_head_dim, all of which " +
+                           "turns (rotary_dim " + std::to_string(attention.rope.dim) + ")");
+  }
+  const bool plain = attention.head_norm == HeadNorm::kNone && attention.alibi_scale == 0.0 &&
+                     attention.growth.kind == QueryGrowth::Kind::kNone;
+  if (plain) return {};
+  return InvalidArgument("attention over latents has no norms of heads, no alibi and no growth");
+}
+
 Status CheckMoe(const MoeSpec& moe) {
   const ops::RoutingRule& rule = moe.routing;
   TANDEM_RETURN_IF_ERROR(CheckRange("num_experts", moe.num_experts, ops::kMaxExperts));
@@ -135,6 +163,7 @@ Status CheckLayer(const LayerSpec& layer) {
   if (attention.window > 0 && attention.chunk > 0) {
     return InvalidArgument("sliding_window and attention_chunk_size are both given");
   }
+  TANDEM_RETURN_IF_ERROR(CheckLatents(attention));
   TANDEM_RETURN_IF_ERROR(CheckGrowth(attention.growth));
   TANDEM_RETURN_IF_ERROR(CheckPositive("residual alpha", layer.alpha));
   TANDEM_RETURN_IF_ERROR(CheckPositive("rope_theta", rope.theta));
@@ -205,7 +234,7 @@ int64_t ModelSpec::DefaultPositions() const {
 
 int64_t ModelSpec::KvBytesPerToken(DType kv_dtype) const {
   int64_t elements = 0;
-  for (const LayerSpec& layer : layers) elements += 2 * layer.attention.kv_rows();
+  for (const LayerSpec& layer : layers) elements += layer.attention.cached_elements();
   return elements * static_cast<int64_t>(SizeOf(kv_dtype));
 }
 
@@ -224,6 +253,9 @@ Status ValidateSpec(const ModelSpec& spec) {
                            "; it must be float32, float16 or bfloat16");
   }
   TANDEM_RETURN_IF_ERROR(CheckSchemes(spec));
+  if (spec.cache_scales && spec.has_latents()) {
+    return InvalidArgument("cache_scales: latents have no scales");
+  }
   if (spec.cache_scales && *spec.cache_scales != DType::kF8E4M3 &&
       *spec.cache_scales != DType::kI8) {
     return InvalidArgument("cache_scales are for a cache in " +
@@ -250,8 +282,17 @@ Status ValidateSpec(const ModelSpec& spec) {
   return CheckIds("eos_ids", spec.eos_ids, spec.vocab_size);
 }
 
+bool ModelSpec::has_latents() const {
+  return std::ranges::any_of(layers,
+                             [](const LayerSpec& layer) { return layer.attention.has_latents(); });
+}
+
 Status CheckCacheScales(const ModelSpec& spec, DType cache) {
   if (cache != DType::kI8 || spec.cache_scales == DType::kI8) return {};
+  if (spec.has_latents()) {
+    return Unimplemented("kv_cache_dtype int8: latents (" + spec.architecture +
+                         ") have no scales; use fp8, which needs none");
+  }
   return FailedPrecondition(
       "kv_cache_dtype int8: the model has no scales of keys and values for int8; make a checkpoint "
       "that has them with tandem quantize --kv_cache_dtype int8, or use fp8, which needs none");

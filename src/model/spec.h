@@ -99,16 +99,31 @@ enum class HeadNorm : uint8_t {
   kUnweighted,  // each head by itself, without a weight
 };
 
+// Multi-head latent attention (arXiv 2405.04434). Of a token the cache holds one key for all heads:
+// a normed latent, from which a head's weights would make its own key and value, then the elements
+// that turn. A head's key weights are multiplied into its queries instead, so that attention is
+// over the latents themselves, and its value weights with the latent that attention gives.
+struct LatentSpec {
+  int64_t rank = 0;        // elements of a latent; 0: the layer has keys and values
+  int64_t query_rank = 0;  // queries are a product of a normed latent of their own; 0: of the row
+  int64_t key_dim = 0;     // of a head's query and key, before the elements that turn
+  int64_t value_dim = 0;   // of a head
+  double norm_epsilon = 1e-6;  // of both latents
+  bool operator==(const LatentSpec&) const = default;
+};
+
 // Causal attention.
 struct AttentionSpec {
   int64_t num_heads = 0;
+  // Of the cache: with latents one head of latent.rank + rope.dim elements.
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
+  LatentSpec latent = {};
   bool qkv_bias = false;
   bool out_bias = false;
   RopeSpec rope;
   HeadNorm head_norm = HeadNorm::kNone;
-  double scale = 0.0;     // of scores; 0: 1 / sqrt(head_dim)
+  double scale = 0.0;     // of scores; 0: 1 / sqrt(head_dim), without latents alone
   double soft_cap = 0.0;  // scores become soft_cap * tanh(score / soft_cap); 0: no
   // ALiBi (arXiv 2108.12409): factor of the slopes that the number of heads gives; 0: no.
   double alibi_scale = 0.0;
@@ -121,10 +136,21 @@ struct AttentionSpec {
   int64_t reach() const {
     return window == 0 || chunk == 0 ? window + chunk : std::min(window, chunk);
   }
-  // Rows of the weights of q, of k (or v), and of all three.
-  int64_t query_rows() const { return num_heads * head_dim; }
+  bool has_latents() const { return latent.rank > 0; }
+  // Elements of a head of q as its weights give it.
+  int64_t query_dim() const { return has_latents() ? latent.key_dim + rope.dim : head_dim; }
+  int64_t value_dim() const { return has_latents() ? latent.value_dim : head_dim; }
+  // Rows of the weights of q, of k (or v), and of all that there are of the three.
+  int64_t query_rows() const { return num_heads * query_dim(); }
   int64_t kv_rows() const { return num_kv_heads * head_dim; }
-  int64_t qkv_rows() const { return query_rows() + 2 * kv_rows(); }
+  int64_t qkv_rows() const { return query_rows() + (has_latents() ? 0 : 2 * kv_rows()); }
+  // Columns of what Ops::PagedAttention takes and gives.
+  int64_t attending_columns() const { return has_latents() ? num_heads * head_dim : qkv_rows(); }
+  int64_t attended_columns() const { return num_heads * (has_latents() ? latent.rank : head_dim); }
+  // Columns of the output's weights.
+  int64_t out_columns() const { return num_heads * value_dim(); }
+  // Elements of the cache of one token.
+  int64_t cached_elements() const { return (has_latents() ? 1 : 2) * kv_rows(); }
   bool operator==(const AttentionSpec&) const = default;
 };
 
@@ -209,6 +235,7 @@ struct ModelSpec {
   std::vector<int32_t> eos_ids;
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  bool has_latents() const;  // in any layer
   bool HasSecondPositions() const;
   bool has_experts(int64_t index) const { return layer(index).moe.num_experts > 0; }
   const LayerSpec& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }

@@ -115,6 +115,22 @@ nlohmann::ordered_json GrowthToJson(const QueryGrowth& growth) {
           {"factor", growth.factor}};
 }
 
+LatentSpec LatentFromJson(const JsonFields& json) {
+  return {.rank = json.Int("rank"),
+          .query_rank = json.Int("query_rank"),
+          .key_dim = json.Int("key_dim"),
+          .value_dim = json.Int("value_dim"),
+          .norm_epsilon = json.Number("norm_epsilon")};
+}
+
+nlohmann::ordered_json LatentToJson(const LatentSpec& latent) {
+  return {{"rank", latent.rank},
+          {"query_rank", latent.query_rank},
+          {"key_dim", latent.key_dim},
+          {"value_dim", latent.value_dim},
+          {"norm_epsilon", latent.norm_epsilon}};
+}
+
 MlpSpec MlpFromJson(const JsonFields& json) {
   MlpSpec mlp;
   mlp.intermediate_size = json.Int("intermediate_size");
@@ -189,6 +205,9 @@ LayerSpec LayerFromJson(const JsonFields& json) {
     layer.attention.num_heads = attention->Int("num_heads");
     layer.attention.num_kv_heads = attention->Int("num_kv_heads");
     layer.attention.head_dim = attention->Int("head_dim");
+    if (const auto latent = attention->Object("latent")) {
+      layer.attention.latent = LatentFromJson(*latent);
+    }
     layer.attention.qkv_bias = attention->Bool("qkv_bias", false);
     layer.attention.out_bias = attention->Bool("out_bias", false);
     layer.attention.head_norm = NamedValue<HeadNorm>(*attention, "head_norm", kHeadNormNames);
@@ -217,6 +236,8 @@ nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
            {{"num_heads", layer.attention.num_heads},
             {"num_kv_heads", layer.attention.num_kv_heads},
             {"head_dim", layer.attention.head_dim},
+            {"latent", layer.attention.has_latents() ? LatentToJson(layer.attention.latent)
+                                                     : nlohmann::ordered_json()},
             {"qkv_bias", layer.attention.qkv_bias},
             {"out_bias", layer.attention.out_bias},
             {"head_norm", NameOf(kHeadNormNames, layer.attention.head_norm)},

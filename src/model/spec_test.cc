@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <set>
+#include <sstream>
+
 #include "model/families/families.h"
 
 namespace tandem {
@@ -209,7 +213,19 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
   const Case cases[] = {
       {R"("sliding_window": 4096)", "sliding_window: 4096"},
       {R"("quantization_config": {"quant_method": "hqq"})",
-       "quantization_config.quant_method: \"hqq\" is not supported; supported are awq, compressed"},
+       "quantization_config.quant_method: \"hqq\" is not supported; take the model as it was "
+       "before"},
+      {R"("quantization_config": {"quant_method": "exl2", "bits": 4.0})",
+       "--weights int8, int4 or"},
+      {R"("quantization_config": {"quant_method": "aqlm"})", "`tandem quantize`"},
+      {R"("quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true})",
+       "quant_method: \"bitsandbytes\" is not supported; take the model as it was before"},
+      {R"("quantization_config": {"load_in_8bit": true})",
+       "quantization_config.load_in_8bit: true is not supported; take the model as it was before"},
+      {R"("quantization_config": {"quant_method": "gptq_marlin", "bits": 4})",
+       "quant_method: \"gptq_marlin\" is not supported; its weights are in the order of a kernel"},
+      {R"("quantization_config": {"quant_method": "mine"})",
+       "quant_method: \"mine\" is not supported; supported are awq, compressed-tensors"},
       {R"("quantization_config": {"quant_method": "fp8"})", "activation_scheme: is missing"},
       {R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
            "weight_block_size": [128]})",
@@ -234,7 +250,8 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
        "quantization_config.group_size: 0"},
       {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
            "checkpoint_format": "marlin"})",
-       "checkpoint_format: \"marlin\" is not supported; supported are gptq, gptq_v2"},
+       "checkpoint_format: \"marlin\" is not supported; its weights are in the order of a kernel: "
+       "take"},
       {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
            "dynamic": {"+:.*down.*": {"bits": 8}}})",
        "quantization_config.dynamic.+:.*down.*: settings by module are not supported"},
@@ -279,16 +296,16 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("num_hidden_layers": 0)", "num_hidden_layers: 0"},
       {R"("num_hidden_layers": 99999999999)", "num_hidden_layers: 99999999999"},
       {R"("num_hidden_layers": 1e300)", "num_hidden_layers"},
-      {R"("num_attention_heads": 0)", "num_heads"},
-      {R"("num_key_value_heads": 3)", "num_kv_heads"},
+      {R"("num_attention_heads": 0)", "num_attention_heads is 0"},
+      {R"("num_key_value_heads": 3)", "num_key_value_heads (3)"},
       {R"("head_dim": 15)", "head_dim"},
       {R"("head_dim": [])", "head_dim: must be a whole number, found a list"},
-      {R"("rms_norm_eps": 0)", "norm_epsilon"},
+      {R"("rms_norm_eps": 0)", "rms_norm_eps is 0"},
       {R"("rope_theta": -1)", "rope_theta"},
       {R"("tie_word_embeddings": "yes")", "tie_word_embeddings: must be true or false"},
       {R"("eos_token_id": "</s>")", "eos_token_id"},
       {R"("eos_token_id": [2, "x"])", "eos_token_id"},
-      {R"("max_position_embeddings": 0)", "max_positions"},
+      {R"("max_position_embeddings": 0)", "max_position_embeddings is 0"},
   };
   for (const Case& c : cases) {
     const auto spec = SpecFromHfConfig(Small(c.extra));
@@ -296,6 +313,22 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
     EXPECT_NE(spec.status().message().find(c.named), std::string::npos)
         << c.extra << ": " << spec.status().message();
   }
+}
+
+// Families spell the same sizes differently.
+TEST(HfConfig, NamesASizeAsTheConfigSpellsIt) {
+  const auto error = [](const std::string& architecture, const std::string& keys) {
+    return SpecFromHfConfig(R"({"architectures": [")" + architecture +
+                            R"("], "vocab_size": 100, )" + keys + "}")
+        .status()
+        .message();
+  };
+  EXPECT_EQ(error("GPT2LMHeadModel", R"("n_embd": 64, "n_layer": 2, "n_head": -2,
+                  "n_positions": 64, "activation_function": "gelu_new")"),
+            "n_head is -2; it must be between 1 and 4096");
+  EXPECT_EQ(error("LlamaForCausalLM", R"("hidden_size": 64, "intermediate_size": 128,
+                  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 3)"),
+            "num_attention_heads (4) must be a multiple of num_key_value_heads (3)");
 }
 
 TEST(HfConfig, RefusesInvalidConfigs) {
@@ -309,12 +342,18 @@ TEST(HfConfig, RefusesInvalidConfigs) {
 }
 
 TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
-  for (const char* name : {"MambaForCausalLM", "DeepseekV3ForCausalLM", "BertModel"}) {
+  for (const char* name : {"MambaForCausalLM", "DeepseekV32ForCausalLM", "BertModel"}) {
     const auto spec = SpecFromHfConfig(std::string("{\"architectures\": [\"") + name + "\"]}");
     ASSERT_FALSE(spec.ok());
     EXPECT_EQ(spec.status().code(), Code::kUnimplemented);
     EXPECT_NE(spec.status().message().find(name), std::string::npos);
     EXPECT_NE(spec.status().message().find("LlamaForCausalLM"), std::string::npos);
+    // Each once, though some families share a name.
+    const std::string list = spec.status().message().substr(spec.status().message().rfind(": "));
+    std::set<std::string> names;
+    std::istringstream words(list.substr(2));
+    for (std::string word; words >> word;) EXPECT_TRUE(names.insert(word).second) << word;
+    EXPECT_GE(names.size(), 30u);
   }
 }
 
@@ -485,8 +524,8 @@ TEST(HfConfig, Llama4ListsItsLayersOrTakesEveryNth) {
        {std::pair(R"(, "interleave_moe_layer_step": 0)", "interleave_moe_layer_step"),
         {R"(, "no_rope_layer_interval": 0)", "no_rope_layer_interval"},
         {R"(, "no_rope_layers": [1])", "no_rope_layers"},
-        {R"(, "num_experts_per_tok": 99)", "experts_per_token"},
-        {R"(, "floor_scale": 1, "no_rope_layers": [0, 1, 0])", "query_growth.length"}}) {
+        {R"(, "num_experts_per_tok": 99)", "num_experts_per_tok is 99"},
+        {R"(, "floor_scale": 1, "no_rope_layers": [0, 1, 0])", "floor_scale is 1"}}) {
     const auto spec = SpecFromHfConfig(Llama4(extra));
     ASSERT_FALSE(spec.ok()) << extra;
     EXPECT_NE(spec.status().message().find(named), std::string::npos) << spec.status().message();
@@ -655,6 +694,99 @@ TEST(HfConfig, ReadsWhichLayersHaveExpertsAndTheirRule) {
   EXPECT_TRUE(spec.layers[1].moe.correction);
   EXPECT_EQ(spec.layers[1].moe.routing.chosen_groups, 2);
   EXPECT_EQ(spec.layers[1].moe.routing.scale, 2.5f);
+}
+
+// DeepSeek-V3, with `extra` keys; a repeated one counts.
+std::string DeepSeek(const std::string& extra = "") {
+  return R"({"architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 129280,
+             "hidden_size": 7168, "intermediate_size": 18432, "num_hidden_layers": 61,
+             "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536,
+             "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+             "v_head_dim": 128, "first_k_dense_replace": 3, "moe_intermediate_size": 2048,
+             "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8,
+             "n_group": 8, "topk_group": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+             "norm_topk_prob": true, "routed_scaling_factor": 2.5, "num_nextn_predict_layers": 1,
+             "max_position_embeddings": 163840, "rope_theta": 10000, "torch_dtype": "bfloat16",
+             "rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+                              "original_max_position_embeddings": 4096})" +
+         (extra.empty() ? "" : ", " + extra) + "}";
+}
+
+TEST(HfConfig, DeepSeekKeepsOneLatentOfATokenAndNoValues) {
+  const ModelSpec spec = MustParse(DeepSeek());
+  EXPECT_EQ(spec.KvBytesPerToken(DType::kBF16), int64_t{576} * 2 * 61);
+  EXPECT_EQ(spec.KvBytesPerToken(DType::kF8E4M3), int64_t{576} * 61);
+  const AttentionSpec& attention = spec.layers.front().attention;
+  EXPECT_EQ(attention.latent, (LatentSpec{512, 1536, 128, 128, 1e-6}));
+  EXPECT_EQ(attention.head_dim, 576);
+  const double larger = 0.1 * std::log(40.0) + 1.0;
+  EXPECT_DOUBLE_EQ(attention.scale, larger * larger / std::sqrt(192.0));
+  EXPECT_EQ(attention.rope.scaling.attention_factor, 1.0) << "both factors are alike";
+  EXPECT_TRUE(attention.rope.interleaved);
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kQuery}), (Shape{128 * 192, 1536}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kLatent}), (Shape{576, 7168}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kLatentKey}), (Shape{128 * 128, 512}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kAttentionOut}), (Shape{7168, 128 * 128}));
+  EXPECT_TRUE(WeightParts(spec, WeightRole::kKey, 0).empty());
+  // 671 billion with 37 at work, and less than a fiftieth of that of multi-head attention.
+  EXPECT_NEAR(static_cast<double>(NumParameters(spec)), 671e9, 1e9);
+  EXPECT_NEAR(static_cast<double>(StepWeightBytes(spec)), 2 * 37e9, 2e9);
+
+  const TensorSource value =
+      FamilyOf(spec)->source(spec, {WeightRole::kLatentValue, 7, WeightPart::kScale});
+  EXPECT_EQ(value.name, "model.layers.7.self_attn.kv_b_proj.weight_scale");
+  EXPECT_EQ(value.rows.StoredRow(0), 128);
+  EXPECT_EQ(value.rows.StoredRow(128), 256 + 128);
+  EXPECT_EQ(FamilyOf(spec)->source(spec, {WeightRole::kUp, 7}).name,
+            "model.layers.7.mlp.shared_experts.up_proj.weight");
+  EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
+
+  const ModelSpec lite =
+      MustParse(DeepSeek(R"("architectures": ["DeepseekV2ForCausalLM"], "q_lora_rank": null,
+                  "scoring_func": "softmax", "topk_method": "greedy", "rope_scaling": null)"));
+  EXPECT_EQ(WeightShape(lite, {WeightRole::kQuery}), (Shape{128 * 192, 7168}));
+  EXPECT_TRUE(WeightParts(lite, WeightRole::kQueryDown, 0).empty());
+  EXPECT_EQ(FamilyOf(lite)->source(lite, {WeightRole::kQuery, 0}).name,
+            "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_DOUBLE_EQ(lite.layers[0].attention.scale, 1.0 / std::sqrt(192.0));
+}
+
+TEST(HfConfig, RefusesLatentsThatCannotBeNamingTheKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("kv_lora_rank": 0)", "kv_lora_rank: 0 elements"},
+      {R"("kv_lora_rank": null)", "kv_lora_rank: is missing"},
+      {R"("kv_lora_rank": 1000)", "head_dim is 1064"},
+      {R"("kv_lora_rank": 9223372036854775807)", "kv_lora_rank: 9223372036854775807 elements"},
+      {R"("q_lora_rank": -4)", "q_lora_rank: -4 elements"},
+      {R"("qk_nope_head_dim": "many")", "qk_nope_head_dim"},
+      {R"("qk_rope_head_dim": 63)", "rotary_dim"},
+      {R"("v_head_dim": 4096)", "v_head_dim: 4096 elements"},
+      {R"("scoring_func": "tanh")", "scoring_func: \"tanh\""},
+      {R"("topk_method": "greedy")", "topk_method: \"greedy\""},
+      {R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale_all_dim": "x",
+                           "original_max_position_embeddings": 4096})",
+       "rope_scaling.mscale_all_dim"},
+      {R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1, "mscale_all_dim": -1e300,
+                           "original_max_position_embeddings": 4096})",
+       "scale"}};
+  for (const auto& [extra, part] : cases) {
+    const auto spec = SpecFromHfConfig(DeepSeek(extra));
+    ASSERT_FALSE(spec.ok()) << extra;
+    EXPECT_NE(spec.status().message().find(part), std::string::npos) << spec.status().message();
+  }
+  const auto turned = SpecFromHfConfig(DeepSeek(), {.rotary_dim = 32});
+  EXPECT_NE(turned.status().message().find("rotary_dim 32"), std::string::npos)
+      << turned.status().message();
+}
+
+TEST(Spec, ACacheOfLatentsIsOfTheModelsTypeOrFp8) {
+  ModelSpec spec = MustParse(DeepSeek());
+  EXPECT_TRUE(CheckCacheScales(spec, DType::kF8E4M3).ok());
+  const Status refused = CheckCacheScales(spec, DType::kI8);
+  EXPECT_NE(refused.message().find("kv_cache_dtype int8: latents"), std::string::npos)
+      << refused.message();
+  spec.cache_scales = DType::kF8E4M3;
+  EXPECT_EQ(ValidateSpec(spec).message(), "cache_scales: latents have no scales");
 }
 
 TEST(Spec, NamesTheLayerThatIsWrong) {

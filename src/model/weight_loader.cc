@@ -26,6 +26,22 @@ QuantScheme HeadLike(const QuantScheme& layers) {
   return head;
 }
 
+// A head's product of a weight by heads, as [rows, cols].
+struct HeadShape {
+  int64_t heads;
+  int64_t rows;
+  int64_t cols;
+
+  int64_t padded_rows() const { return heads * ops::PaddedHeadRows(rows); }
+};
+HeadShape HeadShapeOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
+  const WeightRow& row = RowOf(role);
+  const int64_t heads = spec.layer(layer).attention.num_heads;
+  const int64_t rows = row.rows(spec, layer) / heads, cols = row.columns(spec, layer);
+  if (row.by_head == HeadProducts::kTransposed) return {heads, cols, rows};
+  return {heads, rows, cols};
+}
+
 int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack pack,
                   int64_t layer, const AskedFormat& asked) {
   const std::vector<WeightRole> roles = RolesOf(spec, pack, layer);
@@ -37,8 +53,12 @@ int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack
     has_bias = has_bias || HasBias(spec, role, layer);
   }
   const WeightRole first = roles.front();
-  return backend.PackedBytes(rows, RowOf(first).columns(spec, layer),
-                             KeptFormat(spec, first, layer, backend, asked)) +
+  const WeightFormat kept = KeptFormat(spec, first, layer, backend, asked);
+  if (RowOf(first).by_head != HeadProducts::kNone) {
+    const HeadShape shape = HeadShapeOf(spec, first, layer);
+    return backend.PackedBytes(shape.padded_rows(), shape.cols, kept);
+  }
+  return backend.PackedBytes(rows, RowOf(first).columns(spec, layer), kept) +
          (has_bias ? rows * int64_t{sizeof(float)} : 0);
 }
 
@@ -46,6 +66,7 @@ int64_t PackBytes(const ModelSpec& spec, const ops::Backend& backend, WeightPack
 
 WeightFormat KeptFormat(const ModelSpec& spec, WeightRole role, int64_t layer,
                         const ops::Backend& backend, const AskedFormat& asked) {
+  if (RowOf(role).by_head != HeadProducts::kNone) return {spec.dtype, {}};
   const std::optional<QuantScheme>& layers = asked.layers;
   const QuantScheme stored = SchemeOf(spec, role, layer);
   if (role == WeightRole::kHead && stored.is_plain()) {
@@ -91,41 +112,80 @@ Status WeightLoader::LoadExperts(int64_t layer, ops::ExpertWeights& out) {
   return {};
 }
 
+Result<ops::LinearPart> WeightLoader::GetPart(WeightRole role, int64_t layer, int64_t expert) {
+  ops::LinearPart part;
+  part.scheme = SchemeOf(spec(), role, layer);
+  for (const WeightPart kind : WeightParts(spec(), role, layer)) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer, kind, expert}));
+    switch (kind) {
+      case WeightPart::kWeight:
+        part.weight = tensor;
+        break;
+      case WeightPart::kBias:
+        part.bias = tensor;
+        break;
+      case WeightPart::kScale:
+        part.scale = tensor;
+        break;
+      case WeightPart::kZero:
+        part.zero = tensor;
+        break;
+      case WeightPart::kInputFactors:
+        part.input_factors = tensor;
+        break;
+      case WeightPart::kInputOrder:
+        part.input_order = tensor;
+        break;
+      case WeightPart::kInputScale:  // one for all parts of a pack
+      case WeightPart::kCacheScale:  // of what the product becomes in the cache
+      case WeightPart::kCount:
+        break;
+    }
+  }
+  return part;
+}
+
+Status WeightLoader::LoadHeads(WeightRole role, int64_t layer, ops::LinearWeight& out) {
+  TANDEM_ASSIGN_OR_RETURN(const ops::LinearPart part, GetPart(role, layer, /*expert=*/0));
+  const HeadShape shape = HeadShapeOf(spec(), role, layer);
+  const bool transposed = RowOf(role).by_head == HeadProducts::kTransposed;
+  const Shape padded{shape.padded_rows(), shape.cols};
+  const int64_t head_elements = padded.NumElements() / shape.heads;
+  const int64_t stored_rows = transposed ? shape.cols : shape.rows;
+  std::vector<float> row(static_cast<size_t>(part.cols()));
+  std::vector<float> floats(static_cast<size_t>(padded.NumElements()));
+  for (int64_t r = 0; r < part.rows(); ++r) {
+    ops::WidenRow(part, r, row.data());
+    float* const head = floats.data() + r / stored_rows * head_elements;
+    const int64_t index = r % stored_rows;
+    for (int64_t c = 0; c < part.cols(); ++c) {
+      head[transposed ? c * shape.cols + index : index * shape.cols + c] =
+          row[static_cast<size_t>(c)];
+    }
+  }
+  source_.Release();
+  const WeightFormat kept = KeptFormat(spec(), role, layer, backend_, asked_);
+  const Buffer host = Buffer::OnHost(floats.size() * SizeOf(kept.dtype));
+  if (host.data() == nullptr) return ResourceExhausted("no memory for the products of heads");
+  const Tensor plain = host.View(kept.dtype, padded);
+  ConvertElements({floats.data(), DType::kF32, padded, {}}, plain);
+  const ops::LinearPart whole{.weight = plain};
+  TANDEM_ASSIGN_OR_RETURN(out, backend_.PackLinear({&whole, 1}, kept));
+  bytes_ += static_cast<int64_t>(out.data.bytes());
+  step_bytes_ += out.weight_bytes();
+  return {};
+}
+
 Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out,
                               int64_t expert) {
   const std::vector<WeightRole> roles = RolesOf(spec(), pack, layer);
   TANDEM_CHECK(!roles.empty(), "a pack that the layer has");
+  if (RowOf(roles.front()).by_head != HeadProducts::kNone) {
+    return LoadHeads(roles.front(), layer, out);
+  }
   std::vector<ops::LinearPart> parts;
   for (const WeightRole role : roles) {
-    ops::LinearPart& part = parts.emplace_back();
-    part.scheme = SchemeOf(spec(), role, layer);
-    for (const WeightPart kind : WeightParts(spec(), role, layer)) {
-      TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer, kind, expert}));
-      switch (kind) {
-        case WeightPart::kWeight:
-          part.weight = tensor;
-          break;
-        case WeightPart::kBias:
-          part.bias = tensor;
-          break;
-        case WeightPart::kScale:
-          part.scale = tensor;
-          break;
-        case WeightPart::kZero:
-          part.zero = tensor;
-          break;
-        case WeightPart::kInputFactors:
-          part.input_factors = tensor;
-          break;
-        case WeightPart::kInputOrder:
-          part.input_order = tensor;
-          break;
-        case WeightPart::kInputScale:  // one for all parts, see below
-        case WeightPart::kCacheScale:  // of what the product becomes in the cache
-        case WeightPart::kCount:
-          break;
-      }
-    }
+    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), GetPart(role, layer, expert));
   }
   const WeightFormat kept = KeptFormat(spec(), roles.front(), layer, backend_, asked_);
   for (const auto& [has, kind] : {std::pair(kept.scheme.input_factors, WeightPart::kInputFactors),

@@ -33,7 +33,7 @@ class WeightLoader {
   // A tensor as the source gives it.
   Status LoadPlain(const WeightId& id, Buffer& out);
   // The weights of a pack (of an expert), one below the other, with one input scale where inputs
-  // are static.
+  // are static. A weight by heads becomes one that Ops::HeadLinear takes.
   Status LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight& out, int64_t expert = 0);
   // Both products of every expert of the layer, and their table.
   Status LoadExperts(int64_t layer, ops::ExpertWeights& out);
@@ -53,6 +53,9 @@ class WeightLoader {
 
  private:
   Status Allocate(size_t bytes, Buffer& out);
+  // The weight with its scales and its like; views of what the source holds.
+  Result<ops::LinearPart> GetPart(WeightRole role, int64_t layer, int64_t expert);
+  Status LoadHeads(WeightRole role, int64_t layer, ops::LinearWeight& out);
 
   WeightSource& source_;
   ops::Backend& backend_;

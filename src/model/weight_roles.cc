@@ -13,6 +13,22 @@ int64_t QueryRows(const ModelSpec& spec, int64_t layer) {
 int64_t KvRows(const ModelSpec& spec, int64_t layer) {
   return spec.layer(layer).attention.kv_rows();
 }
+int64_t OutColumns(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).attention.out_columns();
+}
+int64_t QueryRank(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).attention.latent.query_rank;
+}
+int64_t QueryColumns(const ModelSpec& spec, int64_t layer) {
+  return QueryRank(spec, layer) > 0 ? QueryRank(spec, layer) : spec.hidden_size;
+}
+int64_t LatentRank(const ModelSpec& spec, int64_t layer) {
+  return spec.layer(layer).attention.latent.rank;
+}
+int64_t LatentKeyRows(const ModelSpec& spec, int64_t layer) {
+  const AttentionSpec& attention = spec.layer(layer).attention;
+  return attention.num_heads * attention.latent.key_dim;
+}
 int64_t Neurons(const ModelSpec& spec, int64_t layer) {
   return spec.layer(layer).mlp.intermediate_size;
 }
@@ -31,6 +47,9 @@ int64_t KeyNormRows(const ModelSpec& spec, int64_t layer) {
   return NormedRows(attention.head_norm, attention.head_dim, attention.kv_rows());
 }
 
+bool HasLatents(const ModelSpec& spec, int64_t layer) { return LatentRank(spec, layer) > 0; }
+bool HasKeys(const ModelSpec& spec, int64_t layer) { return !HasLatents(spec, layer); }
+bool HasQueryDown(const ModelSpec& spec, int64_t layer) { return QueryRank(spec, layer) > 0; }
 int64_t SecondPositions(const ModelSpec& spec, int64_t /*layer*/) {
   return spec.second_position_rows;
 }
@@ -81,6 +100,9 @@ bool IsGated(const ModelSpec& spec, int64_t layer) {
 bool NormBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.norm.bias; }
 bool HeadBias(const ModelSpec& spec, int64_t /*layer*/) { return spec.head_bias; }
 bool QkvBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).attention.qkv_bias; }
+bool QueryBias(const ModelSpec& spec, int64_t layer) {
+  return QkvBias(spec, layer) && HasKeys(spec, layer);
+}
 bool OutBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).attention.out_bias; }
 bool MlpBias(const ModelSpec& spec, int64_t layer) { return spec.layer(layer).mlp.bias; }
 bool OwnHead(const ModelSpec& spec, int64_t /*layer*/) { return !spec.tied_head; }
@@ -124,12 +146,27 @@ constexpr std::array kRows = {
               .rows = Hidden,
               .bias = NormBias,
               .dummy = DummyValues::kLayerNorm},
+    WeightRow{.role = WeightRole::kQueryDown,
+              .hf_name = "self_attn.q_a_proj",
+              .trtllm_name = "attention.q_a_proj",
+              .rows = QueryRank,
+              .columns = Hidden,
+              .present = HasQueryDown,
+              .bias = QkvBias,
+              .pack = WeightPack::kQueryDown,
+              .quantizable = true},
+    WeightRow{.role = WeightRole::kQueryDownNorm,
+              .hf_name = "self_attn.q_a_layernorm",
+              .trtllm_name = "attention.q_a_layernorm",
+              .rows = QueryRank,
+              .present = HasQueryDown,
+              .dummy = DummyValues::kOnes},
     WeightRow{.role = WeightRole::kQuery,
               .hf_name = "self_attn.q_proj",
               .trtllm_name = "attention.qkv",
               .rows = QueryRows,
-              .columns = Hidden,
-              .bias = QkvBias,
+              .columns = QueryColumns,
+              .bias = QueryBias,
               .pack = WeightPack::kQkv,
               .input = InputGroup::kAttention,
               .absorber = WeightRole::kInputNorm,
@@ -141,6 +178,7 @@ constexpr std::array kRows = {
               .trtllm_name = "attention.qkv",
               .rows = KvRows,
               .columns = Hidden,
+              .present = HasKeys,
               .bias = QkvBias,
               .pack = WeightPack::kQkv,
               .input = InputGroup::kAttention,
@@ -153,6 +191,7 @@ constexpr std::array kRows = {
               .trtllm_name = "attention.qkv",
               .rows = KvRows,
               .columns = Hidden,
+              .present = HasKeys,
               .bias = QkvBias,
               .pack = WeightPack::kQkv,
               .input = InputGroup::kAttention,
@@ -160,6 +199,41 @@ constexpr std::array kRows = {
               .shard = ShardRule::kKvHeadRows,
               .quantizable = true,
               .cache_scale = ".v_scale"},
+    WeightRow{.role = WeightRole::kLatent,
+              .hf_name = "self_attn.kv_a_proj_with_mqa",
+              .trtllm_name = "attention.kv_a_proj",
+              .rows = KvRows,
+              .columns = Hidden,
+              .present = HasLatents,
+              .bias = QkvBias,
+              .pack = WeightPack::kLatent,
+              .quantizable = true},
+    WeightRow{.role = WeightRole::kLatentNorm,
+              .hf_name = "self_attn.kv_a_layernorm",
+              .trtllm_name = "attention.kv_a_layernorm",
+              .rows = LatentRank,
+              .present = HasLatents,
+              .dummy = DummyValues::kLayerNorm},
+    WeightRow{.role = WeightRole::kLatentKey,
+              .hf_name = "self_attn.k_b_proj",
+              .trtllm_name = "attention.k_b_proj",
+              .rows = LatentKeyRows,
+              .columns = LatentRank,
+              .present = HasLatents,
+              .pack = WeightPack::kLatentKey,
+              .shard = ShardRule::kHeadRows,
+              .quantizable = true,
+              .by_head = HeadProducts::kTransposed},
+    WeightRow{.role = WeightRole::kLatentValue,
+              .hf_name = "self_attn.v_b_proj",
+              .trtllm_name = "attention.v_b_proj",
+              .rows = OutColumns,
+              .columns = LatentRank,
+              .present = HasLatents,
+              .pack = WeightPack::kLatentValue,
+              .shard = ShardRule::kHeadRows,
+              .quantizable = true,
+              .by_head = HeadProducts::kRows},
     WeightRow{.role = WeightRole::kQueryNorm,
               .hf_name = "self_attn.q_norm",
               .trtllm_name = "attention.q_layernorm",
@@ -183,7 +257,7 @@ constexpr std::array kRows = {
               .hf_name = "self_attn.o_proj",
               .trtllm_name = "attention.dense",
               .rows = Hidden,
-              .columns = QueryRows,
+              .columns = OutColumns,
               .bias = OutBias,
               .pack = WeightPack::kAttentionOut,
               .input = InputGroup::kAttentionOut,
@@ -212,7 +286,8 @@ constexpr std::array kRows = {
               .columns = Hidden,
               .present = HasExperts,
               .bias = RouterBias,
-              .pack = WeightPack::kRouter},
+              .pack = WeightPack::kRouter,
+              .input = InputGroup::kMlp},
     WeightRow{.role = WeightRole::kRouterCorrection,
               .hf_name = "mlp.gate.e_score_correction_bias",
               .trtllm_name = "mlp.router_correction",
@@ -229,6 +304,8 @@ constexpr std::array kRows = {
               .present = HasGatedExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertGateUp,
+              .input = InputGroup::kMlp,
+              .absorber = WeightRole::kPostNorm,
               .shard = ShardRule::kNeuronRows,
               .quantizable = true},
     WeightRow{.role = WeightRole::kExpertUp,
@@ -240,6 +317,8 @@ constexpr std::array kRows = {
               .present = HasExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertGateUp,
+              .input = InputGroup::kMlp,
+              .absorber = WeightRole::kPostNorm,
               .shard = ShardRule::kNeuronRows,
               .quantizable = true},
     WeightRow{.role = WeightRole::kExpertDown,
@@ -251,6 +330,8 @@ constexpr std::array kRows = {
               .present = HasExperts,
               .bias = ExpertBias,
               .pack = WeightPack::kExpertDown,
+              .input = InputGroup::kExpertOut,
+              .absorber = WeightRole::kExpertUp,
               .shard = ShardRule::kNeuronColumns,
               .quantizable = true,
               .dummy = DummyValues::kToResidual},
@@ -260,7 +341,8 @@ constexpr std::array kRows = {
               .rows = One,
               .columns = Hidden,
               .present = HasSharedGate,
-              .pack = WeightPack::kSharedGate},
+              .pack = WeightPack::kSharedGate,
+              .input = InputGroup::kMlp},
     WeightRow{.role = WeightRole::kGate,
               .hf_name = "mlp.gate_proj",
               .trtllm_name = "mlp.fc",
@@ -461,20 +543,6 @@ std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t 
     if (row.pack == pack && IsPresent(spec, row, layer)) roles.push_back(row.role);
   }
   return roles;
-}
-
-std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
-  const WeightRow& row = RowOf(role);
-  if (!row.absorber || !IsPresent(spec, RowOf(*row.absorber), layer)) return std::nullopt;
-  return row.absorber;
-}
-
-int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64_t column) {
-  if (role != WeightRole::kAttentionOut) return column;
-  const AttentionSpec& attention = spec.layer(layer).attention;
-  const int64_t queries_per_head = attention.num_heads / attention.num_kv_heads;
-  const int64_t head = column / attention.head_dim / queries_per_head;
-  return head * attention.head_dim + column % attention.head_dim;
 }
 
 namespace {

@@ -22,10 +22,16 @@ enum class WeightRole : uint8_t {
   kPositions,  // learned, added to the embedding
   kSecondPositions,
   kEmbeddingNorm,
-  kInputNorm,  // before attention or, in a post-norm layer, after it
+  kInputNorm,      // before attention or, in a post-norm layer, after it
+  kQueryDown,      // to the latent of LatentSpec::query_rank
+  kQueryDownNorm,  // of that latent
   kQuery,
   kKey,
   kValue,
+  kLatent,       // of keys and values, then what turns of the key
+  kLatentNorm,   // of the latent
+  kLatentKey,    // from a latent to what does not turn of each head's key
+  kLatentValue,  // from a latent to each head's value
   kQueryNorm,
   kKeyNorm,
   kSinks,  // scores of AttentionSpec::sinks
@@ -59,7 +65,11 @@ struct WeightId {
 // Products that share their inputs are stacked by rows and computed as one.
 enum class WeightPack : uint8_t {
   kNone,
+  kQueryDown,
   kQkv,
+  kLatent,
+  kLatentKey,
+  kLatentValue,
   kAttentionOut,
   kRouter,
   kExpertGateUp,
@@ -70,9 +80,10 @@ enum class WeightPack : uint8_t {
   kHead,
 };
 
-// The input of a product that may be quantized. `tandem quantize` calibrates each group once: one
-// scale serves all its products, also where they are not packed (the experts of a layer).
-enum class InputGroup : uint8_t { kNone, kAttention, kAttentionOut, kMlp, kMlpOut };
+// The input of a layer's product. `tandem quantize` calibrates each group once: one scale serves
+// all its products, also where they are not packed (the experts of a layer). kExpertOut is an input
+// of each expert's own.
+enum class InputGroup : uint8_t { kNone, kAttention, kAttentionOut, kMlp, kMlpOut, kExpertOut };
 
 // How a weight is split over tensor-parallel ranks, and along which side.
 enum class ShardRule : uint8_t {
@@ -98,6 +109,10 @@ enum class DummyValues : uint8_t {
   kToResidual,  // random, so small that the sum added to the residual is only noise
 };
 
+// Whether a weight is a product of each head by itself (Ops::HeadLinear), with the head's rows or
+// their transpose. Backends keep those plain, however they are stored.
+enum class HeadProducts : uint8_t { kNone, kRows, kTransposed };
+
 struct WeightRow {
   using Size = int64_t (*)(const ModelSpec& spec, int64_t layer);
   using Test = bool (*)(const ModelSpec& spec, int64_t layer);
@@ -116,10 +131,12 @@ struct WeightRow {
   WeightPack pack = WeightPack::kNone;  // kNone: stored as it is
   InputGroup input = InputGroup::kNone;
   // The weight before this one (a norm or a product) that can take over a scale of each of this
-  // one's inputs: where SmoothQuant and AWQ put the scales by which they move the range of inputs.
+  // one's inputs, unless what lies between them forbids it (quantize/layer_inputs.h): where
+  // SmoothQuant and AWQ put the scales by which they move the range of inputs.
   std::optional<WeightRole> absorber = std::nullopt;
   ShardRule shard = ShardRule::kWhole;
   bool quantizable = false;
+  HeadProducts by_head = HeadProducts::kNone;
   // Where the cache keeps its outputs: the suffix of their scale in a Hugging Face folder.
   std::string_view cache_scale = {};
   bool keeps_f32 = false;  // has this type whatever the model's is
@@ -154,12 +171,6 @@ QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 // The roles that are packed into one product, in order; empty if the layer has none. With a tied
 // head the embedding is packed.
 std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t layer);
-// The weight into which `tandem quantize` folds a scale of each of this one's inputs (AWQ,
-// SmoothQuant), if the layer has it.
-std::optional<WeightRole> AbsorberOf(const ModelSpec& spec, WeightRole role, int64_t layer);
-// The absorber's row (or element, of a norm) that gives input `column`. Query heads that read one
-// key-value head have inputs of the same row, which must have one scale.
-int64_t AbsorberRow(const ModelSpec& spec, WeightRole role, int64_t layer, int64_t column);
 
 // Number of elements of weights and biases.
 int64_t NumParameters(const ModelSpec& spec);

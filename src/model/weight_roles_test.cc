@@ -42,21 +42,6 @@ TEST(WeightRoles, ProductsOfOnePackShareTheirInputs) {
   }
 }
 
-TEST(WeightRoles, AProducerTakesOverAnInputScale) {
-  ModelSpec spec = Spec();
-  EXPECT_EQ(AbsorberOf(spec, WeightRole::kKey, 0), WeightRole::kInputNorm);
-  EXPECT_EQ(AbsorberOf(spec, WeightRole::kGate, 0), WeightRole::kPostNorm);
-  EXPECT_EQ(AbsorberOf(spec, WeightRole::kDown, 0), WeightRole::kUp);
-  EXPECT_EQ(AbsorberOf(spec, WeightRole::kInputNorm, 0), std::nullopt);
-  EXPECT_EQ(AbsorberOf(spec, WeightRole::kHead, 0), std::nullopt) << "it is never quantized";
-  EXPECT_EQ(AbsorberOf(spec, WeightRole::kAttentionOut, 0), WeightRole::kValue);
-  EXPECT_EQ(AbsorberRow(spec, WeightRole::kDown, 0, 71), 71);
-  // Three query heads read the values of one key-value head.
-  const int64_t head_dim = spec.layers[0].attention.head_dim;
-  EXPECT_EQ(AbsorberRow(spec, WeightRole::kAttentionOut, 0, 2 * head_dim + 1), 1);
-  EXPECT_EQ(AbsorberRow(spec, WeightRole::kAttentionOut, 0, 3 * head_dim + 1), head_dim + 1);
-}
-
 TEST(WeightRoles, EveryExpertHasItsWeightsAndAStepReadsThoseThatARowChooses) {
   ModelSpec spec = Spec();
   const int64_t dense_bytes = StepWeightBytes(spec), dense_parameters = NumParameters(spec);

@@ -98,6 +98,8 @@ std::string_view Describe(Feature feature) {
       return "scaled or capped logits";
     case Feature::kExperts:
       return "layers of experts";
+    case Feature::kLatents:
+      return "multi-head latent attention";
     case Feature::kWindowTables:
       return "blocks of their own for layers with a window";
   }

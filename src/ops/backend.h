@@ -69,6 +69,7 @@ enum class Feature : uint8_t {
   kResidual,       // blocks beside each other, and norms after them
   kLogits,         // scaled and capped logits
   kExperts,        // layers of experts
+  kLatents,        // multi-head latent attention
   kWindowTables,   // windowed groups of keys and values; without it all groups have all blocks
 };
 std::string_view Describe(Feature feature);

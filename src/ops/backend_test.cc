@@ -1,5 +1,5 @@
 // The backend itself: choice of instruction set, memory, measurement.
-#include "ops/testing/forwarding_backend.h"
+#include "ops/forwarding_backend.h"
 #include "ops/testing/op_test.h"
 
 namespace tandem::ops {

@@ -7,6 +7,14 @@ void Ops::NormLinear(const NormedRows& x, const LinearWeight& weight, const Tens
   Linear(x.rows, weight, out);
 }
 
+void Ops::NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                           const BatchView& batch, const KvGroup& kv, int32_t layer) {
+  const auto& [queries, keys] = norms;
+  NormHeads(qkv, 0, queries.count, queries.width, queries.norm);
+  NormHeads(qkv, queries.count, keys.count, keys.width, keys.norm);
+  QkvRopeStore(qkv, rope, batch, kv, layer);
+}
+
 void Ops::Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
               const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
               const Tensor& out) {
@@ -20,6 +28,15 @@ void Ops::NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation
                   const Tensor& out) {
   AddNorm(x);
   Mlp(x.rows, in_weight, activation, down_weight, inner, activated, out);
+}
+
+void Ops::HeadLinear(const HeadColumns&, const LinearWeight&, const HeadColumns&) {
+  TANDEM_CHECK(false, "a backend without latent attention");
+}
+
+void Ops::LatentRopeStore(const Tensor&, const Tensor&, const RopeTable&, const BatchView&,
+                          const KvGroup&, int32_t, const Tensor&) {
+  TANDEM_CHECK(false, "a backend without latent attention");
 }
 
 void Ops::Route(const Tensor&, const Tensor&, const RoutingRule&, const ExpertChoice&) {

@@ -62,7 +62,7 @@ struct RopeTable {
 };
 
 // The paged keys and values of the layers of a model that are alike in shape. Block first, so that
-// one block of all its layers is one piece of memory: [num_blocks, num_layers, 2 (k, v),
+// one block of all its layers is one piece of memory: [num_blocks, num_layers, planes (k, v),
 // num_kv_heads, block_tokens, head_dim].
 struct KvGroup {
   Tensor data;  // rank 1: the elements in the order above, of the activations' type, fp8 or int8
@@ -71,6 +71,9 @@ struct KvGroup {
   int32_t num_kv_heads = 0;
   int32_t block_tokens = 0;
   int32_t head_dim = 0;
+  // Of multi-head latent attention: the first elements of a key, which are the value too. 0: values
+  // are stored after the keys.
+  int32_t latent_dim = 0;
   bool windowed = false;  // its blocks are those of BatchView::window_table
   // Of 8 bits alone: a stored element times the scale of its layer and head is the key or value.
   // [num_layers, num_kv_heads] fp32 each; empty: all are 1.
@@ -78,9 +81,15 @@ struct KvGroup {
   Tensor value_scales;
 
   bool has_8_bits() const { return SizeOf(data.dtype) == 1; }
+  int32_t planes() const { return latent_dim == 0 ? 2 : 1; }
+  int32_t value_dim() const { return latent_dim == 0 ? head_dim : latent_dim; }
+  // Of rows as PagedAttention takes them, which are `columns` wide.
+  int64_t query_heads(int64_t columns) const {
+    return columns / head_dim - (latent_dim == 0 ? 2 * num_kv_heads : 0);
+  }
   int64_t elements_per_head() const { return int64_t{block_tokens} * head_dim; }
   int64_t elements_per_block() const {
-    return int64_t{num_layers} * 2 * num_kv_heads * elements_per_head();
+    return int64_t{num_layers} * planes() * num_kv_heads * elements_per_head();
   }
   // Those of one layer, a scale a head; null: all are 1.
   const float* key_scales_of(int32_t layer) const { return ScalesOf(key_scales, layer); }
@@ -101,6 +110,17 @@ struct Norm {
   float weight_offset = 0.0f;  // 1 in Gemma
   Tensor weight;               // [width] in the activation dtype
   Tensor bias = {};            // the same; empty: zeros
+};
+
+// The norms of the heads of queries and of keys, each `width` columns of qkv by itself.
+struct HeadNorms {
+  struct Columns {
+    int64_t count = 0;  // of all heads
+    int64_t width = 0;
+    Norm norm;  // as NormHeads takes it
+  };
+  Columns queries;
+  Columns keys;  // behind them
 };
 
 // The rows of a residual stream as the next product takes them: what AddNorm makes of it.
@@ -237,6 +257,19 @@ struct BatchView {
   const int32_t* second_positions = nullptr;
 };
 
+// Parts of one width of every row, one after another: head h begins at column first + h * stride.
+struct HeadColumns {
+  Tensor rows;
+  int64_t first = 0;
+  int64_t stride = 0;
+  int64_t width = 0;
+};
+// HeadLinear's weights of a head begin at a multiple of this many rows; those between are unused.
+constexpr int64_t kHeadRowsMultiple = 16;
+constexpr int64_t PaddedHeadRows(int64_t rows) {
+  return (rows + kHeadRowsMultiple - 1) / kHeadRowsMultiple * kHeadRowsMultiple;
+}
+
 // What attention does with the scores of a row, in this order.
 struct AttentionRule {
   float scale = 1.0f;     // of a query's product with a key
@@ -295,10 +328,29 @@ class Ops {
   virtual void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                             const KvGroup& kv, int32_t layer) = 0;
 
-  // Attention of the q part of qkv over layer `layer` of the group, causal but for prefix masks;
-  // rows after the last become zeros. out: [num_rows, num_heads * head_dim]
+  // The same of normed heads. Composed of NormHeads and QkvRopeStore unless a backend fuses it.
+  virtual void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                                const BatchView& batch, const KvGroup& kv, int32_t layer);
+
+  // Attention of the q part of qkv (of a group of latents: of queries alone, [num_rows, num_heads *
+  // head_dim]) over layer `layer` of the group, causal but for prefix masks; rows after the last
+  // become zeros. out: [num_rows, num_heads * value_dim()]
   virtual void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                               int32_t layer, const AttentionRule& rule, const Tensor& out) = 0;
+
+  // The next two are only for backends that have Feature::kLatents; without it they are a CHECK.
+
+  // out = x W^T of each head by itself: the first out.width of every PaddedHeadRows(out.width) rows
+  // of the weight, which is plain and without a bias. All of one activation dtype.
+  virtual void HeadLinear(const HeadColumns& x, const LinearWeight& weight, const HeadColumns& out);
+
+  // Turns the last 2 * pairs elements of each head of q ([num_rows, num_heads * any width]) into
+  // the last ones of each head of `queries` ([num_rows, num_heads * kv.head_dim]), whose first
+  // latent_dim elements stay, and stores `latents` ([num_rows, kv.head_dim], whose last elements
+  // turn likewise) into layer `layer` of the group.
+  virtual void LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeTable& rope,
+                               const BatchView& batch, const KvGroup& kv, int32_t layer,
+                               const Tensor& queries);
 
   // out = activation(in), [num_rows, intermediate] both; or, of in [num_rows, 2 * intermediate] =
   // (gate, up), out = activation(gate) * up.

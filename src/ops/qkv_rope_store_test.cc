@@ -10,27 +10,16 @@ namespace {
 
 class QkvRopeStoreTest : public PagedPoolTest {
  protected:
-  // Tables of turns by 0.1 * (position + 1) * (i + 1), for heads that are turned in `parts`.
-  void MakeTables(int32_t positions, int32_t parts = 1) {
+  // For heads that are turned in `parts`.
+  void MakeTablesOf(int32_t positions, int32_t parts = 1) {
     halves_ = parts == 2;
-    const int32_t half = shape_.head_dim / parts / 2;
-    std::vector<float> cos, sin;
-    for (int32_t position = 0; position < positions; ++position) {
-      for (int32_t i = 0; i < half; ++i) {
-        cos.push_back(static_cast<float>(std::cos(Angle(position, i))));
-        sin.push_back(static_cast<float>(std::sin(Angle(position, i))));
-      }
-    }
-    cos_ = FromFloats({positions, half}, DType::kF32, cos);
-    sin_ = FromFloats({positions, half}, DType::kF32, sin);
+    MakeTables(positions, shape_.head_dim / parts / 2);
   }
-  static double Angle(int32_t position, int32_t i) { return 0.1 * (position + 1) * (i + 1); }
   void Store(const Tensor& qkv, const OwnedBatch& batch) {
     const RopeTable rope = {.cos = cos_.tensor, .sin = sin_.tensor, .halves = halves_};
     ops().QkvRopeStore(qkv, rope, batch.view, kv_, kLayer);
   }
 
-  OwnedTensor cos_, sin_;
   bool halves_ = false;
 };
 
@@ -38,7 +27,7 @@ TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
   const AttentionShape shape{4, 2, 64, 16};
   const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
   MakeGroup(shape, 2, dtype());
-  MakeTables(16);
+  MakeTablesOf(16);
   const OwnedTensor exact = Random({5, Width()}, dtype(), 5);
   Store(exact.tensor, MakeBatch(ranges, {}));
   const std::vector<std::byte> stored = Bytes(kv_.data);
@@ -54,6 +43,52 @@ TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
                          before.begin() + std::ssize(before) / 8 * 5));
 }
 
+// As normed first and then stored, for heads that a GPU norms where it turns them and others.
+TEST_P(QkvRopeStoreTest, NormedHeadsAreNormedAndThenTurned) {
+  if (!backend().Has(Feature::kHeadNorms)) GTEST_SKIP() << "not on this backend";
+  const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
+  for (const int32_t head_dim : {20, 64, 96, 128, 256}) {
+    for (const bool together : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "heads of " << head_dim << ", together " << together);
+      const AttentionShape shape{4, 2, head_dim, 16};
+      const auto columns = [&](int64_t heads, const OwnedTensor& weight) {
+        return HeadNorms::Columns{
+            .count = heads * head_dim,
+            .width = weight.tensor.NumElements(),
+            .norm = {.epsilon = 1e-5f, .weight_offset = 1.0f, .weight = weight.tensor}};
+      };
+      const auto weight_of = [&](int64_t heads, uint64_t seed) {
+        return Random({together ? heads * head_dim : head_dim}, dtype(), seed);
+      };
+      const OwnedTensor query_weight = weight_of(4, 7), key_weight = weight_of(2, 8);
+      const HeadNorms norms = {columns(4, query_weight), columns(2, key_weight)};
+      const auto stored = [&](const auto& store) {
+        MakeGroup(shape, 2, dtype());
+        MakeTablesOf(16);
+        const OwnedTensor qkv = Random({5, Width()}, dtype(), 5);
+        store(qkv.tensor, MakeBatch(ranges, {}));
+        // What is left of keys in qkv is not said.
+        std::vector<double> values = Doubles(kv_.data);
+        for (int64_t row = 0; row < 5; ++row) {
+          const std::vector<double> of_row = Doubles(qkv.tensor.RowRange(row, 1));
+          values.insert(values.end(), of_row.begin(), of_row.begin() + norms.queries.count);
+        }
+        return values;
+      };
+      const std::vector<double> apart = stored([&](const Tensor& qkv, const OwnedBatch& batch) {
+        ops().NormHeads(qkv, 0, norms.queries.count, norms.queries.width, norms.queries.norm);
+        ops().NormHeads(qkv, norms.queries.count, norms.keys.count, norms.keys.width,
+                        norms.keys.norm);
+        Store(qkv, batch);
+      });
+      const std::vector<double> at_once = stored([&](const Tensor& qkv, const OwnedBatch& batch) {
+        ops().NormQkvRopeStore(qkv, norms, {cos_.tensor, sin_.tensor}, batch.view, kv_, kLayer);
+      });
+      ExpectNear(at_once, apart, 2 * Rounding(dtype()) + 1e-5, 1.0);
+    }
+  }
+}
+
 TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
   for (const AttentionShape& shape :
        {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 20, 5}, AttentionShape{2, 2, 128, 8}}) {
@@ -65,7 +100,7 @@ TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
     const std::vector<int32_t> first = {1, 2, 3, 4, 4, 4, 4, 0, 1, 2};
     const Buffer turns_buffer = Ints(first), second_buffer = Ints(second);
     for (const auto& [parts, masked] : {std::pair(1, true), {2, false}, {2, true}}) {
-      MakeTables(16, parts);
+      MakeTablesOf(16, parts);
       OwnedBatch batch = MakeBatch(ranges, {});
       if (masked) batch.view.turns = turns_buffer.As<int32_t>();
       if (parts == 2) batch.view.second_positions = second_buffer.As<int32_t>();
@@ -108,7 +143,7 @@ TEST_P(QkvRopeStoreTest, APoolOf8BitsHoldsRoundedAndSaturatedValues) {
       const bool fp8 = element == DType::kF8E4M3;
       const double largest = fp8 ? 448.0 : 127.0;
       MakeGroup(shape, 1, element);
-      MakeTables(16);
+      MakeTablesOf(16);
       constexpr int32_t kRows = 7;
       // Some lie beyond what a value can be, the largest element times its scale.
       const OwnedTensor qkv = Random({kRows, Width()}, dtype(), 6, fp8 ? 12.0f : 4.0f);
@@ -162,7 +197,7 @@ TEST_P(QkvRopeStoreTest, ValuesAreRoundedToTheNearestElementTiesToEven) {
     SCOPED_TRACE(DTypeName(element));
     MakeGroup({1, 1, 512, 16}, 1, element);
     kv_.key_scales = kv_.value_scales = {};
-    MakeTables(16);
+    MakeTablesOf(16);
     std::vector<float> row(1024, 0.0f);
     row.insert(row.end(), values.begin(), values.end());
     const OwnedTensor qkv = FromFloats({1, 1536}, dtype(), row);

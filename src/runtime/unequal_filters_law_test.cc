@@ -8,7 +8,7 @@
 #include <string>
 #include <tuple>
 
-#include "ops/testing/forwarding_backend.h"
+#include "ops/forwarding_backend.h"
 #include "runtime/testing/test_engine.h"
 #include "runtime/testing/test_law.h"
 

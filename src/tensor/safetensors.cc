@@ -53,6 +53,28 @@ Status CheckCoverage(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes
                   " belong to no tensor");
 }
 
+// Takes the checksums out of the metadata. A file in which some tensors have one is not as it was
+// written: a name is damaged, or another program kept what it did not know.
+Result<std::map<std::string, std::string>> TakeChecksums(SafetensorsHeader& header) {
+  std::map<std::string, std::string> checksums;
+  for (const auto& [key, value] : header.metadata) {
+    if (key.starts_with(kChecksumKey)) checksums[key.substr(kChecksumKey.size())] = value;
+  }
+  std::erase_if(header.metadata,
+                [](const auto& entry) { return entry.first.starts_with(kChecksumKey); });
+  if (checksums.empty()) return checksums;
+  for (const SafetensorsEntry& entry : header.entries) {
+    if (checksums.contains(entry.name)) continue;
+    return DataLoss(QuotedTensorName(entry.name) +
+                    ": it has no checksum, though others in this file have; a program that changes "
+                    "the file must leave out the metadata \"" +
+                    std::string(kChecksumKey) + "...\"");
+  }
+  if (checksums.size() == header.entries.size()) return checksums;
+  return DataLoss("the metadata has " + std::to_string(checksums.size()) + " checksums for " +
+                  std::to_string(header.entries.size()) + " tensors");
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::Open(
@@ -67,14 +89,18 @@ Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::Open(
   const Status coverage = CheckCoverage(header->entries, data.size());
   if (!coverage.ok()) return coverage.Annotate(path.string());
 
+  auto checksums = TakeChecksums(*header);
+  if (!checksums.ok()) return checksums.status().Annotate(path.string());
+
   std::map<std::string, Tensor> tensors;
   for (SafetensorsEntry& entry : header->entries) {
     // The mapping is read-only; Tensor has one pointer type, and nothing writes through this one.
     auto* begin = const_cast<std::byte*>(data.data() + entry.begin);
     tensors.emplace(std::move(entry.name), Tensor{begin, entry.dtype, entry.shape, Device{}});
   }
-  return std::shared_ptr<const SafetensorsFile>(new SafetensorsFile(
-      TensorFile(std::move(mapped), std::move(tensors)), std::move(header->metadata)));
+  return std::shared_ptr<const SafetensorsFile>(
+      new SafetensorsFile(TensorFile(std::move(mapped), std::move(tensors), *std::move(checksums)),
+                          std::move(header->metadata)));
 }
 
 }  // namespace tandem

@@ -1,8 +1,10 @@
 // The safetensors format: a memory-mapped, fully validated reader and a streaming writer.
 // Validation: header length against the file and 100,000,000 bytes; checked multiplications; every
 // tensor inside the data section, without holes or overlaps; no duplicate names; a clear DATA_LOSS
-// or INVALID_ARGUMENT names file, tensor and fault. Readers are immutable and safe on any thread;
-// the tensors are views into the mapping and live as long as the reader (TensorFile).
+// or INVALID_ARGUMENT names file, tensor and fault. The writer adds a checksum of each tensor to
+// the metadata, which other readers ignore (docs/formats/checkpoint.md). Readers are immutable and
+// safe on any thread; the tensors are views into the mapping and live as long as the reader
+// (TensorFile).
 #pragma once
 
 #include <filesystem>
@@ -22,6 +24,7 @@ class SafetensorsFile final : public TensorFile {
  public:
   static Result<std::shared_ptr<const SafetensorsFile>> Open(const std::filesystem::path& path);
 
+  // Without the checksums.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
@@ -47,10 +50,12 @@ class SafetensorsWriter {
   Status Commit();
 
  private:
-  SafetensorsWriter(std::unique_ptr<AtomicFileWriter> file, std::vector<TensorInfo> tensors)
-      : file_(std::move(file)), tensors_(std::move(tensors)) {}
+  SafetensorsWriter(std::unique_ptr<AtomicFileWriter> file, std::vector<TensorInfo> tensors,
+                    std::map<std::string, std::string> metadata)
+      : file_(std::move(file)), tensors_(std::move(tensors)), metadata_(std::move(metadata)) {}
   std::unique_ptr<AtomicFileWriter> file_;
   std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::string> metadata_;
   size_t next_ = 0;
 };
 

@@ -23,6 +23,9 @@ struct SafetensorsEntry {
   uint64_t end = 0;
 };
 
+// Key of the metadata with the checksum of a tensor, whose name follows.
+inline constexpr std::string_view kChecksumKey = "xxh3_128:";
+
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // in the header's order, names unique
   std::map<std::string, std::string> metadata;

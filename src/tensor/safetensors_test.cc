@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <optional>
 
 #include "tensor/buffer.h"
 
@@ -214,6 +215,89 @@ TEST_F(SafetensorsTest, WritesWhatItReads) {
   EXPECT_EQ(second.shape, (Shape{2, 2}));
   EXPECT_EQ(second.As<float>()[3], 5.0f);
   EXPECT_EQ((*opened)->tensors().size(), 2u);
+}
+
+// Names, types, shapes and bytes of the tensors, if none is found to be damaged.
+std::optional<std::string> ContentsOf(const fs::path& path) {
+  const auto file = SafetensorsFile::Open(path);
+  if (!file.ok()) return std::nullopt;
+  std::string contents;
+  for (const auto& [name, tensor] : (*file)->tensors()) {
+    if (!(*file)->Verify(name).ok()) return std::nullopt;
+    contents += name + std::string(SafetensorsName(tensor.dtype)) + tensor.shape.ToString();
+    contents.append(static_cast<const char*>(tensor.data), static_cast<size_t>(tensor.NumBytes()));
+  }
+  return contents;
+}
+
+TEST_F(SafetensorsTest, AnyBitOfAFileThatItWroteIsVerified) {
+  const Buffer buffer = Buffer::OnHost(64);
+  for (int i = 0; i < 16; ++i) buffer.As<float>()[i] = static_cast<float>(i);
+  const fs::path path = folder_ / "x.safetensors";
+  ASSERT_TRUE(WriteSafetensors(path,
+                               {{"model.b", buffer.View(DType::kF32, {2, 4})},
+                                {"model.a", buffer.View(DType::kBF16, {8}, 32)},
+                                {"one", buffer.View(DType::kI8, {1})}},
+                               {{"format", "pt"}})
+                  .ok());
+  const auto whole = ContentsOf(path);
+  ASSERT_TRUE(whole);
+  EXPECT_TRUE(SafetensorsFile::Open(path).value()->has_checksums());
+  EXPECT_EQ(SafetensorsFile::Open(path).value()->metadata().size(), 1u);
+  const std::string good = *ReadTextFile(path);
+  int harmless = 0;
+  for (size_t bit = 0; bit < 8 * good.size(); ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ 1 << bit % 8);
+    Write(bad);
+    const auto contents = ContentsOf(path);
+    if (contents) {
+      EXPECT_EQ(*contents, *whole) << bit / 8 << good.substr(bit / 8, 20);
+      ++harmless;
+    }
+  }
+  EXPECT_LE(harmless, 8 * 8);  // in "format" and "pt"
+}
+
+TEST_F(SafetensorsTest, NamesTheTensorWhoseBytesDiffer) {
+  const Buffer buffer = Buffer::OnHost(16);
+  std::fill_n(buffer.As<float>(), 4, 1.0f);
+  const fs::path path = folder_ / "x.safetensors";
+  ASSERT_TRUE(WriteSafetensors(path, {{"model.a", buffer.View(DType::kF32, {2})},
+                                      {"model.b", buffer.View(DType::kF32, {2})}})
+                  .ok());
+  std::string bytes = *ReadTextFile(path);
+  bytes.back() ^= 1;
+  Write(bytes);
+  const auto file = SafetensorsFile::Open(path).value();
+  EXPECT_TRUE(file->Verify("model.a").ok());
+  const Status damaged = file->Verify("model.b");
+  EXPECT_EQ(damaged.code(), Code::kDataLoss);
+  EXPECT_EQ(damaged.message(),
+            path.string() + ": tensor \"model.b\" is damaged: its checksum differs");
+}
+
+TEST_F(SafetensorsTest, FilesOfOtherToolsHaveNoChecksums) {
+  const auto file = SafetensorsFile::Open(Write(One("F32", "[2]", "[0,8]"))).value();
+  EXPECT_FALSE(file->has_checksums());
+  EXPECT_TRUE(file->Verify("a").ok());
+}
+
+// As where a program copied the metadata and added a tensor.
+TEST_F(SafetensorsTest, SomeChecksumsAreRefused) {
+  const std::string metadata =
+      "\"__metadata__\":{\"xxh3_128:a\":\"" + std::string(32, '0') + "\"},";
+  const std::string a = Entry("a", "U8", "[1]", "[0,1]"), b = Entry("b", "U8", "[1]", "[1,2]");
+  const Status more =
+      SafetensorsFile::Open(Write(File("{" + metadata + a + "," + b + "}", 2))).status();
+  EXPECT_NE(more.message().find("tensor \"b\": it has no checksum"), std::string::npos);
+  const Status fewer =
+      SafetensorsFile::Open(Write(File("{" + metadata.substr(0, metadata.size() - 2) +
+                                           ",\"xxh3_128:b\":\"\"}," + a + "}",
+                                       1)))
+          .status();
+  EXPECT_NE(fewer.message().find("2 checksums for 1 tensors"), std::string::npos)
+      << fewer.message();
 }
 
 TEST_F(SafetensorsTest, AnUnfinishedWriterLeavesNothing) {

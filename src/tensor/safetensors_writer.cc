@@ -2,8 +2,10 @@
 #include <set>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/little_endian.h"
 #include "tensor/safetensors.h"
+#include "tensor/safetensors_header.h"
 
 namespace tandem {
 namespace {
@@ -36,29 +38,38 @@ Result<std::string> HeaderJson(const std::vector<TensorInfo>& tensors,
   return text;
 }
 
+std::string ChecksumKey(const TensorInfo& info) { return std::string(kChecksumKey) + info.name; }
+
 }  // namespace
 
 Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     const std::filesystem::path& path, std::vector<TensorInfo> tensors,
     const std::map<std::string, std::string>& metadata) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string header, HeaderJson(tensors, metadata));
+  // Of the length that the header will have.
+  std::map<std::string, std::string> all = metadata;
+  for (const TensorInfo& info : tensors) all[ChecksumKey(info)] = std::string(kChecksumDigits, '0');
+  TANDEM_ASSIGN_OR_RETURN(const std::string header, HeaderJson(tensors, all));
   TANDEM_ASSIGN_OR_RETURN(auto file, AtomicFileWriter::Create(path));
   TANDEM_RETURN_IF_ERROR(file->Append(LittleEndian64(header.size())));
   TANDEM_RETURN_IF_ERROR(file->Append(header));
   return std::unique_ptr<SafetensorsWriter>(
-      new SafetensorsWriter(std::move(file), std::move(tensors)));
+      new SafetensorsWriter(std::move(file), std::move(tensors), std::move(all)));
 }
 
 Status SafetensorsWriter::Append(const Tensor& tensor) {
   TANDEM_CHECK(next_ < tensors_.size(), "more tensors than the header names");
   const TensorInfo& info = tensors_[next_++];
   TANDEM_CHECK(tensor.dtype == info.dtype && tensor.shape == info.shape, info.name);
-  return file_->Append(
-      {static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.NumBytes())});
+  const std::span bytes(static_cast<const std::byte*>(tensor.data),
+                        static_cast<size_t>(tensor.NumBytes()));
+  metadata_[ChecksumKey(info)] = Checksum(bytes);
+  return file_->Append(bytes);
 }
 
 Status SafetensorsWriter::Commit() {
   TANDEM_CHECK(next_ == tensors_.size(), "fewer tensors than the header names");
+  TANDEM_ASSIGN_OR_RETURN(const std::string header, HeaderJson(tensors_, metadata_));
+  TANDEM_RETURN_IF_ERROR(file_->Overwrite(sizeof(uint64_t), header));
   return file_->Commit();
 }
 

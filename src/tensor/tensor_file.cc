@@ -1,5 +1,6 @@
 #include "tensor/tensor_file.h"
 
+#include "base/checksum.h"
 #include "tensor/safetensors.h"
 #include "tensor/torch_file.h"
 
@@ -11,6 +12,21 @@ bool IsSafetensorsName(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+bool TensorFile::has_checksums() const {
+  return !tensors_.empty() && checksums_.size() == tensors_.size();
+}
+
+Status TensorFile::Verify(const std::string& name) const {
+  const auto checksum = checksums_.find(name);
+  if (checksum == checksums_.end()) return {};
+  const Tensor& tensor = tensors_.at(name);
+  const std::span bytes(static_cast<const std::byte*>(tensor.data),
+                        static_cast<size_t>(tensor.NumBytes()));
+  if (Checksum(bytes) == checksum->second) return {};
+  return DataLoss(path().string() + ": " + QuotedTensorName(name) +
+                  " is damaged: its checksum differs");
+}
 
 bool IsTensorFileName(const std::filesystem::path& path) {
   const std::filesystem::path extension = path.extension();

@@ -167,6 +167,62 @@ class WorkflowTest(unittest.TestCase):
         self.assertEqual(done.returncode, 4, done.stderr)
         self.assertIn("rank0.engine", done.stderr)
 
+    def test_an_interrupted_quantize_says_what_is_kept_and_goes_on(self):
+        output = self.work / "ckpt-interrupted"
+        command = ["quantize", PAIR / "target", "--qformat", "int4_awq", "--awq_block_size", 64, "--calib_size", 128]
+        command += ["--isa", "avx2", "--output_dir", output]
+        for signal_, name in ((signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM")):
+            process = subprocess.Popen(
+                [TANDEM, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            while "tokens: about" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            process.send_signal(signal_)
+            _, error = process.communicate(timeout=300)
+            self.assertEqual(process.returncode, 6, error)
+            self.assertRegex(
+                error,
+                rf"^tandem quantize: stopped by {name}; the output folder is as it was; \d+ of \d+ layers are calibrated "
+                rf"and kept in {output}.calibration, and the same command goes on from there\n$",
+            )
+            self.assertFalse(output.exists())
+            self.assertFalse(output.with_name(output.name + ".tmp").exists())
+        tandem(*command)
+        self.assertTrue((output / "config.json").exists())
+        self.assertEqual(list(self.work.glob("ckpt-interrupted.*")), [])
+
+    def test_a_second_run_into_the_same_folder_is_refused(self):
+        output = self.work / "ckpt-twice"
+        command = ["quantize", PAIR / "target", "--qformat", "int4_awq", "--awq_block_size", 64, "--calib_size", 64]
+        command += ["--output_dir", output]
+        first = subprocess.Popen([TANDEM, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while "tokens: about" not in first.stdout.readline():
+            self.assertIsNone(first.poll())
+        for arguments in (command, ["convert", "--model_dir", PAIR / "draft", "--output_dir", output]):
+            second = tandem(*arguments, check=False)
+            self.assertEqual(second.returncode, 6, second.stderr)
+            self.assertIn(f"{output}: another run is writing this folder", second.stderr)
+        _, error = first.communicate(timeout=300)
+        self.assertEqual(first.returncode, 0, error)
+        self.assertTrue((output / "config.json").exists())
+
+    def test_a_damaged_checkpoint_or_exported_folder_is_refused_naming_the_tensor(self):
+        checkpoint, exported, engine = (self.work / name for name in ("ckpt-flipped", "exported-flipped", "engine-flipped"))
+        tandem("convert", "--model_dir", PAIR / "draft", "--output_dir", checkpoint)
+        tandem("quantize", PAIR / "draft", "--qformat", "int8_wo", "--export_format", "hf", "--output_dir", exported)
+        for folder, file in ((checkpoint, "rank0.safetensors"), (exported, "model.safetensors")):
+            done = tandem("inspect", folder, "--check")
+            self.assertIn("each is a finite number, and all are as they were written", done.stdout)
+            data = bytearray((folder / file).read_bytes())
+            data[len(data) // 2] ^= 0x10
+            (folder / file).write_bytes(data)
+            for words in (["inspect", folder, "--check"], ["build", folder, "--output_dir", engine]):
+                done = tandem(*words, check=False)
+                self.assertEqual(done.returncode, 4, done.stderr)
+                self.assertRegex(done.stderr, file + r': tensor ".*" is damaged: its checksum differs')
+        self.assertFalse(engine.exists())
+        self.assertIn("; the files have no checksums", tandem("inspect", PAIR / "draft", "--check").stdout)
+
 
 class BadModelTest(unittest.TestCase):
     def setUp(self):
@@ -476,6 +532,14 @@ class VerbsTest(unittest.TestCase):
         self.assertEqual(done["different_with_draft"], 0)
         self.assertEqual(len(done["tasks"]), 2)
         self.assertGreater(done["tasks"][1]["acceptance"], 0.3)
+
+    def test_a_reader_that_has_seen_enough_ends_the_program_quietly(self):
+        for arguments in (["inspect", PAIR / "draft", "--tensors"], ["--help"], ["plan", "--json"]):
+            ends, writes = os.pipe()
+            os.close(ends)
+            process = subprocess.run([TANDEM, *map(str, arguments)], stdout=writes, stderr=subprocess.PIPE, timeout=60)
+            os.close(writes)
+            self.assertEqual((process.returncode, process.stderr), (-signal.SIGPIPE, b""))
 
     def test_no_verb_downloads_a_model_and_all_say_so(self):
         for arguments in (["run", "owner/Model", "--input_text", "x"], ["convert", "--model_dir", "owner/Model", "--output_dir", "out"]):

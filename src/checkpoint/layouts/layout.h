@@ -40,6 +40,8 @@ class StoredMatrix {
         columns_(columns),
         expert_(expert) {}
 
+  // Of its tensors, without their suffixes.
+  const std::string& name() const { return name_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
 

@@ -24,9 +24,12 @@ class Packed final : public Layout {
     const int64_t rows = matrix.rows();
     const int64_t columns = matrix.columns();
     TANDEM_RETURN_IF_ERROR(CheckShape(matrix));
-    TANDEM_RETURN_IF_ERROR(CheckFillsWords(matrix, kElements, "columns", columns, packing));
-    TANDEM_RETURN_IF_ERROR(
-        matrix.Get(kElements, DType::kI32, {rows, columns / packing.per_word()}).status());
+    if (columns * packing.bits % 8 != 0) {
+      TANDEM_RETURN_IF_ERROR(CheckFillsWords(matrix, kElements, "columns", columns, packing));
+    }
+    // Rows end with zeros up to a whole word.
+    const int64_t words = (columns + packing.per_word() - 1) / packing.per_word();
+    TANDEM_RETURN_IF_ERROR(matrix.Get(kElements, DType::kI32, {rows, words}).status());
     TANDEM_RETURN_IF_ERROR(
         matrix.GetScales(kScales, ScaleShape(described, rows, columns)).status());
     QuantScheme scheme = described;
@@ -42,13 +45,17 @@ class Packed final : public Layout {
                           ScratchBuffers& scratch) const override {
     const WordPacking packing = PackingOf(scheme);
     TANDEM_ASSIGN_OR_RETURN(const Tensor words, matrix.Get(kElements));
-    const Shape shape = {words.dim(0), words.dim(1) * 4};
+    const Shape shape = {words.dim(0), matrix.columns() * packing.bits / 8};
+    const int64_t pitch = words.dim(1) * 4;
     const DType dtype = packing.bits == 8 ? DType::kI8 : DType::kU8;
-    if (packing.bits == 4 && !scheme.input_order) return Tensor{words.data, dtype, shape, {}};
+    const bool as_stored = packing.bits == 4 && !scheme.input_order && pitch == shape[1];
+    if (as_stored) return Tensor{words.data, dtype, shape, {}};
     TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch.Allocate(dtype, shape));
-    const auto* from = static_cast<const uint8_t*>(words.data);
-    std::transform(from, from + words.NumBytes(), static_cast<uint8_t*>(out.data),
-                   [&](uint8_t byte) { return packing.bits == 8 ? ToElement(byte, 8) : byte; });
+    for (int64_t row = 0; row < shape[0]; ++row) {
+      const auto* from = static_cast<const uint8_t*>(words.data) + row * pitch;
+      std::transform(from, from + shape[1], static_cast<uint8_t*>(out.data) + row * shape[1],
+                     [&](uint8_t byte) { return packing.bits == 8 ? ToElement(byte, 8) : byte; });
+    }
     if (scheme.input_order) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> order, Order(matrix, scheme));
       ReorderColumns(out, matrix.columns(), order);

@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "checkpoint/quantize/input_scales.h"
+#include "model/decoder/weights.h"
+#include "model/prompt_rules.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -25,7 +27,7 @@ constexpr int64_t kKeptRows = 256;
 constexpr const char* kFingerprintFile = "run.json";
 // To be raised with every change of what a layer's file holds or how it is computed, so that no
 // program goes on with what another began differently.
-constexpr int kCalibration = 1;
+constexpr int kCalibration = 2;
 // Of the files with the hidden states before a layer, and with what was calibrated of a layer; its
 // number follows.
 constexpr const char* kHiddenPrefix = "hidden-";
@@ -51,13 +53,27 @@ std::string Fingerprint(const WeightSource& source, const std::string& identity,
          backend.Describe() + "\n";
 }
 
-CalibrationRows RowsOf(std::span<const std::vector<int32_t>> samples) {
+Result<CalibrationRows> RowsOf(const ModelSpec& spec,
+                               std::span<const std::vector<int32_t>> samples) {
+  if (samples.empty()) return InvalidArgument("there is no sample to calibrate with");
   CalibrationRows rows;
   for (const std::vector<int32_t>& sample : samples) {
     const auto length = static_cast<int32_t>(sample.size());
+    if (length > spec.max_positions) {
+      return InvalidArgument("a calibration sample has " + std::to_string(length) +
+                             " tokens, and the model's longest context is " +
+                             std::to_string(spec.max_positions) +
+                             "; --calib_max_seq_length cuts samples");
+    }
     rows.lengths.push_back(length);
     rows.total += length;
     rows.longest = std::max(rows.longest, length);
+  }
+  const PromptRules rules = PromptRulesOf(spec, rows.longest);
+  for (const std::vector<int32_t>& sample : samples) {
+    const auto layout = LayOutPrompt(rules, sample);
+    if (!layout.ok()) return layout.status().Annotate("a calibration sample");
+    rows.layouts.push_back(*layout);
   }
   return rows;
 }
@@ -72,6 +88,33 @@ std::vector<float> SampleValues(int64_t rows) {
     values[i] = static_cast<float>(i * 2654435761u % 2048) / 1024.0f - 1.0f;
   }
   return values;
+}
+
+// Elements of a layer's products.
+struct LayerSizes {
+  double weights = 0;
+  double of_a_row = 0;  // of those that a row goes through: not of every expert
+  int64_t widest = 0;   // of one product
+};
+
+LayerSizes SizesOf(const ModelSpec& spec, int64_t layer) {
+  const MoeSpec& moe = spec.layer(layer).moe;
+  LayerSizes sizes;
+  for (const LayerInput& input : InputsOf(spec, layer)) {
+    for (const std::vector<WeightId>& product : input.products) {
+      int64_t elements = 0;
+      for (const WeightId& id : product) elements += RowOf(id.role).rows(spec, layer);
+      elements *= input.columns;
+      const bool by_choice = RowOf(product.front().role).per_expert;
+      const double share = by_choice ? static_cast<double>(moe.routing.experts_per_token) /
+                                           static_cast<double>(moe.num_experts)
+                                     : 1.0;
+      sizes.weights += static_cast<double>(elements);
+      sizes.of_a_row += share * static_cast<double>(elements);
+      sizes.widest = std::max(sizes.widest, elements);
+    }
+  }
+  return sizes;
 }
 
 double SecondsSince(Nanos begin) { return InSeconds(SteadyClock().Now() - begin); }
@@ -112,8 +155,9 @@ Result<double> SecondsOfSearch(const QuantScheme& scheme, DType dtype, ops::Back
   std::vector<int64_t> alone(kSampleColumns);
   std::iota(alone.begin(), alone.end(), 0);
   const Nanos begin = SteadyClock().Now();
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<float> scales,
-                          AwqScales(inputs, weights, alone, scheme, backend, pool));
+  AwqSearch search(inputs, alone, /*powers_of_two=*/false, scheme, backend, pool);
+  TANDEM_RETURN_IF_ERROR(search.Add(weights));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<float> scales, search.Best());
   AwqClipShares(inputs, scales, weights, scheme, pool);
   return SecondsSince(begin) / (double{kSampleRows} * kSampleColumns);
 }
@@ -121,23 +165,24 @@ Result<double> SecondsOfSearch(const QuantScheme& scheme, DType dtype, ops::Back
 }  // namespace
 
 CalibrationRun::CalibrationRun(fs::path folder, WeightSource& source, const QuantizeRecipe& recipe,
-                               std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
-                               ThreadPool& pool)
+                               std::span<const std::vector<int32_t>> samples, CalibrationRows rows,
+                               ops::Backend& backend, ThreadPool& pool)
     : folder_(std::move(folder)),
       source_(source),
       recipe_(recipe),
       samples_(samples.begin(), samples.end()),
       backend_(backend),
       pool_(pool),
-      rows_(RowsOf(samples)) {}
+      rows_(std::move(rows)) {}
 
 Result<std::unique_ptr<CalibrationRun>> CalibrationRun::Open(
     const fs::path& folder, WeightSource& source, const std::string& identity,
     const QuantizeRecipe& recipe, std::span<const std::vector<int32_t>> samples,
     ops::Backend& backend, ThreadPool& pool) {
-  if (samples.empty()) return InvalidArgument("there is no sample to calibrate with");
+  TANDEM_RETURN_IF_ERROR(CheckLoadable(source.spec(), backend, {.layers = QuantScheme{}}));
+  TANDEM_ASSIGN_OR_RETURN(CalibrationRows rows, RowsOf(source.spec(), samples));
   std::unique_ptr<CalibrationRun> run(
-      new CalibrationRun(folder, source, recipe, samples, backend, pool));
+      new CalibrationRun(folder, source, recipe, samples, std::move(rows), backend, pool));
   TANDEM_RETURN_IF_ERROR(run->TakeFolder(Fingerprint(source, identity, recipe, samples, backend)));
   return run;
 }
@@ -190,57 +235,47 @@ Result<CalibrationEstimate> CalibrationRun::Estimate() const {
   estimate.rows = rows_.total;
   estimate.layers_done = LayersDone();
   estimate.spill_bytes = 2 * rows_.total * RowBytes();
-  int64_t widest = 0;  // weights that one search holds as fp32
-  double weights = 0.0;
-  for (const WeightRow& row : WeightRows()) {
-    if (!row.quantizable || row.input == InputGroup::kNone) continue;
-    int64_t group = 0;
-    for (const WeightRow& other : WeightRows()) {
-      if (other.quantizable && other.input == row.input) {
-        group += other.rows(spec, 0) * other.columns(spec, 0);
-      }
-    }
-    widest = std::max(widest, group);
-    weights += static_cast<double>(row.rows(spec, 0) * row.columns(spec, 0));
+  TANDEM_ASSIGN_OR_RETURN(const double product, SecondsOfProduct(spec.dtype, backend_));
+  double search = 0.0;
+  if (recipe_.input_scales == InputScales::kAwq) {
+    TANDEM_ASSIGN_OR_RETURN(search, SecondsOfSearch(recipe_.scheme, spec.dtype, backend_, pool_));
   }
-  estimate.memory_bytes = LayerPass::WorkBytes(spec, rows_, std::min(kKeptRows, rows_.total));
+  int64_t widest = 0;  // weights that one search holds as fp32
+  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
+    const LayerSizes sizes = SizesOf(spec, layer);
+    widest = std::max(widest, sizes.widest);
+    if (layer < estimate.layers_done) continue;
+    estimate.seconds += sizes.of_a_row * product * static_cast<double>(rows_.total);
+    estimate.seconds += sizes.weights * search;
+  }
+  estimate.memory_bytes =
+      LayerPass::WorkBytes(spec, rows_) + LayerPass::StatisticsBytes(spec, rows_, kKeptRows);
   if (recipe_.input_scales != InputScales::kNone) {
     estimate.memory_bytes += widest * (int64_t{sizeof(float)} + 2);
   }
-  TANDEM_ASSIGN_OR_RETURN(double seconds_of_weight, SecondsOfProduct(spec.dtype, backend_));
-  seconds_of_weight *= static_cast<double>(rows_.total);
-  if (recipe_.input_scales == InputScales::kAwq) {
-    TANDEM_ASSIGN_OR_RETURN(const double search,
-                            SecondsOfSearch(recipe_.scheme, spec.dtype, backend_, pool_));
-    seconds_of_weight += search;
-  }
-  const auto layers = static_cast<double>(spec.num_layers() - estimate.layers_done);
-  estimate.seconds = layers * weights * seconds_of_weight;
   return estimate;
 }
 
-Status CalibrationRun::EmbedSamples() {
+Status CalibrationRun::EmbedSamples(LayerPass& pass) {
   if (NameExists(HiddenPath(0))) return {};
-  const ModelSpec& spec = source_.spec();
-  TANDEM_ASSIGN_OR_RETURN(const Tensor embedding, source_.Get({WeightRole::kEmbedding}));
-  TANDEM_ASSIGN_OR_RETURN(const auto file, AtomicFileWriter::Create(HiddenPath(0)));
   for (const std::vector<int32_t>& sample : samples_) {
     for (const int32_t token : sample) {
-      if (token < 0 || token >= spec.vocab_size) {
-        return InvalidArgument("token " + std::to_string(token) +
-                               " of a calibration sample is outside of the vocabulary");
-      }
-      const Tensor row = embedding.RowRange(token, 1);
-      TANDEM_RETURN_IF_ERROR(file->Append(
-          std::span(static_cast<const std::byte*>(row.data), static_cast<size_t>(RowBytes()))));
+      if (token >= 0 && token < source_.spec().vocab_size) continue;
+      return InvalidArgument("token " + std::to_string(token) +
+                             " of a calibration sample is outside of the vocabulary");
     }
   }
+  TANDEM_ASSIGN_OR_RETURN(const auto file, AtomicFileWriter::Create(HiddenPath(0)));
+  TANDEM_RETURN_IF_ERROR(
+      pass.Embed(source_, samples_, [&](int64_t, int64_t count, const void* rows) {
+        return file->Append(std::span(static_cast<const std::byte*>(rows),
+                                      static_cast<size_t>(count * RowBytes())));
+      }));
   source_.Release();
   return file->Commit();
 }
 
-Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer,
-                                const LayerPass::Progress& progress) {
+Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& progress) {
   TANDEM_ASSIGN_OR_RETURN(const auto hidden, MappedFile::Open(HiddenPath(layer)));
   const auto row_bytes = static_cast<size_t>(RowBytes());
   if (hidden->bytes().size() != row_bytes * static_cast<size_t>(rows_.total)) {
@@ -248,11 +283,13 @@ Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer,
                     ": has another size than the samples; remove the folder and start again");
   }
   TANDEM_ASSIGN_OR_RETURN(const auto next, AtomicFileWriter::Create(HiddenPath(layer + 1)));
+  Status stopped;
   TANDEM_ASSIGN_OR_RETURN(
       const LayerStatistics statistics,
       pass.Run(
           source_, layer,
           [&](int64_t first, int64_t count, void* out) -> Status {
+            TANDEM_RETURN_IF_ERROR(stopped);
             std::memcpy(out, hidden->bytes().data() + static_cast<size_t>(first) * row_bytes,
                         static_cast<size_t>(count) * row_bytes);
             return {};
@@ -261,7 +298,8 @@ Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer,
             return next->Append(std::span(static_cast<const std::byte*>(rows),
                                           static_cast<size_t>(count) * row_bytes));
           },
-          progress));
+          [&](double of_layer) { stopped = progress(of_layer); }));
+  TANDEM_RETURN_IF_ERROR(stopped);
   TANDEM_ASSIGN_OR_RETURN(const LayerCalibration calibration,
                           Calibrate(source_, layer, statistics, recipe_, backend_, pool_));
   // In this order: a layer that is done is followed by its hidden states.
@@ -276,12 +314,11 @@ Status CalibrationRun::Run(const Progress& progress) {
   const int64_t layers = source_.spec().num_layers();
   const int64_t first = LayersDone();
   if (first == layers) return {};
-  if (first == 0) TANDEM_RETURN_IF_ERROR(EmbedSamples());
-  TANDEM_ASSIGN_OR_RETURN(const auto pass,
-                          LayerPass::Create(source_.spec(), backend_, rows_, kKeptRows));
+  LayerPass pass(backend_, rows_, kKeptRows);
+  if (first == 0) TANDEM_RETURN_IF_ERROR(EmbedSamples(pass));
   for (int64_t layer = first; layer < layers; ++layer) {
-    TANDEM_RETURN_IF_ERROR(RunLayer(*pass, layer, [&](double of_layer) {
-      progress((static_cast<double>(layer) + of_layer) / static_cast<double>(layers));
+    TANDEM_RETURN_IF_ERROR(RunLayer(pass, layer, [&](double of_layer) {
+      return progress((static_cast<double>(layer) + of_layer) / static_cast<double>(layers));
     }));
   }
   return {};
@@ -289,6 +326,11 @@ Status CalibrationRun::Run(const Progress& progress) {
 
 Result<LayerCalibration> CalibrationRun::Get(int64_t layer) const {
   return ReadCalibration(LayerPath(layer), source_.spec(), layer, recipe_);
+}
+
+std::string CalibrationRun::DescribeKept() const {
+  return std::to_string(LayersDone()) + " of " + std::to_string(source_.spec().num_layers()) +
+         " layers are calibrated and kept in " + folder_.string();
 }
 
 void CalibrationRun::Remove() {

@@ -39,24 +39,26 @@ class CalibrationRun {
 
   // Measures samples of the work for the time, which takes a part of a second.
   Result<CalibrationEstimate> Estimate() const;
-  // Called with the share done in [0, 1].
-  using Progress = std::function<void(double)>;
+  // Called with the share done in [0, 1]. An error ends the run with it.
+  using Progress = std::function<Status(double)>;
   Status Run(const Progress& progress);
   // Of a layer that Run has calibrated.
   Result<LayerCalibration> Get(int64_t layer) const;
+  // Which part is done and where it is kept, for people.
+  std::string DescribeKept() const;
   // Deletes the work folder.
   void Remove();
 
  private:
   CalibrationRun(std::filesystem::path folder, WeightSource& source, const QuantizeRecipe& recipe,
-                 std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
-                 ThreadPool& pool);
+                 std::span<const std::vector<int32_t>> samples, CalibrationRows rows,
+                 ops::Backend& backend, ThreadPool& pool);
   std::filesystem::path HiddenPath(int64_t layer) const;
   std::filesystem::path LayerPath(int64_t layer) const;
   int64_t LayersDone() const;
   Status TakeFolder(const std::string& fingerprint);
-  Status EmbedSamples();
-  Status RunLayer(LayerPass& pass, int64_t layer, const LayerPass::Progress& progress);
+  Status EmbedSamples(LayerPass& pass);
+  Status RunLayer(LayerPass& pass, int64_t layer, const Progress& progress);
   int64_t RowBytes() const;
 
   const std::filesystem::path folder_;
@@ -65,7 +67,7 @@ class CalibrationRun {
   const std::vector<std::vector<int32_t>> samples_;
   ops::Backend& backend_;
   ThreadPool& pool_;
-  CalibrationRows rows_;
+  const CalibrationRows rows_;
 };
 
 }  // namespace tandem

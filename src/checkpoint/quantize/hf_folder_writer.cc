@@ -1,12 +1,14 @@
 #include "checkpoint/quantize/hf_folder_writer.h"
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/file.h"
 #include "checkpoint/stored/stored_schemes.h"
-#include "model/tensor_source.h"
+#include "model/families/families.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -59,13 +61,18 @@ Json WeightGroup(const QuantScheme& scheme) {
           {"output_activations", nullptr}};
 }
 
+TensorSource SourceOf(const ModelSpec& spec, const WeightId& id) {
+  return SourceOf(*FamilyOf(spec), spec, id);
+}
+
 // The products that are stored as they are: the head and the routers of experts.
 Json PlainProducts(const ModelSpec& spec) {
-  Json names = Json::array({"lm_head"});
+  std::vector<std::string> names = {"lm_head"};
   for (const WeightId& id : Products(spec)) {
-    if (id.role == WeightRole::kHead || !SchemeOf(spec, id.role, id.layer).is_plain()) continue;
-    const std::string name = StandardSource(spec, id).name;
-    names.push_back(name.substr(0, name.rfind('.')));
+    if (!SchemeOf(spec, id.role, id.layer).is_plain()) continue;
+    const std::string tensor = SourceOf(spec, id).name;
+    std::string name = tensor.substr(0, tensor.rfind('.'));
+    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   }
   return names;
 }
@@ -84,17 +91,27 @@ Json QuantizationConfig(const ModelSpec& spec) {
   return config;
 }
 
-// A tensor of the file: what is stored of a weight's part.
+// A tensor of the file: what is stored of the parts of one weight or, fused, of several.
 struct Output {
   TensorInfo info;
-  WeightId id;
+  std::vector<WeightId> ids;
   enum class Kind : uint8_t { kStored, kPairsAsWords, kShape } kind = Kind::kStored;
+  Shape stored;  // of the parts together, as our files have them
 };
 
+// The rows of a matrix, all those that are fused with it included.
+int64_t AllRows(const TensorSource& source, int64_t rows) {
+  return source.rows.is_identity() ? rows : source.rows.of;
+}
+
 void AddOutputs(const ModelSpec& spec, const WeightId& id, std::vector<Output>& out) {
-  std::string name = StandardSource(spec, id).name;
+  const TensorSource source = SourceOf(spec, id);
+  std::string name = source.name;
   const DType dtype = WeightDType(spec, id);
   Shape shape = WeightShape(spec, id);
+  shape = shape.rank() == 1 ? Shape{AllRows(source, shape[0])}
+                            : Shape{AllRows(source, shape[0]), shape[1]};
+  const Shape stored = shape;
   const QuantScheme scheme = SchemeOf(spec, id.role, id.layer);
   const bool packed = id.part == WeightPart::kWeight && !scheme.is_plain() &&
                       std::string_view(FormatName(scheme)) == "pack-quantized";
@@ -102,9 +119,10 @@ void AddOutputs(const ModelSpec& spec, const WeightId& id, std::vector<Output>& 
     out.push_back({{name + "_packed",
                     DType::kI32,
                     {shape[0], (shape[1] * static_cast<int64_t>(SizeOf(dtype)) + 3) / 4}},
-                   id,
-                   Output::Kind::kPairsAsWords});
-    out.push_back({{name + "_shape", DType::kI64, {2}}, id, Output::Kind::kShape});
+                   {id},
+                   Output::Kind::kPairsAsWords,
+                   stored});
+    out.push_back({{name + "_shape", DType::kI64, {2}}, {id}, Output::Kind::kShape, stored});
     return;
   }
   if (id.part == WeightPart::kScale && shape.rank() == 1) shape = {shape[0], 1};
@@ -116,7 +134,26 @@ void AddOutputs(const ModelSpec& spec, const WeightId& id, std::vector<Output>& 
     const size_t weight = name.rfind('.', suffix - 1);
     name.erase(weight, suffix - weight);
   }
-  out.push_back({{std::move(name), dtype, shape}, id});
+  out.push_back({{std::move(name), dtype, shape}, {id}, Output::Kind::kStored, stored});
+}
+
+// Every tensor of the file, in the order of a forward pass.
+std::vector<Output> OutputsOf(const ModelSpec& spec) {
+  std::vector<Output> outputs;
+  std::map<std::string, size_t> places;
+  for (const WeightId& id : StoredWeights(spec)) {
+    std::vector<Output> of_weight;
+    AddOutputs(spec, id, of_weight);
+    for (Output& output : of_weight) {
+      const auto [place, is_new] = places.emplace(output.info.name, outputs.size());
+      if (is_new) {
+        outputs.push_back(std::move(output));
+      } else {
+        outputs[place->second].ids.push_back(id);
+      }
+    }
+  }
+  return outputs;
 }
 
 // int8 elements are packed with an offset of 128, as the readers expect; pairs of int4 with their
@@ -136,25 +173,68 @@ std::vector<std::byte> AsWords(const Tensor& stored, const Shape& words) {
   return bytes;
 }
 
+// The weights of a fused tensor, each row where the family has it. `memory` holds it, if it is not
+// a weight as it is.
+Result<Tensor> Fused(WeightSource& source, const Output& output, std::vector<std::byte>& memory) {
+  const ModelSpec& spec = source.spec();
+  if (SourceOf(spec, output.ids.front()).rows.is_identity()) return source.Get(output.ids.front());
+  const Tensor all{nullptr, WeightDType(spec, output.ids.front()), output.stored, {}};
+  memory.resize(static_cast<size_t>(all.NumBytes()));
+  const size_t row_bytes = memory.size() / static_cast<size_t>(all.dim(0));
+  int64_t rows = 0;
+  for (const WeightId& id : output.ids) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor part, source.Get(id));
+    const RowMap map = SourceOf(spec, id).rows;
+    const auto* from = static_cast<const std::byte*>(part.data);
+    for (int64_t row = 0; row < part.dim(0); ++row, from += row_bytes) {
+      std::memcpy(&memory[static_cast<size_t>(map.StoredRow(row)) * row_bytes], from, row_bytes);
+    }
+    rows += part.dim(0);
+    source.Release();
+  }
+  // A table of positions may begin with rows that no token stands at (OPT): they stay zero.
+  const bool complete = rows == all.dim(0) || output.ids.front().role == WeightRole::kPositions;
+  TANDEM_CHECK(complete, output.info.name + " has rows of no weight");
+  return Tensor{memory.data(), all.dtype, all.shape, {}};
+}
+
 Status AppendOutput(WeightSource& source, const Output& output, SafetensorsWriter& writer) {
   const ModelSpec& spec = source.spec();
+  const WeightId& first = output.ids.front();
   const Shape& shape = output.info.shape;
   if (output.kind == Output::Kind::kShape) {
-    const WeightRow& row = RowOf(output.id.role);
-    int64_t sizes[] = {row.rows(spec, output.id.layer), row.columns(spec, output.id.layer)};
+    int64_t sizes[] = {output.stored[0], RowOf(first.role).columns(spec, first.layer)};
     return writer.Append({sizes, DType::kI64, {2}, {}});
   }
-  TANDEM_ASSIGN_OR_RETURN(Tensor tensor, source.Get(output.id));
+  if (first.part == WeightPart::kInputScale) {
+    std::vector<WeightRole> roles;
+    for (const WeightId& id : output.ids) roles.push_back(id.role);
+    TANDEM_ASSIGN_OR_RETURN(float scale, LargestInputScale(source, roles, first));
+    return writer.Append({&scale, DType::kF32, {1}, {}});
+  }
+  std::vector<std::byte> memory;
+  TANDEM_ASSIGN_OR_RETURN(Tensor tensor, Fused(source, output, memory));
   if (output.kind == Output::Kind::kPairsAsWords) {
     std::vector<std::byte> words = AsWords(tensor, shape);
     return writer.Append({words.data(), DType::kI32, shape, {}});
   }
-  if (output.id.part == WeightPart::kCacheScale) {
+  if (first.part == WeightPart::kCacheScale) {
     float largest = *std::max_element(tensor.As<float>(), tensor.As<float>() + tensor.dim(0));
     return writer.Append({&largest, DType::kF32, {1}, {}});
   }
   tensor.shape = shape;
   return writer.Append(tensor);
+}
+
+// The Python files that a config's auto_map names, and those that they import: all that there are.
+Status CopyCode(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(from, error)) {
+    if (entry.path().extension() != ".py" || !entry.is_regular_file(error)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::string code, ReadTextFile(entry.path()));
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(to / entry.path().filename(), code));
+  }
+  return {};
 }
 
 int64_t BytesOf(const TensorInfo& info) {
@@ -163,24 +243,35 @@ int64_t BytesOf(const TensorInfo& info) {
 
 }  // namespace
 
+Status CheckHfFolder(const ModelSpec& spec) {
+  const Family* const family = FamilyOf(spec);
+  const auto refused = [&](const std::string& why) {
+    return Unimplemented("a Hugging Face folder of " + spec.architecture + " is not written: " +
+                         why + "; --export_format tensorrt_llm writes a checkpoint");
+  };
+  if (family == nullptr) return refused("the config does not tell the family");
+  for (const WeightId& id : Products(spec)) {
+    const TensorSource source = SourceOf(*family, spec, id);
+    if (source.expert) return refused("its folders keep all experts of a layer in one tensor");
+    if (source.transposed) return refused("its folders keep matrices transposed");
+  }
+  return {};
+}
+
 Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::path& folder,
                      const WriteProgress& progress) {
   const ModelSpec& spec = source.spec();
   std::vector<std::vector<Output>> shards(1);
   int64_t in_shard = 0, total = 0;
-  for (const WeightId& id : StoredWeights(spec)) {
-    std::vector<Output> outputs;
-    AddOutputs(spec, id, outputs);
-    for (Output& output : outputs) {
-      const int64_t bytes = BytesOf(output.info);
-      if (in_shard > 0 && in_shard + bytes > kShardBytes) {
-        shards.emplace_back();
-        in_shard = 0;
-      }
-      in_shard += bytes;
-      total += bytes;
-      shards.back().push_back(std::move(output));
+  for (Output& output : OutputsOf(spec)) {
+    const int64_t bytes = BytesOf(output.info);
+    if (in_shard > 0 && in_shard + bytes > kShardBytes) {
+      shards.emplace_back();
+      in_shard = 0;
     }
+    in_shard += bytes;
+    total += bytes;
+    shards.back().push_back(std::move(output));
   }
   Json weight_map;
   int64_t written = 0;
@@ -199,7 +290,8 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
       TANDEM_RETURN_IF_ERROR(AppendOutput(source, output, *writer));
       source.Release();
       written += BytesOf(output.info);
-      if (progress) progress(static_cast<double>(written) / static_cast<double>(total));
+      if (!progress) continue;
+      TANDEM_RETURN_IF_ERROR(progress(static_cast<double>(written) / static_cast<double>(total)));
     }
     TANDEM_RETURN_IF_ERROR(writer->Commit());
   }
@@ -211,10 +303,13 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model_dir / "config.json"));
   Json config = Json::parse(text);  // the source has read it
-  config["torch_dtype"] = DTypeName(spec.dtype);
-  if (config.contains("dtype")) config["dtype"] = DTypeName(spec.dtype);  // its newer name
+  if (config.contains("auto_map")) TANDEM_RETURN_IF_ERROR(CopyCode(model_dir, folder));
+  // Beside other modalities the text model is an object of its own.
+  Json& model = config.contains("text_config") ? config["text_config"] : config;
+  model["torch_dtype"] = DTypeName(spec.dtype);
+  if (model.contains("dtype")) model["dtype"] = DTypeName(spec.dtype);  // its newer name
   // A head that differs from the embedding is stored, whatever the source's config says.
-  if (config.value("tie_word_embeddings", false)) config["tie_word_embeddings"] = spec.tied_head;
+  if (!spec.tied_head) model["tie_word_embeddings"] = false;
   if (!spec.quantization.is_plain() || spec.cache_scales) {
     config["quantization_config"] = QuantizationConfig(spec);
   }

@@ -1,6 +1,6 @@
 // Writes a quantized model as a Hugging Face folder that vLLM and transformers read: the model's
 // own config.json with a quantization_config of compressed-tensors, and model.safetensors in
-// shards. One thread.
+// shards, with the names and the fused tensors of the model's family. One thread.
 #pragma once
 
 #include <filesystem>
@@ -9,6 +9,10 @@
 #include "model/weight_source.h"
 
 namespace tandem {
+
+// UNIMPLEMENTED names a family whose folders keep matrices in a way that the format has no form
+// for.
+Status CheckHfFolder(const ModelSpec& spec);
 
 // `model_dir`: where the config.json is taken from. `folder` must exist.
 Status WriteHfFolder(WeightSource& source, const std::filesystem::path& model_dir,

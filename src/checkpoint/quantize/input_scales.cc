@@ -89,55 +89,58 @@ float SquaredProducts(const float* rounded, const float* values, size_t count, c
 // Sum of squares of what rounding the scaled weights changes in the products of the kept rows.
 class LossOfRounding {
  public:
-  LossOfRounding(const InputStatistics& inputs, const GroupWeights& weights,
-                 const QuantScheme& scheme, ops::Backend& backend, ThreadPool& pool)
-      : weights_(weights), scheme_(scheme), backend_(backend), pool_(pool), inputs_(inputs) {}
+  LossOfRounding(const InputStatistics& inputs, const QuantScheme& scheme, ops::Backend& backend,
+                 ThreadPool& pool)
+      : scheme_(scheme), backend_(backend), pool_(pool), inputs_(inputs) {}
 
-  // The kept rows become the weight of the products: packed once.
-  Status Prepare() {
-    const Shape shape{inputs_.kept_rows, weights_.columns};
-    std::vector<std::byte> rows(static_cast<size_t>(shape.NumElements()) * SizeOf(weights_.dtype));
-    const Tensor x{rows.data(), weights_.dtype, shape, {}};
+  // The kept rows become the weight of the products: packed once. `dtype`: of all weights.
+  Status Prepare(DType dtype) {
+    if (!changes_.empty()) return {};
+    dtype_ = dtype;
+    const Shape shape{inputs_.kept_rows, inputs_.columns()};
+    std::vector<std::byte> rows(static_cast<size_t>(shape.NumElements()) * SizeOf(dtype_));
+    const Tensor x{rows.data(), dtype_, shape, {}};
     ConvertElements({const_cast<float*>(inputs_.rows.data()), DType::kF32, shape, {}}, x);
-    TANDEM_ASSIGN_OR_RETURN(x_, backend_.PackLinear({{{.weight = x}}}, {weights_.dtype}));
-    const auto elements = static_cast<size_t>(kRowsAtOnce * weights_.columns);
-    changes_.resize(elements * SizeOf(weights_.dtype));
+    TANDEM_ASSIGN_OR_RETURN(x_, backend_.PackLinear({{{.weight = x}}}, {dtype_}));
+    const auto elements = static_cast<size_t>(kRowsAtOnce * inputs_.columns());
+    changes_.resize(elements * SizeOf(dtype_));
     TANDEM_ASSIGN_OR_RETURN(device_changes_, backend_.Allocate(changes_.size()));
     products_.resize(static_cast<size_t>(kRowsAtOnce * inputs_.kept_rows));
     TANDEM_ASSIGN_OR_RETURN(out_, backend_.Allocate(products_.size() * sizeof(float)));
     return {};
   }
 
-  Result<double> Of(std::span<const float> scales) {
+  Result<double> Of(const GroupWeights& weights, std::span<const float> scales) {
     inverse_.resize(scales.size());
     for (size_t i = 0; i < scales.size(); ++i) inverse_[i] = 1.0f / scales[i];
     double loss = 0.0;
-    for (int64_t row = 0; row < weights_.rows; row += kRowsAtOnce) {
-      const int64_t count = std::min(kRowsAtOnce, weights_.rows - row);
-      TANDEM_ASSIGN_OR_RETURN(const double of_rows, OfRows(scales, row, count));
+    for (int64_t row = 0; row < weights.rows; row += kRowsAtOnce) {
+      const int64_t count = std::min(kRowsAtOnce, weights.rows - row);
+      TANDEM_ASSIGN_OR_RETURN(const double of_rows, OfRows(weights, scales, row, count));
       loss += of_rows;
     }
     return loss;
   }
 
  private:
-  Result<double> OfRows(std::span<const float> scales, int64_t first, int64_t count) {
-    const Tensor changes{changes_.data(), weights_.dtype, {count, weights_.columns}, {}};
+  Result<double> OfRows(const GroupWeights& weights, std::span<const float> scales, int64_t first,
+                        int64_t count) {
+    const Tensor changes{changes_.data(), dtype_, {count, weights.columns}, {}};
     pool_.ParallelFor(count, kGrainRows, [&](int64_t begin, int64_t end) {
       std::vector<float> scaled(scales.size());
       for (int64_t row = begin; row < end; ++row) {
-        const std::span<const float> weight = weights_.Row(first + row);
+        const std::span<const float> weight = weights.Row(first + row);
         Multiply(weight.data(), scales.data(), scaled.size(), scaled.data());
         ops::RoundedRow(scheme_, scaled, {}, scaled);
         MultiplySubtract(scaled.data(), inverse_.data(), weight.data(), scaled.size());
-        ConvertElements({scaled.data(), DType::kF32, {1, weights_.columns}, {}},
+        ConvertElements({scaled.data(), DType::kF32, {1, weights.columns}, {}},
                         changes.RowRange(row, 1));
       }
     });
     backend_.CopyToDevice(device_changes_.data(), changes.data,
                           static_cast<size_t>(changes.NumBytes()));
     const Tensor out = out_.View(DType::kF32, {count, inputs_.kept_rows});
-    backend_.ops().Linear(device_changes_.View(weights_.dtype, changes.shape), x_, out);
+    backend_.ops().Linear(device_changes_.View(dtype_, changes.shape), x_, out);
     TANDEM_RETURN_IF_ERROR(backend_.Synchronize());
     backend_.CopyToHost(products_.data(), out.data, static_cast<size_t>(out.NumBytes()));
     double sum = 0.0;
@@ -148,11 +151,11 @@ class LossOfRounding {
     return sum;
   }
 
-  const GroupWeights& weights_;
   const QuantScheme& scheme_;
   ops::Backend& backend_;
   ThreadPool& pool_;
   const InputStatistics& inputs_;
+  DType dtype_ = DType::kF32;
   ops::LinearWeight x_;
   Buffer device_changes_, out_;
   std::vector<float> inverse_;  // of the scales
@@ -195,16 +198,24 @@ float BestShare(const QuantScheme& scheme, std::span<const float> block, const f
 
 }  // namespace
 
-std::vector<float> SmoothQuantScales(const InputStatistics& inputs, const GroupWeights& weights,
-                                     SharedScales shared, double alpha) {
-  std::vector<float> largest_input = inputs.largest;
-  std::vector<float> largest_weight(largest_input.size());
+void RoundToPowersOfTwo(std::span<float> scales) {
+  for (float& scale : scales) scale = std::exp2(std::round(std::log2(scale)));
+}
+
+void RaiseToLargest(const GroupWeights& weights, std::vector<float>& largest) {
+  largest.resize(static_cast<size_t>(weights.columns));
   for (int64_t row = 0; row < weights.rows; ++row) {
     const std::span<const float> weight = weights.Row(row);
     for (size_t i = 0; i < weight.size(); ++i) {
-      largest_weight[i] = std::max(largest_weight[i], std::abs(weight[i]));
+      largest[i] = std::max(largest[i], std::abs(weight[i]));
     }
   }
+}
+
+std::vector<float> SmoothQuantScales(const InputStatistics& inputs,
+                                     std::vector<float> largest_weight, SharedScales shared,
+                                     double alpha) {
+  std::vector<float> largest_input = inputs.largest;
   TakeLargest(shared, largest_input);
   TakeLargest(shared, largest_weight);
   std::vector<float> scales(largest_input.size());
@@ -217,33 +228,54 @@ std::vector<float> SmoothQuantScales(const InputStatistics& inputs, const GroupW
   return scales;
 }
 
-Result<std::vector<float>> AwqScales(const InputStatistics& inputs, const GroupWeights& weights,
-                                     SharedScales shared, const QuantScheme& scheme,
-                                     ops::Backend& backend, ThreadPool& pool) {
+struct AwqSearch::State {
+  LossOfRounding loss;
+  std::vector<std::vector<float>> candidates;
+  std::vector<double> losses;  // of each
+};
+
+AwqSearch::AwqSearch(const InputStatistics& inputs, SharedScales shared, bool powers_of_two,
+                     const QuantScheme& scheme, ops::Backend& backend, ThreadPool& pool)
+    : state_(new State{.loss = {inputs, scheme, backend, pool},
+                       .candidates = {},
+                       .losses = std::vector<double>(kAlphaSteps)}) {
   std::vector<float> means(inputs.largest.size());
   for (size_t i = 0; i < means.size(); ++i) {
     means[i] = std::max(static_cast<float>(inputs.sum[i] / static_cast<double>(inputs.num_rows)),
                         kLeastScale);
   }
   TakeLargest(shared, means);
-  LossOfRounding loss(inputs, weights, scheme, backend, pool);
-  TANDEM_RETURN_IF_ERROR(loss.Prepare());
-  std::vector<float> best;
-  double least = std::numeric_limits<double>::max();
   for (int step = 0; step < kAlphaSteps; ++step) {
     const double alpha = static_cast<double>(step) / kAlphaSteps;
-    std::vector<float> scales(means.size());
+    std::vector<float>& scales = state_->candidates.emplace_back(means.size());
     for (size_t i = 0; i < means.size(); ++i) {
       scales[i] = static_cast<float>(std::pow(means[i], alpha));
     }
     Center(scales);
-    TANDEM_ASSIGN_OR_RETURN(const double of_step, loss.Of(scales));
-    if (of_step < least) {
-      least = of_step;
-      best = std::move(scales);
-    }
+    if (powers_of_two) RoundToPowersOfTwo(scales);
   }
-  if (!best.empty()) return best;
+}
+
+AwqSearch::~AwqSearch() = default;
+
+Status AwqSearch::Add(const GroupWeights& weights) {
+  TANDEM_RETURN_IF_ERROR(state_->loss.Prepare(weights.dtype));
+  for (size_t i = 0; i < state_->candidates.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(const double loss, state_->loss.Of(weights, state_->candidates[i]));
+    state_->losses[i] += loss;
+  }
+  return {};
+}
+
+Result<std::vector<float>> AwqSearch::Best() const {
+  const std::vector<float>* best = nullptr;
+  double least = std::numeric_limits<double>::max();
+  for (size_t i = 0; i < state_->losses.size(); ++i) {
+    if (state_->losses[i] >= least || std::isnan(state_->losses[i])) continue;
+    least = state_->losses[i];
+    best = &state_->candidates[i];
+  }
+  if (best != nullptr) return *best;
   return DataLoss("the model's weights or activations are not finite: no scale can be chosen");
 }
 

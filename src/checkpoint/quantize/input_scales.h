@@ -3,6 +3,7 @@
 // but rounds better. Pure functions of their arguments: the same bits on every run.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace tandem {
 
-// The weights of the products that share an input, one below the other.
+// The weights of a product, one below the other.
 struct GroupWeights {
   int64_t rows = 0;
   int64_t columns = 0;
@@ -29,15 +30,32 @@ struct GroupWeights {
 // Inputs with the same number here have one scale. [columns]
 using SharedScales = std::span<const int64_t>;
 
-// largest|x|^alpha / largest|w|^(1 - alpha). [columns]
-std::vector<float> SmoothQuantScales(const InputStatistics& inputs, const GroupWeights& weights,
-                                     SharedScales shared, double alpha);
+// Each the nearest power of two.
+void RoundToPowersOfTwo(std::span<float> scales);
 
-// mean|x|^alpha for the alpha in 0 .. 1 whose rounded weights change the products of the kept rows
-// least. [columns]
-Result<std::vector<float>> AwqScales(const InputStatistics& inputs, const GroupWeights& weights,
-                                     SharedScales shared, const QuantScheme& scheme,
-                                     ops::Backend& backend, ThreadPool& pool);
+// largest = the largest magnitudes of the weights' columns and of itself; empty at first. [columns]
+void RaiseToLargest(const GroupWeights& weights, std::vector<float>& largest);
+// largest|x|^alpha / largest|w|^(1 - alpha). [columns]
+std::vector<float> SmoothQuantScales(const InputStatistics& inputs,
+                                     std::vector<float> largest_weight, SharedScales shared,
+                                     double alpha);
+
+// AWQ's search: mean|x|^alpha for the alpha in 0 .. 1 whose rounded weights change the products of
+// the kept rows least. The products that share the inputs are added one after another, so that one
+// of them is in memory at a time. What it is given outlives it, but for weights.
+class AwqSearch {
+ public:
+  AwqSearch(const InputStatistics& inputs, SharedScales shared, bool powers_of_two,
+            const QuantScheme& scheme, ops::Backend& backend, ThreadPool& pool);
+  ~AwqSearch();
+  Status Add(const GroupWeights& weights);
+  // [columns]; of all that were added.
+  Result<std::vector<float>> Best() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 // The shares of each block's largest magnitude (ops::ClipShares) that change the products of the
 // kept rows least. `weights` and the inputs: after the scales. [rows, blocks]; empty where a block

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "model/weight_roles.h"
+#include "checkpoint/quantize/layer_inputs.h"
 
 namespace tandem {
 
@@ -20,9 +20,9 @@ struct InputStatistics {
   int64_t columns() const { return static_cast<int64_t>(largest.size()); }
 };
 
-// Of one layer.
+// Of one layer: of each of InputsOf. No row at all has come to an expert that was never chosen.
 struct LayerStatistics {
-  std::map<InputGroup, InputStatistics> inputs;
+  std::map<InputId, InputStatistics> inputs;
   // Largest magnitudes: of the keys, as they are cached, of each key-value head; of the values in
   // each row of their weight.
   std::vector<float> keys;

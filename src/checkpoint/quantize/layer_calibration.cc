@@ -16,17 +16,6 @@ namespace {
 
 using InputScales = QuantizeRecipe::InputScales;
 
-constexpr InputGroup kGroups[] = {InputGroup::kAttention, InputGroup::kAttentionOut,
-                                  InputGroup::kMlp, InputGroup::kMlpOut};
-
-std::vector<WeightRole> RolesOf(InputGroup group) {
-  std::vector<WeightRole> roles;
-  for (const WeightRow& row : WeightRows()) {
-    if (row.quantizable && row.input == group) roles.push_back(row.role);
-  }
-  return roles;
-}
-
 Result<std::vector<float>> Floats(WeightSource& source, const WeightId& id) {
   TANDEM_ASSIGN_OR_RETURN(const Tensor stored, source.Get(id));
   std::vector<float> values(static_cast<size_t>(stored.NumElements()));
@@ -35,16 +24,17 @@ Result<std::vector<float>> Floats(WeightSource& source, const WeightId& id) {
   return values;
 }
 
-Result<GroupWeights> WeightsOf(WeightSource& source, std::span<const WeightRole> roles,
-                               int64_t layer) {
+Result<GroupWeights> WeightsOf(WeightSource& source, std::span<const WeightId> product) {
   const ModelSpec& spec = source.spec();
-  GroupWeights weights{
-      .columns = RowOf(roles.front()).columns(spec, layer), .dtype = spec.dtype, .values = {}};
-  for (const WeightRole role : roles) weights.rows += RowOf(role).rows(spec, layer);
+  const int64_t layer = product.front().layer;
+  GroupWeights weights{.columns = RowOf(product.front().role).columns(spec, layer),
+                       .dtype = spec.dtype,
+                       .values = {}};
+  for (const WeightId& id : product) weights.rows += RowOf(id.role).rows(spec, layer);
   weights.values.resize(static_cast<size_t>(weights.rows * weights.columns));
   float* values = weights.values.data();
-  for (const WeightRole role : roles) {
-    TANDEM_ASSIGN_OR_RETURN(const Tensor stored, source.Get({role, layer}));
+  for (const WeightId& id : product) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor stored, source.Get(id));
     ConvertElements(stored, {values, DType::kF32, stored.shape, {}});
     values += stored.NumElements();
     source.Release();
@@ -52,10 +42,10 @@ Result<GroupWeights> WeightsOf(WeightSource& source, std::span<const WeightRole>
   return weights;
 }
 
-std::vector<int64_t> SharedInputs(const ModelSpec& spec, WeightRole role, int64_t layer) {
-  std::vector<int64_t> shared(static_cast<size_t>(RowOf(role).columns(spec, layer)));
+std::vector<int64_t> SharedColumns(const ModelSpec& spec, const LayerInput& input, int64_t layer) {
+  std::vector<int64_t> shared(static_cast<size_t>(input.columns));
   for (size_t i = 0; i < shared.size(); ++i) {
-    shared[i] = AbsorberRow(spec, role, layer, static_cast<int64_t>(i));
+    shared[i] = AbsorberRow(spec, input.id.group, layer, static_cast<int64_t>(i));
   }
   return shared;
 }
@@ -64,12 +54,15 @@ std::vector<int64_t> SharedInputs(const ModelSpec& spec, WeightRole role, int64_
 // rounding the norm changes nothing.
 Status FitToNorm(WeightSource& source, WeightRole norm, int64_t layer, std::vector<float>& scales) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<float> weight, Floats(source, {norm, layer}));
+  const auto offset = static_cast<float>(source.spec().norm.weight_offset);
   for (size_t i = 0; i < scales.size(); ++i) {
-    float divided = weight[i] / scales[i];
+    const float whole = weight[i] + offset;
+    float divided = whole / scales[i] - offset;
     const DType dtype = source.spec().dtype;
     if (dtype == DType::kBF16) divided = ToFloat(ToBFloat16(divided));
     if (dtype == DType::kF16) divided = ToFloat(ToFloat16(divided));
-    const float exact = weight[i] / divided;
+    divided += offset;
+    const float exact = whole / divided;
     if (std::isnormal(divided) && std::isnormal(exact) && exact > 0.0f) scales[i] = exact;
   }
   return {};
@@ -81,61 +74,106 @@ void ScaleColumns(std::span<const float> scales, GroupWeights& weights) {
   }
 }
 
-Status CalibrateGroup(WeightSource& source, int64_t layer, InputGroup group,
-                      const InputStatistics& inputs, const QuantizeRecipe& recipe,
+// Clipping queries and keys shifts attention scores, which costs more than it gains.
+bool IsClipped(const QuantizeRecipe& recipe, const WeightId& id) {
+  return recipe.input_scales == InputScales::kAwq && RowOf(id.role).pack != WeightPack::kQkv;
+}
+
+// One way of choosing scales for all products of an input.
+Result<std::vector<float>> ChooseScales(WeightSource& source, int64_t layer,
+                                        const LayerInput& input, const InputStatistics& seen,
+                                        const QuantizeRecipe& recipe, ops::Backend& backend,
+                                        ThreadPool& pool) {
+  const std::vector<int64_t> shared = SharedColumns(source.spec(), input, layer);
+  const bool powers_of_two = !input.plain.empty();
+  if (recipe.input_scales == InputScales::kSmoothQuant) {
+    std::vector<float> largest;
+    for (const std::vector<WeightId>& product : input.products) {
+      TANDEM_ASSIGN_OR_RETURN(const GroupWeights weights, WeightsOf(source, product));
+      RaiseToLargest(weights, largest);
+    }
+    std::vector<float> scales =
+        SmoothQuantScales(seen, std::move(largest), shared, recipe.smooth_alpha);
+    if (powers_of_two) RoundToPowersOfTwo(scales);
+    return scales;
+  }
+  AwqSearch search(seen, shared, powers_of_two, recipe.scheme, backend, pool);
+  for (const std::vector<WeightId>& product : input.products) {
+    TANDEM_ASSIGN_OR_RETURN(const GroupWeights weights, WeightsOf(source, product));
+    TANDEM_RETURN_IF_ERROR(search.Add(weights));
+  }
+  return search.Best();
+}
+
+// Of the weights of one product, after the scales.
+Status ClipProduct(WeightSource& source, std::span<const WeightId> product,
+                   const InputStatistics& seen, std::span<const float> scales,
+                   const QuantizeRecipe& recipe, ThreadPool& pool, LayerCalibration& out) {
+  TANDEM_ASSIGN_OR_RETURN(GroupWeights weights, WeightsOf(source, product));
+  ScaleColumns(scales, weights);
+  const std::vector<float> shares = AwqClipShares(seen, scales, weights, recipe.scheme, pool);
+  const int64_t blocks = recipe.scheme.column_blocks(weights.columns);
+  int64_t first = 0;
+  for (const WeightId& id : product) {
+    const int64_t count = RowOf(id.role).rows(source.spec(), id.layer) * blocks;
+    out.clip[id].assign(shares.begin() + first, shares.begin() + first + count);
+    first += count;
+  }
+  return {};
+}
+
+// An expert that no sample has chosen keeps its weights' range: no row judges another one.
+Status CalibrateInput(WeightSource& source, int64_t layer, const LayerInput& input,
+                      const InputStatistics& seen, const QuantizeRecipe& recipe,
                       ops::Backend& backend, ThreadPool& pool, LayerCalibration& out) {
-  const ModelSpec& spec = source.spec();
-  const std::vector<WeightRole> roles = RolesOf(group);
-  const std::optional<WeightRole> absorber = AbsorberOf(spec, roles.front(), layer);
-  std::vector<float> scales(inputs.largest.size(), 1.0f);
-  if (recipe.input_scales != InputScales::kNone && absorber) {
-    TANDEM_ASSIGN_OR_RETURN(GroupWeights weights, WeightsOf(source, roles, layer));
-    const std::vector<int64_t> shared = SharedInputs(spec, roles.front(), layer);
-    if (recipe.input_scales == InputScales::kSmoothQuant) {
-      scales = SmoothQuantScales(inputs, weights, shared, recipe.smooth_alpha);
-    } else {
+  std::vector<float> scales(seen.largest.size(), 1.0f);
+  if (recipe.input_scales != InputScales::kNone && input.absorber) {
+    if (seen.kept_rows > 0) {
       TANDEM_ASSIGN_OR_RETURN(scales,
-                              AwqScales(inputs, weights, shared, recipe.scheme, backend, pool));
-    }
-    if (RowOf(*absorber).columns == nullptr) {
-      TANDEM_RETURN_IF_ERROR(FitToNorm(source, *absorber, layer, scales));
-    }
-    out.scales[group] = scales;
-    // Clipping queries and keys shifts attention scores, which costs more than it gains.
-    if (recipe.input_scales == InputScales::kAwq && group != InputGroup::kAttention) {
-      ScaleColumns(scales, weights);
-      const std::vector<float> shares = AwqClipShares(inputs, scales, weights, recipe.scheme, pool);
-      const int64_t blocks = recipe.scheme.column_blocks(weights.columns);
-      int64_t first = 0;
-      for (const WeightRole role : roles) {
-        const int64_t count = RowOf(role).rows(spec, layer) * blocks;
-        out.clip[role].assign(shares.begin() + first, shares.begin() + first + count);
-        first += count;
+                              ChooseScales(source, layer, input, seen, recipe, backend, pool));
+      if (RowOf(*input.absorber).columns == nullptr) {
+        TANDEM_RETURN_IF_ERROR(FitToNorm(source, *input.absorber, layer, scales));
       }
     }
+    out.scales[input.id] = scales;
+  }
+  for (const std::vector<WeightId>& product : input.products) {
+    if (!IsClipped(recipe, product.front())) continue;
+    TANDEM_RETURN_IF_ERROR(ClipProduct(source, product, seen, scales, recipe, pool, out));
   }
   float largest = 0.0f;
   for (size_t i = 0; i < scales.size(); ++i) {
-    largest = std::max(largest, inputs.largest[i] / scales[i]);
+    largest = std::max(largest, seen.largest[i] / scales[i]);
   }
   if (!std::isfinite(largest)) {
     return DataLoss("layer " + std::to_string(layer) +
                     ": the activations of a calibration sample are not finite");
   }
-  out.largest_input[group] = largest;
+  out.largest_input[input.id] = largest;
   return {};
+}
+
+// An expert that no sample has chosen gets the range of those that one has.
+void FillUnseen(const LayerStatistics& statistics, LayerCalibration& out) {
+  float largest = 0.0f;
+  for (const auto& [id, input] : out.largest_input) {
+    if (id.group == InputGroup::kExpertOut) largest = std::max(largest, input);
+  }
+  for (auto& [id, input] : out.largest_input) {
+    if (statistics.inputs.at(id).num_rows == 0) input = largest;
+  }
 }
 
 // Of each key-value head, once the rows of its weight are divided by the scales of the product that
 // reads its outputs.
 std::vector<float> LargestValues(const ModelSpec& spec, int64_t layer, std::vector<float> rows,
                                  const LayerCalibration& calibration) {
-  const WeightRole reader = WeightRole::kAttentionOut;
-  const auto scales = calibration.scales.find(RowOf(reader).input);
+  constexpr InputGroup kReader = InputGroup::kAttentionOut;
+  const auto scales = calibration.scales.find({kReader});
   if (scales != calibration.scales.end()) {
     std::vector<float> divisors(rows.size(), 1.0f);
     for (size_t column = 0; column < scales->second.size(); ++column) {
-      const int64_t row = AbsorberRow(spec, reader, layer, static_cast<int64_t>(column));
+      const int64_t row = AbsorberRow(spec, kReader, layer, static_cast<int64_t>(column));
       divisors[static_cast<size_t>(row)] = scales->second[column];
     }
     std::ranges::transform(rows, divisors, rows.begin(), std::divides());
@@ -146,7 +184,12 @@ std::vector<float> LargestValues(const ModelSpec& spec, int64_t layer, std::vect
   return largest;
 }
 
-std::string GroupName(InputGroup group) { return std::to_string(static_cast<int>(group)); }
+std::string ScalesName(const InputId& id) {
+  return "scales." + std::to_string(static_cast<int>(id.group)) + "." + std::to_string(id.expert);
+}
+std::string ClipName(const WeightId& id) {
+  return "clip." + WithNumber(RowOf(id.role).hf_name, id.expert);
+}
 
 }  // namespace
 
@@ -154,10 +197,11 @@ Result<LayerCalibration> Calibrate(WeightSource& source, int64_t layer,
                                    const LayerStatistics& statistics, const QuantizeRecipe& recipe,
                                    ops::Backend& backend, ThreadPool& pool) {
   LayerCalibration calibration;
-  for (const InputGroup group : kGroups) {
-    TANDEM_RETURN_IF_ERROR(CalibrateGroup(source, layer, group, statistics.inputs.at(group), recipe,
-                                          backend, pool, calibration));
+  for (const LayerInput& input : InputsOf(source.spec(), layer)) {
+    TANDEM_RETURN_IF_ERROR(CalibrateInput(source, layer, input, statistics.inputs.at(input.id),
+                                          recipe, backend, pool, calibration));
   }
+  FillUnseen(statistics, calibration);
   calibration.largest_key = statistics.keys;
   calibration.largest_value = LargestValues(source.spec(), layer, statistics.values, calibration);
   return calibration;
@@ -172,12 +216,10 @@ Status WriteCalibration(const std::filesystem::path& path, const LayerCalibratio
                         {static_cast<int64_t>(values.size())},
                         {}}});
   };
-  for (const auto& [group, scales] : calibration.scales) add("scales." + GroupName(group), scales);
-  for (const auto& [role, shares] : calibration.clip) {
-    add("clip." + std::string(RowOf(role).hf_name), shares);
-  }
-  std::vector<float> largest;
-  for (const InputGroup group : kGroups) largest.push_back(calibration.largest_input.at(group));
+  for (const auto& [id, scales] : calibration.scales) add(ScalesName(id), scales);
+  for (const auto& [id, shares] : calibration.clip) add(ClipName(id), shares);
+  std::vector<float> largest;  // in the order of the map
+  for (const auto& [id, input] : calibration.largest_input) largest.push_back(input);
   add("largest_input", largest);
   add("largest_key", calibration.largest_key);
   add("largest_value", calibration.largest_value);
@@ -198,23 +240,26 @@ Result<LayerCalibration> ReadCalibration(const std::filesystem::path& path, cons
     return {};
   };
   LayerCalibration calibration;
-  for (const InputGroup group : kGroups) {
-    if (recipe.input_scales == InputScales::kNone) break;
-    const int64_t columns = RowOf(RolesOf(group).front()).columns(spec, layer);
-    TANDEM_RETURN_IF_ERROR(read("scales." + GroupName(group), columns, calibration.scales[group]));
-  }
-  for (const WeightRow& row : WeightRows()) {
-    const bool clipped = recipe.input_scales == InputScales::kAwq && row.quantizable &&
-                         row.input != InputGroup::kAttention && row.input != InputGroup::kNone;
-    if (!clipped) continue;
-    const int64_t blocks = recipe.scheme.column_blocks(row.columns(spec, layer));
-    TANDEM_RETURN_IF_ERROR(read("clip." + std::string(row.hf_name), row.rows(spec, layer) * blocks,
-                                calibration.clip[row.role]));
+  for (const LayerInput& input : InputsOf(spec, layer)) {
+    calibration.largest_input[input.id] = 0.0f;
+    if (recipe.input_scales != InputScales::kNone && input.absorber) {
+      TANDEM_RETURN_IF_ERROR(
+          read(ScalesName(input.id), input.columns, calibration.scales[input.id]));
+    }
+    const int64_t blocks =
+        recipe.scheme.is_plain() ? 0 : recipe.scheme.column_blocks(input.columns);
+    for (const std::vector<WeightId>& product : input.products) {
+      for (const WeightId& id : product) {
+        if (!IsClipped(recipe, id)) continue;
+        TANDEM_RETURN_IF_ERROR(
+            read(ClipName(id), RowOf(id.role).rows(spec, layer) * blocks, calibration.clip[id]));
+      }
+    }
   }
   std::vector<float> largest;
-  TANDEM_RETURN_IF_ERROR(read("largest_input", std::ssize(kGroups), largest));
-  for (size_t i = 0; i < std::size(kGroups); ++i)
-    calibration.largest_input[kGroups[i]] = largest[i];
+  TANDEM_RETURN_IF_ERROR(read("largest_input", std::ssize(calibration.largest_input), largest));
+  size_t next = 0;
+  for (auto& [id, input] : calibration.largest_input) input = largest[next++];
   const int64_t heads = spec.layer(layer).attention.num_kv_heads;
   TANDEM_RETURN_IF_ERROR(read("largest_key", heads, calibration.largest_key));
   TANDEM_RETURN_IF_ERROR(read("largest_value", heads, calibration.largest_value));

@@ -17,10 +17,10 @@ namespace tandem {
 struct LayerCalibration {
   // Each input is divided by its scale, and its column of the weights multiplied by it. [columns];
   // empty: all are 1.
-  std::map<InputGroup, std::vector<float>> scales;
-  std::map<InputGroup, float> largest_input;  // after the scales
+  std::map<InputId, std::vector<float>> scales;
+  std::map<InputId, float> largest_input;  // after the scales
   // Shares of the largest magnitudes of the weights' blocks. [rows, blocks]; none: 1.
-  std::map<WeightRole, std::vector<float>> clip;
+  std::map<WeightId, std::vector<float>> clip;
   std::vector<float> largest_key;    // [key-value heads]
   std::vector<float> largest_value;  // [key-value heads]
 

@@ -1,33 +1,33 @@
-// LayerPass: runs calibration samples through one layer of a model at a time, in the arithmetic of
-// the decoder, and gathers what its products see. Holds the weights of one layer, workspace for
-// one batch and nothing of the samples. Used by one thread.
+// LayerPass: runs calibration samples through a model a layer at a time, by the decoder itself, and
+// gathers what the layer's products see. Holds the weights of one layer, workspace for one batch
+// and nothing of the samples. Used by one thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "checkpoint/quantize/input_statistics.h"
-#include "model/decoder/weights.h"
-#include "model/kv_pool.h"
+#include "model/weight_source.h"
+#include "ops/backend.h"
+#include "ops/round.h"
 
 namespace tandem {
 
-// The samples: lengths in tokens, of rows that follow each other.
+// The samples: lengths in tokens, of rows that follow each other, and how each is laid out.
 struct CalibrationRows {
   std::vector<int32_t> lengths;
+  std::vector<ops::PromptLayout> layouts;
   int64_t total = 0;
   int32_t longest = 0;
 };
 
 class LayerPass {
  public:
-  // `kept_rows`: of each input, at most this many are kept.
-  static Result<std::unique_ptr<LayerPass>> Create(const ModelSpec& spec, ops::Backend& backend,
-                                                   CalibrationRows rows, int64_t kept_rows);
-  ~LayerPass();
+  // `kept_rows`: of each input, at most this many are kept. `backend` outlives the pass.
+  LayerPass(ops::Backend& backend, CalibrationRows rows, int64_t kept_rows)
+      : backend_(backend), rows_(std::move(rows)), kept_rows_(kept_rows) {}
 
   // Hidden states of rows: [count, hidden] of the spec's type.
   using ReadRows = std::function<Status(int64_t first, int64_t count, void* out)>;
@@ -35,17 +35,23 @@ class LayerPass {
   // Called after each batch with the share done in [0, 1].
   using Progress = std::function<void(double)>;
 
+  // What the first layer takes. `samples`: as long as the pass' rows say, of the vocabulary.
+  Status Embed(WeightSource& source, std::span<const std::vector<int32_t>> samples,
+               const WriteRows& write);
   // The layer's effect on all samples. `source`: of plain weights, or widened where they are not.
   Result<LayerStatistics> Run(WeightSource& source, int64_t layer, const ReadRows& read,
                               const WriteRows& write, const Progress& progress);
 
-  // Memory of the workspace, of a layer's weights and of the statistics, without the samples.
-  static int64_t WorkBytes(const ModelSpec& spec, const CalibrationRows& rows, int64_t kept_rows);
+  // Memory of the workspace and of a layer's weights, and of the statistics, of the largest layer
+  // and without the samples.
+  static int64_t WorkBytes(const ModelSpec& spec, const CalibrationRows& rows);
+  static int64_t StatisticsBytes(const ModelSpec& spec, const CalibrationRows& rows,
+                                 int64_t kept_rows);
 
  private:
-  struct State;
-  explicit LayerPass(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  ops::Backend& backend_;
+  const CalibrationRows rows_;
+  const int64_t kept_rows_;
 };
 
 // Samples that are run together: the first, their number, their rows and the first row. As many as

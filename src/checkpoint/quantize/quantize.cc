@@ -10,8 +10,6 @@
 #include "checkpoint/output_folder.h"
 #include "checkpoint/quantize/hf_folder_writer.h"
 #include "checkpoint/quantize/quantized_source.h"
-#include "model/families/families.h"
-#include "model/features.h"
 
 namespace tandem {
 namespace {
@@ -43,20 +41,31 @@ std::string IdentityOf(const fs::path& folder) {
   return identity;
 }
 
-// What calibrates runs a Llama's layers, and folds scales into its norms.
-Status CheckFamily(const ModelSpec& spec, const QuantizeOptions& options) {
-  const Family* const family = FamilyOf(spec);
-  if (options.recipe.calibrates() && !FeaturesOf(spec).empty()) {
-    return Unimplemented(spec.architecture + " has " +
-                         std::string(ops::Describe(FeaturesOf(spec).front())) +
-                         ", for which nothing is calibrated yet; int8_wo and int4_wo need no "
-                         "calibration");
+// Of an error that leaves calibration as it was, so that the next run goes on: a signal, a full
+// disk, a device that was lost.
+Status WithKept(const Status& error, const CalibrationRun* run) {
+  const Code code = error.code();
+  const bool goes_on = code == Code::kCancelled || code == Code::kFailedPrecondition ||
+                       code == Code::kResourceExhausted || code == Code::kUnavailable;
+  if (run == nullptr || !goes_on) return error;
+  return {code, error.message() + "; " + run->DescribeKept() +
+                    ", and the same command goes on from there"};
+}
+
+Status Calibrate(CalibrationRun& run, const QuantizeEvents& events) {
+  if (events.estimate) {
+    TANDEM_ASSIGN_OR_RETURN(const CalibrationEstimate estimate, run.Estimate());
+    events.estimate(estimate);
   }
-  if (options.export_hf && (family == nullptr || family->source != StandardSource)) {
-    return Unimplemented("a Hugging Face folder of " + spec.architecture +
-                         " is not written yet; --export_format tensorrt_llm is");
-  }
-  return {};
+  return run.Run(
+      [&](double done) { return events.calibrating ? events.calibrating(done) : Status(); });
+}
+
+Status WriteResult(WeightSource& source, const QuantizeOptions& options, const fs::path& folder,
+                   const WriteProgress& progress) {
+  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, folder));
+  return options.export_hf ? WriteHfFolder(source, options.model_dir, folder, progress)
+                           : WriteCheckpoint(source, options.sharding, folder, progress);
 }
 
 }  // namespace
@@ -69,7 +78,8 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
   if (!reader->spec().quantization.is_plain() || !reader->spec().exceptions.empty()) {
     return InvalidArgument(options.model_dir.string() + ": is quantized already (" +
                            DescribeScheme(reader->spec().quantization) +
-                           "); quantize the model that it was made from");
+                           "), and served and built as it is; to quantize it otherwise, name the "
+                           "model that it was made from");
   }
   return Quantize(*reader, IdentityOf(options.model_dir), options, samples, backend, events);
 }
@@ -85,32 +95,23 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
   const QuantizeRecipe& recipe = options.recipe;
   QuantizedSource checked(plain, recipe, nullptr, pool);
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
-  TANDEM_RETURN_IF_ERROR(CheckFamily(checked.spec(), options));
+  if (recipe.calibrates()) TANDEM_RETURN_IF_ERROR(CheckCalibrated(checked.spec()));
+  if (options.export_hf) TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
   if (recipe.calibrates()) {
     TANDEM_ASSIGN_OR_RETURN(run, CalibrationRun::Open(output->Beside(".calibration"), plain,
                                                       identity, recipe, samples, backend, pool));
-    if (events.estimate) {
-      TANDEM_ASSIGN_OR_RETURN(const CalibrationEstimate estimate, run->Estimate());
-      events.estimate(estimate);
-    }
-    TANDEM_RETURN_IF_ERROR(run->Run([&](double done) {
-      if (events.calibrating) events.calibrating(done);
-    }));
+    const Status calibrated = Calibrate(*run, events);
+    if (!calibrated.ok()) return WithKept(calibrated, run.get());
     calibration = [&run](int64_t layer) { return run->Get(layer); };
   }
   QuantizedSource source(plain, recipe, std::move(calibration), pool);
-  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
-  if (options.export_hf) {
-    TANDEM_RETURN_IF_ERROR(
-        WriteHfFolder(source, options.model_dir, output->temporary(), events.writing));
-  } else {
-    TANDEM_RETURN_IF_ERROR(WriteCheckpoint(source, sharding, output->temporary(), events.writing));
-  }
+  Status written = WriteResult(source, options, output->temporary(), events.writing);
   QuantizeReport report{source.spec(), sharding, output->Bytes()};
-  TANDEM_RETURN_IF_ERROR(output->Commit());
+  if (written.ok()) written = output->Commit();
+  if (!written.ok()) return WithKept(written, run.get());
   if (run) run->Remove();
   return report;
 }

@@ -10,6 +10,7 @@
 
 #include "checkpoint/quantize/calibration_run.h"
 #include "checkpoint/quantize/recipe.h"
+#include "checkpoint/trtllm/checkpoint.h"
 #include "model/config_options.h"
 #include "model/sharding.h"
 
@@ -34,16 +35,17 @@ struct QuantizeReport {
   int64_t bytes_written = 0;
 };
 
-// What the caller does while it runs. `estimate`: before calibration begins, if there is any.
+// What the caller does while it runs. `estimate`: before calibration begins, if there is any. An
+// error of the others ends the work with it.
 struct QuantizeEvents {
   std::function<void(const CalibrationEstimate&)> estimate = {};
-  std::function<void(double)> calibrating = {};
-  std::function<void(double)> writing = {};
+  CalibrationRun::Progress calibrating = {};
+  WriteProgress writing = {};
 };
 
 // `samples`: for recipes that calibrate. The folder appears when it is complete; until then
-// calibration's files are next to it under NAME.calibration, which a run that was killed leaves and
-// the next one takes over.
+// calibration's files are next to it under NAME.calibration, which a run that was interrupted
+// leaves and the next one takes over: the message of the error says so.
 Result<QuantizeReport> Quantize(const QuantizeOptions& options,
                                 std::span<const std::vector<int32_t>> samples,
                                 ops::Backend& backend, const QuantizeEvents& events = {});

@@ -106,6 +106,7 @@ class QuantizeLargeTest : public FolderTest {
              [&](double) {
                seconds =
                    std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+               return Status();
              }});
     ASSERT_TRUE(report.ok()) << report.status().message();
     const int64_t taken = peak.Bytes() - before;
@@ -123,6 +124,14 @@ TEST_F(QuantizeLargeTest, TakesTheMemoryThatItSays) {
   Measure(SpecFromHfConfig(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 1000,
       "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 2,
       "num_attention_heads": 8, "num_key_value_heads": 2, "torch_dtype": "bfloat16"})")
+              .value());
+}
+
+TEST_F(QuantizeLargeTest, TakesTheMemoryThatItSaysOfExperts) {
+  Measure(SpecFromHfConfig(R"({"architectures": ["MixtralForCausalLM"], "vocab_size": 1000,
+      "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2,
+      "num_attention_heads": 8, "num_key_value_heads": 2, "num_local_experts": 16,
+      "num_experts_per_tok": 2, "max_position_embeddings": 512, "torch_dtype": "bfloat16"})")
               .value());
 }
 

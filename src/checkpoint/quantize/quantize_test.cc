@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "base/testing/file_size_limit.h"
+#include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
@@ -183,6 +184,32 @@ TEST_F(QuantizeTest, ARunThatWasKilledGoesOnAndGivesTheSameBytes) {
   EXPECT_GE(resumed, 1);
 }
 
+TEST_F(QuantizeTest, ARunThatWasStoppedSaysWhatIsKeptAndTheNextOneGoesOn) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  const auto stop_at = [](double share) {
+    return [=](double done) { return done < share ? Status() : Cancelled("stopped"); };
+  };
+  const std::string kept = " of 2 layers are calibrated and kept in " +
+                           (folder_ / "out.calibration").string() +
+                           ", and the same command goes on from there";
+  const struct {
+    QuantizeEvents events;
+    const char* layers;
+  } kRuns[] = {{{.calibrating = stop_at(0.0)}, "0"},
+               {{.calibrating = stop_at(0.6)}, "1"},
+               {{.writing = stop_at(0.5)}, "2"}};
+  for (const auto& [events, layers] : kRuns) {
+    const auto stopped = Quantize(Options("int4_awq"), Samples(), *backend_, events);
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.status().code(), Code::kCancelled);
+    EXPECT_EQ(stopped.status().message(), std::string("stopped; ") + layers + kept);
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+    EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
+  }
+  ASSERT_TRUE(Run(Options("int4_awq")).ok());
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+}
+
 TEST_F(QuantizeTest, AKilledRunIntoTheModelsOwnFolderGoesOn) {
   QuantizeOptions options = Options("int4_awq");
   options.output_dir = options.model_dir / "out";
@@ -209,6 +236,10 @@ TEST_F(QuantizeTest, AFullDiskLeavesNoResultAndTheNextRunGoesOn) {
       const auto report = Run(Options("int4_awq"));
       ASSERT_FALSE(report.ok()) << limit;
       EXPECT_THAT(report.status().message(), HasSubstr("cannot write"));
+      // The first file, which says what is calibrated, has more than the smallest limits.
+      if (limit >= 20'000) {
+        EXPECT_THAT(report.status().message(), HasSubstr("the same command goes on from there"));
+      }
     }
     EXPECT_FALSE(fs::exists(folder_ / "out"));
     EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
@@ -232,7 +263,7 @@ TEST_F(QuantizeTest, AKilledProcessLeavesNoResultAndTheNextRunGoesOn) {
       if (!report.ok()) std::fprintf(stderr, "%s\n", report.status().message().c_str());
       ::_exit(report.ok() ? 0 : 1);
     }
-    ::usleep(static_cast<useconds_t>(20'000 + 7919 * round % 150'000));
+    ::usleep(static_cast<useconds_t>(5'000 + 7919 * round % 150'000));
     ::kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -258,6 +289,23 @@ TEST_F(QuantizeTest, FilesOfAnotherRunAreNotTakenOver) {
   ASSERT_TRUE(Quantize(Options("int4_awq", "expected"), samples, *backend_).ok());
   ASSERT_TRUE(Quantize(Options("int4_awq"), samples, *backend_).ok());
   EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "expected"));
+}
+
+TEST_F(QuantizeTest, ASecondRunIntoTheSameFolderIsRefusedAndTheFirstGoesOn) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  Status second, convert;
+  const QuantizeEvents events{.calibrating = [&](double) {
+    if (!second.ok()) return Status();
+    second = Run(Options("fp8")).status();
+    convert = Convert({.model_dir = folder_ / "hf", .output_dir = folder_ / "out"}).status();
+    return Status();
+  }};
+  ASSERT_TRUE(Quantize(Options("int4_awq"), Samples(), *backend_, events).ok());
+  for (const Status& status : {second, convert}) {
+    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_THAT(status.message(), HasSubstr((folder_ / "out").string() + ": another run"));
+  }
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
 }
 
 TEST_F(QuantizeTest, ARunThatWasKilledAtItsFirstFileIsBegunAgain) {
@@ -292,7 +340,11 @@ TEST_F(QuantizeTest, StatesWhatItWillTakeBeforeItBegins) {
                                     EXPECT_FALSE(began);
                                     seen = estimate;
                                   },
-                              .calibrating = [&](double) { began = true; }};
+                              .calibrating =
+                                  [&](double) {
+                                    began = true;
+                                    return Status();
+                                  }};
   ASSERT_TRUE(Quantize(Options("fp8"), Samples(), *backend_, events).ok());
   EXPECT_EQ(seen.rows, 40 + 1 + 77 + 120 + 30);
   EXPECT_EQ(seen.spill_bytes, 2 * seen.rows * 64 * 2);
@@ -408,6 +460,18 @@ TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
   EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().dtype, DType::kF32);
 }
 
+// Without it transformers cannot load the models of Baichuan, ChatGLM, InternLM and Qwen 1.
+TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
+  const HfFolder with_code = {.extra_config =
+                                  R"(, "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"})"};
+  with_code.Write(folder_ / "hf");
+  WriteText(folder_ / "hf" / "modeling_own.py", "class Own: pass\n");
+  QuantizeOptions options = Options("int8_wo");
+  options.export_hf = true;
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
+}
+
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
   first.export_hf = true;
@@ -472,12 +536,14 @@ TEST(InputScales, SmoothQuantDividesTheRangeByItsFormula) {
   const InputStatistics inputs = Statistics({{16, 1, 4, 1}, {-4, 1, 1, 1}});
   const GroupWeights weights{2, 4, DType::kF32, {1, 0.5f, 1, 4, -4, 0.25f, 1, 4}};
   const int64_t alone[] = {0, 1, 2, 3};
-  const std::vector<float> scales = SmoothQuantScales(inputs, weights, alone, 0.5);
+  std::vector<float> largest;
+  RaiseToLargest(weights, largest);
+  const std::vector<float> scales = SmoothQuantScales(inputs, largest, alone, 0.5);
   EXPECT_FLOAT_EQ(scales[0], 2.0f);  // sqrt(16 / 4)
   EXPECT_FLOAT_EQ(scales[1], std::sqrt(1 / 0.5f));
   EXPECT_FLOAT_EQ(scales[3], 0.5f);  // sqrt(1 / 4)
   const int64_t by_two[] = {0, 0, 1, 1};
-  const std::vector<float> shared = SmoothQuantScales(inputs, weights, by_two, 0.5);
+  const std::vector<float> shared = SmoothQuantScales(inputs, largest, by_two, 0.5);
   EXPECT_FLOAT_EQ(shared[0], 2.0f);
   EXPECT_EQ(shared[0], shared[1]);
   EXPECT_EQ(shared[2], shared[3]);
@@ -497,8 +563,11 @@ TEST(InputScales, AwqProtectsTheWeightsOfLargeInputs) {
   for (size_t i = 0; i < alone.size(); ++i) alone[i] = static_cast<int64_t>(i);
   const auto backend = ops::MakeCpuBackend({.num_threads = 1}).value();
   ThreadPool pool(2, /*pin=*/false);
-  const auto scales =
-      AwqScales(Statistics(rows), weights, alone, {Element::kInt4, 1, 128}, *backend, pool);
+  const InputStatistics inputs = Statistics(rows);
+  const QuantScheme scheme = {Element::kInt4, 1, 128};
+  AwqSearch search(inputs, alone, /*powers_of_two=*/false, scheme, *backend, pool);
+  ASSERT_TRUE(search.Add(weights).ok());
+  const auto scales = search.Best();
   ASSERT_TRUE(scales.ok()) << scales.status().message();
   EXPECT_GT((*scales)[5], 2.0f * (*scales)[6]);
 }

@@ -38,24 +38,30 @@ QuantizedSource::QuantizedSource(WeightSource& plain, const QuantizeRecipe& reci
 Status QuantizedSource::LoadCalibration(int64_t layer) {
   if (calibration_of_ == nullptr || layer == layer_) return {};
   TANDEM_ASSIGN_OR_RETURN(calibration_, calibration_of_(layer));
+  inputs_ = InputsOf(spec_, layer);
   layer_ = layer;
   return {};
 }
 
-const std::vector<float>& QuantizedSource::OutputScales(WeightRole role, int64_t layer) {
+const std::vector<float>& QuantizedSource::OutputScales(const WeightId& id) {
   output_scales_.clear();
-  for (const WeightRow& row : WeightRows()) {
-    if (!row.quantizable || AbsorberOf(spec_, row.role, layer) != role) continue;
-    const auto scales = calibration_.scales.find(row.input);
+  for (const LayerInput& input : inputs_) {
+    if (input.absorber != id.role || input.id.expert != id.expert) continue;
+    const auto scales = calibration_.scales.find(input.id);
     if (scales == calibration_.scales.end()) continue;
-    output_scales_.resize(static_cast<size_t>(RowOf(role).rows(spec_, layer)), 1.0f);
+    output_scales_.resize(static_cast<size_t>(RowOf(id.role).rows(spec_, id.layer)), 1.0f);
     for (size_t column = 0; column < scales->second.size(); ++column) {
-      const int64_t output = AbsorberRow(spec_, row.role, layer, static_cast<int64_t>(column));
+      const int64_t output =
+          AbsorberRow(spec_, input.id.group, id.layer, static_cast<int64_t>(column));
       output_scales_[static_cast<size_t>(output)] = scales->second[column];
     }
-    break;  // the others of the group have the same
   }
   return output_scales_;
+}
+
+const std::vector<float>* QuantizedSource::InputScales(const WeightId& id) const {
+  const auto scales = calibration_.scales.find(InputOf(spec_, id));
+  return scales == calibration_.scales.end() ? nullptr : &scales->second;
 }
 
 void QuantizedSource::Release() {
@@ -69,14 +75,16 @@ Result<Tensor> QuantizedSource::Get(const WeightId& id) {
   TANDEM_RETURN_IF_ERROR(LoadCalibration(id.layer));
   switch (id.part) {
     case WeightPart::kWeight:
-      return row.quantizable && !recipe_.scheme.is_plain() ? Rounded(id) : Divided(id);
+      if (row.quantizable && !recipe_.scheme.is_plain()) return Rounded(id);
+      if (const std::vector<float>* scales = InputScales(id)) return Multiplied(id, *scales);
+      return Divided(id);
     case WeightPart::kScale:
       return Rounded(id);
     case WeightPart::kInputScale: {
       const bool int8 = recipe_.scheme.element == QuantScheme::Element::kInt8;
       TANDEM_ASSIGN_OR_RETURN(const Tensor scale, scratch_.Allocate(DType::kF32, {1}));
-      *scale.As<float>() =
-          ScaleFor(calibration_.largest_input.at(row.input), int8 ? kLargestInt8 : kLargestFp8);
+      *scale.As<float>() = ScaleFor(calibration_.largest_input.at(InputOf(spec_, id)),
+                                    int8 ? kLargestInt8 : kLargestFp8);
       return scale;
     }
     case WeightPart::kCacheScale: {
@@ -102,18 +110,35 @@ Result<Tensor> QuantizedSource::Get(const WeightId& id) {
   return Internal("a part that no recipe makes");
 }
 
-// A norm, a bias or a plain weight whose outputs are scaled.
+// A norm, a bias or a plain weight whose outputs are scaled. What a norm adds to its weight is
+// divided with it.
 Result<Tensor> QuantizedSource::Divided(const WeightId& id) {
   TANDEM_ASSIGN_OR_RETURN(const Tensor plain, plain_.Get(id));
-  const std::vector<float>& scales = OutputScales(id.role, id.layer);
+  const std::vector<float>& scales = OutputScales(id);
   if (scales.empty()) return plain;
   TANDEM_CHECK(plain.shape.rank() == 1, "weights that are scaled are quantized");
+  const bool is_norm = RowOf(id.role).columns == nullptr && id.part == WeightPart::kWeight;
+  const auto offset = is_norm ? static_cast<float>(spec_.norm.weight_offset) : 0.0f;
   std::vector<float> values(scales.size());
   const Tensor floats{values.data(), DType::kF32, plain.shape, {}};
   ConvertElements(plain, floats);
-  for (size_t i = 0; i < values.size(); ++i) values[i] /= scales[i];
+  for (size_t i = 0; i < values.size(); ++i) values[i] = (values[i] + offset) / scales[i] - offset;
   TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch_.Allocate(plain.dtype, plain.shape));
   ConvertElements(floats, out);
+  return out;
+}
+
+// A product that is not quantized and reads what quantized ones do.
+Result<Tensor> QuantizedSource::Multiplied(const WeightId& id, const std::vector<float>& scales) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor plain, plain_.Get(id));
+  TANDEM_ASSIGN_OR_RETURN(const Tensor out, scratch_.Allocate(plain.dtype, plain.shape));
+  std::vector<float> values(scales.size());
+  const Tensor floats{values.data(), DType::kF32, {1, plain.dim(1)}, {}};
+  for (int64_t row = 0; row < plain.dim(0); ++row) {
+    ConvertElements(plain.RowRange(row, 1), floats);
+    for (size_t i = 0; i < values.size(); ++i) values[i] *= scales[i];
+    ConvertElements(floats, out.RowRange(row, 1));
+  }
   return out;
 }
 
@@ -127,9 +152,9 @@ Result<Tensor> QuantizedSource::Rounded(const WeightId& id) {
   const auto blocks = static_cast<size_t>(scheme.column_blocks(columns));
   TANDEM_ASSIGN_OR_RETURN(const Tensor out,
                           scratch_.Allocate(WeightDType(spec_, id), WeightShape(spec_, id)));
-  const std::vector<float>& output_scales = OutputScales(id.role, id.layer);
-  const auto input_scales = calibration_.scales.find(RowOf(id.role).input);
-  const auto clip = calibration_.clip.find(id.role);
+  const std::vector<float>& output_scales = OutputScales(id);
+  const std::vector<float>* const input_scales = InputScales(id);
+  const auto clip = calibration_.clip.find({id.role, id.layer, WeightPart::kWeight, id.expert});
   std::atomic<bool> is_finite = true;
   pool_.ParallelFor(rows, kGrainRows, [&](int64_t begin, int64_t end) {
     std::vector<float> values(static_cast<size_t>(columns));
@@ -139,8 +164,7 @@ Result<Tensor> QuantizedSource::Rounded(const WeightId& id) {
       ConvertElements(plain.RowRange(row, 1), {values.data(), DType::kF32, {1, columns}, {}});
       const float divisor = output_scales.empty() ? 1.0f : output_scales[static_cast<size_t>(row)];
       for (size_t i = 0; i < values.size(); ++i) {
-        const float factor =
-            input_scales == calibration_.scales.end() ? 1.0f : input_scales->second[i];
+        const float factor = input_scales == nullptr ? 1.0f : (*input_scales)[i];
         values[i] = values[i] * factor / divisor;
       }
       ops::ClipShares shares;

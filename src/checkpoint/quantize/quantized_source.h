@@ -31,9 +31,12 @@ class QuantizedSource final : public WeightSource {
  private:
   Status LoadCalibration(int64_t layer);
   // By what the row of a weight (or of a norm) is divided for the product that reads its outputs.
-  const std::vector<float>& OutputScales(WeightRole role, int64_t layer);
+  const std::vector<float>& OutputScales(const WeightId& id);
+  // By what its columns are multiplied; null: nothing.
+  const std::vector<float>* InputScales(const WeightId& id) const;
   Result<Tensor> Rounded(const WeightId& id);
   Result<Tensor> Divided(const WeightId& id);
+  Result<Tensor> Multiplied(const WeightId& id, const std::vector<float>& scales);
 
   WeightSource& plain_;
   const QuantizeRecipe recipe_;
@@ -42,6 +45,7 @@ class QuantizedSource final : public WeightSource {
   ModelSpec spec_;
   int64_t layer_ = -1;  // of the calibration
   LayerCalibration calibration_;
+  std::vector<LayerInput> inputs_;  // of the layer
   std::vector<float> output_scales_;
   ScratchBuffers scratch_;
 };

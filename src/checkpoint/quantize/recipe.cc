@@ -17,9 +17,11 @@ struct Format {
   InputScales input_scales = InputScales::kNone;
 };
 
+constexpr std::string_view kFullPrecision = "full_prec";
+
 // AWQ's groups are of the size that is asked for.
 constexpr std::array kFormats = {
-    Format{"full_prec", {}},
+    Format{kFullPrecision, {}},
     Format{"fp8", Fp8Scheme(Inputs::kStatic)},
     Format{"int8_wo", {.element = Element::kInt8, .block_rows = 1}},
     Format{"int4_wo", {.element = Element::kInt4, .block_rows = 1}},
@@ -34,15 +36,21 @@ constexpr std::array kFormats = {
 
 }  // namespace
 
+std::string QuantFormatNames() {
+  std::string names;
+  for (const Format& format : kFormats) {
+    if (format.name == kFullPrecision) continue;
+    names += (names.empty() ? "" : ", ") + std::string(format.name);
+  }
+  return names;
+}
+
 Result<QuantizeRecipe> RecipeOf(const std::string& qformat, int64_t awq_block_size,
                                 const std::string& kv_cache_dtype) {
   const auto* const format = std::ranges::find(kFormats, qformat, &Format::name);
   if (format == kFormats.end()) {
-    std::string names;
-    for (const Format& known : kFormats) {
-      names += (names.empty() ? "" : ", ") + std::string(known.name);
-    }
-    return Unimplemented("qformat \"" + qformat + "\" is not made; there are " + names);
+    return Unimplemented("qformat \"" + qformat + "\" is not made; there are " +
+                         std::string(kFullPrecision) + ", " + QuantFormatNames());
   }
   QuantizeRecipe recipe{.scheme = format->scheme, .input_scales = format->input_scales};
   if (format->input_scales == InputScales::kAwq) {

@@ -32,4 +32,7 @@ struct QuantizeRecipe {
 Result<QuantizeRecipe> RecipeOf(const std::string& qformat, int64_t awq_block_size,
                                 const std::string& kv_cache_dtype);
 
+// The formats that quantize, for messages: "fp8, int8_wo".
+std::string QuantFormatNames();
+
 }  // namespace tandem

@@ -460,7 +460,7 @@ inline std::vector<Format> Formats() {
       {"fbgemm", R"({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0})", "",
        bytes(DType::kF8E4M3, 0, 1, ".weight_scale", by_row), "fp8"},
       {"modelopt_blocks", R"({"producer": {"name": "modelopt"},
-                              "quantization": {"quant_algo": "FP8_PB_WO"}})",
+                              "quantization": {"quant_algo": "fp8_pb_wo"}})",
        "hf_quant_config.json",
        bytes(DType::kF8E4M3, 128, 128, ".weight_scale",
              [](const Matrix& m) { return Shape{(m.rows + 127) / 128, 1, m.groups(), 1}; }),

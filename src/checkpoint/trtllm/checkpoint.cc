@@ -26,10 +26,11 @@ fs::path RankPath(const fs::path& folder, int64_t rank) {
 // scales of its own for the same rows, which are those of a group of columns.
 bool HasGroupOfEachRank(std::span<const std::unique_ptr<CheckpointRank>> ranks,
                         const FusedTensor& weight, const QuantScheme& scheme) {
-  const bool rows_of_integers = scheme.block_columns == 0 && scheme.inputs == Inputs::kPlain &&
-                                (scheme.element == QuantScheme::Element::kInt8 ||
-                                 scheme.element == QuantScheme::Element::kInt4);
-  return rows_of_integers && !std::ranges::all_of(ranks, [&](const auto& rank) {
+  const bool integers = scheme.element == QuantScheme::Element::kInt8 ||
+                        scheme.element == QuantScheme::Element::kInt4;
+  const bool is_read = scheme.element == QuantScheme::Element::kFp8E4M3 ||
+                       (integers && scheme.inputs == Inputs::kPlain);
+  return is_read && scheme.block_columns == 0 && !std::ranges::all_of(ranks, [&](const auto& rank) {
            return rank->HasScalesOf(*ranks.front(), weight);
          });
 }
@@ -137,7 +138,7 @@ Status WriteShards(WeightSource& source, const Sharding& sharding, const ShardSi
       TANDEM_RETURN_IF_ERROR(sink.write(info, tensor));
       scratch.Clear();
       source.Release();
-      if (progress) progress(++done / total);
+      if (progress) TANDEM_RETURN_IF_ERROR(progress(++done / total));
     }
     TANDEM_RETURN_IF_ERROR(sink.end_file());
   }

@@ -14,8 +14,8 @@ namespace tandem {
 
 Result<std::unique_ptr<ShardedSource>> OpenCheckpoint(const std::filesystem::path& folder);
 
-// Called after each tensor with the share done in [0, 1].
-using WriteProgress = std::function<void(double)>;
+// Called after each tensor with the share done in [0, 1]. An error ends the work with it.
+using WriteProgress = std::function<Status(double)>;
 
 // Writes rank files and, last, config.json into `folder`, which must exist. Holds at most two
 // tensors in memory.

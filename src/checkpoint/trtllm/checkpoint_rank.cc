@@ -57,6 +57,7 @@ std::string InputMultiplierOf(const FusedTensor& fused) {
       return layer + "post_layernorm.scale_to_int";
     case InputGroup::kMlpOut:
       return layer + "mlp.quantization_scaling_factor";
+    case InputGroup::kExpertOut:
     case InputGroup::kNone:
       break;
   }
@@ -219,6 +220,8 @@ Result<CheckpointRank::Stored> CheckpointRank::FindPart(const RankTensor& tensor
   if (blocks && shape.rank() == 2 && FormOf(tensor) == Form::kKernels) shape = {shape[1], shape[0]};
   if (one_group && AsVector(stored.tensor).shape == Shape{tensor.shape[0]}) {
     stored.tensor.shape = shape;
+  } else if (one_group && stored.tensor.NumElements() == 1) {
+    shape = {tensor.shape[0]};  // for which there may be one scale
   }
   if (part == WeightPart::kZero && IsFloat(stored.tensor.dtype)) dtype = DType::kF32;
   TANDEM_RETURN_IF_ERROR(CheckStored(stored.tensor, part, shape, dtype, PlaceOf(stored.name)));
@@ -300,11 +303,19 @@ Result<Tensor> CheckpointRank::ReadZeros(const RankTensor& tensor, const Stored&
   return out;
 }
 
+Status CheckpointRank::Verify(const std::string& name) {
+  if (verified_.contains(name)) return {};
+  TANDEM_RETURN_IF_ERROR(file_->Verify(name));
+  verified_.insert(name);
+  return {};
+}
+
 Result<Tensor> CheckpointRank::Read(const RankTensor& tensor, ScratchBuffers& scratch) {
   if (tensor.fused.part == WeightPart::kWeight) {
     return ReadRows(tensor, 0, tensor.shape[0], scratch);
   }
   TANDEM_ASSIGN_OR_RETURN(const Stored stored, FindPart(tensor));
+  TANDEM_RETURN_IF_ERROR(Verify(stored.name));
   switch (tensor.fused.part) {
     case WeightPart::kScale:
       return ReadScales(tensor, stored, scratch);
@@ -330,6 +341,7 @@ Result<Tensor> CheckpointRank::Read(const RankTensor& tensor, ScratchBuffers& sc
 Result<Tensor> CheckpointRank::ReadRows(const RankTensor& tensor, int64_t first, int64_t count,
                                         ScratchBuffers& scratch) {
   TANDEM_ASSIGN_OR_RETURN(const Stored stored, Find({tensor.fused.name}));
+  TANDEM_RETURN_IF_ERROR(Verify(stored.name));
   const Form form = tensor.fused.part == WeightPart::kWeight ? FormOf(tensor) : Form::kAsInMemory;
   if (form == Form::kAsInMemory) {
     Tensor view = stored.tensor;

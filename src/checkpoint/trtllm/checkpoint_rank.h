@@ -48,6 +48,8 @@ class CheckpointRank final : public RankFile {
   const Tensor* FindOrNull(const std::string& name) const;
   // The first of the names that is stored; NOT_FOUND names the first.
   Result<Stored> Find(std::initializer_list<std::string> names) const;
+  // Compares the checksum of a stored tensor before its elements are first used.
+  Status Verify(const std::string& name);
   // One positive number.
   Result<float> ReadNumber(const std::string& name) const;
   Form FormOf(const RankTensor& tensor) const;
@@ -62,7 +64,8 @@ class CheckpointRank final : public RankFile {
                           ScratchBuffers& scratch) const;
 
   std::shared_ptr<const SafetensorsFile> file_;
-  std::set<std::string> known_;  // names that were checked
+  std::set<std::string> known_;     // names that were checked
+  std::set<std::string> verified_;  // names whose checksums were compared
   std::vector<KernelMatrix> of_kernels_;
   KernelOrder kernel_order_ = KernelOrder::kInterleaved;
 };

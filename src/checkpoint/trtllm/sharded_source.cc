@@ -91,33 +91,53 @@ Result<Tensor> ShardedSource::Share(const WeightId& id, int64_t rank) {
 Result<Tensor> ShardedSource::Merge(const WeightId& id, Split split) {
   TANDEM_ASSIGN_OR_RETURN(const Tensor whole,
                           scratch_.Allocate(WeightDType(spec_, id), WeightShape(spec_, id)));
+  Tensor first;  // of the ranks that repeat the same key-value heads
+  int64_t first_rank = -1, first_begin = -1;
   for (int64_t rank = 0; rank < sharding_.tp_size; ++rank) {
-    // Repeated key-value heads overwrite their equal copies.
     TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(id, rank));
     const int64_t begin = PartBegin(spec_, sharding_, id, rank);
+    if (begin == first_begin) {
+      if (!SameBytes(first, share)) return DifferFrom(id, rank, first_rank);
+      continue;
+    }
     split == Split::kCols ? PutCols(share, begin, whole) : PutRows(share, begin, whole);
+    first = share;
+    first_rank = rank;
+    first_begin = begin;
   }
   return whole;
 }
 
-Status ShardedSource::DiffersFrom(const WeightId& id, int64_t rank) const {
+Status ShardedSource::DifferFrom(const WeightId& id, int64_t rank, int64_t first) const {
   const FusedTensor fused = FusedTensorOf(spec_, id, sharding_);
-  return Unimplemented(FileOf(fused, rank).PlaceOf(fused.name) + " differs from that of " +
-                       FileOf(fused, 0).path().filename().string() + ": ranks with " +
-                       (IsScale(id.part) ? "scales" : "values") +
-                       " of their own are not supported here; convert the original model with "
-                       "`tandem convert`, or for one rank");
+  return Unimplemented(
+      FileOf(fused, rank).PlaceOf(fused.name) + " differs from that of " +
+      FileOf(fused, first).path().filename().string() + ": ranks with " +
+      (IsScale(id.part) ? "scales" : "values") +
+      " of their own for what they repeat are not supported; convert the original model with "
+      "`tandem convert`, or for one rank");
+}
+
+Result<Tensor> ShardedSource::Common(const WeightId& id) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(id, /*rank=*/0));
+  Tensor common = share;
+  for (int64_t rank = 1; rank < sharding_.tp_size; ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor copy, Share(id, rank));
+    if (id.part == WeightPart::kInputScale) {
+      // Larger than an input needs: none is clamped.
+      if (*copy.As<float>() > *common.As<float>()) common = copy;
+    } else if (!SameBytes(share, copy)) {
+      return DifferFrom(id, rank, /*first=*/0);
+    }
+  }
+  return common;
 }
 
 Result<Tensor> ShardedSource::Get(const WeightId& id) {
   const WeightId held = StoredId(spec_, id);
   const Split split = SplitOf(spec_, sharding_, held);
   if (sharding_.tp_size > 1 && split != Split::kNone) return Merge(held, split);
-  TANDEM_ASSIGN_OR_RETURN(const Tensor share, Share(held, /*rank=*/0));
-  for (int64_t rank = 1; rank < sharding_.tp_size; ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(const Tensor copy, Share(held, rank));
-    if (!SameBytes(share, copy)) return DiffersFrom(held, rank);
-  }
+  TANDEM_ASSIGN_OR_RETURN(const Tensor share, Common(held));
   // At tp_size 1 the vocabulary cannot be padded, so the part is the whole.
   return AsDType(share, WeightDType(spec_, held), scratch_);
 }

@@ -31,8 +31,10 @@ class ShardedSource final : public WeightSource {
   // The rows of a role inside its fused tensor on a rank.
   Result<Tensor> Share(const WeightId& id, int64_t rank);
   Result<Tensor> Merge(const WeightId& id, Split split);
-  // That every rank should have the same values and this one has others than the first.
-  Status DiffersFrom(const WeightId& id, int64_t rank) const;
+  // What ranks repeat: the first one's, or of scales of inputs, where they differ, the largest.
+  Result<Tensor> Common(const WeightId& id);
+  // That two ranks should have the same values and have not.
+  Status DifferFrom(const WeightId& id, int64_t rank, int64_t first) const;
 
   ModelSpec spec_;
   Sharding sharding_;

@@ -10,11 +10,17 @@ namespace tandem {
 namespace {
 
 int64_t WidestQkv(const ModelSpec& spec) {
-  return WidestLayer(spec, [](const LayerSpec& layer) { return layer.attention.qkv_rows(); });
+  return WidestLayer(spec, [](const LayerSpec& layer) {
+    return std::max(layer.attention.qkv_rows(), layer.attention.out_columns());
+  });
 }
 
-int64_t WidestQuery(const ModelSpec& spec) {
-  return WidestLayer(spec, [](const LayerSpec& layer) { return layer.attention.query_rows(); });
+// Of a layer with latents alone; 0 for others.
+template <typename Columns>
+int64_t WidestLatent(const ModelSpec& spec, const Columns& columns) {
+  return WidestLayer(spec, [&](const LayerSpec& layer) {
+    return layer.attention.has_latents() ? columns(layer.attention) : int64_t{0};
+  });
 }
 
 ops::AttentionRule RuleOf(const AttentionSpec& spec, const AttentionWeights& weights) {
@@ -28,6 +34,17 @@ ops::AttentionRule RuleOf(const AttentionSpec& spec, const AttentionWeights& wei
           .sinks = weights.sinks.As<float>()};
 }
 
+Status LoadLatent(WeightLoader& loader, int64_t layer, LatentWeights& out) {
+  if (loader.spec().layer(layer).attention.latent.query_rank > 0) {
+    TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kQueryDown, layer, out.query_down));
+    TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kQueryDownNorm, layer, out.query_norm));
+  }
+  TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kLatent, layer, out.down));
+  TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kLatentNorm, layer, out.norm));
+  TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kLatentKey, layer, out.keys));
+  return loader.LoadPack(WeightPack::kLatentValue, layer, out.values);
+}
+
 }  // namespace
 
 Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out) {
@@ -37,6 +54,7 @@ Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out)
     TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kKeyNorm, layer, out.key_norm));
   }
   const AttentionSpec& spec = loader.spec().layer(layer).attention;
+  if (spec.has_latents()) TANDEM_RETURN_IF_ERROR(LoadLatent(loader, layer, out.latent));
   if (spec.alibi_scale != 0.0) {
     TANDEM_RETURN_IF_ERROR(
         loader.LoadFloats(AlibiSlopes(spec.num_heads, spec.alibi_scale), out.slopes));
@@ -60,30 +78,90 @@ int64_t AttentionTableBytes(const ModelSpec& spec, int64_t layer) {
 }
 
 AttentionBlock::AttentionBlock(const ModelSpec& spec)
-    : qkv_(WidestQkv(spec), spec.dtype), attention_(WidestQuery(spec), spec.dtype) {}
+    : qkv_(WidestQkv(spec), spec.dtype),
+      attention_(
+          WidestLayer(spec,
+                      [](const LayerSpec& layer) { return layer.attention.attended_columns(); }),
+          spec.dtype),
+      query_latents_(
+          WidestLatent(spec, [](const AttentionSpec& layer) { return layer.latent.query_rank; }),
+          spec.dtype),
+      latents_(WidestLatent(spec, [](const AttentionSpec& layer) { return layer.head_dim; }),
+               spec.dtype),
+      queries_(
+          WidestLatent(spec, [](const AttentionSpec& layer) { return layer.attending_columns(); }),
+          spec.dtype) {}
+
+int64_t AttentionBlock::RowBytes() const {
+  return qkv_.RowBytes() + attention_.RowBytes() + query_latents_.RowBytes() + latents_.RowBytes() +
+         queries_.RowBytes();
+}
 
 Status AttentionBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
-  TANDEM_RETURN_IF_ERROR(qkv_.Allocate(backend, max_rows));
-  return attention_.Allocate(backend, max_rows);
+  for (RowBuffer* buffer : {&qkv_, &attention_, &query_latents_, &latents_, &queries_}) {
+    TANDEM_RETURN_IF_ERROR(buffer->Allocate(backend, max_rows));
+  }
+  return {};
 }
 
 void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
                          const AttentionContext& context, const BlockInput& x,
                          const Tensor& out) const {
+  if (spec.has_latents()) return RunLatent(ops, spec, weights, context, x, out);
   const auto& [batch, kv, layer, rope, norm] = context;
   const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
-  const Tensor attention = attention_.View(batch.num_rows, spec.query_rows());
+  const Tensor attention = attention_.View(batch.num_rows, spec.attended_columns());
   RunLinear(ops, x, weights.qkv, qkv);
-  if (spec.head_norm != HeadNorm::kNone) {
-    const bool together = spec.head_norm == HeadNorm::kAllHeads;
-    ops.NormHeads(qkv, 0, spec.query_rows(), together ? spec.query_rows() : spec.head_dim,
-                  NormOf(norm, weights.query_norm, qkv.dtype));
-    ops.NormHeads(qkv, spec.query_rows(), spec.kv_rows(), together ? spec.kv_rows() : spec.head_dim,
-                  NormOf(norm, weights.key_norm, qkv.dtype));
+  if (spec.head_norm == HeadNorm::kNone) {
+    ops.QkvRopeStore(qkv, rope, batch, kv, layer);
+  } else {
+    const auto columns = [&](int64_t count, const NormWeights& norm_weights) {
+      const bool together = spec.head_norm == HeadNorm::kAllHeads;
+      return ops::HeadNorms::Columns{.count = count,
+                                     .width = together ? count : spec.head_dim,
+                                     .norm = NormOf(norm, norm_weights, qkv.dtype)};
+    };
+    ops.NormQkvRopeStore(
+        qkv,
+        {columns(spec.query_rows(), weights.query_norm), columns(spec.kv_rows(), weights.key_norm)},
+        rope, batch, kv, layer);
   }
-  ops.QkvRopeStore(qkv, rope, batch, kv, layer);
   ops.PagedAttention(qkv, batch, kv, layer, RuleOf(spec, weights), attention);
   ops.Linear(attention, weights.out, out);
+}
+
+void AttentionBlock::RunLatent(ops::Ops& ops, const AttentionSpec& spec,
+                               const AttentionWeights& weights, const AttentionContext& context,
+                               const BlockInput& x, const Tensor& out) const {
+  const ops::BatchView& batch = context.batch;
+  const LatentSpec& latent = spec.latent;
+  const NormSpec norm = {.epsilon = latent.norm_epsilon};
+  const auto norm_first = [&](const Tensor& rows, int64_t columns, const NormWeights& weight) {
+    ops.NormHeads(rows, 0, columns, columns, NormOf(norm, weight, rows.dtype));
+  };
+  const Tensor rows = RowsOf(ops, x);
+  Tensor query_in = rows;
+  if (latent.query_rank > 0) {
+    query_in = query_latents_.View(batch.num_rows, latent.query_rank);
+    ops.Linear(rows, weights.latent.query_down, query_in);
+    norm_first(query_in, latent.query_rank, weights.latent.query_norm);
+  }
+  const Tensor q = qkv_.View(batch.num_rows, spec.query_rows());
+  ops.Linear(query_in, weights.qkv, q);
+  const Tensor latents = latents_.View(batch.num_rows, spec.head_dim);
+  ops.Linear(rows, weights.latent.down, latents);
+  norm_first(latents, latent.rank, weights.latent.norm);
+
+  const Tensor queries = queries_.View(batch.num_rows, spec.attending_columns());
+  ops.HeadLinear({q, 0, spec.query_dim(), latent.key_dim}, weights.latent.keys,
+                 {queries, 0, spec.head_dim, latent.rank});
+  ops.LatentRopeStore(q, latents, context.rope, batch, context.kv, context.layer, queries);
+  const Tensor attention = attention_.View(batch.num_rows, spec.attended_columns());
+  ops.PagedAttention(queries, batch, context.kv, context.layer, RuleOf(spec, weights), attention);
+  const Tensor values = qkv_.View(batch.num_rows, spec.out_columns());
+  ops.HeadLinear({attention, 0, latent.rank, latent.rank}, weights.latent.values,
+                 {values, 0, latent.value_dim, latent.value_dim});
+  ops.Linear(values, weights.out, out);
 }
 
 }  // namespace tandem

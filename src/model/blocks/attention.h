@@ -13,9 +13,20 @@
 
 namespace tandem {
 
+// Of AttentionSpec::latent; empty without.
+struct LatentWeights {
+  ops::LinearWeight query_down;  // [query_rank, hidden]; empty where queries are of the row
+  NormWeights query_norm;
+  ops::LinearWeight down;  // [rank + what turns, hidden]
+  NormWeights norm;
+  ops::LinearWeight keys;    // of each head [rank, key_dim]
+  ops::LinearWeight values;  // of each head [value_dim, rank]
+};
+
 struct AttentionWeights {
-  ops::LinearWeight qkv;  // [qkv_rows, hidden]: rows of q, then of k, then of v
-  ops::LinearWeight out;  // [hidden, query_rows]
+  ops::LinearWeight qkv;  // [qkv_rows, hidden or query_rank]: rows of q, then of k, then of v
+  ops::LinearWeight out;  // [hidden, out_columns]
+  LatentWeights latent;
   NormWeights query_norm;
   NormWeights key_norm;
   Buffer slopes;  // of ALiBi, [num_heads] fp32; empty without
@@ -39,16 +50,23 @@ class AttentionBlock {
  public:
   explicit AttentionBlock(const ModelSpec& spec);
 
-  int64_t RowBytes() const { return qkv_.RowBytes() + attention_.RowBytes(); }
+  int64_t RowBytes() const;
   Status Allocate(ops::Backend& backend, int64_t max_rows);
   // out = what attention adds to the residual, [rows, hidden]; it may be x.delta.
   void Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
            const AttentionContext& context, const BlockInput& x, const Tensor& out) const;
 
  private:
+  void RunLatent(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
+                 const AttentionContext& context, const BlockInput& x, const Tensor& out) const;
+
   // As wide as the widest layer needs.
-  RowBuffer qkv_;        // [rows, qkv_rows]
-  RowBuffer attention_;  // [rows, query_rows]
+  RowBuffer qkv_;        // [rows, qkv_rows]; later what value weights make of latents
+  RowBuffer attention_;  // [rows, heads of values or latents]
+  // Of layers with latents.
+  RowBuffer query_latents_;  // [rows, query_rank]
+  RowBuffer latents_;        // [rows, rank + what turns]
+  RowBuffer queries_;        // [rows, heads of that width]
 };
 
 }  // namespace tandem

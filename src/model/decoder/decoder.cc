@@ -11,7 +11,8 @@ bool FitsPool(const ModelSpec& spec, const ops::KvPool& pool) {
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     const AttentionSpec& attention = spec.layers[layer].attention;
     const ops::KvGroup& group = pool.groups[static_cast<size_t>(pool.layers[layer].group)];
-    if (group.num_kv_heads != attention.num_kv_heads || group.head_dim != attention.head_dim) {
+    if (group.num_kv_heads != attention.num_kv_heads || group.head_dim != attention.head_dim ||
+        group.latent_dim != attention.latent.rank) {
       return false;
     }
   }
@@ -180,6 +181,25 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
       return;
     }
   }
+}
+
+void Decoder::CompleteStream(const ops::BatchView& batch) {
+  const Tensor residual = workspace_.residual.View(batch.num_rows);
+  const Tensor delta = workspace_.delta.View(batch.num_rows);
+  const LayerSpec& last = spec().layers.back();
+  if (last.residual != Residual::kNormed) return backend_.ops().Add(residual, delta);
+  // As the norm of a next layer would, whose rows nobody reads.
+  ops::NormedRows x = Normed(spec().norm, weights_->layers.back().input_norm, residual, delta,
+                             workspace_.normed.View(batch.num_rows));
+  x.residual_scale = static_cast<float>(last.alpha);
+  backend_.ops().AddNorm(x);
+}
+
+void Decoder::RunLayers(const ops::BatchView& batch, const ops::KvPool& pool) {
+  backend_.ops().BeginPass(batch);
+  for (int32_t layer = 0; layer < spec().num_layers(); ++layer) RunLayer(layer, batch, pool);
+  backend_.ops().EndPass();
+  CompleteStream(batch);
 }
 
 Tensor Decoder::RunHead(const ops::BatchView& batch) {

@@ -29,6 +29,14 @@ class Decoder {
   // [num_logits, vocab] fp32, a view that is valid until the next call.
   Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool);
 
+  // The parts of a pass, for who runs a model a part at a time, with weights of that part alone.
+  // The residual stream, [rows, hidden]: what Embed writes and the layers change. A view that is
+  // valid as long as the decoder.
+  Tensor Stream(int64_t rows) const { return workspace_.residual.View(rows); }
+  void Embed(const ops::BatchView& batch);
+  // All layers that there are; the first finds the stream complete, the last leaves it so.
+  void RunLayers(const ops::BatchView& batch, const ops::KvPool& pool);
+
   const ModelSpec& spec() const { return weights_->spec; }
 
  private:
@@ -53,8 +61,9 @@ class Decoder {
   };
 
   Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat);
-  void Embed(const ops::BatchView& batch);
   void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
+  // Adds to the stream what the last layer has left for the next one to add.
+  void CompleteStream(const ops::BatchView& batch);
   Tensor RunHead(const ops::BatchView& batch);
 
   std::shared_ptr<const Weights> weights_;

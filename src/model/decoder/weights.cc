@@ -104,12 +104,12 @@ Status LoadTable(WeightLoader& loader, const TableSpec& table, int64_t max_posit
 }
 
 Status LoadRopes(WeightLoader& loader, int64_t max_positions, Weights& out) {
-  const std::vector<TableSpec> tables = TablesOf(loader.spec());
+  const std::vector<TableSpec> tables = TablesOf(out.spec);
   for (const TableSpec& table : tables) {
     TANDEM_RETURN_IF_ERROR(LoadTable(loader, table, max_positions, out.ropes.emplace_back()));
   }
   for (size_t i = 0; i < out.layers.size(); ++i) {
-    const TableSpec table = TableOf(loader.spec().layers[i]);
+    const TableSpec table = TableOf(out.spec.layers[i]);
     out.layers[i].rope = static_cast<size_t>(std::ranges::find(tables, table) - tables.begin());
   }
   out.max_positions = max_positions;
@@ -172,6 +172,37 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& stored, ops::Ba
   weights->bytes = loader.bytes();
   weights->step_bytes = loader.step_bytes();
   report(1.0);
+  return std::shared_ptr<const Weights>(std::move(weights));
+}
+
+ModelSpec OneLayer(const ModelSpec& spec, int64_t layer) {
+  ModelSpec one = spec;
+  one.layers = {spec.layer(layer)};
+  one.exceptions.clear();
+  return one;
+}
+
+Result<std::shared_ptr<const Weights>> LoadEmbeddingAlone(WeightSource& source,
+                                                          ops::Backend& backend) {
+  auto weights = std::make_shared<Weights>();
+  weights->spec = source.spec();
+  weights->spec.layers.clear();
+  WeightLoader loader(source, backend, {});
+  TANDEM_RETURN_IF_ERROR(LoadEmbedding(source, loader, *weights));
+  weights->bytes = loader.bytes();
+  return std::shared_ptr<const Weights>(std::move(weights));
+}
+
+Result<std::shared_ptr<const Weights>> LoadLayerAlone(WeightSource& stored, ops::Backend& backend,
+                                                      int64_t layer, int64_t max_positions) {
+  auto weights = std::make_shared<Weights>();
+  weights->spec = OneLayer(stored.spec(), layer);
+  weights->spec.quantization = {};
+  ArrangedSource source(stored);
+  WeightLoader loader(source, backend, {.layers = QuantScheme{}});
+  TANDEM_RETURN_IF_ERROR(LoadLayer(loader, layer, weights->layers.emplace_back()));
+  TANDEM_RETURN_IF_ERROR(LoadRopes(loader, max_positions, *weights));
+  weights->bytes = loader.bytes();
   return std::shared_ptr<const Weights>(std::move(weights));
 }
 

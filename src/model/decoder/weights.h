@@ -65,6 +65,15 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& source, ops::Ba
                                                    int64_t max_positions,
                                                    const LoadProgress& progress = {},
                                                    const AskedFormat& asked = {});
+// Parts of a model for a decoder that runs it a part at a time (Decoder::Embed, RunLayers), as its
+// products are stored widened: the embedding with all that is added to it, in a model of no layers;
+// one layer, in a model of that layer alone. Everything else is empty.
+Result<std::shared_ptr<const Weights>> LoadEmbeddingAlone(WeightSource& source,
+                                                          ops::Backend& backend);
+Result<std::shared_ptr<const Weights>> LoadLayerAlone(WeightSource& source, ops::Backend& backend,
+                                                      int64_t layer, int64_t max_positions);
+// A model of one layer of another one, and of its positions.
+ModelSpec OneLayer(const ModelSpec& spec, int64_t layer);
 // Errors that LoadWeights would return without reading a weight: an inconsistent spec, or a type
 // that the backend cannot store.
 Status CheckLoadable(const ModelSpec& spec, ops::Backend& backend, const AskedFormat& asked = {});

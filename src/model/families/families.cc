@@ -7,6 +7,8 @@
 #include "model/families/baichuan.h"
 #include "model/families/bloom.h"
 #include "model/families/cohere.h"
+#include "model/families/config_words.h"
+#include "model/families/deepseek.h"
 #include "model/families/falcon.h"
 #include "model/families/gemma.h"
 #include "model/families/glm.h"
@@ -40,7 +42,8 @@ const std::array kFamilies = {
     FalconFamily(),     GptJFamily(),     Gpt2Family(),    SantaCoderFamily(), GptBigCodeFamily(),
     StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
     OptFamily(),        GptNeoXFamily(),  MixtralFamily(), Qwen2MoeFamily(),   Qwen3MoeFamily(),
-    Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),  ChatGlm6bFamily(),  Glm10bFamily(),
+    Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),  DeepSeekV2Family(), DeepSeekV3Family(),
+    ChatGlm6bFamily(),  Glm10bFamily(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {
@@ -90,12 +93,16 @@ void CheckVersions(const JsonFields& config, const Family& family) {
 std::span<const Family> Families() { return kFamilies; }
 
 Result<const Family*> FindFamily(std::string_view architecture) {
-  std::string supported;
+  std::vector<std::string_view> names;  // once each: some families share one
   for (const Family& family : kFamilies) {
     for (const std::string_view name : family.architectures) {
       if (name == architecture) return &family;
-      supported += (supported.empty() ? "" : ", ") + std::string(name);
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
+  }
+  std::string supported;
+  for (const std::string_view name : names) {
+    supported += (supported.empty() ? "" : ", ") + std::string(name);
   }
   return Unimplemented("architecture \"" + std::string(architecture.substr(0, 100)) +
                        "\" is not supported; supported are: " + supported);
@@ -104,6 +111,12 @@ Result<const Family*> FindFamily(std::string_view architecture) {
 const Family* FamilyOf(const ModelSpec& spec) {
   const auto* const found = std::ranges::find(kFamilies, spec.family, &Family::name);
   return found == kFamilies.end() ? nullptr : &*found;
+}
+
+TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id) {
+  TensorSource source = family.source(spec, id);
+  if (!RowOf(id.part).follows_rows()) source.rows = {};
+  return source;
 }
 
 Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigOptions& options,
@@ -137,7 +150,7 @@ Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigO
   spec.bos_ids = ReadIds(text, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(text, "eos_token_id", spec.vocab_size);
   TANDEM_RETURN_IF_ERROR(config.status());
-  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
+  TANDEM_RETURN_IF_ERROR(InWordsOf(text, ValidateSpec(spec)));
   return spec;
 }
 

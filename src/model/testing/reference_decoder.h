@@ -1,7 +1,7 @@
-// The Llama forward pass written once more, plainly and in double precision over the whole
-// sequence, without cache, batching or ops: the reference for Decoder. On demand it rounds the
-// values that a backend stores, and nothing else: the remaining difference is the order of sums.
-// Test code, pure functions.
+// The forward pass of a Llama, or of one over latents, written once more, plainly and in double
+// precision over the whole sequence, without cache, batching or ops: the reference for Decoder. On
+// demand it rounds the values that a backend stores, and nothing else: the remaining difference is
+// the order of sums. Test code, pure functions.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -116,13 +116,15 @@ class ReferenceDecoder {
   }
 
   Matrix Norm(const Matrix& x, WeightRole role, int64_t layer) {
+    return Norm(x, role, layer, spec_.norm.epsilon);
+  }
+  Matrix Norm(const Matrix& x, WeightRole role, int64_t layer, double epsilon) {
     const Matrix weight = Weight(role, layer);
     Matrix out = x;
     for (auto& row : out) {
       double squares = 0;
       for (const double value : row) squares += value * value;
-      const double scale =
-          1.0 / std::sqrt(squares / static_cast<double>(row.size()) + spec_.norm.epsilon);
+      const double scale = 1.0 / std::sqrt(squares / static_cast<double>(row.size()) + epsilon);
       for (size_t j = 0; j < row.size(); ++j) row[j] *= scale * weight[0][j];
     }
     Store(out);
@@ -150,12 +152,13 @@ class ReferenceDecoder {
     return out;
   }
 
-  void Rotate(Matrix& x, const AttentionSpec& spec) const {
-    const auto dim = static_cast<size_t>(spec.head_dim);
-    const auto half = static_cast<size_t>(spec.rope.dim / 2);
-    const auto frequencies = RopeFrequencies(spec.rope, max_positions_);
+  // Turns rope.dim elements of each head of `dim`, from `first` on.
+  void Rotate(Matrix& x, const RopeSpec& rope, int64_t dim, int64_t first) const {
+    const auto half = static_cast<size_t>(rope.dim / 2);
+    const auto frequencies = RopeFrequencies(rope, max_positions_);
     for (size_t position = 0; position < x.size(); ++position) {
-      for (size_t head = 0; head < x[position].size(); head += dim) {
+      for (auto head = static_cast<size_t>(first); head < x[position].size();
+           head += static_cast<size_t>(dim)) {
         for (size_t i = 0; i < half; ++i) {
           const double angle = static_cast<double>(position) * frequencies[i];
           double& low = x[position][head + i];
@@ -170,37 +173,87 @@ class ReferenceDecoder {
 
   Matrix Attention(const Matrix& x, int64_t layer) {
     const AttentionSpec& spec = spec_.layer(layer).attention;
+    if (spec.has_latents()) return LatentAttention(x, layer);
     Matrix query = Linear(x, WeightRole::kQuery, layer);
     Matrix key = Linear(x, WeightRole::kKey, layer);
     Matrix value = Linear(x, WeightRole::kValue, layer);
-    Rotate(query, spec);
-    Rotate(key, spec);
+    Rotate(query, spec.rope, spec.head_dim, 0);
+    Rotate(key, spec.rope, spec.head_dim, 0);
     Store(query);
     StoreInCache(key, WeightRole::kKey, layer);
     StoreInCache(value, WeightRole::kValue, layer);
-    const auto dim = static_cast<size_t>(spec.head_dim);
-    const auto group = static_cast<size_t>(spec.num_heads / spec.num_kv_heads);
-    Matrix out(x.size(), std::vector<double>(query[0].size(), 0.0));
-    for (size_t head = 0; head < static_cast<size_t>(spec.num_heads); ++head) {
-      const size_t kv = head / group * dim;
-      for (size_t row = 0; row < x.size(); ++row) {
+    const double scale = 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
+    Matrix out = Attend(query, key, value, spec.num_heads, spec.num_kv_heads, scale);
+    Store(out);
+    return Linear(out, WeightRole::kAttentionOut, layer);
+  }
+
+  // Nothing is absorbed: every head has keys and values of its own.
+  Matrix LatentAttention(const Matrix& x, int64_t layer) {
+    const AttentionSpec& spec = spec_.layer(layer).attention;
+    const LatentSpec& latent = spec.latent;
+    Matrix query_in = x;
+    if (latent.query_rank > 0) {
+      query_in = Norm(Linear(x, WeightRole::kQueryDown, layer), WeightRole::kQueryDownNorm, layer,
+                      latent.norm_epsilon);
+    }
+    Matrix query = Linear(query_in, WeightRole::kQuery, layer);
+    Matrix cached = Linear(x, WeightRole::kLatent, layer);
+    const auto rank = static_cast<ptrdiff_t>(latent.rank);
+    Matrix latents;
+    for (const auto& row : cached) latents.emplace_back(row.begin(), row.begin() + rank);
+    latents = Norm(latents, WeightRole::kLatentNorm, layer, latent.norm_epsilon);
+    for (size_t row = 0; row < x.size(); ++row)
+      std::ranges::copy(latents[row], cached[row].begin());
+    Rotate(query, spec.rope, spec.query_dim(), latent.key_dim);
+    Rotate(cached, spec.rope, spec.head_dim, latent.rank);
+    Store(query);
+    StoreInCache(cached, WeightRole::kLatent, layer);
+    for (size_t row = 0; row < x.size(); ++row) {
+      std::copy_n(cached[row].begin(), rank, latents[row].begin());
+    }
+    const Matrix own = Product(latents, Weight(WeightRole::kLatentKey, layer), {});
+    const Matrix value = Product(latents, Weight(WeightRole::kLatentValue, layer), {});
+    Matrix key(x.size());
+    for (size_t row = 0; row < x.size(); ++row) {
+      for (int64_t head = 0; head < spec.num_heads; ++head) {
+        const auto first = own[row].begin() + head * latent.key_dim;
+        key[row].insert(key[row].end(), first, first + latent.key_dim);
+        key[row].insert(key[row].end(), cached[row].begin() + rank, cached[row].end());
+      }
+    }
+    Matrix out = Attend(query, key, value, spec.num_heads, spec.num_heads, spec.scale);
+    Store(out);
+    return Linear(out, WeightRole::kAttentionOut, layer);
+  }
+
+  // Causal attention of heads that are as wide as their queries or their values.
+  static Matrix Attend(const Matrix& query, const Matrix& key, const Matrix& value,
+                       int64_t num_heads, int64_t num_kv_heads, double scale) {
+    const auto heads = static_cast<size_t>(num_heads), kv_heads = static_cast<size_t>(num_kv_heads);
+    const size_t dim = query[0].size() / heads, value_dim = value[0].size() / kv_heads;
+    Matrix out(query.size(), std::vector<double>(heads * value_dim, 0.0));
+    for (size_t head = 0; head < heads; ++head) {
+      const size_t kv = head / (heads / kv_heads);
+      for (size_t row = 0; row < query.size(); ++row) {
         std::vector<double> score(row + 1);
         double sum = 0;
         for (size_t other = 0; other <= row; ++other) {
           double dot = 0;
-          for (size_t i = 0; i < dim; ++i) dot += query[row][head * dim + i] * key[other][kv + i];
-          score[other] = std::exp(dot / std::sqrt(static_cast<double>(dim)));
+          for (size_t i = 0; i < dim; ++i) {
+            dot += query[row][head * dim + i] * key[other][kv * dim + i];
+          }
+          score[other] = std::exp(dot * scale);
           sum += score[other];
         }
         for (size_t other = 0; other <= row; ++other) {
-          for (size_t i = 0; i < dim; ++i) {
-            out[row][head * dim + i] += score[other] / sum * value[other][kv + i];
+          for (size_t i = 0; i < value_dim; ++i) {
+            out[row][head * value_dim + i] += score[other] / sum * value[other][kv * value_dim + i];
           }
         }
       }
     }
-    Store(out);
-    return Linear(out, WeightRole::kAttentionOut, layer);
+    return out;
   }
 
   Matrix Mlp(const Matrix& x, int64_t layer) {

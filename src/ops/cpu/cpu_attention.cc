@@ -6,6 +6,7 @@
 #include "ops/cpu/host_scratch.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/pieces.h"
+#include "ops/cpu/row_access.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -19,15 +20,10 @@ int32_t PrefixLen(const BatchView& batch, int32_t seq) {
   return batch.prefix_len == nullptr ? 0 : std::min(batch.prefix_len[seq], batch.context_len[seq]);
 }
 
-std::byte* At(const Tensor& tensor, int64_t element) {
-  return static_cast<std::byte*>(tensor.data) +
-         element * static_cast<int64_t>(SizeOf(tensor.dtype));
-}
-
 // First element of a (layer, k or v, head) in block 0.
 int64_t PlaneOffset(const KvGroup& kv, int32_t layer, bool values, int64_t head) {
-  return ((int64_t{layer} * 2 + (values ? 1 : 0)) * kv.num_kv_heads + head) *
-         kv.elements_per_head();
+  const int64_t plane = values && kv.latent_dim == 0 ? 1 : 0;
+  return ((int64_t{layer} * kv.planes() + plane) * kv.num_kv_heads + head) * kv.elements_per_head();
 }
 
 // First element of a position's key or value within its plane.
@@ -40,13 +36,11 @@ int64_t TokenOffset(const KvGroup& kv, const int32_t* block_table, int64_t posit
 float ScaleOf(const float* scales, int64_t head) { return scales == nullptr ? 1.0f : scales[head]; }
 
 void CheckGroup(const KvGroup& kv, DType activations) {
+  TANDEM_CHECK(kv.latent_dim == 0 || (kv.key_scales.empty() && kv.value_scales.empty()),
+               "latents have no scales");
   TANDEM_CHECK(kv.has_8_bits() || (kv.data.dtype == activations && kv.key_scales.empty() &&
                                    kv.value_scales.empty()),
                "keys and values have the activations' type or 8 bits, and scales in 8 bits alone");
-}
-
-int64_t NumQueryHeads(const Tensor& qkv, const KvGroup& kv) {
-  return qkv.dim(1) / kv.head_dim - 2 * kv.num_kv_heads;
 }
 
 // The division of the batch's attention into jobs: per sequence blocks of positions, kv heads, and
@@ -96,6 +90,7 @@ struct AttentionJobs {
 void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                           const KvGroup& kv, int32_t layer) {
   CheckGroup(kv, qkv.dtype);
+  TANDEM_CHECK(kv.latent_dim == 0, "latents are stored by LatentRopeStore");
   const int64_t head_dim = kv.head_dim;
   const int64_t parts = rope.halves ? 2 : 1;  // of a head, turned on their own
   TANDEM_CHECK(parts == 1 || batch.second_positions != nullptr, "halves need second positions");
@@ -103,7 +98,7 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
   const int64_t pairs = rope.cos.empty() ? 0 : rope.cos.dim(1);
   TANDEM_CHECK(2 * pairs == part_dim || (parts == 1 && 2 * pairs < head_dim),
                "the rotary tables are for heads of another size");
-  const int64_t num_heads = NumQueryHeads(qkv, kv);
+  const int64_t num_heads = kv.query_heads(qkv.dim(1));
   const auto store_row = [&](int64_t row) {
     if (batch.row_seq[row] < 0) return;  // after the last
     const int32_t seq = batch.row_seq[row];
@@ -150,6 +145,53 @@ void CpuOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchV
                });
 }
 
+void CpuOps::LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeTable& rope,
+                             const BatchView& batch, const KvGroup& kv, int32_t layer,
+                             const Tensor& queries) {
+  CheckGroup(kv, q.dtype);
+  const int64_t pairs = rope.cos.empty() ? 0 : rope.cos.dim(1);
+  const int64_t turned = 2 * pairs;
+  const int64_t num_heads = kv.query_heads(queries.dim(1));
+  TANDEM_CHECK(kv.num_kv_heads == 1 && kv.latent_dim + turned == kv.head_dim,
+               "a token has one key: its latent, then what turns");
+  TANDEM_CHECK(latents.dim(1) == kv.head_dim && queries.dim(1) == num_heads * kv.head_dim &&
+                   q.dim(1) % num_heads == 0 && q.dim(1) >= num_heads * turned,
+               "the rows are for heads of another size");
+  TANDEM_CHECK(!rope.halves && rope.query_factors.empty(), "rows of latents turn once");
+  const auto store_row = [&](int64_t row) {
+    if (batch.row_seq[row] < 0) return;  // after the last
+    const int32_t position = batch.positions[row];
+    const int64_t turn = batch.turns == nullptr ? position : batch.turns[row];
+    TANDEM_CHECK(pairs == 0 || turn < rope.cos.dim(0), "a position beyond the rotary tables");
+    HeadJob job{.element = ElementOf(q.dtype)};
+    const auto store = [&](const Tensor& from, int64_t first, const Tensor& to, int64_t element) {
+      job.in = At(from, first);
+      job.stored = ElementOf(to.dtype);
+      job.out = At(to, element);
+      kernels_.store_head(job);
+    };
+    job.head_dim = job.turned = turned;
+    job.cos = rope.cos.As<float>() + turn * pairs;
+    job.sin = rope.sin.As<float>() + turn * pairs;
+    for (int64_t end = 1; end <= num_heads && turned > 0; ++end) {
+      store(q, row * q.dim(1) + end * (q.dim(1) / num_heads) - turned, queries,
+            row * queries.dim(1) + end * kv.head_dim - turned);
+    }
+    const int32_t* const table = batch.block_table + int64_t{batch.row_seq[row]} * batch.max_blocks;
+    const int64_t token =
+        TokenOffset(kv, table, position) + PlaneOffset(kv, layer, /*values=*/false, 0);
+    const int64_t latent = row * latents.dim(1);
+    if (turned > 0) store(latents, latent + kv.latent_dim, kv.data, token + kv.latent_dim);
+    job.head_dim = kv.latent_dim;
+    job.turned = 0;
+    store(latents, latent, kv.data, token);
+  };
+  ForEachPiece(pool_, batch.num_rows, 1, 4.0 * static_cast<double>(batch.num_rows * q.dim(1)),
+               [&](const Piece& piece) {
+                 for (int64_t row = piece.begin; row < piece.end; ++row) store_row(row);
+               });
+}
+
 float* CpuOps::AttentionScratch(int thread) const {
   return attention_scratch_.As<float>() + thread * attention_scratch_stride_;
 }
@@ -166,9 +208,9 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvG
                             int32_t layer, const AttentionRule& rule, const Tensor& out) {
   CheckGroup(kv, qkv.dtype);
   TANDEM_CHECK(out.dtype == qkv.dtype, "the types differ");
-  const int64_t num_heads = NumQueryHeads(qkv, kv);
+  const int64_t num_heads = kv.query_heads(qkv.dim(1));
   TANDEM_CHECK(
-      num_heads > 0 && num_heads % kv.num_kv_heads == 0 && out.dim(1) == num_heads * kv.head_dim,
+      num_heads > 0 && num_heads % kv.num_kv_heads == 0 && out.dim(1) == num_heads * kv.value_dim(),
       "head counts do not fit");
   ReserveAttention(kv.head_dim);
   // Rows after the last become zeros, so that nothing odd goes through the layers that follow.
@@ -194,7 +236,7 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvG
     job.element = ElementOf(qkv.dtype);
     job.q = At(qkv, first_row * qkv.dim(1) + head * kv.head_dim);
     job.q_stride = qkv.dim(1);
-    job.out = At(out, first_row * out.dim(1) + head * kv.head_dim);
+    job.out = At(out, first_row * out.dim(1) + head * kv.value_dim());
     job.out_stride = out.dim(1);
     job.cached = ElementOf(kv.data.dtype);
     job.keys = At(kv.data, PlaneOffset(kv, layer, false, kv_head));
@@ -203,6 +245,7 @@ void CpuOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvG
     job.block_table = batch.block_table + int64_t{seq} * batch.max_blocks;
     job.block_tokens = kv.block_tokens;
     job.head_dim = kv.head_dim;
+    job.value_dim = kv.value_dim();
     job.num_heads = static_cast<int32_t>(end_head - first_head);
     job.num_positions = static_cast<int32_t>(end_row - first_row);
     job.first_position =
@@ -233,7 +276,7 @@ void CpuOps::CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t tok
   for (const KvGroup& kv : pool.groups) {
     const auto bytes =
         static_cast<size_t>(tokens) * static_cast<size_t>(kv.head_dim) * SizeOf(kv.data.dtype);
-    const int64_t planes = int64_t{kv.num_layers} * 2 * kv.num_kv_heads;
+    const int64_t planes = int64_t{kv.num_layers} * kv.planes() * kv.num_kv_heads;
     for (int64_t plane = 0; plane < planes; ++plane) {
       const int64_t offset = plane * kv.elements_per_head();
       std::memcpy(At(kv.data, to * kv.elements_per_block() + offset),

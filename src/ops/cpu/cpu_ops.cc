@@ -213,6 +213,7 @@ PackJob CpuOps::PackingOf(const Tensor& x, int64_t row_begin, int64_t num_rows,
   PackJob pack;
   pack.element = ElementOf(x.dtype);
   pack.x = RowOf(x, row_begin);
+  pack.x_stride = weight.cols;
   pack.num_rows = num_rows;
   pack.inputs = weight.cols;
   pack.quant = LayoutOf(weight.scheme, weight.cols, kernels_);
@@ -262,6 +263,49 @@ void CpuOps::LinearRows(const Tensor& x, int64_t row_begin, int64_t num_rows,
     LinearJob own_job = job;
     own_job.activations = copy;
     kernels_.linear_panels(own_job, piece.begin, piece.end, LinearScratch(piece.thread));
+  });
+}
+
+// A thread computes some rows of one head at a time, whose weights stay in its cache.
+void CpuOps::HeadLinear(const HeadColumns& x, const LinearWeight& weight, const HeadColumns& out) {
+  const int64_t head_rows = PaddedHeadRows(out.width);
+  const int64_t num_heads = weight.rows / head_rows;
+  const int64_t num_rows = x.rows.dim(0);
+  TANDEM_CHECK(weight.scheme.is_plain() && weight.bias.bytes() == 0 &&
+                   x.rows.dtype == weight.dtype && out.rows.dtype == weight.dtype,
+               "the types differ");
+  TANDEM_CHECK(
+      x.width == weight.cols && num_heads * head_rows == weight.rows && out.rows.dim(0) == num_rows,
+      "shapes do not fit the weight");
+  const auto ends_at = [&](const HeadColumns& heads) {
+    return heads.first + (num_heads - 1) * heads.stride + heads.width;
+  };
+  TANDEM_CHECK(ends_at(x) <= x.rows.dim(1) && ends_at(out) <= out.rows.dim(1),
+               "heads beyond the row");
+  ReserveLinear(weight);
+  // Each thread has as many rows of the packed activations as LinearRows gives it for few rows, or
+  // its share of all.
+  constexpr int64_t kMost = 128;
+  const int64_t share = kMaxLinearRows / pool_.num_threads() / kSmallLinearRows * kSmallLinearRows;
+  const int64_t most = std::clamp(share, kSmallLinearRows, kMost);
+  const int64_t chunks = (num_rows + most - 1) / most;
+  const double operations = 2.0 * static_cast<double>(num_rows * num_heads * x.width * out.width);
+  ForEachPiece(pool_, num_heads * chunks, 1, operations, [&](const Piece& piece) {
+    for (int64_t i = piece.begin; i < piece.end; ++i) {
+      const int64_t head = i / chunks, row = i % chunks * most;
+      PackJob pack = PackingOf(x.rows, row, std::min(most, num_rows - row), weight);
+      pack.x = At(x.rows, row * x.rows.dim(1) + x.first + head * x.stride);
+      pack.x_stride = x.rows.dim(1);
+      pack.packed = activations_.As<float>() + piece.thread * most * pack.padded_inputs;
+      kernels_.pack_activations(pack, 0, kernels_.num_linear_blocks(pack));
+      LinearJob job = ProductOf(pack, weight);
+      job.outputs = out.width;
+      job.weights = weight.data.As<std::byte>() +
+                    NumPanels(head * head_rows) * PanelBytes(weight.cols, weight.dtype, pack.quant);
+      job.out = At(out.rows, row * out.rows.dim(1) + out.first + head * out.stride);
+      job.out_stride = out.rows.dim(1);
+      kernels_.linear_panels(job, 0, NumPanels(out.width), LinearScratch(piece.thread));
+    }
   });
 }
 

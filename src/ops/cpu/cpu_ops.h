@@ -31,6 +31,11 @@ class CpuOps final : public Ops {
                     const KvGroup& kv, int32_t layer) override;
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
                       const AttentionRule& rule, const Tensor& out) override;
+  void HeadLinear(const HeadColumns& x, const LinearWeight& weight,
+                  const HeadColumns& out) override;
+  void LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeTable& rope,
+                       const BatchView& batch, const KvGroup& kv, int32_t layer,
+                       const Tensor& queries) override;
   void Activate(Activation activation, const Tensor& in, const Tensor& out) override;
   // Many rows: one chunk of outputs after another, gate and up together, so that their products
   // stay in the thread's cache; `inner` is not written. The bits are those of separate calls.

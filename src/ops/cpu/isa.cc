@@ -80,6 +80,7 @@ double MultiplySeconds(const CpuKernels& kernels) {
   PackJob pack;
   pack.element = Element::kBF16;
   pack.x = x.data();
+  pack.x_stride = kInputs;
   pack.num_rows = kRows;
   pack.inputs = kInputs;
   pack.padded_inputs = kInputs;

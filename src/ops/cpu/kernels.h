@@ -74,7 +74,8 @@ struct LinearJob {
 
 struct PackJob {
   Element element = Element::kF32;
-  const void* x = nullptr;  // [num_rows, inputs]
+  const void* x = nullptr;  // [num_rows, inputs], rows x_stride elements apart
+  int64_t x_stride = 0;
   int64_t num_rows = 0;
   int64_t inputs = 0;         // of x
   int64_t padded_inputs = 0;  // of the packed copy
@@ -118,7 +119,7 @@ struct AttentionJob {
   const void* q =
       nullptr;  // first row's first head; heads are head_dim apart, rows q_stride elements
   int64_t q_stride = 0;
-  void* out = nullptr;  // as q, rows out_stride apart
+  void* out = nullptr;  // as q: heads are value_dim apart, rows out_stride
   int64_t out_stride = 0;
   Element cached = Element::kF32;  // of keys and values: `element` or of 8 bits
   // Key of position p: keys + block_table[p / block_tokens] * block_stride + (p % block_tokens) *
@@ -129,6 +130,7 @@ struct AttentionJob {
   const int32_t* block_table = nullptr;
   int32_t block_tokens = 0;
   int32_t head_dim = 0;
+  int32_t value_dim = 0;  // at most head_dim
   int32_t num_heads = 0;
   int32_t num_positions = 0;  // num_positions * num_heads <= kMaxQueryRows
   int32_t first_position = 0;

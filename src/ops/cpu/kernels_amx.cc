@@ -92,8 +92,8 @@ void PackTiles(const PackJob& job, int64_t tile_begin, int64_t tile_end) {
   const RowTiles tiles(job.num_rows);
   for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
     const int64_t rows = tiles.Rows(tile);
-    const auto* x = static_cast<const uint16_t*>(job.x) + tile * kTileRows * job.inputs;
-    for (int64_t row = 0; row < rows; ++row, x += job.inputs) {
+    const auto* x = static_cast<const uint16_t*>(job.x) + tile * kTileRows * job.x_stride;
+    for (int64_t row = 0; row < rows; ++row, x += job.x_stride) {
       for (int64_t i = 0; i < job.padded_inputs; i += kTileInputs) {
         const int64_t first = i / kAmxBlockInputs * kAmxBlockInputs;
         auto* out = static_cast<uint16_t*>(job.packed) +

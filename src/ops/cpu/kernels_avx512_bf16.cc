@@ -67,8 +67,8 @@ void PackPairs(const PackJob& job, int64_t block_begin, int64_t block_end) {
   for (int64_t block = block_begin; block < block_end; ++block) {
     const int64_t rows = blocks.Rows(block);
     auto* out = static_cast<uint32_t*>(job.packed) + blocks.Begin(block) * job.padded_inputs / 2;
-    const auto* x = static_cast<const uint16_t*>(job.x) + blocks.Begin(block) * job.inputs;
-    for (int64_t row = 0; row < rows; ++row, x += job.inputs) {
+    const auto* x = static_cast<const uint16_t*>(job.x) + blocks.Begin(block) * job.x_stride;
+    for (int64_t row = 0; row < rows; ++row, x += job.x_stride) {
       if (changed) {
         uint32_t pairs[8];
         for (int64_t i = 0; i < job.padded_inputs; i += 16) {

@@ -18,6 +18,11 @@ inline std::byte* RowOf(const Tensor& tensor, int64_t row) {
   return static_cast<std::byte*>(tensor.data) + row * RowBytes(tensor);
 }
 
+inline std::byte* At(const Tensor& tensor, int64_t element) {
+  return static_cast<std::byte*>(tensor.data) +
+         element * static_cast<int64_t>(SizeOf(tensor.dtype));
+}
+
 // All outputs of the packed rows; the caller sets the destination.
 inline LinearJob ProductOf(const PackJob& pack, const LinearWeight& weight) {
   LinearJob job;

@@ -1,5 +1,5 @@
-// Attention for head sizes without a tile kernel: one warp per row and head, one lane per key.
-// Simple and slow; a row's arithmetic depends on that row alone.
+// Attention for latents and for head sizes without a tile kernel: one warp per row and head, one
+// lane per key. Simple and slow; a row's arithmetic depends on that row alone.
 #include "ops/cuda/attention_inputs.cuh"
 #include "ops/cuda/attention_params.cuh"
 #include "ops/cuda/context.cuh"
@@ -16,15 +16,16 @@ __global__ void __launch_bounds__(32 * kWarps)
     GenericAttentionKernel(const __grid_constant__ AttentionParams params) {
   __shared__ float queries[kWarps][kMaxGenericHeadDim];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int dim = params.head_dim, num_heads = params.num_kv_heads * params.group;
+  const int dim = params.head_dim, value_dim = params.value_dim;
+  const int num_heads = params.num_kv_heads * params.group;
   const int64_t index = int64_t{blockIdx.x} * kWarps + warp;
   const auto row = static_cast<int>(index / num_heads);
   const int head = static_cast<int>(index % num_heads);
   if (row >= params.num_rows) return;
-  T* out = static_cast<T*>(params.out) + row * params.out_stride + int64_t{head} * dim;
+  T* out = static_cast<T*>(params.out) + row * params.out_stride + int64_t{head} * value_dim;
   const int seq = params.row_seq[row];
   if (seq < 0) {
-    for (int i = lane; i < dim; i += 32) out[i] = FromFloat<T>(0.0f);
+    for (int i = lane; i < value_dim; i += 32) out[i] = FromFloat<T>(0.0f);
     return;
   }
   const int context = params.context_len[seq];
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
         const int element = lane + 32 * i;
-        if (element < dim) output[i] = fmaf(w, ToFloat(value[element]), output[i]);
+        if (element < value_dim) output[i] = fmaf(w, ToFloat(value[element]), output[i]);
       }
     }
   }
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int element = lane + 32 * i;
-    if (element < dim) out[element] = FromFloat<T>(output[i] * (value_scale / sum));
+    if (element < value_dim) out[element] = FromFloat<T>(output[i] * (value_scale / sum));
   }
 }
 

@@ -25,8 +25,8 @@ constexpr int kAttentionWarps = 4;
 // Positions of a tile of gathered keys and values, of which prompts are computed on sm_90.
 constexpr int kTileKeys = 128;
 constexpr int64_t TilePairBytes(int head_dim) { return int64_t{2} * kTileKeys * head_dim * 2; }
-// Largest head of the generic kernel.
-constexpr int kMaxGenericHeadDim = 512;
+// Largest head of the generic kernel: that of DeepSeek's latents.
+constexpr int kMaxGenericHeadDim = 576;
 
 __host__ __device__ constexpr int SkipUnit(bool invariant) {
   return invariant ? kInvariantChunkKeys : kTileKeys;
@@ -99,10 +99,11 @@ struct AttentionParams {
   int32_t group = 0;  // query heads of a kv head
   Divisor by_group;
   int32_t head_dim = 0;
+  int32_t value_dim = 0;  // head_dim but for latents
   int32_t block_tokens = 0;
   Divisor by_block_tokens;
   uint32_t block_rows = 0;  // heads of one token (head_dim elements each) in a block of all layers
-  uint32_t value_rows = 0;  // from a key to its value, likewise counted
+  uint32_t value_rows = 0;  // from a key to its value, likewise counted; 0 for latents
 
   // Of scores; pools in fp8 have their keys' scale too. For tile kernels without a rule log2(e) is
   // in it.

@@ -25,7 +25,7 @@ void CudaOps::CopyBlock(const KvPool& pool, int32_t from, int32_t to, int32_t to
     const int64_t block_bytes = kv.elements_per_block() * size;
     const int64_t plane_bytes = kv.elements_per_head() * size;
     const int64_t bytes = int64_t{tokens} * kv.head_dim * size;
-    const int64_t planes = int64_t{kv.num_layers} * 2 * kv.num_kv_heads;
+    const int64_t planes = int64_t{kv.num_layers} * kv.planes() * kv.num_kv_heads;
     auto* data = static_cast<std::byte*>(kv.data.data);
     const auto launch = [&]<typename Word>(Word) {
       constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));

@@ -117,8 +117,10 @@ class CudaBackend final : public Backend {
               "a graph");
   }
 
+  // The kernels of these are there, and have yet to be run on a device.
   bool Has(Feature feature) const override {
-    return feature != Feature::kPrefixMask && feature != Feature::kWindowTables;
+    return feature != Feature::kLatents && feature != Feature::kPrefixMask &&
+           feature != Feature::kWindowTables;
   }
   Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
     if (vocab > cuda::CudaSampler::kMaxVocab) {

@@ -31,10 +31,17 @@ class CudaOps final : public Ops {
   void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                     const KvGroup& kv, int32_t layer) override;
+  void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                        const BatchView& batch, const KvGroup& kv, int32_t layer) override;
   void BeginPass(const BatchView& batch) override { attention_.BeginPass(batch); }
   void EndPass() override { attention_.EndPass(); }
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
                       const AttentionRule& rule, const Tensor& out) override;
+  void HeadLinear(const HeadColumns& x, const LinearWeight& weight,
+                  const HeadColumns& out) override;
+  void LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeTable& rope,
+                       const BatchView& batch, const KvGroup& kv, int32_t layer,
+                       const Tensor& queries) override;
   void Activate(Activation activation, const Tensor& in, const Tensor& out) override;
   void Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
            const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,

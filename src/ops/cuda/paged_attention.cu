@@ -117,7 +117,7 @@ bool AttentionRunner::RunGathered(AttentionParams& params, int32_t num_rows, int
 template <typename T, typename Stored>
 void AttentionRunner::Launch(const BatchView& batch, AttentionParams& params) {
   const bool has_tiles =
-      HasAttentionTiles(params.head_dim) &&
+      params.value_rows > 0 && HasAttentionTiles(params.head_dim) &&
       (!params.invariant || HasInvariantTiles<T, Stored>(context_, params.head_dim));
   if (!has_tiles) return LaunchGenericAttention<T, Stored>(context_, params);
   if (params.soft_cap != 0.0f || !params.seen.all() || params.slopes != nullptr ||
@@ -173,14 +173,15 @@ void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGro
   TANDEM_CHECK(out.dtype == qkv.dtype && (fp8 || kv.data.dtype == qkv.dtype), "the types differ");
   TANDEM_CHECK(fp8 || (kv.key_scales.empty() && kv.value_scales.empty()),
                "scales of keys and values are of fp8 alone");
-  const int64_t num_heads = qkv.dim(1) / kv.head_dim - 2 * kv.num_kv_heads;
+  const int64_t num_heads = kv.query_heads(qkv.dim(1));
   TANDEM_CHECK(
-      num_heads > 0 && num_heads % kv.num_kv_heads == 0 && out.dim(1) == num_heads * kv.head_dim,
+      num_heads > 0 && num_heads % kv.num_kv_heads == 0 && out.dim(1) == num_heads * kv.value_dim(),
       "head counts do not fit");
-  TANDEM_CHECK(kv.head_dim <= kMaxGenericHeadDim, "heads of more than 512 elements");
+  TANDEM_CHECK(kv.head_dim <= kMaxGenericHeadDim,
+               "heads of more elements than the generic kernel takes");
   TANDEM_CHECK(rule.scale > 0.0f, "the largest score must stay the largest when scaled");
   const int64_t plane_rows = int64_t{kv.num_kv_heads} * kv.block_tokens;
-  const int64_t block_rows = 2 * kv.num_layers * plane_rows;
+  const int64_t block_rows = kv.planes() * kv.num_layers * plane_rows;
   TANDEM_CHECK(kv.num_blocks * block_rows < int64_t{std::numeric_limits<uint32_t>::max()},
                "more keys and values than 32 bits can count");
   if (batch.num_rows == 0 || batch.num_seqs == 0) return;
@@ -188,9 +189,9 @@ void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGro
   AttentionParams params;
   params.qkv = qkv.data;
   params.out = out.data;
-  params.pool =
-      static_cast<const std::byte*>(kv.data.data) +
-      2 * int64_t{layer} * plane_rows * kv.head_dim * static_cast<int64_t>(SizeOf(kv.data.dtype));
+  params.pool = static_cast<const std::byte*>(kv.data.data) +
+                kv.planes() * int64_t{layer} * plane_rows * kv.head_dim *
+                    static_cast<int64_t>(SizeOf(kv.data.dtype));
   params.qkv_stride = qkv.dim(1);
   params.out_stride = out.dim(1);
   params.row_seq = batch.row_seq;
@@ -205,10 +206,11 @@ void AttentionRunner::Run(const Tensor& qkv, const BatchView& batch, const KvGro
   params.group = static_cast<int32_t>(num_heads / kv.num_kv_heads);
   params.by_group = Divisor(params.group);
   params.head_dim = kv.head_dim;
+  params.value_dim = kv.value_dim();
   params.block_tokens = kv.block_tokens;
   params.by_block_tokens = Divisor(kv.block_tokens);
   params.block_rows = static_cast<uint32_t>(block_rows);
-  params.value_rows = static_cast<uint32_t>(plane_rows);
+  params.value_rows = kv.latent_dim == 0 ? static_cast<uint32_t>(plane_rows) : 0;
   params.scale = rule.scale;
   params.soft_cap = rule.soft_cap;
   params.seen = {rule.window, rule.chunk};

@@ -11,7 +11,7 @@
 //   more, sm_90, not invariant: chunks told     GatherTilesKernel, then WarpgroupAttentionKernel
 //     apart, or from 128 rows on, if they fit
 //   other ranges of more than 16 rows           RowTileAttentionKernel
-//   head sizes other than 64 and 128            GenericAttentionKernel
+//   latents, head sizes other than 64 and 128   GenericAttentionKernel
 //
 // The first two cut a sequence's keys into chunks by a plan (attention_plan.cuh). Of the blocks
 // that have chunks of a sequence and kv head, the last to finish merges their partial results.

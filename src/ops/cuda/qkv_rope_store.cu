@@ -1,6 +1,7 @@
 // QkvRopeStore as one kernel: one block per row; a thread rotates a piece of a head and its partner
 // half a head away (half of what turns of it; half of half a head, where the halves have positions
-// of their own), or copies a piece of a value or of what does not turn of a key.
+// of their own), or copies a piece of a value or of what does not turn of a key. Heads that are
+// normed first are so by the threads that rotate them, if these are 2, 4, 8, ... of a warp.
 #include <algorithm>
 #include <type_traits>
 
@@ -12,6 +13,12 @@ namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
+
+struct HeadNormJob {
+  const void* weight = nullptr;  // [head_dim] of the activations' type; null: ones
+  float epsilon = 0.0f;
+  float weight_offset = 0.0f;
+};
 
 struct RopeJob {
   void* qkv = nullptr;
@@ -34,6 +41,8 @@ struct RopeJob {
   int64_t block_elements = 0;
   const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
   const float* value_scales = nullptr;
+  HeadNormJob query_norm = {};
+  HeadNormJob key_norm = {};
 };
 
 // What an element is multiplied with to be stored; only pools in fp8 have scales.
@@ -45,8 +54,37 @@ __device__ inline float StoreFactor(const float* scales, int kv_head) {
   return 1.0f;
 }
 
+// Norms a head of `dim` elements, of which this thread has those from `pair` on and as many half a
+// head further: by root mean square, rounded to T. The head's threads are `lanes` neighbours.
+template <typename T, int kCount>
+__device__ inline void NormHead(const HeadNormJob& job, int dim, int pair, int lanes,
+                                float (&low)[kCount], float (&high)[kCount]) {
+  float squares = 0.0f;
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) {
+    squares = fmaf(low[e], low[e], fmaf(high[e], high[e], squares));
+  }
+  const uint32_t first = threadIdx.x % 32 / lanes * lanes;
+  const uint32_t mask = ~0U >> (32 - lanes) << first;
+  for (int distance = 1; distance < lanes; distance *= 2) {
+    squares += __shfl_xor_sync(mask, squares, distance);
+  }
+  const float inverse = 1.0f / sqrtf(squares / static_cast<float>(dim) + job.epsilon);
+  const T* const weight = static_cast<const T*>(job.weight);
+  const auto normed = [&](float x, int column) {
+    x *= inverse;
+    if (weight != nullptr) x *= ToFloat(weight[column]) + job.weight_offset;
+    return static_cast<float>(FromFloat<T>(x));
+  };
+#pragma unroll
+  for (int e = 0; e < kCount; ++e) {
+    low[e] = normed(low[e], pair + e);
+    high[e] = normed(high[e], dim / 2 + pair + e);
+  }
+}
+
 // T: activations; Stored: the pool's elements; kParts: of a head, each turned as a whole.
-template <typename T, typename Stored, int kCount, int kParts>
+template <typename T, typename Stored, int kCount, int kParts, bool kNormed>
 __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   BeginKernel();
   const int row = blockIdx.x;
@@ -87,8 +125,17 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
       float low[kCount], high[kCount];
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
+        low[e] = ToFloat(a.at[e]);
+        high[e] = ToFloat(b.at[e]);
+      }
+      if constexpr (kNormed) {
+        const HeadNormJob& norm = head < job.num_heads ? job.query_norm : job.key_norm;
+        NormHead<T>(norm, dim, pair, head_pieces, low, high);
+      }
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) {
         const float c = job.cos[turn + e], s = job.sin[turn + e];
-        const float p = ToFloat(a.at[e]), q = ToFloat(b.at[e]);
+        const float p = low[e], q = high[e];
         low[e] = fmaf(-q, s, p * c);
         high[e] = fmaf(p, s, q * c);
       }
@@ -140,35 +187,45 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   }
 }
 
+template <typename T, typename Stored, int kCount, int kParts, bool kNormed>
+void LaunchKernel(const Context& context, const RopeJob& job, int64_t rows) {
+  const int64_t work =
+      (job.num_heads + 3 * int64_t{job.num_kv_heads}) * (job.head_dim / 2 / kCount);
+  const int64_t threads = std::clamp<int64_t>(CeilDiv(work, 32) * 32, 32, kMaxThreads);
+  LaunchEarly(context, "QkvRopeStore", QkvRopeStoreKernel<T, Stored, kCount, kParts, kNormed>,
+              dim3(static_cast<unsigned>(rows)), threads, 0, job);
+}
+
+// Columns that a thread rotates at a time, if heads are divided into such.
+constexpr int kPieceColumns = 8;
+bool HasPieces(const RopeJob& job) {
+  return job.head_dim % kPieceColumns == 0 && job.pairs % kPieceColumns == 0;
+}
+
 template <typename T, typename Stored, int kParts>
-void Launch(const Context& context, const RopeJob& job, int64_t rows) {
-  const auto launch = [&]<int kCount>() {
-    const int64_t work =
-        (job.num_heads + 3 * int64_t{job.num_kv_heads}) * (job.head_dim / 2 / kCount);
-    const int64_t threads = std::clamp<int64_t>(CeilDiv(work, 32) * 32, 32, kMaxThreads);
-    LaunchEarly(context, "QkvRopeStore", QkvRopeStoreKernel<T, Stored, kCount, kParts>,
-                dim3(static_cast<unsigned>(rows)), threads, 0, job);
-  };
-  if (job.head_dim % 8 == 0 && job.pairs % 8 == 0) {
-    launch.template operator()<8>();
-  } else {
-    launch.template operator()<1>();
-  }
+void LaunchParts(const Context& context, const RopeJob& job, int64_t rows) {
+  HasPieces(job) ? LaunchKernel<T, Stored, kPieceColumns, kParts, false>(context, job, rows)
+                 : LaunchKernel<T, Stored, 1, kParts, false>(context, job, rows);
 }
 
 template <typename T, typename Stored>
-void Launch(const Context& context, const RopeJob& job, int64_t rows) {
-  if (!job.halves) {
-    Launch<T, Stored, 1>(context, job, rows);
-  } else {
-    Launch<T, Stored, 2>(context, job, rows);
-  }
+void LaunchRope(const Context& context, const RopeJob& job, int64_t rows, bool normed) {
+  if (normed) return LaunchKernel<T, Stored, kPieceColumns, 1, true>(context, job, rows);
+  !job.halves ? LaunchParts<T, Stored, 1>(context, job, rows)
+              : LaunchParts<T, Stored, 2>(context, job, rows);
 }
 
-}  // namespace
+void LaunchRope(const Context& context, const RopeJob& job, DType activations, DType stored,
+                int64_t rows, bool normed) {
+  WithActivation(activations, [&](auto element) {
+    using T = decltype(element);
+    stored == DType::kF8E4M3 ? LaunchRope<T, Fp8>(context, job, rows, normed)
+                             : LaunchRope<T, T>(context, job, rows, normed);
+  });
+}
 
-void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
-                           const KvGroup& kv, int32_t layer) {
+RopeJob JobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+              int32_t layer) {
   const bool fp8 = kv.data.dtype == DType::kF8E4M3;
   TANDEM_CHECK(fp8 || kv.data.dtype == qkv.dtype,
                "keys and values are stored in the activations' type or in fp8");
@@ -178,7 +235,7 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
   const bool in_halves = rope.halves;
   TANDEM_CHECK(in_halves ? 4 * pairs == kv.head_dim : 2 * pairs <= kv.head_dim,
                "the rotary tables are for heads of another size");
-  if (batch.num_rows == 0) return;
+  TANDEM_CHECK(kv.latent_dim == 0, "latents are stored by LatentRopeStore");
   RopeJob job;
   job.qkv = qkv.data;
   job.pool = static_cast<std::byte*>(kv.data.data) +
@@ -202,14 +259,37 @@ void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const Batch
   job.block_elements = kv.elements_per_block();
   job.key_scales = kv.key_scales_of(layer);
   job.value_scales = kv.value_scales_of(layer);
-  WithActivation(qkv.dtype, [&](auto element) {
-    using T = decltype(element);
-    if (fp8) {
-      Launch<T, Fp8>(context_, job, batch.num_rows);
-    } else {
-      Launch<T, T>(context_, job, batch.num_rows);
-    }
-  });
+  return job;
+}
+
+bool IsOfEachHead(const HeadNorms::Columns& columns, int64_t head_dim) {
+  const Norm& norm = columns.norm;
+  return norm.kind == Norm::Kind::kRms && norm.bias.empty() && columns.width == head_dim &&
+         (norm.weight.empty() || norm.weight.NumElements() == head_dim);
+}
+HeadNormJob JobOf(const Norm& norm) { return {norm.weight.data, norm.epsilon, norm.weight_offset}; }
+
+}  // namespace
+
+void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
+                           const KvGroup& kv, int32_t layer) {
+  if (batch.num_rows == 0) return;
+  LaunchRope(context_, JobOf(qkv, rope, batch, kv, layer), qkv.dtype, kv.data.dtype, batch.num_rows,
+             false);
+}
+
+void CudaOps::NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                               const BatchView& batch, const KvGroup& kv, int32_t layer) {
+  if (batch.num_rows == 0) return;
+  RopeJob job = JobOf(qkv, rope, batch, kv, layer);
+  const int lanes = job.pairs / kPieceColumns;  // of a head
+  const bool fits = HasPieces(job) && 2 * job.pairs == job.head_dim && !job.halves && lanes <= 32 &&
+                    (lanes & (lanes - 1)) == 0 && IsOfEachHead(norms.queries, job.head_dim) &&
+                    IsOfEachHead(norms.keys, job.head_dim);
+  if (!fits) return Ops::NormQkvRopeStore(qkv, norms, rope, batch, kv, layer);
+  job.query_norm = JobOf(norms.queries.norm);
+  job.key_norm = JobOf(norms.keys.norm);
+  LaunchRope(context_, job, qkv.dtype, kv.data.dtype, batch.num_rows, true);
 }
 
 }  // namespace tandem::ops::cuda

@@ -1,8 +1,8 @@
 // The row functions that a Llama's layers do not have: norms in every form, sums, activations and
-// capped logits. A warp has a row, or a head of it: plain code, for families whose other ops take
-// the time.
+// capped logits: plain code, for families whose other ops take the time.
 #include <algorithm>
 
+#include "ops/cuda/block_reduce.cuh"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/elements.cuh"
@@ -38,25 +38,25 @@ NormArguments<T> ArgumentsOf(const Norm& norm) {
           norm.epsilon, norm.weight_offset, norm.kind == Norm::Kind::kLayer};
 }
 
-// out = norm(x), by a warp; out may be x.
-template <typename T>
-__device__ void NormRow(const T* x, int64_t width, const NormArguments<T>& norm,
-                        int64_t weight_begin, T* out) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+// out = norm(x), by `lanes` threads, of which this is the lane-th; out may be x. sum(value): over
+// all of them.
+template <typename T, typename Sum>
+__device__ void NormRow(int lane, int lanes, const Sum& sum, const T* x, int64_t width,
+                        const NormArguments<T>& norm, int64_t weight_begin, T* out) {
   const auto count = static_cast<float>(width);
   float mean = 0.0f;
   if (norm.subtract_mean) {
-    float sum = 0.0f;
-    for (int64_t i = lane; i < width; i += 32) sum += ToFloat(x[i]);
-    mean = WarpSum(sum) / count;
+    float own = 0.0f;
+    for (int64_t i = lane; i < width; i += lanes) own += ToFloat(x[i]);
+    mean = sum(own) / count;
   }
   float squares = 0.0f;
-  for (int64_t i = lane; i < width; i += 32) {
+  for (int64_t i = lane; i < width; i += lanes) {
     const float around = ToFloat(x[i]) - mean;
     squares = fmaf(around, around, squares);
   }
-  const float inverse = 1.0f / sqrtf(WarpSum(squares) / count + norm.epsilon);
-  for (int64_t i = lane; i < width; i += 32) {
+  const float inverse = 1.0f / sqrtf(sum(squares) / count + norm.epsilon);
+  for (int64_t i = lane; i < width; i += lanes) {
     float y = (ToFloat(x[i]) - mean) * inverse;
     if (norm.weight != nullptr) y *= ToFloat(norm.weight[weight_begin + i]) + norm.weight_offset;
     if (norm.bias != nullptr) y += ToFloat(norm.bias[weight_begin + i]);
@@ -64,21 +64,27 @@ __device__ void NormRow(const T* x, int64_t width, const NormArguments<T>& norm,
   }
 }
 
+// A block has a row.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    AddNormRowsKernel(T* residual, const T* delta, float residual_scale, int64_t rows,
-                      int64_t hidden, const NormArguments<T> norm, T* out) {
+    AddNormRowsKernel(T* residual, const T* delta, float residual_scale, int64_t hidden,
+                      const NormArguments<T> norm, T* out) {
   BeginKernel();
-  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (row >= rows) return;
+  const int64_t row = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x);
   residual += row * hidden;
   if (delta != nullptr) {
-    for (int64_t i = static_cast<int64_t>(threadIdx.x) % 32; i < hidden; i += 32) {
+    for (int64_t i = thread; i < hidden; i += kThreads) {
       residual[i] =
           FromFloat<T>(ToFloat(residual[i]) * residual_scale + ToFloat(delta[row * hidden + i]));
     }
   }
-  NormRow(residual, hidden, norm, 0, out + row * hidden);
+  const auto sum = [](float value) {
+    value = BlockSum(value);
+    __syncthreads();  // all have the sum
+    return value;
+  };
+  NormRow(thread, kThreads, sum, residual, hidden, norm, 0, out + row * hidden);
 }
 
 template <typename T>
@@ -90,7 +96,9 @@ __global__ void __launch_bounds__(kThreads)
   if (index >= rows * parts) return;
   const int64_t part = index % parts;
   T* const x = qkv + index / parts * row_stride + part * width;
-  NormRow(x, width, norm, shared ? 0 : part * width, x);
+  NormRow(
+      static_cast<int>(threadIdx.x) % 32, 32, [](float value) { return WarpSum(value); }, x, width,
+      norm, shared ? 0 : part * width, x);
 }
 
 template <typename T>
@@ -161,9 +169,9 @@ void AddNormRows(const Context& context, const NormedRows& x) {
   if (rows == 0) return;
   WithActivation(x.rows.dtype, [&](auto element) {
     using T = decltype(element);
-    LaunchEarly(context, "AddNorm", AddNormRowsKernel<T>, dim3(BlocksOfWarps(rows)), kThreads, 0,
-                static_cast<T*>(x.residual.data), static_cast<const T*>(x.delta.data),
-                x.residual_scale, rows, x.residual.dim(1), ArgumentsOf<T>(x.norm),
+    LaunchEarly(context, "AddNorm", AddNormRowsKernel<T>, dim3(static_cast<unsigned>(rows)),
+                kThreads, 0, static_cast<T*>(x.residual.data), static_cast<const T*>(x.delta.data),
+                x.residual_scale, x.residual.dim(1), ArgumentsOf<T>(x.norm),
                 static_cast<T*>(x.rows.data));
   });
 }

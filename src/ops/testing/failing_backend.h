@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "ops/testing/forwarding_backend.h"
+#include "ops/forwarding_backend.h"
 
 namespace tandem::ops {
 

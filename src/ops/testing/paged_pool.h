@@ -17,6 +17,7 @@ namespace tandem::ops {
 
 struct AttentionShape {
   int32_t num_heads, num_kv_heads, head_dim, block_tokens;
+  int32_t latent_dim = 0;  // as KvGroup
 };
 
 // Rows [context - rows, context) of one sequence.
@@ -62,8 +63,8 @@ constexpr int32_t kLayer = 1;
 
 enum class Contents {
   kRandom,
-  // Queries are zero and the value of position p is the unit vector p % head_dim: an output element
-  // counts the visible positions, so that one too many or too few shows.
+  // Queries are zero and the value of position p is the unit vector p % value_dim: an output
+  // element counts the visible positions, so that one too many or too few shows.
   kCounting,
 };
 
@@ -82,11 +83,17 @@ inline std::ostream& operator<<(std::ostream& out, const Rule& rule) {
 
 class PagedPoolTest : public OpTest {
  protected:
-  int64_t Width() const { return (shape_.num_heads + 2 * shape_.num_kv_heads) * shape_.head_dim; }
-  int64_t RowBytes() const {
-    return int64_t{shape_.num_heads} * shape_.head_dim * static_cast<int64_t>(SizeOf(dtype()));
+  int64_t Width() const {
+    const int32_t kv_heads = shape_.latent_dim == 0 ? 2 * shape_.num_kv_heads : 0;
+    return int64_t{shape_.num_heads + kv_heads} * shape_.head_dim;
   }
-  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+  int64_t OutWidth() const { return int64_t{shape_.num_heads} * kv_.value_dim(); }
+  int64_t RowBytes() const { return OutWidth() * static_cast<int64_t>(SizeOf(dtype())); }
+  // Latents of 8 bits have no scale that makes them smaller.
+  float Scale() const {
+    const float smaller = shape_.latent_dim > 0 && kv_.has_8_bits() ? 0.25f : 1.0f;
+    return smaller / std::sqrt(static_cast<float>(shape_.head_dim));
+  }
   // Elements of int8 are up to 127, those of fp8 here up to 8.
   float KeyScale(int32_t layer, int32_t head) const {
     const float scale = 0.25f + 0.125f * static_cast<float>(layer + head % 3);
@@ -101,8 +108,23 @@ class PagedPoolTest : public OpTest {
     const int64_t block =
         tables_[static_cast<size_t>(int64_t{seq} * kMaxBlocks + position / shape_.block_tokens)];
     return block * kv_.elements_per_block() +
-           ((2 * kLayer + (value ? 1 : 0)) * shape_.num_kv_heads + head) * kv_.elements_per_head() +
+           ((kv_.planes() * kLayer + (value ? kv_.planes() - 1 : 0)) * shape_.num_kv_heads + head) *
+               kv_.elements_per_head() +
            position % shape_.block_tokens * shape_.head_dim;
+  }
+
+  // Rotary tables of turns by Angle for the positions before `positions`.
+  static double Angle(int32_t position, int32_t pair) { return 0.1 * (position + 1) * (pair + 1); }
+  void MakeTables(int32_t positions, int32_t pairs) {
+    std::vector<float> cos, sin;
+    for (int32_t position = 0; position < positions; ++position) {
+      for (int32_t pair = 0; pair < pairs; ++pair) {
+        cos.push_back(static_cast<float>(std::cos(Angle(position, pair))));
+        sin.push_back(static_cast<float>(std::sin(Angle(position, pair))));
+      }
+    }
+    cos_ = FromFloats({positions, pairs}, DType::kF32, cos);
+    sin_ = FromFloats({positions, pairs}, DType::kF32, sin);
   }
 
   // The types of 8 bits in which the backend keeps keys and values.
@@ -141,7 +163,7 @@ class PagedPoolTest : public OpTest {
   }
 
   // A group, and per sequence a table of scattered block ids; its elements are zero. In 8 bits
-  // every layer and head has a scale of its own.
+  // every layer and head has a scale of its own, unless it holds latents.
   void MakeGroup(const AttentionShape& shape, int32_t num_seqs, DType element) {
     shape_ = shape;
     kv_.num_blocks = num_seqs * kMaxBlocks;
@@ -149,8 +171,9 @@ class PagedPoolTest : public OpTest {
     kv_.num_kv_heads = shape.num_kv_heads;
     kv_.block_tokens = shape.block_tokens;
     kv_.head_dim = shape.head_dim;
+    kv_.latent_dim = shape.latent_dim;
     kv_.data.dtype = element;
-    if (kv_.has_8_bits()) {
+    if (kv_.has_8_bits() && shape.latent_dim == 0) {
       std::vector<float> keys, values;
       for (int32_t layer = 0; layer < kLayers; ++layer) {
         for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
@@ -184,7 +207,7 @@ class PagedPoolTest : public OpTest {
   // Compares the latest result of Attend with sums in double precision.
   void ExpectReference(const std::vector<Range>& ranges);
   // The row's output for the first num_keys keys, computed once: its query depends only on sequence
-  // and position. [num_heads * head_dim]
+  // and position. [num_heads * value_dim]
   const std::vector<double>& ReferenceRow(int32_t seq, int32_t position, int32_t num_keys,
                                           const double* query);
 
@@ -196,6 +219,7 @@ class PagedPoolTest : public OpTest {
   Rule host_rule_;
   AttentionRule rule_;  // but for the scale
   OwnedTensor slopes_, sinks_;
+  OwnedTensor cos_, sin_;
   std::vector<int32_t> prefixes_;  // of the sequences of each batch; empty: no prefix mask
   std::vector<int32_t> tables_;    // [num_seqs, kMaxBlocks]
   std::vector<double> elements_;
@@ -234,8 +258,8 @@ inline void PagedPoolTest::FillGroup(Contents contents) {
       const int32_t seq = i / (kMaxBlocks * shape_.block_tokens);
       for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
         const auto at = static_cast<size_t>(Offset(seq, position, head, true));
-        for (int32_t e = 0; e < shape_.head_dim; ++e) {
-          const bool one = e == position % shape_.head_dim;
+        for (int32_t e = 0; e < kv_.value_dim(); ++e) {
+          const bool one = e == position % kv_.value_dim();
           values[at + static_cast<size_t>(e)] = one ? 1.0f : 0.0f;
           const int unit = fp8 ? 0x38 : 1;
           if (narrow) bytes[at + static_cast<size_t>(e)] = static_cast<std::byte>(one ? unit : 0);
@@ -260,8 +284,8 @@ inline void PagedPoolTest::FillGroup(Contents contents) {
     const int32_t head = plane % shape_.num_kv_heads;
     const bool value = plane / shape_.num_kv_heads % 2 != 0;
     const int32_t layer = plane / shape_.num_kv_heads / 2 % kLayers;
-    elements_[i] =
-        ElementValue(bytes[i]) * (value ? ValueScale(layer, head) : KeyScale(layer, head));
+    const float scale = value ? ValueScale(layer, head) : KeyScale(layer, head);
+    elements_[i] = ElementValue(bytes[i]) * (shape_.latent_dim == 0 ? scale : 1.0f);
   }
 }
 
@@ -334,7 +358,7 @@ inline std::vector<std::byte> PagedPoolTest::Attend(const std::vector<Range>& ra
   const OwnedBatch batch = MakeBatch(ranges, slack);
   const int64_t rows = batch.view.num_rows;
   const OwnedTensor qkv = MakeQkv(ranges, slack.rows);
-  const OwnedTensor out = Poisoned({rows, int64_t{shape_.num_heads} * shape_.head_dim}, dtype());
+  const OwnedTensor out = Poisoned({rows, OutWidth()}, dtype());
   AttentionRule rule = rule_;
   rule.scale = Scale();
   ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, rule, out.tensor);
@@ -348,7 +372,7 @@ inline const std::vector<double>& PagedPoolTest::ReferenceRow(int32_t seq, int32
                                                               const double* query) {
   std::vector<double>& expected = reference_[{seq, position, num_keys}];
   if (!expected.empty()) return expected;
-  const int64_t dim = shape_.head_dim;
+  const int64_t dim = shape_.head_dim, value_dim = kv_.value_dim();
   const int32_t group = shape_.num_heads / shape_.num_kv_heads;
   std::vector<double> weights, sums;
   const int32_t first_key = FirstKey(position);
@@ -374,11 +398,11 @@ inline const std::vector<double>& PagedPoolTest::ReferenceRow(int32_t seq, int32
       max = std::max(max, sink);
       sum = std::exp(sink - max);
     }
-    sums.assign(static_cast<size_t>(dim), 0.0);
+    sums.assign(static_cast<size_t>(value_dim), 0.0);
     for (int32_t key = first_key; key < num_keys; ++key) {
       const double weight = std::exp(weights[static_cast<size_t>(key - first_key)] - max);
       const double* v = elements_.data() + Offset(seq, key, head / group, true);
-      for (int64_t i = 0; i < dim; ++i) sums[static_cast<size_t>(i)] += weight * v[i];
+      for (int64_t i = 0; i < value_dim; ++i) sums[static_cast<size_t>(i)] += weight * v[i];
       sum += weight;
     }
     for (const double value : sums) expected.push_back(value / sum);
@@ -388,7 +412,7 @@ inline const std::vector<double>& PagedPoolTest::ReferenceRow(int32_t seq, int32
 
 inline void PagedPoolTest::ExpectReference(const std::vector<Range>& ranges) {
   std::vector<double> expected, actual;
-  const auto width = int64_t{shape_.num_heads} * shape_.head_dim;
+  const int64_t width = OutWidth();
   int64_t row = 0;
   for (size_t i = 0; i < ranges.size(); ++i) {
     const Range& range = ranges[i];

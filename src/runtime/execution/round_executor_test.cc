@@ -10,7 +10,7 @@
 #include <deque>
 #include <functional>
 
-#include "ops/testing/forwarding_backend.h"
+#include "ops/forwarding_backend.h"
 #include "ops/testing/sampling_only_ops.h"
 #include "runtime/testing/test_engine.h"
 

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <utility>
 
-#include "ops/testing/forwarding_backend.h"
+#include "ops/forwarding_backend.h"
 #include "runtime/testing/forwarding_executor.h"
 #include "runtime/testing/test_engine.h"
 

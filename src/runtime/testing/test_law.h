@@ -13,8 +13,8 @@
 #include <tuple>
 #include <vector>
 
+#include "ops/forwarding_backend.h"
 #include "ops/noise.h"
-#include "ops/testing/forwarding_backend.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {

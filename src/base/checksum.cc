@@ -1,9 +1,9 @@
-#include "engine_folder/engine_layout.h"
+#include "base/checksum.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace tandem::engine_layout {
+namespace tandem {
 
 std::string Checksum(std::span<const std::byte> bytes) {
   XXH128_canonical_t canonical;
@@ -17,4 +17,4 @@ std::string Checksum(std::span<const std::byte> bytes) {
   return text;
 }
 
-}  // namespace tandem::engine_layout
+}  // namespace tandem

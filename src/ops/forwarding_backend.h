@@ -1,5 +1,6 @@
 // ForwardingBackend, ForwardingOps and ForwardingRoundOps: forward every call to another backend's
-// object, so that a test can override single calls. That object outlives them.
+// object, so that single calls can be overridden: to observe them, or by a test. That object
+// outlives them.
 #pragma once
 
 #include <functional>
@@ -35,9 +36,22 @@ class ForwardingOps : public Ops {
                     const KvGroup& kv, int32_t layer) override {
     inner_.QkvRopeStore(qkv, rope, batch, kv, layer);
   }
+  void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
+                        const BatchView& batch, const KvGroup& kv, int32_t layer) override {
+    inner_.NormQkvRopeStore(qkv, norms, rope, batch, kv, layer);
+  }
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
                       const AttentionRule& rule, const Tensor& out) override {
     inner_.PagedAttention(qkv, batch, kv, layer, rule, out);
+  }
+  void HeadLinear(const HeadColumns& x, const LinearWeight& weight,
+                  const HeadColumns& out) override {
+    inner_.HeadLinear(x, weight, out);
+  }
+  void LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeTable& rope,
+                       const BatchView& batch, const KvGroup& kv, int32_t layer,
+                       const Tensor& queries) override {
+    inner_.LatentRopeStore(q, latents, rope, batch, kv, layer, queries);
   }
   void Activate(Activation activation, const Tensor& in, const Tensor& out) override {
     inner_.Activate(activation, in, out);
