@@ -13,9 +13,13 @@ using ops::RandomWords;
 // Binades of a weight: sign, mantissa and the exponents from -15 to 0. A query weight's exponents
 // go from -15 to -8, which gives scores of a few units from keys and hidden states of ordinary
 // size; those of a weight that adds to the residual go from -47 to -32. Float16 does not reach that
-// far down: there all exponents go from -7 to 0, and LayerNormScale makes the results small.
-RandomWords WeightWords(DType dtype, uint64_t key, DummyValues values) {
-  if (dtype == DType::kF16) return {key, 0x9fff9fff9fff9fffu, 0x2000200020002000u};
+// far down: there all exponents go from -7 to 0, and LayerNormScale makes the results small; where
+// the norms are the stream itself (Residual::kNormed), these stay and the weights are below 2^-11.
+RandomWords WeightWords(DType dtype, uint64_t key, DummyValues values, bool faint) {
+  if (dtype == DType::kF16) {
+    return faint ? RandomWords{key, 0x8fff8fff8fff8fffu, 0}
+                 : RandomWords{key, 0x9fff9fff9fff9fffu, 0x2000200020002000u};
+  }
   const uint64_t set = values == DummyValues::kToResidual ? 0x28002800u : 0x38003800u;
   const uint64_t keep = values == DummyValues::kScores ? 0x83ff83ffu : 0x87ff87ffu;
   if (dtype == DType::kBF16) return {key, keep << 32 | keep, set << 32 | set};
@@ -149,9 +153,9 @@ void DummySource::Release() {
   }
 }
 
-void DummySource::FillRandom(const Tensor& out, uint64_t stream, DummyValues values) {
+void DummySource::FillRandom(const Tensor& out, uint64_t stream, DummyValues values, bool faint) {
   const uint64_t key = ops::ScrambleBits(options_.seed + stream * ops::kCounterStep);
-  const RandomWords words = WeightWords(spec_.dtype, key, values);
+  const RandomWords words = WeightWords(spec_.dtype, key, values, faint);
   if (out.device.kind == Device::Kind::kCuda) return options_.backend->FillRandom(out, words);
   auto* bytes = static_cast<std::byte*>(out.data);
   pool_.ParallelFor(out.NumBytes(), kGrainBytes, [&](int64_t begin, int64_t end) {
@@ -202,6 +206,7 @@ Result<Tensor> DummySource::Get(const WeightId& id) {
     return out;
   }
   const DummyValues values = RowOf(id.role).dummy;
+  const bool normed = spec_.layer(id.layer).residual == Residual::kNormed;
   const auto offset = static_cast<float>(spec_.norm.weight_offset);
   if (id.part == WeightPart::kWeight && IsOutputNorm(spec_, id)) {
     FillConstant(out, kOutputNorm - offset);
@@ -221,14 +226,14 @@ Result<Tensor> DummySource::Get(const WeightId& id) {
       FillConstant(out, 1.0f - offset);
       break;
     case DummyValues::kLayerNorm: {
-      const bool tiny = spec_.dtype == DType::kF16;
+      const bool tiny = spec_.dtype == DType::kF16 && !normed;
       FillConstant(out, (tiny ? static_cast<float>(LayerNormScale()) : 1.0f) - offset);
       break;
     }
     case DummyValues::kProduct:
     case DummyValues::kScores:
     case DummyValues::kToResidual:
-      FillRandom(out, StreamOf(id), values);
+      FillRandom(out, StreamOf(id), values, normed && values == DummyValues::kToResidual);
   }
   return out;
 }

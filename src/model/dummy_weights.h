@@ -73,8 +73,8 @@ class DummySource final : public WeightSource {
   Result<Tensor> Scratch(DType dtype, const Shape& shape, bool on_backend);
   bool MadeOnBackend(const WeightId& id) const;
   // Fills with random signs and mantissas over several binades that suit the kind of values. Each
-  // weight has its own stream.
-  void FillRandom(const Tensor& out, uint64_t stream, DummyValues values);
+  // weight has its own stream. faint: smaller than float16 otherwise has them.
+  void FillRandom(const Tensor& out, uint64_t stream, DummyValues values, bool faint);
   // Row i becomes random vector number row_of(i).
   template <typename RowOf>
   void FillVectors(const Tensor& out, RowOf row_of);
