@@ -94,8 +94,8 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
   QuantizedSource::CalibrationOf calibration;
   const QuantizeRecipe& recipe = options.recipe;
   QuantizedSource checked(plain, recipe, nullptr, pool);
+  if (recipe.calibrates()) TANDEM_RETURN_IF_ERROR(CheckCalibrated(plain.spec()));
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
-  if (recipe.calibrates()) TANDEM_RETURN_IF_ERROR(CheckCalibrated(checked.spec()));
   if (options.export_hf) TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
