@@ -12,7 +12,7 @@ namespace {
 
 struct Spelling {
   std::string_view field;  // as ValidateSpec names it
-  std::array<std::string_view, 5> keys;
+  std::array<std::string_view, 6> keys;
 };
 // Those of one row exclude each other in a config, or the first is the one that is read.
 constexpr std::array kSpellings = {
@@ -28,7 +28,7 @@ constexpr std::array kSpellings = {
     Spelling{"logit_scale", {"logit_scale"}},
     Spelling{"max_positions",
              {"max_position_embeddings", "seq_length", "n_positions", "max_seq_len",
-              "model_max_length"}},
+              "model_max_length", "max_sequence_length"}},
     Spelling{"norm_epsilon",
              {"rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon",
               "norm_epsilon"}},
