@@ -768,7 +768,7 @@ TEST(HfConfig, RefusesLatentsThatCannotBeNamingTheKey) {
        "rope_scaling.mscale_all_dim"},
       {R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1, "mscale_all_dim": -1e300,
                            "original_max_position_embeddings": 4096})",
-       "scale"}};
+       "rope_scaling.mscale_all_dim: must be between"}};
   for (const auto& [extra, part] : cases) {
     const auto spec = SpecFromHfConfig(DeepSeek(extra));
     ASSERT_FALSE(spec.ok()) << extra;

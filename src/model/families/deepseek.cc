@@ -69,7 +69,11 @@ AttentionSpec ReadAttention(const JsonFields& config, ModelSpec& spec) {
   // Yarn makes both queries and keys larger, here in the scale of their products.
   const auto rope = RopeObject(config);
   if (rope && rope->Has("mscale_all_dim")) {
-    const double larger = YarnScale(rope->Number("factor", 1.0), rope->Number("mscale_all_dim"));
+    const double of_all = rope->Number("mscale_all_dim");
+    if (!(of_all >= 0.0 && of_all <= 1000.0)) {
+      rope->Fail("mscale_all_dim", "must be between 0 and 1000");
+    }
+    const double larger = YarnScale(rope->Number("factor", 1.0), of_all);
     attention.scale *= larger * larger;
   }
   attention.qkv_bias = attention.out_bias = config.Bool("attention_bias", false);
