@@ -759,7 +759,7 @@ TEST(HfConfig, RefusesLatentsThatCannotBeNamingTheKey) {
       {R"("kv_lora_rank": 9223372036854775807)", "kv_lora_rank: 9223372036854775807 elements"},
       {R"("q_lora_rank": -4)", "q_lora_rank: -4 elements"},
       {R"("qk_nope_head_dim": "many")", "qk_nope_head_dim"},
-      {R"("qk_rope_head_dim": 63)", "rotary_dim"},
+      {R"("qk_rope_head_dim": 63)", "(qk_rope_head_dim)"},
       {R"("v_head_dim": 4096)", "v_head_dim: 4096 elements"},
       {R"("scoring_func": "tanh")", "scoring_func: \"tanh\""},
       {R"("topk_method": "greedy")", "topk_method: \"greedy\""},
