@@ -208,7 +208,8 @@ Status CheckSchemes(const ModelSpec& spec) {
       if (row.columns(spec, layer) % together == 0) continue;
       return InvalidArgument(
           "quantization: of elements of 4 bits a row has an even number, but \"" +
-          std::string(row.hf_name) + "\" has " + std::to_string(row.columns(spec, layer)));
+          std::string(row.hf_name) + "\" has " + std::to_string(row.columns(spec, layer)) +
+          " (hidden_size, intermediate_size and head_dim make that)");
     }
   }
   return {};

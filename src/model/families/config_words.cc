@@ -40,7 +40,7 @@ constexpr std::array kSpellings = {
              {"num_key_value_heads", "multi_query_group_num", "n_head_kv", "num_kv_heads"}},
     Spelling{"query_growth.length", {"floor_scale", "seq_length"}},
     Spelling{"rotary_dim", {"rotary_dim", "qk_rope_head_dim"}},
-    Spelling{"rope_theta", {"rope_theta", "rotary_emb_base", "rope_ratio"}},
+    Spelling{"rope_theta", {"rope_theta", "rotary_emb_base", "rope_ratio", "rotary.base"}},
     Spelling{"rope_scaling.original_max_positions",
              {"rope_scaling.original_max_position_embeddings", "seq_length"}},
     Spelling{"routing scale", {"routed_scaling_factor"}},
@@ -60,9 +60,19 @@ const Spelling* FieldAt(std::string_view text, size_t at) {
   return nullptr;
 }
 
+// Also "object.key".
+bool HasKey(const JsonFields& config, std::string_view key) {
+  const size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return config.Has(key);
+  const auto object = config.Has(key.substr(0, dot))
+                          ? config.Object(std::string(key.substr(0, dot)))
+                          : std::nullopt;
+  return object && object->Has(key.substr(dot + 1));
+}
+
 std::string_view KeyOf(const JsonFields& config, const Spelling& row) {
   for (const std::string_view key : row.keys) {
-    if (!key.empty() && config.Has(key)) return key;
+    if (!key.empty() && HasKey(config, key)) return key;
   }
   return row.keys.front();
 }
