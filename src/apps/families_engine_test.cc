@@ -6,20 +6,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/golden.h"
+#include "apps/testing/family_engine.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "engine_folder/build.h"
 #include "engine_folder/engine_folder.h"
-#include "model/features.h"
-#include "runtime/testing/test_engine.h"
 
 namespace tandem {
 namespace {
-
-namespace fs = std::filesystem;
-
-fs::path FixturesFolder() { return SourceDir() / "tests/data/families"; }
 
 // One of each family, and of those that differ in what the engine sees.
 constexpr const char* kFamilies[] = {"mistral",      "baichuan13b",
@@ -54,40 +47,21 @@ EngineOptions Options() {
   return options;
 }
 
-// Of the target's activations, and of the draft's: the same weights in another type agree often,
-// but not always. A GPU computes in 16 bits.
-DType TargetType() { return TestOnCuda() ? DType::kF16 : DType::kF32; }
-constexpr DType kDraftType = DType::kBF16;
-
 class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
-    if (!HasTestBackend()) GTEST_SKIP() << "no GPU";
-    const auto spec = HfReader::Open(FixturesFolder() / GetParam()).value()->spec();
-    for (const ops::Feature feature : FeaturesOf(spec)) {
-      if (!TestBackend().Has(feature)) GTEST_SKIP() << "the GPU lacks " << Describe(feature);
-    }
+    const std::string why = WhyNotComputed(FeaturesOf(FamilySpec(GetParam())));
+    if (!why.empty()) GTEST_SKIP() << why;
     FolderTest::SetUp();
-  }
-  EngineModel Load(DType dtype) {
-    const auto reader = HfReader::Open(FixturesFolder() / GetParam(), dtype);
-    EXPECT_TRUE(reader.ok()) << reader.status().message();
-    auto weights = LoadWeights(**reader, TestBackend(), Options().max_seq_len);
-    EXPECT_TRUE(weights.ok()) << weights.status().message();
-    return {*weights, GetParam()};
   }
   std::unique_ptr<Engine> Make(EngineOptions options) {
     // The tokens of a prefix are computed in one step.
-    if (Load(kDraftType).weights->spec.prefix.start_id >= 0) options.max_num_tokens = 128;
-    const bool drafts = options.draft_mode != DraftMode::kOff;
-    auto engine = Engine::Create(options, Load(TargetType()),
-                                 drafts ? Load(kDraftType) : EngineModel{}, TestBackend(), clock_);
-    EXPECT_TRUE(engine.ok()) << engine.status().ToString();
-    return std::move(engine).value();
+    if (FamilySpec(GetParam()).prefix.start_id >= 0) options.max_num_tokens = 128;
+    return MakeFamilyEngine(GetParam(), options, clock_);
   }
   // Prompts that share a beginning, short and long ones, greedy and drawn.
   std::vector<Request> Requests() {
-    const ModelSpec spec = HfReader::Open(FixturesFolder() / GetParam()).value()->spec();
+    const ModelSpec spec = FamilySpec(GetParam());
     std::vector<Request> requests;
     for (int32_t i = 0; i < 6; ++i) {
       const bool has_prefix = spec.prefix.start_id >= 0;
@@ -122,10 +96,10 @@ TEST_P(FamiliesEngineTest, DraftsPrefixesChunksAndPreemptionChangeNoToken) {
   for (const bool scarce : {false, true}) {
     SCOPED_TRACE(scarce ? "few blocks" : "enough blocks");
     if (scarce) {
-      const ModelSpec target = Load(TargetType()).weights->spec;
-      const ModelSpec draft = Load(kDraftType).weights->spec;
+      const ModelSpec spec = FamilySpec(GetParam());
       options.kv_cache_bytes =
-          16 * 9 * (target.KvBytesPerToken(TargetType()) + draft.KvBytesPerToken(kDraftType));
+          16 * 9 *
+          (spec.KvBytesPerToken(FamilyTargetType()) + spec.KvBytesPerToken(kFamilyDraftType));
     }
     const auto engine = Make(options);
     for (int round = 0; round < 2; ++round) {

@@ -3,10 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/golden.h"
-#include "model/features.h"
-#include "runtime/testing/test_engine.h"
+#include <map>
+
+#include "apps/testing/family_engine.h"
 
 namespace tandem {
 namespace {
@@ -14,20 +13,13 @@ namespace {
 class PrefixMaskTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (!HasTestBackend()) GTEST_SKIP() << "no GPU";
-    for (const ops::Feature feature : FeaturesOf(Spec())) {
-      if (!TestBackend().Has(feature)) GTEST_SKIP() << "the GPU lacks " << Describe(feature);
-    }
-  }
-  static std::unique_ptr<HfReader> Open(std::optional<DType> dtype = std::nullopt) {
-    auto reader = HfReader::Open(SourceDir() / "tests/data/families" / GetParam(), dtype);
-    EXPECT_TRUE(reader.ok()) << reader.status().message();
-    return std::move(reader).value();
+    const std::string why = WhyNotComputed(FeaturesOf(Spec()));
+    if (!why.empty()) GTEST_SKIP() << why;
   }
   static const ModelSpec& Spec() {
     static std::map<std::string, ModelSpec> specs;
     auto& spec = specs[GetParam()];
-    if (spec.layers.empty()) spec = Open()->spec();
+    if (spec.layers.empty()) spec = FamilySpec(GetParam());
     return spec;
   }
   static EngineOptions Options() {
@@ -41,17 +33,7 @@ class PrefixMaskTest : public ::testing::TestWithParam<const char*> {
     return options;
   }
   std::unique_ptr<Engine> Make(const EngineOptions& options) {
-    const auto load = [&](DType dtype) {
-      auto weights = LoadWeights(*Open(dtype), TestBackend(), options.max_seq_len);
-      EXPECT_TRUE(weights.ok()) << weights.status().message();
-      return EngineModel{*weights, GetParam()};
-    };
-    const bool drafts = options.draft_mode != DraftMode::kOff;
-    auto engine =
-        Engine::Create(options, load(TestOnCuda() ? DType::kF16 : DType::kF32),
-                       drafts ? load(DType::kBF16) : EngineModel{}, TestBackend(), clock_);
-    EXPECT_TRUE(engine.ok()) << engine.status().ToString();
-    return std::move(engine).value();
+    return MakeFamilyEngine(GetParam(), options, clock_);
   }
   // A text of `length` tokens and what stands after it; its last token is `last`.
   static std::vector<int32_t> Prompt(int32_t length, int32_t last) {
@@ -114,9 +96,9 @@ TEST_P(PrefixMaskTest, ExecutorsAgreeWithDraftsAndPauses) {
   options.draft_mode = DraftMode::kFixed;
   options.fixed_draft_len = 3;
   // Of 16 bits for the draft and of 32 for the target: a few blocks more than the longest needs.
-  options.kv_cache_bytes = 8 * 18 *
-                           (Spec().KvBytesPerToken(DType::kBF16) +
-                            Spec().KvBytesPerToken(TestOnCuda() ? DType::kF16 : DType::kF32));
+  options.kv_cache_bytes =
+      8 * 18 *
+      (Spec().KvBytesPerToken(kFamilyDraftType) + Spec().KvBytesPerToken(FamilyTargetType()));
   for (const ExecutorKind executor : {ExecutorKind::kAuto, ExecutorKind::kDevice}) {
     options.executor = executor;
     const auto engine = Make(options);

@@ -2,11 +2,8 @@
 // blocks of their own, and the text is that of a cache that keeps everything.
 #include <gtest/gtest.h>
 
-#include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/golden.h"
-#include "model/features.h"
+#include "apps/testing/family_engine.h"
 #include "model/kv_pool.h"
-#include "runtime/testing/test_engine.h"
 
 namespace tandem {
 namespace {
@@ -16,8 +13,10 @@ constexpr int32_t kBlockTokens = 8;
 class WindowBlocksTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (!HasTestBackend()) GTEST_SKIP() << "no GPU";
-    if (!TestBackend().Has(ops::Feature::kWindowTables)) GTEST_SKIP() << "the GPU lacks them";
+    std::vector<ops::Feature> features = FeaturesOf(FamilySpec(GetParam()));
+    features.push_back(ops::Feature::kWindowTables);
+    const std::string why = WhyNotComputed(features);
+    if (!why.empty()) GTEST_SKIP() << why;
   }
   static EngineOptions Options() {
     EngineOptions options;
@@ -29,27 +28,14 @@ class WindowBlocksTest : public ::testing::TestWithParam<const char*> {
     return options;
   }
   std::unique_ptr<Engine> Make(EngineOptions options, int32_t num_blocks) {
-    const auto load = [&](DType dtype) {
-      const auto reader = HfReader::Open(SourceDir() / "tests/data/families" / GetParam(), dtype);
-      EXPECT_TRUE(reader.ok()) << reader.status().message();
-      auto weights = LoadWeights(**reader, TestBackend(), options.max_seq_len);
-      EXPECT_TRUE(weights.ok()) << weights.status().message();
-      return EngineModel{*weights, GetParam()};
-    };
-    const EngineModel target = load(TestOnCuda() ? DType::kF16 : DType::kF32);
-    const bool drafts = options.draft_mode != DraftMode::kOff;
-    const EngineModel draft = drafts ? load(DType::kBF16) : EngineModel{};
-    const ModelSpec& spec = target.weights->spec;
+    const ModelSpec spec = FamilySpec(GetParam());
     window_ = static_cast<int32_t>(LongestWindow(spec));
     // Window blocks for every slot and a step, and this many of the others.
-    options.kv_cache_bytes = int64_t{kBlockTokens} * num_blocks * spec.KvBytesPerToken(spec.dtype);
-    if (drafts) {
-      options.kv_cache_bytes +=
-          int64_t{kBlockTokens} * num_blocks * draft.weights->spec.KvBytesPerToken(DType::kBF16);
-    }
-    auto engine = Engine::Create(options, target, draft, TestBackend(), clock_);
-    EXPECT_TRUE(engine.ok()) << engine.status().ToString();
-    return std::move(engine).value();
+    const bool drafts = options.draft_mode != DraftMode::kOff;
+    options.kv_cache_bytes = int64_t{kBlockTokens} * num_blocks *
+                             (spec.KvBytesPerToken(FamilyTargetType()) +
+                              (drafts ? spec.KvBytesPerToken(kFamilyDraftType) : 0));
+    return MakeFamilyEngine(GetParam(), options, clock_);
   }
 
   SteadyClock clock_;

@@ -119,8 +119,8 @@ struct HeadNorms {
     int64_t width = 0;
     Norm norm;  // as NormHeads takes it
   };
-  Columns queries;
-  Columns keys;  // behind them
+  Columns queries;  // the first columns of qkv
+  Columns keys;     // the columns after those
 };
 
 // The rows of a residual stream as the next product takes them: what AddNorm makes of it.

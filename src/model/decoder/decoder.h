@@ -29,7 +29,9 @@ class Decoder {
   // [num_logits, vocab] fp32, a view that is valid until the next call.
   Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool);
 
-  // The parts of a pass, for who runs a model a part at a time, with weights of that part alone.
+  // The parts of a pass, for callers that run a model one part at a time and load the weights of
+  // that part alone.
+
   // The residual stream, [rows, hidden]: what Embed writes and the layers change. A view that is
   // valid as long as the decoder.
   Tensor Stream(int64_t rows) const { return workspace_.residual.View(rows); }

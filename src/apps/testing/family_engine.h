@@ -1,0 +1,59 @@
+// The tiny model of a family (tests/data/families) as target and draft of an engine on the backend
+// under test. Test code, any thread.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "checkpoint/hf_reader.h"
+#include "checkpoint/testing/family_fixtures.h"
+#include "model/features.h"
+#include "runtime/testing/test_engine.h"
+
+namespace tandem {
+
+// The types of a target's activations and of a draft's: the same weights in another type agree
+// often, but not always. A GPU computes in 16 bits.
+inline DType FamilyTargetType() { return TestOnCuda() ? DType::kF16 : DType::kF32; }
+constexpr DType kFamilyDraftType = DType::kBF16;
+
+// As its config stores it.
+inline ModelSpec FamilySpec(const std::string& name) {
+  const auto reader = HfReader::Open(FixturesFolder() / name);
+  EXPECT_TRUE(reader.ok()) << reader.status().message();
+  return (*reader)->spec();
+}
+
+// Why the backend under test does not compute these features; empty if it does.
+inline std::string WhyNotComputed(std::span<const ops::Feature> features) {
+  if (!HasTestBackend()) return "no GPU";
+  for (const ops::Feature feature : features) {
+    if (!TestBackend().Has(feature)) return "the GPU lacks " + std::string(Describe(feature));
+  }
+  return {};
+}
+
+inline EngineModel LoadFamily(const std::string& name, DType dtype, int64_t max_seq_len) {
+  const auto reader = HfReader::Open(FixturesFolder() / name, dtype);
+  EXPECT_TRUE(reader.ok()) << reader.status().message();
+  auto weights = LoadWeights(**reader, TestBackend(), max_seq_len);
+  EXPECT_TRUE(weights.ok()) << weights.status().message();
+  return {*weights, name};
+}
+
+// A draft is only loaded for options that draft.
+inline std::unique_ptr<Engine> MakeFamilyEngine(const std::string& name,
+                                                const EngineOptions& options, const Clock& clock) {
+  const EngineModel target = LoadFamily(name, FamilyTargetType(), options.max_seq_len);
+  const bool drafts = options.draft_mode != DraftMode::kOff;
+  const EngineModel draft =
+      drafts ? LoadFamily(name, kFamilyDraftType, options.max_seq_len) : EngineModel{};
+  auto engine = Engine::Create(options, target, draft, TestBackend(), clock);
+  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+  return std::move(engine).value();
+}
+
+}  // namespace tandem
