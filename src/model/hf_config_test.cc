@@ -1,0 +1,632 @@
+// What the config.json of each family says of its model, and what is refused of it.
+#include "model/hf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <sstream>
+
+#include "model/testing/configs.h"
+
+namespace tandem {
+namespace {
+
+// Llama-3.2-1B as transformers 5 writes it.
+constexpr const char* kLlama32V5 = R"({
+  "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 128000, "dtype": "bfloat16", "eos_token_id": [128001, 128008, 128009],
+  "head_dim": 64, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+  "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+  "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16,
+  "num_key_value_heads": 8, "pad_token_id": null, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+  "rope_parameters": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                      "original_max_position_embeddings": 8192, "rope_theta": 500000.0,
+                      "rope_type": "llama3"},
+  "tie_word_embeddings": true, "transformers_version": "5.0.0", "use_cache": true,
+  "vocab_size": 128256})";
+
+TEST(HfConfig, ReadsLlama32AsBothVersionsOfTransformersWriteIt) {
+  const ModelSpec spec = MustParse(kLlama32);
+  EXPECT_EQ(spec, MustParse(kLlama32V5));
+  EXPECT_EQ(spec.family, "llama");
+  EXPECT_EQ(spec.dtype, DType::kBF16);
+  const AttentionSpec& attention = spec.layers.front().attention;
+  EXPECT_EQ(spec.num_layers(), 16);
+  EXPECT_EQ(attention.head_dim, 64);
+  EXPECT_EQ(attention.num_kv_heads, 8);
+  EXPECT_EQ(spec.max_positions, 131072);
+  EXPECT_EQ(attention.rope.theta, 500000.0);
+  EXPECT_EQ(attention.rope.scaling,
+            (RopeScaling{RopeScaling::Kind::kLlama3, 32.0, 1.0, 4.0, 8192}));
+  EXPECT_TRUE(spec.tied_head);
+  EXPECT_EQ(spec.bos_ids, std::vector<int32_t>{128000});
+  EXPECT_EQ(spec.eos_ids, (std::vector<int32_t>{128001, 128008, 128009}));
+  EXPECT_EQ(NumParameters(spec), 1235814400);
+  EXPECT_EQ(StepWeightBytes(spec), int64_t{2} * 1235814400);
+  EXPECT_EQ(spec.KvBytesPerToken(DType::kBF16), 32768);
+}
+
+TEST(HfConfig, FallsBackAsTransformersDoes) {
+  const ModelSpec spec = MustParse(Small(""));
+  const AttentionSpec& attention = spec.layers.front().attention;
+  EXPECT_EQ(attention.num_kv_heads, 4);
+  EXPECT_EQ(attention.head_dim, 16);
+  EXPECT_EQ(spec.max_positions, 2048);
+  EXPECT_EQ(spec.norm.epsilon, 1e-6);
+  EXPECT_EQ(attention.rope.theta, 10000.0);
+  EXPECT_EQ(spec.dtype, DType::kF32);
+  EXPECT_FALSE(spec.tied_head);
+  EXPECT_TRUE(spec.eos_ids.empty());
+}
+
+TEST(HfConfig, AcceptsWhatDoesNotChangeTheResult) {
+  const char* const extras[] = {
+      R"("head_dim": null, "num_key_value_heads": null, "rope_scaling": null)",
+      R"("pretraining_tp": 4, "use_cache": false, "attention_dropout": 0.1, "unheard_of": {"a": []})",
+      R"("rope_parameters": {"rope_type": "default", "rope_theta": 10000.0})",
+      R"("rope_scaling": {"type": "default"})",
+      R"("sliding_window": null, "quantization_config": null)",
+      R"("sliding_window": 4096, "use_sliding_window": false)",
+      R"("layer_types": ["full_attention", "full_attention"])",
+      R"("hidden_act": "swish", "partial_rotary_factor": 1.0)",
+      R"("eos_token_id": null, "bos_token_id": -1, "hidden_size": 64.0)",
+      R"("torch_dtype": null, "dtype": "torch.float32")",
+  };
+  const ModelSpec plain = MustParse(Small(""));
+  for (const char* extra : extras) EXPECT_EQ(MustParse(Small(extra)), plain) << extra;
+}
+
+TEST(HfConfig, ReadsEveryScalingInBothSpellings) {
+  const ModelSpec linear = MustParse(Small(R"("rope_scaling": {"type": "linear", "factor": 2})"));
+  EXPECT_EQ(linear.layers.front().attention.rope.scaling.kind, RopeScaling::Kind::kLinear);
+  EXPECT_EQ(linear.layers.front().attention.rope.scaling.factor, 2.0);
+  EXPECT_EQ(linear.layers.front().attention.rope.scaling.original_max_positions, 2048);
+  EXPECT_EQ(linear.max_positions, 4096);
+  const ModelSpec dynamic = MustParse(
+      Small(R"("rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e6})"));
+  EXPECT_EQ(dynamic.layers.front().attention.rope.scaling.kind, RopeScaling::Kind::kDynamic);
+  EXPECT_EQ(dynamic.layers.front().attention.rope.scaling.original_max_positions, 2048);
+  EXPECT_EQ(dynamic.layers.front().attention.rope.theta, 1e6);
+  EXPECT_EQ(dynamic.max_positions, 8192);
+  EXPECT_EQ(dynamic.DefaultPositions(), 2048) << "short prompts must not change";
+}
+
+TEST(HfConfig, ReadsBiasesAndAnOddHeadSize) {
+  const ModelSpec spec = MustParse(Small(
+      R"("attention_bias": true, "mlp_bias": true, "head_dim": 32, "num_key_value_heads": 2)"));
+  const AttentionSpec& attention = spec.layers.front().attention;
+  const MlpSpec& mlp = spec.layers.front().mlp;
+  EXPECT_TRUE(attention.qkv_bias && attention.out_bias && mlp.bias);
+  EXPECT_EQ(attention.qkv_rows(), 8 * 32);
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kAttentionOut}), (Shape{64, 128}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kKey, 0, WeightPart::kBias}), (Shape{64}));
+  EXPECT_TRUE(HasBias(spec, WeightRole::kDown, 0));
+  EXPECT_FALSE(HasBias(spec, WeightRole::kHead, 0));
+}
+
+// A compressed-tensors config of one group.
+std::string Group(const std::string& weights, const std::string& inputs) {
+  return Small(R"("quantization_config": {"quant_method": "compressed-tensors",
+      "format": "float-quantized", "ignore": ["lm_head"], "kv_cache_scheme": null,
+      "config_groups": {"group_0": {"targets": ["Linear"], "output_activations": null,
+      "weights": {)" +
+               weights + R"(}, "input_activations": )" + inputs + "}}}");
+}
+constexpr const char* kFp8Channel = R"("num_bits": 8, "type": "float", "strategy": "channel")";
+constexpr const char* kTokenInputs =
+    R"({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": true})";
+
+TEST(HfConfig, ReadsFp8Weights) {
+  struct Case {
+    std::string config;
+    QuantScheme::Inputs inputs;
+  };
+  using Inputs = QuantScheme::Inputs;
+  const Case cases[] = {
+      {Group(kFp8Channel, kTokenInputs), Inputs::kDynamic},
+      {Group(R"("num_bits": 8, "type": "float", "strategy": "tensor")",
+             R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": false})"),
+       Inputs::kStatic},
+      {Small(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "static"})"),
+       Inputs::kStatic},
+      {Small(R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"})"),
+       Inputs::kDynamic},
+      {Small(R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8"})"),
+       Inputs::kStatic},
+  };
+  const ModelSpec plain = MustParse(Small(""));
+  for (const Case& c : cases) {
+    const ModelSpec spec = MustParse(c.config);
+    EXPECT_EQ(spec.quantization, Fp8Scheme(c.inputs)) << c.config;
+    EXPECT_EQ(WeightDType(spec, {WeightRole::kUp}), DType::kF8E4M3);
+    EXPECT_EQ(WeightDType(spec, {WeightRole::kHead}), spec.dtype);
+    EXPECT_EQ(WeightParts(spec, WeightRole::kUp, 0).size(), c.inputs == Inputs::kStatic ? 3u : 2u);
+    EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
+    EXPECT_EQ(NumParameters(spec), NumParameters(plain));
+    // Quantizing fp32 gives one byte per element and one scale per row.
+    const AttentionSpec& attention = spec.layers.front().attention;
+    const MlpSpec& mlp = spec.layers.front().mlp;
+    const int64_t elements = (attention.qkv_rows() + 64 + 3 * mlp.intermediate_size) * 64;
+    const int64_t rows = attention.qkv_rows() + 2 * 64 + 2 * mlp.intermediate_size;
+    EXPECT_EQ(StepWeightBytes(plain) - StepWeightBytes(spec),
+              spec.num_layers() * (3 * elements - 4 * rows));
+  }
+}
+
+TEST(HfConfig, RefusesOtherQuantizedGroups) {
+  struct Case {
+    std::string config;
+    const char* named;
+  };
+  const Case cases[] = {
+      {Group(R"("num_bits": 8, "type": "float", "strategy": "token")", kTokenInputs),
+       "group_0.weights.strategy: \"token\""},
+      {Group(R"("num_bits": 4, "type": "float", "strategy": "channel")", kTokenInputs),
+       "group_0.weights.num_bits: 4"},
+      {Group(R"("num_bits": 8, "type": "int", "strategy": "channel")", kTokenInputs),
+       "group_0.weights.type: \"int\""},
+      {Group(kFp8Channel, R"({"num_bits": 8, "type": "int", "strategy": "token"})"),
+       "group_0.input_activations.type: \"int\""},
+      {Group(kFp8Channel,
+             R"({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": true})"),
+       "group_0.input_activations.strategy: \"tensor\""},
+  };
+  for (const Case& c : cases) {
+    const auto spec = SpecFromHfConfig(c.config);
+    ASSERT_FALSE(spec.ok()) << c.config;
+    EXPECT_NE(spec.status().message().find(c.named), std::string::npos) << spec.status().message();
+  }
+}
+
+TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
+  struct Case {
+    const char* extra;
+    const char* named;
+  };
+  const Case cases[] = {
+      {R"("sliding_window": 4096)", "sliding_window: 4096"},
+      {R"("quantization_config": {"quant_method": "hqq"})",
+       "quantization_config.quant_method: \"hqq\" is not supported; take the model as it was "
+       "before"},
+      {R"("quantization_config": {"quant_method": "exl2", "bits": 4.0})",
+       "--weights int8, int4 or"},
+      {R"("quantization_config": {"quant_method": "aqlm"})", "`tandem quantize`"},
+      {R"("quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true})",
+       "quant_method: \"bitsandbytes\" is not supported; take the model as it was before"},
+      {R"("quantization_config": {"load_in_8bit": true})",
+       "quantization_config.load_in_8bit: true is not supported; take the model as it was before"},
+      {R"("quantization_config": {"quant_method": "gptq_marlin", "bits": 4})",
+       "quant_method: \"gptq_marlin\" is not supported; its weights are in the order of a kernel"},
+      {R"("quantization_config": {"quant_method": "mine"})",
+       "quant_method: \"mine\" is not supported; supported are awq, compressed-tensors"},
+      {R"("quantization_config": {"quant_method": "fp8"})", "activation_scheme: is missing"},
+      {R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
+           "weight_block_size": [128]})",
+       "quantization_config.weight_block_size: a list is not supported; it must be the rows and"},
+      {R"("quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic",
+           "fmt": "e5m2"})",
+       "quantization_config.fmt: \"e5m2\""},
+      {R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "FP8",
+           "kv_cache_quant_algo": "BANANA"})",
+       "kv_cache_quant_algo: \"BANANA\" is not supported; supported are FP8, INT8"},
+      {R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"})",
+       "quantization_config.quantized_layers: is missing"},
+      {R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+          "quantized_layers": {"a": {"quant_algo": "FP8"}, "b": {"quant_algo": "NVFP4"}}})",
+       "quantized_layers.b: differs from the other layers"},
+      {R"("quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+          "quantized_layers": {"a": {"quant_algo": "W2A2"}}})",
+       "quantized_layers.a.quant_algo: \"W2A2\""},
+      {R"("quantization_config": {"quant_method": "gptq", "bits": 3, "group_size": 128})",
+       "quantization_config.bits: 3 is not supported; supported are 4 and 8"},
+      {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 0})",
+       "quantization_config.group_size: 0"},
+      {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
+           "checkpoint_format": "marlin"})",
+       "checkpoint_format: \"marlin\" is not supported; its weights are in the order of a kernel: "
+       "take"},
+      {R"("quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128,
+           "dynamic": {"+:.*down.*": {"bits": 8}}})",
+       "quantization_config.dynamic.+:.*down.*: settings by module are not supported"},
+      {R"("quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128,
+           "version": "GEMV_FAST"})",
+       "quantization_config.version: \"GEMV_FAST\" is not supported; supported are gemm, gemv"},
+      {R"("quantization_config": {"quant_method": "compressed-tensors", "format": "marlin-24",
+           "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}})",
+       "quantization_config.format: \"marlin-24\""},
+      {R"("quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
+           "config_groups": {"a": {"weights": {"num_bits": 4, "type": "int",
+           "strategy": "channel"}}, "b": {"weights": {"num_bits": 8, "type": "int",
+           "strategy": "channel"}}}})",
+       "config_groups.b: differs from the other groups"},
+      {R"("quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized"})",
+       "config_groups: is missing"},
+      {R"("hidden_act": "tanh")", "hidden_act: \"tanh\""},
+      {R"("layer_types": ["sliding_attention"])", "layer_types"},
+      {R"("partial_rotary_factor": 1.5)", "partial_rotary_factor"},
+      {R"("rope_scaling": {"rope_type": "yarn"})", "rope_scaling.factor: is missing"},
+      {R"("rope_scaling": {"type": "longrope"})", "rope_scaling.short_factor has 0 numbers"},
+      {R"("rope_parameters": {"rope_type": "mrope"})", "rope_parameters.rope_type"},
+      {R"("rope_parameters": {"full_attention": {"rope_type": "default"}})", "full_attention"},
+      {R"("rope_scaling": {"type": "linear"})", "rope_scaling.factor: is missing"},
+      {R"("rope_scaling": {"type": "linear", "factor": "4"})", "rope_scaling.factor"},
+      {R"("rope_scaling": {"type": "linear", "factor": 0.5})", "rope_scaling.factor"},
+      {R"("rope_scaling": {"type": "dynamic", "factor": 1e300})", "rope_scaling.factor: 1e+300"},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", "rope_scaling.low_freq_factor"},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+                           "high_freq_factor": 1})",
+       "low_freq_factor must not be above high_freq_factor"},
+      {R"("rope_scaling": "linear")", "rope_scaling: must be an object"},
+      {R"("torch_dtype": "float64")", "torch_dtype"},
+      {R"("dtype": "int8")", "dtype"},
+      {R"("torch_dtype": 16)", "torch_dtype: must be a string"},
+      {R"("vocab_size": null)", "vocab_size: is missing"},
+      {R"("vocab_size": "100")", "vocab_size: must be a whole number"},
+      {R"("vocab_size": -5)", "vocab_size"},
+      {R"("vocab_size": 99999999999)", "vocab_size"},
+      {R"("hidden_size": 63.5)", "hidden_size"},
+      {R"("hidden_size": 66)", "head_dim is missing"},
+      {R"("num_hidden_layers": 0)", "num_hidden_layers: 0"},
+      {R"("num_hidden_layers": 99999999999)", "num_hidden_layers: 99999999999"},
+      {R"("num_hidden_layers": 1e300)", "num_hidden_layers"},
+      {R"("num_attention_heads": 0)", "num_attention_heads is 0"},
+      {R"("num_key_value_heads": 3)", "num_key_value_heads (3)"},
+      {R"("head_dim": 15)", "head_dim"},
+      {R"("head_dim": [])", "head_dim: must be a whole number, found a list"},
+      {R"("rms_norm_eps": 0)", "rms_norm_eps is 0"},
+      {R"("rope_theta": -1)", "rope_theta"},
+      {R"("tie_word_embeddings": "yes")", "tie_word_embeddings: must be true or false"},
+      {R"("eos_token_id": "</s>")", "eos_token_id"},
+      {R"("eos_token_id": [2, "x"])", "eos_token_id"},
+      {R"("max_position_embeddings": 0)", "max_position_embeddings is 0"},
+  };
+  for (const Case& c : cases) {
+    const auto spec = SpecFromHfConfig(Small(c.extra));
+    ASSERT_FALSE(spec.ok()) << c.extra;
+    EXPECT_NE(spec.status().message().find(c.named), std::string::npos)
+        << c.extra << ": " << spec.status().message();
+  }
+}
+
+// Families spell the same sizes differently.
+TEST(HfConfig, NamesASizeAsTheConfigSpellsIt) {
+  const auto error = [](const std::string& architecture, const std::string& keys) {
+    return SpecFromHfConfig(R"({"architectures": [")" + architecture +
+                            R"("], "vocab_size": 100, )" + keys + "}")
+        .status()
+        .message();
+  };
+  EXPECT_EQ(error("GPT2LMHeadModel", R"("n_embd": 64, "n_layer": 2, "n_head": -2,
+                  "n_positions": 64, "activation_function": "gelu_new")"),
+            "n_head is -2; it must be between 1 and 4096");
+  EXPECT_EQ(error("LlamaForCausalLM", R"("hidden_size": 64, "intermediate_size": 128,
+                  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 3)"),
+            "num_attention_heads (4) must be a multiple of num_key_value_heads (3)");
+}
+
+TEST(HfConfig, RefusesInvalidConfigs) {
+  const std::string deep = std::string(1'000'000, '[');
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("{"), std::string("null"),
+        std::string("{\"architectures\": \"Llama\"}"), std::string("{\"architectures\": []}"), deep,
+        "{\"architectures\": " + deep + std::string(1'000'000, ']') + "}"}) {
+    EXPECT_FALSE(SpecFromHfConfig(text).ok()) << text.substr(0, 100);
+  }
+}
+
+TEST(Families, RefusesOtherArchitecturesWithTheListOfOurs) {
+  for (const char* name : {"MambaForCausalLM", "DeepseekV32ForCausalLM", "BertModel"}) {
+    const auto spec = SpecFromHfConfig(std::string("{\"architectures\": [\"") + name + "\"]}");
+    ASSERT_FALSE(spec.ok());
+    EXPECT_EQ(spec.status().code(), Code::kUnimplemented);
+    EXPECT_NE(spec.status().message().find(name), std::string::npos);
+    EXPECT_NE(spec.status().message().find("LlamaForCausalLM"), std::string::npos);
+    // Each once, though some families share a name.
+    const std::string list = spec.status().message().substr(spec.status().message().rfind(": "));
+    std::set<std::string> names;
+    std::istringstream words(list.substr(2));
+    for (std::string word; words >> word;) EXPECT_TRUE(names.insert(word).second) << word;
+    EXPECT_GE(names.size(), 30u);
+  }
+}
+
+TEST(Families, LlamaHasTheStandardNames) {
+  const Family* llama = *FindFamily("LlamaForCausalLM");
+  const ModelSpec spec = MustParse(Small(""));
+  const auto name = [&](const WeightId& id) { return llama->source(spec, id).name; };
+  EXPECT_EQ(name({WeightRole::kQuery, 3}), "model.layers.3.self_attn.q_proj.weight");
+  EXPECT_EQ(name({WeightRole::kDown, 0, WeightPart::kBias}), "model.layers.0.mlp.down_proj.bias");
+  EXPECT_EQ(name({WeightRole::kHead}), "lm_head.weight");
+}
+
+TEST(ConfigOptions, GoOverTheRotaryPositionsOfTheConfig) {
+  const auto rope = [](const ConfigOptions& options, const std::string& config) {
+    const auto spec = SpecFromHfConfig(config, options);
+    EXPECT_TRUE(spec.ok()) << spec.status().message();
+    return spec->layers[1].attention.rope;
+  };
+  EXPECT_EQ(rope({.rotary_base = 5e5}, Small("")).theta, 5e5);
+  EXPECT_EQ(rope({.rotary_dim = 8}, Small("")).dim, 8);
+  const ConfigOptions longer = {.rotary_scaling_type = "linear", .rotary_scaling_factor = 2.0};
+  const RopeScaling twice = {
+      .kind = RopeScaling::Kind::kLinear, .factor = 2.0, .original_max_positions = 512};
+  EXPECT_EQ(rope(longer, Small(R"("max_position_embeddings": 512)")).scaling, twice);
+  EXPECT_EQ(SpecFromHfConfig(Small(R"("max_position_embeddings": 512)"), longer)->max_positions,
+            1024);
+  // In place of the config's own, from the same trained context.
+  const std::string scaled =
+      Small(R"("max_position_embeddings": 512, "rope_scaling": {"type": "dynamic", "factor": 8})");
+  EXPECT_EQ(rope(longer, scaled).scaling, twice);
+  EXPECT_EQ(SpecFromHfConfig(scaled, longer)->max_positions, 1024);
+}
+
+TEST(ConfigOptions, AreRefusedWhereTheModelHasNoUseForThem) {
+  const auto refusal = [](const ConfigOptions& options, const std::string& config) {
+    return SpecFromHfConfig(config, options).status().message();
+  };
+  EXPECT_EQ(refusal({.rotary_scaling_type = "linear"}, Small("")),
+            "rotary_scaling_type: rotary_scaling_type and rotary_scaling_factor go together");
+  EXPECT_EQ(refusal({.rotary_scaling_factor = 2.0}, Small("")),
+            "rotary_scaling_factor: rotary_scaling_type and rotary_scaling_factor go together");
+  EXPECT_EQ(refusal({.baichuan_model_version = "v1_7b"}, Small("")),
+            "baichuan_model_version: is not for a model of the architecture LlamaForCausalLM");
+  const std::string bloom = R"({"architectures": ["BloomForCausalLM"], "vocab_size": 100,
+                                "hidden_size": 64, "n_layer": 2, "n_head": 4})";
+  EXPECT_EQ(refusal({.rotary_base = 2.0}, bloom), "rotary_base: the model has no rotary positions");
+}
+
+TEST(ConfigOptions, SayWhichModelOfAFamilyItIs) {
+  const auto baichuan = [](int64_t vocab, const std::string& version) {
+    return SpecFromHfConfig(
+        R"({"architectures": ["BaichuanForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": )" +
+            std::to_string(vocab) + "}",
+        {.baichuan_model_version = version});
+  };
+  EXPECT_EQ(baichuan(320, "").status().message(),
+            "baichuan_model_version: is missing: a vocabulary of 320 does not tell Baichuan 1 from "
+            "2; give --baichuan_model_version");
+  EXPECT_FALSE(baichuan(64000, "")->head_normed);
+  EXPECT_TRUE(baichuan(125696, "")->head_normed);
+  EXPECT_TRUE(baichuan(64000, "v2_13b")->head_normed);
+  EXPECT_EQ(baichuan(320, "v1_7b")->layers[0].attention.rope.dim, 16);
+  EXPECT_EQ(baichuan(320, "v1_13b")->layers[0].attention.alibi_scale, 1.0);
+
+  const auto gpt = [](const std::string& architecture, const std::string& version) {
+    return SpecFromHfConfig(R"({"architectures": [")" + architecture +
+                                R"("], "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 90})",
+                            {.gpt_model_version = version});
+  };
+  EXPECT_EQ(gpt("GPT2LMHeadModel", "gpt2")->family, "gpt2");
+  EXPECT_EQ(gpt("GPT2LMHeadModel", "santacoder")->family, "santacoder");
+  EXPECT_EQ(gpt("GPTBigCodeForCausalLM", "starcoder")->family, "gpt_bigcode");
+  EXPECT_EQ(gpt("GPTBigCodeForCausalLM", "gpt2").status().message(),
+            "gpt_model_version: \"gpt2\" is not what config.json describes: of the architecture "
+            "GPTBigCodeForCausalLM are starcoder, santacoder");
+
+  const auto chatglm = [](const std::string& version) {
+    return SpecFromHfConfig(
+        R"({"architectures": ["ChatGLMModel"], "padded_vocab_size": 65024, "hidden_size": 64,
+            "num_layers": 2, "num_attention_heads": 4, "multi_query_group_num": 2,
+            "kv_channels": 16, "ffn_hidden_size": 128, "seq_length": 512, "rope_ratio": 50})",
+        {.chatglm_model_version = version});
+  };
+  EXPECT_NE(chatglm("").status().message().find("give --chatglm_model_version"), std::string::npos);
+  EXPECT_EQ(chatglm("chatglm2_6b_32k")->layers[0].attention.rope.scaling.factor, 50.0);
+  EXPECT_EQ(chatglm("chatglm3_6b_32k")->layers[0].attention.rope.theta, 500000.0);
+}
+
+TEST(HfConfig, EveryOtherLayerOfGptOssHasAWindow) {
+  const std::string sizes = R"({"architectures": ["GptOssForCausalLM"], "vocab_size": 100,
+      "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 3, "head_dim": 16,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 8)";
+  const auto windows = [&](const std::string& extra) {
+    std::vector<int64_t> windows;
+    for (const LayerSpec& layer : MustParse(sizes + extra + "}").layers) {
+      windows.push_back(layer.attention.window);
+    }
+    return windows;
+  };
+  EXPECT_EQ(windows(R"(, "sliding_window": 24)"), (std::vector<int64_t>{24, 0, 24}));
+  EXPECT_EQ(windows(R"(, "sliding_window": 24, "layer_types": ["full_attention",
+                        "full_attention", "sliding_attention"])"),
+            (std::vector<int64_t>{0, 0, 24}));
+}
+
+// A config of Llama 4 with three layers.
+std::string Llama4(const std::string& extra) {
+  return R"({"architectures": ["Llama4ForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+      "intermediate_size": 32, "intermediate_size_mlp": 96, "num_hidden_layers": 3,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": 7)" +
+         extra + "}";
+}
+
+TEST(HfConfig, Llama4ListsItsLayersOrTakesEveryNth) {
+  const auto described = [](const std::string& extra) {
+    std::string text;
+    for (const LayerSpec& layer : MustParse(Llama4(extra)).layers) {
+      text += layer.moe.num_experts > 0 ? "experts" : std::to_string(layer.mlp.intermediate_size);
+      text += layer.attention.rope.dim > 0 ? " turns; " : "; ";
+    }
+    return text;
+  };
+  EXPECT_EQ(described(""), "experts turns; experts turns; experts turns; ");
+  EXPECT_EQ(described(R"(, "interleave_moe_layer_step": 2, "no_rope_layer_interval": 3)"),
+            "96 turns; experts turns; 96; ");
+  EXPECT_EQ(described(R"(, "moe_layers": [2], "no_rope_layers": [0, 1, 0])"),
+            "96; 96 turns; experts; ");
+  for (const auto& [extra, named] :
+       {std::pair(R"(, "interleave_moe_layer_step": 0)", "interleave_moe_layer_step"),
+        {R"(, "no_rope_layer_interval": 0)", "no_rope_layer_interval"},
+        {R"(, "no_rope_layers": [1])", "no_rope_layers"},
+        {R"(, "num_experts_per_tok": 99)", "num_experts_per_tok is 99"},
+        {R"(, "floor_scale": 1, "no_rope_layers": [0, 1, 0])", "floor_scale is 1"}}) {
+    const auto spec = SpecFromHfConfig(Llama4(extra));
+    ASSERT_FALSE(spec.ok()) << extra;
+    EXPECT_NE(spec.status().message().find(named), std::string::npos) << spec.status().message();
+  }
+}
+
+// The first 40B has no flag of its architecture.
+TEST(HfConfig, FalconWithKeyValueHeadsIsOfTheNewArchitecture) {
+  const auto layer = [](const std::string& extra) {
+    return MustParse(R"({"architectures": ["RWForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+        "n_layer": 2, "n_head": 4, "parallel_attn": true)" +
+                     extra + "}")
+        .layers[0];
+  };
+  EXPECT_EQ(layer(R"(, "n_head_kv": 2)").attention.num_kv_heads, 2);
+  EXPECT_EQ(layer(R"(, "n_head_kv": 2)").residual, Residual::kParallelNorms);
+  EXPECT_EQ(layer("").attention.num_kv_heads, 1);
+  EXPECT_EQ(layer("").residual, Residual::kParallel);
+}
+
+TEST(HfConfig, TellsChatGlm6bFromItsSuccessors) {
+  const std::string config = R"({"architectures": ["ChatGLMModel"], "vocab_size": 200,
+      "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "position_encoding_2d": true,
+      "bos_token_id": 104, "mask_token_id": 100, "gmask_token_id": 101)";
+  const ModelSpec spec = MustParse(config + "}");
+  EXPECT_EQ(spec.family, "chatglm6b");
+  EXPECT_EQ(spec.prefix, (PrefixSpec{.start_id = 104, .mask_ids = {101, 100}}));
+  EXPECT_EQ(spec.layers[1].attention.rope.dim, 8);
+  EXPECT_TRUE(spec.HasSecondPositions());
+  EXPECT_EQ(SpecFromJson(SpecToJson(spec)).value(), spec);
+  // The first revision leaves out the ids of the masks, which its vocabulary of 150,528 has.
+  EXPECT_EQ(SpecFromHfConfig(R"({"architectures": ["ChatGLMModel"], "vocab_size": 200,
+                "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4,
+                "position_encoding_2d": true, "bos_token_id": 104})")
+                .status()
+                .message(),
+            "gmask_token_id: 150001 is outside the vocabulary of 200");
+}
+
+TEST(HfConfig, TheTokenizersFilesNameTheMasksOfGlm10b) {
+  const std::string config = R"({"architectures": ["GLMModel"], "vocab_size": 200,
+      "hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "max_sequence_length": 32,
+      "block_position_encoding": true)";
+  const std::string added = R"({"[gMASK]": 110, "[MASK]": 111, "<|startofpiece|>": 112})";
+  const auto spec = SpecFromHfConfig(config + "}", {}, added);
+  ASSERT_TRUE(spec.ok()) << spec.status().message();
+  EXPECT_EQ(spec->prefix, (PrefixSpec{.start_id = 112, .mask_ids = {111, 110}}));
+  EXPECT_EQ(spec->second_position_rows, 33);
+  const auto named = SpecFromHfConfig(config + R"(, "sop_token_id": 1, "smask_token_id": 2})");
+  EXPECT_EQ(named->prefix, (PrefixSpec{.start_id = 1, .mask_ids = {2}}));
+  for (const char* damaged : {"", "{", "[]", R"({"[MASK]": 111})"}) {
+    EXPECT_THAT(SpecFromHfConfig(config + "}", {}, damaged).status().message(),
+                ::testing::StartsWith("sop_token_id: is missing: no added_tokens.json"));
+  }
+  EXPECT_EQ(SpecFromHfConfig(config + "}", {}, R"({"<|startofpiece|>": 200})").status().message(),
+            "added_tokens.<|startofpiece|>: 200 is outside the vocabulary of 200");
+}
+
+TEST(HfConfig, ATextModelBesideOthersIsAnObjectOfTheConfig) {
+  const ModelSpec alone = MustParse(Llama4(R"(, "torch_dtype": "bfloat16")"));
+  EXPECT_EQ(alone.eos_ids, std::vector<int32_t>{7});
+  const std::string beside = R"({"architectures": ["Llama4ForConditionalGeneration"],
+      "torch_dtype": "bfloat16", "vision_config": {}, "text_config": )";
+  EXPECT_EQ(MustParse(beside + Llama4("") + "}"), alone);
+  EXPECT_EQ(SpecFromHfConfig(beside + "3}").status().message(),
+            "text_config: must be an object, found 3");
+}
+
+TEST(HfConfig, ReadsWhichLayersHaveExpertsAndTheirRule) {
+  const auto read = [](const std::string& architecture, const std::string& extra) {
+    return MustParse(R"({"architectures": [")" + architecture +
+                     R"("], "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+                         "num_hidden_layers": 4, "num_attention_heads": 4,
+                         "moe_intermediate_size": 32, "num_experts_per_tok": 2, )" +
+                     extra + "}");
+  };
+  const auto dense = [](const ModelSpec& spec) {
+    std::string layers;
+    for (int64_t i = 0; i < spec.num_layers(); ++i) layers += spec.has_experts(i) ? 'e' : '-';
+    return layers;
+  };
+  ModelSpec spec = read("Qwen3MoeForCausalLM",
+                        R"("num_experts": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3])");
+  EXPECT_EQ(dense(spec), "-e--");
+  EXPECT_EQ(spec.layers[0].mlp.intermediate_size, 128);
+  EXPECT_EQ(spec.layers[1].mlp.intermediate_size, 0);
+  EXPECT_EQ(spec.layers[1].moe.expert.intermediate_size, 32);
+  EXPECT_FALSE(spec.layers[1].moe.routing.renormalise);
+  spec = read("Glm4MoeForCausalLM",
+              R"("n_routed_experts": 8, "first_k_dense_replace": 1, "n_shared_experts": 2,
+                 "routed_scaling_factor": 2.5, "n_group": 4, "topk_group": 2)");
+  EXPECT_EQ(dense(spec), "-eee");
+  EXPECT_EQ(spec.layers[1].mlp.intermediate_size, 64) << "two shared experts in one MLP";
+  EXPECT_TRUE(spec.layers[1].moe.correction);
+  EXPECT_EQ(spec.layers[1].moe.routing.chosen_groups, 2);
+  EXPECT_EQ(spec.layers[1].moe.routing.scale, 2.5f);
+}
+
+TEST(HfConfig, DeepSeekKeepsOneLatentOfATokenAndNoValues) {
+  const ModelSpec spec = MustParse(DeepSeek());
+  EXPECT_EQ(spec.KvBytesPerToken(DType::kBF16), int64_t{576} * 2 * 61);
+  EXPECT_EQ(spec.KvBytesPerToken(DType::kF8E4M3), int64_t{576} * 61);
+  const AttentionSpec& attention = spec.layers.front().attention;
+  EXPECT_EQ(attention.latent, (LatentSpec{512, 1536, 128, 128, 1e-6}));
+  EXPECT_EQ(attention.head_dim, 576);
+  const double larger = 0.1 * std::log(40.0) + 1.0;
+  EXPECT_DOUBLE_EQ(attention.scale, larger * larger / std::sqrt(192.0));
+  EXPECT_EQ(attention.rope.scaling.attention_factor, 1.0) << "both factors are alike";
+  EXPECT_TRUE(attention.rope.interleaved);
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kQuery}), (Shape{128 * 192, 1536}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kLatent}), (Shape{576, 7168}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kLatentKey}), (Shape{128 * 128, 512}));
+  EXPECT_EQ(WeightShape(spec, {WeightRole::kAttentionOut}), (Shape{7168, 128 * 128}));
+  EXPECT_TRUE(WeightParts(spec, WeightRole::kKey, 0).empty());
+  // 671 billion with 37 at work, and less than a fiftieth of that of multi-head attention.
+  EXPECT_NEAR(static_cast<double>(NumParameters(spec)), 671e9, 1e9);
+  EXPECT_NEAR(static_cast<double>(StepWeightBytes(spec)), 2 * 37e9, 2e9);
+
+  const TensorSource value =
+      FamilyOf(spec)->source(spec, {WeightRole::kLatentValue, 7, WeightPart::kScale});
+  EXPECT_EQ(value.name, "model.layers.7.self_attn.kv_b_proj.weight_scale");
+  EXPECT_EQ(value.rows.StoredRow(0), 128);
+  EXPECT_EQ(value.rows.StoredRow(128), 256 + 128);
+  EXPECT_EQ(FamilyOf(spec)->source(spec, {WeightRole::kUp, 7}).name,
+            "model.layers.7.mlp.shared_experts.up_proj.weight");
+  EXPECT_EQ(*SpecFromJson(SpecToJson(spec)), spec);
+
+  const ModelSpec lite =
+      MustParse(DeepSeek(R"("architectures": ["DeepseekV2ForCausalLM"], "q_lora_rank": null,
+                  "scoring_func": "softmax", "topk_method": "greedy", "rope_scaling": null)"));
+  EXPECT_EQ(WeightShape(lite, {WeightRole::kQuery}), (Shape{128 * 192, 7168}));
+  EXPECT_TRUE(WeightParts(lite, WeightRole::kQueryDown, 0).empty());
+  EXPECT_EQ(FamilyOf(lite)->source(lite, {WeightRole::kQuery, 0}).name,
+            "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_DOUBLE_EQ(lite.layers[0].attention.scale, 1.0 / std::sqrt(192.0));
+}
+
+TEST(HfConfig, RefusesLatentsThatCannotBeNamingTheKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("kv_lora_rank": 0)", "kv_lora_rank: 0 elements"},
+      {R"("kv_lora_rank": null)", "kv_lora_rank: is missing"},
+      {R"("kv_lora_rank": 1000)", "head_dim is 1064"},
+      {R"("kv_lora_rank": 9223372036854775807)", "kv_lora_rank: 9223372036854775807 elements"},
+      {R"("q_lora_rank": -4)", "q_lora_rank: -4 elements"},
+      {R"("qk_nope_head_dim": "many")", "qk_nope_head_dim"},
+      {R"("qk_rope_head_dim": 63)", "(qk_rope_head_dim)"},
+      {R"("v_head_dim": 4096)", "v_head_dim: 4096 elements"},
+      {R"("scoring_func": "tanh")", "scoring_func: \"tanh\""},
+      {R"("topk_method": "greedy")", "topk_method: \"greedy\""},
+      {R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale_all_dim": "x",
+                           "original_max_position_embeddings": 4096})",
+       "rope_scaling.mscale_all_dim"},
+      {R"("rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1, "mscale_all_dim": -1e300,
+                           "original_max_position_embeddings": 4096})",
+       "rope_scaling.mscale_all_dim: must be between"}};
+  for (const auto& [extra, part] : cases) {
+    const auto spec = SpecFromHfConfig(DeepSeek(extra));
+    ASSERT_FALSE(spec.ok()) << extra;
+    EXPECT_NE(spec.status().message().find(part), std::string::npos) << spec.status().message();
+  }
+  const auto turned = SpecFromHfConfig(DeepSeek(), {.rotary_dim = 32});
+  EXPECT_NE(turned.status().message().find("rotary_dim 32"), std::string::npos)
+      << turned.status().message();
+}
+
+}  // namespace
+}  // namespace tandem
