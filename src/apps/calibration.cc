@@ -18,7 +18,9 @@ BoundOption<CalibrationOptions> Sets(OptionSpec spec) {
   return BindOption<CalibrationOptions, kField>(spec);
 }
 
-void SayEstimate(const CalibrationEstimate& estimate, Console& console) {
+void SayEstimate(const CalibrationTexts& texts, const CalibrationEstimate& estimate,
+                 Console& console) {
+  console.Say(fmt::format("calibrating with {} samples of {}", texts.samples.size(), texts.origin));
   std::string line = fmt::format(
       "calibrating with {} tokens: about {:.0f} s, {} of memory, {} of files for hidden states",
       estimate.rows, estimate.seconds, FormatBytes(estimate.memory_bytes),
@@ -61,12 +63,11 @@ Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console&
     TANDEM_ASSIGN_OR_RETURN(
         texts, ReadCalibrationTexts(options.model_dir, CalibrationOptionRows().Read(values),
                                     options.config));
-    console.Say(
-        fmt::format("calibrating with {} samples of {}", texts.samples.size(), texts.origin));
   }
   const Interrupt interrupt;
   const QuantizeEvents events{
-      .estimate = [&](const CalibrationEstimate& estimate) { SayEstimate(estimate, console); },
+      .estimate =
+          [&](const CalibrationEstimate& estimate) { SayEstimate(texts, estimate, console); },
       .calibrating = Told("calibrating", interrupt, console),
       .writing = Told("writing", interrupt, console)};
   TANDEM_ASSIGN_OR_RETURN(const QuantizeReport report,
