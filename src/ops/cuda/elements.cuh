@@ -54,6 +54,12 @@ __device__ inline void StorePack(T* to, const Pack<T, kCount>& pack) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
+// Whether rows of `cols` 16-bit elements can be read in pieces of 8.
+template <typename... Data>
+bool HasPieces(int64_t cols, const Data*... data) {
+  return cols % 8 == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);
+}
+
 // Calls run(T{}) with the element type of `dtype`.
 template <typename Run>
 void WithActivation(DType dtype, const Run& run) {

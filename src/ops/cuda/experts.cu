@@ -248,12 +248,6 @@ dim3 BlocksFor(const Context& context, int64_t count) {
   return BlocksOfUnits(context, 32, CeilDiv(count, kThreads));
 }
 
-// Whether rows of `cols` columns can be read in pieces of 8.
-template <typename... Data>
-bool HasPieces(int64_t cols, const Data*... data) {
-  return cols % 8 == 0 && ((reinterpret_cast<uintptr_t>(data) % 16 == 0) && ...);
-}
-
 template <typename T>
 void Gather(const Context& context, const GatherJob<T>& job, bool arranged) {
   const auto launch = [&]<int kCount, bool kArranged>() {

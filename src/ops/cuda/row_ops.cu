@@ -38,34 +38,50 @@ NormArguments<T> ArgumentsOf(const Norm& norm) {
           norm.epsilon, norm.weight_offset, norm.kind == Norm::Kind::kLayer};
 }
 
-// out = norm(x), by `lanes` threads, of which this is the lane-th; out may be x. sum(value): over
-// all of them.
-template <typename T, typename Sum>
+// out = norm(x), by `lanes` threads, of which this is the lane-th, in pieces of kCount elements;
+// out may be x. sum(value): over all of them.
+template <int kCount, typename T, typename Sum>
 __device__ void NormRow(int lane, int lanes, const Sum& sum, const T* x, int64_t width,
                         const NormArguments<T>& norm, int64_t weight_begin, T* out) {
   const auto count = static_cast<float>(width);
+  const auto for_pieces = [&](const auto& visit) {
+    for (int64_t i = int64_t{lane} * kCount; i < width; i += int64_t{lanes} * kCount) {
+      visit(i, LoadPack<T, kCount>(x + i));
+    }
+  };
   float mean = 0.0f;
   if (norm.subtract_mean) {
     float own = 0.0f;
-    for (int64_t i = lane; i < width; i += lanes) own += ToFloat(x[i]);
+    for_pieces([&](int64_t, const Pack<T, kCount>& piece) {
+#pragma unroll
+      for (const T& value : piece.at) own += ToFloat(value);
+    });
     mean = sum(own) / count;
   }
   float squares = 0.0f;
-  for (int64_t i = lane; i < width; i += lanes) {
-    const float around = ToFloat(x[i]) - mean;
-    squares = fmaf(around, around, squares);
-  }
+  for_pieces([&](int64_t, const Pack<T, kCount>& piece) {
+#pragma unroll
+    for (const T& value : piece.at) {
+      const float around = ToFloat(value) - mean;
+      squares = fmaf(around, around, squares);
+    }
+  });
   const float inverse = 1.0f / sqrtf(sum(squares) / count + norm.epsilon);
-  for (int64_t i = lane; i < width; i += lanes) {
-    float y = (ToFloat(x[i]) - mean) * inverse;
-    if (norm.weight != nullptr) y *= ToFloat(norm.weight[weight_begin + i]) + norm.weight_offset;
-    if (norm.bias != nullptr) y += ToFloat(norm.bias[weight_begin + i]);
-    out[i] = FromFloat<T>(y);
-  }
+  for_pieces([&](int64_t i, Pack<T, kCount> piece) {
+#pragma unroll
+    for (int e = 0; e < kCount; ++e) {
+      float y = (ToFloat(piece.at[e]) - mean) * inverse;
+      const int64_t at = weight_begin + i + e;
+      if (norm.weight != nullptr) y *= ToFloat(norm.weight[at]) + norm.weight_offset;
+      if (norm.bias != nullptr) y += ToFloat(norm.bias[at]);
+      piece.at[e] = FromFloat<T>(y);
+    }
+    StorePack(out + i, piece);
+  });
 }
 
 // A block has a row.
-template <typename T>
+template <int kCount, typename T>
 __global__ void __launch_bounds__(kThreads)
     AddNormRowsKernel(T* residual, const T* delta, float residual_scale, int64_t hidden,
                       const NormArguments<T> norm, T* out) {
@@ -74,9 +90,14 @@ __global__ void __launch_bounds__(kThreads)
   const int thread = static_cast<int>(threadIdx.x);
   residual += row * hidden;
   if (delta != nullptr) {
-    for (int64_t i = thread; i < hidden; i += kThreads) {
-      residual[i] =
-          FromFloat<T>(ToFloat(residual[i]) * residual_scale + ToFloat(delta[row * hidden + i]));
+    for (int64_t i = int64_t{thread} * kCount; i < hidden; i += int64_t{kThreads} * kCount) {
+      Pack<T, kCount> sum = LoadPack<T, kCount>(residual + i);
+      const Pack<T, kCount> added = LoadPack<T, kCount>(delta + row * hidden + i);
+#pragma unroll
+      for (int e = 0; e < kCount; ++e) {
+        sum.at[e] = FromFloat<T>(ToFloat(sum.at[e]) * residual_scale + ToFloat(added.at[e]));
+      }
+      StorePack(residual + i, sum);
     }
   }
   const auto sum = [](float value) {
@@ -84,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // all have the sum
     return value;
   };
-  NormRow(thread, kThreads, sum, residual, hidden, norm, 0, out + row * hidden);
+  NormRow<kCount>(thread, kThreads, sum, residual, hidden, norm, 0, out + row * hidden);
 }
 
 template <typename T>
@@ -96,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
   if (index >= rows * parts) return;
   const int64_t part = index % parts;
   T* const x = qkv + index / parts * row_stride + part * width;
-  NormRow(
+  NormRow<1>(
       static_cast<int>(threadIdx.x) % 32, 32, [](float value) { return WarpSum(value); }, x, width,
       norm, shared ? 0 : part * width, x);
 }
@@ -169,10 +190,15 @@ void AddNormRows(const Context& context, const NormedRows& x) {
   if (rows == 0) return;
   WithActivation(x.rows.dtype, [&](auto element) {
     using T = decltype(element);
-    LaunchEarly(context, "AddNorm", AddNormRowsKernel<T>, dim3(static_cast<unsigned>(rows)),
-                kThreads, 0, static_cast<T*>(x.residual.data), static_cast<const T*>(x.delta.data),
-                x.residual_scale, x.residual.dim(1), ArgumentsOf<T>(x.norm),
-                static_cast<T*>(x.rows.data));
+    const auto launch = [&]<int kCount>() {
+      LaunchEarly(context, "AddNorm", AddNormRowsKernel<kCount, T>,
+                  dim3(static_cast<unsigned>(rows)), kThreads, 0, static_cast<T*>(x.residual.data),
+                  static_cast<const T*>(x.delta.data), x.residual_scale, x.residual.dim(1),
+                  ArgumentsOf<T>(x.norm), static_cast<T*>(x.rows.data));
+    };
+    HasPieces(x.residual.dim(1), x.residual.data, x.delta.data, x.rows.data)
+        ? launch.template operator()<8>()
+        : launch.template operator()<1>();
   });
 }
 
