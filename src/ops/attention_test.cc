@@ -409,20 +409,21 @@ TEST_P(AttentionTest, SinksTakeTheirShareOfTheSoftmax) {
 // Blocks that no row sees any of have become those of others, and hold NaN here.
 TEST_P(AttentionTest, BlocksBeforeAWindowMayHoldAnything) {
   if (!backend().Has(Feature::kWindowTables)) GTEST_SKIP() << "not on this backend";
-  for (const int32_t head_dim : {16, 32, 64}) {
+  for (const int32_t head_dim : {16, 32, 64, 128}) {
     for (const int32_t context : {113, 121, 150}) {
-      SCOPED_TRACE(::testing::Message() << head_dim << ", " << context);
-      MakeGroup({4, 2, head_dim, 8}, 2);
-      rule_.window = 20;
-      Step({{0, context - 3, context - 3}});
-      const std::vector<std::byte> expected = Step({{0, context, 3}});
-      const int32_t first_seen = (context - 3 + 1 - rule_.window) / 8;
-      std::copy_n(tables_.begin() + kMaxBlocks, first_seen, tables_.begin());
-      EXPECT_EQ(Step({{0, context, 3}}), expected);
-      EXPECT_EQ(
-          Step({{0, context, 1}}),
-          std::vector<std::byte>(expected.begin() + std::ssize(expected) / 3 * 2, expected.end()));
-      rule_ = {};
+      for (const int32_t rows : {3, 16, 50}) {
+        SCOPED_TRACE(::testing::Message() << head_dim << ", " << context << ", " << rows);
+        MakeGroup({4, 2, head_dim, 8}, 2);
+        rule_.window = 20;
+        Step({{0, context - rows, context - rows}});
+        const std::vector<std::byte> expected = Step({{0, context, rows}});
+        const std::vector<std::byte> expected_last = Step({{0, context, 1}});
+        const int32_t first_seen = (context - rows + 1 - rule_.window) / 8;
+        std::copy_n(tables_.begin() + kMaxBlocks, first_seen, tables_.begin());
+        EXPECT_TRUE(Step({{0, context, rows}}) == expected);
+        EXPECT_TRUE(Step({{0, context, 1}}) == expected_last);
+        rule_ = {};
+      }
     }
   }
 }

@@ -139,9 +139,10 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
 
   Queue queue(shared + Plan::kQueryBytes);
   const bool looks_up = threadIdx.x < Queue::kKeys;
+  const int first_key = head.FirstKey<Kind>(params, first_row);
   const auto row_at = [&](int index) {
     const int key = begin + index * Queue::kKeys + static_cast<int>(threadIdx.x);
-    return key < end ? head.KeyRow(params, key) : kNoRow;
+    return key >= first_key && key < end ? head.KeyRow(params, key) : kNoRow;
   };
   // Nobody uses the memory of the previous work any more.
   __syncthreads();

@@ -49,7 +49,14 @@ struct HeadView {
   __device__ int Position(const AttentionParams& params, int r) const {
     return context - query_rows + params.by_group.Quotient(min(r, rows - 1));
   }
-  // How many keys before the windows of all rows from packed row r on are left out.
+  // The first key that any row sees from packed row r on. What lies before it is not read: its
+  // block may hold anything by now, and a weight of 0 times a NaN would count.
+  template <typename Kind>
+  __device__ int FirstKey(const AttentionParams& params, int r) const {
+    if constexpr (!Kind::kHasRule) return 0;
+    return params.seen.FirstKey(max(Position(params, r), 0));
+  }
+  // How many keys before that one are left out.
   template <typename Kind>
   __device__ int Skipped(const AttentionParams& params, int r) const {
     if constexpr (!Kind::kHasRule) return 0;

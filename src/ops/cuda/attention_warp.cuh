@@ -57,8 +57,12 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
                                   const LoadQueriesOnce& load_queries, int begin, int stride,
                                   int end, RowState<1>& state, RowOutput<Kind> (&output)[1]) {
   const int lane = threadIdx.x % 32, g = lane / 4;
-  // Keys after the sequence's last are read as the last one: no row sees them.
-  const auto row_at = [&](int key) { return head.KeyRow(params, min(key + lane, end - 1)); };
+  // Keys before the first that a row sees are read as that one, and those after the sequence's last
+  // as the last: no row sees them.
+  const int first_key = head.FirstKey<Kind>(params, 0);
+  const auto row_at = [&](int key) {
+    return head.KeyRow(params, max(min(key + lane, end - 1), first_key));
+  };
   const auto value_of = [&](uint32_t row) { return row + params.value_rows; };
   WarpQueue<Kind> queue(queue_memory, params.pool);
   uint32_t row = 0;

@@ -73,7 +73,8 @@ __device__ inline void StoreWide(std::byte* first, std::byte* second, const uint
 }
 
 // grid: (params.max_tiles, kv heads). A thread copies pieces of 16 bytes of the pool; positions
-// after the last become zeros: they are masked, but a weight of 0 times a NaN would count.
+// before the first that a row sees and after the last become zeros: they are masked, but a weight
+// of 0 times a NaN would count.
 template <typename Kind>
 __global__ void __launch_bounds__(kMultiplyThreads)
     GatherTilesKernel(const __grid_constant__ AttentionParams params) {
@@ -88,13 +89,14 @@ __global__ void __launch_bounds__(kMultiplyThreads)
   constexpr int kWide = Kind::kFp8 ? 2 : 1;  // pieces that one of the pool becomes
   constexpr int kRowsAtOnce = kMultiplyThreads / Kind::kRowPieces;
   const int piece = static_cast<int>(threadIdx.x) % Kind::kRowPieces;
+  const int first_key = head.FirstKey<Kind>(params, 0);
   const auto* const pool = static_cast<const std::byte*>(params.pool);
 #pragma unroll 4
   for (int row = static_cast<int>(threadIdx.x) / Kind::kRowPieces; row < kTileKeys;
        row += kRowsAtOnce) {
     const int key = tile * kTileKeys + row;
     uint4 bits[2] = {};  // of the key, of the value
-    if (key < head.context) {
+    if (key >= first_key && key < head.context) {
       const uint64_t pool_row = head.KeyRow(params, key);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

@@ -117,11 +117,7 @@ class CudaBackend final : public Backend {
               "a graph");
   }
 
-  // The kernels of these are there, and have yet to be run on a device.
-  bool Has(Feature feature) const override {
-    return feature != Feature::kLatents && feature != Feature::kPrefixMask &&
-           feature != Feature::kWindowTables;
-  }
+  bool Has(Feature) const override { return true; }
   Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
     if (vocab > cuda::CudaSampler::kMaxVocab) {
       return InvalidArgument(fmt::format("vocab_size is {}; on a GPU it is at most {}", vocab,
