@@ -9,7 +9,7 @@
 
 #include "apps/command.h"
 #include "base/bound_options.h"
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 
 namespace tandem::apps {
 

@@ -9,7 +9,7 @@
 #include "base/checksum.h"
 #include "base/testing/source_dir.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 #include "checkpoint/testing/golden.h"
 #include "checkpoint/testing/quantized_folder.h"
 #include "checkpoint/testing/torch_folder.h"

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "checkpoint/quantize/layer_inputs.h"
+#include "quantize/layer_inputs.h"
 
 namespace tandem {
 

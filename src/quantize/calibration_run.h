@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/quantize/layer_calibration.h"
-#include "checkpoint/quantize/layer_pass.h"
+#include "quantize/layer_calibration.h"
+#include "quantize/layer_pass.h"
 
 namespace tandem {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/layer_pass.h"
+#include "quantize/layer_pass.h"
 
 #include <algorithm>
 #include <cmath>

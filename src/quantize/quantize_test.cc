@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "base/testing/file_size_limit.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/quantize/input_scales.h"
+#include "quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"

@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/layer_calibration.h"
+#include "quantize/layer_calibration.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "checkpoint/quantize/input_scales.h"
+#include "quantize/input_scales.h"
 #include "tensor/convert.h"
 #include "tensor/safetensors.h"
 

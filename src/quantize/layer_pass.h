@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/quantize/input_statistics.h"
+#include "quantize/input_statistics.h"
 #include "model/weight_source.h"
 #include "ops/backend.h"
 #include "ops/round.h"

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 #include "checkpoint/stored/stored_schemes.h"
 #include "checkpoint/testing/golden.h"
 #include "checkpoint/testing/hf_folder.h"

@@ -6,9 +6,9 @@
 
 #include "base/file.h"
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/quantize/hf_folder_writer.h"
-#include "checkpoint/quantize/layer_inputs.h"
-#include "checkpoint/quantize/quantize.h"
+#include "checkpoint/hf_writer.h"
+#include "quantize/layer_inputs.h"
+#include "quantize/quantize.h"
 #include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"

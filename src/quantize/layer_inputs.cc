@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/layer_inputs.h"
+#include "quantize/layer_inputs.h"
 
 #include <algorithm>
 #include <string>

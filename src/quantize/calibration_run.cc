@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/calibration_run.h"
+#include "quantize/calibration_run.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "checkpoint/quantize/input_scales.h"
+#include "quantize/input_scales.h"
 #include "model/decoder/weights.h"
 #include "model/prompt_rules.h"
 #include "tensor/convert.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/quantize/calibration_run.h"
-#include "checkpoint/quantize/recipe.h"
+#include "quantize/calibration_run.h"
+#include "quantize/recipe.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/config_options.h"
 #include "model/sharding.h"

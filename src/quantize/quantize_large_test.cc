@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/testing/source_dir.h"
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "model/dummy_weights.h"
 

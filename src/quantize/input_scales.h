@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
-#include "checkpoint/quantize/input_statistics.h"
+#include "quantize/input_statistics.h"
 #include "ops/backend.h"
 
 namespace tandem {

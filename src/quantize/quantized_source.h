@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "checkpoint/quantize/layer_calibration.h"
-#include "checkpoint/quantize/recipe.h"
+#include "quantize/layer_calibration.h"
+#include "quantize/recipe.h"
 #include "checkpoint/stored/as_dtype.h"
 #include "model/weight_source.h"
 

@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,8 +8,8 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/output_folder.h"
-#include "checkpoint/quantize/hf_folder_writer.h"
-#include "checkpoint/quantize/quantized_source.h"
+#include "checkpoint/hf_writer.h"
+#include "quantize/quantized_source.h"
 
 namespace tandem {
 namespace {

@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/quantized_source.h"
+#include "quantize/quantized_source.h"
 
 #include <algorithm>
 #include <atomic>
