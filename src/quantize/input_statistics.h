@@ -10,6 +10,9 @@
 
 namespace tandem {
 
+// Rows of an input that are kept, at most: the search for scales compares the products of these.
+inline constexpr int64_t kKeptRows = 256;
+
 struct InputStatistics {
   int64_t num_rows = 0;        // seen
   std::vector<float> largest;  // [columns] largest magnitude
