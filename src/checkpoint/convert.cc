@@ -3,7 +3,6 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/output_folder.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -30,7 +29,7 @@ Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folde
   return reader;
 }
 
-Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
+Result<WriteReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
   TANDEM_ASSIGN_OR_RETURN(
       const auto reader,
       OpenAsDType(options.quantized_dir.empty() ? options.model_dir : options.quantized_dir,
@@ -40,11 +39,8 @@ Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
-  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
-  TANDEM_RETURN_IF_ERROR(WriteCheckpoint(*reader, sharding, output->temporary(), progress));
-  ConvertReport report{reader->spec(), sharding, output->Bytes()};
-  TANDEM_RETURN_IF_ERROR(output->Commit());
-  return report;
+  return WriteModel(*reader, FolderKind::kCheckpoint, sharding, options.model_dir, *output,
+                    progress);
 }
 
 }  // namespace tandem

@@ -7,8 +7,6 @@
 #include "base/file.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/hf_writer.h"
-#include "quantize/layer_inputs.h"
-#include "quantize/quantize.h"
 #include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
@@ -16,6 +14,8 @@
 #include "model/prompt_rules.h"
 #include "model/testing/decoder_driver.h"
 #include "ops/testing/failing_backend.h"
+#include "quantize/layer_inputs.h"
+#include "quantize/quantize.h"
 
 namespace tandem {
 namespace {
@@ -170,7 +170,7 @@ TEST_P(FamiliesQuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
   for (const char* qformat : {"fp8", "int8_sq", "int8_wo", "int4_awq"}) {
     SCOPED_TRACE(qformat);
     QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
-    options.export_hf = true;
+    options.folder = FolderKind::kHuggingFace;
     const auto report = Quantize(options, samples_, *backend_);
     if (!HasHfFolder()) {
       ASSERT_FALSE(report.ok());
@@ -182,7 +182,7 @@ TEST_P(FamiliesQuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
     ASSERT_TRUE(folder.ok()) << folder.status().message();
     EXPECT_EQ((*folder)->spec().quantization, options.recipe.scheme);
     EXPECT_EQ((*folder)->spec().cache_scales, DType::kF8E4M3);
-    options.export_hf = false;
+    options.folder = FolderKind::kCheckpoint;
     options.output_dir = folder_ / qformat;
     const auto checkpoint = Made(options);
     ASSERT_NE(checkpoint, nullptr);
@@ -196,7 +196,7 @@ TEST_P(FamiliesQuantizeTest, AnExportedFolderHasTheNamesAndRowsOfTheFamily) {
   QuantizeOptions options = Options("full_prec", "out");
   options.recipe.cache_scales.reset();
   options.dtype = "bfloat16";
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   const auto report = Quantize(options, samples_, *backend_);
   ASSERT_TRUE(report.ok()) << report.status().message();
   const auto own = SafetensorsFile::Open(model_ / "model.safetensors").value();

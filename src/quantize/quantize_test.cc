@@ -10,11 +10,11 @@
 #include "base/testing/file_size_limit.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
-#include "quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
 #include "ops/testing/failing_backend.h"
+#include "quantize/input_scales.h"
 
 namespace tandem {
 namespace {
@@ -58,7 +58,7 @@ class QuantizeTest : public FolderTest {
             .recipe = RecipeOf(qformat, 64, "none").value(),
             .num_threads = 2};
   }
-  Result<QuantizeReport> Run(const QuantizeOptions& options) {
+  Result<WriteReport> Run(const QuantizeOptions& options) {
     return Quantize(options, Samples(), *backend_);
   }
   // Logits of a text, one list after the other.
@@ -373,7 +373,7 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
       QuantizeOptions options = Options(qformat, name);
       options.recipe = RecipeOf(qformat, 64, "int8").value();
       options.recipe.smooth_alpha = 0.8;
-      options.export_hf = hf;
+      options.folder = hf ? FolderKind::kHuggingFace : FolderKind::kCheckpoint;
       const auto report = Run(options);
       ASSERT_TRUE(report.ok()) << report.status().message();
       std::unique_ptr<WeightSource> written;
@@ -408,7 +408,7 @@ TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
   for (const char* qformat :
        {"full_prec", "fp8", "int8_wo", "int4_wo", "int8_sq", "int4_awq", "w4a8_awq"}) {
     QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
-    options.export_hf = true;
+    options.folder = FolderKind::kHuggingFace;
     ASSERT_TRUE(Run(options).ok());
     ASSERT_TRUE(Run(Options(qformat, qformat)).ok());
     const auto folder = HfReader::Open(options.output_dir);
@@ -429,7 +429,7 @@ TEST_F(QuantizeTest, AnExportedFolderHoldsTheScalesOfKeysAndValues) {
                    .recipe = options.recipe,
                    .num_threads = 2})
                   .ok());
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(options).ok());
   const auto file = SafetensorsFile::Open(folder_ / "hf8" / "model.safetensors").value();
   EXPECT_EQ(file->tensors().count("model.layers.1.self_attn.k_scale"), 1u);
@@ -451,7 +451,7 @@ TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
   const HfFolder both = {.extra_config = ", \"dtype\": \"bfloat16\""};
   both.Write(folder_ / "hf");
   QuantizeOptions options = Options("int8_wo");
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   options.dtype = "float32";
   ASSERT_TRUE(Run(options).ok());
   const std::string config = *ReadTextFile(folder_ / "out" / "config.json");
@@ -467,14 +467,14 @@ TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
   with_code.Write(folder_ / "hf");
   WriteText(folder_ / "hf" / "modeling_own.py", "class Own: pass\n");
   QuantizeOptions options = Options("int8_wo");
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(options).ok());
   EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
 }
 
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
-  first.export_hf = true;
+  first.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(first).ok());
   QuantizeOptions again = Options("int8_wo");
   again.model_dir = folder_ / "hf8";
