@@ -10,10 +10,11 @@
 #include "base/file.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/stored/stored_schemes.h"
-#include "checkpoint/testing/golden.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
 #include "quantize/quantize.h"
 #include "tensor/safetensors.h"
 
@@ -22,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-fs::path FixtureOf(const std::string& name) { return SourceDir() / "tests/data/families" / name; }
 
 class ExpertFilesTest : public FolderTest {
  protected:
@@ -92,15 +91,10 @@ TEST_F(ExpertFilesTest, EveryExpertIsRoundedAndTheRouterIsNot) {
          {WeightRole::kExpertGate, WeightRole::kExpertUp, WeightRole::kExpertDown}) {
       EXPECT_EQ(DescribeScheme(SchemeOf(spec, role, last)), "int8");
     }
-    const std::vector<float> expected = Logits(*HfReader::Open(FixtureOf(name)).value());
-    const std::vector<float> found = Logits(*rounded);
-    double difference = 0.0, length = 0.0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      difference += std::pow(found[i] - expected[i], 2);
-      length += std::pow(expected[i], 2);
-    }
-    EXPECT_LT(std::sqrt(difference / length), 0.1);
-    EXPECT_GT(difference, 0.0);
+    const double error =
+        RelativeError(Logits(*rounded), Logits(*HfReader::Open(FixtureOf(name)).value()));
+    EXPECT_LT(error, 0.1);
+    EXPECT_GT(error, 0.0);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "model/families/families.h"
 #include "model/prompt_rules.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
 #include "ops/testing/failing_backend.h"
 #include "quantize/layer_inputs.h"
 #include "quantize/quantize.h"
@@ -80,17 +81,9 @@ class FamiliesQuantizeTest : public FolderTest, public ::testing::WithParamInter
     }
     return all;
   }
-  // Length of the difference by the length of the plain model's logits.
+  // From the plain model's logits.
   double Error(WeightSource& quantized) {
-    const std::vector<float> expected = Logits(*plain_), found = Logits(quantized);
-    EXPECT_EQ(found.size(), expected.size());
-    if (found.size() != expected.size()) return HUGE_VAL;
-    double difference = 0.0, length = 0.0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      difference += std::pow(found[i] - expected[i], 2);
-      length += std::pow(expected[i], 2);
-    }
-    return std::sqrt(difference / length);
+    return RelativeError(Logits(quantized), Logits(*plain_));
   }
 
   const fs::path model_;

@@ -13,6 +13,7 @@
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
 #include "ops/testing/failing_backend.h"
 #include "quantize/input_scales.h"
 
@@ -72,17 +73,10 @@ class QuantizeTest : public FolderTest {
     }
     return all;
   }
-  // Length of the difference by the length of the plain model's logits.
+  // From the plain model's logits.
   double Error(WeightSource& quantized) {
     const auto plain = HfReader::Open(folder_ / "hf").value();
-    const std::vector<float> expected = Logits(*plain);
-    const std::vector<float> found = Logits(quantized);
-    double difference = 0.0, length = 0.0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      difference += (found[i] - expected[i]) * (found[i] - expected[i]);
-      length += expected[i] * expected[i];
-    }
-    return std::sqrt(difference / length);
+    return RelativeError(Logits(quantized), Logits(*plain));
   }
 
   std::unique_ptr<ops::Backend> backend_ = ops::MakeCpuBackend(kCpu).value();
@@ -390,15 +384,8 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
           DecoderTestDriver driver(weights, *backend_, 128, cache);
           return driver.Feed(sample);
         };
-        const auto plain = logits(std::nullopt), rounded = logits(DType::kI8);
-        double difference = 0.0, length = 0.0;
-        for (size_t i = 0; i < plain.size(); ++i) {
-          for (size_t j = 0; j < plain[i].size(); ++j) {
-            difference += std::pow(plain[i][j] - rounded[i][j], 2);
-            length += std::pow(plain[i][j], 2);
-          }
-        }
-        EXPECT_LE(std::sqrt(difference / length), 0.05) << sample.size() << " tokens";
+        EXPECT_LE(RelativeError(logits(DType::kI8), logits(std::nullopt)), 0.05)
+            << sample.size() << " tokens";
       }
     }
   }
