@@ -38,22 +38,15 @@ constexpr std::array<RoleName, 3> kGlmNames = {{
 }};
 
 TensorSource ChatGlm6bSource(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kNames);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = GroupedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return GroupedQkvSource(spec, id, kNames);
 }
 
 TensorSource Glm10bSource(const ModelSpec& spec, const WeightId& id) {
   if (std::ranges::find(kGlmNames, id.role, &RoleName::role) != kGlmNames.end()) {
     return NamedSource(spec, id, kGlmNames);
   }
-  TensorSource source = NamedSource(spec, id, kNames);
+  TensorSource source = StackedQkvSource(spec, id, kNames);
   source.name = "glm." + source.name;
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
-  }
   return source;
 }
 

@@ -31,11 +31,7 @@ constexpr std::array<RoleName, 12> kQwenNames = {{
 }};
 
 TensorSource QwenSource(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kQwenNames);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return StackedQkvSource(spec, id, kQwenNames);
 }
 
 TensorSource Qwen2MoeSource(const ModelSpec& spec, const WeightId& id) {
