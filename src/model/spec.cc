@@ -10,9 +10,7 @@ namespace {
 
 // Far above every published model, low enough that products of three fit in 63 bits.
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
-constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxHeads = 4096;
-constexpr int64_t kMaxHeadDim = 1024;
 
 Status CheckRange(const char* field, int64_t value, int64_t max) {
   if (value >= 1 && value <= max) return {};

@@ -20,6 +20,8 @@ class JsonFields;
 // Far above every published model, low enough that products of three sizes fit in 63 bits.
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxPositions = int64_t{1} << 28;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;  // of a row between two products
+constexpr int64_t kMaxHeadDim = 1024;
 
 struct RopeScaling {
   enum class Kind { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope, kNtkSteps };
