@@ -59,9 +59,9 @@ struct RopeSpec {
 };
 
 // A prefix mask (GLM): the tokens before the first `start_id` of the prompt see each other both
-// ways, and all others see them. Those from there on, which see what is before them, stand where
-// the prompt has the first of the mask_ids that it holds, in this order; their second positions
-// count 1, 2, .... The others' second position is 0.
+// ways, and all others see them. Later tokens attend causally. All share one position: that of the
+// first `mask_ids` entry that the prompt contains. Their second positions count 1, 2, ...; those of
+// the tokens before them are 0.
 struct PrefixSpec {
   int32_t start_id = -1;  // -1: attention is causal
   std::vector<int32_t> mask_ids = {};
