@@ -175,6 +175,27 @@ TEST_P(FamiliesFuzzTest, AFaultOfTheConfigIsNamedOrComputedWith) {
   EXPECT_GE(refused, 1);
 }
 
+// Also of keys that only this family has: a spelling that config_words.cc lacks is found here.
+TEST_P(FamiliesFuzzTest, ANumberThatCannotBeIsNamedByItsOwnKey) {
+  const Json whole = Json::parse(*ReadTextFile(whole_ / "config.json"));
+  std::vector<Json::json_pointer> paths;
+  CollectPaths(whole, Json::json_pointer(), paths);
+  int refused = 0;
+  for (const Json::json_pointer& at : paths) {
+    if (!whole[at].is_number()) continue;
+    for (const int number : {0, -1}) {
+      Json config = whole;
+      config[at] = number;
+      const auto spec = SpecFromHfConfig(config.dump());
+      if (spec.ok()) continue;
+      ++refused;
+      EXPECT_NE(spec.status().message().find(at.back()), std::string::npos)
+          << at.to_string() << " is " << number << "\n  " << spec.status().message();
+    }
+  }
+  EXPECT_GE(refused, 10);
+}
+
 TEST_P(FamiliesFuzzTest, AFaultOfATensorIsNamed) {
   fs::copy(whole_ / "config.json", folder_ / "config.json");
   const auto file = SafetensorsFile::Open(whole_ / "model.safetensors").value();

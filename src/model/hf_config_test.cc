@@ -257,7 +257,7 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", "rope_scaling.low_freq_factor"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
                            "high_freq_factor": 1})",
-       "low_freq_factor must not be above high_freq_factor"},
+       "low_freq_factor must not be above rope_scaling.high_freq_factor"},
       {R"("rope_scaling": "linear")", "rope_scaling: must be an object"},
       {R"("torch_dtype": "float64")", "torch_dtype"},
       {R"("dtype": "int8")", "dtype"},
@@ -499,7 +499,7 @@ TEST(HfConfig, TellsChatGlm6bFromItsSuccessors) {
                 "position_encoding_2d": true, "bos_token_id": 104})")
                 .status()
                 .message(),
-            "gmask_token_id: 150001 is outside the vocabulary of 200");
+            "gmask_token_id: 150001 is outside the vocabulary (vocab_size is 200)");
 }
 
 TEST(HfConfig, TheTokenizersFilesNameTheMasksOfGlm10b) {
@@ -518,7 +518,7 @@ TEST(HfConfig, TheTokenizersFilesNameTheMasksOfGlm10b) {
                 ::testing::StartsWith("sop_token_id: is missing: no added_tokens.json"));
   }
   EXPECT_EQ(SpecFromHfConfig(config + "}", {}, R"({"<|startofpiece|>": 200})").status().message(),
-            "added_tokens.<|startofpiece|>: 200 is outside the vocabulary of 200");
+            "added_tokens.<|startofpiece|>: 200 is outside the vocabulary (vocab_size is 200)");
 }
 
 TEST(HfConfig, ATextModelBesideOthersIsAnObjectOfTheConfig) {
@@ -624,7 +624,7 @@ TEST(HfConfig, RefusesLatentsThatCannotBeNamingTheKey) {
     EXPECT_NE(spec.status().message().find(part), std::string::npos) << spec.status().message();
   }
   const auto turned = SpecFromHfConfig(DeepSeek(), {.rotary_dim = 32});
-  EXPECT_NE(turned.status().message().find("rotary_dim 32"), std::string::npos)
+  EXPECT_NE(turned.status().message().find("rotary_dim (32)"), std::string::npos)
       << turned.status().message();
 }
 

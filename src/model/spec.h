@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -250,8 +252,14 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
+// What messages call a field of a spec. The argument is its key in SpecToJson, after that of its
+// object if several objects have the key: "num_heads", "rope.theta", "moe.routing.scale".
+using FieldNames = std::function<std::string(std::string_view field)>;
+// Those keys themselves.
+std::string FieldKey(std::string_view field);
+
 // Checks the numbers against each other and against sane bounds; names the field at fault.
-Status ValidateSpec(const ModelSpec& spec);
+Status ValidateSpec(const ModelSpec& spec, const FieldNames& name = FieldKey);
 // FAILED_PRECONDITION if the model lacks the scales that a cache of this type needs: elements of
 // int8 have no range of their own, so that unscaled most of them would be 0 or the largest one.
 Status CheckCacheScales(const ModelSpec& spec, DType cache);

@@ -150,7 +150,7 @@ Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigO
   spec.bos_ids = ReadIds(text, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(text, "eos_token_id", spec.vocab_size);
   TANDEM_RETURN_IF_ERROR(config.status());
-  TANDEM_RETURN_IF_ERROR(InWordsOf(text, ValidateSpec(spec)));
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec, WordsOf(text)));
   return spec;
 }
 

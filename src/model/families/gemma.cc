@@ -76,6 +76,7 @@ void ReadGemma3(const JsonFields& config, ModelSpec& spec) {
   ReadRopes(config, spec);
   ReadSlidingLayers(config, 6, spec);
   const double local = config.Number("rope_local_base_freq", 10000.0);
+  if (local <= 0.0) return Refuse(config, "rope_local_base_freq", "; it must be positive");
   ForEachLayer(spec, [&](LayerSpec& layer) {
     layer.attention.head_norm = HeadNorm::kHead;
     if (layer.attention.window == 0) return;

@@ -76,8 +76,8 @@ int32_t ReadId(const JsonFields& config, std::string_view key, int64_t fallback,
                const ModelSpec& spec) {
   const int64_t id = config.Int(key, fallback);
   if (id >= 0 && id < spec.vocab_size) return static_cast<int32_t>(id);
-  config.Fail(
-      key, std::to_string(id) + " is outside the vocabulary of " + std::to_string(spec.vocab_size));
+  config.Fail(key, std::to_string(id) + " is outside the vocabulary (vocab_size is " +
+                       std::to_string(spec.vocab_size) + ")");
   return -1;
 }
 
