@@ -435,6 +435,40 @@ TEST(HfConfig, EveryOtherLayerOfGptOssHasAWindow) {
             (std::vector<int64_t>{0, 0, 24}));
 }
 
+// Gemma 3 with a window in its first layer.
+std::string Gemma3(const std::string& extra) {
+  return R"({"architectures": ["Gemma3ForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+      "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+      "max_position_embeddings": 512, "sliding_window": 24,
+      "layer_types": ["sliding_attention", "full_attention"], )" +
+         extra + "}";
+}
+
+TEST(HfConfig, LayersWithAWindowTurnByABaseOfTheirOwnAsBothVersionsOfTransformersWriteIt) {
+  const ModelSpec spec = MustParse(Gemma3(R"("rope_theta": 4e5, "rope_local_base_freq": 200,
+      "rope_scaling": {"rope_type": "linear", "factor": 8})"));
+  const std::string kinds = R"("rope_parameters": {
+      "sliding_attention": {"rope_type": "default", "rope_theta": 200},
+      "full_attention": {"rope_type": "linear", "rope_theta": 4e5, "factor": )";
+  EXPECT_EQ(MustParse(Gemma3(kinds + "8}}")), spec);
+  EXPECT_EQ(spec.max_positions, 8 * 512);
+  const RopeSpec &local = spec.layers[0].attention.rope, &whole = spec.layers[1].attention.rope;
+  EXPECT_EQ(local, (RopeSpec{.dim = 16, .theta = 200}));
+  EXPECT_EQ(whole.theta, 4e5);
+  EXPECT_EQ(whole.scaling.factor, 8.0);
+  const auto refusal = [](const std::string& extra) {
+    return SpecFromHfConfig(Gemma3(extra)).status().message();
+  };
+  EXPECT_THAT(refusal(kinds + "0.5}}"),
+              ::testing::StartsWith("rope_parameters.full_attention.factor: 0.5 does not stretch"));
+  EXPECT_EQ(refusal(R"("rope_parameters": {"full_attention": {"rope_theta": 0},
+                                           "sliding_attention": {"rope_theta": 1}})"),
+            "layer 1: rope_parameters.full_attention.rope_theta is 0.000000; it must be a positive "
+            "number");
+  EXPECT_EQ(refusal(R"("rope_parameters": {"full_attention": {"rope_theta": 1}})"),
+            "rope_parameters.sliding_attention: is missing");
+}
+
 // A config of Llama 4 with three layers.
 std::string Llama4(const std::string& extra) {
   return R"({"architectures": ["Llama4ForCausalLM"], "vocab_size": 100, "hidden_size": 64,

@@ -4,16 +4,18 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tandem {
 namespace {
 
 struct Spelling {
   std::string_view field;  // as ValidateSpec names it
-  std::array<std::string_view, 8> keys;
+  std::array<std::string_view, 7> keys;
 };
 // Those of one row exclude each other in a config, or the first is the one that is read. A key may
-// be of an object within the config.
+// be of an object within the config, "{}" is the one that describes the rotation.
+constexpr std::string_view kRope = "{}";
 constexpr std::array kSpellings = {
     Spelling{"attention.scale", {"query_pre_attn_scalar", "attn_config.softmax_scale"}},
     Spelling{"chunk", {"attention_chunk_size"}},
@@ -47,27 +49,21 @@ constexpr std::array kSpellings = {
     Spelling{"num_layers", {"num_hidden_layers", "num_layers", "n_layer", "n_layers"}},
     Spelling{"query_growth.factor", {"attn_scale"}},
     Spelling{"query_growth.length", {"floor_scale", "seq_length"}},
-    Spelling{"rope.attention_factor",
-             {"rope_scaling.attention_factor", "rope_parameters.attention_factor"}},
-    Spelling{"rope.beta_fast", {"rope_scaling.beta_fast", "rope_parameters.beta_fast"}},
-    Spelling{"rope.beta_slow", {"rope_scaling.beta_slow", "rope_parameters.beta_slow"}},
+    Spelling{"rope.attention_factor", {"{}.attention_factor"}},
+    Spelling{"rope.beta_fast", {"{}.beta_fast"}},
+    Spelling{"rope.beta_slow", {"{}.beta_slow"}},
     Spelling{"rope.dim", {"rotary_dim", "qk_rope_head_dim"}},
-    Spelling{
-        "rope.factor",
-        {"rope_scaling.factor", "rope_parameters.factor", "rotary.scaling_factor", "rope_ratio"}},
-    Spelling{"rope.high_freq_factor",
-             {"rope_scaling.high_freq_factor", "rope_parameters.high_freq_factor"}},
-    Spelling{"rope.long_factors", {"rope_scaling.long_factor", "rope_parameters.long_factor"}},
-    Spelling{"rope.low_freq_factor",
-             {"rope_scaling.low_freq_factor", "rope_parameters.low_freq_factor"}},
+    Spelling{"rope.factor", {"{}.factor", "rotary.scaling_factor", "rope_ratio"}},
+    Spelling{"rope.high_freq_factor", {"{}.high_freq_factor"}},
+    Spelling{"rope.long_factors", {"{}.long_factor"}},
+    Spelling{"rope.low_freq_factor", {"{}.low_freq_factor"}},
     Spelling{"rope.original_max_positions",
-             {"rope_scaling.original_max_position_embeddings",
-              "rope_parameters.original_max_position_embeddings",
-              "original_max_position_embeddings", "seq_length", "max_position_embeddings"}},
-    Spelling{"rope.short_factors", {"rope_scaling.short_factor", "rope_parameters.short_factor"}},
+             {"{}.original_max_position_embeddings", "original_max_position_embeddings",
+              "seq_length", "max_position_embeddings"}},
+    Spelling{"rope.short_factors", {"{}.short_factor"}},
     Spelling{"rope.theta",
-             {"rotary_base", "rope_theta", "rope_parameters.rope_theta", "rotary_emb_base",
-              "rope_ratio", "rotary.base"}},
+             {"rotary_base", "rope_theta", "{}.rope_theta", "rotary_emb_base", "rope_ratio",
+              "rotary.base"}},
     Spelling{"soft_cap", {"attn_logit_softcapping"}},
     Spelling{"vocab_size", {"padded_vocab_size", "vocab_size"}},
     Spelling{"window", {"sliding_window"}},
@@ -76,11 +72,17 @@ constexpr std::array kSpellings = {
 // Also "object.key".
 bool HasKey(const JsonFields& config, std::string_view key) {
   const size_t dot = key.find('.');
-  if (dot == std::string_view::npos) return config.Has(key);
-  const auto object = config.Has(key.substr(0, dot))
-                          ? config.Object(std::string(key.substr(0, dot)))
-                          : std::nullopt;
-  return object && object->Has(key.substr(dot + 1));
+  if (dot == std::string_view::npos || !config.Has(key.substr(0, dot))) return config.Has(key);
+  const auto object = config.Object(key.substr(0, dot));
+  return object && HasKey(*object, key.substr(dot + 1));
+}
+
+// The object that describes the rotation of layers without a window.
+std::string_view RopeObjectOf(const JsonFields& config) {
+  for (const char* object : {"rope_parameters.full_attention", "rope_parameters"}) {
+    if (HasKey(config, object)) return object;
+  }
+  return "rope_scaling";
 }
 
 }  // namespace
@@ -89,9 +91,16 @@ FieldNames WordsOf(const JsonFields& config) {
   return [config](std::string_view field) {
     const auto* const row = std::ranges::find(kSpellings, field, &Spelling::field);
     if (row == kSpellings.end()) return std::string(field);
-    const auto* const key = std::ranges::find_if(
-        row->keys, [&](std::string_view one) { return !one.empty() && HasKey(config, one); });
-    return std::string(key == row->keys.end() ? row->keys.front() : *key);
+    std::string first;
+    for (const std::string_view key : row->keys) {
+      if (key.empty()) break;
+      const bool of_rope = key.starts_with(kRope);
+      std::string name = of_rope ? std::string(RopeObjectOf(config)) : "";
+      name += key.substr(of_rope ? kRope.size() : 0);
+      if (HasKey(config, name)) return name;
+      if (first.empty()) first = std::move(name);
+    }
+    return first;
   };
 }
 

@@ -73,16 +73,11 @@ void ReadGemma2(const JsonFields& config, ModelSpec& spec) {
 // Sliding layers have a base of their own and no scaling.
 void ReadGemma3(const JsonFields& config, ModelSpec& spec) {
   ReadSandwich(config, 256.0, spec);
-  ReadRopes(config, spec);
   ReadSlidingLayers(config, 6, spec);
   const double local = config.Number("rope_local_base_freq", 10000.0);
   if (local <= 0.0) return Refuse(config, "rope_local_base_freq", "; it must be positive");
-  ForEachLayer(spec, [&](LayerSpec& layer) {
-    layer.attention.head_norm = HeadNorm::kHead;
-    if (layer.attention.window == 0) return;
-    layer.attention.rope.theta = local;
-    layer.attention.rope.scaling = {};
-  });
+  ReadRopesByKind(config, local, spec);
+  ForEachLayer(spec, [](LayerSpec& layer) { layer.attention.head_norm = HeadNorm::kHead; });
 }
 
 }  // namespace
