@@ -346,6 +346,19 @@ void ReadWindows(const JsonFields& config, ModelSpec& spec) {
   }
 }
 
+void ReadInterleavedWindows(const JsonFields& config, int64_t every, int64_t default_window,
+                            ModelSpec& spec) {
+  if (config.Has("layer_types")) return ReadWindows(config, spec);
+  every = config.Int("sliding_window_pattern", every);
+  if (every < 1) return Refuse(config, "sliding_window_pattern", "");
+  const int64_t window = config.Int("sliding_window", default_window);
+  if (window < 1) return config.Fail("sliding_window", config.Shown("sliding_window") + " keys");
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const bool full = (static_cast<int64_t>(i) + 1) % every == 0;
+    spec.layers[i].attention.window = full ? 0 : window;
+  }
+}
+
 std::vector<LayerSpec> RepeatLayer(const JsonFields& config, std::string_view key,
                                    const LayerSpec& layer) {
   const int64_t count = config.Int(key);

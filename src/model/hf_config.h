@@ -96,6 +96,11 @@ void ReadRoutedExperts(const JsonFields& config, std::string_view scoring, Model
 // not turn it off, for every layer from max_window_layers on.
 void ReadWindows(const JsonFields& config, ModelSpec& spec);
 
+// layer_types where it is given; else sliding_window for all layers but every n-th, where
+// sliding_window_pattern or `every` is n.
+void ReadInterleavedWindows(const JsonFields& config, int64_t every, int64_t default_window,
+                            ModelSpec& spec);
+
 // As many equal layers as the key says.
 std::vector<LayerSpec> RepeatLayer(const JsonFields& config, std::string_view key,
                                    const LayerSpec& layer);

@@ -429,7 +429,10 @@ TEST(HfConfig, EveryOtherLayerOfGptOssHasAWindow) {
     }
     return windows;
   };
+  EXPECT_EQ(windows(""), (std::vector<int64_t>{128, 0, 128})) << "as transformers";
   EXPECT_EQ(windows(R"(, "sliding_window": 24)"), (std::vector<int64_t>{24, 0, 24}));
+  EXPECT_EQ(SpecFromHfConfig(sizes + R"(, "sliding_window": 0})").status().message(),
+            "sliding_window: 0 keys");
   EXPECT_EQ(windows(R"(, "sliding_window": 24, "layer_types": ["full_attention",
                         "full_attention", "sliding_attention"])"),
             (std::vector<int64_t>{0, 0, 24}));
