@@ -43,6 +43,14 @@ FAMILIES = {
         {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
          "max_position_embeddings": 256, "pad_token_id": 0},
     ),
+    # Layers without a window are scaled, from a context shorter than the longest prompt.
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64,
+         "max_position_embeddings": 256, "pad_token_id": 0, "sliding_window": 23,
+         "layer_types": ["sliding_attention", "full_attention"],
+         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+    ),
 }
 
 

@@ -43,7 +43,7 @@ const std::array kFamilies = {
     StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
     OptFamily(),        GptNeoXFamily(),  MixtralFamily(), Qwen2MoeFamily(),   Qwen3MoeFamily(),
     Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),  DeepSeekV2Family(), DeepSeekV3Family(),
-    ChatGlm6bFamily(),  Glm10bFamily(),
+    ChatGlm6bFamily(),  Glm10bFamily(),   Olmo3Family(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {
