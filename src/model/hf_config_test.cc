@@ -472,6 +472,32 @@ TEST(HfConfig, LayersWithAWindowTurnByABaseOfTheirOwnAsBothVersionsOfTransformer
             "rope_parameters.sliding_attention: is missing");
 }
 
+// Olmo-3-7B: three of four layers have a window and the rotation of the trained context.
+TEST(HfConfig, ReadsOlmo3AsBothVersionsOfTransformersWriteIt) {
+  const auto config = [](const std::string& rope) {
+    return MustParse(R"({"architectures": ["Olmo3ForCausalLM"], "vocab_size": 100278,
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 8,
+        "num_attention_heads": 32, "max_position_embeddings": 65536, "rms_norm_eps": 1e-06,
+        "sliding_window": 4096, )" +
+                     rope + "}");
+  };
+  const std::string yarn = R"({"rope_type": "yarn", "factor": 8.0, "beta_fast": 32,
+      "beta_slow": 1, "attention_factor": 1.2079441541679836,
+      "original_max_position_embeddings": 8192)";
+  const ModelSpec spec = config(R"("rope_theta": 500000, "rope_scaling": )" + yarn + "}");
+  EXPECT_EQ(config(R"("rope_parameters": {"full_attention": )" + yarn +
+                   R"(, "rope_theta": 500000}, "sliding_attention": {"rope_theta": 500000}})"),
+            spec);
+  EXPECT_EQ(spec.max_positions, 65536);
+  for (int64_t i = 0; i < spec.num_layers(); ++i) {
+    const AttentionSpec& attention = spec.layer(i).attention;
+    const bool whole = i % 4 == 3;
+    EXPECT_EQ(attention.window, whole ? 0 : 4096);
+    EXPECT_EQ(attention.rope.theta, 500000.0);
+    EXPECT_EQ(attention.rope.scaling.factor, whole ? 8.0 : 1.0);
+  }
+}
+
 // A config of Llama 4 with three layers.
 std::string Llama4(const std::string& extra) {
   return R"({"architectures": ["Llama4ForCausalLM"], "vocab_size": 100, "hidden_size": 64,
