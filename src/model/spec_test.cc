@@ -202,6 +202,18 @@ TEST(Spec, RefusesBrokenJsonNamingTheField) {
   EXPECT_NE(spec.status().message().find("layers[0].attention.rope.scaling: \"mrope\""),
             std::string::npos);
   EXPECT_FALSE(SpecFromJson("{}").ok());
+  ModelSpec with_exception = MustParse(kLlama32);
+  with_exception.exceptions = {{WeightRole::kDown, 1, Fp8Scheme(QuantScheme::Inputs::kPlain)}};
+  const std::string whole = SpecToJson(with_exception);
+  const size_t exceptions = whole.find("\"exceptions\"");
+  for (const auto& [part, other, named] :
+       {std::tuple("mlp.down_proj", "mlp.no_proj", "exceptions[0].weight: \"mlp.no_proj\" is not"),
+        {"\"quantization\"", "\"quantisation\"", "exceptions[0].quantization: is missing"}}) {
+    json = whole;
+    json.replace(json.find(part, exceptions), std::string(part).size(), other);
+    EXPECT_NE(SpecFromJson(json).status().message().find(named), std::string::npos)
+        << SpecFromJson(json).status().message();
+  }
 }
 
 }  // namespace
