@@ -30,9 +30,8 @@ RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_posit
 // The same for every layer of the spec.
 void ReadRopes(const JsonFields& config, ModelSpec& spec);
 
-// The same where layers without a window, which are read before, turn by their own base and may be
-// scaled: rope_parameters has an object for each kind (transformers 5), or the others turn by
-// `local_theta` (4).
+// The same for two kinds of layers, once their windows are read: rope_parameters has an object for
+// each kind (transformers 5), or layers with a window turn by `local_theta` and are not scaled (4).
 void ReadRopesByKind(const JsonFields& config, double local_theta, ModelSpec& spec);
 
 // The object that describes the rotation beyond its base, or nothing.

@@ -252,10 +252,10 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
-// What messages call a field of a spec. The argument is its key in SpecToJson, after that of its
-// object if several objects have the key: "num_heads", "rope.theta", "moe.routing.scale".
+// What messages call a field of a spec. `field` is its key in SpecToJson, with the object's key in
+// front where several objects have it: "num_heads", "rope.theta", "moe.routing.scale".
 using FieldNames = std::function<std::string(std::string_view field)>;
-// Those keys themselves.
+// The key itself.
 std::string FieldKey(std::string_view field);
 
 // Checks the numbers against each other and against sane bounds; names the field at fault.
