@@ -22,7 +22,7 @@ struct PromptRules {
 // `table_rows`: Weights::max_positions.
 PromptRules PromptRulesOf(const ModelSpec& spec, int64_t table_rows);
 
-// INVALID_ARGUMENT: a prompt without the tokens that such a model's prompts have.
+// INVALID_ARGUMENT of the field "prompt": one without the tokens that such a model's prompts have.
 Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const int32_t> prompt);
 
 // Adds to the key under which the prompt's keys and values are found what decides them beside the

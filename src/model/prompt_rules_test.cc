@@ -37,7 +37,9 @@ TEST(PromptRules, TheOutputStandsAtTheMask) {
 
 TEST(PromptRules, NamesTheTokenThatAPromptLacks) {
   const auto refusal = [](const std::vector<int32_t>& prompt) {
-    return LayOutPrompt(Glm(), prompt).status().message();
+    const Status status = LayOutPrompt(Glm(), prompt).status();
+    EXPECT_EQ(status.field(), "prompt");  // by which each protocol finds its own word
+    return status.message();
   };
   EXPECT_EQ(refusal({1, 7}),
             "prompt: does not hold the token 9, with which the model's output begins");
