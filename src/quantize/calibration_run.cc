@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "model/decoder/weights.h"
 #include "model/prompt_rules.h"
 
@@ -16,15 +17,6 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kFingerprintFile = "run.json";
-// To be raised with every change of what a layer's file holds or how it is computed, so that no
-// program goes on with what another began differently.
-constexpr int kCalibration = 2;
-// Of the files with the hidden states before a layer, and with what was calibrated of a layer; its
-// number follows.
-constexpr const char* kHiddenPrefix = "hidden-";
-constexpr const char* kLayerPrefix = "layer-";
 
 // What decides the bytes of a run.
 std::string Fingerprint(const WeightSource& source, const std::string& identity,
@@ -39,9 +31,8 @@ std::string Fingerprint(const WeightSource& source, const std::string& identity,
   }
   const uint64_t digest = XXH3_64bits_digest(hash);
   XXH3_freeState(hash);
-  return "calibration " + std::to_string(kCalibration) + "\n" + SpecToJson(source.spec()) + "\n" +
-         identity + "\n" + DescribeScheme(recipe.scheme) + " scales " +
-         std::to_string(static_cast<int>(recipe.input_scales)) + " alpha " +
+  return SpecToJson(source.spec()) + "\n" + identity + "\n" + DescribeScheme(recipe.scheme) +
+         " scales " + std::to_string(static_cast<int>(recipe.input_scales)) + " alpha " +
          std::to_string(recipe.smooth_alpha) + "\nsamples " + std::to_string(digest) + "\n" +
          backend.Describe() + "\n";
 }
@@ -92,46 +83,9 @@ Result<std::unique_ptr<CalibrationRun>> CalibrationRun::Open(
   TANDEM_ASSIGN_OR_RETURN(CalibrationRows rows, RowsOf(source.spec(), samples));
   std::unique_ptr<CalibrationRun> run(
       new CalibrationRun(folder, source, recipe, samples, std::move(rows), backend, pool));
-  TANDEM_RETURN_IF_ERROR(run->TakeFolder(Fingerprint(source, identity, recipe, samples, backend)));
+  TANDEM_RETURN_IF_ERROR(run->folder_.Take(Fingerprint(source, identity, recipe, samples, backend),
+                                           source.spec().num_layers()));
   return run;
-}
-
-Status CalibrationRun::TakeFolder(const std::string& fingerprint) {
-  const fs::path file = folder_ / kFingerprintFile;
-  std::error_code error;
-  if (NameExists(folder_)) {
-    const auto found = ReadTextFile(file);
-    if (found.ok() && *found == fingerprint) return {};
-    // Only a folder of ours is emptied; without the fingerprint it is one that was being begun or
-    // removed.
-    const bool ours =
-        std::ranges::all_of(fs::directory_iterator(folder_, error), [](const auto& entry) {
-          const std::string name = entry.path().filename().string();
-          return name.starts_with(kFingerprintFile) || name.starts_with(kHiddenPrefix) ||
-                 name.starts_with(kLayerPrefix);
-        });
-    if (!found.ok() && !ours) {
-      return FailedPrecondition(folder_.string() +
-                                ": is in the way of calibration's files; remove it");
-    }
-    fs::remove_all(folder_, error);
-  }
-  fs::create_directories(folder_, error);
-  if (error) return Unavailable(folder_.string() + ": cannot be made: " + error.message());
-  return WriteFileAtomically(file, fingerprint);
-}
-
-fs::path CalibrationRun::HiddenPath(int64_t layer) const {
-  return folder_ / (kHiddenPrefix + std::to_string(layer));
-}
-fs::path CalibrationRun::LayerPath(int64_t layer) const {
-  return folder_ / (kLayerPrefix + std::to_string(layer) + ".safetensors");
-}
-
-int64_t CalibrationRun::LayersDone() const {
-  int64_t layer = 0;
-  while (layer < source_.spec().num_layers() && NameExists(LayerPath(layer))) ++layer;
-  return layer;
 }
 
 Result<CalibrationEstimate> CalibrationRun::Estimate() const {
@@ -139,7 +93,7 @@ Result<CalibrationEstimate> CalibrationRun::Estimate() const {
 }
 
 Status CalibrationRun::EmbedSamples(LayerPass& pass) {
-  if (NameExists(HiddenPath(0))) return {};
+  if (NameExists(folder_.HiddenFile(0))) return {};
   for (const std::vector<int32_t>& sample : samples_) {
     for (const int32_t token : sample) {
       if (token >= 0 && token < source_.spec().vocab_size) continue;
@@ -147,7 +101,7 @@ Status CalibrationRun::EmbedSamples(LayerPass& pass) {
                              " of a calibration sample is outside of the vocabulary");
     }
   }
-  TANDEM_ASSIGN_OR_RETURN(const auto file, AtomicFileWriter::Create(HiddenPath(0)));
+  TANDEM_ASSIGN_OR_RETURN(const auto file, AtomicFileWriter::Create(folder_.HiddenFile(0)));
   TANDEM_RETURN_IF_ERROR(
       pass.Embed(source_, samples_, [&](int64_t, int64_t count, const void* rows) {
         return file->Append(std::span(static_cast<const std::byte*>(rows),
@@ -158,13 +112,13 @@ Status CalibrationRun::EmbedSamples(LayerPass& pass) {
 }
 
 Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& progress) {
-  TANDEM_ASSIGN_OR_RETURN(const auto hidden, MappedFile::Open(HiddenPath(layer)));
+  TANDEM_ASSIGN_OR_RETURN(const auto hidden, MappedFile::Open(folder_.HiddenFile(layer)));
   const auto row_bytes = static_cast<size_t>(HiddenRowBytes(source_.spec()));
   if (hidden->bytes().size() != row_bytes * static_cast<size_t>(rows_.total)) {
-    return DataLoss(HiddenPath(layer).string() +
+    return DataLoss(folder_.HiddenFile(layer).string() +
                     ": has another size than the samples; remove the folder and start again");
   }
-  TANDEM_ASSIGN_OR_RETURN(const auto next, AtomicFileWriter::Create(HiddenPath(layer + 1)));
+  TANDEM_ASSIGN_OR_RETURN(const auto next, AtomicFileWriter::Create(folder_.HiddenFile(layer + 1)));
   Status stopped;
   TANDEM_ASSIGN_OR_RETURN(
       const LayerStatistics statistics,
@@ -186,9 +140,9 @@ Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& 
                           Calibrate(source_, layer, statistics, recipe_, backend_, pool_));
   // In this order: a layer that is done is followed by its hidden states.
   TANDEM_RETURN_IF_ERROR(next->Commit());
-  TANDEM_RETURN_IF_ERROR(WriteCalibration(LayerPath(layer), calibration));
+  TANDEM_RETURN_IF_ERROR(WriteCalibration(folder_.LayerFile(layer), calibration));
   std::error_code ignored;
-  fs::remove(HiddenPath(layer), ignored);
+  fs::remove(folder_.HiddenFile(layer), ignored);
   return {};
 }
 
@@ -207,17 +161,17 @@ Status CalibrationRun::Run(const Progress& progress) {
 }
 
 Result<LayerCalibration> CalibrationRun::Get(int64_t layer) const {
-  return ReadCalibration(LayerPath(layer), source_.spec(), layer, recipe_);
+  return ReadCalibration(folder_.LayerFile(layer), source_.spec(), layer, recipe_);
 }
 
 std::string CalibrationRun::DescribeKept() const {
   return std::to_string(LayersDone()) + " of " + std::to_string(source_.spec().num_layers()) +
-         " layers are calibrated and kept in " + folder_.string();
+         " layers are calibrated and kept in " + folder_.path().string();
 }
 
 void CalibrationRun::Remove() {
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
+  // What stays does no harm: the next run takes it over.
+  if (const Status removed = folder_.Remove(); !removed.ok()) LogWarning("{}", removed.message());
 }
 
 }  // namespace tandem

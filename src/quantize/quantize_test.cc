@@ -10,11 +10,11 @@
 #include "base/testing/file_size_limit.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
-#include "quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
 #include "ops/testing/failing_backend.h"
+#include "quantize/input_scales.h"
 
 namespace tandem {
 namespace {
@@ -60,6 +60,13 @@ class QuantizeTest : public FolderTest {
   }
   Result<QuantizeReport> Run(const QuantizeOptions& options) {
     return Quantize(options, Samples(), *backend_);
+  }
+  // Of int4_awq, into "out".
+  void StopAfterALayer() {
+    const QuantizeEvents events{
+        .calibrating = [](double done) { return done < 0.6 ? Status() : Cancelled("stopped"); }};
+    ASSERT_FALSE(Quantize(Options("int4_awq"), Samples(), *backend_, events).ok());
+    ASSERT_TRUE(fs::exists(folder_ / "out.calibration" / "layer-0.safetensors"));
   }
   // Logits of a text, one list after the other.
   std::vector<float> Logits(WeightSource& source) {
@@ -308,18 +315,13 @@ TEST_F(QuantizeTest, ASecondRunIntoTheSameFolderIsRefusedAndTheFirstGoesOn) {
   EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
 }
 
-TEST_F(QuantizeTest, ARunThatWasKilledAtItsFirstFileIsBegunAgain) {
-  fs::create_directories(folder_ / "out.calibration");
-  WriteText(folder_ / "out.calibration" / "run.json.tmp", "{");
-  EXPECT_TRUE(Run(Options("fp8")).ok());
-  EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
-}
-
 TEST_F(QuantizeTest, ARunThatWasKilledWhileItRemovedItsFilesIsBegunAgain) {
-  fs::create_directories(folder_ / "out.calibration");
-  WriteText(folder_ / "out.calibration" / "layer-0.safetensors", "");
-  WriteText(folder_ / "out.calibration" / "hidden-2.tmp", "");
-  EXPECT_TRUE(Run(Options("fp8")).ok());
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  StopAfterALayer();
+  ASSERT_TRUE(fs::remove(folder_ / "out.calibration" / "hidden-1"));
+  const auto report = Run(Options("int4_awq"));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
   EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
 }
 
