@@ -22,7 +22,7 @@ constexpr std::string_view kHalfWritten = ".tmp";  // of AtomicFileWriter
 // The first line of run.json. To be raised with every change of what the files hold or how they are
 // computed, so that no program goes on with what another began differently.
 constexpr std::string_view kVersionWord = "calibration ";
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 
 bool TakePrefix(std::string_view prefix, std::string_view& text) {
   if (!text.starts_with(prefix)) return false;

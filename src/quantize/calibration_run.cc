@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "model/decoder/weights.h"
 #include "model/prompt_rules.h"
+#include "tensor/safetensors.h"
 
 namespace tandem {
 namespace {
@@ -62,6 +63,40 @@ Result<CalibrationRows> RowsOf(const ModelSpec& spec,
   return rows;
 }
 
+// Files of hidden states: a tensor for each batch of samples, each with its checksum.
+TensorInfo BatchInfo(const ModelSpec& spec, int64_t first_row, int64_t count) {
+  return {"rows." + std::to_string(first_row), spec.dtype, {count, spec.hidden_size}};
+}
+
+Result<std::unique_ptr<SafetensorsWriter>> CreateHidden(const fs::path& path, const ModelSpec& spec,
+                                                        const CalibrationRows& rows) {
+  std::vector<TensorInfo> infos;
+  for (const SampleBatch& batch : BatchesOf(rows)) {
+    infos.push_back(BatchInfo(spec, batch.first_row, batch.rows));
+  }
+  return SafetensorsWriter::Create(path, std::move(infos));
+}
+
+LayerPass::WriteRows WriteInto(SafetensorsWriter& file, const ModelSpec& spec) {
+  return [&](int64_t first, int64_t count, const void* rows) {
+    const TensorInfo info = BatchInfo(spec, first, count);
+    return file.Append({const_cast<void*>(rows), info.dtype, info.shape, {}});
+  };
+}
+
+Status ReadHidden(const TensorFile& file, const TensorInfo& batch, void* out) {
+  const auto found = file.tensors().find(batch.name);
+  const bool fits = file.has_checksums() && found != file.tensors().end() &&
+                    found->second.dtype == batch.dtype && found->second.shape == batch.shape;
+  if (!fits) {
+    return DataLoss(file.path().string() + ": does not hold " + QuotedTensorName(batch.name) +
+                    " of these samples");
+  }
+  TANDEM_RETURN_IF_ERROR(file.Verify(batch.name));
+  std::memcpy(out, found->second.data, static_cast<size_t>(found->second.NumBytes()));
+  return {};
+}
+
 }  // namespace
 
 CalibrationRun::CalibrationRun(fs::path folder, WeightSource& source, const QuantizeRecipe& recipe,
@@ -101,24 +136,19 @@ Status CalibrationRun::EmbedSamples(LayerPass& pass) {
                              " of a calibration sample is outside of the vocabulary");
     }
   }
-  TANDEM_ASSIGN_OR_RETURN(const auto file, AtomicFileWriter::Create(folder_.HiddenFile(0)));
-  TANDEM_RETURN_IF_ERROR(
-      pass.Embed(source_, samples_, [&](int64_t, int64_t count, const void* rows) {
-        return file->Append(std::span(static_cast<const std::byte*>(rows),
-                                      static_cast<size_t>(count * HiddenRowBytes(source_.spec()))));
-      }));
+  const ModelSpec& spec = source_.spec();
+  TANDEM_ASSIGN_OR_RETURN(const auto file, CreateHidden(folder_.HiddenFile(0), spec, rows_));
+  TANDEM_RETURN_IF_ERROR(pass.Embed(source_, samples_, WriteInto(*file, spec)));
   source_.Release();
   return file->Commit();
 }
 
 Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& progress) {
-  TANDEM_ASSIGN_OR_RETURN(const auto hidden, MappedFile::Open(folder_.HiddenFile(layer)));
-  const auto row_bytes = static_cast<size_t>(HiddenRowBytes(source_.spec()));
-  if (hidden->bytes().size() != row_bytes * static_cast<size_t>(rows_.total)) {
-    return DataLoss(folder_.HiddenFile(layer).string() +
-                    ": has another size than the samples; remove the folder and start again");
-  }
-  TANDEM_ASSIGN_OR_RETURN(const auto next, AtomicFileWriter::Create(folder_.HiddenFile(layer + 1)));
+  const ModelSpec& spec = source_.spec();
+  const auto hidden = SafetensorsFile::Open(folder_.HiddenFile(layer));
+  if (!hidden.ok()) return Damaged(hidden.status());
+  TANDEM_ASSIGN_OR_RETURN(const auto next,
+                          CreateHidden(folder_.HiddenFile(layer + 1), spec, rows_));
   Status stopped;
   TANDEM_ASSIGN_OR_RETURN(
       const LayerStatistics statistics,
@@ -126,15 +156,9 @@ Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& 
           source_, layer,
           [&](int64_t first, int64_t count, void* out) -> Status {
             TANDEM_RETURN_IF_ERROR(stopped);
-            std::memcpy(out, hidden->bytes().data() + static_cast<size_t>(first) * row_bytes,
-                        static_cast<size_t>(count) * row_bytes);
-            return {};
+            return Damaged(ReadHidden(**hidden, BatchInfo(spec, first, count), out));
           },
-          [&](int64_t, int64_t count, const void* rows) {
-            return next->Append(std::span(static_cast<const std::byte*>(rows),
-                                          static_cast<size_t>(count) * row_bytes));
-          },
-          [&](double of_layer) { stopped = progress(of_layer); }));
+          WriteInto(*next, spec), [&](double of_layer) { stopped = progress(of_layer); }));
   TANDEM_RETURN_IF_ERROR(stopped);
   TANDEM_ASSIGN_OR_RETURN(const LayerCalibration calibration,
                           Calibrate(source_, layer, statistics, recipe_, backend_, pool_));
@@ -149,6 +173,10 @@ Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& 
 Status CalibrationRun::Run(const Progress& progress) {
   const int64_t layers = source_.spec().num_layers();
   const int64_t first = LayersDone();
+  // Before the hours that the other layers may take.
+  for (int64_t layer = 0; layer < first; ++layer) {
+    TANDEM_RETURN_IF_ERROR(Get(layer).status());
+  }
   if (first == layers) return {};
   LayerPass pass(backend_, rows_);
   if (first == 0) TANDEM_RETURN_IF_ERROR(EmbedSamples(pass));
@@ -161,7 +189,16 @@ Status CalibrationRun::Run(const Progress& progress) {
 }
 
 Result<LayerCalibration> CalibrationRun::Get(int64_t layer) const {
-  return ReadCalibration(folder_.LayerFile(layer), source_.spec(), layer, recipe_);
+  auto calibration = ReadCalibration(folder_.LayerFile(layer), source_.spec(), layer, recipe_);
+  if (!calibration.ok()) return Damaged(calibration.status());
+  return calibration;
+}
+
+// A fault of a file that is kept, with what to do.
+Status CalibrationRun::Damaged(const Status& why) const {
+  if (why.ok()) return why;
+  return DataLoss(why.message() + "; delete the folder " + folder_.path().string() +
+                  " to start calibration over");
 }
 
 std::string CalibrationRun::DescribeKept() const {

@@ -34,8 +34,9 @@ class CalibrationRun {
   Result<CalibrationEstimate> Estimate() const;
   // Called with the share done in [0, 1]. An error ends the run with it.
   using Progress = std::function<Status(double)>;
+  // The files that it goes on with are compared with their checksums: DATA_LOSS as Get.
   Status Run(const Progress& progress);
-  // Of a layer that Run has calibrated.
+  // Of a layer that Run has calibrated. DATA_LOSS names a file that is damaged, and what to do.
   Result<LayerCalibration> Get(int64_t layer) const;
   // Which part is done and where it is kept, for people.
   std::string DescribeKept() const;
@@ -46,6 +47,7 @@ class CalibrationRun {
   CalibrationRun(std::filesystem::path folder, WeightSource& source, const QuantizeRecipe& recipe,
                  std::span<const std::vector<int32_t>> samples, CalibrationRows rows,
                  ops::Backend& backend, ThreadPool& pool);
+  Status Damaged(const Status& why) const;
   int64_t LayersDone() const { return folder_.LayersDone(source_.spec().num_layers()); }
   Status EmbedSamples(LayerPass& pass);
   Status RunLayer(LayerPass& pass, int64_t layer, const Progress& progress);

@@ -48,6 +48,12 @@ std::map<std::string, std::string> Files(const fs::path& folder) {
   return files;
 }
 
+void FlipBit(const fs::path& file, size_t at) {
+  std::string bytes = *ReadTextFile(file);
+  bytes[at] ^= 4;
+  WriteText(file, bytes);
+}
+
 class QuantizeTest : public FolderTest {
  protected:
   QuantizeTest() { kFolder.Write(folder_ / "hf"); }
@@ -323,6 +329,40 @@ TEST_F(QuantizeTest, ARunThatWasKilledWhileItRemovedItsFilesIsBegunAgain) {
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
   EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
+}
+
+// A single bit of what is kept would change the result.
+TEST_F(QuantizeTest, ADamagedFileOfCalibrationIsRefusedByNameBeforeItIsUsed) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  for (const char* name : {"layer-0.safetensors", "hidden-1"}) {
+    const fs::path file = folder_ / "out.calibration" / name;
+    StopAfterALayer();
+    const size_t size = fs::file_size(file);
+    // In the header's length, its text, the first tensor and the last.
+    for (const size_t at : {size_t{0}, size_t{40}, size / 2, size - 1}) {
+      fs::remove_all(folder_ / "out.calibration");
+      StopAfterALayer();
+      FlipBit(file, at);
+      bool began = false;
+      const auto report =
+          Quantize(Options("int4_awq"), Samples(), *backend_, {.calibrating = [&](double) {
+                     began = true;
+                     return Status();
+                   }});
+      ASSERT_FALSE(report.ok()) << name << " " << at;
+      EXPECT_EQ(report.status().code(), Code::kDataLoss);
+      EXPECT_THAT(report.status().message(), testing::StartsWith(file.string() + ": "));
+      EXPECT_THAT(
+          report.status().message(),
+          testing::EndsWith("; delete the folder " + (folder_ / "out.calibration").string() +
+                            " to start calibration over"));
+      EXPECT_FALSE(began);
+    }
+    fs::remove_all(folder_ / "out.calibration");
+    ASSERT_TRUE(Run(Options("int4_awq")).ok());
+    EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+    fs::remove_all(folder_ / "out");
+  }
 }
 
 TEST_F(QuantizeTest, AFolderOfSomeoneElseIsLeftAlone) {
