@@ -1,6 +1,7 @@
 #include "model/prompt_rules.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string_view>
 
 #include "model/rope.h"
@@ -57,6 +58,18 @@ Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const
   TANDEM_ASSIGN_OR_RETURN(layout.mask_position,
                           MaskPosition(rules.prefix, prompt.first(start - prompt.begin())));
   return layout;
+}
+
+std::vector<int32_t> CutPrompt(const PromptRules& rules, std::span<const int32_t> prompt,
+                               int64_t longest) {
+  const auto kept = std::min(static_cast<size_t>(longest), prompt.size());
+  std::vector<int32_t> cut(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(kept));
+  const auto layout = LayOutPrompt(rules, prompt);
+  if (!layout.ok() || layout->prefix_len < longest || kept < 2) return cut;
+  const auto mask = static_cast<size_t>(layout->mask_position);
+  cut[kept - 1] = rules.prefix.start_id;
+  if (mask >= kept - 1) cut[kept - 2] = prompt[mask];
+  return cut;
 }
 
 void AddToCacheKey(const ops::PromptLayout& layout, std::span<const int32_t> prompt,

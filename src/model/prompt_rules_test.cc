@@ -49,6 +49,33 @@ TEST(PromptRules, NamesTheTokenThatAPromptLacks) {
             "belongs");
 }
 
+TEST(PromptRules, ACutPromptKeepsTheTokensOfItsLayout) {
+  using Tokens = std::vector<int32_t>;
+  const auto cut = [](const Tokens& prompt, int64_t longest, const PromptRules& rules = Glm()) {
+    return CutPrompt(rules, prompt, longest);
+  };
+  EXPECT_EQ(cut({1, 2, 3, 4}, 3, {}), (Tokens{1, 2, 3}));
+  EXPECT_EQ(cut({1, 2, 3, 4}, 5), (Tokens{1, 2, 3, 4}));
+  // The mask at the end of the text, before it, and within it.
+  EXPECT_EQ(cut({1, 2, 3, 4, 7, 9}, 4), (Tokens{1, 2, 7, 9}));
+  EXPECT_EQ(cut({1, 2, 3, 4, 7, 9}, 5), (Tokens{1, 2, 3, 7, 9}));
+  EXPECT_EQ(cut({1, 2, 3, 4, 7, 9}, 2), (Tokens{7, 9}));
+  EXPECT_EQ(cut({1, 7, 2, 3, 4, 9}, 4), (Tokens{1, 7, 2, 9}));
+  EXPECT_EQ(cut({1, 2, 3, 7, 4, 5, 9}, 4), (Tokens{1, 2, 7, 9}));
+  EXPECT_EQ(cut({1, 2, 8, 3, 7, 4, 9}, 6), (Tokens{1, 2, 8, 3, 7, 9}));
+  // What follows the beginning of the output is cut as any text.
+  EXPECT_EQ(cut({1, 7, 9, 2, 3}, 4), (Tokens{1, 7, 9, 2}));
+  EXPECT_EQ(cut({1, 7, 9, 2, 3}, 3), (Tokens{1, 7, 9}));
+  for (const Tokens& prompt : {Tokens{1, 2, 8, 3, 7, 4, 9}, Tokens{8, 1, 1, 1, 1, 1, 9, 1, 1}}) {
+    for (int64_t longest = 2; longest < 10; ++longest) {
+      EXPECT_TRUE(LayOutPrompt(Glm(), cut(prompt, longest)).ok()) << longest;
+    }
+  }
+  // There is no way to lay these out.
+  EXPECT_EQ(cut({1, 7, 9}, 1), (Tokens{1}));
+  EXPECT_EQ(cut({1, 2, 3}, 2), (Tokens{1, 2}));
+}
+
 // What one token of a prefix is depends on all of them.
 TEST(PromptRules, DifferentPrefixesShareNothing) {
   const auto key = [](const std::vector<int32_t>& prompt) {

@@ -38,6 +38,9 @@ std::string Fingerprint(const WeightSource& source, const std::string& identity,
          backend.Describe() + "\n";
 }
 
+// For people, who count from 1.
+std::string NameOfSample(size_t index) { return "calibration sample " + std::to_string(index + 1); }
+
 Result<CalibrationRows> RowsOf(const ModelSpec& spec,
                                std::span<const std::vector<int32_t>> samples) {
   if (samples.empty()) return InvalidArgument("there is no sample to calibrate with");
@@ -45,7 +48,7 @@ Result<CalibrationRows> RowsOf(const ModelSpec& spec,
   for (const std::vector<int32_t>& sample : samples) {
     const auto length = static_cast<int32_t>(sample.size());
     if (length > spec.max_positions) {
-      return InvalidArgument("a calibration sample has " + std::to_string(length) +
+      return InvalidArgument(NameOfSample(rows.lengths.size()) + " has " + std::to_string(length) +
                              " tokens, and the model's longest context is " +
                              std::to_string(spec.max_positions) +
                              "; --calib_max_seq_length cuts samples");
@@ -57,7 +60,7 @@ Result<CalibrationRows> RowsOf(const ModelSpec& spec,
   const PromptRules rules = PromptRulesOf(spec, rows.longest);
   for (const std::vector<int32_t>& sample : samples) {
     const auto layout = LayOutPrompt(rules, sample);
-    if (!layout.ok()) return layout.status().Annotate("a calibration sample");
+    if (!layout.ok()) return layout.status().Annotate(NameOfSample(rows.layouts.size()));
     rows.layouts.push_back(*layout);
   }
   return rows;
@@ -129,11 +132,11 @@ Result<CalibrationEstimate> CalibrationRun::Estimate() const {
 
 Status CalibrationRun::EmbedSamples(LayerPass& pass) {
   if (NameExists(folder_.HiddenFile(0))) return {};
-  for (const std::vector<int32_t>& sample : samples_) {
-    for (const int32_t token : sample) {
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    for (const int32_t token : samples_[i]) {
       if (token >= 0 && token < source_.spec().vocab_size) continue;
-      return InvalidArgument("token " + std::to_string(token) +
-                             " of a calibration sample is outside of the vocabulary");
+      return InvalidArgument("token " + std::to_string(token) + " of " + NameOfSample(i) +
+                             " is outside of the vocabulary");
     }
   }
   const ModelSpec& spec = source_.spec();

@@ -547,9 +547,9 @@ TEST_F(QuantizeTest, RefusesWeightsThatAreNotFinite) {
 
 TEST_F(QuantizeTest, RefusesTokensOutsideOfTheVocabulary) {
   const auto report =
-      Quantize(Options("fp8"), std::vector<std::vector<int32_t>>{{1, 96}}, *backend_);
+      Quantize(Options("fp8"), std::vector<std::vector<int32_t>>{{1}, {1, 96}}, *backend_);
   ASSERT_FALSE(report.ok());
-  EXPECT_THAT(report.status().message(), HasSubstr("token 96"));
+  EXPECT_THAT(report.status().message(), HasSubstr("token 96 of calibration sample 2"));
 }
 
 TEST(RecipeOf, NamesWhatIsNotMade) {
