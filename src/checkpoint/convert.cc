@@ -39,7 +39,7 @@ Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress
                           options.embedding_sharding_dim, options.pp_size};
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
-                          OutputFolder::Create(options.output_dir, ".safetensors"));
+                          OutputFolder::Create(options.output_dir, RankFiles(".safetensors")));
   TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
   TANDEM_RETURN_IF_ERROR(WriteCheckpoint(*reader, sharding, output->temporary(), progress));
   ConvertReport report{reader->spec(), sharding, output->Bytes()};

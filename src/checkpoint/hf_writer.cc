@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "base/file.h"
@@ -19,6 +20,9 @@ using Json = nlohmann::ordered_json;
 using Element = QuantScheme::Element;
 using Inputs = QuantScheme::Inputs;
 
+constexpr const char* kOneShard = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr const char* kQuantizationKey = "quantization_config";
 constexpr int64_t kShardBytes = int64_t{5} << 30;
 
 // compressed-tensors' name of how elements lie in the file.
@@ -89,6 +93,43 @@ Json QuantizationConfig(const ModelSpec& spec) {
     config["kv_cache_scheme"] = Arguments(*spec.cache_scales == DType::kF8E4M3, 8, "tensor", false);
   }
   return config;
+}
+
+// Whether a quantization_config has the keys that QuantizationConfig gives it, and no others: those
+// of other tools have a version.
+bool IsOurs(const Json& config) {
+  if (!config.is_object() || config.value("quantization_status", "") != "compressed") return false;
+  constexpr std::string_view kKeys[] = {"quant_method",  "format", "quantization_status",
+                                        "config_groups", "ignore", "kv_cache_scheme"};
+  return std::ranges::all_of(config.items(), [&](const auto& item) {
+    return std::ranges::find(kKeys, item.key()) != std::end(kKeys);
+  });
+}
+
+// "model.safetensors", "model-00001-of-00002.safetensors"
+bool IsShard(std::string_view name) {
+  constexpr std::string_view kPattern = "model-#####-of-#####.safetensors";
+  const auto fits = [](char shown, char expected) {
+    return expected == '#' ? shown >= '0' && shown <= '9' : shown == expected;
+  };
+  return name == kOneShard || std::ranges::equal(name, kPattern, fits);
+}
+
+bool IsOurFolder(const fs::path& folder) {
+  const auto text = ReadTextFile(folder / kConfigFile);
+  if (!text.ok()) return false;
+  const Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object() || !config.contains(kQuantizationKey)) return false;
+  if (!IsOurs(config[kQuantizationKey])) return false;
+  int shards = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (!IsShard(entry.path().filename().string())) continue;
+    const auto file = SafetensorsFile::Open(entry.path());
+    if (!file.ok() || !(*file)->has_checksums()) return false;
+    ++shards;
+  }
+  return shards > 0;
 }
 
 // A tensor of the file: what is stored of the parts of one weight or, fused, of several.
@@ -243,6 +284,12 @@ int64_t BytesOf(const TensorInfo& info) {
 
 }  // namespace
 
+OutputKind HfFolders() {
+  return {.is_weights = [](std::string_view name) { return IsShard(name) || name == kIndexFile; },
+          .is_result = IsOurFolder,
+          .result = "quantized folder that Tandem wrote"};
+}
+
 Status CheckHfFolder(const ModelSpec& spec) {
   const Family* const family = FamilyOf(spec);
   const auto refused = [&](const std::string& why) {
@@ -278,7 +325,7 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   for (size_t i = 0; i < shards.size(); ++i) {
     char name[64];
     std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
-    const std::string file = shards.size() == 1 ? "model.safetensors" : name;
+    const std::string file = shards.size() == 1 ? kOneShard : name;
     std::vector<TensorInfo> infos;
     for (const Output& output : shards[i]) {
       infos.push_back(output.info);
@@ -298,10 +345,9 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   TANDEM_RETURN_IF_ERROR(source.Finish());
   if (shards.size() > 1) {
     const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
-    TANDEM_RETURN_IF_ERROR(
-        WriteFileAtomically(folder / "model.safetensors.index.json", index.dump(2) + "\n"));
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder / kIndexFile, index.dump(2) + "\n"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model_dir / "config.json"));
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model_dir / kConfigFile));
   Json config = Json::parse(text);  // the source has read it
   if (config.contains("auto_map")) TANDEM_RETURN_IF_ERROR(CopyCode(model_dir, folder));
   // Beside other modalities the text model is an object of its own.
@@ -311,9 +357,9 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   // A head that differs from the embedding is stored, whatever the source's config says.
   if (!spec.tied_head) model["tie_word_embeddings"] = false;
   if (!spec.quantization.is_plain() || spec.cache_scales) {
-    config["quantization_config"] = QuantizationConfig(spec);
+    config[kQuantizationKey] = QuantizationConfig(spec);
   }
-  return WriteFileAtomically(folder / "config.json", config.dump(2) + "\n");
+  return WriteFileAtomically(folder / kConfigFile, config.dump(2) + "\n");
 }
 
 }  // namespace tandem

@@ -5,10 +5,15 @@
 
 #include <filesystem>
 
+#include "checkpoint/output_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/weight_source.h"
 
 namespace tandem {
+
+// Folders of quantized models that WriteHfFolder wrote for sure: with its quantization_config and
+// the checksums of every tensor. Those of other tools are none, nor are models in 16 bits.
+OutputKind HfFolders();
 
 // UNIMPLEMENTED names a family whose folders keep matrices in a way that the format has no form
 // for.

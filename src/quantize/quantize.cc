@@ -7,8 +7,8 @@
 #include "base/thread_pool.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/output_folder.h"
 #include "checkpoint/hf_writer.h"
+#include "checkpoint/output_folder.h"
 #include "quantize/quantized_source.h"
 
 namespace tandem {
@@ -98,8 +98,10 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
   if (options.export_hf) TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
-  TANDEM_ASSIGN_OR_RETURN(const auto output,
-                          OutputFolder::Create(options.output_dir, ".safetensors"));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto output,
+      OutputFolder::Create(options.output_dir,
+                           options.export_hf ? HfFolders() : RankFiles(".safetensors")));
   if (recipe.calibrates()) {
     TANDEM_ASSIGN_OR_RETURN(run, CalibrationRun::Open(output->Beside(".calibration"), plain,
                                                       identity, recipe, samples, backend, pool));

@@ -514,6 +514,71 @@ TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
   EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
 }
 
+TEST_F(QuantizeTest, AnExportedFolderIsReplacedByTheNextExport) {
+  QuantizeOptions options = Options("int8_wo");
+  options.export_hf = true;
+  ASSERT_TRUE(Run(options).ok());
+  const auto first = Files(folder_ / "out");
+  WriteText(folder_ / "out" / "notes.txt", "mine");
+  // As a larger model leaves it.
+  fs::copy_file(folder_ / "out" / "model.safetensors",
+                folder_ / "out" / "model-00002-of-00002.safetensors");
+  WriteText(folder_ / "out" / "model.safetensors.index.json", "{}");
+  const auto again = Run(options);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  auto replaced = Files(folder_ / "out");
+  EXPECT_EQ(replaced.extract("notes.txt").mapped(), "mine");
+  EXPECT_EQ(replaced, first);
+  options.recipe = RecipeOf("fp8", 64, "fp8").value();
+  ASSERT_TRUE(Run(options).ok());
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().quantization, options.recipe.scheme);
+}
+
+TEST_F(QuantizeTest, AFolderThatNoExportSurelyWroteIsNotReplaced) {
+  const fs::path out = folder_ / "out";
+  QuantizeOptions options = Options("int8_wo");
+  options.export_hf = true;
+  const auto refused = [&](const char* what) {
+    const auto before = Files(out);
+    const auto report = Run(options);
+    EXPECT_FALSE(report.ok()) << what;
+    EXPECT_THAT(report.status().message(),
+                HasSubstr("out: exists and holds something else (no quantized folder that Tandem "
+                          "wrote); choose a new or empty folder"));
+    EXPECT_EQ(Files(out), before) << what;
+    fs::remove_all(out);
+  };
+  kFolder.Write(out);
+  refused("a model");
+  ASSERT_TRUE(Run(Options("int8_wo")).ok());
+  refused("a checkpoint");
+  const auto change = [&](const std::string& from, const std::string& to) {
+    ASSERT_TRUE(Run(options).ok());
+    std::string config = *ReadTextFile(out / "config.json");
+    ASSERT_NE(config.find(from), std::string::npos);
+    WriteText(out / "config.json", config.replace(config.find(from), from.size(), to));
+  };
+  change("\"quantization_config\"", "\"quantization\"");
+  refused("a plain config");
+  change("\"quant_method\"", "\"version\": \"0.9\", \"quant_method\"");
+  refused("another tool's config");
+  change("{", "");
+  refused("a damaged config");
+  ASSERT_TRUE(Run(options).ok());
+  std::string weights = *ReadTextFile(out / "model.safetensors");
+  for (size_t at = 0; (at = weights.find("xxh3_128:", at)) != std::string::npos;) weights[at] = 'y';
+  WriteText(out / "model.safetensors", weights);
+  refused("weights without checksums");
+  ASSERT_TRUE(Run(options).ok());
+  fs::remove(out / "model.safetensors");
+  refused("no weights");
+  // The other way round.
+  ASSERT_TRUE(Run(options).ok());
+  options.export_hf = false;
+  EXPECT_THAT(Run(options).status().message(), HasSubstr("no config.json with rank0.safetensors"));
+}
+
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
   first.export_hf = true;
