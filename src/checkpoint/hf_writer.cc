@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "base/file.h"
+#include "checkpoint/hf_reader.h"
 #include "checkpoint/stored/stored_schemes.h"
 #include "model/families/families.h"
+#include "model/families/own_keys.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -278,6 +280,11 @@ Status CopyCode(const fs::path& from, const fs::path& to) {
   return {};
 }
 
+Result<std::string> ConfigText(const HfConfigSource& source) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source.model_dir / kConfigFile));
+  return ConfigWithOptions(text, source.options, AddedTokens(source.model_dir));
+}
+
 int64_t BytesOf(const TensorInfo& info) {
   return info.shape.NumElements() * static_cast<int64_t>(SizeOf(info.dtype));
 }
@@ -290,7 +297,7 @@ OutputKind HfFolders() {
           .result = "quantized folder that Tandem wrote"};
 }
 
-Status CheckHfFolder(const ModelSpec& spec) {
+Status CheckHfFolder(const ModelSpec& spec, const HfConfigSource& config) {
   const Family* const family = FamilyOf(spec);
   const auto refused = [&](const std::string& why) {
     return Unimplemented("a Hugging Face folder of " + spec.architecture + " is not written: " +
@@ -302,11 +309,13 @@ Status CheckHfFolder(const ModelSpec& spec) {
     if (source.expert) return refused("its folders keep all experts of a layer in one tensor");
     if (source.transposed) return refused("its folders keep matrices transposed");
   }
-  return {};
+  const auto text = ConfigText(config);
+  return text.status().code() == Code::kUnimplemented ? refused(text.status().message())
+                                                      : text.status();
 }
 
-Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::path& folder,
-                     const WriteProgress& progress) {
+Status WriteHfFolder(WeightSource& source, const HfConfigSource& config_source,
+                     const fs::path& folder, const WriteProgress& progress) {
   const ModelSpec& spec = source.spec();
   std::vector<std::vector<Output>> shards(1);
   int64_t in_shard = 0, total = 0;
@@ -347,9 +356,11 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
     const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder / kIndexFile, index.dump(2) + "\n"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model_dir / kConfigFile));
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ConfigText(config_source));
   Json config = Json::parse(text);  // the source has read it
-  if (config.contains("auto_map")) TANDEM_RETURN_IF_ERROR(CopyCode(model_dir, folder));
+  if (config.contains("auto_map")) {
+    TANDEM_RETURN_IF_ERROR(CopyCode(config_source.model_dir, folder));
+  }
   // Beside other modalities the text model is an object of its own.
   Json& model = config.contains("text_config") ? config["text_config"] : config;
   model["torch_dtype"] = DTypeName(spec.dtype);

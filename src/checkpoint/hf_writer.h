@@ -7,6 +7,7 @@
 
 #include "checkpoint/output_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
+#include "model/config_options.h"
 #include "model/weight_source.h"
 
 namespace tandem {
@@ -15,12 +16,19 @@ namespace tandem {
 // the checksums of every tensor. Those of other tools are none, nor are models in 16 bits.
 OutputKind HfFolders();
 
-// UNIMPLEMENTED names a family whose folders keep matrices in a way that the format has no form
-// for.
-Status CheckHfFolder(const ModelSpec& spec);
+// Where the config.json of a written folder is from: another folder's, with what the options say
+// as keys of the family (ConfigWithOptions).
+struct HfConfigSource {
+  std::filesystem::path model_dir;
+  ConfigOptions options = {};
+};
 
-// `model_dir`: where the config.json is taken from. `folder` must exist.
-Status WriteHfFolder(WeightSource& source, const std::filesystem::path& model_dir,
+// UNIMPLEMENTED names a family whose folders keep matrices in a way that the format has no form
+// for, or options that no key of its config says.
+Status CheckHfFolder(const ModelSpec& spec, const HfConfigSource& config);
+
+// `folder` must exist.
+Status WriteHfFolder(WeightSource& source, const HfConfigSource& config,
                      const std::filesystem::path& folder, const WriteProgress& progress = {});
 
 }  // namespace tandem

@@ -61,10 +61,14 @@ Status Calibrate(CalibrationRun& run, const QuantizeEvents& events) {
       [&](double done) { return events.calibrating ? events.calibrating(done) : Status(); });
 }
 
+HfConfigSource ConfigOf(const QuantizeOptions& options) {
+  return {options.model_dir, options.config};
+}
+
 Status WriteResult(WeightSource& source, const QuantizeOptions& options, const fs::path& folder,
                    const WriteProgress& progress) {
   TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, folder));
-  return options.export_hf ? WriteHfFolder(source, options.model_dir, folder, progress)
+  return options.export_hf ? WriteHfFolder(source, ConfigOf(options), folder, progress)
                            : WriteCheckpoint(source, options.sharding, folder, progress);
 }
 
@@ -96,7 +100,9 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
   QuantizedSource checked(plain, recipe, nullptr, pool);
   if (recipe.calibrates()) TANDEM_RETURN_IF_ERROR(CheckCalibrated(plain.spec()));
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
-  if (options.export_hf) TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
+  if (options.export_hf) {
+    TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec(), ConfigOf(options)));
+  }
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(
       const auto output,

@@ -462,6 +462,28 @@ TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
   }
 }
 
+TEST_F(QuantizeTest, OptionsBesideTheConfigHoldInAnExportedFolder) {
+  QuantizeOptions options = Options("int8_wo", "hf8");
+  options.config = {
+      .rotary_base = 250.0, .rotary_scaling_type = "linear", .rotary_scaling_factor = 4.0};
+  QuantizeOptions checkpoint = options;
+  checkpoint.output_dir = folder_ / "checkpoint";
+  options.export_hf = true;
+  ASSERT_TRUE(Run(checkpoint).ok());
+  ASSERT_TRUE(Run(options).ok());
+  const auto exported = HfReader::Open(folder_ / "hf8").value();
+  EXPECT_EQ(exported->spec().layer(0).attention.rope.theta, 250.0);
+  EXPECT_EQ(Logits(*exported), Logits(*OpenCheckpoint(folder_ / "checkpoint").value()));
+  // Before any work.
+  options.output_dir = folder_ / "refused";
+  options.config = {.rotary_dim = 4};
+  const auto refused = Run(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("--rotary_dim: "));
+  EXPECT_THAT(refused.status().message(), HasSubstr("--export_format tensorrt_llm"));
+  EXPECT_FALSE(fs::exists(options.output_dir));
+}
+
 // One for all heads of a layer, under the names that compressed-tensors gives them.
 TEST_F(QuantizeTest, AnExportedFolderHoldsTheScalesOfKeysAndValues) {
   QuantizeOptions options = Options("fp8", "hf8");
