@@ -126,6 +126,35 @@ TEST_P(WindowBlocksTest, PausesChangeNoToken) {
   EXPECT_GT(engine->Stats().preemptions, 0);
 }
 
+// Rows of drafts that were rejected hold no window block until the text has caught up with them:
+// those of sequences that are verified one after another would add up.
+TEST_P(WindowBlocksTest, RejectedDraftsOfManySlotsKeepNothing) {
+  for (const int32_t slots : {8, 16}) {
+    for (const ExecutorKind executor : {ExecutorKind::kAuto, ExecutorKind::kDevice}) {
+      SCOPED_TRACE(slots);
+      EngineOptions options = Options();
+      options.executor = executor;
+      options.max_batch_size = slots;
+      options.max_num_tokens = slots + 32;
+      const auto engine = Make(options, slots * 45);
+      ASSERT_GT(engine->Stats().kv.total_window_blocks, 0);
+      std::vector<Request> requests;
+      for (int32_t i = 0; i < slots; ++i) {
+        requests.push_back(SimpleRequest(CountingPrompt(2 * window_ + 1, i), 60));
+      }
+      const auto expected = RunRequests(*engine, requests);
+      for (Request& request : requests) request.draft.tokens = std::vector<int32_t>(32, 1);
+      Outputs outputs;
+      for (const Request& request : requests) ASSERT_TRUE(engine->Submit(request).ok());
+      RunToEnd(*engine, outputs, requests.size());
+      size_t i = 0;
+      for (const auto& [id, output] : outputs) {
+        EXPECT_EQ(output.tokens, expected[i++][0].tokens);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, WindowBlocksTest,
                          ::testing::Values("mistral", "gemma2", "gemma3_text", "gpt_oss",
                                            "llama4_text"),

@@ -3,7 +3,6 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/output_folder.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -30,7 +29,7 @@ Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folde
   return reader;
 }
 
-Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
+Result<WriteReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
   TANDEM_ASSIGN_OR_RETURN(
       const auto reader,
       OpenAsDType(options.quantized_dir.empty() ? options.model_dir : options.quantized_dir,
@@ -38,13 +37,11 @@ Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress
   const Sharding sharding{options.tp_size, options.parallel_embedding,
                           options.embedding_sharding_dim, options.pp_size};
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));
+  constexpr FolderKind kKind = FolderKind::kCheckpoint;
   TANDEM_ASSIGN_OR_RETURN(const auto output,
-                          OutputFolder::Create(options.output_dir, RankFiles(".safetensors")));
-  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
-  TANDEM_RETURN_IF_ERROR(WriteCheckpoint(*reader, sharding, output->temporary(), progress));
-  ConvertReport report{reader->spec(), sharding, output->Bytes()};
-  TANDEM_RETURN_IF_ERROR(output->Commit());
-  return report;
+                          OutputFolder::Create(options.output_dir, OutputOf(kKind)));
+  return WriteModel(*reader, kKind, sharding, {options.model_dir, options.config}, *output,
+                    progress);
 }
 
 }  // namespace tandem

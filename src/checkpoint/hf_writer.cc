@@ -280,9 +280,9 @@ Status CopyCode(const fs::path& from, const fs::path& to) {
   return {};
 }
 
-Result<std::string> ConfigText(const HfConfigSource& source) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(source.model_dir / kConfigFile));
-  return ConfigWithOptions(text, source.options, AddedTokens(source.model_dir));
+Result<std::string> ConfigText(const ModelFolder& model) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model.path / kConfigFile));
+  return ConfigWithOptions(text, model.options, AddedTokens(model.path));
 }
 
 int64_t BytesOf(const TensorInfo& info) {
@@ -297,7 +297,7 @@ OutputKind HfFolders() {
           .result = "quantized folder that Tandem wrote"};
 }
 
-Status CheckHfFolder(const ModelSpec& spec, const HfConfigSource& config) {
+Status CheckHfFolder(const ModelSpec& spec, const ModelFolder& model) {
   const Family* const family = FamilyOf(spec);
   const auto refused = [&](const std::string& why) {
     return Unimplemented("a Hugging Face folder of " + spec.architecture + " is not written: " +
@@ -309,13 +309,13 @@ Status CheckHfFolder(const ModelSpec& spec, const HfConfigSource& config) {
     if (source.expert) return refused("its folders keep all experts of a layer in one tensor");
     if (source.transposed) return refused("its folders keep matrices transposed");
   }
-  const auto text = ConfigText(config);
+  const auto text = ConfigText(model);
   return text.status().code() == Code::kUnimplemented ? refused(text.status().message())
                                                       : text.status();
 }
 
-Status WriteHfFolder(WeightSource& source, const HfConfigSource& config_source,
-                     const fs::path& folder, const WriteProgress& progress) {
+Status WriteHfFolder(WeightSource& source, const ModelFolder& model_folder, const fs::path& folder,
+                     const WriteProgress& progress) {
   const ModelSpec& spec = source.spec();
   std::vector<std::vector<Output>> shards(1);
   int64_t in_shard = 0, total = 0;
@@ -356,10 +356,10 @@ Status WriteHfFolder(WeightSource& source, const HfConfigSource& config_source,
     const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder / kIndexFile, index.dump(2) + "\n"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ConfigText(config_source));
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ConfigText(model_folder));
   Json config = Json::parse(text);  // the source has read it
   if (config.contains("auto_map")) {
-    TANDEM_RETURN_IF_ERROR(CopyCode(config_source.model_dir, folder));
+    TANDEM_RETURN_IF_ERROR(CopyCode(model_folder.path, folder));
   }
   // Beside other modalities the text model is an object of its own.
   Json& model = config.contains("text_config") ? config["text_config"] : config;

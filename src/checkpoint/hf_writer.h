@@ -16,19 +16,19 @@ namespace tandem {
 // the checksums of every tensor. Those of other tools are none, nor are models in 16 bits.
 OutputKind HfFolders();
 
-// Where the config.json of a written folder is from: another folder's, with what the options say
-// as keys of the family (ConfigWithOptions).
-struct HfConfigSource {
-  std::filesystem::path model_dir;
+// The model that a folder is made from. The config.json of a written folder is this one's, with
+// what the options say as keys of the family (ConfigWithOptions).
+struct ModelFolder {
+  std::filesystem::path path;
   ConfigOptions options = {};
 };
 
 // UNIMPLEMENTED names a family whose folders keep matrices in a way that the format has no form
 // for, or options that no key of its config says.
-Status CheckHfFolder(const ModelSpec& spec, const HfConfigSource& config);
+Status CheckHfFolder(const ModelSpec& spec, const ModelFolder& model);
 
 // `folder` must exist.
-Status WriteHfFolder(WeightSource& source, const HfConfigSource& config,
+Status WriteHfFolder(WeightSource& source, const ModelFolder& model,
                      const std::filesystem::path& folder, const WriteProgress& progress = {});
 
 }  // namespace tandem

@@ -9,8 +9,8 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
-#include "quantize/input_statistics.h"
 #include "ops/backend.h"
+#include "quantize/input_statistics.h"
 
 namespace tandem {
 

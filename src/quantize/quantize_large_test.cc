@@ -6,9 +6,9 @@
 
 #include "base/file.h"
 #include "base/testing/source_dir.h"
-#include "quantize/quantize.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "model/dummy_weights.h"
+#include "quantize/quantize.h"
 
 namespace tandem {
 namespace {

@@ -13,6 +13,7 @@
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
 #include "ops/testing/failing_backend.h"
 #include "quantize/input_scales.h"
 
@@ -64,7 +65,7 @@ class QuantizeTest : public FolderTest {
             .recipe = RecipeOf(qformat, 64, "none").value(),
             .num_threads = 2};
   }
-  Result<QuantizeReport> Run(const QuantizeOptions& options) {
+  Result<WriteReport> Run(const QuantizeOptions& options) {
     return Quantize(options, Samples(), *backend_);
   }
   // Of int4_awq, into "out".
@@ -85,17 +86,10 @@ class QuantizeTest : public FolderTest {
     }
     return all;
   }
-  // Length of the difference by the length of the plain model's logits.
+  // From the plain model's logits.
   double Error(WeightSource& quantized) {
     const auto plain = HfReader::Open(folder_ / "hf").value();
-    const std::vector<float> expected = Logits(*plain);
-    const std::vector<float> found = Logits(quantized);
-    double difference = 0.0, length = 0.0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      difference += (found[i] - expected[i]) * (found[i] - expected[i]);
-      length += expected[i] * expected[i];
-    }
-    return std::sqrt(difference / length);
+    return RelativeError(Logits(quantized), Logits(*plain));
   }
 
   std::unique_ptr<ops::Backend> backend_ = ops::MakeCpuBackend(kCpu).value();
@@ -415,7 +409,7 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
       QuantizeOptions options = Options(qformat, name);
       options.recipe = RecipeOf(qformat, 64, "int8").value();
       options.recipe.smooth_alpha = 0.8;
-      options.export_hf = hf;
+      options.folder = hf ? FolderKind::kHuggingFace : FolderKind::kCheckpoint;
       const auto report = Run(options);
       ASSERT_TRUE(report.ok()) << report.status().message();
       std::unique_ptr<WeightSource> written;
@@ -432,15 +426,8 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
           DecoderTestDriver driver(weights, *backend_, 128, cache);
           return driver.Feed(sample);
         };
-        const auto plain = logits(std::nullopt), rounded = logits(DType::kI8);
-        double difference = 0.0, length = 0.0;
-        for (size_t i = 0; i < plain.size(); ++i) {
-          for (size_t j = 0; j < plain[i].size(); ++j) {
-            difference += std::pow(plain[i][j] - rounded[i][j], 2);
-            length += std::pow(plain[i][j], 2);
-          }
-        }
-        EXPECT_LE(std::sqrt(difference / length), 0.05) << sample.size() << " tokens";
+        EXPECT_LE(RelativeError(logits(DType::kI8), logits(std::nullopt)), 0.05)
+            << sample.size() << " tokens";
       }
     }
   }
@@ -450,7 +437,7 @@ TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
   for (const char* qformat :
        {"full_prec", "fp8", "int8_wo", "int4_wo", "int8_sq", "int4_awq", "w4a8_awq"}) {
     QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
-    options.export_hf = true;
+    options.folder = FolderKind::kHuggingFace;
     ASSERT_TRUE(Run(options).ok());
     ASSERT_TRUE(Run(Options(qformat, qformat)).ok());
     const auto folder = HfReader::Open(options.output_dir);
@@ -468,7 +455,7 @@ TEST_F(QuantizeTest, OptionsBesideTheConfigHoldInAnExportedFolder) {
       .rotary_base = 250.0, .rotary_scaling_type = "linear", .rotary_scaling_factor = 4.0};
   QuantizeOptions checkpoint = options;
   checkpoint.output_dir = folder_ / "checkpoint";
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(checkpoint).ok());
   ASSERT_TRUE(Run(options).ok());
   const auto exported = HfReader::Open(folder_ / "hf8").value();
@@ -493,7 +480,7 @@ TEST_F(QuantizeTest, AnExportedFolderHoldsTheScalesOfKeysAndValues) {
                    .recipe = options.recipe,
                    .num_threads = 2})
                   .ok());
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(options).ok());
   const auto file = SafetensorsFile::Open(folder_ / "hf8" / "model.safetensors").value();
   EXPECT_EQ(file->tensors().count("model.layers.1.self_attn.k_scale"), 1u);
@@ -515,7 +502,7 @@ TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
   const HfFolder both = {.extra_config = ", \"dtype\": \"bfloat16\""};
   both.Write(folder_ / "hf");
   QuantizeOptions options = Options("int8_wo");
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   options.dtype = "float32";
   ASSERT_TRUE(Run(options).ok());
   const std::string config = *ReadTextFile(folder_ / "out" / "config.json");
@@ -531,14 +518,14 @@ TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
   with_code.Write(folder_ / "hf");
   WriteText(folder_ / "hf" / "modeling_own.py", "class Own: pass\n");
   QuantizeOptions options = Options("int8_wo");
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(options).ok());
   EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
 }
 
 TEST_F(QuantizeTest, AnExportedFolderIsReplacedByTheNextExport) {
   QuantizeOptions options = Options("int8_wo");
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(options).ok());
   const auto first = Files(folder_ / "out");
   WriteText(folder_ / "out" / "notes.txt", "mine");
@@ -560,7 +547,7 @@ TEST_F(QuantizeTest, AnExportedFolderIsReplacedByTheNextExport) {
 TEST_F(QuantizeTest, AFolderThatNoExportSurelyWroteIsNotReplaced) {
   const fs::path out = folder_ / "out";
   QuantizeOptions options = Options("int8_wo");
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   const auto refused = [&](const char* what) {
     const auto before = Files(out);
     const auto report = Run(options);
@@ -597,13 +584,13 @@ TEST_F(QuantizeTest, AFolderThatNoExportSurelyWroteIsNotReplaced) {
   refused("no weights");
   // The other way round.
   ASSERT_TRUE(Run(options).ok());
-  options.export_hf = false;
+  options.folder = FolderKind::kCheckpoint;
   EXPECT_THAT(Run(options).status().message(), HasSubstr("no config.json with rank0.safetensors"));
 }
 
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
-  first.export_hf = true;
+  first.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(first).ok());
   QuantizeOptions again = Options("int8_wo");
   again.model_dir = folder_ / "hf8";

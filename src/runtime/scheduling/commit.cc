@@ -89,20 +89,26 @@ void ReleaseCopySource(Sequence& sequence, KvCache& kv) {
   sequence.copy_source = sequence.copy_source_window = -1;
 }
 
-void ReleaseWindows(Sequence& sequence, size_t count, KvCache& kv) {
-  const auto first = static_cast<size_t>(sequence.first_window);
-  kv.ReleaseWindows(std::span(sequence.blocks).subspan(first, count),
-                    std::span(sequence.windows).first(count));
-  sequence.windows.erase(sequence.windows.begin(),
-                         sequence.windows.begin() + static_cast<ptrdiff_t>(count));
-  sequence.first_window += static_cast<int32_t>(count);
+void KeepWindows(Sequence& sequence, int32_t begin, int32_t end, KvCache& kv) {
+  const int32_t held = static_cast<int32_t>(sequence.windows.size());
+  const int32_t first = std::clamp(begin - sequence.first_window, 0, held);
+  const int32_t last = std::clamp(end - sequence.first_window, first, held);
+  const auto release = [&](int32_t from, int32_t to) {
+    const auto count = static_cast<size_t>(to - from);
+    kv.ReleaseWindows(std::span(sequence.blocks)
+                          .subspan(static_cast<size_t>(sequence.first_window + from), count),
+                      std::span(sequence.windows).subspan(static_cast<size_t>(from), count));
+    sequence.windows.erase(sequence.windows.begin() + from, sequence.windows.begin() + to);
+  };
+  release(last, held);
+  release(0, first);
+  sequence.first_window += first;
 }
 
 void TrimWindows(Sequence& sequence, KvCache& kv) {
   if (!kv.has_windows()) return;
-  const int32_t passed = kv.FirstWindowBlock(sequence.computed[0]) - sequence.first_window;
-  const int32_t count = std::clamp(passed, 0, static_cast<int32_t>(sequence.windows.size()));
-  ReleaseWindows(sequence, static_cast<size_t>(count), kv);
+  const int32_t end = (sequence.KnownHigh() + kv.block_tokens() - 1) / kv.block_tokens();
+  KeepWindows(sequence, kv.FirstWindowBlock(sequence.computed[0]), end, kv);
 }
 
 void PublishBlocks(Sequence& sequence, KvCache& kv) {

@@ -21,11 +21,12 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
 // Releases the block that a sequence's first step copied from, if it still holds it.
 void ReleaseCopySource(Sequence& sequence, KvCache& kv);
 
-// Puts blocks that became full into the prefix tree, each with the computed lengths of both models.
-// Releases the first `count` window blocks of the sequence.
-void ReleaseWindows(Sequence& sequence, size_t count, KvCache& kv);
-// Releases the window blocks before those that tokens after the computed ones see.
+// Releases the window blocks of all but the sequence's blocks [begin, end).
+void KeepWindows(Sequence& sequence, int32_t begin, int32_t end, KvCache& kv);
+// Releases the window blocks before those that tokens after the computed ones see, and those after
+// the tokens that will be known when the steps in flight have ended: drafts that were rejected.
 void TrimWindows(Sequence& sequence, KvCache& kv);
+// Puts blocks that became full into the prefix tree, each with the computed lengths of both models.
 void PublishBlocks(Sequence& sequence, KvCache& kv);
 
 }  // namespace tandem

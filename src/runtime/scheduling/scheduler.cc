@@ -592,7 +592,7 @@ bool Scheduler::Pause(Sequence& sequence, StepPlan& plan) {
 
 int32_t Scheduler::Release(Sequence& sequence) {
   TANDEM_CHECK(!sequence.InFlightAny(), "a step in flight names the sequence");
-  ReleaseWindows(sequence, sequence.windows.size(), kv_);
+  KeepWindows(sequence, 0, 0, kv_);
   kv_.Release(sequence.blocks);
   sequence.blocks.clear();
   ReleaseCopySource(sequence, kv_);
