@@ -19,11 +19,11 @@ Result<std::optional<DType>> ParseOption(const std::string& name) {
 }  // namespace
 
 Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folder,
-                                              const std::string& name,
+                                              const std::string& dtype,
                                               const ConfigOptions& config) {
-  TANDEM_ASSIGN_OR_RETURN(const auto dtype, ParseOption(name));
-  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(folder, dtype, config));
-  if (!dtype && reader->spec().dtype == DType::kF32) {
+  TANDEM_ASSIGN_OR_RETURN(const auto asked, ParseOption(dtype));
+  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(folder, asked, config));
+  if (!asked && reader->spec().dtype == DType::kF32) {
     return HfReader::Open(folder, DType::kF16, config);
   }
   return reader;

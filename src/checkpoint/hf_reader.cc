@@ -280,10 +280,11 @@ void HfReader::SettleCacheScales() {
     const size_t suffix = name.rfind('.');
     const std::string attention = name.substr(0, name.rfind('.', suffix - 1));
     const std::string scale = name.substr(suffix);
+    const auto scale_of = [&](const char* part) { return (attention + part).append(scale); };
     const std::array names = {name,
-                              attention + scale,
-                              attention + ".attn" + scale,
-                              attention + ".qkv_proj" + scale,
+                              scale_of(""),
+                              scale_of(".attn"),
+                              scale_of(".qkv_proj"),
                               name.substr(0, suffix) + ".output_scale",
                               attention + ".kv_scale"};
     const auto* const stored = std::ranges::find_if(

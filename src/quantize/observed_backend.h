@@ -28,6 +28,8 @@ class ObservedOps final : public ops::ForwardingOps {
     observer_.SeeProduct(x, weight);
     inner_.Linear(x, weight, out);
   }
+  // Past ForwardingOps, to the compositions of single ops.
+  // NOLINTBEGIN(bugprone-parent-virtual-call)
   void NormLinear(const ops::NormedRows& x, const ops::LinearWeight& weight,
                   const Tensor& out) override {
     Ops::NormLinear(x, weight, out);
@@ -42,6 +44,7 @@ class ObservedOps final : public ops::ForwardingOps {
                const Tensor& inner, const Tensor& activated, const Tensor& out) override {
     Ops::NormMlp(x, in_weight, activation, down_weight, inner, activated, out);
   }
+  // NOLINTEND(bugprone-parent-virtual-call)
   void Experts(const Tensor& x, const ops::ExpertChoice& choice, const ops::ExpertWeights& weights,
                const ops::ExpertScratch& scratch, const Tensor& out) override {
     const int64_t rows = x.dim(0);

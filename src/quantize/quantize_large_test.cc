@@ -72,7 +72,7 @@ class QuantizeLargeTest : public FolderTest {
  protected:
   // int4_awq with 32 samples of 256 tokens: takes what it says, and no more than a few tensors of
   // dummies beyond that.
-  void Measure(ModelSpec spec) {
+  void Measure(const ModelSpec& spec) {
     StreamedDummies source(spec);
     std::vector<std::vector<int32_t>> samples(32);
     for (size_t i = 0; i < samples.size(); ++i) {
