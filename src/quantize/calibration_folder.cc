@@ -147,7 +147,7 @@ Status CalibrationFolder::Take(const std::string& identity, int64_t num_layers) 
 Status CalibrationFolder::Remove() const {
   TANDEM_ASSIGN_OR_RETURN(Found found, FindFiles(path_));
   const fs::path run_file = path_ / kRunFile;
-  found.files.push_back(run_file.string() + std::string(kHalfWritten));
+  found.files.emplace_back(run_file.string() + std::string(kHalfWritten));
   found.files.push_back(run_file);
   std::error_code error;
   for (const fs::path& file : found.files) {
