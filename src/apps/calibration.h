@@ -45,7 +45,8 @@ struct CalibrationTexts {
   std::vector<std::vector<int32_t>> samples;
 };
 
-// At most `size` samples of at most `longest` tokens. The dataset: a text file (a sample a line) or
+// At most `size` samples of at most `longest` tokens; a longer text is cut so that the tokens stay
+// that the layout of the model's prompts needs. The dataset: a text file (a sample a line) or
 // a .jsonl file (of objects with the text under "text", "article" or "prompt"); the name of
 // anything that is not a file on this machine means the embedded dictionary's questions and
 // answers, which need no network. UNIMPLEMENTED in a build without tokenizers.

@@ -37,9 +37,10 @@ Result<WriteReport> Convert(const ConvertOptions& options, const WriteProgress& 
   const Sharding sharding{options.tp_size, options.parallel_embedding,
                           options.embedding_sharding_dim, options.pp_size};
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));
+  constexpr FolderKind kKind = FolderKind::kCheckpoint;
   TANDEM_ASSIGN_OR_RETURN(const auto output,
-                          OutputFolder::Create(options.output_dir, ".safetensors"));
-  return WriteModel(*reader, FolderKind::kCheckpoint, sharding, options.model_dir, *output,
+                          OutputFolder::Create(options.output_dir, OutputOf(kKind)));
+  return WriteModel(*reader, kKind, sharding, {options.model_dir, options.config}, *output,
                     progress);
 }
 

@@ -4,11 +4,14 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "base/file.h"
+#include "checkpoint/hf_reader.h"
 #include "checkpoint/stored/stored_schemes.h"
 #include "model/families/families.h"
+#include "model/families/own_keys.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -19,6 +22,9 @@ using Json = nlohmann::ordered_json;
 using Element = QuantScheme::Element;
 using Inputs = QuantScheme::Inputs;
 
+constexpr const char* kOneShard = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr const char* kQuantizationKey = "quantization_config";
 constexpr int64_t kShardBytes = int64_t{5} << 30;
 
 // compressed-tensors' name of how elements lie in the file.
@@ -89,6 +95,43 @@ Json QuantizationConfig(const ModelSpec& spec) {
     config["kv_cache_scheme"] = Arguments(*spec.cache_scales == DType::kF8E4M3, 8, "tensor", false);
   }
   return config;
+}
+
+// Whether a quantization_config has the keys that QuantizationConfig gives it, and no others: those
+// of other tools have a version.
+bool IsOurs(const Json& config) {
+  if (!config.is_object() || config.value("quantization_status", "") != "compressed") return false;
+  constexpr std::string_view kKeys[] = {"quant_method",  "format", "quantization_status",
+                                        "config_groups", "ignore", "kv_cache_scheme"};
+  return std::ranges::all_of(config.items(), [&](const auto& item) {
+    return std::ranges::find(kKeys, item.key()) != std::end(kKeys);
+  });
+}
+
+// "model.safetensors", "model-00001-of-00002.safetensors"
+bool IsShard(std::string_view name) {
+  constexpr std::string_view kPattern = "model-#####-of-#####.safetensors";
+  const auto fits = [](char shown, char expected) {
+    return expected == '#' ? shown >= '0' && shown <= '9' : shown == expected;
+  };
+  return name == kOneShard || std::ranges::equal(name, kPattern, fits);
+}
+
+bool IsOurFolder(const fs::path& folder) {
+  const auto text = ReadTextFile(folder / kConfigFile);
+  if (!text.ok()) return false;
+  const Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object() || !config.contains(kQuantizationKey)) return false;
+  if (!IsOurs(config[kQuantizationKey])) return false;
+  int shards = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (!IsShard(entry.path().filename().string())) continue;
+    const auto file = SafetensorsFile::Open(entry.path());
+    if (!file.ok() || !(*file)->has_checksums()) return false;
+    ++shards;
+  }
+  return shards > 0;
 }
 
 // A tensor of the file: what is stored of the parts of one weight or, fused, of several.
@@ -237,13 +280,24 @@ Status CopyCode(const fs::path& from, const fs::path& to) {
   return {};
 }
 
+Result<std::string> ConfigText(const ModelFolder& model) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model.path / kConfigFile));
+  return ConfigWithOptions(text, model.options, AddedTokens(model.path));
+}
+
 int64_t BytesOf(const TensorInfo& info) {
   return info.shape.NumElements() * static_cast<int64_t>(SizeOf(info.dtype));
 }
 
 }  // namespace
 
-Status CheckHfFolder(const ModelSpec& spec) {
+OutputKind HfFolders() {
+  return {.is_weights = [](std::string_view name) { return IsShard(name) || name == kIndexFile; },
+          .is_result = IsOurFolder,
+          .result = "quantized folder that Tandem wrote"};
+}
+
+Status CheckHfFolder(const ModelSpec& spec, const ModelFolder& model) {
   const Family* const family = FamilyOf(spec);
   const auto refused = [&](const std::string& why) {
     return Unimplemented("a Hugging Face folder of " + spec.architecture + " is not written: " +
@@ -255,10 +309,12 @@ Status CheckHfFolder(const ModelSpec& spec) {
     if (source.expert) return refused("its folders keep all experts of a layer in one tensor");
     if (source.transposed) return refused("its folders keep matrices transposed");
   }
-  return {};
+  const auto text = ConfigText(model);
+  return text.status().code() == Code::kUnimplemented ? refused(text.status().message())
+                                                      : text.status();
 }
 
-Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::path& folder,
+Status WriteHfFolder(WeightSource& source, const ModelFolder& model_folder, const fs::path& folder,
                      const WriteProgress& progress) {
   const ModelSpec& spec = source.spec();
   std::vector<std::vector<Output>> shards(1);
@@ -278,7 +334,7 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   for (size_t i = 0; i < shards.size(); ++i) {
     char name[64];
     std::snprintf(name, sizeof(name), "model-%05zu-of-%05zu.safetensors", i + 1, shards.size());
-    const std::string file = shards.size() == 1 ? "model.safetensors" : name;
+    const std::string file = shards.size() == 1 ? kOneShard : name;
     std::vector<TensorInfo> infos;
     for (const Output& output : shards[i]) {
       infos.push_back(output.info);
@@ -298,12 +354,13 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   TANDEM_RETURN_IF_ERROR(source.Finish());
   if (shards.size() > 1) {
     const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
-    TANDEM_RETURN_IF_ERROR(
-        WriteFileAtomically(folder / "model.safetensors.index.json", index.dump(2) + "\n"));
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder / kIndexFile, index.dump(2) + "\n"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model_dir / "config.json"));
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ConfigText(model_folder));
   Json config = Json::parse(text);  // the source has read it
-  if (config.contains("auto_map")) TANDEM_RETURN_IF_ERROR(CopyCode(model_dir, folder));
+  if (config.contains("auto_map")) {
+    TANDEM_RETURN_IF_ERROR(CopyCode(model_folder.path, folder));
+  }
   // Beside other modalities the text model is an object of its own.
   Json& model = config.contains("text_config") ? config["text_config"] : config;
   model["torch_dtype"] = DTypeName(spec.dtype);
@@ -311,9 +368,9 @@ Status WriteHfFolder(WeightSource& source, const fs::path& model_dir, const fs::
   // A head that differs from the embedding is stored, whatever the source's config says.
   if (!spec.tied_head) model["tie_word_embeddings"] = false;
   if (!spec.quantization.is_plain() || spec.cache_scales) {
-    config["quantization_config"] = QuantizationConfig(spec);
+    config[kQuantizationKey] = QuantizationConfig(spec);
   }
-  return WriteFileAtomically(folder / "config.json", config.dump(2) + "\n");
+  return WriteFileAtomically(folder / kConfigFile, config.dump(2) + "\n");
 }
 
 }  // namespace tandem

@@ -30,11 +30,11 @@ Status CopyFile(const fs::path& from, const fs::path& to) {
 }
 
 // "rank0.engine", "rank12.safetensors"
-bool IsRankFile(const std::string& name, const std::string& extension) {
+bool IsRankFile(std::string_view name, std::string_view extension) {
   if (!name.starts_with("rank") || !name.ends_with(extension)) return false;
   if (name.size() <= 4 + extension.size()) return false;
-  const std::string digits = name.substr(4, name.size() - 4 - extension.size());
-  return digits.find_first_not_of("0123456789") == std::string::npos;
+  const std::string_view digits = name.substr(4, name.size() - 4 - extension.size());
+  return digits.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 bool IsSideFile(const std::string& name) {
@@ -43,7 +43,7 @@ bool IsSideFile(const std::string& name) {
 }
 
 // Folders that may be replaced: empty ones and older results of the same kind.
-Status CheckReplaceable(const fs::path& path, const std::string& extension) {
+Status CheckReplaceable(const fs::path& path, const OutputKind& kind) {
   std::error_code error;
   if (!fs::exists(path, error)) return {};
   if (!fs::is_directory(path, error)) {
@@ -57,12 +57,9 @@ Status CheckReplaceable(const fs::path& path, const std::string& extension) {
            name.ends_with(".calibration");
   });
   if (is_empty) return {};
-  if (fs::exists(path / kConfigFile, error) && fs::exists(path / ("rank0" + extension), error)) {
-    return {};
-  }
-  return FailedPrecondition(path.string() +
-                            ": exists and holds something else (no config.json with rank0" +
-                            extension + "); choose a new or empty folder");
+  if (fs::exists(path / kConfigFile, error) && kind.is_result(path)) return {};
+  return FailedPrecondition(path.string() + ": exists and holds something else (no " + kind.result +
+                            "); choose a new or empty folder");
 }
 
 // The folder that a path leads to, even where it does not exist yet.
@@ -95,9 +92,16 @@ bool HoldsMountPoint(const fs::path& path, const NameCalls& calls) {
 
 }  // namespace
 
-OutputFolder::OutputFolder(fs::path path, std::string extension, const NameCalls& calls)
+OutputKind RankFiles(const std::string& extension) {
+  const std::string first = "rank0" + extension;
+  return {.is_weights = [=](std::string_view name) { return IsRankFile(name, extension); },
+          .is_result = [=](const fs::path& folder) { return NameExists(folder / first); },
+          .result = std::string(kConfigFile) + " with " + first};
+}
+
+OutputFolder::OutputFolder(fs::path path, OutputKind kind, const NameCalls& calls)
     : path_(std::move(path)),
-      extension_(std::move(extension)),
+      kind_(std::move(kind)),
       calls_(calls),
       is_inside_(HoldsMountPoint(path_, calls_)),
       inside_(
@@ -117,17 +121,16 @@ bool OutputFolder::IsOwn(const std::string& name) const {
       name.ends_with(kTemporarySuffix)
           ? name.substr(0, name.size() - std::string_view(kTemporarySuffix).size())
           : name;
-  return IsRankFile(whole, extension_) || whole == kConfigFile || IsSideFile(whole);
+  return kind_.is_weights(whole) || whole == kConfigFile || IsSideFile(whole);
 }
 
-Result<std::unique_ptr<OutputFolder>> OutputFolder::Create(const fs::path& path,
-                                                           const std::string& extension,
+Result<std::unique_ptr<OutputFolder>> OutputFolder::Create(const fs::path& path, OutputKind kind,
                                                            const NameCalls& calls) {
   TANDEM_ASSIGN_OR_RETURN(const fs::path final_path, FollowLinks(path));
-  std::unique_ptr<OutputFolder> output(new OutputFolder(final_path, extension, calls));
+  std::unique_ptr<OutputFolder> output(new OutputFolder(final_path, std::move(kind), calls));
   TANDEM_RETURN_IF_ERROR(output->Lock());
   TANDEM_RETURN_IF_ERROR(output->Recover());
-  TANDEM_RETURN_IF_ERROR(CheckReplaceable(final_path, extension));
+  TANDEM_RETURN_IF_ERROR(CheckReplaceable(final_path, output->kind_));
   std::error_code error;
   fs::remove_all(output->inside_.temporary(), error);
   fs::remove_all(output->temporary_, error);

@@ -10,8 +10,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/file_lock.h"
@@ -20,13 +22,24 @@
 
 namespace tandem {
 
+// What tells results of one kind from other folders.
+struct OutputKind {
+  // Of a file's name: whether weights of such a result are in it.
+  std::function<bool(std::string_view name)> is_weights;
+  // Of a folder with a config.json: whether it is such a result for sure, and may be replaced.
+  std::function<bool(const std::filesystem::path& folder)> is_result;
+  std::string result;  // for messages: "config.json with rank0.engine"
+};
+// Folders with a file for each rank: "rank0" and so on, with the extension ".safetensors" or
+// ".engine".
+OutputKind RankFiles(const std::string& extension);
+
 class OutputFolder {
  public:
-  // Refuses a `path` that holds anything other than files of this kind of folder; `extension` is
-  // that of its rank files, ".safetensors" or ".engine". UNAVAILABLE while another run writes it.
-  // Finishes, takes back or removes what an interrupted run left.
+  // Refuses a `path` that holds anything other than files of this kind of folder. UNAVAILABLE while
+  // another run writes it. Finishes, takes back or removes what an interrupted run left.
   static Result<std::unique_ptr<OutputFolder>> Create(const std::filesystem::path& path,
-                                                      const std::string& extension,
+                                                      OutputKind kind,
                                                       const NameCalls& calls = NameCalls::System());
   // Removes the temporary folder, unless Commit failed.
   ~OutputFolder();
@@ -44,7 +57,7 @@ class OutputFolder {
   Status Commit();
 
  private:
-  OutputFolder(std::filesystem::path path, std::string extension, const NameCalls& calls);
+  OutputFolder(std::filesystem::path path, OutputKind kind, const NameCalls& calls);
   bool IsOwn(const std::string& name) const;
   Status Lock();
   Status Recover();
@@ -53,7 +66,7 @@ class OutputFolder {
   Status CopyInside(const std::vector<std::string>& kept);
 
   const std::filesystem::path path_;
-  const std::string extension_;
+  const OutputKind kind_;
   const NameCalls calls_;
   const bool is_inside_;
   InsidePlacing inside_;

@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using testing::Key;
 using testing::Not;
 
-const std::string kExtension = ".engine";
+const OutputKind kKind = RankFiles(".engine");
 
 class OutputFolderTest : public FolderTest {
  protected:
@@ -40,7 +40,7 @@ class OutputFolderTest : public FolderTest {
   // Writes a result as the verbs do.
   static Status Write(const fs::path& path, const Files& files,
                       const NameCalls& calls = NameCalls::System()) {
-    TANDEM_ASSIGN_OR_RETURN(const auto output, OutputFolder::Create(path, kExtension, calls));
+    TANDEM_ASSIGN_OR_RETURN(const auto output, OutputFolder::Create(path, kKind, calls));
     WriteFiles(output->temporary(), files);
     return output->Commit();
   }
@@ -99,7 +99,7 @@ TEST_F(OutputFolderTest, AMountPointIsFilledInside) {
   fs::create_directories(out_ / "lost+found");
   WriteFiles(out_, {{"runtime.json", "mine"}, {"config.json", "old"}, {"rank0.engine", "old"}});
   {
-    const auto lost = OutputFolder::Create(out_, kExtension, Mounted()).value();
+    const auto lost = OutputFolder::Create(out_, kKind, Mounted()).value();
     EXPECT_EQ(lost->temporary().parent_path(), out_);
     EXPECT_EQ(lost->Beside(".calibration").parent_path(), out_);
     WriteFiles(lost->temporary(), new_);
@@ -148,20 +148,20 @@ TEST_F(OutputFolderTest, OneRunAtATimeWritesAFolder) {
   const fs::path link = folder_ / "link";
   fs::create_directory_symlink("out", link);
   for (const NameCalls& calls : {NameCalls::System(), Mounted()}) {
-    auto first = OutputFolder::Create(out_, kExtension, calls).value();
+    auto first = OutputFolder::Create(out_, kKind, calls).value();
     WriteFiles(first->temporary(), new_);
     for (const fs::path& path : {out_, link}) {
-      const auto second = OutputFolder::Create(path, kExtension, calls);
+      const auto second = OutputFolder::Create(path, kKind, calls);
       ASSERT_FALSE(second.ok());
       EXPECT_EQ(second.status().code(), Code::kUnavailable);
       EXPECT_THAT(second.status().message(), HasSubstr(out_.string() + ": another run"));
     }
     EXPECT_EQ(FilesOf(first->temporary()), new_);
     ASSERT_TRUE(first->Commit().ok());
-    EXPECT_FALSE(OutputFolder::Create(out_, kExtension, calls).ok());  // it still tidies up
+    EXPECT_FALSE(OutputFolder::Create(out_, kKind, calls).ok());  // it still tidies up
     first.reset();
     EXPECT_EQ(FilesOf(out_), new_);
-    EXPECT_TRUE(OutputFolder::Create(out_, kExtension, calls).ok());
+    EXPECT_TRUE(OutputFolder::Create(out_, kKind, calls).ok());
   }
 }
 
@@ -169,7 +169,7 @@ TEST_F(OutputFolderTest, TheLockOfAKilledRunIsTakenOver) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    const auto output = OutputFolder::Create(out_, kExtension);
+    const auto output = OutputFolder::Create(out_, kKind);
     ::_exit(output.ok() ? 0 : 1);  // as SIGKILL: nothing is destroyed
   }
   int status = 0;
@@ -241,7 +241,7 @@ TEST_P(FailingMoves, AKilledMoveIsCompletedOrTakenBackByTheNextRun) {
     ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) != 1) << failing;
     if (WEXITSTATUS(status) == 7) ++killed;
     {
-      const auto output = OutputFolder::Create(out_, kExtension, Kind());
+      const auto output = OutputFolder::Create(out_, kKind, Kind());
       ASSERT_TRUE(output.ok()) << failing << output.status().message();
       EXPECT_EQ((*output)->Beside(".calibration"), out_ / "tandem.calibration");
     }

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 
+#include "checkpoint/hf_writer.h"
 #include "checkpoint/output_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/weight_source.h"
@@ -20,11 +20,13 @@ struct WriteReport {
   int64_t bytes_written = 0;
 };
 
-// `model_dir`: where the files beside the weights come from: those that there are, and config.json
-// for kHuggingFace. `sharding`: of a checkpoint. The folder appears under its name when all is
-// written.
+// For OutputFolder::Create: which older folders one of this kind may replace.
+OutputKind OutputOf(FolderKind kind);
+
+// `model`: where the files beside the weights come from: those that there are, and config.json for
+// kHuggingFace. `sharding`: of a checkpoint. The folder appears under its name when all is written.
 Result<WriteReport> WriteModel(WeightSource& source, FolderKind kind, const Sharding& sharding,
-                               const std::filesystem::path& model_dir, OutputFolder& output,
+                               const ModelFolder& model, OutputFolder& output,
                                const WriteProgress& progress = {});
 
 }  // namespace tandem

@@ -43,7 +43,8 @@ Result<BuildReport> Build(const BuildOptions& options, const WriteProgress& prog
     wanted.kv_cache_dtype = DType::kF8E4M3;
   }
   TANDEM_ASSIGN_OR_RETURN(const BuildLimits limits, SettleLimits(wanted, model.spec()));
-  TANDEM_ASSIGN_OR_RETURN(const auto output, OutputFolder::Create(options.output_dir, ".engine"));
+  TANDEM_ASSIGN_OR_RETURN(const auto output,
+                          OutputFolder::Create(options.output_dir, RankFiles(".engine")));
   const fs::path& folder = output->temporary();
   TANDEM_RETURN_IF_ERROR(CopySideFiles(options.checkpoint_dir, folder));
   TANDEM_RETURN_IF_ERROR(WriteRanks(*model.weights, model.sharding, folder, progress));

@@ -1,11 +1,16 @@
 #include "model/prompt_rules.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <string_view>
 
 #include "model/rope.h"
 
 namespace tandem {
 namespace {
+
+// Of a request: the field at fault (runtime/request/request.h).
+constexpr std::string_view kPromptField = "prompt";
 
 // Where the rows after the prefix stand: at the first of the mask tokens that the prompt holds.
 Result<int32_t> MaskPosition(const PrefixSpec& prefix, std::span<const int32_t> prompt) {
@@ -15,8 +20,8 @@ Result<int32_t> MaskPosition(const PrefixSpec& prefix, std::span<const int32_t> 
     if (found != prompt.end()) return static_cast<int32_t>(found - prompt.begin());
     ids += (ids.empty() ? "" : ", ") + std::to_string(id);
   }
-  return InvalidArgument("prompt: holds none of the tokens " + ids +
-                         ", of which one stands where the model's output belongs");
+  return FieldError(kPromptField, "holds none of the tokens " + ids +
+                                      ", of which one stands where the model's output belongs");
 }
 
 }  // namespace
@@ -41,18 +46,30 @@ Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const
   if (rules.prefix.start_id < 0) return layout;
   const auto start = std::ranges::find(prompt, rules.prefix.start_id);
   if (start == prompt.end()) {
-    return InvalidArgument("prompt: does not hold the token " +
-                           std::to_string(rules.prefix.start_id) +
-                           ", with which the model's output begins");
+    return FieldError(kPromptField, "does not hold the token " +
+                                        std::to_string(rules.prefix.start_id) +
+                                        ", with which the model's output begins");
   }
   layout.prefix_len = static_cast<int32_t>(start - prompt.begin());
   if (layout.prefix_len == 0) {
-    return InvalidArgument("prompt: has nothing before the token " +
-                           std::to_string(rules.prefix.start_id));
+    return FieldError(kPromptField,
+                      "has nothing before the token " + std::to_string(rules.prefix.start_id));
   }
   TANDEM_ASSIGN_OR_RETURN(layout.mask_position,
                           MaskPosition(rules.prefix, prompt.first(start - prompt.begin())));
   return layout;
+}
+
+std::vector<int32_t> CutPrompt(const PromptRules& rules, std::span<const int32_t> prompt,
+                               int64_t longest) {
+  const auto kept = std::min(static_cast<size_t>(longest), prompt.size());
+  std::vector<int32_t> cut(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(kept));
+  const auto layout = LayOutPrompt(rules, prompt);
+  if (!layout.ok() || layout->prefix_len < longest || kept < 2) return cut;
+  const auto mask = static_cast<size_t>(layout->mask_position);
+  cut[kept - 1] = rules.prefix.start_id;
+  if (mask >= kept - 1) cut[kept - 2] = prompt[mask];
+  return cut;
 }
 
 void AddToCacheKey(const ops::PromptLayout& layout, std::span<const int32_t> prompt,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "model/spec.h"
@@ -22,8 +23,13 @@ struct PromptRules {
 // `table_rows`: Weights::max_positions.
 PromptRules PromptRulesOf(const ModelSpec& spec, int64_t table_rows);
 
-// INVALID_ARGUMENT: a prompt without the tokens that such a model's prompts have.
+// INVALID_ARGUMENT of the field "prompt": one without the tokens that such a model's prompts have.
 Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const int32_t> prompt);
+
+// At most the first `longest` tokens. Where that cuts off tokens which LayOutPrompt needs, the last
+// of those before them are left out instead; of fewer than two tokens no prompt can be laid out.
+std::vector<int32_t> CutPrompt(const PromptRules& rules, std::span<const int32_t> prompt,
+                               int64_t longest);
 
 // Adds to the key under which the prompt's keys and values are found what decides them beside the
 // tokens before them: two prompts with equal keys and equal beginnings have them in common.

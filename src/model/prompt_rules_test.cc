@@ -37,7 +37,9 @@ TEST(PromptRules, TheOutputStandsAtTheMask) {
 
 TEST(PromptRules, NamesTheTokenThatAPromptLacks) {
   const auto refusal = [](const std::vector<int32_t>& prompt) {
-    return LayOutPrompt(Glm(), prompt).status().message();
+    const Status status = LayOutPrompt(Glm(), prompt).status();
+    EXPECT_EQ(status.field(), "prompt");  // by which each protocol finds its own word
+    return status.message();
   };
   EXPECT_EQ(refusal({1, 7}),
             "prompt: does not hold the token 9, with which the model's output begins");
@@ -45,6 +47,33 @@ TEST(PromptRules, NamesTheTokenThatAPromptLacks) {
   EXPECT_EQ(refusal({1, 9, 7}),
             "prompt: holds none of the tokens 7, 8, of which one stands where the model's output "
             "belongs");
+}
+
+TEST(PromptRules, ACutPromptKeepsTheTokensOfItsLayout) {
+  using Tokens = std::vector<int32_t>;
+  const auto cut = [](const Tokens& prompt, int64_t longest, const PromptRules& rules = Glm()) {
+    return CutPrompt(rules, prompt, longest);
+  };
+  EXPECT_EQ(cut({1, 2, 3, 4}, 3, {}), (Tokens{1, 2, 3}));
+  EXPECT_EQ(cut({1, 2, 3, 4}, 5), (Tokens{1, 2, 3, 4}));
+  // The mask at the end of the text, before it, and within it.
+  EXPECT_EQ(cut({1, 2, 3, 4, 7, 9}, 4), (Tokens{1, 2, 7, 9}));
+  EXPECT_EQ(cut({1, 2, 3, 4, 7, 9}, 5), (Tokens{1, 2, 3, 7, 9}));
+  EXPECT_EQ(cut({1, 2, 3, 4, 7, 9}, 2), (Tokens{7, 9}));
+  EXPECT_EQ(cut({1, 7, 2, 3, 4, 9}, 4), (Tokens{1, 7, 2, 9}));
+  EXPECT_EQ(cut({1, 2, 3, 7, 4, 5, 9}, 4), (Tokens{1, 2, 7, 9}));
+  EXPECT_EQ(cut({1, 2, 8, 3, 7, 4, 9}, 6), (Tokens{1, 2, 8, 3, 7, 9}));
+  // What follows the beginning of the output is cut as any text.
+  EXPECT_EQ(cut({1, 7, 9, 2, 3}, 4), (Tokens{1, 7, 9, 2}));
+  EXPECT_EQ(cut({1, 7, 9, 2, 3}, 3), (Tokens{1, 7, 9}));
+  for (const Tokens& prompt : {Tokens{1, 2, 8, 3, 7, 4, 9}, Tokens{8, 1, 1, 1, 1, 1, 9, 1, 1}}) {
+    for (int64_t longest = 2; longest < 10; ++longest) {
+      EXPECT_TRUE(LayOutPrompt(Glm(), cut(prompt, longest)).ok()) << longest;
+    }
+  }
+  // There is no way to lay these out.
+  EXPECT_EQ(cut({1, 7, 9}, 1), (Tokens{1}));
+  EXPECT_EQ(cut({1, 2, 3}, 2), (Tokens{1, 2}));
 }
 
 // What one token of a prefix is depends on all of them.

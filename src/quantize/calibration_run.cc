@@ -9,22 +9,15 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "model/decoder/weights.h"
 #include "model/prompt_rules.h"
+#include "tensor/safetensors.h"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kFingerprintFile = "run.json";
-// To be raised with every change of what a layer's file holds or how it is computed, so that no
-// program goes on with what another began differently.
-constexpr int kCalibration = 2;
-// Of the files with the hidden states before a layer, and with what was calibrated of a layer; its
-// number follows.
-constexpr const char* kHiddenPrefix = "hidden-";
-constexpr const char* kLayerPrefix = "layer-";
 
 // What decides the bytes of a run.
 std::string Fingerprint(const WeightSource& source, const std::string& identity,
@@ -39,12 +32,14 @@ std::string Fingerprint(const WeightSource& source, const std::string& identity,
   }
   const uint64_t digest = XXH3_64bits_digest(hash);
   XXH3_freeState(hash);
-  return "calibration " + std::to_string(kCalibration) + "\n" + SpecToJson(source.spec()) + "\n" +
-         identity + "\n" + DescribeScheme(recipe.scheme) + " scales " +
-         std::to_string(static_cast<int>(recipe.input_scales)) + " alpha " +
+  return SpecToJson(source.spec()) + "\n" + identity + "\n" + DescribeScheme(recipe.scheme) +
+         " scales " + std::to_string(static_cast<int>(recipe.input_scales)) + " alpha " +
          std::to_string(recipe.smooth_alpha) + "\nsamples " + std::to_string(digest) + "\n" +
          backend.Describe() + "\n";
 }
+
+// For people, who count from 1.
+std::string NameOfSample(size_t index) { return "calibration sample " + std::to_string(index + 1); }
 
 Result<CalibrationRows> RowsOf(const ModelSpec& spec,
                                std::span<const std::vector<int32_t>> samples) {
@@ -53,7 +48,7 @@ Result<CalibrationRows> RowsOf(const ModelSpec& spec,
   for (const std::vector<int32_t>& sample : samples) {
     const auto length = static_cast<int32_t>(sample.size());
     if (length > spec.max_positions) {
-      return InvalidArgument("a calibration sample has " + std::to_string(length) +
+      return InvalidArgument(NameOfSample(rows.lengths.size()) + " has " + std::to_string(length) +
                              " tokens, and the model's longest context is " +
                              std::to_string(spec.max_positions) +
                              "; --calib_max_seq_length cuts samples");
@@ -65,10 +60,44 @@ Result<CalibrationRows> RowsOf(const ModelSpec& spec,
   const PromptRules rules = PromptRulesOf(spec, rows.longest);
   for (const std::vector<int32_t>& sample : samples) {
     const auto layout = LayOutPrompt(rules, sample);
-    if (!layout.ok()) return layout.status().Annotate("a calibration sample");
+    if (!layout.ok()) return layout.status().Annotate(NameOfSample(rows.layouts.size()));
     rows.layouts.push_back(*layout);
   }
   return rows;
+}
+
+// Files of hidden states: a tensor for each batch of samples, each with its checksum.
+TensorInfo BatchInfo(const ModelSpec& spec, int64_t first_row, int64_t count) {
+  return {"rows." + std::to_string(first_row), spec.dtype, {count, spec.hidden_size}};
+}
+
+Result<std::unique_ptr<SafetensorsWriter>> CreateHidden(const fs::path& path, const ModelSpec& spec,
+                                                        const CalibrationRows& rows) {
+  std::vector<TensorInfo> infos;
+  for (const SampleBatch& batch : BatchesOf(rows)) {
+    infos.push_back(BatchInfo(spec, batch.first_row, batch.rows));
+  }
+  return SafetensorsWriter::Create(path, std::move(infos));
+}
+
+LayerPass::WriteRows WriteInto(SafetensorsWriter& file, const ModelSpec& spec) {
+  return [&](int64_t first, int64_t count, const void* rows) {
+    const TensorInfo info = BatchInfo(spec, first, count);
+    return file.Append({const_cast<void*>(rows), info.dtype, info.shape, {}});
+  };
+}
+
+Status ReadHidden(const TensorFile& file, const TensorInfo& batch, void* out) {
+  const auto found = file.tensors().find(batch.name);
+  const bool fits = file.has_checksums() && found != file.tensors().end() &&
+                    found->second.dtype == batch.dtype && found->second.shape == batch.shape;
+  if (!fits) {
+    return DataLoss(file.path().string() + ": does not hold " + QuotedTensorName(batch.name) +
+                    " of these samples");
+  }
+  TANDEM_RETURN_IF_ERROR(file.Verify(batch.name));
+  std::memcpy(out, found->second.data, static_cast<size_t>(found->second.NumBytes()));
+  return {};
 }
 
 }  // namespace
@@ -92,46 +121,9 @@ Result<std::unique_ptr<CalibrationRun>> CalibrationRun::Open(
   TANDEM_ASSIGN_OR_RETURN(CalibrationRows rows, RowsOf(source.spec(), samples));
   std::unique_ptr<CalibrationRun> run(
       new CalibrationRun(folder, source, recipe, samples, std::move(rows), backend, pool));
-  TANDEM_RETURN_IF_ERROR(run->TakeFolder(Fingerprint(source, identity, recipe, samples, backend)));
+  TANDEM_RETURN_IF_ERROR(run->folder_.Take(Fingerprint(source, identity, recipe, samples, backend),
+                                           source.spec().num_layers()));
   return run;
-}
-
-Status CalibrationRun::TakeFolder(const std::string& fingerprint) {
-  const fs::path file = folder_ / kFingerprintFile;
-  std::error_code error;
-  if (NameExists(folder_)) {
-    const auto found = ReadTextFile(file);
-    if (found.ok() && *found == fingerprint) return {};
-    // Only a folder of ours is emptied; without the fingerprint it is one that was being begun or
-    // removed.
-    const bool ours =
-        std::ranges::all_of(fs::directory_iterator(folder_, error), [](const auto& entry) {
-          const std::string name = entry.path().filename().string();
-          return name.starts_with(kFingerprintFile) || name.starts_with(kHiddenPrefix) ||
-                 name.starts_with(kLayerPrefix);
-        });
-    if (!found.ok() && !ours) {
-      return FailedPrecondition(folder_.string() +
-                                ": is in the way of calibration's files; remove it");
-    }
-    fs::remove_all(folder_, error);
-  }
-  fs::create_directories(folder_, error);
-  if (error) return Unavailable(folder_.string() + ": cannot be made: " + error.message());
-  return WriteFileAtomically(file, fingerprint);
-}
-
-fs::path CalibrationRun::HiddenPath(int64_t layer) const {
-  return folder_ / (kHiddenPrefix + std::to_string(layer));
-}
-fs::path CalibrationRun::LayerPath(int64_t layer) const {
-  return folder_ / (kLayerPrefix + std::to_string(layer) + ".safetensors");
-}
-
-int64_t CalibrationRun::LayersDone() const {
-  int64_t layer = 0;
-  while (layer < source_.spec().num_layers() && NameExists(LayerPath(layer))) ++layer;
-  return layer;
 }
 
 Result<CalibrationEstimate> CalibrationRun::Estimate() const {
@@ -139,32 +131,27 @@ Result<CalibrationEstimate> CalibrationRun::Estimate() const {
 }
 
 Status CalibrationRun::EmbedSamples(LayerPass& pass) {
-  if (NameExists(HiddenPath(0))) return {};
-  for (const std::vector<int32_t>& sample : samples_) {
-    for (const int32_t token : sample) {
+  if (NameExists(folder_.HiddenFile(0))) return {};
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    for (const int32_t token : samples_[i]) {
       if (token >= 0 && token < source_.spec().vocab_size) continue;
-      return InvalidArgument("token " + std::to_string(token) +
-                             " of a calibration sample is outside of the vocabulary");
+      return InvalidArgument("token " + std::to_string(token) + " of " + NameOfSample(i) +
+                             " is outside of the vocabulary");
     }
   }
-  TANDEM_ASSIGN_OR_RETURN(const auto file, AtomicFileWriter::Create(HiddenPath(0)));
-  TANDEM_RETURN_IF_ERROR(
-      pass.Embed(source_, samples_, [&](int64_t, int64_t count, const void* rows) {
-        return file->Append(std::span(static_cast<const std::byte*>(rows),
-                                      static_cast<size_t>(count * HiddenRowBytes(source_.spec()))));
-      }));
+  const ModelSpec& spec = source_.spec();
+  TANDEM_ASSIGN_OR_RETURN(const auto file, CreateHidden(folder_.HiddenFile(0), spec, rows_));
+  TANDEM_RETURN_IF_ERROR(pass.Embed(source_, samples_, WriteInto(*file, spec)));
   source_.Release();
   return file->Commit();
 }
 
 Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& progress) {
-  TANDEM_ASSIGN_OR_RETURN(const auto hidden, MappedFile::Open(HiddenPath(layer)));
-  const auto row_bytes = static_cast<size_t>(HiddenRowBytes(source_.spec()));
-  if (hidden->bytes().size() != row_bytes * static_cast<size_t>(rows_.total)) {
-    return DataLoss(HiddenPath(layer).string() +
-                    ": has another size than the samples; remove the folder and start again");
-  }
-  TANDEM_ASSIGN_OR_RETURN(const auto next, AtomicFileWriter::Create(HiddenPath(layer + 1)));
+  const ModelSpec& spec = source_.spec();
+  const auto hidden = SafetensorsFile::Open(folder_.HiddenFile(layer));
+  if (!hidden.ok()) return Damaged(hidden.status());
+  TANDEM_ASSIGN_OR_RETURN(const auto next,
+                          CreateHidden(folder_.HiddenFile(layer + 1), spec, rows_));
   Status stopped;
   TANDEM_ASSIGN_OR_RETURN(
       const LayerStatistics statistics,
@@ -172,29 +159,27 @@ Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& 
           source_, layer,
           [&](int64_t first, int64_t count, void* out) -> Status {
             TANDEM_RETURN_IF_ERROR(stopped);
-            std::memcpy(out, hidden->bytes().data() + static_cast<size_t>(first) * row_bytes,
-                        static_cast<size_t>(count) * row_bytes);
-            return {};
+            return Damaged(ReadHidden(**hidden, BatchInfo(spec, first, count), out));
           },
-          [&](int64_t, int64_t count, const void* rows) {
-            return next->Append(std::span(static_cast<const std::byte*>(rows),
-                                          static_cast<size_t>(count) * row_bytes));
-          },
-          [&](double of_layer) { stopped = progress(of_layer); }));
+          WriteInto(*next, spec), [&](double of_layer) { stopped = progress(of_layer); }));
   TANDEM_RETURN_IF_ERROR(stopped);
   TANDEM_ASSIGN_OR_RETURN(const LayerCalibration calibration,
                           Calibrate(source_, layer, statistics, recipe_, backend_, pool_));
   // In this order: a layer that is done is followed by its hidden states.
   TANDEM_RETURN_IF_ERROR(next->Commit());
-  TANDEM_RETURN_IF_ERROR(WriteCalibration(LayerPath(layer), calibration));
+  TANDEM_RETURN_IF_ERROR(WriteCalibration(folder_.LayerFile(layer), calibration));
   std::error_code ignored;
-  fs::remove(HiddenPath(layer), ignored);
+  fs::remove(folder_.HiddenFile(layer), ignored);
   return {};
 }
 
 Status CalibrationRun::Run(const Progress& progress) {
   const int64_t layers = source_.spec().num_layers();
   const int64_t first = LayersDone();
+  // Before the hours that the other layers may take.
+  for (int64_t layer = 0; layer < first; ++layer) {
+    TANDEM_RETURN_IF_ERROR(Get(layer).status());
+  }
   if (first == layers) return {};
   LayerPass pass(backend_, rows_);
   if (first == 0) TANDEM_RETURN_IF_ERROR(EmbedSamples(pass));
@@ -207,17 +192,26 @@ Status CalibrationRun::Run(const Progress& progress) {
 }
 
 Result<LayerCalibration> CalibrationRun::Get(int64_t layer) const {
-  return ReadCalibration(LayerPath(layer), source_.spec(), layer, recipe_);
+  auto calibration = ReadCalibration(folder_.LayerFile(layer), source_.spec(), layer, recipe_);
+  if (!calibration.ok()) return Damaged(calibration.status());
+  return calibration;
+}
+
+// A fault of a file that is kept, with what to do.
+Status CalibrationRun::Damaged(const Status& why) const {
+  if (why.ok()) return why;
+  return DataLoss(why.message() + "; delete the folder " + folder_.path().string() +
+                  " to start calibration over");
 }
 
 std::string CalibrationRun::DescribeKept() const {
   return std::to_string(LayersDone()) + " of " + std::to_string(source_.spec().num_layers()) +
-         " layers are calibrated and kept in " + folder_.string();
+         " layers are calibrated and kept in " + folder_.path().string();
 }
 
 void CalibrationRun::Remove() {
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
+  // What stays does no harm: the next run takes it over.
+  if (const Status removed = folder_.Remove(); !removed.ok()) LogWarning("{}", removed.message());
 }
 
 }  // namespace tandem

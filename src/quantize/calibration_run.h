@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quantize/calibration_estimate.h"
+#include "quantize/calibration_folder.h"
 #include "quantize/layer_calibration.h"
 #include "quantize/layer_pass.h"
 
@@ -20,8 +21,8 @@ namespace tandem {
 class CalibrationRun {
  public:
   // `samples`: tokens; none is empty. `identity`: differs where the model's weights do. The folder
-  // is made, or taken over from a run of the same model, recipe and samples; of another run it is
-  // emptied. `source`, `backend` and `pool` outlive the run.
+  // is made, or taken over from a run of the same model, recipe and samples; the files of another
+  // run are deleted (CalibrationFolder::Take). `source`, `backend` and `pool` outlive the run.
   static Result<std::unique_ptr<CalibrationRun>> Open(const std::filesystem::path& folder,
                                                       WeightSource& source,
                                                       const std::string& identity,
@@ -33,26 +34,25 @@ class CalibrationRun {
   Result<CalibrationEstimate> Estimate() const;
   // Called with the share done in [0, 1]. An error ends the run with it.
   using Progress = std::function<Status(double)>;
+  // The files that it goes on with are compared with their checksums: DATA_LOSS as Get.
   Status Run(const Progress& progress);
-  // Of a layer that Run has calibrated.
+  // Of a layer that Run has calibrated. DATA_LOSS names a file that is damaged, and what to do.
   Result<LayerCalibration> Get(int64_t layer) const;
   // Which part is done and where it is kept, for people.
   std::string DescribeKept() const;
-  // Deletes the work folder.
+  // Deletes the run's files.
   void Remove();
 
  private:
   CalibrationRun(std::filesystem::path folder, WeightSource& source, const QuantizeRecipe& recipe,
                  std::span<const std::vector<int32_t>> samples, CalibrationRows rows,
                  ops::Backend& backend, ThreadPool& pool);
-  std::filesystem::path HiddenPath(int64_t layer) const;
-  std::filesystem::path LayerPath(int64_t layer) const;
-  int64_t LayersDone() const;
-  Status TakeFolder(const std::string& fingerprint);
+  Status Damaged(const Status& why) const;
+  int64_t LayersDone() const { return folder_.LayersDone(source_.spec().num_layers()); }
   Status EmbedSamples(LayerPass& pass);
   Status RunLayer(LayerPass& pass, int64_t layer, const Progress& progress);
 
-  const std::filesystem::path folder_;
+  const CalibrationFolder folder_;
   WeightSource& source_;
   const QuantizeRecipe recipe_;
   const std::vector<std::vector<int32_t>> samples_;

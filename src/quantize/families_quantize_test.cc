@@ -43,7 +43,7 @@ class FamiliesQuantizeTest : public FolderTest, public ::testing::WithParamInter
     return !plain_->spec().quantization.is_plain() || !plain_->spec().exceptions.empty();
   }
   bool IsCalibrated() const { return !IsQuantized() && CheckCalibrated(plain_->spec()).ok(); }
-  bool HasHfFolder() const { return CheckHfFolder(plain_->spec()).ok(); }
+  bool HasHfFolder() const { return CheckHfFolder(plain_->spec(), {.path = model_}).ok(); }
 
   QuantizeOptions Options(const std::string& qformat, const std::string& name) const {
     return {.model_dir = model_,

@@ -218,12 +218,14 @@ Status WriteCalibration(const std::filesystem::path& path, const LayerCalibratio
 Result<LayerCalibration> ReadCalibration(const std::filesystem::path& path, const ModelSpec& spec,
                                          int64_t layer, const QuantizeRecipe& recipe) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+  if (!file->has_checksums()) return DataLoss(path.string() + ": has no checksums");
   const auto read = [&](const std::string& name, int64_t size, std::vector<float>& out) -> Status {
     const auto found = file->tensors().find(name);
     if (found == file->tensors().end() || found->second.dtype != DType::kF32 ||
         found->second.NumElements() != size) {
       return DataLoss(path.string() + ": \"" + name + "\" is missing or of another size");
     }
+    TANDEM_RETURN_IF_ERROR(file->Verify(name));
     out.resize(static_cast<size_t>(size));
     std::memcpy(out.data(), found->second.data, out.size() * sizeof(float));
     return {};

@@ -32,7 +32,7 @@ Result<LayerCalibration> Calibrate(WeightSource& source, int64_t layer,
                                    const LayerStatistics& statistics, const QuantizeRecipe& recipe,
                                    ops::Backend& backend, ThreadPool& pool);
 
-// Atomically; the file is read back whole or refused.
+// Atomically; the file is read back as it was written, which its checksums tell, or refused.
 Status WriteCalibration(const std::filesystem::path& path, const LayerCalibration& calibration);
 Result<LayerCalibration> ReadCalibration(const std::filesystem::path& path, const ModelSpec& spec,
                                          int64_t layer, const QuantizeRecipe& recipe);

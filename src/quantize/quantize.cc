@@ -8,6 +8,7 @@
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/hf_writer.h"
+#include "checkpoint/output_folder.h"
 #include "quantize/quantized_source.h"
 
 namespace tandem {
@@ -81,6 +82,7 @@ Result<WriteReport> Quantize(WeightSource& plain, const std::string& identity,
                              std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
                              const QuantizeEvents& events) {
   const Sharding& sharding = options.sharding;
+  const ModelFolder model{options.model_dir, options.config};
   ThreadPool pool(options.num_threads, /*pin=*/false);
   std::unique_ptr<CalibrationRun> run;
   QuantizedSource::CalibrationOf calibration;
@@ -89,11 +91,11 @@ Result<WriteReport> Quantize(WeightSource& plain, const std::string& identity,
   if (recipe.calibrates()) TANDEM_RETURN_IF_ERROR(CheckCalibrated(plain.spec()));
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
   if (options.folder == FolderKind::kHuggingFace) {
-    TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
+    TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec(), model));
   }
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
-                          OutputFolder::Create(options.output_dir, ".safetensors"));
+                          OutputFolder::Create(options.output_dir, OutputOf(options.folder)));
   if (recipe.calibrates()) {
     TANDEM_ASSIGN_OR_RETURN(run, CalibrationRun::Open(output->Beside(".calibration"), plain,
                                                       identity, recipe, samples, backend, pool));
@@ -102,8 +104,7 @@ Result<WriteReport> Quantize(WeightSource& plain, const std::string& identity,
     calibration = [&run](int64_t layer) { return run->Get(layer); };
   }
   QuantizedSource source(plain, recipe, std::move(calibration), pool);
-  auto written =
-      WriteModel(source, options.folder, sharding, options.model_dir, *output, events.writing);
+  auto written = WriteModel(source, options.folder, sharding, model, *output, events.writing);
   if (!written.ok()) return WithKept(written.status(), run.get());
   if (run) run->Remove();
   return written;

@@ -49,6 +49,12 @@ std::map<std::string, std::string> Files(const fs::path& folder) {
   return files;
 }
 
+void FlipBit(const fs::path& file, size_t at) {
+  std::string bytes = *ReadTextFile(file);
+  bytes[at] ^= 4;
+  WriteText(file, bytes);
+}
+
 class QuantizeTest : public FolderTest {
  protected:
   QuantizeTest() { kFolder.Write(folder_ / "hf"); }
@@ -61,6 +67,13 @@ class QuantizeTest : public FolderTest {
   }
   Result<WriteReport> Run(const QuantizeOptions& options) {
     return Quantize(options, Samples(), *backend_);
+  }
+  // Of int4_awq, into "out".
+  void StopAfterALayer() {
+    const QuantizeEvents events{
+        .calibrating = [](double done) { return done < 0.6 ? Status() : Cancelled("stopped"); }};
+    ASSERT_FALSE(Quantize(Options("int4_awq"), Samples(), *backend_, events).ok());
+    ASSERT_TRUE(fs::exists(folder_ / "out.calibration" / "layer-0.safetensors"));
   }
   // Logits of a text, one list after the other.
   std::vector<float> Logits(WeightSource& source) {
@@ -302,19 +315,48 @@ TEST_F(QuantizeTest, ASecondRunIntoTheSameFolderIsRefusedAndTheFirstGoesOn) {
   EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
 }
 
-TEST_F(QuantizeTest, ARunThatWasKilledAtItsFirstFileIsBegunAgain) {
-  fs::create_directories(folder_ / "out.calibration");
-  WriteText(folder_ / "out.calibration" / "run.json.tmp", "{");
-  EXPECT_TRUE(Run(Options("fp8")).ok());
+TEST_F(QuantizeTest, ARunThatWasKilledWhileItRemovedItsFilesIsBegunAgain) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  StopAfterALayer();
+  ASSERT_TRUE(fs::remove(folder_ / "out.calibration" / "hidden-1"));
+  const auto report = Run(Options("int4_awq"));
+  ASSERT_TRUE(report.ok()) << report.status().message();
+  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
   EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
 }
 
-TEST_F(QuantizeTest, ARunThatWasKilledWhileItRemovedItsFilesIsBegunAgain) {
-  fs::create_directories(folder_ / "out.calibration");
-  WriteText(folder_ / "out.calibration" / "layer-0.safetensors", "");
-  WriteText(folder_ / "out.calibration" / "hidden-2.tmp", "");
-  EXPECT_TRUE(Run(Options("fp8")).ok());
-  EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
+// A single bit of what is kept would change the result.
+TEST_F(QuantizeTest, ADamagedFileOfCalibrationIsRefusedByNameBeforeItIsUsed) {
+  ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
+  for (const char* name : {"layer-0.safetensors", "hidden-1"}) {
+    const fs::path file = folder_ / "out.calibration" / name;
+    StopAfterALayer();
+    const size_t size = fs::file_size(file);
+    // In the header's length, its text, the first tensor and the last.
+    for (const size_t at : {size_t{0}, size_t{40}, size / 2, size - 1}) {
+      fs::remove_all(folder_ / "out.calibration");
+      StopAfterALayer();
+      FlipBit(file, at);
+      bool began = false;
+      const auto report =
+          Quantize(Options("int4_awq"), Samples(), *backend_, {.calibrating = [&](double) {
+                     began = true;
+                     return Status();
+                   }});
+      ASSERT_FALSE(report.ok()) << name << " " << at;
+      EXPECT_EQ(report.status().code(), Code::kDataLoss);
+      EXPECT_THAT(report.status().message(), testing::StartsWith(file.string() + ": "));
+      EXPECT_THAT(
+          report.status().message(),
+          testing::EndsWith("; delete the folder " + (folder_ / "out.calibration").string() +
+                            " to start calibration over"));
+      EXPECT_FALSE(began);
+    }
+    fs::remove_all(folder_ / "out.calibration");
+    ASSERT_TRUE(Run(Options("int4_awq")).ok());
+    EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+    fs::remove_all(folder_ / "out");
+  }
 }
 
 TEST_F(QuantizeTest, AFolderOfSomeoneElseIsLeftAlone) {
@@ -407,6 +449,28 @@ TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
   }
 }
 
+TEST_F(QuantizeTest, OptionsBesideTheConfigHoldInAnExportedFolder) {
+  QuantizeOptions options = Options("int8_wo", "hf8");
+  options.config = {
+      .rotary_base = 250.0, .rotary_scaling_type = "linear", .rotary_scaling_factor = 4.0};
+  QuantizeOptions checkpoint = options;
+  checkpoint.output_dir = folder_ / "checkpoint";
+  options.folder = FolderKind::kHuggingFace;
+  ASSERT_TRUE(Run(checkpoint).ok());
+  ASSERT_TRUE(Run(options).ok());
+  const auto exported = HfReader::Open(folder_ / "hf8").value();
+  EXPECT_EQ(exported->spec().layer(0).attention.rope.theta, 250.0);
+  EXPECT_EQ(Logits(*exported), Logits(*OpenCheckpoint(folder_ / "checkpoint").value()));
+  // Before any work.
+  options.output_dir = folder_ / "refused";
+  options.config = {.rotary_dim = 4};
+  const auto refused = Run(options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("--rotary_dim: "));
+  EXPECT_THAT(refused.status().message(), HasSubstr("--export_format tensorrt_llm"));
+  EXPECT_FALSE(fs::exists(options.output_dir));
+}
+
 // One for all heads of a layer, under the names that compressed-tensors gives them.
 TEST_F(QuantizeTest, AnExportedFolderHoldsTheScalesOfKeysAndValues) {
   QuantizeOptions options = Options("fp8", "hf8");
@@ -459,6 +523,71 @@ TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
   EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
 }
 
+TEST_F(QuantizeTest, AnExportedFolderIsReplacedByTheNextExport) {
+  QuantizeOptions options = Options("int8_wo");
+  options.folder = FolderKind::kHuggingFace;
+  ASSERT_TRUE(Run(options).ok());
+  const auto first = Files(folder_ / "out");
+  WriteText(folder_ / "out" / "notes.txt", "mine");
+  // As a larger model leaves it.
+  fs::copy_file(folder_ / "out" / "model.safetensors",
+                folder_ / "out" / "model-00002-of-00002.safetensors");
+  WriteText(folder_ / "out" / "model.safetensors.index.json", "{}");
+  const auto again = Run(options);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  auto replaced = Files(folder_ / "out");
+  EXPECT_EQ(replaced.extract("notes.txt").mapped(), "mine");
+  EXPECT_EQ(replaced, first);
+  options.recipe = RecipeOf("fp8", 64, "fp8").value();
+  ASSERT_TRUE(Run(options).ok());
+  ASSERT_TRUE(Run(options).ok());
+  EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().quantization, options.recipe.scheme);
+}
+
+TEST_F(QuantizeTest, AFolderThatNoExportSurelyWroteIsNotReplaced) {
+  const fs::path out = folder_ / "out";
+  QuantizeOptions options = Options("int8_wo");
+  options.folder = FolderKind::kHuggingFace;
+  const auto refused = [&](const char* what) {
+    const auto before = Files(out);
+    const auto report = Run(options);
+    EXPECT_FALSE(report.ok()) << what;
+    EXPECT_THAT(report.status().message(),
+                HasSubstr("out: exists and holds something else (no quantized folder that Tandem "
+                          "wrote); choose a new or empty folder"));
+    EXPECT_EQ(Files(out), before) << what;
+    fs::remove_all(out);
+  };
+  kFolder.Write(out);
+  refused("a model");
+  ASSERT_TRUE(Run(Options("int8_wo")).ok());
+  refused("a checkpoint");
+  const auto change = [&](const std::string& from, const std::string& to) {
+    ASSERT_TRUE(Run(options).ok());
+    std::string config = *ReadTextFile(out / "config.json");
+    ASSERT_NE(config.find(from), std::string::npos);
+    WriteText(out / "config.json", config.replace(config.find(from), from.size(), to));
+  };
+  change("\"quantization_config\"", "\"quantization\"");
+  refused("a plain config");
+  change("\"quant_method\"", "\"version\": \"0.9\", \"quant_method\"");
+  refused("another tool's config");
+  change("{", "");
+  refused("a damaged config");
+  ASSERT_TRUE(Run(options).ok());
+  std::string weights = *ReadTextFile(out / "model.safetensors");
+  for (size_t at = 0; (at = weights.find("xxh3_128:", at)) != std::string::npos;) weights[at] = 'y';
+  WriteText(out / "model.safetensors", weights);
+  refused("weights without checksums");
+  ASSERT_TRUE(Run(options).ok());
+  fs::remove(out / "model.safetensors");
+  refused("no weights");
+  // The other way round.
+  ASSERT_TRUE(Run(options).ok());
+  options.folder = FolderKind::kCheckpoint;
+  EXPECT_THAT(Run(options).status().message(), HasSubstr("no config.json with rank0.safetensors"));
+}
+
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
   first.folder = FolderKind::kHuggingFace;
@@ -492,9 +621,9 @@ TEST_F(QuantizeTest, RefusesWeightsThatAreNotFinite) {
 
 TEST_F(QuantizeTest, RefusesTokensOutsideOfTheVocabulary) {
   const auto report =
-      Quantize(Options("fp8"), std::vector<std::vector<int32_t>>{{1, 96}}, *backend_);
+      Quantize(Options("fp8"), std::vector<std::vector<int32_t>>{{1}, {1, 96}}, *backend_);
   ASSERT_FALSE(report.ok());
-  EXPECT_THAT(report.status().message(), HasSubstr("token 96"));
+  EXPECT_THAT(report.status().message(), HasSubstr("token 96 of calibration sample 2"));
 }
 
 TEST(RecipeOf, NamesWhatIsNotMade) {

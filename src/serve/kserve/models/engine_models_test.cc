@@ -167,7 +167,8 @@ TEST_F(EngineModelsTest, ErrorsNameTheInputsOfTheModel) {
   EXPECT_TRUE(error_.message().starts_with("runtime_top_k")) << error_.message();
   EXPECT_EQ(refused({Ints("min_length", {-5})}).field(), "min_length");
   // Of the engine, which has words of its own.
-  const FieldNames names = {.num_choices = "num_return_sequences", .stop = "stop_words_list"};
+  const FieldNames names = {
+      .prompt = "input_ids", .num_choices = "num_return_sequences", .stop = "stop_words_list"};
   const auto named = [&](const std::string& field, ModelKind kind = ModelKind::kTensorrtLlm) {
     const Status error =
         InvalidArgument(field + " must be there").WithField(field).WithReason(Reason::kQueueFull);
@@ -176,6 +177,7 @@ TEST_F(EngineModelsTest, ErrorsNameTheInputsOfTheModel) {
     EXPECT_EQ(in_words.reason(), Reason::kQueueFull);
     return in_words.field();
   };
+  EXPECT_EQ(named("prompt"), "input_ids");
   EXPECT_EQ(named("stop"), "stop_words_list");
   EXPECT_EQ(named("n"), "num_return_sequences");
   EXPECT_EQ(named("bad_words"), "bad_words_list");
