@@ -44,9 +44,7 @@ Status CheckOptions(const EngineOptions& options) {
 
 // A draft keeps the keys and values of the whole context, because it may lag behind the target by
 // any number of tokens.
-bool HasWindows(const ModelSpec& target, const ops::Backend& backend) {
-  return LongestWindow(target) > 0 && backend.Has(ops::Feature::kWindowTables);
-}
+bool HasWindows(const ModelSpec& target) { return LongestWindow(target) > 0; }
 
 RowForm RowFormOf(const ModelSpec& spec) {
   const bool prefix = spec.prefix.start_id >= 0;
@@ -137,15 +135,14 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   if (draft.spec != nullptr) {
     plan.row_forms[static_cast<size_t>(ModelIndex::kDraft)] = RowFormOf(*draft.spec);
   }
-  plan.row_forms[static_cast<size_t>(ModelIndex::kTarget)].windows =
-      HasWindows(*target.spec, backend);
+  plan.row_forms[static_cast<size_t>(ModelIndex::kTarget)].windows = HasWindows(*target.spec);
   ExecutorConfig longest = MakeExecutorConfig(options, plan.limits, backend);
   longest.row_forms = plan.row_forms;
   if (longest.max_seq_len == 0) longest.max_seq_len = static_cast<int32_t>(target.max_positions);
   const int64_t draft_vocab = draft.spec != nullptr ? draft.spec->vocab_size : 0;
   const int64_t executor_bytes = DeviceMemory::Bytes(longest, target.spec->vocab_size, draft_vocab);
   TANDEM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(options, target, draft, executor_bytes,
-                                                  free_bytes, HasWindows(*target.spec, backend)));
+                                                  free_bytes, HasWindows(*target.spec)));
   options.max_seq_len = plan.memory.max_seq_len;
   options.kv_cache_bytes = plan.memory.kv_cache_bytes;
   return plan;
