@@ -46,13 +46,6 @@ Status CheckOptions(const EngineOptions& options) {
 // any number of tokens.
 bool HasWindows(const ModelSpec& target) { return LongestWindow(target) > 0; }
 
-RowForm RowFormOf(const ModelSpec& spec) {
-  const bool prefix = spec.prefix.start_id >= 0;
-  return {.turns = prefix || PromptRulesOf(spec, 0).trained > 0,
-          .second_positions = spec.HasSecondPositions(),
-          .prefixes = prefix};
-}
-
 // Effects of options and models on each other: without a source of drafts there is no drafting, a
 // step has a row for every sequence, and a prompt whose tokens see each other is computed at once.
 EngineOptions Effective(EngineOptions options, const ModelSpec& target, const ModelMemory& draft) {
