@@ -10,7 +10,7 @@
 #include "ops/ops.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/execution/forward_pass.h"
-#include "runtime/scheduling/batch_plan.h"
+#include "runtime/scheduling/step_limits.h"
 #include "tensor/buffer.h"
 
 namespace tandem {
