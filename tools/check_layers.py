@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 # A folder may include itself and what stands before it.
-ORDER = "base tensor quant ops comm model checkpoint engine_folder runtime serve apps".split()
+ORDER = "base tensor ops comm model checkpoint quantize engine_folder runtime serve apps".split()
 
 # Folders that may see less than the order gives them, directly and through their includes.
 NARROWER = {

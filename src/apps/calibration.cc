@@ -54,6 +54,21 @@ const BoundOptions<CalibrationOptions>& CalibrationOptionRows() {
   return rows;
 }
 
+void SayWritten(const std::filesystem::path& output_dir, const WriteReport& report,
+                const nlohmann::ordered_json& more, Console& console) {
+  const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
+  const int64_t files = report.sharding.num_files();
+  console.Say(fmt::format("{}: {}, {} rank{}, {}", output_dir.string(), format, files,
+                          files == 1 ? "" : "s", FormatBytes(report.bytes_written)));
+  nlohmann::ordered_json result{{"output_dir", output_dir.string()},
+                                {"quantization", format},
+                                {"tp_size", report.sharding.tp_size},
+                                {"pp_size", report.sharding.pp_size},
+                                {"bytes", report.bytes_written}};
+  result.update(more);
+  console.Result(result);
+}
+
 Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console& console) {
   const BackendOptions backend_options = BackendOptionRows().Read(values);
   options.num_threads = backend_options.cpu.num_threads;
@@ -70,18 +85,9 @@ Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console&
           [&](const CalibrationEstimate& estimate) { SayEstimate(texts, estimate, console); },
       .calibrating = Told("calibrating", interrupt, console),
       .writing = Told("writing", interrupt, console)};
-  TANDEM_ASSIGN_OR_RETURN(const QuantizeReport report,
+  TANDEM_ASSIGN_OR_RETURN(const WriteReport report,
                           Quantize(options, texts.samples, *backend, events));
-  const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
-  console.Say(fmt::format("{}: {}, {} rank{}, {}", options.output_dir.string(), format,
-                          report.sharding.num_files(), report.sharding.num_files() == 1 ? "" : "s",
-                          FormatBytes(report.bytes_written)));
-  console.Result(nlohmann::ordered_json{{"output_dir", options.output_dir.string()},
-                                        {"quantization", format},
-                                        {"calibration_samples", texts.samples.size()},
-                                        {"tp_size", report.sharding.tp_size},
-                                        {"pp_size", report.sharding.pp_size},
-                                        {"bytes", report.bytes_written}});
+  SayWritten(options.output_dir, report, {{"calibration_samples", texts.samples.size()}}, console);
   return {};
 }
 

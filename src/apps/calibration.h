@@ -1,17 +1,36 @@
-// What `tandem quantize` and `tandem convert` have in common: the options and the texts of
-// calibration, and the run with its progress on the console. Main thread.
+// What `tandem quantize` and `tandem convert` have in common: the options of sharding, the options
+// and the texts of calibration, and the run with its progress and its result on the console. Main
+// thread.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/command.h"
 #include "base/bound_options.h"
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 
 namespace tandem::apps {
+
+// The group is the verb's.
+inline constexpr OptionSpec kTpSize = {
+    .name = "tp_size", .meaning = "Tensor-parallel ranks to shard for", .choices = "1|2|4|8"};
+inline constexpr OptionSpec kPpSize = {
+    .name = "pp_size",
+    .meaning = "Pipeline stages to split the layers over, in files: devices read all of them",
+    .min = 1};
+constexpr OptionSpec CpSize(std::string_view group) {
+  return {.name = "cp_size",
+          .type = OptionType::kInt,
+          .default_value = "1",
+          .meaning = "Only 1: sequences are not split over ranks",
+          .group = group,
+          .choices = "1"};
+}
 
 struct CalibrationOptions {
   std::filesystem::path tokenizer_dir;  // empty: the model's folder
@@ -33,6 +52,10 @@ struct CalibrationTexts {
 Result<CalibrationTexts> ReadCalibrationTexts(const std::filesystem::path& model_dir,
                                               const CalibrationOptions& options,
                                               const ConfigOptions& config = {});
+
+// Says what was written. The result is the same in JSON, with `more` keys of the verb.
+void SayWritten(const std::filesystem::path& output_dir, const WriteReport& report,
+                const nlohmann::ordered_json& more, Console& console);
 
 // Reads the texts if the recipe calibrates, runs Quantize on the backend that `values` name, and
 // reports.

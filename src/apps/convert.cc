@@ -39,14 +39,8 @@ const BoundOptions<ConvertOptions>& Rows() {
            .meaning = "Element type of the weights; auto keeps the model's, but float32 becomes "
                       "float16",
            .choices = "auto|float16|bfloat16|float32"}),
-      Sets<&ConvertOptions::tp_size>({.name = "tp_size",
-                                      .meaning = "Tensor-parallel ranks to shard for",
-                                      .choices = "1|2|4|8"}),
-      Sets<&ConvertOptions::pp_size>(
-          {.name = "pp_size",
-           .meaning =
-               "Pipeline stages to split the layers over, in files: devices read all of them",
-           .min = 1}),
+      Sets<&ConvertOptions::tp_size>(kTpSize),
+      Sets<&ConvertOptions::pp_size>(kPpSize),
       Sets<&ConvertOptions::parallel_embedding>(
           {.name = "use_parallel_embedding", .meaning = "Shard the embedding too"}),
       Sets<&ConvertOptions::embedding_sharding_dim>(
@@ -199,14 +193,7 @@ Result<QuantizeRecipe> RecipeFor(const Rounding& asked) {
   return recipe;
 }
 
-constexpr OptionSpec kRefused[] = {
-    {.name = "cp_size",
-     .type = OptionType::kInt,
-     .default_value = "1",
-     .meaning = "Only 1: sequences are not split over ranks",
-     .group = "Conversion",
-     .choices = "1"},
-};
+constexpr OptionSpec kRefused[] = {CpSize("Conversion")};
 
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
@@ -240,18 +227,9 @@ Status Run(const OptionValues& values, Console& console) {
                        values, console);
   }
   const Interrupt interrupt;
-  TANDEM_ASSIGN_OR_RETURN(const ConvertReport report,
+  TANDEM_ASSIGN_OR_RETURN(const WriteReport report,
                           Convert(convert, Told("converting", interrupt, console)));
-  const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
-  console.Say(fmt::format("{}: {}, {} rank{}, {}", convert.output_dir.string(), format,
-                          report.sharding.num_files(), report.sharding.num_files() == 1 ? "" : "s",
-                          FormatBytes(report.bytes_written)));
-  console.Result(nlohmann::ordered_json{{"output_dir", convert.output_dir.string()},
-                                        {"dtype", DTypeName(report.spec.dtype)},
-                                        {"quantization", format},
-                                        {"tp_size", report.sharding.tp_size},
-                                        {"pp_size", report.sharding.pp_size},
-                                        {"bytes", report.bytes_written}});
+  SayWritten(convert.output_dir, report, {{"dtype", DTypeName(report.spec.dtype)}}, console);
   return {};
 }
 

@@ -23,7 +23,7 @@ struct Request {
   double smoothquant = 0.5;
   int64_t tp_size = 1;
   int64_t pp_size = 1;
-  bool export_hf = false;
+  FolderKind folder = FolderKind::kCheckpoint;
 };
 
 template <auto kField>
@@ -70,35 +70,18 @@ const BoundOptions<Request>& Rows() {
            .min = 0,
            .max = 1,
            .alias = "sq_alpha"}),
-      Sets<&Request::tp_size>({.name = "tp_size",
-                               .default_value = "1",
-                               .meaning = "Tensor-parallel ranks to shard for",
-                               .choices = "1|2|4|8"}),
-      Sets<&Request::pp_size>(
-          {.name = "pp_size",
-           .default_value = "1",
-           .meaning =
-               "Pipeline stages to split the layers over, in files: devices read all of them",
-           .min = 1}),
-      BindChoice<Request, &Request::export_hf>(
+      Sets<&Request::tp_size>(kTpSize),
+      Sets<&Request::pp_size>(kPpSize),
+      BindChoice<Request, &Request::folder>(
           {.name = "export_format",
            .default_value = "tensorrt_llm",
            .meaning = "A checkpoint in TensorRT-LLM's layout, or a Hugging Face folder in the "
                       "format of compressed-tensors, which vLLM reads too",
            .group = "Quantization"},
-          {{"tensorrt_llm", false}, {"hf", true}}),
+          {{"tensorrt_llm", FolderKind::kCheckpoint}, {"hf", FolderKind::kHuggingFace}}),
   });
   return rows;
 }
-
-constexpr OptionSpec kRefused[] = {
-    {.name = "cp_size",
-     .type = OptionType::kInt,
-     .default_value = "1",
-     .meaning = "Only 1: sequences are not split over ranks",
-     .group = "Quantization",
-     .choices = "1"},
-};
 
 constexpr OptionSpec kQuantizeHead = {
     .name = "quantize_lm_head",
@@ -112,7 +95,7 @@ constexpr OptionSpec kAutoQuantize = {.name = "auto_quantize_bits",
                                       .default_value = "none",
                                       .meaning = "Refused unless none: all layers have one format",
                                       .group = "Quantization"};
-constexpr OptionSpec kNotMade[] = {kQuantizeHead, kAutoQuantize};
+constexpr OptionSpec kNotMade[] = {CpSize("Quantization"), kQuantizeHead, kAutoQuantize};
 
 // What quantize.py makes, and this program does not.
 Status CheckMade(const OptionValues& values) {
@@ -140,8 +123,9 @@ Status Run(const OptionValues& values, Console& console) {
                           .dtype = request.dtype,
                           .recipe = {},
                           .sharding = {.tp_size = request.tp_size, .pp_size = request.pp_size},
-                          .export_hf = request.export_hf};
-  if (request.export_hf && (request.tp_size > 1 || request.pp_size > 1)) {
+                          .folder = request.folder};
+  const bool is_split = request.tp_size > 1 || request.pp_size > 1;
+  if (request.folder == FolderKind::kHuggingFace && is_split) {
     LogWarning("--tp_size and --pp_size have no effect with --export_format hf: it is not split");
     options.sharding = {};
   }
@@ -166,7 +150,7 @@ Command QuantizeCommand() {
               "  tandem quantize --model_dir MODEL --qformat int4_awq --output_dir CKPT\n"
               "  tandem quantize --model_dir MODEL --qformat fp8 --kv_cache_dtype fp8 \\\n"
               "    --tp_size 2 --output_dir CKPT\n",
-          .options = Join({Rows().specs(), kRefused, kNotMade, ConfigOptionRows().specs(),
+          .options = Join({Rows().specs(), kNotMade, ConfigOptionRows().specs(),
                            CalibrationOptionRows().specs(), LegacyQuantizeRows(),
                            BackendOptionRows().specs()}),
           .run = Run};

@@ -13,8 +13,7 @@ namespace tandem {
 
 class FileLock {
  public:
-  // UNAVAILABLE if another owner holds it. Where the file system has no locks there is always one
-  // to be had.
+  // UNAVAILABLE if another owner holds it. Always succeeds where the file system has no locks.
   static Result<std::unique_ptr<FileLock>> Take(const std::filesystem::path& path);
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -3,7 +3,6 @@
 #include <optional>
 #include <utility>
 
-#include "checkpoint/output_folder.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -20,17 +19,17 @@ Result<std::optional<DType>> ParseOption(const std::string& name) {
 }  // namespace
 
 Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folder,
-                                              const std::string& name,
+                                              const std::string& dtype,
                                               const ConfigOptions& config) {
-  TANDEM_ASSIGN_OR_RETURN(const auto dtype, ParseOption(name));
-  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(folder, dtype, config));
-  if (!dtype && reader->spec().dtype == DType::kF32) {
+  TANDEM_ASSIGN_OR_RETURN(const auto asked, ParseOption(dtype));
+  TANDEM_ASSIGN_OR_RETURN(auto reader, HfReader::Open(folder, asked, config));
+  if (!asked && reader->spec().dtype == DType::kF32) {
     return HfReader::Open(folder, DType::kF16, config);
   }
   return reader;
 }
 
-Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
+Result<WriteReport> Convert(const ConvertOptions& options, const WriteProgress& progress) {
   TANDEM_ASSIGN_OR_RETURN(
       const auto reader,
       OpenAsDType(options.quantized_dir.empty() ? options.model_dir : options.quantized_dir,
@@ -40,11 +39,8 @@ Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress
   TANDEM_RETURN_IF_ERROR(CheckSharding(reader->spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
-  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, output->temporary()));
-  TANDEM_RETURN_IF_ERROR(WriteCheckpoint(*reader, sharding, output->temporary(), progress));
-  ConvertReport report{reader->spec(), sharding, output->Bytes()};
-  TANDEM_RETURN_IF_ERROR(output->Commit());
-  return report;
+  return WriteModel(*reader, FolderKind::kCheckpoint, sharding, options.model_dir, *output,
+                    progress);
 }
 
 }  // namespace tandem

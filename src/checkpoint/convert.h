@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/trtllm/checkpoint.h"
+#include "checkpoint/write_model.h"
 #include "model/config_options.h"
 
 namespace tandem {
@@ -26,12 +26,6 @@ struct ConvertOptions {
   int64_t embedding_sharding_dim = 0;
 };
 
-struct ConvertReport {
-  ModelSpec spec;
-  Sharding sharding;
-  int64_t bytes_written = 0;
-};
-
 // A Hugging Face folder in the type that ConvertOptions::dtype names.
 Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folder,
                                               const std::string& dtype,
@@ -39,6 +33,6 @@ Result<std::unique_ptr<HfReader>> OpenAsDType(const std::filesystem::path& folde
 
 // The folder appears when it is complete. It can be served without other files if the source folder
 // had the tokenizer's files.
-Result<ConvertReport> Convert(const ConvertOptions& options, const WriteProgress& progress = {});
+Result<WriteReport> Convert(const ConvertOptions& options, const WriteProgress& progress = {});
 
 }  // namespace tandem

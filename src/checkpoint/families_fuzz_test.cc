@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/testing/family_fixtures.h"
@@ -173,6 +174,28 @@ TEST_P(FamiliesFuzzTest, AFaultOfTheConfigIsNamedOrComputedWith) {
     EXPECT_NE(status.code(), Code::kInternal) << fault.what << "\n  " << message;
   }
   EXPECT_GE(refused, 1);
+}
+
+// Also of keys that only this family has: a spelling that config_words.cc lacks is found here.
+TEST_P(FamiliesFuzzTest, ANumberThatCannotBeIsNamedByItsOwnKey) {
+  const Json whole = Json::parse(*ReadTextFile(whole_ / "config.json"));
+  std::vector<Json::json_pointer> paths;
+  CollectPaths(whole, Json::json_pointer(), paths);
+  int refused = 0;
+  for (const Json::json_pointer& at : paths) {
+    if (!whole[at].is_number()) continue;
+    for (const int number : {0, -1}) {
+      Json config = whole;
+      config[at] = number;
+      const auto spec = SpecFromHfConfig(config.dump());
+      if (spec.ok()) continue;
+      ++refused;
+      const std::regex word("\\b" + at.back() + "\\b");  // not the n_head of num_attention_heads
+      EXPECT_TRUE(std::regex_search(spec.status().message(), word))
+          << at.to_string() << " is " << number << "\n  " << spec.status().message();
+    }
+  }
+  EXPECT_GE(refused, 10);
 }
 
 TEST_P(FamiliesFuzzTest, AFaultOfATensorIsNamed) {

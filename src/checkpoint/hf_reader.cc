@@ -23,46 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Where a folder keeps its weights: in one file, or in shards that an index names. The first that
-// exists is read.
-struct Layout {
-  const char* file;
-  const char* index;
-};
-constexpr std::array kLayouts = {
-    Layout{"model.safetensors", "model.safetensors.index.json"},
-    Layout{"pytorch_model.bin", "pytorch_model.bin.index.json"},
-};
-
-// A shard's name comes from the index: it must stay inside the folder.
-bool IsPlainFileName(const std::string& name) {
-  return !name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
-}
-
-// Why there are no weights to read: names other formats found in the folder, and the fix.
-Status NoWeights(const fs::path& folder) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string extension = entry.path().extension().string();
-    if (extension == ".bin" || extension == ".pt" || extension == ".pth") {
-      return Unimplemented(entry.path().string() +
-                           ": not a file that a Hugging Face folder keeps its weights in; save the "
-                           "model with save_pretrained, as model.safetensors or pytorch_model.bin");
-    }
-    if (extension == ".gguf") {
-      return Unimplemented(
-          entry.path().string() +
-          ": GGUF weights are not read; bring the original folder with safetensors");
-    }
-  }
-  std::string names;
-  for (const auto& [file, index] : kLayouts) {
-    names += std::string(names.empty() ? "" : ", ") + file + ", " + index;
-  }
-  return NotFound(folder.string() + ": holds none of " + names);
-}
-
 // The suffix of a weight, for which a quantized one has others.
 constexpr std::string_view kWeightSuffix = ".weight";
 
@@ -122,7 +82,7 @@ bool AnyBitSet(const Tensor& tensor) {
 }
 
 // Why a quantizable weight cannot be read that has no plain tensor.
-Status NeitherPackedNorPlain(const StoredMatrix& matrix, const tandem::Layout& layout) {
+Status NeitherPackedNorPlain(const StoredMatrix& matrix, const Layout& layout) {
   const std::string_view packed = layout.elements();
   const std::string where = matrix.PlaceOf(packed);
   if (const Tensor* stored = matrix.Find(packed)) {
@@ -148,8 +108,8 @@ Result<std::unique_ptr<HfReader>> HfReader::Open(const fs::path& folder, std::op
   std::unique_ptr<HfReader> reader(new HfReader());
   reader->folder_ = folder;
   TANDEM_RETURN_IF_ERROR(reader->ReadConfig(dtype, options));
-  TANDEM_RETURN_IF_ERROR(reader->OpenShards());
-  reader->SettlePrefix();
+  TANDEM_ASSIGN_OR_RETURN(reader->tensors_,
+                          HfTensors::Open(folder, reader->family_->optional_prefix));
   reader->SettleHead();
   TANDEM_RETURN_IF_ERROR(reader->SettleSchemes());
   reader->SettleCacheScales();
@@ -194,80 +154,9 @@ Status HfReader::ReadQuantization(const std::string& config) {
   return {};
 }
 
-Status HfReader::OpenShards() {
-  for (const auto& [file, index] : kLayouts) {
-    if (NameExists(folder_ / file)) return OpenSingleFile(folder_ / file);
-    if (NameExists(folder_ / index)) return OpenIndex(index);
-  }
-  return NoWeights(folder_);
-}
-
-Status HfReader::OpenSingleFile(const fs::path& path) {
-  TANDEM_ASSIGN_OR_RETURN(auto file, OpenTensorFile(path));
-  for (const auto& [name, tensor] : file->tensors()) tensors_[name] = {tensor, file.get(), name};
-  shards_.push_back(std::move(file));
-  return {};
-}
-
-Status HfReader::AddShard(const char* index_name, const std::string& name,
-                          std::map<std::string, const TensorFile*>& open) {
-  if (open.contains(name)) return {};
-  if (!IsPlainFileName(name)) {
-    return InvalidArgument((folder_ / index_name).string() + ": \"" + name.substr(0, 80) +
-                           "\" is not the name of a file in this folder");
-  }
-  auto file = OpenTensorFile(folder_ / name);
-  if (file.status().code() == Code::kNotFound) {
-    return NotFound((folder_ / name).string() + ": this shard is named by " + index_name +
-                    " and is missing");
-  }
-  if (!file.ok()) return file.status();
-  open[name] = file->get();
-  shards_.push_back(*std::move(file));
-  return {};
-}
-
-Status HfReader::OpenIndex(const char* index_name) {
-  const fs::path path = folder_ / index_name;
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  const auto index = JsonFields::Parse(text);
-  if (!index.ok()) return index.status().Annotate(path.string());
-  const auto weight_map = index->Object("weight_map");
-  if (!weight_map) {
-    index->Fail("weight_map", "is missing");
-    return index->status().Annotate(path.string());
-  }
-  std::map<std::string, const TensorFile*> open;
-  for (const std::string& name : weight_map->Keys()) {
-    const std::string shard = weight_map->Text(name);
-    if (!index->status().ok()) return index->status().Annotate(path.string());
-    TANDEM_RETURN_IF_ERROR(AddShard(index_name, shard, open));
-    const TensorFile* file = open.at(shard);
-    const auto found = file->tensors().find(name);
-    if (found == file->tensors().end()) {
-      return NotFound(file->path().string() + ": tensor \"" + name + "\" is missing, though " +
-                      index_name + " puts it there");
-    }
-    tensors_[name] = {found->second, file, name};
-  }
-  return {};
-}
-
-// Names without the prefix get it.
-void HfReader::SettlePrefix() {
-  const std::string prefix(family_->optional_prefix);
-  if (prefix.empty()) return;
-  const auto first = tensors_.lower_bound(prefix);
-  if (first != tensors_.end() && first->first.starts_with(prefix)) return;
-  std::map<std::string, Stored> named;
-  for (const auto& [name, stored] : tensors_) named[prefix + name] = stored;
-  tensors_ = std::move(named);
-}
-
 // The stored tensor of a weight that belongs to the whole model, or null.
 const Tensor* HfReader::FindWeight(WeightRole role) const {
-  const auto found = tensors_.find(SourceOf(*family_, spec_, {role}).name);
-  return found == tensors_.end() ? nullptr : &found->second.tensor;
+  return tensors_->FindStored(SourceOf(*family_, spec_, {role}).name);
 }
 
 // A stored head that differs from the embedding is used even if the config ties the two. CheckAll
@@ -314,7 +203,7 @@ StoredMatrix HfReader::MatrixOf(const WeightId& id) const {
       SourceOf(*family_, spec_, {id.role, id.layer, WeightPart::kWeight, id.expert});
   const WeightRow& row = RowOf(id.role);
   const int64_t rows = source.rows.is_identity() ? row.rows(spec_, id.layer) : source.rows.of;
-  return {*this, source.name.substr(0, source.name.rfind(kWeightSuffix)), rows,
+  return {*tensors_, source.name.substr(0, source.name.rfind(kWeightSuffix)), rows,
           row.columns(spec_, id.layer), source.expert};
 }
 
@@ -346,36 +235,32 @@ Result<QuantScheme> HfReader::ReadScheme(const WeightId& id) const {
 // A tensor that is not known, or belongs to no product, could change the results.
 Status HfReader::CheckNames() const {
   std::set<std::string_view> products;
-  std::set<std::string> weights;  // also those whose names begin with a product's
-  for (const WeightId& id : StoredWeights(spec_))
+  // Also weights of their own whose names begin with a product's: the correction of a router's
+  // scores.
+  std::set<std::string, std::less<>> weights;
+  for (const WeightId& id : StoredWeights(spec_)) {
     weights.insert(SourceOf(*family_, spec_, id).name);
+  }
   std::vector<std::string> names;
   for (const WeightId& id : Products(spec_)) names.push_back(SourceOf(*family_, spec_, id).name);
   for (std::string_view name : names) products.insert(name.substr(0, name.rfind(kWeightSuffix)));
-  // Weights of their own whose names begin with a product's: the correction of a router's scores.
-  std::set<std::string> others;
-  for (const WeightId& id : StoredWeights(spec_)) {
-    if (RowOf(id.role).pack == WeightPack::kNone) {
-      others.insert(SourceOf(*family_, spec_, id).name);
-    }
-  }
-  for (const auto& [name, stored] : tensors_) {
-    if (others.contains(name)) continue;
+  for (const std::string_view name : tensors_->Names()) {
     const size_t dot = std::min(name.rfind('.'), name.size());
-    const std::string_view suffix = std::string_view(name).substr(dot);
+    const std::string_view suffix = name.substr(dot);
+    const auto place = [&] { return tensors_->PlaceOf(std::string(name)); };
     const bool known = std::ranges::find(kProductSuffixes, suffix) != kProductSuffixes.end();
-    const bool of_product = products.contains(std::string_view(name).substr(0, dot));
+    const bool of_product = products.contains(name.substr(0, dot));
     if (of_product && !known && !weights.contains(name)) {
-      return Unimplemented(PlaceOf(name) + " is none that quantized weights are known to have");
+      return Unimplemented(place() + " is none that quantized weights are known to have");
     }
     if (std::ranges::find(kOptionalSuffixes, suffix) == kOptionalSuffixes.end()) continue;
     if (!of_product) {
-      return InvalidArgument(PlaceOf(name) + " belongs to no weight of this model");
+      return InvalidArgument(place() + " belongs to no weight of this model");
     }
     const std::span<const std::string_view> read =
         layout_ == nullptr ? std::span<const std::string_view>() : layout_->optional_suffixes();
     if (std::ranges::find(read, suffix) == read.end()) {
-      return Unimplemented(PlaceOf(name) + " is not read of weights in this format");
+      return Unimplemented(place() + " is not read of weights in this format");
     }
   }
   return {};
@@ -386,8 +271,8 @@ Status HfReader::CheckNames() const {
 // they have the source's name.
 void HfReader::SettleCacheScales() {
   const std::optional<DType> described = spec_.cache_scales;
-  spec_.cache_scales = DType::kF8E4M3;  // for the table to list the parts
-  std::map<std::string, Stored> found;
+  spec_.cache_scales = DType::kF8E4M3;       // for the table to list the parts
+  std::map<std::string, std::string> found;  // stored names by the source's
   bool complete = true;
   for (const WeightId& id : StoredWeights(spec_)) {
     if (id.part != WeightPart::kCacheScale) continue;
@@ -395,21 +280,24 @@ void HfReader::SettleCacheScales() {
     const size_t suffix = name.rfind('.');
     const std::string attention = name.substr(0, name.rfind('.', suffix - 1));
     const std::string scale = name.substr(suffix);
-    auto stored = tensors_.find(name);
-    for (const std::string& other :
-         {attention + scale, attention + ".attn" + scale, attention + ".qkv_proj" + scale,
-          name.substr(0, suffix) + ".output_scale", attention + ".kv_scale"}) {
-      if (stored == tensors_.end()) stored = tensors_.find(other);
-    }
-    if (stored == tensors_.end()) {
+    const auto scale_of = [&](const char* part) { return (attention + part).append(scale); };
+    const std::array names = {name,
+                              scale_of(""),
+                              scale_of(".attn"),
+                              scale_of(".qkv_proj"),
+                              name.substr(0, suffix) + ".output_scale",
+                              attention + ".kv_scale"};
+    const auto* const stored = std::ranges::find_if(
+        names, [&](const std::string& other) { return tensors_->FindStored(other) != nullptr; });
+    if (stored == names.end()) {
       complete = false;
     } else {
-      found[name] = stored->second;
+      found[name] = *stored;
     }
   }
   spec_.cache_scales = complete ? described : std::nullopt;
   if (spec_.cache_scales) {
-    tensors_.merge(found);
+    for (const auto& [name, stored] : found) tensors_->AddName(name, stored);
   } else if (!found.empty()) {
     LogWarning("{}: scales of keys and values (\"{}\") are not used: {}", folder_.string(),
                found.begin()->first,
@@ -426,21 +314,9 @@ Status HfReader::SettleDType() {
   return {};
 }
 
-const Tensor* HfReader::FindStored(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  return found == tensors_.end() ? nullptr : &found->second.tensor;
-}
-
-std::string HfReader::PlaceOf(const std::string& name) const {
-  const auto found = tensors_.find(name);
-  fs::path where = shards_.size() == 1 ? shards_.front()->path() : folder_;
-  if (found != tensors_.end()) where = found->second.file->path();
-  return where.string() + ": tensor \"" + name + "\"";
-}
-
 Result<Tensor> HfReader::Find(const TensorSource& source, const WeightId& id) const {
-  const std::string where = PlaceOf(source.name);
-  const Tensor* stored = FindStored(source.name);
+  const std::string where = tensors_->PlaceOf(source.name);
+  const Tensor* stored = tensors_->FindStored(source.name);
   if (stored == nullptr) return NotFound(where + " is missing");
   const Tensor& tensor = *stored;
   if (IsScale(id.part) && source.expert) {
@@ -466,7 +342,7 @@ Status HfReader::CheckAll() const {
 std::string HfReader::HintOfPacked(const std::string& weight) const {
   const std::string name = weight.substr(0, weight.rfind(kWeightSuffix));
   const auto* const packed = std::ranges::find_if(kPackedSuffixes, [&](const PackedSuffix& row) {
-    return FindStored(name + std::string(row.suffix)) != nullptr;
+    return tensors_->FindStored(name + std::string(row.suffix)) != nullptr;
   });
   if (layout_ != nullptr || packed == kPackedSuffixes.end()) return "";
   return "; " + QuotedTensorName(name + std::string(packed->suffix)) +
@@ -480,26 +356,9 @@ bool HfReader::IsUnpacked(const WeightId& id) const {
   return of_quantized && !SchemeOf(spec_, id.role, id.layer).is_plain();
 }
 
-Status HfReader::Verify(Stored& stored) {
-  if (!stored.verified) TANDEM_RETURN_IF_ERROR(stored.file->Verify(stored.name));
-  stored.verified = true;
-  return {};
-}
-
-Status HfReader::VerifyPacked(const std::string& name) {
-  for (auto stored = tensors_.lower_bound(name);
-       stored != tensors_.end() && stored->first.starts_with(name); ++stored) {
-    const std::string_view suffix = std::string_view(stored->first).substr(name.size());
-    if (suffix.starts_with('.') || suffix.starts_with('_')) {
-      TANDEM_RETURN_IF_ERROR(Verify(stored->second));
-    }
-  }
-  return {};
-}
-
 Result<Tensor> HfReader::GetUnpacked(const WeightId& id) {
   const StoredMatrix matrix = MatrixOf(id);
-  TANDEM_RETURN_IF_ERROR(VerifyPacked(matrix.name()));
+  TANDEM_RETURN_IF_ERROR(tensors_->VerifyPacked(matrix.name()));
   const QuantScheme scheme = SchemeOf(spec_, id.role, id.layer);
   TANDEM_ASSIGN_OR_RETURN(const Tensor all, layout_->Unpack(matrix, scheme, id.part, scratch_));
   TensorSource source = SourceOf(*family_, spec_, id);
@@ -517,7 +376,7 @@ Result<Tensor> HfReader::Get(const WeightId& id) {
   const TensorSource source = SourceOf(*family_, spec_, held);
   const Shape shape = WeightShape(spec_, held);
   TANDEM_ASSIGN_OR_RETURN(Tensor stored, Find(source, held));
-  TANDEM_RETURN_IF_ERROR(Verify(tensors_.at(source.name)));
+  TANDEM_RETURN_IF_ERROR(tensors_->Verify(source.name));
   if (IsScale(id.part)) {
     const Shape all = StoredShape(source, shape, stored.shape);
     TANDEM_ASSIGN_OR_RETURN(stored, ToFloats(stored, all, scratch_));

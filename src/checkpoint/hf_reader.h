@@ -7,25 +7,23 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
+#include "checkpoint/hf_tensors.h"
 #include "checkpoint/layouts/layout.h"
 #include "checkpoint/stored/as_dtype.h"
 #include "model/config_options.h"
 #include "model/family.h"
 #include "model/weight_source.h"
-#include "tensor/tensor_file.h"
 
 namespace tandem {
 
 // The text of the folder's added_tokens.json, as SpecFromHfConfig takes it; empty if there is none.
 std::string AddedTokens(const std::filesystem::path& folder);
 
-class HfReader final : public WeightSource, private StoredTensors {
+class HfReader final : public WeightSource {
  public:
   // `dtype`: compute in this type instead of the config's. `options` go over the config's keys.
   static Result<std::unique_ptr<HfReader>> Open(const std::filesystem::path& folder,
@@ -37,21 +35,9 @@ class HfReader final : public WeightSource, private StoredTensors {
   void Release() override { scratch_.Clear(); }
 
  private:
-  struct Stored {
-    Tensor tensor;
-    const TensorFile* file = nullptr;
-    std::string name = {};  // in the file
-    bool verified = false;
-  };
   HfReader() = default;
   Status ReadConfig(std::optional<DType> dtype, const ConfigOptions& options);
   Status ReadQuantization(const std::string& config);
-  Status OpenShards();
-  Status OpenSingleFile(const std::filesystem::path& path);
-  Status OpenIndex(const char* index_name);
-  Status AddShard(const char* index_name, const std::string& name,
-                  std::map<std::string, const TensorFile*>& open);
-  void SettlePrefix();
   void SettleHead();
   Status SettleSchemes();
   void SettleCacheScales();
@@ -60,15 +46,9 @@ class HfReader final : public WeightSource, private StoredTensors {
   // For the message about a weight that is not stored as the plain one that it should be: how to
   // read it, if it is quantized.
   std::string HintOfPacked(const std::string& weight) const;
-  // Compares the checksum of a stored tensor before its bytes are first used.
-  static Status Verify(Stored& stored);
-  // Those of all tensors that a matrix NAME + ".weight" is packed in: NAME with any suffix.
-  Status VerifyPacked(const std::string& name);
   // The stored tensor that holds a weight, checked for its shape and type.
   Result<Tensor> Find(const TensorSource& source, const WeightId& id) const;
   const Tensor* FindWeight(WeightRole role) const;
-  const Tensor* FindStored(const std::string& name) const override;
-  std::string PlaceOf(const std::string& name) const override;
 
   // Of a folder with quantized weights: the scheme under which this one is stored.
   Result<QuantScheme> ReadScheme(const WeightId& id) const;
@@ -86,8 +66,7 @@ class HfReader final : public WeightSource, private StoredTensors {
   ModelSpec spec_;
   const Layout* layout_ = nullptr;  // of quantized weights; null: there are none
   bool config_names_dtype_ = false;
-  std::vector<std::shared_ptr<const TensorFile>> shards_;
-  std::map<std::string, Stored> tensors_;
+  std::optional<HfTensors> tensors_;  // set by Open
   ScratchBuffers scratch_;
 };
 

@@ -7,9 +7,10 @@
 
 #include "base/file.h"
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/golden.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
 
 namespace tandem {
 namespace {
@@ -19,9 +20,6 @@ using testing::HasSubstr;
 
 class LatentFilesTest : public FolderTest {
  protected:
-  static fs::path FixtureOf(const std::string& name) {
-    return SourceDir() / "tests/data/families" / name;
-  }
   std::vector<float> Logits(WeightSource& source, const AskedFormat& asked = {},
                             std::optional<DType> cache = {}) {
     const auto weights = LoadWeights(source, *backend_, 64, {}, asked);
@@ -30,14 +28,6 @@ class LatentFilesTest : public FolderTest {
     EXPECT_EQ(WeightBytes(source.spec(), *backend_, 64, asked), (*weights)->bytes);
     DecoderTestDriver driver(*weights, *backend_, 64, cache);
     return driver.Feed(std::vector<int32_t>{1, 50, 7, 33, 22, 8}).back();
-  }
-  static double Distance(const std::vector<float>& a, const std::vector<float>& b) {
-    double difference = 0.0, length = 0.0;
-    for (size_t i = 0; i < b.size(); ++i) {
-      difference += std::pow(a[i] - b[i], 2);
-      length += std::pow(b[i], 2);
-    }
-    return std::sqrt(difference / length);
   }
   // Copies the fixture of V3 with its layers' products in fp8, in blocks of `block` rows and
   // columns, to folder_/fp8, and with their values to folder_/plain.
@@ -117,7 +107,7 @@ TEST_F(LatentFilesTest, BlocksOfFp8AreWhatTheirValuesAre) {
     EXPECT_EQ(DescribeScheme(SchemeOf(spec, role, 1)), "fp8 in blocks of 8 x 8");
   }
   const auto plain = HfReader::Open(folder_ / "plain", DType::kF32).value();
-  EXPECT_LT(Distance(Logits(**blocked), Logits(*plain)), 1e-5);
+  EXPECT_LT(RelativeError(Logits(**blocked), Logits(*plain)), 1e-5);
 }
 
 TEST_F(LatentFilesTest, BlocksThatCutAHeadsRowsAreRefusedByName) {
@@ -146,9 +136,9 @@ TEST_F(LatentFilesTest, ProductsByHeadsStayPlainWhenTheOthersAreRounded) {
       EXPECT_EQ(kept(WeightRole::kLatent).scheme, scheme);
       EXPECT_EQ(kept(WeightRole::kLatentKey), (WeightFormat{DType::kBF16}));
       EXPECT_EQ(kept(WeightRole::kLatentValue), (WeightFormat{DType::kBF16}));
-      const double distance = Distance(Logits(*source, asked), expected);
-      EXPECT_LT(distance, most);
-      EXPECT_GT(distance, 0.0);
+      const double error = RelativeError(Logits(*source, asked), expected);
+      EXPECT_LT(error, most);
+      EXPECT_GT(error, 0.0);
     }
   }
 }
@@ -158,9 +148,9 @@ TEST_F(LatentFilesTest, ACacheInFp8IsCloseToOneOfTheModelsType) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const auto source = HfReader::Open(FixtureOf(name), dtype).value();
-      const double distance = Distance(Logits(*source, {}, DType::kF8E4M3), Logits(*source));
-      EXPECT_LT(distance, 0.2);
-      EXPECT_GT(distance, 0.0);
+      const double error = RelativeError(Logits(*source, {}, DType::kF8E4M3), Logits(*source));
+      EXPECT_LT(error, 0.2);
+      EXPECT_GT(error, 0.0);
     }
   }
 }

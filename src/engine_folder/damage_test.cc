@@ -9,12 +9,12 @@
 #include "base/checksum.h"
 #include "base/testing/source_dir.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/quantize/quantize.h"
 #include "checkpoint/testing/golden.h"
 #include "checkpoint/testing/quantized_folder.h"
 #include "checkpoint/testing/torch_folder.h"
 #include "engine_folder/build.h"
 #include "engine_folder/source.h"
+#include "quantize/quantize.h"
 
 namespace tandem {
 namespace {
@@ -42,13 +42,13 @@ void MoveUp(const fs::path& folder) {
   fs::remove(folder);
 }
 
-void Quantized(const std::string& qformat, bool export_hf, const fs::path& folder) {
+void Quantized(const std::string& qformat, FolderKind kind, const fs::path& folder) {
   HfFolder{}.Write(folder / "hf");
   const auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
   const auto report = Quantize({.model_dir = folder / "hf",
                                 .output_dir = folder / "out",
                                 .recipe = RecipeOf(qformat, 64, "none").value(),
-                                .export_hf = export_hf,
+                                .folder = kind,
                                 .num_threads = 1},
                                {}, *backend);
   ASSERT_TRUE(report.ok()) << report.status().message();
@@ -74,9 +74,9 @@ std::vector<Kind> Kinds() {
          fs::remove_all(folder / "hf");
        }},
       {"quantize",
-       [](const fs::path& folder) { Quantized("int4_wo", /*export_hf=*/false, folder); }},
+       [](const fs::path& folder) { Quantized("int4_wo", FolderKind::kCheckpoint, folder); }},
       {"quantize_hf",
-       [](const fs::path& folder) { Quantized("int4_wo", /*export_hf=*/true, folder); }},
+       [](const fs::path& folder) { Quantized("int4_wo", FolderKind::kHuggingFace, folder); }},
       {"engine",
        [](const fs::path& folder) {
          const fs::path awq = Checkpoints() / "awq_pp2_tp2";

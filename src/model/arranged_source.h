@@ -2,7 +2,7 @@
 // head whose pairs are neighbours (RopeSpec::interleaved) the rows of queries and keys (or
 // latents), and their norms, come with the first elements of all pairs before the second ones; a
 // head whose rows are to be normed (ModelSpec::head_normed) is. Everything else comes as the source
-// has it. Owned by who loads, and so is the source, which outlives it.
+// has it. The loader owns it and the source, which outlives it.
 #pragma once
 
 #include <vector>

@@ -10,6 +10,10 @@
 namespace tandem {
 namespace {
 
+// Kinds of layers in layer_types and rope_parameters.
+constexpr const char* kFullAttention = "full_attention";
+constexpr const char* kSlidingAttention = "sliding_attention";
+
 // The context after linear or dynamic scaling has stretched it.
 int64_t Stretched(const JsonFields& rope, std::string_view key, double factor,
                   int64_t max_positions) {
@@ -91,8 +95,8 @@ RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_posit
   spec.dim = RotaryDim(config, head_dim);
   const auto rope = RopeObject(config);
   if (!rope) return spec;
-  for (const char* per_layer : {"full_attention", "sliding_attention"}) {
-    if (rope->Has(per_layer)) rope->Fail(per_layer, "parameters by layer type are not supported");
+  for (const char* kind : {kFullAttention, kSlidingAttention}) {
+    if (rope->Has(kind)) rope->Fail(kind, "parameters by layer type are not supported");
   }
   if (rope->Has("partial_rotary_factor")) spec.dim = RotaryDim(*rope, head_dim);
   spec.theta = rope->Number("rope_theta", spec.theta);
@@ -106,6 +110,33 @@ void ReadRopes(const JsonFields& config, ModelSpec& spec) {
   const RopeSpec rope =
       ReadRope(config, spec.layers.front().attention.head_dim, spec.max_positions);
   ForEachLayer(spec, [&](LayerSpec& layer) { layer.attention.rope = rope; });
+}
+
+void ReadRopesByKind(const JsonFields& config, double local_theta, ModelSpec& spec) {
+  if (spec.layers.empty()) return;
+  const int64_t head_dim = spec.layers.front().attention.head_dim;
+  const auto kinds = config.Object("rope_parameters");
+  const auto of_kind = [&](const char* kind) {
+    RopeSpec rope = {.dim = head_dim};
+    const auto own = kinds->Object(kind);
+    if (!own) {
+      kinds->Fail(kind, "is missing");
+      return rope;
+    }
+    rope.dim = RotaryDim(*own, head_dim);
+    rope.theta = own->Number("rope_theta");
+    rope.scaling = ReadRopeScaling(*own, spec.max_positions, spec.max_positions);
+    return rope;
+  };
+  const RopeSpec whole =
+      kinds ? of_kind(kFullAttention) : ReadRope(config, head_dim, spec.max_positions);
+  RopeSpec local = whole;
+  local.theta = local_theta;
+  local.scaling = {};
+  if (kinds) local = of_kind(kSlidingAttention);
+  ForEachLayer(spec, [&](LayerSpec& layer) {
+    layer.attention.rope = layer.attention.window > 0 ? local : whole;
+  });
 }
 
 void ReadRotaryOptions(const JsonFields& config, ModelSpec& spec) {
@@ -304,14 +335,27 @@ void ReadWindows(const JsonFields& config, ModelSpec& spec) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     bool has_window = slides && static_cast<int64_t>(i) >= first;
     if (i < types.size()) {
-      has_window = types[i] == "sliding_attention";
-      if (!has_window && types[i] != "full_attention") {
+      has_window = types[i] == kSlidingAttention;
+      if (!has_window && types[i] != kFullAttention) {
         config.Fail("layer_types", "\"" + types[i] + "\" is not supported");
       }
     }
     if (!has_window) continue;
     if (window < 1) config.Fail("sliding_window", config.Shown("sliding_window") + " keys");
     spec.layers[i].attention.window = window;
+  }
+}
+
+void ReadInterleavedWindows(const JsonFields& config, int64_t every, int64_t default_window,
+                            ModelSpec& spec) {
+  if (config.Has("layer_types")) return ReadWindows(config, spec);
+  every = config.Int("sliding_window_pattern", every);
+  if (every < 1) return Refuse(config, "sliding_window_pattern", "");
+  const int64_t window = config.Int("sliding_window", default_window);
+  if (window < 1) return config.Fail("sliding_window", config.Shown("sliding_window") + " keys");
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const bool full = (static_cast<int64_t>(i) + 1) % every == 0;
+    spec.layers[i].attention.window = full ? 0 : window;
   }
 }
 

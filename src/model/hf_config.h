@@ -30,6 +30,10 @@ RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_posit
 // The same for every layer of the spec.
 void ReadRopes(const JsonFields& config, ModelSpec& spec);
 
+// The same for two kinds of layers, once their windows are read: rope_parameters has an object for
+// each kind (transformers 5), or layers with a window turn by `local_theta` and are not scaled (4).
+void ReadRopesByKind(const JsonFields& config, double local_theta, ModelSpec& spec);
+
 // The object that describes the rotation beyond its base, or nothing.
 std::optional<JsonFields> RopeObject(const JsonFields& config);
 // How much yarn makes queries and keys larger each (arXiv 2309.00071, section 3.4), with DeepSeek's
@@ -90,6 +94,11 @@ void ReadRoutedExperts(const JsonFields& config, std::string_view scoring, Model
 // Attention windows: layer_types where it is given; else sliding_window, if use_sliding_window does
 // not turn it off, for every layer from max_window_layers on.
 void ReadWindows(const JsonFields& config, ModelSpec& spec);
+
+// layer_types where it is given; else sliding_window for all layers but every n-th, where
+// sliding_window_pattern or `every` is n.
+void ReadInterleavedWindows(const JsonFields& config, int64_t every, int64_t default_window,
+                            ModelSpec& spec);
 
 // As many equal layers as the key says.
 std::vector<LayerSpec> RepeatLayer(const JsonFields& config, std::string_view key,

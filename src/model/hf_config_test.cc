@@ -257,7 +257,7 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResultNamingTheKey) {
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8})", "rope_scaling.low_freq_factor"},
       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
                            "high_freq_factor": 1})",
-       "low_freq_factor must not be above high_freq_factor"},
+       "low_freq_factor must not be above rope_scaling.high_freq_factor"},
       {R"("rope_scaling": "linear")", "rope_scaling: must be an object"},
       {R"("torch_dtype": "float64")", "torch_dtype"},
       {R"("dtype": "int8")", "dtype"},
@@ -429,10 +429,73 @@ TEST(HfConfig, EveryOtherLayerOfGptOssHasAWindow) {
     }
     return windows;
   };
+  EXPECT_EQ(windows(""), (std::vector<int64_t>{128, 0, 128})) << "as transformers";
   EXPECT_EQ(windows(R"(, "sliding_window": 24)"), (std::vector<int64_t>{24, 0, 24}));
+  EXPECT_EQ(SpecFromHfConfig(sizes + R"(, "sliding_window": 0})").status().message(),
+            "sliding_window: 0 keys");
   EXPECT_EQ(windows(R"(, "sliding_window": 24, "layer_types": ["full_attention",
                         "full_attention", "sliding_attention"])"),
             (std::vector<int64_t>{0, 0, 24}));
+}
+
+// Gemma 3 with a window in its first layer.
+std::string Gemma3(const std::string& extra) {
+  return R"({"architectures": ["Gemma3ForCausalLM"], "vocab_size": 100, "hidden_size": 64,
+      "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16,
+      "max_position_embeddings": 512, "sliding_window": 24,
+      "layer_types": ["sliding_attention", "full_attention"], )" +
+         extra + "}";
+}
+
+TEST(HfConfig, LayersWithAWindowTurnByABaseOfTheirOwnAsBothVersionsOfTransformersWriteIt) {
+  const ModelSpec spec = MustParse(Gemma3(R"("rope_theta": 4e5, "rope_local_base_freq": 200,
+      "rope_scaling": {"rope_type": "linear", "factor": 8})"));
+  const std::string kinds = R"("rope_parameters": {
+      "sliding_attention": {"rope_type": "default", "rope_theta": 200},
+      "full_attention": {"rope_type": "linear", "rope_theta": 4e5, "factor": )";
+  EXPECT_EQ(MustParse(Gemma3(kinds + "8}}")), spec);
+  EXPECT_EQ(spec.max_positions, 8 * 512);
+  const RopeSpec &local = spec.layers[0].attention.rope, &whole = spec.layers[1].attention.rope;
+  EXPECT_EQ(local, (RopeSpec{.dim = 16, .theta = 200}));
+  EXPECT_EQ(whole.theta, 4e5);
+  EXPECT_EQ(whole.scaling.factor, 8.0);
+  const auto refusal = [](const std::string& extra) {
+    return SpecFromHfConfig(Gemma3(extra)).status().message();
+  };
+  EXPECT_THAT(refusal(kinds + "0.5}}"),
+              ::testing::StartsWith("rope_parameters.full_attention.factor: 0.5 does not stretch"));
+  EXPECT_EQ(refusal(R"("rope_parameters": {"full_attention": {"rope_theta": 0},
+                                           "sliding_attention": {"rope_theta": 1}})"),
+            "layer 1: rope_parameters.full_attention.rope_theta is 0.000000; it must be a positive "
+            "number");
+  EXPECT_EQ(refusal(R"("rope_parameters": {"full_attention": {"rope_theta": 1}})"),
+            "rope_parameters.sliding_attention: is missing");
+}
+
+// Olmo-3-7B: three of four layers have a window and the rotation of the trained context.
+TEST(HfConfig, ReadsOlmo3AsBothVersionsOfTransformersWriteIt) {
+  const auto config = [](const std::string& rope) {
+    return MustParse(R"({"architectures": ["Olmo3ForCausalLM"], "vocab_size": 100278,
+        "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 8,
+        "num_attention_heads": 32, "max_position_embeddings": 65536, "rms_norm_eps": 1e-06,
+        "sliding_window": 4096, )" +
+                     rope + "}");
+  };
+  const std::string yarn = R"({"rope_type": "yarn", "factor": 8.0, "beta_fast": 32,
+      "beta_slow": 1, "attention_factor": 1.2079441541679836,
+      "original_max_position_embeddings": 8192)";
+  const ModelSpec spec = config(R"("rope_theta": 500000, "rope_scaling": )" + yarn + "}");
+  EXPECT_EQ(config(R"("rope_parameters": {"full_attention": )" + yarn +
+                   R"(, "rope_theta": 500000}, "sliding_attention": {"rope_theta": 500000}})"),
+            spec);
+  EXPECT_EQ(spec.max_positions, 65536);
+  for (int64_t i = 0; i < spec.num_layers(); ++i) {
+    const AttentionSpec& attention = spec.layer(i).attention;
+    const bool whole = i % 4 == 3;
+    EXPECT_EQ(attention.window, whole ? 0 : 4096);
+    EXPECT_EQ(attention.rope.theta, 500000.0);
+    EXPECT_EQ(attention.rope.scaling.factor, whole ? 8.0 : 1.0);
+  }
 }
 
 // A config of Llama 4 with three layers.
@@ -499,7 +562,7 @@ TEST(HfConfig, TellsChatGlm6bFromItsSuccessors) {
                 "position_encoding_2d": true, "bos_token_id": 104})")
                 .status()
                 .message(),
-            "gmask_token_id: 150001 is outside the vocabulary of 200");
+            "gmask_token_id: 150001 is outside the vocabulary (vocab_size is 200)");
 }
 
 TEST(HfConfig, TheTokenizersFilesNameTheMasksOfGlm10b) {
@@ -518,7 +581,7 @@ TEST(HfConfig, TheTokenizersFilesNameTheMasksOfGlm10b) {
                 ::testing::StartsWith("sop_token_id: is missing: no added_tokens.json"));
   }
   EXPECT_EQ(SpecFromHfConfig(config + "}", {}, R"({"<|startofpiece|>": 200})").status().message(),
-            "added_tokens.<|startofpiece|>: 200 is outside the vocabulary of 200");
+            "added_tokens.<|startofpiece|>: 200 is outside the vocabulary (vocab_size is 200)");
 }
 
 TEST(HfConfig, ATextModelBesideOthersIsAnObjectOfTheConfig) {
@@ -624,7 +687,7 @@ TEST(HfConfig, RefusesLatentsThatCannotBeNamingTheKey) {
     EXPECT_NE(spec.status().message().find(part), std::string::npos) << spec.status().message();
   }
   const auto turned = SpecFromHfConfig(DeepSeek(), {.rotary_dim = 32});
-  EXPECT_NE(turned.status().message().find("rotary_dim 32"), std::string::npos)
+  EXPECT_NE(turned.status().message().find("rotary_dim (32)"), std::string::npos)
       << turned.status().message();
 }
 

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -20,6 +22,8 @@ class JsonFields;
 // Far above every published model, low enough that products of three sizes fit in 63 bits.
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxPositions = int64_t{1} << 28;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;  // of a row between two products
+constexpr int64_t kMaxHeadDim = 1024;
 
 struct RopeScaling {
   enum class Kind { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope, kNtkSteps };
@@ -57,9 +61,9 @@ struct RopeSpec {
 };
 
 // A prefix mask (GLM): the tokens before the first `start_id` of the prompt see each other both
-// ways, and all others see them. Those from there on, which see what is before them, stand where
-// the prompt has the first of the mask_ids that it holds, in this order; their second positions
-// count 1, 2, .... The others' second position is 0.
+// ways, and all others see them. Later tokens attend causally. All share one position: that of the
+// first `mask_ids` entry that the prompt contains. Their second positions count 1, 2, ...; those of
+// the tokens before them are 0.
 struct PrefixSpec {
   int32_t start_id = -1;  // -1: attention is causal
   std::vector<int32_t> mask_ids = {};
@@ -248,8 +252,14 @@ struct ModelSpec {
   bool operator==(const ModelSpec&) const = default;
 };
 
+// What messages call a field of a spec. `field` is its key in SpecToJson, with the object's key in
+// front where several objects have it: "num_heads", "rope.theta", "moe.routing.scale".
+using FieldNames = std::function<std::string(std::string_view field)>;
+// The key itself.
+std::string FieldKey(std::string_view field);
+
 // Checks the numbers against each other and against sane bounds; names the field at fault.
-Status ValidateSpec(const ModelSpec& spec);
+Status ValidateSpec(const ModelSpec& spec, const FieldNames& name = FieldKey);
 // FAILED_PRECONDITION if the model lacks the scales that a cache of this type needs: elements of
 // int8 have no range of their own, so that unscaled most of them would be 0 or the largest one.
 Status CheckCacheScales(const ModelSpec& spec, DType cache);

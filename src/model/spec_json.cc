@@ -1,9 +1,13 @@
 // A ModelSpec as the JSON that engines hold, and checkpoints of layers that TensorRT-LLM's keys do
-// not describe.
+// not describe. Fields() lists the keys of each struct once, for a Writer and a Reader.
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+#include <vector>
 
 #include "model/json_fields.h"
 #include "model/spec.h"
@@ -11,6 +15,8 @@
 
 namespace tandem {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 // In the order of their enums.
 constexpr std::array<std::string_view, 7> kScalingNames = {"none", "linear",   "dynamic",  "llama3",
@@ -28,16 +34,6 @@ constexpr std::array<std::string_view, 6> kResidualNames = {
 constexpr std::array<std::string_view, 5> kElementNames = {"plain", "fp8_e4m3", "int8", "int4",
                                                            "fp4_e2m1"};
 constexpr std::array<std::string_view, 3> kInputNames = {"plain", "dynamic", "static"};
-
-std::vector<int32_t> ToIds(const std::vector<int64_t>& values) {
-  std::vector<int32_t> ids;
-  for (const int64_t value : values) {
-    // A number out of range becomes -1, which ValidateSpec refuses with its name.
-    const bool fits = value >= 0 && value <= std::numeric_limits<int32_t>::max();
-    ids.push_back(fits ? static_cast<int32_t>(value) : -1);
-  }
-  return ids;
-}
 
 // The name of an enum value.
 template <typename Enum, size_t kCount>
@@ -61,356 +57,325 @@ Enum NamedValue(const JsonFields& json, std::string_view key,
   return Enum{};
 }
 
-RopeSpec RopeFromJson(const JsonFields& json) {
-  RopeSpec rope;
-  RopeScaling& scaling = rope.scaling;
-  rope.dim = json.Int("dim");
-  rope.interleaved = json.Bool("interleaved", false);
-  rope.halves = json.Bool("halves", false);
-  rope.fp16_frequencies = json.Bool("fp16_frequencies", false);
-  rope.theta = json.Number("theta");
-  scaling.kind = NamedValue<RopeScaling::Kind>(json, "scaling", kScalingNames);
-  scaling.factor = json.Number("factor", scaling.factor);
-  scaling.low_freq_factor = json.Number("low_freq_factor", scaling.low_freq_factor);
-  scaling.high_freq_factor = json.Number("high_freq_factor", scaling.high_freq_factor);
-  scaling.beta_fast = json.Number("beta_fast", scaling.beta_fast);
-  scaling.beta_slow = json.Number("beta_slow", scaling.beta_slow);
-  scaling.truncate = json.Bool("truncate", scaling.truncate);
-  scaling.attention_factor = json.Number("attention_factor", scaling.attention_factor);
-  scaling.short_factors = json.Numbers("short_factors");
-  scaling.long_factors = json.Numbers("long_factors");
-  scaling.original_max_positions = json.Int("original_max_positions", 0);
-  return rope;
+// A number out of range becomes -1, which ValidateSpec refuses with its name.
+int32_t ToInt32(int64_t value) {
+  const bool fits = value >= 0 && value <= std::numeric_limits<int32_t>::max();
+  return fits ? static_cast<int32_t>(value) : -1;
 }
 
-nlohmann::ordered_json RopeToJson(const RopeSpec& rope) {
-  const RopeScaling& scaling = rope.scaling;
-  return {{"dim", rope.dim},
-          {"interleaved", rope.interleaved},
-          {"halves", rope.halves},
-          {"fp16_frequencies", rope.fp16_frequencies},
-          {"theta", rope.theta},
-          {"scaling", NameOf(kScalingNames, scaling.kind)},
-          {"factor", scaling.factor},
-          {"low_freq_factor", scaling.low_freq_factor},
-          {"high_freq_factor", scaling.high_freq_factor},
-          {"beta_fast", scaling.beta_fast},
-          {"beta_slow", scaling.beta_slow},
-          {"truncate", scaling.truncate},
-          {"attention_factor", scaling.attention_factor},
-          {"short_factors", scaling.short_factors},
-          {"long_factors", scaling.long_factors},
-          {"original_max_positions", scaling.original_max_positions}};
-}
+// Writes fields in the order in which they are listed.
+class Writer {
+ public:
+  static constexpr bool kReads = false;
+  explicit Writer(Json& json) : json_(json) {}
 
-QueryGrowth GrowthFromJson(const JsonFields& json) {
-  return {.kind = NamedValue<QueryGrowth::Kind>(json, "kind", kGrowthNames),
-          .length = json.Int("length"),
-          .factor = json.Number("factor")};
-}
-
-nlohmann::ordered_json GrowthToJson(const QueryGrowth& growth) {
-  return {{"kind", NameOf(kGrowthNames, growth.kind)},
-          {"length", growth.length},
-          {"factor", growth.factor}};
-}
-
-LatentSpec LatentFromJson(const JsonFields& json) {
-  return {.rank = json.Int("rank"),
-          .query_rank = json.Int("query_rank"),
-          .key_dim = json.Int("key_dim"),
-          .value_dim = json.Int("value_dim"),
-          .norm_epsilon = json.Number("norm_epsilon")};
-}
-
-nlohmann::ordered_json LatentToJson(const LatentSpec& latent) {
-  return {{"rank", latent.rank},
-          {"query_rank", latent.query_rank},
-          {"key_dim", latent.key_dim},
-          {"value_dim", latent.value_dim},
-          {"norm_epsilon", latent.norm_epsilon}};
-}
-
-MlpSpec MlpFromJson(const JsonFields& json) {
-  MlpSpec mlp;
-  mlp.intermediate_size = json.Int("intermediate_size");
-  mlp.activation = NamedValue<ops::Activation>(json, "activation", kActivationNames);
-  mlp.gated = json.Bool("gated", true);
-  mlp.bias = json.Bool("bias", false);
-  return mlp;
-}
-
-nlohmann::ordered_json MlpToJson(const MlpSpec& mlp) {
-  return {{"intermediate_size", mlp.intermediate_size},
-          {"activation", NameOf(kActivationNames, mlp.activation)},
-          {"gated", mlp.gated},
-          {"bias", mlp.bias}};
-}
-
-// A number out of range becomes 0, which CheckMoe refuses with its name.
-int32_t SmallInt(const JsonFields& json, std::string_view key) {
-  const int64_t value = json.Int(key);
-  return value >= 0 && value <= ops::kMaxExperts ? static_cast<int32_t>(value) : 0;
-}
-
-MoeSpec MoeFromJson(const JsonFields& json) {
-  MoeSpec moe;
-  moe.num_experts = json.Int("num_experts");
-  if (const auto expert = json.Object("expert")) moe.expert = MlpFromJson(*expert);
-  if (const auto routing = json.Object("routing")) {
-    using Rule = ops::RoutingRule;
-    Rule& rule = moe.routing;
-    rule.function = NamedValue<Rule::Function>(*routing, "function", kRoutingNames);
-    rule.chosen_first = routing->Bool("chosen_first", false);
-    rule.experts_per_token = SmallInt(*routing, "experts_per_token");
-    rule.num_groups = SmallInt(*routing, "num_groups");
-    rule.chosen_groups = SmallInt(*routing, "chosen_groups");
-    rule.group_value = NamedValue<Rule::GroupValue>(*routing, "group_value", kGroupValueNames);
-    rule.others_count_zero = routing->Bool("others_count_zero", false);
-    rule.renormalise = routing->Bool("renormalise", false);
-    rule.scale = static_cast<float>(routing->Number("scale"));
+  template <typename Value>
+  void Required(const char* key, const Value& value) {
+    json_[key] = value;
   }
-  moe.limit = json.Number("limit", 0.0);
-  moe.router_bias = json.Bool("router_bias", false);
-  moe.correction = json.Bool("correction", false);
-  moe.shared_gate = json.Bool("shared_gate", false);
-  moe.scales_inputs = json.Bool("scales_inputs", false);
-  return moe;
-}
+  void Required(const char* key, DType value) { json_[key] = DTypeName(value); }
+  template <typename Value>
+  void Optional(const char* key, const Value& value) {
+    Required(key, value);
+  }
+  template <typename Enum, size_t kCount>
+  void Named(const char* key, Enum value, const std::array<std::string_view, kCount>& names) {
+    json_[key] = NameOf(names, value);
+  }
+  // null unless `present`.
+  template <typename Struct>
+  void Object(const char* key, const Struct& value, bool present = true) {
+    json_[key] = present ? ToJson(value) : Json();
+  }
+  template <typename Struct>
+  void RequiredObject(const char* key, const Struct& value) {
+    Object(key, value);
+  }
+  // Equal neighbours are one object with their count.
+  void Runs(const char* key, const std::vector<LayerSpec>& layers);
+  template <typename Struct>
+  void List(const char* key, const std::vector<Struct>& values) {
+    Json& list = json_[key] = Json::array();
+    for (const Struct& value : values) list.push_back(ToJson(value));
+  }
+  void Role(const char* key, WeightRole role) { json_[key] = RowOf(role).hf_name; }
 
-nlohmann::ordered_json MoeToJson(const MoeSpec& moe) {
-  const ops::RoutingRule& rule = moe.routing;
-  return {{"num_experts", moe.num_experts},
-          {"expert", MlpToJson(moe.expert)},
-          {"routing",
-           {{"function", NameOf(kRoutingNames, rule.function)},
-            {"chosen_first", rule.chosen_first},
-            {"experts_per_token", rule.experts_per_token},
-            {"num_groups", rule.num_groups},
-            {"chosen_groups", rule.chosen_groups},
-            {"group_value", NameOf(kGroupValueNames, rule.group_value)},
-            {"others_count_zero", rule.others_count_zero},
-            {"renormalise", rule.renormalise},
-            {"scale", rule.scale}}},
-          {"limit", moe.limit},
-          {"router_bias", moe.router_bias},
-          {"correction", moe.correction},
-          {"shared_gate", moe.shared_gate},
-          {"scales_inputs", moe.scales_inputs}};
-}
+  template <typename Struct>
+  static Json ToJson(const Struct& value) {
+    Json json;
+    Writer writer(json);
+    Fields(writer, value);
+    return json;
+  }
 
-LayerSpec LayerFromJson(const JsonFields& json) {
-  LayerSpec layer;
-  if (const auto attention = json.Object("attention")) {
-    layer.attention.num_heads = attention->Int("num_heads");
-    layer.attention.num_kv_heads = attention->Int("num_kv_heads");
-    layer.attention.head_dim = attention->Int("head_dim");
-    if (const auto latent = attention->Object("latent")) {
-      layer.attention.latent = LatentFromJson(*latent);
+ private:
+  Json& json_;
+};
+
+// Reads them. An optional field that is absent stays as it is.
+class Reader {
+ public:
+  static constexpr bool kReads = true;
+  explicit Reader(const JsonFields& json) : json_(json) {}
+
+  template <typename Value>
+  void Required(const char* key, Value& value) {
+    if (!json_.Has(key)) json_.Fail(key, "is missing");
+    Optional(key, value);
+  }
+  void Optional(const char* key, int64_t& value) { value = json_.Int(key, value); }
+  void Optional(const char* key, int32_t& value) { value = ToInt32(json_.Int(key, value)); }
+  void Optional(const char* key, double& value) { value = json_.Number(key, value); }
+  void Optional(const char* key, float& value) {
+    value = static_cast<float>(json_.Number(key, value));
+  }
+  void Optional(const char* key, bool& value) { value = json_.Bool(key, value); }
+  void Optional(const char* key, std::string& value) { value = json_.Text(key, value); }
+  void Optional(const char* key, std::vector<double>& value) { value = json_.Numbers(key); }
+  void Optional(const char* key, std::vector<int32_t>& value) {
+    value.clear();
+    for (const int64_t number : json_.Ints(key)) value.push_back(ToInt32(number));
+  }
+  void Optional(const char* key, DType& value) {
+    const auto parsed = ParseDType(json_.Text(key, DTypeName(value)));
+    if (!parsed) json_.Fail(key, json_.Shown(key) + " is not known");
+    value = parsed.value_or(value);
+  }
+  template <typename Enum, size_t kCount>
+  void Named(const char* key, Enum& value, const std::array<std::string_view, kCount>& names) {
+    value = NamedValue<Enum>(json_, key, names);
+  }
+  template <typename Struct>
+  void Object(const char* key, Struct& value, bool /*present*/ = true) {
+    if (const auto object = json_.Object(key)) Read(*object, value);
+  }
+  template <typename Struct>
+  void RequiredObject(const char* key, Struct& value) {
+    if (!json_.Has(key)) json_.Fail(key, "is missing");
+    Object(key, value);
+  }
+  void Runs(const char* key, std::vector<LayerSpec>& layers);
+  template <typename Struct>
+  void List(const char* key, std::vector<Struct>& values) {
+    values.clear();
+    for (const JsonFields& entry : json_.Objects(key)) Read(entry, values.emplace_back());
+  }
+  void Role(const char* key, WeightRole& role) {
+    const auto row = std::ranges::find(WeightRows(), json_.Text(key), &WeightRow::hf_name);
+    if (row == WeightRows().end()) {
+      json_.Fail(key, json_.Shown(key) + " is not the name of a weight");
+    } else {
+      role = row->role;
     }
-    layer.attention.qkv_bias = attention->Bool("qkv_bias", false);
-    layer.attention.out_bias = attention->Bool("out_bias", false);
-    layer.attention.head_norm = NamedValue<HeadNorm>(*attention, "head_norm", kHeadNormNames);
-    layer.attention.scale = attention->Number("scale", 0.0);
-    layer.attention.soft_cap = attention->Number("soft_cap", 0.0);
-    layer.attention.alibi_scale = attention->Number("alibi_scale", 0.0);
-    layer.attention.window = attention->Int("window", 0);
-    layer.attention.chunk = attention->Int("chunk", 0);
-    layer.attention.sinks = attention->Bool("sinks", false);
-    if (const auto growth = attention->Object("query_growth")) {
-      layer.attention.growth = GrowthFromJson(*growth);
-    }
-    if (const auto rope = attention->Object("rope")) layer.attention.rope = RopeFromJson(*rope);
   }
-  if (const auto mlp = json.Object("mlp")) layer.mlp = MlpFromJson(*mlp);
-  if (const auto moe = json.Object("moe")) layer.moe = MoeFromJson(*moe);
-  layer.residual = NamedValue<Residual>(json, "residual", kResidualNames);
-  layer.alpha = json.Number("alpha", 1.0);
-  return layer;
-}
 
-nlohmann::ordered_json LayerToJson(const LayerSpec& layer, int64_t count) {
-  const bool has_experts = layer.moe.num_experts > 0;
-  return {{"count", count},
-          {"attention",
-           {{"num_heads", layer.attention.num_heads},
-            {"num_kv_heads", layer.attention.num_kv_heads},
-            {"head_dim", layer.attention.head_dim},
-            {"latent", layer.attention.has_latents() ? LatentToJson(layer.attention.latent)
-                                                     : nlohmann::ordered_json()},
-            {"qkv_bias", layer.attention.qkv_bias},
-            {"out_bias", layer.attention.out_bias},
-            {"head_norm", NameOf(kHeadNormNames, layer.attention.head_norm)},
-            {"scale", layer.attention.scale},
-            {"soft_cap", layer.attention.soft_cap},
-            {"alibi_scale", layer.attention.alibi_scale},
-            {"window", layer.attention.window},
-            {"chunk", layer.attention.chunk},
-            {"sinks", layer.attention.sinks},
-            {"query_growth", GrowthToJson(layer.attention.growth)},
-            {"rope", RopeToJson(layer.attention.rope)}}},
-          {"mlp", MlpToJson(layer.mlp)},
-          {"moe", has_experts ? MoeToJson(layer.moe) : nlohmann::ordered_json()},
-          {"residual", NameOf(kResidualNames, layer.residual)},
-          {"alpha", layer.alpha}};
-}
-
-// Consecutive equal layers are one entry with their count.
-nlohmann::ordered_json LayersToJson(const std::vector<LayerSpec>& layers) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (size_t i = 0; i < layers.size();) {
-    size_t end = i + 1;
-    while (end < layers.size() && layers[end] == layers[i]) ++end;
-    json.push_back(LayerToJson(layers[i], static_cast<int64_t>(end - i)));
-    i = end;
+  template <typename Struct>
+  static void Read(const JsonFields& json, Struct& value) {
+    Reader reader(json);
+    Fields(reader, value);
   }
-  return json;
+
+ private:
+  const JsonFields& json_;
+};
+
+// Struct is const for a Writer.
+template <typename Struct, typename Plain>
+concept Either = std::same_as<std::remove_const_t<Struct>, Plain>;
+
+void Fields(auto& io, Either<RopeSpec> auto& rope) {
+  auto& scaling = rope.scaling;
+  io.Required("dim", rope.dim);
+  io.Optional("interleaved", rope.interleaved);
+  io.Optional("halves", rope.halves);
+  io.Optional("fp16_frequencies", rope.fp16_frequencies);
+  io.Required("theta", rope.theta);
+  io.Named("scaling", scaling.kind, kScalingNames);
+  io.Optional("factor", scaling.factor);
+  io.Optional("low_freq_factor", scaling.low_freq_factor);
+  io.Optional("high_freq_factor", scaling.high_freq_factor);
+  io.Optional("beta_fast", scaling.beta_fast);
+  io.Optional("beta_slow", scaling.beta_slow);
+  io.Optional("truncate", scaling.truncate);
+  io.Optional("attention_factor", scaling.attention_factor);
+  io.Optional("short_factors", scaling.short_factors);
+  io.Optional("long_factors", scaling.long_factors);
+  io.Optional("original_max_positions", scaling.original_max_positions);
 }
 
-std::vector<LayerSpec> LayersFromJson(const JsonFields& json) {
-  std::vector<LayerSpec> layers;
-  for (const JsonFields& run : json.Objects("layers")) {
+void Fields(auto& io, Either<QueryGrowth> auto& growth) {
+  io.Named("kind", growth.kind, kGrowthNames);
+  io.Required("length", growth.length);
+  io.Required("factor", growth.factor);
+}
+
+void Fields(auto& io, Either<LatentSpec> auto& latent) {
+  io.Required("rank", latent.rank);
+  io.Required("query_rank", latent.query_rank);
+  io.Required("key_dim", latent.key_dim);
+  io.Required("value_dim", latent.value_dim);
+  io.Required("norm_epsilon", latent.norm_epsilon);
+}
+
+void Fields(auto& io, Either<AttentionSpec> auto& attention) {
+  io.Required("num_heads", attention.num_heads);
+  io.Required("num_kv_heads", attention.num_kv_heads);
+  io.Required("head_dim", attention.head_dim);
+  io.Object("latent", attention.latent, attention.has_latents());
+  io.Optional("qkv_bias", attention.qkv_bias);
+  io.Optional("out_bias", attention.out_bias);
+  io.Named("head_norm", attention.head_norm, kHeadNormNames);
+  io.Optional("scale", attention.scale);
+  io.Optional("soft_cap", attention.soft_cap);
+  io.Optional("alibi_scale", attention.alibi_scale);
+  io.Optional("window", attention.window);
+  io.Optional("chunk", attention.chunk);
+  io.Optional("sinks", attention.sinks);
+  io.Object("query_growth", attention.growth);
+  io.Object("rope", attention.rope);
+}
+
+void Fields(auto& io, Either<MlpSpec> auto& mlp) {
+  io.Required("intermediate_size", mlp.intermediate_size);
+  io.Named("activation", mlp.activation, kActivationNames);
+  io.Optional("gated", mlp.gated);
+  io.Optional("bias", mlp.bias);
+}
+
+void Fields(auto& io, Either<ops::RoutingRule> auto& rule) {
+  io.Named("function", rule.function, kRoutingNames);
+  io.Optional("chosen_first", rule.chosen_first);
+  io.Required("experts_per_token", rule.experts_per_token);
+  io.Required("num_groups", rule.num_groups);
+  io.Required("chosen_groups", rule.chosen_groups);
+  io.Named("group_value", rule.group_value, kGroupValueNames);
+  io.Optional("others_count_zero", rule.others_count_zero);
+  io.Optional("renormalise", rule.renormalise);
+  io.Required("scale", rule.scale);
+}
+
+void Fields(auto& io, Either<MoeSpec> auto& moe) {
+  io.Required("num_experts", moe.num_experts);
+  io.Object("expert", moe.expert);
+  io.Object("routing", moe.routing);
+  io.Optional("limit", moe.limit);
+  io.Optional("router_bias", moe.router_bias);
+  io.Optional("correction", moe.correction);
+  io.Optional("shared_gate", moe.shared_gate);
+  io.Optional("scales_inputs", moe.scales_inputs);
+}
+
+void Fields(auto& io, Either<LayerSpec> auto& layer) {
+  io.Object("attention", layer.attention);
+  io.Object("mlp", layer.mlp);
+  io.Object("moe", layer.moe, layer.moe.num_experts > 0);
+  io.Named("residual", layer.residual, kResidualNames);
+  io.Optional("alpha", layer.alpha);
+}
+
+void Fields(auto& io, Either<QuantScheme> auto& scheme) {
+  io.Named("element", scheme.element, kElementNames);
+  io.Optional("block_rows", scheme.block_rows);
+  io.Optional("block_columns", scheme.block_columns);
+  io.Optional("zero_points", scheme.zero_points);
+  io.Optional("input_factors", scheme.input_factors);
+  io.Optional("input_order", scheme.input_order);
+  io.Named("inputs", scheme.inputs, kInputNames);
+}
+
+void Fields(auto& io, Either<SchemeException> auto& exception) {
+  io.Role("weight", exception.role);
+  io.Optional("layer", exception.layer);
+  io.RequiredObject("quantization", exception.scheme);
+}
+
+void Fields(auto& io, Either<NormSpec> auto& norm) {
+  io.Named("kind", norm.kind, kNormNames);
+  io.Required("epsilon", norm.epsilon);
+  io.Optional("weight_offset", norm.weight_offset);
+  io.Optional("bias", norm.bias);
+}
+
+void Fields(auto& io, Either<PrefixSpec> auto& prefix) {
+  io.Optional("start_id", prefix.start_id);
+  io.Optional("mask_ids", prefix.mask_ids);
+}
+
+void SchemeFields(auto& io, Either<ModelSpec> auto& spec) {
+  io.Object("quantization", spec.quantization);
+  io.List("exceptions", spec.exceptions);
+}
+
+void Fields(auto& io, Either<ModelSpec> auto& spec) {
+  io.Required("family", spec.family);
+  io.Required("architecture", spec.architecture);
+  io.Required("dtype", spec.dtype);
+  io.Required("vocab_size", spec.vocab_size);
+  io.Required("hidden_size", spec.hidden_size);
+  io.Required("max_positions", spec.max_positions);
+  io.Object("norm", spec.norm);
+  io.Runs("layers", spec.layers);
+  io.Optional("position_rows", spec.position_rows);
+  io.Optional("second_position_rows", spec.second_position_rows);
+  io.Object("prefix", spec.prefix);
+  io.Optional("embedding_scale", spec.embedding_scale);
+  io.Optional("embedding_norm", spec.embedding_norm);
+  io.Optional("tied_head", spec.tied_head);
+  io.Optional("head_bias", spec.head_bias);
+  io.Optional("head_normed", spec.head_normed);
+  io.Optional("logit_scale", spec.logit_scale);
+  io.Optional("logit_cap", spec.logit_cap);
+  SchemeFields(io, spec);
+  bool scaled = spec.cache_scales.has_value();
+  DType cache = spec.cache_scales.value_or(DType::kF8E4M3);
+  io.Optional("cache_scales", scaled);
+  io.Optional("cache_scales_type", cache);
+  if constexpr (std::remove_reference_t<decltype(io)>::kReads) {
+    if (scaled) spec.cache_scales = cache;
+  }
+  io.Optional("bos_ids", spec.bos_ids);
+  io.Optional("eos_ids", spec.eos_ids);
+}
+
+void Writer::Runs(const char* key, const std::vector<LayerSpec>& layers) {
+  Json& runs = json_[key] = Json::array();
+  for (auto first = layers.begin(); first != layers.end();) {
+    const auto end =
+        std::find_if(first, layers.end(), [&](auto& layer) { return layer != *first; });
+    Json& run = runs.emplace_back(Json{{"count", end - first}});
+    run.update(ToJson(*first));
+    first = end;
+  }
+}
+
+void Reader::Runs(const char* key, std::vector<LayerSpec>& layers) {
+  for (const JsonFields& run : json_.Objects(key)) {
     const int64_t count = run.Int("count", 1);
     if (count < 1 || count > kMaxLayers - static_cast<int64_t>(layers.size())) {
       run.Fail("count", run.Shown("count") + " makes no number of layers between 1 and " +
                             std::to_string(kMaxLayers));
       break;
     }
-    layers.insert(layers.end(), static_cast<size_t>(count), LayerFromJson(run));
+    LayerSpec layer;
+    Read(run, layer);
+    layers.insert(layers.end(), static_cast<size_t>(count), layer);
   }
-  return layers;
-}
-
-nlohmann::ordered_json SchemeToJson(const QuantScheme& scheme) {
-  return {{"element", NameOf(kElementNames, scheme.element)},
-          {"block_rows", scheme.block_rows},
-          {"block_columns", scheme.block_columns},
-          {"zero_points", scheme.zero_points},
-          {"input_factors", scheme.input_factors},
-          {"input_order", scheme.input_order},
-          {"inputs", NameOf(kInputNames, scheme.inputs)}};
-}
-
-QuantScheme SchemeFromJson(const JsonFields& json) {
-  QuantScheme scheme;
-  scheme.element = NamedValue<QuantScheme::Element>(json, "element", kElementNames);
-  scheme.block_rows = json.Int("block_rows", 0);
-  scheme.block_columns = json.Int("block_columns", 0);
-  scheme.zero_points = json.Bool("zero_points", false);
-  scheme.input_factors = json.Bool("input_factors", false);
-  scheme.input_order = json.Bool("input_order", false);
-  scheme.inputs = NamedValue<QuantScheme::Inputs>(json, "inputs", kInputNames);
-  return scheme;
-}
-
-nlohmann::ordered_json ExceptionsToJson(const std::vector<SchemeException>& exceptions) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const SchemeException& exception : exceptions) {
-    json.push_back({{"weight", RowOf(exception.role).hf_name},
-                    {"layer", exception.layer},
-                    {"quantization", SchemeToJson(exception.scheme)}});
-  }
-  return json;
-}
-
-std::vector<SchemeException> ExceptionsFromJson(const JsonFields& json) {
-  std::vector<SchemeException> exceptions;
-  for (const JsonFields& entry : json.Objects("exceptions")) {
-    const std::string name = entry.Text("weight");
-    const auto row = std::ranges::find(WeightRows(), name, &WeightRow::hf_name);
-    const auto scheme = entry.Object("quantization");
-    if (row == WeightRows().end() || !scheme) {
-      entry.Fail("weight", "\"" + name + "\" is not the name of a weight with its quantization");
-      break;
-    }
-    exceptions.push_back({row->role, entry.Int("layer", 0), SchemeFromJson(*scheme)});
-  }
-  return exceptions;
 }
 
 }  // namespace
 
 std::string SpecToJson(const ModelSpec& spec) {
-  const nlohmann::ordered_json json = {
-      {"family", spec.family},
-      {"architecture", spec.architecture},
-      {"dtype", DTypeName(spec.dtype)},
-      {"vocab_size", spec.vocab_size},
-      {"hidden_size", spec.hidden_size},
-      {"max_positions", spec.max_positions},
-      {"norm",
-       {{"kind", NameOf(kNormNames, spec.norm.kind)},
-        {"epsilon", spec.norm.epsilon},
-        {"weight_offset", spec.norm.weight_offset},
-        {"bias", spec.norm.bias}}},
-      {"layers", LayersToJson(spec.layers)},
-      {"position_rows", spec.position_rows},
-      {"second_position_rows", spec.second_position_rows},
-      {"prefix", {{"start_id", spec.prefix.start_id}, {"mask_ids", spec.prefix.mask_ids}}},
-      {"embedding_scale", spec.embedding_scale},
-      {"embedding_norm", spec.embedding_norm},
-      {"tied_head", spec.tied_head},
-      {"head_bias", spec.head_bias},
-      {"head_normed", spec.head_normed},
-      {"logit_scale", spec.logit_scale},
-      {"logit_cap", spec.logit_cap},
-      {"quantization", SchemeToJson(spec.quantization)},
-      {"exceptions", ExceptionsToJson(spec.exceptions)},
-      {"cache_scales", spec.cache_scales.has_value()},
-      {"cache_scales_type", DTypeName(spec.cache_scales.value_or(DType::kF8E4M3))},
-      {"bos_ids", spec.bos_ids},
-      {"eos_ids", spec.eos_ids},
-  };
-  return json.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
+  return Writer::ToJson(spec).dump(2, ' ', true, Json::error_handler_t::replace);
 }
 
 void ReadSchemes(const JsonFields& json, ModelSpec& spec) {
-  if (const auto scheme = json.Object("quantization")) {
-    spec.quantization = SchemeFromJson(*scheme);
-  }
-  spec.exceptions = ExceptionsFromJson(json);
+  Reader reader(json);
+  SchemeFields(reader, spec);
 }
 
 ModelSpec ReadSpec(const JsonFields& json) {
   ModelSpec spec;
-  spec.family = json.Text("family");
-  spec.architecture = json.Text("architecture");
-  const std::string dtype = json.Text("dtype");
-  if (const auto parsed = ParseDType(dtype)) {
-    spec.dtype = *parsed;
-  } else {
-    json.Fail("dtype", "\"" + dtype + "\" is not known");
-  }
-  spec.vocab_size = json.Int("vocab_size");
-  spec.hidden_size = json.Int("hidden_size");
-  spec.max_positions = json.Int("max_positions");
-  if (const auto norm = json.Object("norm")) {
-    spec.norm.kind = NamedValue<NormSpec::Kind>(*norm, "kind", kNormNames);
-    spec.norm.epsilon = norm->Number("epsilon");
-    spec.norm.weight_offset = norm->Number("weight_offset", 0.0);
-    spec.norm.bias = norm->Bool("bias", false);
-  }
-  spec.layers = LayersFromJson(json);
-  spec.position_rows = json.Int("position_rows", 0);
-  spec.second_position_rows = json.Int("second_position_rows", 0);
-  if (const auto prefix = json.Object("prefix")) {
-    spec.prefix.start_id = ToIds({prefix->Int("start_id", -1)}).front();
-    spec.prefix.mask_ids = ToIds(prefix->Ints("mask_ids"));
-  }
-  spec.embedding_scale = json.Number("embedding_scale", 1.0);
-  spec.embedding_norm = json.Bool("embedding_norm", false);
-  spec.tied_head = json.Bool("tied_head", false);
-  spec.head_bias = json.Bool("head_bias", false);
-  spec.head_normed = json.Bool("head_normed", false);
-  spec.logit_scale = json.Number("logit_scale", 1.0);
-  spec.logit_cap = json.Number("logit_cap", 0.0);
-  ReadSchemes(json, spec);
-  if (json.Bool("cache_scales", false)) {
-    spec.cache_scales =
-        ParseDType(json.Text("cache_scales_type", DTypeName(DType::kF8E4M3))).value_or(DType::kF32);
-  }
-  spec.bos_ids = ToIds(json.Ints("bos_ids"));
-  spec.eos_ids = ToIds(json.Ints("eos_ids"));
+  Reader::Read(json, spec);
   return spec;
 }
 

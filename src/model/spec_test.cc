@@ -43,7 +43,7 @@ TEST(Spec, RefusesQueriesThatGrowByNothing) {
             "layer 1: query_growth.length is 1; it must be between 2 and 268435456");
   spec = MustParse(Small(""));
   spec.layers[0].attention.window = spec.layers[0].attention.chunk = 8;
-  EXPECT_EQ(ValidateSpec(spec).message(), "sliding_window and attention_chunk_size are both given");
+  EXPECT_EQ(ValidateSpec(spec).message(), "window and chunk are both given");
 }
 
 TEST(Spec, RefusesAPrefixWithoutItsTokens) {
@@ -98,15 +98,16 @@ TEST(Spec, RefusesExpertsThatCannotBeChosenNamingTheNumber) {
       {[](MoeSpec& moe) { moe.expert.intermediate_size = 0; }, "intermediate_size is 0"},
       {[](MoeSpec& moe) { moe.routing.experts_per_token = 0; }, "experts_per_token is 0"},
       {[](MoeSpec& moe) { moe.routing.experts_per_token = 9; }, "experts_per_token is 9"},
-      {[](MoeSpec& moe) { moe.routing.num_groups = 3; }, "a multiple of num_groups"},
+      {[](MoeSpec& moe) { moe.routing.num_groups = 3; },
+       "must be a multiple of moe.routing.num_groups (3)"},
       {[](MoeSpec& moe) { moe.routing.chosen_groups = 5; }, "chosen_groups is 5"},
       {[](MoeSpec& moe) {
          moe.routing.others_count_zero = false;
          moe.routing.experts_per_token = 5;
        },
        "experts_per_token is 5"},
-      {[](MoeSpec& moe) { moe.routing.scale = -1.0f; }, "routing scale"},
-      {[](MoeSpec& moe) { moe.limit = 0.0; }, "swiglu_limit"}};
+      {[](MoeSpec& moe) { moe.routing.scale = -1.0f; }, "moe.routing.scale is -1"},
+      {[](MoeSpec& moe) { moe.limit = 0.0; }, "moe.limit is 0"}};
   for (const auto& [change, part] : cases) {
     ModelSpec spec = WithExperts();
     change(spec.layers[1].moe);
@@ -131,12 +132,20 @@ TEST(Spec, ACacheOfLatentsIsOfTheModelsTypeOrFp8) {
 TEST(Spec, NamesTheLayerThatIsWrong) {
   ModelSpec spec = MustParse(Small(""));
   spec.layers[1].attention.rope.dim = 15;
-  EXPECT_EQ(
-      ValidateSpec(spec).message(),
-      "layer 1: 15 of a head's 16 elements turn (rotary_dim); it must be an even number up to "
-      "head_dim");
+  EXPECT_EQ(ValidateSpec(spec).message(),
+            "layer 1: 15 of a head's 16 elements turn (rope.dim); it must be an even number up to "
+            "head_dim");
   spec.layers.clear();
   EXPECT_NE(ValidateSpec(spec).message().find("num_layers is 0"), std::string::npos);
+}
+
+TEST(Spec, NamesAFieldAsItIsAsked) {
+  ModelSpec spec = MustParse(Small(""));
+  spec.layers[0].attention.num_kv_heads = 3;
+  const FieldNames names = [](std::string_view field) { return "the " + std::string(field); };
+  EXPECT_EQ(ValidateSpec(spec, names).message(),
+            "the num_heads (4) must be a multiple of the num_kv_heads (3)");
+  EXPECT_EQ(ValidateSpec(spec).message(), "num_heads (4) must be a multiple of num_kv_heads (3)");
 }
 
 TEST(Spec, RefusesASchemeThatIsNotComputedNamingWhat) {
@@ -193,6 +202,18 @@ TEST(Spec, RefusesBrokenJsonNamingTheField) {
   EXPECT_NE(spec.status().message().find("layers[0].attention.rope.scaling: \"mrope\""),
             std::string::npos);
   EXPECT_FALSE(SpecFromJson("{}").ok());
+  ModelSpec with_exception = MustParse(kLlama32);
+  with_exception.exceptions = {{WeightRole::kDown, 1, Fp8Scheme(QuantScheme::Inputs::kPlain)}};
+  const std::string whole = SpecToJson(with_exception);
+  const size_t exceptions = whole.find("\"exceptions\"");
+  for (const auto& [part, other, named] :
+       {std::tuple("mlp.down_proj", "mlp.no_proj", "exceptions[0].weight: \"mlp.no_proj\" is not"),
+        {"\"quantization\"", "\"quantisation\"", "exceptions[0].quantization: is missing"}}) {
+    json = whole;
+    json.replace(json.find(part, exceptions), std::string(part).size(), other);
+    EXPECT_NE(SpecFromJson(json).status().message().find(named), std::string::npos)
+        << SpecFromJson(json).status().message();
+  }
 }
 
 }  // namespace

@@ -48,6 +48,9 @@ TensorSource SourceWithShared(const ModelSpec& spec, const WeightId& id, std::st
   return source;
 }
 
+namespace {
+
+// The query, key or value of [q; k; v].
 RowMap StackedQkv(const AttentionSpec& attention, WeightRole role) {
   const int64_t query = attention.query_rows(), kv = attention.kv_rows();
   const int64_t all = attention.qkv_rows();
@@ -66,13 +69,26 @@ RowMap GroupedQkv(const AttentionSpec& attention, WeightRole role) {
   return map;
 }
 
-TensorSource GroupedQkvSource(const ModelSpec& spec, const WeightId& id,
-                              std::span<const RoleName> names) {
+TensorSource FusedQkvSource(const ModelSpec& spec, const WeightId& id,
+                            std::span<const RoleName> names,
+                            RowMap (*rows)(const AttentionSpec& attention, WeightRole role)) {
   TensorSource source = NamedSource(spec, id, names);
   if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = GroupedQkv(spec.layer(id.layer).attention, id.role);
+    source.rows = rows(spec.layer(id.layer).attention, id.role);
   }
   return source;
+}
+
+}  // namespace
+
+TensorSource StackedQkvSource(const ModelSpec& spec, const WeightId& id,
+                              std::span<const RoleName> names) {
+  return FusedQkvSource(spec, id, names, StackedQkv);
+}
+
+TensorSource GroupedQkvSource(const ModelSpec& spec, const WeightId& id,
+                              std::span<const RoleName> names) {
+  return FusedQkvSource(spec, id, names, GroupedQkv);
 }
 
 }  // namespace tandem

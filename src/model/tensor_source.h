@@ -55,11 +55,10 @@ TensorSource NamedSource(const ModelSpec& spec, const WeightId& id,
                          std::span<const RoleName> names);
 // The weight's standard name, or that of an MLP beside experts: "mlp.<name>.gate_proj".
 TensorSource SourceWithShared(const ModelSpec& spec, const WeightId& id, std::string_view name);
-// The query, key or value `role` of a tensor that holds all three: [q; k; v].
-RowMap StackedQkv(const AttentionSpec& attention, WeightRole role);
+// NamedSource, where queries, keys and values are in one tensor: [q; k; v].
+TensorSource StackedQkvSource(const ModelSpec& spec, const WeightId& id,
+                              std::span<const RoleName> names);
 // The same by groups of heads: for each key-value head its query heads, then its key, its value.
-RowMap GroupedQkv(const AttentionSpec& attention, WeightRole role);
-// NamedSource, where queries, keys and values are in one tensor by groups of heads.
 TensorSource GroupedQkvSource(const ModelSpec& spec, const WeightId& id,
                               std::span<const RoleName> names);
 

@@ -220,14 +220,6 @@ Status WeightLoader::LoadCacheScales(WeightRole role, const std::vector<int64_t>
   return LoadFloats(scales, out);
 }
 
-Result<std::vector<float>> WeightLoader::ReadFloats(const WeightId& id) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get(id));
-  std::vector<float> floats(static_cast<size_t>(tensor.NumElements()));
-  ConvertElements(tensor, {floats.data(), DType::kF32, tensor.shape, {}});
-  source_.Release();
-  return floats;
-}
-
 Status WeightLoader::LoadBytes(const Buffer& host, Buffer& out) {
   TANDEM_RETURN_IF_ERROR(Allocate(host.bytes(), out));
   backend_.CopyToDevice(out.data(), host.data(), host.bytes());

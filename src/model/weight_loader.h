@@ -30,6 +30,8 @@ class WeightLoader {
       : source_(source), backend_(backend), asked_(asked) {}
 
   const ModelSpec& spec() const { return source_.spec(); }
+  // For what is read on the host.
+  WeightSource& source() { return source_; }
   // A tensor as the source gives it.
   Status LoadPlain(const WeightId& id, Buffer& out);
   // The weights of a pack (of an expert), one below the other, with one input scale where inputs
@@ -40,8 +42,6 @@ class WeightLoader {
   // The cache scales of the keys or values (`role`) of `layers`, one layer's heads after another's:
   // [layers, num_kv_heads] fp32.
   Status LoadCacheScales(WeightRole role, const std::vector<int64_t>& layers, Buffer& out);
-  // The elements of a vector, on the host.
-  Result<std::vector<float>> ReadFloats(const WeightId& id);
   // Anything else that a model needs in the backend's memory.
   Status LoadBytes(const Buffer& host, Buffer& out);
   Status LoadFloats(std::span<const float> values, Buffer& out);

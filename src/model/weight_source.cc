@@ -4,7 +4,17 @@
 #include <cstring>
 #include <string>
 
+#include "tensor/convert.h"
+
 namespace tandem {
+
+Result<std::vector<float>> ReadFloats(WeightSource& source, const WeightId& id) {
+  TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source.Get(id));
+  std::vector<float> floats(static_cast<size_t>(tensor.NumElements()));
+  ConvertElements(tensor, {floats.data(), DType::kF32, tensor.shape, {}});
+  source.Release();
+  return floats;
+}
 
 Result<float> LargestInputScale(WeightSource& source, std::span<const WeightRole> roles,
                                 const WeightId& of) {

@@ -1,8 +1,9 @@
 // WeightSource: a place to read the weights of one model from: a Hugging Face folder, a checkpoint,
-// an engine folder, a dummy generator. Owned by who loads; not thread-safe.
+// an engine folder, a dummy generator. The loader owns it. One thread.
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "model/spec.h"
@@ -27,6 +28,9 @@ class WeightSource {
   // not read.
   virtual Status Finish() { return {}; }
 };
+
+// The elements of a tensor, widened. Releases the source.
+Result<std::vector<float>> ReadFloats(WeightSource& source, const WeightId& id);
 
 // The input scale of products that are computed, or stored, as one: the largest of the roles',
 // whose range holds the inputs of each. `of` says of which layer and expert.

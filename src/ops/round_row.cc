@@ -56,23 +56,6 @@ void RoundToIntegers(const float* values, size_t count, float factor, float leas
   }
 }
 
-// What the largest magnitude of a block becomes.
-float LargestElement(Element element) {
-  switch (element) {
-    case Element::kFp8E4M3:
-      return 448.0f;
-    case Element::kInt8:
-      return 127.0f;
-    case Element::kInt4:
-      return 7.0f;
-    case Element::kPlain:
-    case Element::kFp4E2M1:
-      break;
-  }
-  TANDEM_CHECK(false, "a scheme that weights are rounded to");
-  return 0.0f;
-}
-
 // Values by their scale, as elements are, times `unit`. out may be values.
 void ToElements(Element element, std::span<const float> values, float scale, float unit,
                 float* out) {
@@ -119,6 +102,22 @@ void ForBlocks(const QuantScheme& scheme, std::span<const float> row, ClipShares
 }
 
 }  // namespace
+
+float LargestElement(Element element) {
+  switch (element) {
+    case Element::kFp8E4M3:
+      return 448.0f;
+    case Element::kInt8:
+      return 127.0f;
+    case Element::kInt4:
+      return 7.0f;
+    case Element::kPlain:
+    case Element::kFp4E2M1:
+      break;
+  }
+  TANDEM_CHECK(false, "a scheme that weights are rounded to");
+  return 0.0f;
+}
 
 void RoundRow(const QuantScheme& scheme, std::span<const float> row, ClipShares clip,
               void* elements, float* scales) {

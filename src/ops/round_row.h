@@ -10,6 +10,9 @@
 
 namespace tandem::ops {
 
+// What the largest magnitude of a block becomes: 448 in fp8, 127 in int8, 7 in int4.
+float LargestElement(QuantScheme::Element element);
+
 // Share of a block's largest magnitude that stays in range: what is larger is clipped. [blocks];
 // empty: 1 for all.
 using ClipShares = std::span<const float>;

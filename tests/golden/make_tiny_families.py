@@ -3,7 +3,7 @@
 
 Writes for each NAME the folder OUT/NAME: config.json and model.safetensors, whose weights come from a seeded generator and are exact in
 bf16, and cases.safetensors with pN.ids, pN.generated and pN.logits: greedy, computed anew for every token, in fp32. Needs torch and
-transformers (4.37.2 made the fixtures).
+transformers (4.37.2 made the fixtures, 5.23.0 those of OLMo).
 
   make_tiny_families.py OUT NAME...
 """
@@ -37,6 +37,19 @@ FAMILIES = {
         "GPTNeoXForCausalLM",
         {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96, "rotary_pct": 1.0,
          "use_parallel_residual": False, "max_position_embeddings": 256},
+    ),
+    "olmo2": (
+        "Olmo2ForCausalLM",
+        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
+         "max_position_embeddings": 256, "pad_token_id": 0},
+    ),
+    # Layers without a window are scaled, from a context shorter than the longest prompt.
+    "olmo3": (
+        "Olmo3ForCausalLM",
+        {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64,
+         "max_position_embeddings": 256, "pad_token_id": 0, "sliding_window": 23,
+         "layer_types": ["sliding_attention", "full_attention"],
+         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
     ),
 }
 

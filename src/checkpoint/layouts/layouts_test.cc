@@ -10,6 +10,7 @@
 #include "checkpoint/stored/stored_tensor.h"
 #include "checkpoint/testing/quantized_folder.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
 
 namespace tandem {
 namespace {
@@ -103,17 +104,7 @@ TEST_P(LayoutsTest, ComputesLikeTheSameModelInFp32) {
   const auto reader = Open();
   const auto plain = Open("plain");
   ASSERT_TRUE(reader != nullptr && plain != nullptr);
-  const auto ours = Logits(*reader);
-  const auto expected = Logits(*plain);
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    for (size_t j = 0; j < ours[i].size(); ++j) {
-      difference += std::pow(ours[i][j] - expected[i][j], 2);
-      norm += std::pow(expected[i][j], 2);
-    }
-  }
-  EXPECT_LE(std::sqrt(difference / norm), 1e-3);
+  EXPECT_LE(RelativeError(Logits(*reader), Logits(*plain)), 1e-3);
 }
 
 class FaultyLayoutsTest : public FolderTest {

@@ -14,10 +14,14 @@
 
 namespace tandem {
 
-// TANDEM_TEST_FAMILIES names another folder of such models.
+inline std::filesystem::path FixtureOf(const std::string& name) {
+  return SourceDir() / "tests/data/families" / name;
+}
+
+// Of the tests of all models: TANDEM_TEST_FAMILIES names another folder of such models.
 inline std::filesystem::path FixturesFolder() {
   const char* other = std::getenv("TANDEM_TEST_FAMILIES");
-  return other != nullptr ? std::filesystem::path(other) : SourceDir() / "tests/data/families";
+  return other != nullptr ? std::filesystem::path(other) : FixtureOf("");
 }
 
 inline std::vector<std::string> FamilyFixtures() {

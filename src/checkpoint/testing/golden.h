@@ -5,15 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
 #include "base/testing/source_dir.h"
 #include "model/json_fields.h"
+#include "model/testing/relative_error.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -49,18 +50,11 @@ inline std::map<std::string, std::vector<int32_t>> GoldenPrompts(
 
 // |ours - golden| / |golden| over all positions.
 inline double RelativeError(const std::vector<std::vector<float>>& ours, const Tensor& golden) {
-  EXPECT_EQ(golden.dim(0), static_cast<int64_t>(ours.size()));
-  EXPECT_EQ(golden.dim(1), static_cast<int64_t>(ours[0].size()));
-  double difference = 0;
-  double norm = 0;
-  for (int64_t i = 0; i < golden.NumElements(); ++i) {
-    const double expected = golden.As<float>()[i];
-    const auto row = static_cast<size_t>(i / golden.dim(1));
-    const double actual = ours[row][static_cast<size_t>(i % golden.dim(1))];
-    difference += (actual - expected) * (actual - expected);
-    norm += expected * expected;
+  std::vector<std::span<const float>> rows;
+  for (int64_t row = 0; row < golden.dim(0); ++row) {
+    rows.emplace_back(golden.As<float>() + row * golden.dim(1), static_cast<size_t>(golden.dim(1)));
   }
-  return std::sqrt(difference / norm);
+  return RelativeError(ours, rows);
 }
 
 }  // namespace tandem

@@ -61,7 +61,7 @@ Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out)
   }
   if (spec.sinks) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<float> sinks,
-                            loader.ReadFloats({WeightRole::kSinks, layer}));
+                            ReadFloats(loader.source(), {WeightRole::kSinks, layer}));
     TANDEM_RETURN_IF_ERROR(loader.LoadFloats(sinks, out.sinks));
   }
   return loader.LoadPack(WeightPack::kAttentionOut, layer, out.out);

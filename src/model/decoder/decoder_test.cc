@@ -8,6 +8,7 @@
 
 #include "model/testing/decoder_driver.h"
 #include "model/testing/reference_decoder.h"
+#include "model/testing/relative_error.h"
 #include "model/weight_loader.h"
 #include "ops/forwarding_backend.h"
 

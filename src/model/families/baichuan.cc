@@ -24,11 +24,7 @@ constexpr std::array<RoleName, 3> kNames = {{
 }};
 
 TensorSource Source(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kNames);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return StackedQkvSource(spec, id, kNames);
 }
 
 // Baichuan 2, whose head is normed.

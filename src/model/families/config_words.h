@@ -1,14 +1,13 @@
-// Errors about a ModelSpec in the words of the config.json that it was read from: "num_heads is 0"
-// becomes "n_head is 0". Pure functions.
+// What a config.json calls the fields of the spec that was read from it: ValidateSpec then says
+// "n_head is 0" of a folder of GPT-2. Data and pure functions.
 #pragma once
 
-#include "base/status.h"
 #include "model/json_fields.h"
+#include "model/spec.h"
 
 namespace tandem {
 
-// `status`: of ValidateSpec. Fields get the name of the key that the config has for them, or that
-// most configs have if it has none.
-Status InWordsOf(const JsonFields& config, const Status& status);
+// A field's name is the key that the config has for it, or that most configs have if it has none.
+FieldNames WordsOf(const JsonFields& config);
 
 }  // namespace tandem

@@ -50,18 +50,17 @@ int64_t ReadDim(const JsonFields& config, std::string_view key, int64_t most) {
 }
 
 AttentionSpec ReadAttention(const JsonFields& config, ModelSpec& spec) {
-  constexpr int64_t kMostOfHead = 1024, kMostOfQuery = int64_t{1} << 20;
   AttentionSpec attention = spec.layers.front().attention;
   LatentSpec& latent = attention.latent;
-  latent.rank = ReadDim(config, "kv_lora_rank", kMostOfHead);
-  latent.key_dim = ReadDim(config, "qk_nope_head_dim", kMostOfHead);
-  latent.value_dim = ReadDim(config, "v_head_dim", kMostOfHead);
+  latent.rank = ReadDim(config, "kv_lora_rank", kMaxHeadDim);
+  latent.key_dim = ReadDim(config, "qk_nope_head_dim", kMaxHeadDim);
+  latent.value_dim = ReadDim(config, "v_head_dim", kMaxHeadDim);
   if (config.Has("q_lora_rank")) {
-    latent.query_rank = ReadDim(config, "q_lora_rank", kMostOfQuery);
+    latent.query_rank = ReadDim(config, "q_lora_rank", kMaxWidth);
   }
   latent.norm_epsilon = 1e-6;  // whatever rms_norm_eps is
   attention.rope =
-      ReadRope(config, ReadDim(config, "qk_rope_head_dim", kMostOfHead), spec.max_positions);
+      ReadRope(config, ReadDim(config, "qk_rope_head_dim", kMaxHeadDim), spec.max_positions);
   attention.rope.interleaved = config.Bool("rope_interleave", true);
   attention.num_kv_heads = 1;
   attention.head_dim = latent.rank + attention.rope.dim;

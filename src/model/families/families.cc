@@ -43,7 +43,7 @@ const std::array kFamilies = {
     StarCoder2Family(), CohereFamily(),   Olmo2Family(),   BloomFamily(),      MptFamily(),
     OptFamily(),        GptNeoXFamily(),  MixtralFamily(), Qwen2MoeFamily(),   Qwen3MoeFamily(),
     Glm4MoeFamily(),    GptOssFamily(),   Llama4Family(),  DeepSeekV2Family(), DeepSeekV3Family(),
-    ChatGlm6bFamily(),  Glm10bFamily(),
+    ChatGlm6bFamily(),  Glm10bFamily(),   Olmo3Family(),
 };
 
 constexpr std::array<std::string_view, 3> kVersionOptions = {
@@ -150,7 +150,7 @@ Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigO
   spec.bos_ids = ReadIds(text, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(text, "eos_token_id", spec.vocab_size);
   TANDEM_RETURN_IF_ERROR(config.status());
-  TANDEM_RETURN_IF_ERROR(InWordsOf(text, ValidateSpec(spec)));
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(spec, WordsOf(text)));
   return spec;
 }
 

@@ -17,8 +17,8 @@ std::span<const Family> Families();
 Result<const Family*> FindFamily(std::string_view architecture);
 // The family that made the spec, or null.
 const Family* FamilyOf(const ModelSpec& spec);
-// Where a folder of the family keeps a weight. What has no rows of its own, as an input scale, is
-// one for all rows of a fused tensor.
+// Where a folder of the family keeps a weight. A part without rows, such as an input scale, applies
+// to the whole fused tensor.
 TensorSource SourceOf(const Family& family, const ModelSpec& spec, const WeightId& id);
 // The spec of a Hugging Face config.json, by the family that its "architectures" name. An option
 // that the family does not have is INVALID_ARGUMENT. added_tokens: the text of added_tokens.json,

@@ -40,18 +40,6 @@ void ReadGemma(const JsonFields& config, ModelSpec& spec) {
   ReadRopes(config, spec);
 }
 
-// Every second layer of Gemma 2, all but every sixth of Gemma 3.
-void ReadSlidingLayers(const JsonFields& config, int64_t pattern, ModelSpec& spec) {
-  if (config.Has("layer_types")) return ReadWindows(config, spec);
-  const int64_t every = config.Int("sliding_window_pattern", pattern);
-  if (every < 1) return Refuse(config, "sliding_window_pattern", "");
-  const int64_t window = config.Int("sliding_window", 4096);
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const bool full = (static_cast<int64_t>(i) + 1) % every == 0;
-    spec.layers[i].attention.window = full ? 0 : window;
-  }
-}
-
 void ReadSandwich(const JsonFields& config, double default_scalar, ModelSpec& spec) {
   ReadCommon(config, "hidden_activation", spec);
   const double scale = 1.0 / std::sqrt(config.Number("query_pre_attn_scalar", default_scalar));
@@ -67,21 +55,17 @@ void ReadSandwich(const JsonFields& config, double default_scalar, ModelSpec& sp
 void ReadGemma2(const JsonFields& config, ModelSpec& spec) {
   ReadSandwich(config, 256.0, spec);
   ReadRopes(config, spec);
-  ReadSlidingLayers(config, 2, spec);
+  ReadInterleavedWindows(config, 2, 4096, spec);
 }
 
 // Sliding layers have a base of their own and no scaling.
 void ReadGemma3(const JsonFields& config, ModelSpec& spec) {
   ReadSandwich(config, 256.0, spec);
-  ReadRopes(config, spec);
-  ReadSlidingLayers(config, 6, spec);
+  ReadInterleavedWindows(config, 6, 4096, spec);
   const double local = config.Number("rope_local_base_freq", 10000.0);
-  ForEachLayer(spec, [&](LayerSpec& layer) {
-    layer.attention.head_norm = HeadNorm::kHead;
-    if (layer.attention.window == 0) return;
-    layer.attention.rope.theta = local;
-    layer.attention.rope.scaling = {};
-  });
+  if (local <= 0.0) return Refuse(config, "rope_local_base_freq", "; it must be positive");
+  ReadRopesByKind(config, local, spec);
+  ForEachLayer(spec, [](LayerSpec& layer) { layer.attention.head_norm = HeadNorm::kHead; });
 }
 
 }  // namespace

@@ -54,11 +54,7 @@ TensorSource WithStackedMlp(TensorSource source, const ModelSpec& spec, const We
 }
 
 TensorSource ChatGlmSource(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = WithStackedMlp(NamedSource(spec, id, kChatGlmNames), spec, id);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return WithStackedMlp(StackedQkvSource(spec, id, kChatGlmNames), spec, id);
 }
 TensorSource GlmSource(const ModelSpec& spec, const WeightId& id) {
   return WithStackedMlp(NamedSource(spec, id, kGlmNames), spec, id);

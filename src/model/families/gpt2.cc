@@ -43,9 +43,8 @@ bool IsLayerProduct(WeightRole role) { return RowOf(role).per_layer && RowOf(rol
 bool IsQkv(WeightRole role) { return RowOf(role).pack == WeightPack::kQkv; }
 
 TensorSource Gpt2Source(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kNames);
+  TensorSource source = StackedQkvSource(spec, id, kNames);
   source.transposed = IsLayerProduct(id.role);
-  if (IsQkv(id.role)) source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
   return source;
 }
 
@@ -61,12 +60,9 @@ TensorSource SantaCoderSource(const ModelSpec& spec, const WeightId& id) {
 }
 
 TensorSource GptBigCodeSource(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kNames);
-  if (!IsQkv(id.role)) return source;
   const AttentionSpec& attention = spec.layer(id.layer).attention;
-  source.rows = attention.num_kv_heads == attention.num_heads ? GroupedQkv(attention, id.role)
-                                                              : StackedQkv(attention, id.role);
-  return source;
+  const bool grouped = attention.num_kv_heads == attention.num_heads;
+  return grouped ? GroupedQkvSource(spec, id, kNames) : StackedQkvSource(spec, id, kNames);
 }
 
 // Learned positions, layer norms with biases, MLPs without a gate, biases everywhere.

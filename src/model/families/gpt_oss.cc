@@ -54,9 +54,7 @@ void Read(const JsonFields& config, ModelSpec& spec) {
     layer.moe = moe;
   });
   ReadRopes(config, spec);
-  ReadWindows(config, spec);
-  if (config.Has("layer_types")) return;
-  for (size_t i = 1; i < spec.layers.size(); i += 2) spec.layers[i].attention.window = 0;
+  ReadInterleavedWindows(config, 2, 128, spec);
 }
 
 }  // namespace

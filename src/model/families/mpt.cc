@@ -24,11 +24,7 @@ constexpr std::array<RoleName, 10> kNames = {{
 }};
 
 TensorSource Source(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kNames);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return StackedQkvSource(spec, id, kNames);
 }
 
 void ReadAttention(const JsonFields& config, ModelSpec& spec) {

@@ -7,7 +7,8 @@
 namespace tandem {
 namespace {
 
-constexpr std::array<std::string_view, 1> kArchitectures = {"Olmo2ForCausalLM"};
+constexpr std::array<std::string_view, 1> kOlmo2 = {"Olmo2ForCausalLM"};
+constexpr std::array<std::string_view, 1> kOlmo3 = {"Olmo3ForCausalLM"};
 
 constexpr std::array<RoleName, 2> kNames = {{
     {WeightRole::kInputNorm, "model.layers.{}.post_attention_layernorm"},
@@ -18,7 +19,7 @@ TensorSource Source(const ModelSpec& spec, const WeightId& id) {
   return NamedSource(spec, id, kNames);
 }
 
-void Read(const JsonFields& config, ModelSpec& spec) {
+void ReadBlocks(const JsonFields& config, ModelSpec& spec) {
   ReadSizes(config, {.default_epsilon = 1e-5}, spec);
   ForEachLayer(spec, [&](LayerSpec& layer) {
     layer.residual = Residual::kPostNorm;
@@ -26,13 +27,27 @@ void Read(const JsonFields& config, ModelSpec& spec) {
     layer.attention.head_norm = HeadNorm::kAllHeads;
     layer.mlp.activation = ReadActivation(config, "hidden_act", "silu");
   });
+}
+
+void ReadOlmo2(const JsonFields& config, ModelSpec& spec) {
+  ReadBlocks(config, spec);
   ReadRopes(config, spec);
+}
+
+// Three of four layers have a window; only the others are scaled.
+void ReadOlmo3(const JsonFields& config, ModelSpec& spec) {
+  ReadBlocks(config, spec);
+  ReadInterleavedWindows(config, 4, 4096, spec);
+  ReadRopesByKind(config, config.Number("rope_theta", 10000.0), spec);
 }
 
 }  // namespace
 
 Family Olmo2Family() {
-  return {.name = "olmo2", .architectures = kArchitectures, .read = Read, .source = Source};
+  return {.name = "olmo2", .architectures = kOlmo2, .read = ReadOlmo2, .source = Source};
+}
+Family Olmo3Family() {
+  return {.name = "olmo3", .architectures = kOlmo3, .read = ReadOlmo3, .source = Source};
 }
 
 }  // namespace tandem

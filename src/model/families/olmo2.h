@@ -1,4 +1,4 @@
-// OLMo 2.
+// OLMo 2 and 3.
 #pragma once
 
 #include "model/family.h"
@@ -6,5 +6,6 @@
 namespace tandem {
 
 Family Olmo2Family();
+Family Olmo3Family();
 
 }  // namespace tandem

@@ -18,12 +18,9 @@ constexpr std::array<RoleName, 5> kNames = {{
 }};
 
 TensorSource Source(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kNames);
-  const LayerSpec& layer = spec.layer(id.layer);
-  const int64_t neurons = layer.mlp.intermediate_size;
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = StackedQkv(layer.attention, id.role);
-  } else if (RowOf(id.role).pack == WeightPack::kGateUp) {
+  TensorSource source = StackedQkvSource(spec, id, kNames);
+  if (RowOf(id.role).pack == WeightPack::kGateUp) {
+    const int64_t neurons = spec.layer(id.layer).mlp.intermediate_size;
     source.rows = RowRange(id.role == WeightRole::kGate ? 0 : neurons, neurons, 2 * neurons);
   }
   return source;

@@ -38,22 +38,15 @@ constexpr std::array<RoleName, 3> kGlmNames = {{
 }};
 
 TensorSource ChatGlm6bSource(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kNames);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = GroupedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return GroupedQkvSource(spec, id, kNames);
 }
 
 TensorSource Glm10bSource(const ModelSpec& spec, const WeightId& id) {
   if (std::ranges::find(kGlmNames, id.role, &RoleName::role) != kGlmNames.end()) {
     return NamedSource(spec, id, kGlmNames);
   }
-  TensorSource source = NamedSource(spec, id, kNames);
+  TensorSource source = StackedQkvSource(spec, id, kNames);
   source.name = "glm." + source.name;
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
-  }
   return source;
 }
 
@@ -83,8 +76,8 @@ int32_t ReadId(const JsonFields& config, std::string_view key, int64_t fallback,
                const ModelSpec& spec) {
   const int64_t id = config.Int(key, fallback);
   if (id >= 0 && id < spec.vocab_size) return static_cast<int32_t>(id);
-  config.Fail(
-      key, std::to_string(id) + " is outside the vocabulary of " + std::to_string(spec.vocab_size));
+  config.Fail(key, std::to_string(id) + " is outside the vocabulary (vocab_size is " +
+                       std::to_string(spec.vocab_size) + ")");
   return -1;
 }
 

@@ -31,11 +31,7 @@ constexpr std::array<RoleName, 12> kQwenNames = {{
 }};
 
 TensorSource QwenSource(const ModelSpec& spec, const WeightId& id) {
-  TensorSource source = NamedSource(spec, id, kQwenNames);
-  if (RowOf(id.role).pack == WeightPack::kQkv) {
-    source.rows = StackedQkv(spec.layer(id.layer).attention, id.role);
-  }
-  return source;
+  return StackedQkvSource(spec, id, kQwenNames);
 }
 
 TensorSource Qwen2MoeSource(const ModelSpec& spec, const WeightId& id) {
@@ -115,7 +111,10 @@ void ReadQwen2Moe(const JsonFields& config, ModelSpec& spec) {
   if (!config.Bool("qkv_bias", true)) {
     ForEachLayer(spec, [](LayerSpec& layer) { layer.attention.qkv_bias = false; });
   }
-  ReadQwenExperts(config, config.Int("shared_expert_intermediate_size"), spec);
+  constexpr std::string_view kShared = "shared_expert_intermediate_size";
+  const int64_t shared = config.Int(kShared);
+  if (shared < 0 || shared > kMaxWidth) return Refuse(config, kShared, "");
+  ReadQwenExperts(config, shared, spec);
 }
 
 void ReadQwen3Moe(const JsonFields& config, ModelSpec& spec) {

@@ -274,17 +274,4 @@ class ReferenceDecoder {
   int64_t max_positions_ = 0;  // of the current call
 };
 
-// |a - b| / |b| over all elements.
-inline double RelativeError(const std::vector<std::vector<float>>& a, const Matrix& b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    for (size_t j = 0; j < b[i].size(); ++j) {
-      difference += (a[i][j] - b[i][j]) * (a[i][j] - b[i][j]);
-      norm += b[i][j] * b[i][j];
-    }
-  }
-  return std::sqrt(difference / norm);
-}
-
 }  // namespace tandem

@@ -91,6 +91,36 @@ struct LanePlace {
 template <int kRowTiles, int kTokenTiles>
 constexpr int kStepsAhead = kTokenTiles == 1 || kRowTiles == 2 ? 2 : 1;
 
+// Adds the products of kSteps steps from `step` on, whose activations lie in `ahead` from `place`
+// on.
+template <typename T, typename W, int kSteps, int kRowTiles, int kTokenTiles, typename Weights,
+          typename Activations, int kAhead, typename More>
+__device__ __forceinline__ void AddSteps(int step, int place, Weights& weights,
+                                         Activations& activations,
+                                         typename Activations::Step (&ahead)[kAhead],
+                                         const More& more,
+                                         float (&sums)[kRowTiles][kTokenTiles][4]) {
+  // Activations that are not converted stay where they were loaded until they have been multiplied.
+  constexpr bool kLoadsLate = kIsInt4<W>;
+  typename Activations::Step x[kSteps];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    x[i] = ahead[place + i];
+#pragma unroll
+    for (auto& words : x[i].words) ConvertActivations<T, W>(words);
+    if constexpr (!kLoadsLate) activations.LoadNext(ahead[place + i]);
+  }
+  weights.template Wait<kSteps>();
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) weights.template Multiply<T>(i, x[i].words, sums);
+  if constexpr (kLoadsLate) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) activations.LoadNext(ahead[place + i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) weights.Next(more(step + i));
+}
+
 // A warp's sums: its steps of weights times activations, whose first steps are in `ahead`. more():
 // whether there is another step to copy, after it has been aimed at.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, typename Weights,
@@ -99,21 +129,26 @@ __device__ __forceinline__ void SumSteps(int num_steps, Weights& weights, Activa
                                          typename Activations::Step (&ahead)[kAhead],
                                          const More& more,
                                          float (&sums)[kRowTiles][kTokenTiles][4]) {
-  // Activations that are not converted stay where they were loaded until they have been multiplied.
-  constexpr bool kLoadsLate = kIsInt4<W>;
+  // The products of a unit of 4 bits are a chain of their own: those of two hide each other's
+  // latency, where registers allow it.
+  constexpr int kAtOnce = kIsInt4<W> && kTokenTiles == 1 ? 2 : 1;
+  static_assert(kAhead % kAtOnce == 0);
+  // A loop without a test for every step is up to 6 % faster; where registers are short, 10 %
+  // slower.
+  constexpr int kTested = kTokenTiles == 1 ? kAhead - 1 : 0;
+  int first = 0;
 #pragma unroll 1
-  for (int first = 0; first < num_steps; first += kAhead) {
+  for (; first + kTested < num_steps; first += kAhead) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (first + i >= num_steps) break;
-      auto x = ahead[i];
+    for (int i = 0; i < kAhead; i += kAtOnce) {
+      if (kTested == 0 && first + i >= num_steps) break;
+      AddSteps<T, W, kAtOnce>(first + i, i, weights, activations, ahead, more, sums);
+    }
+  }
 #pragma unroll
-      for (auto& words : x.words) ConvertActivations<T, W>(words);
-      if constexpr (!kLoadsLate) activations.LoadNext(ahead[i]);
-      weights.Wait();
-      weights.template Multiply<T>(x.words, sums);
-      if constexpr (kLoadsLate) activations.LoadNext(ahead[i]);
-      weights.Next(more(first + i));
+  for (int i = 0; i < kTested; ++i) {
+    if (first + i < num_steps) {
+      AddSteps<T, W, 1>(first + i, i, weights, activations, ahead, more, sums);
     }
   }
 }

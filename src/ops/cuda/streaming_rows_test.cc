@@ -44,15 +44,24 @@ TEST(StreamingRowsTest, NarrowLayersTakeSmallBlocks) {
   }
 }
 
+int Int4Rows(int64_t rows, int64_t tokens) {
+  return StreamingInt4Rows({.rows = rows, .tokens = tokens, .num_sms = kSms});
+}
+
 // With weights of 4 bits they count from one token on.
 TEST(StreamingRowsTest, WeightsOf4BitsTakeTheBlocksOfMoreTokens) {
   for (const int64_t tokens : {1, 4, 16}) {
-    const auto rows = [&](int64_t rows) {
-      return StreamingInt4Rows({.rows = rows, .tokens = tokens, .num_sms = kSms});
-    };
-    EXPECT_EQ(rows(28672), 64) << tokens;
-    EXPECT_EQ(rows(4096), 32) << tokens;
-    EXPECT_EQ(rows(2048), 16) << tokens;
+    EXPECT_EQ(Int4Rows(28672, tokens), 64) << tokens;
+    EXPECT_EQ(Int4Rows(6144, tokens), 32) << tokens;
+    EXPECT_EQ(Int4Rows(2048, tokens), 16) << tokens;
+  }
+}
+
+TEST(StreamingRowsTest, WeightsOf4BitsTakeTwoBlocksOnEverySm) {
+  for (const int64_t rows : {4096, 5120}) {
+    EXPECT_EQ(Int4Rows(rows, 1), 16) << rows;
+    EXPECT_EQ(Int4Rows(rows, 8), 16) << rows;
+    EXPECT_EQ(Int4Rows(rows, 9), 32) << rows;
   }
 }
 

@@ -26,7 +26,8 @@ struct WeightStep<Int4<kScales>, kRowTiles> {
 
 // What a policy for W does: how a warp's weights come to its part of shared memory, a step after
 // another, and are multiplied. Aim says where the next steps to copy are; Begin and then Next, for
-// each step after Wait and Multiply, copy one more. kWhole: no step passes the last column.
+// each step after Wait and Multiply, copy one more. Wait waits for kSteps steps, of which Multiply
+// takes the first or, with later = 1, the second. kWhole: no step passes the last column.
 // kRingSteps: on the way at a time.
 template <typename W, int kRowTiles, int kRingSteps, bool kWhole, bool kGated>
 class WarpWeights;
@@ -35,6 +36,11 @@ class WarpWeights;
 template <typename W, int kRowTiles>
 constexpr int kDeepRing = StreamingBlockBytes(16 * kRowTiles) / kSegments /
                           static_cast<int>(sizeof(WeightStep<W, kRowTiles>));
+
+template <int kRingSteps>
+__device__ inline int PlaceAfter(int place, int later) {
+  return place + later < kRingSteps ? place + later : place + later - kRingSteps;
+}
 
 // Bytes, row by row: a lane copies its two rows of each tile itself.
 template <typename W, int kRowTiles, int kRingSteps, bool kWhole, bool kGated>
@@ -73,11 +79,14 @@ class WarpWeights<W, kRowTiles, kRingSteps, kWhole, kGated> {
       CommitCopies();
     }
   }
-  __device__ void Wait() const { WaitForCopies<kRingSteps - 1>(); }
+  template <int kSteps>
+  __device__ void Wait() const {
+    WaitForCopies<kRingSteps - kSteps>();
+  }
   template <typename T, int kTokenTiles>
-  __device__ void Multiply(const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
+  __device__ void Multiply(int later, const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
                            float (&sums)[kRowTiles][kTokenTiles][4]) const {
-    const Step& step = ring_.steps[place_];
+    const Step& step = ring_.steps[PlaceAfter<kRingSteps>(place_, later)];
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
       uint32_t low[kLaneWords<W>];
@@ -170,14 +179,15 @@ class WarpWeights<Int4<kScales>, kRowTiles, kRingSteps, kWhole, kGated> {
       CommitCopies();
     }
   }
+  template <int kSteps>
   __device__ void Wait() const {
-    WaitForCopies<kRingSteps - 1>();
+    WaitForCopies<kRingSteps - kSteps>();
     __syncwarp();  // other lanes copied factors
   }
   template <typename T, int kTokenTiles>
-  __device__ void Multiply(const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
+  __device__ void Multiply(int later, const uint32_t (&x)[kTokenTiles][kLaneWords<W>],
                            float (&sums)[kRowTiles][kTokenTiles][4]) const {
-    const Step& step = ring_.steps[place_];
+    const Step& step = ring_.steps[PlaceAfter<kRingSteps>(place_, later)];
     const int row = lane_ / 4;
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {

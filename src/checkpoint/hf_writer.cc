@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/hf_folder_writer.h"
+#include "checkpoint/hf_writer.h"
 
 #include <algorithm>
 #include <cstring>

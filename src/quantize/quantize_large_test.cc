@@ -6,9 +6,9 @@
 
 #include "base/file.h"
 #include "base/testing/source_dir.h"
-#include "checkpoint/quantize/quantize.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "model/dummy_weights.h"
+#include "quantize/quantize.h"
 
 namespace tandem {
 namespace {
@@ -72,7 +72,7 @@ class QuantizeLargeTest : public FolderTest {
  protected:
   // int4_awq with 32 samples of 256 tokens: takes what it says, and no more than a few tensors of
   // dummies beyond that.
-  void Measure(ModelSpec spec) {
+  void Measure(const ModelSpec& spec) {
     StreamedDummies source(spec);
     std::vector<std::vector<int32_t>> samples(32);
     for (size_t i = 0; i < samples.size(); ++i) {

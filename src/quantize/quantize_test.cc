@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,11 +10,12 @@
 #include "base/testing/file_size_limit.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/quantize/input_scales.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
 #include "ops/testing/failing_backend.h"
+#include "quantize/input_scales.h"
 
 namespace tandem {
 namespace {
@@ -58,7 +59,7 @@ class QuantizeTest : public FolderTest {
             .recipe = RecipeOf(qformat, 64, "none").value(),
             .num_threads = 2};
   }
-  Result<QuantizeReport> Run(const QuantizeOptions& options) {
+  Result<WriteReport> Run(const QuantizeOptions& options) {
     return Quantize(options, Samples(), *backend_);
   }
   // Logits of a text, one list after the other.
@@ -72,17 +73,10 @@ class QuantizeTest : public FolderTest {
     }
     return all;
   }
-  // Length of the difference by the length of the plain model's logits.
+  // From the plain model's logits.
   double Error(WeightSource& quantized) {
     const auto plain = HfReader::Open(folder_ / "hf").value();
-    const std::vector<float> expected = Logits(*plain);
-    const std::vector<float> found = Logits(quantized);
-    double difference = 0.0, length = 0.0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      difference += (found[i] - expected[i]) * (found[i] - expected[i]);
-      length += expected[i] * expected[i];
-    }
-    return std::sqrt(difference / length);
+    return RelativeError(Logits(quantized), Logits(*plain));
   }
 
   std::unique_ptr<ops::Backend> backend_ = ops::MakeCpuBackend(kCpu).value();
@@ -373,7 +367,7 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
       QuantizeOptions options = Options(qformat, name);
       options.recipe = RecipeOf(qformat, 64, "int8").value();
       options.recipe.smooth_alpha = 0.8;
-      options.export_hf = hf;
+      options.folder = hf ? FolderKind::kHuggingFace : FolderKind::kCheckpoint;
       const auto report = Run(options);
       ASSERT_TRUE(report.ok()) << report.status().message();
       std::unique_ptr<WeightSource> written;
@@ -390,15 +384,8 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
           DecoderTestDriver driver(weights, *backend_, 128, cache);
           return driver.Feed(sample);
         };
-        const auto plain = logits(std::nullopt), rounded = logits(DType::kI8);
-        double difference = 0.0, length = 0.0;
-        for (size_t i = 0; i < plain.size(); ++i) {
-          for (size_t j = 0; j < plain[i].size(); ++j) {
-            difference += std::pow(plain[i][j] - rounded[i][j], 2);
-            length += std::pow(plain[i][j], 2);
-          }
-        }
-        EXPECT_LE(std::sqrt(difference / length), 0.05) << sample.size() << " tokens";
+        EXPECT_LE(RelativeError(logits(DType::kI8), logits(std::nullopt)), 0.05)
+            << sample.size() << " tokens";
       }
     }
   }
@@ -408,7 +395,7 @@ TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
   for (const char* qformat :
        {"full_prec", "fp8", "int8_wo", "int4_wo", "int8_sq", "int4_awq", "w4a8_awq"}) {
     QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
-    options.export_hf = true;
+    options.folder = FolderKind::kHuggingFace;
     ASSERT_TRUE(Run(options).ok());
     ASSERT_TRUE(Run(Options(qformat, qformat)).ok());
     const auto folder = HfReader::Open(options.output_dir);
@@ -429,7 +416,7 @@ TEST_F(QuantizeTest, AnExportedFolderHoldsTheScalesOfKeysAndValues) {
                    .recipe = options.recipe,
                    .num_threads = 2})
                   .ok());
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(options).ok());
   const auto file = SafetensorsFile::Open(folder_ / "hf8" / "model.safetensors").value();
   EXPECT_EQ(file->tensors().count("model.layers.1.self_attn.k_scale"), 1u);
@@ -451,7 +438,7 @@ TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
   const HfFolder both = {.extra_config = ", \"dtype\": \"bfloat16\""};
   both.Write(folder_ / "hf");
   QuantizeOptions options = Options("int8_wo");
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   options.dtype = "float32";
   ASSERT_TRUE(Run(options).ok());
   const std::string config = *ReadTextFile(folder_ / "out" / "config.json");
@@ -467,14 +454,14 @@ TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
   with_code.Write(folder_ / "hf");
   WriteText(folder_ / "hf" / "modeling_own.py", "class Own: pass\n");
   QuantizeOptions options = Options("int8_wo");
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(options).ok());
   EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
 }
 
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
-  first.export_hf = true;
+  first.folder = FolderKind::kHuggingFace;
   ASSERT_TRUE(Run(first).ok());
   QuantizeOptions again = Options("int8_wo");
   again.model_dir = folder_ / "hf8";

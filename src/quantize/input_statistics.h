@@ -6,9 +6,12 @@
 #include <map>
 #include <vector>
 
-#include "checkpoint/quantize/layer_inputs.h"
+#include "quantize/layer_inputs.h"
 
 namespace tandem {
+
+// Rows of an input that are kept, at most: the search for scales compares the products of these.
+inline constexpr int64_t kKeptRows = 256;
 
 struct InputStatistics {
   int64_t num_rows = 0;        // seen

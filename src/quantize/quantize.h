@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/quantize/calibration_run.h"
-#include "checkpoint/quantize/recipe.h"
-#include "checkpoint/trtllm/checkpoint.h"
+#include "checkpoint/write_model.h"
 #include "model/config_options.h"
 #include "model/sharding.h"
+#include "quantize/calibration_run.h"
+#include "quantize/recipe.h"
 
 namespace tandem {
 
@@ -25,14 +25,8 @@ struct QuantizeOptions {
   std::string dtype = "auto";
   QuantizeRecipe recipe = {};
   Sharding sharding = {};  // of a checkpoint
-  bool export_hf = false;  // a Hugging Face folder instead of a checkpoint
-  int num_threads = 0;     // for rounding; 0: one per core
-};
-
-struct QuantizeReport {
-  ModelSpec spec;
-  Sharding sharding;  // of a checkpoint
-  int64_t bytes_written = 0;
+  FolderKind folder = FolderKind::kCheckpoint;
+  int num_threads = 0;  // for rounding; 0: one per core
 };
 
 // What the caller does while it runs. `estimate`: before calibration begins, if there is any. An
@@ -46,15 +40,15 @@ struct QuantizeEvents {
 // `samples`: for recipes that calibrate. The folder appears when it is complete; until then
 // calibration's files are next to it under NAME.calibration, which a run that was interrupted
 // leaves and the next one takes over: the message of the error says so.
-Result<QuantizeReport> Quantize(const QuantizeOptions& options,
-                                std::span<const std::vector<int32_t>> samples,
-                                ops::Backend& backend, const QuantizeEvents& events = {});
+Result<WriteReport> Quantize(const QuantizeOptions& options,
+                             std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
+                             const QuantizeEvents& events = {});
 
 // The same of any plain weights. `identity` must change whenever they do. The folder's other files
-// come from options.model_dir: those that there are, and config.json for export_hf.
-Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity,
-                                const QuantizeOptions& options,
-                                std::span<const std::vector<int32_t>> samples,
-                                ops::Backend& backend, const QuantizeEvents& events = {});
+// come from options.model_dir, as WriteModel takes them.
+Result<WriteReport> Quantize(WeightSource& plain, const std::string& identity,
+                             const QuantizeOptions& options,
+                             std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
+                             const QuantizeEvents& events = {});
 
 }  // namespace tandem

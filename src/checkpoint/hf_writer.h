@@ -1,6 +1,6 @@
-// Writes a quantized model as a Hugging Face folder that vLLM and transformers read: the model's
+// Writes a model, quantized or plain, as a Hugging Face folder that vLLM and transformers read: its
 // own config.json with a quantization_config of compressed-tensors, and model.safetensors in
-// shards, with the names and the fused tensors of the model's family. One thread.
+// shards, with the names and the fused tensors of its family. One thread.
 #pragma once
 
 #include <filesystem>

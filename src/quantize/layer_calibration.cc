@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/layer_calibration.h"
+#include "quantize/layer_calibration.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "checkpoint/quantize/input_scales.h"
+#include "quantize/input_scales.h"
 #include "tensor/convert.h"
 #include "tensor/safetensors.h"
 
@@ -15,14 +15,6 @@ namespace tandem {
 namespace {
 
 using InputScales = QuantizeRecipe::InputScales;
-
-Result<std::vector<float>> Floats(WeightSource& source, const WeightId& id) {
-  TANDEM_ASSIGN_OR_RETURN(const Tensor stored, source.Get(id));
-  std::vector<float> values(static_cast<size_t>(stored.NumElements()));
-  ConvertElements(stored, {values.data(), DType::kF32, stored.shape, {}});
-  source.Release();
-  return values;
-}
 
 Result<GroupWeights> WeightsOf(WeightSource& source, std::span<const WeightId> product) {
   const ModelSpec& spec = source.spec();
@@ -53,7 +45,7 @@ std::vector<int64_t> SharedColumns(const ModelSpec& spec, const LayerInput& inpu
 // A norm takes over the scales in its own type: the scales become what that makes of them, so that
 // rounding the norm changes nothing.
 Status FitToNorm(WeightSource& source, WeightRole norm, int64_t layer, std::vector<float>& scales) {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<float> weight, Floats(source, {norm, layer}));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<float> weight, ReadFloats(source, {norm, layer}));
   const auto offset = static_cast<float>(source.spec().norm.weight_offset);
   for (size_t i = 0; i < scales.size(); ++i) {
     const float whole = weight[i] + offset;
@@ -171,11 +163,8 @@ std::vector<float> LargestValues(const ModelSpec& spec, int64_t layer, std::vect
   constexpr InputGroup kReader = InputGroup::kAttentionOut;
   const auto scales = calibration.scales.find({kReader});
   if (scales != calibration.scales.end()) {
-    std::vector<float> divisors(rows.size(), 1.0f);
-    for (size_t column = 0; column < scales->second.size(); ++column) {
-      const int64_t row = AbsorberRow(spec, kReader, layer, static_cast<int64_t>(column));
-      divisors[static_cast<size_t>(row)] = scales->second[column];
-    }
+    const std::vector<float> divisors =
+        AbsorberScales(spec, kReader, layer, std::ssize(rows), scales->second);
     std::ranges::transform(rows, divisors, rows.begin(), std::divides());
   }
   const auto dim = static_cast<size_t>(spec.layer(layer).attention.head_dim);

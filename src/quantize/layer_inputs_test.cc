@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/layer_inputs.h"
+#include "quantize/layer_inputs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,6 +48,21 @@ TEST(LayerInputs, OfALlamaAreTakenOverByWhatIsBefore) {
   // Three query heads read the values of one key-value head.
   EXPECT_EQ(AbsorberRow(spec, InputGroup::kAttentionOut, 0, 2 * 16 + 1), 1);
   EXPECT_EQ(AbsorberRow(spec, InputGroup::kAttentionOut, 0, 3 * 16 + 1), 17);
+}
+
+// Heads that read one row have one scale, which the row is divided by.
+TEST(LayerInputs, ScalesOfColumnsAreSpreadToTheRowsThatGiveThem) {
+  const ModelSpec spec = Spec();
+  std::vector<float> scales(96);
+  for (size_t column = 0; column < scales.size(); ++column) {
+    const int64_t row =
+        AbsorberRow(spec, InputGroup::kAttentionOut, 0, static_cast<int64_t>(column));
+    scales[column] = static_cast<float>(row + 2);
+  }
+  const std::vector<float> rows =
+      AbsorberScales(spec, InputGroup::kAttentionOut, 0, /*rows=*/32, scales);
+  ASSERT_EQ(rows.size(), 32u);
+  for (size_t row = 0; row < rows.size(); ++row) EXPECT_EQ(rows[row], static_cast<float>(row + 2));
 }
 
 TEST(LayerInputs, OfTheResidualStreamItselfHaveNoScales) {

@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -44,5 +45,8 @@ InputId InputOf(const ModelSpec& spec, const WeightId& id);
 // The absorber's row (or element, of a norm) that gives column `column` of an input. Query heads
 // that read one key-value head have inputs of the same row, which must have one scale.
 int64_t AbsorberRow(const ModelSpec& spec, InputGroup group, int64_t layer, int64_t column);
+// The scales of an input's columns (`scales`) by the rows of the absorber, which has `rows`.
+std::vector<float> AbsorberScales(const ModelSpec& spec, InputGroup group, int64_t layer,
+                                  int64_t rows, std::span<const float> scales);
 
 }  // namespace tandem

@@ -8,26 +8,16 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/quantize/input_statistics.h"
-#include "model/weight_source.h"
-#include "ops/backend.h"
-#include "ops/round.h"
+#include "quantize/input_statistics.h"
+#include "quantize/sample_batch.h"
 
 namespace tandem {
 
-// The samples: lengths in tokens, of rows that follow each other, and how each is laid out.
-struct CalibrationRows {
-  std::vector<int32_t> lengths;
-  std::vector<ops::PromptLayout> layouts;
-  int64_t total = 0;
-  int32_t longest = 0;
-};
-
 class LayerPass {
  public:
-  // `kept_rows`: of each input, at most this many are kept. `backend` outlives the pass.
-  LayerPass(ops::Backend& backend, CalibrationRows rows, int64_t kept_rows)
-      : backend_(backend), rows_(std::move(rows)), kept_rows_(kept_rows) {}
+  // `backend` outlives the pass.
+  LayerPass(ops::Backend& backend, CalibrationRows rows)
+      : backend_(backend), rows_(std::move(rows)) {}
 
   // Hidden states of rows: [count, hidden] of the spec's type.
   using ReadRows = std::function<Status(int64_t first, int64_t count, void* out)>;
@@ -42,26 +32,12 @@ class LayerPass {
   Result<LayerStatistics> Run(WeightSource& source, int64_t layer, const ReadRows& read,
                               const WriteRows& write, const Progress& progress);
 
-  // Memory of the workspace and of a layer's weights, and of the statistics, of the largest layer
-  // and without the samples.
+  // Memory of the workspace and of a layer's weights, of the largest layer and without the samples.
   static int64_t WorkBytes(const ModelSpec& spec, const CalibrationRows& rows);
-  static int64_t StatisticsBytes(const ModelSpec& spec, const CalibrationRows& rows,
-                                 int64_t kept_rows);
 
  private:
   ops::Backend& backend_;
   const CalibrationRows rows_;
-  const int64_t kept_rows_;
 };
-
-// Samples that are run together: the first, their number, their rows and the first row. As many as
-// fit in a batch, at least one.
-struct SampleBatch {
-  size_t first = 0;
-  size_t count = 0;
-  int64_t first_row = 0;
-  int32_t rows = 0;
-};
-std::vector<SampleBatch> BatchesOf(const CalibrationRows& rows);
 
 }  // namespace tandem

@@ -6,16 +6,17 @@
 
 #include "base/file.h"
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/quantize/hf_folder_writer.h"
-#include "checkpoint/quantize/layer_inputs.h"
-#include "checkpoint/quantize/quantize.h"
+#include "checkpoint/hf_writer.h"
 #include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/families/families.h"
 #include "model/prompt_rules.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
 #include "ops/testing/failing_backend.h"
+#include "quantize/layer_inputs.h"
+#include "quantize/quantize.h"
 
 namespace tandem {
 namespace {
@@ -80,17 +81,9 @@ class FamiliesQuantizeTest : public FolderTest, public ::testing::WithParamInter
     }
     return all;
   }
-  // Length of the difference by the length of the plain model's logits.
+  // From the plain model's logits.
   double Error(WeightSource& quantized) {
-    const std::vector<float> expected = Logits(*plain_), found = Logits(quantized);
-    EXPECT_EQ(found.size(), expected.size());
-    if (found.size() != expected.size()) return HUGE_VAL;
-    double difference = 0.0, length = 0.0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      difference += std::pow(found[i] - expected[i], 2);
-      length += std::pow(expected[i], 2);
-    }
-    return std::sqrt(difference / length);
+    return RelativeError(Logits(quantized), Logits(*plain_));
   }
 
   const fs::path model_;
@@ -170,7 +163,7 @@ TEST_P(FamiliesQuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
   for (const char* qformat : {"fp8", "int8_sq", "int8_wo", "int4_awq"}) {
     SCOPED_TRACE(qformat);
     QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
-    options.export_hf = true;
+    options.folder = FolderKind::kHuggingFace;
     const auto report = Quantize(options, samples_, *backend_);
     if (!HasHfFolder()) {
       ASSERT_FALSE(report.ok());
@@ -182,7 +175,7 @@ TEST_P(FamiliesQuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
     ASSERT_TRUE(folder.ok()) << folder.status().message();
     EXPECT_EQ((*folder)->spec().quantization, options.recipe.scheme);
     EXPECT_EQ((*folder)->spec().cache_scales, DType::kF8E4M3);
-    options.export_hf = false;
+    options.folder = FolderKind::kCheckpoint;
     options.output_dir = folder_ / qformat;
     const auto checkpoint = Made(options);
     ASSERT_NE(checkpoint, nullptr);
@@ -196,7 +189,7 @@ TEST_P(FamiliesQuantizeTest, AnExportedFolderHasTheNamesAndRowsOfTheFamily) {
   QuantizeOptions options = Options("full_prec", "out");
   options.recipe.cache_scales.reset();
   options.dtype = "bfloat16";
-  options.export_hf = true;
+  options.folder = FolderKind::kHuggingFace;
   const auto report = Quantize(options, samples_, *backend_);
   ASSERT_TRUE(report.ok()) << report.status().message();
   const auto own = SafetensorsFile::Open(model_ / "model.safetensors").value();

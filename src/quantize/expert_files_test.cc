@@ -9,12 +9,13 @@
 
 #include "base/file.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/quantize/quantize.h"
 #include "checkpoint/stored/stored_schemes.h"
-#include "checkpoint/testing/golden.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "model/testing/decoder_driver.h"
+#include "model/testing/relative_error.h"
+#include "quantize/quantize.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
@@ -22,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-fs::path FixtureOf(const std::string& name) { return SourceDir() / "tests/data/families" / name; }
 
 class ExpertFilesTest : public FolderTest {
  protected:
@@ -37,13 +36,13 @@ class ExpertFilesTest : public FolderTest {
           << StandardSource(one.spec(), id).name;
     }
   }
-  Result<QuantizeReport> Round(const std::string& fixture, const std::string& qformat,
-                               bool export_hf) {
+  Result<WriteReport> Round(const std::string& fixture, const std::string& qformat,
+                            FolderKind kind = FolderKind::kCheckpoint) {
     return Quantize({.model_dir = FixtureOf(fixture),
                      .output_dir = folder_ / "out",
                      .dtype = "float32",
                      .recipe = RecipeOf(qformat, 64, "none").value(),
-                     .export_hf = export_hf,
+                     .folder = kind,
                      .num_threads = 2},
                     {}, *backend_);
   }
@@ -82,7 +81,7 @@ TEST_F(ExpertFilesTest, ACheckpointHoldsEveryExpertOnEveryNumberOfRanks) {
 TEST_F(ExpertFilesTest, EveryExpertIsRoundedAndTheRouterIsNot) {
   for (const char* name : {"mixtral", "qwen2_moe", "glm4_moe", "deepseek_v3"}) {
     SCOPED_TRACE(name);
-    const auto report = Round(name, "int8_wo", false);
+    const auto report = Round(name, "int8_wo");
     ASSERT_TRUE(report.ok()) << report.status().message();
     const auto rounded = OpenCheckpoint(folder_ / "out").value();
     const ModelSpec& spec = rounded->spec();
@@ -92,27 +91,22 @@ TEST_F(ExpertFilesTest, EveryExpertIsRoundedAndTheRouterIsNot) {
          {WeightRole::kExpertGate, WeightRole::kExpertUp, WeightRole::kExpertDown}) {
       EXPECT_EQ(DescribeScheme(SchemeOf(spec, role, last)), "int8");
     }
-    const std::vector<float> expected = Logits(*HfReader::Open(FixtureOf(name)).value());
-    const std::vector<float> found = Logits(*rounded);
-    double difference = 0.0, length = 0.0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      difference += std::pow(found[i] - expected[i], 2);
-      length += std::pow(expected[i], 2);
-    }
-    EXPECT_LT(std::sqrt(difference / length), 0.1);
-    EXPECT_GT(difference, 0.0);
+    const double error =
+        RelativeError(Logits(*rounded), Logits(*HfReader::Open(FixtureOf(name)).value()));
+    EXPECT_LT(error, 0.1);
+    EXPECT_GT(error, 0.0);
   }
 }
 
 TEST_F(ExpertFilesTest, AFolderWithRoundedExpertsReadsAsTheCheckpointOfThem) {
-  ASSERT_TRUE(Round("qwen3_moe", "int8_wo", true).ok());
+  ASSERT_TRUE(Round("qwen3_moe", "int8_wo", FolderKind::kHuggingFace).ok());
   fs::rename(folder_ / "out", folder_ / "folder");
   const auto folder = HfReader::Open(folder_ / "folder");
   ASSERT_TRUE(folder.ok()) << folder.status().message();
   EXPECT_THAT(ReadTextFile(folder_ / "folder/config.json").value(),
               HasSubstr("\"model.layers.1.mlp.gate\""))
       << "tools must leave the router as it is";
-  ASSERT_TRUE(Round("qwen3_moe", "int8_wo", false).ok());
+  ASSERT_TRUE(Round("qwen3_moe", "int8_wo").ok());
   ExpectTheSame(**folder, *OpenCheckpoint(folder_ / "out").value());
 }
 

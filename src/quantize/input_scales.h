@@ -9,8 +9,8 @@
 
 #include "base/status.h"
 #include "base/thread_pool.h"
-#include "checkpoint/quantize/input_statistics.h"
 #include "ops/backend.h"
+#include "quantize/input_statistics.h"
 
 namespace tandem {
 
@@ -42,7 +42,7 @@ std::vector<float> SmoothQuantScales(const InputStatistics& inputs,
 
 // AWQ's search: mean|x|^alpha for the alpha in 0 .. 1 whose rounded weights change the products of
 // the kept rows least. The products that share the inputs are added one after another, so that one
-// of them is in memory at a time. What it is given outlives it, but for weights.
+// of them is in memory at a time. All arguments except `weights` must outlive the search.
 class AwqSearch {
  public:
   AwqSearch(const InputStatistics& inputs, SharedScales shared, bool powers_of_two,

@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/input_scales.h"
+#include "quantize/input_scales.h"
 
 #include <algorithm>
 #include <cmath>

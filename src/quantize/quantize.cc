@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/quantize.h"
+#include "quantize/quantize.h"
 
 #include <algorithm>
 #include <optional>
@@ -7,9 +7,8 @@
 #include "base/thread_pool.h"
 #include "checkpoint/convert.h"
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/output_folder.h"
-#include "checkpoint/quantize/hf_folder_writer.h"
-#include "checkpoint/quantize/quantized_source.h"
+#include "checkpoint/hf_writer.h"
+#include "quantize/quantized_source.h"
 
 namespace tandem {
 namespace {
@@ -61,18 +60,11 @@ Status Calibrate(CalibrationRun& run, const QuantizeEvents& events) {
       [&](double done) { return events.calibrating ? events.calibrating(done) : Status(); });
 }
 
-Status WriteResult(WeightSource& source, const QuantizeOptions& options, const fs::path& folder,
-                   const WriteProgress& progress) {
-  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.model_dir, folder));
-  return options.export_hf ? WriteHfFolder(source, options.model_dir, folder, progress)
-                           : WriteCheckpoint(source, options.sharding, folder, progress);
-}
-
 }  // namespace
 
-Result<QuantizeReport> Quantize(const QuantizeOptions& options,
-                                std::span<const std::vector<int32_t>> samples,
-                                ops::Backend& backend, const QuantizeEvents& events) {
+Result<WriteReport> Quantize(const QuantizeOptions& options,
+                             std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
+                             const QuantizeEvents& events) {
   TANDEM_ASSIGN_OR_RETURN(const auto reader,
                           OpenAsDType(options.model_dir, options.dtype, options.config));
   if (!reader->spec().quantization.is_plain() || !reader->spec().exceptions.empty()) {
@@ -84,10 +76,10 @@ Result<QuantizeReport> Quantize(const QuantizeOptions& options,
   return Quantize(*reader, IdentityOf(options.model_dir), options, samples, backend, events);
 }
 
-Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity,
-                                const QuantizeOptions& options,
-                                std::span<const std::vector<int32_t>> samples,
-                                ops::Backend& backend, const QuantizeEvents& events) {
+Result<WriteReport> Quantize(WeightSource& plain, const std::string& identity,
+                             const QuantizeOptions& options,
+                             std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
+                             const QuantizeEvents& events) {
   const Sharding& sharding = options.sharding;
   ThreadPool pool(options.num_threads, /*pin=*/false);
   std::unique_ptr<CalibrationRun> run;
@@ -96,7 +88,9 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
   QuantizedSource checked(plain, recipe, nullptr, pool);
   if (recipe.calibrates()) TANDEM_RETURN_IF_ERROR(CheckCalibrated(plain.spec()));
   TANDEM_RETURN_IF_ERROR(ValidateSpec(checked.spec()));
-  if (options.export_hf) TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
+  if (options.folder == FolderKind::kHuggingFace) {
+    TANDEM_RETURN_IF_ERROR(CheckHfFolder(checked.spec()));
+  }
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, ".safetensors"));
@@ -108,12 +102,11 @@ Result<QuantizeReport> Quantize(WeightSource& plain, const std::string& identity
     calibration = [&run](int64_t layer) { return run->Get(layer); };
   }
   QuantizedSource source(plain, recipe, std::move(calibration), pool);
-  Status written = WriteResult(source, options, output->temporary(), events.writing);
-  QuantizeReport report{source.spec(), sharding, output->Bytes()};
-  if (written.ok()) written = output->Commit();
-  if (!written.ok()) return WithKept(written, run.get());
+  auto written =
+      WriteModel(source, options.folder, sharding, options.model_dir, *output, events.writing);
+  if (!written.ok()) return WithKept(written.status(), run.get());
   if (run) run->Remove();
-  return report;
+  return written;
 }
 
 }  // namespace tandem

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "checkpoint/quantize/layer_calibration.h"
-#include "checkpoint/quantize/recipe.h"
 #include "checkpoint/stored/as_dtype.h"
 #include "model/weight_source.h"
+#include "quantize/layer_calibration.h"
+#include "quantize/recipe.h"
 
 namespace tandem {
 
@@ -30,9 +30,10 @@ class QuantizedSource final : public WeightSource {
 
  private:
   Status LoadCalibration(int64_t layer);
-  // By what the row of a weight (or of a norm) is divided for the product that reads its outputs.
+  // Divisors of the weight's rows (of a norm: its elements), for the product that reads its
+  // outputs.
   const std::vector<float>& OutputScales(const WeightId& id);
-  // By what its columns are multiplied; null: nothing.
+  // Factors of the weight's columns; null: none.
   const std::vector<float>* InputScales(const WeightId& id) const;
   Result<Tensor> Rounded(const WeightId& id);
   Result<Tensor> Divided(const WeightId& id);

@@ -11,19 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/quantize/layer_calibration.h"
-#include "checkpoint/quantize/layer_pass.h"
+#include "quantize/calibration_estimate.h"
+#include "quantize/layer_calibration.h"
+#include "quantize/layer_pass.h"
 
 namespace tandem {
-
-// What a run will take, before it begins.
-struct CalibrationEstimate {
-  int64_t rows = 0;          // tokens of all samples
-  int64_t memory_bytes = 0;  // beyond the mapped files of the model
-  int64_t spill_bytes = 0;   // of the work folder
-  double seconds = 0.0;
-  int64_t layers_done = 0;  // by a run that was killed
-};
 
 class CalibrationRun {
  public:
@@ -59,7 +51,6 @@ class CalibrationRun {
   Status TakeFolder(const std::string& fingerprint);
   Status EmbedSamples(LayerPass& pass);
   Status RunLayer(LayerPass& pass, int64_t layer, const Progress& progress);
-  int64_t RowBytes() const;
 
   const std::filesystem::path folder_;
   WeightSource& source_;

@@ -1,29 +1,22 @@
-#include "checkpoint/quantize/calibration_run.h"
+#include "quantize/calibration_run.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <system_error>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/file.h"
-#include "checkpoint/quantize/input_scales.h"
 #include "model/decoder/weights.h"
 #include "model/prompt_rules.h"
-#include "tensor/convert.h"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-using InputScales = QuantizeRecipe::InputScales;
 
-// Rows by which the search for scales judges them.
-constexpr int64_t kKeptRows = 256;
 constexpr const char* kFingerprintFile = "run.json";
 // To be raised with every change of what a layer's file holds or how it is computed, so that no
 // program goes on with what another began differently.
@@ -76,90 +69,6 @@ Result<CalibrationRows> RowsOf(const ModelSpec& spec,
     rows.layouts.push_back(*layout);
   }
   return rows;
-}
-
-// The estimate's sample of the work: long enough to be measured, short enough to be waited for.
-constexpr int64_t kSampleRows = 1024;
-constexpr int64_t kSampleColumns = 2048;
-
-std::vector<float> SampleValues(int64_t rows) {
-  std::vector<float> values(static_cast<size_t>(rows * kSampleColumns));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(i * 2654435761u % 2048) / 1024.0f - 1.0f;
-  }
-  return values;
-}
-
-// Elements of a layer's products.
-struct LayerSizes {
-  double weights = 0;
-  double of_a_row = 0;  // of those that a row goes through: not of every expert
-  int64_t widest = 0;   // of one product
-};
-
-LayerSizes SizesOf(const ModelSpec& spec, int64_t layer) {
-  const MoeSpec& moe = spec.layer(layer).moe;
-  LayerSizes sizes;
-  for (const LayerInput& input : InputsOf(spec, layer)) {
-    for (const std::vector<WeightId>& product : input.products) {
-      int64_t elements = 0;
-      for (const WeightId& id : product) elements += RowOf(id.role).rows(spec, layer);
-      elements *= input.columns;
-      const bool by_choice = RowOf(product.front().role).per_expert;
-      const double share = by_choice ? static_cast<double>(moe.routing.experts_per_token) /
-                                           static_cast<double>(moe.num_experts)
-                                     : 1.0;
-      sizes.weights += static_cast<double>(elements);
-      sizes.of_a_row += share * static_cast<double>(elements);
-      sizes.widest = std::max(sizes.widest, elements);
-    }
-  }
-  return sizes;
-}
-
-double SecondsSince(Nanos begin) { return InSeconds(SteadyClock().Now() - begin); }
-
-// What the passes take for a weight and a token.
-Result<double> SecondsOfProduct(DType dtype, ops::Backend& backend) {
-  std::vector<float> values = SampleValues(kSampleRows);
-  const Shape shape{kSampleRows, kSampleColumns};
-  std::vector<std::byte> bytes(values.size() * SizeOf(dtype));
-  const Tensor sample{bytes.data(), dtype, shape, {}};
-  ConvertElements({values.data(), DType::kF32, shape, {}}, sample);
-  TANDEM_ASSIGN_OR_RETURN(const ops::LinearWeight weight,
-                          backend.PackLinear({{{.weight = sample}}}, {dtype}));
-  TANDEM_ASSIGN_OR_RETURN(const Buffer x, backend.Allocate(bytes.size()));
-  TANDEM_ASSIGN_OR_RETURN(
-      const Buffer out,
-      backend.Allocate(static_cast<size_t>(kSampleRows * kSampleRows) * SizeOf(dtype)));
-  backend.CopyToDevice(x.data(), bytes.data(), bytes.size());
-  constexpr int kTimes = 8;
-  Nanos begin{};
-  for (int run = 0; run <= kTimes; ++run) {
-    backend.ops().Linear(x.View(dtype, shape), weight, out.View(dtype, {kSampleRows, kSampleRows}));
-    TANDEM_RETURN_IF_ERROR(backend.Synchronize());
-    if (run == 0) begin = SteadyClock().Now();  // the first touches its memory
-  }
-  return SecondsSince(begin) / (double{kTimes} * kSampleRows * kSampleRows * kSampleColumns);
-}
-
-// What AWQ's searches take for a weight.
-Result<double> SecondsOfSearch(const QuantScheme& scheme, DType dtype, ops::Backend& backend,
-                               ThreadPool& pool) {
-  InputStatistics inputs{.num_rows = kKeptRows,
-                         .largest = std::vector<float>(kSampleColumns, 1.0f),
-                         .sum = std::vector<double>(kSampleColumns, 1.0),
-                         .rows = SampleValues(kKeptRows),
-                         .kept_rows = kKeptRows};
-  const GroupWeights weights{kSampleRows, kSampleColumns, dtype, SampleValues(kSampleRows)};
-  std::vector<int64_t> alone(kSampleColumns);
-  std::iota(alone.begin(), alone.end(), 0);
-  const Nanos begin = SteadyClock().Now();
-  AwqSearch search(inputs, alone, /*powers_of_two=*/false, scheme, backend, pool);
-  TANDEM_RETURN_IF_ERROR(search.Add(weights));
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<float> scales, search.Best());
-  AwqClipShares(inputs, scales, weights, scheme, pool);
-  return SecondsSince(begin) / (double{kSampleRows} * kSampleColumns);
 }
 
 }  // namespace
@@ -225,35 +134,8 @@ int64_t CalibrationRun::LayersDone() const {
   return layer;
 }
 
-int64_t CalibrationRun::RowBytes() const {
-  return source_.spec().hidden_size * static_cast<int64_t>(SizeOf(source_.spec().dtype));
-}
-
 Result<CalibrationEstimate> CalibrationRun::Estimate() const {
-  const ModelSpec& spec = source_.spec();
-  CalibrationEstimate estimate;
-  estimate.rows = rows_.total;
-  estimate.layers_done = LayersDone();
-  estimate.spill_bytes = 2 * rows_.total * RowBytes();
-  TANDEM_ASSIGN_OR_RETURN(const double product, SecondsOfProduct(spec.dtype, backend_));
-  double search = 0.0;
-  if (recipe_.input_scales == InputScales::kAwq) {
-    TANDEM_ASSIGN_OR_RETURN(search, SecondsOfSearch(recipe_.scheme, spec.dtype, backend_, pool_));
-  }
-  int64_t widest = 0;  // weights that one search holds as fp32
-  for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
-    const LayerSizes sizes = SizesOf(spec, layer);
-    widest = std::max(widest, sizes.widest);
-    if (layer < estimate.layers_done) continue;
-    estimate.seconds += sizes.of_a_row * product * static_cast<double>(rows_.total);
-    estimate.seconds += sizes.weights * search;
-  }
-  estimate.memory_bytes =
-      LayerPass::WorkBytes(spec, rows_) + LayerPass::StatisticsBytes(spec, rows_, kKeptRows);
-  if (recipe_.input_scales != InputScales::kNone) {
-    estimate.memory_bytes += widest * (int64_t{sizeof(float)} + 2);
-  }
-  return estimate;
+  return EstimateCalibration(source_.spec(), rows_, recipe_, LayersDone(), backend_, pool_);
 }
 
 Status CalibrationRun::EmbedSamples(LayerPass& pass) {
@@ -269,7 +151,7 @@ Status CalibrationRun::EmbedSamples(LayerPass& pass) {
   TANDEM_RETURN_IF_ERROR(
       pass.Embed(source_, samples_, [&](int64_t, int64_t count, const void* rows) {
         return file->Append(std::span(static_cast<const std::byte*>(rows),
-                                      static_cast<size_t>(count * RowBytes())));
+                                      static_cast<size_t>(count * HiddenRowBytes(source_.spec()))));
       }));
   source_.Release();
   return file->Commit();
@@ -277,7 +159,7 @@ Status CalibrationRun::EmbedSamples(LayerPass& pass) {
 
 Status CalibrationRun::RunLayer(LayerPass& pass, int64_t layer, const Progress& progress) {
   TANDEM_ASSIGN_OR_RETURN(const auto hidden, MappedFile::Open(HiddenPath(layer)));
-  const auto row_bytes = static_cast<size_t>(RowBytes());
+  const auto row_bytes = static_cast<size_t>(HiddenRowBytes(source_.spec()));
   if (hidden->bytes().size() != row_bytes * static_cast<size_t>(rows_.total)) {
     return DataLoss(HiddenPath(layer).string() +
                     ": has another size than the samples; remove the folder and start again");
@@ -314,7 +196,7 @@ Status CalibrationRun::Run(const Progress& progress) {
   const int64_t layers = source_.spec().num_layers();
   const int64_t first = LayersDone();
   if (first == layers) return {};
-  LayerPass pass(backend_, rows_, kKeptRows);
+  LayerPass pass(backend_, rows_);
   if (first == 0) TANDEM_RETURN_IF_ERROR(EmbedSamples(pass));
   for (int64_t layer = first; layer < layers; ++layer) {
     TANDEM_RETURN_IF_ERROR(RunLayer(pass, layer, [&](double of_layer) {

@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/recipe.h"
+#include "quantize/recipe.h"
 
 #include <algorithm>
 #include <array>

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "checkpoint/quantize/input_statistics.h"
-#include "checkpoint/quantize/recipe.h"
 #include "model/weight_source.h"
 #include "ops/backend.h"
+#include "quantize/input_statistics.h"
+#include "quantize/recipe.h"
 
 namespace tandem {
 

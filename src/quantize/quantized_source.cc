@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/quantized_source.h"
+#include "quantize/quantized_source.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,14 +11,13 @@
 namespace tandem {
 namespace {
 
+using Element = QuantScheme::Element;
+
 constexpr int64_t kGrainRows = 16;
 
-constexpr float kLargestFp8 = 448.0f;
-constexpr float kLargestInt8 = 127.0f;
-
 // What maps the largest magnitude to the largest element.
-float ScaleFor(float largest, float element) {
-  const float scale = largest / element;
+float ScaleFor(float largest, Element element) {
+  const float scale = largest / ops::LargestElement(element);
   return std::isnormal(scale) ? scale : 1.0f;
 }
 
@@ -49,12 +48,8 @@ const std::vector<float>& QuantizedSource::OutputScales(const WeightId& id) {
     if (input.absorber != id.role || input.id.expert != id.expert) continue;
     const auto scales = calibration_.scales.find(input.id);
     if (scales == calibration_.scales.end()) continue;
-    output_scales_.resize(static_cast<size_t>(RowOf(id.role).rows(spec_, id.layer)), 1.0f);
-    for (size_t column = 0; column < scales->second.size(); ++column) {
-      const int64_t output =
-          AbsorberRow(spec_, input.id.group, id.layer, static_cast<int64_t>(column));
-      output_scales_[static_cast<size_t>(output)] = scales->second[column];
-    }
+    output_scales_ = AbsorberScales(spec_, input.id.group, id.layer,
+                                    RowOf(id.role).rows(spec_, id.layer), scales->second);
   }
   return output_scales_;
 }
@@ -81,10 +76,11 @@ Result<Tensor> QuantizedSource::Get(const WeightId& id) {
     case WeightPart::kScale:
       return Rounded(id);
     case WeightPart::kInputScale: {
-      const bool int8 = recipe_.scheme.element == QuantScheme::Element::kInt8;
+      // Inputs of weights in 4 bits are in fp8.
+      const bool int8 = recipe_.scheme.element == Element::kInt8;
       TANDEM_ASSIGN_OR_RETURN(const Tensor scale, scratch_.Allocate(DType::kF32, {1}));
       *scale.As<float>() = ScaleFor(calibration_.largest_input.at(InputOf(spec_, id)),
-                                    int8 ? kLargestInt8 : kLargestFp8);
+                                    int8 ? Element::kInt8 : Element::kFp8E4M3);
       return scale;
     }
     case WeightPart::kCacheScale: {
@@ -94,7 +90,8 @@ Result<Tensor> QuantizedSource::Get(const WeightId& id) {
       TANDEM_ASSIGN_OR_RETURN(
           const Tensor scales,
           scratch_.Allocate(DType::kF32, {static_cast<int64_t>(largest.size())}));
-      const float element = *recipe_.cache_scales == DType::kI8 ? kLargestInt8 : kLargestFp8;
+      const Element element =
+          *recipe_.cache_scales == DType::kI8 ? Element::kInt8 : Element::kFp8E4M3;
       std::ranges::transform(largest, scales.As<float>(),
                              [&](float value) { return ScaleFor(value, element); });
       return scales;

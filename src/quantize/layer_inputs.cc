@@ -1,4 +1,4 @@
-#include "checkpoint/quantize/layer_inputs.h"
+#include "quantize/layer_inputs.h"
 
 #include <algorithm>
 #include <string>
@@ -96,7 +96,7 @@ Status CheckCalibrated(const ModelSpec& spec) {
     const WeightRow& row = RowOf(id.role);
     if (!row.quantizable || row.input != InputGroup::kNone) continue;
     return Unimplemented(spec.architecture + " has the product \"" + std::string(row.hf_name) +
-                         "\", for which nothing is calibrated yet. " +
+                         "\", which calibration does not support yet. " +
                          std::string(kWithoutCalibration));
   }
   return {};
@@ -108,6 +108,16 @@ int64_t AbsorberRow(const ModelSpec& spec, InputGroup group, int64_t layer, int6
   const int64_t queries_per_head = attention.num_heads / attention.num_kv_heads;
   const int64_t head = column / attention.head_dim / queries_per_head;
   return head * attention.head_dim + column % attention.head_dim;
+}
+
+std::vector<float> AbsorberScales(const ModelSpec& spec, InputGroup group, int64_t layer,
+                                  int64_t rows, std::span<const float> scales) {
+  std::vector<float> of_rows(static_cast<size_t>(rows), 1.0f);
+  for (size_t column = 0; column < scales.size(); ++column) {
+    const int64_t row = AbsorberRow(spec, group, layer, static_cast<int64_t>(column));
+    of_rows[static_cast<size_t>(row)] = scales[column];
+  }
+  return of_rows;
 }
 
 }  // namespace tandem
